@@ -1,0 +1,79 @@
+# make run PROMPT="..."   install everything into .venv and run the embedded model on a prompt
+# make test               install everything into .venv and run the fast tests
+#
+# PYTHON=python3.12       the interpreter that .venv is made with
+# CMAKE_ARGS="-DGGML_CUDA=ON" make ...   build options; they stay until others are given, or `make clean`
+# LLAMA_CPP=archive       the pinned archive of llama-cpp-python, if you have it: it is not downloaded then
+
+PYTHON    ?= python3
+PROMPT    ?= Once upon a time
+LLAMA_CPP ?= build/llama_cpp_python-0.3.36.tar.gz
+export PROMPT
+
+VENV    := .venv
+BIN     := $(VENV)/bin
+PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
+NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patches/*.patch native/include/*.h native/src/*)
+CXX_SRC := $(wildcard native/src/*.cpp native/src/*.h native/include/*.h native/tests/*.cpp)
+
+.PHONY: run test test-slow lint check patches-edit patches-export install clean
+
+run: install
+	@$(BIN)/pymtp run "$$PROMPT"
+
+test: install
+	$(BIN)/python -m pytest
+
+test-slow: install
+	$(BIN)/python -m pytest -m slow
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict pymtp cli
+	$(BIN)/clang-format --dry-run -Werror $(CXX_SRC)
+
+# everything that needs no model
+check: lint
+	$(BIN)/python -m pytest -m "not slow and not model"
+
+# build/patches: a git repository with one commit a patch; see native/patches/README.md
+patches-edit: $(VENV)/ready
+	$(BIN)/python native/edit_patches.py edit --source $(LLAMA_CPP)
+
+patches-export:
+	$(PYTHON) native/edit_patches.py export
+
+clean:
+	rm -rf build dist $(VENV)
+
+# --- the environment: a second run finds all of it done, compiles nothing and needs no network ---
+
+install: $(VENV)/installed
+
+# the tools and llama-cpp-python's Python side. Its native library is ours, so LLAMA_BUILD=OFF; --no-cache-dir
+# because pip would take a wheel that was built with other options.
+$(VENV)/ready: pyproject.toml native/llama_cpp.pin
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	    { echo 'pymtp: Python 3.10 or later is needed: make PYTHON=/path/to/python3' >&2; exit 1; }
+	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
+	    { echo 'pymtp: no C++17 compiler found: install g++ or clang++ (Debian, Ubuntu: apt install g++)' >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'pymtp: fetching tools and llama.cpp'
+	@$(PIP) install 'scikit-build-core>=0.12' 'cffi>=1.17' 'cmake>=3.21' ninja
+	@test -e $(LLAMA_CPP) || $(BIN)/python native/prepare_llama_cpp.py fetch --cache build
+	@CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP) install --no-build-isolation --no-cache-dir $(LLAMA_CPP)
+	@touch $@
+
+$(VENV)/installed: $(VENV)/ready build/cmake-args CMakeLists.txt $(NATIVE)
+	@echo 'pymtp: building (the first time takes some minutes)'
+	@CMAKE_ARGS="$$(cat build/cmake-args)" SKBUILD_CMAKE_DEFINE="PYMTP_LLAMA_CPP_DIR=$(abspath $(LLAMA_CPP))" \
+	    $(PIP) install --no-build-isolation $(if $(filter %/ready,$?),,--no-deps) -e '.[dev]'
+	@touch $@
+
+# remembers CMAKE_ARGS; other options than the last ones start CMake afresh
+build/cmake-args: FORCE
+	@mkdir -p build && touch -a $@
+	@test -z "$$CMAKE_ARGS" || test "$$CMAKE_ARGS" = "$$(cat $@)" || \
+	    { printf '%s' "$$CMAKE_ARGS" >$@ && rm -f build/editable/CMakeCache.txt; }
+FORCE:

@@ -1,0 +1,5 @@
+"""`python -m pymtp_cli` is `pymtp`."""
+
+from .main import main
+
+main()

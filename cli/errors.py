@@ -1,0 +1,14 @@
+"""Errors that the command line itself finds, before or after pymtp is called.
+
+main.py turns them into exit codes; nothing else catches them.
+"""
+
+from __future__ import annotations
+
+
+class CommandError(Exception):
+    """Input or output cannot be used. The message is one line that names the fix."""
+
+
+class OutputClosed(Exception):
+    """Whoever read our stdout has closed it, as `head` does. Not an error: it has seen enough."""

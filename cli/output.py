@@ -1,0 +1,40 @@
+"""stdout as this program's data channel: UTF-8 whatever the locale says, flushed, failures named.
+
+Owns writing to stdout. Knows nothing of what is written.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .errors import CommandError, OutputClosed
+
+
+class Output:
+    """Writes text to stdout. Made before a model is loaded, so that a closed stdout shows early."""
+
+    def __init__(self) -> None:
+        if sys.stdout is None:
+            raise CommandError("stdout is closed; redirect it to a file or to /dev/null")
+        self._stream = sys.stdout.buffer
+
+    def write(self, text: str) -> None:
+        """Write `text` and flush it. Raises OutputClosed, or CommandError when it cannot be written."""
+        try:
+            self._stream.write(text.encode("utf-8", errors="replace"))
+            self._stream.flush()
+        except BrokenPipeError:
+            _discard_stdout()
+            raise OutputClosed from None
+        except OSError as error:
+            _discard_stdout()
+            raise CommandError(f"cannot write to stdout: {error.strerror}; check where it is redirected to") from error
+
+
+def _discard_stdout() -> None:
+    # What could not be written stays in the buffer, and the interpreter would try, and fail, once
+    # more on its way out. From here on stdout leads nowhere.
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

@@ -1,0 +1,83 @@
+"""Where the prompt comes from: an argument, a file, a pipe, or one line typed at a terminal.
+
+Owns the reading and its errors. Knows nothing of models or chat templates.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import typer
+
+from .errors import CommandError
+
+
+def split_positionals(model: str | None, first: str | None, second: str | None) -> tuple[str | None, str | None]:
+    """Return (model, prompt) for `[MODEL] [PROMPT]`, with `model` from -m.
+
+    A lone positional is the model if it names an existing path or ends in .gguf, else the prompt.
+    """
+    if model is not None:
+        if second is not None:
+            raise typer.BadParameter(f"with -m the only positional is the prompt, and {second!r} is one more")
+        return model, first
+    if second is None and first is not None and not _names_a_model(first):
+        return None, first
+    return first, second
+
+
+def read_prompt(argument: str | None, file: str | None) -> str:
+    """Return the prompt; it is never empty and always valid Unicode. Raises CommandError.
+
+    One newline at the end of a file or of piped text is not part of the prompt.
+    """
+    if argument is not None and file is not None:
+        raise typer.BadParameter("give the prompt as an argument or with -f, not both")
+    prompt = _checked_argument(argument) if argument is not None else _read_text(file)
+    if not prompt:
+        raise CommandError("the prompt is empty; give a text as an argument, with -f FILE, or on stdin")
+    return prompt
+
+
+def _names_a_model(text: str) -> bool:
+    # os.path.exists takes what Path refuses or misreads: an empty prompt, one too long for a file name.
+    return text.endswith(".gguf") or os.path.exists(text)
+
+
+def _checked_argument(argument: str) -> str:
+    # The interpreter smuggles undecodable bytes of an argument through as lone surrogates.
+    try:
+        argument.encode("utf-8")
+    except UnicodeEncodeError:
+        raise CommandError("the prompt is not valid UTF-8; convert it first (iconv -t UTF-8)") from None
+    return argument
+
+
+def _read_text(file: str | None) -> str:
+    source = "stdin" if file is None else file
+    data = _read_stdin() if file is None else _read_file(file)
+    try:
+        return data.decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise CommandError(
+            f"{source} is not valid UTF-8 (byte {error.start}); convert it first (iconv -t UTF-8)"
+        ) from None
+
+
+def _read_file(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CommandError(f"cannot read the prompt from {file}: {reason}; check the path after -f") from error
+
+
+def _read_stdin() -> bytes:
+    if sys.stdin is None:
+        raise CommandError("there is no prompt and stdin is closed; give a text as an argument or with -f FILE")
+    if not sys.stdin.isatty():
+        return sys.stdin.buffer.read()
+    typer.echo("prompt> ", err=True, nl=False)
+    return sys.stdin.buffer.readline()

@@ -1,0 +1,54 @@
+"""What a generation did: for people as a block of lines, for programs as one JSON object.
+
+Owns both layouts. Knows the names of the figures, not how they came about.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pymtp import Generation, Model
+    from pymtp.statistics import Stats
+
+
+def stats_block(stats: Stats) -> str:
+    """Return the lines that `run` prints on stderr after the text."""
+    positions = " ".join(f"{rate:.3f}" for rate in stats.acceptance_per_position)
+    rows = [
+        ("prompt", _speed(stats.prompt_tokens, stats.prompt_tok_s)),
+        ("generation", _speed(stats.generated_tokens, stats.generation_tok_s)),
+        ("rounds", f"{stats.rounds}, drafted {stats.drafted}, accepted {stats.accepted}"),
+        ("acceptance rate", _number(stats.acceptance_rate, ".3f")),
+        ("mean acceptance length", _number(stats.mean_acceptance_length, ".2f")),
+        ("acceptance per position", positions or "-"),
+    ]
+    return "\n".join(f"{name + ':':<25}{value}" for name, value in rows)
+
+
+def json_report(text: str, generation: Generation, model: Model, *, stopped: bool) -> str:
+    """Return `run --json`'s object on one line. `stopped`: Ctrl-C ended the generation."""
+    import pymtp
+
+    return json.dumps(
+        {
+            "text": text,
+            "tokens": list(generation.tokens),
+            **generation.stats.as_dict(),
+            "finish_reason": "interrupt" if stopped else generation.finish_reason,
+            "draft_max": model.draft_max,
+            "accept": "match",
+            "model": str(model.info.path),
+            "pin": pymtp.version_text(),
+        },
+        ensure_ascii=False,
+    )
+
+
+def _speed(tokens: int, tok_s: float | None) -> str:
+    return f"{tokens} tokens, {_number(tok_s, '.1f')} tok/s"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,115 @@
+"""`pymtp run`: one prompt in, the model's text out.
+
+Owns the order of things: what can fail cheaply fails before the model is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options as opt
+from .interrupt import Interrupt
+from .output import Output
+from .prompt import read_prompt, split_positionals
+from .report import json_report, stats_block
+
+if TYPE_CHECKING:
+    from pymtp import Generation, Model
+
+
+def run(
+    first: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
+    second: Annotated[str | None, typer.Argument(metavar="PROMPT", show_default=False)] = None,
+    model_file: opt.ModelFile = None,
+    prompt_file: opt.PromptFile = None,
+    raw: opt.Raw = False,
+    n_predict: opt.NPredict = -1,
+    ignore_eos: opt.IgnoreEos = False,
+    draft: opt.DraftMode = "auto",
+    draft_max: opt.DraftMax = 3,
+    temp: opt.Temp = 0.8,
+    top_k: opt.TopK = 40,
+    top_p: opt.TopP = 0.95,
+    min_p: opt.MinP = 0.05,
+    seed: opt.Seed = None,
+    ctx_size: opt.CtxSize = 4096,
+    batch_size: opt.BatchSize = 2048,
+    ubatch_size: opt.UbatchSize = 512,
+    threads: opt.Threads = None,
+    gpu_layers: opt.GpuLayers = -1,
+    flash_attn: opt.FlashAttn = "auto",
+    cache_type_k: opt.CacheTypeK = "f16",
+    cache_type_v: opt.CacheTypeV = "f16",
+    as_json: opt.Json = False,
+    verbose: opt.Verbose = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Generate text from a prompt.
+
+    A lone positional is the model if it is an existing path or ends in .gguf, else the prompt. Without
+    a prompt, text comes from stdin. The model's chat template is applied when it has one.
+    """
+    output = Output()
+    path, argument = split_positionals(model_file, first, second)
+    import pymtp
+    from pymtp.gguf_file import inspect_gguf
+
+    sampling = pymtp.SamplingParams(
+        temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p, seed=None if seed == -1 else seed
+    )
+    if path is not None:
+        inspect_gguf(path)  # costs milliseconds, and a bad file shows before anything is asked or loaded
+    text = read_prompt(argument, prompt_file)
+    if verbose:
+        pymtp.set_log_level("info")
+    with pymtp.Model(
+        path,
+        n_ctx=ctx_size,
+        n_batch=batch_size,
+        n_ubatch=ubatch_size,
+        n_threads=threads,
+        n_gpu_layers=gpu_layers,
+        flash_attn=flash_attn,
+        type_k=cache_type_k,
+        type_v=cache_type_v,
+        draft=draft if draft_max else "none",
+        draft_max=draft_max,
+    ) as model:
+        if model.draft_note:
+            typer.echo(f"pymtp: {model.draft_note}", err=True)
+        generation = model.generate(
+            text if raw else _chat_prompt(model, text), sampling=sampling, max_tokens=n_predict, ignore_eos=ignore_eos
+        )
+        if as_json:
+            pieces: list[str] = []
+            stopped = _consume(generation, pieces.append)
+            output.write(json_report("".join(pieces), generation, model, stopped=stopped) + "\n")
+        else:
+            stopped = _consume(generation, output.write)
+            output.write("\n")
+            typer.echo(stats_block(generation.stats), err=True)
+    if stopped:
+        raise typer.Exit(130)
+
+
+def _chat_prompt(model: Model, text: str) -> str:
+    return model.chat_prompt([{"role": "user", "content": text}]) if model.has_chat_template else text
+
+
+def _consume(generation: Generation, write: Callable[[str], object]) -> bool:
+    """Hand each piece of text to `write` as it is made; return whether Ctrl-C ended the generation."""
+    with Interrupt() as interrupt:
+        try:
+            for piece in generation:
+                write(piece)
+                interrupt.defer()
+                if interrupt.requested:
+                    break
+        except KeyboardInterrupt:
+            return True
+        finally:
+            generation.close()
+    return interrupt.requested

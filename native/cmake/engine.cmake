@@ -1,0 +1,25 @@
+# The engine: our sources, compiled into libllama, where llama.cpp's private headers are theirs to use.
+
+file(GLOB native_sources CONFIGURE_DEPENDS ${native}/src/*.cpp)
+file(GLOB native_headers CONFIGURE_DEPENDS ${native}/src/*.h)
+list(APPEND native_headers ${native}/include/pymtp.h)
+
+target_sources(llama PRIVATE ${native_sources})
+target_include_directories(llama PRIVATE ${native}/src ${native}/include ${llama_cpp_tree}/src)
+# llama.cpp merges its model files into few compilations; ours stay apart, so that an edit costs one file
+set_source_files_properties(${native_sources} TARGET_DIRECTORY llama PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+if(WIN32)
+    set_target_properties(llama PROPERTIES WINDOWS_EXPORT_ALL_SYMBOLS ON)
+endif()
+
+add_custom_command(
+    OUTPUT ${native_generated}/pymtp-abi.h ${native_generated}/pymtp-abi.cpp
+    COMMAND ${Python_EXECUTABLE} ${native}/write_abi_id.py ${native_generated}
+    DEPENDS ${native}/write_abi_id.py ${native}/llama_cpp.pin ${native_patches} ${native_sources} ${native_headers}
+    COMMENT "Naming the sources"
+    VERBATIM)
+
+add_library(pymtp-abi OBJECT ${native_generated}/pymtp-abi.cpp)
+target_include_directories(pymtp-abi PRIVATE ${native}/include)
+set_target_properties(pymtp-abi PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_STANDARD 17)
+target_sources(llama PRIVATE $<TARGET_OBJECTS:pymtp-abi>)

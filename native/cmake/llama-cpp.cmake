@@ -1,0 +1,75 @@
+# The patched llama.cpp: its tree, its targets, where its libraries go.
+
+set(llama_cpp_tree ${CMAKE_CURRENT_BINARY_DIR}/llama.cpp)
+
+file(GLOB native_patches CONFIGURE_DEPENDS ${native}/patches/*.patch)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
+    ${native}/llama_cpp.pin ${native}/prepare_llama_cpp.py ${native}/llama_cpp_source.py ${native}/patch_series.py
+    ${native_patches})
+
+set(prepare ${Python_EXECUTABLE} ${native}/prepare_llama_cpp.py tree
+    --tree ${llama_cpp_tree} --cache ${CMAKE_CURRENT_BINARY_DIR})
+if(PYMTP_LLAMA_CPP_DIR)
+    list(APPEND prepare --source ${PYMTP_LLAMA_CPP_DIR})
+endif()
+message(STATUS "Preparing llama.cpp")
+execute_process(COMMAND ${prepare} RESULT_VARIABLE failed ERROR_VARIABLE error ERROR_STRIP_TRAILING_WHITESPACE)
+if(failed)
+    message(FATAL_ERROR "${error}")
+endif()
+
+set(BUILD_SHARED_LIBS ON)
+foreach(part COMMON TESTS TOOLS EXAMPLES SERVER APP MTMD)
+    set(LLAMA_BUILD_${part} OFF)
+endforeach()
+# llama.cpp asks git for its commit. It would find ours, and compile again after each of our commits.
+set(ENV{GIT_CEILING_DIRECTORIES} ${CMAKE_CURRENT_BINARY_DIR})
+set(LLAMA_BUILD_NUMBER 0)
+set(LLAMA_BUILD_COMMIT unknown)
+
+# EXCLUDE_FROM_ALL: only what libllama needs
+add_subdirectory(${llama_cpp_tree} ${CMAKE_CURRENT_BINARY_DIR}/llama.cpp-build EXCLUDE_FROM_ALL)
+
+# Every shared library of a folder of the build and of those below it: ggml's backends depend on the options.
+function(pymtp_shared_libraries folder result)
+    get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
+    set(found "")
+    foreach(target IN LISTS targets)
+        get_target_property(type ${target} TYPE)
+        if(type MATCHES "^(SHARED|MODULE)_LIBRARY$")
+            list(APPEND found ${target})
+        endif()
+    endforeach()
+    get_property(subfolders DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
+    foreach(subfolder IN LISTS subfolders)
+        pymtp_shared_libraries(${subfolder} more)
+        list(APPEND found ${more})
+    endforeach()
+    set(${result} ${found} PARENT_SCOPE)
+endfunction()
+
+pymtp_shared_libraries(${llama_cpp_tree} llama_cpp_libraries)
+
+if(APPLE)
+    set(origin "@loader_path")
+else()
+    set(origin "$ORIGIN")
+endif()
+
+foreach(library IN LISTS llama_cpp_libraries)
+    # A wheel holds no symbolic links: libx.so.0.25.3 and its two links would be three copies.
+    set_property(TARGET ${library} PROPERTY VERSION)
+    set_property(TARGET ${library} PROPERTY SOVERSION)
+    set_property(TARGET ${library} PROPERTY PUBLIC_HEADER) # not for the wheel
+    # the link path: CUDA's libraries, where they are not in the system's folders
+    set_target_properties(${library} PROPERTIES
+        INSTALL_RPATH ${origin} INSTALL_RPATH_USE_LINK_PATH ON EXCLUDE_FROM_ALL OFF)
+    if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+        # RPATH, not RUNPATH: another libggml in LD_LIBRARY_PATH must not come first
+        target_link_options(${library} PRIVATE LINKER:--disable-new-dtags)
+    endif()
+endforeach()
+
+install(TARGETS ${llama_cpp_libraries} COMPONENT pymtp
+    LIBRARY DESTINATION pymtp/lib
+    RUNTIME DESTINATION pymtp/lib)

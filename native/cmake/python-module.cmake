@@ -1,0 +1,29 @@
+# pymtp._native: the extension module that cffi writes from pymtp.h.
+
+execute_process(COMMAND ${Python_EXECUTABLE} -c "import cffi" RESULT_VARIABLE failed ERROR_QUIET)
+if(failed)
+    message(FATAL_ERROR "${Python_EXECUTABLE} has no cffi: run its `-m pip install cffi`")
+endif()
+
+add_custom_command(
+    OUTPUT ${native_generated}/_native.c
+    COMMAND ${Python_EXECUTABLE} ${native}/build_ffi.py ${native}/include/pymtp.h ${native_generated}/_native.c
+    DEPENDS ${native}/build_ffi.py ${native}/include/pymtp.h
+    COMMENT "Writing the Python module's source"
+    VERBATIM)
+
+if(SKBUILD_SABI_VERSION)
+    # one module for every Python from that version on
+    python_add_library(_native MODULE USE_SABI ${SKBUILD_SABI_VERSION} WITH_SOABI ${native_generated}/_native.c)
+else()
+    python_add_library(_native MODULE WITH_SOABI ${native_generated}/_native.c)
+endif()
+
+add_dependencies(_native pymtp-abi) # writes pymtp-abi.h
+target_include_directories(_native PRIVATE ${native}/include ${native_generated})
+target_link_libraries(_native PRIVATE llama)
+set_target_properties(_native PROPERTIES INSTALL_RPATH "${origin}/lib")
+
+install(TARGETS _native COMPONENT pymtp
+    LIBRARY DESTINATION pymtp
+    RUNTIME DESTINATION pymtp)

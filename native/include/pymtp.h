@@ -1,0 +1,122 @@
+// pymtp: the C interface of the MTP engine. The only public header.
+//
+// A session is one llama_context whose KV cache also holds the model's MTP (NextN) layers. The caller drives
+// it with two kinds of pass: pymtp_session_decode runs the trunk, pymtp_session_draft runs an MTP head. Both
+// take rows of (token, position, sequence).
+//
+// Row convention: the head's row at position j takes the token at j and the hidden state of position j - 1,
+// and predicts the token at j + 1. The session finds hidden states by (sequence, position): those that the
+// trunk wrote first, else those that the head wrote.
+//
+// Nothing throws across this interface. A function that can fail returns a pymtp_status;
+// pymtp_error_message() then says why. Handles are not thread-safe.
+
+#ifndef PYMTP_H
+#define PYMTP_H
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#    define PYMTP_API __declspec(dllexport)
+#else
+#    define PYMTP_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// cffi reads what lies between the two markers
+// [cffi begin]
+
+struct llama_model;
+struct llama_context;
+struct llama_context_params;
+
+struct pymtp_session;
+
+enum pymtp_status {
+    PYMTP_OK      = 0,
+    PYMTP_FULL    = 1, // the cache has no cell left for these rows; the session is as it was before the call
+    PYMTP_INVALID = 2, // the arguments do not fit the session; the session is as it was before the call
+    PYMTP_FAILED  = 3, // the backend failed; the rows of the call are gone, what was decoded before stays
+};
+
+// where the MTP layers keep their K/V
+enum pymtp_memory {
+    PYMTP_MEMORY_NONE   = 0, // the session does not draft
+    PYMTP_MEMORY_SHARED = 1, // in the trunk's own cache
+};
+
+// flags of a trunk row
+enum pymtp_row_flag {
+    PYMTP_ROW_LOGITS = 1, // compute the row's logits
+    PYMTP_ROW_PROMPT = 2, // run the row through the MTP heads as well, right after the trunk
+};
+
+// Since the session began. A pass is one graph run.
+struct pymtp_counters {
+    int64_t n_trunk_passes;    // runs of the trunk's graph: prompt ubatches and verify rounds
+    int64_t n_head_passes;     // runs of a head's graph that draft
+    int64_t n_catch_up_passes; // runs of a head's graph that only fill its cache (prompts)
+    int64_t n_trunk_builds;    // trunk graphs built (not reused)
+    int64_t n_head_builds;     // head graphs built (not reused)
+    int64_t t_trunk_us;        // time in pymtp_session_decode
+    int64_t t_head_us;         // time in pymtp_session_draft
+};
+
+// Names the source of this library: "llama-cpp-python 0.3.36 + <hash of the patch series and the engine>".
+const char * pymtp_abi_id(void);
+
+// Why the last call on this thread failed: one line, valid until the next call that fails.
+const char * pymtp_error_message(void);
+
+// llama_contexts that sessions hold at present, in the whole process.
+int32_t pymtp_n_contexts(void);
+
+// Creates a session. With n_draft_max > 0 it hosts the model's MTP layers and can draft up to n_draft_max
+// tokens ahead (the model must have been loaded with load_mtp). With 0 it is a plain context. Where the
+// model's kind of memory cannot be shared, the session is plain too: see pymtp_session_memory.
+// params: as for llama_init_from_model; ctx_type is set by this function.
+int32_t pymtp_session_init(struct llama_model * model, const struct llama_context_params * params,
+                           int32_t n_draft_max, struct pymtp_session ** session);
+void    pymtp_session_free(struct pymtp_session * session);
+
+// The session's context, for llama.cpp's own functions (samplers, performance). Do not free it; do not decode with it.
+struct llama_context * pymtp_session_context(struct pymtp_session * session);
+
+int32_t pymtp_session_memory(const struct pymtp_session * session);       // a pymtp_memory
+int32_t pymtp_session_n_draft_max(const struct pymtp_session * session);  // 0: the session does not draft
+
+// Runs the trunk over n_rows rows, in ubatches of at most n_ubatch. token, pos, seq, flags: [n_rows].
+// The positions of each sequence continue its decoded tail. At most n_batch rows, and at most n_outputs_max of
+// them with logits (params; 0 stands for n_draft_max + 1 a sequence).
+int32_t pymtp_session_decode(struct pymtp_session * session, int32_t n_rows, const int32_t * token,
+                             const int32_t * pos, const int32_t * seq, const uint8_t * flags);
+
+// Logits of the last decode, [*n_rows, *n_vocab] float32 in the order of the rows that had PYMTP_ROW_LOGITS.
+// Valid until the next call on the session. NULL before the first decode.
+const float * pymtp_session_logits(struct pymtp_session * session, int32_t * n_rows, int32_t * n_vocab);
+
+// Runs head `head` over n_rows rows: those behind the last hidden state of the trunk (the accepted tokens
+// and the newly sampled one), or one drafted token. Logits are computed for the last row of each sequence.
+// Fails with PYMTP_INVALID if the hidden state of a row's previous position is not at hand.
+int32_t pymtp_session_draft(struct pymtp_session * session, int32_t head, int32_t n_rows, const int32_t * token,
+                            const int32_t * pos, const int32_t * seq);
+
+// Logits of the last draft, [*n_rows, *n_vocab] float32, one row a sequence in the order of their first rows.
+// Valid until the next call on the session. NULL before the first draft.
+const float * pymtp_session_draft_logits(struct pymtp_session * session, int32_t * n_rows, int32_t * n_vocab);
+
+// Drops the positions >= pos of a sequence, from the trunk's and the heads' cache alike. pos = 0 frees the sequence.
+int32_t pymtp_session_truncate(struct pymtp_session * session, int32_t seq, int32_t pos);
+
+void pymtp_session_counters(const struct pymtp_session * session, struct pymtp_counters * counters);
+
+// [cffi end]
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

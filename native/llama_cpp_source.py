@@ -1,0 +1,160 @@
+"""Where llama.cpp's sources come from: the pin, the archive, and the files that a library build needs.
+
+Knows archives, directories and digests; nothing of patches or of CMake.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+# What llama.cpp's CMakeLists.txt needs with common, tools, tests and examples off. It enters vendor/ always,
+# and of the libraries there only hash has sources that CMake wants to see.
+NEEDED_FILES = ("CMakeLists.txt", "LICENSE", "vendor/*", "vendor/*/CMakeLists.txt")
+NEEDED_FOLDERS = ("cmake", "ggml", "include", "src", "vendor/hash")
+
+
+class PrepareError(Exception):
+    """One line that names what is wrong and what to do about it."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """native/llama_cpp.pin."""
+
+    name: str
+    version: str
+    folder: str
+    sha256: str
+    tree: str
+
+    @classmethod
+    def read(cls, path: Path) -> Pin:
+        lines = [line for line in path.read_text("utf-8").splitlines() if line and not line.startswith("#")]
+        return cls(**{key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)})
+
+    @property
+    def archive_name(self) -> str:
+        return f"{self.name.replace('-', '_')}-{self.version}.tar.gz"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+def is_needed(path: str) -> bool:
+    """Whether the library build needs this file (a path inside llama.cpp)."""
+    if path.startswith(tuple(folder + "/" for folder in NEEDED_FOLDERS)):
+        return True
+    # match() lets * span one level only
+    return any(PurePosixPath(path).match(p) and path.count("/") == p.count("/") for p in NEEDED_FILES)
+
+
+def tree_files(root: Path) -> dict[str, Path]:
+    """The needed files below root, by their path inside llama.cpp, sorted."""
+    found = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
+    return {name: found[name] for name in sorted(found) if is_needed(name)}
+
+
+def tree_digest(root: Path) -> str:
+    """One sha256 over names and contents of the needed files: independent of times, modes and other files."""
+    digest = hashlib.sha256()
+    for name, path in tree_files(root).items():
+        digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def check_archive(archive: Path, pin: Pin) -> None:
+    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if found != pin.sha256:
+        raise PrepareError(
+            f"{archive} is not {pin.archive_name}: its sha256 is {found}, the pin says {pin.sha256}; "
+            "delete it, or give the right archive"
+        )
+
+
+def fetch_archive(pin: Pin, cache: Path) -> Path:
+    """The pinned archive in the cache folder; downloads it with pip unless it is there already."""
+    archive = cache / pin.archive_name
+    if not archive.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            _pip_download(pin, scratch)
+            # renamed when complete: an interrupted download leaves nothing that looks like the archive
+            (Path(scratch) / pin.archive_name).replace(archive)
+    check_archive(archive, pin)
+    return archive
+
+
+def _pip_download(pin: Pin, folder: str) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-deps", "--no-binary", ":all:", "--dest", folder, f"{pin.name}=={pin.version}"]
+    if importlib.util.find_spec("scikit_build_core"):
+        # pip asks the archive for its metadata; with its build backend at hand that needs no further download
+        command.insert(4, "--no-build-isolation")
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0 or not (Path(folder) / pin.archive_name).exists():
+        lines = (result.stderr.strip() or result.stdout.strip() or "no archive").splitlines()
+        reason = next((line for line in lines if line.startswith("ERROR")), lines[-1])
+        raise PrepareError(
+            f"cannot download {pin.archive_name} with pip ({reason}); "
+            "fetch it elsewhere and pass -DPYMTP_LLAMA_CPP_DIR=<archive or unpacked folder>"
+        )
+
+
+def unpack(source: Path, pin: Pin, target: Path) -> None:
+    """Writes the needed files of an archive or a directory to target, and checks them against the pin."""
+    if source.is_file():
+        check_archive(source, pin)
+        files = _archive_files(source, pin)
+    else:
+        files = _folder_files(source, pin)
+    for name, content in files:
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    found = tree_digest(target)
+    if found != pin.tree:
+        raise PrepareError(
+            f"{source} does not hold the llama.cpp of {pin}: the digest of its sources is {found}, "
+            f"the pin says {pin.tree}; give an unchanged copy of {pin.archive_name}"
+        )
+
+
+def _archive_files(archive: Path, pin: Pin) -> Iterator[tuple[str, bytes]]:
+    prefix = f"{pin.archive_name.removesuffix('.tar.gz')}/{pin.folder}/"
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            name = member.name.removeprefix(prefix)
+            if name != member.name and member.isfile() and is_needed(name):
+                content = tar.extractfile(member)
+                assert content is not None
+                yield name, content.read()
+
+
+def _folder_files(folder: Path, pin: Pin) -> Iterator[tuple[str, bytes]]:
+    for root in (folder / pin.folder, folder):
+        if (root / "src" / "llama.cpp").is_file():
+            for name, path in tree_files(root).items():
+                yield name, path.read_bytes()
+            return
+    raise PrepareError(f"{folder} holds no llama.cpp sources; give {pin.archive_name} or an unpacked copy of it")
+
+
+def sync(source: Path, target: Path) -> None:
+    """Makes target's needed files equal to source's. Files that do not change keep their times."""
+    wanted, present = tree_files(source), tree_files(target) if target.exists() else {}
+    for name, path in present.items():
+        if name not in wanted:
+            path.unlink()
+    for name, path in wanted.items():
+        if name not in present or present[name].read_bytes() != path.read_bytes():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target / name)

@@ -1,0 +1,115 @@
+"""The patch series: its order, its headers, its hash, and how it is applied.
+
+Knows patch files and a tree to apply them to; not where that tree comes from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from llama_cpp_source import PrepareError
+
+FIELDS = ("Purpose", "Touches", "Upstream", "Drop-when", "Proved-by")
+
+
+@dataclass(frozen=True)
+class Patch:
+    path: Path
+    header: str  # all lines before the diff
+    diff: str
+
+    @classmethod
+    def read(cls, path: Path) -> Patch:
+        header, start, diff = path.read_text("utf-8").partition("diff --git ")
+        return cls(path, header.strip(), start + diff)
+
+    @property
+    def fields(self) -> dict[str, list[str]]:
+        return header_fields(self.header)
+
+    @property
+    def touches(self) -> list[str]:
+        return touches(self.diff)
+
+    @property
+    def title(self) -> str:
+        """The file's name without number and suffix."""
+        return self.path.stem.partition("-")[2]
+
+
+def header_fields(header: str) -> dict[str, list[str]]:
+    """A header's fields, each a list of lines; a field may be repeated, and an indented line continues it."""
+    fields: dict[str, list[str]] = {}
+    name = ""
+    for line in header.splitlines():
+        start = re.match(r"([A-Z][a-z-]*):\s*(.*)", line)
+        if start:
+            name = start[1]
+            fields.setdefault(name, [])
+        text = start[2] if start else line.strip()
+        if name and text:
+            fields[name].append(text)
+    return fields
+
+
+def touches(diff: str) -> list[str]:
+    """What a diff touches, one `file +added -removed` a file, in the order of the diff."""
+    counts: dict[str, list[int]] = {}
+    file = ""
+    left = [0, 0]  # lines of the hunk still to come, (old, new): a removed "-- x" must not pass for a file name
+    for line in diff.splitlines():
+        hunk = re.match(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@", line)
+        if hunk:
+            left = [int(hunk[1] or 1), int(hunk[2] or 1)]
+        elif left[0] > 0 or left[1] > 0:
+            old, new = line[:1] in " -", line[:1] in " +"
+            left = [left[0] - old, left[1] - new]
+            counts[file][0] += line[:1] == "+"
+            counts[file][1] += line[:1] == "-"
+        elif line.startswith("diff --git "):
+            file = line.rsplit(" b/", 1)[1]
+            counts[file] = [0, 0]
+    return [f"{file} +{added} -{removed}" for file, (added, removed) in counts.items()]
+
+
+def patch_paths(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.patch"))
+
+
+def series_hash(pin: Path, folder: Path, more: list[Path] | None = None) -> str:
+    """sha256 over the pin, the patches and further files: names and contents, in sorted order."""
+    digest = hashlib.sha256()
+    for path in [pin, *patch_paths(folder), *sorted(more or [], key=lambda path: path.name)]:
+        digest.update(f"{path.name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def apply(patch: Path, tree: Path) -> None:
+    """Applies one patch, whole or not at all. Raises PrepareError naming the patch and the file."""
+    result = git(["apply", "--whitespace=nowarn", str(patch.resolve())], tree)
+    if result.returncode != 0:
+        reason = "; ".join(result.stderr.replace("error: ", "").split("\n")[:1])
+        files = [touched.split()[0] for touched in Patch.read(patch).touches]
+        if not any(file in reason for file in files):
+            reason += f" (it touches {', '.join(files) or 'no file'})"
+        raise PrepareError(f"native/patches/{patch.name} does not apply: {reason}; see native/patches/README.md")
+
+
+def git(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs git in a folder as if no repository lay around it.
+
+    Inside somebody's work tree `git apply` would skip, without a word, every file that is not below the current
+    folder as that repository sees it.
+    """
+    env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    env["GIT_CEILING_DIRECTORIES"] = str(folder.resolve().parent)
+    command = ["git", "-c", "core.autocrlf=false", *arguments]
+    try:
+        return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise PrepareError("git not found, and llama.cpp is patched with it: install git") from None

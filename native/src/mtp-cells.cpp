@@ -1,0 +1,126 @@
+// Where the rows of an MTP pass live in the trunk's KV cache. Members of llama_kv_cache that a patch declares.
+// Knows cells; knows neither graphs nor hidden states.
+
+#include "llama-impl.h"
+#include "llama-kv-cache.h"
+#include "mtp-ubatch.h"
+
+#include <vector>
+
+// Finds the rows that have a cell already: in a head's pass every row whose position is in the cache, in the
+// trunk's only those that a head has reserved. The other rows go through the ordinary search.
+// Returns false if no row has one (sinfo is untouched). sinfo is empty if there is no room for the others.
+bool llama_kv_cache::mtp_find_held(const llama_ubatch & ubatch, slot_info & sinfo) const {
+    if (mtp.empty() && !mtp.placed) {
+        return false;
+    }
+
+    const uint32_t n_parts = n_stream > 1 ? ubatch.n_seqs_unq : 1;
+    const uint32_t n_rows  = ubatch.n_tokens / n_parts;
+
+    std::vector<int64_t> held(ubatch.n_tokens, -1);
+    bool                 any = false;
+
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        const llama_seq_id seq = ubatch.seq_id[i][0];
+        const llama_pos    pos = ubatch.pos[i];
+
+        held[i] = mtp.find(seq, pos);
+        if (held[i] < 0 && mtp.placed) {
+            const auto & sp = v_cells[seq_to_stream[seq]].seq_pos_get(seq);
+            const auto   it = sp.lower_bound({ pos, 0 });
+            if (it != sp.end() && it->first == pos) {
+                held[i] = it->second;
+            } else if (pos <= seq_pos_max(seq)) {
+                LLAMA_LOG_ERROR("%s: sequence %d has no cell at position %d any more\n", __func__, seq, pos);
+                sinfo = {};
+                return true;
+            }
+        }
+        any = any || held[i] >= 0;
+    }
+
+    if (!any) {
+        return false;
+    }
+
+    slot_info res = { LLAMA_MAX_SEQ, 0, {}, {} };
+    res.resize(n_parts);
+
+    for (uint32_t s = 0; s < n_parts; ++s) {
+        std::vector<uint32_t> fresh;
+        for (uint32_t i = s * n_rows; i < (s + 1) * n_rows; ++i) {
+            if (held[i] < 0) {
+                fresh.push_back(i);
+            }
+        }
+
+        slot_info::idx_vec_t idxs_fresh;
+        if (!fresh.empty()) {
+            const auto part = find_slot(mtp_ubatch_select(ubatch, fresh), false);
+            if (part.empty()) {
+                sinfo = {};
+                return true;
+            }
+            idxs_fresh = part.idxs[0];
+        }
+
+        const uint32_t strm = seq_to_stream[ubatch.seq_id[s * n_rows][0]];
+
+        res.s0      = std::min(res.s0, strm);
+        res.s1      = std::max(res.s1, strm);
+        res.strm[s] = strm;
+
+        auto next = idxs_fresh.begin();
+        for (uint32_t i = s * n_rows; i < (s + 1) * n_rows; ++i) {
+            res.idxs[s].push_back(held[i] >= 0 ? (uint32_t) held[i] : *next++);
+        }
+    }
+
+    sinfo = std::move(res);
+    return true;
+}
+
+// Gives every row of a head's pass its cell: the trunk's where the position is in the cache, else a new one,
+// which stays reserved until the trunk decodes that position. Empty if the cache is full; then nothing changed.
+llama_kv_cache::slot_info llama_kv_cache::mtp_place(const llama_ubatch & ubatch) {
+    mtp.placed       = true;
+    const auto sinfo = find_slot(ubatch, false);
+    mtp.placed       = false;
+
+    if (sinfo.empty()) {
+        return sinfo;
+    }
+
+    const uint32_t n_rows = ubatch.n_tokens / sinfo.n_stream();
+
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        const uint32_t     s    = i / n_rows;
+        const uint32_t     cell = sinfo.idxs[s][i % n_rows];
+        const llama_seq_id seq  = ubatch.seq_id[i][0];
+        const llama_pos    pos  = ubatch.pos[i];
+
+        const auto & cells = v_cells[sinfo.strm[s]];
+        if (!cells.is_empty(cell) && cells.seq_has(cell, seq) && cells.pos_get(cell) == pos) {
+            continue;
+        }
+
+        const uint32_t  strm = sinfo.strm[s];
+        const slot_info one  = { strm, strm, { sinfo.strm[s] }, { { cell } } };
+
+        apply_ubatch(one, mtp_ubatch_select(ubatch, { i }));
+        mtp.add(seq, pos, cell);
+    }
+
+    return sinfo;
+}
+
+// Frees all reserved cells: before operations that look at cells without knowing of reservations.
+void llama_kv_cache::mtp_release() {
+    for (const auto & [seq, reserved] : mtp.all()) {
+        for (const auto & [pos, cell] : reserved) {
+            v_cells[seq_to_stream[seq]].rm(cell);
+        }
+    }
+    mtp.clear();
+}

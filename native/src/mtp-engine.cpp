@@ -1,0 +1,262 @@
+#include "mtp-engine.h"
+
+#include "llama-model.h"
+#include "mtp-memory.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+// larger ubatches are prompts: they share the context's own scheduler and its worst-case buffer
+static constexpr uint32_t MTP_SLOT_TOKENS_MAX = 64;
+static constexpr size_t   MTP_SLOTS_MAX       = 24;
+
+std::shared_ptr<mtp_engine> mtp_engine::create(llama_context & ctx) {
+    if (ctx.cparams.ctx_type != LLAMA_CONTEXT_TYPE_MTP_SHARED || !mtp_memory_can_share(ctx.memory.get())) {
+        return nullptr;
+    }
+    return std::make_shared<mtp_engine>(ctx);
+}
+
+mtp_engine::mtp_engine(llama_context & ctx) :
+    ctx(ctx), hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max) {
+    // the heads need the hidden state of every row
+    ctx.cparams.embeddings_nextn        = true;
+    ctx.cparams.embeddings_nextn_masked = false;
+
+    const auto & model = ctx.model;
+
+    ggml_init_params params = { ggml_tensor_overhead(), nullptr, true };
+    hidden_ctx.reset(ggml_init(params));
+    hidden = ggml_new_tensor_2d(hidden_ctx.get(), GGML_TYPE_F32, model.hparams.n_embd_out(), hidden_rows.size());
+    ggml_set_name(hidden, "mtp_hidden");
+
+    auto * dev = model.dev_layer(model.hparams.n_layer());
+    hidden_buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(hidden_ctx.get(), ggml_backend_dev_buffer_type(dev)));
+    if (!hidden_buf) {
+        throw std::runtime_error("failed to allocate the buffer for hidden rows");
+    }
+    ggml_backend_buffer_clear(hidden_buf.get(), 0);
+}
+
+mtp_engine::~mtp_engine() = default;
+
+//
+// graph slots
+//
+
+void mtp_engine::swap_with(graph_slot & slot) {
+    std::swap(ctx.sched, slot.sched);
+    std::swap(ctx.gf_res_prev, slot.results);
+    std::swap(ctx.gf_res_prev_active, slot.active);
+}
+
+void mtp_engine::select(graph_slot * slot) {
+    if (slot == cur) {
+        return;
+    }
+    swap_with(*cur);
+    swap_with(*slot);
+    cur = slot;
+}
+
+void mtp_engine::select_home() {
+    select(&home);
+}
+
+void mtp_engine::drop_slots() {
+    select_home();
+    slots.clear();
+}
+
+mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_graph_type gtype) {
+    if (ctx.cparams.pipeline_parallel || ubatch.n_tokens > MTP_SLOT_TOKENS_MAX) {
+        return &home;
+    }
+
+    const int32_t head = ctx.cparams.nextn_layer_offset;
+
+    for (auto & slot : slots) {
+        if (slot->gtype == gtype && slot->n_tokens == ubatch.n_tokens && slot->n_outputs == ctx.n_outputs &&
+            slot->n_seqs_unq == ubatch.n_seqs_unq && slot->head == head) {
+            return slot.get();
+        }
+    }
+
+    if (slots.size() == MTP_SLOTS_MAX) {
+        const auto oldest = std::min_element(slots.begin(), slots.end(),
+                                             [](const auto & a, const auto & b) { return a->t_used < b->t_used; });
+        ctx.synchronize();
+        if (cur == oldest->get()) {
+            select_home();
+        }
+        slots.erase(oldest);
+    }
+
+    auto slot = std::make_unique<graph_slot>();
+
+    slot->gtype      = gtype;
+    slot->n_tokens   = ubatch.n_tokens;
+    slot->n_outputs  = ctx.n_outputs;
+    slot->n_seqs_unq = ubatch.n_seqs_unq;
+    slot->head       = head;
+    slot->sched.reset(ggml_backend_sched_new(ctx.backend_ptrs.data(), ctx.backend_buft.data(), ctx.backend_ptrs.size(),
+                                             ctx.gf_res_reserve->get_max_nodes(), false, ctx.cparams.op_offload));
+
+    slots.push_back(std::move(slot));
+    return slots.back().get();
+}
+
+void mtp_engine::count_build(bool is_head) {
+    ++(is_head ? counters.n_head_builds : counters.n_trunk_builds);
+}
+
+//
+// hidden rows
+//
+
+void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype) {
+    graph_slot * slot = find_slot(ubatch, gtype);
+
+    slot->t_used = ++t;
+    select(slot);
+
+    if (gtype != LLM_GRAPH_TYPE_DECODER_MTP) {
+        ++counters.n_trunk_passes;
+        write_trunk_rows(ubatch);
+    }
+}
+
+void mtp_engine::write_trunk_rows(const llama_ubatch & ubatch) {
+    hidden_rows.drop_transient();
+
+    rows_write.assign(ubatch.n_tokens, mtp_rows::SPARE);
+
+    // from the back: the last prompt row of a sequence outlives the ubatch
+    std::vector<bool> has_last(ctx.cparams.n_seq_max, false);
+    std::vector<bool> last(ubatch.n_tokens, false);
+    for (uint32_t i = ubatch.n_tokens; i-- > 0;) {
+        const llama_seq_id seq = ubatch.seq_id[i][0];
+        last[i]                = !has_last[seq];
+        has_last[seq]          = true;
+    }
+
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        const llama_seq_id seq  = ubatch.seq_id[i][0];
+        const llama_pos    pos  = ubatch.pos[i];
+        const bool         keep = last[i] || !(row_flags[ubatch.data->batch_idxs[i]] & PYMTP_ROW_PROMPT);
+
+        rows_write[i] = keep ? hidden_rows.put_trunk(seq, pos) : hidden_rows.put_transient(seq, pos, i);
+    }
+}
+
+void mtp_engine::read_rows(const std::vector<mtp_row> & rows) {
+    rows_read.clear();
+    for (const auto & row : rows) {
+        rows_read.push_back(hidden_rows.find(row.seq, row.pos - 1));
+        GGML_ASSERT(rows_read.back() >= 0 && "no hidden state for a row of a head's pass");
+    }
+}
+
+void mtp_engine::truncate(llama_seq_id seq, llama_pos pos) {
+    hidden_rows.truncate(seq, pos);
+}
+
+//
+// passes of the heads
+//
+
+uint32_t mtp_engine::n_stream() const {
+    return ctx.cparams.kv_unified ? 1 : ctx.cparams.n_seq_max;
+}
+
+llm_graph_result * mtp_engine::run_head(int32_t head, const llama_ubatch & ubatch, llama_memory_context_i & mctx) {
+    uint32_t n_outputs = 0;
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        n_outputs += ubatch.output[i] != 0;
+    }
+
+    const uint32_t n_outputs_trunk = ctx.n_outputs;
+
+    ctx.n_outputs                  = n_outputs;
+    ctx.cparams.nextn_layer_offset = head;
+
+    ggml_status status;
+
+    const mtp_memory_placed placed(ctx.memory.get());
+    auto * res = ctx.process_ubatch(ubatch, LLM_GRAPH_TYPE_DECODER_MTP, &mctx, status);
+
+    ctx.cparams.nextn_layer_offset = 0;
+    ctx.n_outputs                  = n_outputs_trunk;
+
+    return res;
+}
+
+bool mtp_engine::catch_up(const llama_ubatch & ubatch) {
+    // one pass for all rows, or one for each sequence where sequences have streams of their own
+    std::vector<std::vector<mtp_row>> parts;
+
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        if (!(row_flags[ubatch.data->batch_idxs[i]] & PYMTP_ROW_PROMPT)) {
+            continue;
+        }
+        const mtp_row row = { ubatch.token[i], ubatch.pos[i], ubatch.seq_id[i][0], false };
+        if (parts.empty() || (n_stream() > 1 && parts.back().back().seq != row.seq)) {
+            parts.emplace_back();
+        }
+        parts.back().push_back(row);
+    }
+
+    for (const auto & part : parts) {
+        const auto ubatch_head = mtp_ubatch_make(part, ubatch.n_pos, n_stream());
+
+        for (int32_t head = 0; head < n_heads; ++head) {
+            // all of them have the trunk's cells: there is always room
+            const auto mctx = mtp_memory_place(ctx.memory.get(), ubatch_head);
+
+            read_rows(part);
+            if (llama_memory_status_is_fail(mctx->get_status()) || !run_head(head, ubatch_head, *mctx)) {
+                return false;
+            }
+            ++counters.n_catch_up_passes;
+        }
+    }
+
+    return true;
+}
+
+pymtp_status mtp_engine::draft(int32_t head, const std::vector<mtp_row> & rows) {
+    const auto ubatch = mtp_ubatch_make(rows, ctx.model.hparams.n_pos_per_embd(), n_stream());
+
+    const auto mctx = mtp_memory_place(ctx.memory.get(), ubatch);
+    if (llama_memory_status_is_fail(mctx->get_status())) {
+        return PYMTP_FULL;
+    }
+
+    read_rows(rows);
+
+    rows_write.clear();
+    n_draft_rows = 0;
+    for (const auto & row : rows) {
+        rows_write.push_back(row.output ? hidden_rows.put_head(row.seq, row.pos) : mtp_rows::SPARE);
+        n_draft_rows += row.output;
+    }
+
+    const auto * res = run_head(head, ubatch, *mctx);
+    if (!res) {
+        n_draft_rows = 0;
+        return PYMTP_FAILED;
+    }
+    ++counters.n_head_passes;
+
+    ggml_tensor * t_logits = res->get_logits();
+
+    logits.resize(ggml_nelements(t_logits));
+    ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(ctx.sched.get(), t_logits), t_logits,
+                                  logits.data(), 0, ggml_nbytes(t_logits));
+    return PYMTP_OK;
+}
+
+const std::vector<float> & mtp_engine::draft_logits() {
+    ctx.synchronize();
+    return logits;
+}

@@ -1,0 +1,20 @@
+#pragma once
+
+// Which kinds of llama.cpp memory can host the MTP layers beside the trunk's, and how a head's pass gets its cells.
+
+#include "llama-memory.h"
+
+bool mtp_memory_can_share(const llama_memory_i * memory);
+
+// Cells for a head's pass; status FAILED_PREPARE if the cache is full.
+llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_ubatch & ubatch);
+
+// While it lives, applying a placed ubatch leaves the cells alone.
+class mtp_memory_placed {
+  public:
+    explicit mtp_memory_placed(llama_memory_i * memory);
+    ~mtp_memory_placed();
+
+  private:
+    llama_memory_i * memory;
+};

@@ -1,0 +1,68 @@
+#pragma once
+
+// The cells of a KV cache that an MTP head has written and the trunk has not decoded yet.
+// Knows sequences, positions and cell indices; knows nothing of tensors.
+//
+// A reserved cell has its position and sequence set, so attention masks work, but it does not count as decoded:
+// the trunk's batch for that position must still be accepted, and then takes the cell over. The reserved
+// positions of a sequence are always its tail.
+
+#include "llama.h"
+
+#include <cstdint>
+#include <map>
+
+class mtp_reservation {
+  public:
+    // true while a head runs: its rows have their cells already, applying the ubatch must not place them again
+    bool placed = false;
+
+    void clear() { cells.clear(); }
+
+    bool empty() const { return cells.empty(); }
+
+    void add(llama_seq_id seq, llama_pos pos, uint32_t cell) { cells[seq][pos] = cell; }
+
+    // the cell of (seq, pos), -1 if none is reserved
+    int64_t find(llama_seq_id seq, llama_pos pos) const {
+        const auto s = cells.find(seq);
+        if (s == cells.end()) {
+            return -1;
+        }
+        const auto p = s->second.find(pos);
+        return p == s->second.end() ? -1 : (int64_t) p->second;
+    }
+
+    // the trunk decodes (seq, pos): forget the reservation. true if there was one
+    bool take(llama_seq_id seq, llama_pos pos) {
+        const auto s = cells.find(seq);
+        if (s == cells.end() || s->second.erase(pos) == 0) {
+            return false;
+        }
+        if (s->second.empty()) {
+            cells.erase(s);
+        }
+        return true;
+    }
+
+    // forget the positions [p0, p1) of a sequence (-1: of all)
+    void drop(llama_seq_id seq, llama_pos p0, llama_pos p1) {
+        for (auto s = cells.begin(); s != cells.end();) {
+            if (seq == -1 || s->first == seq) {
+                s->second.erase(s->second.lower_bound(p0), s->second.lower_bound(p1));
+            }
+            s = s->second.empty() ? cells.erase(s) : std::next(s);
+        }
+    }
+
+    // the last decoded position of a sequence whose last cell is at pos_max
+    llama_pos tail(llama_seq_id seq, llama_pos pos_max) const {
+        const auto s = cells.find(seq);
+        return s == cells.end() ? pos_max : s->second.begin()->first - 1;
+    }
+
+    const std::map<llama_seq_id, std::map<llama_pos, uint32_t>> & all() const { return cells; }
+
+  private:
+    std::map<llama_seq_id, std::map<llama_pos, uint32_t>> cells;
+};

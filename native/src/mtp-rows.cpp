@@ -1,0 +1,83 @@
+#include "mtp-rows.h"
+
+mtp_rows::mtp_rows(uint32_t n_ubatch, uint32_t n_seq_max) : n_ubatch(n_ubatch), trunk(n_seq_max), head(n_seq_max) {}
+
+uint32_t mtp_rows::size() const {
+    return base((llama_seq_id) trunk.size());
+}
+
+int32_t mtp_rows::base(llama_seq_id seq) const {
+    return 2 + n_ubatch + 2 * N_KEPT * seq;
+}
+
+int32_t mtp_rows::put_transient(llama_seq_id seq, llama_pos pos, uint32_t i) {
+    cur.push_back({ seq, pos, (int32_t) (2 + i) });
+    return cur.back().row;
+}
+
+int32_t mtp_rows::put_trunk(llama_seq_id seq, llama_pos pos) {
+    return base(seq) + trunk[seq].put(pos);
+}
+
+int32_t mtp_rows::put_head(llama_seq_id seq, llama_pos pos) {
+    return base(seq) + N_KEPT + head[seq].put(pos);
+}
+
+int32_t mtp_rows::find(llama_seq_id seq, llama_pos pos) const {
+    if (pos < 0) {
+        return ZERO;
+    }
+
+    int32_t i = trunk[seq].find(pos);
+    if (i >= 0) {
+        return base(seq) + i;
+    }
+
+    // consecutive positions of a sequence have consecutive entries, the newest last
+    for (auto it = cur.rbegin(); it != cur.rend(); ++it) {
+        if (it->seq == seq && it->pos == pos) {
+            return it->row;
+        }
+    }
+
+    i = head[seq].find(pos);
+    return i >= 0 ? base(seq) + (int32_t) N_KEPT + i : -1;
+}
+
+void mtp_rows::drop_transient() {
+    cur.clear();
+}
+
+void mtp_rows::truncate(llama_seq_id seq, llama_pos pos) {
+    trunk[seq].truncate(pos);
+    head[seq].truncate(pos);
+}
+
+uint32_t mtp_rows::ring::put(llama_pos p) {
+    const int32_t same = find(p);
+    if (same >= 0) {
+        return same;
+    }
+    const uint32_t i = next;
+
+    pos[i] = p;
+    next   = (next + 1) % N_KEPT;
+    return i;
+}
+
+int32_t mtp_rows::ring::find(llama_pos p) const {
+    for (uint32_t i = 0; i < N_KEPT; ++i) {
+        if (pos[i] == p) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+void mtp_rows::ring::truncate(llama_pos p) {
+    for (auto & q : pos) {
+        if (q >= p) {
+            q = -1;
+        }
+    }
+}

@@ -1,0 +1,67 @@
+#pragma once
+
+// Which row of the hidden buffer holds the hidden state of which (sequence, position).
+// Pure bookkeeping: knows no tensor. The buffer's rows are
+//
+//   [ zero | spare | ubatch: n_ubatch | sequence 0: trunk ring, head ring | sequence 1: ... ]
+//
+// Row `zero` stays all zeros: the hidden state before position 0. Nobody reads `spare`: rows of a head's pass
+// whose output is not wanted go there. Prompt rows only have to live until their own ubatch went through the
+// heads, so they share the ubatch region; the last one of each sequence and all verify rows go to the ring of
+// their sequence, where other sequences' passes do not overwrite them.
+
+#include "llama.h"
+
+#include <cstdint>
+#include <vector>
+
+class mtp_rows {
+  public:
+    static constexpr int32_t ZERO  = 0;
+    static constexpr int32_t SPARE = 1;
+
+    // rows of a sequence that stay at hand behind its tail
+    static constexpr uint32_t N_KEPT = 64;
+
+    mtp_rows(uint32_t n_ubatch, uint32_t n_seq_max);
+
+    uint32_t size() const; // rows of the buffer
+
+    // the trunk's row i of the ubatch at (seq, pos); transient: only until the next ubatch
+    int32_t put_transient(llama_seq_id seq, llama_pos pos, uint32_t i);
+
+    int32_t put_trunk(llama_seq_id seq, llama_pos pos);
+    int32_t put_head(llama_seq_id seq, llama_pos pos);
+
+    // the hidden state of (seq, pos): the trunk's if there, else the head's; -1 if neither is at hand
+    int32_t find(llama_seq_id seq, llama_pos pos) const;
+
+    // the trunk's next ubatch overwrites the ubatch region
+    void drop_transient();
+
+    // forget positions >= pos
+    void truncate(llama_seq_id seq, llama_pos pos);
+
+  private:
+    struct ring {
+        std::vector<llama_pos> pos  = std::vector<llama_pos>(N_KEPT, -1);
+        uint32_t               next = 0;
+
+        uint32_t put(llama_pos p);
+        int32_t  find(llama_pos p) const;
+        void     truncate(llama_pos p);
+    };
+
+    struct transient {
+        llama_seq_id seq;
+        llama_pos    pos;
+        int32_t      row;
+    };
+
+    uint32_t               n_ubatch;
+    std::vector<ring>      trunk; // [n_seq_max]
+    std::vector<ring>      head;  // [n_seq_max]
+    std::vector<transient> cur;
+
+    int32_t base(llama_seq_id seq) const;
+};

@@ -1,0 +1,77 @@
+#include "mtp-ubatch.h"
+
+#include <algorithm>
+
+static llama_ubatch mtp_ubatch_view(std::shared_ptr<llama_ubatch::data_t> data, uint32_t n_pos, bool equal_seqs) {
+    const uint32_t n_tokens = data->token.size();
+
+    for (auto & seq : data->seq_id_data) {
+        data->seq_id.push_back(&seq);
+    }
+
+    data->n_seq_id.assign(n_tokens, 1);
+    data->seq_id_unq = data->seq_id_data;
+    std::sort(data->seq_id_unq.begin(), data->seq_id_unq.end());
+    data->seq_id_unq.erase(std::unique(data->seq_id_unq.begin(), data->seq_id_unq.end()), data->seq_id_unq.end());
+
+    data->seq_idx.assign(LLAMA_MAX_SEQ, -1);
+    for (uint32_t s = 0; s < data->seq_id_unq.size(); ++s) {
+        data->seq_idx[data->seq_id_unq[s]] = s;
+    }
+
+    llama_ubatch res = {};
+
+    res.b_equal_seqs = equal_seqs;
+    res.n_tokens     = n_tokens;
+    res.n_seq_tokens = equal_seqs ? n_tokens : 1;
+    res.n_seqs       = equal_seqs ? 1 : n_tokens;
+    res.n_seqs_unq   = data->seq_id_unq.size();
+    res.n_pos        = n_pos;
+    res.token        = data->token.data();
+    res.pos          = data->pos.data();
+    res.n_seq_id     = data->n_seq_id.data();
+    res.seq_id       = data->seq_id.data();
+    res.seq_id_unq   = data->seq_id_unq.data();
+    res.seq_idx      = data->seq_idx.data();
+    res.output       = data->output.data();
+    res.data         = std::move(data);
+
+    return res;
+}
+
+llama_ubatch mtp_ubatch_make(const std::vector<mtp_row> & rows, uint32_t n_pos, uint32_t n_stream) {
+    auto data = std::make_shared<llama_ubatch::data_t>();
+
+    for (const auto & row : rows) {
+        data->token.push_back(row.token);
+        data->seq_id_data.push_back(row.seq);
+        data->output.push_back(row.output);
+    }
+
+    // M-RoPE: the sections of a text row have one position, as in the batch allocator
+    for (uint32_t j = 0; j < n_pos; ++j) {
+        for (const auto & row : rows) {
+            data->pos.push_back(row.pos);
+        }
+    }
+
+    return mtp_ubatch_view(std::move(data), n_pos, n_stream > 1);
+}
+
+llama_ubatch mtp_ubatch_select(const llama_ubatch & ubatch, const std::vector<uint32_t> & rows) {
+    auto data = std::make_shared<llama_ubatch::data_t>();
+
+    for (const uint32_t i : rows) {
+        data->token.push_back(ubatch.token[i]);
+        data->seq_id_data.push_back(ubatch.seq_id[i][0]);
+        data->output.push_back(ubatch.output[i]);
+    }
+
+    for (uint32_t j = 0; j < ubatch.n_pos; ++j) {
+        for (const uint32_t i : rows) {
+            data->pos.push_back(ubatch.pos[j * ubatch.n_tokens + i]);
+        }
+    }
+
+    return mtp_ubatch_view(std::move(data), ubatch.n_pos, false);
+}

@@ -1,0 +1,21 @@
+#pragma once
+
+// Ubatches that the engine makes itself, besides those that the batch allocator splits off a batch.
+
+#include "llama-batch.h"
+
+#include <vector>
+
+// one row of a pass
+struct mtp_row {
+    llama_token  token;
+    llama_pos    pos;
+    llama_seq_id seq;
+    bool         output; // compute logits
+};
+
+// n_stream: streams of the cache. With more than one, the rows must belong to one sequence.
+llama_ubatch mtp_ubatch_make(const std::vector<mtp_row> & rows, uint32_t n_pos, uint32_t n_stream);
+
+// the given rows of another ubatch, as rows of one stream
+llama_ubatch mtp_ubatch_select(const llama_ubatch & ubatch, const std::vector<uint32_t> & rows);

@@ -1,0 +1,310 @@
+// The C interface: checks arguments, keeps exceptions and asserts on this side, names errors.
+
+#include "pymtp.h"
+
+#include "llama-model.h"
+#include "mtp-engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdarg>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+static constexpr int32_t PYMTP_DRAFT_MAX = 32; // as in vLLM
+
+static thread_local std::string g_error;
+static std::atomic<int32_t>     g_n_contexts{ 0 };
+
+static pymtp_status fail(pymtp_status status, const char * format, ...) {
+    char    text[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+
+    g_error = text;
+    return status;
+}
+
+struct pymtp_session {
+    llama_context * ctx = nullptr;
+    mtp_engine *    mtp = nullptr;  // the context's; nullptr if the session does not draft
+
+    int32_t n_draft_max   = 0;
+    int32_t n_heads       = 0;
+    int32_t n_outputs_max = 0;
+    int32_t n_logits      = 0;      // logits rows of the last decode
+    bool    has_draft     = false;  // since the last decode
+
+    pymtp_counters counters = {};   // the times, and the passes of a session that does not draft
+
+    ~pymtp_session() {
+        if (mtp) {
+            mtp->drop_slots();
+        }
+        if (ctx) {
+            llama_free(ctx);
+            --g_n_contexts;
+        }
+    }
+};
+
+// adds the time until it goes out of scope
+struct pymtp_timer {
+    int64_t & us;
+    int64_t   begin = ggml_time_us();
+
+    ~pymtp_timer() { us += ggml_time_us() - begin; }
+};
+
+const char * pymtp_error_message(void) {
+    return g_error.c_str();
+}
+
+int32_t pymtp_n_contexts(void) {
+    return g_n_contexts;
+}
+
+int32_t pymtp_session_init(llama_model * model, const llama_context_params * params, int32_t n_draft_max,
+                           pymtp_session ** out) try {
+    *out = nullptr;
+
+    if (n_draft_max < 0 || n_draft_max > PYMTP_DRAFT_MAX) {
+        return fail(PYMTP_INVALID, "n_draft_max = %d is out of range: 0 to %d", n_draft_max, PYMTP_DRAFT_MAX);
+    }
+    const int32_t n_heads = llama_model_n_layer_nextn(model);
+    if (n_draft_max > 0 && n_heads == 0) {
+        return fail(PYMTP_INVALID, "the model has no MTP head; use n_draft_max = 0");
+    }
+
+    auto session = std::make_unique<pymtp_session>();
+    auto cparams = *params;
+
+    cparams.ctx_type = n_draft_max > 0 ? LLAMA_CONTEXT_TYPE_MTP_SHARED : LLAMA_CONTEXT_TYPE_DEFAULT;
+    if (cparams.n_outputs_max == 0) {
+        cparams.n_outputs_max = cparams.n_seq_max * (n_draft_max + 1);
+    }
+    if (cparams.n_ubatch < (uint32_t) n_draft_max + 1) {
+        return fail(PYMTP_INVALID, "n_ubatch = %u is too small: %d drafts need %d", cparams.n_ubatch, n_draft_max,
+                    n_draft_max + 1);
+    }
+
+    session->ctx = llama_init_from_model(model, cparams);
+    if (!session->ctx) {
+        return fail(PYMTP_FAILED, "llama.cpp could not create a context of %u tokens", cparams.n_ctx);
+    }
+    ++g_n_contexts;
+
+    session->mtp           = mtp_engine::of(*session->ctx);
+    session->n_outputs_max = cparams.n_outputs_max;
+    if (session->mtp) {
+        session->n_draft_max  = n_draft_max;
+        session->n_heads      = n_heads;
+        session->mtp->n_heads = std::min(n_heads, n_draft_max);
+    }
+
+    *out = session.release();
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+void pymtp_session_free(pymtp_session * session) {
+    delete session;
+}
+
+llama_context * pymtp_session_context(pymtp_session * session) {
+    return session->ctx;
+}
+
+int32_t pymtp_session_memory(const pymtp_session * session) {
+    return session->mtp ? PYMTP_MEMORY_SHARED : PYMTP_MEMORY_NONE;
+}
+
+int32_t pymtp_session_n_draft_max(const pymtp_session * session) {
+    return session->n_draft_max;
+}
+
+// what every row of a pass must satisfy
+static pymtp_status check_rows(const pymtp_session & session, int32_t n_rows, int32_t n_rows_max, const int32_t * token,
+                               const int32_t * pos, const int32_t * seq) {
+    if (n_rows < 1 || n_rows > n_rows_max) {
+        return fail(PYMTP_INVALID, "%d rows in a pass: 1 to %d are allowed", n_rows, n_rows_max);
+    }
+
+    const int32_t n_vocab   = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session.ctx)));
+    const int32_t n_seq_max = llama_n_seq_max(session.ctx);
+
+    for (int32_t i = 0; i < n_rows; ++i) {
+        if (token[i] < 0 || token[i] >= n_vocab) {
+            return fail(PYMTP_INVALID, "row %d: token %d is not in the vocabulary of %d", i, token[i], n_vocab);
+        }
+        if (seq[i] < 0 || seq[i] >= n_seq_max) {
+            return fail(PYMTP_INVALID, "row %d: sequence %d is not one of %d", i, seq[i], n_seq_max);
+        }
+        if (pos[i] < 0) {
+            return fail(PYMTP_INVALID, "row %d: position %d is negative", i, pos[i]);
+        }
+    }
+    return PYMTP_OK;
+}
+
+// the positions of each sequence go on from its decoded tail without a gap
+static pymtp_status check_tail(const pymtp_session & session, int32_t n_rows, const int32_t * pos,
+                               const int32_t * seq) {
+    auto *                 memory = llama_get_memory(session.ctx);
+    std::vector<llama_pos> next(llama_n_seq_max(session.ctx), -1);
+
+    for (int32_t i = 0; i < n_rows; ++i) {
+        auto & expected = next[seq[i]];
+        if (expected < 0) {
+            expected = llama_memory_seq_pos_max(memory, seq[i]) + 1;
+        }
+        if (pos[i] != expected) {
+            return fail(PYMTP_INVALID, "row %d: position %d of sequence %d, but %d is next", i, pos[i], seq[i],
+                        expected);
+        }
+        ++expected;
+    }
+    return PYMTP_OK;
+}
+
+int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
+                             const int32_t * seq, const uint8_t * flags) try {
+    const pymtp_timer timer = { session->counters.t_trunk_us };
+
+    auto * ctx = session->ctx;
+
+    pymtp_status status = check_rows(*session, n_rows, llama_n_batch(ctx), token, pos, seq);
+    if (status == PYMTP_OK) {
+        status = check_tail(*session, n_rows, pos, seq);
+    }
+    if (status != PYMTP_OK) {
+        return status;
+    }
+
+    std::vector<int8_t>         logits(n_rows);
+    std::vector<int32_t>        n_seq_id(n_rows, 1);
+    std::vector<llama_seq_id *> seq_id(n_rows);
+
+    int32_t n_logits = 0;
+    for (int32_t i = 0; i < n_rows; ++i) {
+        logits[i] = (flags[i] & PYMTP_ROW_LOGITS) != 0;
+        seq_id[i] = const_cast<llama_seq_id *>(&seq[i]);
+        n_logits += logits[i];
+    }
+    if (n_logits > session->n_outputs_max) {
+        return fail(PYMTP_INVALID, "%d rows with logits in a pass: at most %d are allowed", n_logits,
+                    session->n_outputs_max);
+    }
+
+    if (session->mtp) {
+        session->mtp->row_flags.assign(flags, flags + n_rows);
+    } else {
+        const int32_t n_ubatch = llama_n_ubatch(ctx);
+        session->counters.n_trunk_passes += (n_rows + n_ubatch - 1) / n_ubatch;
+    }
+
+    const llama_batch batch = {
+        n_rows, const_cast<llama_token *>(token), nullptr, const_cast<llama_pos *>(pos), n_seq_id.data(), seq_id.data(),
+        logits.data(),
+    };
+
+    session->n_logits  = 0;
+    session->has_draft = false;
+
+    switch (llama_decode(ctx, batch)) {
+        case 0:
+            session->n_logits = n_logits;
+            return PYMTP_OK;
+        case 1:
+            return fail(PYMTP_FULL, "the context of %u tokens has no room for %d more", llama_n_ctx(ctx), n_rows);
+        default:
+            // earlier ubatches of the batch may have gone through: leave nothing of it
+            for (int32_t i = n_rows; i-- > 0;) {
+                pymtp_session_truncate(session, seq[i], pos[i]);
+            }
+            return fail(PYMTP_FAILED, "the backend failed in a trunk pass of %d rows", n_rows);
+    }
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+const float * pymtp_session_logits(pymtp_session * session, int32_t * n_rows, int32_t * n_vocab) {
+    *n_rows  = session->n_logits;
+    *n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
+    return session->n_logits > 0 ? llama_get_logits(session->ctx) : nullptr;
+}
+
+int32_t pymtp_session_draft(pymtp_session * session, int32_t head, int32_t n_rows, const int32_t * token,
+                            const int32_t * pos, const int32_t * seq) try {
+    const pymtp_timer timer = { session->counters.t_head_us };
+
+    if (!session->mtp) {
+        return fail(PYMTP_INVALID, "the session does not draft");
+    }
+    if (head < 0 || head >= session->n_heads) {
+        return fail(PYMTP_INVALID, "head %d is not one of %d", head, session->n_heads);
+    }
+    const pymtp_status status = check_rows(*session, n_rows, llama_n_ubatch(session->ctx), token, pos, seq);
+    if (status != PYMTP_OK) {
+        return status;
+    }
+
+    std::vector<mtp_row> rows;
+    for (int32_t i = 0; i < n_rows; ++i) {
+        if (!session->mtp->has_hidden(seq[i], pos[i] - 1)) {
+            return fail(PYMTP_INVALID, "row %d: no hidden state of position %d of sequence %d", i, pos[i] - 1, seq[i]);
+        }
+        bool last = true;
+        for (int32_t j = i + 1; j < n_rows; ++j) {
+            last = last && seq[j] != seq[i];
+        }
+        rows.push_back({ token[i], pos[i], seq[i], last });
+    }
+
+    switch (session->mtp->draft(head, rows)) {
+        case PYMTP_OK:
+            session->has_draft = true;
+            return PYMTP_OK;
+        case PYMTP_FULL:
+            return fail(PYMTP_FULL, "the context of %u tokens has no room to draft", llama_n_ctx(session->ctx));
+        default:
+            return fail(PYMTP_FAILED, "the backend failed in a pass of MTP head %d", head);
+    }
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+const float * pymtp_session_draft_logits(pymtp_session * session, int32_t * n_rows, int32_t * n_vocab) {
+    *n_rows  = session->has_draft ? session->mtp->n_draft_rows : 0;
+    *n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
+    return session->has_draft ? session->mtp->draft_logits().data() : nullptr;
+}
+
+int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos) try {
+    if (seq < 0 || seq >= (int32_t) llama_n_seq_max(session->ctx) || pos < 0) {
+        return fail(PYMTP_INVALID, "cannot truncate sequence %d at position %d", seq, pos);
+    }
+    if (!llama_memory_seq_rm(llama_get_memory(session->ctx), seq, pos, -1)) {
+        return fail(PYMTP_INVALID, "the model's memory cannot drop the positions from %d of sequence %d", pos, seq);
+    }
+    if (session->mtp) {
+        session->mtp->truncate(seq, pos);
+    }
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+void pymtp_session_counters(const pymtp_session * session, pymtp_counters * counters) {
+    *counters = session->mtp ? session->mtp->counters : session->counters;
+    if (!session->mtp) {
+        counters->n_trunk_builds = counters->n_trunk_passes - llama_perf_context(session->ctx).n_reused;
+    }
+    counters->t_trunk_us = session->counters.t_trunk_us;
+    counters->t_head_us  = session->counters.t_head_us;
+}

@@ -1,0 +1,57 @@
+"""pymtp: GGUF models that draft with their own MTP heads.
+
+with pymtp.Model() as model:
+    for piece in model.generate("Once upon a time"):
+        print(piece, end="", flush=True)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pymtp._log import set_log_level
+    from pymtp._version import __version__, version_text
+    from pymtp.errors import PymtpError
+    from pymtp.model import Generation, Model
+    from pymtp.sampling import SamplingParams
+    from pymtp.session import ContextParams, Session, n_contexts
+    from pymtp.statistics import Stats
+
+__all__ = [
+    "ContextParams",
+    "Generation",
+    "Model",
+    "PymtpError",
+    "SamplingParams",
+    "Session",
+    "Stats",
+    "__version__",
+    "n_contexts",
+    "set_log_level",
+    "version_text",
+]
+
+# Imported on first use: a help text or a look into a GGUF needs no native library.
+_HOME = {
+    "ContextParams": "session",
+    "Generation": "model",
+    "Model": "model",
+    "PymtpError": "errors",
+    "SamplingParams": "sampling",
+    "Session": "session",
+    "Stats": "statistics",
+    "__version__": "_version",
+    "n_contexts": "session",
+    "set_log_level": "_log",
+    "version_text": "_version",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'pymtp' has no attribute {name!r}")
+    value = getattr(import_module(f"pymtp.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,13 @@
+"""The model that comes with the package, so that pymtp runs before anything is downloaded.
+
+Owns where it lies. MODEL_CARD.md beside this file says what it is and what it learned from.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def model_path() -> Path:
+    """Path of the embedded GGUF."""
+    return Path(__file__).with_name("nano-glm-Q4_K_M.gguf")

@@ -1,0 +1,46 @@
+"""Every exception that pymtp raises on purpose.
+
+Owns the hierarchy and nothing else. Messages are written where the problem is found: one line that
+names the fix, because a command line prints it as it stands.
+"""
+
+from __future__ import annotations
+
+
+class PymtpError(Exception):
+    """Base of all of them: `except PymtpError` catches what a caller can act on."""
+
+
+class LibraryError(PymtpError):
+    """The native library is missing, cannot be loaded, or was built from other sources."""
+
+
+class BackendError(PymtpError):
+    """llama.cpp refused an allocation or a computation, usually for want of memory."""
+
+
+class ModelError(PymtpError):
+    """The file cannot be used as a model: missing, damaged, or of an unknown architecture."""
+
+
+class UnsupportedModel(ModelError):
+    """The model is sound but cannot do what was asked of it, such as drafting without a head."""
+
+
+class ContextFull(PymtpError):
+    """The tokens do not fit into the context."""
+
+
+class InvalidParameter(PymtpError, ValueError):
+    """A parameter lies outside its allowed range.
+
+    `InvalidParameter("top_p", "between 0 and 1", value=3)` reads
+    "top_p must be between 0 and 1, not 3".
+    """
+
+    def __init__(self, name: str, allowed: str, *, value: object = None) -> None:
+        got = "" if value is None else f", not {value!r}"
+        super().__init__(f"{name} must be {allowed}{got}")
+        self.name = name
+        self.allowed = allowed
+        self.value = value

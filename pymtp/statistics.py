@@ -1,0 +1,114 @@
+"""What a generation did: counts, times, and how many drafts the target accepted.
+
+Owns the arithmetic of the report. Reads no clock and knows neither tokens nor text: the caller
+sets the counts and times, and adds one entry for each round.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+
+class StatsDict(TypedDict):
+    """The report as JSON; None stands for a value that does not exist yet."""
+
+    prompt_tokens: int
+    prompt_tok_s: float | None
+    generated_tokens: int
+    generation_tok_s: float | None
+    rounds: int
+    drafted: int
+    accepted: int
+    acceptance_rate: float | None
+    mean_acceptance_length: float | None
+    acceptance_per_position: list[float]
+
+
+@dataclass
+class Stats:
+    """Counts and times (seconds) of one generation.
+
+    A round is one verify pass of the target, also when it verified no drafts.
+    """
+
+    prompt_tokens: int = 0
+    prompt_s: float = 0.0
+    generated_tokens: int = 0
+    generation_s: float = 0.0
+    # (n_drafted, n_accepted) -> rounds. Few distinct pairs exist, so a generation of any length
+    # keeps a constant size, and every report below can be derived from the pairs.
+    _rounds: Counter[tuple[int, int]] = field(default_factory=Counter, repr=False)
+
+    def add_round(self, n_drafted: int, n_accepted: int) -> None:
+        """Count one round that drafted `n_drafted` tokens, of which the first `n_accepted` were kept."""
+        if not 0 <= n_accepted <= n_drafted:
+            raise ValueError(f"a round cannot accept {n_accepted} of {n_drafted} drafts")
+        self._rounds[n_drafted, n_accepted] += 1
+
+    @property
+    def prompt_tok_s(self) -> float | None:
+        """Prompt tokens per second; None before any time was measured."""
+        return _per_second(self.prompt_tokens, self.prompt_s)
+
+    @property
+    def generation_tok_s(self) -> float | None:
+        """Generated tokens per second; None before any time was measured."""
+        return _per_second(self.generated_tokens, self.generation_s)
+
+    @property
+    def rounds(self) -> int:
+        """Verify passes of the target."""
+        return self._rounds.total()
+
+    @property
+    def drafted(self) -> int:
+        """Draft tokens that the target verified."""
+        return sum(drafted * n for (drafted, _), n in self._rounds.items())
+
+    @property
+    def accepted(self) -> int:
+        """Draft tokens that were kept."""
+        return sum(accepted * n for (_, accepted), n in self._rounds.items())
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """accepted / drafted; None when nothing was drafted."""
+        drafted = self.drafted
+        return self.accepted / drafted if drafted else None
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """1 + accepted / rounds: the recovered or bonus token of each round counts. None without rounds."""
+        rounds = self.rounds
+        return 1 + self.accepted / rounds if rounds else None
+
+    @property
+    def acceptance_per_position(self) -> list[float]:
+        """Entry i: of the rounds that drafted position i, the share whose draft i was accepted."""
+        return [self._position_rate(i) for i in range(max((d for d, _ in self._rounds), default=0))]
+
+    def _position_rate(self, position: int) -> float:
+        drafted = sum(n for (d, _), n in self._rounds.items() if d > position)
+        accepted = sum(n for (_, a), n in self._rounds.items() if a > position)
+        return accepted / drafted
+
+    def as_dict(self) -> StatsDict:
+        """The report under the names that the command line's `--json` uses."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "prompt_tok_s": self.prompt_tok_s,
+            "generated_tokens": self.generated_tokens,
+            "generation_tok_s": self.generation_tok_s,
+            "rounds": self.rounds,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "acceptance_rate": self.acceptance_rate,
+            "mean_acceptance_length": self.mean_acceptance_length,
+            "acceptance_per_position": self.acceptance_per_position,
+        }
+
+
+def _per_second(count: int, seconds: float) -> float | None:
+    return count / seconds if seconds > 0 else None

@@ -1,0 +1,65 @@
+"""A model's vocabulary: text to token ids and back, its special tokens and its chat template.
+
+Knows text and token ids; never logits. A thin layer over llama-cpp-python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from pymtp._library import llama_cpp
+from pymtp.errors import UnsupportedModel
+
+
+class Vocabulary:
+    """The vocabulary of a model that llama-cpp-python loaded."""
+
+    def __init__(self, model: object, chat_template: str | None) -> None:
+        self._vocab = llama_cpp.llama_model_get_vocab(model)
+        self.size: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        self.chat_template = chat_template
+        self.end_of_generation = frozenset(
+            token for token in range(self.size) if llama_cpp.llama_vocab_is_eog(self._vocab, token)
+        )
+        self.piece = lru_cache(maxsize=None)(self._piece)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of `text`. Special tokens in it are recognised; a BOS comes first if the model wants one."""
+        data = text.encode()
+        n_max = len(data) + 2
+        while True:
+            tokens = (llama_cpp.llama_token * n_max)()
+            n = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, n_max, True, True)
+            if n >= 0:
+                return list(tokens[:n])
+            n_max = -n
+
+    def _piece(self, token: int) -> bytes:
+        """The bytes that `token` adds to the text; special tokens add none."""
+        n_max = 64
+        while True:
+            buffer = ctypes.create_string_buffer(n_max)
+            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, n_max, 0, False)
+            if n >= 0:
+                return buffer.raw[:n]
+            n_max = -n
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt that the model's chat template makes of `messages`, ready for the answer."""
+        if self.chat_template is None:
+            raise UnsupportedModel("the model has no chat template; pass the prompt as it is (--raw)")
+        from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+        formatter = Jinja2ChatFormatter(
+            template=self.chat_template,
+            eos_token=self._text(llama_cpp.llama_vocab_eos(self._vocab)),
+            bos_token=self._text(llama_cpp.llama_vocab_bos(self._vocab)),
+        )
+        return str(formatter(messages=list(messages)).prompt)  # type: ignore[arg-type]
+
+    def _text(self, token: int) -> str:
+        if token < 0:
+            return ""
+        return str(llama_cpp.llama_vocab_get_text(self._vocab, token).decode(errors="replace"))

@@ -1,0 +1,47 @@
+"""Fixtures that several test files share. The tests run against the installed package."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def embedded_model() -> Path:
+    """The GGUF that comes with the package: glm4moe, 8 layers and 1 MTP head, ChatML template."""
+    from pymtp.embedded import model_path
+
+    return model_path()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """A folder with more models and prompts (`PYMTP_TEST_DATA`, else ../shared); skips where there is none."""
+    folder = Path(os.environ.get("PYMTP_TEST_DATA", REPOSITORY.parent / "shared"))
+    if not (folder / "models").is_dir():
+        pytest.skip(f"no test data at {folder}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def dev_prompts(shared: Path) -> list[dict[str, object]]:
+    """The development prompts: `{"category": ..., "messages": [...]}` each."""
+    lines = (shared / "prompts" / "dev.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def write_gguf(tmp_path: Path) -> Callable[..., Path]:
+    """Write a small GGUF: `write_gguf(declared=1, heads=1, n_layer=2, name="tiny.gguf", **metadata)`."""
+    from tiny_gguf import write
+
+    def write_here(name: str = "tiny.gguf", **options: object) -> Path:
+        return write(tmp_path / name, **options)  # type: ignore[arg-type]
+
+    return write_here

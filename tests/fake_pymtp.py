@@ -1,0 +1,129 @@
+"""A pymtp without a native library: the command line runs against it in tests.
+
+`install` puts the fakes into the pymtp package. As a script it is the command line with the
+fakes in place, for tests that need a process of their own; FAKE_PYMTP holds the script's answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pymtp
+from pymtp.embedded import model_path
+from pymtp.errors import InvalidParameter
+from pymtp.gguf_file import inspect_gguf
+from pymtp.statistics import Stats
+
+
+@dataclass(frozen=True)
+class FakeSampling:
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise InvalidParameter("temperature", "at least 0", value=self.temperature)
+
+
+@dataclass
+class Script:
+    """What the fake model does. `endless` repeats the pieces, slowly."""
+
+    pieces: list[str] = field(default_factory=lambda: ["Hel", "lo"])
+    endless: bool = False
+    slow_prompt: bool = False
+    template: bool = True
+    note: str | None = None
+    marker: str | None = None
+    """A file that the model makes once a whole round of pieces was taken."""
+    load_error: Exception | None = None
+    generate_error: Exception | None = None
+
+
+class FakeGeneration:
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.tokens: list[int] = []
+        self.stats = Stats(prompt_tokens=4, prompt_s=0.5)
+        self.finish_reason: str | None = None
+        self.closed = False
+
+    def __iter__(self) -> Iterator[str]:
+        if self.script.slow_prompt:
+            print("prompt is being processed", file=sys.stderr, flush=True)
+            time.sleep(60)
+        while True:
+            for piece in self.script.pieces:
+                self.tokens.append(len(self.tokens))
+                self.stats.add_round(2, 1)
+                self.stats.generated_tokens += 1
+                self.stats.generation_s += 0.25
+                yield piece
+            if self.script.marker is not None:
+                Path(self.script.marker).touch()
+            if not self.script.endless:
+                break
+            time.sleep(0.02)
+        if self.script.generate_error is not None:
+            raise self.script.generate_error
+        self.finish_reason = "eog"
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeModel:
+    script: ClassVar[Script] = Script()
+    calls: ClassVar[list[dict[str, Any]]] = []
+    """Arguments of each Model(...) and generate(...), in order."""
+
+    def __init__(self, path: str | None = None, **options: Any) -> None:
+        self.calls.append({"path": path, **options})
+        if self.script.load_error is not None:
+            raise self.script.load_error
+        self.info = inspect_gguf(path or model_path())
+        self.draft_max = options["draft_max"]
+        self.has_chat_template = self.script.template
+        self.draft_note = self.script.note
+
+    def __enter__(self) -> FakeModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def chat_prompt(self, messages: list[dict[str, str]]) -> str:
+        return f"<user>{messages[-1]['content']}<assistant>"
+
+    def generate(self, prompt: str, **options: Any) -> FakeGeneration:
+        self.calls.append({"prompt": prompt, **options})
+        return FakeGeneration(self.script)
+
+
+def install(script: Script, set_item: Callable[[dict[str, Any], str, Any], None] = dict.__setitem__) -> None:
+    """Replace what the command line uses of pymtp; `set_item(dictionary, key, value)` does it.
+
+    The package's dictionary, not its attributes: asking for one would load the native library.
+    """
+    FakeModel.script = script
+    FakeModel.calls = []
+    set_item(vars(pymtp), "Model", FakeModel)
+    set_item(vars(pymtp), "SamplingParams", FakeSampling)
+    set_item(vars(pymtp), "version_text", lambda: "pymtp 0 (fake)")
+
+
+if __name__ == "__main__":
+    from pymtp_cli.main import main
+
+    install(Script(**json.loads(os.environ.get("FAKE_PYMTP", "{}"))))
+    main()

@@ -1,0 +1,108 @@
+"""`pymtp run` as users run it: the installed command, the native library, the embedded model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.model
+
+TIMEOUT_S = 120
+Result = subprocess.CompletedProcess[str]
+
+
+def pymtp(*arguments: object, stdin: str = "") -> Result:
+    command = [sys.executable, "-m", "pymtp_cli", *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S)
+
+
+def report(*arguments: object) -> dict[str, object]:
+    result = pymtp("run", "--json", "-t", 1, *arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    loaded: dict[str, object] = json.loads(result.stdout)
+    return loaded
+
+
+def one_line(result: Result) -> str:
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("pymtp: ")
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+def test_the_embedded_model_answers_and_reports_what_it_drafted() -> None:
+    result = pymtp("run", "-n", 40, "--seed", 1, "Tell me about the sea.")
+    assert result.returncode == 0
+    assert len(result.stdout.split()) > 5
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == [
+        "prompt",
+        "generation",
+        "rounds",
+        "acceptance rate",
+        "mean acceptance length",
+        "acceptance per position",
+    ]
+
+
+def test_the_figures_of_the_json_fit_together(embedded_model: Path) -> None:
+    got = report("-n", 60, "--seed", 1, "--ignore-eos", "Count to ten.")
+    rounds, drafted, accepted = (int(str(got[key])) for key in ("rounds", "drafted", "accepted"))
+    assert got["finish_reason"] == "length"
+    assert got["generated_tokens"] == len(got["tokens"]) == 60  # type: ignore[arg-type]
+    assert got["model"] == str(embedded_model)
+    assert 0 < accepted <= drafted <= 3 * rounds
+    assert got["acceptance_rate"] == pytest.approx(accepted / drafted)
+    assert got["mean_acceptance_length"] == pytest.approx(1 + accepted / rounds)
+
+
+def test_a_seed_makes_a_run_repeatable_and_drafting_is_optional() -> None:
+    arguments = ("-n", 30, "--seed", 7, "Write a line of verse.")
+    first = report(*arguments)
+    assert report(*arguments)["tokens"] == first["tokens"]
+    plain = report("--draft", "none", *arguments)
+    assert (plain["drafted"], plain["acceptance_rate"], plain["draft_max"]) == (0, None, 0)
+
+
+def test_llama_cpp_is_quiet_unless_asked() -> None:
+    quiet, verbose = (pymtp("run", "-n", 1, *flags, "hi").stderr for flags in ([], ["--verbose"]))
+    assert len(quiet.splitlines()) == 6
+    assert len(verbose.splitlines()) > 20
+
+
+def test_the_reader_may_leave() -> None:
+    command = f"{sys.executable} -m pymtp_cli run --ignore-eos 'Tell me a story.' | head -c 10"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL)
+    assert (len(result.stdout), result.stderr) == (10, b"")
+
+
+def test_a_prompt_longer_than_the_context() -> None:
+    assert "-c" in one_line(pymtp("run", "-c", 64, "word " * 300))
+
+
+def test_a_context_beyond_memory() -> None:
+    one_line(pymtp("run", "-c", 2**31 - 1, "hi"))
+
+
+def test_a_model_without_heads_cannot_be_told_to_draft(write_gguf: Callable[..., Path]) -> None:
+    assert "--draft none" in one_line(pymtp("run", write_gguf(declared=1, heads=0), "hi", "--draft", "mtp"))
+
+
+def test_an_architecture_that_llama_cpp_does_not_know(write_gguf: Callable[..., Path]) -> None:
+    assert "'novelty'" in one_line(pymtp("run", write_gguf(architecture="novelty"), "hi"))
+
+
+def test_a_truncated_model(embedded_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(embedded_model.read_bytes()[:1_000_000])
+    assert "truncated" in one_line(pymtp("run", path, "hi"))
+
+
+def test_the_version_is_one_line() -> None:
+    result = pymtp("--version")
+    assert (result.returncode, result.stderr, result.stdout.count("\n")) == (0, "", 1)
+    assert "llama" in result.stdout

@@ -1,0 +1,296 @@
+"""`pymtp run` against a fake model: what it passes on, what it prints, how it fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymtp_cli.main import app
+from typer.testing import CliRunner
+
+from fake_pymtp import FakeModel, Script, install
+from pymtp.errors import BackendError, ContextFull, PymtpError, UnsupportedModel
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Script:
+    monkeypatch.chdir(tmp_path)
+    script = Script()
+    install(script, monkeypatch.setitem)
+    return script
+
+
+@pytest.fixture
+def run(script: Script) -> Run:
+    def invoke(*arguments: str, stdin: bytes | None = None) -> Any:
+        return CliRunner().invoke(app, ["run", *arguments], input=stdin)
+
+    return invoke
+
+
+def sent_prompt() -> str:
+    return str(FakeModel.calls[-1]["prompt"])
+
+
+def one_line(result: Any, *, code: int = 1) -> str:
+    """Check that a run failed with nothing on stdout and return its one line."""
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr.startswith("pymtp: ")
+    assert result.stderr.count("\n") == 1, result.stderr
+    return str(result.stderr)
+
+
+def test_text_goes_to_stdout_and_the_stats_to_stderr(run: Run) -> None:
+    result = run("hi")
+    assert (result.exit_code, result.stdout) == (0, "Hello\n")
+    assert result.stderr == (
+        "prompt:                  4 tokens, 8.0 tok/s\n"
+        "generation:              2 tokens, 4.0 tok/s\n"
+        "rounds:                  2, drafted 4, accepted 2\n"
+        "acceptance rate:         0.500\n"
+        "mean acceptance length:  2.00\n"
+        "acceptance per position: 1.000 0.000\n"
+    )
+
+
+def test_json_is_one_object_and_nothing_else(run: Run, embedded_model: Path) -> None:
+    result = run("hi", "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert json.loads(result.stdout) == {
+        "text": "Hello",
+        "tokens": [0, 1],
+        "prompt_tokens": 4,
+        "prompt_tok_s": 8,
+        "generated_tokens": 2,
+        "generation_tok_s": 4,
+        "rounds": 2,
+        "drafted": 4,
+        "accepted": 2,
+        "acceptance_rate": 0.5,
+        "mean_acceptance_length": 2,
+        "acceptance_per_position": [1, 0],
+        "finish_reason": "eog",
+        "draft_max": 3,
+        "accept": "match",
+        "model": str(embedded_model),
+        "pin": "pymtp 0 (fake)",
+    }
+
+
+def test_flags_reach_the_model_and_the_sampler(run: Run) -> None:
+    flags = "-n 5 -c 512 -b 64 -ub 32 -t 3 -ngl 0 -fa on -ctk q8_0 -ctv q4_0 --draft mtp --draft-max 2"
+    sampling = "--temp 0 --top-k 7 --top-p 0.5 --min-p 0.1 -s 9 --ignore-eos"
+    assert run("hi", *flags.split(), *sampling.split()).exit_code == 0
+    model, generate = FakeModel.calls
+    assert model == {
+        "path": None,
+        "n_ctx": 512,
+        "n_batch": 64,
+        "n_ubatch": 32,
+        "n_threads": 3,
+        "n_gpu_layers": 0,
+        "flash_attn": "on",
+        "type_k": "q8_0",
+        "type_v": "q4_0",
+        "draft": "mtp",
+        "draft_max": 2,
+    }
+    assert (generate["max_tokens"], generate["ignore_eos"]) == (5, True)
+    assert vars(generate["sampling"]) == {"temperature": 0, "top_k": 7, "top_p": 0.5, "min_p": 0.1, "seed": 9}
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "value"),
+    [
+        ("-n5", "max_tokens", 5),
+        ("-n=5", None, None),
+        ("-n -1", "max_tokens", -1),
+        ("--n-predict=6", "max_tokens", 6),
+        ("-ub 64", "n_ubatch", 64),
+        ("-ub=64", "n_ubatch", 64),
+        ("-b64", "n_batch", 64),
+        ("-c512", "n_ctx", 512),
+        ("-ctk f32", "type_k", "f32"),
+        ("-t2", "n_threads", 2),
+        ("-ngl 7", "n_gpu_layers", 7),
+        ("-ngl -1", "n_gpu_layers", -1),
+        ("--spec-draft-n-max 1", "draft_max", 1),
+    ],
+)
+def test_short_flags_do_not_shadow_each_other(run: Run, flags: str, name: str | None, value: object) -> None:
+    result = run(*flags.split(), "hi")
+    if name is None:
+        one_line(result, code=2)
+        return
+    assert result.exit_code == 0, result.stderr
+    assert {**FakeModel.calls[0], **FakeModel.calls[1]}[name] == value
+    assert "hi" in sent_prompt()
+
+
+def test_defaults_are_those_of_the_python_api(run: Run) -> None:
+    run("hi")
+    model, generate = FakeModel.calls
+    assert (model["n_ctx"], model["draft"], model["draft_max"]) == (4096, "auto", 3)
+    assert (generate["max_tokens"], generate["ignore_eos"]) == (-1, False)
+    assert generate["sampling"] == type(generate["sampling"])()
+
+
+@pytest.mark.parametrize("flags", ["--draft none", "--draft-max 0", "--draft auto --draft-max 0"])
+def test_drafting_can_be_turned_off_two_ways(run: Run, flags: str) -> None:
+    assert run(*flags.split(), "hi").exit_code == 0
+    assert FakeModel.calls[0]["draft"] == "none"
+
+
+@pytest.mark.parametrize("seed", ["-1", None])
+def test_seed_minus_one_is_random_as_is_no_seed(run: Run, seed: str | None) -> None:
+    assert run("hi", *(["-s", seed] if seed else [])).exit_code == 0
+    assert FakeModel.calls[-1]["sampling"].seed is None
+
+
+def test_positionals(run: Run, embedded_model: Path) -> None:
+    path = str(embedded_model)
+    for arguments, stdin in [
+        ([path, "hi"], None),
+        ([path], b"hi"),
+        (["-m", path, "hi"], None),
+        (["hi", "--model", path], None),
+        (["--model", path], b"hi"),
+    ]:
+        assert run(*arguments, stdin=stdin).exit_code == 0
+        assert (FakeModel.calls[-2]["path"], sent_prompt()) == (path, "<user>hi<assistant>")
+
+
+def test_a_lone_positional_is_a_model_only_if_it_looks_like_one(run: Run, tmp_path: Path) -> None:
+    assert run("no such file, just words").exit_code == 0
+    assert FakeModel.calls[0]["path"] is None
+    assert "missing.gguf: no such file" in one_line(run("missing.gguf", stdin=b"hi"))
+    assert "is a directory" in one_line(run(str(tmp_path), stdin=b"hi"))
+    assert run("x" * 100_000).exit_code == 0
+
+
+def test_with_m_a_second_positional_is_one_too_many(run: Run, embedded_model: Path) -> None:
+    assert "'two'" in one_line(run("-m", str(embedded_model), "one", "two"), code=2)
+
+
+def test_the_prompt_may_come_from_a_file_or_from_stdin(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text("from a file\n\n", encoding="utf-8")
+    assert run("--raw", "-f", "prompt.txt", stdin=b"unread").exit_code == 0
+    assert sent_prompt() == "from a file\n"
+    assert run("--raw", stdin="stdin, \u65e5\u672c\n".encode()).exit_code == 0
+    assert sent_prompt() == "stdin, \u65e5\u672c"
+
+
+def test_raw_and_a_model_without_a_template_take_the_prompt_as_it_stands(run: Run, script: Script) -> None:
+    run("hi")
+    assert sent_prompt() == "<user>hi<assistant>"
+    run("hi", "--raw")
+    assert sent_prompt() == "hi"
+    script.template = False
+    run("hi")
+    assert sent_prompt() == "hi"
+
+
+def test_a_model_that_decodes_plainly_says_why_on_stderr(run: Run, script: Script) -> None:
+    script.note = "this memory is not shared yet: plain decoding"
+    result = run("hi")
+    assert result.stdout == "Hello\n"
+    assert result.stderr.startswith("pymtp: this memory is not shared yet: plain decoding\n")
+
+
+@pytest.mark.parametrize("stdin", [b"", b"\n"])
+def test_an_empty_prompt(run: Run, stdin: bytes) -> None:
+    assert "the prompt is empty" in one_line(run(stdin=stdin))
+    assert "the prompt is empty" in one_line(run(""))
+    assert FakeModel.calls == []
+
+
+def test_a_prompt_that_is_not_utf8(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "latin1.txt").write_bytes(b"caf\xe9!")
+    assert "latin1.txt is not valid UTF-8 (byte 3)" in one_line(run("-f", "latin1.txt"))
+    assert "stdin is not valid UTF-8 (byte 3)" in one_line(run(stdin=b"caf\xe9!"))
+    assert "not valid UTF-8" in one_line(run("caf\udce9"))
+    assert FakeModel.calls == []
+
+
+def test_a_prompt_file_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
+    assert "No such file" in one_line(run("-f", "missing.txt"))
+    assert "directory" in one_line(run("-f", str(tmp_path)))
+    assert "not both" in one_line(run("hi", "-f", "missing.txt"), code=2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        ("--draft-max 33", "--draft-max"),
+        ("--spec-draft-n-max -1", "--spec-draft-n-max"),
+        ("--draft maybe", "none"),
+        ("-ctk q9_9", "q8_0"),
+        ("-ctv q9_9", "q8_0"),
+        ("-fa perhaps", "auto"),
+        ("-n -2", "-n"),
+        ("-n many", "-n"),
+        ("-c 2147483648", "2147483647"),
+        ("-ub 0", "-ub"),
+        ("-s 4294967296", "4294967295"),
+        ("--no-such-flag", "--no-such-flag"),
+        ("--temp hot", "--temp"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(run: Run, flags: str, part: str) -> None:
+    assert part in one_line(run(*flags.split(), "hi"), code=2)
+
+
+def test_a_parameter_out_of_range_is_found_before_the_model_is_loaded(run: Run) -> None:
+    assert "temperature must be at least 0" in one_line(run("hi", "--temp", "-1"))
+    assert FakeModel.calls == []
+
+
+@pytest.mark.parametrize("error", [UnsupportedModel("no heads; use --draft none"), BackendError("no memory\nfor it")])
+def test_an_error_of_the_core_is_one_line(run: Run, script: Script, error: PymtpError) -> None:
+    script.load_error = error
+    assert " ".join(str(error).split()) in one_line(run("hi"))
+
+
+def test_debug_shows_the_traceback_before_the_line(run: Run, script: Script) -> None:
+    script.load_error = UnsupportedModel("no heads; use --draft none")
+    result = run("hi", "--debug")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Traceback")
+    assert result.stderr.endswith("pymtp: no heads; use --draft none\n")
+
+
+def test_an_error_while_the_prompt_is_processed_leaves_stdout_empty(run: Run, script: Script) -> None:
+    script.pieces = []
+    script.generate_error = ContextFull("the prompt has 9 tokens, the context 8; raise --ctx-size")
+    assert "raise --ctx-size" in one_line(run("hi"))
+    assert "raise --ctx-size" in one_line(run("hi", "--json"))
+
+
+def test_an_error_in_the_middle_leaves_no_half_json(run: Run, script: Script) -> None:
+    script.generate_error = BackendError("the device is gone")
+    one_line(run("hi", "--json"))
+
+
+def test_a_bug_is_not_dressed_up_as_a_user_error(run: Run, script: Script) -> None:
+    script.load_error = ZeroDivisionError("bug")
+    assert isinstance(run("hi").exception, ZeroDivisionError)
+
+
+def test_version_and_help() -> None:
+    for arguments in (["--help"], ["-h"], []):
+        result = CliRunner().invoke(app, arguments)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert "run" in result.stdout
+    help_text = CliRunner().invoke(app, ["run", "--help"]).stdout
+    assert "-ctk, --cache-type-k" in help_text
+    assert CliRunner().invoke(app, ["nonsense"]).exit_code == 2
+
+
+def test_version_is_the_libraries_one_line(script: Script) -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, "pymtp 0 (fake)\n")

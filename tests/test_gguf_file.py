@@ -1,0 +1,178 @@
+"""A GGUF is understood from its header, and each unusable file is named for what it is."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pymtp.errors import ModelError
+from pymtp.gguf_file import inspect_gguf, load_failure
+
+WriteGguf = Callable[..., Path]
+
+
+def failure(path: Path | str) -> str:
+    with pytest.raises(ModelError) as caught:
+        inspect_gguf(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_the_embedded_model_is_what_its_card_says(embedded_model: Path) -> None:
+    info = inspect_gguf(embedded_model)
+    assert (info.architecture, info.quantization, info.n_layer) == ("glm4moe", "Q4_K_M", 8)
+    assert (info.n_heads_declared, info.n_heads, info.has_heads) == (1, 1, True)
+    assert (info.n_vocab, info.n_ctx_train) == (8192, 2048)
+    assert info.size_bytes == embedded_model.stat().st_size
+    assert round(info.n_parameters / 1e6, 1) == 41.3
+    assert info.chat_template is not None
+    assert "<|im_start|>" in info.chat_template
+
+
+def test_our_header_reader_agrees_with_the_gguf_package(embedded_model: Path) -> None:
+    from gguf import GGUFReader
+
+    from pymtp._gguf_header import ArrayLength, read_header
+
+    header, reader = read_header(embedded_model), GGUFReader(embedded_model)
+    assert [(t.name, list(t.shape), t.type_id) for t in header.tensors] == [
+        (t.name, t.shape.tolist(), t.tensor_type) for t in reader.tensors
+    ]
+    for key, value in header.metadata.items():
+        field = reader.fields[key]
+        assert value == (ArrayLength(len(field.data)) if isinstance(value, ArrayLength) else field.contents())
+
+
+def test_three_chained_heads_are_counted(shared: Path) -> None:
+    info = inspect_gguf(shared / "models" / "nano-step-Q8_0.gguf")
+    assert (info.architecture, info.n_layer, info.n_heads) == ("step35", 6, 3)
+
+
+@pytest.mark.parametrize(("declared", "heads"), [(0, 0), (1, 1), (3, 3), (1, 0), (3, 1)])
+def test_only_heads_whose_tensors_are_present_count(write_gguf: WriteGguf, declared: int, heads: int) -> None:
+    info = inspect_gguf(write_gguf(declared=declared, heads=heads, n_layer=4))
+    assert (info.n_layer, info.n_heads_declared, info.n_heads) == (4, declared, heads)
+    assert info.has_heads is (heads > 0)
+
+
+def test_a_model_may_lack_a_chat_template(write_gguf: WriteGguf) -> None:
+    assert inspect_gguf(write_gguf()).chat_template is None
+    assert inspect_gguf(write_gguf(chat_template="{{ x }}")).chat_template == "{{ x }}"
+
+
+def test_an_architecture_nobody_knows_is_left_to_the_loader(write_gguf: WriteGguf) -> None:
+    info = inspect_gguf(write_gguf(architecture="novelty"))
+    error = load_failure(info, "llama_model_load: error loading model: unknown model architecture: 'novelty'")
+    assert "'novelty'" in str(error)
+    assert str(info.path) in str(error)
+
+
+def test_any_other_verdict_of_the_loader_is_passed_on(write_gguf: WriteGguf) -> None:
+    error = load_failure(
+        inspect_gguf(write_gguf()), "noise\nerror loading model: missing tensor 'output_norm.weight'\n"
+    )
+    assert "missing tensor 'output_norm.weight'" in str(error)
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    assert "no such file" in failure(tmp_path / "missing.gguf")
+    assert "not a file name" in failure("a\0b.gguf")
+
+
+def test_a_directory(tmp_path: Path) -> None:
+    assert "is a directory" in failure(tmp_path)
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "empty.gguf"
+    path.touch()
+    assert "is empty" in failure(path)
+
+
+def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    assert "not a regular file" in failure(tmp_path / "pipe.gguf")
+
+
+@pytest.mark.parametrize("content", [b"P", b"PK\x03\x04 and so on", b"\n" * 100])
+def test_not_a_gguf(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "other.gguf"
+    path.write_bytes(content)
+    assert "not a GGUF" in failure(path)
+
+
+def test_a_file_cut_anywhere_is_truncated(write_gguf: WriteGguf) -> None:
+    path = write_gguf(declared=1, heads=1)
+    whole = path.read_bytes()
+    for size in range(4, len(whole), 7):
+        path.write_bytes(whole[:size])
+        assert "truncated" in failure(path), f"cut to {size} of {len(whole)} bytes"
+
+
+def test_the_embedded_model_without_its_last_byte_is_truncated(embedded_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(embedded_model.read_bytes()[:-32])
+    assert f"{path.stat().st_size} of " in failure(path)
+
+
+def test_counts_that_no_file_can_hold_are_truncation_not_a_hang(tmp_path: Path) -> None:
+    path = tmp_path / "huge.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 2**63, 2**63))
+    assert "truncated" in failure(path)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**64 - 1))
+    assert "truncated" in failure(path)
+    array_of_huge_strings = struct.pack("<Q1sIIQQ", 1, b"k", 9, 8, 2, 2**64 - 1)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + array_of_huge_strings)
+    assert "truncated" in failure(path)
+
+
+def test_a_damaged_header_says_where(tmp_path: Path, write_gguf: WriteGguf) -> None:
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 9, 0, 0))
+    assert "GGUF version 9" in failure(path)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q1sI", 1, b"k", 77))
+    assert "unknown type 77" in failure(path)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
+    assert "no general.architecture" in failure(path)
+
+
+def test_a_gguf_that_holds_no_model(write_gguf: WriteGguf) -> None:
+    assert "'adapter'" in failure(write_gguf(kind="adapter"))
+
+
+def test_a_file_that_may_not_be_read(write_gguf: WriteGguf, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pymtp._gguf_shards.read_header", refuse)
+    message = failure(write_gguf())
+    assert "Permission denied" in message
+    assert "permissions" in message
+
+
+def test_heads_in_a_later_part_of_a_split_model_are_found(write_gguf: WriteGguf) -> None:
+    first = write_gguf("m-00001-of-00002.gguf", declared=1, heads=0, split=(0, 2))
+    assert "m-00002-of-00002.gguf: no such file" in failure(first)
+    second = write_gguf("m-00002-of-00002.gguf", declared=1, heads=1, split=(1, 2))
+    info = inspect_gguf(first)
+    assert info.n_heads == 1
+    assert info.size_bytes == first.stat().st_size + second.stat().st_size
+    assert "-00001-of-00002.gguf" in failure(second)
+
+
+def test_a_split_model_under_another_name_is_refused(write_gguf: WriteGguf) -> None:
+    assert "NAME-00001-of-00002.gguf" in failure(write_gguf("renamed.gguf", split=(0, 2)))
+
+
+def test_a_vocabulary_of_150_000_tokens_costs_no_time(write_gguf: WriteGguf) -> None:
+    path = write_gguf(n_vocab=150_000)
+    inspect_gguf(path)  # the gguf package is imported now
+    start = time.perf_counter()
+    assert inspect_gguf(path).n_vocab == 150_000
+    assert time.perf_counter() - start < 0.15

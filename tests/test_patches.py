@@ -1,0 +1,309 @@
+"""The patch series and what prepares llama.cpp's tree: needs no model, and no network where the sources are at hand."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import edit_patches
+import prepare_llama_cpp
+from llama_cpp_source import Pin, PrepareError, fetch_archive, tree_digest, tree_files, unpack
+from patch_series import FIELDS, Patch, apply, patch_paths, touches
+
+ROOT = Path(__file__).resolve().parent.parent
+PIN_FILE = ROOT / "native" / "llama_cpp.pin"
+PATCHES = [Patch.read(path) for path in patch_paths(ROOT / "native" / "patches")]
+EACH_PATCH = pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.path.name)
+
+HOOK = """\
+Purpose: Says something.
+Touches: src/llama.cpp +1 -1
+Upstream: no
+Drop-when: never
+Proved-by: tests/test_patches.py
+
+diff --git a/src/llama.cpp b/src/llama.cpp
+--- a/src/llama.cpp
++++ b/src/llama.cpp
+@@ -1,3 +1,3 @@
+ one
+-two
++2
+ three
+"""
+
+
+def pristine_source() -> Path | None:
+    """The archive or the directory that this checkout was built from."""
+    archive = ROOT / "build" / Pin.read(PIN_FILE).archive_name
+    stamps = [json.loads(path.read_text()) for path in ROOT.glob(f"build/*/llama.cpp/{prepare_llama_cpp.STAMP}")]
+    found = [archive, *(Path(stamp["source"]) for stamp in stamps)]
+    return next((path for path in found if path.exists()), None)
+
+
+@pytest.fixture(scope="session")
+def source() -> Path:
+    path = pristine_source()
+    if path is None:
+        pytest.skip("llama.cpp's sources are not at hand (build/ holds no archive): run make")
+    return path
+
+
+# --- the series of this repository ---
+
+
+def test_the_numbers_of_the_series_have_no_gap() -> None:
+    names = [patch.path.name for patch in PATCHES]
+    assert [name for name in names if not re.fullmatch(r"\d{4}-[a-z0-9-]+\.patch", name)] == []
+    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
+
+
+@EACH_PATCH
+def test_a_patch_opens_with_its_header(patch: Patch) -> None:
+    assert tuple(patch.fields) == FIELDS
+    assert all(patch.fields.values())
+    purpose = " ".join(patch.fields["Purpose"])
+    assert re.fullmatch(r"[A-Z][^.]*(\.\w[^.]*)*\.", purpose), f"not one sentence: {purpose}"
+
+
+@EACH_PATCH
+def test_a_header_counts_what_the_diff_touches(patch: Patch) -> None:
+    assert patch.touches
+    assert patch.fields["Touches"] == patch.touches
+
+
+@EACH_PATCH
+def test_a_patch_names_a_test_that_exists(patch: Patch) -> None:
+    for proof in patch.fields["Proved-by"]:
+        file, _, name = proof.partition("::")
+        assert (ROOT / file).is_file(), f"{file} does not exist"
+        assert not name or re.search(rf"\b{re.escape(name)}\b", (ROOT / file).read_text("utf-8")), (
+            f"{file} has no {name}"
+        )
+
+
+def test_the_series_applies_and_exports_as_it_is(source: Path, tmp_path: Path) -> None:
+    patches = tmp_path / "patches"
+    patches.mkdir()
+    edit_patches.edit(tmp_path / "repository", source)
+    exported = edit_patches.export(tmp_path / "repository", patches)
+    assert [path.name for path in exported] == [patch.path.name for patch in PATCHES]
+    for path, patch in zip(exported, PATCHES, strict=True):
+        assert path.read_text("utf-8") == patch.path.read_text("utf-8"), (
+            f"{path.name} is not what an export writes: run make patches-edit patches-export"
+        )
+
+
+def test_the_tree_that_was_built_is_the_series_on_the_pristine_sources(source: Path, tmp_path: Path) -> None:
+    prepare_llama_cpp.prepare(tmp_path / "tree", source, tmp_path)
+    for stamp in ROOT.glob(f"build/*/llama.cpp/{prepare_llama_cpp.STAMP}"):
+        series = prepare_llama_cpp.series_hash(PIN_FILE, ROOT / "native" / "patches")
+        if json.loads(stamp.read_text())["series"] == series:
+            assert tree_digest(stamp.parent) == tree_digest(tmp_path / "tree")
+
+
+# --- the archive and the pin ---
+
+
+def test_an_archive_with_another_hash_is_refused(tmp_path: Path) -> None:
+    pin = Pin.read(PIN_FILE)
+    (tmp_path / pin.archive_name).write_bytes(b"something else")
+    with pytest.raises(PrepareError, match=rf"is not {re.escape(pin.archive_name)}: its sha256 is .*, the pin says"):
+        fetch_archive(pin, tmp_path)
+    with pytest.raises(PrepareError, match="is not .*: its sha256 is"):
+        unpack(tmp_path / pin.archive_name, pin, tmp_path / "tree")
+
+
+def test_the_error_reaches_the_command_line_as_one_line(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.tar.gz"
+    wrong.write_bytes(b"something else")
+    command = [sys.executable, str(ROOT / "native" / "prepare_llama_cpp.py"), "tree", "--cache", str(tmp_path)]
+    result = subprocess.run(
+        [*command, "--tree", str(tmp_path / "tree"), "--source", str(wrong)], capture_output=True, text=True
+    )
+    assert result.returncode == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert not (tmp_path / "tree").exists()
+
+
+def test_a_directory_without_llama_cpp_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PrepareError, match="holds no llama.cpp sources"):
+        unpack(tmp_path, Pin.read(PIN_FILE), tmp_path / "tree")
+
+
+# --- preparing a tree, on a small llama.cpp of the test's own ---
+
+
+class Workshop:
+    """A pin, a series, an archive and a tree, as in this repository but small."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sources, self.patches, self.tree = folder / "sources", folder / "patches", folder / "tree"
+        self.pin_file = folder / "llama_cpp.pin"
+        for name in ("CMakeLists.txt", "src/llama.cpp", "src/other.cpp", "ggml/ggml.c"):
+            (self.sources / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.sources / name).write_text("one\ntwo\nthree\n")
+        self.patches.mkdir()
+        self.write_pin()
+        self.write_patch("0001-hook.patch", HOOK)
+
+    def write_pin(self, **changes: str) -> None:
+        pin = Pin("llama-cpp-python", "1.2.3", "vendor/llama.cpp", "0" * 64, tree_digest(self.sources))
+        pin = replace(pin, **changes)
+        self.pin_file.write_text("".join(f"{key} = {value}\n" for key, value in vars(pin).items()))
+
+    def write_patch(self, name: str, text: str) -> None:
+        (self.patches / name).write_text(text)
+
+    def prepare(self, source: Path | None = None) -> bool:
+        return prepare_llama_cpp.prepare(self.tree, source or self.sources, self.folder, self.pin_file, self.patches)
+
+    def times(self) -> dict[str, int]:
+        return {name: path.stat().st_mtime_ns for name, path in tree_files(self.tree).items()}
+
+    def read(self, name: str) -> str:
+        return (self.tree / name).read_text()
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Iterator[Workshop]:
+    yield Workshop(tmp_path)
+
+
+def test_the_tree_is_the_sources_with_the_series_applied(workshop: Workshop) -> None:
+    assert workshop.prepare()
+    assert workshop.read("src/llama.cpp") == "one\n2\nthree\n"
+    assert workshop.read("src/other.cpp") == "one\ntwo\nthree\n"
+
+
+def test_no_patch_at_all_gives_the_pristine_tree(workshop: Workshop) -> None:
+    (workshop.patches / "0001-hook.patch").unlink()
+    workshop.prepare()
+    assert tree_digest(workshop.tree) == tree_digest(workshop.sources)
+
+
+def test_the_archive_gives_the_same_tree_as_the_directory(workshop: Workshop) -> None:
+    archive = workshop.folder / "llama_cpp_python-1.2.3.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(workshop.sources, "llama_cpp_python-1.2.3/vendor/llama.cpp")
+        extra = tarfile.TarInfo("llama_cpp_python-1.2.3/vendor/llama.cpp/tools/main.cpp")
+        tar.addfile(extra, io.BytesIO())
+    workshop.write_pin(sha256=hashlib.sha256(archive.read_bytes()).hexdigest())
+    workshop.prepare(archive)
+    from_archive = tree_digest(workshop.tree)
+    workshop.write_patch("0001-hook.patch", HOOK + "\n")  # another series hash: starts over
+    workshop.prepare(workshop.sources)
+    assert tree_digest(workshop.tree) == from_archive
+    assert not (workshop.tree / "tools").exists()
+
+
+def test_preparing_again_does_nothing_and_keeps_the_times(workshop: Workshop) -> None:
+    workshop.prepare()
+    before = workshop.times()
+    assert not workshop.prepare(Path("/no/such/source"))
+    assert workshop.times() == before
+
+
+def test_a_changed_patch_starts_over_and_touches_only_its_file(workshop: Workshop) -> None:
+    workshop.prepare()
+    before = workshop.times()
+    workshop.write_patch("0001-hook.patch", HOOK.replace("+2", "+zwei"))
+    assert workshop.prepare()
+    after = workshop.times()
+    assert workshop.read("src/llama.cpp") == "one\nzwei\nthree\n"
+    assert [name for name in after if after[name] != before[name]] == ["src/llama.cpp"]
+
+
+def test_a_dropped_patch_takes_its_new_file_along(workshop: Workshop) -> None:
+    added = "diff --git a/src/new.cpp b/src/new.cpp\nnew file mode 100644\n--- /dev/null\n+++ b/src/new.cpp\n"
+    workshop.write_patch("0002-new.patch", added + "@@ -0,0 +1 @@\n+new\n")
+    workshop.prepare()
+    assert workshop.read("src/new.cpp") == "new\n"
+    (workshop.patches / "0002-new.patch").unlink()
+    workshop.prepare()
+    assert not (workshop.tree / "src" / "new.cpp").exists()
+
+
+def test_an_edited_tree_starts_over(workshop: Workshop) -> None:
+    workshop.prepare()
+    (workshop.tree / "src" / "other.cpp").write_text("edited by hand\n")
+    assert workshop.prepare()
+    assert workshop.read("src/other.cpp") == "one\ntwo\nthree\n"
+
+
+def test_other_sources_than_the_pins_are_refused(workshop: Workshop) -> None:
+    (workshop.sources / "src" / "other.cpp").write_text("a later version\n")
+    with pytest.raises(PrepareError, match="does not hold the llama.cpp of llama-cpp-python 1.2.3: the digest"):
+        workshop.prepare()
+
+
+@pytest.mark.parametrize(
+    "corrupted",
+    [
+        HOOK.replace(" one\n-two", " one\n-three"),  # other context than the file's
+        HOOK.replace("src/llama.cpp", "src/missing.cpp"),
+        HOOK.replace(" three\n", ""),  # cut short
+    ],
+    ids=["wrong-context", "missing-file", "cut-short"],
+)
+def test_a_patch_that_does_not_apply_is_named_with_its_file(workshop: Workshop, corrupted: str) -> None:
+    workshop.prepare()
+    before = workshop.times()
+    workshop.write_patch("0001-hook.patch", corrupted)
+    with pytest.raises(PrepareError, match=r"native/patches/0001-hook\.patch does not apply: .*src/\w+\.cpp") as raised:
+        workshop.prepare()
+    assert "\n" not in str(raised.value)
+    assert workshop.times() == before, "a series that fails must leave the tree as it was"
+
+
+def test_the_series_applies_inside_another_git_work_tree(workshop: Workshop) -> None:
+    subprocess.run(["git", "init", "--quiet", str(workshop.folder)], check=True)
+    workshop.prepare()
+    assert workshop.read("src/llama.cpp") == "one\n2\nthree\n"
+
+
+def test_an_edited_series_is_exported_with_fresh_numbers_and_counts(workshop: Workshop) -> None:
+    repository = workshop.folder / "repository"
+    edit_patches.edit(repository, workshop.sources, workshop.pin_file, workshop.patches)
+    (repository / "src" / "other.cpp").write_text("one\ntwo\n2.5\nthree\n")
+    message = "second hook\n\nPurpose: Adds.\nUpstream: no\nDrop-when: never\nProved-by: tests/test_patches.py\n"
+    subprocess.run(["git", "commit", "--quiet", "-am", message], cwd=repository, check=True)
+    edit_patches.export(repository, workshop.patches)
+    assert [path.name for path in patch_paths(workshop.patches)] == ["0001-hook.patch", "0002-second-hook.patch"]
+    second = Patch.read(workshop.patches / "0002-second-hook.patch")
+    assert second.fields["Touches"] == ["src/other.cpp +1 -0"]
+    workshop.prepare()
+    assert workshop.read("src/other.cpp") == "one\ntwo\n2.5\nthree\n"
+
+
+def test_an_export_refuses_work_that_is_in_no_commit(workshop: Workshop) -> None:
+    repository = workshop.folder / "repository"
+    edit_patches.edit(repository, workshop.sources, workshop.pin_file, workshop.patches)
+    (repository / "src" / "other.cpp").write_text("not committed\n")
+    with pytest.raises(PrepareError, match="in no commit"):
+        edit_patches.export(repository, workshop.patches)
+    assert [path.name for path in patch_paths(workshop.patches)] == ["0001-hook.patch"]
+
+
+def test_counting_is_not_fooled_by_lines_that_look_like_file_names() -> None:
+    diff = "diff --git a/x.lua b/x.lua\n--- a/x.lua\n+++ b/x.lua\n@@ -1,2 +1,2 @@\n--- comment\n+++ more\n same\n"
+    assert touches(diff) == ["x.lua +1 -1"]
+
+
+def test_a_patch_is_applied_whole_or_not_at_all(workshop: Workshop) -> None:
+    second = "diff --git a/src/other.cpp b/src/other.cpp\n--- a/src/other.cpp\n+++ b/src/other.cpp\n"
+    workshop.write_patch("0001-hook.patch", HOOK + second + "@@ -1,2 +1,2 @@\n one\n-wrong\n+2\n")
+    with pytest.raises(PrepareError, match="src/other.cpp"):
+        apply(workshop.patches / "0001-hook.patch", workshop.sources)
+    assert (workshop.sources / "src" / "llama.cpp").read_text() == "one\ntwo\nthree\n"

@@ -1,0 +1,48 @@
+"""Writes GGUFs of a few hundred bytes: sound headers, tensors that mean nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+
+def write(
+    path: Path,
+    *,
+    architecture: str = "glm4moe",
+    n_layer: int = 2,
+    declared: int = 0,
+    heads: int = 0,
+    n_vocab: int = 5,
+    chat_template: str | None = None,
+    kind: str = "model",
+    split: tuple[int, int] | None = None,
+) -> Path:
+    """Write a model of `n_layer` layers that declares `declared` MTP heads and holds `heads` of them."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_type(kind)
+    writer.add_name("tiny")
+    writer.add_block_count(n_layer + declared)
+    writer.add_context_length(64)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_token_list([f"token{i}" for i in range(n_vocab)])
+    writer.add_uint32(f"{architecture}.nextn_predict_layers", declared)
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
+    if split is not None:
+        writer.add_uint16("split.no", split[0])
+        writer.add_uint16("split.count", split[1])
+    for name in _tensor_names(n_layer, heads):
+        writer.add_tensor(name, np.zeros((2, 32), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _tensor_names(n_layer: int, heads: int) -> list[str]:
+    trunk = [f"blk.{i}.attn_norm.weight" for i in range(n_layer)]
+    return trunk + [f"blk.{n_layer + i}.nextn.eh_proj.weight" for i in range(heads)]
