@@ -1,0 +1,199 @@
+"""The engine against llama.cpp's own two-context scheme, on tiny random models.
+
+Drafts are scripted: some right (what the target itself would say), then wrong, so that every number of accepted
+drafts occurs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from random_gguf import N_VOCAB, write_glm4moe, write_mimo2
+from two_contexts import TwoContexts
+
+import pymtp
+from pymtp.drafting import MtpDrafter
+from pymtp.errors import ContextFull, PymtpError
+from pymtp.session import ContextParams, Logits, Session
+
+PARAMS = ContextParams(n_ctx=512, n_ubatch=32, n_threads=1, flash_attn="off", type_k="f32", type_v="f32")
+K = 3
+
+FAMILIES: dict[str, tuple[Callable[[Path], Path], int]] = {
+    "plain": (write_glm4moe, 1),
+    "sliding window": (write_mimo2, 1),
+    "sliding window, chained heads": (lambda path: write_mimo2(path, n_heads=3), 3),
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[object, int]]:
+    from pymtp._library import llama_cpp
+
+    write, n_heads = FAMILIES[request.param]
+    params = llama_cpp.llama_model_default_params()
+    params.load_mtp = True
+    path = write(tmp_path_factory.mktemp("models") / "tiny.gguf")
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+    yield model, n_heads
+    llama_cpp.llama_model_free(model)
+
+
+class Recorder:
+    """Stands in for a sampler: drafts what the script says and keeps the logits."""
+
+    def __init__(self) -> None:
+        self.script: list[int] = []
+        self.logits: list[Logits] = []
+
+    def pick_draft(self, logits: Logits) -> int:
+        self.logits.append(logits.copy())
+        return self.script[len(self.logits) - 1]
+
+
+def test_head_logits_equal_those_of_a_second_context(family: tuple[object, int]) -> None:
+    model, n_heads = family
+    rng = random.Random(7)
+    recorder = Recorder()
+    reference = TwoContexts(model, PARAMS, n_heads)
+    with Session(model, PARAMS, n_draft_max=K) as session:
+        assert session.mtp_memory == "shared"
+        drafter = MtpDrafter(session, recorder, n_heads)  # type: ignore[arg-type]
+
+        # longer than an ubatch, and than the sliding window; the reference gets one ubatch at a time
+        history = [rng.randrange(N_VOCAB) for _ in range(77)]
+        session.decode(history, 0, logits="last", prompt=True)
+        drafter.begin(len(history))
+        for start in range(0, len(history), PARAMS.n_ubatch):
+            reference.decode(history[start : start + PARAMS.n_ubatch], start)
+        np.testing.assert_allclose(session.logits[0], reference.logits[-1], atol=1e-5)
+        history.append(int(session.logits[0].argmax()))
+
+        for n_right in [0, 1, 2, 3] * 15:
+            position = len(history) - 1
+            recorder.script, recorder.logits = scripted(reference, history, n_right, rng), []
+            drafts = drafter.propose(history, K)
+            reference.draft(history[-1], position, drafts)
+            np.testing.assert_allclose(recorder.logits, reference.draft_logits, atol=1e-4)
+
+            session.decode([history[-1], *drafts], position)
+            reference.decode([history[-1], *drafts], position)
+            np.testing.assert_allclose(session.logits, reference.logits, atol=1e-5)
+
+            picks = session.logits.argmax(axis=1).tolist()
+            assert [int(a == b) for a, b in zip(drafts, picks, strict=False)][: n_right + 1] == ([1] * n_right + [0])[
+                :K
+            ]
+            history += picks[: n_right + 1]
+            session.truncate(len(history) - 1)
+            reference.truncate(len(history) - 1)
+    reference.close()
+
+
+def scripted(reference: TwoContexts, history: list[int], n_right: int, rng: random.Random) -> list[int]:
+    """K drafts, the first `n_right` of them what the target says next; asks the reference, then rolls it back."""
+    tokens = list(history)
+    for _ in range(n_right + 1):
+        reference.decode([tokens[-1]], len(tokens) - 1)
+        tokens.append(int(reference.logits[0].argmax()))
+    reference.truncate(len(history) - 1)
+    right = tokens[len(history) :]
+    wrong = [(right[n_right] + 1) % N_VOCAB, *(rng.randrange(N_VOCAB) for _ in range(K))]
+    return [*right[:n_right], *wrong][:K]
+
+
+def test_one_context_hosts_trunk_and_heads(family: tuple[object, int]) -> None:
+    model, _ = family
+    before = pymtp.n_contexts()
+    with Session(model, PARAMS, n_draft_max=K):
+        assert pymtp.n_contexts() == before + 1
+    assert pymtp.n_contexts() == before
+
+
+def test_trunk_passes_are_prompt_ubatches_and_rounds(family: tuple[object, int]) -> None:
+    model, n_heads = family
+    with Session(model, PARAMS, n_draft_max=K) as session:
+        play(session, n_heads, n_prompt=70, n_rounds=10)
+        assert session.counters.n_trunk_passes == 3 + 10
+        assert session.counters.n_head_passes == 10 * K
+        assert session.counters.n_catch_up_passes == 3 * n_heads
+
+
+def test_steady_rounds_rebuild_no_graph(family: tuple[object, int]) -> None:
+    model, n_heads = family
+    with Session(model, PARAMS, n_draft_max=K) as session:
+        history = play(session, n_heads, n_prompt=30, n_rounds=20)
+        before = session.counters
+        play(session, n_heads, n_prompt=0, n_rounds=60, history=history)
+        after = session.counters
+    builds = after.n_trunk_builds + after.n_head_builds - before.n_trunk_builds - before.n_head_builds
+    # the view of the cache grows by 256 cells at a time
+    assert builds <= 12
+
+
+def play(
+    session: Session, n_heads: int, *, n_prompt: int, n_rounds: int, history: list[int] | None = None
+) -> list[int]:
+    """Rounds that accept 0, 1, ... drafts in turn."""
+    rng = random.Random(3)
+    recorder = Recorder()
+    drafter = MtpDrafter(session, recorder, n_heads)  # type: ignore[arg-type]
+    if history is None:
+        history = [rng.randrange(N_VOCAB) for _ in range(n_prompt)]
+        session.decode(history, 0, logits="last", prompt=True)
+        drafter.begin(n_prompt)
+        history.append(1)
+    else:
+        drafter.begin(len(history) - 2)
+    for i in range(n_rounds):
+        recorder.script, recorder.logits = [rng.randrange(N_VOCAB) for _ in range(K)], []
+        drafts = drafter.propose(history, K)
+        session.decode([history[-1], *drafts], len(history) - 1)
+        history += [*drafts[: i % (K + 1)], 2]
+        session.truncate(len(history) - 1)
+    return history
+
+
+def test_rollback_then_decode_equals_fresh_decode(family: tuple[object, int]) -> None:
+    model, n_heads = family
+    with Session(model, PARAMS, n_draft_max=K) as session, Session(model, PARAMS) as fresh:
+        history = play(session, n_heads, n_prompt=40, n_rounds=12)
+        session.decode([history[-1]], len(history) - 1)
+        fresh.decode(history, 0, logits="last")
+        np.testing.assert_allclose(session.logits[0], fresh.logits[0], atol=1e-4)
+
+
+def test_a_full_context_is_refused_and_changes_nothing(family: tuple[object, int]) -> None:
+    model, _ = family
+    with Session(model, PARAMS, n_draft_max=K) as session:
+        session.decode([5] * session.n_ctx, 0, logits="last", prompt=True)
+        before = session.logits.copy()
+        with pytest.raises(ContextFull):
+            session.decode([5], session.n_ctx)
+        session.truncate(session.n_ctx - 1)
+        session.decode([5], session.n_ctx - 1)
+        np.testing.assert_allclose(session.logits, before, atol=1e-4)
+
+
+def test_bad_rows_are_refused(family: tuple[object, int]) -> None:
+    model, _ = family
+    with Session(model, PARAMS, n_draft_max=K) as session:
+        session.decode([1, 2, 3], 0, prompt=False)
+        for tokens, position, reason in (
+            ([N_VOCAB], 3, "not in the vocabulary"),
+            ([-1], 3, "not in the vocabulary"),
+            ([1], 5, "position 5 of sequence 0, but 3 is next"),
+            ([], 3, "0 rows"),
+        ):
+            with pytest.raises(PymtpError, match=reason):
+                session.decode(tokens, position)
+        with pytest.raises(PymtpError, match="head 7 is not one of"):
+            session.draft(7, [1], 3)
+        with pytest.raises(PymtpError, match="no hidden state of position 8"):
+            session.draft(0, [1], 9)
+        with pytest.raises(PymtpError, match="sequence 1 is not one of 1"):
+            session.decode([1], 3, sequence=1)
