@@ -7,9 +7,10 @@
 
 PYTHON    ?= python3
 PROMPT    ?= Once upon a time
-LLAMA_CPP ?= build/llama_cpp_python-0.3.36.tar.gz
+LLAMA_CPP ?=
 export PROMPT
 
+ARCHIVE := build/llama_cpp_python-0.3.36.tar.gz
 VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -17,9 +18,10 @@ NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patch
 CXX_SRC := $(wildcard native/src/*.cpp native/src/*.h native/include/*.h native/tests/*.cpp)
 
 .PHONY: run test test-slow lint check patches-edit patches-export install clean
+.DELETE_ON_ERROR:
 
 run: install
-	@$(BIN)/pymtp run "$$PROMPT"
+	@$(BIN)/pymtp run -- "$$PROMPT"
 
 test: install
 	$(BIN)/python -m pytest
@@ -38,8 +40,8 @@ check: lint
 	$(BIN)/python -m pytest -m "not slow and not model"
 
 # build/patches: a git repository with one commit a patch; see native/patches/README.md
-patches-edit: $(VENV)/ready
-	$(BIN)/python native/edit_patches.py edit --source $(LLAMA_CPP)
+patches-edit: $(VENV)/tools | $(ARCHIVE)
+	$(BIN)/python native/edit_patches.py edit --source $(ARCHIVE)
 
 patches-export:
 	$(PYTHON) native/edit_patches.py export
@@ -51,24 +53,33 @@ clean:
 
 install: $(VENV)/installed
 
-# the tools and llama-cpp-python's Python side. Its native library is ours, so LLAMA_BUILD=OFF; --no-cache-dir
-# because pip would take a wheel that was built with other options.
-$(VENV)/ready: pyproject.toml native/llama_cpp.pin
+$(VENV)/tools:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	    { echo 'pymtp: Python 3.10 or later is needed: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
 	    { echo 'pymtp: no C++17 compiler found: install g++ or clang++ (Debian, Ubuntu: apt install g++)' >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo 'pymtp: fetching tools and llama.cpp'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install 'scikit-build-core>=0.12' 'cffi>=1.17' 'cmake>=3.21' ninja
-	@test -e $(LLAMA_CPP) || $(BIN)/python native/prepare_llama_cpp.py fetch --cache build
-	@CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP) install --no-build-isolation --no-cache-dir $(LLAMA_CPP)
 	@touch $@
 
-$(VENV)/installed: $(VENV)/ready build/cmake-args CMakeLists.txt $(NATIVE)
+$(ARCHIVE): | $(VENV)/tools
+	@mkdir -p build
+	@$(if $(LLAMA_CPP),cp $(LLAMA_CPP) $@,true)
+	@$(BIN)/python native/prepare_llama_cpp.py fetch --cache build
+
+# llama-cpp-python's Python side. Its native library is ours, so LLAMA_BUILD=OFF; --no-cache-dir because pip would
+# take a wheel that was built with other options.
+$(VENV)/llama-cpp-python: native/llama_cpp.pin $(VENV)/tools | $(ARCHIVE)
+	@CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP) install --no-build-isolation --no-cache-dir $(ARCHIVE)
+	@touch $@
+
+# The tree is prepared here first: pip would bury the one line that says what is wrong with a patch.
+$(VENV)/installed: pyproject.toml $(VENV)/llama-cpp-python build/cmake-args CMakeLists.txt $(NATIVE)
+	@$(BIN)/python native/prepare_llama_cpp.py tree --tree build/editable/llama.cpp --cache build --source $(ARCHIVE)
 	@echo 'pymtp: building (the first time takes some minutes)'
-	@CMAKE_ARGS="$$(cat build/cmake-args)" SKBUILD_CMAKE_DEFINE="PYMTP_LLAMA_CPP_DIR=$(abspath $(LLAMA_CPP))" \
-	    $(PIP) install --no-build-isolation $(if $(filter %/ready,$?),,--no-deps) -e '.[dev]'
+	@CMAKE_ARGS="$$(cat build/cmake-args)" SKBUILD_CMAKE_DEFINE="PYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE))" \
+	    $(PIP) install --no-build-isolation $(if $(filter pyproject.toml $(VENV)/%,$?),,--no-deps) -e '.[dev]'
 	@touch $@
 
 # remembers CMAKE_ARGS; other options than the last ones start CMake afresh

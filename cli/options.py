@@ -59,14 +59,14 @@ NPredict = Annotated[
 IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Bar end-of-generation tokens.")]
 
 CtxSize = Annotated[
-    int,
+    int | None,
     typer.Option(
         "-c",
         "--ctx-size",
         min=0,
         callback=_fits_c_int,
         metavar="N",
-        help="Context in tokens; 0: as the model was trained.",
+        help="Context in tokens; 0: as the model was trained. Default: the same, but at most 4096.",
     ),
 ]
 BatchSize = Annotated[

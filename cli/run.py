@@ -35,7 +35,7 @@ def run(
     top_p: opt.TopP = 0.95,
     min_p: opt.MinP = 0.05,
     seed: opt.Seed = None,
-    ctx_size: opt.CtxSize = 4096,
+    ctx_size: opt.CtxSize = None,
     batch_size: opt.BatchSize = 2048,
     ubatch_size: opt.UbatchSize = 512,
     threads: opt.Threads = None,

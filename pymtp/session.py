@@ -6,6 +6,7 @@ Owns the native handle. Knows token ids, positions and logits; never text, sampl
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 from gguf.constants import GGMLQuantizationType
 
 from pymtp._library import ffi, lib, llama_cpp
@@ -36,7 +38,7 @@ class ContextParams:
     n_batch: int = 2048
     n_ubatch: int = 512
     n_threads: int | None = None
-    """None: llama.cpp's default."""
+    """None: one for each physical core that the process may use."""
     flash_attn: Literal["auto", "on", "off"] = "auto"
     type_k: str = "f16"
     type_v: str = "f16"
@@ -191,13 +193,18 @@ def _native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> c
     native.n_ubatch = max(params.n_ubatch, n_draft_max + 1)
     native.n_batch = max(params.n_batch, native.n_ubatch)
     native.n_seq_max = n_seq_max
-    if params.n_threads is not None:
-        native.n_threads = native.n_threads_batch = params.n_threads
+    native.n_threads = native.n_threads_batch = params.n_threads or _n_cores()
     native.flash_attn_type = _FLASH_ATTN[params.flash_attn]
     native.type_k = KV_TYPES[params.type_k]
     native.type_v = KV_TYPES[params.type_v]
     native.no_perf = False
     return native  # type: ignore[no-any-return]
+
+
+def _n_cores() -> int:
+    n_physical = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+    n_allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else n_physical
+    return min(n_physical, n_allowed)
 
 
 def _check(status: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -85,7 +86,7 @@ def test_a_prompt_longer_than_the_context() -> None:
 
 
 def test_a_context_beyond_memory() -> None:
-    one_line(pymtp("run", "-c", 2**31 - 1, "hi"))
+    one_line(pymtp("run", "-c", 300_000_000, "hi"))
 
 
 def test_a_model_without_heads_cannot_be_told_to_draft(write_gguf: Callable[..., Path]) -> None:
@@ -106,3 +107,17 @@ def test_the_version_is_one_line() -> None:
     result = pymtp("--version")
     assert (result.returncode, result.stderr, result.stdout.count("\n")) == (0, "", 1)
     assert "llama" in result.stdout
+
+
+def test_ctrl_c_stops_a_real_generation_with_its_stats() -> None:
+    command = [sys.executable, "-m", "pymtp_cli", "run", "--ignore-eos", "Tell me a story."]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    assert stdout.endswith(b"\n")
+    assert [line.split(b":")[0] for line in stderr.splitlines()][:2] == [b"prompt", b"generation"]
+    assert b"Traceback" not in stderr

@@ -135,7 +135,7 @@ def test_short_flags_do_not_shadow_each_other(run: Run, flags: str, name: str | 
 def test_defaults_are_those_of_the_python_api(run: Run) -> None:
     run("hi")
     model, generate = FakeModel.calls
-    assert (model["n_ctx"], model["draft"], model["draft_max"]) == (4096, "auto", 3)
+    assert (model["n_ctx"], model["draft"], model["draft_max"]) == (None, "auto", 3)
     assert (generate["max_tokens"], generate["ignore_eos"]) == (-1, False)
     assert generate["sampling"] == type(generate["sampling"])()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import re
 import subprocess
@@ -128,14 +129,14 @@ def test_a_llama_cpp_that_was_imported_on_our_library_is_fine() -> None:
 
 
 def test_a_missing_extension_module_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_library.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(LibraryError, match="was not built: run `make`"):
         _library.library_file()
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    spec = _library.util.spec_from_file_location("pymtp._native", tmp_path / "_native.so")
-    monkeypatch.setattr(_library.util, "find_spec", lambda name: spec)
+    spec = importlib.util.spec_from_file_location("pymtp._native", tmp_path / "_native.so")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
     with pytest.raises(LibraryError, match="lib.* is missing: install pymtp again"):
         _library.library_file()
 

@@ -18,7 +18,7 @@ import pytest
 import edit_patches
 import prepare_llama_cpp
 from llama_cpp_source import Pin, PrepareError, fetch_archive, tree_digest, tree_files, unpack
-from patch_series import FIELDS, Patch, apply, patch_paths, touches
+from patch_series import FIELDS, Patch, apply, patch_paths, series_hash, touches
 
 ROOT = Path(__file__).resolve().parent.parent
 PIN_FILE = ROOT / "native" / "llama_cpp.pin"
@@ -107,7 +107,7 @@ def test_the_series_applies_and_exports_as_it_is(source: Path, tmp_path: Path) -
 def test_the_tree_that_was_built_is_the_series_on_the_pristine_sources(source: Path, tmp_path: Path) -> None:
     prepare_llama_cpp.prepare(tmp_path / "tree", source, tmp_path)
     for stamp in ROOT.glob(f"build/*/llama.cpp/{prepare_llama_cpp.STAMP}"):
-        series = prepare_llama_cpp.series_hash(PIN_FILE, ROOT / "native" / "patches")
+        series = series_hash(PIN_FILE, ROOT / "native" / "patches")
         if json.loads(stamp.read_text())["series"] == series:
             assert tree_digest(stamp.parent) == tree_digest(tmp_path / "tree")
 

@@ -15,7 +15,7 @@ endif()
 message(STATUS "Preparing llama.cpp")
 execute_process(COMMAND ${prepare} RESULT_VARIABLE failed ERROR_VARIABLE error ERROR_STRIP_TRAILING_WHITESPACE)
 if(failed)
-    message(FATAL_ERROR "${error}")
+    message(FATAL_ERROR "  ${error}") # indented: CMake would break it into short lines
 endif()
 
 set(BUILD_SHARED_LIBS ON)

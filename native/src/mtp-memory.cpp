@@ -2,7 +2,13 @@
 
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
+#include "llama-model.h"
 
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <string>
 #include <vector>
 
 // the KV caches that a memory consists of; empty if the heads cannot live there
@@ -57,6 +63,61 @@ llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_u
         return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
     }
     return std::make_unique<llama_kv_cache_iswa_context>(iswa, std::move(base), std::move(swa), ubatches);
+}
+
+// ggml takes all of the host's memory for free; where the system says how much really is, believe that
+static size_t mtp_memory_host_available(size_t n_bytes) {
+    std::ifstream file("/proc/meminfo");
+    std::string   key;
+    size_t        kib;
+    while (file >> key >> kib) {
+        if (key == "MemAvailable:") {
+            return std::min(n_bytes, kib * 1024);
+        }
+        file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+    }
+    return n_bytes;
+}
+
+mtp_memory_shortage mtp_memory_check(const llama_model & model, const llama_context_params & params) {
+    const auto & hparams = model.hparams;
+
+    const uint64_t n_ctx = params.n_ctx > 0 ? params.n_ctx : hparams.n_ctx_train;
+
+    auto * cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+
+    std::map<ggml_backend_dev_t, size_t> needed;
+
+    // the attention mask of one ubatch: F32 from the host, F16 for flash attention
+    needed[cpu] = n_ctx * params.n_ubatch * (sizeof(float) + sizeof(ggml_fp16_t));
+
+    for (uint32_t il = 0; il < hparams.n_layer_all; ++il) {
+        if (!hparams.has_kv(il) || hparams.is_recr(il)) {
+            continue;
+        }
+        // a layer with sliding-window attention keeps its window and one ubatch of each sequence
+        const uint64_t n_window = (uint64_t) params.n_seq_max * hparams.n_swa + params.n_ubatch;
+        const uint64_t n_cells  = hparams.is_swa(il) && !params.swa_full ? std::min(n_ctx, n_window) : n_ctx;
+
+        const size_t n_bytes = ggml_row_size(params.type_k, hparams.n_embd_k_gqa(il)) +
+                               (hparams.is_mla() ? 0 : ggml_row_size(params.type_v, hparams.n_embd_v_gqa(il)));
+
+        needed[params.offload_kqv ? model.dev_layer(il) : cpu] += n_cells * n_bytes;
+    }
+
+    for (const auto & [device, n_bytes] : needed) {
+        size_t free  = 0;
+        size_t total = 0;
+        ggml_backend_dev_memory(device, &free, &total);
+        if (device == cpu) {
+            free = mtp_memory_host_available(free);
+        }
+        // a device that does not tell reports 0
+        if (total > 0 && n_bytes > free) {
+            return { device, n_bytes, free };
+        }
+    }
+    return {};
 }
 
 mtp_memory_placed::mtp_memory_placed(llama_memory_i * memory) : memory(memory) {

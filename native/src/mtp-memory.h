@@ -2,12 +2,23 @@
 
 // Which kinds of llama.cpp memory can host the MTP layers beside the trunk's, and how a head's pass gets its cells.
 
+#include "ggml-backend.h"
 #include "llama-memory.h"
 
 bool mtp_memory_can_share(const llama_memory_i * memory);
 
 // Cells for a head's pass; status FAILED_PREPARE if the cache is full.
 llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_ubatch & ubatch);
+
+// A device whose free memory cannot hold its part of the K/V cache; device is nullptr if all can. An estimate: of the
+// compute buffers only the attention mask is counted.
+struct mtp_memory_shortage {
+    ggml_backend_dev_t device;
+    size_t             needed; // bytes
+    size_t             free;   // bytes
+};
+
+mtp_memory_shortage mtp_memory_check(const llama_model & model, const llama_context_params & params);
 
 // While it lives, applying a placed ubatch leaves the cells alone.
 class mtp_memory_placed {

@@ -4,6 +4,7 @@
 
 #include "llama-model.h"
 #include "mtp-engine.h"
+#include "mtp-memory.h"
 
 #include <algorithm>
 #include <atomic>
@@ -90,6 +91,13 @@ int32_t pymtp_session_init(llama_model * model, const llama_context_params * par
     if (cparams.n_ubatch < (uint32_t) n_draft_max + 1) {
         return fail(PYMTP_INVALID, "n_ubatch = %u is too small: %d drafts need %d", cparams.n_ubatch, n_draft_max,
                     n_draft_max + 1);
+    }
+
+    const auto shortage = mtp_memory_check(*model, cparams);
+    if (shortage.device) {
+        constexpr double GiB = 1024.0 * 1024.0 * 1024.0;
+        return fail(PYMTP_FAILED, "a context of %u tokens needs %.1f GiB on %s, which has %.1f GiB free: use a smaller context (-c)",
+                    cparams.n_ctx, shortage.needed / GiB, ggml_backend_dev_name(shortage.device), shortage.free / GiB);
     }
 
     session->ctx = llama_init_from_model(model, cparams);
