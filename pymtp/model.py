@@ -69,13 +69,14 @@ class Model:
             raise UnsupportedModel(f"{self.info.path} has no MTP head ({_heads(self)}); use --draft none")
 
         n_draft_max = draft_max if draft != "none" and self.info.has_heads else 0
-        self._model = _load(self, n_gpu_layers, load_mtp=n_draft_max > 0)
+        if n_ctx is None:
+            context = replace(context, n_ctx=min(self.info.n_ctx_train, DEFAULT_N_CTX))
         self._session: Session | None = None
+        self._generation: Generation | None = None
+        self._model = _load(self, n_gpu_layers, load_mtp=n_draft_max > 0)
+        self.vocabulary = Vocabulary(self._model, self.info.chat_template)
         try:
-            if n_ctx is None:
-                context = replace(context, n_ctx=min(self.info.n_ctx_train, DEFAULT_N_CTX))
             self._session = Session(self._model, context, n_draft_max=n_draft_max)
-            self.vocabulary = Vocabulary(self._model, self.info.chat_template)
             self.draft_note = self._note(draft, n_draft_max)
             """One line that says why a model with MTP heads decodes plainly, or None."""
         except BaseException:
@@ -87,7 +88,7 @@ class Model:
     @property
     def session(self) -> Session:
         """The session in which the model generates."""
-        if self._session is None:
+        if self._session is None or self._model is None:
             raise ValueError("the model is closed")
         return self._session
 
@@ -124,16 +125,21 @@ class Model:
         tokens = self.vocabulary.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         if not tokens:
             raise InvalidParameter("prompt", "at least one token long")
+        if self._generation is not None:
+            self._generation.close()
         generation = Generation(self, tokens, sampling or SamplingParams(), max_tokens, ignore_eos)
+        self._generation = generation
         self.stats = generation.stats
         return generation
 
     def close(self) -> None:
         """Free the session and the weights; closing twice is harmless."""
+        if self._generation is not None:
+            self._generation.close()
         if self._session is not None:
             self._session.close()
-            self._session = None
         if self._model is not None:
+            self.vocabulary.close()
             llama_cpp.llama_model_free(self._model)
             self._model = None
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -103,7 +103,7 @@ class Session:
             handle,
         )
         _check(status)
-        self._handle = handle[0]
+        self._open_handle = handle[0]
         context = lib.pymtp_session_context(self._handle)
         self.n_ctx: int = llama_cpp.llama_n_ctx_seq(int(ffi.cast("intptr_t", context)))
         """Positions that a sequence can hold."""
@@ -166,9 +166,15 @@ class Session:
 
     def close(self) -> None:
         """Free the context. The session cannot be used afterwards; closing twice is harmless."""
-        if self._handle != ffi.NULL:
-            lib.pymtp_session_free(self._handle)
-            self._handle = ffi.NULL
+        if self._open_handle is not None:
+            lib.pymtp_session_free(self._open_handle)
+            self._open_handle = None
+
+    @property
+    def _handle(self) -> Any:
+        if self._open_handle is None:
+            raise ValueError("the session is closed")
+        return self._open_handle
 
     def __enter__(self) -> Session:
         return self

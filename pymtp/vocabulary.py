@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from pymtp._library import llama_cpp
 from pymtp.errors import UnsupportedModel
@@ -17,13 +18,23 @@ class Vocabulary:
     """The vocabulary of a model that llama-cpp-python loaded."""
 
     def __init__(self, model: object, chat_template: str | None) -> None:
-        self._vocab = llama_cpp.llama_model_get_vocab(model)
+        self._open_vocab = llama_cpp.llama_model_get_vocab(model)
         self.size: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         self.chat_template = chat_template
         self.end_of_generation = frozenset(
             token for token in range(self.size) if llama_cpp.llama_vocab_is_eog(self._vocab, token)
         )
         self.piece = lru_cache(maxsize=None)(self._piece)
+
+    @property
+    def _vocab(self) -> Any:
+        if self._open_vocab is None:
+            raise ValueError("the model is closed")
+        return self._open_vocab
+
+    def close(self) -> None:
+        """Let go of the model, which is about to be freed."""
+        self._open_vocab = None
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids of `text`. Special tokens in it are recognised; a BOS comes first if the model wants one."""

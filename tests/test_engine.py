@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from random_gguf import N_VOCAB, write_glm4moe, write_mimo2
-from two_contexts import TwoContexts
 
 import pymtp
 from pymtp.drafting import MtpDrafter
 from pymtp.errors import ContextFull, PymtpError
 from pymtp.session import ContextParams, Logits, Session
+from random_gguf import N_VOCAB, write_glm4moe, write_mimo2
+from two_contexts import TwoContexts
 
 PARAMS = ContextParams(n_ctx=512, n_ubatch=32, n_threads=1, flash_attn="off", type_k="f32", type_v="f32")
 K = 3

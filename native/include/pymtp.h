@@ -78,21 +78,21 @@ int32_t pymtp_n_contexts(void);
 // tokens ahead (the model must have been loaded with load_mtp). With 0 it is a plain context. Where the
 // model's kind of memory cannot be shared, the session is plain too: see pymtp_session_memory.
 // params: as for llama_init_from_model; ctx_type is set by this function.
-int32_t pymtp_session_init(struct llama_model * model, const struct llama_context_params * params,
-                           int32_t n_draft_max, struct pymtp_session ** session);
+int32_t pymtp_session_init(struct llama_model * model, const struct llama_context_params * params, int32_t n_draft_max,
+                           struct pymtp_session ** session);
 void    pymtp_session_free(struct pymtp_session * session);
 
 // The session's context, for llama.cpp's own functions (samplers, performance). Do not free it; do not decode with it.
 struct llama_context * pymtp_session_context(struct pymtp_session * session);
 
-int32_t pymtp_session_memory(const struct pymtp_session * session);       // a pymtp_memory
-int32_t pymtp_session_n_draft_max(const struct pymtp_session * session);  // 0: the session does not draft
+int32_t pymtp_session_memory(const struct pymtp_session * session);      // a pymtp_memory
+int32_t pymtp_session_n_draft_max(const struct pymtp_session * session); // 0: the session does not draft
 
 // Runs the trunk over n_rows rows, in ubatches of at most n_ubatch. token, pos, seq, flags: [n_rows].
 // The positions of each sequence continue its decoded tail. At most n_batch rows, and at most n_outputs_max of
 // them with logits (params; 0 stands for n_draft_max + 1 a sequence).
-int32_t pymtp_session_decode(struct pymtp_session * session, int32_t n_rows, const int32_t * token,
-                             const int32_t * pos, const int32_t * seq, const uint8_t * flags);
+int32_t pymtp_session_decode(struct pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
+                             const int32_t * seq, const uint8_t * flags);
 
 // Logits of the last decode, [*n_rows, *n_vocab] float32 in the order of the rows that had PYMTP_ROW_LOGITS.
 // Valid until the next call on the session. NULL before the first decode.

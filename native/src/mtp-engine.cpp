@@ -17,8 +17,7 @@ std::shared_ptr<mtp_engine> mtp_engine::create(llama_context & ctx) {
     return std::make_shared<mtp_engine>(ctx);
 }
 
-mtp_engine::mtp_engine(llama_context & ctx) :
-    ctx(ctx), hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max) {
+mtp_engine::mtp_engine(llama_context & ctx) : ctx(ctx), hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max) {
     // the heads need the hidden state of every row
     ctx.cparams.embeddings_nextn        = true;
     ctx.cparams.embeddings_nextn_masked = false;
@@ -183,7 +182,7 @@ llm_graph_result * mtp_engine::run_head(int32_t head, const llama_ubatch & ubatc
     ggml_status status;
 
     const mtp_memory_placed placed(ctx.memory.get());
-    auto * res = ctx.process_ubatch(ubatch, LLM_GRAPH_TYPE_DECODER_MTP, &mctx, status);
+    auto *                  res = ctx.process_ubatch(ubatch, LLM_GRAPH_TYPE_DECODER_MTP, &mctx, status);
 
     ctx.cparams.nextn_layer_offset = 0;
     ctx.n_outputs                  = n_outputs_trunk;

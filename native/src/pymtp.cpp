@@ -32,15 +32,15 @@ static pymtp_status fail(pymtp_status status, const char * format, ...) {
 
 struct pymtp_session {
     llama_context * ctx = nullptr;
-    mtp_engine *    mtp = nullptr;  // the context's; nullptr if the session does not draft
+    mtp_engine *    mtp = nullptr; // the context's; nullptr if the session does not draft
 
     int32_t n_draft_max   = 0;
     int32_t n_heads       = 0;
     int32_t n_outputs_max = 0;
-    int32_t n_logits      = 0;      // logits rows of the last decode
-    bool    has_draft     = false;  // since the last decode
+    int32_t n_logits      = 0;     // logits rows of the last decode
+    bool    has_draft     = false; // since the last decode
 
-    pymtp_counters counters = {};   // the times, and the passes of a session that does not draft
+    pymtp_counters counters = {};  // the times, and the passes of a session that does not draft
 
     ~pymtp_session() {
         if (mtp) {
@@ -96,7 +96,8 @@ int32_t pymtp_session_init(llama_model * model, const llama_context_params * par
     const auto shortage = mtp_memory_check(*model, cparams);
     if (shortage.device) {
         constexpr double GiB = 1024.0 * 1024.0 * 1024.0;
-        return fail(PYMTP_FAILED, "a context of %u tokens needs %.1f GiB on %s, which has %.1f GiB free: use a smaller context (-c)",
+        return fail(PYMTP_FAILED,
+                    "a context of %u tokens needs %.1f GiB on %s, which has %.1f GiB free: use a smaller context (-c)",
                     cparams.n_ctx, shortage.needed / GiB, ggml_backend_dev_name(shortage.device), shortage.free / GiB);
     }
 
@@ -217,7 +218,9 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
     }
 
     const llama_batch batch = {
-        n_rows, const_cast<llama_token *>(token), nullptr, const_cast<llama_pos *>(pos), n_seq_id.data(), seq_id.data(),
+        n_rows,          const_cast<llama_token *>(token),
+        nullptr,         const_cast<llama_pos *>(pos),
+        n_seq_id.data(), seq_id.data(),
         logits.data(),
     };
 

@@ -1,0 +1,252 @@
+"""Generation with drafts against generation without, on the embedded model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pymtp import Model, SamplingParams
+from pymtp.errors import ContextFull, InvalidParameter
+
+pytestmark = pytest.mark.model
+
+GREEDY = SamplingParams(temperature=0)
+
+# a fifth of them code, a fifth raw prose, the rest chat
+QUESTIONS = [
+    "Write a Python function that reverses a string.",
+    "Write a Python function that returns the n-th Fibonacci number.",
+    "Write a Python class for a stack.",
+    "Write a Python function that counts the words of a text.",
+    "What is the capital of France?",
+    "Tell me about the sea.",
+    "What does the `ls` command do?",
+    "What does the `tar` command do?",
+    "How many legs does a spider have?",
+    "True or false: whales are fish.",
+    "Tom has 3 apples and buys 4 more. How many apples does he have?",
+    "A train runs 60 miles in an hour. How far does it run in 3 hours?",
+    "What is a synonym of happy?",
+    "Why is the sky blue?",
+    "Continue this story:\n\nThe old man looked at the door and waited.",
+    "Give three rules for staying healthy.",
+]
+TEXTS = [
+    "It was a dark night, and the wind went over the hills like",
+    "The function returns a list of all the values that",
+    "import os\nimport sys\n\ndef main(",
+    "class Node:\n    def __init__(self, value",
+]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a text with drafts first leaves the plain one, and by how little plain decoding decided there."""
+
+    prompt: str
+    n_draft: int
+    index: int
+    gap: float
+
+
+@pytest.fixture(scope="module")
+def load() -> Iterator[Callable[..., Model]]:
+    """Loads the embedded model once for each set of options; `draft_max=0` decodes plainly."""
+    models: dict[tuple[object, ...], Model] = {}
+
+    def load(**options: object) -> Model:
+        key = tuple(sorted(options.items()))
+        if key not in models:
+            models[key] = Model(**options)  # type: ignore[arg-type]
+        return models[key]
+
+    yield load
+    for model in models.values():
+        model.close()
+
+
+def prompts(model: Model) -> list[str]:
+    return [model.chat_prompt([{"role": "user", "content": question}]) for question in QUESTIONS] + TEXTS
+
+
+def tokens(model: Model, prompt: str | list[int], **options: object) -> list[int]:
+    generation = model.generate(prompt, **options)  # type: ignore[arg-type]
+    for _ in generation:
+        pass
+    return generation.tokens
+
+
+def first_difference(plain: Model, prompt: str, expected: list[int], got: list[int], n_draft: int) -> Difference | None:
+    index = next((i for i, (a, b) in enumerate(zip(expected, got, strict=False)) if a != b), None)
+    if index is None:
+        assert len(expected) == len(got)
+        return None
+    session = plain.session
+    session.truncate(0)
+    prefix = plain.vocabulary.tokenize(prompt) + expected[:index]
+    session.decode(prefix, 0, logits="last")
+    best, second = np.sort(session.logits[0])[:-3:-1]
+    return Difference(prompt, n_draft, index, float(best - second))
+
+
+@pytest.mark.parametrize("n_draft", [1, 2, 3, 4])
+def test_greedy_text_with_drafts_is_the_plain_one(load: Callable[..., Model], n_draft: int) -> None:
+    plain, drafting = load(draft_max=0), load(draft_max=n_draft)
+    assert len(prompts(plain)) >= 20
+    differences, n_accepted = [], 0
+    for prompt in prompts(plain):
+        options = {"sampling": GREEDY, "max_tokens": 128, "ignore_eos": True}
+        expected = tokens(plain, prompt, **options)
+        got = tokens(drafting, prompt, **options)
+        n_accepted += drafting.stats.accepted
+        difference = first_difference(plain, prompt, expected, got, n_draft)
+        if difference:
+            differences.append(difference)
+    print(*differences, sep="\n")
+    assert n_accepted > 300
+    assert all(difference.gap < 0.02 for difference in differences), differences
+    assert len(differences) <= len(prompts(plain)) // 100 + 1
+
+
+@pytest.mark.parametrize("n_draft", [1, 3])
+def test_the_same_seed_gives_the_plain_text_at_temperature_1(load: Callable[..., Model], n_draft: int) -> None:
+    plain, drafting = load(draft_max=0), load(draft_max=n_draft)
+    sampling = SamplingParams(temperature=1, seed=7)
+    for prompt in prompts(plain)[::5]:
+        expected = tokens(plain, prompt, sampling=sampling, max_tokens=60)
+        assert tokens(drafting, prompt, sampling=sampling, max_tokens=60) == expected
+
+
+@pytest.mark.parametrize("n_rows", [2, 3, 4, 5])
+def test_verified_rows_equal_single_steps(load: Callable[..., Model], n_rows: int) -> None:
+    model = load(draft_max=4)
+    session = model.session
+    text = model.vocabulary.tokenize(prompts(model)[0])[: 4 * n_rows]
+    single = []
+    session.truncate(0)
+    for i, token in enumerate(text):
+        session.decode([token], i)
+        single.append(session.logits[0].copy())
+    session.truncate(0)
+    for i in range(0, len(text), n_rows):
+        rows = text[i : i + n_rows]
+        session.decode(rows, i)
+        np.testing.assert_array_equal(session.logits, single[i : i + len(rows)])
+
+
+@pytest.mark.parametrize("n_tokens", [63, 64, 65, 128, 150])
+def test_prompts_around_the_size_of_an_ubatch(load: Callable[..., Model], n_tokens: int) -> None:
+    """64 rows an ubatch: shorter, equal, longer, twice, and more than twice."""
+    plain, drafting = (load(draft_max=k, n_ubatch=64, n_batch=128) for k in (0, 3))
+    prompt = (plain.vocabulary.tokenize(" ".join(TEXTS)) * 4)[:n_tokens]
+    options = {"sampling": GREEDY, "max_tokens": 40, "ignore_eos": True}
+    before = drafting.session.counters
+    assert tokens(drafting, prompt, **options) == tokens(plain, prompt, **options)
+    after = drafting.session.counters
+    n_ubatches = -(-n_tokens // 64)
+    assert after.n_trunk_passes - before.n_trunk_passes == n_ubatches + drafting.stats.rounds
+    assert after.n_catch_up_passes - before.n_catch_up_passes == n_ubatches
+
+
+@pytest.mark.parametrize("n_draft", [1, 3, 4])
+def test_generation_up_to_a_full_context(load: Callable[..., Model], n_draft: int) -> None:
+    plain, drafting = load(draft_max=0, n_ctx=256), load(draft_max=n_draft, n_ctx=256)
+    prompt = plain.vocabulary.tokenize(TEXTS[0])
+    results = []
+    for model in (plain, drafting):
+        generation = model.generate(prompt, sampling=GREEDY, ignore_eos=True)
+        list(generation)
+        assert generation.finish_reason == "context"
+        # the last token needs no cell of its own
+        assert len(prompt) + len(generation.tokens) == model.session.n_ctx + 1
+        results.append(generation.tokens)
+    assert results[0] == results[1]
+
+
+def test_a_prompt_that_fills_the_context_still_gives_a_token(load: Callable[..., Model]) -> None:
+    model = load(draft_max=3, n_ctx=256)
+    n_ctx = model.session.n_ctx
+    assert len(tokens(model, [5] * (n_ctx - 1), sampling=GREEDY, ignore_eos=True)) == 2
+    with pytest.raises(ContextFull, match=f"{n_ctx} tokens, the context only {n_ctx}"):
+        tokens(model, [5] * n_ctx)
+
+
+def test_a_text_ends_at_the_end_token_also_inside_an_accepted_block(load: Callable[..., Model]) -> None:
+    plain, drafting = load(draft_max=0), load(draft_max=4)
+    n_inside = 0
+    for question in QUESTIONS[:10]:
+        prompt = plain.chat_prompt([{"role": "user", "content": question}])
+        expected = tokens(plain, prompt, sampling=GREEDY, max_tokens=200)
+        generation = drafting.generate(prompt, sampling=GREEDY, max_tokens=200)
+        text = "".join(generation)
+        assert generation.tokens == expected
+        if generation.finish_reason == "eog":
+            assert generation.tokens[-1] in drafting.vocabulary.end_of_generation
+            assert not set(generation.tokens[:-1]) & drafting.vocabulary.end_of_generation
+            assert "<|im_end|>" not in text
+            stats = generation.stats
+            # had the end been a recovered or bonus token, each round would have emitted one more than it accepted
+            n_inside += stats.generated_tokens == stats.accepted + stats.rounds
+    assert n_inside > 0
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 2, 5])
+def test_a_token_limit_cuts_inside_a_block(load: Callable[..., Model], max_tokens: int) -> None:
+    plain, drafting = load(draft_max=0), load(draft_max=4)
+    prompt = prompts(plain)[0]
+    generation = drafting.generate(prompt, sampling=GREEDY, max_tokens=max_tokens)
+    text = "".join(generation)
+    assert generation.tokens == tokens(plain, prompt, sampling=GREEDY, max_tokens=max_tokens)
+    assert generation.stats.generated_tokens == len(generation.tokens) == max_tokens
+    assert generation.finish_reason == "length"
+    assert text == b"".join(map(drafting.vocabulary.piece, generation.tokens)).decode(errors="replace")
+
+
+def test_characters_of_several_tokens_come_out_whole(load: Callable[..., Model]) -> None:
+    model = load(draft_max=3)
+    text = "naïve café, 日本語, 🙂"
+    ids = model.vocabulary.tokenize(text)
+    assert len(ids) > len(text) / 2
+    assert b"".join(map(model.vocabulary.piece, ids)).decode() == text
+    generation = model.generate(ids, sampling=SamplingParams(temperature=2, top_k=0, top_p=1, min_p=0, seed=1))
+    written = "".join(piece for piece, _ in zip(generation, range(100), strict=False))
+    whole = b"".join(map(model.vocabulary.piece, generation.tokens)).decode(errors="replace")
+    assert whole.startswith(written)
+    assert len(written) > len(whole) - 20
+
+
+def test_a_new_generation_carries_nothing_over(load: Callable[..., Model]) -> None:
+    model = load(draft_max=3)
+    first, other = prompts(model)[:2]
+    expected = tokens(model, first, sampling=GREEDY, max_tokens=40)
+    started = model.generate(other, sampling=GREEDY, max_tokens=40)
+    next(started)
+    assert tokens(model, first, sampling=GREEDY, max_tokens=40) == expected
+
+
+def test_bad_requests_are_refused(load: Callable[..., Model]) -> None:
+    model = load(draft_max=3)
+    with pytest.raises(InvalidParameter, match="prompt"):
+        model.generate([])
+    with pytest.raises(InvalidParameter, match="max_tokens"):
+        model.generate("x", max_tokens=-2)
+    for options in ({"draft_max": 33}, {"draft_max": -1}, {"type_k": "q9"}, {"n_ubatch": 0}, {"draft": "eagle"}):
+        with pytest.raises(InvalidParameter, match=next(iter(options))):
+            Model(**options)  # type: ignore[arg-type]
+
+
+def test_closing_frees_the_context(embedded_model: Path) -> None:
+    from pymtp import n_contexts
+
+    before = n_contexts()
+    with Model(embedded_model) as model:
+        assert n_contexts() == before + 1
+        assert model.session.mtp_memory == "shared"
+    assert n_contexts() == before
+    model.close()
+    with pytest.raises(ValueError, match="closed"):
+        model.generate("x")
