@@ -81,10 +81,7 @@ class TokenLoop:
 
         start = self.clock()
         while reason is None:
-            tokens = self._step(history, stats)
-            if len(tokens) > n_left:
-                tokens = tokens[:n_left]
-                self.session.truncate(len(history) + len(tokens) - 1)
+            tokens = self._step(history, n_left, stats)
             history += tokens
             n_left -= len(tokens)
             stats.generated_tokens += len(tokens)
@@ -100,11 +97,11 @@ class TokenLoop:
             self.session.decode(chunk, position, logits="last" if is_last else "none", prompt=True)
             yield len(chunk)
 
-    def _step(self, history: list[int], stats: Stats) -> list[int]:
+    def _step(self, history: list[int], n_left: int, stats: Stats) -> list[int]:
         if stats.generated_tokens == 0:
             return [self.sampler.sample(self.session.logits[0])]
-        # the last position of the context can be verified, but there is none behind it to draft for
-        n_draft = min(self.n_draft, self.session.n_ctx - len(history))
+        # drafts need a position in the context, and the round emits one token besides them
+        n_draft = min(self.n_draft, self.session.n_ctx - len(history), n_left - 1)
         played = play_round(self.session, self.drafter, self.sampler, history, n_draft, self.stop)
         stats.add_round(len(played.drafts), played.n_accepted)
         return played.tokens

@@ -195,8 +195,8 @@ class Session:
 def _native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> ctypes.Structure:
     native = llama_cpp.llama_context_default_params()
     native.n_ctx = params.n_ctx * n_seq_max
-    # one verify pass is one ubatch
-    native.n_ubatch = max(params.n_ubatch, n_draft_max + 1)
+    # a verify pass is one ubatch, and llama.cpp wants one row more where it keeps recurrent states
+    native.n_ubatch = max(params.n_ubatch, n_draft_max + 2)
     native.n_batch = max(params.n_batch, native.n_ubatch)
     native.n_seq_max = n_seq_max
     native.n_threads = native.n_threads_batch = params.n_threads or _n_cores()

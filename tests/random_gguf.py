@@ -45,8 +45,8 @@ class _Writer(gguf.GGUFWriter):
         scale = shape[0] ** -0.5 if scale is None else scale
         self.add_tensor(name, (self._rng.standard_normal(shape[::-1]) * scale).astype(np.float32))
 
-    def norm(self, name: str) -> None:
-        self.add_tensor(name, (1 + 0.1 * self._rng.standard_normal(N_EMBD)).astype(np.float32))
+    def norm(self, name: str, size: int = N_EMBD) -> None:
+        self.add_tensor(name, (1 + 0.1 * self._rng.standard_normal(size)).astype(np.float32))
 
     def trunk(self) -> None:
         self.matrix("token_embd.weight", N_EMBD, N_VOCAB, scale=1.0)
@@ -116,6 +116,46 @@ def write_mimo2(path: Path, n_heads: int = 1, n_layer: int = 4, window: int = 16
         _feed_forward(w, p, N_FF)
         if i >= n_layer:
             w.head(p)
+    w.finish()
+    return path
+
+
+def write_qwen35(path: Path, n_layer: int = 4) -> Path:
+    """One MTP head; attention in every second layer, gated delta nets in the others (a hybrid memory); M-RoPE."""
+    n_state, n_group, n_rank, n_conv = 64, 2, 4, 4
+    n_key, n_value = n_state * n_group, n_state * n_rank
+    w = _Writer(path, "qwen35", n_layer, 1)
+    w.add_rope_dimension_sections([6, 5, 5, 0])
+    w.add_ssm_conv_kernel(n_conv)
+    w.add_ssm_inner_size(n_value)
+    w.add_ssm_state_size(n_state)
+    w.add_ssm_time_step_rank(n_rank)
+    w.add_ssm_group_count(n_group)
+    w.add_uint32("qwen35.full_attention_interval", 2)
+    w.trunk()
+    for i in range(n_layer + 1):
+        p = f"blk.{i}."
+        w.norm(p + "attn_norm.weight")
+        w.norm(p + "post_attention_norm.weight")
+        if i % 2 == 1 or i == n_layer:
+            w.matrix(p + "attn_q.weight", N_EMBD, 2 * N_HEAD * HEAD)  # queries and their gates
+            w.matrix(p + "attn_k.weight", N_EMBD, N_KV * HEAD)
+            w.matrix(p + "attn_v.weight", N_EMBD, N_KV * HEAD)
+            w.matrix(p + "attn_output.weight", N_HEAD * HEAD, N_EMBD)
+            w.norm(p + "attn_q_norm.weight", HEAD)
+            w.norm(p + "attn_k_norm.weight", HEAD)
+        else:
+            w.matrix(p + "attn_qkv.weight", N_EMBD, 2 * n_key + n_value)
+            w.matrix(p + "attn_gate.weight", N_EMBD, n_value)
+            w.matrix(p + "ssm_conv1d.weight", n_conv, 2 * n_key + n_value, scale=0.5)
+            w.matrix(p + "ssm_dt.bias", n_rank, scale=0.5)
+            w.add_tensor(p + "ssm_a", -np.linspace(0.5, 2, n_rank, dtype=np.float32))
+            w.matrix(p + "ssm_beta.weight", N_EMBD, n_rank)
+            w.matrix(p + "ssm_alpha.weight", N_EMBD, n_rank)
+            w.norm(p + "ssm_norm.weight", n_state)
+            w.matrix(p + "ssm_out.weight", n_value, N_EMBD)
+        _feed_forward(w, p, N_FF)
+    w.head(f"blk.{n_layer}.")
     w.finish()
     return path
 

@@ -17,7 +17,7 @@ import pymtp
 from pymtp.drafting import MtpDrafter
 from pymtp.errors import ContextFull, PymtpError
 from pymtp.session import ContextParams, Logits, Session
-from random_gguf import N_VOCAB, write_glm4moe, write_mimo2
+from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen35
 from two_contexts import TwoContexts
 
 PARAMS = ContextParams(n_ctx=512, n_ubatch=32, n_threads=1, flash_attn="off", type_k="f32", type_v="f32")
@@ -27,6 +27,7 @@ FAMILIES: dict[str, tuple[Callable[[Path], Path], int]] = {
     "plain": (write_glm4moe, 1),
     "sliding window": (write_mimo2, 1),
     "sliding window, chained heads": (lambda path: write_mimo2(path, n_heads=3), 3),
+    "hybrid": (write_qwen35, 1),
 }
 
 
@@ -55,55 +56,57 @@ class Recorder:
         return self.script[len(self.logits) - 1]
 
 
+def greedy(model: object, prompt: list[int], n_tokens: int) -> list[int]:
+    """The target's own continuation, by plain decoding."""
+    tokens = list(prompt)
+    with Session(model, PARAMS) as plain:
+        plain.decode(prompt, 0, logits="last")
+        while len(tokens) < len(prompt) + n_tokens:
+            tokens.append(int(plain.logits[-1].argmax()))
+            plain.decode([tokens[-1]], len(tokens) - 1)
+    return tokens
+
+
 def test_head_logits_equal_those_of_a_second_context(family: tuple[object, int]) -> None:
     model, n_heads = family
     rng = random.Random(7)
+    # longer than an ubatch, and than the sliding window
+    prompt = [rng.randrange(N_VOCAB) for _ in range(77)]
+    text = greedy(model, prompt, 200)
     recorder = Recorder()
     reference = TwoContexts(model, PARAMS, n_heads)
     with Session(model, PARAMS, n_draft_max=K) as session:
         assert session.mtp_memory == "shared"
         drafter = MtpDrafter(session, recorder, n_heads)  # type: ignore[arg-type]
 
-        # longer than an ubatch, and than the sliding window; the reference gets one ubatch at a time
-        history = [rng.randrange(N_VOCAB) for _ in range(77)]
-        session.decode(history, 0, logits="last", prompt=True)
-        drafter.begin(len(history))
-        for start in range(0, len(history), PARAMS.n_ubatch):
-            reference.decode(history[start : start + PARAMS.n_ubatch], start)
+        session.decode(prompt, 0, logits="last", prompt=True)
+        drafter.begin(len(prompt))
+        for start in range(0, len(prompt), PARAMS.n_ubatch):  # the reference takes one ubatch at a time
+            reference.decode(prompt[start : start + PARAMS.n_ubatch], start)
         np.testing.assert_allclose(session.logits[0], reference.logits[-1], atol=1e-5)
-        history.append(int(session.logits[0].argmax()))
 
+        n = len(prompt) + 1  # tokens of the history; all but the last are decoded
         for n_right in [0, 1, 2, 3] * 15:
-            position = len(history) - 1
-            recorder.script, recorder.logits = scripted(reference, history, n_right, rng), []
-            drafts = drafter.propose(history, K)
-            reference.draft(history[-1], position, drafts)
+            recorder.script, recorder.logits = scripted(text[n : n + K], n_right, rng), []
+            drafts = drafter.propose(text[:n], K)
+            reference.draft(text[n - 1], n - 1, drafts)
             np.testing.assert_allclose(recorder.logits, reference.draft_logits, atol=1e-4)
 
-            session.decode([history[-1], *drafts], position)
-            reference.decode([history[-1], *drafts], position)
+            session.decode([text[n - 1], *drafts], n - 1)
+            reference.decode([text[n - 1], *drafts], n - 1)
             np.testing.assert_allclose(session.logits, reference.logits, atol=1e-5)
+            assert session.logits[: n_right + 1].argmax(axis=1).tolist() == text[n : n + n_right + 1]
 
-            picks = session.logits.argmax(axis=1).tolist()
-            assert [int(a == b) for a, b in zip(drafts, picks, strict=False)][: n_right + 1] == ([1] * n_right + [0])[
-                :K
-            ]
-            history += picks[: n_right + 1]
-            session.truncate(len(history) - 1)
-            reference.truncate(len(history) - 1)
+            n += n_right + 1
+            session.truncate(n - 1)
+            reference.truncate(n - 1)
     reference.close()
 
 
-def scripted(reference: TwoContexts, history: list[int], n_right: int, rng: random.Random) -> list[int]:
-    """K drafts, the first `n_right` of them what the target says next; asks the reference, then rolls it back."""
-    tokens = list(history)
-    for _ in range(n_right + 1):
-        reference.decode([tokens[-1]], len(tokens) - 1)
-        tokens.append(int(reference.logits[0].argmax()))
-    reference.truncate(len(history) - 1)
-    right = tokens[len(history) :]
-    wrong = [(right[n_right] + 1) % N_VOCAB, *(rng.randrange(N_VOCAB) for _ in range(K))]
-    return [*right[:n_right], *wrong][:K]
+def scripted(right: list[int], n_right: int, rng: random.Random) -> list[int]:
+    """Drafts of which exactly the first `n_right` are right."""
+    wrong = [(token + rng.randrange(1, N_VOCAB)) % N_VOCAB for token in right[n_right:]]
+    return right[:n_right] + wrong
 
 
 def test_one_context_hosts_trunk_and_heads(family: tuple[object, int]) -> None:

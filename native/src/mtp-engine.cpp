@@ -11,7 +11,8 @@ static constexpr uint32_t MTP_SLOT_TOKENS_MAX = 64;
 static constexpr size_t   MTP_SLOTS_MAX       = 24;
 
 std::shared_ptr<mtp_engine> mtp_engine::create(llama_context & ctx) {
-    if (ctx.cparams.ctx_type != LLAMA_CONTEXT_TYPE_MTP_SHARED || !mtp_memory_can_share(ctx.memory.get())) {
+    if (ctx.cparams.ctx_type != LLAMA_CONTEXT_TYPE_MTP_SHARED ||
+        !mtp_memory_can_share(ctx.memory.get(), ctx.cparams.n_rs_seq)) {
         return nullptr;
     }
     return std::make_shared<mtp_engine>(ctx);

@@ -2,6 +2,8 @@
 
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
+#include "llama-memory-hybrid-iswa.h"
+#include "llama-memory-hybrid.h"
 #include "llama-model.h"
 
 #include <algorithm>
@@ -11,19 +13,31 @@
 #include <string>
 #include <vector>
 
-// the KV caches that a memory consists of; empty if the heads cannot live there
-static std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) {
-    if (auto * kv = dynamic_cast<llama_kv_cache *>(memory)) {
-        return { kv };
+// The part of a memory that holds K/V by position, where the heads can live: a plain or a sliding-window cache, alone
+// or beside recurrent states. nullptr if there is none.
+static llama_memory_i * mtp_memory_attention(llama_memory_i * memory) {
+    if (auto * hybrid = dynamic_cast<llama_memory_hybrid *>(memory)) {
+        return hybrid->get_mem_attn();
     }
+    if (auto * hybrid = dynamic_cast<llama_memory_hybrid_iswa *>(memory)) {
+        return hybrid->get_mem_attn();
+    }
+    const bool is_cache = dynamic_cast<llama_kv_cache *>(memory) || dynamic_cast<llama_kv_cache_iswa *>(memory);
+    return is_cache ? memory : nullptr;
+}
+
+static std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) {
+    memory = mtp_memory_attention(memory);
     if (auto * iswa = dynamic_cast<llama_kv_cache_iswa *>(memory)) {
         return { iswa->get_base(), iswa->get_swa() };
     }
-    return {};
+    return { static_cast<llama_kv_cache *>(memory) };
 }
 
-bool mtp_memory_can_share(const llama_memory_i * memory) {
-    return !mtp_memory_caches(const_cast<llama_memory_i *>(memory)).empty();
+bool mtp_memory_can_share(llama_memory_i * memory, uint32_t n_rs_seq) {
+    auto * attention = mtp_memory_attention(memory);
+    // beside a cache there are recurrent states, which must be able to go back over rejected drafts
+    return attention && (attention == memory || n_rs_seq > 0);
 }
 
 // Takes back the cells that mtp_place reserved since `before`.
@@ -38,6 +52,8 @@ static void mtp_memory_undo(llama_kv_cache & kv, const mtp_reservation & before,
 }
 
 llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_ubatch & ubatch) {
+    memory = mtp_memory_attention(memory);
+
     const std::vector<llama_ubatch> ubatches = { ubatch };
 
     if (auto * kv = dynamic_cast<llama_kv_cache *>(memory)) {

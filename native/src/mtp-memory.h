@@ -5,7 +5,8 @@
 #include "ggml-backend.h"
 #include "llama-memory.h"
 
-bool mtp_memory_can_share(const llama_memory_i * memory);
+// n_rs_seq: positions that recurrent states, if there are any, can go back
+bool mtp_memory_can_share(llama_memory_i * memory, uint32_t n_rs_seq);
 
 // Cells for a head's pass; status FAILED_PREPARE if the cache is full.
 llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_ubatch & ubatch);

@@ -85,12 +85,15 @@ int32_t pymtp_session_init(llama_model * model, const llama_context_params * par
     auto cparams = *params;
 
     cparams.ctx_type = n_draft_max > 0 ? LLAMA_CONTEXT_TYPE_MTP_SHARED : LLAMA_CONTEXT_TYPE_DEFAULT;
+    // recurrent states must be able to go back over a whole draft
+    cparams.n_rs_seq = std::max(cparams.n_rs_seq, (uint32_t) n_draft_max);
     if (cparams.n_outputs_max == 0) {
         cparams.n_outputs_max = cparams.n_seq_max * (n_draft_max + 1);
     }
-    if (cparams.n_ubatch < (uint32_t) n_draft_max + 1) {
+    // a verify pass is one ubatch, and llama.cpp wants one row more where it keeps recurrent states
+    if (n_draft_max > 0 && cparams.n_ubatch < (uint32_t) n_draft_max + 2) {
         return fail(PYMTP_INVALID, "n_ubatch = %u is too small: %d drafts need %d", cparams.n_ubatch, n_draft_max,
-                    n_draft_max + 1);
+                    n_draft_max + 2);
     }
 
     const auto shortage = mtp_memory_check(*model, cparams);
