@@ -153,7 +153,10 @@ class Model:
 
     def _note(self, draft: str, n_draft_max: int) -> str | None:
         if n_draft_max > 0 and self.session.n_draft_max == 0:
-            return f"the memory of {self.info.architecture} models is not shared with MTP heads yet: plain decoding"
+            reason = f"the memory of {self.info.architecture} models is not shared with MTP heads yet"
+            if draft == "mtp":
+                raise UnsupportedModel(f"{self.info.path}: {reason}; use --draft none")
+            return f"{reason}: plain decoding"
         if draft == "auto" and self.info.n_heads_declared > 0 and not self.info.has_heads:
             return f"{self.info.path} names MTP heads but holds no tensors for them: plain decoding"
         return None

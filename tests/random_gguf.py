@@ -89,11 +89,8 @@ def write_glm4moe(path: Path, n_layer: int = 3) -> Path:
         if i == 0:
             _feed_forward(w, p, N_FF)
         else:
-            w.matrix(p + "ffn_gate_inp.weight", N_EMBD, n_expert)
+            _experts(w, p, n_expert, n_ff)
             w.matrix(p + "exp_probs_b.bias", n_expert, scale=0.01)
-            for name, n_in, n_out in (("gate", N_EMBD, n_ff), ("up", N_EMBD, n_ff), ("down", n_ff, N_EMBD)):
-                w.matrix(f"{p}ffn_{name}_exps.weight", n_in, n_out, n_expert)
-                w.matrix(f"{p}ffn_{name}_shexp.weight", n_in, n_out)
     w.head(f"blk.{n_layer}.")
     w.finish()
     return path
@@ -120,18 +117,33 @@ def write_mimo2(path: Path, n_heads: int = 1, n_layer: int = 4, window: int = 16
     return path
 
 
-def write_qwen35(path: Path, n_layer: int = 4) -> Path:
+def write_qwen35(path: Path) -> Path:
     """One MTP head; attention in every second layer, gated delta nets in the others (a hybrid memory); M-RoPE."""
+    return _write_qwen(path, "qwen35")
+
+
+def write_qwen3next(path: Path) -> Path:
+    """As qwen35, but llama.cpp cannot roll back the states of its recurrent layers; mixture of experts."""
+    return _write_qwen(path, "qwen3next")
+
+
+def _write_qwen(path: Path, architecture: str, n_layer: int = 4) -> Path:
     n_state, n_group, n_rank, n_conv = 64, 2, 4, 4
     n_key, n_value = n_state * n_group, n_state * n_rank
-    w = _Writer(path, "qwen35", n_layer, 1)
-    w.add_rope_dimension_sections([6, 5, 5, 0])
+    is_next = architecture == "qwen3next"
+    w = _Writer(path, architecture, n_layer, 1)
     w.add_ssm_conv_kernel(n_conv)
     w.add_ssm_inner_size(n_value)
     w.add_ssm_state_size(n_state)
     w.add_ssm_time_step_rank(n_rank)
     w.add_ssm_group_count(n_group)
-    w.add_uint32("qwen35.full_attention_interval", 2)
+    w.add_uint32(f"{architecture}.full_attention_interval", 2)
+    if is_next:
+        w.add_expert_count(4)
+        w.add_expert_used_count(2)
+        w.add_expert_feed_forward_length(N_FF)
+    else:
+        w.add_rope_dimension_sections([6, 5, 5, 0])
     w.trunk()
     for i in range(n_layer + 1):
         p = f"blk.{i}."
@@ -150,14 +162,26 @@ def write_qwen35(path: Path, n_layer: int = 4) -> Path:
             w.matrix(p + "ssm_conv1d.weight", n_conv, 2 * n_key + n_value, scale=0.5)
             w.matrix(p + "ssm_dt.bias", n_rank, scale=0.5)
             w.add_tensor(p + "ssm_a", -np.linspace(0.5, 2, n_rank, dtype=np.float32))
-            w.matrix(p + "ssm_beta.weight", N_EMBD, n_rank)
-            w.matrix(p + "ssm_alpha.weight", N_EMBD, n_rank)
+            for name in ("ba",) if is_next else ("beta", "alpha"):
+                w.matrix(f"{p}ssm_{name}.weight", N_EMBD, n_rank * (2 if is_next else 1))
             w.norm(p + "ssm_norm.weight", n_state)
             w.matrix(p + "ssm_out.weight", n_value, N_EMBD)
-        _feed_forward(w, p, N_FF)
+        if is_next:
+            _experts(w, p, 4, N_FF)
+            w.norm(p + "ffn_gate_inp_shexp.weight")
+        else:
+            _feed_forward(w, p, N_FF)
     w.head(f"blk.{n_layer}.")
     w.finish()
     return path
+
+
+def _experts(w: _Writer, prefix: str, n_expert: int, n_ff: int) -> None:
+    """Routed experts and a shared one."""
+    w.matrix(prefix + "ffn_gate_inp.weight", N_EMBD, n_expert)
+    for name, n_in, n_out in (("gate", N_EMBD, n_ff), ("up", N_EMBD, n_ff), ("down", n_ff, N_EMBD)):
+        w.matrix(f"{prefix}ffn_{name}_exps.weight", n_in, n_out, n_expert)
+        w.matrix(f"{prefix}ffn_{name}_shexp.weight", n_in, n_out)
 
 
 def _feed_forward(w: _Writer, prefix: str, n_ff: int) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 import pymtp
 from pymtp.drafting import MtpDrafter
-from pymtp.errors import ContextFull, PymtpError
+from pymtp.errors import ContextFull, PymtpError, UnsupportedModel
 from pymtp.session import ContextParams, Logits, Session
-from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen35
+from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen3next, write_qwen35
 from two_contexts import TwoContexts
 
 PARAMS = ContextParams(n_ctx=512, n_ubatch=32, n_threads=1, flash_attn="off", type_k="f32", type_v="f32")
@@ -136,6 +136,20 @@ def test_steady_rounds_rebuild_no_graph(family: tuple[object, int]) -> None:
     builds = after.n_trunk_builds + after.n_head_builds - before.n_trunk_builds - before.n_head_builds
     # the view of the cache grows by 256 cells at a time
     assert builds <= 12
+
+
+def test_a_model_whose_memory_is_not_shared_yet_decodes_plainly(tmp_path: Path) -> None:
+    path = write_qwen3next(tmp_path / "tiny.gguf")
+    with pymtp.Model(path) as model:
+        assert model.session.mtp_memory == "none"
+        assert model.draft_max == 0
+        assert model.draft_note == ("the memory of qwen3next models is not shared with MTP heads yet: plain decoding")
+        generation = model.generate([1, 2, 3], max_tokens=10, ignore_eos=True)
+        list(generation)
+        assert len(generation.tokens) == 10
+        assert generation.stats.drafted == 0
+    with pytest.raises(UnsupportedModel, match="not shared with MTP heads yet.*--draft none"):
+        pymtp.Model(path, draft="mtp")
 
 
 def play(
