@@ -12,7 +12,6 @@ from typing import Literal
 
 from pymtp.acceptance import match
 from pymtp.drafting import Drafter
-from pymtp.errors import ContextFull
 from pymtp.sampling import Sampler
 from pymtp.session import Session
 from pymtp.statistics import Stats
@@ -44,7 +43,7 @@ def play_round(
     """
     position = len(history) - 1
     drafts = drafter.propose(history, n_draft)
-    session.decode([history[-1], *drafts], position)
+    session.decode([history[-1], *drafts], position, logits="all")
     tokens = match(sampler, session.logits, drafts, stop)
     session.truncate(position + len(tokens))
     return Round(drafts, tokens)
@@ -64,11 +63,6 @@ class TokenLoop:
 
     def run(self, prompt: Sequence[int], stats: Stats) -> Generator[list[int], None, FinishReason]:
         """Yield the tokens of each step, keeping `stats` up to date; return why the text ended."""
-        if len(prompt) >= self.session.n_ctx:
-            raise ContextFull(
-                f"the prompt has {len(prompt)} tokens, the context only {self.session.n_ctx}: "
-                "shorten it or raise the context size (-c)"
-            )
         history = list(prompt)
         n_left = self.max_tokens if self.max_tokens >= 0 else self.session.n_ctx
         reason: FinishReason | None = None if n_left else "length"

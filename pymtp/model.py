@@ -7,6 +7,7 @@ without loading it is in `gguf_file`.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -15,7 +16,7 @@ from typing import Literal
 from pymtp import _log, embedded
 from pymtp._library import llama_cpp
 from pymtp.drafting import Drafter, MtpDrafter, NoDrafter
-from pymtp.errors import InvalidParameter, UnsupportedModel
+from pymtp.errors import ContextFull, InvalidParameter, UnsupportedModel
 from pymtp.generation import FinishReason, TokenLoop
 from pymtp.gguf_file import inspect_gguf, load_failure
 from pymtp.sampling import Sampler, SamplingParams
@@ -71,26 +72,20 @@ class Model:
         n_draft_max = draft_max if draft != "none" and self.info.has_heads else 0
         if n_ctx is None:
             context = replace(context, n_ctx=min(self.info.n_ctx_train, DEFAULT_N_CTX))
-        self._session: Session | None = None
         self._generation: Generation | None = None
-        self._model = _load(self, n_gpu_layers, load_mtp=n_draft_max > 0)
-        self.vocabulary = Vocabulary(self._model, self.info.chat_template)
+        loaded = _load(self, n_gpu_layers, load_mtp=n_draft_max > 0)
         try:
-            self._session = Session(self._model, context, n_draft_max=n_draft_max)
-            self.draft_note = self._note(draft, n_draft_max)
-            """One line that says why a model with MTP heads decodes plainly, or None."""
+            self.session = Session(loaded, context, n_draft_max=n_draft_max)
+            """The session in which the model generates."""
         except BaseException:
-            self.close()
+            llama_cpp.llama_model_free(loaded)
             raise
+        self._free = weakref.finalize(self, _free, self.session, loaded)
+        self.vocabulary = Vocabulary(loaded, self.info.chat_template)
+        self.draft_note = self._note(draft, n_draft_max)
+        """One line that says why a model with MTP heads decodes plainly, or None."""
         self.stats = Stats()
         """Of the latest generation."""
-
-    @property
-    def session(self) -> Session:
-        """The session in which the model generates."""
-        if self._session is None or self._model is None:
-            raise ValueError("the model is closed")
-        return self._session
 
     @property
     def draft_max(self) -> int:
@@ -125,6 +120,11 @@ class Model:
         tokens = self.vocabulary.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         if not tokens:
             raise InvalidParameter("prompt", "at least one token long")
+        if len(tokens) >= self.session.n_ctx:
+            raise ContextFull(
+                f"the prompt has {len(tokens)} tokens, the context only {self.session.n_ctx}: "
+                "shorten it or raise the context size (-c)"
+            )
         if self._generation is not None:
             self._generation.close()
         generation = Generation(self, tokens, sampling or SamplingParams(), max_tokens, ignore_eos)
@@ -136,12 +136,8 @@ class Model:
         """Free the session and the weights; closing twice is harmless."""
         if self._generation is not None:
             self._generation.close()
-        if self._session is not None:
-            self._session.close()
-        if self._model is not None:
-            self.vocabulary.close()
-            llama_cpp.llama_model_free(self._model)
-            self._model = None
+        self.vocabulary.close()
+        self._free()
 
     def __enter__(self) -> Model:
         return self
@@ -155,6 +151,7 @@ class Model:
         if n_draft_max > 0 and self.session.n_draft_max == 0:
             reason = f"the memory of {self.info.architecture} models is not shared with MTP heads yet"
             if draft == "mtp":
+                self.close()
                 raise UnsupportedModel(f"{self.info.path}: {reason}; use --draft none")
             return f"{reason}: plain decoding"
         if draft == "auto" and self.info.n_heads_declared > 0 and not self.info.has_heads:
@@ -173,10 +170,13 @@ class Generation:
     ) -> None:
         vocabulary, session = model.vocabulary, model.session
         eog = vocabulary.end_of_generation
-        sampler = Sampler(sampling, barred=sorted(eog) if ignore_eos else ())
+        barred = sorted(eog) if ignore_eos else []
+        sampler = Sampler(sampling, barred)
         drafter: Drafter = NoDrafter()
         if session.n_draft_max > 0:
-            drafter = MtpDrafter(session, sampler, min(model.info.n_heads, session.n_draft_max))
+            session.bar(barred)
+            n_heads = min(model.info.n_heads, session.n_draft_max)
+            drafter = MtpDrafter(session, sampler, n_heads, fused=n_heads == 1)
         loop = TokenLoop(session, drafter, sampler, eog, session.n_draft_max, max_tokens)
 
         self.stats = Stats()
@@ -224,6 +224,11 @@ def _load(model: Model, n_gpu_layers: int, *, load_mtp: bool) -> object:
     if not loaded:
         raise load_failure(model.info, _log.take_recent())
     return loaded
+
+
+def _free(session: Session, loaded: object) -> None:
+    session.close()
+    llama_cpp.llama_model_free(loaded)
 
 
 def _heads(model: Model) -> str:

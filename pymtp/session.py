@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -103,7 +104,8 @@ class Session:
             handle,
         )
         _check(status)
-        self._open_handle = handle[0]
+        self._native_handle = handle[0]
+        self._free = weakref.finalize(self, lib.pymtp_session_free, handle[0])
         context = lib.pymtp_session_context(self._handle)
         self.n_ctx: int = llama_cpp.llama_n_ctx_seq(int(ffi.cast("intptr_t", context)))
         """Positions that a sequence can hold."""
@@ -122,7 +124,7 @@ class Session:
         position: int,
         *,
         sequence: int = 0,
-        logits: Literal["all", "last", "none"] = "all",
+        logits: Literal["all", "last", "none"] = "last",
         prompt: bool = False,
     ) -> None:
         """Run the trunk over `tokens` at `position` and the positions that follow.
@@ -131,7 +133,7 @@ class Session:
         """
         n, end = len(tokens), position + len(tokens)
         flags = [lib.PYMTP_ROW_PROMPT if prompt else 0] * n
-        for row in range(n) if logits == "all" else range(n - 1, n) if logits == "last" else ():
+        for row in range(n) if logits == "all" else range(max(n - 1, 0), n) if logits == "last" else ():
             flags[row] |= lib.PYMTP_ROW_LOGITS
         _check(lib.pymtp_session_decode(self._handle, n, tokens, list(range(position, end)), [sequence] * n, flags))
 
@@ -142,6 +144,25 @@ class Session:
         """
         n, end = len(tokens), position + len(tokens)
         _check(lib.pymtp_session_draft(self._handle, head, n, tokens, list(range(position, end)), [sequence] * n))
+
+    def draft_greedy(self, head: int, tokens: Sequence[int], position: int, n_drafts: int) -> list[int]:
+        """Draft the most likely tokens behind `tokens`, in one graph; at most `n_drafts`.
+
+        For drafts that need no more than the most likely token of each step: it leaves no logits.
+        """
+        n, end = len(tokens), position + len(tokens)
+        count = ffi.new("int32_t *", n_drafts)
+        drafts = ffi.new("int32_t[]", n_drafts)
+        _check(
+            lib.pymtp_session_draft_greedy(
+                self._handle, head, n, tokens, list(range(position, end)), [0] * n, count, drafts
+            )
+        )
+        return list(drafts[0 : count[0]])
+
+    def bar(self, tokens: Sequence[int]) -> None:
+        """`draft_greedy` never proposes these tokens; replaces those of the call before."""
+        _check(lib.pymtp_session_bar(self._handle, len(tokens), list(tokens)))
 
     @property
     def logits(self) -> Logits:
@@ -166,15 +187,13 @@ class Session:
 
     def close(self) -> None:
         """Free the context. The session cannot be used afterwards; closing twice is harmless."""
-        if self._open_handle is not None:
-            lib.pymtp_session_free(self._open_handle)
-            self._open_handle = None
+        self._free()
 
     @property
     def _handle(self) -> Any:
-        if self._open_handle is None:
+        if not self._free.alive:
             raise ValueError("the session is closed")
-        return self._open_handle
+        return self._native_handle
 
     def __enter__(self) -> Session:
         return self
@@ -195,8 +214,9 @@ class Session:
 def _native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> ctypes.Structure:
     native = llama_cpp.llama_context_default_params()
     native.n_ctx = params.n_ctx * n_seq_max
-    # a verify pass is one ubatch, and llama.cpp wants one row more where it keeps recurrent states
-    native.n_ubatch = max(params.n_ubatch, n_draft_max + 2)
+    # A verify pass is one ubatch; llama.cpp wants one row more where it keeps recurrent states, and the last of
+    # several heads sees accepted drafts, the new token and the drafts so far in one pass.
+    native.n_ubatch = max(params.n_ubatch, 2 * n_draft_max + 2 if n_draft_max else 1)
     native.n_batch = max(params.n_batch, native.n_ubatch)
     native.n_seq_max = n_seq_max
     native.n_threads = native.n_threads_batch = params.n_threads or _n_cores()

@@ -16,6 +16,7 @@ import pytest
 import pymtp
 from pymtp.drafting import MtpDrafter
 from pymtp.errors import ContextFull, PymtpError, UnsupportedModel
+from pymtp.sampling import Sampler, SamplingParams
 from pymtp.session import ContextParams, Logits, Session
 from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen3next, write_qwen35
 from two_contexts import TwoContexts
@@ -92,7 +93,7 @@ def test_head_logits_equal_those_of_a_second_context(family: tuple[object, int])
             reference.draft(text[n - 1], n - 1, drafts)
             np.testing.assert_allclose(recorder.logits, reference.draft_logits, atol=1e-4)
 
-            session.decode([text[n - 1], *drafts], n - 1)
+            session.decode([text[n - 1], *drafts], n - 1, logits="all")
             reference.decode([text[n - 1], *drafts], n - 1)
             np.testing.assert_allclose(session.logits, reference.logits, atol=1e-5)
             assert session.logits[: n_right + 1].argmax(axis=1).tolist() == text[n : n + n_right + 1]
@@ -107,6 +108,97 @@ def scripted(right: list[int], n_right: int, rng: random.Random) -> list[int]:
     """Drafts of which exactly the first `n_right` are right."""
     wrong = [(token + rng.randrange(1, N_VOCAB)) % N_VOCAB for token in right[n_right:]]
     return right[:n_right] + wrong
+
+
+def test_a_fused_draft_is_the_one_drafted_step_by_step(family: tuple[object, int]) -> None:
+    model, n_heads = family
+    if n_heads > 1:
+        pytest.skip("chained heads draft step by step")
+    rng = random.Random(5)
+    prompt = [rng.randrange(N_VOCAB) for _ in range(40)]
+    text = greedy(model, prompt, 120)
+    sampler = Sampler(SamplingParams(temperature=0))
+    with Session(model, PARAMS, n_draft_max=K) as one, Session(model, PARAMS, n_draft_max=K) as other:
+        drafters = [MtpDrafter(s, sampler, 1, fused=fused) for s, fused in ((one, True), (other, False))]
+        for session, drafter in zip((one, other), drafters, strict=True):
+            session.decode(prompt, 0, prompt=True)
+            drafter.begin(len(prompt))
+        n = len(prompt) + 1
+        for n_right in [0, 1, 2, 3] * 6:
+            n_draft = rng.randrange(1, K + 1)
+            fused, single = (drafter.propose(text[:n], n_draft) for drafter in drafters)
+            assert fused == single
+            rows = [text[n - 1], *scripted(text[n : n + K], n_right, rng)[:n_draft]]
+            for session in (one, other):
+                session.decode(rows, n - 1, logits="all")
+            np.testing.assert_allclose(one.logits, other.logits, atol=1e-5)
+            n += min(n_right, n_draft) + 1
+            for session in (one, other):
+                session.truncate(n - 1)
+        assert one.counters.n_head_passes == 24
+
+
+def test_a_fused_draft_leaves_out_what_is_barred(family: tuple[object, int]) -> None:
+    model, _ = family
+    with Session(model, PARAMS, n_draft_max=K) as session:
+        session.decode(list(range(20)), 0, prompt=True)
+        free = session.draft_greedy(0, [5], 20, K)
+        session.bar(free[:1])
+        session.truncate(20)
+        barred = session.draft_greedy(0, [5], 20, K)
+        assert free[0] not in barred
+        session.bar([])
+        session.truncate(20)
+        assert session.draft_greedy(0, [5], 20, K) == free
+
+
+def test_drafts_that_are_not_verified_leave_no_trace(family: tuple[object, int]) -> None:
+    model, n_heads = family
+    rng = random.Random(9)
+    with Session(model, PARAMS, n_draft_max=K) as session, Session(model, PARAMS) as plain:
+        history = [rng.randrange(N_VOCAB) for _ in range(30)]
+        session.decode(history, 0, prompt=True)
+        plain.decode(history, 0)
+        recorder = Recorder()
+        drafter = MtpDrafter(session, recorder, n_heads)  # type: ignore[arg-type]
+        drafter.begin(len(history))
+        for n_verified in [0, 2, 1, 0, 3, 0]:
+            history.append(rng.randrange(N_VOCAB))
+            recorder.script, recorder.logits = [rng.randrange(N_VOCAB) for _ in range(K)], []
+            drafts = drafter.propose(history, K)[:n_verified]
+            session.decode([history[-1], *drafts], len(history) - 1)
+            session.truncate(len(history))
+            plain.decode([history[-1]], len(history) - 1)
+        history.append(7)
+        session.decode([7], len(history) - 1)
+        plain.decode([7], len(history) - 1)
+        np.testing.assert_allclose(session.logits, plain.logits, atol=1e-4)
+
+
+def test_a_prompt_cannot_go_on_where_its_hidden_state_is_gone(family: tuple[object, int]) -> None:
+    model, _ = family
+    with Session(model, PARAMS, n_draft_max=K) as session:
+        session.decode(list(range(10)), 0, prompt=True)
+        session.decode([1, 2, 3], 10, prompt=True)  # right behind what came before
+        session.truncate(0)
+        session.decode(list(range(10)), 0, prompt=True)
+        try:
+            session.truncate(5)
+        except PymtpError:
+            return  # recurrent states cannot go back over a prompt: refused as well
+        with pytest.raises(PymtpError, match="cannot go on at position 5.*again from 0"):
+            session.decode([7, 8, 9], 5, prompt=True)
+        with pytest.raises(PymtpError, match="no hidden state of position 15"):
+            session.draft(0, [3], 16)
+        session.truncate(0)
+        session.decode([7, 8, 9], 0, prompt=True)
+
+
+def test_small_ubatches_hold_the_passes_of_all_heads(family: tuple[object, int]) -> None:
+    model, n_heads = family
+    params = ContextParams(n_ctx=256, n_ubatch=1, n_batch=1, n_threads=1, flash_attn="off")
+    with Session(model, params, n_draft_max=K) as session:
+        play(session, n_heads, n_prompt=3, n_rounds=12)
 
 
 def test_one_context_hosts_trunk_and_heads(family: tuple[object, int]) -> None:
@@ -169,7 +261,7 @@ def play(
     for i in range(n_rounds):
         recorder.script, recorder.logits = [rng.randrange(N_VOCAB) for _ in range(K)], []
         drafts = drafter.propose(history, K)
-        session.decode([history[-1], *drafts], len(history) - 1)
+        session.decode([history[-1], *drafts], len(history) - 1, logits="all")
         history += [*drafts[: i % (K + 1)], 2]
         session.truncate(len(history) - 1)
     return history
@@ -208,6 +300,10 @@ def test_bad_rows_are_refused(family: tuple[object, int]) -> None:
         ):
             with pytest.raises(PymtpError, match=reason):
                 session.decode(tokens, position)
+        with pytest.raises(PymtpError, match="9 rows with logits in a pass: at most 4"):
+            session.decode([1] * 9, 3, logits="all")
+        with pytest.raises(PymtpError, match="4 drafts: 1 to 3"):
+            session.draft_greedy(0, [1], 3, 4)
         with pytest.raises(PymtpError, match="head 7 is not one of"):
             session.draft(7, [1], 3)
         with pytest.raises(PymtpError, match="no hidden state of position 8"):

@@ -134,7 +134,7 @@ def test_verified_rows_equal_single_steps(load: Callable[..., Model], n_rows: in
     session.truncate(0)
     for i in range(0, len(text), n_rows):
         rows = text[i : i + n_rows]
-        session.decode(rows, i)
+        session.decode(rows, i, logits="all")
         np.testing.assert_array_equal(session.logits, single[i : i + len(rows)])
 
 

@@ -65,8 +65,9 @@ foreach(library IN LISTS llama_cpp_libraries)
     set_target_properties(${library} PROPERTIES
         INSTALL_RPATH ${origin} INSTALL_RPATH_USE_LINK_PATH ON EXCLUDE_FROM_ALL OFF)
     if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
-        # RPATH, not RUNPATH: another libggml in LD_LIBRARY_PATH must not come first
-        target_link_options(${library} PRIVATE LINKER:--disable-new-dtags)
+        # RPATH, not RUNPATH: another libggml in LD_LIBRARY_PATH must not come first.
+        # A toolchain that links libstdc++ statically must not make libggml-cuda export it to the others.
+        target_link_options(${library} PRIVATE LINKER:--disable-new-dtags LINKER:--exclude-libs,ALL)
     endif()
 endforeach()
 

@@ -82,7 +82,8 @@ int32_t pymtp_session_init(struct llama_model * model, const struct llama_contex
                            struct pymtp_session ** session);
 void    pymtp_session_free(struct pymtp_session * session);
 
-// The session's context, for llama.cpp's own functions (samplers, performance). Do not free it; do not decode with it.
+// The session's context, for llama.cpp's own functions (samplers, performance). Do not free it, decode with it, or
+// change its memory or state.
 struct llama_context * pymtp_session_context(struct pymtp_session * session);
 
 int32_t pymtp_session_memory(const struct pymtp_session * session);      // a pymtp_memory
@@ -90,7 +91,8 @@ int32_t pymtp_session_n_draft_max(const struct pymtp_session * session); // 0: t
 
 // Runs the trunk over n_rows rows, in ubatches of at most n_ubatch. token, pos, seq, flags: [n_rows].
 // The positions of each sequence continue its decoded tail. At most n_batch rows, and at most n_outputs_max of
-// them with logits (params; 0 stands for n_draft_max + 1 a sequence).
+// them with logits (params; 0 stands for n_draft_max + 1 a sequence). A prompt row needs the hidden state of the
+// position before: it begins its sequence, or goes on where the last pass of the trunk ended or was truncated to.
 int32_t pymtp_session_decode(struct pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                              const int32_t * seq, const uint8_t * flags);
 
@@ -99,14 +101,24 @@ int32_t pymtp_session_decode(struct pymtp_session * session, int32_t n_rows, con
 const float * pymtp_session_logits(struct pymtp_session * session, int32_t * n_rows, int32_t * n_vocab);
 
 // Runs head `head` over n_rows rows: those behind the last hidden state of the trunk (the accepted tokens
-// and the newly sampled one), or one drafted token. Logits are computed for the last row of each sequence.
-// Fails with PYMTP_INVALID if the hidden state of a row's previous position is not at hand.
+// and the newly sampled one), or one drafted token. The positions of a sequence are consecutive; rows of several
+// sequences need a unified cache. Logits are computed for the last row of each sequence. Fails with PYMTP_INVALID if
+// the hidden state of a row's previous position is not at hand (a session keeps those of the last 64 positions).
 int32_t pymtp_session_draft(struct pymtp_session * session, int32_t head, int32_t n_rows, const int32_t * token,
                             const int32_t * pos, const int32_t * seq);
 
-// Logits of the last draft, [*n_rows, *n_vocab] float32, one row a sequence in the order of their first rows.
+// Logits of the last draft, [*n_rows, *n_vocab] float32, one row a sequence in the order of their last rows.
 // Valid until the next call on the session. NULL before the first draft.
 const float * pymtp_session_draft_logits(struct pymtp_session * session, int32_t * n_rows, int32_t * n_vocab);
+
+// Drafts up to *n_drafts tokens behind n_rows rows of one sequence in a single graph: each draft is the most likely
+// token of head `head` after the one before. drafts: [*n_drafts]. *n_drafts shrinks if the context has room for fewer.
+// For drafts that only need the most likely token; it leaves no logits.
+int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t head, int32_t n_rows, const int32_t * token,
+                                   const int32_t * pos, const int32_t * seq, int32_t * n_drafts, int32_t * drafts);
+
+// pymtp_session_draft_greedy never proposes these tokens. Replaces those of the call before; none by default.
+int32_t pymtp_session_bar(struct pymtp_session * session, int32_t n_tokens, const int32_t * token);
 
 // Drops the positions >= pos of a sequence, from the trunk's and the heads' cache alike. pos = 0 frees the sequence.
 int32_t pymtp_session_truncate(struct pymtp_session * session, int32_t seq, int32_t pos);

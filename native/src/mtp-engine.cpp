@@ -4,11 +4,15 @@
 #include "mtp-memory.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 // larger ubatches are prompts: they share the context's own scheduler and its worst-case buffer
 static constexpr uint32_t MTP_SLOT_TOKENS_MAX = 64;
 static constexpr size_t   MTP_SLOTS_MAX       = 24;
+
+// more than any architecture's head has
+static constexpr size_t MTP_NODES_PER_STEP = 512;
 
 std::shared_ptr<mtp_engine> mtp_engine::create(llama_context & ctx) {
     if (ctx.cparams.ctx_type != LLAMA_CONTEXT_TYPE_MTP_SHARED ||
@@ -77,7 +81,8 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
 
     for (auto & slot : slots) {
         if (slot->gtype == gtype && slot->n_tokens == ubatch.n_tokens && slot->n_outputs == ctx.n_outputs &&
-            slot->n_seqs_unq == ubatch.n_seqs_unq && slot->head == head) {
+            slot->n_seqs_unq == ubatch.n_seqs_unq && slot->head == head && slot->n_steps == steps.size() &&
+            slot->bias == bias) {
             return slot.get();
         }
     }
@@ -99,8 +104,16 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
     slot->n_outputs  = ctx.n_outputs;
     slot->n_seqs_unq = ubatch.n_seqs_unq;
     slot->head       = head;
+    slot->n_steps    = steps.size();
+    slot->bias       = bias;
+
+    size_t max_nodes = ctx.gf_res_reserve->get_max_nodes();
+    if (!steps.empty()) {
+        max_nodes += steps.size() * MTP_NODES_PER_STEP;
+        slot->results[1].reset(new llm_graph_result(max_nodes));
+    }
     slot->sched.reset(ggml_backend_sched_new(ctx.backend_ptrs.data(), ctx.backend_buft.data(), ctx.backend_ptrs.size(),
-                                             ctx.gf_res_reserve->get_max_nodes(), false, ctx.cparams.op_offload));
+                                             max_nodes, false, ctx.cparams.op_offload));
 
     slots.push_back(std::move(slot));
     return slots.back().get();
@@ -131,19 +144,18 @@ void mtp_engine::write_trunk_rows(const llama_ubatch & ubatch) {
 
     rows_write.assign(ubatch.n_tokens, mtp_rows::SPARE);
 
-    // from the back: the last prompt row of a sequence outlives the ubatch
-    std::vector<bool> has_last(ctx.cparams.n_seq_max, false);
-    std::vector<bool> last(ubatch.n_tokens, false);
+    // from the back: how many rows of its sequence come after a row
+    std::vector<uint32_t> n_after(ubatch.n_tokens, 0);
+    std::vector<uint32_t> n_seen(ctx.cparams.n_seq_max, 0);
     for (uint32_t i = ubatch.n_tokens; i-- > 0;) {
-        const llama_seq_id seq = ubatch.seq_id[i][0];
-        last[i]                = !has_last[seq];
-        has_last[seq]          = true;
+        n_after[i] = n_seen[ubatch.seq_id[i][0]]++;
     }
 
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
-        const llama_seq_id seq  = ubatch.seq_id[i][0];
-        const llama_pos    pos  = ubatch.pos[i];
-        const bool         keep = last[i] || !(row_flags[ubatch.data->batch_idxs[i]] & PYMTP_ROW_PROMPT);
+        const llama_seq_id seq    = ubatch.seq_id[i][0];
+        const llama_pos    pos    = ubatch.pos[i];
+        const bool         prompt = row_flags[ubatch.data->batch_idxs[i]] & PYMTP_ROW_PROMPT;
+        const bool         keep   = n_after[i] < (prompt ? 1 : mtp_rows::N_KEPT);
 
         rows_write[i] = keep ? hidden_rows.put_trunk(seq, pos) : hidden_rows.put_transient(seq, pos, i);
     }
@@ -152,8 +164,9 @@ void mtp_engine::write_trunk_rows(const llama_ubatch & ubatch) {
 void mtp_engine::read_rows(const std::vector<mtp_row> & rows) {
     rows_read.clear();
     for (const auto & row : rows) {
-        rows_read.push_back(hidden_rows.find(row.seq, row.pos - 1));
-        GGML_ASSERT(rows_read.back() >= 0 && "no hidden state for a row of a head's pass");
+        const int32_t i = hidden_rows.find(row.seq, row.pos - 1);
+        GGML_ASSERT(i >= 0 && "the session checks that hidden states are at hand");
+        rows_read.push_back(i);
     }
 }
 
@@ -251,12 +264,108 @@ pymtp_status mtp_engine::draft(int32_t head, const std::vector<mtp_row> & rows) 
     ggml_tensor * t_logits = res->get_logits();
 
     logits.resize(ggml_nelements(t_logits));
-    ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(ctx.sched.get(), t_logits), t_logits,
-                                  logits.data(), 0, ggml_nbytes(t_logits));
+    fetch(t_logits, logits.data());
     return PYMTP_OK;
+}
+
+void mtp_engine::fetch(ggml_tensor * tensor, void * data) {
+    auto * backend = ggml_backend_sched_get_tensor_backend(ctx.sched.get(), tensor);
+    ggml_backend_tensor_get_async(backend, tensor, data, 0, ggml_nbytes(tensor));
 }
 
 const std::vector<float> & mtp_engine::draft_logits() {
     ctx.synchronize();
     return logits;
+}
+
+//
+// fused drafts
+//
+
+const llm_graph_params & mtp_engine::step_params(size_t step, const llm_graph_params & params) {
+    auto & cur = steps[step];
+    if (!cur.has_params) {
+        cur.params           = params;
+        cur.params.ubatch    = cur.ubatch;
+        cur.params.mctx      = cur.mctx.get();
+        cur.params.n_outputs = 1;
+        cur.has_params       = true;
+    }
+    return cur.params;
+}
+
+void mtp_engine::bar(const std::vector<llama_token> & tokens) {
+    if (tokens.empty()) {
+        bias = nullptr;
+        return;
+    }
+
+    const auto & model = ctx.model;
+
+    if (!bias_ctx) {
+        ggml_init_params params = { ggml_tensor_overhead(), nullptr, true };
+        bias_ctx.reset(ggml_init(params));
+        auto * tensor = ggml_new_tensor_1d(bias_ctx.get(), GGML_TYPE_F32, model.vocab.n_tokens());
+        ggml_set_name(tensor, "mtp_bias");
+
+        auto * dev = model.dev_output();
+        bias_buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(bias_ctx.get(), ggml_backend_dev_buffer_type(dev)));
+        if (!bias_buf) {
+            throw std::runtime_error("failed to allocate the bias of fused drafts");
+        }
+    }
+    bias = ggml_get_first_tensor(bias_ctx.get());
+
+    std::vector<float> data(model.vocab.n_tokens(), 0.0f);
+    for (const llama_token token : tokens) {
+        data[token] = -INFINITY;
+    }
+    ggml_backend_tensor_set(bias, data.data(), 0, ggml_nbytes(bias));
+}
+
+pymtp_status mtp_engine::draft_greedy(int32_t head, const std::vector<mtp_row> & rows, int32_t * n_steps,
+                                      int32_t * tokens) {
+    const uint32_t n_pos = ctx.model.hparams.n_pos_per_embd();
+
+    // the cells of all steps before any graph input looks at the cache
+    steps.clear();
+    for (int32_t i = 0; i < *n_steps; ++i) {
+        draft_step step;
+        if (i == 0) {
+            step.ubatch = mtp_ubatch_make(rows, n_pos, n_stream());
+        } else {
+            // the token comes from the step before
+            step.ubatch = mtp_ubatch_make({ { 0, rows.back().pos + i, rows.back().seq, true } }, n_pos, n_stream());
+        }
+        step.mctx = mtp_memory_place(ctx.memory.get(), step.ubatch);
+        if (llama_memory_status_is_fail(step.mctx->get_status())) {
+            break;
+        }
+        steps.push_back(std::move(step));
+    }
+
+    if (steps.empty()) {
+        return PYMTP_FULL;
+    }
+    *n_steps = steps.size();
+
+    read_rows(rows);
+
+    {
+        const mtp_memory_placed placed(ctx.memory.get());
+        for (size_t i = 1; i < steps.size(); ++i) {
+            steps[i].mctx->apply();
+        }
+    }
+
+    const auto * res = run_head(head, steps[0].ubatch, *steps[0].mctx);
+    if (res) {
+        ++counters.n_head_passes;
+        for (size_t i = 0; i < steps.size(); ++i) {
+            fetch(res->t_sampled[i], tokens + i);
+        }
+        ctx.synchronize();
+    }
+    steps.clear();
+    return res ? PYMTP_OK : PYMTP_FAILED;
 }

@@ -46,6 +46,26 @@ struct mtp_engine {
     std::vector<int32_t> rows_read;        // [n_tokens of the ubatch] rows that a head's pass gathers
     std::vector<int32_t> rows_write;       // [n_tokens of the ubatch] rows that the pass writes
 
+    // one step of a fused draft
+    struct draft_step {
+        llama_ubatch             ubatch;
+        llama_memory_context_ptr mctx;
+        llm_graph_params         params;
+        bool                     has_params = false;
+    };
+
+    std::vector<draft_step> steps; // of the draft that is being built or run; empty: not fused
+
+    // while a fused draft is built: the step at hand, and what the step before gives it
+    size_t        step_built  = 0;
+    ggml_tensor * step_token  = nullptr;
+    ggml_tensor * step_hidden = nullptr;
+
+    // the parameters of the pass as one step sees them
+    const llm_graph_params & step_params(size_t step, const llm_graph_params & params);
+
+    ggml_tensor * bias = nullptr; // F32 [n_vocab]: added to the logits of fused drafts; nullptr: nothing
+
     //
     // called by the session
     //
@@ -53,10 +73,23 @@ struct mtp_engine {
     // Runs one head over rows of (token, position, sequence). The caller has checked them, has_hidden included.
     pymtp_status draft(int32_t head, const std::vector<mtp_row> & rows);
 
+    // Drafts n_steps tokens in one graph, each the most likely one. rows: of one sequence, the last with output.
+    // tokens: [*n_steps], which shrinks if the cache has no room for all.
+    pymtp_status draft_greedy(int32_t head, const std::vector<mtp_row> & rows, int32_t * n_steps, int32_t * tokens);
+
+    // fused drafts never propose these tokens
+    void bar(const std::vector<llama_token> & tokens);
+
     // float32 [n_draft_rows, n_vocab] of the last draft
     const std::vector<float> & draft_logits();
 
     bool has_hidden(llama_seq_id seq, llama_pos pos) const { return hidden_rows.find(seq, pos) >= 0; }
+
+    // whether a prompt can go on behind pos: the heads need that hidden state
+    bool can_continue(llama_seq_id seq, llama_pos pos) const { return hidden_rows.is_kept(seq, pos); }
+
+    // several sequences in one pass of a head: only where they share one stream of the cache
+    bool is_unified() const { return n_stream() == 1; }
 
     void truncate(llama_seq_id seq, llama_pos pos);
 
@@ -74,6 +107,8 @@ struct mtp_engine {
         uint32_t       n_outputs;
         uint32_t       n_seqs_unq;
         int32_t        head;
+        size_t         n_steps;
+        ggml_tensor *  bias;
         uint64_t       t_used;
 
         ggml_backend_sched_ptr              sched;
@@ -86,6 +121,9 @@ struct mtp_engine {
     ggml_context_ptr        hidden_ctx;
     ggml_backend_buffer_ptr hidden_buf;
     mtp_rows                hidden_rows;
+
+    ggml_context_ptr        bias_ctx;
+    ggml_backend_buffer_ptr bias_buf;
 
     std::vector<std::unique_ptr<graph_slot>> slots;
     graph_slot                               home = {};
@@ -101,6 +139,8 @@ struct mtp_engine {
     uint32_t n_stream() const;
     void     write_trunk_rows(const llama_ubatch & ubatch);
     void     read_rows(const std::vector<mtp_row> & rows);
+
+    void fetch(ggml_tensor * tensor, void * data);
 
     // one graph run of a head on its placed rows. nullptr if it failed
     llm_graph_result * run_head(int32_t head, const llama_ubatch & ubatch, llama_memory_context_i & mctx);

@@ -1,5 +1,7 @@
 #include "mtp-rows.h"
 
+#include <algorithm>
+
 mtp_rows::mtp_rows(uint32_t n_ubatch, uint32_t n_seq_max) : n_ubatch(n_ubatch), trunk(n_seq_max), head(n_seq_max) {}
 
 uint32_t mtp_rows::size() const {
@@ -21,6 +23,10 @@ int32_t mtp_rows::put_trunk(llama_seq_id seq, llama_pos pos) {
 
 int32_t mtp_rows::put_head(llama_seq_id seq, llama_pos pos) {
     return base(seq) + N_KEPT + head[seq].put(pos);
+}
+
+bool mtp_rows::is_kept(llama_seq_id seq, llama_pos pos) const {
+    return pos < 0 || trunk[seq].find(pos) >= 0;
 }
 
 int32_t mtp_rows::find(llama_seq_id seq, llama_pos pos) const {
@@ -51,6 +57,11 @@ void mtp_rows::drop_transient() {
 void mtp_rows::truncate(llama_seq_id seq, llama_pos pos) {
     trunk[seq].truncate(pos);
     head[seq].truncate(pos);
+
+    const auto is_behind = [&](const transient & row) {
+        return row.seq == seq && row.pos >= pos;
+    };
+    cur.erase(std::remove_if(cur.begin(), cur.end(), is_behind), cur.end());
 }
 
 uint32_t mtp_rows::ring::put(llama_pos p) {

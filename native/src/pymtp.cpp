@@ -90,10 +90,13 @@ int32_t pymtp_session_init(llama_model * model, const llama_context_params * par
     if (cparams.n_outputs_max == 0) {
         cparams.n_outputs_max = cparams.n_seq_max * (n_draft_max + 1);
     }
-    // a verify pass is one ubatch, and llama.cpp wants one row more where it keeps recurrent states
-    if (n_draft_max > 0 && cparams.n_ubatch < (uint32_t) n_draft_max + 2) {
-        return fail(PYMTP_INVALID, "n_ubatch = %u is too small: %d drafts need %d", cparams.n_ubatch, n_draft_max,
-                    n_draft_max + 2);
+    // A verify pass is one ubatch, and llama.cpp wants one row more where it keeps recurrent states. The last of
+    // several heads sees the accepted drafts, the new token and the drafts so far in one pass.
+    const uint32_t n_rows_max = n_draft_max + std::max(2, std::min(n_heads, n_draft_max));
+    if (n_draft_max > 0 &&
+        std::min(cparams.n_ubatch > 0 ? cparams.n_ubatch : cparams.n_batch, cparams.n_batch) < n_rows_max) {
+        return fail(PYMTP_INVALID, "n_ubatch = %u and n_batch = %u are too small: %d drafts with %d heads need %u",
+                    cparams.n_ubatch, cparams.n_batch, n_draft_max, n_heads, n_rows_max);
     }
 
     const auto shortage = mtp_memory_check(*model, cparams);
@@ -184,6 +187,67 @@ static pymtp_status check_tail(const pymtp_session & session, int32_t n_rows, co
     return PYMTP_OK;
 }
 
+// a prompt row goes through the heads, which need the hidden state of the position before
+static pymtp_status check_prompt(const pymtp_session & session, int32_t n_rows, const int32_t * pos,
+                                 const int32_t * seq, const uint8_t * flags) {
+    std::vector<bool> seen(llama_n_seq_max(session.ctx), false);
+
+    for (int32_t i = 0; i < n_rows; ++i) {
+        const bool first = !seen[seq[i]];
+        seen[seq[i]]     = true;
+        if (first && (flags[i] & PYMTP_ROW_PROMPT) && !session.mtp->can_continue(seq[i], pos[i] - 1)) {
+            return fail(PYMTP_INVALID,
+                        "row %d: the heads cannot go on at position %d of sequence %d, the hidden state before it is "
+                        "gone; decode the sequence again from 0",
+                        i, pos[i], seq[i]);
+        }
+    }
+    return PYMTP_OK;
+}
+
+// the rows of a head's pass: each sequence at consecutive positions from hidden states that are at hand, not past
+// what the trunk or a head has seen
+static pymtp_status check_draft(const pymtp_session & session, int32_t head, int32_t n_rows, const int32_t * token,
+                                const int32_t * pos, const int32_t * seq) {
+    if (!session.mtp) {
+        return fail(PYMTP_INVALID, "the session does not draft");
+    }
+    if (head < 0 || head >= session.n_heads) {
+        return fail(PYMTP_INVALID, "head %d is not one of %d", head, session.n_heads);
+    }
+    const pymtp_status status = check_rows(session, n_rows, llama_n_ubatch(session.ctx), token, pos, seq);
+    if (status != PYMTP_OK) {
+        return status;
+    }
+
+    std::vector<llama_pos> last(llama_n_seq_max(session.ctx), -1);
+
+    for (int32_t i = 0; i < n_rows; ++i) {
+        if (last[seq[i]] >= 0 && pos[i] != last[seq[i]] + 1) {
+            return fail(PYMTP_INVALID, "row %d: position %d of sequence %d does not follow %d", i, pos[i], seq[i],
+                        last[seq[i]]);
+        }
+        last[seq[i]] = pos[i];
+        if (!session.mtp->has_hidden(seq[i], pos[i] - 1)) {
+            return fail(PYMTP_INVALID, "row %d: no hidden state of position %d of sequence %d", i, pos[i] - 1, seq[i]);
+        }
+        if (seq[i] != seq[0] && !session.mtp->is_unified()) {
+            return fail(PYMTP_INVALID, "row %d: a pass of several sequences needs a unified cache (kv_unified)", i);
+        }
+    }
+    return PYMTP_OK;
+}
+
+// the rows as the engine takes them; the last of each sequence has output
+static std::vector<mtp_row> draft_rows(int32_t n_rows, const int32_t * token, const int32_t * pos,
+                                       const int32_t * seq) {
+    std::vector<mtp_row> rows;
+    for (int32_t i = 0; i < n_rows; ++i) {
+        rows.push_back({ token[i], pos[i], seq[i], std::find(seq + i + 1, seq + n_rows, seq[i]) == seq + n_rows });
+    }
+    return rows;
+}
+
 int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                              const int32_t * seq, const uint8_t * flags) try {
     const pymtp_timer timer = { session->counters.t_trunk_us };
@@ -214,6 +278,10 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
     }
 
     if (session->mtp) {
+        status = check_prompt(*session, n_rows, pos, seq, flags);
+        if (status != PYMTP_OK) {
+            return status;
+        }
         session->mtp->row_flags.assign(flags, flags + n_rows);
     } else {
         const int32_t n_ubatch = llama_n_ubatch(ctx);
@@ -257,30 +325,14 @@ int32_t pymtp_session_draft(pymtp_session * session, int32_t head, int32_t n_row
                             const int32_t * pos, const int32_t * seq) try {
     const pymtp_timer timer = { session->counters.t_head_us };
 
-    if (!session->mtp) {
-        return fail(PYMTP_INVALID, "the session does not draft");
-    }
-    if (head < 0 || head >= session->n_heads) {
-        return fail(PYMTP_INVALID, "head %d is not one of %d", head, session->n_heads);
-    }
-    const pymtp_status status = check_rows(*session, n_rows, llama_n_ubatch(session->ctx), token, pos, seq);
+    session->has_draft = false;
+
+    const pymtp_status status = check_draft(*session, head, n_rows, token, pos, seq);
     if (status != PYMTP_OK) {
         return status;
     }
 
-    std::vector<mtp_row> rows;
-    for (int32_t i = 0; i < n_rows; ++i) {
-        if (!session->mtp->has_hidden(seq[i], pos[i] - 1)) {
-            return fail(PYMTP_INVALID, "row %d: no hidden state of position %d of sequence %d", i, pos[i] - 1, seq[i]);
-        }
-        bool last = true;
-        for (int32_t j = i + 1; j < n_rows; ++j) {
-            last = last && seq[j] != seq[i];
-        }
-        rows.push_back({ token[i], pos[i], seq[i], last });
-    }
-
-    switch (session->mtp->draft(head, rows)) {
+    switch (session->mtp->draft(head, draft_rows(n_rows, token, pos, seq))) {
         case PYMTP_OK:
             session->has_draft = true;
             return PYMTP_OK;
@@ -297,6 +349,50 @@ const float * pymtp_session_draft_logits(pymtp_session * session, int32_t * n_ro
     *n_rows  = session->has_draft ? session->mtp->n_draft_rows : 0;
     *n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
     return session->has_draft ? session->mtp->draft_logits().data() : nullptr;
+}
+
+int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t head, int32_t n_rows, const int32_t * token,
+                                   const int32_t * pos, const int32_t * seq, int32_t * n_drafts, int32_t * drafts) try {
+    const pymtp_timer timer = { session->counters.t_head_us };
+
+    session->has_draft = false;
+
+    const pymtp_status status = check_draft(*session, head, n_rows, token, pos, seq);
+    if (status != PYMTP_OK) {
+        return status;
+    }
+    if (*n_drafts < 1 || *n_drafts > session->n_draft_max) {
+        return fail(PYMTP_INVALID, "%d drafts: 1 to %d are allowed", *n_drafts, session->n_draft_max);
+    }
+    if (std::any_of(seq, seq + n_rows, [&](int32_t s) { return s != seq[0]; })) {
+        return fail(PYMTP_INVALID, "a fused draft takes rows of one sequence");
+    }
+
+    switch (session->mtp->draft_greedy(head, draft_rows(n_rows, token, pos, seq), n_drafts, drafts)) {
+        case PYMTP_OK:
+            return PYMTP_OK;
+        case PYMTP_FULL:
+            return fail(PYMTP_FULL, "the context of %u tokens has no room to draft", llama_n_ctx(session->ctx));
+        default:
+            return fail(PYMTP_FAILED, "the backend failed in a fused pass of MTP head %d", head);
+    }
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_session_bar(pymtp_session * session, int32_t n_tokens, const int32_t * token) try {
+    const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
+    for (int32_t i = 0; i < n_tokens; ++i) {
+        if (token[i] < 0 || token[i] >= n_vocab) {
+            return fail(PYMTP_INVALID, "token %d is not in the vocabulary of %d", token[i], n_vocab);
+        }
+    }
+    if (session->mtp) {
+        session->mtp->bar({ token, token + n_tokens });
+    }
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
 }
 
 int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos) try {
