@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pymtp._log import set_log_level
+    from pymtp._log import exit_on_abort, set_log_level
     from pymtp._version import __version__, version_text
     from pymtp.errors import PymtpError
     from pymtp.model import Generation, Model
@@ -28,6 +28,7 @@ __all__ = [
     "Session",
     "Stats",
     "__version__",
+    "exit_on_abort",
     "n_contexts",
     "set_log_level",
     "version_text",
@@ -43,6 +44,7 @@ _HOME = {
     "Session": "session",
     "Stats": "statistics",
     "__version__": "_version",
+    "exit_on_abort": "_log",
     "n_contexts": "session",
     "set_log_level": "_log",
     "version_text": "_version",

@@ -85,8 +85,9 @@ class TokenLoop:
         return reason
 
     def _prefill(self, prompt: Sequence[int]) -> Iterator[int]:
-        for position in range(0, len(prompt), self.session.n_batch):
-            chunk = prompt[position : position + self.session.n_batch]
+        # one ubatch at a time: between them the caller sees progress, and Ctrl-C gets through
+        for position in range(0, len(prompt), self.session.n_ubatch):
+            chunk = prompt[position : position + self.session.n_ubatch]
             is_last = position + len(chunk) == len(prompt)
             self.session.decode(chunk, position, logits="last" if is_last else "none", prompt=True)
             yield len(chunk)

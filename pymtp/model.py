@@ -71,7 +71,7 @@ class Model:
 
         n_draft_max = draft_max if draft != "none" and self.info.has_heads else 0
         if n_ctx is None:
-            context = replace(context, n_ctx=min(self.info.n_ctx_train, DEFAULT_N_CTX))
+            context = replace(context, n_ctx=min(self.info.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX))
         self._generation: Generation | None = None
         loaded = _load(self, n_gpu_layers, load_mtp=n_draft_max > 0)
         try:

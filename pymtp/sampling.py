@@ -38,13 +38,13 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if not self.temperature >= 0 or self.temperature == float("inf"):
             raise InvalidParameter("temperature", "0 or more", value=self.temperature)
-        if self.top_k < 0:
-            raise InvalidParameter("top_k", "0 (off) or more", value=self.top_k)
+        if not isinstance(self.top_k, int) or not 0 <= self.top_k < 2**31:
+            raise InvalidParameter("top_k", "an integer, 0 (off) or more", value=self.top_k)
         for name in ("top_p", "min_p"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InvalidParameter(name, "between 0 and 1", value=getattr(self, name))
-        if self.seed is not None and not 0 <= self.seed < 2**32:
-            raise InvalidParameter("seed", "between 0 and 4294967295", value=self.seed)
+        if self.seed is not None and not (isinstance(self.seed, int) and 0 <= self.seed < 2**32):
+            raise InvalidParameter("seed", "an integer between 0 and 4294967295", value=self.seed)
 
 
 class Sampler:

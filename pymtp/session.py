@@ -30,6 +30,11 @@ _ERRORS: dict[int, type[PymtpError]] = {
 }
 
 
+MAX_TOKENS = 2**31 - 1
+MAX_THREADS = 512
+"""The most that ggml takes."""
+
+
 @dataclass(frozen=True)
 class ContextParams:
     """How a context is set up. Names and meanings are those of llama.cpp."""
@@ -45,11 +50,17 @@ class ContextParams:
     type_v: str = "f16"
 
     def __post_init__(self) -> None:
-        for name, least in (("n_ctx", 0), ("n_batch", 1), ("n_ubatch", 1)):
-            if getattr(self, name) < least:
-                raise InvalidParameter(name, f"at least {least}", value=getattr(self, name))
-        if self.n_threads is not None and self.n_threads < 1:
-            raise InvalidParameter("n_threads", "at least 1", value=self.n_threads)
+        for name, least, most in (
+            ("n_ctx", 0, MAX_TOKENS),
+            ("n_batch", 1, MAX_TOKENS),
+            ("n_ubatch", 1, MAX_TOKENS),
+            ("n_threads", 1, MAX_THREADS),
+        ):
+            value = getattr(self, name)
+            if value is None and name == "n_threads":
+                continue
+            if not isinstance(value, int) or not least <= value <= most:
+                raise InvalidParameter(name, f"an integer between {least} and {most}", value=value)
         if self.flash_attn not in _FLASH_ATTN:
             raise InvalidParameter("flash_attn", "one of " + ", ".join(_FLASH_ATTN), value=self.flash_attn)
         for name in ("type_k", "type_v"):
@@ -107,10 +118,11 @@ class Session:
         self._native_handle = handle[0]
         self._free = weakref.finalize(self, lib.pymtp_session_free, handle[0])
         context = lib.pymtp_session_context(self._handle)
-        self.n_ctx: int = llama_cpp.llama_n_ctx_seq(int(ffi.cast("intptr_t", context)))
+        # llama.cpp rounds its cache up: what was asked for is the limit
+        self.n_ctx: int = params.n_ctx or llama_cpp.llama_n_ctx_seq(int(ffi.cast("intptr_t", context)))
         """Positions that a sequence can hold."""
-        self.n_batch: int = native.n_batch
-        """Rows that one `decode` takes at most."""
+        self.n_ubatch: int = llama_cpp.llama_n_ubatch(int(ffi.cast("intptr_t", context)))
+        """Rows that are computed at once; `decode` takes more."""
         self.n_draft_max: int = lib.pymtp_session_n_draft_max(self._handle)
         """Tokens that can be drafted ahead; 0 if the session does not draft."""
         self.mtp_memory: Literal["shared", "none"] = (
@@ -220,6 +232,8 @@ def _native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> c
     native.n_batch = max(params.n_batch, native.n_ubatch)
     native.n_seq_max = n_seq_max
     native.n_threads = native.n_threads_batch = params.n_threads or _n_cores()
+    # keep the window and no more, as llama.cpp's own programs do
+    native.swa_full = False
     native.flash_attn_type = _FLASH_ATTN[params.flash_attn]
     native.type_k = KV_TYPES[params.type_k]
     native.type_v = KV_TYPES[params.type_v]

@@ -71,6 +71,15 @@ const char * pymtp_abi_id(void);
 // Why the last call on this thread failed: one line, valid until the next call that fails.
 const char * pymtp_error_message(void);
 
+// Takes over llama.cpp's log and shows messages of this ggml_log_level and above on stderr (5: none).
+void pymtp_log_show(int32_t level);
+
+// The warnings and errors since the last call; valid until the next call on this thread.
+const char * pymtp_log_take(void);
+
+// A failed assertion in llama.cpp ends the process with one line on stderr and exit code 1, instead of a core dump.
+void pymtp_exit_on_abort(void);
+
 // llama_contexts that sessions hold at present, in the whole process.
 int32_t pymtp_n_contexts(void);
 

@@ -99,20 +99,23 @@ mtp_memory_shortage mtp_memory_check(const llama_model & model, const llama_cont
     const auto & hparams = model.hparams;
 
     const uint64_t n_ctx = params.n_ctx > 0 ? params.n_ctx : hparams.n_ctx_train;
+    const uint64_t n_ubatch =
+        std::min<uint64_t>({ params.n_ubatch > 0 ? params.n_ubatch : params.n_batch, params.n_batch, n_ctx });
+    const uint32_t n_layer = params.ctx_type == LLAMA_CONTEXT_TYPE_MTP_SHARED ? hparams.n_layer_all : hparams.n_layer();
 
     auto * cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
 
     std::map<ggml_backend_dev_t, size_t> needed;
 
     // the attention mask of one ubatch: F32 from the host, F16 for flash attention
-    needed[cpu] = n_ctx * params.n_ubatch * (sizeof(float) + sizeof(ggml_fp16_t));
+    needed[cpu] = n_ctx * n_ubatch * (sizeof(float) + sizeof(ggml_fp16_t));
 
-    for (uint32_t il = 0; il < hparams.n_layer_all; ++il) {
+    for (uint32_t il = 0; il < n_layer; ++il) {
         if (!hparams.has_kv(il) || hparams.is_recr(il)) {
             continue;
         }
         // a layer with sliding-window attention keeps its window and one ubatch of each sequence
-        const uint64_t n_window = (uint64_t) params.n_seq_max * hparams.n_swa + params.n_ubatch;
+        const uint64_t n_window = (uint64_t) params.n_seq_max * hparams.n_swa + n_ubatch;
         const uint64_t n_cells  = hparams.is_swa(il) && !params.swa_full ? std::min(n_ctx, n_window) : n_ctx;
 
         const size_t n_bytes = ggml_row_size(params.type_k, hparams.n_embd_k_gqa(il)) +

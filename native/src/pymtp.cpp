@@ -109,7 +109,9 @@ int32_t pymtp_session_init(llama_model * model, const llama_context_params * par
 
     session->ctx = llama_init_from_model(model, cparams);
     if (!session->ctx) {
-        return fail(PYMTP_FAILED, "llama.cpp could not create a context of %u tokens", cparams.n_ctx);
+        return fail(PYMTP_FAILED,
+                    "llama.cpp could not create a context of %u tokens; use a smaller one (-c), or free memory",
+                    cparams.n_ctx);
     }
     ++g_n_contexts;
 
@@ -399,7 +401,16 @@ int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos
     if (seq < 0 || seq >= (int32_t) llama_n_seq_max(session->ctx) || pos < 0) {
         return fail(PYMTP_INVALID, "cannot truncate sequence %d at position %d", seq, pos);
     }
-    if (!llama_memory_seq_rm(llama_get_memory(session->ctx), seq, pos, -1)) {
+    auto * memory = llama_get_memory(session->ctx);
+    if (pos > 0 && pos <= llama_memory_seq_pos_max(memory, seq)) {
+        // a sliding-window cache has let go of what lies behind its window
+        const int32_t n_swa = llama_model_n_swa(llama_get_model(session->ctx));
+        if (n_swa > 0 && llama_memory_seq_pos_min(memory, seq) > std::max(0, pos - n_swa)) {
+            return fail(PYMTP_INVALID, "sequence %d cannot go back to position %d: the window before it is gone", seq,
+                        pos);
+        }
+    }
+    if (!llama_memory_seq_rm(memory, seq, pos, -1)) {
         return fail(PYMTP_INVALID, "the model's memory cannot drop the positions from %d of sequence %d", pos, seq);
     }
     if (session->mtp) {

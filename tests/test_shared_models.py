@@ -1,0 +1,47 @@
+"""The nano models and prompts that lie beside the repository, where there are any: minutes, so not in the fast tier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pymtp import Model, SamplingParams
+
+pytestmark = [pytest.mark.slow, pytest.mark.model]
+
+# What llama.cpp's own server reports with `--spec-type draft-mtp --spec-draft-n-max 3` on the same prompts: greedy,
+# ignore_eos, 96 tokens, chat prompts in ChatML.
+LLAMA_CPP_RATES = {"nano-glm-Q8_0.gguf": 0.481, "nano-step-Q8_0.gguf": 0.313}
+
+
+@pytest.fixture(scope="module", params=LLAMA_CPP_RATES)
+def models(request: pytest.FixtureRequest, shared: Path) -> Iterator[tuple[str, Model, Model]]:
+    """A model's file name, the model decoding plainly, and the model with drafts."""
+    path = shared / "models" / request.param
+    with Model(path, draft="none") as plain, Model(path, draft="mtp", draft_max=3) as drafting:
+        yield request.param, plain, drafting
+
+
+def test_acceptance_and_text_on_all_prompts(
+    models: tuple[str, Model, Model], dev_prompts: list[dict[str, object]]
+) -> None:
+    name, plain, drafting = models
+    drafted = accepted = 0
+    for item in dev_prompts:
+        prompt = plain.chat_prompt(item["messages"]) if "messages" in item else item["prompt"]  # type: ignore[arg-type]
+        generations = []
+        for model in (plain, drafting):
+            generation = model.generate(
+                prompt,  # type: ignore[arg-type]
+                sampling=SamplingParams(temperature=0),
+                max_tokens=96,
+                ignore_eos=True,
+            )
+            list(generation)
+            generations.append(generation)
+        assert generations[0].tokens == generations[1].tokens
+        drafted += generations[1].stats.drafted
+        accepted += generations[1].stats.accepted
+    assert accepted / drafted == pytest.approx(LLAMA_CPP_RATES[name], abs=0.03)
