@@ -6,6 +6,7 @@ drafts occurs.
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import pymtp
+from pymtp._library import llama_cpp
 from pymtp.drafting import MtpDrafter
 from pymtp.errors import ContextFull, PymtpError, UnsupportedModel
 from pymtp.sampling import Sampler, SamplingParams
@@ -34,11 +36,12 @@ FAMILIES: dict[str, tuple[Callable[[Path], Path], int]] = {
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[object, int]]:
-    from pymtp._library import llama_cpp
-
     write, n_heads = FAMILIES[request.param]
     params = llama_cpp.llama_model_default_params()
     params.load_mtp = True
+    # the tolerances are those of the CPU's F32: no GPU, not even for large products
+    no_devices = (ctypes.c_void_p * 1)(None)
+    params.devices = ctypes.addressof(no_devices)
     path = write(tmp_path_factory.mktemp("models") / "tiny.gguf")
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
     yield model, n_heads

@@ -44,7 +44,7 @@ class mtp_graph_input_step : public llm_graph_input_i {
     llm_graph_input_ptr inner;
 };
 
-// stands in for an input whose tensors have become views of the step before: there is nothing to set
+// stands in for an input that has nothing to set: its tensors are views of the step before, or not in the graph
 class mtp_graph_input_none : public llm_graph_input_i {
   public:
     explicit mtp_graph_input_none(llm_graph_input_ptr host) : host(std::move(host)) {}
@@ -151,28 +151,28 @@ llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input
     return mtp_graph_tie_to_step(res, std::make_unique<mtp_graph_input_rows>(mtp, std::move(input), tokens, rows));
 }
 
-// Only the nodes that store K/V, and what they need. The inputs of the rest must keep a buffer: they are set anyway.
-static void mtp_graph_keep_stores(ggml_cgraph * gf) {
-    std::vector<ggml_tensor *> keep;
+// Only the nodes that store K/V, and what they need. Inputs of the rest are left without a buffer: the attention mask
+// is not set then, and the output rows, of which there are none, are tied to nothing.
+static void mtp_graph_keep_stores(llm_graph_result & res) {
+    ggml_cgraph * gf = res.get_gf();
 
-    for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
-        ggml_tensor * node = ggml_graph_node(gf, i);
-        for (auto * src : node->src) {
-            if (src && (src->flags & GGML_TENSOR_FLAG_INPUT)) {
-                keep.push_back(src);
-            }
-        }
-    }
+    std::vector<ggml_tensor *> stores;
     for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
         ggml_tensor * node = ggml_graph_node(gf, i);
         if (node->op == GGML_OP_SET_ROWS) {
-            keep.push_back(node);
+            stores.push_back(node);
         }
     }
 
     ggml_graph_clear(gf);
-    for (auto * tensor : keep) {
-        ggml_build_forward_expand(gf, tensor);
+    for (auto * store : stores) {
+        ggml_build_forward_expand(gf, store);
+    }
+
+    for (auto & input : res.inputs) {
+        if (dynamic_cast<llm_graph_input_out_ids *>(input.get())) {
+            input = std::make_unique<mtp_graph_input_none>(std::move(input));
+        }
     }
 }
 
@@ -189,7 +189,7 @@ void mtp_graph_finish(llm_graph_context & llm, const llm_graph_params & params) 
     auto * res = params.res;
 
     if (is_head && params.n_outputs == 0) {
-        mtp_graph_keep_stores(llm.gf);
+        mtp_graph_keep_stores(*res);
         res->t_logits  = nullptr;
         res->t_h_nextn = nullptr;
         return;

@@ -64,19 +64,19 @@ void mtp_rows::truncate(llama_seq_id seq, llama_pos pos) {
     cur.erase(std::remove_if(cur.begin(), cur.end(), is_behind), cur.end());
 }
 
-uint32_t mtp_rows::ring::put(llama_pos p) {
+uint32_t mtp_rows::kept::put(llama_pos p) {
     const int32_t same = find(p);
     if (same >= 0) {
         return same;
     }
-    const uint32_t i = next;
+    // a free entry (-1), else the oldest position
+    const auto i = std::min_element(pos.begin(), pos.end());
 
-    pos[i] = p;
-    next   = (next + 1) % N_KEPT;
-    return i;
+    *i = p;
+    return i - pos.begin();
 }
 
-int32_t mtp_rows::ring::find(llama_pos p) const {
+int32_t mtp_rows::kept::find(llama_pos p) const {
     for (uint32_t i = 0; i < N_KEPT; ++i) {
         if (pos[i] == p) {
             return i;
@@ -85,7 +85,7 @@ int32_t mtp_rows::ring::find(llama_pos p) const {
     return -1;
 }
 
-void mtp_rows::ring::truncate(llama_pos p) {
+void mtp_rows::kept::truncate(llama_pos p) {
     for (auto & q : pos) {
         if (q >= p) {
             q = -1;

@@ -3,12 +3,12 @@
 // Which row of the hidden buffer holds the hidden state of which (sequence, position).
 // Pure bookkeeping: knows no tensor. The buffer's rows are
 //
-//   [ zero | spare | ubatch: n_ubatch | sequence 0: trunk ring, head ring | sequence 1: ... ]
+//   [ zero | spare | ubatch: n_ubatch | sequence 0: kept trunk rows, kept head rows | sequence 1: ... ]
 //
 // Row `zero` stays all zeros: the hidden state before position 0. Nobody reads `spare`: rows of a head's pass
 // whose output is not wanted go there. Prompt rows only have to live until their own ubatch went through the
-// heads, so they share the ubatch region; the last one of each sequence and all verify rows go to the ring of
-// their sequence, where other sequences' passes do not overwrite them.
+// heads, so they share the ubatch region; the last one of each sequence and verify rows are kept with their
+// sequence, where other sequences' passes do not overwrite them.
 
 #include "llama.h"
 
@@ -46,9 +46,9 @@ class mtp_rows {
     void truncate(llama_seq_id seq, llama_pos pos);
 
   private:
-    struct ring {
-        std::vector<llama_pos> pos  = std::vector<llama_pos>(N_KEPT, -1);
-        uint32_t               next = 0;
+    // the newest positions of a sequence
+    struct kept {
+        std::vector<llama_pos> pos = std::vector<llama_pos>(N_KEPT, -1); // -1: free
 
         uint32_t put(llama_pos p);
         int32_t  find(llama_pos p) const;
@@ -62,8 +62,8 @@ class mtp_rows {
     };
 
     uint32_t               n_ubatch;
-    std::vector<ring>      trunk; // [n_seq_max]
-    std::vector<ring>      head;  // [n_seq_max]
+    std::vector<kept>      trunk; // [n_seq_max]
+    std::vector<kept>      head;  // [n_seq_max]
     std::vector<transient> cur;
 
     int32_t base(llama_seq_id seq) const;
