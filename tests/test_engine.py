@@ -178,6 +178,42 @@ def test_drafts_that_are_not_verified_leave_no_trace(family: tuple[object, int])
         np.testing.assert_allclose(session.logits, plain.logits, atol=1e-4)
 
 
+def test_sequences_do_not_disturb_each_other(family: tuple[object, int]) -> None:
+    """Three sequences in turn in one session, each against a session of its own."""
+    model, _ = family
+    rng = random.Random(11)
+    with Session(model, PARAMS, n_draft_max=K, n_seq_max=3) as together:
+        alone = [Session(model, PARAMS, n_draft_max=K) for _ in range(3)]
+        histories = [[rng.randrange(N_VOCAB) for _ in range(20 + 15 * i)] for i in range(3)]
+        for i, (session, history) in enumerate(zip(alone, histories, strict=True)):
+            session.decode(history, 0, prompt=True)
+            together.decode(history, 0, prompt=True, sequence=i)
+            np.testing.assert_allclose(together.logits, session.logits, atol=1e-5)
+        seen = [len(history) for history in histories]
+        for turn in range(45):
+            i = rng.randrange(3)
+            session, history = alone[i], histories[i]
+            history.append(rng.randrange(N_VOCAB))
+            rows = history[seen[i] :]
+            for step in range(K):
+                position = seen[i] if step == 0 else len(history) - 1 + step
+                session.draft(0, rows, position)
+                together.draft(0, rows, position, sequence=i)
+                np.testing.assert_allclose(together.draft_logits, session.draft_logits, atol=1e-4)
+                rows = [rng.randrange(N_VOCAB)]
+            seen[i] = len(history)
+            n_verified, n_accepted = rng.randrange(K + 1), turn % (K + 1)
+            drafts = [rng.randrange(N_VOCAB) for _ in range(n_verified)]
+            session.decode([history[-1], *drafts], len(history) - 1, logits="all")
+            together.decode([history[-1], *drafts], len(history) - 1, logits="all", sequence=i)
+            np.testing.assert_allclose(together.logits, session.logits, atol=1e-5)
+            history += drafts[:n_accepted]
+            session.truncate(len(history))
+            together.truncate(len(history), sequence=i)
+        for session in alone:
+            session.close()
+
+
 def test_a_prompt_cannot_go_on_where_its_hidden_state_is_gone(family: tuple[object, int]) -> None:
     model, _ = family
     with Session(model, PARAMS, n_draft_max=K) as session:
