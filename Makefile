@@ -15,7 +15,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patches/*.patch native/include/*.h native/src/*)
-CXX_SRC := $(wildcard native/src/*.cpp native/src/*.h native/include/*.h native/tests/*.cpp)
+CXX_SRC := $(wildcard native/src/*.cpp native/src/*.h native/include/*.h)
 
 .PHONY: run test test-slow lint check patches-edit patches-export install clean
 .DELETE_ON_ERROR:

@@ -1,6 +1,6 @@
 """Errors that the command line itself finds, before or after pymtp is called.
 
-main.py turns them into exit codes; nothing else catches them.
+app.py turns them into exit codes; nothing else catches them.
 """
 
 from __future__ import annotations

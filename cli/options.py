@@ -1,17 +1,20 @@
 """The flags that commands share, under llama.cpp's names.
 
-Owns names, ranges and help texts; knows nothing of what a command does with the values. Ranges that
-pymtp checks itself (temperature, top-p, ...) are not repeated here.
+Owns names, types and help texts; knows nothing of what a command does with the values. Integers are
+checked here, so that a wrong one shows before a prompt is asked for. What only pymtp can judge it
+reports as InvalidParameter; app.py finds the flag by the parameter's name, so that a command names
+its parameters as pymtp does.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Literal, get_args
 
 import typer
 
 DEBUG = "pymtp.debug"
-"""Key of the context's `meta` that tells main.py to show tracebacks."""
+"""Key of the context's `meta` that tells app.py to show tracebacks."""
 
 Draft = Literal["auto", "mtp", "none"]
 FlashAttention = Literal["on", "off", "auto"]
@@ -19,19 +22,42 @@ CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_
 
 _MAX_INT = 2**31 - 1
 _MAX_SEED = 2**32 - 1
+_MAX_THREADS = 512  # ggml takes no more
 
 
-def _fits_c_int(value: int | None) -> int | None:
-    # Checked here and not by `max=`, which would print the limit after every help text.
-    if value is not None and value > _MAX_INT:
-        raise typer.BadParameter(f"{value} is not at most {_MAX_INT}")
-    return value
+# Parsers of our own, because the messages of typer's differ from release to release.
 
 
-def _fits_seed(value: int | None) -> int | None:
-    if value is not None and value > _MAX_SEED:
-        raise typer.BadParameter(f"{value} is not at most {_MAX_SEED}")
-    return value
+def _integer(least: int, most: int = _MAX_INT) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = None
+        if value is None or not least <= value <= most:
+            raise typer.BadParameter(f"must be an integer between {least} and {most}, not {text!r}")
+        return value
+
+    return parse
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"must be a number, not {text!r}") from None
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise typer.BadParameter(f"must be one of {', '.join(choices)}, not {text!r}")
+        return text
+
+    return parse
+
+
+_DRAFTS, _FLASH_ATTENTIONS, _CACHE_TYPES = map(get_args, (Draft, FlashAttention, CacheType))
 
 
 def _remember_debug(ctx: typer.Context, wanted: bool) -> bool:
@@ -50,8 +76,7 @@ NPredict = Annotated[
     typer.Option(
         "-n",
         "--n-predict",
-        min=-1,
-        callback=_fits_c_int,
+        parser=_integer(-1),
         metavar="N",
         help="Tokens to generate; -1: until the model ends or the context is full.",
     ),
@@ -63,23 +88,25 @@ CtxSize = Annotated[
     typer.Option(
         "-c",
         "--ctx-size",
-        min=0,
-        callback=_fits_c_int,
+        parser=_integer(0),
         metavar="N",
         help="Context in tokens; 0: as the model was trained. Default: the same, but at most 4096.",
     ),
 ]
 BatchSize = Annotated[
-    int,
-    typer.Option("-b", "--batch-size", min=1, callback=_fits_c_int, metavar="N", help="Prompt tokens in one batch."),
+    int, typer.Option("-b", "--batch-size", parser=_integer(1), metavar="N", help="Prompt tokens in one batch.")
 ]
 UbatchSize = Annotated[
-    int, typer.Option("-ub", "--ubatch-size", min=1, callback=_fits_c_int, metavar="N", help="Tokens computed at once.")
+    int, typer.Option("-ub", "--ubatch-size", parser=_integer(1), metavar="N", help="Tokens computed at once.")
 ]
 Threads = Annotated[
     int | None,
     typer.Option(
-        "-t", "--threads", min=1, callback=_fits_c_int, metavar="N", help="CPU threads.  [default: to suit the machine]"
+        "-t",
+        "--threads",
+        parser=_integer(1, _MAX_THREADS),
+        metavar="N",
+        help="CPU threads.  [default: to suit the machine]",
     ),
 ]
 GpuLayers = Annotated[
@@ -88,32 +115,78 @@ GpuLayers = Annotated[
         "-ngl",
         "--gpu-layers",
         "--n-gpu-layers",
-        min=-1,
-        callback=_fits_c_int,
+        parser=_integer(-1),
         metavar="N",
         help="Layers kept on the GPU; -1: all.",
     ),
 ]
-FlashAttn = Annotated[FlashAttention, typer.Option("-fa", "--flash-attn", help="Flash attention.")]
-CacheTypeK = Annotated[CacheType, typer.Option("-ctk", "--cache-type-k", help="Type of the K cache.")]
-CacheTypeV = Annotated[CacheType, typer.Option("-ctv", "--cache-type-v", help="Type of the V cache.")]
+FlashAttn = Annotated[
+    FlashAttention,
+    typer.Option(
+        "-fa",
+        "--flash-attn",
+        parser=_one_of(_FLASH_ATTENTIONS),
+        metavar="|".join(_FLASH_ATTENTIONS),
+        help="Flash attention.",
+    ),
+]
+CacheTypeK = Annotated[
+    CacheType,
+    typer.Option(
+        "-ctk",
+        "--cache-type-k",
+        parser=_one_of(_CACHE_TYPES),
+        metavar="|".join(_CACHE_TYPES),
+        help="Type of the K cache.",
+    ),
+]
+CacheTypeV = Annotated[
+    CacheType,
+    typer.Option(
+        "-ctv",
+        "--cache-type-v",
+        parser=_one_of(_CACHE_TYPES),
+        metavar="|".join(_CACHE_TYPES),
+        help="Type of the V cache.",
+    ),
+]
 
 Seed = Annotated[
     int | None,
-    typer.Option("-s", "--seed", min=-1, callback=_fits_seed, metavar="N", help="Seed; -1: random.  [default: random]"),
+    typer.Option(
+        "-s", "--seed", parser=_integer(-1, _MAX_SEED), metavar="N", help="Seed; -1: random.  [default: random]"
+    ),
 ]
-Temp = Annotated[float, typer.Option("--temp", metavar="T", help="Temperature; 0: greedy.")]
-TopK = Annotated[int, typer.Option("--top-k", metavar="N", help="Keep the N likeliest tokens; 0: all.")]
-TopP = Annotated[float, typer.Option("--top-p", metavar="P", help="Keep the likeliest tokens that sum to P; 1: all.")]
+Temp = Annotated[float, typer.Option("--temp", parser=_number, metavar="T", help="Temperature; 0: greedy.")]
+TopK = Annotated[
+    int, typer.Option("--top-k", parser=_integer(0), metavar="N", help="Keep the N likeliest tokens; 0: all.")
+]
+TopP = Annotated[
+    float,
+    typer.Option("--top-p", parser=_number, metavar="P", help="Keep the likeliest tokens that sum to P; 1: all."),
+]
 MinP = Annotated[
-    float, typer.Option("--min-p", metavar="P", help="Drop tokens below P times the likeliest one; 0: none.")
+    float,
+    typer.Option("--min-p", parser=_number, metavar="P", help="Drop tokens below P times the likeliest one; 0: none."),
 ]
 
-DraftMode = Annotated[Draft, typer.Option("--draft", help="Draft with the model's MTP heads; auto: when it has them.")]
+DraftMode = Annotated[
+    Draft,
+    typer.Option(
+        "--draft",
+        parser=_one_of(_DRAFTS),
+        metavar="|".join(_DRAFTS),
+        help="Draft with the model's MTP heads; auto: when it has them.",
+    ),
+]
 DraftMax = Annotated[
     int,
     typer.Option(
-        "--spec-draft-n-max", "--draft-max", min=0, max=32, metavar="K", help="Draft tokens in a round; 0: no drafting."
+        "--spec-draft-n-max",
+        "--draft-max",
+        parser=_integer(0, 32),
+        metavar="K",
+        help="Draft tokens in a round, at most 32; 0: no drafting.",
     ),
 ]
 

@@ -26,23 +26,23 @@ def run(
     model_file: opt.ModelFile = None,
     prompt_file: opt.PromptFile = None,
     raw: opt.Raw = False,
-    n_predict: opt.NPredict = -1,
+    max_tokens: opt.NPredict = -1,
     ignore_eos: opt.IgnoreEos = False,
     draft: opt.DraftMode = "auto",
     draft_max: opt.DraftMax = 3,
-    temp: opt.Temp = 0.8,
+    temperature: opt.Temp = 0.8,
     top_k: opt.TopK = 40,
     top_p: opt.TopP = 0.95,
     min_p: opt.MinP = 0.05,
     seed: opt.Seed = None,
-    ctx_size: opt.CtxSize = None,
-    batch_size: opt.BatchSize = 2048,
-    ubatch_size: opt.UbatchSize = 512,
-    threads: opt.Threads = None,
-    gpu_layers: opt.GpuLayers = -1,
+    n_ctx: opt.CtxSize = None,
+    n_batch: opt.BatchSize = 2048,
+    n_ubatch: opt.UbatchSize = 512,
+    n_threads: opt.Threads = None,
+    n_gpu_layers: opt.GpuLayers = -1,
     flash_attn: opt.FlashAttn = "auto",
-    cache_type_k: opt.CacheTypeK = "f16",
-    cache_type_v: opt.CacheTypeV = "f16",
+    type_k: opt.CacheTypeK = "f16",
+    type_v: opt.CacheTypeV = "f16",
     as_json: opt.Json = False,
     verbose: opt.Verbose = False,
     debug: opt.Debug = False,
@@ -57,8 +57,10 @@ def run(
     import pymtp
     from pymtp.gguf_file import inspect_gguf
 
+    if not debug:
+        pymtp.exit_on_abort()
     sampling = pymtp.SamplingParams(
-        temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p, seed=None if seed == -1 else seed
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=None if seed == -1 else seed
     )
     if path is not None:
         inspect_gguf(path)  # costs milliseconds, and a bad file shows before anything is asked or loaded
@@ -67,21 +69,21 @@ def run(
         pymtp.set_log_level("info")
     with pymtp.Model(
         path,
-        n_ctx=ctx_size,
-        n_batch=batch_size,
-        n_ubatch=ubatch_size,
-        n_threads=threads,
-        n_gpu_layers=gpu_layers,
+        n_ctx=n_ctx,
+        n_batch=n_batch,
+        n_ubatch=n_ubatch,
+        n_threads=n_threads,
+        n_gpu_layers=n_gpu_layers,
         flash_attn=flash_attn,
-        type_k=cache_type_k,
-        type_v=cache_type_v,
+        type_k=type_k,
+        type_v=type_v,
         draft=draft if draft_max else "none",
         draft_max=draft_max,
     ) as model:
         if model.draft_note:
             typer.echo(f"pymtp: {model.draft_note}", err=True)
         generation = model.generate(
-            text if raw else _chat_prompt(model, text), sampling=sampling, max_tokens=n_predict, ignore_eos=ignore_eos
+            text if raw else _chat_prompt(model, text), sampling=sampling, max_tokens=max_tokens, ignore_eos=ignore_eos
         )
         if as_json:
             pieces: list[str] = []

@@ -41,6 +41,10 @@ class HeaderTruncated(HeaderError):
     """The file ends inside the header."""
 
 
+class HeaderUnsupported(HeaderError):
+    """The header is of a kind that llama.cpp does not read either. The message says which, and the fix."""
+
+
 @dataclass(frozen=True)
 class ArrayLength:
     """Stands for an array in the metadata; its elements were skipped."""
@@ -92,9 +96,7 @@ class _Cursor:
         self._at = len(MAGIC)
 
     def header(self) -> Header:
-        version = self._number(_U32)
-        if version not in (2, 3):
-            raise HeaderError(f"GGUF version {version}, known are 2 and 3")
+        _check_version(self._number(_U32))
         n_tensors, n_values = self._number(_U64), self._number(_U64)
         metadata = dict(self._pair() for _ in range(n_values))
         tensors = tuple(self._tensor_info() for _ in range(n_tensors))
@@ -148,6 +150,16 @@ class _Cursor:
             raise HeaderError(f"tensor {name!r} has {n_dims} dimensions")
         shape = tuple(self._number(_U64) for _ in range(n_dims))
         return TensorInfo(name, shape, self._number(_U32), self._number(_U64))
+
+
+def _check_version(version: int) -> None:
+    if version in (2, 3):
+        return
+    if version and version & 0xFFFF == 0:  # a small number, its bytes in the other order
+        raise HeaderUnsupported("a big-endian GGUF; use the model's little-endian file, or convert it")
+    if version == 1:
+        raise HeaderUnsupported("a GGUF of version 1, which is no longer read; convert the model again")
+    raise HeaderUnsupported(f"a GGUF of version {version}, and only 2 and 3 are known; use a newer pymtp")
 
 
 def _scalar(type_id: int) -> struct.Struct:

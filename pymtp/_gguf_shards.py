@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pymtp._gguf_header import MAGIC, Header, HeaderError, HeaderTruncated, TensorInfo, read_header
+from pymtp._gguf_header import MAGIC, Header, HeaderError, HeaderTruncated, HeaderUnsupported, TensorInfo, read_header
 from pymtp.errors import ModelError
 
 _DEFAULT_ALIGNMENT = 32
@@ -57,6 +57,8 @@ def _read_shard(path: Path) -> Shard:
         raise ModelError(f"cannot read {path}: {error.strerror or error}; check its permissions") from error
     except HeaderTruncated:
         raise ModelError(f"{path} is truncated: it ends inside its header; download it again") from None
+    except HeaderUnsupported as error:
+        raise ModelError(f"{path} is {error}") from None
     except HeaderError as error:
         raise ModelError(f"{path} has a damaged header ({error}); download it again") from error
     _check_complete(path, header, size_bytes)
@@ -80,7 +82,10 @@ def _checked_size(path: Path) -> int:
     with path.open("rb") as file:
         magic = file.read(len(MAGIC))
     if magic != MAGIC:
-        raise ModelError(f"{path} is not a GGUF file (it starts with {magic!r}); convert the model to GGUF first")
+        raise ModelError(
+            f"{path} is not a GGUF file (it starts with {magic!r}); convert the model to GGUF first, "
+            f"or, if it is a prompt, use -f {path}"
+        )
     return status.st_size
 
 

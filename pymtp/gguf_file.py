@@ -43,15 +43,16 @@ class GgufInfo:
 
     @property
     def has_heads(self) -> bool:
-        """Whether the model can draft with its own heads."""
-        return self.n_heads > 0
+        """Whether the model can draft with its own heads: it names some, and holds all that it names."""
+        return self.n_heads == self.n_heads_declared > 0
 
 
 def inspect_gguf(path: str | os.PathLike[str]) -> GgufInfo:
     """Read metadata and tensor infos of the GGUF at `path`, and of its other parts if it is split.
 
     Raises ModelError with one line that names the fix: no such file, a directory, an empty file, not
-    a GGUF, truncated, damaged, unreadable, a missing part, or something other than a model.
+    a GGUF or one of an unknown version, truncated, damaged, unreadable, a missing part, or something
+    other than a model.
     """
     shards = read_shards(Path(path))
     tensors = [tensor for shard in shards for tensor in shard.header.tensors]

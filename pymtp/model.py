@@ -67,7 +67,7 @@ class Model:
         self.info = inspect_gguf(embedded.model_path() if path is None else path)
         """What the file says about itself."""
         if draft == "mtp" and not self.info.has_heads:
-            raise UnsupportedModel(f"{self.info.path} has no MTP head ({_heads(self)}); use --draft none")
+            raise UnsupportedModel(f"{self.info.path} has no usable MTP head ({_heads(self)}); use --draft none")
 
         n_draft_max = draft_max if draft != "none" and self.info.has_heads else 0
         if n_ctx is None:
@@ -155,7 +155,7 @@ class Model:
                 raise UnsupportedModel(f"{self.info.path}: {reason}; use --draft none")
             return f"{reason}: plain decoding"
         if draft == "auto" and self.info.n_heads_declared > 0 and not self.info.has_heads:
-            return f"{self.info.path} names MTP heads but holds no tensors for them: plain decoding"
+            return f"{self.info.path} has no usable MTP head ({_heads(self)}): plain decoding"
         return None
 
 
@@ -233,5 +233,5 @@ def _free(session: Session, loaded: object) -> None:
 
 def _heads(model: Model) -> str:
     if model.info.n_heads_declared:
-        return f"its metadata names {model.info.n_heads_declared}, but the tensors are missing"
+        return f"its metadata names {model.info.n_heads_declared}, it holds the tensors of {model.info.n_heads}"
     return "nextn_predict_layers = 0"

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from pymtp._library import llama_cpp
-from pymtp.errors import UnsupportedModel
+from pymtp.errors import ModelError, UnsupportedModel
 
 
 class Vocabulary:
@@ -58,17 +58,25 @@ class Vocabulary:
             n_max = -n
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt that the model's chat template makes of `messages`, ready for the answer."""
+        """The prompt that the model's chat template makes of `messages`, ready for the answer.
+
+        Raises UnsupportedModel if there is no template, ModelError if it fails.
+        """
         if self.chat_template is None:
             raise UnsupportedModel("the model has no chat template; pass the prompt as it is (--raw)")
         from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-        formatter = Jinja2ChatFormatter(
-            template=self.chat_template,
-            eos_token=self._text(llama_cpp.llama_vocab_eos(self._vocab)),
-            bos_token=self._text(llama_cpp.llama_vocab_bos(self._vocab)),
-        )
-        return str(formatter(messages=list(messages)).prompt)  # type: ignore[arg-type]
+        eos = self._text(llama_cpp.llama_vocab_eos(self._vocab))
+        bos = self._text(llama_cpp.llama_vocab_bos(self._vocab))
+        try:
+            formatter = Jinja2ChatFormatter(template=self.chat_template, eos_token=eos, bos_token=bos)
+            return str(formatter(messages=list(messages)).prompt)  # type: ignore[arg-type]
+        except Exception as error:
+            # A template is a program that came with the model: it can fail in any way.
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ModelError(
+                f"the model's chat template fails ({reason}); use --raw, which completes the prompt as it stands"
+            ) from error
 
     def _text(self, token: int) -> str:
         if token < 0:

@@ -22,7 +22,7 @@ def embedded_model() -> Path:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """A folder with more models and prompts (`PYMTP_TEST_DATA`, else ../shared); skips where there is none."""
+    """More models and prompts: the folder `PYMTP_TEST_DATA`, else one beside the repository; skips without it."""
     folder = Path(os.environ.get("PYMTP_TEST_DATA", REPOSITORY.parent / "shared"))
     if not (folder / "models").is_dir():
         pytest.skip(f"no test data at {folder}")

@@ -32,7 +32,7 @@ class FakeSampling:
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
-            raise InvalidParameter("temperature", "at least 0", value=self.temperature)
+            raise InvalidParameter("temperature", "0 or more", value=self.temperature)
 
 
 @dataclass
@@ -48,6 +48,8 @@ class Script:
     """A file that the model makes once a whole round of pieces was taken."""
     load_error: Exception | None = None
     generate_error: Exception | None = None
+    exits_on_abort: bool = False
+    """Whether the command line asked for it."""
 
 
 class FakeGeneration:
@@ -119,6 +121,7 @@ def install(script: Script, set_item: Callable[[dict[str, Any], str, Any], None]
     FakeModel.calls = []
     set_item(vars(pymtp), "Model", FakeModel)
     set_item(vars(pymtp), "SamplingParams", FakeSampling)
+    set_item(vars(pymtp), "exit_on_abort", lambda: setattr(script, "exits_on_abort", True))
     set_item(vars(pymtp), "version_text", lambda: "pymtp 0 (fake)")
 
 

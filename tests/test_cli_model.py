@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pymtp.gguf_file import inspect_gguf
+
 pytestmark = pytest.mark.model
 
 TIMEOUT_S = 120
@@ -95,6 +97,23 @@ def test_a_model_without_heads_cannot_be_told_to_draft(write_gguf: Callable[...,
 
 def test_an_architecture_that_llama_cpp_does_not_know(write_gguf: Callable[..., Path]) -> None:
     assert "'novelty'" in one_line(pymtp("run", write_gguf(architecture="novelty"), "hi"))
+
+
+@pytest.mark.parametrize("template", ["{% if %}", "{{ raise_exception('roles must alternate') }}", "{{ 1 / 0 }}"])
+def test_a_chat_template_that_fails(embedded_model: Path, tmp_path: Path, template: str) -> None:
+    path = tmp_path / "template.gguf"
+    old = (inspect_gguf(embedded_model).chat_template or "").encode()
+    path.write_bytes(embedded_model.read_bytes().replace(old, template.encode().ljust(len(old))))
+    line = one_line(pymtp("run", path, "hi"))
+    assert "the model's chat template fails (" in line
+    assert "use --raw" in line
+    assert pymtp("run", path, "hi", "--raw", "-n", 1).returncode == 0
+
+
+def test_a_quantised_v_cache_needs_flash_attention() -> None:
+    result = pymtp("run", "-ctv", "q8_0", "-fa", "off", "hi")
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "-ctv/--cache-type-v: must be f32, f16 or bf16 without flash attention" in result.stderr
 
 
 def test_a_truncated_model(embedded_model: Path, tmp_path: Path) -> None:

@@ -17,7 +17,11 @@ from typing import Any
 
 import pytest
 
-FAKE_COMMAND = [sys.executable, str(Path(__file__).with_name("fake_pymtp.py")), "run"]
+FAKE = [sys.executable, str(Path(__file__).with_name("fake_pymtp.py"))]
+FAKE_COMMAND = [*FAKE, "run"]
+FULL_DISK = "pymtp: cannot write to stdout: No space left on device; check where it is redirected to\n"
+INFORMATION = (["--help"], ["--version"], ["run", "--help"], [])
+"""What is printed without a model."""
 TIMEOUT_S = 30
 
 
@@ -107,8 +111,30 @@ def test_a_closed_pipe_ends_quietly(flags: list[str]) -> None:
 def test_a_full_disk_is_one_line(flags: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         code, _, stderr = finish(start("hi", *flags, stdout=full))
-    assert code == 1
-    assert stderr == "pymtp: cannot write to stdout: No space left on device; check where it is redirected to\n"
+    assert (code, stderr) == (1, FULL_DISK)
+
+
+@pytest.mark.parametrize("arguments", INFORMATION)
+def test_help_and_version_are_output_like_any_other(arguments: list[str]) -> None:
+    def run(stdout: int) -> tuple[int, str]:
+        process = subprocess.run([*FAKE, *arguments], stdout=stdout, stderr=subprocess.PIPE, timeout=TIMEOUT_S)
+        return process.returncode, process.stderr.decode()
+
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    assert run(write_end) == (141, "")
+    os.close(write_end)
+    with open("/dev/full", "wb") as full:
+        assert run(full.fileno()) == (1, FULL_DISK)
+
+
+def test_ctrl_c_is_quiet_from_the_first_import_on(tmp_path: Path) -> None:
+    # stands in for typer, the first thing that takes time to import
+    (tmp_path / "typer.py").write_text("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "pymtp_cli", "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=TIMEOUT_S)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 def test_a_closed_stdout_is_found_before_the_model_is_loaded() -> None:

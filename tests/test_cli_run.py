@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pymtp_cli.main import app
+from pymtp_cli.app import app
 from typer.testing import CliRunner
 
 from fake_pymtp import FakeModel, Script, install
-from pymtp.errors import BackendError, ContextFull, PymtpError, UnsupportedModel
+from pymtp.errors import BackendError, ContextFull, InvalidParameter, PymtpError, UnsupportedModel
 
 Run = Callable[..., Any]
 
@@ -28,7 +29,7 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Script:
 @pytest.fixture
 def run(script: Script) -> Run:
     def invoke(*arguments: str, stdin: bytes | None = None) -> Any:
-        return CliRunner().invoke(app, ["run", *arguments], input=stdin)
+        return CliRunner().invoke(app, ["run", *arguments], input=stdin, prog_name="pymtp")
 
     return invoke
 
@@ -224,30 +225,71 @@ def test_a_prompt_file_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "part"),
+    ("flags", "text"),
     [
-        ("--draft-max 33", "--draft-max"),
-        ("--spec-draft-n-max -1", "--spec-draft-n-max"),
-        ("--draft maybe", "none"),
-        ("-ctk q9_9", "q8_0"),
-        ("-ctv q9_9", "q8_0"),
-        ("-fa perhaps", "auto"),
-        ("-n -2", "-n"),
-        ("-n many", "-n"),
-        ("-c 2147483648", "2147483647"),
-        ("-ub 0", "-ub"),
-        ("-s 4294967296", "4294967295"),
-        ("--no-such-flag", "--no-such-flag"),
-        ("--temp hot", "--temp"),
+        ("--draft-max 33", "--spec-draft-n-max/--draft-max: must be an integer between 0 and 32, not '33'"),
+        ("--spec-draft-n-max -1", "--spec-draft-n-max/--draft-max: must be an integer between 0 and 32, not '-1'"),
+        ("--draft maybe", "--draft: must be one of auto, mtp, none, not 'maybe'"),
+        ("-ctk q9_9", "-ctk/--cache-type-k: must be one of f32, f16, bf16, q8_0,"),
+        ("-ctv q9_9", "-ctv/--cache-type-v: must be one of f32, f16, bf16, q8_0,"),
+        ("-fa perhaps", "-fa/--flash-attn: must be one of on, off, auto, not 'perhaps'"),
+        ("-n -2", "-n/--n-predict: must be an integer between -1 and 2147483647, not '-2'"),
+        ("-n many", "-n/--n-predict: must be an integer between -1 and 2147483647, not 'many'"),
+        ("-c 2147483648", "-c/--ctx-size: must be an integer between 0 and 2147483647, not '2147483648'"),
+        ("-ub 0", "-ub/--ubatch-size: must be an integer between 1 and"),
+        ("-t 100000", "-t/--threads: must be an integer between 1 and 512, not '100000'"),
+        ("-s 4294967296", "-s/--seed: must be an integer between -1 and 4294967295, not '4294967296'"),
+        ("--top-k 1.5", "--top-k: must be an integer between 0 and 2147483647, not '1.5'"),
+        ("--temp hot", "--temp: must be a number, not 'hot'"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_2(run: Run, flags: str, part: str) -> None:
-    assert part in one_line(run(*flags.split(), "hi"), code=2)
-
-
-def test_a_parameter_out_of_range_is_found_before_the_model_is_loaded(run: Run) -> None:
-    assert "temperature must be at least 0" in one_line(run("hi", "--temp", "-1"))
+def test_a_wrong_value_is_a_usage_error_that_names_the_flag_and_the_range(run: Run, flags: str, text: str) -> None:
+    line = one_line(run(*flags.split(), "hi"), code=2)
+    assert line.startswith(f"pymtp: Invalid value for {text}")
+    assert line.endswith(" (see pymtp run --help)\n")
     assert FakeModel.calls == []
+
+
+@pytest.mark.parametrize("flags", ["--no-such-flag", "--raw=yes", "-fa", "-m"])
+def test_wrong_usage_points_to_the_help_of_the_command(run: Run, flags: str) -> None:
+    assert one_line(run("hi", flags), code=2).endswith(" (see pymtp run --help)\n")
+
+
+def test_a_parameter_that_the_core_refuses_is_a_usage_error_too(run: Run, script: Script) -> None:
+    line = "pymtp: Invalid value for {} (see pymtp run --help)\n"
+    assert one_line(run("hi", "--temp", "-1"), code=2) == line.format("--temp: must be 0 or more, not -1.0")
+    assert FakeModel.calls == []
+    script.load_error = InvalidParameter("type_v", "f32 or f16 without flash attention", value="q8_0")
+    expected = line.format("-ctv/--cache-type-v: must be f32 or f16 without flash attention, not 'q8_0'")
+    assert one_line(run("hi"), code=2) == expected
+
+
+def test_what_no_flag_sets_is_no_usage_error(run: Run, script: Script) -> None:
+    script.load_error = InvalidParameter("prompt", "at least one token long")
+    assert one_line(run("hi")) == "pymtp: prompt must be at least one token long\n"
+
+
+def test_every_parameter_of_the_core_has_its_name_in_the_command() -> None:
+    from pymtp_cli.run import run as command
+
+    from pymtp import ContextParams, Model, SamplingParams
+
+    parameters = set(signature(command).parameters)
+    for function in (ContextParams, SamplingParams, Model, Model.generate):
+        ours = {"self", "path", "prompt", "sampling"}
+        assert set(signature(function).parameters) - ours <= parameters
+
+
+def test_a_fatal_assertion_ends_in_one_line_unless_debugging(run: Run, script: Script) -> None:
+    run("hi", "--debug")
+    assert not script.exits_on_abort
+    run("hi")
+    assert script.exits_on_abort
+
+
+def test_a_text_file_named_as_the_model_may_be_a_prompt(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("some notes", encoding="utf-8")
+    assert "-f notes.txt" in one_line(run("notes.txt", stdin=b""))
 
 
 @pytest.mark.parametrize("error", [UnsupportedModel("no heads; use --draft none"), BackendError("no memory\nfor it")])

@@ -58,7 +58,7 @@ def test_three_chained_heads_are_counted(shared: Path) -> None:
 def test_only_heads_whose_tensors_are_present_count(write_gguf: WriteGguf, declared: int, heads: int) -> None:
     info = inspect_gguf(write_gguf(declared=declared, heads=heads, n_layer=4))
     assert (info.n_layer, info.n_heads_declared, info.n_heads) == (4, declared, heads)
-    assert info.has_heads is (heads > 0)
+    assert info.has_heads is (0 < heads == declared)
 
 
 def test_a_model_may_lack_a_chat_template(write_gguf: WriteGguf) -> None:
@@ -105,6 +105,7 @@ def test_not_a_gguf(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other.gguf"
     path.write_bytes(content)
     assert "not a GGUF" in failure(path)
+    assert f"if it is a prompt, use -f {path}" in failure(path)
 
 
 def test_a_file_cut_anywhere_is_truncated(write_gguf: WriteGguf) -> None:
@@ -134,12 +135,24 @@ def test_counts_that_no_file_can_hold_are_truncation_not_a_hang(tmp_path: Path) 
 
 def test_a_damaged_header_says_where(tmp_path: Path, write_gguf: WriteGguf) -> None:
     path = tmp_path / "damaged.gguf"
-    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 9, 0, 0))
-    assert "GGUF version 9" in failure(path)
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q1sI", 1, b"k", 77))
     assert "unknown type 77" in failure(path)
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
     assert "no general.architecture" in failure(path)
+
+
+@pytest.mark.parametrize(
+    ("version", "what"),
+    [
+        (struct.pack("<I", 1), "a GGUF of version 1"),
+        (struct.pack(">I", 3), "a big-endian GGUF"),
+        (struct.pack("<I", 9), "a GGUF of version 9"),
+    ],
+)
+def test_a_gguf_of_another_kind_is_not_called_damaged(tmp_path: Path, version: bytes, what: str) -> None:
+    path = tmp_path / "other.gguf"
+    path.write_bytes(b"GGUF" + version + bytes(16))
+    assert f"{path} is {what}" in failure(path)
 
 
 def test_a_gguf_that_holds_no_model(write_gguf: WriteGguf) -> None:

@@ -1,0 +1,157 @@
+"""The `pymtp` command: its sub-commands, and the one place where errors become exit codes.
+
+0    done
+1    an error, one line on stderr
+2    wrong usage, one line on stderr
+130  stopped by Ctrl-C
+141  the reader of stdout closed it (what SIGPIPE makes of other programs)
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from .errors import CommandError, OutputClosed
+from .options import DEBUG
+from .output import Output
+from .run import run
+
+# typer took over click's exceptions and moved them between releases; in all of them the parent of
+# BadParameter is the usage error that every parsing problem derives from.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+class PymtpCommand(TyperCommand):
+    """Gives usage errors what their line needs: the command, and the flag that set a parameter."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _through_output(super().get_help_option(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            # the parser does not know the command in which a value is missing
+            error.ctx = getattr(error, "ctx", None) or ctx  # type: ignore[attr-defined]
+            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            flag = self._flag(error)
+            if flag is None:
+                raise
+            message = str(error).removeprefix(f"{flag.name} ")
+            raise typer.BadParameter(message, ctx=ctx, param=flag) from error
+
+    def _flag(self, error: Exception) -> Any:
+        # A command's parameters have the names that pymtp has for what they set.
+        name = error.name if _is_a("InvalidParameter", error) else None  # type: ignore[attr-defined]
+        return next((param for param in self.params if param.name == name), None)
+
+
+class PymtpGroup(TyperGroup):
+    """Ends every command with an exit code and at most one line on stderr."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _through_output(super().get_help_option(ctx))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if ctx.meta.get(DEBUG) and not isinstance(error, typer.Exit):
+                traceback.print_exc()
+            raise
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            code = super().main(*args, **{**kwargs, "standalone_mode": False})
+        except Exception as error:
+            code = _report(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _report(error: Exception) -> int:
+    """Say what went wrong in one line and return the exit code; an error of ours in the code goes on."""
+    if isinstance(error, OutputClosed):
+        return 141
+    if isinstance(error, typer.Abort):
+        return 130
+    if isinstance(error, _UsageError):
+        return _complain(f"{_usage_text(error)} (see {_command_path(error)} --help)", 2)
+    if isinstance(error, CommandError) or _is_a("PymtpError", error):
+        return _complain(str(error), 1)
+    raise error
+
+
+def _complain(message: str, code: int) -> int:
+    typer.echo(f"pymtp: {' '.join(message.split())}", err=True)
+    return code
+
+
+def _is_a(name: str, error: Exception) -> bool:
+    """Whether `error` is of the class `name` of pymtp.errors."""
+    # No import: where pymtp itself cannot be imported, the error at hand is the reason why.
+    errors = sys.modules.get("pymtp.errors")
+    return errors is not None and isinstance(error, getattr(errors, name))
+
+
+def _usage_text(error: Any) -> str:
+    param = getattr(error, "param", None)
+    if param is not None:
+        return f"Invalid value for {'/'.join(param.opts)}: {error.message}"
+    return str(error.format_message()).rstrip(".")
+
+
+def _command_path(error: Any) -> str:
+    return error.ctx.command_path if error.ctx else "pymtp"
+
+
+def _through_output(help_option: Any) -> Any:
+    if help_option is not None:
+        help_option.callback = _show_help
+    return help_option
+
+
+def _show_help(ctx: Any, option: object, wanted: bool) -> None:
+    if wanted:
+        Output().write(f"{ctx.get_help()}\n")
+        raise typer.Exit
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        output = Output()
+        import pymtp
+
+        output.write(f"{pymtp.version_text()}\n")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=PymtpGroup,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(cls=PymtpCommand)(run)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show version and exit.")
+    ] = False,
+) -> None:
+    """Run GGUF models that draft with their own MTP heads."""
+    if ctx.invoked_subcommand is None:
+        Output().write(f"{ctx.get_help()}\n")
