@@ -90,6 +90,8 @@ class TokenLoop:
             chunk = prompt[position : position + self.session.n_ubatch]
             is_last = position + len(chunk) == len(prompt)
             self.session.decode(chunk, position, logits="last" if is_last else "none", prompt=True)
+            if is_last:
+                _ = self.session.logits  # wait for the device: the time belongs to the prompt
             yield len(chunk)
 
     def _step(self, history: list[int], n_left: int, stats: Stats) -> list[int]:
