@@ -191,7 +191,7 @@ DraftMax = Annotated[
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's log on stderr.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's log and the engine's counters on stderr.")]
 Debug = Annotated[
     bool, typer.Option("--debug", is_eager=True, callback=_remember_debug, help="Show the traceback of an error.")
 ]

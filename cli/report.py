@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pymtp import Generation, Model
+    from pymtp.session import Counters
     from pymtp.statistics import Stats
 
 
@@ -24,7 +25,18 @@ def stats_block(stats: Stats) -> str:
         ("mean acceptance length", _number(stats.mean_acceptance_length, ".2f")),
         ("acceptance per position", positions or "-"),
     ]
-    return "\n".join(f"{name + ':':<25}{value}" for name, value in rows)
+    return _block(rows)
+
+
+def counters_block(counters: Counters) -> str:
+    """Return the lines that `run --verbose` adds: what the engine did, the prompt included."""
+    rows = [
+        ("trunk passes", f"{counters.n_trunk_passes}, {counters.t_trunk_us / 1000:.1f} ms"),
+        ("head passes", f"{counters.n_head_passes}, {counters.t_head_us / 1000:.1f} ms"),
+        ("head passes for prompts", f"{counters.n_catch_up_passes}"),
+        ("graphs built", f"{counters.n_trunk_builds} for the trunk, {counters.n_head_builds} for the heads"),
+    ]
+    return _block(rows)
 
 
 def json_report(text: str, generation: Generation, model: Model, *, stopped: bool) -> str:
@@ -44,6 +56,10 @@ def json_report(text: str, generation: Generation, model: Model, *, stopped: boo
         },
         ensure_ascii=False,
     )
+
+
+def _block(rows: list[tuple[str, str]]) -> str:
+    return "\n".join(f"{name + ':':<25}{value}" for name, value in rows)
 
 
 def _speed(tokens: int, tok_s: float | None) -> str:

@@ -14,7 +14,7 @@ from . import options as opt
 from .interrupt import Interrupt
 from .output import Output
 from .prompt import read_prompt, split_positionals
-from .report import json_report, stats_block
+from .report import counters_block, json_report, stats_block
 
 if TYPE_CHECKING:
     from pymtp import Generation, Model
@@ -93,6 +93,8 @@ def run(
             stopped = _consume(generation, output.write)
             output.write("\n")
             typer.echo(stats_block(generation.stats), err=True)
+        if verbose:
+            typer.echo(counters_block(model.session.counters), err=True)
     if stopped:
         raise typer.Exit(130)
 

@@ -260,6 +260,7 @@ def test_trunk_passes_are_prompt_ubatches_and_rounds(family: tuple[object, int])
 def test_steady_rounds_rebuild_no_graph(family: tuple[object, int]) -> None:
     model, n_heads = family
     with Session(model, PARAMS, n_draft_max=K) as session:
+        assert session.counters.n_trunk_builds == 0
         history = play(session, n_heads, n_prompt=30, n_rounds=20)
         before = session.counters
         play(session, n_heads, n_prompt=0, n_rounds=60, history=history)

@@ -64,6 +64,7 @@ void mtp_engine::select(graph_slot * slot) {
 
 void mtp_engine::select_home() {
     select(&home);
+    in_pass = false;
 }
 
 void mtp_engine::drop_slots() {
@@ -121,6 +122,10 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
 }
 
 void mtp_engine::count_build(bool is_head) {
+    // not the graphs that llama.cpp builds to see how large its buffers must be
+    if (!in_pass) {
+        return;
+    }
     ++(is_head ? counters.n_head_builds : counters.n_trunk_builds);
 }
 
@@ -133,6 +138,7 @@ void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype) {
 
     slot->t_used = ++t;
     select(slot);
+    in_pass = true;
 
     if (gtype != LLM_GRAPH_TYPE_DECODER_MTP) {
         ++counters.n_trunk_passes;

@@ -126,11 +126,12 @@ struct mtp_engine {
     ggml_backend_buffer_ptr bias_buf;
 
     std::vector<std::unique_ptr<graph_slot>> slots;
-    graph_slot                               home = {};
-    graph_slot *                             cur  = &home; // whose scheduler the context holds now
-    uint64_t                                 t    = 0;
+    graph_slot                               home    = {};
+    graph_slot *                             cur     = &home; // whose scheduler the context holds now
+    uint64_t                                 t       = 0;
+    bool                                     in_pass = false; // else llama.cpp reserves, or shifts the cache
 
-    std::vector<float> logits; // [n_draft_rows, n_vocab]
+    std::vector<float> logits;                                // [n_draft_rows, n_vocab]
 
     graph_slot * find_slot(const llama_ubatch & ubatch, llm_graph_type gtype);
     void         select(graph_slot * slot);
