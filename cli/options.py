@@ -9,7 +9,7 @@ its parameters as pymtp does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -57,7 +57,10 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     return parse
 
 
-_DRAFTS, _FLASH_ATTENTIONS, _CACHE_TYPES = map(get_args, (Draft, FlashAttention, CacheType))
+def _choice(kind: Any, *names: str, help_text: str) -> Any:
+    """An option that takes one of the values of the Literal `kind`."""
+    choices = get_args(kind)
+    return typer.Option(*names, parser=_one_of(choices), metavar="|".join(choices), help=help_text)
 
 
 def _remember_debug(ctx: typer.Context, wanted: bool) -> bool:
@@ -120,36 +123,9 @@ GpuLayers = Annotated[
         help="Layers kept on the GPU; -1: all.",
     ),
 ]
-FlashAttn = Annotated[
-    FlashAttention,
-    typer.Option(
-        "-fa",
-        "--flash-attn",
-        parser=_one_of(_FLASH_ATTENTIONS),
-        metavar="|".join(_FLASH_ATTENTIONS),
-        help="Flash attention.",
-    ),
-]
-CacheTypeK = Annotated[
-    CacheType,
-    typer.Option(
-        "-ctk",
-        "--cache-type-k",
-        parser=_one_of(_CACHE_TYPES),
-        metavar="|".join(_CACHE_TYPES),
-        help="Type of the K cache.",
-    ),
-]
-CacheTypeV = Annotated[
-    CacheType,
-    typer.Option(
-        "-ctv",
-        "--cache-type-v",
-        parser=_one_of(_CACHE_TYPES),
-        metavar="|".join(_CACHE_TYPES),
-        help="Type of the V cache.",
-    ),
-]
+FlashAttn = Annotated[FlashAttention, _choice(FlashAttention, "-fa", "--flash-attn", help_text="Flash attention.")]
+CacheTypeK = Annotated[CacheType, _choice(CacheType, "-ctk", "--cache-type-k", help_text="Type of the K cache.")]
+CacheTypeV = Annotated[CacheType, _choice(CacheType, "-ctv", "--cache-type-v", help_text="Type of the V cache.")]
 
 Seed = Annotated[
     int | None,
@@ -171,13 +147,7 @@ MinP = Annotated[
 ]
 
 DraftMode = Annotated[
-    Draft,
-    typer.Option(
-        "--draft",
-        parser=_one_of(_DRAFTS),
-        metavar="|".join(_DRAFTS),
-        help="Draft with the model's MTP heads; auto: when it has them.",
-    ),
+    Draft, _choice(Draft, "--draft", help_text="Draft with the model's MTP heads; auto: when it has them.")
 ]
 DraftMax = Annotated[
     int,
