@@ -5,7 +5,6 @@
 #include "mtp-memory.h"
 
 #include <cmath>
-#include <stdexcept>
 
 llm_graph_result * mtp_engine::run_head(int32_t head, const llama_ubatch & ubatch, llama_memory_context_i & mctx) {
     uint32_t n_outputs = 0;
@@ -137,19 +136,10 @@ void mtp_engine::bar(const std::vector<llama_token> & tokens) {
 
     const auto & model = ctx.model;
 
-    if (!bias_ctx) {
-        ggml_init_params params = { ggml_tensor_overhead(), nullptr, true };
-        bias_ctx.reset(ggml_init(params));
-        auto * tensor = ggml_new_tensor_1d(bias_ctx.get(), GGML_TYPE_F32, model.vocab.n_tokens());
-        ggml_set_name(tensor, "mtp_bias");
-
-        auto * dev = model.dev_output();
-        bias_buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(bias_ctx.get(), ggml_backend_dev_buffer_type(dev)));
-        if (!bias_buf) {
-            throw std::runtime_error("failed to allocate the bias of fused drafts");
-        }
+    if (!bias_mem.buf) {
+        bias_mem.alloc("mtp_bias", model.vocab.n_tokens(), 1, model.dev_output());
     }
-    bias = ggml_get_first_tensor(bias_ctx.get());
+    bias = ggml_get_first_tensor(bias_mem.ctx.get());
 
     std::vector<float> data(model.vocab.n_tokens(), 0.0f);
     for (const llama_token token : tokens) {
@@ -162,8 +152,19 @@ pymtp_status mtp_engine::draft_greedy(int32_t head, const std::vector<mtp_row> &
                                       int32_t * tokens) {
     const uint32_t n_pos = ctx.model.hparams.n_pos_per_embd();
 
+    // whatever happens, the next pass is not one of these steps
+    struct clear_steps {
+        mtp_engine & mtp;
+
+        ~clear_steps() {
+            mtp.steps.clear();
+            mtp.step_built = 0;
+        }
+    };
+
+    const clear_steps cleared = { *this };
+
     // the cells of all steps before any graph input looks at the cache
-    steps.clear();
     for (int32_t i = 0; i < *n_steps; ++i) {
         draft_step step;
         if (i == 0) {
@@ -201,6 +202,5 @@ pymtp_status mtp_engine::draft_greedy(int32_t head, const std::vector<mtp_row> &
         }
         ctx.synchronize();
     }
-    steps.clear();
     return res ? PYMTP_OK : PYMTP_FAILED;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 
 // larger ubatches are prompts: they share the context's own scheduler and its worst-case buffer
 static constexpr uint32_t MTP_SLOT_TOKENS_MAX = 64;
@@ -28,17 +29,23 @@ mtp_engine::mtp_engine(llama_context & ctx) : ctx(ctx), hidden_rows(ctx.cparams.
 
     const auto & model = ctx.model;
 
-    ggml_init_params params = { ggml_tensor_overhead(), nullptr, true };
-    hidden_ctx.reset(ggml_init(params));
-    hidden = ggml_new_tensor_2d(hidden_ctx.get(), GGML_TYPE_F32, model.hparams.n_embd_out(), hidden_rows.size());
-    ggml_set_name(hidden, "mtp_hidden");
+    hidden = hidden_mem.alloc("mtp_hidden", model.hparams.n_embd_out(), hidden_rows.size(),
+                              model.dev_layer(model.hparams.n_layer()));
+}
 
-    auto * dev = model.dev_layer(model.hparams.n_layer());
-    hidden_buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(hidden_ctx.get(), ggml_backend_dev_buffer_type(dev)));
-    if (!hidden_buf) {
-        throw std::runtime_error("failed to allocate the buffer for hidden rows");
+ggml_tensor * mtp_engine::device_tensor::alloc(const char * name, int64_t ne0, int64_t ne1, ggml_backend_dev_t dev) {
+    ggml_init_params params = { ggml_tensor_overhead(), nullptr, true };
+    ctx.reset(ggml_init(params));
+
+    auto * tensor = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, ne0, ne1);
+    ggml_set_name(tensor, name);
+
+    buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), ggml_backend_dev_buffer_type(dev)));
+    if (!buf) {
+        throw std::runtime_error(std::string("failed to allocate ") + name);
     }
-    ggml_backend_buffer_clear(hidden_buf.get(), 0);
+    ggml_backend_buffer_clear(buf.get(), 0);
+    return tensor;
 }
 
 mtp_engine::~mtp_engine() = default;
@@ -79,12 +86,12 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
         return &home;
     }
 
-    const int32_t head = ctx.cparams.nextn_layer_offset;
+    const graph_slot::key_t key = {
+        gtype, ubatch.n_tokens, ctx.n_outputs, ubatch.n_seqs_unq, ctx.cparams.nextn_layer_offset, steps.size(), bias,
+    };
 
     for (auto & slot : slots) {
-        if (slot->gtype == gtype && slot->n_tokens == ubatch.n_tokens && slot->n_outputs == ctx.n_outputs &&
-            slot->n_seqs_unq == ubatch.n_seqs_unq && slot->head == head && slot->n_steps == steps.size() &&
-            slot->bias == bias) {
+        if (slot->key == key) {
             return slot.get();
         }
     }
@@ -101,13 +108,7 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
 
     auto slot = std::make_unique<graph_slot>();
 
-    slot->gtype      = gtype;
-    slot->n_tokens   = ubatch.n_tokens;
-    slot->n_outputs  = ctx.n_outputs;
-    slot->n_seqs_unq = ubatch.n_seqs_unq;
-    slot->head       = head;
-    slot->n_steps    = steps.size();
-    slot->bias       = bias;
+    slot->key = key;
 
     size_t max_nodes = ctx.gf_res_reserve->get_max_nodes();
     if (!steps.empty()) {

@@ -9,6 +9,7 @@
 #include "pymtp.h"
 
 #include <memory>
+#include <tuple>
 #include <vector>
 
 struct mtp_engine {
@@ -102,28 +103,30 @@ struct mtp_engine {
     // Graphs that alternate (verify, first draft pass, draft step) each keep their own result and scheduler, so
     // that none has to be rebuilt because another ran in between.
     struct graph_slot {
-        llm_graph_type gtype;
-        uint32_t       n_tokens;
-        uint32_t       n_outputs;
-        uint32_t       n_seqs_unq;
-        int32_t        head;
-        size_t         n_steps;
-        ggml_tensor *  bias;
-        uint64_t       t_used;
+        // what tells graphs apart: graph type, rows, outputs, sequences, head, steps, bias
+        using key_t = std::tuple<llm_graph_type, uint32_t, uint32_t, uint32_t, int32_t, size_t, ggml_tensor *>;
+
+        key_t    key;
+        uint64_t t_used;
 
         ggml_backend_sched_ptr              sched;
         std::array<llm_graph_result_ptr, 2> results;
         llm_graph_result *                  active = nullptr;
     };
 
+    // a tensor that outlives the graphs, F32, zeros at first
+    struct device_tensor {
+        ggml_context_ptr        ctx;
+        ggml_backend_buffer_ptr buf;
+
+        ggml_tensor * alloc(const char * name, int64_t ne0, int64_t ne1, ggml_backend_dev_t dev);
+    };
+
     llama_context & ctx;
 
-    ggml_context_ptr        hidden_ctx;
-    ggml_backend_buffer_ptr hidden_buf;
-    mtp_rows                hidden_rows;
-
-    ggml_context_ptr        bias_ctx;
-    ggml_backend_buffer_ptr bias_buf;
+    device_tensor hidden_mem;
+    mtp_rows      hidden_rows;
+    device_tensor bias_mem;
 
     std::vector<std::unique_ptr<graph_slot>> slots;
     graph_slot                               home    = {};

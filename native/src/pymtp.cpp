@@ -250,6 +250,18 @@ static std::vector<mtp_row> draft_rows(int32_t n_rows, const int32_t * token, co
     return rows;
 }
 
+// names what the engine says of a draft
+static pymtp_status report_draft(const pymtp_session & session, int32_t head, pymtp_status status) {
+    switch (status) {
+        case PYMTP_OK:
+            return PYMTP_OK;
+        case PYMTP_FULL:
+            return fail(PYMTP_FULL, "the context of %u tokens has no room to draft", llama_n_ctx(session.ctx));
+        default:
+            return fail(PYMTP_FAILED, "the backend failed in a pass of MTP head %d", head);
+    }
+}
+
 int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                              const int32_t * seq, const uint8_t * flags) try {
     const pymtp_timer timer = { session->counters.t_trunk_us };
@@ -334,15 +346,10 @@ int32_t pymtp_session_draft(pymtp_session * session, int32_t head, int32_t n_row
         return status;
     }
 
-    switch (session->mtp->draft(head, draft_rows(n_rows, token, pos, seq))) {
-        case PYMTP_OK:
-            session->has_draft = true;
-            return PYMTP_OK;
-        case PYMTP_FULL:
-            return fail(PYMTP_FULL, "the context of %u tokens has no room to draft", llama_n_ctx(session->ctx));
-        default:
-            return fail(PYMTP_FAILED, "the backend failed in a pass of MTP head %d", head);
-    }
+    const pymtp_status drafted = session->mtp->draft(head, draft_rows(n_rows, token, pos, seq));
+
+    session->has_draft = drafted == PYMTP_OK;
+    return report_draft(*session, head, drafted);
 } catch (const std::exception & err) {
     return fail(PYMTP_FAILED, "%s", err.what());
 }
@@ -370,14 +377,8 @@ int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t head, int32_
         return fail(PYMTP_INVALID, "a fused draft takes rows of one sequence");
     }
 
-    switch (session->mtp->draft_greedy(head, draft_rows(n_rows, token, pos, seq), n_drafts, drafts)) {
-        case PYMTP_OK:
-            return PYMTP_OK;
-        case PYMTP_FULL:
-            return fail(PYMTP_FULL, "the context of %u tokens has no room to draft", llama_n_ctx(session->ctx));
-        default:
-            return fail(PYMTP_FAILED, "the backend failed in a fused pass of MTP head %d", head);
-    }
+    return report_draft(*session, head,
+                        session->mtp->draft_greedy(head, draft_rows(n_rows, token, pos, seq), n_drafts, drafts));
 } catch (const std::exception & err) {
     return fail(PYMTP_FAILED, "%s", err.what());
 }
