@@ -45,24 +45,33 @@ enum pymtp_status {
 // where the MTP layers keep their K/V
 enum pymtp_memory {
     PYMTP_MEMORY_NONE   = 0, // the session does not draft
-    PYMTP_MEMORY_SHARED = 1, // in the trunk's own cache
+    PYMTP_MEMORY_SHARED = 1, // in the cells of the trunk's own cache
+    PYMTP_MEMORY_OWN    = 2, // in a cache of their own beside the trunk's, whose kind cannot host them
+};
+
+// which hidden state the rows of a head read, where a model has several
+enum pymtp_head_context {
+    PYMTP_HEAD_CONTEXT_TARGET  = 0, // every head reads the trunk's
+    PYMTP_HEAD_CONTEXT_CHAINED = 1, // the first head reads the trunk's, each other head that of the head before it
 };
 
 // flags of a trunk row
 enum pymtp_row_flag {
     PYMTP_ROW_LOGITS = 1, // compute the row's logits
-    PYMTP_ROW_PROMPT = 2, // run the row through the MTP heads as well, right after the trunk
+    PYMTP_ROW_FEED   = 2, // fill the heads' cache as well, in the same graph
 };
 
 // Since the session began. A pass is one graph run.
 struct pymtp_counters {
-    int64_t n_trunk_passes;    // runs of the trunk's graph: prompt ubatches and verify rounds
-    int64_t n_head_passes;     // runs of a head's graph that draft
-    int64_t n_catch_up_passes; // runs of a head's graph that only fill its cache (prompts)
-    int64_t n_trunk_builds;    // trunk graphs built (not reused)
-    int64_t n_head_builds;     // head graphs built (not reused)
-    int64_t t_trunk_us;        // time in pymtp_session_decode
-    int64_t t_head_us;         // time in pymtp_session_draft
+    int64_t n_trunk_passes; // runs of the trunk's graph: prompt ubatches and verify rounds
+    int64_t n_head_passes;  // runs of a graph that drafts
+    int64_t n_head_runs;    // heads run for a draft token, in all graphs
+    int64_t n_trunk_builds; // trunk graphs built (not reused)
+    int64_t n_head_builds;  // draft graphs built (not reused)
+    int64_t n_hidden_bytes; // hidden states copied between host and device
+    int64_t n_output_bytes; // logits, candidates and drafts copied to the host
+    int64_t t_trunk_us;     // time in pymtp_session_decode
+    int64_t t_head_us;      // time in pymtp_session_draft and pymtp_session_draft_greedy
 };
 
 // Names the source of this library: "llama-cpp-python 0.3.36 + <hash of the patch series and the engine>".
@@ -83,11 +92,14 @@ void pymtp_exit_on_abort(void);
 // llama_contexts that sessions hold at present, in the whole process.
 int32_t pymtp_n_contexts(void);
 
-// Creates a session. With n_draft_max > 0 it hosts the model's MTP layers and can draft up to n_draft_max
-// tokens ahead (the model must have been loaded with load_mtp). With 0 it is a plain context. Where the
-// model's kind of memory cannot be shared, the session is plain too: see pymtp_session_memory.
-// params: as for llama_init_from_model; ctx_type is set by this function.
-int32_t pymtp_session_init(struct llama_model * model, const struct llama_context_params * params, int32_t n_draft_max,
+struct pymtp_session_params {
+    const struct llama_context_params * context; // as for llama_init_from_model; ctx_type is set by pymtp
+
+    int32_t n_draft_max;  // drafts up to this many tokens ahead, which needs a model loaded with load_mtp; 0: none
+    int32_t head_context; // a pymtp_head_context
+};
+
+int32_t pymtp_session_init(struct llama_model * model, const struct pymtp_session_params * params,
                            struct pymtp_session ** session);
 void    pymtp_session_free(struct pymtp_session * session);
 
@@ -98,10 +110,14 @@ struct llama_context * pymtp_session_context(struct pymtp_session * session);
 int32_t pymtp_session_memory(const struct pymtp_session * session);      // a pymtp_memory
 int32_t pymtp_session_n_draft_max(const struct pymtp_session * session); // 0: the session does not draft
 
+// Why the memory is PYMTP_MEMORY_OWN, or why the session serialises; "" if there is nothing to say.
+const char * pymtp_session_memory_note(const struct pymtp_session * session);
+
 // Runs the trunk over n_rows rows, in ubatches of at most n_ubatch. token, pos, seq, flags: [n_rows].
 // The positions of each sequence continue its decoded tail. At most n_batch rows, and at most n_outputs_max of
-// them with logits (params; 0 stands for n_draft_max + 1 a sequence). A prompt row needs the hidden state of the
-// position before: it begins its sequence, or goes on where the last pass of the trunk ended or was truncated to.
+// them with logits (params; 0 stands for n_draft_max + 1 a sequence). A row that feeds the heads needs the hidden
+// state of the position before: it begins its sequence, or goes on where the last pass of the trunk ended or was
+// truncated to.
 int32_t pymtp_session_decode(struct pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                              const int32_t * seq, const uint8_t * flags);
 
@@ -109,22 +125,26 @@ int32_t pymtp_session_decode(struct pymtp_session * session, int32_t n_rows, con
 // Valid until the next call on the session. NULL before the first decode.
 const float * pymtp_session_logits(struct pymtp_session * session, int32_t * n_rows, int32_t * n_vocab);
 
-// Runs head `head` over n_rows rows: those behind the last hidden state of the trunk (the accepted tokens
-// and the newly sampled one), or one drafted token. The positions of a sequence are consecutive; rows of several
-// sequences need a unified cache. Logits are computed for the last row of each sequence. Fails with PYMTP_INVALID if
-// the hidden state of a row's previous position is not at hand (a session keeps those of the last 64 positions).
-int32_t pymtp_session_draft(struct pymtp_session * session, int32_t head, int32_t n_rows, const int32_t * token,
-                            const int32_t * pos, const int32_t * seq);
+// One step of a draft. The rows of a sequence are consecutive: its last row is the one that predicts, at the newest
+// token (step 0) or at the draft of the step before. Rows before it, in step 0, are positions that the trunk has
+// decoded without feeding the heads: they catch up. n_steps: how many steps the whole draft is meant to have.
+// Step s runs head s modulo the number of heads. Leaves one row of logits for each sequence.
+// Fails with PYMTP_INVALID if the hidden state of a row's previous position is not at hand (a session keeps those of
+// the last 64 positions).
+int32_t pymtp_session_draft(struct pymtp_session * session, int32_t step, int32_t n_steps, int32_t n_rows,
+                            const int32_t * token, const int32_t * pos, const int32_t * seq);
 
-// Logits of the last draft, [*n_rows, *n_vocab] float32, one row a sequence in the order of their last rows.
+// Logits of the last draft step, [*n_rows, *n_vocab] float32, one row a sequence in the order of their last rows.
 // Valid until the next call on the session. NULL before the first draft.
 const float * pymtp_session_draft_logits(struct pymtp_session * session, int32_t * n_rows, int32_t * n_vocab);
 
-// Drafts up to *n_drafts tokens behind n_rows rows of one sequence in a single graph: each draft is the most likely
-// token of head `head` after the one before. drafts: [*n_drafts]. *n_drafts shrinks if the context has room for fewer.
-// For drafts that only need the most likely token; it leaves no logits.
-int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t head, int32_t n_rows, const int32_t * token,
-                                   const int32_t * pos, const int32_t * seq, int32_t * n_drafts, int32_t * drafts);
+// All steps of a draft in one graph, each taking the most likely token of the step before. Rows as for step 0 of
+// pymtp_session_draft. drafts: [n_sequences, *n_steps], the sequences in the order of their last rows.
+// probs: likewise, the probability of each draft (softmax of the head's logits); or NULL, which is cheaper.
+// *n_steps shrinks if the context has room for fewer. Leaves no logits.
+int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t n_rows, const int32_t * token,
+                                   const int32_t * pos, const int32_t * seq, int32_t * n_steps, int32_t * drafts,
+                                   float * probs);
 
 // pymtp_session_draft_greedy never proposes these tokens. Replaces those of the call before; none by default.
 int32_t pymtp_session_bar(struct pymtp_session * session, int32_t n_tokens, const int32_t * token);
