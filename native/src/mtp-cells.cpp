@@ -31,7 +31,7 @@ bool llama_kv_cache::mtp_find_held(const llama_ubatch & ubatch, slot_info & sinf
             const auto   it = sp.lower_bound({ pos, 0 });
             if (it != sp.end() && it->first == pos) {
                 held[i] = it->second;
-            } else if (pos <= seq_pos_max(seq)) {
+            } else if (mtp.reserves && pos <= seq_pos_max(seq)) {
                 LLAMA_LOG_ERROR("%s: sequence %d has no cell at position %d any more\n", __func__, seq, pos);
                 sinfo = {};
                 return true;
@@ -109,7 +109,9 @@ llama_kv_cache::slot_info llama_kv_cache::mtp_place(const llama_ubatch & ubatch)
         const slot_info one  = { strm, strm, { sinfo.strm[s] }, { { cell } } };
 
         apply_ubatch(one, mtp_ubatch_select(ubatch, { i }));
-        mtp.add(seq, pos, cell);
+        if (mtp.reserves) {
+            mtp.add(seq, pos, cell);
+        }
     }
 
     return sinfo;

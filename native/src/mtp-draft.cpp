@@ -1,131 +1,322 @@
-// The passes of the heads: prompts that fill their cache, single draft steps, fused drafts.
+// The passes of the heads: which head runs on which rows, what it reads, and what is kept of it.
 
 #include "llama-model.h"
 #include "mtp-engine.h"
 #include "mtp-memory.h"
 
+#include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
-llm_graph_result * mtp_engine::run_head(int32_t head, const llama_ubatch & ubatch, llama_memory_context_i & mctx) {
-    uint32_t n_outputs = 0;
-    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
-        n_outputs += ubatch.output[i] != 0;
+//
+// what runs
+//
+
+// Behind a trunk pass every head stores the K/V of the trunk's rows. Chained, a head reads what the head before it
+// says of the row before, for all rows.
+std::vector<mtp_run> mtp_engine::feed_runs() const {
+    std::vector<mtp_run> runs;
+    for (int32_t head = 0; head < n_heads; ++head) {
+        const bool feeds_next = chained && head + 1 < n_heads;
+        runs.push_back({ head, chained ? head : 0, head + 1, feeds_next ? MTP_OUTPUT_HIDDEN : MTP_OUTPUT_NONE });
     }
-
-    const uint32_t n_outputs_trunk = ctx.n_outputs;
-
-    ctx.n_outputs                  = n_outputs;
-    ctx.cparams.nextn_layer_offset = head;
-
-    // also when the pass throws
-    struct restore {
-        llama_context & ctx;
-        uint32_t        n_outputs;
-
-        ~restore() {
-            ctx.cparams.nextn_layer_offset = 0;
-            ctx.n_outputs                  = n_outputs;
-        }
-    };
-
-    const restore           restored = { ctx, n_outputs_trunk };
-    const mtp_memory_placed placed(ctx.memory.get());
-
-    ggml_status status;
-    return ctx.process_ubatch(ubatch, LLM_GRAPH_TYPE_DECODER_MTP, &mctx, status);
+    return runs;
 }
 
-bool mtp_engine::catch_up(const llama_ubatch & ubatch) {
-    // one pass for all rows, or one for each sequence where sequences have streams of their own
-    std::vector<std::vector<mtp_row>> parts;
+// Step s runs head s modulo n_heads; heads of later steps store the K/V of its row.
+// Chained, head h of step s reads what head h - 1 said in the step before; a head that comes again reads the one that
+// drafted last.
+std::vector<mtp_run> mtp_engine::step_runs(int32_t step, int32_t n_steps) const {
+    std::vector<mtp_run> runs;
 
-    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
-        if (!(row_flags[ubatch.data->batch_idxs[i]] & PYMTP_ROW_PROMPT)) {
+    const int32_t last = step > 0 ? (step - 1) % n_heads : 0;
+
+    for (int32_t i = 0; i < n_heads; ++i) {
+        const int32_t head = (step + i) % n_heads;
+        if (step + i >= n_steps && i > 0) {
+            continue; // no later step runs this head
+        }
+        if (!chained) {
+            runs.push_back({ head, 0, 0, i == 0 ? MTP_OUTPUT_LOGITS : MTP_OUTPUT_NONE });
             continue;
         }
-        const mtp_row row = { ubatch.token[i], ubatch.pos[i], ubatch.seq_id[i][0], false };
-        if (parts.empty() || (n_stream() > 1 && parts.back().back().seq != row.seq)) {
+        const bool    is_again   = head < step;
+        const bool    feeds_next = !is_again && head + 1 < std::min(n_heads, n_steps);
+        const int32_t plane_read = step == 0 || !is_again ? head : last + 1;
+
+        runs.push_back({ head, plane_read, head + 1,
+                         i == 0     ? MTP_OUTPUT_LOGITS :
+                         feeds_next ? MTP_OUTPUT_HIDDEN :
+                                      MTP_OUTPUT_NONE });
+    }
+    return runs;
+}
+
+//
+// stages
+//
+
+void mtp_engine::plan_feed(const llama_ubatch & ubatch, const llama_memory_context_i * mctx) {
+    std::vector<mtp_row> rows;
+    std::vector<mtp_row> rows_fed;
+
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        rows.push_back({ ubatch.token[i], ubatch.pos[i], ubatch.seq_id[i][0], false });
+        if (row_flags[ubatch.data->batch_idxs[i]] & PYMTP_ROW_FEED) {
+            rows_fed.push_back(rows.back());
+        }
+    }
+    if (rows_fed.empty()) {
+        return;
+    }
+    mark_fed(rows_fed);
+
+    auto & stage = stages.emplace_back();
+
+    stage.ubatch     = ubatch;
+    stage.runs       = feed_runs();
+    stage.rows_read  = find_rows(rows);
+    stage.keeps      = chained;
+    stage.rows_write = rows_trunk;
+
+    if (!own_memory) {
+        stage.mctx = mtp_memory_attention(mctx);
+        return;
+    }
+    stage.mctx_own = mtp_memory_place(own_memory.get(), ubatch);
+    stage.mctx     = stage.mctx_own.get();
+    if (llama_memory_status_is_fail(stage.mctx->get_status())) {
+        throw std::runtime_error("the heads' own cache is full");
+    }
+    const mtp_memory_placed placed(own_memory.get());
+    stage.mctx_own->apply();
+}
+
+bool mtp_engine::plan_catch_up(const std::vector<mtp_row> & rows) {
+    if (rows.empty()) {
+        return true;
+    }
+    const uint32_t n_pos = ctx.model.hparams.n_pos_per_embd();
+
+    auto padded = rows;
+    if (n_stream() > 1) {
+        // sequences of one length each, so that they can share the pass: a row that is there twice stores the same
+        padded = mtp_rows_pad(rows);
+        if (own_memory && !mtp_memory_reserve(own_memory.get(), rows, n_pos, n_stream())) {
+            return false;
+        }
+    }
+
+    auto & stage = stages.emplace_back();
+
+    stage.ubatch    = mtp_ubatch_make(padded, n_pos, n_stream());
+    stage.mctx_own  = mtp_memory_place(head_memory(), stage.ubatch);
+    stage.mctx      = stage.mctx_own.get();
+    stage.runs      = feed_runs();
+    stage.rows_read = find_rows(padded);
+    stage.keeps     = chained;
+    if (chained) {
+        for (const auto & row : padded) {
+            stage.rows_write.push_back(std::max(mtp_rows::SPARE, hidden_rows.find(row.seq, row.pos)));
+        }
+    }
+    return !llama_memory_status_is_fail(stage.mctx->get_status());
+}
+
+bool mtp_engine::plan_step(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows) {
+    mtp_stage stage;
+
+    stage.ubatch   = mtp_ubatch_make(rows, ctx.model.hparams.n_pos_per_embd(), n_stream());
+    stage.mctx_own = mtp_memory_place(head_memory(), stage.ubatch);
+    stage.mctx     = stage.mctx_own.get();
+    if (llama_memory_status_is_fail(stage.mctx->get_status())) {
+        return false;
+    }
+    stage.runs = step_runs(step, n_steps);
+    stages.push_back(std::move(stage));
+    return true;
+}
+
+//
+// passes
+//
+
+// Sequences that have streams of their own share a pass if their streams lie side by side.
+std::vector<std::vector<mtp_row>> mtp_engine::split(const std::vector<mtp_row> & rows) const {
+    std::vector<std::vector<mtp_row>> parts;
+    for (const auto & row : rows) {
+        if (parts.empty() ||
+            (n_stream() > 1 && row.seq != parts.back().back().seq && row.seq != parts.back().back().seq + 1)) {
             parts.emplace_back();
         }
         parts.back().push_back(row);
     }
-
-    for (const auto & part : parts) {
-        const auto ubatch_head = mtp_ubatch_make(part, ubatch.n_pos, n_stream());
-
-        for (int32_t head = 0; head < n_heads; ++head) {
-            // all of them have the trunk's cells: there is always room
-            const auto mctx = mtp_memory_place(ctx.memory.get(), ubatch_head);
-
-            read_rows(part);
-            if (llama_memory_status_is_fail(mctx->get_status()) || !run_head(head, ubatch_head, *mctx)) {
-                return false;
-            }
-            ++counters.n_catch_up_passes;
-        }
-    }
-
-    return true;
+    return parts;
 }
 
-pymtp_status mtp_engine::draft(int32_t head, const std::vector<mtp_row> & rows) {
-    const auto ubatch = mtp_ubatch_make(rows, ctx.model.hparams.n_pos_per_embd(), n_stream());
-
-    const auto mctx = mtp_memory_place(ctx.memory.get(), ubatch);
-    if (llama_memory_status_is_fail(mctx->get_status())) {
-        return PYMTP_FULL;
-    }
-
-    read_rows(rows);
-
-    rows_write.clear();
-    n_draft_rows = 0;
+// rows of the plan's first step: those with output
+static std::vector<mtp_row> mtp_rows_with_output(const std::vector<mtp_row> & rows, bool output) {
+    std::vector<mtp_row> res;
     for (const auto & row : rows) {
-        rows_write.push_back(row.output ? hidden_rows.put_head(row.seq, row.pos) : mtp_rows::SPARE);
-        n_draft_rows += row.output;
-    }
-
-    const auto * res = run_head(head, ubatch, *mctx);
-    if (!res) {
-        n_draft_rows = 0;
-        for (const auto & row : rows) {
-            hidden_rows.truncate(row.seq, row.pos);
+        if (row.output == output) {
+            res.push_back(row);
         }
-        return PYMTP_FAILED;
     }
+    return res;
+}
+
+llm_graph_result * mtp_engine::run_plan() {
+    // the step after rows that catch up, if there are any, stands for the pass
+    const size_t  i_first = std::find_if(stages.begin(), stages.end(),
+                                         [](const auto & stage) { return stage.runs[0].output == MTP_OUTPUT_LOGITS; }) -
+                            stages.begin();
+    auto &        first   = stages[i_first];
+    const int32_t n_outputs_trunk = ctx.n_outputs;
+
+    // also when the pass throws
+    struct restore {
+        llama_context & ctx;
+        int32_t         n_outputs;
+
+        ~restore() { ctx.n_outputs = n_outputs; }
+    };
+
+    const restore           restored = { ctx, n_outputs_trunk };
+    const mtp_memory_placed placed(head_memory());
+
+    for (size_t i = 0; i < stages.size(); ++i) {
+        if (i != i_first) {
+            stages[i].mctx_own->apply();
+        }
+        counters.n_head_runs += i >= i_first;
+    }
+    ctx.n_outputs = first.ubatch.n_tokens;
     ++counters.n_head_passes;
 
-    ggml_tensor * t_logits = res->get_logits();
+    ggml_status status;
+    return ctx.process_ubatch(first.ubatch, LLM_GRAPH_TYPE_DECODER_MTP, first.mctx_own.get(), status);
+}
 
-    logits.resize(ggml_nelements(t_logits));
-    fetch(t_logits, logits.data());
+pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows) {
+    const size_t n_vocab = ctx.model.vocab.n_tokens();
+
+    picks        = false;
+    n_draft_rows = 0;
+    draft_logits_data.resize(mtp_rows_with_output(rows, true).size() * n_vocab);
+
+    for (const auto & part : split(rows)) {
+        const auto first    = mtp_rows_with_output(part, true);
+        const auto catch_up = mtp_rows_with_output(part, false);
+
+        stages.clear();
+        if (!plan_catch_up(catch_up) || !plan_step(step, n_steps, first)) {
+            return PYMTP_FULL;
+        }
+
+        auto & stage = stages.back();
+
+        stage.rows_read = find_rows(first);
+        stage.keeps     = true;
+        for (const auto & row : first) {
+            stage.rows_write.push_back(hidden_rows.put_head(row.seq, row.pos));
+        }
+
+        auto * res = run_plan();
+        if (!res) {
+            return PYMTP_FAILED;
+        }
+        mark_fed(catch_up);
+
+        fetch(res->get_logits(), draft_logits_data.data() + n_draft_rows * n_vocab);
+        n_draft_rows += first.size();
+    }
     return PYMTP_OK;
 }
 
-void mtp_engine::fetch(ggml_tensor * tensor, void * data) {
-    auto * backend = ggml_backend_sched_get_tensor_backend(ctx.sched.get(), tensor);
-    ggml_backend_tensor_get_async(backend, tensor, data, 0, ggml_nbytes(tensor));
-}
-
-const std::vector<float> & mtp_engine::draft_logits() {
+const float * mtp_engine::draft_logits() {
     ctx.synchronize();
-    return logits;
+    return draft_logits_data.data();
 }
 
-//
-// fused drafts
-//
+pymtp_status mtp_engine::draft_greedy(const std::vector<mtp_row> & rows, int32_t * n_steps, int32_t * drafts,
+                                      float * probs) {
+    const int32_t n_asked = *n_steps;
 
-const llm_graph_params & mtp_engine::step_params(size_t step, const llm_graph_params & params) {
-    auto & cur = steps[step];
-    if (!cur.has_params) {
-        cur.params           = params;
-        cur.params.ubatch    = cur.ubatch;
-        cur.params.mctx      = cur.mctx.get();
-        cur.params.n_outputs = 1;
-        cur.has_params       = true;
+    picks       = true;
+    picks_probs = probs != nullptr;
+
+    int32_t i_seq = 0;
+    for (const auto & part : split(rows)) {
+        auto       first    = mtp_rows_with_output(part, true);
+        const auto catch_up = mtp_rows_with_output(part, false);
+
+        // the cells of all steps before any graph input looks at the cache
+        stages.clear();
+        if (!plan_catch_up(catch_up)) {
+            return PYMTP_FULL;
+        }
+        const size_t i_first = stages.size();
+        const auto   read    = find_rows(first);
+
+        for (int32_t step = 0; step < *n_steps && plan_step(step, n_asked, first); ++step) {
+            stages.back().follows = step > 0;
+            for (auto & row : first) {
+                row.token = 0; // comes from the step before
+                row.pos++;
+            }
+        }
+        if (stages.size() == i_first) {
+            return PYMTP_FULL;
+        }
+        stages[i_first].rows_read = read;
+        *n_steps                  = stages.size() - i_first;
+
+        const auto * res = run_plan();
+        if (!res) {
+            return PYMTP_FAILED;
+        }
+        mark_fed(catch_up);
+
+        // [n_steps][n_sequences of the part]
+        std::vector<std::vector<int32_t>> tokens(*n_steps, std::vector<int32_t>(first.size()));
+        std::vector<std::vector<float>>   token_probs(probs ? *n_steps : 0, std::vector<float>(first.size()));
+        for (int32_t step = 0; step < *n_steps; ++step) {
+            fetch(res->t_sampled[step], tokens[step].data());
+            if (probs) {
+                fetch(res->t_sampled_probs[step], token_probs[step].data());
+            }
+        }
+        ctx.synchronize();
+
+        for (size_t i = 0; i < first.size(); ++i, ++i_seq) {
+            for (int32_t step = 0; step < *n_steps; ++step) {
+                drafts[i_seq * n_asked + step] = tokens[step][i];
+                if (probs) {
+                    probs[i_seq * n_asked + step] = token_probs[step][i];
+                }
+            }
+        }
     }
-    return cur.params;
+
+    // without the steps that did not fit
+    for (int32_t i = 0; i < i_seq; ++i) {
+        std::copy_n(drafts + i * n_asked, *n_steps, drafts + i * *n_steps);
+        if (probs) {
+            std::copy_n(probs + i * n_asked, *n_steps, probs + i * *n_steps);
+        }
+    }
+    return PYMTP_OK;
+}
+
+void mtp_engine::forget_drafts(const std::vector<mtp_row> & rows) {
+    auto * memory = mtp_memory_attention(head_memory());
+    for (const auto & row : rows) {
+        // rows that catch up are decoded: they have cells in any case
+        if (row.output) {
+            hidden_rows.truncate(row.seq, row.pos);
+            memory->seq_rm(row.seq, row.pos, -1);
+        }
+    }
 }
 
 void mtp_engine::bar(const std::vector<llama_token> & tokens) {
@@ -146,61 +337,4 @@ void mtp_engine::bar(const std::vector<llama_token> & tokens) {
         data[token] = -INFINITY;
     }
     ggml_backend_tensor_set(bias, data.data(), 0, ggml_nbytes(bias));
-}
-
-pymtp_status mtp_engine::draft_greedy(int32_t head, const std::vector<mtp_row> & rows, int32_t * n_steps,
-                                      int32_t * tokens) {
-    const uint32_t n_pos = ctx.model.hparams.n_pos_per_embd();
-
-    // whatever happens, the next pass is not one of these steps
-    struct clear_steps {
-        mtp_engine & mtp;
-
-        ~clear_steps() {
-            mtp.steps.clear();
-            mtp.step_built = 0;
-        }
-    };
-
-    const clear_steps cleared = { *this };
-
-    // the cells of all steps before any graph input looks at the cache
-    for (int32_t i = 0; i < *n_steps; ++i) {
-        draft_step step;
-        if (i == 0) {
-            step.ubatch = mtp_ubatch_make(rows, n_pos, n_stream());
-        } else {
-            // the token comes from the step before
-            step.ubatch = mtp_ubatch_make({ { 0, rows.back().pos + i, rows.back().seq, true } }, n_pos, n_stream());
-        }
-        step.mctx = mtp_memory_place(ctx.memory.get(), step.ubatch);
-        if (llama_memory_status_is_fail(step.mctx->get_status())) {
-            break;
-        }
-        steps.push_back(std::move(step));
-    }
-
-    if (steps.empty()) {
-        return PYMTP_FULL;
-    }
-    *n_steps = steps.size();
-
-    read_rows(rows);
-
-    {
-        const mtp_memory_placed placed(ctx.memory.get());
-        for (size_t i = 1; i < steps.size(); ++i) {
-            steps[i].mctx->apply();
-        }
-    }
-
-    const auto * res = run_head(head, steps[0].ubatch, *steps[0].mctx);
-    if (res) {
-        ++counters.n_head_passes;
-        for (size_t i = 0; i < steps.size(); ++i) {
-            fetch(res->t_sampled[i], tokens + i);
-        }
-        ctx.synchronize();
-    }
-    return res ? PYMTP_OK : PYMTP_FAILED;
 }

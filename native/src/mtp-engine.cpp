@@ -9,28 +9,46 @@
 
 // larger ubatches are prompts: they share the context's own scheduler and its worst-case buffer
 static constexpr uint32_t MTP_SLOT_TOKENS_MAX = 64;
-static constexpr size_t   MTP_SLOTS_MAX       = 24;
+static constexpr size_t   MTP_SLOTS_MAX       = 48;
 
 // more than any architecture's head has
-static constexpr size_t MTP_NODES_PER_STEP = 512;
+static constexpr size_t MTP_NODES_PER_RUN = 512;
 
-std::shared_ptr<mtp_engine> mtp_engine::create(llama_context & ctx) {
-    if (ctx.cparams.ctx_type != LLAMA_CONTEXT_TYPE_MTP_SHARED ||
-        !mtp_memory_can_share(ctx.memory.get(), ctx.cparams.n_rs_seq)) {
-        return nullptr;
-    }
-    return std::make_shared<mtp_engine>(ctx);
+mtp_engine & mtp_engine::attach(llama_context & ctx, const params & params) {
+    ctx.mtp = std::make_shared<mtp_engine>(ctx, params);
+
+    // the worst case now includes the heads
+    ctx.sched_need_reserve = true;
+    ctx.sched_reserve();
+    return *ctx.mtp;
 }
 
-mtp_engine::mtp_engine(llama_context & ctx) : ctx(ctx), hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max) {
+mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
+    ctx(ctx), n_heads(params.n_heads), chained(params.chained),
+    hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max), fed(ctx.cparams.n_seq_max, 0) {
+    // each slot has a scheduler: copies for pipelining would multiply its buffers, and only speed up long prompts
+    ctx.cparams.pipeline_parallel = false;
+
+    if (n_heads == 0) {
+        return;
+    }
+
     // the heads need the hidden state of every row
     ctx.cparams.embeddings_nextn        = true;
     ctx.cparams.embeddings_nextn_masked = false;
 
     const auto & model = ctx.model;
 
-    hidden = hidden_mem.alloc("mtp_hidden", model.hparams.n_embd_out(), hidden_rows.size(),
-                              model.dev_layer(model.hparams.n_layer()));
+    // the trunk's; where heads are chained one for each head as well
+    planes_mem.resize(chained ? n_heads + 1 : 1);
+    for (auto & plane : planes_mem) {
+        planes.push_back(plane.alloc("mtp_hidden", model.hparams.n_embd_out(), hidden_rows.size(),
+                                     model.dev_layer(model.hparams.n_layer())));
+    }
+
+    if (!mtp_memory_can_share(ctx.memory.get())) {
+        own_memory = mtp_memory_create_own(model, params.memory, ctx.cparams);
+    }
 }
 
 ggml_tensor * mtp_engine::device_tensor::alloc(const char * name, int64_t ne0, int64_t ne1, ggml_backend_dev_t dev) {
@@ -77,18 +95,34 @@ void mtp_engine::select_home() {
 void mtp_engine::drop_slots() {
     select_home();
     slots.clear();
-    // each slot has a scheduler: copies for pipelining would multiply its buffers, and only speed up long prompts
-    ctx.cparams.pipeline_parallel = false;
+    held_logits = nullptr;
 }
 
 mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_graph_type gtype) {
-    if (ubatch.n_tokens > MTP_SLOT_TOKENS_MAX) {
+    if (gtype != LLM_GRAPH_TYPE_DECODER_MTP && ubatch.n_tokens > MTP_SLOT_TOKENS_MAX) {
         return &home;
     }
 
-    const graph_slot::key_t key = {
-        gtype, ubatch.n_tokens, ctx.n_outputs, ubatch.n_seqs_unq, ctx.cparams.nextn_layer_offset, steps.size(), bias,
+    std::vector<int64_t> key = { gtype, ubatch.n_tokens, ctx.n_outputs, picks, picks_probs, bias != nullptr };
+
+    size_t n_runs = 0;
+
+    const auto add_rows = [&](const llama_ubatch & rows) {
+        key.push_back(rows.n_tokens);
+        key.push_back(rows.n_seqs_unq);
+        if (n_stream() > 1) {
+            key.insert(key.end(), rows.seq_id_unq, rows.seq_id_unq + rows.n_seqs_unq);
+        }
     };
+
+    add_rows(ubatch);
+    for (const auto & stage : stages) {
+        add_rows(stage.ubatch);
+        for (const auto & run : stage.runs) {
+            key.insert(key.end(), { run.head, run.plane_read, run.plane_write, run.output });
+        }
+        n_runs += stage.runs.size();
+    }
 
     for (auto & slot : slots) {
         if (slot->key == key) {
@@ -108,12 +142,11 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
 
     auto slot = std::make_unique<graph_slot>();
 
-    slot->key = key;
+    const size_t max_nodes = ctx.gf_res_reserve->get_max_nodes() + n_runs * MTP_NODES_PER_RUN;
 
-    size_t max_nodes = ctx.gf_res_reserve->get_max_nodes();
-    if (!steps.empty()) {
-        max_nodes += steps.size() * MTP_NODES_PER_STEP;
-        slot->results[1].reset(new llm_graph_result(max_nodes));
+    slot->key = std::move(key);
+    for (auto & result : slot->results) {
+        result.reset(new llm_graph_result(max_nodes));
     }
     slot->sched.reset(ggml_backend_sched_new(ctx.backend_ptrs.data(), ctx.backend_buft.data(), ctx.backend_ptrs.size(),
                                              max_nodes, false, ctx.cparams.op_offload));
@@ -122,35 +155,95 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
     return slots.back().get();
 }
 
-void mtp_engine::count_build(bool is_head) {
-    // not the graphs that llama.cpp builds to see how large its buffers must be
-    if (!in_pass) {
-        return;
+//
+// around a pass
+//
+
+void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx) {
+    held_logits = nullptr;
+
+    if (gtype != LLM_GRAPH_TYPE_DECODER_MTP) {
+        ++counters.n_trunk_passes;
+        stages.clear();
+        picks = false;
+        if (!planes.empty()) {
+            plan_trunk_rows(ubatch);
+            plan_feed(ubatch, mctx);
+        }
     }
-    ++(is_head ? counters.n_head_builds : counters.n_trunk_builds);
-}
 
-//
-// hidden rows
-//
-
-void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype) {
     graph_slot * slot = find_slot(ubatch, gtype);
 
     slot->t_used = ++t;
     select(slot);
     in_pass = true;
+}
 
-    if (gtype != LLM_GRAPH_TYPE_DECODER_MTP) {
-        ++counters.n_trunk_passes;
-        write_trunk_rows(ubatch);
+void mtp_engine::begin_build(const llm_graph_params & params) {
+    if (in_pass) {
+        ++(params.gtype == LLM_GRAPH_TYPE_DECODER_MTP ? counters.n_head_builds : counters.n_trunk_builds);
+        return;
+    }
+
+    stages.clear();
+    if (!planes.empty()) {
+        stages.emplace_back();
+        stages[0].ubatch = params.ubatch;
+        stages[0].runs   = feed_runs();
+        stages[0].keeps  = chained;
+        if (own_memory) {
+            stages[0].mctx_own = own_memory->init_full();
+            stages[0].mctx     = stages[0].mctx_own.get();
+        } else {
+            stages[0].mctx = mtp_memory_attention(params.mctx);
+        }
     }
 }
 
-void mtp_engine::write_trunk_rows(const llama_ubatch & ubatch) {
+const llm_graph_params & mtp_engine::stage_params(size_t stage, const llm_graph_params & pass) {
+    // large, and most of it never changes
+    if (!part_params) {
+        part_params = std::make_unique<llm_graph_params>(pass);
+    }
+    part_params->gtype  = LLM_GRAPH_TYPE_DECODER_MTP;
+    part_params->ubatch = stages[stage].ubatch;
+    part_params->mctx   = stages[stage].mctx;
+    return *part_params;
+}
+
+bool mtp_engine::hold_logits(const llm_graph_result & res, bool is_whole_batch) {
+    if (!is_whole_batch || ctx.n_outputs == 0) {
+        return false;
+    }
+    held_logits  = res.get_logits();
+    held_backend = ggml_backend_sched_get_tensor_backend(ctx.sched.get(), held_logits);
+    return true;
+}
+
+const float * mtp_engine::logits() {
+    if (held_logits) {
+        ggml_backend_tensor_get_async(held_backend, held_logits, ctx.logits.data, 0, ggml_nbytes(held_logits));
+        counters.n_output_bytes += ggml_nbytes(held_logits);
+        held_logits = nullptr;
+    }
+    ctx.synchronize();
+    return ctx.get_logits();
+}
+
+void mtp_engine::fetch(ggml_tensor * tensor, void * data) {
+    auto * backend = ggml_backend_sched_get_tensor_backend(ctx.sched.get(), tensor);
+    ggml_backend_tensor_get_async(backend, tensor, data, 0, ggml_nbytes(tensor));
+    counters.n_output_bytes += ggml_nbytes(tensor);
+}
+
+//
+// hidden states
+//
+
+void mtp_engine::plan_trunk_rows(const llama_ubatch & ubatch) {
     hidden_rows.drop_transient();
 
-    rows_write.assign(ubatch.n_tokens, mtp_rows::SPARE);
+    rows_trunk.assign(ubatch.n_tokens, mtp_rows::SPARE);
 
     // from the back: how many rows of its sequence come after a row
     std::vector<uint32_t> n_after(ubatch.n_tokens, 0);
@@ -160,26 +253,42 @@ void mtp_engine::write_trunk_rows(const llama_ubatch & ubatch) {
     }
 
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
-        const llama_seq_id seq    = ubatch.seq_id[i][0];
-        const llama_pos    pos    = ubatch.pos[i];
-        const bool         prompt = row_flags[ubatch.data->batch_idxs[i]] & PYMTP_ROW_PROMPT;
-        const bool         keep   = n_after[i] < (prompt ? 1 : mtp_rows::N_KEPT);
+        const llama_seq_id seq = ubatch.seq_id[i][0];
+        const llama_pos    pos = ubatch.pos[i];
 
-        rows_write[i] = keep ? hidden_rows.put_trunk(seq, pos) : hidden_rows.put_transient(seq, pos, i);
+        // one kept row less: the last of the pass before is still to be read in this one
+        rows_trunk[i] = n_after[i] < mtp_rows::N_KEPT - 1 ? hidden_rows.put_trunk(seq, pos) :
+                                                            hidden_rows.put_transient(seq, pos, i);
     }
 }
 
-void mtp_engine::read_rows(const std::vector<mtp_row> & rows) {
-    rows_read.clear();
+std::vector<int32_t> mtp_engine::find_rows(const std::vector<mtp_row> & rows) const {
+    std::vector<int32_t> res;
     for (const auto & row : rows) {
-        const int32_t i = hidden_rows.find(row.seq, row.pos - 1);
-        GGML_ASSERT(i >= 0 && "the session checks that hidden states are at hand");
-        rows_read.push_back(i);
+        // a row that is not to be fed may share a pass with rows that are; what it reads does not matter
+        res.push_back(std::max(mtp_rows::ZERO, hidden_rows.find(row.seq, row.pos - 1)));
+    }
+    return res;
+}
+
+bool mtp_engine::can_feed(llama_seq_id seq, llama_pos pos) const {
+    return fed[seq] == pos + 1 && hidden_rows.is_kept(seq, pos);
+}
+
+void mtp_engine::mark_fed(const std::vector<mtp_row> & rows) {
+    for (const auto & row : rows) {
+        if (fed[row.seq] == row.pos) {
+            fed[row.seq] = row.pos + 1;
+        }
     }
 }
 
 void mtp_engine::truncate(llama_seq_id seq, llama_pos pos) {
     hidden_rows.truncate(seq, pos);
+    fed[seq] = std::min(fed[seq], pos);
+    if (own_memory) {
+        own_memory->seq_rm(seq, pos, -1);
+    }
 }
 
 uint32_t mtp_engine::n_stream() const {

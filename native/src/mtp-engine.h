@@ -1,24 +1,30 @@
 #pragma once
 
-// The MTP side of a llama_context: hidden rows on the device, graph slots, and the passes of the heads on the
-// trunk's cache. llama_context owns it and calls it around each ubatch. Knows rows; knows no sampling.
+// The engine behind a llama_context: graph slots, hidden states on the device, and the passes of the heads.
+// llama_context owns it and calls it around each ubatch. Knows rows; knows no sampling.
 
 #include "llama-context.h"
+#include "mtp-graph.h"
 #include "mtp-rows.h"
+#include "mtp-stage.h"
 #include "mtp-ubatch.h"
 #include "pymtp.h"
 
 #include <memory>
-#include <tuple>
 #include <vector>
 
 struct mtp_engine {
-    // nullptr unless the context is of type MTP_SHARED and its memory can host the heads
-    static std::shared_ptr<mtp_engine> create(llama_context & ctx);
+    struct params {
+        int32_t n_heads;            // heads that draft; 0: none, the context decodes plainly
+        bool    chained;            // heads read the hidden states of the head before; else the trunk's
 
-    static mtp_engine * of(llama_context & ctx) { return ctx.mtp.get(); }
+        llama_memory_params memory; // for the heads' own cache, where they need one
+    };
 
-    explicit mtp_engine(llama_context & ctx);
+    // Gives a context its engine. Throws if memory runs out.
+    static mtp_engine & attach(llama_context & ctx, const params & params);
+
+    mtp_engine(llama_context & ctx, const params & params);
     ~mtp_engine();
 
     //
@@ -26,10 +32,10 @@ struct mtp_engine {
     //
 
     // before the graph of a ubatch is built: picks its slot, and for the trunk the rows that it writes
-    void begin(const llama_ubatch & ubatch, llm_graph_type gtype);
+    void begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx);
 
-    // after a trunk ubatch: runs its prompt rows through the heads. false if that failed
-    bool catch_up(const llama_ubatch & ubatch);
+    // after a trunk ubatch: true if the logits stay on the device until the session asks for them
+    bool hold_logits(const llm_graph_result & res, bool is_whole_batch);
 
     // the scheduler for work outside of ubatches (reservations, cache shifts) is the context's own
     void select_home();
@@ -41,73 +47,70 @@ struct mtp_engine {
     // called by the graph hooks
     //
 
-    void count_build(bool is_head);
+    // counts the build; llama.cpp also builds graphs to see how large its buffers must be: these feed the heads
+    void begin_build(const llm_graph_params & params);
 
-    ggml_tensor *        hidden = nullptr; // F32 [n_embd_out, rows.size()]
-    std::vector<int32_t> rows_read;        // [n_tokens of the ubatch] rows that a head's pass gathers
-    std::vector<int32_t> rows_write;       // [n_tokens of the ubatch] rows that the pass writes
+    std::vector<ggml_tensor *> planes;     // F32 [n_embd_out, n_rows] hidden states, see mtp_stage
+    std::vector<int64_t>       rows_trunk; // [n_tokens] rows of plane 0 that the trunk writes
+    std::vector<mtp_stage>     stages;     // what the heads do in the pass at hand
 
-    // one step of a fused draft
-    struct draft_step {
-        llama_ubatch             ubatch;
-        llama_memory_context_ptr mctx;
-        llm_graph_params         params;
-        bool                     has_params = false;
-    };
+    const mtp_graph_part * part = nullptr; // set while a head's part of a graph is built
 
-    std::vector<draft_step> steps; // of the draft that is being built or run; empty: not fused
+    bool          picks       = false;     // the draft at hand picks tokens in the graph
+    bool          picks_probs = false;     // and gives their probabilities
+    ggml_tensor * bias        = nullptr;   // F32 [n_vocab] added to the logits before a pick; nullptr: nothing
 
-    // while a fused draft is built: the step at hand, and what the step before gives it
-    size_t        step_built  = 0;
-    ggml_tensor * step_token  = nullptr;
-    ggml_tensor * step_hidden = nullptr;
-
-    // the parameters of the pass as one step sees them
-    const llm_graph_params & step_params(size_t step, const llm_graph_params & params);
-
-    ggml_tensor * bias = nullptr; // F32 [n_vocab]: added to the logits of fused drafts; nullptr: nothing
+    // the parameters of the pass as a stage's inputs see them
+    const llm_graph_params & stage_params(size_t stage, const llm_graph_params & pass);
 
     //
     // called by the session
     //
 
-    // Runs one head over rows of (token, position, sequence). The caller has checked them, has_hidden included.
-    pymtp_status draft(int32_t head, const std::vector<mtp_row> & rows);
+    // Runs one draft step over rows of (token, position, sequence), which the caller has checked.
+    pymtp_status draft(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
 
-    // Drafts n_steps tokens in one graph, each the most likely one. rows: of one sequence, the last with output.
-    // tokens: [*n_steps], which shrinks if the cache has no room for all.
-    pymtp_status draft_greedy(int32_t head, const std::vector<mtp_row> & rows, int32_t * n_steps, int32_t * tokens);
+    // Drafts in one graph, each token the most likely one. drafts: [n_sequences, *n_steps], which shrinks if the cache
+    // has no room for all; probs likewise, or nullptr.
+    pymtp_status draft_greedy(const std::vector<mtp_row> & rows, int32_t * n_steps, int32_t * drafts, float * probs);
 
-    // fused drafts never propose these tokens
+    // gives back what a failed draft has taken. rows: those of the draft
+    void forget_drafts(const std::vector<mtp_row> & rows);
+
+    // drafts that are picked in the graph are never these tokens
     void bar(const std::vector<llama_token> & tokens);
 
-    // float32 [n_draft_rows, n_vocab] of the last draft
-    const std::vector<float> & draft_logits();
+    // float32 [n_rows, n_vocab] of the last decode, in the order of its rows
+    const float * logits();
 
+    // float32 [n_draft_rows, n_vocab] of the last draft step
+    const float * draft_logits();
+
+    // the hidden state of a position; -1: that before the first
     bool has_hidden(llama_seq_id seq, llama_pos pos) const { return hidden_rows.find(seq, pos) >= 0; }
 
-    // whether a prompt can go on behind pos: the heads need that hidden state
-    bool can_continue(llama_seq_id seq, llama_pos pos) const { return hidden_rows.is_kept(seq, pos); }
+    // whether the heads can be fed behind pos: they need that hidden state, and must have been fed so far
+    bool can_feed(llama_seq_id seq, llama_pos pos) const;
 
-    // several sequences in one pass of a head: only where they share one stream of the cache
-    bool is_unified() const { return n_stream() == 1; }
+    // positions of a sequence that the heads have seen
+    llama_pos n_fed(llama_seq_id seq) const { return fed[seq]; }
 
+    // after llama.cpp's memory
     void truncate(llama_seq_id seq, llama_pos pos);
 
-    int32_t              n_heads = 0;      // heads that prompts run through
+    // the heads have a cache of their own
+    bool has_own_memory() const { return own_memory != nullptr; }
+
     std::vector<uint8_t> row_flags;        // pymtp_row_flag of the batch that is being decoded
     int32_t              n_draft_rows = 0; // rows of draft_logits
     pymtp_counters       counters     = {};
 
   private:
-    // Graphs that alternate (verify, first draft pass, draft step) each keep their own result and scheduler, so
-    // that none has to be rebuilt because another ran in between.
+    // Graphs that alternate (verify, draft) each keep their own result and scheduler, so that none has to be rebuilt
+    // because another ran in between.
     struct graph_slot {
-        // what tells graphs apart: graph type, rows, outputs, sequences, head, steps, bias
-        using key_t = std::tuple<llm_graph_type, uint32_t, uint32_t, uint32_t, int32_t, size_t, ggml_tensor *>;
-
-        key_t    key;
-        uint64_t t_used;
+        std::vector<int64_t> key; // what tells graphs apart
+        uint64_t             t_used;
 
         ggml_backend_sched_ptr              sched;
         std::array<llm_graph_result_ptr, 2> results;
@@ -124,9 +127,16 @@ struct mtp_engine {
 
     llama_context & ctx;
 
-    device_tensor hidden_mem;
-    mtp_rows      hidden_rows;
-    device_tensor bias_mem;
+    const int32_t n_heads;
+    const bool    chained;
+
+    std::unique_ptr<llama_memory_i> own_memory; // nullptr: the heads live in the trunk's
+    std::vector<device_tensor>      planes_mem;
+    mtp_rows                        hidden_rows;
+    std::vector<llama_pos>          fed; // [n_seq_max]
+    device_tensor                   bias_mem;
+
+    std::unique_ptr<llm_graph_params> part_params;
 
     std::vector<std::unique_ptr<graph_slot>> slots;
     graph_slot                               home    = {};
@@ -134,18 +144,33 @@ struct mtp_engine {
     uint64_t                                 t       = 0;
     bool                                     in_pass = false; // else llama.cpp reserves, or shifts the cache
 
-    std::vector<float> logits;                                // [n_draft_rows, n_vocab]
+    ggml_tensor *      held_logits  = nullptr;                // of the last decode, if still on the device
+    ggml_backend_t     held_backend = nullptr;
+    std::vector<float> draft_logits_data;                     // [n_draft_rows, n_vocab]
 
     graph_slot * find_slot(const llama_ubatch & ubatch, llm_graph_type gtype);
     void         select(graph_slot * slot);
     void         swap_with(graph_slot & slot);
 
     uint32_t n_stream() const;
-    void     write_trunk_rows(const llama_ubatch & ubatch);
-    void     read_rows(const std::vector<mtp_row> & rows);
+
+    llama_memory_i * head_memory() const { return own_memory ? own_memory.get() : ctx.memory.get(); }
+
+    void plan_trunk_rows(const llama_ubatch & ubatch);
+    void plan_feed(const llama_ubatch & ubatch, const llama_memory_context_i * mctx);
+    bool plan_catch_up(const std::vector<mtp_row> & rows);
+    bool plan_step(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
+
+    std::vector<mtp_run> feed_runs() const;
+    std::vector<mtp_run> step_runs(int32_t step, int32_t n_steps) const;
+    std::vector<int32_t> find_rows(const std::vector<mtp_row> & rows) const;
+    void                 mark_fed(const std::vector<mtp_row> & rows);
+
+    // the rows of sequences that can share a pass
+    std::vector<std::vector<mtp_row>> split(const std::vector<mtp_row> & rows) const;
+
+    // runs the plan in one graph. nullptr if it failed
+    llm_graph_result * run_plan();
 
     void fetch(ggml_tensor * tensor, void * data);
-
-    // one graph run of a head on its placed rows. nullptr if it failed
-    llm_graph_result * run_head(int32_t head, const llama_ubatch & ubatch, llama_memory_context_i & mctx);
 };

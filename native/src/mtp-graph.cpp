@@ -6,45 +6,95 @@
 #include <cstring>
 #include <vector>
 
-// token ids of a head's pass and the rows of the hidden buffer that it reads
-class mtp_graph_input_rows : public llm_graph_input_i {
+//
+// inputs
+//
+
+// tokens and hidden rows of one stage; what is not in the graph is nullptr
+class mtp_graph_input_stage : public llm_graph_input_i {
   public:
-    mtp_graph_input_rows(const mtp_engine & mtp, llm_graph_input_ptr host, ggml_tensor * tokens, ggml_tensor * rows) :
-        mtp(mtp), host(std::move(host)), tokens(tokens), rows(rows) {}
+    mtp_graph_input_stage(mtp_engine & mtp, size_t stage) : mtp(mtp), stage(stage) {}
 
-    void set_input(const llama_ubatch * ubatch) override {
-        GGML_ASSERT(mtp.rows_read.size() == ubatch->n_tokens);
+    void set_input(const llama_ubatch *) override {
+        const auto & cur = mtp.stages[stage];
+        if (tokens) {
+            set(tokens, cur.ubatch.token, cur.ubatch.n_tokens);
+        }
+        if (rows_read) {
+            set(rows_read, cur.rows_read.data(), cur.rows_read.size());
+        }
+        if (rows_write) {
+            set(rows_write, cur.rows_write.data(), cur.rows_write.size());
+        }
+    }
 
-        ggml_backend_tensor_set(tokens, ubatch->token, 0, ggml_nbytes(tokens));
-        ggml_backend_tensor_set(rows, mtp.rows_read.data(), 0, ggml_nbytes(rows));
+    // a slot's stages have the same runs, as its key says; their rows are counted here
+    bool can_reuse(const llm_graph_params &) override {
+        return stage < mtp.stages.size() && mtp.stages[stage].ubatch.n_tokens == n_tokens;
+    }
+
+    uint32_t      n_tokens   = 0;
+    ggml_tensor * tokens     = nullptr; // I32 [n_tokens]
+    ggml_tensor * rows_read  = nullptr; // I32 [n_tokens]
+    ggml_tensor * rows_write = nullptr; // I64 [n_tokens]
+
+  private:
+    mtp_engine & mtp;
+    size_t       stage;
+
+    template <typename T> static void set(ggml_tensor * tensor, const T * data, size_t n) {
+        GGML_ASSERT((size_t) ggml_nelements(tensor) == n);
+        ggml_backend_tensor_set(tensor, data, 0, n * sizeof(T));
+    }
+};
+
+// the rows of the hidden buffer that the trunk writes
+class mtp_graph_input_trunk : public llm_graph_input_i {
+  public:
+    mtp_graph_input_trunk(const mtp_engine & mtp, ggml_tensor * rows) : mtp(mtp), rows(rows) {}
+
+    void set_input(const llama_ubatch *) override {
+        GGML_ASSERT((int64_t) mtp.rows_trunk.size() == rows->ne[0]);
+        ggml_backend_tensor_set(rows, mtp.rows_trunk.data(), 0, ggml_nbytes(rows));
     }
 
     bool can_reuse(const llm_graph_params & params) override { return rows->ne[0] == params.ubatch.n_tokens; }
 
   private:
-    const mtp_engine &  mtp;
-    llm_graph_input_ptr host;   // the input that this one stands for: not set any more
-    ggml_tensor *       tokens; // I32 [n_tokens]
-    ggml_tensor *       rows;   // I32 [n_tokens]
+    const mtp_engine & mtp;
+    ggml_tensor *      rows; // I64 [n_tokens]
 };
 
-// an input of one step of a fused draft: sees the rows and the cache of its step
-class mtp_graph_input_step : public llm_graph_input_i {
+// an input of a head's part: sees the rows and the cache of its stage
+class mtp_graph_input_part : public llm_graph_input_i {
   public:
-    mtp_graph_input_step(mtp_engine & mtp, size_t step, llm_graph_input_ptr inner) :
-        mtp(mtp), step(step), inner(std::move(inner)) {}
+    mtp_graph_input_part(mtp_engine & mtp, size_t stage, llm_graph_input_ptr inner) :
+        mtp(mtp), stage(stage), inner(std::move(inner)) {
+        if (const auto * in = dynamic_cast<llm_graph_input_out_ids *>(this->inner.get())) {
+            out_ids = in->out_ids;
+        }
+    }
 
-    void set_input(const llama_ubatch *) override { inner->set_input(&mtp.steps[step].ubatch); }
+    void set_input(const llama_ubatch *) override {
+        // a part that only stores K/V has no output rows: they are not in the graph
+        if (!out_ids || out_ids->buffer) {
+            inner->set_input(&mtp.stages[stage].ubatch);
+        }
+    }
 
-    bool can_reuse(const llm_graph_params & params) override { return inner->can_reuse(mtp.step_params(step, params)); }
+    // all rows of a part have outputs, or none: mtp_graph_input_stage counts them
+    bool can_reuse(const llm_graph_params & params) override {
+        return out_ids || (stage < mtp.stages.size() && inner->can_reuse(mtp.stage_params(stage, params)));
+    }
 
   private:
     mtp_engine &        mtp;
-    size_t              step;
+    size_t              stage;
     llm_graph_input_ptr inner;
+    ggml_tensor *       out_ids = nullptr;
 };
 
-// stands in for an input that has nothing to set: its tensors are views of the step before, or not in the graph
+// stands in for an input that has nothing to set: its tensors are views of others
 class mtp_graph_input_none : public llm_graph_input_i {
   public:
     explicit mtp_graph_input_none(llm_graph_input_ptr host) : host(std::move(host)) {}
@@ -57,46 +107,8 @@ class mtp_graph_input_none : public llm_graph_input_i {
     llm_graph_input_ptr host;
 };
 
-// the rows of the hidden buffer that a pass writes
-class mtp_graph_input_write : public llm_graph_input_i {
-  public:
-    mtp_graph_input_write(const mtp_engine & mtp, ggml_tensor * rows) : mtp(mtp), rows(rows) {}
-
-    void set_input(const llama_ubatch * ubatch) override {
-        GGML_ASSERT(mtp.rows_write.size() == ubatch->n_tokens);
-
-        // some architectures keep the hidden states of the output rows only
-        const bool all = (size_t) rows->ne[0] == mtp.rows_write.size();
-
-        std::vector<int64_t> data;
-        for (uint32_t i = 0; i < ubatch->n_tokens; ++i) {
-            if (all || ubatch->output[i]) {
-                data.push_back(mtp.rows_write[i]);
-            }
-        }
-        GGML_ASSERT((int64_t) data.size() == rows->ne[0]);
-
-        ggml_backend_tensor_set(rows, data.data(), 0, ggml_nbytes(rows));
-    }
-
-    // the rest of the topology decides how many rows there are
-    bool can_reuse(const llm_graph_params &) override { return true; }
-
-  private:
-    const mtp_engine & mtp;
-    ggml_tensor *      rows; // I64 [n_tokens] or [n_outputs]
-};
-
-// The architecture's graph goes on to use the leaf, and nothing has been expanded yet: make the leaf itself the
-// operation. So no architecture has to know that its inputs come from the device.
-static void mtp_graph_leaf_to_gather(ggml_tensor * leaf, ggml_tensor * src, ggml_tensor * rows) {
-    GGML_ASSERT(leaf->op == GGML_OP_NONE && leaf->type == GGML_TYPE_F32 && leaf->ne[0] == src->ne[0]);
-    leaf->flags &= ~GGML_TENSOR_FLAG_INPUT;
-    leaf->op     = GGML_OP_GET_ROWS;
-    leaf->src[0] = src;
-    leaf->src[1] = rows;
-}
-
+// The architecture's graph goes on to use the leaf, and nothing has been expanded yet: make the leaf itself a view. So
+// no architecture has to know that its inputs come from the device.
 static void mtp_graph_leaf_to_view(ggml_tensor * leaf, ggml_tensor * src) {
     GGML_ASSERT(leaf->op == GGML_OP_NONE && leaf->type == src->type && ggml_nelements(leaf) == ggml_nelements(src));
     GGML_ASSERT(ggml_is_contiguous(src));
@@ -107,141 +119,242 @@ static void mtp_graph_leaf_to_view(ggml_tensor * leaf, ggml_tensor * src) {
     leaf->view_offs = src->view_offs;
 }
 
-static llm_graph_input_ptr mtp_graph_tie_to_step(llm_graph_result & res, llm_graph_input_ptr input) {
-    auto & mtp = *res.mtp;
-    if (mtp.steps.empty()) {
-        return input;
-    }
-    return std::make_unique<mtp_graph_input_step>(mtp, mtp.step_built, std::move(input));
-}
-
 llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input_ptr input) {
-    if (!res.mtp) {
+    if (!res.mtp || !res.mtp->part) {
         return input;
     }
-    auto & mtp = *res.mtp;
+    const auto & part = *res.mtp->part;
 
     ggml_tensor * tokens = nullptr;
-    ggml_tensor * h      = nullptr;
+    ggml_tensor * hidden = nullptr;
 
     if (const auto * in = dynamic_cast<llm_graph_input_embd_h *>(input.get())) {
         tokens = in->tokens;
-        h      = in->h;
+        hidden = in->h;
     } else if (const auto * in = dynamic_cast<llm_graph_input_embd *>(input.get())) {
         tokens = in->tokens;
-        h      = in->embd;
+        hidden = in->embd;
     }
 
-    if (!h || strcmp(h->name, "mtp_h_input") != 0) {
-        return mtp_graph_tie_to_step(res, std::move(input));
+    if (!hidden || strcmp(hidden->name, "mtp_h_input") != 0) {
+        return std::make_unique<mtp_graph_input_part>(*res.mtp, part.stage, std::move(input));
     }
 
-    if (mtp.step_built > 0) {
-        mtp_graph_leaf_to_view(tokens, mtp.step_token);
-        mtp_graph_leaf_to_view(h, mtp.step_hidden);
-        return std::make_unique<mtp_graph_input_none>(std::move(input));
-    }
-
-    ggml_tensor * rows = ggml_new_tensor_1d(res.get_ctx(), GGML_TYPE_I32, h->ne[1]);
-    ggml_set_input(rows);
-    ggml_set_name(rows, "mtp_rows_read");
-
-    mtp_graph_leaf_to_gather(h, mtp.hidden, rows);
-
-    return mtp_graph_tie_to_step(res, std::make_unique<mtp_graph_input_rows>(mtp, std::move(input), tokens, rows));
+    mtp_graph_leaf_to_view(tokens, part.tokens);
+    mtp_graph_leaf_to_view(hidden, part.hidden);
+    return std::make_unique<mtp_graph_input_none>(std::move(input));
 }
 
-// Only the nodes that store K/V, and what they need. Inputs of the rest are left without a buffer: the attention mask
-// is not set then, and the output rows, of which there are none, are tied to nothing.
-static void mtp_graph_keep_stores(llm_graph_result & res) {
-    ggml_cgraph * gf = res.get_gf();
+//
+// the heads' part of a graph
+//
 
-    std::vector<ggml_tensor *> stores;
-    for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
-        ggml_tensor * node = ggml_graph_node(gf, i);
-        if (node->op == GGML_OP_SET_ROWS) {
-            stores.push_back(node);
+class mtp_graph_builder {
+  public:
+    mtp_graph_builder(const llama_model & model, const llm_graph_params & params) :
+        model(model), params(params), mtp(*params.res->mtp), res(params.res), ctx0(res->get_ctx()), gf(res->get_gf()),
+        planes(mtp.planes), outputs(mtp.planes.size(), nullptr) {}
+
+    // after the rows of a plane have been written in this graph, later parts read what was written
+    void store(int32_t plane, ggml_tensor * hidden, ggml_tensor * rows) {
+        planes[plane] = ggml_set_rows(ctx0, planes[plane], hidden, rows);
+        ggml_build_forward_expand(gf, planes[plane]);
+    }
+
+    // tokens: those of the stage if another part of the graph has them already, else nullptr
+    // returns the logits, nullptr if no head of the stage gives any
+    ggml_tensor * add_stage(size_t i, ggml_tensor * tokens) {
+        const auto & stage = mtp.stages[i];
+
+        auto input = std::make_unique<mtp_graph_input_stage>(mtp, i);
+
+        input->n_tokens = stage.ubatch.n_tokens;
+        if (!tokens) {
+            tokens = input->tokens = new_input(GGML_TYPE_I32, stage.ubatch.n_tokens, "mtp_tokens");
+        }
+        if (!stage.follows) {
+            input->rows_read = new_input(GGML_TYPE_I32, stage.ubatch.n_tokens, "mtp_rows_read");
+        }
+        if (stage.keeps) {
+            input->rows_write = new_input(GGML_TYPE_I64, stage.ubatch.n_tokens, "mtp_rows_write");
+        }
+        const auto rows_read  = input->rows_read;
+        const auto rows_write = input->rows_write;
+        res->add_input(std::move(input));
+
+        std::vector<ggml_tensor *> next(outputs.size(), nullptr);
+        ggml_tensor *              logits = nullptr;
+
+        for (const auto & run : stage.runs) {
+            ggml_tensor * hidden =
+                stage.follows ? outputs[run.plane_read] : ggml_get_rows(ctx0, planes[run.plane_read], rows_read);
+            GGML_ASSERT(hidden);
+
+            add_run(i, run, tokens, hidden);
+            if (run.output == MTP_OUTPUT_NONE) {
+                continue;
+            }
+            next[run.plane_write] = res->t_h_nextn;
+            if (rows_write) {
+                store(run.plane_write, res->t_h_nextn, rows_write);
+            }
+            if (run.output == MTP_OUTPUT_LOGITS) {
+                logits = res->t_logits;
+            }
+        }
+
+        outputs = std::move(next);
+        return logits;
+    }
+
+  private:
+    const llama_model &      model;
+    const llm_graph_params & params;
+    mtp_engine &             mtp;
+    llm_graph_result *       res;
+    ggml_context *           ctx0;
+    ggml_cgraph *            gf;
+
+    std::vector<ggml_tensor *> planes;  // the hidden buffer, as far as this graph has written it
+    std::vector<ggml_tensor *> outputs; // of the stage before, by plane
+
+    ggml_tensor * new_input(ggml_type type, int64_t n, const char * name) {
+        ggml_tensor * tensor = ggml_new_tensor_1d(ctx0, type, n);
+        ggml_set_input(tensor);
+        ggml_set_name(tensor, name);
+        return tensor;
+    }
+
+    void add_run(size_t i, const mtp_run & run, ggml_tensor * tokens, ggml_tensor * hidden) {
+        const mtp_graph_part part = { i, tokens, hidden };
+
+        const std::vector<ggml_tensor *> nodes_before(ggml_graph_nodes(gf),
+                                                      ggml_graph_nodes(gf) + ggml_graph_n_nodes(gf));
+
+        llm_graph_params run_params = params;
+
+        run_params.gtype                      = LLM_GRAPH_TYPE_DECODER_MTP;
+        run_params.cparams.nextn_layer_offset = run.head;
+        run_params.ubatch                     = mtp.stages[i].ubatch;
+        run_params.mctx                       = mtp.stages[i].mctx;
+        run_params.n_outputs                  = run.output == MTP_OUTPUT_NONE ? 0 : run_params.ubatch.n_tokens;
+
+        mtp.part = &part;
+        model.build_arch_graph(run_params);
+        mtp.part = nullptr;
+
+        if (run.output != MTP_OUTPUT_LOGITS) {
+            cut_down(nodes_before, run.output == MTP_OUTPUT_HIDDEN ? res->t_h_nextn : nullptr);
         }
     }
 
-    ggml_graph_clear(gf);
-    for (auto * store : stores) {
-        ggml_build_forward_expand(gf, store);
-    }
+    // Of the nodes that a run has added, keeps those that store K/V, the hidden states if they are wanted, and what
+    // these need. Inputs of the rest are left without a buffer, and are not set then.
+    void cut_down(const std::vector<ggml_tensor *> & nodes_before, ggml_tensor * hidden) {
+        std::vector<ggml_tensor *> stores;
+        for (int i = nodes_before.size(); i < ggml_graph_n_nodes(gf); ++i) {
+            ggml_tensor * node = ggml_graph_node(gf, i);
+            if (node->op == GGML_OP_SET_ROWS) {
+                stores.push_back(node);
+            }
+        }
 
-    for (auto & input : res.inputs) {
-        if (dynamic_cast<llm_graph_input_out_ids *>(input.get())) {
-            input = std::make_unique<mtp_graph_input_none>(std::move(input));
+        ggml_graph_clear(gf);
+        for (auto * node : nodes_before) {
+            ggml_build_forward_expand(gf, node);
+        }
+        for (auto * node : stores) {
+            ggml_build_forward_expand(gf, node);
+        }
+        if (hidden) {
+            ggml_build_forward_expand(gf, hidden);
         }
     }
-}
+};
 
-void mtp_graph_finish(llm_graph_context & llm, const llm_graph_params & params) {
+void mtp_graph_finish(const llama_model & model, const llm_graph_params & params) {
     mtp_engine * mtp = params.res->mtp;
     if (!mtp) {
         return;
     }
+    mtp->begin_build(params);
 
-    const bool is_head = params.gtype == LLM_GRAPH_TYPE_DECODER_MTP;
-
-    mtp->count_build(is_head);
-
-    auto * res = params.res;
-
-    if (is_head && params.n_outputs == 0) {
-        mtp_graph_keep_stores(*res);
-        res->t_logits  = nullptr;
-        res->t_h_nextn = nullptr;
+    if (mtp->planes.empty()) {
         return;
     }
 
-    ggml_tensor * h = res->t_h_nextn;
-    GGML_ASSERT(h && "the architecture's graph gives no hidden state for its MTP heads");
+    auto * res    = params.res;
+    auto * ctx0   = res->get_ctx();
+    auto * logits = res->t_logits;
+    auto * embd   = res->t_embd;
+    auto * hidden = res->t_h_nextn;
+    GGML_ASSERT(hidden && "the architecture's graph gives no hidden state for its MTP heads");
 
-    ggml_tensor * rows = ggml_new_tensor_1d(llm.ctx0, GGML_TYPE_I64, h->ne[1]);
+    ggml_tensor * rows = ggml_new_tensor_1d(ctx0, GGML_TYPE_I64, hidden->ne[1]);
     ggml_set_input(rows);
-    ggml_set_name(rows, "mtp_rows_write");
+    ggml_set_name(rows, "mtp_rows_trunk");
+    res->add_input(std::make_unique<mtp_graph_input_trunk>(*mtp, rows));
 
-    ggml_build_forward_expand(llm.gf, ggml_set_rows(llm.ctx0, mtp->hidden, h, rows));
-    res->add_input(std::make_unique<mtp_graph_input_write>(*mtp, rows));
+    mtp_graph_builder builder(model, params);
+    builder.store(0, hidden, rows);
+    if (!mtp->stages.empty()) {
+        builder.add_stage(0, res->t_inp_tokens);
+    }
+
+    // llama.cpp goes on with the trunk's, and has no use for the hidden states
+    res->t_logits  = logits;
+    res->t_embd    = embd;
+    res->t_h_nextn = nullptr;
+    res->set_params(params);
 }
 
-bool mtp_graph_build_steps(const llama_model & model, const llm_graph_params & params) {
+// [1, n_rows] the probability of tokens [n_rows] by logits [n_vocab, n_rows]
+static ggml_tensor * mtp_graph_probs(ggml_context * ctx0, ggml_tensor * logits, ggml_tensor * tokens) {
+    ggml_tensor * probs = ggml_soft_max(ctx0, logits);
+
+    probs = ggml_reshape_3d(ctx0, probs, 1, probs->ne[0], probs->ne[1]);
+    return ggml_get_rows(ctx0, probs, ggml_reshape_2d(ctx0, tokens, 1, tokens->ne[0]));
+}
+
+bool mtp_graph_build_draft(const llama_model & model, const llm_graph_params & params) {
     mtp_engine * mtp = params.res->mtp;
-    if (!mtp || mtp->steps.empty() || params.gtype != LLM_GRAPH_TYPE_DECODER_MTP) {
+    if (!mtp || params.gtype != LLM_GRAPH_TYPE_DECODER_MTP) {
         return false;
     }
+    mtp->begin_build(params);
 
     auto * res  = params.res;
     auto * ctx0 = res->get_ctx();
     auto * gf   = res->get_gf();
 
-    mtp->count_build(true);
+    mtp_graph_builder builder(model, params);
 
-    for (size_t i = 0; i < mtp->steps.size(); ++i) {
-        mtp->step_built = i;
-        const auto llm  = model.build_arch_graph(mtp->step_params(i, params));
+    ggml_tensor * tokens = nullptr;
+    ggml_tensor * logits = nullptr;
 
-        ggml_tensor * scores = res->t_logits;
-        if (mtp->bias) {
-            scores = ggml_add(ctx0, scores, mtp->bias);
+    for (size_t i = 0; i < mtp->stages.size(); ++i) {
+        logits = builder.add_stage(i, mtp->stages[i].follows ? tokens : nullptr);
+        if (!logits || !mtp->picks) {
+            continue;
         }
-        ggml_tensor * token = ggml_argmax(ctx0, scores);
-        ggml_set_output(token);
-        ggml_build_forward_expand(gf, token);
-        res->t_sampled.push_back(token);
 
-        // of the last row: some architectures keep the hidden states of all rows, some of the output row only
-        ggml_tensor * h  = res->t_h_nextn;
-        mtp->step_token  = token;
-        mtp->step_hidden = ggml_view_2d(ctx0, h, h->ne[0], 1, h->nb[1], (h->ne[1] - 1) * h->nb[1]);
+        ggml_tensor * scores = mtp->bias ? ggml_add(ctx0, logits, mtp->bias) : logits;
+
+        tokens = ggml_argmax(ctx0, scores);
+        res->t_sampled.push_back(tokens);
+        ggml_build_forward_expand(gf, tokens);
+
+        if (mtp->picks_probs) {
+            res->t_sampled_probs.push_back(mtp_graph_probs(ctx0, logits, tokens));
+            ggml_build_forward_expand(gf, res->t_sampled_probs.back());
+        }
     }
-    mtp->step_built = 0;
 
-    // the tokens are the only output
-    res->t_logits  = nullptr;
+    res->t_logits  = mtp->picks ? nullptr : logits;
+    res->t_embd    = nullptr;
     res->t_h_nextn = nullptr;
     res->set_params(params);
+    res->set_outputs(params);
 
     return true;
 }

@@ -10,20 +10,28 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
-// The part of a memory that holds K/V by position, where the heads can live: a plain or a sliding-window cache, alone
-// or beside recurrent states. nullptr if there is none.
-static llama_memory_i * mtp_memory_attention(llama_memory_i * memory) {
+llama_memory_i * mtp_memory_attention(llama_memory_i * memory) {
     if (auto * hybrid = dynamic_cast<llama_memory_hybrid *>(memory)) {
         return hybrid->get_mem_attn();
     }
     if (auto * hybrid = dynamic_cast<llama_memory_hybrid_iswa *>(memory)) {
         return hybrid->get_mem_attn();
     }
-    const bool is_cache = dynamic_cast<llama_kv_cache *>(memory) || dynamic_cast<llama_kv_cache_iswa *>(memory);
-    return is_cache ? memory : nullptr;
+    return memory;
+}
+
+const llama_memory_context_i * mtp_memory_attention(const llama_memory_context_i * mctx) {
+    if (auto * hybrid = dynamic_cast<const llama_memory_hybrid_context *>(mctx)) {
+        return hybrid->get_attn();
+    }
+    if (auto * hybrid = dynamic_cast<const llama_memory_hybrid_iswa_context *>(mctx)) {
+        return hybrid->get_attn();
+    }
+    return mctx;
 }
 
 static std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) {
@@ -31,13 +39,33 @@ static std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) 
     if (auto * iswa = dynamic_cast<llama_kv_cache_iswa *>(memory)) {
         return { iswa->get_base(), iswa->get_swa() };
     }
-    return { static_cast<llama_kv_cache *>(memory) };
+    if (auto * kv = dynamic_cast<llama_kv_cache *>(memory)) {
+        return { kv };
+    }
+    return {};
 }
 
-bool mtp_memory_can_share(llama_memory_i * memory, uint32_t n_rs_seq) {
-    auto * attention = mtp_memory_attention(memory);
-    // beside a cache there are recurrent states, which must be able to go back over rejected drafts
-    return attention && (attention == memory || n_rs_seq > 0);
+bool mtp_memory_can_share(llama_memory_i * memory) {
+    return !mtp_memory_caches(memory).empty();
+}
+
+std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model, llama_memory_params params,
+                                                      llama_cparams cparams) {
+    params.ctx_type = LLAMA_CONTEXT_TYPE_MTP;
+
+    // drafts of every sequence beyond the positions that the trunk can hold
+    cparams.n_ctx_seq = GGML_PAD(cparams.n_ctx_seq + 64 * (cparams.kv_unified ? cparams.n_seq_max : 1), 256);
+
+    std::unique_ptr<llama_memory_i> memory(model.create_memory(params, cparams));
+
+    const auto caches = mtp_memory_caches(memory.get());
+    if (caches.empty()) {
+        throw std::runtime_error("the MTP heads of this architecture keep more than K/V");
+    }
+    for (auto * kv : caches) {
+        kv->mtp.reserves = false;
+    }
+    return memory;
 }
 
 // Takes back the cells that mtp_place reserved since `before`.
@@ -79,6 +107,21 @@ llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_u
         return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
     }
     return std::make_unique<llama_kv_cache_iswa_context>(iswa, std::move(base), std::move(swa), ubatches);
+}
+
+bool mtp_memory_reserve(llama_memory_i * memory, const std::vector<mtp_row> & rows, uint32_t n_pos, uint32_t n_stream) {
+    std::vector<mtp_row> part;
+    for (size_t i = 0; i < rows.size(); ++i) {
+        part.push_back(rows[i]);
+        if (i + 1 == rows.size() || rows[i + 1].seq != rows[i].seq) {
+            const auto mctx = mtp_memory_place(memory, mtp_ubatch_make(part, n_pos, n_stream));
+            if (llama_memory_status_is_fail(mctx->get_status())) {
+                return false;
+            }
+            part.clear();
+        }
+    }
+    return true;
 }
 
 // ggml takes all of the host's memory for free; where the system says how much really is, believe that

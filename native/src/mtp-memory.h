@@ -1,15 +1,29 @@
 #pragma once
 
-// Which kinds of llama.cpp memory can host the MTP layers beside the trunk's, and how a head's pass gets its cells.
+// Which kinds of llama.cpp memory can host the heads beside the trunk, and how a head's rows get their cells.
 
 #include "ggml-backend.h"
 #include "llama-memory.h"
+#include "mtp-ubatch.h"
 
-// n_rs_seq: positions that recurrent states, if there are any, can go back
-bool mtp_memory_can_share(llama_memory_i * memory, uint32_t n_rs_seq);
+#include <memory>
 
-// Cells for a head's pass; status FAILED_PREPARE if the cache is full.
+// Whether the heads can live in the cells of this memory.
+bool mtp_memory_can_share(llama_memory_i * memory);
+
+// A cache for the heads alone, as llama.cpp makes it for a context of their own. Throws if memory runs out.
+std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model, llama_memory_params params,
+                                                      llama_cparams cparams);
+
+// The part that holds K/V by position, where the heads live: of a memory, and of its context for a ubatch.
+llama_memory_i *               mtp_memory_attention(llama_memory_i * memory);
+const llama_memory_context_i * mtp_memory_attention(const llama_memory_context_i * mctx);
+
+// Cells for rows that heads run on; status FAILED_PREPARE if the cache is full.
 llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_ubatch & ubatch);
+
+// Cells for the rows of several streams, of any number each. false if the cache is full.
+bool mtp_memory_reserve(llama_memory_i * memory, const std::vector<mtp_row> & rows, uint32_t n_pos, uint32_t n_stream);
 
 // A device whose free memory cannot hold its part of the K/V cache; device is nullptr if all can. An estimate: of the
 // compute buffers only the attention mask is counted.

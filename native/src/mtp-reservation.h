@@ -17,6 +17,9 @@ class mtp_reservation {
     // true while a head runs: its rows have their cells already, applying the ubatch must not place them again
     bool placed = false;
 
+    // false: the cache is the heads' own, cells that they place are simply theirs
+    bool reserves = true;
+
     void clear() { cells.clear(); }
 
     bool empty() const { return cells.empty(); }

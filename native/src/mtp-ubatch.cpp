@@ -23,9 +23,9 @@ static llama_ubatch mtp_ubatch_view(std::shared_ptr<llama_ubatch::data_t> data, 
 
     res.b_equal_seqs = equal_seqs;
     res.n_tokens     = n_tokens;
-    res.n_seq_tokens = equal_seqs ? n_tokens : 1;
-    res.n_seqs       = equal_seqs ? 1 : n_tokens;
     res.n_seqs_unq   = data->seq_id_unq.size();
+    res.n_seqs       = equal_seqs ? res.n_seqs_unq : n_tokens;
+    res.n_seq_tokens = n_tokens / res.n_seqs;
     res.n_pos        = n_pos;
     res.token        = data->token.data();
     res.pos          = data->pos.data();
@@ -74,4 +74,26 @@ llama_ubatch mtp_ubatch_select(const llama_ubatch & ubatch, const std::vector<ui
     }
 
     return mtp_ubatch_view(std::move(data), ubatch.n_pos, false);
+}
+
+std::vector<mtp_row> mtp_rows_pad(const std::vector<mtp_row> & rows) {
+    std::vector<std::vector<mtp_row>> seqs;
+    for (const auto & row : rows) {
+        if (seqs.empty() || seqs.back().back().seq != row.seq) {
+            seqs.emplace_back();
+        }
+        seqs.back().push_back(row);
+    }
+
+    size_t n_max = 0;
+    for (const auto & seq : seqs) {
+        n_max = std::max(n_max, seq.size());
+    }
+
+    std::vector<mtp_row> res;
+    for (const auto & seq : seqs) {
+        res.insert(res.end(), n_max - seq.size(), seq.front());
+        res.insert(res.end(), seq.begin(), seq.end());
+    }
+    return res;
 }

@@ -14,8 +14,12 @@ struct mtp_row {
     bool         output; // compute logits
 };
 
-// n_stream: streams of the cache. With more than one, the rows must belong to one sequence.
+// n_stream: streams of the cache. With more than one, the rows are equally many of each sequence, whose streams lie side
+// by side in the order of the rows.
 llama_ubatch mtp_ubatch_make(const std::vector<mtp_row> & rows, uint32_t n_pos, uint32_t n_stream);
 
 // the given rows of another ubatch, as rows of one stream
 llama_ubatch mtp_ubatch_select(const llama_ubatch & ubatch, const std::vector<uint32_t> & rows);
+
+// equally many rows of each sequence: the first one is repeated where there are fewer
+std::vector<mtp_row> mtp_rows_pad(const std::vector<mtp_row> & rows);

@@ -32,15 +32,15 @@ static pymtp_status fail(pymtp_status status, const char * format, ...) {
 
 struct pymtp_session {
     llama_context * ctx = nullptr;
-    mtp_engine *    mtp = nullptr; // the context's; nullptr if the session does not draft
+    mtp_engine *    mtp = nullptr; // the context's
 
     int32_t n_draft_max   = 0;
     int32_t n_heads       = 0;
     int32_t n_outputs_max = 0;
-    int32_t n_logits      = 0;     // logits rows of the last decode
-    bool    has_draft     = false; // since the last decode
-
-    pymtp_counters counters = {};  // the times, and the passes of a session that does not draft
+    int32_t n_logits      = 0;     // rows with logits of the last decode, until the next pass
+    bool    has_draft     = false; // logits of a draft step, until the next pass
+    int64_t t_trunk_us    = 0;
+    int64_t t_head_us     = 0;
 
     ~pymtp_session() {
         if (mtp) {
@@ -69,10 +69,10 @@ int32_t pymtp_n_contexts(void) {
     return g_n_contexts;
 }
 
-int32_t pymtp_session_init(llama_model * model, const llama_context_params * params, int32_t n_draft_max,
-                           pymtp_session ** out) try {
+int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * params, pymtp_session ** out) try {
     *out = nullptr;
 
+    const int32_t n_draft_max = params->n_draft_max;
     if (n_draft_max < 0 || n_draft_max > PYMTP_DRAFT_MAX) {
         return fail(PYMTP_INVALID, "n_draft_max = %d is out of range: 0 to %d", n_draft_max, PYMTP_DRAFT_MAX);
     }
@@ -82,7 +82,7 @@ int32_t pymtp_session_init(llama_model * model, const llama_context_params * par
     }
 
     auto session = std::make_unique<pymtp_session>();
-    auto cparams = *params;
+    auto cparams = *params->context;
 
     cparams.ctx_type = n_draft_max > 0 ? LLAMA_CONTEXT_TYPE_MTP_SHARED : LLAMA_CONTEXT_TYPE_DEFAULT;
     // recurrent states must be able to go back over a whole draft
@@ -90,13 +90,12 @@ int32_t pymtp_session_init(llama_model * model, const llama_context_params * par
     if (cparams.n_outputs_max == 0) {
         cparams.n_outputs_max = cparams.n_seq_max * (n_draft_max + 1);
     }
-    // A verify pass is one ubatch, and llama.cpp wants one row more where it keeps recurrent states. The last of
-    // several heads sees the accepted drafts, the new token and the drafts so far in one pass.
-    const uint32_t n_rows_max = n_draft_max + std::max(2, std::min(n_heads, n_draft_max));
+    // a verify pass is one ubatch, and llama.cpp wants one row more where it keeps recurrent states
+    const uint32_t n_rows_max = n_draft_max + 2;
     if (n_draft_max > 0 &&
         std::min(cparams.n_ubatch > 0 ? cparams.n_ubatch : cparams.n_batch, cparams.n_batch) < n_rows_max) {
-        return fail(PYMTP_INVALID, "n_ubatch = %u and n_batch = %u are too small: %d drafts with %d heads need %u",
-                    cparams.n_ubatch, cparams.n_batch, n_draft_max, n_heads, n_rows_max);
+        return fail(PYMTP_INVALID, "n_ubatch = %u and n_batch = %u are too small: %d drafts need %u", cparams.n_ubatch,
+                    cparams.n_batch, n_draft_max, n_rows_max);
     }
 
     const auto shortage = mtp_memory_check(*model, cparams);
@@ -115,13 +114,16 @@ int32_t pymtp_session_init(llama_model * model, const llama_context_params * par
     }
     ++g_n_contexts;
 
-    session->mtp           = mtp_engine::of(*session->ctx);
+    session->n_draft_max   = n_draft_max;
+    session->n_heads       = std::min(n_heads, n_draft_max);
     session->n_outputs_max = cparams.n_outputs_max;
-    if (session->mtp) {
-        session->n_draft_max  = n_draft_max;
-        session->n_heads      = n_heads;
-        session->mtp->n_heads = std::min(n_heads, n_draft_max);
-    }
+
+    session->mtp = &mtp_engine::attach(
+        *session->ctx, {
+                           session->n_heads,
+                           session->n_heads > 1 && params->head_context == PYMTP_HEAD_CONTEXT_CHAINED,
+                           { cparams.type_k, cparams.type_v, cparams.swa_full, cparams.ctx_type, nullptr },
+                       });
 
     *out = session.release();
     return PYMTP_OK;
@@ -138,7 +140,16 @@ llama_context * pymtp_session_context(pymtp_session * session) {
 }
 
 int32_t pymtp_session_memory(const pymtp_session * session) {
-    return session->mtp ? PYMTP_MEMORY_SHARED : PYMTP_MEMORY_NONE;
+    if (session->n_heads == 0) {
+        return PYMTP_MEMORY_NONE;
+    }
+    return session->mtp->has_own_memory() ? PYMTP_MEMORY_OWN : PYMTP_MEMORY_SHARED;
+}
+
+const char * pymtp_session_memory_note(const pymtp_session * session) {
+    return session->mtp->has_own_memory() ?
+               "the trunk's cache keeps more than K/V by position, so the heads have a cache of their own" :
+               "";
 }
 
 int32_t pymtp_session_n_draft_max(const pymtp_session * session) {
@@ -189,43 +200,50 @@ static pymtp_status check_tail(const pymtp_session & session, int32_t n_rows, co
     return PYMTP_OK;
 }
 
-// a prompt row goes through the heads, which need the hidden state of the position before
-static pymtp_status check_prompt(const pymtp_session & session, int32_t n_rows, const int32_t * pos,
-                                 const int32_t * seq, const uint8_t * flags) {
+// a row that feeds the heads goes on where they were fed last, and needs the hidden state before it
+static pymtp_status check_feed(const pymtp_session & session, int32_t n_rows, const int32_t * pos, const int32_t * seq,
+                               const uint8_t * flags) {
+    if (session.n_heads == 0) {
+        return PYMTP_OK;
+    }
     std::vector<bool> seen(llama_n_seq_max(session.ctx), false);
 
     for (int32_t i = 0; i < n_rows; ++i) {
-        const bool first = !seen[seq[i]];
-        seen[seq[i]]     = true;
-        if (first && (flags[i] & PYMTP_ROW_PROMPT) && !session.mtp->can_continue(seq[i], pos[i] - 1)) {
+        if (!(flags[i] & PYMTP_ROW_FEED)) {
+            continue;
+        }
+        const bool is_first = !seen[seq[i]];
+        seen[seq[i]]        = true;
+        if (is_first && !session.mtp->can_feed(seq[i], pos[i] - 1)) {
             return fail(PYMTP_INVALID,
-                        "row %d: the heads cannot go on at position %d of sequence %d, the hidden state before it is "
-                        "gone; decode the sequence again from 0",
-                        i, pos[i], seq[i]);
+                        "row %d: the heads cannot go on at position %d of sequence %d: they have seen %d positions, "
+                        "and need the hidden state before the next; decode the sequence again from 0",
+                        i, pos[i], seq[i], session.mtp->n_fed(seq[i]));
         }
     }
     return PYMTP_OK;
 }
 
-// the rows of a head's pass: each sequence at consecutive positions from hidden states that are at hand, not past
-// what the trunk or a head has seen
-static pymtp_status check_draft(const pymtp_session & session, int32_t head, int32_t n_rows, const int32_t * token,
+// the rows of a draft: each sequence at consecutive positions from hidden states that are at hand, all but its last
+// decoded by the trunk
+static pymtp_status check_draft(const pymtp_session & session, int32_t step, int32_t n_rows, const int32_t * token,
                                 const int32_t * pos, const int32_t * seq) {
-    if (!session.mtp) {
+    if (session.n_heads == 0) {
         return fail(PYMTP_INVALID, "the session does not draft");
-    }
-    if (head < 0 || head >= session.n_heads) {
-        return fail(PYMTP_INVALID, "head %d is not one of %d", head, session.n_heads);
     }
     const pymtp_status status = check_rows(session, n_rows, llama_n_ubatch(session.ctx), token, pos, seq);
     if (status != PYMTP_OK) {
         return status;
     }
 
+    auto *                 memory = llama_get_memory(session.ctx);
     std::vector<llama_pos> last(llama_n_seq_max(session.ctx), -1);
 
     for (int32_t i = 0; i < n_rows; ++i) {
-        if (last[seq[i]] >= 0 && pos[i] != last[seq[i]] + 1) {
+        const bool is_first = last[seq[i]] < 0;
+        const bool is_last  = i + 1 == n_rows || seq[i + 1] != seq[i];
+
+        if (!is_first && (seq[i - 1] != seq[i] || pos[i] != pos[i - 1] + 1)) {
             return fail(PYMTP_INVALID, "row %d: position %d of sequence %d does not follow %d", i, pos[i], seq[i],
                         last[seq[i]]);
         }
@@ -233,8 +251,13 @@ static pymtp_status check_draft(const pymtp_session & session, int32_t head, int
         if (!session.mtp->has_hidden(seq[i], pos[i] - 1)) {
             return fail(PYMTP_INVALID, "row %d: no hidden state of position %d of sequence %d", i, pos[i] - 1, seq[i]);
         }
-        if (seq[i] != seq[0] && !session.mtp->is_unified()) {
-            return fail(PYMTP_INVALID, "row %d: a pass of several sequences needs a unified cache (kv_unified)", i);
+        if (is_first && step == 0 && pos[i] > session.mtp->n_fed(seq[i])) {
+            return fail(PYMTP_INVALID, "row %d: the heads have seen %d positions of sequence %d, not those up to %d", i,
+                        session.mtp->n_fed(seq[i]), seq[i], pos[i]);
+        }
+        if (!is_last && (step > 0 || pos[i] > llama_memory_seq_pos_max(memory, seq[i]))) {
+            return fail(PYMTP_INVALID, "row %d: position %d of sequence %d is not decoded, and not the last", i, pos[i],
+                        seq[i]);
         }
     }
     return PYMTP_OK;
@@ -245,32 +268,43 @@ static std::vector<mtp_row> draft_rows(int32_t n_rows, const int32_t * token, co
                                        const int32_t * seq) {
     std::vector<mtp_row> rows;
     for (int32_t i = 0; i < n_rows; ++i) {
-        rows.push_back({ token[i], pos[i], seq[i], std::find(seq + i + 1, seq + n_rows, seq[i]) == seq + n_rows });
+        rows.push_back({ token[i], pos[i], seq[i], i + 1 == n_rows || seq[i + 1] != seq[i] });
     }
     return rows;
 }
 
-// names what the engine says of a draft
-static pymtp_status report_draft(const pymtp_session & session, int32_t head, pymtp_status status) {
-    switch (status) {
-        case PYMTP_OK:
-            return PYMTP_OK;
-        case PYMTP_FULL:
-            return fail(PYMTP_FULL, "the context of %u tokens has no room to draft", llama_n_ctx(session.ctx));
-        default:
-            return fail(PYMTP_FAILED, "the backend failed in a pass of MTP head %d", head);
+// Runs a draft on its rows. If it fails, the cells that it took are given back.
+template <typename F>
+static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row> & rows, F draft) {
+    pymtp_status status = PYMTP_FAILED;
+    std::string  why    = "the backend failed in a pass of the MTP heads";
+    try {
+        status = draft();
+    } catch (const std::exception & err) {
+        why = err.what();
     }
+    if (status == PYMTP_OK) {
+        return PYMTP_OK;
+    }
+    session.mtp->forget_drafts(rows);
+    if (status == PYMTP_FULL) {
+        return fail(PYMTP_FULL, "the context of %u tokens has no room to draft", llama_n_ctx(session.ctx));
+    }
+    return fail(status, "%s", why.c_str());
 }
 
 int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                              const int32_t * seq, const uint8_t * flags) try {
-    const pymtp_timer timer = { session->counters.t_trunk_us };
+    const pymtp_timer timer = { session->t_trunk_us };
 
     auto * ctx = session->ctx;
 
     pymtp_status status = check_rows(*session, n_rows, llama_n_batch(ctx), token, pos, seq);
     if (status == PYMTP_OK) {
         status = check_tail(*session, n_rows, pos, seq);
+    }
+    if (status == PYMTP_OK) {
+        status = check_feed(*session, n_rows, pos, seq, flags);
     }
     if (status != PYMTP_OK) {
         return status;
@@ -291,17 +325,6 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
                     session->n_outputs_max);
     }
 
-    if (session->mtp) {
-        status = check_prompt(*session, n_rows, pos, seq, flags);
-        if (status != PYMTP_OK) {
-            return status;
-        }
-        session->mtp->row_flags.assign(flags, flags + n_rows);
-    } else {
-        const int32_t n_ubatch = llama_n_ubatch(ctx);
-        session->counters.n_trunk_passes += (n_rows + n_ubatch - 1) / n_ubatch;
-    }
-
     const llama_batch batch = {
         n_rows,          const_cast<llama_token *>(token),
         nullptr,         const_cast<llama_pos *>(pos),
@@ -311,8 +334,17 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
 
     session->n_logits  = 0;
     session->has_draft = false;
+    session->mtp->row_flags.assign(flags, flags + n_rows);
 
-    switch (llama_decode(ctx, batch)) {
+    int32_t     res = -1;
+    std::string why = "the backend failed in a pass of the trunk";
+    try {
+        res = llama_decode(ctx, batch);
+    } catch (const std::exception & err) {
+        why = err.what();
+    }
+
+    switch (res) {
         case 0:
             session->n_logits = n_logits;
             return PYMTP_OK;
@@ -323,7 +355,7 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
             for (int32_t i = n_rows; i-- > 0;) {
                 pymtp_session_truncate(session, seq[i], pos[i]);
             }
-            return fail(PYMTP_FAILED, "the backend failed in a trunk pass of %d rows", n_rows);
+            return fail(PYMTP_FAILED, "%s", why.c_str());
     }
 } catch (const std::exception & err) {
     return fail(PYMTP_FAILED, "%s", err.what());
@@ -332,24 +364,29 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
 const float * pymtp_session_logits(pymtp_session * session, int32_t * n_rows, int32_t * n_vocab) {
     *n_rows  = session->n_logits;
     *n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
-    return session->n_logits > 0 ? llama_get_logits(session->ctx) : nullptr;
+    return session->n_logits > 0 ? session->mtp->logits() : nullptr;
 }
 
-int32_t pymtp_session_draft(pymtp_session * session, int32_t head, int32_t n_rows, const int32_t * token,
-                            const int32_t * pos, const int32_t * seq) try {
-    const pymtp_timer timer = { session->counters.t_head_us };
+int32_t pymtp_session_draft(pymtp_session * session, int32_t step, int32_t n_steps, int32_t n_rows,
+                            const int32_t * token, const int32_t * pos, const int32_t * seq) try {
+    const pymtp_timer timer = { session->t_head_us };
 
-    session->has_draft = false;
-
-    const pymtp_status status = check_draft(*session, head, n_rows, token, pos, seq);
+    if (n_steps < 1 || n_steps > session->n_draft_max || step < 0 || step >= n_steps) {
+        return fail(PYMTP_INVALID, "step %d of a draft of %d: at most %d are allowed", step, n_steps,
+                    session->n_draft_max);
+    }
+    const pymtp_status status = check_draft(*session, step, n_rows, token, pos, seq);
     if (status != PYMTP_OK) {
         return status;
     }
+    session->n_logits  = 0;
+    session->has_draft = false;
 
-    const pymtp_status drafted = session->mtp->draft(head, draft_rows(n_rows, token, pos, seq));
+    const auto         rows    = draft_rows(n_rows, token, pos, seq);
+    const pymtp_status drafted = run_draft(*session, rows, [&] { return session->mtp->draft(step, n_steps, rows); });
 
     session->has_draft = drafted == PYMTP_OK;
-    return report_draft(*session, head, drafted);
+    return drafted;
 } catch (const std::exception & err) {
     return fail(PYMTP_FAILED, "%s", err.what());
 }
@@ -357,28 +394,25 @@ int32_t pymtp_session_draft(pymtp_session * session, int32_t head, int32_t n_row
 const float * pymtp_session_draft_logits(pymtp_session * session, int32_t * n_rows, int32_t * n_vocab) {
     *n_rows  = session->has_draft ? session->mtp->n_draft_rows : 0;
     *n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
-    return session->has_draft ? session->mtp->draft_logits().data() : nullptr;
+    return session->has_draft ? session->mtp->draft_logits() : nullptr;
 }
 
-int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t head, int32_t n_rows, const int32_t * token,
-                                   const int32_t * pos, const int32_t * seq, int32_t * n_drafts, int32_t * drafts) try {
-    const pymtp_timer timer = { session->counters.t_head_us };
+int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
+                                   const int32_t * seq, int32_t * n_steps, int32_t * drafts, float * probs) try {
+    const pymtp_timer timer = { session->t_head_us };
 
-    session->has_draft = false;
-
-    const pymtp_status status = check_draft(*session, head, n_rows, token, pos, seq);
+    if (*n_steps < 1 || *n_steps > session->n_draft_max) {
+        return fail(PYMTP_INVALID, "a draft of %d: 1 to %d are allowed", *n_steps, session->n_draft_max);
+    }
+    const pymtp_status status = check_draft(*session, 0, n_rows, token, pos, seq);
     if (status != PYMTP_OK) {
         return status;
     }
-    if (*n_drafts < 1 || *n_drafts > session->n_draft_max) {
-        return fail(PYMTP_INVALID, "%d drafts: 1 to %d are allowed", *n_drafts, session->n_draft_max);
-    }
-    if (std::any_of(seq, seq + n_rows, [&](int32_t s) { return s != seq[0]; })) {
-        return fail(PYMTP_INVALID, "a fused draft takes rows of one sequence");
-    }
+    session->n_logits  = 0;
+    session->has_draft = false;
 
-    return report_draft(*session, head,
-                        session->mtp->draft_greedy(head, draft_rows(n_rows, token, pos, seq), n_drafts, drafts));
+    const auto rows = draft_rows(n_rows, token, pos, seq);
+    return run_draft(*session, rows, [&] { return session->mtp->draft_greedy(rows, n_steps, drafts, probs); });
 } catch (const std::exception & err) {
     return fail(PYMTP_FAILED, "%s", err.what());
 }
@@ -390,9 +424,7 @@ int32_t pymtp_session_bar(pymtp_session * session, int32_t n_tokens, const int32
             return fail(PYMTP_INVALID, "token %d is not in the vocabulary of %d", token[i], n_vocab);
         }
     }
-    if (session->mtp) {
-        session->mtp->bar({ token, token + n_tokens });
-    }
+    session->mtp->bar({ token, token + n_tokens });
     return PYMTP_OK;
 } catch (const std::exception & err) {
     return fail(PYMTP_FAILED, "%s", err.what());
@@ -414,19 +446,14 @@ int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos
     if (!llama_memory_seq_rm(memory, seq, pos, -1)) {
         return fail(PYMTP_INVALID, "the model's memory cannot drop the positions from %d of sequence %d", pos, seq);
     }
-    if (session->mtp) {
-        session->mtp->truncate(seq, pos);
-    }
+    session->mtp->truncate(seq, pos);
     return PYMTP_OK;
 } catch (const std::exception & err) {
     return fail(PYMTP_FAILED, "%s", err.what());
 }
 
 void pymtp_session_counters(const pymtp_session * session, pymtp_counters * counters) {
-    *counters = session->mtp ? session->mtp->counters : session->counters;
-    if (!session->mtp) {
-        counters->n_trunk_builds = counters->n_trunk_passes - llama_perf_context(session->ctx).n_reused;
-    }
-    counters->t_trunk_us = session->counters.t_trunk_us;
-    counters->t_head_us  = session->counters.t_head_us;
+    *counters            = session->mtp->counters;
+    counters->t_trunk_us = session->t_trunk_us;
+    counters->t_head_us  = session->t_head_us;
 }

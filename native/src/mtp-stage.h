@@ -1,0 +1,45 @@
+#pragma once
+
+// What the heads do inside one graph: stages, each a set of rows that one or more heads run on. A trunk pass that
+// feeds the heads has one stage, on the trunk's own rows; a draft has one for each step, and one more in front of
+// them for rows that catch up. Plain data: the plan is made in mtp-draft.cpp and built in mtp-graph.cpp.
+
+#include "llama-batch.h"
+#include "llama-memory.h"
+
+#include <cstdint>
+#include <vector>
+
+// what a head's run gives besides the K/V that it stores
+enum mtp_output {
+    MTP_OUTPUT_NONE   = 0, // nothing: neither attention nor feed forward nor the output matrix are computed
+    MTP_OUTPUT_HIDDEN = 1, // hidden states: the output matrix is not computed
+    MTP_OUTPUT_LOGITS = 2, // hidden states and logits
+};
+
+// Hidden states live in planes: plane 0 is the trunk's. Where heads are chained, plane h + 1 is that of head h.
+struct mtp_run {
+    int32_t    head;
+    int32_t    plane_read;
+    int32_t    plane_write; // if output is not NONE
+    mtp_output output;
+
+    bool operator==(const mtp_run & other) const {
+        return head == other.head && plane_read == other.plane_read && plane_write == other.plane_write &&
+               output == other.output;
+    }
+};
+
+struct mtp_stage {
+    llama_ubatch                   ubatch;
+    const llama_memory_context_i * mctx; // where the rows' cells are
+    llama_memory_context_ptr       mctx_own;
+
+    std::vector<mtp_run> runs;
+
+    bool follows = false;            // tokens and hidden states come from the stage before, in the graph
+    bool keeps   = false;            // hidden states go to the buffer, for a later graph
+
+    std::vector<int32_t> rows_read;  // [n_tokens] rows of the hidden buffer, unless it follows
+    std::vector<int64_t> rows_write; // [n_tokens] rows of the hidden buffer, if it keeps
+};
