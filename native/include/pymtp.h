@@ -66,6 +66,7 @@ struct pymtp_counters {
     int64_t n_trunk_passes; // runs of the trunk's graph: prompt ubatches and verify rounds
     int64_t n_head_passes;  // runs of a graph that drafts
     int64_t n_head_runs;    // heads run for a draft token, in all graphs
+    int64_t n_replays;      // trunk passes that only decode accepted rows again, where a memory cannot drop drafts
     int64_t n_trunk_builds; // trunk graphs built (not reused)
     int64_t n_head_builds;  // draft graphs built (not reused)
     int64_t n_hidden_bytes; // hidden states copied between host and device
@@ -110,7 +111,7 @@ struct llama_context * pymtp_session_context(struct pymtp_session * session);
 int32_t pymtp_session_memory(const struct pymtp_session * session);      // a pymtp_memory
 int32_t pymtp_session_n_draft_max(const struct pymtp_session * session); // 0: the session does not draft
 
-// Why the memory is PYMTP_MEMORY_OWN, or why the session serialises; "" if there is nothing to say.
+// What is special about the session's memory, and what it costs; "" if there is nothing to say.
 const char * pymtp_session_memory_note(const struct pymtp_session * session);
 
 // Runs the trunk over n_rows rows, in ubatches of at most n_ubatch. token, pos, seq, flags: [n_rows].

@@ -5,6 +5,7 @@
 #include "llama-model.h"
 #include "mtp-engine.h"
 #include "mtp-memory.h"
+#include "mtp-replay.h"
 
 #include <algorithm>
 #include <atomic>
@@ -41,6 +42,8 @@ struct pymtp_session {
     bool    has_draft     = false; // logits of a draft step, until the next pass
     int64_t t_trunk_us    = 0;
     int64_t t_head_us     = 0;
+
+    std::unique_ptr<mtp_replay> replay; // set if the memory cannot drop rejected drafts
 
     ~pymtp_session() {
         if (mtp) {
@@ -125,6 +128,10 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
                            { cparams.type_k, cparams.type_v, cparams.swa_full, cparams.ctx_type, nullptr },
                        });
 
+    if (n_draft_max > 0 && mtp_replay::is_needed(session->ctx)) {
+        session->replay = std::make_unique<mtp_replay>(cparams.n_seq_max);
+    }
+
     *out = session.release();
     return PYMTP_OK;
 } catch (const std::exception & err) {
@@ -147,9 +154,13 @@ int32_t pymtp_session_memory(const pymtp_session * session) {
 }
 
 const char * pymtp_session_memory_note(const pymtp_session * session) {
-    return session->mtp->has_own_memory() ?
-               "the trunk's cache keeps more than K/V by position, so the heads have a cache of their own" :
-               "";
+    if (session->mtp->has_own_memory()) {
+        return "the trunk's cache keeps more than K/V by position, so the heads have a cache of their own";
+    }
+    if (session->replay) {
+        return "the model's recurrent states cannot go back, so rejected drafts cost another pass of the trunk";
+    }
+    return "";
 }
 
 int32_t pymtp_session_n_draft_max(const pymtp_session * session) {
@@ -293,23 +304,9 @@ static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row
     return fail(status, "%s", why.c_str());
 }
 
-int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
-                             const int32_t * seq, const uint8_t * flags) try {
-    const pymtp_timer timer = { session->t_trunk_us };
-
-    auto * ctx = session->ctx;
-
-    pymtp_status status = check_rows(*session, n_rows, llama_n_batch(ctx), token, pos, seq);
-    if (status == PYMTP_OK) {
-        status = check_tail(*session, n_rows, pos, seq);
-    }
-    if (status == PYMTP_OK) {
-        status = check_feed(*session, n_rows, pos, seq, flags);
-    }
-    if (status != PYMTP_OK) {
-        return status;
-    }
-
+// Decodes checked rows. If it fails, nothing of them is left.
+static pymtp_status run_decode(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,
+                               const int32_t * seq, const uint8_t * flags) {
     std::vector<int8_t>         logits(n_rows);
     std::vector<int32_t>        n_seq_id(n_rows, 1);
     std::vector<llama_seq_id *> seq_id(n_rows);
@@ -320,9 +317,9 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
         seq_id[i] = const_cast<llama_seq_id *>(&seq[i]);
         n_logits += logits[i];
     }
-    if (n_logits > session->n_outputs_max) {
+    if (n_logits > session.n_outputs_max) {
         return fail(PYMTP_INVALID, "%d rows with logits in a pass: at most %d are allowed", n_logits,
-                    session->n_outputs_max);
+                    session.n_outputs_max);
     }
 
     const llama_batch batch = {
@@ -332,31 +329,97 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
         logits.data(),
     };
 
-    session->n_logits  = 0;
-    session->has_draft = false;
-    session->mtp->row_flags.assign(flags, flags + n_rows);
+    session.n_logits  = 0;
+    session.has_draft = false;
+    session.mtp->row_flags.assign(flags, flags + n_rows);
 
     int32_t     res = -1;
     std::string why = "the backend failed in a pass of the trunk";
     try {
-        res = llama_decode(ctx, batch);
+        res = llama_decode(session.ctx, batch);
     } catch (const std::exception & err) {
         why = err.what();
     }
 
     switch (res) {
         case 0:
-            session->n_logits = n_logits;
+            session.n_logits = n_logits;
             return PYMTP_OK;
         case 1:
-            return fail(PYMTP_FULL, "the context of %u tokens has no room for %d more", llama_n_ctx(ctx), n_rows);
+            return fail(PYMTP_FULL, "the context of %u tokens has no room for %d more", llama_n_ctx(session.ctx),
+                        n_rows);
         default:
             // earlier ubatches of the batch may have gone through: leave nothing of it
             for (int32_t i = n_rows; i-- > 0;) {
-                pymtp_session_truncate(session, seq[i], pos[i]);
+                pymtp_session_truncate(&session, seq[i], pos[i]);
             }
             return fail(PYMTP_FAILED, "%s", why.c_str());
     }
+}
+
+// Before rows of several positions a sequence are decoded that may be drafts: keeps the state to come back to. Longer
+// runs of rows are prompts.
+static pymtp_status save_for_replay(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,
+                                    const int32_t * seq, const uint8_t * flags) {
+    for (int32_t begin = 0, end; begin < n_rows; begin = end) {
+        end = std::find_if(seq + begin, seq + n_rows, [&](int32_t s) { return s != seq[begin]; }) - seq;
+
+        session.replay->forget(seq[begin]);
+        if (end - begin > 1 && end - begin <= session.n_draft_max + 1 && pos[begin] > 0 &&
+            !session.replay->save(session.ctx, seq[begin], pos[begin], { token + begin, token + end },
+                                  { flags + begin, flags + end })) {
+            return fail(PYMTP_FAILED, "llama.cpp could not save the state of sequence %d", seq[begin]);
+        }
+    }
+    return PYMTP_OK;
+}
+
+// Drops the positions >= pos of a sequence whose memory cannot: goes back to where its last pass began, and decodes
+// the rows before pos again.
+static pymtp_status replay(pymtp_session & session, int32_t seq, int32_t pos) {
+    if (!session.replay || !session.replay->restore(session.ctx, seq, pos)) {
+        return fail(PYMTP_INVALID, "the model's memory cannot drop the positions from %d of sequence %d", pos, seq);
+    }
+
+    const auto & saved = session.replay->last(seq);
+    session.mtp->truncate(seq, saved.pos);
+
+    const int32_t              n_rows = pos - saved.pos;
+    std::vector<int32_t>       rows_pos;
+    std::vector<uint8_t>       rows_flags;
+    const std::vector<int32_t> rows_seq(n_rows, seq);
+    for (int32_t i = 0; i < n_rows; ++i) {
+        rows_pos.push_back(saved.pos + i);
+        rows_flags.push_back(saved.flags[i] & PYMTP_ROW_FEED);
+    }
+
+    const auto tokens = saved.tokens;
+    session.replay->forget(seq);
+    if (n_rows == 0) {
+        return PYMTP_OK;
+    }
+    ++session.mtp->counters.n_replays;
+    return run_decode(session, n_rows, tokens.data(), rows_pos.data(), rows_seq.data(), rows_flags.data());
+}
+
+int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
+                             const int32_t * seq, const uint8_t * flags) try {
+    const pymtp_timer timer = { session->t_trunk_us };
+
+    pymtp_status status = check_rows(*session, n_rows, llama_n_batch(session->ctx), token, pos, seq);
+    if (status == PYMTP_OK) {
+        status = check_tail(*session, n_rows, pos, seq);
+    }
+    if (status == PYMTP_OK) {
+        status = check_feed(*session, n_rows, pos, seq, flags);
+    }
+    if (status == PYMTP_OK && session->replay) {
+        status = save_for_replay(*session, n_rows, token, pos, seq, flags);
+    }
+    if (status != PYMTP_OK) {
+        return status;
+    }
+    return run_decode(*session, n_rows, token, pos, seq, flags);
 } catch (const std::exception & err) {
     return fail(PYMTP_FAILED, "%s", err.what());
 }
@@ -444,7 +507,7 @@ int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos
         }
     }
     if (!llama_memory_seq_rm(memory, seq, pos, -1)) {
-        return fail(PYMTP_INVALID, "the model's memory cannot drop the positions from %d of sequence %d", pos, seq);
+        return replay(*session, seq, pos);
     }
     session->mtp->truncate(seq, pos);
     return PYMTP_OK;
