@@ -204,7 +204,8 @@ pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<
     n_draft_rows = 0;
     draft_logits_data.resize(mtp_rows_with_output(rows, true).size() * n_vocab);
 
-    for (const auto & part : split(rows)) {
+    const auto parts = split(rows);
+    for (const auto & part : parts) {
         const auto first    = mtp_rows_with_output(part, true);
         const auto catch_up = mtp_rows_with_output(part, false);
 
@@ -227,15 +228,13 @@ pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<
         }
         mark_fed(catch_up);
 
-        fetch(res->get_logits(), draft_logits_data.data() + n_draft_rows * n_vocab);
+        held_draft = hold(res->get_logits());
+        if (parts.size() > 1) {
+            fetch(held_draft, draft_logits_data.data() + n_draft_rows * n_vocab);
+        }
         n_draft_rows += first.size();
     }
     return PYMTP_OK;
-}
-
-const float * mtp_engine::draft_logits() {
-    ctx.synchronize();
-    return draft_logits_data.data();
 }
 
 pymtp_status mtp_engine::draft_greedy(const std::vector<mtp_row> & rows, int32_t * n_steps, int32_t * drafts,

@@ -4,6 +4,7 @@
 #include "mtp-memory.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -95,7 +96,8 @@ void mtp_engine::select_home() {
 void mtp_engine::drop_slots() {
     select_home();
     slots.clear();
-    held_logits = nullptr;
+    held_trunk = {};
+    held_draft = {};
 }
 
 mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_graph_type gtype) {
@@ -103,7 +105,9 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
         return &home;
     }
 
-    std::vector<int64_t> key = { gtype, ubatch.n_tokens, ctx.n_outputs, picks, picks_probs, bias != nullptr };
+    std::vector<int64_t> key = {
+        gtype, ubatch.n_tokens, ctx.n_outputs, picks, picks_probs, bias != nullptr, n_reduced
+    };
 
     size_t n_runs = 0;
 
@@ -160,7 +164,8 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
 //
 
 void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx) {
-    held_logits = nullptr;
+    held_trunk = {};
+    held_draft = {};
 
     if (gtype != LLM_GRAPH_TYPE_DECODER_MTP) {
         ++counters.n_trunk_passes;
@@ -180,6 +185,7 @@ void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const 
 }
 
 void mtp_engine::begin_build(const llm_graph_params & params) {
+    cur->reduced = {};
     if (in_pass) {
         ++(params.gtype == LLM_GRAPH_TYPE_DECODER_MTP ? counters.n_head_builds : counters.n_trunk_builds);
         return;
@@ -211,23 +217,86 @@ const llm_graph_params & mtp_engine::stage_params(size_t stage, const llm_graph_
     return *part_params;
 }
 
+//
+// logits
+//
+
+void mtp_engine::reduce_logits(int32_t n_max, bool also_on_host) {
+    const bool is_host = ggml_backend_dev_type(ctx.model.dev_output()) == GGML_BACKEND_DEVICE_TYPE_CPU;
+
+    n_reduced = !is_host || also_on_host ? n_max : 0;
+}
+
+void mtp_engine::build_reduced(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits) {
+    if (in_pass && logits && n_reduced > 0) {
+        cur->reduced = mtp_candidates::build(ctx0, gf, logits, n_reduced);
+    }
+}
+
+mtp_engine::held_logits mtp_engine::hold(ggml_tensor * logits) const {
+    return { logits, cur->reduced, ggml_backend_sched_get_tensor_backend(ctx.sched.get(), logits) };
+}
+
+void mtp_engine::fetch(held_logits & held, float * data) {
+    if (held.logits) {
+        ggml_backend_tensor_get_async(held.backend, held.logits, data, 0, ggml_nbytes(held.logits));
+        counters.n_output_bytes += ggml_nbytes(held.logits);
+        held = {};
+    }
+}
+
 bool mtp_engine::hold_logits(const llm_graph_result & res, bool is_whole_batch) {
     if (!is_whole_batch || ctx.n_outputs == 0) {
         return false;
     }
-    held_logits  = res.get_logits();
-    held_backend = ggml_backend_sched_get_tensor_backend(ctx.sched.get(), held_logits);
+    held_trunk = hold(res.get_logits());
     return true;
 }
 
 const float * mtp_engine::logits() {
-    if (held_logits) {
-        ggml_backend_tensor_get_async(held_backend, held_logits, ctx.logits.data, 0, ggml_nbytes(held_logits));
-        counters.n_output_bytes += ggml_nbytes(held_logits);
-        held_logits = nullptr;
-    }
+    fetch(held_trunk, ctx.logits.data);
     ctx.synchronize();
     return ctx.get_logits();
+}
+
+const float * mtp_engine::draft_logits() {
+    fetch(held_draft, draft_logits_data.data());
+    ctx.synchronize();
+    return draft_logits_data.data();
+}
+
+// llama.cpp puts rows into the batch's order when logits are asked for; until then it remembers what to swap
+std::vector<int32_t> mtp_engine::trunk_order(int32_t n_rows) const {
+    std::vector<int32_t> order(n_rows);
+    std::iota(order.begin(), order.end(), 0);
+    for (const auto & swap : ctx.output_swaps) {
+        std::swap(order[swap.i0], order[swap.i1]);
+    }
+    return order;
+}
+
+void mtp_engine::candidates(bool of_draft, int32_t n_rows, int32_t n, int32_t * ids, float * values) {
+    const int64_t n_vocab = ctx.model.vocab.n_tokens();
+    const auto &  held    = of_draft ? held_draft : held_trunk;
+
+    if (held.logits && held.reduced.blocks && n <= held.reduced.blocks->ne[1]) {
+        std::vector<int32_t> all_ids(n_rows * n);
+        std::vector<float>   all_values(n_rows * n);
+        counters.n_output_bytes += held.reduced.fetch(held.backend, n, all_ids.data(), all_values.data());
+
+        const auto order = trunk_order(n_rows);
+        for (int32_t i = 0; i < n_rows; ++i) {
+            const int32_t from = of_draft ? i : order[i];
+            std::copy_n(all_ids.data() + from * n, n, ids + i * n);
+            std::copy_n(all_values.data() + from * n, n, values + i * n);
+        }
+        return;
+    }
+
+    const float * rows = of_draft ? draft_logits() : logits();
+    for (int32_t i = 0; i < n_rows; ++i) {
+        mtp_candidates_select(rows + i * n_vocab, n_vocab, n, ids + i * n, values + i * n);
+    }
 }
 
 void mtp_engine::fetch(ggml_tensor * tensor, void * data) {

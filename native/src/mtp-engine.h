@@ -4,6 +4,7 @@
 // llama_context owns it and calls it around each ubatch. Knows rows; knows no sampling.
 
 #include "llama-context.h"
+#include "mtp-candidates.h"
 #include "mtp-graph.h"
 #include "mtp-rows.h"
 #include "mtp-stage.h"
@@ -34,7 +35,7 @@ struct mtp_engine {
     // before the graph of a ubatch is built: picks its slot, and for the trunk the rows that it writes
     void begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx);
 
-    // after a trunk ubatch: true if the logits stay on the device until the session asks for them
+    // after a trunk ubatch: true if its logits stay on the device until the session asks for them
     bool hold_logits(const llm_graph_result & res, bool is_whole_batch);
 
     // the scheduler for work outside of ubatches (reservations, cache shifts) is the context's own
@@ -56,9 +57,12 @@ struct mtp_engine {
 
     const mtp_graph_part * part = nullptr; // set while a head's part of a graph is built
 
-    bool          picks       = false;     // the draft at hand picks tokens in the graph
-    bool          picks_probs = false;     // and gives their probabilities
-    ggml_tensor * bias        = nullptr;   // F32 [n_vocab] added to the logits before a pick; nullptr: nothing
+    // adds to the graph of logits what reduce_logits says
+    void build_reduced(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits);
+
+    bool          picks       = false;   // the draft at hand picks tokens in the graph
+    bool          picks_probs = false;   // and gives their probabilities
+    ggml_tensor * bias        = nullptr; // F32 [n_vocab] added to the logits before a pick; nullptr: nothing
 
     // the parameters of the pass as a stage's inputs see them
     const llm_graph_params & stage_params(size_t stage, const llm_graph_params & pass);
@@ -85,6 +89,13 @@ struct mtp_engine {
 
     // float32 [n_draft_rows, n_vocab] of the last draft step
     const float * draft_logits();
+
+    // Where logits lie on a device, graphs leave what it takes to find the n_max highest of a row without fetching all
+    // of them. 0: they do not.
+    void reduce_logits(int32_t n_max, bool also_on_host);
+
+    // the n highest logits of each row of the last decode or draft step. ids, values: [n_rows, n], highest first
+    void candidates(bool of_draft, int32_t n_rows, int32_t n, int32_t * ids, float * values);
 
     // the hidden state of a position; -1: that before the first
     bool has_hidden(llama_seq_id seq, llama_pos pos) const { return hidden_rows.find(seq, pos) >= 0; }
@@ -115,6 +126,14 @@ struct mtp_engine {
         ggml_backend_sched_ptr              sched;
         std::array<llm_graph_result_ptr, 2> results;
         llm_graph_result *                  active = nullptr;
+        mtp_candidates                      reduced;
+    };
+
+    // logits that a pass has left on the device
+    struct held_logits {
+        ggml_tensor *  logits  = nullptr; // nullptr: none, or fetched
+        mtp_candidates reduced = {};
+        ggml_backend_t backend = nullptr;
     };
 
     // a tensor that outlives the graphs, F32, zeros at first
@@ -144,9 +163,10 @@ struct mtp_engine {
     uint64_t                                 t       = 0;
     bool                                     in_pass = false; // else llama.cpp reserves, or shifts the cache
 
-    ggml_tensor *      held_logits  = nullptr;                // of the last decode, if still on the device
-    ggml_backend_t     held_backend = nullptr;
-    std::vector<float> draft_logits_data;                     // [n_draft_rows, n_vocab]
+    int32_t            n_reduced = 0;                         // see reduce_logits
+    held_logits        held_trunk;
+    held_logits        held_draft;
+    std::vector<float> draft_logits_data; // [n_draft_rows, n_vocab]
 
     graph_slot * find_slot(const llama_ubatch & ubatch, llm_graph_type gtype);
     void         select(graph_slot * slot);
@@ -173,4 +193,8 @@ struct mtp_engine {
     llm_graph_result * run_plan();
 
     void fetch(ggml_tensor * tensor, void * data);
+
+    held_logits          hold(ggml_tensor * logits) const;
+    void                 fetch(held_logits & held, float * data);
+    std::vector<int32_t> trunk_order(int32_t n_rows) const;
 };

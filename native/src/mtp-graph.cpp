@@ -279,12 +279,14 @@ void mtp_graph_finish(const llama_model & model, const llm_graph_params & params
     }
     mtp->begin_build(params);
 
+    auto * res  = params.res;
+    auto * ctx0 = res->get_ctx();
+
+    mtp->build_reduced(ctx0, res->get_gf(), res->t_logits);
     if (mtp->planes.empty()) {
         return;
     }
 
-    auto * res    = params.res;
-    auto * ctx0   = res->get_ctx();
     auto * logits = res->t_logits;
     auto * embd   = res->t_embd;
     auto * hidden = res->t_h_nextn;
@@ -350,7 +352,8 @@ bool mtp_graph_build_draft(const llama_model & model, const llm_graph_params & p
         }
     }
 
-    res->t_logits  = mtp->picks ? nullptr : logits;
+    res->t_logits = mtp->picks ? nullptr : logits;
+    mtp->build_reduced(ctx0, gf, res->t_logits);
     res->t_embd    = nullptr;
     res->t_h_nextn = nullptr;
     res->set_params(params);

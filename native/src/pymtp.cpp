@@ -480,6 +480,30 @@ int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t n_rows, cons
     return fail(PYMTP_FAILED, "%s", err.what());
 }
 
+int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max, int32_t also_on_host) {
+    if (n_max < 0) {
+        return fail(PYMTP_INVALID, "n_max = %d is negative", n_max);
+    }
+    session->mtp->reduce_logits(n_max, also_on_host != 0);
+    return PYMTP_OK;
+}
+
+int32_t pymtp_session_candidates(pymtp_session * session, int32_t of_draft, int32_t n, int32_t * ids,
+                                 float * values) try {
+    const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
+    const int32_t n_rows  = of_draft ? (session->has_draft ? session->mtp->n_draft_rows : 0) : session->n_logits;
+    if (n < 1 || n > n_vocab) {
+        return fail(PYMTP_INVALID, "%d candidates of a vocabulary of %d", n, n_vocab);
+    }
+    if (n_rows == 0) {
+        return fail(PYMTP_INVALID, "the last pass has left no logits");
+    }
+    session->mtp->candidates(of_draft != 0, n_rows, n, ids, values);
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
 int32_t pymtp_session_bar(pymtp_session * session, int32_t n_tokens, const int32_t * token) try {
     const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
     for (int32_t i = 0; i < n_tokens; ++i) {
