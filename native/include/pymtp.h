@@ -145,7 +145,7 @@ int32_t pymtp_session_candidates(struct pymtp_session * session, int32_t of_draf
 int32_t pymtp_session_draft(struct pymtp_session * session, int32_t step, int32_t n_steps, int32_t n_rows,
                             const int32_t * token, const int32_t * pos, const int32_t * seq);
 
-// Logits of the last draft step, [*n_rows, *n_vocab] float32, one row a sequence in the order of their last rows.
+// Logits of the last draft step, [*n_rows, *n_vocab] float32 (n_vocab: of the draft vocabulary), one row a sequence in the order of their last rows.
 // Valid until the next call on the session. NULL before the first draft.
 const float * pymtp_session_draft_logits(struct pymtp_session * session, int32_t * n_rows, int32_t * n_vocab);
 
@@ -156,6 +156,18 @@ const float * pymtp_session_draft_logits(struct pymtp_session * session, int32_t
 int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t n_rows, const int32_t * token,
                                    const int32_t * pos, const int32_t * seq, int32_t * n_steps, int32_t * drafts,
                                    float * probs);
+
+// Limits drafts to a part of the vocabulary, so that the heads multiply fewer rows of the output matrix; what is
+// emitted is not limited. With token = NULL to the first n_tokens ids (rounded up to a multiple of 32), as a view of the
+// matrix; else to the n_tokens ids in token, whose rows the caller hands over: rows[h] are those of head h's matrix, one
+// after another, [n_tokens, row_bytes of pymtp_session_output_type]. n_tokens = n_vocab without ids ends the limit.
+// Draft logits then have n_tokens columns; ids (drafts, candidates) are always those of the whole vocabulary.
+int32_t pymtp_session_trim(struct pymtp_session * session, int32_t n_tokens, const int32_t * token,
+                           const void * const * rows);
+
+// The ggml_type of a head's output matrix, and the bytes of one of its rows (one token).
+int32_t pymtp_session_output_type(const struct pymtp_session * session, int32_t head, int32_t * type,
+                                  int64_t * row_bytes);
 
 // pymtp_session_draft_greedy never proposes these tokens. Replaces those of the call before; none by default.
 int32_t pymtp_session_bar(struct pymtp_session * session, int32_t n_tokens, const int32_t * token);

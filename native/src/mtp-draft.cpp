@@ -198,7 +198,7 @@ llm_graph_result * mtp_engine::run_plan() {
 }
 
 pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows) {
-    const size_t n_vocab = ctx.model.vocab.n_tokens();
+    const size_t n_vocab = n_trimmed;
 
     picks        = false;
     n_draft_rows = 0;
@@ -316,24 +316,4 @@ void mtp_engine::forget_drafts(const std::vector<mtp_row> & rows) {
             memory->seq_rm(row.seq, row.pos, -1);
         }
     }
-}
-
-void mtp_engine::bar(const std::vector<llama_token> & tokens) {
-    if (tokens.empty()) {
-        bias = nullptr;
-        return;
-    }
-
-    const auto & model = ctx.model;
-
-    if (!bias_mem.buf) {
-        bias_mem.alloc("mtp_bias", model.vocab.n_tokens(), 1, model.dev_output());
-    }
-    bias = ggml_get_first_tensor(bias_mem.ctx.get());
-
-    std::vector<float> data(model.vocab.n_tokens(), 0.0f);
-    for (const llama_token token : tokens) {
-        data[token] = -INFINITY;
-    }
-    ggml_backend_tensor_set(bias, data.data(), 0, ggml_nbytes(bias));
 }

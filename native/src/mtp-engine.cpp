@@ -26,7 +26,8 @@ mtp_engine & mtp_engine::attach(llama_context & ctx, const params & params) {
 
 mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     ctx(ctx), n_heads(params.n_heads), chained(params.chained),
-    hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max), fed(ctx.cparams.n_seq_max, 0) {
+    hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max), fed(ctx.cparams.n_seq_max, 0),
+    n_trimmed(ctx.model.vocab.n_tokens()) {
     // each slot has a scheduler: copies for pipelining would multiply its buffers, and only speed up long prompts
     ctx.cparams.pipeline_parallel = false;
 
@@ -43,8 +44,8 @@ mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     // the trunk's; where heads are chained one for each head as well
     planes_mem.resize(chained ? n_heads + 1 : 1);
     for (auto & plane : planes_mem) {
-        planes.push_back(plane.alloc("mtp_hidden", model.hparams.n_embd_out(), hidden_rows.size(),
-                                     model.dev_layer(model.hparams.n_layer())));
+        planes.push_back(plane.alloc("mtp_hidden", GGML_TYPE_F32, model.hparams.n_embd_out(), hidden_rows.size(),
+                                     ggml_backend_dev_buffer_type(model.dev_layer(model.hparams.n_layer()))));
     }
 
     if (!mtp_memory_can_share(ctx.memory.get())) {
@@ -52,14 +53,15 @@ mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     }
 }
 
-ggml_tensor * mtp_engine::device_tensor::alloc(const char * name, int64_t ne0, int64_t ne1, ggml_backend_dev_t dev) {
+ggml_tensor * mtp_engine::device_tensor::alloc(const char * name, ggml_type type, int64_t ne0, int64_t ne1,
+                                               ggml_backend_buffer_type_t buft) {
     ggml_init_params params = { ggml_tensor_overhead(), nullptr, true };
     ctx.reset(ggml_init(params));
 
-    auto * tensor = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, ne0, ne1);
+    auto * tensor = ggml_new_tensor_2d(ctx.get(), type, ne0, ne1);
     ggml_set_name(tensor, name);
 
-    buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), ggml_backend_dev_buffer_type(dev)));
+    buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft));
     if (!buf) {
         throw std::runtime_error(std::string("failed to allocate ") + name);
     }
@@ -105,9 +107,8 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
         return &home;
     }
 
-    std::vector<int64_t> key = {
-        gtype, ubatch.n_tokens, ctx.n_outputs, picks, picks_probs, bias != nullptr, n_reduced
-    };
+    std::vector<int64_t> key = { gtype,     ubatch.n_tokens, ctx.n_outputs,       picks, picks_probs, bias != nullptr,
+                                 n_reduced, n_trimmed,       !trim_tokens.empty() };
 
     size_t n_runs = 0;
 
@@ -276,8 +277,8 @@ std::vector<int32_t> mtp_engine::trunk_order(int32_t n_rows) const {
 }
 
 void mtp_engine::candidates(bool of_draft, int32_t n_rows, int32_t n, int32_t * ids, float * values) {
-    const int64_t n_vocab = ctx.model.vocab.n_tokens();
-    const auto &  held    = of_draft ? held_draft : held_trunk;
+    const int64_t n_logits = of_draft ? n_trimmed : ctx.model.vocab.n_tokens();
+    const auto &  held     = of_draft ? held_draft : held_trunk;
 
     if (held.logits && held.reduced.blocks && n <= held.reduced.blocks->ne[1]) {
         std::vector<int32_t> all_ids(n_rows * n);
@@ -290,12 +291,17 @@ void mtp_engine::candidates(bool of_draft, int32_t n_rows, int32_t n, int32_t * 
             std::copy_n(all_ids.data() + from * n, n, ids + i * n);
             std::copy_n(all_values.data() + from * n, n, values + i * n);
         }
-        return;
+    } else {
+        const float * rows = of_draft ? draft_logits() : logits();
+        for (int32_t i = 0; i < n_rows; ++i) {
+            mtp_candidates_select(rows + i * n_logits, n_logits, n, ids + i * n, values + i * n);
+        }
     }
 
-    const float * rows = of_draft ? draft_logits() : logits();
-    for (int32_t i = 0; i < n_rows; ++i) {
-        mtp_candidates_select(rows + i * n_vocab, n_vocab, n, ids + i * n, values + i * n);
+    if (of_draft && !trim_tokens.empty()) {
+        for (int32_t i = 0; i < n_rows * n; ++i) {
+            ids[i] = trim_tokens[ids[i]];
+        }
     }
 }
 

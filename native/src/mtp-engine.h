@@ -60,6 +60,14 @@ struct mtp_engine {
     // adds to the graph of logits what reduce_logits says
     void build_reduced(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits);
 
+    //
+    // drafts limited to a part of the vocabulary, see mtp-trim.cpp
+    //
+
+    ggml_tensor * trimmed_weight(ggml_context * ctx0, ggml_tensor * weight) const;
+    ggml_tensor * trimmed_bias(ggml_context * ctx0) const;                       // [n_draft_vocab()], or nullptr
+    ggml_tensor * trimmed_tokens(ggml_context * ctx0, ggml_tensor * rows) const; // I32 [n]: of rows of logits
+
     bool          picks       = false;   // the draft at hand picks tokens in the graph
     bool          picks_probs = false;   // and gives their probabilities
     ggml_tensor * bias        = nullptr; // F32 [n_vocab] added to the logits before a pick; nullptr: nothing
@@ -80,6 +88,17 @@ struct mtp_engine {
 
     // gives back what a failed draft has taken. rows: those of the draft
     void forget_drafts(const std::vector<mtp_row> & rows);
+
+    // Limits drafts to the first n tokens of the vocabulary; n_vocab: to none.
+    void trim(int32_t n);
+
+    // Limits drafts to these tokens. rows[h]: the rows of head h's output matrix, in its type; one after another.
+    void trim(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows);
+
+    // the output matrix of a head: its own, or the trunk's
+    ggml_tensor * output_matrix(int32_t head) const;
+
+    int32_t n_draft_vocab() const { return n_trimmed; } // logits of a row of a draft
 
     // drafts that are picked in the graph are never these tokens
     void bar(const std::vector<llama_token> & tokens);
@@ -136,12 +155,13 @@ struct mtp_engine {
         ggml_backend_t backend = nullptr;
     };
 
-    // a tensor that outlives the graphs, F32, zeros at first
+    // a tensor that outlives the graphs, zeros at first
     struct device_tensor {
         ggml_context_ptr        ctx;
         ggml_backend_buffer_ptr buf;
 
-        ggml_tensor * alloc(const char * name, int64_t ne0, int64_t ne1, ggml_backend_dev_t dev);
+        ggml_tensor * alloc(const char * name, ggml_type type, int64_t ne0, int64_t ne1,
+                            ggml_backend_buffer_type_t buft);
     };
 
     llama_context & ctx;
@@ -154,6 +174,19 @@ struct mtp_engine {
     mtp_rows                        hidden_rows;
     std::vector<llama_pos>          fed; // [n_seq_max]
     device_tensor                   bias_mem;
+    std::vector<llama_token>        barred;
+
+    // output matrices limited to trim_tokens; empty: to the first n_trimmed rows of what they are
+    struct trimmed_matrix {
+        const ggml_tensor * of;
+        ggml_tensor *       matrix;
+        device_tensor       mem;
+    };
+
+    int32_t                     n_trimmed; // n_vocab: nothing is
+    std::vector<trimmed_matrix> trimmed;
+    std::vector<llama_token>    trim_tokens;
+    device_tensor               trim_tokens_mem; // I32 [1, n_trimmed]
 
     std::unique_ptr<llm_graph_params> part_params;
 
@@ -175,6 +208,8 @@ struct mtp_engine {
     uint32_t n_stream() const;
 
     llama_memory_i * head_memory() const { return own_memory ? own_memory.get() : ctx.memory.get(); }
+
+    void fill_bias();
 
     void plan_trunk_rows(const llama_ubatch & ubatch);
     void plan_feed(const llama_ubatch & ubatch, const llama_memory_context_i * mctx);

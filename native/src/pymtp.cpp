@@ -456,7 +456,7 @@ int32_t pymtp_session_draft(pymtp_session * session, int32_t step, int32_t n_ste
 
 const float * pymtp_session_draft_logits(pymtp_session * session, int32_t * n_rows, int32_t * n_vocab) {
     *n_rows  = session->has_draft ? session->mtp->n_draft_rows : 0;
-    *n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
+    *n_vocab = session->mtp->n_draft_vocab();
     return session->has_draft ? session->mtp->draft_logits() : nullptr;
 }
 
@@ -490,7 +490,8 @@ int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max, int32_t als
 
 int32_t pymtp_session_candidates(pymtp_session * session, int32_t of_draft, int32_t n, int32_t * ids,
                                  float * values) try {
-    const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
+    const int32_t n_vocab = of_draft ? session->mtp->n_draft_vocab() :
+                                       llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
     const int32_t n_rows  = of_draft ? (session->has_draft ? session->mtp->n_draft_rows : 0) : session->n_logits;
     if (n < 1 || n > n_vocab) {
         return fail(PYMTP_INVALID, "%d candidates of a vocabulary of %d", n, n_vocab);
@@ -499,6 +500,45 @@ int32_t pymtp_session_candidates(pymtp_session * session, int32_t of_draft, int3
         return fail(PYMTP_INVALID, "the last pass has left no logits");
     }
     session->mtp->candidates(of_draft != 0, n_rows, n, ids, values);
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_session_output_type(const pymtp_session * session, int32_t head, int32_t * type, int64_t * row_bytes) {
+    if (head < 0 || head >= session->n_heads) {
+        return fail(PYMTP_INVALID, "head %d is not one of %d", head, session->n_heads);
+    }
+    const ggml_tensor * matrix = session->mtp->output_matrix(head);
+
+    *type      = matrix->type;
+    *row_bytes = ggml_row_size(matrix->type, matrix->ne[0]);
+    return PYMTP_OK;
+}
+
+int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int32_t * token,
+                           const void * const * rows) try {
+    const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
+    if (n_tokens < 1 || n_tokens > n_vocab) {
+        return fail(PYMTP_INVALID, "a draft vocabulary of %d tokens: 1 to %d are possible", n_tokens, n_vocab);
+    }
+    if (session->n_heads == 0) {
+        return fail(PYMTP_INVALID, "the session does not draft");
+    }
+    session->has_draft = false;
+    session->n_logits  = 0;
+    if (!token) {
+        // repacked matrices keep rows in groups
+        session->mtp->trim(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
+        return PYMTP_OK;
+    }
+    for (int32_t i = 0; i < n_tokens; ++i) {
+        if (token[i] < 0 || token[i] >= n_vocab) {
+            return fail(PYMTP_INVALID, "token %d is not in the vocabulary of %d", token[i], n_vocab);
+        }
+    }
+    session->mtp->trim(std::vector<llama_token>(token, token + n_tokens),
+                       std::vector<const void *>(rows, rows + session->n_heads));
     return PYMTP_OK;
 } catch (const std::exception & err) {
     return fail(PYMTP_FAILED, "%s", err.what());
