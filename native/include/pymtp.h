@@ -14,6 +14,7 @@
 #ifndef PYMTP_H
 #define PYMTP_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #if defined(_WIN32)
@@ -174,6 +175,20 @@ int32_t pymtp_session_bar(struct pymtp_session * session, int32_t n_tokens, cons
 
 // Drops the positions >= pos of a sequence, from the trunk's and the heads' cache alike. pos = 0 frees the sequence.
 int32_t pymtp_session_truncate(struct pymtp_session * session, int32_t seq, int32_t pos);
+
+// The sequence `to` becomes what `from` is; what it was before is gone. Both can then go on, and draft, on their own.
+int32_t pymtp_session_copy(struct pymtp_session * session, int32_t from, int32_t to);
+
+// Drops n positions from pos on; those behind move up, and go on as they were computed. PYMTP_INVALID if the model's
+// memory cannot.
+int32_t pymtp_session_discard(struct pymtp_session * session, int32_t seq, int32_t pos, int32_t n);
+
+// All that the session remembers of its sequences, the heads' part included. data: [*size], valid until the next save.
+int32_t pymtp_session_save(struct pymtp_session * session, const uint8_t ** data, size_t * size);
+
+// Goes back to a saved state of a session of the same model and shape. With PYMTP_INVALID the state did not fit, and
+// the session is as it was. The bytes are trusted: the caller checks that nobody has changed them.
+int32_t pymtp_session_restore(struct pymtp_session * session, const uint8_t * data, size_t size);
 
 void pymtp_session_counters(const struct pymtp_session * session, struct pymtp_counters * counters);
 

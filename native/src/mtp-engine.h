@@ -128,6 +128,18 @@ struct mtp_engine {
     // after llama.cpp's memory
     void truncate(llama_seq_id seq, llama_pos pos);
 
+    // All that the context remembers, as bytes; drops what heads have written ahead of the trunk.
+    std::vector<uint8_t> save_state();
+
+    // Throws if the bytes do not fit; the context is then in no state to go on, and needs one that fits.
+    void restore_state(const uint8_t * data, size_t size);
+
+    // The sequence `to`, which is empty, becomes what `from` is.
+    void copy(llama_seq_id from, llama_seq_id to);
+
+    // Drops n positions from pos on; those behind move up.
+    void discard(llama_seq_id seq, llama_pos pos, int32_t n);
+
     // the heads have a cache of their own
     bool has_own_memory() const { return own_memory != nullptr; }
 
@@ -210,6 +222,7 @@ struct mtp_engine {
     llama_memory_i * head_memory() const { return own_memory ? own_memory.get() : ctx.memory.get(); }
 
     void fill_bias();
+    void update_own_memory();
 
     void plan_trunk_rows(const llama_ubatch & ubatch);
     void plan_feed(const llama_ubatch & ubatch, const llama_memory_context_i * mctx);

@@ -44,6 +44,7 @@ struct pymtp_session {
     int64_t t_head_us     = 0;
 
     std::unique_ptr<mtp_replay> replay; // set if the memory cannot drop rejected drafts
+    std::vector<uint8_t>        state;  // the last that was saved
 
     ~pymtp_session() {
         if (mtp) {
@@ -480,6 +481,15 @@ int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t n_rows, cons
     return fail(PYMTP_FAILED, "%s", err.what());
 }
 
+// whatever changes the memory ends what the last pass has left
+static void forget_outputs(pymtp_session & session) {
+    session.n_logits  = 0;
+    session.has_draft = false;
+    if (session.replay) {
+        session.replay->forget_all();
+    }
+}
+
 int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max, int32_t also_on_host) {
     if (n_max < 0) {
         return fail(PYMTP_INVALID, "n_max = %d is negative", n_max);
@@ -574,6 +584,68 @@ int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos
         return replay(*session, seq, pos);
     }
     session->mtp->truncate(seq, pos);
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_session_copy(pymtp_session * session, int32_t from, int32_t to) try {
+    const int32_t n_seq_max = llama_n_seq_max(session->ctx);
+    if (from < 0 || from >= n_seq_max || to < 0 || to >= n_seq_max || from == to) {
+        return fail(PYMTP_INVALID, "cannot copy sequence %d to %d of %d", from, to, n_seq_max);
+    }
+    const int32_t status = pymtp_session_truncate(session, to, 0);
+    if (status != PYMTP_OK) {
+        return status;
+    }
+    forget_outputs(*session);
+    session->mtp->copy(from, to);
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_session_discard(pymtp_session * session, int32_t seq, int32_t pos, int32_t n) try {
+    auto * memory = llama_get_memory(session->ctx);
+    if (seq < 0 || seq >= (int32_t) llama_n_seq_max(session->ctx) || pos < 0 || n < 1 ||
+        pos + n > llama_memory_seq_pos_max(memory, seq)) {
+        return fail(PYMTP_INVALID, "cannot discard %d positions from %d of sequence %d: its last is %d", n, pos, seq,
+                    llama_memory_seq_pos_max(memory, seq));
+    }
+    if (!llama_memory_can_shift(memory)) {
+        return fail(PYMTP_INVALID, "the model's memory cannot move positions: no context shift");
+    }
+    if (llama_memory_seq_pos_min(memory, seq) > 0) {
+        return fail(PYMTP_INVALID, "sequence %d no longer has its first positions: no context shift", seq);
+    }
+    forget_outputs(*session);
+    session->mtp->discard(seq, pos, n);
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_session_save(pymtp_session * session, const uint8_t ** data, size_t * size) try {
+    forget_outputs(*session);
+    session->state = session->mtp->save_state();
+
+    *data = session->state.data();
+    *size = session->state.size();
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_session_restore(pymtp_session * session, const uint8_t * data, size_t size) try {
+    forget_outputs(*session);
+    const auto before = session->mtp->save_state();
+    try {
+        session->mtp->restore_state(data, size);
+    } catch (const std::exception & err) {
+        const std::string why = err.what();
+        session->mtp->restore_state(before.data(), before.size());
+        return fail(PYMTP_INVALID, "the saved state does not fit this session: %s", why.c_str());
+    }
     return PYMTP_OK;
 } catch (const std::exception & err) {
     return fail(PYMTP_FAILED, "%s", err.what());
