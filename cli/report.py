@@ -33,8 +33,8 @@ def counters_block(counters: Counters) -> str:
     rows = [
         ("trunk passes", f"{counters.n_trunk_passes}, {counters.t_trunk_us / 1000:.1f} ms"),
         ("head passes", f"{counters.n_head_passes}, {counters.t_head_us / 1000:.1f} ms"),
-        ("head passes for prompts", f"{counters.n_catch_up_passes}"),
         ("graphs built", f"{counters.n_trunk_builds} for the trunk, {counters.n_head_builds} for the heads"),
+        ("bytes copied", f"{counters.n_hidden_bytes} of hidden states, {counters.n_output_bytes} of outputs"),
     ]
     return _block(rows)
 

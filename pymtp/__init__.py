@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pymtp._log import exit_on_abort, set_log_level
     from pymtp._version import __version__, version_text
+    from pymtp.batch import Batch, Generation
+    from pymtp.context import ContextParams
     from pymtp.errors import PymtpError
-    from pymtp.model import Generation, Model
+    from pymtp.model import Model
     from pymtp.sampling import SamplingParams
-    from pymtp.session import ContextParams, Session, n_contexts
+    from pymtp.session import Chunk, Session, n_contexts
     from pymtp.statistics import Stats
 
 __all__ = [
+    "Batch",
+    "Chunk",
     "ContextParams",
     "Generation",
     "Model",
@@ -36,8 +40,10 @@ __all__ = [
 
 # Imported on first use: a help text or a look into a GGUF needs no native library.
 _HOME = {
-    "ContextParams": "session",
-    "Generation": "model",
+    "Batch": "batch",
+    "Chunk": "session",
+    "ContextParams": "context",
+    "Generation": "batch",
     "Model": "model",
     "PymtpError": "errors",
     "SamplingParams": "sampling",

@@ -5,10 +5,13 @@ Knows token ids and logits; never text, and nothing of how the drafts were made.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from pymtp.sampling import Sampler
 from pymtp.session import Logits
+
+Acceptance = Callable[[Sampler, Logits, Sequence[int], Container[int]], list[int]]
+"""What `match` is: it takes a sampler, the target's logits, the drafts and the tokens that end a text."""
 
 
 def match(sampler: Sampler, logits: Logits, drafts: Sequence[int], stop: Container[int] = ()) -> list[int]:

@@ -1,6 +1,6 @@
 """Where drafts come from.
 
-Owns the drafters' state: how far each MTP head has seen a sequence. Knows token ids; never text,
+Owns the drafters' state: how far the MTP heads have seen each sequence. Knows token ids; never text,
 acceptance or the target's sampling.
 """
 
@@ -9,70 +9,110 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pymtp.sampling import Sampler
-from pymtp.session import Session
+from pymtp.sequence import Proposal, Round, Turn
+from pymtp.session import Chunk, Session
+
+N_KEPT = 64
+"""Positions behind its end for which a session keeps a sequence's hidden states."""
 
 
 class Drafter(Protocol):
-    """Proposes tokens that the target then verifies."""
+    """Proposes tokens that the target then verifies, for several sequences at once."""
 
-    def begin(self, n_tokens: int) -> None:
-        """Note that a prompt of `n_tokens` has been decoded."""
+    def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
+        """Return for each turn at most `turn.n_draft` tokens that may follow the sequence's history.
 
-    def propose(self, history: Sequence[int], n_max: int) -> list[int]:
-        """Return at most `n_max` tokens that may follow `history`, whose last token is not decoded yet."""
+        The last token of the history is not decoded yet. A round that raises may be played again.
+        """
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """Take note of what the target made of the proposals; the sequences are not advanced yet."""
+
+    def forget(self, slot: int) -> None:
+        """The sequence in `slot` is gone."""
 
 
 class NoDrafter:
     """Plain decoding."""
 
-    def begin(self, n_tokens: int) -> None:
+    def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
+        """Return no drafts. See Drafter."""
+        return [Proposal()] * len(turns)
+
+    def observe(self, rounds: Sequence[Round]) -> None:
         """Nothing to note."""
 
-    def propose(self, history: Sequence[int], n_max: int) -> list[int]:
-        """Return no drafts."""
-        return []
+    def forget(self, slot: int) -> None:
+        """Nothing to forget."""
 
 
 class MtpDrafter:
     """Drafts with the model's own MTP heads, on the target's cache.
 
-    Step s uses head s mod n_heads: one head is recycled, several are chained. The first pass of a
-    head in a round takes all rows that it has not seen yet with the target's hidden states (the
-    accepted drafts and the newly sampled token), so that catching up and drafting are one pass.
+    Prompts and verified rows feed the heads in the target's own pass, so that a draft takes one row of a sequence,
+    its newest token. Rounds that do not draft leave the heads alone, which is cheaper; the next draft of the
+    sequence then begins at the first position that they have not seen.
 
-    `fused` runs all steps in one graph. It is for one head and for drafts that are the most likely
-    tokens; what the sampler bars must be barred in the session as well.
+    Where a draft is the most likely token, all steps run in one graph; else the samplers pick, step by step.
     """
 
-    def __init__(self, session: Session, sampler: Sampler, n_heads: int, *, fused: bool = False) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._sampler = sampler
-        self._fused = fused
-        # a head's rows [0, n) were made from the target's hidden states; later ones, if any, from drafts
-        self._seen = [0] * n_heads
+        self._n_fed: dict[int, int] = {}  # by slot: the positions that the heads have seen
+        self._barred: tuple[int, ...] | None = None
+        # a pass has room for the rows of all sequences, even if all have to catch up
+        self._n_rows_max = min(N_KEPT, session.n_ubatch // session.n_seq_max)
 
-    def begin(self, n_tokens: int) -> None:
-        """Note a prompt, which went through the heads as well. See Drafter."""
-        self._seen = [n_tokens] * len(self._seen)
+    def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
+        """Draft for all turns in one pass of the heads. See Drafter."""
+        drafting = [turn for turn in turns if self._needs_heads(turn)]
+        drafts = dict(zip((turn.slot for turn in drafting), self._draft(drafting), strict=True))
+        return [
+            Proposal(drafts.get(turn.slot, []), feed=turn.slot in drafts or self._is_fed_prompt(turn)) for turn in turns
+        ]
 
-    def propose(self, history: Sequence[int], n_max: int) -> list[int]:
-        """Draft `n_max` tokens. See Drafter."""
-        if n_max == 0:
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """Note how far the heads were fed. See Drafter."""
+        self._n_fed.update((played.turn.slot, played.n_decoded) for played in rounds if played.proposal.feed)
+
+    def forget(self, slot: int) -> None:
+        """See Drafter."""
+        self._n_fed.pop(slot, None)
+
+    def _needs_heads(self, turn: Turn) -> bool:
+        if turn.sequence.in_prompt or turn.slot not in self._n_fed:
+            return False
+        # a pause ends before hidden states get lost
+        return turn.n_draft > 0 or turn.end - self._n_fed[turn.slot] >= self._n_rows_max
+
+    @staticmethod
+    def _is_fed_prompt(turn: Turn) -> bool:
+        return turn.sequence.in_prompt and turn.sequence.draft_max > 0
+
+    def _draft(self, turns: list[Turn]) -> list[list[int]]:
+        if not turns:
             return []
-        start = min(self._seen)
-        tail = list(history[start:])
-        if self._fused:
-            self._seen = [len(history)]
-            return self._session.draft_greedy(0, tail, start, n_max)
-        return self._step_by_step(tail, start, len(history), n_max)
+        first = [
+            Chunk(turn.sequence.history[self._n_fed[turn.slot] :], self._n_fed[turn.slot], turn.slot) for turn in turns
+        ]
+        n_steps = max(1, *(turn.n_draft for turn in turns))
+        bars = {turn.sequence.sampler.greedy_bar for turn in turns}
+        bar = bars.pop()
+        if bar is None or bars:
+            return self._step_by_step(turns, first, n_steps)
+        if bar != self._barred:
+            self._session.bar(bar)
+            self._barred = bar
+        drafts = self._session.draft_greedy(first, n_steps)
+        return [row[: turn.n_draft].tolist() for turn, row in zip(turns, drafts, strict=True)]
 
-    def _step_by_step(self, tail: list[int], start: int, n_history: int, n_max: int) -> list[int]:
-        reached = list(self._seen)
-        for step in range(n_max):
-            head = step % len(reached)
-            self._session.draft(head, tail[reached[head] - start :], reached[head])
-            reached[head] = start + len(tail)
-            tail.append(self._sampler.pick_draft(self._session.draft_logits[0]))
-        self._seen = [min(rows, n_history) for rows in reached]
-        return tail[n_history - start :]
+    def _step_by_step(self, turns: list[Turn], chunks: list[Chunk], n_steps: int) -> list[list[int]]:
+        drafts: dict[int, list[int]] = {turn.slot: [] for turn in turns}
+        drafting = turns
+        for step in range(n_steps):
+            self._session.draft(step, n_steps, chunks)
+            for turn, logits in zip(drafting, self._session.draft_logits, strict=True):
+                drafts[turn.slot].append(turn.sequence.sampler.pick_draft(logits))
+            drafting = [turn for turn in drafting if turn.n_draft > step + 1]
+            chunks = [Chunk(drafts[turn.slot][-1:], turn.end + step, turn.slot) for turn in drafting]
+        return [drafts[turn.slot][: turn.n_draft] for turn in turns]

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal
 
 from pymtp import _log, embedded
 from pymtp._library import llama_cpp
-from pymtp.drafting import Drafter, MtpDrafter, NoDrafter
-from pymtp.errors import ContextFull, InvalidParameter, UnsupportedModel
-from pymtp.generation import FinishReason, TokenLoop
+from pymtp.batch import Batch, Generation
+from pymtp.context import ContextParams
+from pymtp.errors import InvalidParameter, UnsupportedModel
 from pymtp.gguf_file import inspect_gguf, load_failure
-from pymtp.sampling import Sampler, SamplingParams
-from pymtp.session import ContextParams, Session
+from pymtp.sampling import SamplingParams
+from pymtp.session import Session
 from pymtp.statistics import Stats
-from pymtp.text import Utf8Stream
 from pymtp.vocabulary import Vocabulary
 
 DEFAULT_N_CTX = 4096
@@ -36,8 +35,9 @@ class Model:
 
     `path` None takes the embedded model. `draft` "auto" drafts with the model's MTP heads if it has
     usable ones, "mtp" insists on it, "none" decodes plainly; a round drafts `draft_max` tokens (0:
-    none). `n_ctx` None takes the model's training context, but at most 4096 tokens. `n_gpu_layers`
-    -1 puts all layers on the GPU, if there is one. The other parameters are those of ContextParams.
+    none). `n_seq_max` texts can be generated together, each in a context of `n_ctx` tokens; None takes
+    the model's training context, but at most 4096. `n_gpu_layers` -1 puts all layers on the GPU, if
+    there is one. The other parameters are those of ContextParams.
 
     Raises ModelError for a file that cannot be used, UnsupportedModel if it cannot draft and must,
     InvalidParameter for a value out of range, BackendError if memory runs out.
@@ -50,15 +50,17 @@ class Model:
         n_ctx: int | None = None,
         n_batch: int = 2048,
         n_ubatch: int = 512,
+        n_seq_max: int = 1,
         n_threads: int | None = None,
         n_gpu_layers: int = -1,
         flash_attn: Literal["auto", "on", "off"] = "auto",
         type_k: str = "f16",
         type_v: str = "f16",
+        kv_unified: bool = True,
         draft: Literal["auto", "mtp", "none"] = "auto",
         draft_max: int = 3,
     ) -> None:
-        context = ContextParams(n_ctx or 0, n_batch, n_ubatch, n_threads, flash_attn, type_k, type_v)
+        context = ContextParams(n_ctx or 0, n_batch, n_ubatch, n_threads, flash_attn, type_k, type_v, kv_unified)
         if not 0 <= draft_max <= DRAFT_MAX_LIMIT:
             raise InvalidParameter("draft_max", f"between 0 and {DRAFT_MAX_LIMIT}", value=draft_max)
         if draft not in ("auto", "mtp", "none"):
@@ -72,17 +74,17 @@ class Model:
         n_draft_max = draft_max if draft != "none" and self.info.has_heads else 0
         if n_ctx is None:
             context = replace(context, n_ctx=min(self.info.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX))
-        self._generation: Generation | None = None
+        self._batch: Batch | None = None
         loaded = _load(self, n_gpu_layers, load_mtp=n_draft_max > 0)
         try:
-            self.session = Session(loaded, context, n_draft_max=n_draft_max)
+            self.session = Session(loaded, context, n_draft_max=n_draft_max, n_seq_max=n_seq_max)
             """The session in which the model generates."""
         except BaseException:
             llama_cpp.llama_model_free(loaded)
             raise
         self._free = weakref.finalize(self, _free, self.session, loaded)
         self.vocabulary = Vocabulary(loaded, self.info.chat_template)
-        self.draft_note = self._note(draft, n_draft_max)
+        self.draft_note = self._note(draft)
         """One line that says why a model with MTP heads decodes plainly, or None."""
         self.stats = Stats()
         """Of the latest generation."""
@@ -111,33 +113,30 @@ class Model:
     ) -> Generation:
         """Continue `prompt` (text, or token ids); iterate over the result for the text.
 
-        At most `max_tokens` tokens; -1 goes on until the model ends its text or the context is full.
-        `ignore_eos` bars the tokens that end a text, for drafts and target alike. Raises ContextFull
-        if the prompt does not fit.
+        Parameters and errors are those of `Batch.submit`. Ends what the model was generating before.
         """
-        if max_tokens < -1:
-            raise InvalidParameter("max_tokens", "-1 (no limit) or more", value=max_tokens)
-        tokens = self.vocabulary.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
-        if not tokens:
-            raise InvalidParameter("prompt", "at least one token long")
-        if len(tokens) >= self.session.n_ctx:
-            raise ContextFull(
-                f"the prompt has {len(tokens)} tokens, the context only {self.session.n_ctx}: "
-                "shorten it or raise the context size (-c)"
-            )
-        if self._generation is not None:
-            self._generation.close()
-        generation = Generation(self, tokens, sampling or SamplingParams(), max_tokens, ignore_eos)
-        self._generation = generation
+        batch = Batch(self.session, self.vocabulary)
+        generation = batch.submit(prompt, sampling=sampling, max_tokens=max_tokens, ignore_eos=ignore_eos)
+        self._start(batch)
         self.stats = generation.stats
         return generation
 
+    def batch(self) -> Batch:
+        """A batch, to generate several texts together. Ends what the model was generating before."""
+        return self._start(Batch(self.session, self.vocabulary))
+
     def close(self) -> None:
         """Free the session and the weights; closing twice is harmless."""
-        if self._generation is not None:
-            self._generation.close()
+        if self._batch is not None:
+            self._batch.close()
         self.vocabulary.close()
         self._free()
+
+    def _start(self, batch: Batch) -> Batch:
+        if self._batch is not None:
+            self._batch.close()
+        self._batch = batch
+        return batch
 
     def __enter__(self) -> Model:
         return self
@@ -147,71 +146,10 @@ class Model:
     ) -> None:
         self.close()
 
-    def _note(self, draft: str, n_draft_max: int) -> str | None:
-        if n_draft_max > 0 and self.session.n_draft_max == 0:
-            reason = f"the memory of {self.info.architecture} models is not shared with MTP heads yet"
-            if draft == "mtp":
-                self.close()
-                raise UnsupportedModel(f"{self.info.path}: {reason}; use --draft none")
-            return f"{reason}: plain decoding"
+    def _note(self, draft: str) -> str | None:
         if draft == "auto" and self.info.n_heads_declared > 0 and not self.info.has_heads:
             return f"{self.info.path} has no usable MTP head ({_heads(self)}): plain decoding"
         return None
-
-
-class Generation:
-    """One answer: an iterator over its text, in the pieces in which it is made.
-
-    A new generation of the same model ends the one before.
-    """
-
-    def __init__(
-        self, model: Model, prompt: list[int], sampling: SamplingParams, max_tokens: int, ignore_eos: bool
-    ) -> None:
-        vocabulary, session = model.vocabulary, model.session
-        eog = vocabulary.end_of_generation
-        barred = sorted(eog) if ignore_eos else []
-        sampler = Sampler(sampling, barred)
-        drafter: Drafter = NoDrafter()
-        if session.n_draft_max > 0:
-            session.bar(barred)
-            n_heads = min(model.info.n_heads, session.n_draft_max)
-            drafter = MtpDrafter(session, sampler, n_heads, fused=n_heads == 1)
-        loop = TokenLoop(session, drafter, sampler, eog, session.n_draft_max, max_tokens)
-
-        self.stats = Stats()
-        """Counts and times, up to date between pieces."""
-        self.tokens: list[int] = []
-        """Token ids made so far; the one that ended the text, if any, is the last."""
-        self.finish_reason: FinishReason | None = None
-        """Why the text ended, once it has."""
-        session.truncate(0)
-        self._pieces = self._run(loop, prompt, vocabulary)
-
-    def _run(self, loop: TokenLoop, prompt: list[int], vocabulary: Vocabulary) -> Iterator[str]:
-        text = Utf8Stream()
-        steps = loop.run(prompt, self.stats)
-        while True:
-            try:
-                tokens = next(steps)
-            except StopIteration as end:
-                self.finish_reason = end.value
-                break
-            self.tokens += tokens
-            if piece := text.push(b"".join(map(vocabulary.piece, tokens))):
-                yield piece
-        if piece := text.flush():
-            yield piece
-
-    def __iter__(self) -> Generation:
-        return self
-
-    def __next__(self) -> str:
-        return next(self._pieces)
-
-    def close(self) -> None:
-        """End the generation early."""
-        self._pieces.close()  # type: ignore[attr-defined]
 
 
 def _load(model: Model, n_gpu_layers: int, *, load_mtp: bool) -> object:

@@ -55,6 +55,8 @@ class Sampler:
     """
 
     def __init__(self, params: SamplingParams, barred: Sequence[int] = ()) -> None:
+        self.greedy_bar: tuple[int, ...] | None = tuple(barred)
+        """A draft is the most likely token but for these; None if only `pick_draft` knows."""
         self._barred = np.array(barred, dtype=np.int64)
         self._chain = _Chain(params) if params.temperature > 0 else None
 

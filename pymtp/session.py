@@ -6,22 +6,24 @@ Owns the native handle. Knows token ids, positions and logits; never text, sampl
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
-import psutil
-from gguf.constants import GGMLQuantizationType
 
 from pymtp._library import ffi, lib, llama_cpp
+from pymtp.context import ContextParams, native_params
 from pymtp.errors import BackendError, ContextFull, InvalidParameter, PymtpError
 
 Logits = npt.NDArray[np.float32]
+Tokens = npt.NDArray[np.int32]
+
+MAX_SEQUENCES = 256
+"""The most that llama.cpp takes."""
 
 _ERRORS: dict[int, type[PymtpError]] = {
     lib.PYMTP_FULL: ContextFull,
@@ -29,58 +31,26 @@ _ERRORS: dict[int, type[PymtpError]] = {
     lib.PYMTP_FAILED: BackendError,
 }
 
-
-MAX_TOKENS = 2**31 - 1
-MAX_THREADS = 512
-"""The most that ggml takes."""
-
-
-@dataclass(frozen=True)
-class ContextParams:
-    """How a context is set up. Names and meanings are those of llama.cpp."""
-
-    n_ctx: int = 4096
-    """Tokens of context per sequence; 0 takes the model's training context."""
-    n_batch: int = 2048
-    n_ubatch: int = 512
-    n_threads: int | None = None
-    """None: one for each physical core that the process may use."""
-    flash_attn: Literal["auto", "on", "off"] = "auto"
-    type_k: str = "f16"
-    type_v: str = "f16"
-
-    def __post_init__(self) -> None:
-        for name, least, most in (
-            ("n_ctx", 0, MAX_TOKENS),
-            ("n_batch", 1, MAX_TOKENS),
-            ("n_ubatch", 1, MAX_TOKENS),
-            ("n_threads", 1, MAX_THREADS),
-        ):
-            value = getattr(self, name)
-            if value is None and name == "n_threads":
-                continue
-            if not isinstance(value, int) or not least <= value <= most:
-                raise InvalidParameter(name, f"an integer between {least} and {most}", value=value)
-        if self.flash_attn not in _FLASH_ATTN:
-            raise InvalidParameter("flash_attn", "one of " + ", ".join(_FLASH_ATTN), value=self.flash_attn)
-        for name in ("type_k", "type_v"):
-            if getattr(self, name) not in KV_TYPES:
-                raise InvalidParameter(name, "one of " + ", ".join(KV_TYPES), value=getattr(self, name))
-        if self.flash_attn == "off" and self.type_v not in ("f32", "f16", "bf16"):
-            raise InvalidParameter("type_v", "f32, f16 or bf16 without flash attention", value=self.type_v)
-
-
-KV_TYPES = {
-    name: GGMLQuantizationType[name.upper()]
-    # those that llama.cpp's own command line accepts
-    for name in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+_MEMORY: dict[int, Literal["shared", "own", "none"]] = {
+    lib.PYMTP_MEMORY_SHARED: "shared",
+    lib.PYMTP_MEMORY_OWN: "own",
+    lib.PYMTP_MEMORY_NONE: "none",
 }
 
-_FLASH_ATTN = {
-    "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
-    "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
-    "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
-}
+_HEAD_CONTEXT = {"target": lib.PYMTP_HEAD_CONTEXT_TARGET, "chained": lib.PYMTP_HEAD_CONTEXT_CHAINED}
+
+
+class Chunk(NamedTuple):
+    """Consecutive positions of one sequence, as a pass takes them."""
+
+    tokens: Sequence[int]
+    position: int
+    """Of the first token."""
+    sequence: int = 0
+    logits: Literal["all", "last", "none"] = "last"
+    """Which rows leave logits. Passes of the trunk only: a draft leaves one row for each chunk."""
+    feed: bool = False
+    """Whether the rows fill the heads' cache as well, in the same graph. Passes of the trunk only."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +59,15 @@ class Counters:
 
     n_trunk_passes: int
     n_head_passes: int
-    n_catch_up_passes: int
+    """Passes that draft."""
+    n_head_runs: int
+    """Heads run for a draft token, in all passes."""
     n_trunk_builds: int
     n_head_builds: int
+    n_hidden_bytes: int
+    """Hidden states copied between host and device."""
+    n_output_bytes: int
+    """Logits, candidates and drafts copied to the host."""
     t_trunk_us: int
     t_head_us: int
 
@@ -99,78 +75,86 @@ class Counters:
 class Session:
     """A context in which the trunk and, with `n_draft_max` > 0, the model's MTP heads run.
 
-    `model` is llama-cpp-python's handle of a model, loaded with `load_mtp` if it is to draft. Every
-    pass takes the tokens of one sequence at consecutive positions. Raises ContextFull when the
-    cache has no room (the session is then as before), BackendError when the backend fails.
+    `model` is llama-cpp-python's handle of a model, loaded with `load_mtp` if it is to draft. There
+    are `n_seq_max` sequences, 0 and up, of `params.n_ctx` positions each. `head_context` says what
+    the rows of several heads read: all of them the trunk's hidden states ("target"), or each those
+    of the head before it ("chained").
+
+    Every pass takes chunks of rows. Raises ContextFull when the cache has no room (the session is
+    then as before), BackendError when the backend fails (the rows of the pass are gone), PymtpError
+    for rows that do not fit (the session is as before).
     """
 
-    def __init__(self, model: object, params: ContextParams, *, n_draft_max: int = 0, n_seq_max: int = 1) -> None:
-        native = _native_params(params, n_draft_max, n_seq_max)
-        address = ctypes.cast(model, ctypes.c_void_p).value  # type: ignore[arg-type]
-        handle = ffi.new("struct pymtp_session **")
-        status = lib.pymtp_session_init(
-            ffi.cast("struct llama_model *", address),
-            ffi.cast("struct llama_context_params *", ctypes.addressof(native)),
-            n_draft_max,
-            handle,
-        )
-        _check(status)
-        self._native_handle = handle[0]
-        self._free = weakref.finalize(self, lib.pymtp_session_free, handle[0])
-        context = lib.pymtp_session_context(self._handle)
+    def __init__(
+        self,
+        model: object,
+        params: ContextParams,
+        *,
+        n_draft_max: int = 0,
+        n_seq_max: int = 1,
+        head_context: Literal["target", "chained"] = "target",
+    ) -> None:
+        if not 1 <= n_seq_max <= MAX_SEQUENCES:
+            raise InvalidParameter("n_seq_max", f"between 1 and {MAX_SEQUENCES}", value=n_seq_max)
+        if head_context not in _HEAD_CONTEXT:
+            raise InvalidParameter("head_context", "target or chained", value=head_context)
         # llama.cpp rounds its cache up: what was asked for is the limit
-        self.n_ctx: int = params.n_ctx or llama_cpp.llama_n_ctx_seq(int(ffi.cast("intptr_t", context)))
+        self.n_ctx: int = params.n_ctx or llama_cpp.llama_model_n_ctx_train(model)
         """Positions that a sequence can hold."""
-        self.n_ubatch: int = llama_cpp.llama_n_ubatch(int(ffi.cast("intptr_t", context)))
-        """Rows that are computed at once; `decode` takes more."""
+        params = replace(params, n_ctx=self.n_ctx)
+        self._native_handle = _init(model, params, n_draft_max, n_seq_max, _HEAD_CONTEXT[head_context])
+        self._free = weakref.finalize(self, lib.pymtp_session_free, self._native_handle)
+        context = int(ffi.cast("intptr_t", lib.pymtp_session_context(self._handle)))
+        self.n_seq_max = n_seq_max
+        """Sequences that the session holds."""
+        self.n_ubatch: int = llama_cpp.llama_n_ubatch(context)
+        """Rows that are computed at once: at least those of a round of all sequences. `decode` takes more."""
         self.n_draft_max: int = lib.pymtp_session_n_draft_max(self._handle)
         """Tokens that can be drafted ahead; 0 if the session does not draft."""
-        self.mtp_memory: Literal["shared", "none"] = (
-            "shared" if lib.pymtp_session_memory(self._handle) == lib.PYMTP_MEMORY_SHARED else "none"
+        self.mtp_memory = _MEMORY[lib.pymtp_session_memory(self._handle)]
+        """Where the MTP layers keep their K/V: in the trunk's cache ("shared"), in their "own", or nowhere."""
+        self.memory_note: str = ffi.string(lib.pymtp_session_memory_note(self._handle)).decode()
+        """Why the heads have a cache of their own, or why sequences are computed one by one; else ""."""
+
+    def decode(self, chunks: Sequence[Chunk]) -> None:
+        """Run the trunk over all rows of `chunks`, in one pass as far as an ubatch reaches."""
+        flags = [flag for chunk in chunks for flag in _flags(chunk)]
+        _check(lib.pymtp_session_decode(self._handle, *_rows(chunks), flags))
+
+    def draft(self, step: int, n_steps: int, chunks: Sequence[Chunk]) -> None:
+        """Run step `step` of a draft of `n_steps`: the last row of each chunk predicts the token that follows.
+
+        Step 0 takes the newest token of each sequence, which the trunk has not decoded yet, and before it the
+        positions that did not feed the heads, if any. A later step takes one row, the draft of the step before.
+        """
+        _check(lib.pymtp_session_draft(self._handle, step, n_steps, *_rows(chunks)))
+
+    @overload
+    def draft_greedy(self, chunks: Sequence[Chunk], n_steps: int) -> Tokens: ...
+
+    @overload
+    def draft_greedy(self, chunks: Sequence[Chunk], n_steps: int, *, probs: Literal[True]) -> tuple[Tokens, Logits]: ...
+
+    def draft_greedy(
+        self, chunks: Sequence[Chunk], n_steps: int, *, probs: bool = False
+    ) -> Tokens | tuple[Tokens, Logits]:
+        """Draft the most likely tokens behind `chunks` (as for step 0 of `draft`), all steps in one graph.
+
+        Returns the drafts: (len(chunks), n) int32, n <= n_steps as far as the context has room. With `probs` also
+        the probability of each, (len(chunks), n) float32. Leaves no logits.
+        """
+        n = ffi.new("int32_t *", n_steps)
+        drafts = np.empty(len(chunks) * n_steps, np.int32)
+        likelihood = np.empty(len(chunks) * n_steps if probs else 0, np.float32)
+        out = (
+            ffi.cast("int32_t *", drafts.ctypes.data),
+            ffi.cast("float *", likelihood.ctypes.data) if probs else ffi.NULL,
         )
-        """Where the MTP layers keep their K/V: in the trunk's cache, or nowhere."""
-
-    def decode(
-        self,
-        tokens: Sequence[int],
-        position: int,
-        *,
-        sequence: int = 0,
-        logits: Literal["all", "last", "none"] = "last",
-        prompt: bool = False,
-    ) -> None:
-        """Run the trunk over `tokens` at `position` and the positions that follow.
-
-        `prompt` rows go through the MTP heads as well, which fills the heads' cache.
-        """
-        n, end = len(tokens), position + len(tokens)
-        flags = [lib.PYMTP_ROW_PROMPT if prompt else 0] * n
-        for row in range(n) if logits == "all" else range(max(n - 1, 0), n) if logits == "last" else ():
-            flags[row] |= lib.PYMTP_ROW_LOGITS
-        _check(lib.pymtp_session_decode(self._handle, n, tokens, list(range(position, end)), [sequence] * n, flags))
-
-    def draft(self, head: int, tokens: Sequence[int], position: int, *, sequence: int = 0) -> None:
-        """Run an MTP head over `tokens`, whose last row's logits predict the token that follows.
-
-        The row at position j pairs its token with the hidden state of j - 1, which must be at hand.
-        """
-        n, end = len(tokens), position + len(tokens)
-        _check(lib.pymtp_session_draft(self._handle, head, n, tokens, list(range(position, end)), [sequence] * n))
-
-    def draft_greedy(self, head: int, tokens: Sequence[int], position: int, n_drafts: int) -> list[int]:
-        """Draft the most likely tokens behind `tokens`, in one graph; at most `n_drafts`.
-
-        For drafts that need no more than the most likely token of each step: it leaves no logits.
-        """
-        n, end = len(tokens), position + len(tokens)
-        count = ffi.new("int32_t *", n_drafts)
-        drafts = ffi.new("int32_t[]", n_drafts)
-        _check(
-            lib.pymtp_session_draft_greedy(
-                self._handle, head, n, tokens, list(range(position, end)), [0] * n, count, drafts
-            )
-        )
-        return list(drafts[0 : count[0]])
+        _check(lib.pymtp_session_draft_greedy(self._handle, *_rows(chunks), n, *out))
+        shape = len(chunks), n[0]
+        # the rows lie n apart, not n_steps
+        tokens = drafts[: shape[0] * shape[1]].reshape(shape)
+        return (tokens, likelihood[: tokens.size].reshape(shape)) if probs else tokens
 
     def bar(self, tokens: Sequence[int]) -> None:
         """`draft_greedy` never proposes these tokens; replaces those of the call before."""
@@ -178,21 +162,21 @@ class Session:
 
     @property
     def logits(self) -> Logits:
-        """Logits of the last `decode`: (rows that asked for them, n_vocab). Valid until the next pass."""
-        return self._rows(lib.pymtp_session_logits)
+        """Logits of the last `decode`: (rows that asked for them, n_vocab). Valid until the next call."""
+        return self._logits(lib.pymtp_session_logits)
 
     @property
     def draft_logits(self) -> Logits:
-        """Logits of the last `draft`: (1, n_vocab). Valid until the next pass."""
-        return self._rows(lib.pymtp_session_draft_logits)
+        """Logits of the last `draft`: (chunks, n_vocab). Valid until the next call."""
+        return self._logits(lib.pymtp_session_draft_logits)
 
     def truncate(self, position: int, *, sequence: int = 0) -> None:
-        """Drop the positions from `position` on, from the trunk's and the heads' cache alike."""
+        """Drop the positions from `position` on, from the trunk's and the heads' cache alike; 0 frees the sequence."""
         _check(lib.pymtp_session_truncate(self._handle, sequence, position))
 
     @property
     def counters(self) -> Counters:
-        """Passes, graph builds and times so far."""
+        """Passes, graph builds, copies and times so far."""
         native = ffi.new("struct pymtp_counters *")
         lib.pymtp_session_counters(self._handle, native)
         return Counters(**{name: getattr(native, name) for name in Counters.__dataclass_fields__})
@@ -215,7 +199,7 @@ class Session:
     ) -> None:
         self.close()
 
-    def _rows(self, function: object) -> Logits:
+    def _logits(self, function: object) -> Logits:
         shape = ffi.new("int32_t[2]")
         data = function(self._handle, shape, shape + 1)  # type: ignore[operator]
         n_bytes = 4 * shape[0] * shape[1]
@@ -223,28 +207,31 @@ class Session:
         return np.frombuffer(buffer, dtype=np.float32).reshape(shape[0], shape[1])
 
 
-def _native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> ctypes.Structure:
-    native = llama_cpp.llama_context_default_params()
-    native.n_ctx = params.n_ctx * n_seq_max
-    # A verify pass is one ubatch; llama.cpp wants one row more where it keeps recurrent states, and the last of
-    # several heads sees accepted drafts, the new token and the drafts so far in one pass.
-    native.n_ubatch = max(params.n_ubatch, 2 * n_draft_max + 2 if n_draft_max else 1)
-    native.n_batch = max(params.n_batch, native.n_ubatch)
-    native.n_seq_max = n_seq_max
-    native.n_threads = native.n_threads_batch = params.n_threads or _n_cores()
-    # keep the window and no more, as llama.cpp's own programs do
-    native.swa_full = False
-    native.flash_attn_type = _FLASH_ATTN[params.flash_attn]
-    native.type_k = KV_TYPES[params.type_k]
-    native.type_v = KV_TYPES[params.type_v]
-    native.no_perf = False
-    return native  # type: ignore[no-any-return]
+def _init(model: object, context: ContextParams, n_draft_max: int, n_seq_max: int, head_context: int) -> Any:
+    native = native_params(context, n_draft_max, n_seq_max)
+    params = ffi.new("struct pymtp_session_params *")
+    params.context = ffi.cast("struct llama_context_params *", ctypes.addressof(native))
+    params.n_draft_max = n_draft_max
+    params.head_context = head_context
+    address = ctypes.cast(model, ctypes.c_void_p).value  # type: ignore[arg-type]
+    handle = ffi.new("struct pymtp_session **")
+    _check(lib.pymtp_session_init(ffi.cast("struct llama_model *", address), params, handle))
+    return handle[0]
 
 
-def _n_cores() -> int:
-    n_physical = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
-    n_allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else n_physical
-    return min(n_physical, n_allowed)
+def _rows(chunks: Sequence[Chunk]) -> tuple[int, list[int], list[int], list[int]]:
+    """The chunks as the engine takes them: number of rows, and token, position and sequence of each."""
+    tokens = [token for chunk in chunks for token in chunk.tokens]
+    positions = [chunk.position + i for chunk in chunks for i in range(len(chunk.tokens))]
+    sequences = [chunk.sequence for chunk in chunks for _ in chunk.tokens]
+    return len(tokens), tokens, positions, sequences
+
+
+def _flags(chunk: Chunk) -> list[int]:
+    n = len(chunk.tokens)
+    n_silent = {"all": 0, "last": n - 1, "none": n}[chunk.logits]
+    feed = lib.PYMTP_ROW_FEED if chunk.feed else 0
+    return [feed] * n_silent + [feed | lib.PYMTP_ROW_LOGITS] * (n - n_silent)
 
 
 def _check(status: int) -> None:

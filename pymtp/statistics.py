@@ -28,8 +28,9 @@ class StatsDict(TypedDict):
 
 @dataclass
 class Stats:
-    """Counts and times (seconds) of one generation.
+    """Counts and times (seconds) of one generation, or of several together.
 
+    Times are those of the passes, not of what the caller does between them.
     A round is one verify pass of the target, also when it verified no drafts.
     """
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pymtp.acceptance import match
-from pymtp.generation import Round
 from pymtp.sampling import Sampler, SamplingParams
+from pymtp.sequence import Proposal, Round
 
 GREEDY = Sampler(SamplingParams(temperature=0))
 EOG = 9
@@ -32,7 +32,7 @@ def target(*tokens: int) -> np.ndarray:
 def test_match(says: tuple[int, ...], drafts: tuple[int, ...], emitted: list[int], n_accepted: int) -> None:
     tokens = match(GREEDY, target(*says), drafts, stop={EOG})
     assert tokens == emitted
-    assert Round(list(drafts), tokens).n_accepted == n_accepted
+    assert Round(None, Proposal(list(drafts)), tokens).n_accepted == n_accepted  # type: ignore[arg-type]
 
 
 def test_match_samples_one_token_for_each_that_it_emits() -> None:

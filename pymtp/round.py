@@ -1,0 +1,41 @@
+"""The round: draft, verify, accept, roll back. For any number of sequences in one pass of the target.
+
+Knows token ids and logits; no text, no clock, and nothing of who comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pymtp.drafting import Drafter
+from pymtp.sequence import Proposal, Round, Turn
+from pymtp.session import Logits, Session
+
+
+def play_round(session: Session, drafter: Drafter, turns: Sequence[Turn]) -> list[Round]:
+    """Draft, verify in one pass of the target, accept, and roll back what was not accepted.
+
+    Each turn decodes the next tokens of its sequence's history and, where these are its last, drafts behind them.
+    Afterwards they and the accepted drafts are decoded, and the last token that the turn emitted is not. Raises
+    ContextFull if the cache has no room; nothing was sampled then, and the positions behind those that the
+    sequences had decoded are to be truncated.
+    """
+    proposals = drafter.propose(turns)
+    session.decode([turn.chunk(proposal) for turn, proposal in zip(turns, proposals, strict=True)])
+    rounds = [
+        Round(turn, proposal, turn.accept(logits, proposal))
+        for turn, proposal, logits in zip(turns, proposals, _logits(session, turns, proposals), strict=True)
+    ]
+    for played in rounds:
+        session.truncate(played.n_decoded, sequence=played.turn.slot)
+    drafter.observe(rounds)
+    return rounds
+
+
+def _logits(session: Session, turns: Sequence[Turn], proposals: Sequence[Proposal]) -> list[Logits]:
+    """The rows of logits of each turn; the session is not asked, and so not waited for, if there are none."""
+    counts = [turn.n_logits(proposal) for turn, proposal in zip(turns, proposals, strict=True)]
+    logits = session.logits if any(counts) else np.empty((0, 0), np.float32)
+    return np.split(logits, np.cumsum(counts)[:-1])

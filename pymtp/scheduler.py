@@ -1,0 +1,120 @@
+"""Who takes part in the next pass: sequences in slots, and those that wait for one.
+
+Owns the slots of a session, and the clock. Knows token ids; never text or what is sampled and drafted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from pymtp.drafting import Drafter
+from pymtp.errors import ContextFull
+from pymtp.round import play_round
+from pymtp.sequence import Round, TokenSequence, Turn
+from pymtp.session import Session
+from pymtp.statistics import Stats
+
+
+class Scheduler:
+    """Generates many sequences in a session, as many at a time as it has slots, first come, first served.
+
+    A step is one pass of at most `session.n_ubatch` rows: a round of every sequence that generates, and with what
+    is left of the rows the next tokens of prompts. So a long prompt comes in pieces and holds up nobody.
+    """
+
+    def __init__(self, session: Session, drafter: Drafter, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.stats = Stats()
+        """Of all sequences. A pass's time is shared out between prompts and generation by their rows."""
+        self._session = session
+        self._drafter = drafter
+        self._clock = clock
+        self._free = list(reversed(range(session.n_seq_max)))
+        self._running: dict[int, TokenSequence] = {}  # by slot, in the order of admission
+        self._waiting: deque[TokenSequence] = deque()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no sequence runs or waits."""
+        return not self._running and not self._waiting
+
+    def submit(self, sequence: TokenSequence) -> None:
+        """Queue a sequence."""
+        self._waiting.append(sequence)
+
+    def remove(self, sequence: TokenSequence) -> None:
+        """End a sequence early and free its slot; nothing happens if it has ended."""
+        if sequence in self._waiting:
+            self._waiting.remove(sequence)
+        for slot in [slot for slot, running in self._running.items() if running is sequence]:
+            self._release(slot)
+
+    def step(self) -> list[tuple[TokenSequence, list[int]]]:
+        """Play one pass; return the sequences that took part and the tokens that each emitted.
+
+        A sequence for which the cache has no room ends with its `error` set; the others go on. Any other error
+        is raised; the sequences cannot go on then.
+        """
+        self._admit()
+        turns = self._turns()
+        start = self._clock()
+        rounds = self._play(turns)
+        self._count(rounds, self._clock() - start)
+        for played in rounds:
+            played.turn.sequence.advance(played)
+            if played.turn.sequence.finish_reason:
+                self._release(played.turn.slot)
+        tokens = {played.turn.slot: played.tokens for played in rounds}
+        return [(turn.sequence, tokens.get(turn.slot, [])) for turn in turns]
+
+    def _admit(self) -> None:
+        while self._free and self._waiting:
+            slot = self._free.pop()
+            self._session.truncate(0, sequence=slot)
+            self._running[slot] = self._waiting.popleft()
+
+    def _release(self, slot: int) -> None:
+        del self._running[slot]
+        self._session.truncate(0, sequence=slot)
+        self._drafter.forget(slot)
+        self._free.append(slot)
+
+    def _turns(self) -> list[Turn]:
+        n_left = self._session.n_ubatch
+        turns = []
+        # sorting is stable: first those behind their prompt, then the prompts in the order of admission
+        for slot, sequence in sorted(self._running.items(), key=lambda item: item[1].in_prompt):
+            if n_left > 0:
+                turns.append(sequence.turn(slot, n_left))
+                n_left -= turns[-1].n_rows + turns[-1].n_draft
+        return turns
+
+    def _play(self, turns: Sequence[Turn]) -> list[Round]:
+        try:
+            return play_round(self._session, self._drafter, turns)
+        except ContextFull as error:
+            for turn in turns:
+                self._session.truncate(turn.position, sequence=turn.slot)
+            if len(turns) > 1:  # each on its own: the room may do for some
+                return [played for turn in turns for played in self._play([turn])]
+            self._fail(turns[0], error)
+            return []
+
+    def _fail(self, turn: Turn, error: ContextFull) -> None:
+        turn.sequence.error = error
+        turn.sequence.finish_reason = "context"
+        self._release(turn.slot)
+
+    def _count(self, rounds: Sequence[Round], seconds: float) -> None:
+        n_rows = sum(played.n_rows for played in rounds)
+        for played in rounds:
+            sequence = played.turn.sequence
+            for stats, spent in ((sequence.stats, seconds), (self.stats, seconds * played.n_rows / n_rows)):
+                stats.generated_tokens += len(played.tokens)
+                if sequence.in_prompt:
+                    stats.prompt_tokens += played.turn.n_rows
+                    stats.prompt_s += spent
+                else:
+                    stats.generation_s += spent
+                    stats.add_round(len(played.proposal.drafts), played.n_accepted)

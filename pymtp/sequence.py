@@ -1,0 +1,151 @@
+"""One text in the making, and what it does in a round.
+
+Owns the state of a sequence: its tokens, how far they are decoded, and why it ended. Knows token ids;
+never text, and nothing of the other sequences in the session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pymtp.acceptance import Acceptance, match
+from pymtp.errors import ContextFull
+from pymtp.sampling import Sampler
+from pymtp.session import Chunk, Logits
+from pymtp.statistics import Stats
+
+FinishReason = Literal["eog", "length", "context"]
+
+
+@dataclass(eq=False)
+class TokenSequence:
+    """A prompt and what is generated behind it.
+
+    It ends with a token in `stop`, after `max_tokens` (-1: no limit), or where `n_ctx` positions are full.
+    """
+
+    history: list[int]
+    """The prompt at first. Once tokens were generated, all but the last are decoded."""
+    sampler: Sampler
+    stop: frozenset[int]
+    n_ctx: int
+    max_tokens: int = -1
+    draft_max: int = 0
+    """The most that its rounds draft; 0 spares the heads the prompt, too."""
+    accept: Acceptance = match
+    stats: Stats = field(default_factory=Stats)
+    finish_reason: FinishReason | None = None
+    error: ContextFull | None = None
+    """Set if the cache had no room for it before the end of its own context."""
+
+    def __post_init__(self) -> None:
+        self.n_prompt = len(self.history)
+        self.n_decoded = 0
+        self.n_left = self.n_ctx if self.max_tokens < 0 else self.max_tokens
+        self.n_draft = self.draft_max
+        """Drafts that its next round wants; may change from round to round, 0 pauses drafting."""
+
+    @property
+    def in_prompt(self) -> bool:
+        """Whether tokens of the prompt are still to be decoded."""
+        return self.n_decoded < self.n_prompt
+
+    def turn(self, slot: int, n_rows_max: int) -> Turn:
+        """The next turn of a sequence that sits in `slot`: at most `n_rows_max` tokens of the prompt, or a round."""
+        if self.in_prompt:
+            return Turn(self, slot, min(self.n_prompt - self.n_decoded, n_rows_max), 0)
+        # drafts need a position in the context, and the round emits one token besides them
+        return Turn(self, slot, 1, min(self.n_draft, self.n_ctx - len(self.history), self.n_left - 1))
+
+    def advance(self, played: Round) -> None:
+        """Take what a turn brought."""
+        self.n_decoded = played.n_decoded
+        self.history += played.tokens
+        self.n_left -= len(played.tokens)
+        if self.in_prompt:
+            return
+        if played.tokens and played.tokens[-1] in self.stop:
+            self.finish_reason = "eog"
+        elif self.n_left == 0:
+            self.finish_reason = "length"
+        elif len(self.history) > self.n_ctx:  # the last token needs no position of its own
+            self.finish_reason = "context"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a sequence does in a round: decode tokens of its prompt, or its newest token and drafts behind it."""
+
+    sequence: TokenSequence
+    slot: int
+    """The sequence's number in the session."""
+    n_rows: int
+    """Tokens of the history that are decoded; 1 behind the prompt."""
+    n_draft: int
+    """The most drafts that are verified with them."""
+
+    @property
+    def position(self) -> int:
+        """Of the first row."""
+        return self.sequence.n_decoded
+
+    @property
+    def end(self) -> int:
+        """The position behind the rows, where drafts begin."""
+        return self.position + self.n_rows
+
+    @property
+    def samples(self) -> bool:
+        """Whether the target samples: not in a part of the prompt that is not its last."""
+        return self.end == len(self.sequence.history) and self.sequence.n_left > 0
+
+    def n_logits(self, proposal: Proposal) -> int:
+        """Rows whose logits it needs: that of the newest token and those of the drafts."""
+        return 1 + len(proposal.drafts) if self.samples else 0
+
+    def chunk(self, proposal: Proposal) -> Chunk:
+        """Its rows in the pass of the target."""
+        tokens = [*self.sequence.history[self.position : self.end], *proposal.drafts]
+        logits: Literal["all", "last", "none"] = "all" if not self.sequence.in_prompt else "last"
+        return Chunk(tokens, self.position, self.slot, logits if self.samples else "none", proposal.feed)
+
+    def accept(self, logits: Logits, proposal: Proposal) -> list[int]:
+        """The tokens that it emits. `logits`: (n_logits, n_vocab) of the target."""
+        if not self.samples:
+            return []
+        return self.sequence.accept(self.sequence.sampler, logits, proposal.drafts, self.sequence.stop)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a drafter has to say about a turn."""
+
+    drafts: list[int] = field(default_factory=list)
+    feed: bool = False
+    """Whether the rows of the turn are to fill the heads' cache."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a turn brought: the drafts, and the tokens that it emitted."""
+
+    turn: Turn
+    proposal: Proposal
+    tokens: list[int]
+    """The accepted drafts, then the recovered or bonus token; none inside a prompt."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the target's pass that were the sequence's."""
+        return self.turn.n_rows + len(self.proposal.drafts)
+
+    @property
+    def n_accepted(self) -> int:
+        """Drafts that the target kept."""
+        return sum(token == draft for token, draft in zip(self.tokens, self.proposal.drafts, strict=False))
+
+    @property
+    def n_decoded(self) -> int:
+        """Positions of the sequence that stay decoded: all of its tokens but the last that was emitted."""
+        return self.turn.end + max(len(self.tokens) - 1, 0)

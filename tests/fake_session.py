@@ -1,0 +1,163 @@
+"""A session without an engine: a toy target and toy heads, and the engine's rules enforced to the letter.
+
+The target's logits are a function of the tokens before, and the heads know them about two times in three. What a
+caller must not do fails an assertion here: rows out of order, heads with a hole in what they have seen, logits read
+after the next call.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pymtp.errors import ContextFull
+from pymtp.session import Chunk, Logits
+
+N_VOCAB = 32
+N_KEPT = 64
+
+
+def target_logits(prefix: Sequence[int]) -> Logits:
+    """What the target says behind `prefix`: (N_VOCAB,)."""
+    seed = zlib.crc32(np.array(prefix, np.int32).tobytes())
+    return np.random.default_rng(seed).normal(scale=3, size=N_VOCAB).astype(np.float32)
+
+
+def head_logits(prefix: Sequence[int]) -> Logits:
+    """What the heads say behind `prefix`: (N_VOCAB,); the target's words, or others."""
+    is_right = zlib.crc32(b"head" + np.array(prefix, np.int32).tobytes()) % 3
+    return target_logits(prefix if is_right else [*prefix, -1])
+
+
+def plain_text(prompt: Sequence[int], n_tokens: int) -> list[int]:
+    """The target's own continuation of `prompt`."""
+    history = list(prompt)
+    for _ in range(n_tokens):
+        history.append(int(target_logits(history).argmax()))
+    return history[len(prompt) :]
+
+
+@dataclass
+class Slot:
+    """One sequence of a fake session."""
+
+    tokens: list[int] = field(default_factory=list)
+    """Decoded."""
+    seen: list[int] = field(default_factory=list)
+    """By the heads."""
+    draft: list[int] = field(default_factory=list)
+    """The rows of the draft that is being made, from the first position that the trunk has not decoded."""
+
+
+class FakeSession:
+    """See pymtp.Session. `passes` and `drafts` keep the chunks of each call; `n_cells` is the room of all sequences."""
+
+    def __init__(
+        self, *, n_ctx: int = 512, n_ubatch: int = 64, n_seq_max: int = 1, n_draft_max: int = 3, n_cells: int = 100_000
+    ) -> None:
+        self.n_ctx, self.n_ubatch, self.n_seq_max, self.n_draft_max = n_ctx, n_ubatch, n_seq_max, n_draft_max
+        self.n_cells = n_cells
+        self.slots = [Slot() for _ in range(n_seq_max)]
+        self.passes: list[list[Chunk]] = []
+        self.drafts: list[list[Chunk]] = []
+        self.barred: list[list[int]] = []
+        self.failure: Exception | None = None
+        """Raised by the next pass of the trunk."""
+        self._logits = self._draft_logits = np.empty((0, N_VOCAB), np.float32)
+
+    def decode(self, chunks: Sequence[Chunk]) -> None:
+        self._invalidate()
+        assert chunks
+        assert len({chunk.sequence for chunk in chunks}) == len(chunks)
+        assert sum(len(chunk.tokens) for chunk in chunks) <= self.n_ubatch
+        if self.failure:
+            failure, self.failure = self.failure, None
+            raise failure
+        if sum(len(slot.tokens) for slot in self.slots) + sum(len(c.tokens) for c in chunks) > self.n_cells:
+            raise ContextFull("the cache is full")
+        self.passes.append(list(chunks))
+        self._logits = np.array([row for chunk in chunks for row in self._decode(chunk)], np.float32)
+
+    def _decode(self, chunk: Chunk) -> list[Logits]:
+        slot = self.slots[chunk.sequence]
+        n = len(chunk.tokens)
+        assert n > 0
+        assert chunk.position == len(slot.tokens)
+        assert chunk.position + n <= self.n_ctx
+        slot.tokens += chunk.tokens
+        slot.draft = []
+        del slot.seen[chunk.position :]
+        if chunk.feed:
+            assert len(slot.seen) == chunk.position, "the heads have not seen what came before"
+            slot.seen += chunk.tokens
+        first = {"all": 0, "last": n - 1, "none": n}[chunk.logits]
+        ends = range(chunk.position + first + 1, chunk.position + n + 1)
+        assert len(ends) <= self.n_draft_max + 1
+        return [target_logits(slot.tokens[:end]) for end in ends]
+
+    def draft(self, step: int, n_steps: int, chunks: Sequence[Chunk]) -> None:
+        self._invalidate()
+        self._check_draft(chunks, n_steps)
+        self.drafts.append(list(chunks))
+        self._draft_logits = np.array([self._head_row(step, chunk) for chunk in chunks], np.float32)
+
+    def draft_greedy(self, chunks: Sequence[Chunk], n_steps: int) -> np.ndarray:
+        self._invalidate()
+        self._check_draft(chunks, n_steps)
+        self.drafts.append(list(chunks))
+        drafts = np.empty((len(chunks), n_steps), np.int32)
+        for i, chunk in enumerate(chunks):
+            for step in range(n_steps):
+                logits = self._head_row(step, chunk)
+                logits[self.barred[-1] if self.barred else []] = -np.inf
+                drafts[i, step] = logits.argmax()
+                chunk = Chunk([int(drafts[i, step])], chunk.position + len(chunk.tokens), chunk.sequence)
+        return drafts
+
+    def _check_draft(self, chunks: Sequence[Chunk], n_steps: int) -> None:
+        assert chunks
+        assert len({chunk.sequence for chunk in chunks}) == len(chunks)
+        assert 1 <= n_steps <= self.n_draft_max
+        assert sum(len(chunk.tokens) for chunk in chunks) <= self.n_ubatch
+
+    def _head_row(self, step: int, chunk: Chunk) -> Logits:
+        slot = self.slots[chunk.sequence]
+        n_decoded = len(slot.tokens)
+        if step == 0:
+            assert len(slot.seen) >= chunk.position > n_decoded - N_KEPT, "hidden states are gone"
+            assert chunk.position + len(chunk.tokens) == n_decoded + 1, "the last row is the newest token"
+            assert slot.tokens[chunk.position :] == list(chunk.tokens[:-1])
+            slot.seen[chunk.position :] = chunk.tokens
+            slot.draft = [chunk.tokens[-1]]
+        else:
+            assert (len(chunk.tokens), chunk.position) == (1, n_decoded + step)
+            assert len(slot.draft) == step
+            slot.draft += chunk.tokens
+        assert slot.seen[:n_decoded] == slot.tokens
+        return head_logits(slot.tokens + slot.draft)
+
+    def truncate(self, position: int, *, sequence: int = 0) -> None:
+        self._invalidate()
+        slot = self.slots[sequence]
+        del slot.tokens[position:]
+        del slot.seen[position:]
+        slot.draft = []
+
+    def bar(self, tokens: Sequence[int]) -> None:
+        self._invalidate()
+        self.barred.append(list(tokens))
+
+    @property
+    def logits(self) -> Logits:
+        return self._logits
+
+    @property
+    def draft_logits(self) -> Logits:
+        return self._draft_logits
+
+    def _invalidate(self) -> None:
+        for rows in (self._logits, self._draft_logits):
+            rows.fill(np.nan)

@@ -1,0 +1,170 @@
+"""Requests in, text out, without a model."""
+
+from __future__ import annotations
+
+import pytest
+
+from fake_session import N_VOCAB, FakeSession, plain_text
+from pymtp.batch import Batch, Generation
+from pymtp.errors import BackendError, ContextFull, InvalidParameter
+from pymtp.sampling import SamplingParams
+
+GREEDY = SamplingParams(temperature=0)
+EOG = 31
+E_ACUTE = "é".encode()
+
+
+class Letters:
+    """A vocabulary: a letter for each token but the end."""
+
+    size = N_VOCAB
+    end_of_generation = frozenset({EOG})
+
+    def tokenize(self, text: str) -> list[int]:
+        return [ord(letter) - ord("a") for letter in text]
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == EOG else bytes([ord("a") + token % 26])
+
+
+def batch(**options: int) -> Batch:
+    return Batch(FakeSession(**options), Letters())  # type: ignore[arg-type]
+
+
+def session_of(batch: Batch) -> FakeSession:
+    return batch._session  # type: ignore[return-value]
+
+
+def said(tokens: list[int]) -> str:
+    return b"".join(map(Letters().piece, tokens)).decode(errors="replace")
+
+
+def expected(prompt: str, n_tokens: int) -> str:
+    return said(plain_text(Letters().tokenize(prompt), n_tokens))
+
+
+def test_pieces_come_with_the_generation_that_they_belong_to() -> None:
+    requests = batch(n_seq_max=2)
+    made = [requests.submit(prompt, sampling=GREEDY, max_tokens=20, ignore_eos=False) for prompt in ("ab", "cd", "efg")]
+    pieces: dict[Generation, str] = dict.fromkeys(made, "")
+    for generation, piece in requests:
+        pieces[generation] += piece
+    assert list(pieces.values()) == [generation.text for generation in made]
+    assert [generation.text for generation in made] == [said(generation.tokens) for generation in made]
+    assert all(generation.finish_reason for generation in made)
+    assert requests.stats.generated_tokens == sum(len(generation.tokens) for generation in made)
+
+
+def test_the_last_piece_says_that_a_generation_is_done_also_if_it_is_empty() -> None:
+    requests = batch()
+    requests.submit("ab", sampling=GREEDY, max_tokens=0)
+    assert [(piece, generation.finish_reason) for generation, piece in requests] == [("", "length")]
+
+
+def test_requests_can_be_submitted_while_others_run() -> None:
+    requests = batch(n_seq_max=2)
+    first = requests.submit("ab", sampling=GREEDY, max_tokens=12, ignore_eos=True)
+    followers = []
+    for generation, _ in requests:
+        if generation is first and generation.finish_reason is None and not followers:
+            followers.append(requests.submit("xyz", sampling=GREEDY, max_tokens=5))
+    assert followers[0].text == expected("xyz", 5)
+    late = requests.submit("ab", sampling=GREEDY, max_tokens=3)  # it runs again
+    assert [generation for generation, _ in requests][-1] is late
+    assert late.text == expected("ab", 3)
+
+
+def test_waiting_for_one_generation_runs_all_and_loses_nothing() -> None:
+    requests = batch(n_seq_max=2)
+    one, other = (requests.submit(prompt, sampling=GREEDY, max_tokens=15) for prompt in ("ab", "cd"))
+    assert "".join(one) == one.text
+    assert other.tokens != []
+    assert "".join(piece for generation, piece in requests if generation is other) == other.text
+    assert list(one) == list(requests) == []
+
+
+def test_a_generation_that_is_closed_makes_room() -> None:
+    requests = batch()
+    first = requests.submit("ab", sampling=GREEDY, max_tokens=50)
+    second = requests.submit("cd", sampling=GREEDY, max_tokens=10)
+    next(first)
+    first.close()
+    first.close()
+    assert list(first) == []
+    assert first.finish_reason is None
+    assert {generation for generation, _ in requests} == {second}
+    assert second.text == expected("cd", 10)
+
+
+def test_each_request_has_its_own_limit_seed_and_draft_length() -> None:
+    requests = batch(n_seq_max=4)
+    sampling = SamplingParams(temperature=1, seed=3)
+    plain = requests.submit("ab", sampling=sampling, max_tokens=25, draft_max=0, ignore_eos=True)
+    short = requests.submit("ab", sampling=sampling, max_tokens=25, draft_max=1, ignore_eos=True)
+    longest = requests.submit("ab", sampling=sampling, max_tokens=25, draft_max=99, ignore_eos=True)
+    other = requests.submit("ab", sampling=SamplingParams(temperature=1, seed=4), max_tokens=9, ignore_eos=True)
+    list(requests)
+    assert plain.tokens == short.tokens == longest.tokens
+    assert other.tokens != plain.tokens[:9]
+    assert [len(generation.stats.acceptance_per_position) for generation in (plain, short, longest)] == [0, 1, 3]
+
+
+def test_a_character_that_is_split_between_tokens_comes_out_whole() -> None:
+    class Halves(Letters):
+        def piece(self, token: int) -> bytes:
+            return E_ACUTE[token % 2 :][:1]
+
+    requests = Batch(FakeSession(), Halves())  # type: ignore[arg-type]
+    generation = requests.submit("ab", sampling=GREEDY, max_tokens=40, ignore_eos=True)
+    pieces = list(generation)
+    assert "é" in generation.text
+    assert len(pieces) > 10
+    assert "".join(pieces) == b"".join(map(Halves().piece, generation.tokens)).decode(errors="replace")
+
+
+def test_a_request_that_cannot_be_met_is_refused_and_disturbs_nobody() -> None:
+    requests = batch(n_ctx=32)
+    running = requests.submit("ab", sampling=GREEDY, max_tokens=10)
+    with pytest.raises(
+        ContextFull, match=r"the prompt has 32 tokens, the context only 32: shorten it or raise.*\(-c\)"
+    ):
+        requests.submit([1] * 32)
+    for options in ({"max_tokens": -2}, {"draft_max": -1}, {"prompt": ""}):
+        with pytest.raises(InvalidParameter, match=next(iter(options))):
+            requests.submit(**{"prompt": "ab", **options})  # type: ignore[arg-type]
+    assert "".join(running) == expected("ab", 10)
+
+
+def test_a_generation_without_room_raises_and_the_others_go_on() -> None:
+    requests = batch(n_seq_max=2, n_cells=70)
+    large = requests.submit([5] * 60, sampling=GREEDY, max_tokens=40, ignore_eos=True)
+    small = requests.submit("ab", sampling=GREEDY, max_tokens=30, ignore_eos=True)
+    with pytest.raises(ContextFull):
+        list(large)
+    assert large.finish_reason == "context"
+    assert large.text == said(large.tokens) != ""
+    list(requests)
+    assert (small.error, len(small.tokens)) == (None, 30)
+
+
+@pytest.mark.parametrize("failure", [BackendError("out of memory"), KeyboardInterrupt()])
+def test_a_failure_ends_the_batch_and_frees_the_session(failure: BaseException) -> None:
+    requests = batch(n_seq_max=2)
+    made = [requests.submit(prompt, sampling=GREEDY) for prompt in ("ab", "cd")]
+    next(made[0])
+    session_of(requests).failure = failure  # type: ignore[assignment]
+    with pytest.raises(type(failure)):
+        list(requests)
+    assert [slot.tokens for slot in session_of(requests).slots] == [[], []]
+    assert list(requests) == list(made[1]) == []
+    assert made[0].tokens != []
+
+
+def test_progress_shows_between_the_pieces_of_a_prompt() -> None:
+    requests = batch(n_ubatch=16)
+    generation = requests.submit([5] * 100, max_tokens=1)
+    seen = []
+    for _ in range(7):
+        requests._step()
+        seen.append(generation.stats.prompt_tokens)
+    assert seen == [16, 32, 48, 64, 80, 96, 100]

@@ -1,0 +1,191 @@
+"""What the MTP drafter asks of a session, without a model."""
+
+from __future__ import annotations
+
+import pytest
+
+from fake_session import N_KEPT, FakeSession, head_logits, plain_text
+from pymtp.drafting import MtpDrafter, NoDrafter
+from pymtp.round import play_round
+from pymtp.sampling import Sampler, SamplingParams
+from pymtp.sequence import Round, TokenSequence
+
+GREEDY = SamplingParams(temperature=0)
+PROMPT = [3, 1, 4, 1, 5]
+
+
+class Picker(Sampler):
+    """Must be asked for every draft, as a sampler with a history would be."""
+
+    def __init__(self) -> None:
+        super().__init__(GREEDY)
+        self.greedy_bar = None
+
+
+def begin(
+    session: FakeSession,
+    drafter: MtpDrafter,
+    *,
+    slot: int = 0,
+    prompt: list[int] = PROMPT,
+    sampler: Sampler | None = None,
+) -> TokenSequence:
+    """A sequence whose prompt is decoded, with its first token sampled."""
+    sequence = TokenSequence(list(prompt), sampler or Sampler(GREEDY), frozenset(), session.n_ctx, draft_max=3)
+    play(session, drafter, (slot, sequence))
+    return sequence
+
+
+def play(session: FakeSession, drafter: MtpDrafter, *seated: tuple[int, TokenSequence]) -> list[Round]:
+    rounds = play_round(session, drafter, [sequence.turn(slot, 64) for slot, sequence in seated])  # type: ignore[arg-type]
+    for played in rounds:
+        played.turn.sequence.advance(played)
+    return rounds
+
+
+def pair(**options: int) -> tuple[FakeSession, MtpDrafter]:
+    session = FakeSession(**options)
+    return session, MtpDrafter(session)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sampler", [Sampler(GREEDY), Picker()], ids=["fused", "step by step"])
+def test_drafts_are_what_the_heads_say_one_after_the_other(sampler: Sampler) -> None:
+    session, drafter = pair()
+    sequence = begin(session, drafter, sampler=sampler)
+    prefix = list(sequence.history)
+    (played,) = play(session, drafter, (0, sequence))
+    assert len(played.proposal.drafts) == 3
+    for draft in played.proposal.drafts:
+        assert draft == head_logits(prefix).argmax()
+        prefix.append(draft)
+
+
+def test_a_draft_takes_the_newest_token_and_nothing_else() -> None:
+    session, drafter = pair()
+    sequence = begin(session, drafter)
+    for _ in range(10):
+        newest = (sequence.history[-1], len(sequence.history) - 1)
+        play(session, drafter, (0, sequence))
+        ((chunk,),) = session.drafts[-1:]
+        assert ([newest[0]], newest[1]) == (chunk.tokens, chunk.position)
+
+
+def test_all_steps_of_several_sequences_run_in_one_call_if_the_likeliest_tokens_will_do() -> None:
+    session, drafter = pair(n_seq_max=3)
+    seated = [(slot, begin(session, drafter, slot=slot, prompt=[slot, 7])) for slot in range(3)]
+    n_calls = len(session.drafts)
+    play(session, drafter, *seated)
+    assert len(session.drafts) == n_calls + 1
+
+
+@pytest.mark.parametrize("kind", [Sampler, Picker])
+def test_each_sequence_drafts_as_many_tokens_as_it_wants(kind: type[Sampler]) -> None:
+    session, drafter = pair(n_seq_max=4)
+    samplers = [Picker() if kind is Picker else Sampler(GREEDY) for _ in range(4)]
+    seated = [(i, begin(session, drafter, slot=i, prompt=[i, 7], sampler=samplers[i])) for i in range(4)]
+    before = len(session.drafts)
+    for (_, sequence), n in zip(seated, (2, 0, 3, 1), strict=True):
+        sequence.n_draft = n
+    rounds = play(session, drafter, *seated)
+    assert [len(played.proposal.drafts) for played in rounds] == [2, 0, 3, 1]
+    rows = [[chunk.sequence for chunk in call] for call in session.drafts[before:]]
+    # step by step, those that have all their drafts drop out
+    assert rows == ([[0, 2, 3], [0, 2], [2]] if kind is Picker else [[0, 2, 3]])
+
+
+def test_sequences_that_bar_different_tokens_draft_step_by_step() -> None:
+    session, drafter = pair(n_seq_max=2)
+    prompts = [[1, 7], [2, 7]]
+    likeliest = int(head_logits([*prompts[1], plain_text(prompts[1], 1)[0]]).argmax())
+    samplers = [Sampler(GREEDY), Sampler(GREEDY, [likeliest])]
+    seated = [(i, begin(session, drafter, slot=i, prompt=prompts[i], sampler=samplers[i])) for i in range(2)]
+    rounds = play(session, drafter, *seated)
+    assert likeliest not in rounds[1].proposal.drafts
+    assert session.barred == []
+    # on its own each drafts in one graph, with its tokens barred in the session
+    for slot, sequence in seated:
+        n_calls = len(session.drafts)
+        play(session, drafter, (slot, sequence))
+        play(session, drafter, (slot, sequence))
+        assert len(session.drafts) == n_calls + 2
+    assert session.barred == [[], [likeliest]]
+
+
+def test_rounds_without_drafts_are_single_rows_that_leave_the_heads_alone() -> None:
+    session, drafter = pair()
+    sequence = begin(session, drafter)
+    sequence.n_draft = 0
+    n_calls = len(session.drafts)
+    for _ in range(5):
+        play(session, drafter, (0, sequence))
+        (chunk,) = session.passes[-1]
+        assert (len(chunk.tokens), chunk.feed) == (1, False)
+    assert len(session.drafts) == n_calls
+
+
+def test_the_first_draft_after_a_pause_catches_up() -> None:
+    session, drafter = pair()
+    sequence = begin(session, drafter)
+    sequence.n_draft = 0
+    for _ in range(5):
+        play(session, drafter, (0, sequence))
+    sequence.n_draft = 3
+    tail = sequence.history[len(PROMPT) :]
+    play(session, drafter, (0, sequence))
+    (chunk,) = session.drafts[-1]
+    assert (chunk.tokens, chunk.position) == (tail, len(PROMPT))
+    assert session.passes[-1][0].feed
+    play(session, drafter, (0, sequence))
+    assert len(session.drafts[-1][0].tokens) == 1
+
+
+def test_a_long_pause_catches_up_before_hidden_states_are_gone() -> None:
+    session, drafter = pair(n_ubatch=256)
+    sequence = begin(session, drafter)
+    sequence.n_draft = 0
+    n_calls = len(session.drafts)
+    for _ in range(3 * N_KEPT):
+        (played,) = play(session, drafter, (0, sequence))
+        assert played.proposal.drafts == []
+    assert [len(call[0].tokens) for call in session.drafts[n_calls:]] == [N_KEPT] * 3
+    sequence.n_draft = 2
+    (played,) = play(session, drafter, (0, sequence))
+    assert len(played.proposal.drafts) == 2
+    assert sequence.history[len(PROMPT) :] == plain_text(PROMPT, len(sequence.history) - len(PROMPT))
+
+
+def test_one_pass_of_the_heads_holds_sequences_that_all_catch_up() -> None:
+    session, drafter = pair(n_ubatch=40, n_seq_max=4)
+    seated = [(i, begin(session, drafter, slot=i, prompt=[i, 7])) for i in range(4)]
+    for _, sequence in seated:
+        sequence.n_draft = 0
+    for _ in range(30):
+        play(session, drafter, *seated)
+    assert max(sum(len(chunk.tokens) for chunk in call) for call in session.drafts) == session.n_ubatch
+
+
+def test_a_sequence_that_never_drafts_spares_the_heads() -> None:
+    session, drafter = pair()
+    sequence = TokenSequence(list(PROMPT), Sampler(GREEDY), frozenset(), session.n_ctx, draft_max=0)
+    for _ in range(2 * N_KEPT):
+        play(session, drafter, (0, sequence))
+    assert session.drafts == []
+    assert session.slots[0].seen == []
+
+
+def test_a_slot_that_was_freed_is_forgotten() -> None:
+    session, drafter = pair()
+    begin(session, drafter)
+    drafter.forget(0)
+    session.truncate(0)
+    second = begin(session, drafter, prompt=[9, 9])
+    play(session, drafter, (0, second))
+    assert session.drafts[-1][0].position == 2
+
+
+def test_plain_decoding_proposes_nothing() -> None:
+    session = FakeSession()
+    sequence = TokenSequence(list(PROMPT), Sampler(GREEDY), frozenset(), session.n_ctx, draft_max=3)
+    rounds = play_round(session, NoDrafter(), [sequence.turn(0, 64)])  # type: ignore[arg-type]
+    assert rounds[0].proposal.drafts == []
+    assert not session.passes[0][0].feed

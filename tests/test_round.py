@@ -1,0 +1,132 @@
+"""A round of one and of several sequences, without a model."""
+
+from __future__ import annotations
+
+import pytest
+
+from fake_session import FakeSession, plain_text
+from pymtp.drafting import MtpDrafter
+from pymtp.round import play_round
+from pymtp.sampling import Sampler, SamplingParams
+from pymtp.sequence import Proposal, Round, TokenSequence, Turn
+
+GREEDY = SamplingParams(temperature=0)
+
+
+class Scripted:
+    """Proposes given drafts."""
+
+    def __init__(self, *drafts: list[int]) -> None:
+        self.drafts = drafts
+        self.observed: list[Round] = []
+
+    def propose(self, turns: list[Turn]) -> list[Proposal]:
+        return [Proposal(list(drafts)) for drafts in self.drafts]
+
+    def observe(self, rounds: list[Round]) -> None:
+        self.observed = rounds
+
+
+def sequence(session: FakeSession, slot: int, prompt: list[int], **options: object) -> TokenSequence:
+    """A sequence whose prompt is decoded, with its first token sampled."""
+    made = TokenSequence(list(prompt), Sampler(GREEDY), frozenset(), session.n_ctx, draft_max=3)
+    for name, value in options.items():
+        setattr(made, name, value)
+    play(session, Scripted([]), (slot, made))
+    return made
+
+
+def play(session: FakeSession, drafter: object, *seated: tuple[int, TokenSequence]) -> list[Round]:
+    turns = [sequence.turn(slot, 64) for slot, sequence in seated]
+    rounds = play_round(session, drafter, turns)  # type: ignore[arg-type]
+    for played in rounds:
+        played.turn.sequence.advance(played)
+    return rounds
+
+
+@pytest.mark.parametrize("n_right", [0, 1, 2, 3])
+def test_accepted_drafts_and_one_token_more_are_emitted_and_the_rest_is_rolled_back(n_right: int) -> None:
+    session = FakeSession()
+    one = sequence(session, 0, [1, 2])
+    right = plain_text(one.history, 4)
+    drafts = right[:n_right] + [(token + 1) % 32 for token in right[n_right:3]]
+    (played,) = play(session, Scripted(drafts), (0, one))
+    assert played.tokens == right[: n_right + 1]
+    assert played.n_accepted == n_right
+    assert session.slots[0].tokens == one.history[:-1]
+    assert one.n_decoded == len(one.history) - 1
+
+
+def test_sequences_with_different_accepted_lengths_share_one_pass() -> None:
+    session = FakeSession(n_seq_max=3)
+    seated = [(i, sequence(session, i, [i, 5])) for i in range(3)]
+    right = [plain_text(one.history, 4) for _, one in seated]
+    drafter = Scripted(right[0][:3], [], [right[2][0], right[2][1] + 1])
+    n_passes = len(session.passes)
+    rounds = play(session, drafter, *seated)
+    assert len(session.passes) == n_passes + 1
+    assert [played.n_accepted for played in rounds] == [3, 0, 1]
+    assert [played.tokens for played in rounds] == [right[0], right[1][:1], right[2][:2]]
+    assert drafter.observed == rounds
+    for slot, one in seated:
+        assert session.slots[slot].tokens == one.history[:-1]
+
+
+def test_a_prompt_shares_the_pass_and_samples_nothing_before_its_end() -> None:
+    session = FakeSession(n_seq_max=2)
+    running = sequence(session, 0, [1, 2])
+    prompt = TokenSequence(list(range(10)), Sampler(GREEDY), frozenset(), session.n_ctx)
+    turns = [running.turn(0, 64), prompt.turn(1, 6)]
+    rounds = play_round(session, Scripted([3, 4], []), turns)  # type: ignore[arg-type]
+    assert [chunk.logits for chunk in session.passes[-1]] == ["all", "none"]
+    assert rounds[1].tokens == []
+    for played in rounds:
+        played.turn.sequence.advance(played)
+    assert prompt.in_prompt
+    play(session, Scripted([], []), (0, running), (1, prompt))
+    assert [chunk.logits for chunk in session.passes[-1]] == ["all", "last"]
+    assert prompt.history[10:] == plain_text(list(range(10)), 1)
+
+
+def test_a_stop_token_inside_an_accepted_block_ends_the_text_there() -> None:
+    session = FakeSession()
+    one = sequence(session, 0, [1, 2])
+    right = plain_text(one.history, 3)
+    one.stop = frozenset({right[1]})
+    (played,) = play(session, Scripted(right), (0, one))
+    assert played.tokens == right[:2]
+    assert played.n_accepted == 2
+    assert one.finish_reason == "eog"
+    assert session.slots[0].tokens == one.history[:-1]
+
+
+def test_each_sequence_has_its_own_way_to_accept() -> None:
+    session = FakeSession(n_seq_max=2)
+
+    def anything(sampler: object, logits: object, drafts: list[int], stop: object) -> list[int]:
+        return [*drafts, 0]
+
+    lenient = sequence(session, 0, [1, 2], accept=anything)
+    strict = sequence(session, 1, [1, 3])
+    wrong = [(token + 1) % 32 for token in plain_text(strict.history, 1)]
+    rounds = play(session, Scripted([8, 8], wrong), (0, lenient), (1, strict))
+    assert [played.n_accepted for played in rounds] == [2, 0]
+
+
+def test_drafts_stay_inside_the_context_and_the_limit_of_tokens() -> None:
+    session = FakeSession(n_ctx=8)
+    full = sequence(session, 0, [1] * 6)
+    assert full.turn(0, 64).n_draft == 1  # one position is left behind the newest token's
+    session = FakeSession()
+    short = TokenSequence([1, 2], Sampler(GREEDY), frozenset(), session.n_ctx, max_tokens=3, draft_max=3)
+    play(session, Scripted([]), (0, short))
+    assert short.turn(0, 64).n_draft == 1  # two tokens are left, and a round emits one besides its drafts
+
+
+def test_text_with_drafts_is_the_text_without() -> None:
+    session = FakeSession()
+    drafter = MtpDrafter(session)  # type: ignore[arg-type]
+    one = TokenSequence([1, 2, 3], Sampler(GREEDY), frozenset(), session.n_ctx, draft_max=3)
+    accepted = sum(play(session, drafter, (0, one))[0].n_accepted for _ in range(60))
+    assert accepted > 60
+    assert one.history[3:] == plain_text([1, 2, 3], len(one.history) - 3)

@@ -1,0 +1,255 @@
+"""Many sequences in a session's slots, without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fake_session import FakeSession, plain_text
+from pymtp.drafting import MtpDrafter
+from pymtp.errors import BackendError, ContextFull
+from pymtp.sampling import Sampler, SamplingParams
+from pymtp.scheduler import Scheduler
+from pymtp.sequence import TokenSequence
+
+GREEDY = SamplingParams(temperature=0)
+
+
+class Ticks:
+    """A clock that goes on by one second at each look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def scheduler(session: FakeSession) -> Scheduler:
+    return Scheduler(session, MtpDrafter(session), clock=Ticks())  # type: ignore[arg-type]
+
+
+def sequence(session: FakeSession, prompt: list[int], max_tokens: int = 20, **options: object) -> TokenSequence:
+    sampler = Sampler(options.pop("sampling", GREEDY))  # type: ignore[arg-type]
+    return TokenSequence(
+        list(prompt),
+        sampler,
+        options.pop("stop", frozenset()),  # type: ignore[arg-type]
+        session.n_ctx,
+        max_tokens,
+        draft_max=3,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def submit(scheduler: Scheduler, *sequences: TokenSequence) -> None:
+    for one in sequences:
+        scheduler.submit(one)
+
+
+def steps(scheduler: Scheduler) -> Iterator[list[tuple[TokenSequence, list[int]]]]:
+    while not scheduler.is_idle:
+        yield scheduler.step()
+
+
+def run(scheduler: Scheduler) -> None:
+    for _ in steps(scheduler):
+        pass
+
+
+def texts(*sequences: TokenSequence) -> list[list[int]]:
+    return [one.history[one.n_prompt :] for one in sequences]
+
+
+def test_what_steps_report_is_the_text() -> None:
+    session = FakeSession(n_seq_max=2)
+    two = [sequence(session, [1, 2]), sequence(session, [3, 4], 7)]
+    work = scheduler(session)
+    submit(work, *two)
+    emitted: dict[TokenSequence, list[int]] = {one: [] for one in two}
+    for step in steps(work):
+        for one, tokens in step:
+            emitted[one] += tokens
+    assert list(emitted.values()) == texts(*two) == [plain_text([1, 2], 20), plain_text([3, 4], 7)]
+    assert [one.finish_reason for one in two] == ["length", "length"]
+
+
+@pytest.mark.parametrize("n_seq_max", [1, 2, 5])
+def test_a_sequence_says_the_same_whoever_runs_beside_it(n_seq_max: int) -> None:
+    sampling = [SamplingParams(temperature=1, seed=i) for i in range(5)]
+    prompts = [list(range(1, 4 + 7 * i)) for i in range(5)]
+    alone = []
+    for i in range(5):
+        session = FakeSession()
+        alone.append(sequence(session, prompts[i], 15 + i, sampling=sampling[i]))
+        work = scheduler(session)
+        submit(work, alone[i])
+        run(work)
+    session = FakeSession(n_seq_max=n_seq_max, n_ubatch=32)
+    together = [sequence(session, prompts[i], 15 + i, sampling=sampling[i]) for i in range(5)]
+    for i, one in enumerate(together):
+        one.n_draft = i % 4
+    work = scheduler(session)
+    submit(work, *together)
+    run(work)
+    assert texts(*together) == texts(*alone)
+    assert any(one.stats.accepted for one in together)
+
+
+def test_sequences_without_a_slot_wait_for_the_next_free_one() -> None:
+    session = FakeSession(n_seq_max=2)
+    three = [sequence(session, [i, 1], n) for i, n in enumerate((5, 30, 5))]
+    work = scheduler(session)
+    submit(work, *three)
+    seen: dict[TokenSequence, int] = {}
+    for i, step in enumerate(steps(work)):
+        for one, _ in step:
+            seen.setdefault(one, i)
+        assert len(step) <= 2
+        assert not (three[0].finish_reason is None and three[2] in seen)
+    assert texts(*three) == [plain_text([i, 1], n) for i, n in enumerate((5, 30, 5))]
+
+
+def test_a_sequence_can_come_while_others_run() -> None:
+    session = FakeSession(n_seq_max=2)
+    first, late = sequence(session, [1, 2]), sequence(session, list(range(40)))
+    work = scheduler(session)
+    submit(work, first)
+    for _ in range(3):
+        work.step()
+    submit(work, late)
+    work.step()
+    # the prompt of the one and the round of the other were one pass
+    assert [len(chunk.tokens) for chunk in session.passes[-1]] == [4, 40]
+    run(work)
+    assert texts(first, late) == [plain_text([1, 2], 20), plain_text(list(range(40)), 20)]
+
+
+def test_a_long_prompt_comes_in_pieces_that_leave_room_for_the_others() -> None:
+    session = FakeSession(n_seq_max=2, n_ubatch=16)
+    running, long = sequence(session, [1, 2], 100), sequence(session, [5] * 60, 1)
+    work = scheduler(session)
+    submit(work, running)
+    work.step()
+    submit(work, long)
+    n_passes = len(session.passes)
+    while long.finish_reason is None:
+        n_before = len(running.history)
+        work.step()
+        assert len(running.history) > n_before
+    passes = session.passes[n_passes:]
+    assert [len(chunks[1].tokens) for chunks in passes] == [12] * 5
+    assert [chunks[1].logits for chunks in passes] == ["none"] * 4 + ["last"]
+    assert all(sum(len(chunk.tokens) for chunk in chunks) <= 16 for chunks in passes)
+
+
+def test_prompts_share_a_pass_first_come_first_served() -> None:
+    session = FakeSession(n_seq_max=3, n_ubatch=32)
+    work = scheduler(session)
+    submit(work, *(sequence(session, [i] * 14) for i in range(3)))
+    work.step()
+    assert [(chunk.sequence, len(chunk.tokens)) for chunk in session.passes[0]] == [(0, 14), (1, 14), (2, 4)]
+
+
+def test_a_slot_that_is_used_again_carries_nothing_over() -> None:
+    session = FakeSession()
+    two = [sequence(session, [1, 2], sampling=SamplingParams(temperature=1, seed=4)) for _ in range(2)]
+    work = scheduler(session)
+    submit(work, two[0], sequence(session, [9, 8, 7, 6]), two[1])
+    run(work)
+    assert texts(two[0]) == texts(two[1])
+    assert session.slots[0].tokens == session.slots[0].seen == []
+
+
+def test_drafting_can_pause_and_resume_in_the_middle_of_others() -> None:
+    session = FakeSession(n_seq_max=3, n_ubatch=64)
+    three = [sequence(session, [i, 1], 150) for i in range(3)]
+    work = scheduler(session)
+    submit(work, *three)
+    for i, _ in enumerate(steps(work)):
+        three[0].n_draft = 0 if i % 70 < 40 else 3
+        three[1].n_draft = i % 4
+    assert texts(*three) == [plain_text([i, 1], 150) for i in range(3)]
+    assert three[0].stats.accepted > 0
+
+
+def test_a_sequence_without_room_ends_alone() -> None:
+    session = FakeSession(n_seq_max=3, n_cells=70)
+    small = [sequence(session, [i, 1], 10) for i in range(2)]
+    large = sequence(session, [5] * 60, 40)
+    work = scheduler(session)
+    submit(work, small[0], large, small[1])
+    run(work)
+    assert texts(*small) == [plain_text([i, 1], 10) for i in range(2)]
+    assert large.finish_reason == "context"
+    assert isinstance(large.error, ContextFull)
+    # what it had said by then stays
+    assert texts(large) == [plain_text([5] * 60, len(texts(large)[0]))]
+    assert session.slots[1].tokens == []
+    submit(work, again := sequence(session, [5] * 60, 5))
+    run(work)
+    assert (again.error, texts(again)) == (None, [plain_text([5] * 60, 5)])
+
+
+def test_a_failure_of_the_backend_is_raised() -> None:
+    session = FakeSession(n_seq_max=2)
+    work = scheduler(session)
+    submit(work, sequence(session, [1, 2]), sequence(session, [3, 4]))
+    work.step()
+    session.failure = BackendError("out of memory")
+    with pytest.raises(BackendError):
+        work.step()
+
+
+def test_a_sequence_that_is_removed_frees_its_slot_or_its_place_in_the_queue() -> None:
+    session = FakeSession()
+    running, waiting, last = (sequence(session, [i, 1]) for i in range(3))
+    work = scheduler(session)
+    submit(work, running, waiting, last)
+    work.step()
+    work.remove(waiting)
+    work.remove(running)
+    work.remove(running)
+    assert session.slots[0].tokens == []
+    run(work)
+    assert texts(last) == [plain_text([2, 1], 20)]
+    assert texts(waiting) == [[]]
+
+
+def test_a_prompt_is_decoded_also_if_no_token_is_wanted() -> None:
+    session = FakeSession()
+    work = scheduler(session)
+    submit(work, none := sequence(session, [1, 2, 3], 0, stop=frozenset({3})))
+    run(work)
+    assert none.finish_reason == "length"
+    assert (none.stats.prompt_tokens, none.stats.generated_tokens) == (3, 0)
+    assert session.passes[0][0].logits == "none"
+
+
+def test_a_text_ends_where_the_context_does() -> None:
+    session = FakeSession(n_ctx=40)
+    work = scheduler(session)
+    submit(work, one := sequence(session, [1, 2, 3], -1))
+    run(work)
+    assert one.finish_reason == "context"
+    assert len(one.history) == 41  # the last token needs no position
+    assert texts(one) == [plain_text([1, 2, 3], 38)]
+
+
+def test_counts_add_up_and_the_time_of_a_pass_is_shared_out() -> None:
+    session = FakeSession(n_seq_max=3, n_ubatch=16)
+    three = [sequence(session, [i] * 20, 10 + i) for i in range(3)]
+    work = scheduler(session)
+    submit(work, *three)
+    run(work)
+    parts = [one.stats for one in three]
+    for name in ("prompt_tokens", "generated_tokens", "rounds", "drafted", "accepted"):
+        assert getattr(work.stats, name) == sum(getattr(stats, name) for stats in parts)
+    assert work.stats.prompt_tokens == 60
+    assert work.stats.generated_tokens == 33
+    # a second each
+    assert work.stats.prompt_s + work.stats.generation_s == pytest.approx(len(session.passes))
+    assert all(stats.prompt_s + stats.generation_s <= len(session.passes) for stats in parts)
+    assert parts[0].prompt_s == 2
