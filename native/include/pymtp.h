@@ -14,6 +14,7 @@
 #ifndef PYMTP_H
 #define PYMTP_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #if defined(_WIN32)
@@ -66,6 +67,7 @@ struct pymtp_counters {
     int64_t n_trunk_passes; // runs of the trunk's graph: prompt ubatches and verify rounds
     int64_t n_head_passes;  // runs of a graph that drafts
     int64_t n_head_runs;    // heads run for a draft token, in all graphs
+    int64_t n_replays;      // trunk passes that only decode accepted rows again, where a memory cannot drop drafts
     int64_t n_trunk_builds; // trunk graphs built (not reused)
     int64_t n_head_builds;  // draft graphs built (not reused)
     int64_t n_hidden_bytes; // hidden states copied between host and device
@@ -110,7 +112,7 @@ struct llama_context * pymtp_session_context(struct pymtp_session * session);
 int32_t pymtp_session_memory(const struct pymtp_session * session);      // a pymtp_memory
 int32_t pymtp_session_n_draft_max(const struct pymtp_session * session); // 0: the session does not draft
 
-// Why the memory is PYMTP_MEMORY_OWN, or why the session serialises; "" if there is nothing to say.
+// What is special about the session's memory, and what it costs; "" if there is nothing to say.
 const char * pymtp_session_memory_note(const struct pymtp_session * session);
 
 // Runs the trunk over n_rows rows, in ubatches of at most n_ubatch. token, pos, seq, flags: [n_rows].
@@ -125,6 +127,16 @@ int32_t pymtp_session_decode(struct pymtp_session * session, int32_t n_rows, con
 // Valid until the next call on the session. NULL before the first decode.
 const float * pymtp_session_logits(struct pymtp_session * session, int32_t * n_rows, int32_t * n_vocab);
 
+// Passes from now on leave what it takes to find the n_max highest logits of a row on the device that computes them, so
+// that pymtp_session_candidates does not fetch all of them. 0: they do not, which is how a session begins. Without a
+// device nothing is gained and nothing done, unless also_on_host is set (for tests).
+int32_t pymtp_session_reduce(struct pymtp_session * session, int32_t n_max, int32_t also_on_host);
+
+// The n highest logits of each row of the last decode (of_draft = 0) or draft step (1), highest first.
+// ids, values: [n_rows, n]. Fetches all logits if n is more than was asked of pymtp_session_reduce.
+int32_t pymtp_session_candidates(struct pymtp_session * session, int32_t of_draft, int32_t n, int32_t * ids,
+                                 float * values);
+
 // One step of a draft. The rows of a sequence are consecutive: its last row is the one that predicts, at the newest
 // token (step 0) or at the draft of the step before. Rows before it, in step 0, are positions that the trunk has
 // decoded without feeding the heads: they catch up. n_steps: how many steps the whole draft is meant to have.
@@ -134,7 +146,7 @@ const float * pymtp_session_logits(struct pymtp_session * session, int32_t * n_r
 int32_t pymtp_session_draft(struct pymtp_session * session, int32_t step, int32_t n_steps, int32_t n_rows,
                             const int32_t * token, const int32_t * pos, const int32_t * seq);
 
-// Logits of the last draft step, [*n_rows, *n_vocab] float32, one row a sequence in the order of their last rows.
+// Logits of the last draft step, [*n_rows, *n_vocab] float32 (n_vocab: of the draft vocabulary), one row a sequence in the order of their last rows.
 // Valid until the next call on the session. NULL before the first draft.
 const float * pymtp_session_draft_logits(struct pymtp_session * session, int32_t * n_rows, int32_t * n_vocab);
 
@@ -146,11 +158,37 @@ int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t n_row
                                    const int32_t * pos, const int32_t * seq, int32_t * n_steps, int32_t * drafts,
                                    float * probs);
 
+// Limits drafts to a part of the vocabulary, so that the heads multiply fewer rows of the output matrix; what is
+// emitted is not limited. With token = NULL to the first n_tokens ids (rounded up to a multiple of 32), as a view of the
+// matrix; else to the n_tokens ids in token, whose rows the caller hands over: rows[h] are those of head h's matrix, one
+// after another, [n_tokens, row_bytes of pymtp_session_output_type]. n_tokens = n_vocab without ids ends the limit.
+// Draft logits then have n_tokens columns; ids (drafts, candidates) are always those of the whole vocabulary.
+int32_t pymtp_session_trim(struct pymtp_session * session, int32_t n_tokens, const int32_t * token,
+                           const void * const * rows);
+
+// The ggml_type of a head's output matrix, and the bytes of one of its rows (one token).
+int32_t pymtp_session_output_type(const struct pymtp_session * session, int32_t head, int32_t * type,
+                                  int64_t * row_bytes);
+
 // pymtp_session_draft_greedy never proposes these tokens. Replaces those of the call before; none by default.
 int32_t pymtp_session_bar(struct pymtp_session * session, int32_t n_tokens, const int32_t * token);
 
 // Drops the positions >= pos of a sequence, from the trunk's and the heads' cache alike. pos = 0 frees the sequence.
 int32_t pymtp_session_truncate(struct pymtp_session * session, int32_t seq, int32_t pos);
+
+// The sequence `to` becomes what `from` is; what it was before is gone. Both can then go on, and draft, on their own.
+int32_t pymtp_session_copy(struct pymtp_session * session, int32_t from, int32_t to);
+
+// Drops n positions from pos on; those behind move up, and go on as they were computed. PYMTP_INVALID if the model's
+// memory cannot.
+int32_t pymtp_session_discard(struct pymtp_session * session, int32_t seq, int32_t pos, int32_t n);
+
+// All that the session remembers of its sequences, the heads' part included. data: [*size], valid until the next save.
+int32_t pymtp_session_save(struct pymtp_session * session, const uint8_t ** data, size_t * size);
+
+// Goes back to a saved state of a session of the same model and shape. With PYMTP_INVALID the state did not fit, and
+// the session is as it was. The bytes are trusted: the caller checks that nobody has changed them.
+int32_t pymtp_session_restore(struct pymtp_session * session, const uint8_t * data, size_t size);
 
 void pymtp_session_counters(const struct pymtp_session * session, struct pymtp_counters * counters);
 

@@ -198,13 +198,14 @@ llm_graph_result * mtp_engine::run_plan() {
 }
 
 pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows) {
-    const size_t n_vocab = ctx.model.vocab.n_tokens();
+    const size_t n_vocab = n_trimmed;
 
     picks        = false;
     n_draft_rows = 0;
     draft_logits_data.resize(mtp_rows_with_output(rows, true).size() * n_vocab);
 
-    for (const auto & part : split(rows)) {
+    const auto parts = split(rows);
+    for (const auto & part : parts) {
         const auto first    = mtp_rows_with_output(part, true);
         const auto catch_up = mtp_rows_with_output(part, false);
 
@@ -227,15 +228,13 @@ pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<
         }
         mark_fed(catch_up);
 
-        fetch(res->get_logits(), draft_logits_data.data() + n_draft_rows * n_vocab);
+        held_draft = hold(res->get_logits());
+        if (parts.size() > 1) {
+            fetch(held_draft, draft_logits_data.data() + n_draft_rows * n_vocab);
+        }
         n_draft_rows += first.size();
     }
     return PYMTP_OK;
-}
-
-const float * mtp_engine::draft_logits() {
-    ctx.synchronize();
-    return draft_logits_data.data();
 }
 
 pymtp_status mtp_engine::draft_greedy(const std::vector<mtp_row> & rows, int32_t * n_steps, int32_t * drafts,
@@ -317,24 +316,4 @@ void mtp_engine::forget_drafts(const std::vector<mtp_row> & rows) {
             memory->seq_rm(row.seq, row.pos, -1);
         }
     }
-}
-
-void mtp_engine::bar(const std::vector<llama_token> & tokens) {
-    if (tokens.empty()) {
-        bias = nullptr;
-        return;
-    }
-
-    const auto & model = ctx.model;
-
-    if (!bias_mem.buf) {
-        bias_mem.alloc("mtp_bias", model.vocab.n_tokens(), 1, model.dev_output());
-    }
-    bias = ggml_get_first_tensor(bias_mem.ctx.get());
-
-    std::vector<float> data(model.vocab.n_tokens(), 0.0f);
-    for (const llama_token token : tokens) {
-        data[token] = -INFINITY;
-    }
-    ggml_backend_tensor_set(bias, data.data(), 0, ggml_nbytes(bias));
 }

@@ -4,6 +4,7 @@
 #include "mtp-memory.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -25,7 +26,8 @@ mtp_engine & mtp_engine::attach(llama_context & ctx, const params & params) {
 
 mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     ctx(ctx), n_heads(params.n_heads), chained(params.chained),
-    hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max), fed(ctx.cparams.n_seq_max, 0) {
+    hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max), fed(ctx.cparams.n_seq_max, 0),
+    n_trimmed(ctx.model.vocab.n_tokens()) {
     // each slot has a scheduler: copies for pipelining would multiply its buffers, and only speed up long prompts
     ctx.cparams.pipeline_parallel = false;
 
@@ -42,8 +44,8 @@ mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     // the trunk's; where heads are chained one for each head as well
     planes_mem.resize(chained ? n_heads + 1 : 1);
     for (auto & plane : planes_mem) {
-        planes.push_back(plane.alloc("mtp_hidden", model.hparams.n_embd_out(), hidden_rows.size(),
-                                     model.dev_layer(model.hparams.n_layer())));
+        planes.push_back(plane.alloc("mtp_hidden", GGML_TYPE_F32, model.hparams.n_embd_out(), hidden_rows.size(),
+                                     ggml_backend_dev_buffer_type(model.dev_layer(model.hparams.n_layer()))));
     }
 
     if (!mtp_memory_can_share(ctx.memory.get())) {
@@ -51,14 +53,15 @@ mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     }
 }
 
-ggml_tensor * mtp_engine::device_tensor::alloc(const char * name, int64_t ne0, int64_t ne1, ggml_backend_dev_t dev) {
+ggml_tensor * mtp_engine::device_tensor::alloc(const char * name, ggml_type type, int64_t ne0, int64_t ne1,
+                                               ggml_backend_buffer_type_t buft) {
     ggml_init_params params = { ggml_tensor_overhead(), nullptr, true };
     ctx.reset(ggml_init(params));
 
-    auto * tensor = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, ne0, ne1);
+    auto * tensor = ggml_new_tensor_2d(ctx.get(), type, ne0, ne1);
     ggml_set_name(tensor, name);
 
-    buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), ggml_backend_dev_buffer_type(dev)));
+    buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft));
     if (!buf) {
         throw std::runtime_error(std::string("failed to allocate ") + name);
     }
@@ -95,7 +98,8 @@ void mtp_engine::select_home() {
 void mtp_engine::drop_slots() {
     select_home();
     slots.clear();
-    held_logits = nullptr;
+    held_trunk = {};
+    held_draft = {};
 }
 
 mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_graph_type gtype) {
@@ -103,7 +107,8 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
         return &home;
     }
 
-    std::vector<int64_t> key = { gtype, ubatch.n_tokens, ctx.n_outputs, picks, picks_probs, bias != nullptr };
+    std::vector<int64_t> key = { gtype,     ubatch.n_tokens, ctx.n_outputs,       picks, picks_probs, bias != nullptr,
+                                 n_reduced, n_trimmed,       !trim_tokens.empty() };
 
     size_t n_runs = 0;
 
@@ -160,7 +165,8 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
 //
 
 void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx) {
-    held_logits = nullptr;
+    held_trunk = {};
+    held_draft = {};
 
     if (gtype != LLM_GRAPH_TYPE_DECODER_MTP) {
         ++counters.n_trunk_passes;
@@ -180,6 +186,7 @@ void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const 
 }
 
 void mtp_engine::begin_build(const llm_graph_params & params) {
+    cur->reduced = {};
     if (in_pass) {
         ++(params.gtype == LLM_GRAPH_TYPE_DECODER_MTP ? counters.n_head_builds : counters.n_trunk_builds);
         return;
@@ -211,23 +218,91 @@ const llm_graph_params & mtp_engine::stage_params(size_t stage, const llm_graph_
     return *part_params;
 }
 
+//
+// logits
+//
+
+void mtp_engine::reduce_logits(int32_t n_max, bool also_on_host) {
+    const bool is_host = ggml_backend_dev_type(ctx.model.dev_output()) == GGML_BACKEND_DEVICE_TYPE_CPU;
+
+    n_reduced = !is_host || also_on_host ? n_max : 0;
+}
+
+void mtp_engine::build_reduced(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits) {
+    if (in_pass && logits && n_reduced > 0) {
+        cur->reduced = mtp_candidates::build(ctx0, gf, logits, n_reduced);
+    }
+}
+
+mtp_engine::held_logits mtp_engine::hold(ggml_tensor * logits) const {
+    return { logits, cur->reduced, ggml_backend_sched_get_tensor_backend(ctx.sched.get(), logits) };
+}
+
+void mtp_engine::fetch(held_logits & held, float * data) {
+    if (held.logits) {
+        ggml_backend_tensor_get_async(held.backend, held.logits, data, 0, ggml_nbytes(held.logits));
+        counters.n_output_bytes += ggml_nbytes(held.logits);
+        held = {};
+    }
+}
+
 bool mtp_engine::hold_logits(const llm_graph_result & res, bool is_whole_batch) {
     if (!is_whole_batch || ctx.n_outputs == 0) {
         return false;
     }
-    held_logits  = res.get_logits();
-    held_backend = ggml_backend_sched_get_tensor_backend(ctx.sched.get(), held_logits);
+    held_trunk = hold(res.get_logits());
     return true;
 }
 
 const float * mtp_engine::logits() {
-    if (held_logits) {
-        ggml_backend_tensor_get_async(held_backend, held_logits, ctx.logits.data, 0, ggml_nbytes(held_logits));
-        counters.n_output_bytes += ggml_nbytes(held_logits);
-        held_logits = nullptr;
-    }
+    fetch(held_trunk, ctx.logits.data);
     ctx.synchronize();
     return ctx.get_logits();
+}
+
+const float * mtp_engine::draft_logits() {
+    fetch(held_draft, draft_logits_data.data());
+    ctx.synchronize();
+    return draft_logits_data.data();
+}
+
+// llama.cpp puts rows into the batch's order when logits are asked for; until then it remembers what to swap
+std::vector<int32_t> mtp_engine::trunk_order(int32_t n_rows) const {
+    std::vector<int32_t> order(n_rows);
+    std::iota(order.begin(), order.end(), 0);
+    for (const auto & swap : ctx.output_swaps) {
+        std::swap(order[swap.i0], order[swap.i1]);
+    }
+    return order;
+}
+
+void mtp_engine::candidates(bool of_draft, int32_t n_rows, int32_t n, int32_t * ids, float * values) {
+    const int64_t n_logits = of_draft ? n_trimmed : ctx.model.vocab.n_tokens();
+    const auto &  held     = of_draft ? held_draft : held_trunk;
+
+    if (held.logits && held.reduced.blocks && n <= held.reduced.blocks->ne[1]) {
+        std::vector<int32_t> all_ids(n_rows * n);
+        std::vector<float>   all_values(n_rows * n);
+        counters.n_output_bytes += held.reduced.fetch(held.backend, n, all_ids.data(), all_values.data());
+
+        const auto order = trunk_order(n_rows);
+        for (int32_t i = 0; i < n_rows; ++i) {
+            const int32_t from = of_draft ? i : order[i];
+            std::copy_n(all_ids.data() + from * n, n, ids + i * n);
+            std::copy_n(all_values.data() + from * n, n, values + i * n);
+        }
+    } else {
+        const float * rows = of_draft ? draft_logits() : logits();
+        for (int32_t i = 0; i < n_rows; ++i) {
+            mtp_candidates_select(rows + i * n_logits, n_logits, n, ids + i * n, values + i * n);
+        }
+    }
+
+    if (of_draft && !trim_tokens.empty()) {
+        for (int32_t i = 0; i < n_rows * n; ++i) {
+            ids[i] = trim_tokens[ids[i]];
+        }
+    }
 }
 
 void mtp_engine::fetch(ggml_tensor * tensor, void * data) {

@@ -4,6 +4,7 @@
 // llama_context owns it and calls it around each ubatch. Knows rows; knows no sampling.
 
 #include "llama-context.h"
+#include "mtp-candidates.h"
 #include "mtp-graph.h"
 #include "mtp-rows.h"
 #include "mtp-stage.h"
@@ -34,7 +35,7 @@ struct mtp_engine {
     // before the graph of a ubatch is built: picks its slot, and for the trunk the rows that it writes
     void begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx);
 
-    // after a trunk ubatch: true if the logits stay on the device until the session asks for them
+    // after a trunk ubatch: true if its logits stay on the device until the session asks for them
     bool hold_logits(const llm_graph_result & res, bool is_whole_batch);
 
     // the scheduler for work outside of ubatches (reservations, cache shifts) is the context's own
@@ -56,9 +57,20 @@ struct mtp_engine {
 
     const mtp_graph_part * part = nullptr; // set while a head's part of a graph is built
 
-    bool          picks       = false;     // the draft at hand picks tokens in the graph
-    bool          picks_probs = false;     // and gives their probabilities
-    ggml_tensor * bias        = nullptr;   // F32 [n_vocab] added to the logits before a pick; nullptr: nothing
+    // adds to the graph of logits what reduce_logits says
+    void build_reduced(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits);
+
+    //
+    // drafts limited to a part of the vocabulary, see mtp-trim.cpp
+    //
+
+    ggml_tensor * trimmed_weight(ggml_context * ctx0, ggml_tensor * weight) const;
+    ggml_tensor * trimmed_bias(ggml_context * ctx0) const;                       // [n_draft_vocab()], or nullptr
+    ggml_tensor * trimmed_tokens(ggml_context * ctx0, ggml_tensor * rows) const; // I32 [n]: of rows of logits
+
+    bool          picks       = false;   // the draft at hand picks tokens in the graph
+    bool          picks_probs = false;   // and gives their probabilities
+    ggml_tensor * bias        = nullptr; // F32 [n_vocab] added to the logits before a pick; nullptr: nothing
 
     // the parameters of the pass as a stage's inputs see them
     const llm_graph_params & stage_params(size_t stage, const llm_graph_params & pass);
@@ -77,6 +89,17 @@ struct mtp_engine {
     // gives back what a failed draft has taken. rows: those of the draft
     void forget_drafts(const std::vector<mtp_row> & rows);
 
+    // Limits drafts to the first n tokens of the vocabulary; n_vocab: to none.
+    void trim(int32_t n);
+
+    // Limits drafts to these tokens. rows[h]: the rows of head h's output matrix, in its type; one after another.
+    void trim(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows);
+
+    // the output matrix of a head: its own, or the trunk's
+    ggml_tensor * output_matrix(int32_t head) const;
+
+    int32_t n_draft_vocab() const { return n_trimmed; } // logits of a row of a draft
+
     // drafts that are picked in the graph are never these tokens
     void bar(const std::vector<llama_token> & tokens);
 
@@ -85,6 +108,13 @@ struct mtp_engine {
 
     // float32 [n_draft_rows, n_vocab] of the last draft step
     const float * draft_logits();
+
+    // Where logits lie on a device, graphs leave what it takes to find the n_max highest of a row without fetching all
+    // of them. 0: they do not.
+    void reduce_logits(int32_t n_max, bool also_on_host);
+
+    // the n highest logits of each row of the last decode or draft step. ids, values: [n_rows, n], highest first
+    void candidates(bool of_draft, int32_t n_rows, int32_t n, int32_t * ids, float * values);
 
     // the hidden state of a position; -1: that before the first
     bool has_hidden(llama_seq_id seq, llama_pos pos) const { return hidden_rows.find(seq, pos) >= 0; }
@@ -97,6 +127,18 @@ struct mtp_engine {
 
     // after llama.cpp's memory
     void truncate(llama_seq_id seq, llama_pos pos);
+
+    // All that the context remembers, as bytes; drops what heads have written ahead of the trunk.
+    std::vector<uint8_t> save_state();
+
+    // Throws if the bytes do not fit; the context is then in no state to go on, and needs one that fits.
+    void restore_state(const uint8_t * data, size_t size);
+
+    // The sequence `to`, which is empty, becomes what `from` is.
+    void copy(llama_seq_id from, llama_seq_id to);
+
+    // Drops n positions from pos on; those behind move up.
+    void discard(llama_seq_id seq, llama_pos pos, int32_t n);
 
     // the heads have a cache of their own
     bool has_own_memory() const { return own_memory != nullptr; }
@@ -115,14 +157,23 @@ struct mtp_engine {
         ggml_backend_sched_ptr              sched;
         std::array<llm_graph_result_ptr, 2> results;
         llm_graph_result *                  active = nullptr;
+        mtp_candidates                      reduced;
     };
 
-    // a tensor that outlives the graphs, F32, zeros at first
+    // logits that a pass has left on the device
+    struct held_logits {
+        ggml_tensor *  logits  = nullptr; // nullptr: none, or fetched
+        mtp_candidates reduced = {};
+        ggml_backend_t backend = nullptr;
+    };
+
+    // a tensor that outlives the graphs, zeros at first
     struct device_tensor {
         ggml_context_ptr        ctx;
         ggml_backend_buffer_ptr buf;
 
-        ggml_tensor * alloc(const char * name, int64_t ne0, int64_t ne1, ggml_backend_dev_t dev);
+        ggml_tensor * alloc(const char * name, ggml_type type, int64_t ne0, int64_t ne1,
+                            ggml_backend_buffer_type_t buft);
     };
 
     llama_context & ctx;
@@ -135,6 +186,19 @@ struct mtp_engine {
     mtp_rows                        hidden_rows;
     std::vector<llama_pos>          fed; // [n_seq_max]
     device_tensor                   bias_mem;
+    std::vector<llama_token>        barred;
+
+    // output matrices limited to trim_tokens; empty: to the first n_trimmed rows of what they are
+    struct trimmed_matrix {
+        const ggml_tensor * of;
+        ggml_tensor *       matrix;
+        device_tensor       mem;
+    };
+
+    int32_t                     n_trimmed; // n_vocab: nothing is
+    std::vector<trimmed_matrix> trimmed;
+    std::vector<llama_token>    trim_tokens;
+    device_tensor               trim_tokens_mem; // I32 [1, n_trimmed]
 
     std::unique_ptr<llm_graph_params> part_params;
 
@@ -144,9 +208,10 @@ struct mtp_engine {
     uint64_t                                 t       = 0;
     bool                                     in_pass = false; // else llama.cpp reserves, or shifts the cache
 
-    ggml_tensor *      held_logits  = nullptr;                // of the last decode, if still on the device
-    ggml_backend_t     held_backend = nullptr;
-    std::vector<float> draft_logits_data;                     // [n_draft_rows, n_vocab]
+    int32_t            n_reduced = 0;                         // see reduce_logits
+    held_logits        held_trunk;
+    held_logits        held_draft;
+    std::vector<float> draft_logits_data; // [n_draft_rows, n_vocab]
 
     graph_slot * find_slot(const llama_ubatch & ubatch, llm_graph_type gtype);
     void         select(graph_slot * slot);
@@ -155,6 +220,9 @@ struct mtp_engine {
     uint32_t n_stream() const;
 
     llama_memory_i * head_memory() const { return own_memory ? own_memory.get() : ctx.memory.get(); }
+
+    void fill_bias();
+    void update_own_memory();
 
     void plan_trunk_rows(const llama_ubatch & ubatch);
     void plan_feed(const llama_ubatch & ubatch, const llama_memory_context_i * mctx);
@@ -173,4 +241,8 @@ struct mtp_engine {
     llm_graph_result * run_plan();
 
     void fetch(ggml_tensor * tensor, void * data);
+
+    held_logits          hold(ggml_tensor * logits) const;
+    void                 fetch(held_logits & held, float * data);
+    std::vector<int32_t> trunk_order(int32_t n_rows) const;
 };

@@ -145,6 +145,10 @@ llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input
     return std::make_unique<mtp_graph_input_none>(std::move(input));
 }
 
+ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight) {
+    return res.mtp && res.mtp->part ? res.mtp->trimmed_weight(res.get_ctx(), weight) : weight;
+}
+
 //
 // the heads' part of a graph
 //
@@ -279,12 +283,14 @@ void mtp_graph_finish(const llama_model & model, const llm_graph_params & params
     }
     mtp->begin_build(params);
 
+    auto * res  = params.res;
+    auto * ctx0 = res->get_ctx();
+
+    mtp->build_reduced(ctx0, res->get_gf(), res->t_logits);
     if (mtp->planes.empty()) {
         return;
     }
 
-    auto * res    = params.res;
-    auto * ctx0   = res->get_ctx();
     auto * logits = res->t_logits;
     auto * embd   = res->t_embd;
     auto * hidden = res->t_h_nextn;
@@ -338,19 +344,21 @@ bool mtp_graph_build_draft(const llama_model & model, const llm_graph_params & p
             continue;
         }
 
-        ggml_tensor * scores = mtp->bias ? ggml_add(ctx0, logits, mtp->bias) : logits;
+        ggml_tensor * bias = mtp->trimmed_bias(ctx0);
+        ggml_tensor * best = ggml_argmax(ctx0, bias ? ggml_add(ctx0, logits, bias) : logits);
 
-        tokens = ggml_argmax(ctx0, scores);
+        tokens = mtp->trimmed_tokens(ctx0, best);
         res->t_sampled.push_back(tokens);
         ggml_build_forward_expand(gf, tokens);
 
         if (mtp->picks_probs) {
-            res->t_sampled_probs.push_back(mtp_graph_probs(ctx0, logits, tokens));
+            res->t_sampled_probs.push_back(mtp_graph_probs(ctx0, logits, best));
             ggml_build_forward_expand(gf, res->t_sampled_probs.back());
         }
     }
 
-    res->t_logits  = mtp->picks ? nullptr : logits;
+    res->t_logits = mtp->picks ? nullptr : logits;
+    mtp->build_reduced(ctx0, gf, res->t_logits);
     res->t_embd    = nullptr;
     res->t_h_nextn = nullptr;
     res->set_params(params);

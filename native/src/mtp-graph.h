@@ -13,6 +13,10 @@ struct mtp_graph_part {
     ggml_tensor * hidden; // F32 [n_embd, n_tokens]
 };
 
+// A weight of a matrix product: the rows of the output matrix that drafts are limited to in a head's part, else as
+// it is.
+ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight);
+
 // Takes the input that feeds a head's graph its tokens and hidden states from the host, and ties it to the tensors
 // that the part at hand reads instead; other inputs of the part see the rows and the cache of their stage. Inputs of
 // the trunk come back as they are. The given input stays alive inside what is returned.

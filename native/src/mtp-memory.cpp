@@ -45,6 +45,12 @@ static std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) 
     return {};
 }
 
+void mtp_memory_release(llama_memory_i * memory) {
+    for (auto * kv : mtp_memory_caches(memory)) {
+        kv->mtp_release();
+    }
+}
+
 bool mtp_memory_can_share(llama_memory_i * memory) {
     return !mtp_memory_caches(memory).empty();
 }

@@ -19,6 +19,9 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model,
 llama_memory_i *               mtp_memory_attention(llama_memory_i * memory);
 const llama_memory_context_i * mtp_memory_attention(const llama_memory_context_i * mctx);
 
+// Gives back the cells that heads hold ahead of the trunk.
+void mtp_memory_release(llama_memory_i * memory);
+
 // Cells for rows that heads run on; status FAILED_PREPARE if the cache is full.
 llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_ubatch & ubatch);
 

@@ -92,3 +92,27 @@ void mtp_rows::kept::truncate(llama_pos p) {
         }
     }
 }
+
+std::vector<std::pair<llama_pos, int32_t>> mtp_rows::kept_rows(llama_seq_id seq) const {
+    std::vector<std::pair<llama_pos, int32_t>> res;
+    for (uint32_t i = 0; i < N_KEPT; ++i) {
+        if (trunk[seq].pos[i] >= 0) {
+            res.emplace_back(trunk[seq].pos[i], base(seq) + i);
+        }
+    }
+    std::sort(res.begin(), res.end());
+    return res;
+}
+
+void mtp_rows::copy(llama_seq_id from, llama_seq_id to) {
+    truncate(to, 0);
+    trunk[to] = trunk[from];
+}
+
+void mtp_rows::discard(llama_seq_id seq, llama_pos pos, int32_t n) {
+    for (auto & p : trunk[seq].pos) {
+        p = p < pos ? p : p < pos + n ? -1 : p - n;
+    }
+    head[seq].truncate(0);
+    drop_transient();
+}

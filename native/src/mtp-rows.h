@@ -13,6 +13,7 @@
 #include "llama.h"
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 class mtp_rows {
@@ -44,6 +45,18 @@ class mtp_rows {
 
     // forget positions >= pos
     void truncate(llama_seq_id seq, llama_pos pos);
+
+    // the trunk's rows of a sequence that outlive the next ubatch: (position, row), by position
+    std::vector<std::pair<llama_pos, int32_t>> kept_rows(llama_seq_id seq) const;
+
+    // the first of the N_KEPT rows where they lie
+    int32_t first_kept(llama_seq_id seq) const { return base(seq); }
+
+    // `to` keeps what `from` keeps, in rows of its own
+    void copy(llama_seq_id from, llama_seq_id to);
+
+    // forget the positions [pos, pos + n); those behind move up
+    void discard(llama_seq_id seq, llama_pos pos, int32_t n);
 
   private:
     // the newest positions of a sequence

@@ -5,6 +5,7 @@
 #include "llama-model.h"
 #include "mtp-engine.h"
 #include "mtp-memory.h"
+#include "mtp-replay.h"
 
 #include <algorithm>
 #include <atomic>
@@ -41,6 +42,9 @@ struct pymtp_session {
     bool    has_draft     = false; // logits of a draft step, until the next pass
     int64_t t_trunk_us    = 0;
     int64_t t_head_us     = 0;
+
+    std::unique_ptr<mtp_replay> replay; // set if the memory cannot drop rejected drafts
+    std::vector<uint8_t>        state;  // the last that was saved
 
     ~pymtp_session() {
         if (mtp) {
@@ -125,6 +129,10 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
                            { cparams.type_k, cparams.type_v, cparams.swa_full, cparams.ctx_type, nullptr },
                        });
 
+    if (n_draft_max > 0 && mtp_replay::is_needed(session->ctx)) {
+        session->replay = std::make_unique<mtp_replay>(cparams.n_seq_max);
+    }
+
     *out = session.release();
     return PYMTP_OK;
 } catch (const std::exception & err) {
@@ -147,9 +155,13 @@ int32_t pymtp_session_memory(const pymtp_session * session) {
 }
 
 const char * pymtp_session_memory_note(const pymtp_session * session) {
-    return session->mtp->has_own_memory() ?
-               "the trunk's cache keeps more than K/V by position, so the heads have a cache of their own" :
-               "";
+    if (session->mtp->has_own_memory()) {
+        return "the trunk's cache keeps more than K/V by position, so the heads have a cache of their own";
+    }
+    if (session->replay) {
+        return "the model's recurrent states cannot go back, so rejected drafts cost another pass of the trunk";
+    }
+    return "";
 }
 
 int32_t pymtp_session_n_draft_max(const pymtp_session * session) {
@@ -293,23 +305,9 @@ static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row
     return fail(status, "%s", why.c_str());
 }
 
-int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
-                             const int32_t * seq, const uint8_t * flags) try {
-    const pymtp_timer timer = { session->t_trunk_us };
-
-    auto * ctx = session->ctx;
-
-    pymtp_status status = check_rows(*session, n_rows, llama_n_batch(ctx), token, pos, seq);
-    if (status == PYMTP_OK) {
-        status = check_tail(*session, n_rows, pos, seq);
-    }
-    if (status == PYMTP_OK) {
-        status = check_feed(*session, n_rows, pos, seq, flags);
-    }
-    if (status != PYMTP_OK) {
-        return status;
-    }
-
+// Decodes checked rows. If it fails, nothing of them is left.
+static pymtp_status run_decode(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,
+                               const int32_t * seq, const uint8_t * flags) {
     std::vector<int8_t>         logits(n_rows);
     std::vector<int32_t>        n_seq_id(n_rows, 1);
     std::vector<llama_seq_id *> seq_id(n_rows);
@@ -320,9 +318,9 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
         seq_id[i] = const_cast<llama_seq_id *>(&seq[i]);
         n_logits += logits[i];
     }
-    if (n_logits > session->n_outputs_max) {
+    if (n_logits > session.n_outputs_max) {
         return fail(PYMTP_INVALID, "%d rows with logits in a pass: at most %d are allowed", n_logits,
-                    session->n_outputs_max);
+                    session.n_outputs_max);
     }
 
     const llama_batch batch = {
@@ -332,31 +330,97 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
         logits.data(),
     };
 
-    session->n_logits  = 0;
-    session->has_draft = false;
-    session->mtp->row_flags.assign(flags, flags + n_rows);
+    session.n_logits  = 0;
+    session.has_draft = false;
+    session.mtp->row_flags.assign(flags, flags + n_rows);
 
     int32_t     res = -1;
     std::string why = "the backend failed in a pass of the trunk";
     try {
-        res = llama_decode(ctx, batch);
+        res = llama_decode(session.ctx, batch);
     } catch (const std::exception & err) {
         why = err.what();
     }
 
     switch (res) {
         case 0:
-            session->n_logits = n_logits;
+            session.n_logits = n_logits;
             return PYMTP_OK;
         case 1:
-            return fail(PYMTP_FULL, "the context of %u tokens has no room for %d more", llama_n_ctx(ctx), n_rows);
+            return fail(PYMTP_FULL, "the context of %u tokens has no room for %d more", llama_n_ctx(session.ctx),
+                        n_rows);
         default:
             // earlier ubatches of the batch may have gone through: leave nothing of it
             for (int32_t i = n_rows; i-- > 0;) {
-                pymtp_session_truncate(session, seq[i], pos[i]);
+                pymtp_session_truncate(&session, seq[i], pos[i]);
             }
             return fail(PYMTP_FAILED, "%s", why.c_str());
     }
+}
+
+// Before rows of several positions a sequence are decoded that may be drafts: keeps the state to come back to. Longer
+// runs of rows are prompts.
+static pymtp_status save_for_replay(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,
+                                    const int32_t * seq, const uint8_t * flags) {
+    for (int32_t begin = 0, end; begin < n_rows; begin = end) {
+        end = std::find_if(seq + begin, seq + n_rows, [&](int32_t s) { return s != seq[begin]; }) - seq;
+
+        session.replay->forget(seq[begin]);
+        if (end - begin > 1 && end - begin <= session.n_draft_max + 1 && pos[begin] > 0 &&
+            !session.replay->save(session.ctx, seq[begin], pos[begin], { token + begin, token + end },
+                                  { flags + begin, flags + end })) {
+            return fail(PYMTP_FAILED, "llama.cpp could not save the state of sequence %d", seq[begin]);
+        }
+    }
+    return PYMTP_OK;
+}
+
+// Drops the positions >= pos of a sequence whose memory cannot: goes back to where its last pass began, and decodes
+// the rows before pos again.
+static pymtp_status replay(pymtp_session & session, int32_t seq, int32_t pos) {
+    if (!session.replay || !session.replay->restore(session.ctx, seq, pos)) {
+        return fail(PYMTP_INVALID, "the model's memory cannot drop the positions from %d of sequence %d", pos, seq);
+    }
+
+    const auto & saved = session.replay->last(seq);
+    session.mtp->truncate(seq, saved.pos);
+
+    const int32_t              n_rows = pos - saved.pos;
+    std::vector<int32_t>       rows_pos;
+    std::vector<uint8_t>       rows_flags;
+    const std::vector<int32_t> rows_seq(n_rows, seq);
+    for (int32_t i = 0; i < n_rows; ++i) {
+        rows_pos.push_back(saved.pos + i);
+        rows_flags.push_back(saved.flags[i] & PYMTP_ROW_FEED);
+    }
+
+    const auto tokens = saved.tokens;
+    session.replay->forget(seq);
+    if (n_rows == 0) {
+        return PYMTP_OK;
+    }
+    ++session.mtp->counters.n_replays;
+    return run_decode(session, n_rows, tokens.data(), rows_pos.data(), rows_seq.data(), rows_flags.data());
+}
+
+int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
+                             const int32_t * seq, const uint8_t * flags) try {
+    const pymtp_timer timer = { session->t_trunk_us };
+
+    pymtp_status status = check_rows(*session, n_rows, llama_n_batch(session->ctx), token, pos, seq);
+    if (status == PYMTP_OK) {
+        status = check_tail(*session, n_rows, pos, seq);
+    }
+    if (status == PYMTP_OK) {
+        status = check_feed(*session, n_rows, pos, seq, flags);
+    }
+    if (status == PYMTP_OK && session->replay) {
+        status = save_for_replay(*session, n_rows, token, pos, seq, flags);
+    }
+    if (status != PYMTP_OK) {
+        return status;
+    }
+    return run_decode(*session, n_rows, token, pos, seq, flags);
 } catch (const std::exception & err) {
     return fail(PYMTP_FAILED, "%s", err.what());
 }
@@ -393,7 +457,7 @@ int32_t pymtp_session_draft(pymtp_session * session, int32_t step, int32_t n_ste
 
 const float * pymtp_session_draft_logits(pymtp_session * session, int32_t * n_rows, int32_t * n_vocab) {
     *n_rows  = session->has_draft ? session->mtp->n_draft_rows : 0;
-    *n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
+    *n_vocab = session->mtp->n_draft_vocab();
     return session->has_draft ? session->mtp->draft_logits() : nullptr;
 }
 
@@ -413,6 +477,79 @@ int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t n_rows, cons
 
     const auto rows = draft_rows(n_rows, token, pos, seq);
     return run_draft(*session, rows, [&] { return session->mtp->draft_greedy(rows, n_steps, drafts, probs); });
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+// whatever changes the memory ends what the last pass has left
+static void forget_outputs(pymtp_session & session) {
+    session.n_logits  = 0;
+    session.has_draft = false;
+    if (session.replay) {
+        session.replay->forget_all();
+    }
+}
+
+int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max, int32_t also_on_host) {
+    if (n_max < 0) {
+        return fail(PYMTP_INVALID, "n_max = %d is negative", n_max);
+    }
+    session->mtp->reduce_logits(n_max, also_on_host != 0);
+    return PYMTP_OK;
+}
+
+int32_t pymtp_session_candidates(pymtp_session * session, int32_t of_draft, int32_t n, int32_t * ids,
+                                 float * values) try {
+    const int32_t n_vocab = of_draft ? session->mtp->n_draft_vocab() :
+                                       llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
+    const int32_t n_rows  = of_draft ? (session->has_draft ? session->mtp->n_draft_rows : 0) : session->n_logits;
+    if (n < 1 || n > n_vocab) {
+        return fail(PYMTP_INVALID, "%d candidates of a vocabulary of %d", n, n_vocab);
+    }
+    if (n_rows == 0) {
+        return fail(PYMTP_INVALID, "the last pass has left no logits");
+    }
+    session->mtp->candidates(of_draft != 0, n_rows, n, ids, values);
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_session_output_type(const pymtp_session * session, int32_t head, int32_t * type, int64_t * row_bytes) {
+    if (head < 0 || head >= session->n_heads) {
+        return fail(PYMTP_INVALID, "head %d is not one of %d", head, session->n_heads);
+    }
+    const ggml_tensor * matrix = session->mtp->output_matrix(head);
+
+    *type      = matrix->type;
+    *row_bytes = ggml_row_size(matrix->type, matrix->ne[0]);
+    return PYMTP_OK;
+}
+
+int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int32_t * token,
+                           const void * const * rows) try {
+    const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
+    if (n_tokens < 1 || n_tokens > n_vocab) {
+        return fail(PYMTP_INVALID, "a draft vocabulary of %d tokens: 1 to %d are possible", n_tokens, n_vocab);
+    }
+    if (session->n_heads == 0) {
+        return fail(PYMTP_INVALID, "the session does not draft");
+    }
+    session->has_draft = false;
+    session->n_logits  = 0;
+    if (!token) {
+        // repacked matrices keep rows in groups
+        session->mtp->trim(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
+        return PYMTP_OK;
+    }
+    for (int32_t i = 0; i < n_tokens; ++i) {
+        if (token[i] < 0 || token[i] >= n_vocab) {
+            return fail(PYMTP_INVALID, "token %d is not in the vocabulary of %d", token[i], n_vocab);
+        }
+    }
+    session->mtp->trim(std::vector<llama_token>(token, token + n_tokens),
+                       std::vector<const void *>(rows, rows + session->n_heads));
+    return PYMTP_OK;
 } catch (const std::exception & err) {
     return fail(PYMTP_FAILED, "%s", err.what());
 }
@@ -444,9 +581,71 @@ int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos
         }
     }
     if (!llama_memory_seq_rm(memory, seq, pos, -1)) {
-        return fail(PYMTP_INVALID, "the model's memory cannot drop the positions from %d of sequence %d", pos, seq);
+        return replay(*session, seq, pos);
     }
     session->mtp->truncate(seq, pos);
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_session_copy(pymtp_session * session, int32_t from, int32_t to) try {
+    const int32_t n_seq_max = llama_n_seq_max(session->ctx);
+    if (from < 0 || from >= n_seq_max || to < 0 || to >= n_seq_max || from == to) {
+        return fail(PYMTP_INVALID, "cannot copy sequence %d to %d of %d", from, to, n_seq_max);
+    }
+    const int32_t status = pymtp_session_truncate(session, to, 0);
+    if (status != PYMTP_OK) {
+        return status;
+    }
+    forget_outputs(*session);
+    session->mtp->copy(from, to);
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_session_discard(pymtp_session * session, int32_t seq, int32_t pos, int32_t n) try {
+    auto * memory = llama_get_memory(session->ctx);
+    if (seq < 0 || seq >= (int32_t) llama_n_seq_max(session->ctx) || pos < 0 || n < 1 ||
+        pos + n > llama_memory_seq_pos_max(memory, seq)) {
+        return fail(PYMTP_INVALID, "cannot discard %d positions from %d of sequence %d: its last is %d", n, pos, seq,
+                    llama_memory_seq_pos_max(memory, seq));
+    }
+    if (!llama_memory_can_shift(memory)) {
+        return fail(PYMTP_INVALID, "the model's memory cannot move positions: no context shift");
+    }
+    if (llama_memory_seq_pos_min(memory, seq) > 0) {
+        return fail(PYMTP_INVALID, "sequence %d no longer has its first positions: no context shift", seq);
+    }
+    forget_outputs(*session);
+    session->mtp->discard(seq, pos, n);
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_session_save(pymtp_session * session, const uint8_t ** data, size_t * size) try {
+    forget_outputs(*session);
+    session->state = session->mtp->save_state();
+
+    *data = session->state.data();
+    *size = session->state.size();
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_session_restore(pymtp_session * session, const uint8_t * data, size_t size) try {
+    forget_outputs(*session);
+    const auto before = session->mtp->save_state();
+    try {
+        session->mtp->restore_state(data, size);
+    } catch (const std::exception & err) {
+        const std::string why = err.what();
+        session->mtp->restore_state(before.data(), before.size());
+        return fail(PYMTP_INVALID, "the saved state does not fit this session: %s", why.c_str());
+    }
     return PYMTP_OK;
 } catch (const std::exception & err) {
     return fail(PYMTP_FAILED, "%s", err.what());

@@ -1,0 +1,97 @@
+// Which tokens drafts may be: a part of the vocabulary, whose rows of the output matrix are all that a head multiplies,
+// and tokens that are barred. Verification knows nothing of it: what is drafted stays lossless.
+
+#include "llama-model.h"
+#include "mtp-engine.h"
+
+#include <cmath>
+
+ggml_tensor * mtp_engine::output_matrix(int32_t head) const {
+    const auto & layer = ctx.model.layers[ctx.model.hparams.n_layer() + head];
+    return layer.nextn.shared_head_head ? layer.nextn.shared_head_head : ctx.model.output;
+}
+
+void mtp_engine::trim(int32_t n) {
+    drop_slots();
+    n_trimmed = n;
+    trimmed.clear();
+    trim_tokens.clear();
+    fill_bias();
+}
+
+void mtp_engine::trim(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows) {
+    trim((int32_t) tokens.size());
+    trim_tokens = tokens;
+
+    auto * ids = trim_tokens_mem.alloc("mtp_draft_vocab", GGML_TYPE_I32, 1, n_trimmed,
+                                       ggml_backend_dev_buffer_type(ctx.model.dev_output()));
+    ggml_backend_tensor_set(ids, tokens.data(), 0, ggml_nbytes(ids));
+
+    for (int32_t head = 0; head < n_heads; ++head) {
+        const ggml_tensor * of = output_matrix(head);
+
+        auto & cur = trimmed.emplace_back();
+
+        cur.of = of;
+        cur.matrix =
+            cur.mem.alloc("mtp_output", of->type, of->ne[0], n_trimmed, ggml_backend_buffer_get_type(of->buffer));
+        ggml_backend_tensor_set(cur.matrix, rows[head], 0, ggml_nbytes(cur.matrix));
+    }
+    fill_bias();
+}
+
+ggml_tensor * mtp_engine::trimmed_weight(ggml_context * ctx0, ggml_tensor * weight) const {
+    const int64_t n_vocab = ctx.model.vocab.n_tokens();
+    if (n_trimmed == n_vocab || weight->ne[1] != n_vocab) {
+        return weight;
+    }
+    for (const auto & cur : trimmed) {
+        if (cur.of == weight) {
+            return cur.matrix;
+        }
+    }
+    return trim_tokens.empty() ? ggml_view_2d(ctx0, weight, weight->ne[0], n_trimmed, weight->nb[1], 0) : weight;
+}
+
+ggml_tensor * mtp_engine::trimmed_bias(ggml_context * ctx0) const {
+    return bias ? ggml_view_1d(ctx0, bias, n_trimmed, 0) : nullptr;
+}
+
+ggml_tensor * mtp_engine::trimmed_tokens(ggml_context * ctx0, ggml_tensor * rows) const {
+    if (trim_tokens.empty()) {
+        return rows;
+    }
+    ggml_tensor * ids = ggml_get_first_tensor(trim_tokens_mem.ctx.get());
+    return ggml_reshape_1d(ctx0, ggml_get_rows(ctx0, ids, rows), rows->ne[0]);
+}
+
+void mtp_engine::bar(const std::vector<llama_token> & tokens) {
+    barred = tokens;
+    fill_bias();
+}
+
+// by row of the output matrix
+void mtp_engine::fill_bias() {
+    if (barred.empty()) {
+        bias = nullptr;
+        return;
+    }
+
+    const auto & model = ctx.model;
+
+    if (!bias_mem.buf) {
+        bias_mem.alloc("mtp_bias", GGML_TYPE_F32, model.vocab.n_tokens(), 1,
+                       ggml_backend_dev_buffer_type(model.dev_output()));
+    }
+    bias = ggml_get_first_tensor(bias_mem.ctx.get());
+
+    std::vector<float> by_token(model.vocab.n_tokens(), 0.0f);
+    for (const llama_token token : barred) {
+        by_token[token] = -INFINITY;
+    }
+    auto by_row = by_token;
+    for (size_t i = 0; i < trim_tokens.size(); ++i) {
+        by_row[i] = by_token[trim_tokens[i]];
+    }
+    ggml_backend_tensor_set(bias, by_row.data(), 0, ggml_nbytes(bias));
+}
