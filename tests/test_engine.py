@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,14 @@ import pytest
 
 import pymtp
 from pymtp._library import llama_cpp
+from pymtp.context import ContextParams
 from pymtp.drafting import MtpDrafter
-from pymtp.errors import ContextFull, PymtpError, UnsupportedModel
+from pymtp.errors import ContextFull, PymtpError
+from pymtp.round import play_round
 from pymtp.sampling import Sampler, SamplingParams
-from pymtp.session import ContextParams, Logits, Session
+from pymtp.scheduler import Scheduler
+from pymtp.sequence import Round, TokenSequence
+from pymtp.session import Chunk, Logits, Session
 from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen3next, write_qwen35
 from two_contexts import TwoContexts
 
@@ -48,63 +53,60 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     llama_cpp.llama_model_free(model)
 
 
-class Recorder:
-    """Stands in for a sampler: drafts what the script says and keeps the logits."""
+class Scripted:
+    """Sampler and acceptance of a sequence: drafts what the script says, emits what the text says, keeps all logits."""
 
-    def __init__(self) -> None:
-        self.script: list[int] = []
-        self.logits: list[Logits] = []
+    greedy_bar = None
+
+    def __init__(self, text: list[int], n_prompt: int) -> None:
+        self.text = text
+        self.sequence = TokenSequence(
+            text[:n_prompt],
+            self,  # type: ignore[arg-type]
+            frozenset(),
+            PARAMS.n_ctx,
+            draft_max=K,
+            accept=self.accept,
+        )
+        self.script([], 1)
+
+    def script(self, drafts: list[int], n_emitted: int) -> None:
+        """What the next round drafts, and how many tokens it then emits."""
+        self.drafts, self.n_emitted = drafts, n_emitted
+        self.sequence.n_draft = len(drafts)
+        self.draft_logits: list[Logits] = []
 
     def pick_draft(self, logits: Logits) -> int:
-        self.logits.append(logits.copy())
-        return self.script[len(self.logits) - 1]
+        self.draft_logits.append(logits.copy())
+        return self.drafts[len(self.draft_logits) - 1]
+
+    def accept(self, sampler: object, logits: Logits, drafts: object, stop: object) -> list[int]:
+        self.logits = logits.copy()
+        n = len(self.sequence.history)
+        return self.text[n : n + self.n_emitted]
+
+
+def play_turns(session: Session, drafter: MtpDrafter, sequences: dict[int, TokenSequence]) -> list[Round]:
+    """One round of the sequences, by slot; a prompt is decoded whole."""
+    rounds = play_round(session, drafter, [sequence.turn(slot, 1000) for slot, sequence in sequences.items()])
+    for played in rounds:
+        played.turn.sequence.advance(played)
+    return rounds
+
+
+def random_tokens(rng: random.Random, n: int) -> list[int]:
+    return [rng.randrange(N_VOCAB) for _ in range(n)]
 
 
 def greedy(model: object, prompt: list[int], n_tokens: int) -> list[int]:
-    """The target's own continuation, by plain decoding."""
+    """The prompt and the target's own continuation, by plain decoding."""
     tokens = list(prompt)
     with Session(model, PARAMS) as plain:
-        plain.decode(prompt, 0, logits="last")
+        plain.decode([Chunk(prompt, 0)])
         while len(tokens) < len(prompt) + n_tokens:
             tokens.append(int(plain.logits[-1].argmax()))
-            plain.decode([tokens[-1]], len(tokens) - 1)
+            plain.decode([Chunk(tokens[-1:], len(tokens) - 1)])
     return tokens
-
-
-def test_head_logits_equal_those_of_a_second_context(family: tuple[object, int]) -> None:
-    model, n_heads = family
-    rng = random.Random(7)
-    # longer than an ubatch, and than the sliding window
-    prompt = [rng.randrange(N_VOCAB) for _ in range(77)]
-    text = greedy(model, prompt, 200)
-    recorder = Recorder()
-    reference = TwoContexts(model, PARAMS, n_heads)
-    with Session(model, PARAMS, n_draft_max=K) as session:
-        assert session.mtp_memory == "shared"
-        drafter = MtpDrafter(session, recorder, n_heads)  # type: ignore[arg-type]
-
-        session.decode(prompt, 0, logits="last", prompt=True)
-        drafter.begin(len(prompt))
-        for start in range(0, len(prompt), PARAMS.n_ubatch):  # the reference takes one ubatch at a time
-            reference.decode(prompt[start : start + PARAMS.n_ubatch], start)
-        np.testing.assert_allclose(session.logits[0], reference.logits[-1], atol=1e-5)
-
-        n = len(prompt) + 1  # tokens of the history; all but the last are decoded
-        for n_right in [0, 1, 2, 3] * 15:
-            recorder.script, recorder.logits = scripted(text[n : n + K], n_right, rng), []
-            drafts = drafter.propose(text[:n], K)
-            reference.draft(text[n - 1], n - 1, drafts)
-            np.testing.assert_allclose(recorder.logits, reference.draft_logits, atol=1e-4)
-
-            session.decode([text[n - 1], *drafts], n - 1, logits="all")
-            reference.decode([text[n - 1], *drafts], n - 1)
-            np.testing.assert_allclose(session.logits, reference.logits, atol=1e-5)
-            assert session.logits[: n_right + 1].argmax(axis=1).tolist() == text[n : n + n_right + 1]
-
-            n += n_right + 1
-            session.truncate(n - 1)
-            reference.truncate(n - 1)
-    reference.close()
 
 
 def scripted(right: list[int], n_right: int, rng: random.Random) -> list[int]:
@@ -113,131 +115,183 @@ def scripted(right: list[int], n_right: int, rng: random.Random) -> list[int]:
     return right[:n_right] + wrong
 
 
-def test_a_fused_draft_is_the_one_drafted_step_by_step(family: tuple[object, int]) -> None:
+@pytest.mark.parametrize(
+    ("n_sequences", "n_together", "kv_unified"),
+    [(1, 1, True), (3, 1, True), (3, 1, False), (3, 3, True), (3, 3, False)],
+    ids=["one", "three in turn", "three in turn, streams", "three together", "three together, streams"],
+)
+def test_logits_equal_those_of_llama_cpp_with_a_second_context(
+    family: tuple[object, int], n_sequences: int, n_together: int, kv_unified: bool
+) -> None:
+    """Rounds of 0 to K drafts, of which none to all are right; each sequence has two contexts of its own beside it."""
     model, n_heads = family
-    if n_heads > 1:
-        pytest.skip("chained heads draft step by step")
+    rng = random.Random(7)
+    # longer than an ubatch, and than the sliding window
+    texts = [greedy(model, random_tokens(rng, n), 250) for n in (77, 40, 101)[:n_sequences]]
+    players = [Scripted(text, len(text) - 250) for text in texts]
+    references = [TwoContexts(model, PARAMS, n_heads) for _ in players]
+    params = replace(PARAMS, kv_unified=kv_unified)
+    with Session(model, params, n_draft_max=K, n_seq_max=n_sequences) as session:
+        assert session.mtp_memory == "shared"
+        drafter = MtpDrafter(session)
+        play_turns(session, drafter, {slot: player.sequence for slot, player in enumerate(players)})
+        for player, reference in zip(players, references, strict=True):
+            prompt = player.sequence.history[:-1]
+            for start in range(0, len(prompt), PARAMS.n_ubatch):  # the reference takes one ubatch at a time
+                reference.decode(prompt[start : start + PARAMS.n_ubatch], start)
+            np.testing.assert_allclose(player.logits[0], reference.logits[-1], atol=1e-5)
+
+        for _ in range(60 * n_sequences // n_together):
+            slots = sorted(rng.sample(range(n_sequences), n_together))
+            for slot in slots:
+                player, n = players[slot], len(players[slot].sequence.history)
+                n_draft = rng.choice([0, 1, K, K])
+                n_right = rng.randint(0, n_draft)
+                player.script(scripted(player.text[n : n + n_draft], n_right, rng), n_right + 1)
+            play_turns(session, drafter, {slot: players[slot].sequence for slot in slots})
+            for slot in slots:
+                check(players[slot], references[slot])
+    for reference in references:
+        reference.close()
+
+
+def check(player: Scripted, reference: TwoContexts) -> None:
+    """Play the player's last round in two contexts, and compare."""
+    history = player.sequence.history[: -player.n_emitted]
+    newest = len(history) - 1
+    if player.drafts:
+        reference.draft(history[-1], newest, player.drafts)
+        np.testing.assert_allclose(player.draft_logits, reference.draft_logits, atol=1e-4)
+    reference.decode([history[-1], *player.drafts], newest)
+    np.testing.assert_allclose(player.logits, reference.logits, atol=1e-5)
+    reference.truncate(len(player.sequence.history) - 1)
+
+
+class Picker(Sampler):
+    """Must be asked for every draft."""
+
+    def __init__(self) -> None:
+        super().__init__(SamplingParams(temperature=0))
+        self.greedy_bar = None
+
+
+def test_a_fused_draft_is_the_one_drafted_step_by_step(family: tuple[object, int]) -> None:
+    model, _ = family
     rng = random.Random(5)
-    prompt = [rng.randrange(N_VOCAB) for _ in range(40)]
-    text = greedy(model, prompt, 120)
-    sampler = Sampler(SamplingParams(temperature=0))
+    text = greedy(model, random_tokens(rng, 40), 120)
+    samplers = [Sampler(SamplingParams(temperature=0)), Picker()]
     with Session(model, PARAMS, n_draft_max=K) as one, Session(model, PARAMS, n_draft_max=K) as other:
-        drafters = [MtpDrafter(s, sampler, 1, fused=fused) for s, fused in ((one, True), (other, False))]
-        for session, drafter in zip((one, other), drafters, strict=True):
-            session.decode(prompt, 0, prompt=True)
-            drafter.begin(len(prompt))
-        n = len(prompt) + 1
-        for n_right in [0, 1, 2, 3] * 6:
-            n_draft = rng.randrange(1, K + 1)
-            fused, single = (drafter.propose(text[:n], n_draft) for drafter in drafters)
-            assert fused == single
-            rows = [text[n - 1], *scripted(text[n : n + K], n_right, rng)[:n_draft]]
-            for session in (one, other):
-                session.decode(rows, n - 1, logits="all")
-            np.testing.assert_allclose(one.logits, other.logits, atol=1e-5)
-            n += min(n_right, n_draft) + 1
-            for session in (one, other):
-                session.truncate(n - 1)
-        assert one.counters.n_head_passes == 24
+        sequences = [TokenSequence(text[:40], sampler, frozenset(), 512, draft_max=K) for sampler in samplers]
+        sessions = [(one, MtpDrafter(one)), (other, MtpDrafter(other))]
+        for i in range(25):
+            for sequence in sequences:
+                sequence.n_draft = i % (K + 1)
+            fused, single = (
+                play_turns(session, drafter, {0: sequence})
+                for (session, drafter), sequence in zip(sessions, sequences, strict=True)
+            )
+            assert fused[0].proposal == single[0].proposal
+            assert fused[0].tokens == single[0].tokens
+        assert sequences[0].history == text[: len(sequences[0].history)]
+        assert one.counters.n_head_passes == 18
+
+
+def test_a_fused_draft_of_several_sequences_is_that_of_each(family: tuple[object, int]) -> None:
+    model, _ = family
+    rng = random.Random(6)
+    prompts = [random_tokens(rng, n) for n in (20, 35, 9)]
+    with Session(model, PARAMS, n_draft_max=K, n_seq_max=3) as session:
+        session.decode([Chunk(prompt, 0, i, feed=True) for i, prompt in enumerate(prompts)])
+        newest = [Chunk([5 + i], len(prompt), i) for i, prompt in enumerate(prompts)]
+        drafts, probs = session.draft_greedy(newest, K, probs=True)
+        assert drafts.shape == probs.shape == (3, K)
+        for i, prompt in enumerate(prompts):
+            session.truncate(len(prompt), sequence=i)
+        for i, chunk in enumerate(newest):
+            np.testing.assert_array_equal(session.draft_greedy([chunk], K), drafts[i : i + 1])
+            session.truncate(len(prompts[i]), sequence=i)
+        session.draft(0, 1, newest)
+        exp = np.exp(session.draft_logits - session.draft_logits.max(axis=1, keepdims=True))
+        np.testing.assert_allclose(probs[:, 0], exp.max(axis=1) / exp.sum(axis=1), rtol=1e-4)
 
 
 def test_a_fused_draft_leaves_out_what_is_barred(family: tuple[object, int]) -> None:
     model, _ = family
     with Session(model, PARAMS, n_draft_max=K) as session:
-        session.decode(list(range(20)), 0, prompt=True)
-        free = session.draft_greedy(0, [5], 20, K)
-        session.bar(free[:1])
+        session.decode([Chunk(list(range(20)), 0, feed=True)])
+        newest = [Chunk([5], 20)]
+        free = session.draft_greedy(newest, K)
+        session.bar(free[0, :1].tolist())
         session.truncate(20)
-        barred = session.draft_greedy(0, [5], 20, K)
-        assert free[0] not in barred
+        assert free[0, 0] not in session.draft_greedy(newest, K)
         session.bar([])
         session.truncate(20)
-        assert session.draft_greedy(0, [5], 20, K) == free
+        np.testing.assert_array_equal(session.draft_greedy(newest, K), free)
 
 
 def test_drafts_that_are_not_verified_leave_no_trace(family: tuple[object, int]) -> None:
-    model, n_heads = family
+    model, _ = family
     rng = random.Random(9)
     with Session(model, PARAMS, n_draft_max=K) as session, Session(model, PARAMS) as plain:
-        history = [rng.randrange(N_VOCAB) for _ in range(30)]
-        session.decode(history, 0, prompt=True)
-        plain.decode(history, 0)
-        recorder = Recorder()
-        drafter = MtpDrafter(session, recorder, n_heads)  # type: ignore[arg-type]
-        drafter.begin(len(history))
+        history = random_tokens(rng, 30)
+        session.decode([Chunk(history, 0, feed=True)])
+        plain.decode([Chunk(history, 0)])
         for n_verified in [0, 2, 1, 0, 3, 0]:
             history.append(rng.randrange(N_VOCAB))
-            recorder.script, recorder.logits = [rng.randrange(N_VOCAB) for _ in range(K)], []
-            drafts = drafter.propose(history, K)[:n_verified]
-            session.decode([history[-1], *drafts], len(history) - 1)
+            newest = len(history) - 1
+            drafts = session.draft_greedy([Chunk(history[-1:], newest)], K)[0, :n_verified].tolist()
+            session.decode([Chunk([history[-1], *drafts], newest, feed=True)])
             session.truncate(len(history))
-            plain.decode([history[-1]], len(history) - 1)
-        history.append(7)
-        session.decode([7], len(history) - 1)
-        plain.decode([7], len(history) - 1)
+            plain.decode([Chunk(history[-1:], newest)])
+        session.decode([Chunk([7], len(history))])
+        plain.decode([Chunk([7], len(history))])
         np.testing.assert_allclose(session.logits, plain.logits, atol=1e-4)
 
 
-def test_sequences_do_not_disturb_each_other(family: tuple[object, int]) -> None:
-    """Three sequences in turn in one session, each against a session of its own."""
+@pytest.mark.parametrize("kv_unified", [True, False], ids=["unified", "streams"])
+def test_the_same_seed_gives_the_same_text_alone_and_together(family: tuple[object, int], kv_unified: bool) -> None:
+    """Five sequences in three slots: prompts beside rounds, K from 0 to 3, slots used again."""
     model, _ = family
     rng = random.Random(11)
-    with Session(model, PARAMS, n_draft_max=K, n_seq_max=3) as together:
-        alone = [Session(model, PARAMS, n_draft_max=K) for _ in range(3)]
-        histories = [[rng.randrange(N_VOCAB) for _ in range(20 + 15 * i)] for i in range(3)]
-        for i, (session, history) in enumerate(zip(alone, histories, strict=True)):
-            session.decode(history, 0, prompt=True)
-            together.decode(history, 0, prompt=True, sequence=i)
-            np.testing.assert_allclose(together.logits, session.logits, atol=1e-5)
-        seen = [len(history) for history in histories]
-        for turn in range(45):
-            i = rng.randrange(3)
-            session, history = alone[i], histories[i]
-            history.append(rng.randrange(N_VOCAB))
-            rows = history[seen[i] :]
-            for step in range(K):
-                position = seen[i] if step == 0 else len(history) - 1 + step
-                session.draft(0, rows, position)
-                together.draft(0, rows, position, sequence=i)
-                np.testing.assert_allclose(together.draft_logits, session.draft_logits, atol=1e-4)
-                rows = [rng.randrange(N_VOCAB)]
-            seen[i] = len(history)
-            n_verified, n_accepted = rng.randrange(K + 1), turn % (K + 1)
-            drafts = [rng.randrange(N_VOCAB) for _ in range(n_verified)]
-            session.decode([history[-1], *drafts], len(history) - 1, logits="all")
-            together.decode([history[-1], *drafts], len(history) - 1, logits="all", sequence=i)
-            np.testing.assert_allclose(together.logits, session.logits, atol=1e-5)
-            history += drafts[:n_accepted]
-            session.truncate(len(history))
-            together.truncate(len(history), sequence=i)
-        for session in alone:
-            session.close()
+    prompts = [random_tokens(rng, 10 + 17 * i) for i in range(5)]
+
+    def generate(n_seq_max: int, *numbers: int) -> list[list[int]]:
+        params = replace(PARAMS, kv_unified=kv_unified)
+        with Session(model, params, n_draft_max=K, n_seq_max=n_seq_max) as session:
+            scheduler = Scheduler(session, MtpDrafter(session))
+            sequences = []
+            for i in numbers:
+                sampler = Sampler(SamplingParams(temperature=0.5 * (i % 2), seed=i))
+                sequences.append(TokenSequence(list(prompts[i]), sampler, frozenset(), 512, 15 + 10 * i, i % (K + 1)))
+                scheduler.submit(sequences[-1])
+            while not scheduler.is_idle:
+                scheduler.step()
+        return [sequence.history for sequence in sequences]
+
+    assert generate(3, 0, 1, 2, 3, 4) == [generate(1, i)[0] for i in range(5)]
 
 
-def test_a_prompt_cannot_go_on_where_its_hidden_state_is_gone(family: tuple[object, int]) -> None:
+def test_heads_cannot_go_on_where_a_hidden_state_is_gone(family: tuple[object, int]) -> None:
     model, _ = family
     with Session(model, PARAMS, n_draft_max=K) as session:
-        session.decode(list(range(10)), 0, prompt=True)
-        session.decode([1, 2, 3], 10, prompt=True)  # right behind what came before
+        session.decode([Chunk(list(range(10)), 0, feed=True)])
+        session.decode([Chunk([1, 2, 3], 10, feed=True)])  # right behind what came before
         session.truncate(0)
-        session.decode(list(range(10)), 0, prompt=True)
-        try:
-            session.truncate(5)
-        except PymtpError:
-            return  # recurrent states cannot go back over a prompt: refused as well
-        with pytest.raises(PymtpError, match="cannot go on at position 5.*again from 0"):
-            session.decode([7, 8, 9], 5, prompt=True)
-        with pytest.raises(PymtpError, match="no hidden state of position 15"):
-            session.draft(0, [3], 16)
+        session.decode([Chunk(list(range(100)), 0)])
+        with pytest.raises(PymtpError, match="cannot go on at position 100.*have seen 0.*again from 0"):
+            session.decode([Chunk([7, 8, 9], 100, feed=True)])
+        with pytest.raises(PymtpError, match="have seen 0 positions of sequence 0"):
+            session.draft_greedy([Chunk([3], 100)], K)
         session.truncate(0)
-        session.decode([7, 8, 9], 0, prompt=True)
+        session.decode([Chunk([7, 8, 9], 0, feed=True)])
 
 
-def test_small_ubatches_hold_the_passes_of_all_heads(family: tuple[object, int]) -> None:
-    model, n_heads = family
+def test_small_ubatches_hold_a_round_of_all_sequences(family: tuple[object, int]) -> None:
+    model, _ = family
     params = ContextParams(n_ctx=256, n_ubatch=1, n_batch=1, n_threads=1, flash_attn="off")
-    with Session(model, params, n_draft_max=K) as session:
-        play(session, n_heads, n_prompt=3, n_rounds=12)
+    with Session(model, params, n_draft_max=K, n_seq_max=2) as session:
+        assert session.n_ubatch >= 2 * (K + 1)
+        play(session, n_prompt=3, n_rounds=12)
 
 
 def test_one_context_hosts_trunk_and_heads(family: tuple[object, int]) -> None:
@@ -249,89 +303,85 @@ def test_one_context_hosts_trunk_and_heads(family: tuple[object, int]) -> None:
 
 
 def test_trunk_passes_are_prompt_ubatches_and_rounds(family: tuple[object, int]) -> None:
-    model, n_heads = family
+    model, _ = family
     with Session(model, PARAMS, n_draft_max=K) as session:
-        play(session, n_heads, n_prompt=70, n_rounds=10)
+        play(session, n_prompt=70, n_rounds=10)
         assert session.counters.n_trunk_passes == 3 + 10
         assert session.counters.n_head_passes == 10 * K
-        assert session.counters.n_catch_up_passes == 3 * n_heads
+        assert session.counters.n_hidden_bytes == 0
 
 
 def test_steady_rounds_rebuild_no_graph(family: tuple[object, int]) -> None:
-    model, n_heads = family
+    model, _ = family
     with Session(model, PARAMS, n_draft_max=K) as session:
         assert session.counters.n_trunk_builds == 0
-        history = play(session, n_heads, n_prompt=30, n_rounds=20)
+        go_on = play(session, n_prompt=30, n_rounds=20)
         before = session.counters
-        play(session, n_heads, n_prompt=0, n_rounds=60, history=history)
+        go_on(60)
         after = session.counters
     builds = after.n_trunk_builds + after.n_head_builds - before.n_trunk_builds - before.n_head_builds
     # the view of the cache grows by 256 cells at a time
     assert builds <= 12
 
 
-def test_a_model_whose_memory_is_not_shared_yet_decodes_plainly(tmp_path: Path) -> None:
+def test_heads_whose_keys_the_trunks_cache_cannot_hold_have_a_cache_of_their_own(tmp_path: Path) -> None:
     path = write_qwen3next(tmp_path / "tiny.gguf")
-    with pymtp.Model(path) as model:
-        assert model.session.mtp_memory == "none"
-        assert model.draft_max == 0
-        assert model.draft_note == ("the memory of qwen3next models is not shared with MTP heads yet: plain decoding")
-        generation = model.generate([1, 2, 3], max_tokens=10, ignore_eos=True)
-        list(generation)
-        assert len(generation.tokens) == 10
-        assert generation.stats.drafted == 0
-    with pytest.raises(UnsupportedModel, match="not shared with MTP heads yet.*--draft none"):
-        pymtp.Model(path, draft="mtp")
+    texts = []
+    for draft_max in (0, K):
+        with pymtp.Model(path, draft_max=draft_max, flash_attn="off", type_k="f32", type_v="f32") as model:
+            assert model.session.mtp_memory == ("own" if draft_max else "none")
+            assert bool(model.session.memory_note) == (draft_max > 0)
+            generation = model.generate(
+                [1, 2, 3], sampling=SamplingParams(temperature=0), max_tokens=30, ignore_eos=True
+            )
+            list(generation)
+            texts.append(generation.tokens)
+            assert (generation.stats.drafted > 0) == (draft_max > 0)
+    assert texts[0] == texts[1]
 
 
-def play(
-    session: Session, n_heads: int, *, n_prompt: int, n_rounds: int, history: list[int] | None = None
-) -> list[int]:
-    """Rounds that accept 0, 1, ... drafts in turn."""
+def play(session: Session, *, n_prompt: int, n_rounds: int) -> Callable[[int], list[int]]:
+    """Rounds that accept 0, 1, ... drafts in turn. Returns what plays more of them; it returns the history."""
     rng = random.Random(3)
-    recorder = Recorder()
-    drafter = MtpDrafter(session, recorder, n_heads)  # type: ignore[arg-type]
-    if history is None:
-        history = [rng.randrange(N_VOCAB) for _ in range(n_prompt)]
-        session.decode(history, 0, logits="last", prompt=True)
-        drafter.begin(n_prompt)
-        history.append(1)
-    else:
-        drafter.begin(len(history) - 2)
-    for i in range(n_rounds):
-        recorder.script, recorder.logits = [rng.randrange(N_VOCAB) for _ in range(K)], []
-        drafts = drafter.propose(history, K)
-        session.decode([history[-1], *drafts], len(history) - 1, logits="all")
-        history += [*drafts[: i % (K + 1)], 2]
-        session.truncate(len(history) - 1)
-    return history
+    player = Scripted(random_tokens(rng, 600), n_prompt)
+    drafter = MtpDrafter(session)
+    play_turns(session, drafter, {0: player.sequence})
+
+    def rounds(n: int) -> list[int]:
+        for i in range(n):
+            player.script(random_tokens(rng, K), i % (K + 1) + 1)
+            play_turns(session, drafter, {0: player.sequence})
+        return player.sequence.history
+
+    rounds(n_rounds)
+    return rounds
 
 
 def test_rollback_then_decode_equals_fresh_decode(family: tuple[object, int]) -> None:
-    model, n_heads = family
+    model, _ = family
     with Session(model, PARAMS, n_draft_max=K) as session, Session(model, PARAMS) as fresh:
-        history = play(session, n_heads, n_prompt=40, n_rounds=12)
-        session.decode([history[-1]], len(history) - 1)
-        fresh.decode(history, 0, logits="last")
+        history = play(session, n_prompt=40, n_rounds=12)(0)
+        session.decode([Chunk(history[-1:], len(history) - 1)])
+        fresh.decode([Chunk(history, 0)])
         np.testing.assert_allclose(session.logits[0], fresh.logits[0], atol=1e-4)
 
 
 def test_a_full_context_is_refused_and_changes_nothing(family: tuple[object, int]) -> None:
     model, _ = family
     with Session(model, PARAMS, n_draft_max=K) as session:
-        session.decode([5] * session.n_ctx, 0, logits="last", prompt=True)
+        session.decode([Chunk([5] * session.n_ctx, 0, feed=True)])
         before = session.logits.copy()
         with pytest.raises(ContextFull):
-            session.decode([5], session.n_ctx)
+            session.decode([Chunk([5], session.n_ctx)])
         session.truncate(session.n_ctx - 1)
-        session.decode([5], session.n_ctx - 1)
+        session.decode([Chunk([5], session.n_ctx - 1)])
         np.testing.assert_allclose(session.logits, before, atol=1e-4)
 
 
 def test_bad_rows_are_refused(family: tuple[object, int]) -> None:
     model, _ = family
     with Session(model, PARAMS, n_draft_max=K) as session:
-        session.decode([1, 2, 3], 0, prompt=False)
+        session.decode([Chunk([1, 2, 3], 0)])
         for tokens, position, reason in (
             ([N_VOCAB], 3, "not in the vocabulary"),
             ([-1], 3, "not in the vocabulary"),
@@ -339,14 +389,14 @@ def test_bad_rows_are_refused(family: tuple[object, int]) -> None:
             ([], 3, "0 rows"),
         ):
             with pytest.raises(PymtpError, match=reason):
-                session.decode(tokens, position)
+                session.decode([Chunk(tokens, position)])
         with pytest.raises(PymtpError, match="9 rows with logits in a pass: at most 4"):
-            session.decode([1] * 9, 3, logits="all")
-        with pytest.raises(PymtpError, match="4 drafts: 1 to 3"):
-            session.draft_greedy(0, [1], 3, 4)
-        with pytest.raises(PymtpError, match="head 7 is not one of"):
-            session.draft(7, [1], 3)
+            session.decode([Chunk([1] * 9, 3, logits="all")])
+        with pytest.raises(PymtpError, match="a draft of 4: 1 to 3"):
+            session.draft_greedy([Chunk([1], 3)], 4)
+        with pytest.raises(PymtpError, match="step 2 of a draft of 2"):
+            session.draft(2, 2, [Chunk([1], 3)])
         with pytest.raises(PymtpError, match="no hidden state of position 8"):
-            session.draft(0, [1], 9)
+            session.draft(0, 1, [Chunk([1], 9)])
         with pytest.raises(PymtpError, match="sequence 1 is not one of 1"):
-            session.decode([1], 3, sequence=1)
+            session.decode([Chunk([1], 3, 1)])

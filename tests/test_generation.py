@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pymtp import Model, SamplingParams
+from pymtp import Chunk, Model, SamplingParams
 from pymtp._library import llama_cpp
 from pymtp.errors import ContextFull, InvalidParameter
 
@@ -96,7 +96,7 @@ def first_difference(plain: Model, prompt: str, expected: list[int], got: list[i
     session = plain.session
     session.truncate(0)
     prefix = plain.vocabulary.tokenize(prompt) + expected[:index]
-    session.decode(prefix, 0, logits="last")
+    session.decode([Chunk(prefix, 0)])
     best, second = np.sort(session.logits[0])[:-3:-1]
     return Difference(prompt, n_draft, index, float(best - second))
 
@@ -137,12 +137,12 @@ def test_verified_rows_equal_single_steps(load: Callable[..., Model], n_rows: in
     single = []
     session.truncate(0)
     for i, token in enumerate(text):
-        session.decode([token], i)
+        session.decode([Chunk([token], i)])
         single.append(session.logits[0].copy())
     session.truncate(0)
     for i in range(0, len(text), n_rows):
         rows = text[i : i + n_rows]
-        session.decode(rows, i, logits="all")
+        session.decode([Chunk(rows, i, logits="all")])
         np.testing.assert_array_equal(session.logits, single[i : i + len(rows)])
 
 
@@ -157,7 +157,8 @@ def test_prompts_around_the_size_of_an_ubatch(load: Callable[..., Model], n_toke
     after = drafting.session.counters
     n_ubatches = -(-n_tokens // 64)
     assert after.n_trunk_passes - before.n_trunk_passes == n_ubatches + drafting.stats.rounds
-    assert after.n_catch_up_passes - before.n_catch_up_passes == n_ubatches
+    # the heads see a prompt in the trunk's own passes; the last round may have no room for drafts
+    assert 0 <= drafting.stats.rounds - (after.n_head_passes - before.n_head_passes) <= 1
 
 
 @pytest.mark.parametrize("n_draft", [1, 3, 4])
@@ -234,6 +235,32 @@ def test_a_new_generation_carries_nothing_over(load: Callable[..., Model]) -> No
     started = model.generate(other, sampling=GREEDY, max_tokens=40)
     next(started)
     assert tokens(model, first, sampling=GREEDY, max_tokens=40) == expected
+
+
+@pytest.mark.parametrize("kv_unified", [False, True], ids=["streams", "unified"])
+def test_the_same_seed_gives_the_same_text_alone_and_together(load: Callable[..., Model], kv_unified: bool) -> None:
+    """Five requests in three slots: admitted together, in the middle of others' text, and into a used slot."""
+    alone = load(draft_max=3, n_ubatch=64)
+    together = load(draft_max=3, n_ubatch=64, n_seq_max=3, kv_unified=kv_unified)
+    wanted = [
+        {
+            "prompt": prompt,
+            "sampling": SamplingParams(temperature=i % 2, seed=i),
+            "max_tokens": 20 + 9 * i,
+            "ignore_eos": i % 3 > 0,
+        }
+        for i, prompt in enumerate(prompts(alone)[::4][:5])
+    ]
+    batch = together.batch()
+    made = [batch.submit(**request, draft_max=3 - i % 4) for i, request in enumerate(wanted)]  # type: ignore[arg-type]
+    before = together.session.counters.n_trunk_passes
+    list(batch)
+    n_passes = together.session.counters.n_trunk_passes - before
+    if kv_unified:  # streams of different lengths are computed one after the other
+        assert n_passes < batch.stats.rounds / 1.5
+    assert batch.stats.accepted > 0
+    for request, generation in zip(wanted, made, strict=True):
+        assert generation.tokens == tokens(alone, **request), request  # type: ignore[arg-type]
 
 
 def test_bad_requests_are_refused(load: Callable[..., Model]) -> None:

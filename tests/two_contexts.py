@@ -11,7 +11,8 @@ import ctypes
 import numpy as np
 
 from pymtp._library import llama_cpp
-from pymtp.session import ContextParams, Logits, _native_params
+from pymtp.context import ContextParams, native_params
+from pymtp.session import Logits
 
 from llama_cpp import llama_cpp_ext as ext  # isort: skip
 
@@ -34,7 +35,7 @@ class TwoContexts:
 
     @staticmethod
     def _context(model: object, params: ContextParams, kind: int) -> object:
-        native = _native_params(params, 0, 1)
+        native = native_params(params, 0, 1)
         native.ctx_type = kind
         native.n_rs_seq = 4  # recurrent states can go back over the longest draft of the tests
         native.n_outputs_max = 0
