@@ -2,6 +2,7 @@
 
 #include "llama-model.h"
 #include "mtp-engine.h"
+#include "mtp-single-rows.h"
 
 #include <cstring>
 #include <vector>
@@ -186,6 +187,10 @@ void mtp_graph_finish(llm_graph_context & llm, const llm_graph_params & params) 
 
     mtp->count_build(is_head);
 
+    if (params.ubatch.n_tokens <= MTP_SINGLE_ROWS_MAX) {
+        mtp_graph_mark_single_rows(llm.gf);
+    }
+
     auto * res = params.res;
 
     if (is_head && params.n_outputs == 0) {
@@ -237,6 +242,10 @@ bool mtp_graph_build_steps(const llama_model & model, const llm_graph_params & p
         mtp->step_hidden = ggml_view_2d(ctx0, h, h->ne[0], 1, h->nb[1], (h->ne[1] - 1) * h->nb[1]);
     }
     mtp->step_built = 0;
+
+    if (params.ubatch.n_tokens <= MTP_SINGLE_ROWS_MAX) {
+        mtp_graph_mark_single_rows(gf);
+    }
 
     // the tokens are the only output
     res->t_logits  = nullptr;
