@@ -1,10 +1,13 @@
 """Writes tiny models with random F32 weights that llama.cpp can load and run: seconds to test, no meaning.
 
 Tensors and metadata are those that llama.cpp's converters write for the architecture.
+
+    python tests/random_gguf.py FOLDER   # one of each family
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import gguf
@@ -188,3 +191,13 @@ def _feed_forward(w: _Writer, prefix: str, n_ff: int) -> None:
     w.matrix(prefix + "ffn_gate.weight", N_EMBD, n_ff)
     w.matrix(prefix + "ffn_up.weight", N_EMBD, n_ff)
     w.matrix(prefix + "ffn_down.weight", n_ff, N_EMBD)
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_glm4moe(folder / "glm4moe.gguf")
+    write_mimo2(folder / "mimo2.gguf")
+    write_mimo2(folder / "mimo2-3-heads.gguf", n_heads=3)
+    write_qwen35(folder / "qwen35.gguf")
+    write_qwen3next(folder / "qwen3next.gguf")
