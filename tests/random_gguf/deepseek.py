@@ -46,6 +46,7 @@ def write_deepseek4(path: Path) -> Path:
     The converter writes trunk and head into two files; this one holds both, as the loader allows.
     """
     ratios, n_hash, n_group, o_lora, window = [0, 4, 128, 4, 0], 1, 2, 32, 16
+    n_head = 2 * HEAD  # llama.cpp knows the cache of the index by its heads' size: attention must have another one
     n_layer = len(ratios) - 1
     metadata: dict[str, Value] = {
         **blocks.EXPERTS,
@@ -58,6 +59,8 @@ def write_deepseek4(path: Path) -> Path:
         "embedding_length_out": blocks.STREAMS * N_EMBD,
         "hash_layer_count": n_hash,
         "attention.head_count_kv": 1,
+        "attention.key_length": n_head,
+        "attention.value_length": n_head,
         "attention.q_lora_rank": blocks.Q_LORA,
         "attention.output_group_count": n_group,
         "attention.output_lora_rank": o_lora,
@@ -79,13 +82,13 @@ def write_deepseek4(path: Path) -> Path:
         w.matrix(p + "attn_sinks.weight", N_HEAD, scale=1.0)
         w.matrix(p + "attn_q_a.weight", N_EMBD, blocks.Q_LORA)
         w.norm(p + "attn_q_a_norm.weight", blocks.Q_LORA)
-        w.matrix(p + "attn_q_b.weight", blocks.Q_LORA, N_HEAD * HEAD)
-        w.matrix(p + "attn_kv.weight", N_EMBD, HEAD)
-        w.norm(p + "attn_kv_a_norm.weight", HEAD)
-        w.matrix(p + "attn_output_a.weight", N_HEAD * HEAD // n_group, o_lora * n_group)
+        w.matrix(p + "attn_q_b.weight", blocks.Q_LORA, N_HEAD * n_head)
+        w.matrix(p + "attn_kv.weight", N_EMBD, n_head)
+        w.norm(p + "attn_kv_a_norm.weight", n_head)
+        w.matrix(p + "attn_output_a.weight", N_HEAD * n_head // n_group, o_lora * n_group)
         w.matrix(p + "attn_output_b.weight", n_group * o_lora, N_EMBD)
         if ratio:
-            _compressor(w, p + "attn_compressor", HEAD, ratio)
+            _compressor(w, p + "attn_compressor", n_head, ratio)
         if ratio == 4:
             w.matrix(p + "indexer.proj.weight", N_EMBD, blocks.INDEX_HEADS)
             w.matrix(p + "indexer.attn_q_b.weight", blocks.Q_LORA, blocks.INDEX_HEADS * blocks.INDEX_HEAD)

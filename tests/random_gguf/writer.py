@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Union
 
 import gguf
 import numpy as np
@@ -16,7 +15,7 @@ N_EMBD, N_HEAD, N_KV, HEAD, N_FF = 128, 4, 2, 64, 256
 N_EXPERT, N_EXPERT_USED, N_FF_EXPERT = 4, 2, 64
 N_VOCAB = 512
 
-Value = Union[bool, int, float, Sequence[bool], Sequence[int], Sequence[float]]
+Value = bool | int | float | Sequence[bool] | Sequence[int] | Sequence[float]
 Metadata = Mapping[str, Value]
 
 
