@@ -296,6 +296,12 @@ void mtp_graph_finish(const llama_model & model, const llm_graph_params & params
     auto * hidden = res->t_h_nextn;
     GGML_ASSERT(hidden && "the architecture's graph gives no hidden state for its MTP heads");
 
+    // hyper-connections: a token has several streams, [n_embd, n_streams, n_tokens]
+    const int64_t n_embd_out = mtp->planes[0]->ne[0];
+    if (hidden->ne[0] != n_embd_out) {
+        hidden = ggml_reshape_2d(ctx0, hidden, n_embd_out, ggml_nelements(hidden) / n_embd_out);
+    }
+
     ggml_tensor * rows = ggml_new_tensor_1d(ctx0, GGML_TYPE_I64, hidden->ne[1]);
     ggml_set_input(rows);
     ggml_set_name(rows, "mtp_rows_trunk");
