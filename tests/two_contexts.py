@@ -11,7 +11,8 @@ import ctypes
 import numpy as np
 
 from pymtp._library import llama_cpp
-from pymtp.session import ContextParams, Logits, _native_params
+from pymtp.context import ContextParams, native_params
+from pymtp.session import Logits
 
 from llama_cpp import llama_cpp_ext as ext  # isort: skip
 
@@ -21,7 +22,7 @@ class TwoContexts:
 
     def __init__(self, model: object, params: ContextParams, n_heads: int) -> None:
         self._n_heads = n_heads
-        self._n_embd = llama_cpp.llama_model_n_embd(model)
+        self._n_embd = llama_cpp.llama_model_n_embd_out(model)
         self._n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         self._target = self._context(model, params, 0)
         self._draft = self._context(model, params, 1)
@@ -34,7 +35,7 @@ class TwoContexts:
 
     @staticmethod
     def _context(model: object, params: ContextParams, kind: int) -> object:
-        native = _native_params(params, 0, 1)
+        native = native_params(params, 0, 1)
         native.ctx_type = kind
         native.n_rs_seq = 4  # recurrent states can go back over the longest draft of the tests
         native.n_outputs_max = 0
