@@ -140,7 +140,9 @@ def test_drafts_picked_in_the_graph_are_those_of_single_steps(tiny: Tiny) -> Non
             logits = draft(steps, text[n - 1], n - 1, drafts.tolist())
             assert drafts.tolist() == logits.argmax(axis=1).tolist()
             likelihood = np.exp(logits - logits.max(axis=1, keepdims=True))
-            np.testing.assert_allclose(probs, (likelihood / likelihood.sum(axis=1, keepdims=True)).max(axis=1), atol=1e-5)
+            np.testing.assert_allclose(
+                probs, (likelihood / likelihood.sum(axis=1, keepdims=True)).max(axis=1), atol=1e-5
+            )
 
             script = scripted(text[n : n + K], n_right, rng)
             n += n_right + 1
@@ -174,29 +176,24 @@ def test_greedy_text_with_drafts_is_the_plain_text(tiny: Tiny) -> None:
 @pytest.mark.usefixtures("can_roll_back")
 @pytest.mark.parametrize("n_right", range(K + 1))
 def test_what_follows_a_rollback_follows_a_fresh_decode(tiny: Tiny, n_right: int) -> None:
-    rng, text = random.Random(n_right), tiny.text
-    n = len(tiny.prompt) + 1
-    script = scripted(text[n : n + K], n_right, rng)
+    rng, text, n = random.Random(n_right), tiny.text, len(tiny.prompt) + 1
     with (
         Session(tiny.model, PARAMS, n_draft_max=K) as back,
         Session(tiny.model, PARAMS, n_draft_max=K) as fresh,
     ):
         back.decode([Chunk(tiny.prompt, 0, feed=True)])
-        for _ in range(3):  # the same round over and over
-            draft(back, text[n - 1], n - 1, scripted(text[n : n + K], 0, rng))
-            back.decode([Chunk([text[n - 1], *scripted(text[n : n + K], 1, rng)], n - 1, feed=True)])
+        for right in (0, 2, 0, 0, 1, n_right):
+            script = scripted(text[n : n + K], right, rng)
+            draft(back, text[n - 1], n - 1, script)
+            back.decode([Chunk([text[n - 1], *script], n - 1, feed=True)])
+            n += right + 1
             back.truncate(n - 1)
-        draft(back, text[n - 1], n - 1, script)
-        back.decode([Chunk([text[n - 1], *script], n - 1, feed=True)])
-        back.truncate(n + n_right)
+        fresh.decode([Chunk(text[: n - 1], 0, feed=True)])
 
-        fresh.decode([Chunk(text[: n + n_right], 0, feed=True)])
-        n += n_right + 1
-        follows = scripted(text[n : n + K], 2, rng)
-        drafted = [draft(session, text[n - 1], n - 1, follows) for session in (back, fresh)]
-        np.testing.assert_allclose(*drafted, **HEAD)
+        script = scripted(text[n : n + K], 2, rng)
+        np.testing.assert_allclose(*(draft(session, text[n - 1], n - 1, script) for session in (back, fresh)), **HEAD)
         for session in (back, fresh):
-            session.decode([Chunk([text[n - 1], *follows], n - 1, logits="all", feed=True)])
+            session.decode([Chunk([text[n - 1], *script], n - 1, logits="all", feed=True)])
         np.testing.assert_allclose(back.logits, fresh.logits, **TRUNK)
 
 

@@ -28,6 +28,10 @@ class TwoContexts:
         self._draft = self._context(model, params, 1)
         ext.llama_set_embeddings_nextn(self._target, True, False)
         ext.llama_set_embeddings_nextn(self._draft, True, True)
+        # llama.cpp has laid out its buffers without these outputs, and keeps to that where the graph has the same nodes
+        # with them (deepseek4): they would be overwritten. To take away a control vector makes it start afresh.
+        for context in (self._target, self._draft):
+            llama_cpp.llama_set_adapter_cvec(context, None, 0, 0, 0, 0)
         # hidden[i]: the target's hidden state behind position i - 1; zeros before position 0
         self._hidden = np.zeros((1, self._n_embd), np.float32)
         self.logits: Logits

@@ -12,8 +12,8 @@ from .writer import HEAD, N_EMBD, N_EXPERT, N_EXPERT_USED, N_FF, N_FF_EXPERT, N_
 # multi-head latent attention
 Q_LORA, KV_LORA, ROPE, NOPE, V_HEAD = 64, 64, 32, 32, 64
 
-# the index of sparse attention
-INDEX_HEADS, INDEX_HEAD = 4, 64
+# the index of sparse attention; with few heads scores of 0 would tie, and which of them are picked is left to chance
+INDEX_HEADS, INDEX_HEAD = 16, 64
 
 # Kimi delta attention
 KDA_HEAD, KDA_CONV = 64, 4
