@@ -41,7 +41,7 @@ class Family(NamedTuple):
     memory: Literal["shared", "own"]
     n_heads: int = 1
     rolls_back: bool = True
-    """Whether llama.cpp's memory can drop positions again."""
+    """Whether llama.cpp can take recurrent states back; else pymtp puts them back and decodes again."""
 
 
 FAMILIES = {

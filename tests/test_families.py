@@ -89,29 +89,36 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     llama_cpp.llama_model_free(model)
 
 
-@pytest.fixture
-def can_roll_back(tiny: Tiny) -> None:
-    if not tiny.family.rolls_back:
-        pytest.skip("llama.cpp cannot roll back this memory")
-
-
 def test_the_heads_keep_keys_and_values_where_the_table_says(tiny: Tiny) -> None:
     with Session(tiny.model, PARAMS, n_draft_max=K) as session:
         assert session.mtp_memory == tiny.family.memory
-        assert bool(session.memory_note) == (tiny.family.memory == "own")
+        assert ("cache of their own" in session.memory_note) == (tiny.family.memory == "own")
+        assert ("cannot go back" in session.memory_note) == (not tiny.family.rolls_back)
 
 
-@pytest.mark.usefixtures("can_roll_back")
 def test_logits_are_those_of_two_contexts(tiny: Tiny) -> None:
+    compare_with_two_contexts(tiny, PARAMS)
+
+
+def test_logits_of_a_prompt_in_one_large_pass_are_those_of_two_contexts(tiny: Tiny) -> None:
+    compare_with_two_contexts(tiny._replace(prompt=tiny.text[:200]), replace(PARAMS, n_ubatch=256))
+
+
+def compare_with_two_contexts(
+    tiny: Tiny, params: ContextParams, head_context: Literal["target", "chained"] = "target"
+) -> None:
+    """A prompt, and scripted rounds behind it as far as the text goes."""
     rng, text, n = random.Random(7), tiny.text, len(tiny.prompt) + 1
-    reference = TwoContexts(tiny.model, PARAMS, tiny.family.n_heads)
-    with Session(tiny.model, PARAMS, n_draft_max=K) as session:
+    reference = TwoContexts(tiny.model, params, tiny.family.n_heads, chained=head_context == "chained")
+    with Session(tiny.model, params, n_draft_max=K, head_context=head_context) as session:
         session.decode([Chunk(tiny.prompt, 0, feed=True)])
-        for start in range(0, len(tiny.prompt), PARAMS.n_ubatch):  # the reference takes one ubatch at a time
-            reference.decode(tiny.prompt[start : start + PARAMS.n_ubatch], start)
+        for start in range(0, len(tiny.prompt), params.n_ubatch):  # the reference takes one ubatch at a time
+            reference.decode(tiny.prompt[start : start + params.n_ubatch], start)
         np.testing.assert_allclose(session.logits[0], reference.logits[-1], **TRUNK)
 
         for n_right in ROUNDS:  # n: tokens of the text so far; all but the last are decoded
+            if n + K > len(text):
+                break
             script = scripted(text[n : n + K], n_right, rng)
             reference.draft(text[n - 1], n - 1, script)
             np.testing.assert_allclose(draft(session, text[n - 1], n - 1, script), reference.draft_logits, **HEAD)
@@ -126,7 +133,6 @@ def test_logits_are_those_of_two_contexts(tiny: Tiny) -> None:
     reference.close()
 
 
-@pytest.mark.usefixtures("can_roll_back")
 def test_drafts_picked_in_the_graph_are_those_of_single_steps(tiny: Tiny) -> None:
     rng, text, n = random.Random(5), tiny.text, len(tiny.prompt) + 1
     with (
@@ -151,7 +157,6 @@ def test_drafts_picked_in_the_graph_are_those_of_single_steps(tiny: Tiny) -> Non
                 session.truncate(n - 1)
 
 
-@pytest.mark.usefixtures("can_roll_back")
 def test_greedy_text_with_drafts_is_the_plain_text(tiny: Tiny) -> None:
     rng, text = random.Random(3), tiny.text
     with Session(tiny.model, PARAMS, n_draft_max=K) as session:
@@ -173,7 +178,6 @@ def test_greedy_text_with_drafts_is_the_plain_text(tiny: Tiny) -> None:
     assert made[:n] == text[:n]
 
 
-@pytest.mark.usefixtures("can_roll_back")
 @pytest.mark.parametrize("n_right", range(K + 1))
 def test_what_follows_a_rollback_follows_a_fresh_decode(tiny: Tiny, n_right: int) -> None:
     rng, text, n = random.Random(n_right), tiny.text, len(tiny.prompt) + 1
@@ -197,7 +201,6 @@ def test_what_follows_a_rollback_follows_a_fresh_decode(tiny: Tiny, n_right: int
         np.testing.assert_allclose(back.logits, fresh.logits, **TRUNK)
 
 
-@pytest.mark.usefixtures("can_roll_back")
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["one cache", "a stream each"])
 def test_three_sequences_together_are_what_each_is_alone(tiny: Tiny, kv_unified: bool) -> None:
     together_alone(tiny, replace(PARAMS, kv_unified=kv_unified), "target")
@@ -207,8 +210,9 @@ def test_three_sequences_together_are_what_each_is_alone(tiny: Tiny, kv_unified:
 def test_several_heads_read_the_trunk_or_one_another(tiny: Tiny, head_context: Literal["target", "chained"]) -> None:
     if tiny.family.n_heads == 1:
         pytest.skip("one head")
-    together_alone(tiny, PARAMS, head_context)
-    together_alone(tiny, replace(PARAMS, kv_unified=False), head_context)
+    compare_with_two_contexts(tiny, PARAMS, head_context)
+    for kv_unified in (True, False):
+        together_alone(tiny, replace(PARAMS, kv_unified=kv_unified), head_context)
 
 
 def together_alone(tiny: Tiny, params: ContextParams, head_context: Literal["target", "chained"]) -> None:
