@@ -43,7 +43,7 @@ check: lint
 # The native tests under AddressSanitizer and UndefinedBehaviorSanitizer; then llama.cpp's own contexts, which must
 # compute bit for bit what they compute in a build without the patches, with the same options.
 check-native: install
-	@$(BIN)/python tests/random_gguf.py build/tiny-models
+	@PYTHONPATH=tests $(BIN)/python -m random_gguf build/tiny-models
 	@$(CONFIGURE) -S native/tests -B build/native-tests >build/native-tests.log
 	@$(BIN)/cmake --build build/native-tests
 	@$(BIN)/ctest --test-dir build/native-tests --output-on-failure
