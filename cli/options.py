@@ -160,6 +160,16 @@ DraftMax = Annotated[
     ),
 ]
 
+DraftVocab = Annotated[
+    int | None,
+    typer.Option(
+        "--draft-vocab",
+        parser=_integer(1),
+        metavar="N",
+        help="Draft only the first N tokens of the vocabulary: cheaper, and accepted less.  [default: all]",
+    ),
+]
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's log and the engine's counters on stderr.")]
 Debug = Annotated[

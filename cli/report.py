@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pymtp import Generation, Model
-    from pymtp.session import Counters
+    from pymtp.session import Session
     from pymtp.statistics import Stats
 
 
@@ -28,12 +28,15 @@ def stats_block(stats: Stats) -> str:
     return _block(rows)
 
 
-def counters_block(counters: Counters) -> str:
+def session_block(session: Session) -> str:
     """Return the lines that `run --verbose` adds: what the engine did, the prompt included."""
+    counters = session.counters
     rows = [
+        ("mtp memory", session.mtp_memory + (f": {session.memory_note}" if session.memory_note else "")),
         ("trunk passes", f"{counters.n_trunk_passes}, {counters.t_trunk_us / 1000:.1f} ms"),
         ("head passes", f"{counters.n_head_passes}, {counters.t_head_us / 1000:.1f} ms"),
         ("graphs built", f"{counters.n_trunk_builds} for the trunk, {counters.n_head_builds} for the heads"),
+        ("passes decoded again", str(counters.n_replays)),
         ("bytes copied", f"{counters.n_hidden_bytes} of hidden states, {counters.n_output_bytes} of outputs"),
     ]
     return _block(rows)

@@ -14,7 +14,7 @@ from . import options as opt
 from .interrupt import Interrupt
 from .output import Output
 from .prompt import read_prompt, split_positionals
-from .report import counters_block, json_report, stats_block
+from .report import json_report, session_block, stats_block
 
 if TYPE_CHECKING:
     from pymtp import Generation, Model
@@ -30,6 +30,7 @@ def run(
     ignore_eos: opt.IgnoreEos = False,
     draft: opt.DraftMode = "auto",
     draft_max: opt.DraftMax = 3,
+    draft_vocab: opt.DraftVocab = None,
     temperature: opt.Temp = 0.8,
     top_k: opt.TopK = 40,
     top_p: opt.TopP = 0.95,
@@ -79,6 +80,7 @@ def run(
         type_v=type_v,
         draft=draft if draft_max else "none",
         draft_max=draft_max,
+        draft_vocab=draft_vocab,
     ) as model:
         if model.draft_note:
             typer.echo(f"pymtp: {model.draft_note}", err=True)
@@ -94,7 +96,7 @@ def run(
             output.write("\n")
             typer.echo(stats_block(generation.stats), err=True)
         if verbose:
-            typer.echo(counters_block(model.session.counters), err=True)
+            typer.echo(session_block(model.session), err=True)
     if stopped:
         raise typer.Exit(130)
 

@@ -93,34 +93,33 @@ void mtp_engine::plan_feed(const llama_ubatch & ubatch, const llama_memory_conte
 }
 
 bool mtp_engine::plan_catch_up(const std::vector<mtp_row> & rows) {
-    if (rows.empty()) {
-        return true;
-    }
     const uint32_t n_pos = ctx.model.hparams.n_pos_per_embd();
 
-    auto padded = rows;
-    if (n_stream() > 1) {
-        // sequences of one length each, so that they can share the pass: a row that is there twice stores the same
-        padded = mtp_rows_pad(rows);
-        if (own_memory && !mtp_memory_reserve(own_memory.get(), rows, n_pos, n_stream())) {
+    for (const auto & part : split(rows)) {
+        // streams of one length each: a row that is there twice stores the same
+        const auto padded = n_stream() > 1 ? mtp_rows_pad(part) : part;
+        if (own_memory && n_stream() > 1 && !mtp_memory_reserve(own_memory.get(), part, n_pos, n_stream())) {
+            return false;
+        }
+
+        auto & stage = stages.emplace_back();
+
+        stage.ubatch    = mtp_ubatch_make(padded, n_pos, n_stream());
+        stage.mctx_own  = mtp_memory_place(head_memory(), stage.ubatch);
+        stage.mctx      = stage.mctx_own.get();
+        stage.runs      = feed_runs();
+        stage.rows_read = find_rows(padded);
+        stage.keeps     = chained;
+        if (chained) {
+            for (const auto & row : padded) {
+                stage.rows_write.push_back(std::max(mtp_rows::SPARE, hidden_rows.find(row.seq, row.pos)));
+            }
+        }
+        if (llama_memory_status_is_fail(stage.mctx->get_status())) {
             return false;
         }
     }
-
-    auto & stage = stages.emplace_back();
-
-    stage.ubatch    = mtp_ubatch_make(padded, n_pos, n_stream());
-    stage.mctx_own  = mtp_memory_place(head_memory(), stage.ubatch);
-    stage.mctx      = stage.mctx_own.get();
-    stage.runs      = feed_runs();
-    stage.rows_read = find_rows(padded);
-    stage.keeps     = chained;
-    if (chained) {
-        for (const auto & row : padded) {
-            stage.rows_write.push_back(std::max(mtp_rows::SPARE, hidden_rows.find(row.seq, row.pos)));
-        }
-    }
-    return !llama_memory_status_is_fail(stage.mctx->get_status());
+    return true;
 }
 
 bool mtp_engine::plan_step(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows) {
@@ -166,7 +165,7 @@ static std::vector<mtp_row> mtp_rows_with_output(const std::vector<mtp_row> & ro
 }
 
 llm_graph_result * mtp_engine::run_plan() {
-    // the step after rows that catch up, if there are any, stands for the pass
+    // the first step stands for the pass: rows that catch up come before it
     const size_t  i_first = std::find_if(stages.begin(), stages.end(),
                                          [](const auto & stage) { return stage.runs[0].output == MTP_OUTPUT_LOGITS; }) -
                             stages.begin();
