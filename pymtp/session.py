@@ -62,6 +62,8 @@ class Counters:
     """Passes that draft."""
     n_head_runs: int
     """Heads run for a draft token, in all passes."""
+    n_replays: int
+    """Passes of the trunk that only decode accepted rows again, where a memory cannot drop drafts."""
     n_trunk_builds: int
     n_head_builds: int
     n_hidden_bytes: int
