@@ -1,5 +1,6 @@
 # make run PROMPT="..."   install everything into .venv and run the embedded model on a prompt
 # make test               install everything into .venv and run the fast tests
+# make check-native       the native tests under sanitizers, and the patched llama.cpp against the unpatched one
 #
 # PYTHON=python3.12       the interpreter that .venv is made with
 # CMAKE_ARGS="-DGGML_CUDA=ON" make ...   build options; they stay until others are given, or `make clean`
@@ -15,9 +16,9 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patches/*.patch native/include/*.h native/src/*)
-CXX_SRC := $(wildcard native/src/*.cpp native/src/*.h native/include/*.h)
+CXX_SRC := $(wildcard native/src/*.cpp native/src/*.h native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow lint check patches-edit patches-export install clean
+.PHONY: run test test-slow lint check check-native patches-edit patches-export install clean
 .DELETE_ON_ERROR:
 
 run: install
@@ -38,6 +39,22 @@ lint: install
 # everything that needs no model
 check: lint
 	$(BIN)/python -m pytest -m "not slow and not model"
+
+# The native tests under AddressSanitizer and UndefinedBehaviorSanitizer; then llama.cpp's own contexts, which must
+# compute bit for bit what they compute in a build without the patches, with the same options.
+check-native: install
+	@PYTHONPATH=tests $(BIN)/python -m random_gguf build/tiny-models
+	@$(CONFIGURE) -S native/tests -B build/native-tests >build/native-tests.log
+	@$(BIN)/cmake --build build/native-tests
+	@$(BIN)/ctest --test-dir build/native-tests --output-on-failure
+	@$(CONFIGURE) $$(cat build/cmake-args) -DPYMTP_PATCHED_BUILD=$(abspath build/editable) \
+	    -S native/tests/unpatched -B build/unpatched >build/unpatched.log
+	@$(BIN)/cmake --build build/unpatched
+	@$(BIN)/ctest --test-dir build/unpatched --output-on-failure
+
+CONFIGURE = $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
+    -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DPYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE)) \
+    -DPYMTP_TEST_MODELS=$(abspath build/tiny-models)
 
 # build/patches: a git repository with one commit a patch; see native/patches/README.md
 patches-edit: $(VENV)/tools | $(ARCHIVE)

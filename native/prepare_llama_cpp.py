@@ -4,7 +4,7 @@ The series is applied as a unit: to a pristine copy whose digest the pin records
 are the files that differ copied to the tree, so that a changed patch rebuilds what it touches and no more.
 The tree carries a stamp (series hash, digest of the result); where either differs everything starts over.
 
-    python native/prepare_llama_cpp.py tree --tree DIR --cache DIR [--source ARCHIVE_OR_DIR]
+    python native/prepare_llama_cpp.py tree --tree DIR --cache DIR [--source ARCHIVE_OR_DIR] [--patches DIR]
     python native/prepare_llama_cpp.py fetch --cache DIR
 """
 
@@ -57,12 +57,13 @@ def main() -> int:
     parser.add_argument("--tree", type=Path, help="where the patched tree goes")
     parser.add_argument("--cache", type=Path, required=True, help="where a downloaded archive is kept")
     parser.add_argument("--source", type=Path, help="archive or directory to use instead of a download")
+    parser.add_argument("--patches", type=Path, default=PATCHES, help="the series; a folder without any: none")
     options = parser.parse_args()
     try:
         if options.action == "fetch":
             fetch_archive(Pin.read(PIN), options.cache)
         else:
-            prepare(options.tree, options.source, options.cache)
+            prepare(options.tree, options.source, options.cache, patches=options.patches)
     except PrepareError as error:
         print(error, file=sys.stderr)
         return 1

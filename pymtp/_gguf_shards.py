@@ -93,13 +93,25 @@ def _check_complete(path: Path, header: Header, size_bytes: int) -> None:
     alignment = header.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1:
         raise ModelError(f"{path} has a damaged header (alignment {alignment}); download it again")
-    data_start = -(-header.size_bytes // alignment) * alignment
-    needed = max((data_start + t.offset + _tensor_bytes(t) for t in header.tensors), default=header.size_bytes)
+    start = _data_start(header, alignment)
+    needed = max((start + t.offset + tensor_bytes(t) for t in header.tensors), default=header.size_bytes)
     if size_bytes < needed:
         raise ModelError(f"{path} is truncated: {size_bytes} of {needed} bytes; download it again")
 
 
-def _tensor_bytes(tensor: TensorInfo) -> int:
+def data_offset(shard: Shard, tensor: TensorInfo) -> int:
+    """Where the data of `tensor` begins in the shard's file, in bytes."""
+    alignment = shard.header.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    assert isinstance(alignment, int)  # checked when the shard was read
+    return _data_start(shard.header, alignment) + tensor.offset
+
+
+def _data_start(header: Header, alignment: int) -> int:
+    return -(-header.size_bytes // alignment) * alignment
+
+
+def tensor_bytes(tensor: TensorInfo) -> int:
+    """The size of a tensor's data in bytes; 0 if its type is newer than the gguf package."""
     # Imported here because the package brings NumPy, which nothing else in this module needs.
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 

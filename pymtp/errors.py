@@ -31,6 +31,10 @@ class ContextFull(PymtpError):
     """The tokens do not fit into the context."""
 
 
+class StateError(PymtpError):
+    """A saved state cannot be read or written, or belongs to another session."""
+
+
 class InvalidParameter(PymtpError, ValueError):
     """A parameter lies outside its allowed range.
 

@@ -9,14 +9,22 @@ the pin. The loader decides; `load_failure` puts its verdict into one line.
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pymtp._gguf_header import ArrayLength, Value
-from pymtp._gguf_shards import read_shards
+from pymtp._gguf_shards import data_offset, read_shards, tensor_bytes
 from pymtp.errors import ModelError
+
+if TYPE_CHECKING:  # inspecting a file does without it, and it takes a while to load
+    import numpy as np
+    import numpy.typing as npt
+
+_N_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,40 @@ def load_failure(info: GgufInfo, loader_log: str) -> ModelError:
     reasons = [line for line in loader_log.splitlines() if "error" in line.lower()]
     reason = reasons[0].strip() if reasons else "it gave no reason"
     return ModelError(f"{info.path}: llama.cpp cannot load this {info.architecture} model ({reason}); see --verbose")
+
+
+def fingerprint(path: str | os.PathLike[str]) -> str:
+    """A name for the weights of the GGUF at `path`: 32 hex digits over its headers and samples of its data.
+
+    Reads some hundred kilobytes, whatever the size of the file. Raises ModelError as `inspect_gguf` does.
+    """
+    digest = hashlib.sha256()
+    for shard in read_shards(Path(path)):
+        with shard.path.open("rb") as file:
+            digest.update(file.read(shard.header.size_bytes))
+            for i in range(_N_SAMPLES):
+                file.seek(shard.size_bytes * i // _N_SAMPLES)
+                digest.update(file.read(_SAMPLE_BYTES))
+            digest.update(str(shard.size_bytes).encode())
+    return digest.hexdigest()[:32]
+
+
+def output_rows(path: str | os.PathLike[str], head: int, tokens: Sequence[int]) -> npt.NDArray[np.uint8]:
+    """Rows of the matrix with which MTP head `head` scores the vocabulary, as they lie in the GGUF at `path`.
+
+    Returns (len(tokens), bytes of a row) uint8 in the matrix's own type: the head's, else the target's, else the
+    token embedding, which llama.cpp takes where there is no other. For Session.limit_drafts_to. Raises ModelError.
+    """
+    import numpy as np
+
+    info = inspect_gguf(path)
+    shards = read_shards(Path(path))
+    tensors = {tensor.name: (shard, tensor) for shard in shards for tensor in shard.header.tensors}
+    own = f"blk.{info.n_layer + head}.nextn.shared_head_head.weight"
+    shard, tensor = next(tensors[name] for name in (own, "output.weight", "token_embd.weight") if name in tensors)
+    n_rows = tensor.shape[1]
+    matrix = np.memmap(shard.path, np.uint8, "r", data_offset(shard, tensor), (n_rows, tensor_bytes(tensor) // n_rows))
+    return np.asarray(matrix[np.asarray(tokens)])
 
 
 class _Keys:

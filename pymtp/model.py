@@ -18,7 +18,7 @@ from pymtp._library import llama_cpp
 from pymtp.batch import Batch, Generation
 from pymtp.context import ContextParams
 from pymtp.errors import InvalidParameter, UnsupportedModel
-from pymtp.gguf_file import inspect_gguf, load_failure
+from pymtp.gguf_file import fingerprint, inspect_gguf, load_failure, output_rows
 from pymtp.sampling import SamplingParams
 from pymtp.session import Session
 from pymtp.statistics import Stats
@@ -35,9 +35,11 @@ class Model:
 
     `path` None takes the embedded model. `draft` "auto" drafts with the model's MTP heads if it has
     usable ones, "mtp" insists on it, "none" decodes plainly; a round drafts `draft_max` tokens (0:
-    none). `n_seq_max` texts can be generated together, each in a context of `n_ctx` tokens; None takes
-    the model's training context, but at most 4096. `n_gpu_layers` -1 puts all layers on the GPU, if
-    there is one. The other parameters are those of ContextParams.
+    none). `draft_vocab` limits drafts, not the text, to that many first tokens of the vocabulary,
+    or to the given ones, which makes drafting cheaper. `n_seq_max` texts can be generated together,
+    each in a context of `n_ctx` tokens; None takes the model's training context, but at most 4096.
+    `n_gpu_layers` -1 puts all layers on the GPU, if there is one. The other parameters are those of
+    ContextParams.
 
     Raises ModelError for a file that cannot be used, UnsupportedModel if it cannot draft and must,
     InvalidParameter for a value out of range, BackendError if memory runs out.
@@ -59,6 +61,7 @@ class Model:
         kv_unified: bool = True,
         draft: Literal["auto", "mtp", "none"] = "auto",
         draft_max: int = 3,
+        draft_vocab: int | Sequence[int] | None = None,
     ) -> None:
         context = ContextParams(n_ctx or 0, n_batch, n_ubatch, n_threads, flash_attn, type_k, type_v, kv_unified)
         if not 0 <= draft_max <= DRAFT_MAX_LIMIT:
@@ -77,8 +80,11 @@ class Model:
         self._batch: Batch | None = None
         loaded = _load(self, n_gpu_layers, load_mtp=n_draft_max > 0)
         try:
-            self.session = Session(loaded, context, n_draft_max=n_draft_max, n_seq_max=n_seq_max)
+            self.session = Session(
+                loaded, context, n_draft_max=n_draft_max, n_seq_max=n_seq_max, model_id=fingerprint(self.info.path)
+            )
             """The session in which the model generates."""
+            self._limit_drafts(draft_vocab)
         except BaseException:
             llama_cpp.llama_model_free(loaded)
             raise
@@ -131,6 +137,18 @@ class Model:
             self._batch.close()
         self.vocabulary.close()
         self._free()
+
+    def _limit_drafts(self, vocab: int | Sequence[int] | None) -> None:
+        if vocab is None or self.session.n_draft_max == 0:
+            return
+        tokens = range(vocab) if isinstance(vocab, int) else vocab
+        if not tokens or min(tokens) < 0 or max(tokens) >= self.info.n_vocab:
+            raise InvalidParameter("draft_vocab", f"1 to {self.info.n_vocab} tokens of the vocabulary")
+        if isinstance(vocab, int):
+            self.session.limit_drafts(vocab)
+        else:
+            heads = range(min(self.info.n_heads, self.session.n_draft_max))
+            self.session.limit_drafts_to(vocab, [output_rows(self.info.path, head, vocab) for head in heads])
 
     def _start(self, batch: Batch) -> Batch:
         if self._batch is not None:

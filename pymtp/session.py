@@ -6,6 +6,7 @@ Owns the native handle. Knows token ids, positions and logits; never text, sampl
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +16,10 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from pymtp._library import ffi, lib, llama_cpp
+from pymtp import state
+from pymtp._library import abi_id, ffi, lib, llama_cpp
 from pymtp.context import ContextParams, native_params
-from pymtp.errors import BackendError, ContextFull, InvalidParameter, PymtpError
+from pymtp.errors import BackendError, ContextFull, InvalidParameter, PymtpError, StateError
 
 Logits = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int32]
@@ -63,7 +65,7 @@ class Counters:
     n_head_runs: int
     """Heads run for a draft token, in all passes."""
     n_replays: int
-    """Passes of the trunk that only decode accepted rows again, where a memory cannot drop drafts."""
+    """Trunk passes that only decode accepted rows again, where a memory cannot drop drafts."""
     n_trunk_builds: int
     n_head_builds: int
     n_hidden_bytes: int
@@ -80,7 +82,7 @@ class Session:
     `model` is llama-cpp-python's handle of a model, loaded with `load_mtp` if it is to draft. There
     are `n_seq_max` sequences, 0 and up, of `params.n_ctx` positions each. `head_context` says what
     the rows of several heads read: all of them the trunk's hidden states ("target"), or each those
-    of the head before it ("chained").
+    of the head before it ("chained"). `model_id` names the weights: a saved state belongs to them.
 
     Every pass takes chunks of rows. Raises ContextFull when the cache has no room (the session is
     then as before), BackendError when the backend fails (the rows of the pass are gone), PymtpError
@@ -95,6 +97,7 @@ class Session:
         n_draft_max: int = 0,
         n_seq_max: int = 1,
         head_context: Literal["target", "chained"] = "target",
+        model_id: str = "",
     ) -> None:
         if not 1 <= n_seq_max <= MAX_SEQUENCES:
             raise InvalidParameter("n_seq_max", f"between 1 and {MAX_SEQUENCES}", value=n_seq_max)
@@ -107,6 +110,11 @@ class Session:
         self._native_handle = _init(model, params, n_draft_max, n_seq_max, _HEAD_CONTEXT[head_context])
         self._free = weakref.finalize(self, lib.pymtp_session_free, self._native_handle)
         context = int(ffi.cast("intptr_t", lib.pymtp_session_context(self._handle)))
+        self._model_id = model_id
+        self._draft_vocab: npt.NDArray[np.int64] | None = (
+            None  # the tokens that drafts are limited to, if not the first
+        )
+        self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         self.n_seq_max = n_seq_max
         """Sequences that the session holds."""
         self.n_ubatch: int = llama_cpp.llama_n_ubatch(context)
@@ -158,6 +166,45 @@ class Session:
         tokens = drafts[: shape[0] * shape[1]].reshape(shape)
         return (tokens, likelihood[: tokens.size].reshape(shape)) if probs else tokens
 
+    def reduce_logits(self, n_max: int, *, also_on_host: bool = False) -> None:
+        """Have later passes prepare `candidates` of up to `n_max` on the device that computes the logits. 0: no more.
+
+        Without a device there is nothing to gain, and nothing is done unless `also_on_host` says so (for tests).
+        """
+        _check(lib.pymtp_session_reduce(self._handle, n_max, also_on_host))
+
+    def candidates(self, n: int) -> tuple[Tokens, Logits]:
+        """The `n` highest logits of each row of the last `decode`, highest first: ids and values, (rows, n) each.
+
+        Cheaper than `logits` where these lie on a device and `reduce_logits` has been asked for as many.
+        """
+        return self._candidates(n, of_draft=False)
+
+    def draft_candidates(self, n: int) -> tuple[Tokens, Logits]:
+        """The `n` highest logits of each row of the last `draft`. See `candidates`."""
+        return self._candidates(n, of_draft=True)
+
+    def limit_drafts(self, n: int | None) -> None:
+        """Draft only the first `n` tokens of the vocabulary (rounded up to 32); None: all of it.
+
+        The heads then multiply that much less. What is emitted is not limited.
+        """
+        _check(lib.pymtp_session_trim(self._handle, self._n_vocab if n is None else n, ffi.NULL, ffi.NULL))
+        self._draft_vocab = None
+
+    def limit_drafts_to(self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Draft only `tokens`. `matrices`: for each head the rows of its output matrix, (len(tokens), bytes of a row).
+
+        See gguf_file.output_rows.
+        """
+        rows = [np.ascontiguousarray(matrix) for matrix in matrices]
+        expected = [(len(tokens), self._output_row_bytes(head)) for head in range(len(rows))]
+        if [matrix.shape for matrix in rows] != expected:
+            raise InvalidParameter("matrices", f"of shapes {expected}", value=[matrix.shape for matrix in rows])
+        pointers = ffi.new("void *[]", [ffi.cast("void *", matrix.ctypes.data) for matrix in rows])
+        _check(lib.pymtp_session_trim(self._handle, len(tokens), list(tokens), pointers))
+        self._draft_vocab = np.asarray(tokens)
+
     def bar(self, tokens: Sequence[int]) -> None:
         """`draft_greedy` never proposes these tokens; replaces those of the call before."""
         _check(lib.pymtp_session_bar(self._handle, len(tokens), list(tokens)))
@@ -169,12 +216,57 @@ class Session:
 
     @property
     def draft_logits(self) -> Logits:
-        """Logits of the last `draft`: (chunks, n_vocab). Valid until the next call."""
-        return self._logits(lib.pymtp_session_draft_logits)
+        """Logits of the last `draft`: (chunks, n_vocab), -inf for tokens that drafts cannot be.
+
+        Valid until the next call.
+        """
+        logits = self._logits(lib.pymtp_session_draft_logits)
+        if logits.shape[1] == self._n_vocab:
+            return logits
+        everything = np.full((len(logits), self._n_vocab), -np.inf, np.float32)
+        everything[:, self._draft_vocab if self._draft_vocab is not None else slice(logits.shape[1])] = logits
+        return everything
 
     def truncate(self, position: int, *, sequence: int = 0) -> None:
         """Drop the positions from `position` on, from the trunk's and the heads' cache alike; 0 frees the sequence."""
         _check(lib.pymtp_session_truncate(self._handle, sequence, position))
+
+    def copy(self, source: int, target: int) -> None:
+        """Make the sequence `target` what `source` is; both then go on, and draft, on their own."""
+        _check(lib.pymtp_session_copy(self._handle, source, target))
+
+    def discard(self, position: int, n: int, *, sequence: int = 0) -> None:
+        """Drop `n` positions from `position` on; those behind move up, as they were computed (a context shift).
+
+        Raises PymtpError where the model's memory cannot move positions.
+        """
+        _check(lib.pymtp_session_discard(self._handle, sequence, position, n))
+
+    def save(self) -> bytes:
+        """All sequences as bytes, what the heads know of them included. See `restore`."""
+        data, size = ffi.new("const uint8_t **"), ffi.new("size_t *")
+        _check(lib.pymtp_session_save(self._handle, data, size))
+        return state.pack(bytes(ffi.buffer(data[0], size[0])), engine=abi_id(), model=self._model_id)
+
+    def restore(self, data: bytes) -> None:
+        """Go back to what `save` has returned, in this session or another of the same model and shape.
+
+        Raises StateError for bytes that are damaged or of another model, version or shape; the session is then as
+        before.
+        """
+        payload = state.unpack(data, engine=abi_id(), model=self._model_id)
+        status = lib.pymtp_session_restore(self._handle, ffi.from_buffer("uint8_t[]", payload), len(payload))
+        if status == lib.PYMTP_INVALID:
+            raise StateError(ffi.string(lib.pymtp_error_message()).decode())
+        _check(status)
+
+    def save_file(self, path: str | os.PathLike[str]) -> None:
+        """`save` into a file. Raises StateError if it cannot be written; what was there before stays then."""
+        state.write(path, self.save())
+
+    def restore_file(self, path: str | os.PathLike[str]) -> None:
+        """`restore` from a file."""
+        self.restore(state.read(path))
 
     @property
     def counters(self) -> Counters:
@@ -200,6 +292,18 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _candidates(self, n: int, *, of_draft: bool) -> tuple[Tokens, Logits]:
+        shape = lib.pymtp_session_n_logits(self._handle, of_draft), n
+        ids, values = np.empty(shape, np.int32), np.empty(shape, np.float32)
+        out = ffi.cast("int32_t *", ids.ctypes.data), ffi.cast("float *", values.ctypes.data)
+        _check(lib.pymtp_session_candidates(self._handle, of_draft, n, *out))
+        return ids, values
+
+    def _output_row_bytes(self, head: int) -> int:
+        kind, n_bytes = ffi.new("int32_t *"), ffi.new("int64_t *")
+        _check(lib.pymtp_session_output_type(self._handle, head, kind, n_bytes))
+        return int(n_bytes[0])
 
     def _logits(self, function: object) -> Logits:
         shape = ffi.new("int32_t[2]")

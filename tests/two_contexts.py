@@ -18,18 +18,31 @@ from llama_cpp import llama_cpp_ext as ext  # isort: skip
 
 
 class TwoContexts:
-    """One sequence. `n_heads` > 1: heads are chained, context rows get the target's hidden states."""
+    """One sequence. Several heads take turns, each drafting with the K/V of its own layer.
 
-    def __init__(self, model: object, params: ContextParams, n_heads: int) -> None:
+    What they read is llama.cpp's choice: positions of the text the target's hidden states, drafts those of the head
+    that drafted before. `chained`: a head always reads what the head before it says.
+    """
+
+    def __init__(self, model: object, params: ContextParams, n_heads: int, *, chained: bool = False) -> None:
         self._n_heads = n_heads
-        self._n_embd = llama_cpp.llama_model_n_embd(model)
+        self._chained = chained
+        self._n_ubatch = params.n_ubatch
+        self._n_embd = llama_cpp.llama_model_n_embd_out(model)
         self._n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         self._target = self._context(model, params, 0)
         self._draft = self._context(model, params, 1)
         ext.llama_set_embeddings_nextn(self._target, True, False)
         ext.llama_set_embeddings_nextn(self._draft, True, True)
-        # hidden[i]: the target's hidden state behind position i - 1; zeros before position 0
-        self._hidden = np.zeros((1, self._n_embd), np.float32)
+        # llama.cpp has laid out its buffers without these outputs, and keeps to that where the graph has the same nodes
+        # with them (deepseek4): they would be overwritten. To take away a control vector makes it start afresh.
+        for context in (self._target, self._draft):
+            llama_cpp.llama_set_adapter_cvec(context, None, 0, 0, 0, 0)
+        # hidden[i]: the target's hidden state behind position i - 1; zeros before position 0.
+        # Behind it those of each head, where they are chained.
+        n_hidden = n_heads if chained else 1
+        self._hidden = [np.zeros((1, self._n_embd), np.float32) for _ in range(n_hidden)]
+        self._tokens: list[int] = []
         self.logits: Logits
         self.draft_logits: list[Logits]
 
@@ -43,57 +56,74 @@ class TwoContexts:
 
     def decode(self, tokens: list[int], position: int) -> None:
         """Run the target, all rows with logits, then every head over the same rows."""
-        self._pass(self._target, tokens, position, None, all_outputs=True)
+        self._pass(self._target, tokens, position, None)
         rows = llama_cpp.llama_get_logits(self._target)
         self.logits = np.ctypeslib.as_array(rows, (len(tokens), self._n_vocab)).copy()
-        hidden = np.ctypeslib.as_array(ext.llama_get_embeddings_nextn(self._target), (len(tokens), self._n_embd)).copy()
-        self._hidden = np.concatenate([self._hidden[: position + 1], hidden])
+        self._tokens = self._tokens[:position] + tokens
+        self._keep(0, position, ext.llama_get_embeddings_nextn(self._target))
         for head in range(self._n_heads):
-            self._catch_up(head, tokens, position)
+            read = self._hidden[head if self._chained else 0][position : position + len(tokens)]
+            self._run_head(head, tokens, position, read)
+            if head + 1 < len(self._hidden):
+                self._keep(head + 1, position, ext.llama_get_embeddings_nextn(self._draft))
 
     def draft(self, last: int, position: int, drafts: list[int]) -> None:
         """Draft behind `last` at `position`; the drafts are given, their logits are what is wanted."""
         self.draft_logits = []
-        hidden = [self._hidden[position]]
-        rows = [last]
+        hidden = self._hidden[0][position : position + 1]
+        rows = [last, *drafts]
         for step in range(len(drafts)):
-            head = step % self._n_heads
-            chained = self._n_heads > 1
-            first = 0 if chained else step
-            self._truncate(self._draft, position + first)
-            ext.llama_set_nextn_layer_offset(self._draft, head)
-            self._pass(self._draft, rows[first:], position + first, np.stack(hidden[first:]), all_outputs=False)
-            # outputs are indexed by their row in the batch
-            row = len(rows) - first - 1
-            logits = llama_cpp.llama_get_logits_ith(self._draft, row)
-            self.draft_logits.append(np.ctypeslib.as_array(logits, (self._n_vocab,)).copy())
-            state = ext.llama_get_embeddings_nextn_ith(self._draft, row)
-            hidden.append(np.ctypeslib.as_array(state, (self._n_embd,)).copy())
-            rows.append(drafts[step])
+            # one head goes on where it is; several have not seen the drafts before theirs
+            first = step if self._n_heads == 1 else 0
+            n = step + 1 - first
+            said = self._run_head(step % self._n_heads, rows[first : step + 1], position + first, hidden[first:])
+            self.draft_logits.append(
+                np.ctypeslib.as_array(llama_cpp.llama_get_logits(self._draft), (n, self._n_vocab))[-1].copy()
+            )
+            if self._chained:
+                if step + 1 < self._n_heads:
+                    hidden = np.concatenate([self._hidden[step + 1][position : position + 1], said])
+            else:
+                hidden = np.concatenate([hidden, said[-1:]])
         self._truncate(self._draft, position)
 
     def truncate(self, position: int) -> None:
         """Drop the positions from `position` on."""
-        self._truncate(self._target, position)
+        self._tokens = self._tokens[:position]
+        self._hidden = [hidden[: position + 1] for hidden in self._hidden]
         self._truncate(self._draft, position)
-        self._hidden = self._hidden[: position + 1]
+        if self._truncate(self._target, position):
+            return
+        # a memory that cannot go back begins again
+        self._truncate(self._target, 0)
+        for start in range(0, position, self._n_ubatch):
+            self._pass(self._target, self._tokens[start : start + self._n_ubatch], start, None)
 
     def close(self) -> None:
         llama_cpp.llama_free(self._target)
         llama_cpp.llama_free(self._draft)
 
-    def _catch_up(self, head: int, tokens: list[int], position: int) -> None:
+    def _keep(self, source: int, position: int, rows: object) -> None:
+        """Keep the hidden states of all positions from `position` on."""
+        n = len(self._tokens) - position
+        states = np.ctypeslib.as_array(rows, (n, self._n_embd)).copy()
+        self._hidden[source] = np.concatenate([self._hidden[source][: position + 1], states])
+
+    def _run_head(self, head: int, tokens: list[int], position: int, hidden: Logits) -> Logits:
+        """One head over rows that it sees for the first time; its hidden states."""
         self._truncate(self._draft, position)
         ext.llama_set_nextn_layer_offset(self._draft, head)
-        hidden = self._hidden[position : position + len(tokens)]
-        self._pass(self._draft, tokens, position, hidden, all_outputs=False)
+        self._pass(self._draft, tokens, position, hidden)
+        states = ext.llama_get_embeddings_nextn(self._draft)
+        return np.ctypeslib.as_array(states, (len(tokens), self._n_embd)).copy()
 
     @staticmethod
-    def _truncate(context: object, position: int) -> None:
-        llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(context), 0, position, -1)
+    def _truncate(context: object, position: int) -> bool:
+        return bool(llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(context), 0, position, -1))
 
     @staticmethod
-    def _pass(context: object, tokens: list[int], position: int, hidden: Logits | None, *, all_outputs: bool) -> None:
+    def _pass(context: object, tokens: list[int], position: int, hidden: Logits | None) -> None:
+        """All rows have outputs."""
         n = len(tokens)
         ids = (ctypes.POINTER(ctypes.c_int32) * n)(*[ctypes.pointer(ctypes.c_int32(0)) for _ in range(n)])
         batch = llama_cpp.llama_batch(
@@ -105,6 +135,6 @@ class TwoContexts:
             pos=(ctypes.c_int32 * n)(*range(position, position + n)),
             n_seq_id=(ctypes.c_int32 * n)(*[1] * n),
             seq_id=ids,
-            logits=(ctypes.c_int8 * n)(*[all_outputs or i == n - 1 for i in range(n)]),
+            logits=(ctypes.c_int8 * n)(*[1] * n),
         )
         assert llama_cpp.llama_decode(context, batch) == 0

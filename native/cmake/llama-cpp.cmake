@@ -2,13 +2,16 @@
 
 set(llama_cpp_tree ${CMAKE_CURRENT_BINARY_DIR}/llama.cpp)
 
-file(GLOB native_patches CONFIGURE_DEPENDS ${native}/patches/*.patch)
+if(NOT native_patches_folder)
+    set(native_patches_folder ${native}/patches)
+endif()
+file(GLOB native_patches CONFIGURE_DEPENDS ${native_patches_folder}/*.patch)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
     ${native}/llama_cpp.pin ${native}/prepare_llama_cpp.py ${native}/llama_cpp_source.py ${native}/patch_series.py
     ${native_patches})
 
 set(prepare ${Python_EXECUTABLE} ${native}/prepare_llama_cpp.py tree
-    --tree ${llama_cpp_tree} --cache ${CMAKE_CURRENT_BINARY_DIR})
+    --tree ${llama_cpp_tree} --cache ${CMAKE_CURRENT_BINARY_DIR} --patches ${native_patches_folder})
 if(PYMTP_LLAMA_CPP_DIR)
     list(APPEND prepare --source ${PYMTP_LLAMA_CPP_DIR})
 endif()

@@ -132,6 +132,9 @@ const float * pymtp_session_logits(struct pymtp_session * session, int32_t * n_r
 // device nothing is gained and nothing done, unless also_on_host is set (for tests).
 int32_t pymtp_session_reduce(struct pymtp_session * session, int32_t n_max, int32_t also_on_host);
 
+// Rows of logits that the last decode (of_draft = 0) or draft step (1) has left.
+int32_t pymtp_session_n_logits(const struct pymtp_session * session, int32_t of_draft);
+
 // The n highest logits of each row of the last decode (of_draft = 0) or draft step (1), highest first.
 // ids, values: [n_rows, n]. Fetches all logits if n is more than was asked of pymtp_session_reduce.
 int32_t pymtp_session_candidates(struct pymtp_session * session, int32_t of_draft, int32_t n, int32_t * ids,

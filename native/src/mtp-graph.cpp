@@ -2,6 +2,7 @@
 
 #include "llama-model.h"
 #include "mtp-engine.h"
+#include "mtp-single-rows.h"
 
 #include <cstring>
 #include <vector>
@@ -161,6 +162,8 @@ class mtp_graph_builder {
 
     // after the rows of a plane have been written in this graph, later parts read what was written
     void store(int32_t plane, ggml_tensor * hidden, ggml_tensor * rows) {
+        // hyper-connections: a token has several streams, [n_embd, n_streams, n_tokens]
+        hidden        = ggml_reshape_2d(ctx0, hidden, planes[plane]->ne[0], rows->ne[0]);
         planes[plane] = ggml_set_rows(ctx0, planes[plane], hidden, rows);
         ggml_build_forward_expand(gf, planes[plane]);
     }
@@ -276,27 +279,17 @@ class mtp_graph_builder {
     }
 };
 
-void mtp_graph_finish(const llama_model & model, const llm_graph_params & params) {
-    mtp_engine * mtp = params.res->mtp;
-    if (!mtp) {
-        return;
-    }
-    mtp->begin_build(params);
-
-    auto * res  = params.res;
-    auto * ctx0 = res->get_ctx();
-
-    mtp->build_reduced(ctx0, res->get_gf(), res->t_logits);
-    if (mtp->planes.empty()) {
-        return;
-    }
-
+// Behind the trunk: its hidden states go to the buffer and, if the pass feeds them, through the heads.
+static void mtp_graph_add_heads(const llama_model & model, const llm_graph_params & params) {
+    auto * mtp    = params.res->mtp;
+    auto * res    = params.res;
+    auto * ctx0   = res->get_ctx();
     auto * logits = res->t_logits;
     auto * embd   = res->t_embd;
     auto * hidden = res->t_h_nextn;
     GGML_ASSERT(hidden && "the architecture's graph gives no hidden state for its MTP heads");
 
-    ggml_tensor * rows = ggml_new_tensor_1d(ctx0, GGML_TYPE_I64, hidden->ne[1]);
+    ggml_tensor * rows = ggml_new_tensor_1d(ctx0, GGML_TYPE_I64, params.ubatch.n_tokens);
     ggml_set_input(rows);
     ggml_set_name(rows, "mtp_rows_trunk");
     res->add_input(std::make_unique<mtp_graph_input_trunk>(*mtp, rows));
@@ -312,6 +305,24 @@ void mtp_graph_finish(const llama_model & model, const llm_graph_params & params
     res->t_embd    = embd;
     res->t_h_nextn = nullptr;
     res->set_params(params);
+}
+
+void mtp_graph_finish(const llama_model & model, const llm_graph_params & params) {
+    auto * mtp = params.res->mtp;
+    if (!mtp) {
+        return;
+    }
+    mtp->begin_build(params);
+
+    auto * gf = params.res->get_gf();
+
+    mtp->build_reduced(params.res->get_ctx(), gf, params.res->t_logits);
+    if (!mtp->planes.empty()) {
+        mtp_graph_add_heads(model, params);
+    }
+    if (params.ubatch.n_tokens <= MTP_SINGLE_ROWS_MAX) {
+        mtp_graph_mark_single_rows(gf);
+    }
 }
 
 // [1, n_rows] the probability of tokens [n_rows] by logits [n_vocab, n_rows]
@@ -363,6 +374,10 @@ bool mtp_graph_build_draft(const llama_model & model, const llm_graph_params & p
     res->t_h_nextn = nullptr;
     res->set_params(params);
     res->set_outputs(params);
+
+    if (params.ubatch.n_tokens <= MTP_SINGLE_ROWS_MAX) {
+        mtp_graph_mark_single_rows(gf);
+    }
 
     return true;
 }

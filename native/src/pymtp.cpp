@@ -498,11 +498,15 @@ int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max, int32_t als
     return PYMTP_OK;
 }
 
+int32_t pymtp_session_n_logits(const pymtp_session * session, int32_t of_draft) {
+    return of_draft ? (session->has_draft ? session->mtp->n_draft_rows : 0) : session->n_logits;
+}
+
 int32_t pymtp_session_candidates(pymtp_session * session, int32_t of_draft, int32_t n, int32_t * ids,
                                  float * values) try {
     const int32_t n_vocab = of_draft ? session->mtp->n_draft_vocab() :
                                        llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(session->ctx)));
-    const int32_t n_rows  = of_draft ? (session->has_draft ? session->mtp->n_draft_rows : 0) : session->n_logits;
+    const int32_t n_rows  = pymtp_session_n_logits(session, of_draft);
     if (n < 1 || n > n_vocab) {
         return fail(PYMTP_INVALID, "%d candidates of a vocabulary of %d", n, n_vocab);
     }

@@ -1,0 +1,586 @@
+// Rounds through the C interface: prompts, drafts, verifying, going back, and what is refused.
+//
+//   test-session MODEL.gguf...      tiny models with MTP layers
+
+#include "check.h"
+#include "llama.h"
+#include "pymtp.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+static llama_model * g_model;
+
+static constexpr int32_t N_DRAFT = 3;
+
+using tokens_t = std::vector<int32_t>;
+using logits_t = std::vector<std::vector<float>>; // [n_rows][n_vocab]
+
+struct options {
+    int32_t  n_draft  = N_DRAFT;
+    uint32_t n_seq    = 1;
+    uint32_t n_ctx    = 256;
+    uint32_t n_ubatch = 32;
+    bool     unified  = true;
+};
+
+// The only part that calls the interface.
+struct session {
+    pymtp_session * handle = nullptr;
+    int32_t         status = PYMTP_OK; // of the last call
+
+    explicit session(const options & o = {}) {
+        auto params            = llama_context_default_params();
+        params.n_ctx           = o.n_ctx;
+        params.n_batch         = 128;
+        params.n_ubatch        = o.n_ubatch;
+        params.n_seq_max       = o.n_seq;
+        params.n_threads       = 2;
+        params.n_threads_batch = 2;
+        params.kv_unified      = o.unified;
+        params.type_k          = GGML_TYPE_F32;
+        params.type_v          = GGML_TYPE_F32;
+        params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+        params.n_outputs_max   = 64;
+
+        status = pymtp_session_init(g_model, &params, o.n_draft, &handle);
+    }
+
+    session(const session &) = delete;
+
+    ~session() {
+        if (handle) {
+            pymtp_session_free(handle);
+        }
+    }
+
+    llama_context * context() { return pymtp_session_context(handle); }
+
+    int32_t next(int32_t seq = 0) { return llama_memory_seq_pos_max(llama_get_memory(context()), seq) + 1; }
+
+    // tokens that go on behind what is decoded; the logits of all of them
+    logits_t decode(const tokens_t & tokens, int32_t seq = 0, bool feed = false) {
+        return decode_at(tokens, next(seq), seq, feed);
+    }
+
+    logits_t decode_at(const tokens_t & tokens, int32_t begin, int32_t seq = 0, bool feed = false) {
+        tokens_t pos;
+        for (size_t i = 0; i < tokens.size(); ++i) {
+            pos.push_back(begin + i);
+        }
+        return decode_rows(tokens, pos, tokens_t(tokens.size(), seq), feed);
+    }
+
+    logits_t decode_rows(const tokens_t & tokens, const tokens_t & pos, const tokens_t & seq, bool feed = false) {
+        const std::vector<uint8_t> flags(tokens.size(), PYMTP_ROW_LOGITS | (feed ? PYMTP_ROW_PROMPT : 0));
+
+        status = pymtp_session_decode(handle, tokens.size(), tokens.data(), pos.data(), seq.data(), flags.data());
+        if (status != PYMTP_OK) {
+            return {};
+        }
+        int32_t       n_rows;
+        int32_t       n_vocab;
+        const float * data = pymtp_session_logits(handle, &n_rows, &n_vocab);
+        return split(data, n_rows, n_vocab);
+    }
+
+    // tokens: from `begin` on, as far as nothing of the head's cache is made from the trunk's hidden states yet
+    logits_t draft_step(int32_t step, const tokens_t & tokens, int32_t begin, int32_t seq = 0) {
+        tokens_t pos;
+        for (size_t i = 0; i < tokens.size(); ++i) {
+            pos.push_back(begin + i);
+        }
+        const tokens_t seqs(tokens.size(), seq);
+        const int32_t  head = step % llama_model_n_layer_nextn(g_model);
+
+        status = pymtp_session_draft(handle, head, tokens.size(), tokens.data(), pos.data(), seqs.data());
+        if (status != PYMTP_OK) {
+            return {};
+        }
+        int32_t       n_rows;
+        int32_t       n_vocab;
+        const float * data = pymtp_session_draft_logits(handle, &n_rows, &n_vocab);
+        return split(data, n_rows, n_vocab);
+    }
+
+    tokens_t draft_fused(const tokens_t & tokens, int32_t begin, int32_t n_steps = N_DRAFT, int32_t seq = 0) {
+        tokens_t pos;
+        for (size_t i = 0; i < tokens.size(); ++i) {
+            pos.push_back(begin + i);
+        }
+        const tokens_t seqs(tokens.size(), seq);
+        tokens_t       drafts(std::max(n_steps, 0));
+
+        status = pymtp_session_draft_greedy(handle, 0, tokens.size(), tokens.data(), pos.data(), seqs.data(), &n_steps,
+                                            drafts.data());
+        if (status != PYMTP_OK) {
+            return {};
+        }
+        drafts.resize(n_steps);
+        return drafts;
+    }
+
+    void bar(const tokens_t & tokens) { status = pymtp_session_bar(handle, tokens.size(), tokens.data()); }
+
+    void truncate(int32_t pos, int32_t seq = 0) { status = pymtp_session_truncate(handle, seq, pos); }
+
+    pymtp_counters counters() const {
+        pymtp_counters c;
+        pymtp_session_counters(handle, &c);
+        return c;
+    }
+
+  private:
+    static logits_t split(const float * data, int32_t n_rows, int32_t n_vocab) {
+        logits_t rows;
+        for (int32_t i = 0; i < n_rows; ++i) {
+            rows.emplace_back(data + (size_t) i * n_vocab, data + (size_t) (i + 1) * n_vocab);
+        }
+        return rows;
+    }
+};
+
+static int32_t n_heads() {
+    return llama_model_n_layer_nextn(g_model);
+}
+
+static int32_t best(const std::vector<float> & logits) {
+    return std::max_element(logits.begin(), logits.end()) - logits.begin();
+}
+
+static bool near(const std::vector<float> & a, const std::vector<float> & b) {
+    for (size_t i = 0; i < a.size() && i < b.size(); ++i) {
+        if (!(std::fabs(a[i] - b[i]) < 1e-4f)) {
+            return false;
+        }
+    }
+    return a.size() == b.size() && !a.empty();
+}
+
+// any tokens, the same in every run
+static tokens_t text(int32_t n, int32_t seed = 1) {
+    tokens_t tokens;
+    uint32_t x = seed;
+    for (int32_t i = 0; i < n; ++i) {
+        x = x * 1664525u + 1013904223u;
+        tokens.push_back((x >> 16) % 512);
+    }
+    return tokens;
+}
+
+// Drafts behind `history`, all of which is decoded but the last token. seen: how far each head was fed.
+static tokens_t draft_by_steps(session & s, const tokens_t & history, std::vector<int32_t> & seen, int32_t seq = 0) {
+    tokens_t             tokens  = history;
+    std::vector<int32_t> reached = seen;
+    for (int32_t step = 0; step < N_DRAFT; ++step) {
+        int32_t &  begin  = reached[step % n_heads()];
+        const auto logits = s.draft_step(step, { tokens.begin() + begin, tokens.end() }, begin, seq);
+        CHECK_EQUAL(s.status, +PYMTP_OK);
+        if (logits.size() != 1) {
+            return {};
+        }
+        begin = tokens.size();
+        tokens.push_back(best(logits[0]));
+    }
+    for (size_t i = 0; i < seen.size(); ++i) {
+        seen[i] = std::min<int32_t>(reached[i], history.size());
+    }
+    return { tokens.begin() + history.size(), tokens.end() };
+}
+
+// the model's own text behind a prompt, token by token
+static tokens_t plain_text(const tokens_t & prompt, int32_t n) {
+    session  s;
+    tokens_t tokens = prompt;
+    auto     logits = s.decode(prompt, 0, true);
+    for (int32_t i = 0; i < n; ++i) {
+        tokens.push_back(best(logits.back()));
+        logits = s.decode({ tokens.back() });
+    }
+    return tokens;
+}
+
+static void rounds_give_the_text_of_single_steps() {
+    constexpr int32_t N_PROMPT = 45; // two ubatches
+    const auto        expected = plain_text(text(N_PROMPT), 60);
+
+    session              s;
+    tokens_t             history = text(N_PROMPT);
+    std::vector<int32_t> seen(n_heads(), N_PROMPT);
+    history.push_back(best(s.decode(history, 0, true).back()));
+
+    for (int32_t round = 0; history.size() + N_DRAFT + 1 < expected.size(); ++round) {
+        draft_by_steps(s, history, seen);
+
+        // what is verified is scripted: round % (N_DRAFT + 1) right drafts, then wrong ones
+        tokens_t rows = { history.back() };
+        for (int32_t i = 0; i < N_DRAFT; ++i) {
+            const int32_t right = expected[history.size() + i];
+            rows.push_back(i < round % (N_DRAFT + 1) ? right : (right + 1) % 512);
+        }
+        const size_t begin  = history.size() - 1;
+        const auto   logits = s.decode(rows);
+        CHECK_EQUAL(logits.size(), rows.size());
+        for (size_t i = 0; i < logits.size(); ++i) {
+            history.push_back(best(logits[i]));
+            CHECK_EQUAL(history.back(), expected[history.size() - 1]);
+            if (i + 1 < rows.size() && history.back() != rows[i + 1]) {
+                break;
+            }
+        }
+        CHECK_EQUAL(history.size(), begin + 2 + round % (N_DRAFT + 1));
+        s.truncate(history.size() - 1);
+        CHECK_EQUAL(s.status, +PYMTP_OK);
+        CHECK_EQUAL(s.next(), (int32_t) history.size() - 1);
+    }
+    CHECK(s.counters().n_head_passes > 20);
+}
+
+static void a_fused_draft_is_the_one_drafted_by_steps() {
+    if (n_heads() > 1) {
+        return;
+    }
+    session              one;
+    session              other;
+    tokens_t             history = text(40);
+    std::vector<int32_t> seen(n_heads(), 40);
+    one.decode(history, 0, true);
+    other.decode(history, 0, true);
+
+    for (int32_t round = 0; round < 8; ++round) {
+        history.push_back(round * 17);
+        const tokens_t tail(history.begin() + seen[0], history.end());
+        const auto     fused = one.draft_fused(tail, seen[0]);
+        CHECK_EQUAL(one.status, +PYMTP_OK);
+        CHECK(fused == draft_by_steps(other, history, seen));
+
+        tokens_t rows = { history.back() };
+        rows.insert(rows.end(), fused.begin(), fused.end());
+        const auto logits = one.decode(rows);
+        CHECK(logits == other.decode(rows));
+
+        const int32_t n_accepted = round % (N_DRAFT + 1);
+        history.insert(history.end(), fused.begin(), fused.begin() + n_accepted);
+        one.truncate(history.size());
+        other.truncate(history.size());
+    }
+}
+
+static void barred_tokens_are_not_drafted() {
+    session    s;
+    const auto prompt = text(20);
+    s.decode(prompt, 0, true);
+    const auto free = s.draft_fused({ 5 }, 20);
+    CHECK_EQUAL(free.size(), (size_t) N_DRAFT);
+    s.bar({ free.at(0) });
+    s.truncate(20);
+    const auto barred = s.draft_fused({ 5 }, 20);
+    CHECK(std::find(barred.begin(), barred.end(), free.at(0)) == barred.end());
+    s.bar({});
+    s.truncate(20);
+    CHECK(s.draft_fused({ 5 }, 20) == free);
+    s.bar({ 512 });
+    CHECK_EQUAL(s.status, +PYMTP_INVALID);
+}
+
+static void going_back_and_decoding_equals_decoding_afresh() {
+    session    s;
+    session    fresh;
+    const auto tokens = text(40);
+    s.decode(tokens, 0, true);
+    for (const int32_t n_back : { 1, 2, 3 }) {
+        s.decode(text(3, 7)); // other tokens
+        s.truncate(43 - n_back);
+        CHECK_EQUAL(s.status, +PYMTP_OK);
+        s.truncate(40);
+        CHECK_EQUAL(s.status, +PYMTP_OK);
+    }
+    fresh.decode(tokens, 0, true);
+    CHECK(near(s.decode({ 9 }).at(0), fresh.decode({ 9 }).at(0)));
+
+    s.truncate(0);
+    CHECK_EQUAL(s.next(), 0);
+    fresh.truncate(0);
+    CHECK(s.decode(text(35, 3), 0, true) == fresh.decode(text(35, 3), 0, true));
+}
+
+static void drafts_that_are_not_verified_leave_no_trace() {
+    session              s;
+    session              plain;
+    tokens_t             history = text(30);
+    std::vector<int32_t> seen(n_heads(), 30);
+    s.decode(history, 0, true);
+    plain.decode(history, 0, true);
+    for (const int32_t n_verified : { 0, 2, 1, 0, 3, 0 }) {
+        history.push_back(7 * n_verified + 1);
+        tokens_t   rows = { history.back() };
+        const auto made = draft_by_steps(s, history, seen);
+        rows.insert(rows.end(), made.begin(), made.begin() + std::min<size_t>(n_verified, made.size()));
+        const auto logits = s.decode(rows);
+        const auto single = plain.decode({ history.back() });
+        CHECK(!logits.empty() && !single.empty() && near(logits[0], single[0]));
+        s.truncate(history.size());
+    }
+}
+
+static void sequences_do_not_disturb_each_other(bool unified) {
+    constexpr int32_t N_SEQ = 3;
+
+    options o;
+    o.n_seq   = N_SEQ;
+    o.n_ctx   = 256 * N_SEQ;
+    o.unified = unified;
+    session together(o);
+    session alone[N_SEQ];
+
+    tokens_t             history[N_SEQ];
+    std::vector<int32_t> seen[N_SEQ];
+    for (int32_t seq = 0; seq < N_SEQ; ++seq) {
+        history[seq] = text(20 + 15 * seq, seq + 1);
+        seen[seq].assign(n_heads(), history[seq].size());
+        const auto a = together.decode(history[seq], seq, true);
+        const auto b = alone[seq].decode(history[seq], 0, true);
+        CHECK(!a.empty() && !b.empty() && near(a.back(), b.back()));
+    }
+    for (int32_t round = 0; round < 12; ++round) {
+        tokens_t tokens;
+        tokens_t pos;
+        tokens_t seqs;
+        logits_t expected;
+        for (int32_t seq = 0; seq < N_SEQ; ++seq) {
+            history[seq].push_back(text(1, 100 * round + seq)[0]);
+            auto       seen_too = seen[seq];
+            const auto drafts   = draft_by_steps(together, history[seq], seen[seq], seq);
+            draft_by_steps(alone[seq], history[seq], seen_too);
+
+            // all verified in one pass
+            tokens_t rows = { history[seq].back() };
+            rows.insert(rows.end(), drafts.begin(), drafts.begin() + std::min<size_t>(round % 4, drafts.size()));
+            for (size_t i = 0; i < rows.size(); ++i) {
+                tokens.push_back(rows[i]);
+                pos.push_back(history[seq].size() - 1 + i);
+                seqs.push_back(seq);
+            }
+            for (const auto & logits : alone[seq].decode(rows)) {
+                expected.push_back(logits);
+            }
+        }
+        const auto logits = together.decode_rows(tokens, pos, seqs);
+        CHECK_EQUAL(together.status, +PYMTP_OK);
+        CHECK_EQUAL(logits.size(), expected.size());
+        for (size_t i = 0; i < std::min(logits.size(), expected.size()); ++i) {
+            CHECK(near(logits[i], expected[i]));
+        }
+        for (int32_t seq = 0; seq < N_SEQ; ++seq) {
+            together.truncate(history[seq].size(), seq);
+            CHECK_EQUAL(together.status, +PYMTP_OK);
+            alone[seq].truncate(history[seq].size());
+        }
+    }
+}
+
+static void sequences_of_one_cache_do_not_disturb_each_other() {
+    sequences_do_not_disturb_each_other(true);
+}
+
+static void sequences_with_streams_do_not_disturb_each_other() {
+    sequences_do_not_disturb_each_other(false);
+}
+
+static void a_full_context_is_refused_and_changes_nothing() {
+    session    s;
+    const auto tokens = text(256);
+    for (int32_t begin = 0; begin < 256; begin += 64) {
+        s.decode({ tokens.begin() + begin, tokens.begin() + begin + 64 }, 0, true);
+    }
+    const auto before = s.decode_at({ 3 }, 256);
+    CHECK_EQUAL(s.status, +PYMTP_FULL);
+    CHECK(strlen(pymtp_error_message()) > 0);
+    CHECK_EQUAL(s.next(), 256);
+    s.draft_step(0, { 3 }, 256);
+    CHECK_EQUAL(s.status, +PYMTP_FULL);
+    s.draft_fused({ 3 }, 256);
+    CHECK_EQUAL(s.status, +PYMTP_FULL);
+
+    s.truncate(254);
+    if (s.status != PYMTP_OK) {
+        return; // recurrent states cannot go back over a prompt
+    }
+    // a draft gets as long as there is room
+    const auto drafts = s.draft_fused({ tokens[254] }, 254);
+    CHECK_EQUAL(s.status, +PYMTP_OK);
+    CHECK_EQUAL(drafts.size(), 2u);
+    CHECK_EQUAL(s.decode({ tokens[254], tokens[255] }).size(), 2u);
+}
+
+static void rows_that_do_not_fit_are_refused_and_change_nothing() {
+    session s;
+    s.decode(text(10), 0, true);
+    CHECK_EQUAL(s.status, +PYMTP_OK);
+
+    const auto refused = [&](const char * reason) {
+        CHECK_EQUAL(s.status, +PYMTP_INVALID);
+        CHECK(strstr(pymtp_error_message(), reason) != nullptr);
+        CHECK_EQUAL(s.next(), 10);
+    };
+
+    s.decode({});
+    refused("0 rows");
+    s.decode(text(129));
+    refused("129 rows");
+    s.decode({ 512 });
+    refused("not in the vocabulary");
+    s.decode({ -1 });
+    refused("not in the vocabulary");
+    s.decode_at({ 1 }, 12);
+    refused("10 is next");
+    s.decode_at({ 1 }, 9);
+    refused("10 is next");
+    s.decode_at({ 1 }, -1);
+    refused("negative");
+    s.decode_rows({ 1 }, { 0 }, { 1 });
+    refused("sequence 1");
+    s.decode_rows({ 1 }, { 0 }, { -1 });
+    refused("sequence -1");
+    s.decode(text(65));
+    refused("65 rows with logits");
+    s.draft_step(0, { 512 }, 10);
+    refused("not in the vocabulary");
+    s.draft_step(0, { 1 }, 12);
+    refused("no hidden state");
+    s.draft_fused({ 1 }, 10, N_DRAFT + 1);
+    refused("4 drafts");
+    s.draft_fused({ 1 }, 10, 0);
+    refused("0 drafts");
+    s.truncate(-1);
+    refused("cannot truncate");
+    s.truncate(3, 1);
+    refused("cannot truncate");
+
+    CHECK_EQUAL(s.decode({ 1 }).size(), 1u);
+    CHECK_EQUAL(s.status, +PYMTP_OK);
+}
+
+static void sessions_that_cannot_be_are_refused() {
+    options o;
+    o.n_draft = -1;
+    CHECK_EQUAL(session(o).status, +PYMTP_INVALID);
+    o.n_draft = 33;
+    CHECK_EQUAL(session(o).status, +PYMTP_INVALID);
+    o.n_draft  = 8;
+    o.n_ubatch = 8;
+    CHECK_EQUAL(session(o).status, +PYMTP_INVALID);
+    CHECK(session(o).handle == nullptr);
+}
+
+static void a_session_that_does_not_draft_says_so() {
+    options o;
+    o.n_draft = 0;
+    session s(o);
+    CHECK_EQUAL(pymtp_session_n_draft_max(s.handle), 0);
+    CHECK_EQUAL(pymtp_session_memory(s.handle), +PYMTP_MEMORY_NONE);
+    CHECK_EQUAL(s.decode(text(12)).size(), 12u);
+    s.draft_step(0, { 1 }, 12);
+    CHECK_EQUAL(s.status, +PYMTP_INVALID);
+    s.draft_fused({ 1 }, 12);
+    CHECK_EQUAL(s.status, +PYMTP_INVALID);
+    s.bar({ 1 });
+    CHECK_EQUAL(s.status, +PYMTP_OK);
+    s.truncate(0);
+    CHECK_EQUAL(s.decode(text(12)).size(), 12u);
+}
+
+// aborts the n-th graph node from now on
+struct failing_backend {
+    session & s;
+    int32_t   n_left;
+
+    failing_backend(session & s, int32_t n_left) : s(s), n_left(n_left) {
+        llama_set_abort_callback(
+            s.context(), [](void * p) { return --static_cast<failing_backend *>(p)->n_left < 0; }, this);
+    }
+
+    ~failing_backend() { llama_set_abort_callback(s.context(), nullptr, nullptr); }
+};
+
+static void after_a_failed_pass_what_was_decoded_stays() {
+    for (const int32_t n_nodes : { 0, 5, 40 }) {
+        session    s;
+        session    fresh;
+        const auto prompt = text(20);
+        s.decode(prompt, 0, true);
+        fresh.decode(prompt, 0, true);
+        {
+            const failing_backend failing(s, n_nodes);
+            s.decode({ 1, 2, 3 });
+            CHECK_EQUAL(s.status, +PYMTP_FAILED);
+            CHECK_EQUAL(s.next(), 20);
+        }
+        {
+            const failing_backend failing(s, n_nodes);
+            s.draft_step(0, { 1 }, 20);
+            CHECK_EQUAL(s.status, +PYMTP_FAILED);
+            CHECK_EQUAL(s.next(), 20);
+        }
+        {
+            const failing_backend failing(s, n_nodes);
+            s.draft_fused({ 1 }, 20);
+            CHECK_EQUAL(s.status, +PYMTP_FAILED);
+            CHECK_EQUAL(s.next(), 20);
+        }
+        std::vector<int32_t> seen(n_heads(), 20);
+        tokens_t             history = prompt;
+        history.push_back(1);
+        auto seen_too = seen;
+        CHECK(draft_by_steps(s, history, seen) == draft_by_steps(fresh, history, seen_too));
+        const auto a = s.decode({ 1, 2, 3 });
+        const auto b = fresh.decode({ 1, 2, 3 });
+        CHECK_EQUAL(s.status, +PYMTP_OK);
+        CHECK(a.size() == 3 && b.size() == 3 && near(a[2], b[2]));
+    }
+}
+
+static void the_library_names_its_sources() {
+    CHECK(strstr(pymtp_abi_id(), "llama-cpp-python") != nullptr);
+}
+
+int main(int argc, char ** argv) {
+    llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
+    llama_backend_init();
+
+    for (int i = 1; i < argc; ++i) {
+        ggml_backend_dev_t no_devices[] = { nullptr };
+
+        auto params     = llama_model_default_params();
+        params.load_mtp = true;
+        params.devices  = no_devices;
+        g_model         = llama_model_load_from_file(argv[i], params);
+        CHECK(g_model != nullptr);
+        if (!g_model) {
+            continue;
+        }
+        printf("%s\n", argv[i]);
+
+        RUN(rounds_give_the_text_of_single_steps);
+        RUN(a_fused_draft_is_the_one_drafted_by_steps);
+        RUN(barred_tokens_are_not_drafted);
+        RUN(going_back_and_decoding_equals_decoding_afresh);
+        RUN(drafts_that_are_not_verified_leave_no_trace);
+        RUN(sequences_of_one_cache_do_not_disturb_each_other);
+        RUN(sequences_with_streams_do_not_disturb_each_other);
+        RUN(a_full_context_is_refused_and_changes_nothing);
+        RUN(rows_that_do_not_fit_are_refused_and_change_nothing);
+        RUN(sessions_that_cannot_be_are_refused);
+        RUN(a_session_that_does_not_draft_says_so);
+        RUN(after_a_failed_pass_what_was_decoded_stays);
+        RUN(the_library_names_its_sources);
+
+        CHECK_EQUAL(pymtp_n_contexts(), 0);
+        llama_model_free(g_model);
+    }
+    llama_backend_free();
+    return g_n_failed > 0;
+}

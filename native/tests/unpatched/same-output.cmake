@@ -1,0 +1,20 @@
+# Runs the programs ONE and OTHER on MODEL: both must print the same lines.
+
+foreach(program ONE OTHER)
+    execute_process(COMMAND ${${program}} ${MODEL} RESULT_VARIABLE status OUTPUT_VARIABLE lines_${program})
+    if(NOT status EQUAL 0)
+        message(FATAL_ERROR "${${program}} ended with ${status}")
+    endif()
+    string(REGEX MATCHALL "[^\n]+" lines_${program} "${lines_${program}}")
+endforeach()
+
+list(LENGTH lines_ONE n)
+if(n LESS 1000)
+    message(FATAL_ERROR "only ${n} rows: the script did not run")
+endif()
+foreach(line other IN ZIP_LISTS lines_ONE lines_OTHER)
+    if(NOT line STREQUAL other)
+        message(FATAL_ERROR "the first row that differs:\n  ${line}\n  ${other}")
+    endif()
+endforeach()
+message(STATUS "${n} rows are the same")

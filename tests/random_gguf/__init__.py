@@ -1,0 +1,35 @@
+"""Writes tiny models with random F32 weights that llama.cpp can load and run: seconds to test, no meaning.
+
+Tensors and metadata are those that llama.cpp's converters write for the architecture. One module a maker of models;
+`blocks` has what architectures share.
+"""
+
+from .bailing import write_bailingmoe3
+from .cohere import write_cohere2moe
+from .deepseek import write_deepseek4, write_deepseek32
+from .glm import write_glm4_flash, write_glm4moe, write_glm5_next, write_glm_dsa
+from .hunyuan import write_hy_v3
+from .mimo import write_mimo2
+from .nemotron import write_nemotron_h_moe
+from .qwen import write_qwen3next, write_qwen35, write_qwen35moe
+from .step import write_step35
+from .writer import N_VOCAB
+
+__all__ = [
+    "N_VOCAB",
+    "write_bailingmoe3",
+    "write_cohere2moe",
+    "write_deepseek4",
+    "write_deepseek32",
+    "write_glm4_flash",
+    "write_glm4moe",
+    "write_glm5_next",
+    "write_glm_dsa",
+    "write_hy_v3",
+    "write_mimo2",
+    "write_nemotron_h_moe",
+    "write_qwen3next",
+    "write_qwen35",
+    "write_qwen35moe",
+    "write_step35",
+]

@@ -1,0 +1,14 @@
+"""python -m random_gguf FOLDER   # with tests/ on the path: the models that the native tests load"""
+
+import sys
+from pathlib import Path
+
+from . import write_glm4moe, write_mimo2, write_qwen3next, write_qwen35
+
+folder = Path(sys.argv[1])
+folder.mkdir(parents=True, exist_ok=True)
+write_glm4moe(folder / "glm4moe.gguf")
+write_mimo2(folder / "mimo2.gguf")
+write_mimo2(folder / "mimo2-3-heads.gguf", n_heads=3)
+write_qwen35(folder / "qwen35.gguf")
+write_qwen3next(folder / "qwen3next.gguf")

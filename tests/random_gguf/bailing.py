@@ -1,0 +1,41 @@
+"""Bailing-MoE-3, Ling-3.0 (bailingmoe3)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from . import blocks
+from .writer import N_EMBD, N_FF_EXPERT, N_HEAD, Writer
+
+
+def write_bailingmoe3(path: Path, n_layer: int = 4) -> Path:
+    """Kimi delta attention and, in every second layer and the head, gated latent attention (a hybrid memory)."""
+    is_recurrent = [i % 2 == 0 for i in range(n_layer)] + [False]
+    metadata = {
+        **blocks.EXPERTS,
+        **blocks.MLA,
+        **blocks.KDA,
+        "kda.safe_gate": True,
+        "attention.head_count_kv": [0 if recurrent else 1 for recurrent in is_recurrent],
+        "expert_shared_count": 1,
+        "expert_shared_feed_forward_length": N_FF_EXPERT,
+        "leading_dense_block_count": 1,
+    }
+    w = Writer(path, "bailingmoe3", n_layer, 1, metadata, without=("attention.value_length",))
+    blocks.embeddings(w)
+    for i in range(n_layer + 1):
+        p = f"blk.{i}."
+        w.norm(p + "attn_norm.weight")
+        w.norm(p + "ffn_norm.weight")
+        if is_recurrent[i]:
+            blocks.delta_attention(w, p, sign=1, shape=(N_HEAD, 1))
+            for x in "fg":
+                w.matrix(f"{p}ssm_{x}_a.weight", N_EMBD, N_HEAD * blocks.KDA_HEAD)
+        else:
+            blocks.latent_attention(w, p)
+            w.matrix(p + "attn_gate.weight", N_EMBD, N_HEAD)
+        blocks.feed_forward(w, p) if i == 0 else blocks.experts(w, p)
+        if i == n_layer:
+            blocks.head(w, p, own_norm=False)
+            w.norm(p + "layer_output_norm.weight")
+    return w.finish()

@@ -1,0 +1,39 @@
+"""MiMo-V2 (mimo2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from . import blocks
+from .writer import HEAD, N_EMBD, N_HEAD, N_KV, Writer
+
+
+def write_mimo2(path: Path, n_heads: int = 1, n_layer: int = 4, window: int = 16) -> Path:
+    """Heads with sliding-window attention; trunk layers of both kinds (an iSWA cache); values narrower than keys."""
+    is_swa = [i % 3 != 0 for i in range(n_layer)] + [True] * n_heads
+    n_kv, n_value = [2 * N_KV if swa else N_KV for swa in is_swa], HEAD // 2
+    metadata = {
+        **blocks.EXPERTS,
+        "attention.head_count_kv": n_kv,
+        "attention.value_length": n_value,
+        "attention.value_scale": 0.7,
+        "attention.sliding_window": window,
+        "attention.sliding_window_pattern": [int(swa) for swa in is_swa],
+        "rope.freq_base_swa": 1000.0,
+    }
+    w = Writer(path, "mimo2", n_layer, n_heads, metadata)
+    blocks.embeddings(w)
+    for i in range(n_layer + n_heads):
+        p = f"blk.{i}."
+        w.norm(p + "attn_norm.weight")
+        w.norm(p + "ffn_norm.weight")
+        w.matrix(p + "attn_qkv.weight", N_EMBD, (N_HEAD + n_kv[i]) * HEAD + n_kv[i] * n_value)
+        w.matrix(p + "attn_output.weight", N_HEAD * n_value, N_EMBD)
+        w.matrix(p + "attn_sinks.weight", N_HEAD, scale=1.0)
+        if i == 0 or i >= n_layer:
+            blocks.feed_forward(w, p)
+        else:
+            blocks.experts(w, p, shared=False)
+        if i >= n_layer:
+            blocks.head(w, p)
+    return w.finish()

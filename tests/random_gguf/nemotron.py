@@ -1,0 +1,59 @@
+"""Nemotron-H with a mixture of experts (nemotron_h_moe)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from . import blocks
+from .writer import N_EMBD, N_FF_EXPERT, N_KV, Writer
+
+# of a Mamba-2 layer
+STATE, N_HEADS, N_GROUPS, INNER, CONV = 32, 4, 2, 128, 4
+
+
+def write_nemotron_h_moe(path: Path, pattern: str = "MEM*E") -> Path:
+    """Each layer is one of Mamba-2 (M), attention (*) and experts (E), a hybrid memory; the head is * and E in one."""
+    n_layer = len(pattern)
+    metadata = {
+        **blocks.EXPERTS,
+        "expert_shared_count": 1,
+        "expert_shared_feed_forward_length": N_FF_EXPERT,
+        "expert_group_count": 1,
+        "feed_forward_length": [N_FF_EXPERT if kind == "E" else 0 for kind in pattern + "E"],
+        "attention.head_count_kv": [N_KV if kind == "*" else 0 for kind in pattern + "*"],
+        "attention.layer_norm_epsilon": 1e-5,
+        "ssm.conv_kernel": CONV,
+        "ssm.state_size": STATE,
+        "ssm.group_count": N_GROUPS,
+        "ssm.inner_size": INNER,
+        "ssm.time_step_rank": N_HEADS,
+    }
+    w = Writer(path, "nemotron_h_moe", n_layer, 1, metadata)
+    blocks.embeddings(w)
+    for i, kind in enumerate(pattern + "H"):
+        p = f"blk.{i}."
+        w.norm(p + "attn_norm.weight")
+        if kind == "M":
+            _mamba2(w, p)
+        if kind in "*H":
+            blocks.attention(w, p)
+        if kind in "EH":
+            blocks.experts(w, p, gate=False)
+        if kind == "H":
+            w.norm(p + "post_attention_norm.weight")
+            blocks.head(w, p)
+    return w.finish()
+
+
+def _mamba2(w: Writer, p: str) -> None:
+    n_conv = INNER + 2 * N_GROUPS * STATE
+    w.matrix(p + "ssm_in.weight", N_EMBD, INNER + n_conv + N_HEADS)
+    w.matrix(p + "ssm_conv1d.weight", CONV, n_conv, scale=0.5)
+    w.matrix(p + "ssm_conv1d.bias", n_conv, scale=0.1)
+    w.matrix(p + "ssm_dt.bias", N_HEADS, scale=0.5)
+    w.add_tensor(p + "ssm_a", -np.linspace(0.5, 2, N_HEADS, dtype=np.float32).reshape(N_HEADS, 1))
+    w.norm(p + "ssm_d", 1, N_HEADS)
+    w.norm(p + "ssm_norm.weight", INNER // N_GROUPS, N_GROUPS)
+    w.matrix(p + "ssm_out.weight", INNER, N_EMBD)

@@ -1,0 +1,271 @@
+"""Every family against llama.cpp's own two-context scheme and against itself, on tiny random models.
+
+Drafts are scripted: some right (what plain decoding says next), then wrong, so that every number of accepted drafts
+occurs. Logits of the trunk have to agree within 1e-5, those of heads within 1e-4.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pytest
+
+from families import FAMILIES, Family
+from pymtp._library import llama_cpp
+from pymtp.context import ContextParams
+from pymtp.errors import PymtpError
+from pymtp.session import Chunk, Logits, Session
+from random_gguf import N_VOCAB, write_glm5_next
+from two_contexts import TwoContexts
+
+PARAMS = ContextParams(n_ctx=512, n_ubatch=32, n_threads=1, flash_attn="off", type_k="f32", type_v="f32")
+K = 3
+TRUNK = {"rtol": 0, "atol": 1e-5}
+HEAD = {"rtol": 0, "atol": 1e-4}
+# how many of a round's drafts are right
+ROUNDS = [0, 1, 2, 3] * 12
+
+
+class Tiny(NamedTuple):
+    """A tiny model, and what plain decoding says behind a prompt."""
+
+    family: Family
+    model: object
+    prompt: list[int]
+    text: list[int]
+    """The prompt and its continuation."""
+
+
+def load(path: Path) -> object:
+    """The model with its heads. The tolerances are those of the CPU's F32: no GPU, not even for large products."""
+    params = llama_cpp.llama_model_default_params()
+    params.load_mtp = True
+    no_devices = (ctypes.c_void_p * 1)(None)
+    params.devices = ctypes.addressof(no_devices)
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+    assert model
+    return model
+
+
+def plain_text(model: object, prompt: list[int], n_tokens: int) -> list[int]:
+    """The prompt and its continuation by plain greedy decoding."""
+    text = list(prompt)
+    with Session(model, PARAMS) as session:
+        session.decode([Chunk(prompt, 0)])
+        while len(text) < len(prompt) + n_tokens:
+            text.append(int(session.logits[-1].argmax()))
+            session.decode([Chunk([text[-1]], len(text) - 1)])
+    return text
+
+
+def scripted(right: list[int], n_right: int, rng: random.Random) -> list[int]:
+    """Drafts of which exactly the first `n_right` are right."""
+    return right[:n_right] + [(token + rng.randrange(1, N_VOCAB)) % N_VOCAB for token in right[n_right:]]
+
+
+def draft(session: Session, token: int, position: int, script: list[int], sequence: int = 0) -> Logits:
+    """Draft step by step, going on with the scripted tokens; the logits of all steps."""
+    logits = []
+    for step, row in enumerate([token, *script[:-1]]):
+        session.draft(step, len(script), [Chunk([row], position + step, sequence)])
+        logits.append(session.draft_logits[0].copy())
+    return np.stack(logits)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
+    family = FAMILIES[request.param]
+    model = load(family.write(tmp_path_factory.mktemp("models") / "tiny.gguf"))
+    # longer than an ubatch, and than a sliding window
+    rng = random.Random(7)
+    prompt = [rng.randrange(N_VOCAB) for _ in range(77)]
+    yield Tiny(family, model, prompt, plain_text(model, prompt, 3 * len(ROUNDS)))
+    llama_cpp.llama_model_free(model)
+
+
+def test_the_heads_keep_keys_and_values_where_the_table_says(tiny: Tiny) -> None:
+    with Session(tiny.model, PARAMS, n_draft_max=K) as session:
+        assert session.mtp_memory == tiny.family.memory
+        assert ("cache of their own" in session.memory_note) == (tiny.family.memory == "own")
+        assert ("cannot go back" in session.memory_note) == (not tiny.family.rolls_back)
+
+
+def test_logits_are_those_of_two_contexts(tiny: Tiny) -> None:
+    compare_with_two_contexts(tiny, PARAMS)
+
+
+def test_logits_of_a_prompt_in_one_large_pass_are_those_of_two_contexts(tiny: Tiny) -> None:
+    compare_with_two_contexts(tiny._replace(prompt=tiny.text[:200]), replace(PARAMS, n_ubatch=256))
+
+
+def compare_with_two_contexts(
+    tiny: Tiny, params: ContextParams, head_context: Literal["target", "chained"] = "target"
+) -> None:
+    """A prompt, and scripted rounds behind it as far as the text goes."""
+    rng, text, n = random.Random(7), tiny.text, len(tiny.prompt) + 1
+    reference = TwoContexts(tiny.model, params, tiny.family.n_heads, chained=head_context == "chained")
+    with Session(tiny.model, params, n_draft_max=K, head_context=head_context) as session:
+        session.decode([Chunk(tiny.prompt, 0, feed=True)])
+        for start in range(0, len(tiny.prompt), params.n_ubatch):  # the reference takes one ubatch at a time
+            reference.decode(tiny.prompt[start : start + params.n_ubatch], start)
+        np.testing.assert_allclose(session.logits[0], reference.logits[-1], **TRUNK)
+
+        for n_right in ROUNDS:  # n: tokens of the text so far; all but the last are decoded
+            if n + K > len(text):
+                break
+            script = scripted(text[n : n + K], n_right, rng)
+            reference.draft(text[n - 1], n - 1, script)
+            np.testing.assert_allclose(draft(session, text[n - 1], n - 1, script), reference.draft_logits, **HEAD)
+
+            session.decode([Chunk([text[n - 1], *script], n - 1, logits="all", feed=True)])
+            reference.decode([text[n - 1], *script], n - 1)
+            np.testing.assert_allclose(session.logits, reference.logits, **TRUNK)
+
+            n += n_right + 1
+            session.truncate(n - 1)
+            reference.truncate(n - 1)
+    reference.close()
+
+
+def test_drafts_picked_in_the_graph_are_those_of_single_steps(tiny: Tiny) -> None:
+    rng, text, n = random.Random(5), tiny.text, len(tiny.prompt) + 1
+    with (
+        Session(tiny.model, PARAMS, n_draft_max=K) as steps,
+        Session(tiny.model, PARAMS, n_draft_max=K) as graph,
+    ):
+        for session in (steps, graph):
+            session.decode([Chunk(tiny.prompt, 0, feed=True)])
+        for n_right in ROUNDS:
+            (drafts,), (probs,) = graph.draft_greedy([Chunk([text[n - 1]], n - 1)], K, probs=True)
+            logits = draft(steps, text[n - 1], n - 1, drafts.tolist())
+            assert drafts.tolist() == logits.argmax(axis=1).tolist()
+            likelihood = np.exp(logits - logits.max(axis=1, keepdims=True))
+            np.testing.assert_allclose(
+                probs, (likelihood / likelihood.sum(axis=1, keepdims=True)).max(axis=1), atol=1e-5
+            )
+
+            script = scripted(text[n : n + K], n_right, rng)
+            n += n_right + 1
+            for session in (steps, graph):
+                session.decode([Chunk([text[n - n_right - 2], *script], n - n_right - 2, feed=True)])
+                session.truncate(n - 1)
+
+
+def test_greedy_text_with_drafts_is_the_plain_text(tiny: Tiny) -> None:
+    rng, text = random.Random(3), tiny.text
+    with Session(tiny.model, PARAMS, n_draft_max=K) as session:
+        session.decode([Chunk(tiny.prompt, 0, feed=True)])
+        made = [*tiny.prompt, int(session.logits[0].argmax())]
+        for n_right in [None, *ROUNDS]:
+            if n_right is None or n_right % 4 == 0:  # the head's own drafts
+                (drafts,) = session.draft_greedy([Chunk([made[-1]], len(made) - 1)], K).tolist()
+            else:
+                drafts = scripted(text[len(made) : len(made) + K], n_right, rng)
+                draft(session, made[-1], len(made) - 1, drafts)
+            session.decode([Chunk([made[-1], *drafts], len(made) - 1, logits="all", feed=True)])
+            said = session.logits.argmax(axis=1).tolist()
+            n_accepted = next((i for i in range(K) if said[i] != drafts[i]), K)
+            made += said[: n_accepted + 1]
+            session.truncate(len(made) - 1)
+    n = min(len(made), len(text))
+    assert n > len(tiny.prompt) + len(ROUNDS)
+    assert made[:n] == text[:n]
+
+
+@pytest.mark.parametrize("n_right", range(K + 1))
+def test_what_follows_a_rollback_follows_a_fresh_decode(tiny: Tiny, n_right: int) -> None:
+    rng, text, n = random.Random(n_right), tiny.text, len(tiny.prompt) + 1
+    with (
+        Session(tiny.model, PARAMS, n_draft_max=K) as back,
+        Session(tiny.model, PARAMS, n_draft_max=K) as fresh,
+    ):
+        back.decode([Chunk(tiny.prompt, 0, feed=True)])
+        for right in (0, 2, 0, 0, 1, n_right):
+            script = scripted(text[n : n + K], right, rng)
+            draft(back, text[n - 1], n - 1, script)
+            back.decode([Chunk([text[n - 1], *script], n - 1, feed=True)])
+            n += right + 1
+            back.truncate(n - 1)
+        fresh.decode([Chunk(text[: n - 1], 0, feed=True)])
+
+        script = scripted(text[n : n + K], 2, rng)
+        np.testing.assert_allclose(*(draft(session, text[n - 1], n - 1, script) for session in (back, fresh)), **HEAD)
+        for session in (back, fresh):
+            session.decode([Chunk([text[n - 1], *script], n - 1, logits="all", feed=True)])
+        np.testing.assert_allclose(back.logits, fresh.logits, **TRUNK)
+
+
+@pytest.mark.parametrize("kv_unified", [True, False], ids=["one cache", "a stream each"])
+def test_three_sequences_together_are_what_each_is_alone(tiny: Tiny, kv_unified: bool) -> None:
+    together_alone(tiny, replace(PARAMS, kv_unified=kv_unified), "target")
+
+
+@pytest.mark.parametrize("head_context", ["target", "chained"])
+def test_several_heads_read_the_trunk_or_one_another(tiny: Tiny, head_context: Literal["target", "chained"]) -> None:
+    if tiny.family.n_heads == 1:
+        pytest.skip("one head")
+    compare_with_two_contexts(tiny, PARAMS, head_context)
+    for kv_unified in (True, False):
+        together_alone(tiny, replace(PARAMS, kv_unified=kv_unified), head_context)
+
+
+def together_alone(tiny: Tiny, params: ContextParams, head_context: Literal["target", "chained"]) -> None:
+    """Three sequences in one session, step by step and in one graph, and each in a session of its own."""
+    rng, n_seq = random.Random(11), 3
+    options = {"n_draft_max": K, "head_context": head_context}
+    texts = [[rng.randrange(N_VOCAB) for _ in range(20 + 15 * seq)] for seq in range(n_seq)]
+    steps, graph = (Session(tiny.model, params, n_seq_max=n_seq + 1, **options) for _ in range(2))
+    alone = [Session(tiny.model, PARAMS, **options) for _ in range(n_seq)]
+
+    for session in (steps, graph):
+        session.decode([Chunk(text, 0, seq, feed=True) for seq, text in enumerate(texts)])
+    for seq, text in enumerate(texts):
+        alone[seq].decode([Chunk(text, 0, feed=True)])
+        np.testing.assert_allclose(steps.logits[seq], alone[seq].logits[0], **TRUNK)
+        text.append(5)
+
+    n_fed = [len(text) - 1 for text in texts]
+    for i in range(20):
+        feeds = i % 5 != 4  # else the heads catch up in the round after
+        rows, positions = [text[n:] for text, n in zip(texts, n_fed, strict=True)], list(n_fed)
+        picked = graph.draft_greedy([Chunk(rows[s], positions[s], s) for s in range(n_seq)], K)
+        scripts = [[rng.randrange(N_VOCAB) for _ in range(K)] for _ in texts]
+        for step in range(K):
+            steps.draft(step, K, [Chunk(rows[s], positions[s], s) for s in range(n_seq)])
+            for seq in range(n_seq):
+                alone[seq].draft(step, K, [Chunk(rows[seq], positions[seq])])
+                np.testing.assert_allclose(steps.draft_logits[seq], alone[seq].draft_logits[0], **HEAD)
+                if step == 0:
+                    assert picked[seq, 0] == alone[seq].draft_logits[0].argmax()
+            rows, positions = [[script[step]] for script in scripts], [len(text) + step for text in texts]
+
+        verified = [[text[-1], *script] for text, script in zip(texts, scripts, strict=True)]
+        chunks = [Chunk(verified[s], len(texts[s]) - 1, s, logits="all", feed=feeds) for s in range(n_seq)]
+        for session in (steps, graph):
+            session.decode(chunks)
+        logits = steps.logits.reshape(n_seq, K + 1, -1).copy()
+        for seq, text in enumerate(texts):
+            alone[seq].decode([chunks[seq]._replace(sequence=0)])
+            np.testing.assert_allclose(logits[seq], alone[seq].logits, **TRUNK)
+            text += scripts[seq][: rng.randrange(K + 1)]
+            for session, sequence in ((steps, seq), (graph, seq), (alone[seq], 0)):
+                session.truncate(len(text), sequence=sequence)
+            text.append(9)
+            if feeds:
+                n_fed[seq] = len(text) - 1
+    for session in (steps, graph, *alone):
+        session.close()
+
+
+def test_glm5_next_decodes_plainly_and_refuses_to_draft_by_name(tmp_path: Path) -> None:
+    model = load(write_glm5_next(tmp_path / "tiny.gguf"))
+    assert len(plain_text(model, list(range(40)), 20)) == 60
+    with pytest.raises(PymtpError, match="(?i)glm5-next"):
+        Session(model, PARAMS, n_draft_max=K)
+    llama_cpp.llama_model_free(model)
