@@ -248,6 +248,33 @@ def test_drafts_that_are_not_verified_leave_no_trace(family: tuple[object, int])
         np.testing.assert_allclose(session.logits, plain.logits, atol=1e-4)
 
 
+def test_a_slot_that_is_used_again_leaves_the_other_sequences_where_they_can_go_back(
+    family: tuple[object, int],
+) -> None:
+    """Sequences of different lengths in a pass: recurrent states change places when a new one comes between them."""
+    model, _ = family
+    rng = random.Random(8)
+    with Session(model, PARAMS, n_draft_max=K, n_seq_max=3) as session, Session(model, PARAMS) as fresh:
+        histories = {slot: random_tokens(rng, 10 + 17 * slot) for slot in range(3)}
+        for slot, history in histories.items():
+            session.decode([Chunk(history, 0, slot)])
+        session.truncate(0)
+        late = Chunk(random_tokens(rng, 27), 0, 0, "none")
+        for others in ([], [late]):
+            rounds = [
+                Chunk([7] + [9] * n_wrong, len(histories[slot]), slot, "all") for slot, n_wrong in ((1, 1), (2, 2))
+            ]
+            session.decode([*rounds, *others])
+            for slot in (1, 2):
+                histories[slot].append(7)
+                session.truncate(len(histories[slot]), sequence=slot)
+        for slot in (1, 2):
+            session.decode([Chunk([11], len(histories[slot]), slot)])
+            fresh.truncate(0)
+            fresh.decode([Chunk([*histories[slot], 11], 0)])
+            np.testing.assert_allclose(session.logits, fresh.logits, atol=1e-4)
+
+
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["unified", "streams"])
 def test_the_same_seed_gives_the_same_text_alone_and_together(family: tuple[object, int], kv_unified: bool) -> None:
     """Five sequences in three slots: prompts beside rounds, K from 0 to 3, slots used again."""
@@ -324,19 +351,19 @@ def test_steady_rounds_rebuild_no_graph(family: tuple[object, int]) -> None:
     assert builds <= 12
 
 
-def test_heads_whose_keys_the_trunks_cache_cannot_hold_have_a_cache_of_their_own(tmp_path: Path) -> None:
+def test_recurrent_states_that_cannot_go_back_are_decoded_again(tmp_path: Path) -> None:
     path = write_qwen3next(tmp_path / "tiny.gguf")
     texts = []
     for draft_max in (0, K):
         with pymtp.Model(path, draft_max=draft_max, flash_attn="off", type_k="f32", type_v="f32") as model:
-            assert model.session.mtp_memory == ("own" if draft_max else "none")
+            assert model.session.mtp_memory == ("shared" if draft_max else "none")
             assert bool(model.session.memory_note) == (draft_max > 0)
             generation = model.generate(
                 [1, 2, 3], sampling=SamplingParams(temperature=0), max_tokens=30, ignore_eos=True
             )
             list(generation)
             texts.append(generation.tokens)
-            assert (generation.stats.drafted > 0) == (draft_max > 0)
+            assert (generation.stats.drafted > 0) == (model.session.counters.n_replays > 0) == (draft_max > 0)
     assert texts[0] == texts[1]
 
 
@@ -349,7 +376,8 @@ def play(session: Session, *, n_prompt: int, n_rounds: int) -> Callable[[int], l
 
     def rounds(n: int) -> list[int]:
         for i in range(n):
-            player.script(random_tokens(rng, K), i % (K + 1) + 1)
+            n, n_right = len(player.sequence.history), i % (K + 1)
+            player.script(scripted(player.text[n : n + K], n_right, rng), n_right + 1)
             play_turns(session, drafter, {0: player.sequence})
         return player.sequence.history
 

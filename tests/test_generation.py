@@ -244,30 +244,41 @@ def test_a_new_generation_carries_nothing_over(load: Callable[..., Model]) -> No
     assert tokens(model, first, sampling=GREEDY, max_tokens=40) == expected
 
 
-@pytest.mark.parametrize("kv_unified", [False, True], ids=["streams", "unified"])
-def test_the_same_seed_gives_the_same_text_alone_and_together(load: Callable[..., Model], kv_unified: bool) -> None:
-    """Five requests in three slots: admitted together, in the middle of others' text, and into a used slot."""
-    alone = load(draft_max=3, n_ubatch=64)
-    together = load(draft_max=3, n_ubatch=64, n_seq_max=3, kv_unified=kv_unified)
-    wanted = [
+def requests(model: Model) -> list[dict[str, object]]:
+    """Five different ones."""
+    return [
         {
             "prompt": prompt,
             "sampling": SamplingParams(temperature=i % 2, seed=i),
             "max_tokens": 20 + 9 * i,
             "ignore_eos": i % 3 > 0,
         }
-        for i, prompt in enumerate(prompts(alone)[::4][:5])
+        for i, prompt in enumerate(prompts(model)[::4][:5])
     ]
-    batch = together.batch()
-    made = [batch.submit(**request, draft_max=3 - i % 4) for i, request in enumerate(wanted)]  # type: ignore[arg-type]
-    before = together.session.counters.n_trunk_passes
+
+
+def test_the_same_seed_gives_the_same_text_alone_and_together(load: Callable[..., Model]) -> None:
+    """Three slots: admitted together, in the middle of others' text, and into a used slot."""
+    alone = load(draft_max=3, n_ubatch=64)
+    batch = load(draft_max=3, n_ubatch=64, n_seq_max=3, kv_unified=False).batch()
+    made = [batch.submit(**request, draft_max=3 - i % 4) for i, request in enumerate(requests(alone))]  # type: ignore[arg-type]
     list(batch)
-    n_passes = together.session.counters.n_trunk_passes - before
-    if kv_unified:  # streams of different lengths are computed one after the other
-        assert n_passes < batch.stats.rounds / 1.5
     assert batch.stats.accepted > 0
-    for request, generation in zip(wanted, made, strict=True):
-        assert generation.tokens == tokens(alone, **request), request  # type: ignore[arg-type]
+    for request, generation in zip(requests(alone), made, strict=True):
+        assert generation.tokens == tokens(alone, **request)  # type: ignore[arg-type]
+
+
+def test_requests_share_the_passes_of_a_unified_cache(load: Callable[..., Model]) -> None:
+    model = load(draft_max=3, n_ubatch=64, n_seq_max=3)
+    batch = model.batch()
+    made = [batch.submit(**request) for request in requests(model)]  # type: ignore[arg-type]
+    before = model.session.counters
+    list(batch)
+    after = model.session.counters
+    assert after.n_trunk_passes - before.n_trunk_passes < batch.stats.rounds / 1.5
+    assert [len(generation.tokens) for generation in made if generation.finish_reason == "length"] != []
+    for generation in made:
+        assert generation.text == b"".join(map(model.vocabulary.piece, generation.tokens)).decode(errors="replace")
 
 
 def test_bad_requests_are_refused(load: Callable[..., Model]) -> None:
