@@ -51,7 +51,7 @@ struct mtp_engine {
     struct draft_step {
         llama_ubatch             ubatch;
         llama_memory_context_ptr mctx;
-        llm_graph_params         params;
+        llm_graph_params         params     = {};
         bool                     has_params = false;
     };
 
