@@ -287,13 +287,16 @@ static void barred_tokens_are_not_drafted() {
 }
 
 static void going_back_and_decoding_equals_decoding_afresh() {
-    session    s;
-    session    fresh;
-    const auto tokens = text(40);
+    session  s;
+    session  fresh;
+    tokens_t tokens = text(40);
     s.decode(tokens, 0, true);
+    // at least one row of a pass stays: llama.cpp keeps recurrent states from the first row on only
     for (const int32_t n_wrong : { 1, 2, 3, 3 }) {
-        s.decode(text(n_wrong, 7));
-        s.truncate(40);
+        tokens_t rows = text(1 + n_wrong, 7);
+        s.decode(rows);
+        tokens.push_back(rows[0]);
+        s.truncate(tokens.size());
         CHECK_EQUAL(s.status, +PYMTP_OK);
     }
     fresh.decode(tokens, 0, true);
