@@ -154,6 +154,28 @@ ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight) {
 // the heads' part of a graph
 //
 
+bool mtp_graph_has_heads(const llama_model & model) {
+    switch (model.arch) {
+        case LLM_ARCH_BAILINGMOE3:
+        case LLM_ARCH_COHERE2MOE:
+        case LLM_ARCH_DEEPSEEK2:
+        case LLM_ARCH_DEEPSEEK32:
+        case LLM_ARCH_DEEPSEEK4:
+        case LLM_ARCH_GLM4_MOE:
+        case LLM_ARCH_GLM_DSA:
+        case LLM_ARCH_HY_V3:
+        case LLM_ARCH_MIMO2:
+        case LLM_ARCH_NEMOTRON_H_MOE:
+        case LLM_ARCH_QWEN35:
+        case LLM_ARCH_QWEN35MOE:
+        case LLM_ARCH_QWEN3NEXT:
+        case LLM_ARCH_STEP35:
+            return true;
+        default:
+            return false;
+    }
+}
+
 class mtp_graph_builder {
   public:
     mtp_graph_builder(const llama_model & model, const llm_graph_params & params) :
