@@ -21,8 +21,10 @@ from random_gguf import (
     write_cohere2moe,
     write_deepseek4,
     write_deepseek32,
+    write_glm4,
     write_glm4_flash,
     write_glm4moe,
+    write_glm5_next,
     write_glm_dsa,
     write_hy_v3,
     write_mimo2,
@@ -64,4 +66,10 @@ FAMILIES = {
     "glm-dsa": Family(write_glm_dsa, "own"),
     "deepseek32": Family(write_deepseek32, "own"),
     "deepseek4": Family(write_deepseek4, "own"),
+}
+
+# llama.cpp loads the heads of these and cannot run them
+REFUSED = {
+    "glm4": write_glm4,
+    "glm5-next": write_glm5_next,
 }
