@@ -274,6 +274,16 @@ class mtp_graph_builder {
 
         if (run.output != MTP_OUTPUT_LOGITS) {
             cut_down(nodes_before, run.output == MTP_OUTPUT_HIDDEN ? res->t_h_nextn : nullptr);
+            return;
+        }
+
+        // an architecture that multiplies with its output matrix past the hook: drop that product, and make it anew
+        ggml_tensor * logits = res->t_logits;
+        ggml_tensor * weight = logits->op == GGML_OP_MUL_MAT ? mtp.trimmed_weight(ctx0, logits->src[0]) : nullptr;
+        if (weight && weight != logits->src[0]) {
+            cut_down(nodes_before, res->t_h_nextn);
+            res->t_logits = ggml_mul_mat(ctx0, weight, logits->src[1]);
+            ggml_build_forward_expand(gf, res->t_logits);
         }
     }
 
@@ -373,6 +383,7 @@ bool mtp_graph_build_draft(const llama_model & model, const llm_graph_params & p
 
     for (size_t i = 0; i < mtp->stages.size(); ++i) {
         logits = builder.add_stage(i, mtp->stages[i].follows ? tokens : nullptr);
+        GGML_ASSERT(!logits || logits->ne[0] == mtp->n_draft_vocab());
         if (!logits || !mtp->picks) {
             continue;
         }
