@@ -344,7 +344,8 @@ def together_alone(tiny: Tiny, params: ContextParams, head_context: Literal["tar
 
     n_fed = [len(text) - 1 for text in texts]
     for i in range(20):
-        feeds = i % 5 != 4  # else the heads catch up in the round after
+        # else the heads catch up in the round after: now and then those of all sequences, of one, of some
+        feeds = [i % 5 != 4 and (i < 10 or rng.random() < 0.6) for _ in texts]
         rows, positions = [text[n:] for text, n in zip(texts, n_fed, strict=True)], list(n_fed)
         picked = graph.draft_greedy([Chunk(rows[s], positions[s], s) for s in range(n_seq)], K)
         scripts = [[rng.randrange(N_VOCAB) for _ in range(K)] for _ in texts]
@@ -358,7 +359,7 @@ def together_alone(tiny: Tiny, params: ContextParams, head_context: Literal["tar
             rows, positions = [[script[step]] for script in scripts], [len(text) + step for text in texts]
 
         verified = [[text[-1], *script] for text, script in zip(texts, scripts, strict=True)]
-        chunks = [Chunk(verified[s], len(texts[s]) - 1, s, logits="all", feed=feeds) for s in range(n_seq)]
+        chunks = [Chunk(verified[s], len(texts[s]) - 1, s, logits="all", feed=feeds[s]) for s in range(n_seq)]
         for session in (steps, graph):
             session.decode(chunks)
         logits = steps.logits.reshape(n_seq, K + 1, -1).copy()
@@ -369,7 +370,7 @@ def together_alone(tiny: Tiny, params: ContextParams, head_context: Literal["tar
             for session, sequence in ((steps, seq), (graph, seq), (alone[seq], 0)):
                 session.truncate(len(text), sequence=sequence)
             text.append(9)
-            if feeds:
+            if feeds[seq]:
                 n_fed[seq] = len(text) - 1
     for session in (steps, graph, *alone):
         session.close()

@@ -50,7 +50,7 @@ class TwoContexts:
     def _context(model: object, params: ContextParams, kind: int) -> object:
         native = native_params(params, 0, 1)
         native.ctx_type = kind
-        native.n_rs_seq = 4  # recurrent states can go back over the longest draft of the tests
+        native.n_rs_seq = 8  # recurrent states can go back over the longest draft of the tests
         native.n_outputs_max = 0
         return llama_cpp.llama_init_from_model(model, native)
 
