@@ -21,8 +21,10 @@ from random_gguf import (
     write_cohere2moe,
     write_deepseek4,
     write_deepseek32,
+    write_glm4,
     write_glm4_flash,
     write_glm4moe,
+    write_glm5_next,
     write_glm_dsa,
     write_hy_v3,
     write_mimo2,
@@ -42,13 +44,15 @@ class Family(NamedTuple):
     n_heads: int = 1
     rolls_back: bool = True
     """Whether llama.cpp can take recurrent states back; else pymtp puts them back and decodes again."""
+    moves: bool = False
+    """Whether positions can move up when others are discarded: sliding windows and recurrent states cannot."""
 
 
 FAMILIES = {
     # plain caches
-    "glm4moe": Family(write_glm4moe, "shared"),
-    "deepseek2 (GLM-4.7-Flash)": Family(write_glm4_flash, "shared"),
-    "hy_v3": Family(write_hy_v3, "shared"),
+    "glm4moe": Family(write_glm4moe, "shared", moves=True),
+    "deepseek2 (GLM-4.7-Flash)": Family(write_glm4_flash, "shared", moves=True),
+    "hy_v3": Family(write_hy_v3, "shared", moves=True),
     # sliding windows in some layers
     "mimo2": Family(write_mimo2, "shared"),
     "mimo2, 3 heads": Family(lambda path: write_mimo2(path, n_heads=3), "shared", n_heads=3),
@@ -61,7 +65,13 @@ FAMILIES = {
     "nemotron_h_moe": Family(write_nemotron_h_moe, "shared"),
     "bailingmoe3": Family(write_bailingmoe3, "shared"),
     # more than K/V by position
-    "glm-dsa": Family(write_glm_dsa, "own"),
-    "deepseek32": Family(write_deepseek32, "own"),
+    "glm-dsa": Family(write_glm_dsa, "own", moves=True),
+    "deepseek32": Family(write_deepseek32, "own", moves=True),
     "deepseek4": Family(write_deepseek4, "own"),
+}
+
+# llama.cpp loads the heads of these and cannot run them
+REFUSED = {
+    "glm4": write_glm4,
+    "glm5-next": write_glm5_next,
 }

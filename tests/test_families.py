@@ -13,18 +13,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import gguf
 import numpy as np
 import pytest
 
-from families import FAMILIES, Family
+from families import FAMILIES, REFUSED, Family
 from pymtp._library import llama_cpp
 from pymtp.context import ContextParams
 from pymtp.errors import PymtpError
 from pymtp.session import Chunk, Logits, Session
-from random_gguf import N_VOCAB, write_glm5_next
+from random_gguf import N_VOCAB
 from two_contexts import TwoContexts
 
 PARAMS = ContextParams(n_ctx=512, n_ubatch=32, n_threads=1, flash_attn="off", type_k="f32", type_v="f32")
+# as users run it
+USUAL = ContextParams(n_ctx=512, n_threads=1)
 K = 3
 TRUNK = {"rtol": 0, "atol": 1e-5}
 HEAD = {"rtol": 0, "atol": 1e-4}
@@ -40,6 +43,8 @@ class Tiny(NamedTuple):
     prompt: list[int]
     text: list[int]
     """The prompt and its continuation."""
+    outputs: list[Logits]
+    """The output matrix of each head, (N_VOCAB, n_embd)."""
 
 
 def load(path: Path) -> object:
@@ -53,10 +58,18 @@ def load(path: Path) -> object:
     return model
 
 
-def plain_text(model: object, prompt: list[int], n_tokens: int) -> list[int]:
+def output_matrices(path: Path) -> list[Logits]:
+    """The heads' own, else the trunk's, else the embedding."""
+    tensors = {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
+    heads = sorted(name.split(".")[1] for name in tensors if name.endswith("nextn.eh_proj.weight"))
+    shared = tensors.get("output.weight", tensors["token_embd.weight"])
+    return [tensors.get(f"blk.{head}.nextn.shared_head_head.weight", shared) for head in heads]
+
+
+def plain_text(model: object, prompt: list[int], n_tokens: int, params: ContextParams = PARAMS) -> list[int]:
     """The prompt and its continuation by plain greedy decoding."""
     text = list(prompt)
-    with Session(model, PARAMS) as session:
+    with Session(model, params) as session:
         session.decode([Chunk(prompt, 0)])
         while len(text) < len(prompt) + n_tokens:
             text.append(int(session.logits[-1].argmax()))
@@ -81,11 +94,12 @@ def draft(session: Session, token: int, position: int, script: list[int], sequen
 @pytest.fixture(scope="module", params=FAMILIES)
 def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
     family = FAMILIES[request.param]
-    model = load(family.write(tmp_path_factory.mktemp("models") / "tiny.gguf"))
+    path = family.write(tmp_path_factory.mktemp("models") / "tiny.gguf")
+    model = load(path)
     # longer than an ubatch, and than a sliding window
     rng = random.Random(7)
     prompt = [rng.randrange(N_VOCAB) for _ in range(77)]
-    yield Tiny(family, model, prompt, plain_text(model, prompt, 3 * len(ROUNDS)))
+    yield Tiny(family, model, prompt, plain_text(model, prompt, 3 * len(ROUNDS)), output_matrices(path))
     llama_cpp.llama_model_free(model)
 
 
@@ -157,9 +171,11 @@ def test_drafts_picked_in_the_graph_are_those_of_single_steps(tiny: Tiny) -> Non
                 session.truncate(n - 1)
 
 
-def test_greedy_text_with_drafts_is_the_plain_text(tiny: Tiny) -> None:
-    rng, text = random.Random(3), tiny.text
-    with Session(tiny.model, PARAMS, n_draft_max=K) as session:
+@pytest.mark.parametrize("params", [PARAMS, USUAL], ids=["F32", "flash attention, F16"])
+def test_greedy_text_with_drafts_is_the_plain_text(tiny: Tiny, params: ContextParams) -> None:
+    rng = random.Random(3)
+    text = tiny.text if params is PARAMS else plain_text(tiny.model, tiny.prompt, 3 * len(ROUNDS), params)
+    with Session(tiny.model, params, n_draft_max=K) as session:
         session.decode([Chunk(tiny.prompt, 0, feed=True)])
         made = [*tiny.prompt, int(session.logits[0].argmax())]
         for n_right in [None, *ROUNDS]:
@@ -202,14 +218,110 @@ def test_what_follows_a_rollback_follows_a_fresh_decode(tiny: Tiny, n_right: int
 
 
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["one cache", "a stream each"])
+def test_a_copied_sequence_and_the_original_go_on_alike(tiny: Tiny, kv_unified: bool) -> None:
+    params = replace(PARAMS, kv_unified=kv_unified)
+    with Session(tiny.model, params, n_draft_max=K, n_seq_max=3) as session:
+        session.decode([Chunk(tiny.prompt, 0, feed=True)])
+        session.copy(0, 2)
+        expect_same(go_on(tiny, session, 2), go_on(tiny, session, 0))
+
+
+def test_a_restored_session_goes_on_like_the_saved_one(tiny: Tiny) -> None:
+    with (
+        Session(tiny.model, PARAMS, n_draft_max=K, n_seq_max=2) as saved,
+        Session(tiny.model, PARAMS, n_draft_max=K, n_seq_max=2) as other,
+    ):
+        saved.decode([Chunk(tiny.prompt, 0, 1, feed=True)])
+        state = saved.save()
+        expected = go_on(tiny, saved, 1)
+        for session in (saved, other):
+            session.restore(state)
+            expect_same(go_on(tiny, session, 1), expected)
+
+
+def test_a_freed_sequence_begins_anew(tiny: Tiny) -> None:
+    with Session(tiny.model, PARAMS, n_draft_max=K) as session:
+        runs = []
+        for _ in range(2):
+            session.decode([Chunk(tiny.prompt, 0, feed=True)])
+            runs.append(go_on(tiny, session))
+            session.truncate(0)
+        expect_same(*runs)
+
+
+def go_on(tiny: Tiny, session: Session, sequence: int = 0) -> list[Logits]:
+    """Two rounds behind the prompt: logits of the head and of the trunk in turn."""
+    rng, text, n, logits = random.Random(1), tiny.text, len(tiny.prompt) + 1, []
+    for n_right in (1, 0):
+        script = scripted(text[n : n + K], n_right, rng)
+        logits.append(draft(session, text[n - 1], n - 1, script, sequence))
+        session.decode([Chunk([text[n - 1], *script], n - 1, sequence, logits="all", feed=True)])
+        logits.append(session.logits.copy())
+        n += n_right + 1
+        session.truncate(n - 1, sequence=sequence)
+    return logits
+
+
+def expect_same(actual: list[Logits], expected: list[Logits]) -> None:
+    for i, (a, b) in enumerate(zip(actual, expected, strict=True)):
+        np.testing.assert_allclose(a, b, **(TRUNK if i % 2 else HEAD))
+
+
+def test_positions_move_up_where_the_memory_can(tiny: Tiny) -> None:
+    rng = random.Random(2)
+    with Session(tiny.model, PARAMS, n_draft_max=K) as session:
+        session.decode([Chunk(tiny.prompt, 0, feed=True)])
+        session.draft_greedy([Chunk([5], len(tiny.prompt))], K)  # its cells are in the way
+        if not tiny.family.moves:
+            with pytest.raises(PymtpError, match="no context shift"):
+                session.discard(10, 20)
+            return
+        reference = TwoContexts(tiny.model, PARAMS, tiny.family.n_heads)
+        for start in range(0, len(tiny.prompt), PARAMS.n_ubatch):
+            reference.decode(tiny.prompt[start : start + PARAMS.n_ubatch], start)
+        for cache in (session, reference):
+            cache.discard(10, 20)
+        n = len(tiny.prompt) - 20
+        for n_kept in (3, 2, 1, 4):
+            script = [rng.randrange(N_VOCAB) for _ in range(K)]
+            reference.draft(5, n, script)
+            np.testing.assert_allclose(draft(session, 5, n, script), reference.draft_logits, **HEAD)
+            session.decode([Chunk([5, *script], n, logits="all", feed=True)])
+            reference.decode([5, *script], n)
+            np.testing.assert_allclose(session.logits, reference.logits, **TRUNK)
+            n += n_kept
+            for cache in (session, reference):
+                cache.truncate(n)
+        reference.close()
+
+
+def test_drafts_can_be_limited_to_a_part_of_the_vocabulary(tiny: Tiny) -> None:
+    position, token, script = len(tiny.prompt), 5, [6, 7, 8]
+    with Session(tiny.model, PARAMS, n_draft_max=K) as session:
+        session.decode([Chunk(tiny.prompt, 0, feed=True)])
+        expected = draft(session, token, position, script)
+        limits: dict[str, list[int]] = {"the first": list(range(64)), "some": [3, 100, 300, N_VOCAB - 1]}
+        for name, tokens in limits.items():
+            if name == "the first":
+                session.limit_drafts(len(tokens))
+            else:
+                session.limit_drafts_to(tokens, [rows[tokens].view(np.uint8) for rows in tiny.outputs])
+            logits = draft(session, token, position, script)
+            np.testing.assert_allclose(logits[:, tokens], expected[:, tokens], **HEAD)
+            assert np.isneginf(np.delete(logits, tokens, axis=1)).all()
+            assert session.draft_greedy([Chunk([token], position)], 1)[0, 0] == tokens[expected[0, tokens].argmax()]
+        session.limit_drafts(None)
+        np.testing.assert_allclose(draft(session, token, position, script), expected, **HEAD)
+
+
+@pytest.mark.parametrize("kv_unified", [True, False], ids=["one cache", "a stream each"])
 def test_three_sequences_together_are_what_each_is_alone(tiny: Tiny, kv_unified: bool) -> None:
     together_alone(tiny, replace(PARAMS, kv_unified=kv_unified), "target")
 
 
+@pytest.mark.parametrize("tiny", [name for name in FAMILIES if FAMILIES[name].n_heads > 1], indirect=True)
 @pytest.mark.parametrize("head_context", ["target", "chained"])
 def test_several_heads_read_the_trunk_or_one_another(tiny: Tiny, head_context: Literal["target", "chained"]) -> None:
-    if tiny.family.n_heads == 1:
-        pytest.skip("one head")
     compare_with_two_contexts(tiny, PARAMS, head_context)
     for kv_unified in (True, False):
         together_alone(tiny, replace(PARAMS, kv_unified=kv_unified), head_context)
@@ -232,7 +344,8 @@ def together_alone(tiny: Tiny, params: ContextParams, head_context: Literal["tar
 
     n_fed = [len(text) - 1 for text in texts]
     for i in range(20):
-        feeds = i % 5 != 4  # else the heads catch up in the round after
+        # else the heads catch up in the round after: now and then those of all sequences, of one, of some
+        feeds = [i % 5 != 4 and (i < 10 or rng.random() < 0.6) for _ in texts]
         rows, positions = [text[n:] for text, n in zip(texts, n_fed, strict=True)], list(n_fed)
         picked = graph.draft_greedy([Chunk(rows[s], positions[s], s) for s in range(n_seq)], K)
         scripts = [[rng.randrange(N_VOCAB) for _ in range(K)] for _ in texts]
@@ -246,7 +359,7 @@ def together_alone(tiny: Tiny, params: ContextParams, head_context: Literal["tar
             rows, positions = [[script[step]] for script in scripts], [len(text) + step for text in texts]
 
         verified = [[text[-1], *script] for text, script in zip(texts, scripts, strict=True)]
-        chunks = [Chunk(verified[s], len(texts[s]) - 1, s, logits="all", feed=feeds) for s in range(n_seq)]
+        chunks = [Chunk(verified[s], len(texts[s]) - 1, s, logits="all", feed=feeds[s]) for s in range(n_seq)]
         for session in (steps, graph):
             session.decode(chunks)
         logits = steps.logits.reshape(n_seq, K + 1, -1).copy()
@@ -257,15 +370,16 @@ def together_alone(tiny: Tiny, params: ContextParams, head_context: Literal["tar
             for session, sequence in ((steps, seq), (graph, seq), (alone[seq], 0)):
                 session.truncate(len(text), sequence=sequence)
             text.append(9)
-            if feeds:
+            if feeds[seq]:
                 n_fed[seq] = len(text) - 1
     for session in (steps, graph, *alone):
         session.close()
 
 
-def test_glm5_next_decodes_plainly_and_refuses_to_draft_by_name(tmp_path: Path) -> None:
-    model = load(write_glm5_next(tmp_path / "tiny.gguf"))
+@pytest.mark.parametrize("name", REFUSED)
+def test_heads_that_cannot_run_are_refused_by_name_and_the_trunk_decodes(tmp_path: Path, name: str) -> None:
+    model = load(REFUSED[name](tmp_path / "tiny.gguf"))
     assert len(plain_text(model, list(range(40)), 20)) == 60
-    with pytest.raises(PymtpError, match="(?i)glm5-next"):
+    with pytest.raises(PymtpError, match=f"cannot run the MTP heads of {name};"):
         Session(model, PARAMS, n_draft_max=K)
     llama_cpp.llama_model_free(model)

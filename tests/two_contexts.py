@@ -50,7 +50,7 @@ class TwoContexts:
     def _context(model: object, params: ContextParams, kind: int) -> object:
         native = native_params(params, 0, 1)
         native.ctx_type = kind
-        native.n_rs_seq = 4  # recurrent states can go back over the longest draft of the tests
+        native.n_rs_seq = 8  # recurrent states can go back over the longest draft of the tests
         native.n_outputs_max = 0
         return llama_cpp.llama_init_from_model(model, native)
 
@@ -98,6 +98,15 @@ class TwoContexts:
         self._truncate(self._target, 0)
         for start in range(0, position, self._n_ubatch):
             self._pass(self._target, self._tokens[start : start + self._n_ubatch], start, None)
+
+    def discard(self, position: int, n: int) -> None:
+        """Drop `n` positions; those behind move up."""
+        for context in (self._target, self._draft):
+            memory = llama_cpp.llama_get_memory(context)
+            llama_cpp.llama_memory_seq_rm(memory, 0, position, position + n)
+            llama_cpp.llama_memory_seq_add(memory, 0, position + n, -1, -n)
+        del self._tokens[position : position + n]
+        self._hidden = [np.delete(hidden, slice(position + 1, position + n + 1), axis=0) for hidden in self._hidden]
 
     def close(self) -> None:
         llama_cpp.llama_free(self._target)

@@ -154,6 +154,28 @@ ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight) {
 // the heads' part of a graph
 //
 
+bool mtp_graph_has_heads(const llama_model & model) {
+    switch (model.arch) {
+        case LLM_ARCH_BAILINGMOE3:
+        case LLM_ARCH_COHERE2MOE:
+        case LLM_ARCH_DEEPSEEK2:
+        case LLM_ARCH_DEEPSEEK32:
+        case LLM_ARCH_DEEPSEEK4:
+        case LLM_ARCH_GLM4_MOE:
+        case LLM_ARCH_GLM_DSA:
+        case LLM_ARCH_HY_V3:
+        case LLM_ARCH_MIMO2:
+        case LLM_ARCH_NEMOTRON_H_MOE:
+        case LLM_ARCH_QWEN35:
+        case LLM_ARCH_QWEN35MOE:
+        case LLM_ARCH_QWEN3NEXT:
+        case LLM_ARCH_STEP35:
+            return true;
+        default:
+            return false;
+    }
+}
+
 class mtp_graph_builder {
   public:
     mtp_graph_builder(const llama_model & model, const llm_graph_params & params) :
@@ -252,6 +274,16 @@ class mtp_graph_builder {
 
         if (run.output != MTP_OUTPUT_LOGITS) {
             cut_down(nodes_before, run.output == MTP_OUTPUT_HIDDEN ? res->t_h_nextn : nullptr);
+            return;
+        }
+
+        // an architecture that multiplies with its output matrix past the hook: drop that product, and make it anew
+        ggml_tensor * logits = res->t_logits;
+        ggml_tensor * weight = logits->op == GGML_OP_MUL_MAT ? mtp.trimmed_weight(ctx0, logits->src[0]) : nullptr;
+        if (weight && weight != logits->src[0]) {
+            cut_down(nodes_before, res->t_h_nextn);
+            res->t_logits = ggml_mul_mat(ctx0, weight, logits->src[1]);
+            ggml_build_forward_expand(gf, res->t_logits);
         }
     }
 
@@ -351,6 +383,7 @@ bool mtp_graph_build_draft(const llama_model & model, const llm_graph_params & p
 
     for (size_t i = 0; i < mtp->stages.size(); ++i) {
         logits = builder.add_stage(i, mtp->stages[i].follows ? tokens : nullptr);
+        GGML_ASSERT(!logits || logits->ne[0] == mtp->n_draft_vocab());
         if (!logits || !mtp->picks) {
             continue;
         }

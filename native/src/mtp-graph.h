@@ -13,6 +13,9 @@ struct mtp_graph_part {
     ggml_tensor * hidden; // F32 [n_embd, n_tokens]
 };
 
+// Whether llama.cpp has a graph for the MTP heads of the model's architecture. Some load the tensors and have none.
+bool mtp_graph_has_heads(const llama_model & model);
+
 // A weight of a matrix product: the rows of the output matrix that drafts are limited to in a head's part, else as
 // it is.
 ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight);

@@ -41,16 +41,17 @@ void mtp_engine::trim(const std::vector<llama_token> & tokens, const std::vector
 }
 
 ggml_tensor * mtp_engine::trimmed_weight(ggml_context * ctx0, ggml_tensor * weight) const {
-    const int64_t n_vocab = ctx.model.vocab.n_tokens();
-    if (n_trimmed == n_vocab || weight->ne[1] != n_vocab) {
+    if (n_trimmed == (int32_t) ctx.model.vocab.n_tokens()) {
         return weight;
     }
-    for (const auto & cur : trimmed) {
-        if (cur.of == weight) {
-            return cur.matrix;
+    for (int32_t head = 0; head < n_heads; ++head) {
+        // by identity: other matrices may have as many rows
+        if (weight == output_matrix(head)) {
+            return trimmed.empty() ? ggml_view_2d(ctx0, weight, weight->ne[0], n_trimmed, weight->nb[1], 0) :
+                                     trimmed[head].matrix;
         }
     }
-    return trim_tokens.empty() ? ggml_view_2d(ctx0, weight, weight->ne[0], n_trimmed, weight->nb[1], 0) : weight;
+    return weight;
 }
 
 ggml_tensor * mtp_engine::trimmed_bias(ggml_context * ctx0) const {

@@ -84,6 +84,10 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
     if (n_draft_max > 0 && n_heads == 0) {
         return fail(PYMTP_INVALID, "the model has no MTP head; use n_draft_max = 0");
     }
+    if (n_draft_max > 0 && !mtp_graph_has_heads(*model)) {
+        return fail(PYMTP_INVALID, "llama.cpp cannot run the MTP heads of %s; use n_draft_max = 0",
+                    llm_arch_name(model->arch));
+    }
 
     auto session = std::make_unique<pymtp_session>();
     auto cparams = *params->context;

@@ -1,4 +1,4 @@
-"""Writes tiny models with random F32 weights that llama.cpp can load and run: seconds to test, no meaning.
+"""Writes tiny models with MTP heads and random F32 weights that llama.cpp can load: seconds to test, no meaning.
 
 Tensors and metadata are those that llama.cpp's converters write for the architecture. One module a maker of models;
 `blocks` has what architectures share.
@@ -7,7 +7,7 @@ Tensors and metadata are those that llama.cpp's converters write for the archite
 from .bailing import write_bailingmoe3
 from .cohere import write_cohere2moe
 from .deepseek import write_deepseek4, write_deepseek32
-from .glm import write_glm4_flash, write_glm4moe, write_glm5_next, write_glm_dsa
+from .glm import write_glm4, write_glm4_flash, write_glm4moe, write_glm5_next, write_glm_dsa
 from .hunyuan import write_hy_v3
 from .mimo import write_mimo2
 from .nemotron import write_nemotron_h_moe
@@ -21,6 +21,7 @@ __all__ = [
     "write_cohere2moe",
     "write_deepseek4",
     "write_deepseek32",
+    "write_glm4",
     "write_glm4_flash",
     "write_glm4moe",
     "write_glm5_next",

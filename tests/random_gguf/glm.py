@@ -1,4 +1,4 @@
-"""GLM-4.5 to 4.7 (glm4moe), GLM-4.7-Flash (deepseek2), GLM-5 (glm-dsa, glm5-next)."""
+"""GLM-4 (glm4), GLM-4.5 to 4.7 (glm4moe), GLM-4.7-Flash (deepseek2), GLM-5 (glm-dsa, glm5-next)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,22 @@ from pathlib import Path
 
 from . import blocks
 from .deepseek import write_latent
-from .writer import HEAD, N_EMBD, N_HEAD, N_KV, Writer
+from .writer import HEAD, N_EMBD, N_FF, N_HEAD, N_KV, Writer
+
+
+def write_glm4(path: Path, n_layer: int = 3) -> Path:
+    """Full attention, dense feed-forwards, norms on both sides. llama.cpp loads the head and has no graph for it."""
+    w = Writer(path, "glm4", n_layer, 1, {})
+    blocks.embeddings(w)
+    for i in range(n_layer + 1):
+        p = f"blk.{i}."
+        for name in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):
+            w.norm(f"{p}{name}.weight")
+        blocks.attention(w, p)
+        w.matrix(p + "ffn_up.weight", N_EMBD, 2 * N_FF)  # and its gates
+        w.matrix(p + "ffn_down.weight", N_FF, N_EMBD)
+    blocks.head(w, f"blk.{n_layer}.", own_embedding=True, own_output=True)
+    return w.finish()
 
 
 def write_glm4moe(path: Path, n_layer: int = 3) -> Path:
