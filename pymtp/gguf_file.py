@@ -106,7 +106,7 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
         with shard.path.open("rb") as file:
             digest.update(file.read(shard.header.size_bytes))
             for i in range(_N_SAMPLES):
-                file.seek(shard.size_bytes * i // _N_SAMPLES)
+                file.seek(max(0, shard.size_bytes - _SAMPLE_BYTES) * i // (_N_SAMPLES - 1))
                 digest.update(file.read(_SAMPLE_BYTES))
             digest.update(str(shard.size_bytes).encode())
     return digest.hexdigest()[:32]

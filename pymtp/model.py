@@ -20,7 +20,7 @@ from pymtp.context import ContextParams
 from pymtp.errors import InvalidParameter, UnsupportedModel
 from pymtp.gguf_file import fingerprint, inspect_gguf, load_failure, output_rows
 from pymtp.sampling import SamplingParams
-from pymtp.session import Session
+from pymtp.session import Session, can_draft
 from pymtp.statistics import Stats
 from pymtp.vocabulary import Vocabulary
 
@@ -79,19 +79,23 @@ class Model:
             context = replace(context, n_ctx=min(self.info.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX))
         self._batch: Batch | None = None
         loaded = _load(self, n_gpu_layers, load_mtp=n_draft_max > 0)
+        free_model = weakref.finalize(self, llama_cpp.llama_model_free, loaded)
+        self.draft_note = self._note(draft, loaded)
+        """One line that says why a model with MTP heads decodes plainly, or None."""
+        if self.draft_note:
+            n_draft_max = 0
         try:
             self.session = Session(
                 loaded, context, n_draft_max=n_draft_max, n_seq_max=n_seq_max, model_id=fingerprint(self.info.path)
             )
             """The session in which the model generates."""
-            self._limit_drafts(draft_vocab)
         except BaseException:
-            llama_cpp.llama_model_free(loaded)
+            free_model()
             raise
+        free_model.detach()
         self._free = weakref.finalize(self, _free, self.session, loaded)
         self.vocabulary = Vocabulary(loaded, self.info.chat_template)
-        self.draft_note = self._note(draft)
-        """One line that says why a model with MTP heads decodes plainly, or None."""
+        self._limit_drafts(draft_vocab)
         self.stats = Stats()
         """Of the latest generation."""
 
@@ -164,10 +168,17 @@ class Model:
     ) -> None:
         self.close()
 
-    def _note(self, draft: str) -> str | None:
-        if draft == "auto" and self.info.n_heads_declared > 0 and not self.info.has_heads:
+    def _note(self, draft: str, loaded: object) -> str | None:
+        if draft == "none" or self.info.n_heads_declared == 0:
+            return None
+        if not self.info.has_heads:
             return f"{self.info.path} has no usable MTP head ({_heads(self)}): plain decoding"
-        return None
+        if can_draft(loaded):
+            return None
+        reason = f"the pinned llama.cpp cannot run the MTP heads of {self.info.architecture} models"
+        if draft == "mtp":
+            raise UnsupportedModel(f"{self.info.path}: {reason}; use --draft none")
+        return f"{reason}: plain decoding"
 
 
 def _load(model: Model, n_gpu_layers: int, *, load_mtp: bool) -> object:

@@ -319,10 +319,13 @@ def _init(model: object, context: ContextParams, n_draft_max: int, n_seq_max: in
     params.context = ffi.cast("struct llama_context_params *", ctypes.addressof(native))
     params.n_draft_max = n_draft_max
     params.head_context = head_context
-    address = ctypes.cast(model, ctypes.c_void_p).value  # type: ignore[arg-type]
     handle = ffi.new("struct pymtp_session **")
-    _check(lib.pymtp_session_init(ffi.cast("struct llama_model *", address), params, handle))
+    _check(lib.pymtp_session_init(_native_model(model), params, handle))
     return handle[0]
+
+
+def _native_model(model: object) -> Any:
+    return ffi.cast("struct llama_model *", ctypes.cast(model, ctypes.c_void_p).value)  # type: ignore[arg-type]
 
 
 def _rows(chunks: Sequence[Chunk]) -> tuple[int, list[int], list[int], list[int]]:
@@ -343,6 +346,11 @@ def _flags(chunk: Chunk) -> list[int]:
 def _check(status: int) -> None:
     if status != lib.PYMTP_OK:
         raise _ERRORS[status](ffi.string(lib.pymtp_error_message()).decode())
+
+
+def can_draft(model: object) -> bool:
+    """Whether llama.cpp can run the MTP heads of a model that llama-cpp-python loaded."""
+    return bool(lib.pymtp_can_draft(_native_model(model)))
 
 
 def n_contexts() -> int:

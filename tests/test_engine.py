@@ -338,19 +338,6 @@ def test_trunk_passes_are_prompt_ubatches_and_rounds(family: tuple[object, int])
         assert session.counters.n_hidden_bytes == 0
 
 
-def test_steady_rounds_rebuild_no_graph(family: tuple[object, int]) -> None:
-    model, _ = family
-    with Session(model, PARAMS, n_draft_max=K) as session:
-        assert session.counters.n_trunk_builds == 0
-        go_on = play(session, n_prompt=30, n_rounds=20)
-        before = session.counters
-        go_on(60)
-        after = session.counters
-    builds = after.n_trunk_builds + after.n_head_builds - before.n_trunk_builds - before.n_head_builds
-    # the view of the cache grows by 256 cells at a time
-    assert builds <= 12
-
-
 def test_recurrent_states_that_cannot_go_back_are_decoded_again(tmp_path: Path) -> None:
     path = write_qwen3next(tmp_path / "tiny.gguf")
     texts = []

@@ -40,7 +40,8 @@ enum pymtp_status {
     PYMTP_OK      = 0,
     PYMTP_FULL    = 1, // the cache has no cell left for these rows; the session is as it was before the call
     PYMTP_INVALID = 2, // the arguments do not fit the session; the session is as it was before the call
-    PYMTP_FAILED  = 3, // the backend failed; the rows of the call are gone, what was decoded before stays
+    PYMTP_FAILED  = 3, // the backend failed; the rows of the call are gone, what was decoded before stays (but not of
+                       // recurrent models: the call's sequences are gone then)
 };
 
 // where the MTP layers keep their K/V
@@ -93,6 +94,9 @@ void pymtp_exit_on_abort(void);
 
 // llama_contexts that sessions hold at present, in the whole process.
 int32_t pymtp_n_contexts(void);
+
+// Whether llama.cpp can run the MTP heads of a model: it has some, and a graph for them.
+int32_t pymtp_can_draft(const struct llama_model * model);
 
 struct pymtp_session_params {
     const struct llama_context_params * context; // as for llama_init_from_model; ctx_type is set by pymtp
@@ -177,6 +181,7 @@ int32_t pymtp_session_output_type(const struct pymtp_session * session, int32_t 
 int32_t pymtp_session_bar(struct pymtp_session * session, int32_t n_tokens, const int32_t * token);
 
 // Drops the positions >= pos of a sequence, from the trunk's and the heads' cache alike. pos = 0 frees the sequence.
+// Recurrent states go back over rows of the last pass only, not its first one, and once.
 int32_t pymtp_session_truncate(struct pymtp_session * session, int32_t seq, int32_t pos);
 
 // The sequence `to` becomes what `from` is; what it was before is gone. Both can then go on, and draft, on their own.

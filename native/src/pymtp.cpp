@@ -43,6 +43,9 @@ struct pymtp_session {
     int64_t t_trunk_us    = 0;
     int64_t t_head_us     = 0;
 
+    // where the memory has recurrent states: the first position of each sequence's last pass, -1 before there is one
+    std::vector<llama_pos> last_pass;
+
     std::unique_ptr<mtp_replay> replay; // set if the memory cannot drop rejected drafts
     std::vector<uint8_t>        state;  // the last that was saved
 
@@ -71,6 +74,10 @@ const char * pymtp_error_message(void) {
 
 int32_t pymtp_n_contexts(void) {
     return g_n_contexts;
+}
+
+int32_t pymtp_can_draft(const llama_model * model) {
+    return llama_model_n_layer_nextn(model) > 0 && mtp_graph_has_heads(*model);
 }
 
 int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * params, pymtp_session ** out) try {
@@ -133,6 +140,9 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
                            { cparams.type_k, cparams.type_v, cparams.swa_full, cparams.ctx_type, nullptr },
                        });
 
+    if (mtp_memory_attention(llama_get_memory(session->ctx)) != llama_get_memory(session->ctx)) {
+        session->last_pass.assign(cparams.n_seq_max, -1);
+    }
     if (n_draft_max > 0 && mtp_replay::is_needed(session->ctx)) {
         session->replay = std::make_unique<mtp_replay>(cparams.n_seq_max);
     }
@@ -338,6 +348,10 @@ static pymtp_status run_decode(pymtp_session & session, int32_t n_rows, const in
     session.has_draft = false;
     session.mtp->row_flags.assign(flags, flags + n_rows);
 
+    for (int32_t i = n_rows; i-- > 0 && !session.last_pass.empty();) {
+        session.last_pass[seq[i]] = pos[i];
+    }
+
     int32_t     res = -1;
     std::string why = "the backend failed in a pass of the trunk";
     try {
@@ -356,7 +370,7 @@ static pymtp_status run_decode(pymtp_session & session, int32_t n_rows, const in
         default:
             // earlier ubatches of the batch may have gone through: leave nothing of it
             for (int32_t i = n_rows; i-- > 0;) {
-                pymtp_session_truncate(&session, seq[i], pos[i]);
+                pymtp_session_truncate(&session, seq[i], session.last_pass.empty() ? pos[i] : 0);
             }
             return fail(PYMTP_FAILED, "%s", why.c_str());
     }
@@ -587,6 +601,11 @@ int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos
             return fail(PYMTP_INVALID, "sequence %d cannot go back to position %d: the window before it is gone", seq,
                         pos);
         }
+    }
+    // of the snapshots that recurrent states go back to, llama.cpp writes those behind a row of the last pass
+    const bool is_tail = pos == 0 || pos > llama_memory_seq_pos_max(memory, seq);
+    if (!is_tail && !session->last_pass.empty() && pos <= session->last_pass[seq]) {
+        return replay(*session, seq, pos);
     }
     if (!llama_memory_seq_rm(memory, seq, pos, -1)) {
         return replay(*session, seq, pos);

@@ -46,7 +46,9 @@ struct session {
         params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
         params.n_outputs_max   = 64;
 
-        status = pymtp_session_init(g_model, &params, o.n_draft, &handle);
+        const pymtp_session_params of_session = { &params, o.n_draft, PYMTP_HEAD_CONTEXT_TARGET };
+
+        status = pymtp_session_init(g_model, &of_session, &handle);
     }
 
     session(const session &) = delete;
@@ -75,7 +77,7 @@ struct session {
     }
 
     logits_t decode_rows(const tokens_t & tokens, const tokens_t & pos, const tokens_t & seq, bool feed = false) {
-        const std::vector<uint8_t> flags(tokens.size(), PYMTP_ROW_LOGITS | (feed ? PYMTP_ROW_PROMPT : 0));
+        const std::vector<uint8_t> flags(tokens.size(), PYMTP_ROW_LOGITS | (feed ? PYMTP_ROW_FEED : 0));
 
         status = pymtp_session_decode(handle, tokens.size(), tokens.data(), pos.data(), seq.data(), flags.data());
         if (status != PYMTP_OK) {
@@ -87,16 +89,15 @@ struct session {
         return split(data, n_rows, n_vocab);
     }
 
-    // tokens: from `begin` on, as far as nothing of the head's cache is made from the trunk's hidden states yet
+    // tokens: from `begin` on; all but the last are decoded, and have not fed the heads
     logits_t draft_step(int32_t step, const tokens_t & tokens, int32_t begin, int32_t seq = 0) {
         tokens_t pos;
         for (size_t i = 0; i < tokens.size(); ++i) {
             pos.push_back(begin + i);
         }
         const tokens_t seqs(tokens.size(), seq);
-        const int32_t  head = step % llama_model_n_layer_nextn(g_model);
 
-        status = pymtp_session_draft(handle, head, tokens.size(), tokens.data(), pos.data(), seqs.data());
+        status = pymtp_session_draft(handle, step, N_DRAFT, tokens.size(), tokens.data(), pos.data(), seqs.data());
         if (status != PYMTP_OK) {
             return {};
         }
@@ -114,8 +115,8 @@ struct session {
         const tokens_t seqs(tokens.size(), seq);
         tokens_t       drafts(std::max(n_steps, 0));
 
-        status = pymtp_session_draft_greedy(handle, 0, tokens.size(), tokens.data(), pos.data(), seqs.data(), &n_steps,
-                                            drafts.data());
+        status = pymtp_session_draft_greedy(handle, tokens.size(), tokens.data(), pos.data(), seqs.data(), &n_steps,
+                                            drafts.data(), nullptr);
         if (status != PYMTP_OK) {
             return {};
         }
@@ -143,10 +144,6 @@ struct session {
     }
 };
 
-static int32_t n_heads() {
-    return llama_model_n_layer_nextn(g_model);
-}
-
 static int32_t best(const std::vector<float> & logits) {
     return std::max_element(logits.begin(), logits.end()) - logits.begin();
 }
@@ -171,23 +168,19 @@ static tokens_t text(int32_t n, int32_t seed = 1) {
     return tokens;
 }
 
-// Drafts behind `history`, all of which is decoded but the last token. seen: how far each head was fed.
-static tokens_t draft_by_steps(session & s, const tokens_t & history, std::vector<int32_t> & seen, int32_t seq = 0) {
-    tokens_t             tokens  = history;
-    std::vector<int32_t> reached = seen;
+// Drafts behind `history`, all of which is decoded but the last token. n_fed: positions that the heads have seen.
+static tokens_t draft_by_steps(session & s, const tokens_t & history, int32_t & n_fed, int32_t seq = 0) {
+    tokens_t tokens = history;
     for (int32_t step = 0; step < N_DRAFT; ++step) {
-        int32_t &  begin  = reached[step % n_heads()];
-        const auto logits = s.draft_step(step, { tokens.begin() + begin, tokens.end() }, begin, seq);
+        const int32_t begin  = step == 0 ? n_fed : (int32_t) tokens.size() - 1;
+        const auto    logits = s.draft_step(step, { tokens.begin() + begin, tokens.end() }, begin, seq);
         CHECK_EQUAL(s.status, +PYMTP_OK);
         if (logits.size() != 1) {
             return {};
         }
-        begin = tokens.size();
         tokens.push_back(best(logits[0]));
     }
-    for (size_t i = 0; i < seen.size(); ++i) {
-        seen[i] = std::min<int32_t>(reached[i], history.size());
-    }
+    n_fed = history.size() - 1;
     return { tokens.begin() + history.size(), tokens.end() };
 }
 
@@ -207,13 +200,13 @@ static void rounds_give_the_text_of_single_steps() {
     constexpr int32_t N_PROMPT = 45; // two ubatches
     const auto        expected = plain_text(text(N_PROMPT), 60);
 
-    session              s;
-    tokens_t             history = text(N_PROMPT);
-    std::vector<int32_t> seen(n_heads(), N_PROMPT);
+    session  s;
+    tokens_t history = text(N_PROMPT);
+    int32_t  n_fed   = N_PROMPT;
     history.push_back(best(s.decode(history, 0, true).back()));
 
     for (int32_t round = 0; history.size() + N_DRAFT + 1 < expected.size(); ++round) {
-        draft_by_steps(s, history, seen);
+        draft_by_steps(s, history, n_fed);
 
         // what is verified is scripted: round % (N_DRAFT + 1) right drafts, then wrong ones
         tokens_t rows = { history.back() };
@@ -221,8 +214,10 @@ static void rounds_give_the_text_of_single_steps() {
             const int32_t right = expected[history.size() + i];
             rows.push_back(i < round % (N_DRAFT + 1) ? right : (right + 1) % 512);
         }
+        // now and then the heads are not fed, and catch up
+        const bool   feed   = round % 3 != 0;
         const size_t begin  = history.size() - 1;
-        const auto   logits = s.decode(rows);
+        const auto   logits = s.decode(rows, 0, feed);
         CHECK_EQUAL(logits.size(), rows.size());
         for (size_t i = 0; i < logits.size(); ++i) {
             history.push_back(best(logits[i]));
@@ -235,27 +230,26 @@ static void rounds_give_the_text_of_single_steps() {
         s.truncate(history.size() - 1);
         CHECK_EQUAL(s.status, +PYMTP_OK);
         CHECK_EQUAL(s.next(), (int32_t) history.size() - 1);
+        n_fed = feed ? history.size() - 1 : n_fed;
     }
+    CHECK_EQUAL(s.counters().n_hidden_bytes, 0);
     CHECK(s.counters().n_head_passes > 20);
 }
 
 static void a_fused_draft_is_the_one_drafted_by_steps() {
-    if (n_heads() > 1) {
-        return;
-    }
-    session              one;
-    session              other;
-    tokens_t             history = text(40);
-    std::vector<int32_t> seen(n_heads(), 40);
+    session  one;
+    session  other;
+    tokens_t history = text(40);
+    int32_t  n_fed   = 40;
     one.decode(history, 0, true);
     other.decode(history, 0, true);
 
     for (int32_t round = 0; round < 8; ++round) {
         history.push_back(round * 17);
-        const tokens_t tail(history.begin() + seen[0], history.end());
-        const auto     fused = one.draft_fused(tail, seen[0]);
+        const tokens_t tail(history.begin() + n_fed, history.end());
+        const auto     fused = one.draft_fused(tail, n_fed);
         CHECK_EQUAL(one.status, +PYMTP_OK);
-        CHECK(fused == draft_by_steps(other, history, seen));
+        CHECK(fused == draft_by_steps(other, history, n_fed));
 
         tokens_t rows = { history.back() };
         rows.insert(rows.end(), fused.begin(), fused.end());
@@ -309,16 +303,16 @@ static void going_back_and_decoding_equals_decoding_afresh() {
 }
 
 static void drafts_that_are_not_verified_leave_no_trace() {
-    session              s;
-    session              plain;
-    tokens_t             history = text(30);
-    std::vector<int32_t> seen(n_heads(), 30);
+    session  s;
+    session  plain;
+    tokens_t history = text(30);
+    int32_t  n_fed   = 30;
     s.decode(history, 0, true);
     plain.decode(history, 0, true);
     for (const int32_t n_verified : { 0, 2, 1, 0, 3, 0 }) {
         history.push_back(7 * n_verified + 1);
         tokens_t   rows = { history.back() };
-        const auto made = draft_by_steps(s, history, seen);
+        const auto made = draft_by_steps(s, history, n_fed);
         rows.insert(rows.end(), made.begin(), made.begin() + std::min<size_t>(n_verified, made.size()));
         const auto logits = s.decode(rows);
         const auto single = plain.decode({ history.back() });
@@ -337,11 +331,11 @@ static void sequences_do_not_disturb_each_other(bool unified) {
     session together(o);
     session alone[N_SEQ];
 
-    tokens_t             history[N_SEQ];
-    std::vector<int32_t> seen[N_SEQ];
+    tokens_t history[N_SEQ];
+    int32_t  n_fed[N_SEQ];
     for (int32_t seq = 0; seq < N_SEQ; ++seq) {
         history[seq] = text(20 + 15 * seq, seq + 1);
-        seen[seq].assign(n_heads(), history[seq].size());
+        n_fed[seq]   = history[seq].size();
         const auto a = together.decode(history[seq], seq, true);
         const auto b = alone[seq].decode(history[seq], 0, true);
         CHECK(!a.empty() && !b.empty() && near(a.back(), b.back()));
@@ -353,9 +347,9 @@ static void sequences_do_not_disturb_each_other(bool unified) {
         logits_t expected;
         for (int32_t seq = 0; seq < N_SEQ; ++seq) {
             history[seq].push_back(text(1, 100 * round + seq)[0]);
-            auto       seen_too = seen[seq];
-            const auto drafts   = draft_by_steps(together, history[seq], seen[seq], seq);
-            draft_by_steps(alone[seq], history[seq], seen_too);
+            int32_t    n_fed_too = n_fed[seq];
+            const auto drafts    = draft_by_steps(together, history[seq], n_fed[seq], seq);
+            draft_by_steps(alone[seq], history[seq], n_fed_too);
 
             // all verified in one pass
             tokens_t rows = { history[seq].back() };
@@ -452,10 +446,12 @@ static void rows_that_do_not_fit_are_refused_and_change_nothing() {
     refused("not in the vocabulary");
     s.draft_step(0, { 1 }, 12);
     refused("no hidden state");
+    s.draft_step(0, { 1, 2 }, 10);
+    refused("not decoded");
     s.draft_fused({ 1 }, 10, N_DRAFT + 1);
-    refused("4 drafts");
+    refused("a draft of 4");
     s.draft_fused({ 1 }, 10, 0);
-    refused("0 drafts");
+    refused("a draft of 0");
     s.truncate(-1);
     refused("cannot truncate");
     s.truncate(3, 1);
@@ -507,8 +503,40 @@ struct failing_backend {
     ~failing_backend() { llama_set_abort_callback(s.context(), nullptr, nullptr); }
 };
 
+// the states of recurrent layers do not outlive a failed pass: llama.cpp goes back to a copy that it should have written
+static void after_a_failed_pass_a_recurrent_sequence_is_gone() {
+    if (!llama_model_is_hybrid(g_model)) {
+        return;
+    }
+    session    s;
+    session    fresh;
+    const auto prompt = text(20);
+    s.decode(prompt, 0, true);
+    {
+        const failing_backend failing(s, 5);
+        s.decode({ 1, 2, 3 });
+        CHECK_EQUAL(s.status, +PYMTP_FAILED);
+        CHECK_EQUAL(s.next(), 0);
+    }
+    CHECK(s.decode(prompt, 0, true) == fresh.decode(prompt, 0, true));
+}
+
+static void recurrent_states_go_back_within_the_last_pass_only() {
+    if (!llama_model_is_hybrid(g_model)) {
+        return;
+    }
+    session s;
+    s.decode(text(40), 0, true);
+    s.decode(text(3, 5));
+    s.truncate(40);
+    CHECK_EQUAL(s.status, +PYMTP_INVALID);
+    CHECK_EQUAL(s.next(), 43);
+    s.truncate(41);
+    CHECK_EQUAL(s.status, +PYMTP_OK);
+    CHECK_EQUAL(s.next(), 41);
+}
+
 static void after_a_failed_pass_what_was_decoded_stays() {
-    // the states of recurrent layers do not: llama.cpp goes back to a copy that the failed pass should have written
     if (llama_model_is_hybrid(g_model)) {
         return;
     }
@@ -536,11 +564,11 @@ static void after_a_failed_pass_what_was_decoded_stays() {
             CHECK_EQUAL(s.status, +PYMTP_FAILED);
             CHECK_EQUAL(s.next(), 20);
         }
-        std::vector<int32_t> seen(n_heads(), 20);
-        tokens_t             history = prompt;
+        int32_t  n_fed     = 20;
+        int32_t  n_fed_too = 20;
+        tokens_t history   = prompt;
         history.push_back(1);
-        auto seen_too = seen;
-        CHECK(draft_by_steps(s, history, seen) == draft_by_steps(fresh, history, seen_too));
+        CHECK(draft_by_steps(s, history, n_fed) == draft_by_steps(fresh, history, n_fed_too));
         const auto a = s.decode({ 1, 2, 3 });
         const auto b = fresh.decode({ 1, 2, 3 });
         CHECK_EQUAL(s.status, +PYMTP_OK);
@@ -581,6 +609,8 @@ int main(int argc, char ** argv) {
         RUN(sessions_that_cannot_be_are_refused);
         RUN(a_session_that_does_not_draft_says_so);
         RUN(after_a_failed_pass_what_was_decoded_stays);
+        RUN(after_a_failed_pass_a_recurrent_sequence_is_gone);
+        RUN(recurrent_states_go_back_within_the_last_pass_only);
         RUN(the_library_names_its_sources);
 
         CHECK_EQUAL(pymtp_n_contexts(), 0);

@@ -1,0 +1,261 @@
+"""What a session offers beside its passes: candidates, draft vocabularies, saved states, counters, cache types."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pymtp import Model, embedded
+from pymtp._library import ffi, lib, llama_cpp
+from pymtp.context import ContextParams
+from pymtp.errors import InvalidParameter, PymtpError, StateError, UnsupportedModel
+from pymtp.gguf_file import fingerprint, output_rows
+from pymtp.session import Chunk, Session
+from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen35
+
+K = 3
+PARAMS = ContextParams(n_ctx=2048, n_ubatch=64, n_threads=1, flash_attn="off", type_k="f32", type_v="f32")
+FAMILIES = {"plain": write_glm4moe, "sliding window": write_mimo2, "hybrid": write_qwen35}
+
+
+def load(path: Path) -> object:
+    params = llama_cpp.llama_model_default_params()
+    params.load_mtp = True
+    no_devices = (ctypes.c_void_p * 1)(None)
+    params.devices = ctypes.addressof(no_devices)
+    return llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    loaded = load(FAMILIES[request.param](tmp_path_factory.mktemp("models") / "tiny.gguf"))
+    yield loaded
+    llama_cpp.llama_model_free(loaded)
+
+
+@pytest.fixture(scope="module")
+def nano() -> Iterator[object]:
+    loaded = load(embedded.model_path())
+    yield loaded
+    llama_cpp.llama_model_free(loaded)
+
+
+def prompt(session: Session, n: int, seed: int = 1) -> list[int]:
+    """Random tokens, decoded and fed."""
+    rng = random.Random(seed)
+    tokens = [rng.randrange(N_VOCAB) for _ in range(n)]
+    session.decode([Chunk(tokens, 0, feed=True)])
+    return tokens
+
+
+def play(session: Session, history: list[int], lengths: list[int], n_rounds: int) -> None:
+    """Rounds whose drafts are as long as `lengths` says in turn, of which none to all are accepted in turn."""
+    for i in range(n_rounds):
+        n_draft = lengths[i % len(lengths)]
+        last, position = history[-1], len(history) - 1
+        drafts = session.draft_greedy([Chunk([last], position)], n_draft)[0].tolist() if n_draft else []
+        session.decode([Chunk([last, *drafts], position, logits="all", feed=True)])
+        history += [*drafts[: i % (n_draft + 1)], i % N_VOCAB]
+        session.truncate(len(history) - 1)
+
+
+@pytest.mark.parametrize("lengths", [[3], [1], [3, 1, 2, 0]], ids=str)
+def test_rounds_rebuild_next_to_no_graph_also_if_drafts_change_their_length(model: object, lengths: list[int]) -> None:
+    n_rounds = 240
+    with Session(model, PARAMS, n_draft_max=K) as session:
+        history = [*prompt(session, 20), 5]
+        play(session, history, lengths, 12)
+        before = session.counters
+        play(session, history, lengths, n_rounds)
+        after = session.counters
+    assert after.n_trunk_builds - before.n_trunk_builds <= 0.05 * n_rounds
+    assert after.n_head_builds - before.n_head_builds <= 0.05 * n_rounds
+    assert after.n_hidden_bytes == 0
+
+
+def test_builds_are_the_passes_that_llama_cpp_did_not_reuse_a_graph_for(model: object) -> None:
+    with Session(model, PARAMS, n_draft_max=K) as session:
+        play(session, [*prompt(session, 200), 5], [3, 1, 2, 0], 100)
+        counters = session.counters
+        context = int(ffi.cast("intptr_t", lib.pymtp_session_context(session._handle)))
+        n_reused = llama_cpp.llama_perf_context(context).n_reused
+    n_passes = counters.n_trunk_passes + counters.n_head_passes
+    assert n_passes == 4 + 100 + 75
+    assert n_passes - n_reused == counters.n_trunk_builds + counters.n_head_builds
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("n_reduced", [0, 20])
+def test_candidates_are_the_highest_logits_in_order(nano: object, n_reduced: int) -> None:
+    with Session(nano, PARAMS, n_draft_max=K, n_seq_max=2) as session:
+        session.reduce_logits(n_reduced, also_on_host=True)
+        session.decode([Chunk(range(100, 140), 0, 0, feed=True), Chunk(range(200, 210), 0, 1, feed=True)])
+        check_candidates(*session.candidates(12), session.logits)
+        session.draft(0, K, [Chunk([5], 40, 0), Chunk([6], 10, 1)])
+        check_candidates(*session.draft_candidates(12), session.draft_logits)
+        session.decode([Chunk([5, 6, 7], 40, 0, "all"), Chunk([6, 7, 8], 10, 1, "all")])
+        before = session.counters.n_output_bytes
+        ids, values = session.candidates(12)
+        n_bytes = session.counters.n_output_bytes - before
+        check_candidates(ids, values, session.logits)
+        n_vocab = session.logits.shape[1]
+        assert n_bytes <= (6 * (20 * 256 + 20 + 256) if n_reduced else 6 * n_vocab) * 4
+        check_candidates(*session.candidates(n_vocab), session.logits)
+        with pytest.raises(PymtpError, match=f"{n_vocab + 1} candidates of a vocabulary of {n_vocab}"):
+            session.candidates(n_vocab + 1)
+
+
+def check_candidates(ids: np.ndarray, values: np.ndarray, logits: np.ndarray) -> None:
+    expected = np.argsort(-logits, axis=1, kind="stable")[:, : ids.shape[1]]
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(logits, expected, axis=1))
+
+
+@pytest.mark.model
+def test_drafts_can_be_limited_to_tokens_whose_rows_come_from_the_file(nano: object) -> None:
+    rng = np.random.default_rng(1)
+    with Session(nano, PARAMS, n_draft_max=K) as session:
+        session.decode([Chunk(range(100, 140), 0, feed=True)])
+        session.draft(0, K, [Chunk([5], 40)])
+        full = session.draft_logits.copy()
+        tokens = np.sort(rng.choice(full.shape[1], 1000, replace=False))
+        session.limit_drafts_to(tokens.tolist(), [output_rows(embedded.model_path(), 0, tokens.tolist())])
+        session.truncate(40)
+        session.draft(0, K, [Chunk([5], 40)])
+        np.testing.assert_array_equal(session.draft_logits[0, tokens], full[0, tokens])
+        assert np.isneginf(np.delete(session.draft_logits[0], tokens)).all()
+        best = int(tokens[full[0, tokens].argmax()])
+        assert session.draft_candidates(1)[0][0, 0] == best
+        assert session.draft_greedy([Chunk([5], 40)], 1)[0, 0] == best
+        session.bar([best])
+        assert session.draft_greedy([Chunk([5], 40)], 1)[0, 0] not in (best, *np.delete(np.arange(8192), tokens))
+        session.limit_drafts(None)
+        session.draft(0, K, [Chunk([5], 40)])
+        np.testing.assert_array_equal(session.draft_logits, full)
+        with pytest.raises(InvalidParameter, match="matrices must be of shapes"):
+            session.limit_drafts_to([1, 2], [np.zeros((2, 3), np.uint8)])
+        with pytest.raises(PymtpError, match="a draft vocabulary of 0 tokens"):
+            session.limit_drafts(0)
+
+
+@pytest.mark.model
+def test_a_model_with_limited_drafts_gives_the_same_text() -> None:
+    texts = []
+    for vocab in (None, 2000, range(0, 8192, 2)):
+        with Model(draft="mtp", draft_vocab=vocab, n_ctx=128) as model:
+            generation = model.generate("Once upon a time", max_tokens=40, ignore_eos=True)
+            texts.append("".join(generation) if vocab is None else texts[0])
+            assert generation.stats.drafted > 0 or vocab is not None
+    assert len(set(texts)) == 1
+    for wrong in (0, 8193, [], [8192], [-1]):
+        with pytest.raises(InvalidParameter, match="draft_vocab must be 1 to 8192 tokens of the vocabulary"):
+            Model(draft="mtp", draft_vocab=wrong)
+
+
+def test_a_saved_session_goes_on_in_another_one_and_damage_changes_nothing(model: object, tmp_path: Path) -> None:
+    path = tmp_path / "session.state"
+    with (
+        Session(model, PARAMS, n_draft_max=K, model_id="m") as one,
+        Session(model, PARAMS, n_draft_max=K, model_id="m") as other,
+    ):
+        history = [*prompt(one, 50), 3]
+        play(one, history, [3], 5)
+        one.save_file(path)
+        prompt(other, 30, seed=2)
+        kept = other.save()
+        data = path.read_bytes()
+        for damaged in (data[:-1], data[:1000], data[:-9] + b"123456789", b""):
+            with pytest.raises(StateError):
+                other.restore(damaged)
+        assert other.save() == kept
+        other.restore_file(path)
+        for session in (one, other):
+            played = list(history)
+            play(session, played, [3], 4)
+        for session in (one, other):
+            session.decode([Chunk(played[-1:], len(played) - 1)])
+        np.testing.assert_allclose(one.logits, other.logits, atol=1e-5)
+
+
+def test_a_state_of_another_model_or_shape_is_refused(model: object) -> None:
+    with Session(model, PARAMS, n_draft_max=K, model_id="m") as session:
+        prompt(session, 50)
+        data = session.save()
+    with (
+        Session(model, PARAMS, n_draft_max=K, model_id="n") as session,
+        pytest.raises(StateError, match="another model"),
+    ):
+        session.restore(data)
+    with Session(model, PARAMS, n_draft_max=K, n_seq_max=2, model_id="m") as session:
+        tokens = prompt(session, 20)
+        with pytest.raises(StateError, match="does not fit this session"):
+            session.restore(data)
+        session.decode([Chunk([1], len(tokens))])
+    small = replace(PARAMS, n_ctx=256, n_ubatch=32)
+    with Session(model, PARAMS, n_draft_max=K, model_id="m") as session:
+        prompt(session, 600)
+        data = session.save()
+    with Session(model, small, n_draft_max=K, model_id="m") as session:
+        tokens = prompt(session, 20)
+        with pytest.raises(StateError, match="does not fit this session"):
+            session.restore(data)
+        session.decode([Chunk([1], len(tokens))])
+
+
+@pytest.mark.parametrize("cache", ["f16", "bf16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+def test_text_with_drafts_is_the_plain_one_whatever_the_cache(model: object, cache: str, flash_attn: str) -> None:
+    type_v = cache if flash_attn == "on" or cache in ("f16", "bf16") else "f16"
+    params = replace(PARAMS, flash_attn=flash_attn, type_k=cache, type_v=type_v)
+    with Session(model, params) as plain, Session(model, params, n_draft_max=K) as session:
+        text = prompt(plain, 77)
+        assert prompt(session, 77) == text
+        while len(text) < 120:
+            text.append(int(plain.logits[-1].argmax()))
+            plain.decode([Chunk(text[-1:], len(text) - 1)])
+        n = 78
+        while n + K + 1 < len(text):
+            drafts = session.draft_greedy([Chunk([text[n - 1]], n - 1)], K)[0].tolist()
+            drafts = [text[n] if n % 2 else drafts[0], *drafts[1:]]  # right at least now and then
+            session.decode([Chunk([text[n - 1], *drafts], n - 1, logits="all", feed=True)])
+            said = session.logits.argmax(axis=1).tolist()
+            n_right = next((i for i, (a, b) in enumerate(zip(drafts, said, strict=False)) if a != b), K)
+            assert said[: n_right + 1] == text[n : n + n_right + 1]
+            n += n_right + 1
+            session.truncate(n - 1)
+
+
+def test_a_quantised_v_cache_without_flash_attention_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="type_v must be f32, f16 or bf16 without flash attention"):
+        replace(PARAMS, type_v="q8_0")
+
+
+def test_a_fingerprint_tells_weights_apart(tmp_path: Path) -> None:
+    one, other = write_glm4moe(tmp_path / "a.gguf"), tmp_path / "b.gguf"
+    data = bytearray(one.read_bytes())
+    other.write_bytes(data)
+    assert fingerprint(one) == fingerprint(other)
+    data[-1] ^= 1
+    other.write_bytes(data)
+    assert fingerprint(one) != fingerprint(other)
+
+
+def test_heads_that_llama_cpp_cannot_run_mean_plain_decoding_with_a_note(tmp_path: Path) -> None:
+    from random_gguf import write_glm5_next
+
+    path = write_glm5_next(tmp_path / "tiny.gguf")
+    reason = "the pinned llama.cpp cannot run the MTP heads of glm5-next models"
+    with Model(path) as model:
+        assert model.draft_note == f"{reason}: plain decoding"
+        assert model.draft_max == 0
+        generation = model.generate([1, 2, 3], max_tokens=10, ignore_eos=True)
+        list(generation)
+        assert len(generation.tokens) == 10
+    with pytest.raises(UnsupportedModel, match=f"{reason}; use --draft none"):
+        Model(path, draft="mtp")

@@ -1,0 +1,65 @@
+"""The format of saved states: only what fits comes back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pymtp import state
+from pymtp.errors import StateError
+
+PAYLOAD = bytes(range(256)) * 5
+WHO = {"engine": "engine 1", "model": "abc"}
+
+
+def test_what_was_packed_comes_back() -> None:
+    assert bytes(state.unpack(state.pack(PAYLOAD, **WHO), **WHO)) == PAYLOAD
+    assert bytes(state.unpack(state.pack(b"", **WHO), **WHO)) == b""
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda data: data[:-1], r"truncated: 1279 of 1280 bytes; save it again"),
+        (lambda data: data + b"x", r"truncated: 1281 of 1280 bytes"),
+        (lambda data: data[:-1] + b"x", r"checksum differs"),
+        (lambda data: b"", r"not a saved state"),
+        (lambda data: b"GGUF" + data, r"not a saved state"),
+        (lambda data: data[:20], r"not a saved state"),
+        (lambda data: data.replace(b'"n_bytes": ', b'"n_bytes" '), r"header of the saved state is damaged"),
+        (lambda data: data.replace(b'"sha256"', b'"sha257"'), r"header of the saved state is damaged"),
+    ],
+)
+def test_damaged_bytes_are_refused(damage: object, reason: str) -> None:
+    with pytest.raises(StateError, match=reason):
+        state.unpack(damage(state.pack(PAYLOAD, **WHO)), **WHO)  # type: ignore[operator]
+
+
+def test_a_state_of_another_version_or_model_is_refused() -> None:
+    data = state.pack(PAYLOAD, **WHO)
+    with pytest.raises(StateError, match=r"another version \(engine 1, this is engine 2\)"):
+        state.unpack(data, engine="engine 2", model="abc")
+    with pytest.raises(StateError, match="another model; load the model"):
+        state.unpack(data, engine="engine 1", model="abd")
+
+
+def test_the_header_is_one_line_of_json() -> None:
+    head = state.pack(PAYLOAD, **WHO).split(b"\n")[0]
+    assert json.loads(head.removeprefix(b"pymtp-state "))["model"] == "abc"
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "session.state"
+    state.write(path, b"old")
+    with pytest.raises(StateError, match="cannot write .*choose another place"):
+        state.write(tmp_path / "missing" / "session.state", b"new")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StateError, match="cannot write"):
+        state.write(tmp_path / "folder", b"new")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "session.state"]
+    state.write(path, b"new")
+    assert state.read(path) == b"new"
+    with pytest.raises(StateError, match="cannot read .*check the path"):
+        state.read(tmp_path / "nothing")
