@@ -348,10 +348,6 @@ static pymtp_status run_decode(pymtp_session & session, int32_t n_rows, const in
     session.has_draft = false;
     session.mtp->row_flags.assign(flags, flags + n_rows);
 
-    for (int32_t i = n_rows; i-- > 0 && !session.last_pass.empty();) {
-        session.last_pass[seq[i]] = pos[i];
-    }
-
     int32_t     res = -1;
     std::string why = "the backend failed in a pass of the trunk";
     try {
@@ -363,6 +359,9 @@ static pymtp_status run_decode(pymtp_session & session, int32_t n_rows, const in
     switch (res) {
         case 0:
             session.n_logits = n_logits;
+            for (int32_t i = n_rows; i-- > 0 && !session.last_pass.empty();) {
+                session.last_pass[seq[i]] = pos[i];
+            }
             return PYMTP_OK;
         case 1:
             return fail(PYMTP_FULL, "the context of %u tokens has no room for %d more", llama_n_ctx(session.ctx),
