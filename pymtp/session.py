@@ -275,6 +275,11 @@ class Session:
         lib.pymtp_session_counters(self._handle, native)
         return Counters(**{name: getattr(native, name) for name in Counters.__dataclass_fields__})
 
+    @property
+    def compute_bytes(self) -> int:
+        """What the compute buffers of the session's graphs take at present, on all devices together."""
+        return int(lib.pymtp_session_compute_bytes(self._handle))
+
     def close(self) -> None:
         """Free the context. The session cannot be used afterwards; closing twice is harmless."""
         self._free()
