@@ -2,7 +2,8 @@
 
 A prompt's rows only store the heads' K/V: each of them is multiplied with the head's eh_proj and its K and V
 projections, and goes through the norms before them. But the heads read the trunk's hidden states of all rows, so the
-last layer's feed forward, which llama.cpp otherwise computes for rows with output alone, is needed for all rows, too.
+last layer's feed forward is needed for all rows, too; without heads llama.cpp computes it for rows with output alone,
+in some architectures (glm4moe; but not in step35).
 
 Counts multiply-adds a row: the elements of each tensor, of routed experts the share that one token uses. Attention
 itself, embeddings and the output matrix (one row a prompt) count nothing. Where K and V come out of one matrix with
