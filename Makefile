@@ -33,7 +33,7 @@ test-slow: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict pymtp cli
+	$(BIN)/mypy --strict pymtp cli bench
 	$(BIN)/clang-format --dry-run -Werror $(CXX_SRC)
 
 # everything that needs no model

@@ -6,6 +6,7 @@ Knows token ids and logits; no text, no clock, and nothing of who comes next.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -38,4 +39,5 @@ def _logits(session: Session, turns: Sequence[Turn], proposals: Sequence[Proposa
     """The rows of logits of each turn; the session is not asked, and so not waited for, if there are none."""
     counts = [turn.n_logits(proposal) for turn, proposal in zip(turns, proposals, strict=True)]
     logits = session.logits if any(counts) else np.empty((0, 0), np.float32)
-    return np.split(logits, np.cumsum(counts)[:-1])
+    # not np.split: it costs tens of microseconds a round
+    return [logits[end - n : end] for n, end in zip(counts, accumulate(counts), strict=True)]

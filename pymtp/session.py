@@ -157,8 +157,8 @@ class Session:
         drafts = np.empty(len(chunks) * n_steps, np.int32)
         likelihood = np.empty(len(chunks) * n_steps if probs else 0, np.float32)
         out = (
-            ffi.cast("int32_t *", drafts.ctypes.data),
-            ffi.cast("float *", likelihood.ctypes.data) if probs else ffi.NULL,
+            ffi.from_buffer("int32_t[]", drafts),
+            ffi.from_buffer("float[]", likelihood) if probs else ffi.NULL,
         )
         _check(lib.pymtp_session_draft_greedy(self._handle, *_rows(chunks), n, *out))
         shape = len(chunks), n[0]
@@ -275,6 +275,11 @@ class Session:
         lib.pymtp_session_counters(self._handle, native)
         return Counters(**{name: getattr(native, name) for name in Counters.__dataclass_fields__})
 
+    @property
+    def compute_bytes(self) -> int:
+        """What the compute buffers of the session's graphs take at present, on all devices together."""
+        return int(lib.pymtp_session_compute_bytes(self._handle))
+
     def close(self) -> None:
         """Free the context. The session cannot be used afterwards; closing twice is harmless."""
         self._free()
@@ -296,7 +301,7 @@ class Session:
     def _candidates(self, n: int, *, of_draft: bool) -> tuple[Tokens, Logits]:
         shape = lib.pymtp_session_n_logits(self._handle, of_draft), n
         ids, values = np.empty(shape, np.int32), np.empty(shape, np.float32)
-        out = ffi.cast("int32_t *", ids.ctypes.data), ffi.cast("float *", values.ctypes.data)
+        out = ffi.from_buffer("int32_t[]", ids), ffi.from_buffer("float[]", values)
         _check(lib.pymtp_session_candidates(self._handle, of_draft, n, *out))
         return ids, values
 

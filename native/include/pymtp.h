@@ -200,6 +200,9 @@ int32_t pymtp_session_restore(struct pymtp_session * session, const uint8_t * da
 
 void pymtp_session_counters(const struct pymtp_session * session, struct pymtp_counters * counters);
 
+// What the compute buffers of the session's graphs take at present, on all devices together.
+int64_t pymtp_session_compute_bytes(const struct pymtp_session * session);
+
 // [cffi end]
 
 #ifdef __cplusplus

@@ -102,6 +102,24 @@ void mtp_engine::drop_slots() {
     held_draft = {};
 }
 
+size_t mtp_engine::compute_bytes() const {
+    size_t res = 0;
+
+    const auto add = [&](ggml_backend_sched_t sched) {
+        for (auto * backend : ctx.backend_ptrs) {
+            res += sched ? ggml_backend_sched_get_buffer_size(sched, backend) : 0;
+        }
+    };
+
+    // the slot in use has lent its scheduler to the context
+    add(ctx.sched.get());
+    add(home.sched.get());
+    for (const auto & slot : slots) {
+        add(slot->sched.get());
+    }
+    return res;
+}
+
 mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_graph_type gtype) {
     if (gtype != LLM_GRAPH_TYPE_DECODER_MTP && ubatch.n_tokens > MTP_SLOT_TOKENS_MAX) {
         return &home;

@@ -79,6 +79,9 @@ struct mtp_engine {
     // called by the session
     //
 
+    // the compute buffers of all graphs that are kept
+    size_t compute_bytes() const;
+
     // Runs one draft step over rows of (token, position, sequence), which the caller has checked.
     pymtp_status draft(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
 

@@ -682,3 +682,7 @@ void pymtp_session_counters(const pymtp_session * session, pymtp_counters * coun
     counters->t_trunk_us = session->t_trunk_us;
     counters->t_head_us  = session->t_head_us;
 }
+
+int64_t pymtp_session_compute_bytes(const pymtp_session * session) {
+    return session->mtp->compute_bytes();
+}

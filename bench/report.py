@@ -1,0 +1,99 @@
+"""Prints what was measured as Markdown, readable at 100 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from functools import partial
+from typing import Any
+
+from compare import Table
+from subject import Options
+
+Columns = list[tuple[str, str, str]]
+"""Title, key, format; texts have no format."""
+
+_TIMES: Columns = [
+    ("K", "k", ""),
+    ("scheme", "scheme", ""),
+    ("ms/round", "ms_round", ".3f"),
+    ("IQR", "iqr_ms", ".3f"),
+    ("ms/token", "ms_token", ".3f"),
+    ("of two contexts", "of_two_contexts", ".2f"),
+    ("Python ms", "python_ms", ".3f"),
+]
+_WORK: Columns = [
+    ("K", "k", ""),
+    ("scheme", "scheme", ""),
+    ("builds: trunk", "trunk_builds", ".2f"),
+    ("heads", "head_builds", ".2f"),
+    ("head passes", "head_passes", ".2f"),
+    ("hidden B", "hidden_bytes", ",.0f"),
+    ("outputs B", "output_bytes", ",.0f"),
+    ("buffers MiB", "compute_mib", ".2f"),
+]
+_PROMPTS: Columns = [
+    ("model", "model", ""),
+    ("heads", "heads", ""),
+    ("tokens", "n_tokens", "d"),
+    ("tok/s", "tok_s", ".0f"),
+    ("IQR", "iqr_tok_s", ".0f"),
+    ("loss %", "loss_percent", ".1f"),
+    ("heads %", "heads_percent", ".1f"),
+    ("floor %", "floor_percent", ".1f"),
+]
+
+_NOTES = (
+    "A round drafts K tokens, verifies K + 1 rows, picks the likeliest token behind each row and rolls back; plain: "
+    "one token. Acceptance is scripted, 0 to K in turn, so ms/token says nothing of real texts. Of two contexts: the "
+    "median of the ratio, round by round. Python ms: the part of a round outside of native code, NumPy's picks "
+    "included. Builds, passes and bytes are those of a round; bytes are copied between host and device. Buffers: "
+    "compute buffers of all graphs that a scheme keeps."
+)
+_PROMPT_NOTES = (
+    "Heads and floor are losses that follow from multiply-adds, by the shapes in the GGUF. Heads: the head tensors "
+    "that each row of a prompt needs (eh_proj, K, V, norms), beside the trunk's layers; routed experts count the share "
+    "that is used. Floor: the trunk's last feed forward as well, which the heads need for all rows; without heads "
+    "llama.cpp computes it for the last row only in some architectures (glm4moe), for all rows in others (step35)."
+)
+
+fill = partial(textwrap.fill, width=100, break_on_hyphens=False)
+
+
+def markdown(columns: Columns, rows: Table) -> str:
+    """A table whose columns are aligned in the source as well."""
+    cells = [[title for title, _, _ in columns]]
+    cells += [["-" if row[key] is None else format(row[key], form) for _, key, form in columns] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    is_text = [form == "" for _, _, form in columns]
+
+    def line(texts: list[str]) -> str:
+        padded = [text.ljust(w) if t else text.rjust(w) for text, w, t in zip(texts, widths, is_text, strict=True)]
+        return "| " + " | ".join(padded) + " |"
+
+    rule = "|".join("-" * (w + 2) if t else "-" * (w + 1) + ":" for w, t in zip(widths, is_text, strict=True))
+    return "\n".join([line(cells[0]), f"|{rule}|", *(line(texts) for texts in cells[1:])])
+
+
+def report(results: dict[str, Any], options: Options) -> str:
+    """All tables, and how they were made."""
+    parts = [
+        fill(
+            f"{results['machine']}. {results['library']}. Medians of {options.n_repeat} x {options.n_rounds} rounds, "
+            "greedy, English prose."
+        )
+    ]
+    for name, text in results["models"].items():
+        rows = [row for row in results["rounds"] if row["model"] == name]
+        parts += [f"## {name}", fill(text), *_rounds(rows)]
+    parts += [fill(_NOTES), "## Prompts", markdown(_PROMPTS, results["prompts"]), fill(_PROMPT_NOTES)]
+    return "\n\n".join(parts)
+
+
+def _rounds(rows: Table) -> list[str]:
+    rows = [{**row, "compute_mib": row["compute_bytes"] / 2**20} for row in rows]
+    astray = [
+        f"K = {row['k']}, {row['scheme']}: {row['n_astray']} rounds accepted other than scripted"
+        for row in rows
+        if row["n_astray"]
+    ]
+    return [markdown(_TIMES, rows), markdown(_WORK, rows), *astray]

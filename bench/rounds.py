@@ -1,0 +1,82 @@
+"""Time of a round, by scheme: python bench/rounds.py [MODEL.gguf ...] [--tiny] [-k 1 2 3 3,1,2].
+
+Schemes: plain decoding; two contexts, as llama.cpp's own programs draft; pymtp step by step; pymtp fused. All of them
+run in one process on one model, in turn, round by round. A round drafts K tokens, verifies K + 1 rows, picks the
+likeliest token behind each row and rolls back; plain decoding decodes one token. What is verified is scripted: the
+model's own continuation, of which 0 to K tokens in turn are right, so that all schemes walk the same text.
+
+Then what drafting costs a prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compare import compare_prompts, compare_rounds
+from provenance import library, machine, model_text
+from pymtp import ContextParams
+from pymtp.context import native_params
+from report import report
+from subject import Options, Subject
+from tiny_model import write_tiny
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", type=Path, nargs="*", metavar="MODEL.gguf")
+    parser.add_argument("--tiny", action="store_true", help="first a tiny model with random weights")
+    parser.add_argument(
+        "-k",
+        type=_lengths,
+        nargs="+",
+        default=[(1,), (2,), (3,), (3, 1, 2)],
+        metavar="K",
+        help="drafts a round; 3,1,2: in turn (default: 1 2 3 3,1,2)",
+    )
+    parser.add_argument("--rounds", type=int, default=120, help="measured rounds of a walk (default: 120)")
+    parser.add_argument("--repeat", type=int, default=3, help="walks (default: 3)")
+    parser.add_argument("--prompt-tokens", type=int, default=512, help="of the prompts that are timed (default: 512)")
+    parser.add_argument("--threads", type=int, help="default: one for each physical core")
+    parser.add_argument("-c", "--ctx-size", type=int, default=2048, help="positions of a context (default: 2048)")
+    parser.add_argument("-ngl", "--gpu-layers", type=int, default=-1, help="layers on the GPU (default: all)")
+    parser.add_argument("--json", action="store_true", help="one object instead of tables")
+    given = parser.parse_args()
+    if not given.models and not given.tiny:
+        parser.error("name a model, or give --tiny")
+
+    params = ContextParams(n_ctx=given.ctx_size, n_threads=given.threads)
+    options = Options(given.k, given.rounds, given.repeat, given.prompt_tokens, params, given.gpu_layers)
+    with tempfile.TemporaryDirectory() as folder:
+        tiny = [write_tiny(Path(folder) / "tiny.gguf")] if given.tiny else []
+        results = measure([*tiny, *given.models], options)
+    print(json.dumps(results, indent=1) if given.json else report(results, options))
+
+
+def measure(paths: Sequence[Path], options: Options) -> dict[str, Any]:
+    """Everything, model by model."""
+    results: dict[str, Any] = {"library": library(), "models": {}, "rounds": [], "prompts": []}
+    for path in paths:
+        model = Subject(path, options)
+        results.setdefault("machine", machine(native_params(options.params, 0, 1).n_threads, model.log))
+        results["models"][path.name] = model_text(path)
+        for lengths in options.lengths:
+            results["rounds"] += compare_rounds(model, options, lengths)
+        results["prompts"] += compare_prompts(model, options)
+        model.close()
+    return results
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    lengths = tuple(map(int, text.split(",")))
+    if min(lengths) < 1:
+        raise ValueError
+    return lengths
+
+
+if __name__ == "__main__":
+    main()

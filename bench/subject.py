@@ -1,0 +1,94 @@
+"""A model that is measured: loaded once for all schemes, with the text that they walk along."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from measure import N_CLOCKED, N_WARM
+from pymtp import ContextParams
+from pymtp._library import llama_cpp
+from pymtp.gguf_file import inspect_gguf
+from pymtp.vocabulary import Vocabulary
+from schemes import Plain
+from scripted import n_text
+from second_context import captured_log
+
+TEXT = (
+    "The harbour lies behind two long walls of grey stone. In the morning the boats come in with the tide, one after "
+    "another, and the gulls follow them up to the steps where the fish are counted and sold. "
+)
+"""English prose; prompts repeat it."""
+N_PROMPT = 96
+"""Tokens of the prompt behind which rounds are timed."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure."""
+
+    lengths: list[tuple[int, ...]]
+    """Drafts a round, the numbers of an entry in turn."""
+    n_rounds: int
+    n_repeat: int
+    n_prompt: int
+    """Tokens of the prompts that are timed."""
+    params: ContextParams
+    n_gpu_layers: int
+
+    @property
+    def n_scripted(self) -> int:
+        """Rounds of a walk, those included that are not measured."""
+        return N_WARM + self.n_rounds + N_CLOCKED
+
+
+class Subject:
+    """A loaded model. Raises SystemExit if it cannot be measured."""
+
+    def __init__(self, path: Path, options: Options) -> None:
+        self.path = path
+        self.n_heads = inspect_gguf(path).n_heads
+        """Heads whose tensors are in the file."""
+        if self.n_heads == 0:
+            raise SystemExit(f"{path} has no usable MTP head")
+        self.log: str
+        """What llama.cpp said while it loaded the model."""
+        self.handle, self.log = _load(path, options.n_gpu_layers)
+        vocabulary = Vocabulary(self.handle, None)
+        self._tokens = vocabulary.tokenize(TEXT)
+        self.n_vocab = vocabulary.size
+        vocabulary.close()
+        self.text = self._continue(options)
+        """The prompt of N_PROMPT tokens and the model's own continuation."""
+
+    def prompt(self, n_tokens: int) -> list[int]:
+        """`n_tokens` of English prose."""
+        return (self._tokens * (n_tokens // len(self._tokens) + 1))[:n_tokens]
+
+    def close(self) -> None:
+        """Free the weights; all schemes must be closed."""
+        llama_cpp.llama_model_free(self.handle)
+
+    def _continue(self, options: Options) -> list[int]:
+        tokens = self.prompt(N_PROMPT)
+        n = len(tokens) + max(n_text(lengths, options.n_scripted) for lengths in options.lengths)
+        if n > options.params.n_ctx:
+            raise SystemExit(f"the rounds need {n} positions: take fewer --rounds, or a larger context (-c)")
+        plain = Plain(self.handle, options.params)
+        tokens.append(plain.begin(tokens))
+        while len(tokens) < n:
+            tokens += plain.verify(tokens[-1:], len(tokens) - 1)
+        plain.close()
+        return tokens
+
+
+def _load(path: Path, n_gpu_layers: int) -> tuple[object, str]:
+    params = llama_cpp.llama_model_default_params()
+    params.load_mtp = True
+    params.n_gpu_layers = n_gpu_layers
+    with captured_log() as lines:
+        handle = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+    if not handle:
+        raise SystemExit(f"{path}: llama.cpp cannot load this model")
+    return handle, "".join(lines)
