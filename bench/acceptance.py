@@ -20,13 +20,14 @@ def main() -> None:
     parser.add_argument("prompts", type=Path)
     parser.add_argument("--model", type=Path, help="default: the embedded model")
     parser.add_argument("--draft-max", type=int, default=3)
+    parser.add_argument("--mtp-context", choices=["auto", "chained", "target"], default="auto")
     parser.add_argument("-n", type=int, default=96, help="tokens a prompt (default: 96)")
     options = parser.parse_args()
 
     drafted: dict[str, int] = defaultdict(int)
     accepted: dict[str, int] = defaultdict(int)
     rounds: dict[str, int] = defaultdict(int)
-    with Model(options.model, draft="mtp", draft_max=options.draft_max) as model:
+    with Model(options.model, draft="mtp", draft_max=options.draft_max, mtp_context=options.mtp_context) as model:
         for line in options.prompts.read_text("utf-8").splitlines():
             item = json.loads(line)
             prompt = model.chat_prompt(item["messages"]) if "messages" in item else item["prompt"]
@@ -39,7 +40,9 @@ def main() -> None:
                 drafted[category] += generation.stats.drafted
                 accepted[category] += generation.stats.accepted
                 rounds[category] += generation.stats.rounds
-        print(f"{model.info.path.name}, K = {options.draft_max}, greedy, {version_text()}\n")
+        print(
+            f"{model.info.path.name}, K = {options.draft_max}, heads {options.mtp_context}, greedy, {version_text()}\n"
+        )
     print("| category | drafted | accepted | acceptance rate | mean acceptance length |")
     print("|---|--:|--:|--:|--:|")
     for name in sorted(drafted, key=lambda name: (name == "all", name)):

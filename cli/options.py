@@ -17,6 +17,7 @@ DEBUG = "pymtp.debug"
 """Key of the context's `meta` that tells app.py to show tracebacks."""
 
 Draft = Literal["auto", "mtp", "none"]
+MtpContext = Literal["auto", "chained", "target"]
 FlashAttention = Literal["on", "off", "auto"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 
@@ -160,6 +161,14 @@ DraftMax = Annotated[
     ),
 ]
 
+MtpContextMode = Annotated[
+    MtpContext,
+    _choice(
+        MtpContext,
+        "--mtp-context",
+        help_text="What several heads read: the head before (chained, as trained) or the trunk; auto: chained.",
+    ),
+]
 DraftVocab = Annotated[
     int | None,
     typer.Option(

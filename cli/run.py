@@ -31,6 +31,7 @@ def run(
     draft: opt.DraftMode = "auto",
     draft_max: opt.DraftMax = 3,
     draft_vocab: opt.DraftVocab = None,
+    mtp_context: opt.MtpContextMode = "auto",
     temperature: opt.Temp = 0.8,
     top_k: opt.TopK = 40,
     top_p: opt.TopP = 0.95,
@@ -81,6 +82,7 @@ def run(
         draft=draft if draft_max else "none",
         draft_max=draft_max,
         draft_vocab=draft_vocab,
+        mtp_context=mtp_context,
     ) as model:
         if model.draft_note:
             typer.echo(f"pymtp: {model.draft_note}", err=True)

@@ -36,10 +36,12 @@ class Model:
     `path` None takes the embedded model. `draft` "auto" drafts with the model's MTP heads if it has
     usable ones, "mtp" insists on it, "none" decodes plainly; a round drafts `draft_max` tokens (0:
     none). `draft_vocab` limits drafts, not the text, to that many first tokens of the vocabulary,
-    or to the given ones, which makes drafting cheaper. `n_seq_max` texts can be generated together,
-    each in a context of `n_ctx` tokens; None takes the model's training context, but at most 4096.
-    `n_gpu_layers` -1 puts all layers on the GPU, if there is one. The other parameters are those of
-    ContextParams.
+    or to the given ones, which makes drafting cheaper. `mtp_context` says what several heads read:
+    each the head before it ("chained", as they are trained; "auto" is the same), or all of them the
+    trunk ("target", as llama.cpp does, which is cheaper and accepted less). `n_seq_max` texts can
+    be generated together, each in a context of `n_ctx` tokens; None takes the model's training
+    context, but at most 4096. `n_gpu_layers` -1 puts all layers on the GPU, if there is one. The
+    other parameters are those of ContextParams.
 
     Raises ModelError for a file that cannot be used, UnsupportedModel if it cannot draft and must,
     InvalidParameter for a value out of range, BackendError if memory runs out.
@@ -62,12 +64,15 @@ class Model:
         draft: Literal["auto", "mtp", "none"] = "auto",
         draft_max: int = 3,
         draft_vocab: int | Sequence[int] | None = None,
+        mtp_context: Literal["auto", "chained", "target"] = "auto",
     ) -> None:
         context = ContextParams(n_ctx or 0, n_batch, n_ubatch, n_threads, flash_attn, type_k, type_v, kv_unified)
         if not 0 <= draft_max <= DRAFT_MAX_LIMIT:
             raise InvalidParameter("draft_max", f"between 0 and {DRAFT_MAX_LIMIT}", value=draft_max)
         if draft not in ("auto", "mtp", "none"):
             raise InvalidParameter("draft", "auto, mtp or none", value=draft)
+        if mtp_context not in ("auto", "chained", "target"):
+            raise InvalidParameter("mtp_context", "auto, chained or target", value=mtp_context)
 
         self.info = inspect_gguf(embedded.model_path() if path is None else path)
         """What the file says about itself."""
@@ -86,7 +91,13 @@ class Model:
             n_draft_max = 0
         try:
             self.session = Session(
-                loaded, context, n_draft_max=n_draft_max, n_seq_max=n_seq_max, model_id=fingerprint(self.info.path)
+                loaded,
+                context,
+                n_draft_max=n_draft_max,
+                n_seq_max=n_seq_max,
+                # several heads are trained one behind the other; for one head both are the same
+                mtp_context="target" if mtp_context == "target" else "chained",
+                model_id=fingerprint(self.info.path),
             )
             """The session in which the model generates."""
         except BaseException:

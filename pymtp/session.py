@@ -80,7 +80,7 @@ class Session:
     """A context in which the trunk and, with `n_draft_max` > 0, the model's MTP heads run.
 
     `model` is llama-cpp-python's handle of a model, loaded with `load_mtp` if it is to draft. There
-    are `n_seq_max` sequences, 0 and up, of `params.n_ctx` positions each. `head_context` says what
+    are `n_seq_max` sequences, 0 and up, of `params.n_ctx` positions each. `mtp_context` says what
     the rows of several heads read: all of them the trunk's hidden states ("target"), or each those
     of the head before it ("chained"). `model_id` names the weights: a saved state belongs to them.
 
@@ -96,18 +96,18 @@ class Session:
         *,
         n_draft_max: int = 0,
         n_seq_max: int = 1,
-        head_context: Literal["target", "chained"] = "target",
+        mtp_context: Literal["target", "chained"] = "target",
         model_id: str = "",
     ) -> None:
         if not 1 <= n_seq_max <= MAX_SEQUENCES:
             raise InvalidParameter("n_seq_max", f"between 1 and {MAX_SEQUENCES}", value=n_seq_max)
-        if head_context not in _HEAD_CONTEXT:
-            raise InvalidParameter("head_context", "target or chained", value=head_context)
+        if mtp_context not in _HEAD_CONTEXT:
+            raise InvalidParameter("mtp_context", "target or chained", value=mtp_context)
         # llama.cpp rounds its cache up: what was asked for is the limit
         self.n_ctx: int = params.n_ctx or llama_cpp.llama_model_n_ctx_train(model)
         """Positions that a sequence can hold."""
         params = replace(params, n_ctx=self.n_ctx)
-        self._native_handle = _init(model, params, n_draft_max, n_seq_max, _HEAD_CONTEXT[head_context])
+        self._native_handle = _init(model, params, n_draft_max, n_seq_max, _HEAD_CONTEXT[mtp_context])
         self._free = weakref.finalize(self, lib.pymtp_session_free, self._native_handle)
         context = int(ffi.cast("intptr_t", lib.pymtp_session_context(self._handle)))
         self._model_id = model_id
@@ -318,12 +318,12 @@ class Session:
         return np.frombuffer(buffer, dtype=np.float32).reshape(shape[0], shape[1])
 
 
-def _init(model: object, context: ContextParams, n_draft_max: int, n_seq_max: int, head_context: int) -> Any:
+def _init(model: object, context: ContextParams, n_draft_max: int, n_seq_max: int, mtp_context: int) -> Any:
     native = native_params(context, n_draft_max, n_seq_max)
     params = ffi.new("struct pymtp_session_params *")
     params.context = ffi.cast("struct llama_context_params *", ctypes.addressof(native))
     params.n_draft_max = n_draft_max
-    params.head_context = head_context
+    params.head_context = mtp_context
     handle = ffi.new("struct pymtp_session **")
     _check(lib.pymtp_session_init(_native_model(model), params, handle))
     return handle[0]

@@ -84,11 +84,10 @@ def test_json_is_one_object_and_nothing_else(run: Run, embedded_model: Path) -> 
 
 
 def test_flags_reach_the_model_and_the_sampler(run: Run) -> None:
-    flags = (
-        "-n 5 -c 512 -b 64 -ub 32 -t 3 -ngl 0 -fa on -ctk q8_0 -ctv q4_0 --draft mtp --draft-max 2 --draft-vocab 4000"
-    )
+    flags = "-n 5 -c 512 -b 64 -ub 32 -t 3 -ngl 0 -fa on -ctk q8_0 -ctv q4_0"
+    drafts = "--draft mtp --draft-max 2 --draft-vocab 4000 --mtp-context target"
     sampling = "--temp 0 --top-k 7 --top-p 0.5 --min-p 0.1 -s 9 --ignore-eos"
-    assert run("hi", *flags.split(), *sampling.split()).exit_code == 0
+    assert run("hi", *flags.split(), *drafts.split(), *sampling.split()).exit_code == 0
     model, generate = FakeModel.calls
     assert model == {
         "path": None,
@@ -103,6 +102,7 @@ def test_flags_reach_the_model_and_the_sampler(run: Run) -> None:
         "draft": "mtp",
         "draft_max": 2,
         "draft_vocab": 4000,
+        "mtp_context": "target",
     }
     assert (generate["max_tokens"], generate["ignore_eos"]) == (5, True)
     assert vars(generate["sampling"]) == {"temperature": 0, "top_k": 7, "top_p": 0.5, "min_p": 0.1, "seed": 9}

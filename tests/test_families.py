@@ -119,12 +119,12 @@ def test_logits_of_a_prompt_in_one_large_pass_are_those_of_two_contexts(tiny: Ti
 
 
 def compare_with_two_contexts(
-    tiny: Tiny, params: ContextParams, head_context: Literal["target", "chained"] = "target"
+    tiny: Tiny, params: ContextParams, mtp_context: Literal["target", "chained"] = "target"
 ) -> None:
     """A prompt, and scripted rounds behind it as far as the text goes."""
     rng, text, n = random.Random(7), tiny.text, len(tiny.prompt) + 1
-    reference = TwoContexts(tiny.model, params, tiny.family.n_heads, chained=head_context == "chained")
-    with Session(tiny.model, params, n_draft_max=K, head_context=head_context) as session:
+    reference = TwoContexts(tiny.model, params, tiny.family.n_heads, chained=mtp_context == "chained")
+    with Session(tiny.model, params, n_draft_max=K, mtp_context=mtp_context) as session:
         session.decode([Chunk(tiny.prompt, 0, feed=True)])
         for start in range(0, len(tiny.prompt), params.n_ubatch):  # the reference takes one ubatch at a time
             reference.decode(tiny.prompt[start : start + params.n_ubatch], start)
@@ -320,17 +320,17 @@ def test_three_sequences_together_are_what_each_is_alone(tiny: Tiny, kv_unified:
 
 
 @pytest.mark.parametrize("tiny", [name for name in FAMILIES if FAMILIES[name].n_heads > 1], indirect=True)
-@pytest.mark.parametrize("head_context", ["target", "chained"])
-def test_several_heads_read_the_trunk_or_one_another(tiny: Tiny, head_context: Literal["target", "chained"]) -> None:
-    compare_with_two_contexts(tiny, PARAMS, head_context)
+@pytest.mark.parametrize("mtp_context", ["target", "chained"])
+def test_several_heads_read_the_trunk_or_one_another(tiny: Tiny, mtp_context: Literal["target", "chained"]) -> None:
+    compare_with_two_contexts(tiny, PARAMS, mtp_context)
     for kv_unified in (True, False):
-        together_alone(tiny, replace(PARAMS, kv_unified=kv_unified), head_context)
+        together_alone(tiny, replace(PARAMS, kv_unified=kv_unified), mtp_context)
 
 
-def together_alone(tiny: Tiny, params: ContextParams, head_context: Literal["target", "chained"]) -> None:
+def together_alone(tiny: Tiny, params: ContextParams, mtp_context: Literal["target", "chained"]) -> None:
     """Three sequences in one session, step by step and in one graph, and each in a session of its own."""
     rng, n_seq = random.Random(11), 3
-    options = {"n_draft_max": K, "head_context": head_context}
+    options = {"n_draft_max": K, "mtp_context": mtp_context}
     texts = [[rng.randrange(N_VOCAB) for _ in range(20 + 15 * seq)] for seq in range(n_seq)]
     steps, graph = (Session(tiny.model, params, n_seq_max=n_seq + 1, **options) for _ in range(2))
     alone = [Session(tiny.model, PARAMS, **options) for _ in range(n_seq)]

@@ -12,22 +12,31 @@ from pymtp import Model, SamplingParams
 pytestmark = [pytest.mark.slow, pytest.mark.model]
 
 # What llama.cpp's own server reports with `--spec-type draft-mtp --spec-draft-n-max 3` on the same prompts: greedy,
-# ignore_eos, 96 tokens, chat prompts in ChatML.
-LLAMA_CPP_RATES = {"nano-glm-Q8_0.gguf": 0.481, "nano-step-Q8_0.gguf": 0.313}
+# ignore_eos, 96 tokens, chat prompts in ChatML. It feeds all heads with the trunk's hidden states; a float
+# re-computation of the chain that nano-step was trained with accepts 0.457 of its drafts on a part of the prompts.
+RATES = {
+    ("nano-glm-Q8_0.gguf", "auto"): 0.481,
+    ("nano-step-Q8_0.gguf", "target"): 0.313,
+    ("nano-step-Q8_0.gguf", "auto"): 0.457,
+}
 
 
-@pytest.fixture(scope="module", params=LLAMA_CPP_RATES)
-def models(request: pytest.FixtureRequest, shared: Path) -> Iterator[tuple[str, Model, Model]]:
-    """A model's file name, the model decoding plainly, and the model with drafts."""
-    path = shared / "models" / request.param
-    with Model(path, draft="none") as plain, Model(path, draft="mtp", draft_max=3) as drafting:
-        yield request.param, plain, drafting
+@pytest.fixture(scope="module", params=RATES, ids=" ".join)
+def models(request: pytest.FixtureRequest, shared: Path) -> Iterator[tuple[float, Model, Model]]:
+    """The expected rate, the model decoding plainly, and the model with drafts."""
+    name, mtp_context = request.param
+    path = shared / "models" / name
+    with (
+        Model(path, draft="none") as plain,
+        Model(path, draft="mtp", draft_max=3, mtp_context=mtp_context) as drafting,
+    ):
+        yield RATES[request.param], plain, drafting
 
 
 def test_acceptance_and_text_on_all_prompts(
-    models: tuple[str, Model, Model], dev_prompts: list[dict[str, object]]
+    models: tuple[float, Model, Model], dev_prompts: list[dict[str, object]]
 ) -> None:
-    name, plain, drafting = models
+    expected, plain, drafting = models
     drafted = accepted = 0
     for item in dev_prompts:
         prompt = plain.chat_prompt(item["messages"]) if "messages" in item else item["prompt"]  # type: ignore[arg-type]
@@ -44,4 +53,4 @@ def test_acceptance_and_text_on_all_prompts(
         assert generations[0].tokens == generations[1].tokens
         drafted += generations[1].stats.drafted
         accepted += generations[1].stats.accepted
-    assert accepted / drafted == pytest.approx(LLAMA_CPP_RATES[name], abs=0.03)
+    assert accepted / drafted == pytest.approx(expected, abs=0.03)
