@@ -1,0 +1,134 @@
+// The sequences of the C interface: going back, copies, shifts, saved states.
+
+#include "mtp-memory.h"
+#include "pymtp-session.h"
+
+#include <algorithm>
+#include <string>
+
+// whatever changes the memory ends what the last pass has left
+static void forget_outputs(pymtp_session & session) {
+    session.n_logits  = 0;
+    session.has_draft = false;
+    if (session.replay) {
+        session.replay->forget_all();
+    }
+}
+
+// Drops the positions >= pos of a sequence whose memory cannot: goes back to where its last pass began, and decodes
+// the rows before pos again.
+static pymtp_status replay(pymtp_session & session, int32_t seq, int32_t pos) {
+    if (!session.replay || !session.replay->restore(session.ctx, seq, pos)) {
+        return pymtp_fail(PYMTP_INVALID, "the model's memory cannot drop the positions from %d of sequence %d", pos,
+                          seq);
+    }
+
+    const auto & saved = session.replay->last(seq);
+    session.mtp->truncate(seq, saved.pos);
+
+    const int32_t              n_rows = pos - saved.pos;
+    std::vector<int32_t>       rows_pos;
+    std::vector<uint8_t>       rows_flags;
+    const std::vector<int32_t> rows_seq(n_rows, seq);
+    for (int32_t i = 0; i < n_rows; ++i) {
+        rows_pos.push_back(saved.pos + i);
+        rows_flags.push_back(saved.flags[i] & PYMTP_ROW_FEED);
+    }
+
+    const auto tokens = saved.tokens;
+    session.replay->forget(seq);
+    if (n_rows == 0) {
+        return PYMTP_OK;
+    }
+    ++session.mtp->counters.n_replays;
+    return pymtp_run_decode(session, n_rows, tokens.data(), rows_pos.data(), rows_seq.data(), rows_flags.data());
+}
+
+int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos) try {
+    if (seq < 0 || seq >= (int32_t) llama_n_seq_max(session->ctx) || pos < 0) {
+        return pymtp_fail(PYMTP_INVALID, "cannot truncate sequence %d at position %d", seq, pos);
+    }
+    auto * memory = llama_get_memory(session->ctx);
+    if (pos > 0 && pos <= llama_memory_seq_pos_max(memory, seq)) {
+        // a sliding-window cache has let go of what lies behind its window
+        const int32_t n_swa = llama_model_n_swa(llama_get_model(session->ctx));
+        if (n_swa > 0 && llama_memory_seq_pos_min(memory, seq) > std::max(0, pos - n_swa)) {
+            return pymtp_fail(PYMTP_INVALID, "sequence %d cannot go back to position %d: the window before it is gone",
+                              seq, pos);
+        }
+    }
+    // of the snapshots that recurrent states go back to, llama.cpp writes those behind a row of the last pass
+    const bool is_tail = pos == 0 || pos > llama_memory_seq_pos_max(memory, seq);
+    if (!is_tail && !session->last_pass.empty() && pos <= session->last_pass[seq]) {
+        return replay(*session, seq, pos);
+    }
+    if (!llama_memory_seq_rm(memory, seq, pos, -1)) {
+        return replay(*session, seq, pos);
+    }
+    session->mtp->truncate(seq, pos);
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_session_copy(pymtp_session * session, int32_t from, int32_t to) try {
+    const int32_t n_seq_max = llama_n_seq_max(session->ctx);
+    if (from < 0 || from >= n_seq_max || to < 0 || to >= n_seq_max || from == to) {
+        return pymtp_fail(PYMTP_INVALID, "cannot copy sequence %d to %d of %d", from, to, n_seq_max);
+    }
+    const int32_t status = pymtp_session_truncate(session, to, 0);
+    if (status != PYMTP_OK) {
+        return status;
+    }
+    forget_outputs(*session);
+    session->mtp->copy(from, to);
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_session_discard(pymtp_session * session, int32_t seq, int32_t pos, int32_t n) try {
+    auto * memory = llama_get_memory(session->ctx);
+    if (seq < 0 || seq >= (int32_t) llama_n_seq_max(session->ctx) || pos < 0 || n < 1 ||
+        pos + n > llama_memory_seq_pos_max(memory, seq)) {
+        return pymtp_fail(PYMTP_INVALID, "cannot discard %d positions from %d of sequence %d: its last is %d", n, pos,
+                          seq, llama_memory_seq_pos_max(memory, seq));
+    }
+    if (!llama_memory_can_shift(memory)) {
+        return pymtp_fail(PYMTP_INVALID, "the model's memory cannot move positions: no context shift");
+    }
+    if (llama_memory_seq_pos_min(memory, seq) > 0) {
+        return pymtp_fail(PYMTP_INVALID, "sequence %d no longer has its first positions: no context shift", seq);
+    }
+    forget_outputs(*session);
+    session->mtp->discard(seq, pos, n);
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_session_save(pymtp_session * session, const uint8_t ** data, size_t * size) try {
+    forget_outputs(*session);
+    session->state = session->mtp->save_state();
+
+    *data = session->state.data();
+    *size = session->state.size();
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_session_restore(pymtp_session * session, const uint8_t * data, size_t size) try {
+    forget_outputs(*session);
+    const auto before = session->mtp->save_state();
+    try {
+        session->mtp->restore_state(data, size);
+    } catch (const std::exception & err) {
+        const std::string why = err.what();
+        session->mtp->restore_state(before.data(), before.size());
+        return pymtp_fail(PYMTP_INVALID, "the saved state does not fit this session: %s", why.c_str());
+    }
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+}

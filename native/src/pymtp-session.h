@@ -1,0 +1,48 @@
+#pragma once
+
+// What the files of the C interface share: the session, and how errors are named.
+
+#include "mtp-engine.h"
+#include "mtp-replay.h"
+#include "pymtp.h"
+
+#include <memory>
+#include <vector>
+
+// Remembers why, for pymtp_error_message, and returns the status.
+pymtp_status pymtp_fail(pymtp_status status, const char * format, ...);
+
+struct pymtp_session {
+    llama_context * ctx = nullptr;
+    mtp_engine *    mtp = nullptr; // the context's
+
+    int32_t n_draft_max   = 0;
+    int32_t n_heads       = 0;
+    int32_t n_outputs_max = 0;
+    int32_t n_logits      = 0;     // rows with logits of the last decode, until the next pass
+    bool    has_draft     = false; // logits of a draft step, until the next pass
+    int64_t t_trunk_us    = 0;
+    int64_t t_head_us     = 0;
+
+    // where the memory has recurrent states: the first position of each sequence's last pass, -1 before there is one
+    std::vector<llama_pos> last_pass;
+
+    std::unique_ptr<mtp_replay> replay; // set if the memory cannot drop rejected drafts
+    std::vector<uint8_t>        state;  // the last that was saved
+
+    ~pymtp_session();
+
+    int32_t n_vocab() const { return llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx))); }
+};
+
+// Decodes checked rows. If it fails, nothing of them is left.
+pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,
+                              const int32_t * seq, const uint8_t * flags);
+
+// adds the time until it goes out of scope
+struct pymtp_timer {
+    int64_t & us;
+    int64_t   begin = ggml_time_us();
+
+    ~pymtp_timer() { us += ggml_time_us() - begin; }
+};
