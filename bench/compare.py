@@ -94,6 +94,8 @@ def compare_prompts(model: Subject, options: Options) -> Table:
         scheme.close()
 
     spreads = [Spread.of(values) for values in tok_s]
+    # in turn, as for rounds
+    ratios_to_plain = [[a / b for a, b in zip(values, tok_s[0], strict=True)] for values in tok_s]
     cost = prompt_cost(model.path, min(model.n_heads, n_draft_max))
     return [
         {
@@ -102,11 +104,11 @@ def compare_prompts(model: Subject, options: Options) -> Table:
             "n_tokens": options.n_prompt,
             "tok_s": spread.median,
             "iqr_tok_s": spread.iqr,
-            "loss_percent": 100 * (1 - spread.median / spreads[0].median) if name != "without" else None,
+            "loss_percent": 100 * (1 - Spread.of(ratios).median) if name != "without" else None,
             "heads_percent": 100 * cost.heads_loss if name != "without" else None,
             "floor_percent": 100 * cost.floor_loss if name != "without" else None,
         }
-        for name, spread in zip(schemes, spreads, strict=True)
+        for name, spread, ratios in zip(schemes, spreads, ratios_to_plain, strict=True)
     ]
 
 

@@ -50,10 +50,11 @@ _NOTES = (
     "compute buffers of all graphs that a scheme keeps."
 )
 _PROMPT_NOTES = (
-    "Heads and floor are losses that follow from multiply-adds, by the shapes in the GGUF. Heads: the head tensors "
-    "that each row of a prompt needs (eh_proj, K, V, norms), beside the trunk's layers; routed experts count the share "
-    "that is used. Floor: the trunk's last feed forward as well, which the heads need for all rows; without heads "
-    "llama.cpp computes it for the last row only in some architectures (glm4moe), for all rows in others (step35)."
+    "Loss: the median, prompt by prompt. Heads and floor are losses that follow from multiply-adds, by the shapes in "
+    "the GGUF. Heads: the head tensors that each row of a prompt needs (eh_proj, K, V, norms), beside the trunk's "
+    "layers; routed experts count the share that is used. Floor: the trunk's last feed forward as well, which heads "
+    "need for all rows; without heads llama.cpp computes it for the last row only in some architectures (glm4moe), for "
+    "all rows in others (step35)."
 )
 
 fill = partial(textwrap.fill, width=100, break_on_hyphens=False)
