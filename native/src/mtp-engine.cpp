@@ -8,9 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-// larger ubatches are prompts: they share the context's own scheduler and its worst-case buffer
-static constexpr uint32_t MTP_SLOT_TOKENS_MAX = 64;
-static constexpr size_t   MTP_SLOTS_MAX       = 48;
+static constexpr size_t MTP_SLOTS_MAX = 48;
 
 // more than any architecture's head has
 static constexpr size_t MTP_NODES_PER_RUN = 512;
@@ -25,13 +23,15 @@ mtp_engine & mtp_engine::attach(llama_context & ctx, const params & params) {
 }
 
 mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
-    ctx(ctx), n_heads(params.n_heads), chained(params.chained),
+    ctx(ctx), n_heads(params.n_heads), chained(params.chained), n_rows_round(params.n_rows_round),
     hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max), fed(ctx.cparams.n_seq_max, 0),
     n_trimmed(ctx.model.vocab.n_tokens()) {
     // each slot has a scheduler: copies for pipelining would multiply its buffers, and only speed up long prompts
     ctx.cparams.pipeline_parallel = false;
 
     if (n_heads == 0) {
+        // nobody reads hidden states: architectures then spare the last layer the rows without output
+        ctx.cparams.embeddings_nextn_masked = true;
         return;
     }
 
@@ -121,7 +121,8 @@ size_t mtp_engine::compute_bytes() const {
 }
 
 mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_graph_type gtype) {
-    if (gtype != LLM_GRAPH_TYPE_DECODER_MTP && ubatch.n_tokens > MTP_SLOT_TOKENS_MAX) {
+    // prompts share the context's own scheduler and its worst-case buffer
+    if (gtype != LLM_GRAPH_TYPE_DECODER_MTP && ubatch.n_tokens > n_rows_round) {
         return &home;
     }
 

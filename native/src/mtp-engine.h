@@ -19,6 +19,8 @@ struct mtp_engine {
         int32_t n_heads;            // heads that draft; 0: none, the context decodes plainly
         bool    chained;            // heads read the hidden states of the head before; else the trunk's
 
+        uint32_t n_rows_round;      // the most rows of a trunk pass that comes again and again; larger ones are prompts
+
         llama_memory_params memory; // for the heads' own cache, where they need one
     };
 
@@ -183,6 +185,8 @@ struct mtp_engine {
 
     const int32_t n_heads;
     const bool    chained;
+
+    const uint32_t n_rows_round;
 
     std::unique_ptr<llama_memory_i> own_memory; // nullptr: the heads live in the trunk's
     std::vector<device_tensor>      planes_mem;

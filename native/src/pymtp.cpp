@@ -107,6 +107,7 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
         *session->ctx, {
                            session->n_heads,
                            session->n_heads > 1 && params->head_context == PYMTP_HEAD_CONTEXT_CHAINED,
+                           cparams.n_seq_max * (n_draft_max + 1),
                            { cparams.type_k, cparams.type_v, cparams.swa_full, cparams.ctx_type, nullptr },
                        });
 
