@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare import compare_prompts, compare_rounds
-from provenance import library, machine, model_text
+from paired.compare import compare_prompts, compare_rounds
+from paired.provenance import library, machine, model_text
+from paired.report import report
+from paired.subject import Options, Subject
+from paired.tiny_model import write_tiny
 from pymtp import ContextParams
 from pymtp.context import native_params
-from report import report
-from subject import Options, Subject
-from tiny_model import write_tiny
 
 
 def main() -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields
 from typing import Protocol
 
 from pymtp import Chunk, ContextParams, Session
-from scripted import ScriptedRound
+
+from .scripted import ScriptedRound
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from dataclasses import asdict
 from time import perf_counter
 from typing import Any
 
-from measure import Rounds, Spread, walk
-from prompt_cost import prompt_cost
-from schemes import Fused, Plain, Scheme, StepByStep
-from scripted import write_script
-from second_context import TwoContexts
-from subject import N_PROMPT, Options, Subject
+from .measure import Rounds, Spread, walk
+from .prompt_cost import prompt_cost
+from .schemes import Fused, Plain, Scheme, StepByStep
+from .scripted import write_script
+from .second_context import TwoContexts
+from .subject import N_PROMPT, Options, Subject
 
 Table = list[dict[str, Any]]
 """Rows, by column."""

@@ -20,7 +20,8 @@ import numpy.typing as npt
 from pymtp import ContextParams, set_log_level
 from pymtp._library import llama_cpp
 from pymtp.context import native_params
-from schemes import Work
+
+from .schemes import Work
 
 from llama_cpp import llama_cpp_ext as ext  # isort: skip  # the library must be loaded
 

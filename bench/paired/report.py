@@ -6,8 +6,8 @@ import textwrap
 from functools import partial
 from typing import Any
 
-from compare import Table
-from subject import Options
+from .compare import Table
+from .subject import Options
 
 Columns = list[tuple[str, str, str]]
 """Title, key, format; texts have no format."""

@@ -6,14 +6,15 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure import N_CLOCKED, N_WARM
 from pymtp import ContextParams
 from pymtp._library import llama_cpp
 from pymtp.gguf_file import inspect_gguf
 from pymtp.vocabulary import Vocabulary
-from schemes import Plain
-from scripted import n_text
-from second_context import captured_log
+
+from .measure import N_CLOCKED, N_WARM
+from .schemes import Plain
+from .scripted import n_text
+from .second_context import captured_log
 
 TEXT = (
     "The harbour lies behind two long walls of grey stone. In the morning the boats come in with the tide, one after "

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import pymtp.session
-import second_context
-from schemes import Played, Scheme, Work, play
-from scripted import ScriptedRound
+
+from . import second_context
+from .schemes import Played, Scheme, Work, play
+from .scripted import ScriptedRound
 
 N_WARM = 12
 """Rounds before those that are measured: every graph is built, and every page touched."""
