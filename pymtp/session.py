@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pymtp import state
 from pymtp._library import abi_id, ffi, lib, llama_cpp
-from pymtp.context import ContextParams, native_params
+from pymtp.context import MAX_TOKENS, ContextParams, native_params
 from pymtp.errors import BackendError, ContextFull, InvalidParameter, PymtpError, StateError
 
 Logits = npt.NDArray[np.float32]
@@ -106,6 +106,10 @@ class Session:
         # llama.cpp rounds its cache up: what was asked for is the limit
         self.n_ctx: int = params.n_ctx or llama_cpp.llama_model_n_ctx_train(model)
         """Positions that a sequence can hold."""
+        if self.n_ctx * n_seq_max > MAX_TOKENS:
+            raise InvalidParameter(
+                "n_ctx", f"at most {MAX_TOKENS // n_seq_max} for {n_seq_max} sequences", value=self.n_ctx
+            )
         params = replace(params, n_ctx=self.n_ctx)
         self._native_handle = _init(model, params, n_draft_max, n_seq_max, _HEAD_CONTEXT[mtp_context])
         self._free = weakref.finalize(self, lib.pymtp_session_free, self._native_handle)
@@ -153,6 +157,8 @@ class Session:
         Returns the drafts: (len(chunks), n) int32, n <= n_steps as far as the context has room. With `probs` also
         the probability of each, (len(chunks), n) float32. Leaves no logits.
         """
+        if len({chunk.sequence for chunk in chunks}) < len(chunks):
+            raise InvalidParameter("chunks", "of different sequences")
         n = ffi.new("int32_t *", n_steps)
         drafts = np.empty(len(chunks) * n_steps, np.int32)
         likelihood = np.empty(len(chunks) * n_steps if probs else 0, np.float32)
@@ -198,9 +204,10 @@ class Session:
         See gguf_file.output_rows.
         """
         rows = [np.ascontiguousarray(matrix) for matrix in matrices]
-        expected = [(len(tokens), self._output_row_bytes(head)) for head in range(len(rows))]
-        if [matrix.shape for matrix in rows] != expected:
-            raise InvalidParameter("matrices", f"of shapes {expected}", value=[matrix.shape for matrix in rows])
+        n_heads = lib.pymtp_session_n_heads(self._handle)
+        expected = [(len(tokens), self._output_row_bytes(head)) for head in range(n_heads)]
+        if [matrix.shape for matrix in rows] != expected or any(matrix.dtype != np.uint8 for matrix in rows):
+            raise InvalidParameter("matrices", f"uint8 of shapes {expected}", value=[matrix.shape for matrix in rows])
         pointers = ffi.new("void *[]", [ffi.cast("void *", matrix.ctypes.data) for matrix in rows])
         _check(lib.pymtp_session_trim(self._handle, len(tokens), list(tokens), pointers))
         self._draft_vocab = np.asarray(tokens)
@@ -335,6 +342,8 @@ def _native_model(model: object) -> Any:
 
 def _rows(chunks: Sequence[Chunk]) -> tuple[int, list[int], list[int], list[int]]:
     """The chunks as the engine takes them: number of rows, and token, position and sequence of each."""
+    if not all(len(chunk.tokens) for chunk in chunks):
+        raise InvalidParameter("chunks", "at least one token long each")
     tokens = [token for chunk in chunks for token in chunk.tokens]
     positions = [chunk.position + i for chunk in chunks for i in range(len(chunk.tokens))]
     sequences = [chunk.sequence for chunk in chunks for _ in chunk.tokens]

@@ -138,8 +138,10 @@ def test_drafts_can_be_limited_to_tokens_whose_rows_come_from_the_file(nano: obj
         session.limit_drafts(None)
         session.draft(0, K, [Chunk([5], 40)])
         np.testing.assert_array_equal(session.draft_logits, full)
-        with pytest.raises(InvalidParameter, match="matrices must be of shapes"):
+        with pytest.raises(InvalidParameter, match="matrices must be uint8 of shapes"):
             session.limit_drafts_to([1, 2], [np.zeros((2, 3), np.uint8)])
+        with pytest.raises(InvalidParameter, match="matrices must be uint8 of shapes"):
+            session.limit_drafts_to([1, 2], [])
         with pytest.raises(PymtpError, match="a draft vocabulary of 0 tokens"):
             session.limit_drafts(0)
 
@@ -259,3 +261,85 @@ def test_heads_that_llama_cpp_cannot_run_mean_plain_decoding_with_a_note(tmp_pat
         assert len(generation.tokens) == 10
     with pytest.raises(UnsupportedModel, match=f"{reason}; use --draft none"):
         Model(path, draft="mtp")
+
+
+def test_a_prompt_feeds_the_heads_also_behind_one_that_did_not(model: object) -> None:
+    with Session(model, PARAMS, n_draft_max=K) as session, Session(model, PARAMS, n_draft_max=K) as fresh:
+        session.decode([Chunk([7] * 60, 0)])
+        session.truncate(0)
+        for each in (session, fresh):
+            prompt(each, 60)
+            each.draft(0, K, [Chunk([5], 60)])
+        np.testing.assert_allclose(session.draft_logits, fresh.draft_logits, atol=1e-5)
+
+
+def test_copies_and_originals_go_back_on_their_own(model: object) -> None:
+    """Behind a round with rejected drafts, and both of them again later."""
+    with Session(model, PARAMS, n_draft_max=K, n_seq_max=2) as session, Session(model, PARAMS) as plain:
+        tokens = prompt(session, 30)
+        session.decode([Chunk([1, 2, 3, 4], 30, logits="all", feed=True)])
+        session.truncate(32)
+        session.copy(0, 1)
+        for sequence in (1, 0):
+            session.decode([Chunk([5, 6, 7], 32, sequence, "all", feed=True)])
+            session.truncate(34, sequence=sequence)
+            session.draft(0, K, [Chunk([8], 34, sequence)])
+        session.save()
+        for sequence in (1, 0):
+            session.decode([Chunk([9], 34, sequence)])
+            logits = session.logits.copy()
+            plain.truncate(0)
+            plain.decode([Chunk([*tokens, 1, 2, 5, 6, 9], 0)])
+            np.testing.assert_allclose(logits, plain.logits, atol=1e-4)
+
+
+def test_a_restored_sequence_does_not_go_back_by_what_another_text_has_left(model: object) -> None:
+    with Session(model, PARAMS, n_draft_max=K) as session, Session(model, PARAMS) as plain:
+        tokens = prompt(session, 20)
+        session.decode([Chunk([1, 2, 3], 20, feed=True)])
+        data = session.save()
+        session.truncate(0)
+        prompt(session, 20, seed=9)
+        session.decode([Chunk([4, 5, 6], 20, feed=True)])
+        session.restore(data)
+        try:
+            session.truncate(22)
+        except PymtpError:  # recurrent states cannot
+            session.decode([Chunk([7], 23)])
+            plain.decode([Chunk([*tokens, 1, 2, 3, 7], 0)])
+        else:
+            session.decode([Chunk([7], 22)])
+            plain.decode([Chunk([*tokens, 1, 2, 7], 0)])
+        np.testing.assert_allclose(session.logits, plain.logits, atol=1e-4)
+
+
+def test_a_draft_that_fails_takes_nothing_that_was_decoded(model: object) -> None:
+    params = replace(PARAMS, n_ctx=256)
+    with Session(model, params, n_draft_max=K, n_seq_max=2) as session:
+        for sequence in (0, 1):
+            session.decode([Chunk([3] * 256, 0, sequence, feed=True)])
+        with pytest.raises(PymtpError):
+            session.draft(0, K, [Chunk([3], 255, 0), Chunk([3], 256, 1)])
+        with pytest.raises(PymtpError, match="256 is next"):
+            session.decode([Chunk([3], 250, 0)])
+
+
+def test_positions_that_a_copy_shares_are_not_moved(model: object) -> None:
+    with Session(model, PARAMS, n_draft_max=K, n_seq_max=2) as session:
+        prompt(session, 30)
+        session.copy(0, 1)
+        with pytest.raises(PymtpError, match=r"no context shift"):
+            session.discard(5, 10)
+        with pytest.raises(PymtpError, match="cannot discard"):
+            session.discard(1, 2**31 - 1)
+
+
+def test_chunks_that_make_no_sense_are_refused(model: object) -> None:
+    with Session(model, PARAMS, n_draft_max=K, n_seq_max=2) as session:
+        prompt(session, 30)
+        with pytest.raises(InvalidParameter, match="chunks must be at least one token long each"):
+            session.decode([Chunk([], 0, 1), Chunk([1], 30)])
+        with pytest.raises(InvalidParameter, match="chunks must be of different sequences"):
+            session.draft_greedy([Chunk([1], 30), Chunk([1], 30)], K)
+    with pytest.raises(InvalidParameter, match="n_ctx must be at most"):
+        Session(model, replace(PARAMS, n_ctx=2**30), n_seq_max=4)

@@ -116,6 +116,8 @@ struct llama_context * pymtp_session_context(struct pymtp_session * session);
 int32_t pymtp_session_memory(const struct pymtp_session * session);      // a pymtp_memory
 int32_t pymtp_session_n_draft_max(const struct pymtp_session * session); // 0: the session does not draft
 
+int32_t pymtp_session_n_heads(const struct pymtp_session * session);     // heads that draft: at most one for each draft
+
 // What is special about the session's memory, and what it costs; "" if there is nothing to say.
 const char * pymtp_session_memory_note(const struct pymtp_session * session);
 

@@ -200,6 +200,7 @@ pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<
     const size_t n_vocab = n_trimmed;
 
     picks        = false;
+    picks_probs  = false;
     n_draft_rows = 0;
     draft_logits_data.resize(mtp_rows_with_output(rows, true).size() * n_vocab);
 
@@ -309,8 +310,8 @@ pymtp_status mtp_engine::draft_greedy(const std::vector<mtp_row> & rows, int32_t
 void mtp_engine::forget_drafts(const std::vector<mtp_row> & rows) {
     auto * memory = mtp_memory_attention(head_memory());
     for (const auto & row : rows) {
-        // rows that catch up are decoded: they have cells in any case
-        if (row.output) {
+        // what the trunk has decoded stays
+        if (row.output && row.pos > ctx.memory->seq_pos_max(row.seq)) {
             hidden_rows.truncate(row.seq, row.pos);
             memory->seq_rm(row.seq, row.pos, -1);
         }

@@ -190,7 +190,8 @@ void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const 
     if (gtype != LLM_GRAPH_TYPE_DECODER_MTP) {
         ++counters.n_trunk_passes;
         stages.clear();
-        picks = false;
+        picks       = false;
+        picks_probs = false;
         if (!planes.empty()) {
             plan_trunk_rows(ubatch);
             plan_feed(ubatch, mctx);

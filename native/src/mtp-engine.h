@@ -230,6 +230,7 @@ struct mtp_engine {
 
     void fill_bias();
     void update_own_memory();
+    void release_drafts();
 
     void plan_trunk_rows(const llama_ubatch & ubatch);
     void plan_feed(const llama_ubatch & ubatch, const llama_memory_context_i * mctx);

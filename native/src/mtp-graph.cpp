@@ -52,18 +52,23 @@ class mtp_graph_input_stage : public llm_graph_input_i {
 // the rows of the hidden buffer that the trunk writes
 class mtp_graph_input_trunk : public llm_graph_input_i {
   public:
-    mtp_graph_input_trunk(const mtp_engine & mtp, ggml_tensor * rows) : mtp(mtp), rows(rows) {}
+    mtp_graph_input_trunk(const mtp_engine & mtp, ggml_tensor * rows) :
+        mtp(mtp), rows(rows), feeds(!mtp.stages.empty()) {}
 
     void set_input(const llama_ubatch *) override {
         GGML_ASSERT((int64_t) mtp.rows_trunk.size() == rows->ne[0]);
         ggml_backend_tensor_set(rows, mtp.rows_trunk.data(), 0, ggml_nbytes(rows));
     }
 
-    bool can_reuse(const llm_graph_params & params) override { return rows->ne[0] == params.ubatch.n_tokens; }
+    // prompts have no slot whose key says whether they feed the heads
+    bool can_reuse(const llm_graph_params & params) override {
+        return rows->ne[0] == params.ubatch.n_tokens && feeds == !mtp.stages.empty();
+    }
 
   private:
     const mtp_engine & mtp;
     ggml_tensor *      rows; // I64 [n_tokens]
+    const bool         feeds;
 };
 
 // an input of a head's part: sees the rows and the cache of its stage
@@ -268,9 +273,18 @@ class mtp_graph_builder {
         run_params.mctx                       = mtp.stages[i].mctx;
         run_params.n_outputs                  = run.output == MTP_OUTPUT_NONE ? 0 : run_params.ubatch.n_tokens;
 
-        mtp.part = &part;
-        model.build_arch_graph(run_params);
-        mtp.part = nullptr;
+        // also when the architecture throws
+        struct built {
+            mtp_engine & mtp;
+
+            ~built() { mtp.part = nullptr; }
+        };
+
+        {
+            const built done = { mtp };
+            mtp.part         = &part;
+            model.build_arch_graph(run_params);
+        }
 
         if (run.output != MTP_OUTPUT_LOGITS) {
             cut_down(nodes_before, run.output == MTP_OUTPUT_HIDDEN ? res->t_h_nextn : nullptr);

@@ -1,5 +1,6 @@
 #include "mtp-memory.h"
 
+#include "llama-kv-cache-dsv4.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
 #include "llama-memory-hybrid-iswa.h"
@@ -43,6 +44,22 @@ static std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) 
         return { kv };
     }
     return {};
+}
+
+bool mtp_memory_has_snapshots(llama_memory_i * memory) {
+    return mtp_memory_attention(memory) != memory || dynamic_cast<llama_kv_cache_dsv4 *>(memory);
+}
+
+bool mtp_memory_is_alone(llama_memory_i * memory, llama_seq_id seq) {
+    for (auto * kv : mtp_memory_caches(memory)) {
+        const auto & cells = kv->get_cells(seq);
+        for (uint32_t i = 0; i < cells.size(); ++i) {
+            if (!cells.is_empty(i) && cells.seq_has(i, seq) && cells.seq_count(i) > 1) {
+                return false;
+            }
+        }
+    }
+    return true;
 }
 
 void mtp_memory_release(llama_memory_i * memory) {

@@ -19,6 +19,12 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model,
 llama_memory_i *               mtp_memory_attention(llama_memory_i * memory);
 const llama_memory_context_i * mtp_memory_attention(const llama_memory_context_i * mctx);
 
+// Whether the memory goes back by snapshots of a state, beside K/V or instead of it.
+bool mtp_memory_has_snapshots(llama_memory_i * memory);
+
+// Whether no other sequence shares the cells of this one.
+bool mtp_memory_is_alone(llama_memory_i * memory, llama_seq_id seq);
+
 // Gives back the cells that heads hold ahead of the trunk.
 void mtp_memory_release(llama_memory_i * memory);
 

@@ -34,8 +34,6 @@ class mtp_replay {
 
     void forget(llama_seq_id seq) { seqs[seq].pos = -1; }
 
-    void forget_all() { seqs.assign(seqs.size(), {}); }
-
     explicit mtp_replay(uint32_t n_seq_max) : seqs(n_seq_max) {}
 
   private:

@@ -13,11 +13,13 @@ int32_t mtp_rows::base(llama_seq_id seq) const {
 }
 
 int32_t mtp_rows::put_transient(llama_seq_id seq, llama_pos pos, uint32_t i) {
+    head[seq].truncate(pos);
     cur.push_back({ seq, pos, (int32_t) (2 + i) });
     return cur.back().row;
 }
 
 int32_t mtp_rows::put_trunk(llama_seq_id seq, llama_pos pos) {
+    head[seq].truncate(pos);
     return base(seq) + trunk[seq].put(pos);
 }
 
@@ -115,4 +117,10 @@ void mtp_rows::discard(llama_seq_id seq, llama_pos pos, int32_t n) {
     }
     head[seq].truncate(0);
     drop_transient();
+}
+
+void mtp_rows::drop_heads() {
+    for (auto & rows : head) {
+        rows.truncate(0);
+    }
 }

@@ -31,7 +31,7 @@ class mtp_rows {
     // the trunk's row i of the ubatch at (seq, pos); transient: only until the next ubatch
     int32_t put_transient(llama_seq_id seq, llama_pos pos, uint32_t i);
 
-    int32_t put_trunk(llama_seq_id seq, llama_pos pos);
+    int32_t put_trunk(llama_seq_id seq, llama_pos pos); // and forgets what a head has said of pos and beyond
     int32_t put_head(llama_seq_id seq, llama_pos pos);
 
     // the hidden state of (seq, pos): the trunk's if there, else the head's; -1 if neither is at hand
@@ -45,6 +45,9 @@ class mtp_rows {
 
     // forget positions >= pos
     void truncate(llama_seq_id seq, llama_pos pos);
+
+    // forget what heads have written
+    void drop_heads();
 
     // the trunk's rows of a sequence that outlive the next ubatch: (position, row), by position
     std::vector<std::pair<llama_pos, int32_t>> kept_rows(llama_seq_id seq) const;

@@ -18,6 +18,7 @@ struct mtp_state_header {
     uint32_t n_planes  = 0;
     uint32_t n_embd    = 0;
     uint32_t own       = 0; // the heads have a cache of their own
+    uint32_t n_heads   = 0;
 
     bool operator==(const mtp_state_header & other) const { return memcmp(this, &other, sizeof(*this)) == 0; }
 };
@@ -82,13 +83,14 @@ class mtp_state_reader : public llama_io_read_i {
 
 std::vector<uint8_t> mtp_engine::save_state() {
     ctx.synchronize();
-    mtp_memory_release(ctx.memory.get());
+    release_drafts();
 
     mtp_state_header header;
     header.n_seq_max = ctx.cparams.n_seq_max;
     header.n_planes  = planes.size();
     header.n_embd    = ctx.model.hparams.n_embd_out();
     header.own       = own_memory != nullptr;
+    header.n_heads   = n_heads;
 
     mtp_state_writer io;
     io.write_value(header);
@@ -121,6 +123,7 @@ void mtp_engine::restore_state(const uint8_t * data, size_t size) {
     header.n_planes  = planes.size();
     header.n_embd    = ctx.model.hparams.n_embd_out();
     header.own       = own_memory != nullptr;
+    header.n_heads   = n_heads;
     if (!(io.read_value<mtp_state_header>() == header)) {
         throw std::runtime_error("it is of a session of another kind");
     }
@@ -148,10 +151,29 @@ void mtp_engine::restore_state(const uint8_t * data, size_t size) {
     io.expect_end();
 }
 
+// what heads have written ahead of the trunk
+void mtp_engine::release_drafts() {
+    hidden_rows.drop_heads();
+    mtp_memory_release(ctx.memory.get());
+    for (uint32_t seq = 0; own_memory && seq < ctx.cparams.n_seq_max; ++seq) {
+        own_memory->seq_rm(seq, ctx.memory->seq_pos_max(seq) + 1, -1);
+    }
+}
+
 void mtp_engine::copy(llama_seq_id from, llama_seq_id to) {
     ctx.synchronize();
-    ctx.memory->seq_cp(from, to, -1, -1);
-    ctx.memory_update(false);
+    release_drafts();
+
+    if (mtp_memory_has_snapshots(ctx.memory.get())) {
+        // cells that sequences share cannot go back one without the other
+        mtp_state_writer written;
+        ctx.memory->state_write(written, from);
+        mtp_state_reader io(written.data.data(), written.data.size());
+        ctx.memory->state_read(io, to);
+    } else {
+        ctx.memory->seq_cp(from, to, -1, -1);
+        ctx.memory_update(false);
+    }
     if (own_memory) {
         own_memory->seq_cp(from, to, -1, -1);
         update_own_memory();
@@ -182,7 +204,7 @@ void mtp_engine::discard(llama_seq_id seq, llama_pos pos, int32_t n) {
     };
 
     ctx.synchronize();
-    mtp_memory_release(ctx.memory.get());
+    release_drafts();
     shift(*ctx.memory);
     ctx.memory_update(false);
     if (own_memory) {

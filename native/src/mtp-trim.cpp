@@ -20,23 +20,29 @@ void mtp_engine::trim(int32_t n) {
 }
 
 void mtp_engine::trim(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows) {
-    trim((int32_t) tokens.size());
-    trim_tokens = tokens;
+    // all memory first: if it runs out, nothing has changed
+    device_tensor               ids_mem;
+    std::vector<trimmed_matrix> matrices(n_heads);
 
-    auto * ids = trim_tokens_mem.alloc("mtp_draft_vocab", GGML_TYPE_I32, 1, n_trimmed,
-                                       ggml_backend_dev_buffer_type(ctx.model.dev_output()));
+    auto * ids = ids_mem.alloc("mtp_draft_vocab", GGML_TYPE_I32, 1, tokens.size(),
+                               ggml_backend_dev_buffer_type(ctx.model.dev_output()));
     ggml_backend_tensor_set(ids, tokens.data(), 0, ggml_nbytes(ids));
 
     for (int32_t head = 0; head < n_heads; ++head) {
         const ggml_tensor * of = output_matrix(head);
 
-        auto & cur = trimmed.emplace_back();
+        auto & cur = matrices[head];
 
         cur.of = of;
         cur.matrix =
-            cur.mem.alloc("mtp_output", of->type, of->ne[0], n_trimmed, ggml_backend_buffer_get_type(of->buffer));
+            cur.mem.alloc("mtp_output", of->type, of->ne[0], tokens.size(), ggml_backend_buffer_get_type(of->buffer));
         ggml_backend_tensor_set(cur.matrix, rows[head], 0, ggml_nbytes(cur.matrix));
     }
+
+    trim((int32_t) tokens.size());
+    trim_tokens     = tokens;
+    trim_tokens_mem = std::move(ids_mem);
+    trimmed         = std::move(matrices);
     fill_bias();
 }
 

@@ -10,8 +10,22 @@
 static void forget_outputs(pymtp_session & session) {
     session.n_logits  = 0;
     session.has_draft = false;
+}
+
+// Behind a copy, a shift or a restored state there is no pass to go back over.
+static void stay_from_now_on(pymtp_session & session, int32_t seq) {
+    if (!session.last_pass.empty()) {
+        session.last_pass[seq] = llama_memory_seq_pos_max(llama_get_memory(session.ctx), seq);
+    }
     if (session.replay) {
-        session.replay->forget_all();
+        session.replay->forget(seq);
+    }
+}
+
+static void restore(pymtp_session & session, const uint8_t * data, size_t size) {
+    session.mtp->restore_state(data, size);
+    for (uint32_t seq = 0; seq < llama_n_seq_max(session.ctx); ++seq) {
+        stay_from_now_on(session, seq);
     }
 }
 
@@ -82,6 +96,7 @@ int32_t pymtp_session_copy(pymtp_session * session, int32_t from, int32_t to) tr
     }
     forget_outputs(*session);
     session->mtp->copy(from, to);
+    stay_from_now_on(*session, to);
     return PYMTP_OK;
 } catch (const std::exception & err) {
     return pymtp_fail(PYMTP_FAILED, "%s", err.what());
@@ -90,7 +105,7 @@ int32_t pymtp_session_copy(pymtp_session * session, int32_t from, int32_t to) tr
 int32_t pymtp_session_discard(pymtp_session * session, int32_t seq, int32_t pos, int32_t n) try {
     auto * memory = llama_get_memory(session->ctx);
     if (seq < 0 || seq >= (int32_t) llama_n_seq_max(session->ctx) || pos < 0 || n < 1 ||
-        pos + n > llama_memory_seq_pos_max(memory, seq)) {
+        n > llama_memory_seq_pos_max(memory, seq) - pos) {
         return pymtp_fail(PYMTP_INVALID, "cannot discard %d positions from %d of sequence %d: its last is %d", n, pos,
                           seq, llama_memory_seq_pos_max(memory, seq));
     }
@@ -100,8 +115,12 @@ int32_t pymtp_session_discard(pymtp_session * session, int32_t seq, int32_t pos,
     if (llama_memory_seq_pos_min(memory, seq) > 0) {
         return pymtp_fail(PYMTP_INVALID, "sequence %d no longer has its first positions: no context shift", seq);
     }
+    if (!mtp_memory_is_alone(memory, seq)) {
+        return pymtp_fail(PYMTP_INVALID, "sequence %d shares positions with a copy: no context shift", seq);
+    }
     forget_outputs(*session);
     session->mtp->discard(seq, pos, n);
+    stay_from_now_on(*session, seq);
     return PYMTP_OK;
 } catch (const std::exception & err) {
     return pymtp_fail(PYMTP_FAILED, "%s", err.what());
@@ -122,10 +141,10 @@ int32_t pymtp_session_restore(pymtp_session * session, const uint8_t * data, siz
     forget_outputs(*session);
     const auto before = session->mtp->save_state();
     try {
-        session->mtp->restore_state(data, size);
+        restore(*session, data, size);
     } catch (const std::exception & err) {
         const std::string why = err.what();
-        session->mtp->restore_state(before.data(), before.size());
+        restore(*session, before.data(), before.size());
         return pymtp_fail(PYMTP_INVALID, "the saved state does not fit this session: %s", why.c_str());
     }
     return PYMTP_OK;

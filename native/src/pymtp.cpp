@@ -111,7 +111,7 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
                            { cparams.type_k, cparams.type_v, cparams.swa_full, cparams.ctx_type, nullptr },
                        });
 
-    if (mtp_memory_attention(llama_get_memory(session->ctx)) != llama_get_memory(session->ctx)) {
+    if (mtp_memory_has_snapshots(llama_get_memory(session->ctx))) {
         session->last_pass.assign(cparams.n_seq_max, -1);
     }
     if (n_draft_max > 0 && mtp_replay::is_needed(session->ctx)) {
@@ -159,6 +159,10 @@ int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max, int32_t als
     }
     session->mtp->reduce_logits(n_max, also_on_host != 0);
     return PYMTP_OK;
+}
+
+int32_t pymtp_session_n_heads(const pymtp_session * session) {
+    return session->n_heads;
 }
 
 int32_t pymtp_session_output_type(const pymtp_session * session, int32_t head, int32_t * type, int64_t * row_bytes) {
