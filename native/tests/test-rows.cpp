@@ -114,6 +114,8 @@ static void truncating_forgets_from_the_position_on() {
     mtp_rows rows(N_UBATCH, N_SEQ);
     for (llama_pos pos = 0; pos < 6; ++pos) {
         rows.put_trunk(0, pos);
+    }
+    for (llama_pos pos = 0; pos < 6; ++pos) {
         rows.put_head(0, pos + 6);
         rows.put_transient(0, pos + 12, pos);
     }
@@ -132,12 +134,31 @@ static void truncating_forgets_from_the_position_on() {
     CHECK_EQUAL(rows.find(0, -1), +mtp_rows::ZERO);
 }
 
+static void what_the_trunk_decodes_ends_what_heads_have_said_from_there_on() {
+    mtp_rows rows(N_UBATCH, N_SEQ);
+    for (llama_pos pos = 5; pos < 9; ++pos) {
+        rows.put_head(0, pos);
+        rows.put_head(1, pos);
+    }
+    rows.put_trunk(0, 6);
+    CHECK(rows.find(0, 5) >= 0);
+    CHECK_EQUAL(rows.find(0, 7), -1);
+    rows.put_transient(1, 8, 0);
+    CHECK(rows.find(1, 7) >= 0);
+    rows.drop_heads();
+    CHECK_EQUAL(rows.find(0, 5), -1);
+    CHECK_EQUAL(rows.find(1, 7), -1);
+    CHECK(rows.find(0, 6) >= 0);
+}
+
 static void sequences_do_not_see_each_other() {
     mtp_rows rows(N_UBATCH, N_SEQ);
     for (int32_t seq = 0; seq < (int32_t) N_SEQ; ++seq) {
         rows.put_transient(seq, 20, seq);
         for (llama_pos pos = 0; pos < 10; ++pos) {
             rows.put_trunk(seq, pos);
+        }
+        for (llama_pos pos = 0; pos < 10; ++pos) {
             rows.put_head(seq, pos + 10);
         }
     }
@@ -170,6 +191,7 @@ int main() {
     RUN(free_rows_are_used_before_the_oldest_is_given_up);
     RUN(the_next_ubatch_drops_transient_rows_only);
     RUN(truncating_forgets_from_the_position_on);
+    RUN(what_the_trunk_decodes_ends_what_heads_have_said_from_there_on);
     RUN(sequences_do_not_see_each_other);
     return g_n_failed > 0;
 }
