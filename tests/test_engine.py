@@ -187,7 +187,7 @@ def test_heads_that_read_the_hidden_states_of_other_rows_give_other_logits(famil
         session.draft(0, 1, [Chunk([5], 32)])
         reference.draft(5, 32, [1])
         np.testing.assert_allclose(session.draft_logits[0], reference.draft_logits[0], atol=1e-4)
-        reference._hidden[-2:] = reference._hidden[[-1, -2]]
+        reference._hidden[0][-2:] = reference._hidden[0][[-1, -2]]
         reference.draft(5, 32, [1])
         assert np.abs(session.draft_logits[0] - reference.draft_logits[0]).max() > 1e-2
     reference.close()
