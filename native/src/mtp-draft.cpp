@@ -83,13 +83,13 @@ void mtp_engine::plan_feed(const llama_ubatch & ubatch, const llama_memory_conte
         stage.mctx = mtp_memory_attention(mctx);
         return;
     }
-    stage.mctx_own = mtp_memory_place(own_memory.get(), ubatch);
-    stage.mctx     = stage.mctx_own.get();
+    stage.mctx_owned = mtp_memory_place(own_memory.get(), ubatch);
+    stage.mctx       = stage.mctx_owned.get();
     if (llama_memory_status_is_fail(stage.mctx->get_status())) {
         throw std::runtime_error("the heads' own cache is full");
     }
     const mtp_memory_placed placed(own_memory.get());
-    stage.mctx_own->apply();
+    stage.mctx_owned->apply();
 }
 
 bool mtp_engine::plan_catch_up(const std::vector<mtp_row> & rows) {
@@ -104,12 +104,12 @@ bool mtp_engine::plan_catch_up(const std::vector<mtp_row> & rows) {
 
         auto & stage = stages.emplace_back();
 
-        stage.ubatch    = mtp_ubatch_make(padded, n_pos, n_stream());
-        stage.mctx_own  = mtp_memory_place(head_memory(), stage.ubatch);
-        stage.mctx      = stage.mctx_own.get();
-        stage.runs      = feed_runs();
-        stage.rows_read = find_rows(padded);
-        stage.keeps     = chained;
+        stage.ubatch     = mtp_ubatch_make(padded, n_pos, n_stream());
+        stage.mctx_owned = mtp_memory_place(head_memory(), stage.ubatch);
+        stage.mctx       = stage.mctx_owned.get();
+        stage.runs       = feed_runs();
+        stage.rows_read  = find_rows(padded);
+        stage.keeps      = chained;
         if (chained) {
             for (const auto & row : padded) {
                 stage.rows_write.push_back(std::max(mtp_rows::SPARE, hidden_rows.find(row.seq, row.pos)));
@@ -125,9 +125,9 @@ bool mtp_engine::plan_catch_up(const std::vector<mtp_row> & rows) {
 bool mtp_engine::plan_step(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows) {
     mtp_stage stage;
 
-    stage.ubatch   = mtp_ubatch_make(rows, ctx.model.hparams.n_pos_per_embd(), n_stream());
-    stage.mctx_own = mtp_memory_place(head_memory(), stage.ubatch);
-    stage.mctx     = stage.mctx_own.get();
+    stage.ubatch     = mtp_ubatch_make(rows, ctx.model.hparams.n_pos_per_embd(), n_stream());
+    stage.mctx_owned = mtp_memory_place(head_memory(), stage.ubatch);
+    stage.mctx       = stage.mctx_owned.get();
     if (llama_memory_status_is_fail(stage.mctx->get_status())) {
         return false;
     }
@@ -185,7 +185,7 @@ llm_graph_result * mtp_engine::run_plan() {
 
     for (size_t i = 0; i < stages.size(); ++i) {
         if (i != i_first) {
-            stages[i].mctx_own->apply();
+            stages[i].mctx_owned->apply();
         }
         counters.n_head_runs += i >= i_first;
     }
@@ -193,7 +193,7 @@ llm_graph_result * mtp_engine::run_plan() {
     ++counters.n_head_passes;
 
     ggml_status status;
-    return ctx.process_ubatch(first.ubatch, LLM_GRAPH_TYPE_DECODER_MTP, first.mctx_own.get(), status);
+    return ctx.process_ubatch(first.ubatch, LLM_GRAPH_TYPE_DECODER_MTP, first.mctx_owned.get(), status);
 }
 
 pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows) {

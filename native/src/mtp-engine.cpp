@@ -219,8 +219,8 @@ void mtp_engine::begin_build(const llm_graph_params & params) {
         stages[0].runs   = feed_runs();
         stages[0].keeps  = chained;
         if (own_memory) {
-            stages[0].mctx_own = own_memory->init_full();
-            stages[0].mctx     = stages[0].mctx_own.get();
+            stages[0].mctx_owned = own_memory->init_full();
+            stages[0].mctx       = stages[0].mctx_owned.get();
         } else {
             stages[0].mctx = mtp_memory_attention(params.mctx);
         }

@@ -33,7 +33,7 @@ struct mtp_run {
 struct mtp_stage {
     llama_ubatch                   ubatch;
     const llama_memory_context_i * mctx; // where the rows' cells are
-    llama_memory_context_ptr       mctx_own;
+    llama_memory_context_ptr       mctx_owned;
 
     std::vector<mtp_run> runs;
 

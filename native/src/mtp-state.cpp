@@ -81,16 +81,21 @@ class mtp_state_reader : public llama_io_read_i {
 
 } // namespace
 
+static mtp_state_header mtp_state_header_of(const llama_context & ctx, size_t n_planes, bool own, int32_t n_heads) {
+    mtp_state_header header;
+    header.n_seq_max = llama_n_seq_max(&ctx);
+    header.n_planes  = n_planes;
+    header.n_embd    = ctx.get_model().hparams.n_embd_out();
+    header.own       = own;
+    header.n_heads   = n_heads;
+    return header;
+}
+
 std::vector<uint8_t> mtp_engine::save_state() {
     ctx.synchronize();
     release_drafts();
 
-    mtp_state_header header;
-    header.n_seq_max = ctx.cparams.n_seq_max;
-    header.n_planes  = planes.size();
-    header.n_embd    = ctx.model.hparams.n_embd_out();
-    header.own       = own_memory != nullptr;
-    header.n_heads   = n_heads;
+    const auto header = mtp_state_header_of(ctx, planes.size(), own_memory != nullptr, n_heads);
 
     mtp_state_writer io;
     io.write_value(header);
@@ -118,12 +123,8 @@ void mtp_engine::restore_state(const uint8_t * data, size_t size) {
     ctx.synchronize();
     mtp_state_reader io(data, size);
 
-    mtp_state_header header;
-    header.n_seq_max = ctx.cparams.n_seq_max;
-    header.n_planes  = planes.size();
-    header.n_embd    = ctx.model.hparams.n_embd_out();
-    header.own       = own_memory != nullptr;
-    header.n_heads   = n_heads;
+    const auto header = mtp_state_header_of(ctx, planes.size(), own_memory != nullptr, n_heads);
+
     if (!(io.read_value<mtp_state_header>() == header)) {
         throw std::runtime_error("it is of a session of another kind");
     }
