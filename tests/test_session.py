@@ -118,6 +118,7 @@ def check_candidates(ids: np.ndarray, values: np.ndarray, logits: np.ndarray) ->
 
 
 @pytest.mark.model
+@pytest.mark.skipif(llama_cpp.llama_supports_gpu_offload(), reason="listed tokens need a CPU build")
 def test_drafts_can_be_limited_to_tokens_whose_rows_come_from_the_file(nano: object) -> None:
     rng = np.random.default_rng(1)
     with Session(nano, PARAMS, n_draft_max=K) as session:
@@ -147,6 +148,7 @@ def test_drafts_can_be_limited_to_tokens_whose_rows_come_from_the_file(nano: obj
 
 
 @pytest.mark.model
+@pytest.mark.skipif(llama_cpp.llama_supports_gpu_offload(), reason="listed tokens need a CPU build")
 def test_a_model_with_limited_drafts_gives_the_same_text() -> None:
     texts = []
     for vocab in (None, 2000, range(0, 8192, 2)):
