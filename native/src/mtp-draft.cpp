@@ -5,7 +5,6 @@
 #include "mtp-memory.h"
 
 #include <algorithm>
-#include <cmath>
 #include <stdexcept>
 
 //
@@ -153,7 +152,7 @@ std::vector<std::vector<mtp_row>> mtp_engine::split(const std::vector<mtp_row> &
     return parts;
 }
 
-// rows of the plan's first step: those with output
+// the rows that predict (output), or those that catch up
 static std::vector<mtp_row> mtp_rows_with_output(const std::vector<mtp_row> & rows, bool output) {
     std::vector<mtp_row> res;
     for (const auto & row : rows) {

@@ -23,11 +23,6 @@ struct mtp_run {
     int32_t    plane_read;
     int32_t    plane_write; // if output is not NONE
     mtp_output output;
-
-    bool operator==(const mtp_run & other) const {
-        return head == other.head && plane_read == other.plane_read && plane_write == other.plane_write &&
-               output == other.output;
-    }
 };
 
 struct mtp_stage {

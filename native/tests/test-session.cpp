@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -69,10 +70,7 @@ struct session {
     }
 
     logits_t decode_at(const tokens_t & tokens, int32_t begin, int32_t seq = 0, bool feed = false) {
-        tokens_t pos;
-        for (size_t i = 0; i < tokens.size(); ++i) {
-            pos.push_back(begin + i);
-        }
+        const auto pos = positions(begin, tokens.size());
         return decode_rows(tokens, pos, tokens_t(tokens.size(), seq), feed);
     }
 
@@ -91,10 +89,7 @@ struct session {
 
     // tokens: from `begin` on; all but the last are decoded, and have not fed the heads
     logits_t draft_step(int32_t step, const tokens_t & tokens, int32_t begin, int32_t seq = 0) {
-        tokens_t pos;
-        for (size_t i = 0; i < tokens.size(); ++i) {
-            pos.push_back(begin + i);
-        }
+        const auto     pos = positions(begin, tokens.size());
         const tokens_t seqs(tokens.size(), seq);
 
         status = pymtp_session_draft(handle, step, N_DRAFT, tokens.size(), tokens.data(), pos.data(), seqs.data());
@@ -108,10 +103,7 @@ struct session {
     }
 
     tokens_t draft_fused(const tokens_t & tokens, int32_t begin, int32_t n_steps = N_DRAFT, int32_t seq = 0) {
-        tokens_t pos;
-        for (size_t i = 0; i < tokens.size(); ++i) {
-            pos.push_back(begin + i);
-        }
+        const auto     pos = positions(begin, tokens.size());
         const tokens_t seqs(tokens.size(), seq);
         tokens_t       drafts(std::max(n_steps, 0));
 
@@ -135,6 +127,12 @@ struct session {
     }
 
   private:
+    static tokens_t positions(int32_t begin, size_t n) {
+        tokens_t pos(n);
+        std::iota(pos.begin(), pos.end(), begin);
+        return pos;
+    }
+
     static logits_t split(const float * data, int32_t n_rows, int32_t n_vocab) {
         logits_t rows;
         for (int32_t i = 0; i < n_rows; ++i) {
