@@ -118,18 +118,18 @@ def check_candidates(ids: np.ndarray, values: np.ndarray, logits: np.ndarray) ->
 
 
 @pytest.mark.model
-@pytest.mark.skipif(llama_cpp.llama_supports_gpu_offload(), reason="listed tokens need a CPU build")
 def test_drafts_can_be_limited_to_tokens_whose_rows_come_from_the_file(nano: object) -> None:
     rng = np.random.default_rng(1)
     with Session(nano, PARAMS, n_draft_max=K) as session:
         session.decode([Chunk(range(100, 140), 0, feed=True)])
         session.draft(0, K, [Chunk([5], 40)])
         full = session.draft_logits.copy()
-        tokens = np.sort(rng.choice(full.shape[1], 1000, replace=False))
+        tokens = np.sort(rng.choice(full.shape[1], 1001, replace=False))
         session.limit_drafts_to(tokens.tolist(), [output_rows(embedded.model_path(), 0, tokens.tolist())])
         session.truncate(40)
         session.draft(0, K, [Chunk([5], 40)])
-        np.testing.assert_array_equal(session.draft_logits[0, tokens], full[0, tokens])
+        # not bit for bit: a CPU may multiply the listed rows with other kernels
+        np.testing.assert_allclose(session.draft_logits[0, tokens], full[0, tokens], atol=1e-4)
         assert np.isneginf(np.delete(session.draft_logits[0], tokens)).all()
         best = int(tokens[full[0, tokens].argmax()])
         assert session.draft_candidates(1)[0][0, 0] == best
@@ -148,7 +148,6 @@ def test_drafts_can_be_limited_to_tokens_whose_rows_come_from_the_file(nano: obj
 
 
 @pytest.mark.model
-@pytest.mark.skipif(llama_cpp.llama_supports_gpu_offload(), reason="listed tokens need a CPU build")
 def test_a_model_with_limited_drafts_gives_the_same_text() -> None:
     texts = []
     for vocab in (None, 2000, range(0, 8192, 2)):

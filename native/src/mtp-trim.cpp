@@ -19,6 +19,26 @@ void mtp_engine::trim(int32_t n) {
     fill_bias();
 }
 
+// Where a matrix like `of` can lie, with n_rows rows: beside it, unless the kind of memory only takes matrices of other
+// sizes (memory in which the CPU repacks weights does).
+static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, int64_t n_rows) {
+    auto * const buft = ggml_backend_buffer_get_type(of->buffer);
+    auto * const dev  = ggml_backend_buft_get_device(buft);
+    if (!dev || ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU) {
+        return buft;
+    }
+
+    const ggml_backend_buffer_ptr empty(ggml_backend_buft_alloc_buffer(buft, 0));
+    const ggml_init_params        params = { 4 * ggml_tensor_overhead(), nullptr, true };
+    const ggml_context_ptr        ctx0(ggml_init(params));
+
+    ggml_tensor * matrix = ggml_new_tensor_2d(ctx0.get(), of->type, of->ne[0], n_rows);
+    ggml_tensor * input  = ggml_new_tensor_2d(ctx0.get(), GGML_TYPE_F32, of->ne[0], 1);
+    matrix->buffer       = empty.get();
+    const bool can       = ggml_backend_dev_supports_op(dev, ggml_mul_mat(ctx0.get(), matrix, input));
+    return can ? buft : ggml_backend_cpu_buffer_type();
+}
+
 void mtp_engine::trim(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows) {
     // all memory first: if it runs out, nothing has changed
     device_tensor               ids_mem;
@@ -35,7 +55,7 @@ void mtp_engine::trim(const std::vector<llama_token> & tokens, const std::vector
 
         cur.of = of;
         cur.matrix =
-            cur.mem.alloc("mtp_output", of->type, of->ne[0], tokens.size(), ggml_backend_buffer_get_type(of->buffer));
+            cur.mem.alloc("mtp_output", of->type, of->ne[0], tokens.size(), mtp_matrix_buft(of, tokens.size()));
         ggml_backend_tensor_set(cur.matrix, rows[head], 0, ggml_nbytes(cur.matrix));
     }
 

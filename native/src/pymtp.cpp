@@ -192,11 +192,6 @@ int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int3
         session->mtp->trim(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
         return PYMTP_OK;
     }
-    if (llama_supports_gpu_offload()) {
-        return pymtp_fail(PYMTP_INVALID,
-                          "a draft vocabulary of listed tokens does not work in a build for GPUs yet: "
-                          "limit drafts to the first tokens of the vocabulary");
-    }
     for (int32_t i = 0; i < n_tokens; ++i) {
         if (token[i] < 0 || token[i] >= n_vocab) {
             return pymtp_fail(PYMTP_INVALID, "token %d is not in the vocabulary of %d", token[i], n_vocab);
