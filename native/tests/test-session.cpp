@@ -3,8 +3,11 @@
 //   test-session MODEL.gguf...      tiny models with MTP layers
 
 #include "check.h"
+#include "llama-model.h"
 #include "llama.h"
 #include "pymtp.h"
+
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,6 +17,18 @@
 #include <vector>
 
 static llama_model * g_model;
+
+// Stands before llama.cpp's own graph builder, and counts what the engine's counters are to be held against.
+static int64_t g_n_builds;
+
+ggml_cgraph * llama_model::build_graph(const llm_graph_params & params) const {
+    using builder = ggml_cgraph * (*)(const llama_model *, const llm_graph_params &);
+
+    static const auto build = (builder) dlsym(RTLD_NEXT, "_ZNK11llama_model11build_graphERK16llm_graph_params");
+
+    ++g_n_builds;
+    return build(this, params);
+}
 
 static constexpr int32_t N_DRAFT = 3;
 
@@ -232,6 +247,29 @@ static void rounds_give_the_text_of_single_steps() {
     }
     CHECK_EQUAL(s.counters().n_hidden_bytes, 0);
     CHECK(s.counters().n_head_passes > 20);
+}
+
+static void every_graph_that_is_built_is_counted() {
+    session    s;
+    const auto tokens = text(200);
+    s.decode({ tokens.begin(), tokens.begin() + 40 }, 0, true);
+
+    const auto n_counted = [&] {
+        return s.counters().n_trunk_builds + s.counters().n_head_builds;
+    };
+
+    const int64_t n_hooked_before  = g_n_builds; // with the graphs that llama.cpp builds to size its buffers
+    const int64_t n_counted_before = n_counted();
+    for (int32_t round = 0, pos = 40; round < 24; ++round, pos += 2) {
+        const int32_t n_draft = round % (N_DRAFT + 1);
+        if (n_draft > 0) {
+            s.draft_fused({ tokens[pos] }, pos, n_draft);
+        }
+        s.decode({ tokens.begin() + pos, tokens.begin() + pos + 1 + N_DRAFT }, 0, true);
+        s.truncate(pos + 2);
+    }
+    CHECK(n_counted() > n_counted_before);
+    CHECK_EQUAL(n_counted() - n_counted_before, g_n_builds - n_hooked_before);
 }
 
 static void a_fused_draft_is_the_one_drafted_by_steps() {
@@ -596,6 +634,7 @@ int main(int argc, char ** argv) {
         printf("%s\n", argv[i]);
 
         RUN(rounds_give_the_text_of_single_steps);
+        RUN(every_graph_that_is_built_is_counted);
         RUN(a_fused_draft_is_the_one_drafted_by_steps);
         RUN(barred_tokens_are_not_drafted);
         RUN(going_back_and_decoding_equals_decoding_afresh);
