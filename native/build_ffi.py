@@ -1,9 +1,9 @@
-"""Writes the C source of pymtp._native: cffi in API mode, from the marked region of pymtp.h.
+"""Writes the C source of pymtp._native: cffi in API mode, from the marked regions of the public headers.
 
 The module also carries the id that it was compiled for (PYMTP_BUILT_FOR), so that Python can compare it with
 what the library says of itself.
 
-    python native/build_ffi.py PYMTP_H OUTPUT_C
+    python native/build_ffi.py OUTPUT_C HEADER...
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from pathlib import Path
 import cffi
 
 PREAMBLE = """
-#include "pymtp.h"
+#include "pymtp-sampler.h"
 #include "pymtp-abi.h"
 """
 
 
-def declarations(header: str) -> str:
+def declarations(header: Path) -> str:
     """What lies between the two markers, in the C that cffi reads."""
-    region = re.search(r"// \[cffi begin\]\n(.*)// \[cffi end\]", header, re.DOTALL)
+    region = re.search(r"// \[cffi begin\]\n(.*)// \[cffi end\]", header.read_text("utf-8"), re.DOTALL)
     if not region:
-        raise SystemExit("pymtp.h: the marks [cffi begin] and [cffi end] are missing")
-    return region[1].replace("PYMTP_API ", "") + "\nstatic char *const PYMTP_BUILT_FOR;\n"
+        raise SystemExit(f"{header.name}: the marks [cffi begin] and [cffi end] are missing")
+    return region[1].replace("PYMTP_API ", "")
 
 
 def main() -> None:
-    header, output = sys.argv[1:]
+    output, *headers = sys.argv[1:]
     builder = cffi.FFI()
-    builder.cdef(declarations(Path(header).read_text("utf-8")))
+    for header in headers:
+        builder.cdef(declarations(Path(header)))
+    builder.cdef("static char *const PYMTP_BUILT_FOR;")
     builder.set_source("pymtp._native", PREAMBLE)
     builder.emit_c_code(output)
 

@@ -31,8 +31,8 @@ extern "C" PYMTP_API const char * pymtp_abi_id(void) {
 
 def abi_id() -> str:
     pin = NATIVE / "llama_cpp.pin"
-    engine = [path for path in (NATIVE / "src").iterdir() if path.suffix in (".cpp", ".h")]
-    engine.append(NATIVE / "include" / "pymtp.h")
+    folders = (NATIVE / "src", NATIVE / "include")
+    engine = [path for folder in folders for path in folder.iterdir() if path.suffix in (".cpp", ".h")]
     return f"{Pin.read(pin)} + {series_hash(pin, NATIVE / 'patches', engine)[:12]}"
 
 

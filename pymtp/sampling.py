@@ -1,117 +1,209 @@
-"""From logits to tokens: the user's parameters and the chain of samplers that they stand for.
+"""What to sample with: llama.cpp's parameters under its names, with its defaults, checked.
 
-Owns the random generator of a sequence. Knows token ids, logits and probabilities; never text.
+Knows values and their ranges; never tokens or logits.
 """
 
 from __future__ import annotations
 
-import ctypes
-import secrets
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from pymtp._library import llama_cpp
 from pymtp.errors import InvalidParameter
-from pymtp.session import Logits
+
+SAMPLERS = {
+    "penalties": "e",
+    "dry": "d",
+    "top_n_sigma": "s",
+    "top_k": "k",
+    "typ_p": "y",
+    "top_p": "p",
+    "min_p": "m",
+    "xtc": "x",
+    "temperature": "t",
+    "infill": "i",
+    "adaptive_p": "a",
+}
+"""Every sampler that a chain can have, and llama.cpp's letter for it."""
+
+DEFAULT_SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+
+_INT_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """What to sample with. Names, defaults and order are those of llama.cpp's samplers.
+    """What to sample with. Names and defaults are those of llama.cpp.
 
     Raises InvalidParameter for a value outside its range.
     """
 
+    samplers: tuple[str, ...] = DEFAULT_SAMPLERS
+    """The chain, in its order: names of SAMPLERS, each at most once."""
+    seed: int | None = None
+    """None: a new one for each generation."""
+
     temperature: float = 0.8
     """0: always the most likely token."""
+    dynatemp_range: float = 0.0
+    """The temperature follows the entropy, this far up and down; 0: off."""
+    dynatemp_exponent: float = 1.0
+
     top_k: int = 40
     """0: off."""
     top_p: float = 0.95
     """1: off."""
     min_p: float = 0.05
     """0: off."""
-    seed: int | None = None
-    """None: a new one for each generation."""
+    typical_p: float = 1.0
+    """1: off."""
+    top_n_sigma: float = -1.0
+    """0 or less: off."""
+    xtc_probability: float = 0.0
+    """0: off."""
+    xtc_threshold: float = 0.1
+    """Above 0.5: off."""
+    min_keep: int = 0
+    """Tokens that top_p, min_p, typical_p and xtc leave at least."""
+
+    repeat_last_n: int = 64
+    """Tokens that the three penalties look at; 0: none, -1: all."""
+    repeat_penalty: float = 1.0
+    """1: off."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+
+    dry_multiplier: float = 0.0
+    """0: off."""
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    """Tokens in which repetitions are looked for; 0: none, -1: all."""
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+
+    mirostat: int = 0
+    """1 or 2: this version of mirostat instead of the chain, behind the temperature. Turns drafting off."""
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+
+    adaptive_target: float = -1.0
+    """The probability of tokens that adaptive_p prefers, if it is among the samplers. Turns drafting off."""
+    adaptive_decay: float = 0.9
+
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
+    """By token id; -inf: never. Kept as pairs."""
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0 or self.temperature == float("inf"):
-            raise InvalidParameter("temperature", "0 or more", value=self.temperature)
-        if not isinstance(self.top_k, int) or not 0 <= self.top_k < 2**31:
-            raise InvalidParameter("top_k", "an integer, 0 (off) or more", value=self.top_k)
-        for name in ("top_p", "min_p"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InvalidParameter(name, "between 0 and 1", value=getattr(self, name))
-        if self.seed is not None and not (isinstance(self.seed, int) and 0 <= self.seed < 2**32):
-            raise InvalidParameter("seed", "an integer between 0 and 4294967295", value=self.seed)
+        object.__setattr__(self, "samplers", _sampler_names(self.samplers))
+        object.__setattr__(self, "dry_sequence_breakers", _breakers(self.dry_sequence_breakers))
+        object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
 
-
-class Sampler:
-    """Samples the tokens of one sequence.
-
-    `barred` tokens are never drafted or sampled. The same seed and the same logits give the same
-    tokens: a draft does not touch the generator.
-    """
-
-    def __init__(self, params: SamplingParams, barred: Sequence[int] = ()) -> None:
-        self.greedy_bar: tuple[int, ...] | None = tuple(barred)
-        """A draft is the most likely token but for these; None if only `pick_draft` knows."""
-        self._barred = np.array(barred, dtype=np.int64)
-        self._chain = _Chain(params) if params.temperature > 0 else None
-
-    def sample(self, logits: Logits) -> int:
-        """Sample the next token. `logits`: (n_vocab,) of the target."""
-        logits = self._without_barred(logits)
-        return self._chain.sample(logits) if self._chain else int(logits.argmax())
-
-    def pick_draft(self, logits: Logits) -> int:
-        """The most likely token after the chain. `logits`: (n_vocab,) of an MTP head."""
-        # none of the samplers changes which token is the most likely
-        return int(self._without_barred(logits).argmax())
-
-    def _without_barred(self, logits: Logits) -> Logits:
-        if not len(self._barred):
-            return logits
-        logits = logits.copy()
-        logits[self._barred] = -np.inf
-        return logits
-
-
-class _Chain:
-    """llama.cpp's own samplers, applied to one row of logits."""
-
-    _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-
-    def __init__(self, params: SamplingParams) -> None:
-        chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
-        seed = secrets.randbits(32) if params.seed is None else params.seed
-        for sampler in (
-            llama_cpp.llama_sampler_init_top_k(params.top_k),
-            llama_cpp.llama_sampler_init_top_p(params.top_p, 0),
-            llama_cpp.llama_sampler_init_min_p(params.min_p, 0),
-            llama_cpp.llama_sampler_init_temp(params.temperature),
-            llama_cpp.llama_sampler_init_dist(seed),
+        for name in ("temperature", "dynatemp_range", "dynatemp_exponent", "dry_multiplier"):
+            self._check(name, 0, math.inf, "0 or more")
+        for name in ("top_p", "min_p", "typical_p", "xtc_probability", "xtc_threshold"):
+            self._check(name, 0, 1, "between 0 and 1")
+        for name in ("top_n_sigma", "presence_penalty", "frequency_penalty"):
+            self._check(name, -math.inf, math.inf, "a finite number")
+        for name in ("repeat_penalty", "mirostat_tau", "mirostat_eta"):
+            self._check(name, math.ulp(0), math.inf, "above 0")
+        self._check("dry_base", 1, math.inf, "1 or more")
+        self._check("adaptive_target", -math.inf, 1, "at most 1 (below 0: off)")
+        self._check("adaptive_decay", 0, 0.99, "between 0 and 0.99")
+        for name, least, allowed in (
+            ("top_k", 0, "an integer, 0 (off) or more"),
+            ("min_keep", 0, "an integer, 0 or more"),
+            ("dry_allowed_length", 0, "an integer, 0 or more"),
+            ("repeat_last_n", -1, "an integer, -1 (all tokens), 0 (off) or more"),
+            ("dry_penalty_last_n", -1, "an integer, -1 (all tokens), 0 (off) or more"),
         ):
-            llama_cpp.llama_sampler_chain_add(chain, sampler)
-        self._chain = chain
-        self._candidates = np.empty(0, dtype=self._CANDIDATE)
+            self._check_int(name, least, _INT_MAX, allowed)
+        self._check_int("mirostat", 0, 2, "0 (off), 1 or 2")
+        if self.seed is not None:
+            self._check_int("seed", 0, 2**32 - 1, "an integer between 0 and 4294967295")
+        if self.mirostat and "adaptive_p" in self.samplers:
+            raise InvalidParameter("mirostat", "0 where adaptive_p is among the samplers", value=self.mirostat)
+        if self.adaptive_target >= 0 and "adaptive_p" not in self.samplers:
+            raise InvalidParameter("adaptive_target", "below 0 unless adaptive_p is among the samplers")
 
-    def sample(self, logits: Logits) -> int:
-        if len(self._candidates) != len(logits):
-            self._candidates = np.empty(len(logits), dtype=self._CANDIDATE)
-        self._candidates["id"] = np.arange(len(logits), dtype=np.int32)
-        self._candidates["logit"] = logits
-        array = llama_cpp.llama_token_data_array(
-            data=self._candidates.ctypes.data_as(llama_cpp.llama_token_data_p),
-            size=len(logits),
-            selected=-1,
-            sorted=False,
+    @property
+    def picks_itself(self) -> str | None:
+        """The sampler that picks tokens by a state of its own, which drafts cannot share; None: there is none."""
+        if self.mirostat:
+            return f"mirostat {self.mirostat}"
+        return "adaptive_p" if "adaptive_p" in self.samplers else None
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is taken, of those that the rest of the chain leaves."""
+        return (
+            self.temperature == 0
+            and self.dynatemp_range == 0
+            and "temperature" in self.samplers
+            and not self.picks_itself
         )
-        llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(array))
-        token = int(self._candidates["id"][array.selected])
-        llama_cpp.llama_sampler_accept(self._chain, token)
-        return token
 
-    def __del__(self) -> None:
-        llama_cpp.llama_sampler_free(self._chain)
+    @property
+    def keeps_argmax(self) -> bool:
+        """Whether no sampler changes which token is the most likely."""
+        uses = self.samplers
+        return not (
+            self.logit_bias
+            or self.mirostat
+            or "infill" in uses
+            or "adaptive_p" in uses
+            or ("typ_p" in uses and self.typical_p < 1)
+            or ("xtc" in uses and self.xtc_probability > 0)
+            or ("dry" in uses and self.dry_multiplier > 0 and self.dry_penalty_last_n)
+            or ("penalties" in uses and self.repeat_last_n and self._penalties != (1, 0, 0))
+        )
+
+    @property
+    def _penalties(self) -> tuple[float, float, float]:
+        return self.repeat_penalty, self.presence_penalty, self.frequency_penalty
+
+    def _check(self, name: str, least: float, most: float, allowed: str) -> None:
+        value = getattr(self, name)
+        if not (isinstance(value, (int, float)) and math.isfinite(value) and least <= value <= most):
+            raise InvalidParameter(name, allowed, value=value)
+
+    def _check_int(self, name: str, least: int, most: int, allowed: str) -> None:
+        value = getattr(self, name)
+        if not (isinstance(value, int) and least <= value <= most):
+            raise InvalidParameter(name, allowed, value=value)
+
+
+def samplers_from_letters(letters: str) -> tuple[str, ...]:
+    """The samplers that llama.cpp's `--sampler-seq` means. Raises InvalidParameter."""
+    by_letter = {letter: name for name, letter in SAMPLERS.items()}
+    unknown = sorted(set(letters) - set(by_letter))
+    if unknown:
+        raise InvalidParameter("sampler_seq", f"made of the letters {''.join(by_letter)}", value=letters)
+    return tuple(by_letter[letter] for letter in letters)
+
+
+def _sampler_names(names: Iterable[str]) -> tuple[str, ...]:
+    # a string would be taken for its letters
+    given = (names,) if isinstance(names, str) else tuple(names)
+    aliases = {"temp": "temperature", "typical_p": "typ_p", "typical": "typ_p", "nucleus": "top_p"}
+    plain = tuple(name.replace("-", "_") for name in given)
+    chain = tuple(aliases.get(name, name) for name in plain)
+    if any(name not in SAMPLERS for name in chain) or len(set(chain)) < len(chain):
+        raise InvalidParameter("samplers", f"different names out of {', '.join(SAMPLERS)}", value=";".join(given))
+    return chain
+
+
+def _breakers(texts: Iterable[str]) -> tuple[str, ...]:
+    given = (texts,) if isinstance(texts, str) else tuple(texts)
+    if not all(isinstance(text, str) and text for text in given):
+        raise InvalidParameter("dry_sequence_breakers", "texts that are not empty", value=given)
+    return given
+
+
+def _biases(biases: Mapping[int, float] | Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    pairs = tuple(biases.items() if isinstance(biases, Mapping) else biases)
+    for token, bias in pairs:
+        if not isinstance(token, int) or token < 0 or math.isnan(bias) or bias == math.inf:
+            raise InvalidParameter("logit_bias", "token ids with numbers below infinity", value=(token, bias))
+    if len({token for token, _ in pairs}) < len(pairs):
+        raise InvalidParameter("logit_bias", "one number for a token id")
+    return pairs

@@ -55,6 +55,20 @@ class Chunk(NamedTuple):
     """Whether the rows fill the heads' cache as well, in the same graph. Passes of the trunk only."""
 
 
+class LogitsRow(NamedTuple):
+    """One row of logits that the last pass of a session has left; where it lies is the session's business."""
+
+    session: Any
+    """The native handle."""
+    of_draft: bool
+    index: int
+
+    @property
+    def logits(self) -> Logits:
+        """All of it, (n_vocab,): the row is fetched if it lies on a device. Of the target only."""
+        return _fetch(self.session, lib.pymtp_session_logits)[self.index]
+
+
 @dataclass(frozen=True)
 class Counters:
     """What the engine has done since the session began. A pass is one graph run; times in microseconds."""
@@ -133,7 +147,7 @@ class Session:
     def decode(self, chunks: Sequence[Chunk]) -> None:
         """Run the trunk over all rows of `chunks`, in one pass as far as an ubatch reaches."""
         flags = [flag for chunk in chunks for flag in _flags(chunk)]
-        _check(lib.pymtp_session_decode(self._handle, *_rows(chunks), flags))
+        check(lib.pymtp_session_decode(self._handle, *_rows(chunks), flags))
 
     def draft(self, step: int, n_steps: int, chunks: Sequence[Chunk]) -> None:
         """Run step `step` of a draft of `n_steps`: the last row of each chunk predicts the token that follows.
@@ -141,7 +155,7 @@ class Session:
         Step 0 takes the newest token of each sequence, which the trunk has not decoded yet, and before it the
         positions that did not feed the heads, if any. A later step takes one row, the draft of the step before.
         """
-        _check(lib.pymtp_session_draft(self._handle, step, n_steps, *_rows(chunks)))
+        check(lib.pymtp_session_draft(self._handle, step, n_steps, *_rows(chunks)))
 
     @overload
     def draft_greedy(self, chunks: Sequence[Chunk], n_steps: int) -> Tokens: ...
@@ -166,7 +180,7 @@ class Session:
             ffi.from_buffer("int32_t[]", drafts),
             ffi.from_buffer("float[]", likelihood) if probs else ffi.NULL,
         )
-        _check(lib.pymtp_session_draft_greedy(self._handle, *_rows(chunks), n, *out))
+        check(lib.pymtp_session_draft_greedy(self._handle, *_rows(chunks), n, *out))
         shape = len(chunks), n[0]
         # the rows lie n apart, not n_steps
         tokens = drafts[: shape[0] * shape[1]].reshape(shape)
@@ -177,7 +191,7 @@ class Session:
 
         Without a device there is nothing to gain, and nothing is done unless `also_on_host` says so (for tests).
         """
-        _check(lib.pymtp_session_reduce(self._handle, n_max, also_on_host))
+        check(lib.pymtp_session_reduce(self._handle, n_max, also_on_host))
 
     def candidates(self, n: int) -> tuple[Tokens, Logits]:
         """The `n` highest logits of each row of the last `decode`, highest first: ids and values, (rows, n) each.
@@ -195,7 +209,7 @@ class Session:
 
         The heads then multiply that much less. What is emitted is not limited.
         """
-        _check(lib.pymtp_session_trim(self._handle, self._n_vocab if n is None else n, ffi.NULL, ffi.NULL))
+        check(lib.pymtp_session_trim(self._handle, self._n_vocab if n is None else n, ffi.NULL, ffi.NULL))
         self._draft_vocab = None
 
     def limit_drafts_to(self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]]) -> None:
@@ -209,17 +223,17 @@ class Session:
         if [matrix.shape for matrix in rows] != expected or any(matrix.dtype != np.uint8 for matrix in rows):
             raise InvalidParameter("matrices", f"uint8 of shapes {expected}", value=[matrix.shape for matrix in rows])
         pointers = ffi.new("void *[]", [ffi.cast("void *", matrix.ctypes.data) for matrix in rows])
-        _check(lib.pymtp_session_trim(self._handle, len(tokens), list(tokens), pointers))
+        check(lib.pymtp_session_trim(self._handle, len(tokens), list(tokens), pointers))
         self._draft_vocab = np.asarray(tokens)
 
     def bar(self, tokens: Sequence[int]) -> None:
         """`draft_greedy` never proposes these tokens; replaces those of the call before."""
-        _check(lib.pymtp_session_bar(self._handle, len(tokens), list(tokens)))
+        check(lib.pymtp_session_bar(self._handle, len(tokens), list(tokens)))
 
     @property
     def logits(self) -> Logits:
         """Logits of the last `decode`: (rows that asked for them, n_vocab). Valid until the next call."""
-        return self._logits(lib.pymtp_session_logits)
+        return _fetch(self._handle, lib.pymtp_session_logits)
 
     @property
     def draft_logits(self) -> Logits:
@@ -227,32 +241,40 @@ class Session:
 
         Valid until the next call.
         """
-        logits = self._logits(lib.pymtp_session_draft_logits)
+        logits = _fetch(self._handle, lib.pymtp_session_draft_logits)
         if logits.shape[1] == self._n_vocab:
             return logits
         everything = np.full((len(logits), self._n_vocab), -np.inf, np.float32)
         everything[:, self._draft_vocab if self._draft_vocab is not None else slice(logits.shape[1])] = logits
         return everything
 
+    def rows(self) -> list[LogitsRow]:
+        """The rows of logits of the last `decode`, for samplers."""
+        return self._logits_rows(of_draft=False)
+
+    def draft_rows(self) -> list[LogitsRow]:
+        """The rows of logits of the last `draft`, for samplers."""
+        return self._logits_rows(of_draft=True)
+
     def truncate(self, position: int, *, sequence: int = 0) -> None:
         """Drop the positions from `position` on, from the trunk's and the heads' cache alike; 0 frees the sequence."""
-        _check(lib.pymtp_session_truncate(self._handle, sequence, position))
+        check(lib.pymtp_session_truncate(self._handle, sequence, position))
 
     def copy(self, source: int, target: int) -> None:
         """Make the sequence `target` what `source` is; both then go on, and draft, on their own."""
-        _check(lib.pymtp_session_copy(self._handle, source, target))
+        check(lib.pymtp_session_copy(self._handle, source, target))
 
     def discard(self, position: int, n: int, *, sequence: int = 0) -> None:
         """Drop `n` positions from `position` on; those behind move up, as they were computed (a context shift).
 
         Raises PymtpError where the model's memory cannot move positions.
         """
-        _check(lib.pymtp_session_discard(self._handle, sequence, position, n))
+        check(lib.pymtp_session_discard(self._handle, sequence, position, n))
 
     def save(self) -> bytes:
         """All sequences as bytes, what the heads know of them included. See `restore`."""
         data, size = ffi.new("const uint8_t **"), ffi.new("size_t *")
-        _check(lib.pymtp_session_save(self._handle, data, size))
+        check(lib.pymtp_session_save(self._handle, data, size))
         return state.pack(bytes(ffi.buffer(data[0], size[0])), engine=abi_id(), model=self._model_id)
 
     def restore(self, data: bytes) -> None:
@@ -265,7 +287,7 @@ class Session:
         status = lib.pymtp_session_restore(self._handle, ffi.from_buffer("uint8_t[]", payload), len(payload))
         if status == lib.PYMTP_INVALID:
             raise StateError(ffi.string(lib.pymtp_error_message()).decode())
-        _check(status)
+        check(status)
 
     def save_file(self, path: str | os.PathLike[str]) -> None:
         """`save` into a file. Raises StateError if it cannot be written; what was there before stays then."""
@@ -309,20 +331,25 @@ class Session:
         shape = lib.pymtp_session_n_logits(self._handle, of_draft), n
         ids, values = np.empty(shape, np.int32), np.empty(shape, np.float32)
         out = ffi.from_buffer("int32_t[]", ids), ffi.from_buffer("float[]", values)
-        _check(lib.pymtp_session_candidates(self._handle, of_draft, n, *out))
+        check(lib.pymtp_session_candidates(self._handle, of_draft, n, *out))
         return ids, values
 
     def _output_row_bytes(self, head: int) -> int:
         kind, n_bytes = ffi.new("int32_t *"), ffi.new("int64_t *")
-        _check(lib.pymtp_session_output_type(self._handle, head, kind, n_bytes))
+        check(lib.pymtp_session_output_type(self._handle, head, kind, n_bytes))
         return int(n_bytes[0])
 
-    def _logits(self, function: object) -> Logits:
-        shape = ffi.new("int32_t[2]")
-        data = function(self._handle, shape, shape + 1)  # type: ignore[operator]
-        n_bytes = 4 * shape[0] * shape[1]
-        buffer = ffi.buffer(data, n_bytes) if n_bytes else b""
-        return np.frombuffer(buffer, dtype=np.float32).reshape(shape[0], shape[1])
+    def _logits_rows(self, *, of_draft: bool) -> list[LogitsRow]:
+        n_rows = lib.pymtp_session_n_logits(self._handle, of_draft)
+        return [LogitsRow(self._native_handle, of_draft, index) for index in range(n_rows)]
+
+
+def _fetch(handle: Any, function: Any) -> Logits:
+    shape = ffi.new("int32_t[2]")
+    data = function(handle, shape, shape + 1)
+    n_bytes = 4 * shape[0] * shape[1]
+    buffer = ffi.buffer(data, n_bytes) if n_bytes else b""
+    return np.frombuffer(buffer, dtype=np.float32).reshape(shape[0], shape[1])
 
 
 def _init(model: object, context: ContextParams, n_draft_max: int, n_seq_max: int, mtp_context: int) -> Any:
@@ -332,7 +359,7 @@ def _init(model: object, context: ContextParams, n_draft_max: int, n_seq_max: in
     params.n_draft_max = n_draft_max
     params.head_context = mtp_context
     handle = ffi.new("struct pymtp_session **")
-    _check(lib.pymtp_session_init(_native_model(model), params, handle))
+    check(lib.pymtp_session_init(_native_model(model), params, handle))
     return handle[0]
 
 
@@ -357,7 +384,7 @@ def _flags(chunk: Chunk) -> list[int]:
     return [feed] * n_silent + [feed | lib.PYMTP_ROW_LOGITS] * (n - n_silent)
 
 
-def _check(status: int) -> None:
+def check(status: int) -> None:
     if status != lib.PYMTP_OK:
         raise _ERRORS[status](ffi.string(lib.pymtp_error_message()).decode())
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from pymtp._library import llama_cpp
+from pymtp._library import ffi, lib, llama_cpp
 from pymtp.errors import ModelError, UnsupportedModel
+from pymtp.session import check
 
 
 class Vocabulary:
@@ -25,12 +26,25 @@ class Vocabulary:
             token for token in range(self.size) if llama_cpp.llama_vocab_is_eog(self._vocab, token)
         )
         self.piece = lru_cache(maxsize=None)(self._piece)
+        self.breakers = lru_cache(maxsize=16)(self._breakers)
 
     @property
     def _vocab(self) -> Any:
         if self._open_vocab is None:
             raise ValueError("the model is closed")
         return self._open_vocab
+
+    @property
+    def native(self) -> Any:
+        """The handle that pymtp's own library takes."""
+        return ffi.cast("struct llama_vocab *", ctypes.cast(self._vocab, ctypes.c_void_p).value)
+
+    @property
+    def suppressed(self) -> list[int]:
+        """Tokens that the model says are never to be sampled."""
+        n = ctypes.c_int32()
+        tokens = llama_cpp.llama_vocab_get_suppress_tokens(self._vocab, ctypes.byref(n))
+        return list(tokens[: n.value]) if n.value else []
 
     def close(self) -> None:
         """Let go of the model, which is about to be freed."""
@@ -56,6 +70,13 @@ class Vocabulary:
             if n >= 0:
                 return buffer.raw[:n]
             n_max = -n
+
+    def _breakers(self, texts: tuple[str, ...]) -> Any:
+        """The native handle of `texts` as DRY's sequence breakers: it is a look at every token, so it is kept."""
+        data = [ffi.new("char[]", text.encode()) for text in texts]
+        handle = ffi.new("struct pymtp_breakers **")
+        check(lib.pymtp_breakers_init(self.native, len(data), data, handle))
+        return ffi.gc(handle[0], lib.pymtp_breakers_free)
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The prompt that the model's chat template makes of `messages`, ready for the answer.

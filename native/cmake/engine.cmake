@@ -1,8 +1,7 @@
 # The engine: our sources, compiled into libllama, where llama.cpp's private headers are theirs to use.
 
 file(GLOB native_sources CONFIGURE_DEPENDS ${native}/src/*.cpp)
-file(GLOB native_headers CONFIGURE_DEPENDS ${native}/src/*.h)
-list(APPEND native_headers ${native}/include/pymtp.h)
+file(GLOB native_headers CONFIGURE_DEPENDS ${native}/src/*.h ${native}/include/*.h)
 
 target_sources(llama PRIVATE ${native_sources})
 target_include_directories(llama PRIVATE ${native}/src ${native}/include ${llama_cpp_tree}/src)

@@ -1,14 +1,16 @@
-# pymtp._native: the extension module that cffi writes from pymtp.h.
+# pymtp._native: the extension module that cffi writes from the public headers.
 
 execute_process(COMMAND ${Python_EXECUTABLE} -c "import cffi" RESULT_VARIABLE failed ERROR_QUIET)
 if(failed)
     message(FATAL_ERROR "${Python_EXECUTABLE} has no cffi: run its `-m pip install cffi`")
 endif()
 
+set(public_headers ${native}/include/pymtp.h ${native}/include/pymtp-sampler.h) # in the order of their types
+
 add_custom_command(
     OUTPUT ${native_generated}/_native.c
-    COMMAND ${Python_EXECUTABLE} ${native}/build_ffi.py ${native}/include/pymtp.h ${native_generated}/_native.c
-    DEPENDS ${native}/build_ffi.py ${native}/include/pymtp.h
+    COMMAND ${Python_EXECUTABLE} ${native}/build_ffi.py ${native_generated}/_native.c ${public_headers}
+    DEPENDS ${native}/build_ffi.py ${public_headers}
     COMMENT "Writing the Python module's source"
     VERBATIM)
 

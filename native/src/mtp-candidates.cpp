@@ -4,74 +4,85 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
+#include <functional>
+
+// Logits in groups of N_GROUP. Those of a group lie N_GROUP apart, so that the maxima of N_GROUP groups side by side
+// are computed by vector instructions.
+static constexpr int64_t N_GROUP = 64;
+static constexpr int64_t N_CHUNK = N_GROUP * N_GROUP;
+
+static void mtp_group_maxima(const float * logits, int64_t n_chunks, float * maxima) {
+    for (int64_t i = 0; i < n_chunks; ++i) {
+        const float * chunk = logits + i * N_CHUNK;
+
+        float highest[N_GROUP];
+        std::copy_n(chunk, N_GROUP, highest);
+        for (int64_t j = 1; j < N_GROUP; ++j) {
+            for (int64_t k = 0; k < N_GROUP; ++k) {
+                const float x = chunk[j * N_GROUP + k];
+                highest[k]    = highest[k] > x ? highest[k] : x;
+            }
+        }
+        std::copy_n(highest, N_GROUP, maxima + i * N_GROUP);
+    }
+}
 
 void mtp_candidates_select(const float * logits, int64_t n_logits, int32_t n, int32_t * ids, float * values) {
     GGML_ASSERT(n <= n_logits);
 
-    using candidate = std::pair<float, int32_t>;
+    // the vectors keep their memory: rows come often
+    static thread_local std::vector<float>   maxima;
+    static thread_local std::vector<float>   ranked;
+    static thread_local std::vector<int32_t> found;
 
-    const auto is_higher = [](const candidate & a, const candidate & b) {
-        return a.first > b.first || (a.first == b.first && a.second < b.second);
-    };
+    // no logit below the n-th highest maximum is among the n highest
+    const int64_t n_chunks  = n_logits / N_CHUNK;
+    const int64_t n_groups  = n_chunks * N_GROUP;
+    float         threshold = -INFINITY;
+    int64_t       n_done    = 0; // logits that are found by their groups
 
-    // a heap whose front is the lowest of the highest so far
-    std::vector<candidate> heap;
-    heap.reserve(n);
-    for (int32_t i = 0; i < n; ++i) {
-        heap.emplace_back(logits[i], i);
+    found.clear();
+    if (n < n_groups) {
+        maxima.resize(n_groups);
+        mtp_group_maxima(logits, n_chunks, maxima.data());
+        ranked = maxima;
+        std::nth_element(ranked.begin(), ranked.begin() + n - 1, ranked.end(), std::greater<float>());
+        threshold = ranked[n - 1];
+        n_done    = n_chunks * N_CHUNK;
     }
-    std::make_heap(heap.begin(), heap.end(), is_higher);
 
+    // written so that NaN is found
     const auto consider = [&](int64_t i) {
-        if (logits[i] > heap.front().first) {
-            std::pop_heap(heap.begin(), heap.end(), is_higher);
-            heap.back() = { logits[i], (int32_t) i };
-            std::push_heap(heap.begin(), heap.end(), is_higher);
+        if (!(logits[i] < threshold)) {
+            found.push_back(i);
         }
     };
-
-    // most of a vocabulary is below: look at groups of logits first, in lanes that the compiler can compute at once
-    constexpr int64_t N_LANES = 16;
-    constexpr int64_t N_GROUP = 4 * N_LANES;
-
-    int64_t i = n;
-    for (; i + N_GROUP <= n_logits; i += N_GROUP) {
-        float lanes[N_LANES];
-        std::copy_n(logits + i, N_LANES, lanes);
-        for (int64_t j = N_LANES; j < N_GROUP; j += N_LANES) {
-            for (int64_t k = 0; k < N_LANES; ++k) {
-                const float x = logits[i + j + k];
-                lanes[k]      = lanes[k] > x ? lanes[k] : x;
-            }
-        }
-        const float threshold = heap.front().first;
-        bool        any       = false;
-        for (int64_t k = 0; k < N_LANES; ++k) {
-            any |= lanes[k] > threshold;
-        }
-        if (any) {
-            for (int64_t j = i; j < i + N_GROUP; ++j) {
-                consider(j);
+    for (int64_t i = 0; i < n_done / N_GROUP; ++i) {
+        if (!(maxima[i] < threshold)) {
+            for (int64_t j = 0; j < N_GROUP; ++j) {
+                consider(i / N_GROUP * N_CHUNK + j * N_GROUP + i % N_GROUP);
             }
         }
     }
-    for (; i < n_logits; ++i) {
+    for (int64_t i = n_done; i < n_logits; ++i) {
         consider(i);
     }
 
-    std::sort(heap.begin(), heap.end(), is_higher);
+    const auto is_higher = [&](int32_t a, int32_t b) {
+        return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+    };
+    std::partial_sort(found.begin(), found.begin() + n, found.end(), is_higher);
     for (int32_t k = 0; k < n; ++k) {
-        values[k] = heap[k].first;
-        ids[k]    = heap[k].second;
+        ids[k]    = found[k];
+        values[k] = logits[found[k]];
     }
 }
 
-mtp_candidates mtp_candidates::build(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits, int32_t n) {
-    const int64_t n_vocab  = logits->ne[0];
+mtp_candidates mtp_candidates::build(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits, int64_t n_logits,
+                                     int32_t n) {
     const int64_t n_rows   = logits->ne[1];
-    const int64_t n_blocks = n_vocab / BLOCK;
-    const int64_t n_rest   = n_vocab % BLOCK;
+    const int64_t n_blocks = n_logits / BLOCK;
+    const int64_t n_rest   = n_logits % BLOCK;
 
     if (n <= 0 || n >= n_blocks) {
         return {};
@@ -81,8 +92,10 @@ mtp_candidates mtp_candidates::build(ggml_context * ctx0, ggml_cgraph * gf, ggml
     res.n_blocks = n_blocks;
 
     ggml_tensor * whole = ggml_view_2d(ctx0, logits, n_blocks * BLOCK, n_rows, logits->nb[1], 0);
+    if (n_blocks * BLOCK < logits->ne[0]) {
+        whole = ggml_cont(ctx0, whole);
+    }
     if (n_rest > 0) {
-        whole    = ggml_cont(ctx0, whole);
         res.rest = ggml_cont(
             ctx0, ggml_view_2d(ctx0, logits, n_rest, n_rows, logits->nb[1], n_blocks * BLOCK * logits->nb[0]));
     }
@@ -104,34 +117,32 @@ mtp_candidates mtp_candidates::build(ggml_context * ctx0, ggml_cgraph * gf, ggml
     return res;
 }
 
-size_t mtp_candidates::fetch(ggml_backend_t backend, int32_t n, int32_t * ids, float * values) const {
-    const int64_t n_kept = blocks->ne[1];
-    const int64_t n_rows = blocks->ne[2];
-    const int64_t n_rest = rest ? rest->ne[0] : 0;
-
-    std::vector<float>   all(n_rows * (n_kept * BLOCK + n_rest));
-    std::vector<int32_t> block_of(n_kept * n_rows);
-
-    // [n_rows][n_kept * BLOCK], behind them [n_rows][n_rest]
-    float * all_rest = all.data() + n_rows * n_kept * BLOCK;
-    ggml_backend_tensor_get_async(backend, blocks, all.data(), 0, ggml_nbytes(blocks));
-    ggml_backend_tensor_get_async(backend, block_ids, block_of.data(), 0, ggml_nbytes(block_ids));
+size_t mtp_candidates::fetch(ggml_backend_t backend) {
+    host_blocks.resize(ggml_nelements(blocks));
+    host_ids.resize(ggml_nelements(block_ids));
+    ggml_backend_tensor_get_async(backend, blocks, host_blocks.data(), 0, ggml_nbytes(blocks));
+    ggml_backend_tensor_get_async(backend, block_ids, host_ids.data(), 0, ggml_nbytes(block_ids));
     if (rest) {
-        ggml_backend_tensor_get_async(backend, rest, all_rest, 0, ggml_nbytes(rest));
+        host_rest.resize(ggml_nelements(rest));
+        ggml_backend_tensor_get_async(backend, rest, host_rest.data(), 0, ggml_nbytes(rest));
     }
     ggml_backend_synchronize(backend);
-
-    std::vector<float> row(n_kept * BLOCK + n_rest);
-    for (int64_t r = 0; r < n_rows; ++r) {
-        std::copy_n(all.data() + r * n_kept * BLOCK, n_kept * BLOCK, row.data());
-        std::copy_n(all_rest + r * n_rest, n_rest, row.data() + n_kept * BLOCK);
-
-        mtp_candidates_select(row.data(), row.size(), n, ids + r * n, values + r * n);
-        for (int32_t k = 0; k < n; ++k) {
-            int32_t &     id    = ids[r * n + k];
-            const int64_t block = id / BLOCK;
-            id = block < n_kept ? block_of[r * n_kept + block] * BLOCK + id % BLOCK : id + (n_blocks - n_kept) * BLOCK;
-        }
-    }
     return ggml_nbytes(blocks) + ggml_nbytes(block_ids) + (rest ? ggml_nbytes(rest) : 0);
+}
+
+void mtp_candidates::select(int32_t row, int32_t n, int32_t * ids, float * values) const {
+    const int64_t n_kept = blocks->ne[1];
+    const int64_t n_rest = rest ? rest->ne[0] : 0;
+
+    // [n_kept * BLOCK], behind them [n_rest]
+    std::vector<float> all(n_kept * BLOCK + n_rest);
+    std::copy_n(host_blocks.data() + row * n_kept * BLOCK, n_kept * BLOCK, all.data());
+    std::copy_n(host_rest.data() + row * n_rest, n_rest, all.data() + n_kept * BLOCK);
+
+    mtp_candidates_select(all.data(), all.size(), n, ids, values);
+    for (int32_t k = 0; k < n; ++k) {
+        const int64_t block = ids[k] / BLOCK;
+        ids[k]              = block < n_kept ? host_ids[row * n_kept + block] * BLOCK + ids[k] % BLOCK :
+                                               ids[k] + (n_blocks - n_kept) * BLOCK;
+    }
 }

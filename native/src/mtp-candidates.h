@@ -18,12 +18,23 @@ struct mtp_candidates {
 
     ggml_tensor * blocks    = nullptr;    // F32 [BLOCK, n, n_rows]; nullptr: the graph leaves all logits only
     ggml_tensor * block_ids = nullptr;    // I32 [n, n_rows]
-    ggml_tensor * rest      = nullptr;    // F32 [n_vocab % BLOCK, n_rows] the logits behind the last whole block
+    ggml_tensor * rest      = nullptr;    // F32 [n_logits % BLOCK, n_rows] the logits behind the last whole block
     int64_t       n_blocks  = 0;          // of the vocabulary
 
-    // Adds them to a graph. Does nothing if there are no more than n blocks.
-    static mtp_candidates build(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits, int32_t n);
+    // Adds them to a graph, for the first n_logits of each row. Does nothing if there are no more than n blocks.
+    static mtp_candidates build(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits, int64_t n_logits,
+                                int32_t n);
 
-    // ids, values: [n_rows, n], highest first. Waits for the device. Returns the bytes copied.
-    size_t fetch(ggml_backend_t backend, int32_t n, int32_t * ids, float * values) const;
+    // Copies them to the host. Waits for the device. Returns the bytes copied.
+    size_t fetch(ggml_backend_t backend);
+
+    bool is_fetched() const { return !host_blocks.empty(); }
+
+    // The n highest of a row that was fetched, highest first. ids, values: [n]
+    void select(int32_t row, int32_t n, int32_t * ids, float * values) const;
+
+  private:
+    std::vector<float>   host_blocks; // [n_rows][n * BLOCK]
+    std::vector<int32_t> host_ids;    // [n_rows][n]
+    std::vector<float>   host_rest;   // [n_rows][n_logits % BLOCK]
 };

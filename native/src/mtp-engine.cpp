@@ -4,6 +4,7 @@
 #include "mtp-memory.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -22,10 +23,20 @@ mtp_engine & mtp_engine::attach(llama_context & ctx, const params & params) {
     return *ctx.mtp;
 }
 
+// Converters fill a vocabulary up with unused tokens where the matrices of the model have more rows.
+static int32_t mtp_vocab_usable(const llama_vocab & vocab) {
+    int32_t n = vocab.n_tokens();
+    while (n > 1 && (vocab.token_get_attr(n - 1) & LLAMA_TOKEN_ATTR_UNUSED) &&
+           strncmp(vocab.token_get_text(n - 1), "[PAD", 4) == 0) {
+        --n;
+    }
+    return n;
+}
+
 mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
-    ctx(ctx), n_heads(params.n_heads), chained(params.chained), n_rows_round(params.n_rows_round),
-    hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max), fed(ctx.cparams.n_seq_max, 0),
-    n_trimmed(ctx.model.vocab.n_tokens()) {
+    ctx(ctx), n_heads(params.n_heads), chained(params.chained), n_usable(mtp_vocab_usable(ctx.model.vocab)),
+    n_rows_round(params.n_rows_round), hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max),
+    fed(ctx.cparams.n_seq_max, 0), n_trimmed(ctx.model.vocab.n_tokens()) {
     // each slot has a scheduler: copies for pipelining would multiply its buffers, and only speed up long prompts
     ctx.cparams.pipeline_parallel = false;
 
@@ -47,6 +58,7 @@ mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
         planes.push_back(plane.alloc("mtp_hidden", GGML_TYPE_F32, model.hparams.n_embd_out(), hidden_rows.size(),
                                      ggml_backend_dev_buffer_type(model.dev_layer(model.hparams.n_layer()))));
     }
+    fill_bias();
 
     if (!mtp_memory_can_share(ctx.memory.get())) {
         own_memory = mtp_memory_create_own(model, params.memory, ctx.cparams);
@@ -250,7 +262,9 @@ void mtp_engine::reduce_logits(int32_t n_max, bool also_on_host) {
 
 void mtp_engine::build_reduced(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits) {
     if (in_pass && logits && n_reduced > 0) {
-        cur->reduced = mtp_candidates::build(ctx0, gf, logits, n_reduced);
+        // a draft has no more logits than its vocabulary
+        const bool of_draft = logits->ne[0] != ctx.model.vocab.n_tokens() || !trim_tokens.empty();
+        cur->reduced        = mtp_candidates::build(ctx0, gf, logits, n_logits(of_draft), n_reduced);
     }
 }
 
@@ -287,41 +301,35 @@ const float * mtp_engine::draft_logits() {
 }
 
 // llama.cpp puts rows into the batch's order when logits are asked for; until then it remembers what to swap
-std::vector<int32_t> mtp_engine::trunk_order(int32_t n_rows) const {
-    std::vector<int32_t> order(n_rows);
-    std::iota(order.begin(), order.end(), 0);
-    for (const auto & swap : ctx.output_swaps) {
-        std::swap(order[swap.i0], order[swap.i1]);
+int32_t mtp_engine::trunk_row(int32_t row) const {
+    for (auto it = ctx.output_swaps.rbegin(); it != ctx.output_swaps.rend(); ++it) {
+        row = row == (int32_t) it->i0 ? it->i1 : row == (int32_t) it->i1 ? it->i0 : row;
     }
-    return order;
+    return row;
 }
 
-void mtp_engine::candidates(bool of_draft, int32_t n_rows, int32_t n, int32_t * ids, float * values) {
-    const int64_t n_logits = of_draft ? n_trimmed : ctx.model.vocab.n_tokens();
-    const auto &  held     = of_draft ? held_draft : held_trunk;
+int32_t mtp_engine::n_logits(bool of_draft) const {
+    return !of_draft ? n_usable : trim_tokens.empty() ? std::min(n_trimmed, n_usable) : n_trimmed;
+}
+
+const float * mtp_engine::logits_row(bool of_draft, int32_t row) {
+    return of_draft ? draft_logits() + (int64_t) row * n_trimmed :
+                      logits() + (int64_t) row * ctx.model.vocab.n_tokens();
+}
+
+void mtp_engine::candidates(bool of_draft, int32_t row, int32_t n, int32_t * ids, float * values) {
+    auto & held = of_draft ? held_draft : held_trunk;
 
     if (held.logits && held.reduced.blocks && n <= held.reduced.blocks->ne[1]) {
-        std::vector<int32_t> all_ids(n_rows * n);
-        std::vector<float>   all_values(n_rows * n);
-        counters.n_output_bytes += held.reduced.fetch(held.backend, n, all_ids.data(), all_values.data());
-
-        const auto order = trunk_order(n_rows);
-        for (int32_t i = 0; i < n_rows; ++i) {
-            const int32_t from = of_draft ? i : order[i];
-            std::copy_n(all_ids.data() + from * n, n, ids + i * n);
-            std::copy_n(all_values.data() + from * n, n, values + i * n);
+        if (!held.reduced.is_fetched()) {
+            counters.n_output_bytes += held.reduced.fetch(held.backend);
         }
+        held.reduced.select(of_draft ? row : trunk_row(row), n, ids, values);
     } else {
-        const float * rows = of_draft ? draft_logits() : logits();
-        for (int32_t i = 0; i < n_rows; ++i) {
-            mtp_candidates_select(rows + i * n_logits, n_logits, n, ids + i * n, values + i * n);
-        }
+        mtp_candidates_select(logits_row(of_draft, row), n_logits(of_draft), n, ids, values);
     }
-
     if (of_draft && !trim_tokens.empty()) {
-        for (int32_t i = 0; i < n_rows * n; ++i) {
-            ids[i] = trim_tokens[ids[i]];
-        }
+        std::transform(ids, ids + n, ids, [&](int32_t id) { return trim_tokens[id]; });
     }
 }
 

@@ -118,8 +118,18 @@ struct mtp_engine {
     // of them. 0: they do not.
     void reduce_logits(int32_t n_max, bool also_on_host);
 
-    // the n highest logits of each row of the last decode or draft step. ids, values: [n_rows, n], highest first
-    void candidates(bool of_draft, int32_t n_rows, int32_t n, int32_t * ids, float * values);
+    // tokens that a row of logits can stand for: without the padding of a vocabulary
+    int32_t n_logits(bool of_draft) const;
+
+    // one row of them, and the token of its i-th logit
+    const float * logits_row(bool of_draft, int32_t row);
+
+    llama_token token_of(bool of_draft, int32_t i) const {
+        return of_draft && !trim_tokens.empty() ? trim_tokens[i] : i;
+    }
+
+    // the n highest logits of a row of the last decode or draft step. ids, values: [n], highest first
+    void candidates(bool of_draft, int32_t row, int32_t n, int32_t * ids, float * values);
 
     // the hidden state of a position; -1: that before the first
     bool has_hidden(llama_seq_id seq, llama_pos pos) const { return hidden_rows.find(seq, pos) >= 0; }
@@ -185,6 +195,7 @@ struct mtp_engine {
 
     const int32_t n_heads;
     const bool    chained;
+    const int32_t n_usable; // tokens of the vocabulary before its padding
 
     const uint32_t n_rows_round;
 
@@ -250,7 +261,7 @@ struct mtp_engine {
 
     void fetch(ggml_tensor * tensor, void * data);
 
-    held_logits          hold(ggml_tensor * logits) const;
-    void                 fetch(held_logits & held, float * data);
-    std::vector<int32_t> trunk_order(int32_t n_rows) const;
+    held_logits hold(ggml_tensor * logits) const;
+    void        fetch(held_logits & held, float * data);
+    int32_t     trunk_row(int32_t row) const;
 };

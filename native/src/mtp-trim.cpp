@@ -99,20 +99,20 @@ void mtp_engine::bar(const std::vector<llama_token> & tokens) {
 
 // by row of the output matrix
 void mtp_engine::fill_bias() {
-    if (barred.empty()) {
+    const auto &  model   = ctx.model;
+    const int32_t n_vocab = model.vocab.n_tokens();
+    if (barred.empty() && n_usable == n_vocab) {
         bias = nullptr;
         return;
     }
 
-    const auto & model = ctx.model;
-
     if (!bias_mem.buf) {
-        bias_mem.alloc("mtp_bias", GGML_TYPE_F32, model.vocab.n_tokens(), 1,
-                       ggml_backend_dev_buffer_type(model.dev_output()));
+        bias_mem.alloc("mtp_bias", GGML_TYPE_F32, n_vocab, 1, ggml_backend_dev_buffer_type(model.dev_output()));
     }
     bias = ggml_get_first_tensor(bias_mem.ctx.get());
 
-    std::vector<float> by_token(model.vocab.n_tokens(), 0.0f);
+    std::vector<float> by_token(n_vocab, 0.0f);
+    std::fill(by_token.begin() + n_usable, by_token.end(), -INFINITY);
     for (const llama_token token : barred) {
         by_token[token] = -INFINITY;
     }

@@ -302,15 +302,17 @@ int32_t pymtp_session_n_logits(const pymtp_session * session, int32_t of_draft) 
 
 int32_t pymtp_session_candidates(pymtp_session * session, int32_t of_draft, int32_t n, int32_t * ids,
                                  float * values) try {
-    const int32_t n_vocab = of_draft ? session->mtp->n_draft_vocab() : session->n_vocab();
-    const int32_t n_rows  = pymtp_session_n_logits(session, of_draft);
-    if (n < 1 || n > n_vocab) {
-        return pymtp_fail(PYMTP_INVALID, "%d candidates of a vocabulary of %d", n, n_vocab);
+    const int32_t n_logits = session->mtp->n_logits(of_draft != 0);
+    const int32_t n_rows   = pymtp_session_n_logits(session, of_draft);
+    if (n < 1 || n > n_logits) {
+        return pymtp_fail(PYMTP_INVALID, "%d candidates of a vocabulary of %d", n, n_logits);
     }
     if (n_rows == 0) {
         return pymtp_fail(PYMTP_INVALID, "the last pass has left no logits");
     }
-    session->mtp->candidates(of_draft != 0, n_rows, n, ids, values);
+    for (int32_t row = 0; row < n_rows; ++row) {
+        session->mtp->candidates(of_draft != 0, row, n, ids + row * n, values + row * n);
+    }
     return PYMTP_OK;
 } catch (const std::exception & err) {
     return pymtp_fail(PYMTP_FAILED, "%s", err.what());

@@ -193,8 +193,9 @@ int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int3
         return PYMTP_OK;
     }
     for (int32_t i = 0; i < n_tokens; ++i) {
-        if (token[i] < 0 || token[i] >= n_vocab) {
-            return pymtp_fail(PYMTP_INVALID, "token %d is not in the vocabulary of %d", token[i], n_vocab);
+        if (token[i] < 0 || token[i] >= session->mtp->n_logits(false)) {
+            return pymtp_fail(PYMTP_INVALID, "token %d is not in the vocabulary of %d", token[i],
+                              session->mtp->n_logits(false));
         }
     }
     session->mtp->trim(std::vector<llama_token>(token, token + n_tokens),

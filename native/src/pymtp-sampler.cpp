@@ -1,0 +1,372 @@
+// The C interface of the samplers: a chain, the history that it looks at, its generators, and a grammar.
+
+#include "pymtp-sampler.h"
+
+#include "pymtp-session.h"
+#include "sampler-chain.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+struct pymtp_breakers {
+    sampler_breakers data;
+};
+
+// longer repetitions than these are no worse: the penalty would not fit a float
+static int32_t longest_repetition(const pymtp_sampler_params & params) {
+    constexpr float FLOAT_MAX_LOG = 88.7228391f;
+
+    const float exponent = params.dry_base > 1.000001f ? FLOAT_MAX_LOG / std::log(params.dry_base) : 0.0f;
+    return exponent >= 1.0f && exponent < 1e9f ? params.dry_allowed_length + (int32_t) exponent : INT32_MAX;
+}
+
+static sampler_history::params history_params(int32_t n_vocab, const pymtp_sampler_params & params) {
+    const bool has_dry = params.dry_multiplier != 0.0f && params.dry_base >= 1.0f;
+    return {
+        /* .n_vocab     = */ n_vocab,
+        /* .n_penalised = */ params.penalty_last_n,
+        /* .n_repeated  = */ has_dry ? params.dry_penalty_last_n : 0,
+        /* .allowed     = */ params.dry_allowed_length,
+        /* .longest     = */ longest_repetition(params),
+    };
+}
+
+struct pymtp_sampler {
+    const int32_t       n_vocab;
+    const llama_vocab * vocab;
+
+    sampler_chain   chain;
+    sampler_history history;
+    int32_t         n_assumed = 0; // tokens of the history that are tentative
+
+    std::mt19937 rng;
+    std::mt19937 xtc_rng;
+    std::mt19937 xtc_rng_ahead;          // of drafts, which see what the target is going to draw
+
+    llama_sampler_ptr grammar;           // nullptr: none
+    llama_sampler_ptr grammar_ahead;     // behind the tentative tokens
+
+    std::vector<llama_token_data> mixed; // see apply_target
+    std::vector<int32_t>          tokens;
+    std::vector<float>            probs;
+
+    pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
+                  const sampler_breakers * breakers) :
+        n_vocab(n_vocab), vocab(vocab), chain(n_vocab, vocab, params),
+        history(history_params(n_vocab, params), breakers), rng(params.seed), xtc_rng(params.seed) {}
+
+    llama_sampler * grammar_now() const { return n_assumed > 0 ? grammar_ahead.get() : grammar.get(); }
+
+    bool        is_allowed(llama_token token) const;
+    void        forget();
+    void        apply_draft(sampler_row & row);
+    void        apply_target(sampler_row & row);
+    llama_token sample(sampler_row & row);
+    void        set_result(const llama_token_data * data, size_t n);
+};
+
+//
+// rows
+//
+
+struct host_row : sampler_row {
+    const float * logits;
+    int32_t       n;
+
+    host_row(const float * logits, int32_t n) : logits(logits), n(n) {}
+
+    int32_t n_tokens() const override { return n; }
+
+    void highest(int32_t n_highest, llama_token_data * out) override {
+        std::vector<int32_t> ids(n_highest);
+        std::vector<float>   values(n_highest);
+        mtp_candidates_select(logits, n, n_highest, ids.data(), values.data());
+        for (int32_t i = 0; i < n_highest; ++i) {
+            out[i] = { ids[i], values[i], 0.0f };
+        }
+    }
+
+    void all(llama_token_data * out) override {
+        for (int32_t i = 0; i < n; ++i) {
+            out[i] = { i, logits[i], 0.0f };
+        }
+    }
+};
+
+struct session_row : sampler_row {
+    mtp_engine & engine;
+    bool         of_draft;
+    int32_t      row;
+
+    session_row(mtp_engine & engine, bool of_draft, int32_t row) : engine(engine), of_draft(of_draft), row(row) {}
+
+    int32_t n_tokens() const override { return engine.n_logits(of_draft); }
+
+    void highest(int32_t n, llama_token_data * out) override {
+        std::vector<int32_t> ids(n);
+        std::vector<float>   values(n);
+        engine.candidates(of_draft, row, n, ids.data(), values.data());
+        for (int32_t i = 0; i < n; ++i) {
+            out[i] = { ids[i], values[i], 0.0f };
+        }
+    }
+
+    void all(llama_token_data * out) override {
+        const float * logits = engine.logits_row(of_draft, row);
+        for (int32_t i = 0; i < n_tokens(); ++i) {
+            out[i] = { engine.token_of(of_draft, i), logits[i], 0.0f };
+        }
+    }
+};
+
+//
+// what a sampler does
+//
+
+bool pymtp_sampler::is_allowed(llama_token token) const {
+    if (!grammar_now()) {
+        return true;
+    }
+    llama_token_data       one   = { token, 1.0f, 0.0f };
+    llama_token_data_array array = { &one, 1, -1, false };
+    llama_sampler_apply(grammar_now(), &array);
+    return one.logit != -INFINITY;
+}
+
+void pymtp_sampler::forget() {
+    for (; n_assumed > 0; --n_assumed) {
+        history.pop();
+    }
+    grammar_ahead.reset();
+}
+
+void pymtp_sampler::set_result(const llama_token_data * data, size_t n) {
+    tokens.resize(n);
+    probs.resize(n);
+    for (size_t i = 0; i < n; ++i) {
+        tokens[i] = data[i].id;
+        probs[i]  = data[i].p;
+    }
+}
+
+// Sets the logits of tokens that the grammar refuses to -inf; returns the probability of the others.
+static double refuse(llama_sampler * grammar, llama_token_data_array & array) {
+    llama_sampler_apply(grammar, &array);
+    double sum = 0.0;
+    for (size_t i = 0; i < array.size; ++i) {
+        sum += array.data[i].logit == -INFINITY ? 0.0f : array.data[i].p;
+    }
+    return sum;
+}
+
+static bool is_refused(const llama_token_data & one) {
+    return one.logit == -INFINITY;
+}
+
+void pymtp_sampler::apply_draft(sampler_row & row) {
+    if (n_assumed == 0) {
+        xtc_rng_ahead = xtc_rng;
+    }
+    chain.apply(row, history, xtc_rng_ahead, nullptr);
+
+    auto & left = chain.left();
+    if (grammar_now()) {
+        const double sum = refuse(grammar_now(), left);
+        if (sum > 0.0) {
+            left.size = std::remove_if(left.data, left.data + left.size, is_refused) - left.data;
+            std::for_each(left.data, left.data + left.size, [&](llama_token_data & one) { one.p /= sum; });
+        } else {
+            chain.apply(row, history, xtc_rng_ahead, grammar_now());
+        }
+    }
+    set_result(left.data, left.size);
+}
+
+// With a grammar, as sample() draws: a token that is refused is drawn again, among those that are not.
+void pymtp_sampler::apply_target(sampler_row & row) {
+    chain.apply(row, history, xtc_rng, nullptr);
+
+    auto & left = chain.left();
+    set_result(left.data, left.size);
+    if (!grammar_now()) {
+        return;
+    }
+    const double sum = refuse(grammar_now(), left);
+    if (std::none_of(left.data, left.data + left.size, is_refused)) {
+        return;
+    }
+
+    mixed.assign(left.data, std::remove_if(left.data, left.data + left.size, is_refused));
+    chain.apply(row, history, xtc_rng, grammar_now());
+    for (size_t i = 0; i < left.size; ++i) {
+        const auto & one  = left.data[i];
+        const float  p    = one.p * (1.0 - sum);
+        const auto   here = std::find_if(mixed.begin(), mixed.end(), [&](const auto & m) { return m.id == one.id; });
+        if (here != mixed.end()) {
+            here->p += p;
+        } else {
+            mixed.push_back({ one.id, one.logit, p });
+        }
+    }
+    set_result(mixed.data(), mixed.size());
+}
+
+llama_token pymtp_sampler::sample(sampler_row & row) {
+    const auto pick = [&](llama_sampler * allowed) {
+        chain.apply(row, history, xtc_rng, allowed);
+        const auto & left = chain.left();
+        set_result(left.data, left.size);
+        return left.data[chain.is_drawn() ? sampler_draw(left, rng) : left.selected].id;
+    };
+
+    const llama_token token = pick(nullptr);
+    return is_allowed(token) ? token : pick(grammar_now());
+}
+
+//
+// interface
+//
+
+int32_t pymtp_breakers_init(const llama_vocab * vocab, int32_t n, const char * const * text,
+                            pymtp_breakers ** breakers) try {
+    *breakers = new pymtp_breakers{ sampler_breakers(vocab, std::vector<std::string>(text, text + n)) };
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+}
+
+void pymtp_breakers_free(pymtp_breakers * breakers) {
+    delete breakers;
+}
+
+int32_t pymtp_sampler_init(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params * params,
+                           const pymtp_breakers * breakers, pymtp_sampler ** sampler) try {
+    *sampler = new pymtp_sampler(n_vocab, vocab, *params, breakers ? &breakers->data : nullptr);
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+}
+
+void pymtp_sampler_free(pymtp_sampler * sampler) {
+    delete sampler;
+}
+
+int32_t pymtp_sampler_constrain(pymtp_sampler * sampler, const char * grammar) try {
+    llama_sampler_ptr parsed(llama_sampler_init_grammar(sampler->vocab, grammar, "root"));
+    if (!parsed) {
+        return pymtp_fail(PYMTP_INVALID, "the grammar cannot be parsed");
+    }
+    sampler->forget();
+    sampler->grammar = std::move(parsed);
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return pymtp_fail(PYMTP_INVALID, "the grammar cannot be parsed: %s", err.what());
+}
+
+static int32_t check_token(const pymtp_sampler & sampler, int32_t token) {
+    if (token < 0 || token >= sampler.n_vocab) {
+        return pymtp_fail(PYMTP_INVALID, "token %d is not in the vocabulary", token);
+    }
+    return PYMTP_OK;
+}
+
+int32_t pymtp_sampler_accept(pymtp_sampler * sampler, int32_t n_tokens, const int32_t * token) try {
+    sampler->forget();
+    for (int32_t i = 0; i < n_tokens; ++i) {
+        if (check_token(*sampler, token[i]) != PYMTP_OK) {
+            return PYMTP_INVALID;
+        }
+        if (sampler->grammar) {
+            if (!sampler->is_allowed(token[i])) {
+                return pymtp_fail(PYMTP_INVALID, "the grammar does not allow token %d", token[i]);
+            }
+            llama_sampler_accept(sampler->grammar.get(), token[i]);
+        }
+        sampler->chain.accept(token[i]);
+        sampler->history.push(token[i]);
+    }
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_sampler_assume(pymtp_sampler * sampler, int32_t token) try {
+    if (check_token(*sampler, token) != PYMTP_OK) {
+        return PYMTP_INVALID;
+    }
+    if (sampler->grammar) {
+        if (!sampler->is_allowed(token)) {
+            return pymtp_fail(PYMTP_INVALID, "the grammar does not allow token %d", token);
+        }
+        if (sampler->n_assumed == 0) {
+            sampler->grammar_ahead.reset(llama_sampler_clone(sampler->grammar.get()));
+        }
+        llama_sampler_accept(sampler->grammar_ahead.get(), token);
+    }
+    sampler->history.push(token);
+    ++sampler->n_assumed;
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_sampler_forget(pymtp_sampler * sampler) {
+    sampler->forget();
+    return PYMTP_OK;
+}
+
+// calls a function with the row that the caller means
+template <typename F>
+static int32_t with_row(const pymtp_sampler & sampler, const pymtp_logits & logits, F && function) {
+    if (!logits.session) {
+        if (logits.n_logits < 1 || logits.n_logits > sampler.n_vocab) {
+            return pymtp_fail(PYMTP_INVALID, "%d logits for a vocabulary of %d", logits.n_logits, sampler.n_vocab);
+        }
+        host_row row(logits.logits, logits.n_logits);
+        function(row);
+        return PYMTP_OK;
+    }
+    const int32_t n_rows = pymtp_session_n_logits(logits.session, logits.of_draft);
+    if (logits.row < 0 || logits.row >= n_rows) {
+        return pymtp_fail(PYMTP_INVALID, "row %d of logits: the last pass has left %d", logits.row, n_rows);
+    }
+    session_row row(*logits.session->mtp, logits.of_draft != 0, logits.row);
+    function(row);
+    return PYMTP_OK;
+}
+
+int32_t pymtp_sampler_apply(pymtp_sampler * sampler, const pymtp_logits * logits) try {
+    if (!sampler->chain.is_drawn()) {
+        return pymtp_fail(PYMTP_INVALID, "mirostat and adaptive-p have no distribution: they pick one token");
+    }
+    return with_row(*sampler, *logits, [&](sampler_row & row) {
+        logits->of_draft ? sampler->apply_draft(row) : sampler->apply_target(row);
+    });
+} catch (const std::exception & err) {
+    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_sampler_sample(pymtp_sampler * sampler, const pymtp_logits * logits, int32_t * token) try {
+    return with_row(*sampler, *logits, [&](sampler_row & row) { *token = sampler->sample(row); });
+} catch (const std::exception & err) {
+    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_sampler_result(const pymtp_sampler * sampler, const int32_t ** token, const float ** prob) {
+    *token = sampler->tokens.data();
+    *prob  = sampler->probs.data();
+    return sampler->tokens.size();
+}
+
+int32_t pymtp_sampler_n_candidates(const pymtp_sampler * sampler) {
+    // repetitions are few, and change from token to token
+    constexpr int32_t N_REPETITIONS = 16;
+    return sampler->chain.n_candidates(sampler->history, N_REPETITIONS);
+}
+
+void pymtp_sampler_counts(const pymtp_sampler * sampler, int64_t * n_pruned, int64_t * n_full) {
+    *n_pruned = sampler->chain.n_pruned;
+    *n_full   = sampler->chain.n_full;
+}

@@ -1,0 +1,353 @@
+#include "sampler-chain.h"
+
+#include <algorithm>
+#include <cmath>
+
+//
+// arrays of candidates
+//
+
+static bool is_higher(const llama_token_data & a, const llama_token_data & b) {
+    return a.logit > b.logit;
+}
+
+static void sort(llama_token_data_array & array) {
+    if (!array.sorted) {
+        std::sort(array.data, array.data + array.size, is_higher);
+        array.sorted = true;
+    }
+}
+
+static float highest_logit(const llama_token_data_array & array) {
+    return array.sorted ? array.data[0].logit : std::min_element(array.data, array.data + array.size, is_higher)->logit;
+}
+
+// without those that cannot be, but for one if all cannot
+static void drop_impossible(llama_token_data_array & array) {
+    auto * end = std::remove_if(array.data, array.data + array.size,
+                                [](const llama_token_data & one) { return one.logit == -INFINITY; });
+    array.size = std::max<size_t>(end - array.data, 1);
+}
+
+double sampler_softmax(llama_token_data_array & array) {
+    const float highest = highest_logit(array);
+
+    double sum = 0.0;
+    for (size_t i = 0; i < array.size; ++i) {
+        array.data[i].p = array.size == 1 ? 1.0f : expf(array.data[i].logit - highest);
+        sum += array.data[i].p;
+    }
+    for (size_t i = 0; i < array.size; ++i) {
+        array.data[i].p /= sum;
+    }
+    return sum;
+}
+
+size_t sampler_draw(const llama_token_data_array & array, std::mt19937 & rng) {
+    const double target = std::uniform_real_distribution<double>(0.0, 1.0)(rng);
+
+    double sum = 0.0;
+    for (size_t i = 0; i < array.size; ++i) {
+        sum += array.data[i].p;
+        if (sum >= target) {
+            return i;
+        }
+    }
+    return array.size - 1;
+}
+
+//
+// building a chain
+//
+
+sampler_chain::sampler_chain(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params) :
+    vocab(vocab), params(params) {
+    for (int32_t i = 0; i < params.n_bias; ++i) {
+        biases.push_back({ params.bias_token[i], params.bias[i] });
+    }
+
+    if (params.mirostat != 0) {
+        stages.push_back({ PYMTP_STAGE_TEMPERATURE, llama_sampler_ptr(llama_sampler_init_temp(params.temp)) });
+        picker.reset(
+            params.mirostat == 1 ?
+                llama_sampler_init_mirostat(n_vocab, params.seed, params.mirostat_tau, params.mirostat_eta, 100) :
+                llama_sampler_init_mirostat_v2(params.seed, params.mirostat_tau, params.mirostat_eta));
+    } else {
+        for (int32_t i = 0; i < params.n_stages; ++i) {
+            init_stage(i);
+        }
+    }
+    find_cut();
+}
+
+void sampler_chain::init_stage(int32_t i) {
+    const int32_t kind     = params.stages[i];
+    const size_t  min_keep = params.min_keep;
+
+    const auto * const rest_begin = params.stages + i + 1;
+    const auto * const rest_end   = params.stages + params.n_stages;
+    const auto         follows    = [&](int32_t other) {
+        return std::find(rest_begin, rest_end, other) != rest_end;
+    };
+
+    // the most likely token is taken in the end, and it stays the most likely one
+    const bool is_greedy = params.temp <= 0.0f && params.dynatemp_range <= 0.0f && follows(PYMTP_STAGE_TEMPERATURE) &&
+                           !follows(PYMTP_STAGE_PENALTIES) && !follows(PYMTP_STAGE_DRY) && !follows(PYMTP_STAGE_XTC) &&
+                           !follows(PYMTP_STAGE_TYP_P) && !follows(PYMTP_STAGE_INFILL);
+
+    const auto add = [&](llama_sampler * sampler = nullptr) {
+        stages.push_back({ kind, llama_sampler_ptr(sampler) });
+    };
+
+    switch (kind) {
+        case PYMTP_STAGE_PENALTIES:
+            if (params.penalty_last_n != 0 &&
+                (params.penalty_repeat != 1.0f || params.penalty_freq != 0.0f || params.penalty_present != 0.0f)) {
+                add();
+            }
+            break;
+        case PYMTP_STAGE_DRY:
+            if (params.dry_multiplier != 0.0f && params.dry_base >= 1.0f && params.dry_penalty_last_n != 0) {
+                add();
+            }
+            break;
+        case PYMTP_STAGE_TOP_N_SIGMA:
+            if (params.top_n_sigma > 0.0f && !is_greedy) {
+                add(llama_sampler_init_top_n_sigma(params.top_n_sigma));
+            }
+            break;
+        case PYMTP_STAGE_TOP_K:
+            if (params.top_k > 0 && !is_greedy) {
+                add(llama_sampler_init_top_k(params.top_k));
+            }
+            break;
+        case PYMTP_STAGE_TYP_P:
+            if (params.typ_p < 1.0f) {
+                add(llama_sampler_init_typical(params.typ_p, min_keep));
+            }
+            break;
+        case PYMTP_STAGE_TOP_P:
+            if (params.top_p < 1.0f && !is_greedy) {
+                add(llama_sampler_init_top_p(params.top_p, min_keep));
+            }
+            break;
+        case PYMTP_STAGE_MIN_P:
+            if (params.min_p > 0.0f && !is_greedy) {
+                add(llama_sampler_init_min_p(params.min_p, min_keep));
+            }
+            break;
+        case PYMTP_STAGE_XTC:
+            if (params.xtc_probability > 0.0f && params.xtc_threshold <= 0.5f) {
+                add();
+            }
+            break;
+        case PYMTP_STAGE_TEMPERATURE:
+            if (params.temp != 1.0f || params.dynatemp_range > 0.0f) {
+                add(llama_sampler_init_temp_ext(params.temp, params.dynatemp_range, params.dynatemp_exponent));
+            }
+            break;
+        case PYMTP_STAGE_INFILL:
+            add(llama_sampler_init_infill(vocab));
+            break;
+        case PYMTP_STAGE_ADAPTIVE_P:
+            picker.reset(llama_sampler_init_adaptive_p(params.adaptive_target, params.adaptive_decay, params.seed));
+            break;
+        default:
+            GGML_ABORT("unknown stage %d", kind);
+    }
+}
+
+void sampler_chain::find_cut() {
+    raises = std::any_of(biases.begin(), biases.end(), [](const llama_logit_bias & one) { return one.bias > 0.0f; });
+    n_cut  = 0;
+    for (i_cut = 0; i_cut < stages.size(); ++i_cut) {
+        switch (stages[i_cut].kind) {
+            case PYMTP_STAGE_PENALTIES:
+                raises |= params.penalty_repeat < 1.0f || params.penalty_freq < 0.0f || params.penalty_present < 0.0f;
+                continue;
+            case PYMTP_STAGE_DRY:
+                raises |= params.dry_multiplier < 0.0f;
+                continue;
+            case PYMTP_STAGE_TEMPERATURE:
+                if (params.mirostat == 0 && params.dynatemp_range <= 0.0f) {
+                    if (params.temp > 0.0f) {
+                        continue;
+                    }
+                    n_cut = 1;
+                    return;
+                }
+                break;
+            case PYMTP_STAGE_TOP_K:
+                n_cut = params.top_k;
+                return;
+            case PYMTP_STAGE_MIN_P:
+                if (params.min_keep <= 1) {
+                    return;
+                }
+                break;
+            default:
+                break;
+        }
+        break;
+    }
+    i_cut = stages.size();
+}
+
+//
+// applying it
+//
+
+// of a chain that keeps what is above a threshold: most texts have fewer
+static constexpr int32_t N_ABOVE = 128;
+
+int32_t sampler_chain::n_candidates(const sampler_history & history, int32_t n_repetitions) const {
+    if (i_cut == stages.size() || raises || params.is_full) {
+        return 0;
+    }
+    int32_t n = (n_cut > 0 ? n_cut : N_ABOVE) + biases.size();
+    for (size_t i = 0; i < i_cut; ++i) {
+        n += stages[i].kind == PYMTP_STAGE_PENALTIES ? history.n_counted() : 0;
+        n += stages[i].kind == PYMTP_STAGE_DRY ? n_repetitions : 0;
+    }
+    return n;
+}
+
+void sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng,
+                          llama_sampler * allowed) {
+    repetitions     = &history.repetitions();
+    const int32_t n = n_candidates(history, repetitions->size());
+
+    // a selection that leaves little out is slower than none
+    if (n > 0 && n < row.n_tokens() / 4) {
+        buffer.resize(n);
+        row.highest(n, buffer.data());
+        cur = { buffer.data(), (size_t) n, -1, true };
+        if (run(history, xtc_rng, allowed, true, n)) {
+            ++n_pruned;
+            return;
+        }
+    }
+    buffer.resize(row.n_tokens());
+    row.all(buffer.data());
+    cur = { buffer.data(), buffer.size(), -1, false };
+    run(history, xtc_rng, allowed, false, 0);
+    ++n_full;
+}
+
+// false: the candidates were too few
+bool sampler_chain::run(const sampler_history & history, std::mt19937 & xtc_rng, llama_sampler * allowed,
+                        bool is_pruned, int32_t n_needed) {
+    float floor = is_pruned ? cur.data[cur.size - 1].logit : 0.0f; // none of the others is above it
+
+    if (allowed) {
+        llama_sampler_apply(allowed, &cur);
+        drop_impossible(cur);
+        if (is_pruned && (int32_t) cur.size < n_needed) {
+            return false;
+        }
+    }
+    add_bias();
+    for (size_t i = 0; i < stages.size(); ++i) {
+        if (is_pruned && i == i_cut && n_cut == 0 && !(floor < highest_logit(cur) + logf(params.min_p))) {
+            return false;
+        }
+        switch (stages[i].kind) {
+            case PYMTP_STAGE_PENALTIES:
+                add_penalties(history);
+                break;
+            case PYMTP_STAGE_DRY:
+                add_dry();
+                break;
+            case PYMTP_STAGE_XTC:
+                exclude_top(xtc_rng);
+                break;
+            case PYMTP_STAGE_TYP_P:
+                drop_impossible(cur); // they have no logarithm
+                llama_sampler_apply(stages[i].sampler.get(), &cur);
+                break;
+            case PYMTP_STAGE_TEMPERATURE:
+                floor /= params.temp;
+                llama_sampler_apply(stages[i].sampler.get(), &cur);
+                break;
+            default:
+                llama_sampler_apply(stages[i].sampler.get(), &cur);
+                break;
+        }
+    }
+    if (picker) {
+        llama_sampler_apply(picker.get(), &cur);
+    } else {
+        drop_impossible(cur);
+        sampler_softmax(cur);
+    }
+    return true;
+}
+
+void sampler_chain::accept(llama_token token) {
+    if (picker) {
+        llama_sampler_accept(picker.get(), token);
+    }
+}
+
+//
+// the stages that are our own
+//
+
+llama_token_data * sampler_chain::find(llama_token token) {
+    // a whole row is in the order of its ids
+    if ((size_t) token < cur.size && cur.data[token].id == token) {
+        return cur.data + token;
+    }
+    auto * const end  = cur.data + cur.size;
+    auto * const here = std::find_if(cur.data, end, [&](const llama_token_data & one) { return one.id == token; });
+    return here != end ? here : nullptr;
+}
+
+void sampler_chain::add_bias() {
+    for (const auto & bias : biases) {
+        if (auto * here = find(bias.token)) {
+            here->logit += bias.bias;
+            cur.sorted = false;
+        }
+    }
+}
+
+void sampler_chain::add_penalties(const sampler_history & history) {
+    for (size_t i = 0; i < cur.size; ++i) {
+        const int32_t count = history.count(cur.data[i].id);
+        if (count == 0) {
+            continue;
+        }
+        float & logit = cur.data[i].logit;
+        logit         = logit <= 0.0f ? logit * params.penalty_repeat : logit / params.penalty_repeat;
+        logit -= count * params.penalty_freq + params.penalty_present;
+        cur.sorted = false;
+    }
+}
+
+void sampler_chain::add_dry() {
+    for (const auto & [token, n] : *repetitions) {
+        if (auto * here = find(token)) {
+            here->logit -= params.dry_multiplier * std::pow(params.dry_base, n - params.dry_allowed_length);
+            cur.sorted = false;
+        }
+    }
+}
+
+// XTC: now and then all tokens above a threshold but the least likely of them
+void sampler_chain::exclude_top(std::mt19937 & rng) {
+    if (cur.size < 2 || std::uniform_real_distribution<float>(0.0f, 1.0f)(rng) > params.xtc_probability) {
+        return;
+    }
+    sort(cur);
+    sampler_softmax(cur);
+
+    size_t n = 0;
+    while (n < cur.size && cur.data[n].p >= params.xtc_threshold) {
+        ++n;
+    }
+    if (n > 1 && cur.size - (n - 1) >= (size_t) params.min_keep) {
+        cur.data += n - 1;
+        cur.size -= n - 1;
+    }
+}

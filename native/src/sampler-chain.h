@@ -1,0 +1,102 @@
+#pragma once
+
+// From a row of logits to the distribution that a token is drawn from: llama.cpp's samplers in the user's order.
+//
+// Most chains keep few tokens, whatever the vocabulary is. The first sampler that cuts the vocabulary down says how
+// many: all that comes before it leaves the order of the logits as it is, but for tokens that penalties, DRY and biases
+// lower. So it is enough to look at as many of the highest logits as it keeps, and one more for each of those tokens.
+// Where this does not hold (a sampler before it needs all probabilities, a token may rise, nothing cuts) the chain is
+// applied to the whole vocabulary.
+
+#include "pymtp-sampler.h"
+#include "sampler-history.h"
+
+#include <memory>
+#include <random>
+#include <vector>
+
+struct llama_sampler_deleter {
+    void operator()(llama_sampler * sampler) const { llama_sampler_free(sampler); }
+};
+
+using llama_sampler_ptr = std::unique_ptr<llama_sampler, llama_sampler_deleter>;
+
+// a row of logits, wherever it lies
+struct sampler_row {
+    virtual ~sampler_row() = default;
+
+    // tokens that have a logit
+    virtual int32_t n_tokens() const = 0;
+
+    // the n highest, highest first; n <= n_tokens(). Sets id and logit
+    virtual void highest(int32_t n, llama_token_data * out) = 0;
+
+    // all of them, [n_tokens()]
+    virtual void all(llama_token_data * out) = 0;
+};
+
+struct sampler_chain {
+    sampler_chain(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params);
+
+    // whether what it leaves is a distribution that tokens are drawn from; else the chain itself picks
+    bool is_drawn() const { return !picker; }
+
+    // Applies it. `allowed`, if any, is a sampler that sets the logits of tokens that may not follow to -inf; it comes
+    // first. The result: see left()
+    void apply(sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng, llama_sampler * allowed);
+
+    // What the chain has left, with probabilities. Never empty.
+    llama_token_data_array & left() { return cur; }
+
+    const llama_token_data_array & left() const { return cur; }
+
+    // Candidates that apply() asks for at first; 0: the whole row.
+    int32_t n_candidates(const sampler_history & history, int32_t n_repetitions) const;
+
+    // a pick was taken into the text
+    void accept(llama_token token);
+
+    int64_t n_pruned = 0;
+    int64_t n_full   = 0;
+
+  private:
+    struct stage {
+        int32_t           kind;    // a pymtp_stage
+        llama_sampler_ptr sampler; // nullptr: penalties, DRY and XTC are our own
+    };
+
+    const llama_vocab *        vocab;
+    const pymtp_sampler_params params;
+
+    std::vector<stage> stages; // without those that do nothing
+    llama_sampler_ptr  picker; // mirostat, adaptive-p
+
+    std::vector<llama_logit_bias> biases;
+    bool                          raises; // tokens may rise before the cut
+
+    // the stage that cuts the vocabulary down to what candidates are enough for; stages.size(): there is none
+    size_t  i_cut;
+    int32_t n_cut; // tokens that it keeps; 0: it keeps those above a threshold
+
+    std::vector<llama_token_data> buffer;
+    llama_token_data_array        cur = {};
+
+    const std::vector<sampler_history::repetition> * repetitions = nullptr; // of the history at hand
+
+    void find_cut();
+    void init_stage(int32_t i);
+    void add_bias();
+    void add_penalties(const sampler_history & history);
+    void add_dry();
+    void exclude_top(std::mt19937 & rng);
+    bool run(const sampler_history & history, std::mt19937 & xtc_rng, llama_sampler * allowed, bool is_pruned,
+             int32_t n_needed);
+
+    llama_token_data * find(llama_token token); // nullptr: it is not there
+};
+
+// Fills in the probabilities of an array of logits, in its order. Returns their sum before they were normalised.
+double sampler_softmax(llama_token_data_array & array);
+
+// Draws an index from an array with probabilities.
+size_t sampler_draw(const llama_token_data_array & array, std::mt19937 & rng);

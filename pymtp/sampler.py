@@ -1,0 +1,213 @@
+"""From logits to tokens: the chain of samplers of one sequence, the history that it looks at, its generators.
+
+The chain runs in the native library (native/include/pymtp-sampler.h). Knows token ids, logits and probabilities;
+never text.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pymtp._library import ffi, lib
+from pymtp.errors import InvalidParameter
+from pymtp.sampling import SAMPLERS, SamplingParams
+from pymtp.session import Logits, LogitsRow, Tokens, check
+from pymtp.vocabulary import Vocabulary
+
+Row = LogitsRow | Logits
+"""One row of logits: of a session's last pass, or an array (n_vocab,) float32."""
+
+Probs = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Distribution:
+    """What a chain leaves of the vocabulary: different tokens, and probabilities that sum to 1; (n,) each."""
+
+    tokens: Tokens
+    probs: Probs
+
+    def prob(self, token: int) -> float:
+        """The probability of `token`; 0 if it is not there."""
+        return float(self.probs[self.tokens == token].sum())
+
+    def probs_of(self, tokens: Tokens) -> Probs:
+        """The probabilities of `tokens` (m,): (m,)."""
+        order = self.tokens.argsort()
+        ordered = self.tokens[order]
+        at = np.minimum(ordered.searchsorted(tokens), len(ordered) - 1)
+        return np.where(ordered[at] == tokens, self.probs[order[at]], 0.0)
+
+    @property
+    def argmax(self) -> int:
+        """The most likely token."""
+        return int(self.tokens[self.probs.argmax()])
+
+    def draw(self, uniform: float) -> int:
+        """The token at `uniform`, 0 <= uniform < 1, of the cumulated probabilities."""
+        cumulated = self.probs.cumsum()
+        at = int(cumulated.searchsorted(uniform * cumulated[-1], side="right"))
+        return int(self.tokens[min(at, len(self.tokens) - 1)])
+
+
+class Sampler:
+    """Samples the tokens of one sequence.
+
+    `history` is what the text begins with, for the samplers that look at it. `barred` tokens are never drafted or
+    sampled. `vocabulary` None stands for one of `n_vocab` tokens without texts, for chains without DRY's breakers,
+    infill and grammars. The target's generators move only with what the target samples: drafts leave them alone.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        vocabulary: Vocabulary | None = None,
+        *,
+        n_vocab: int = 0,
+        history: Sequence[int] = (),
+        barred: Sequence[int] = (),
+        whole_rows: bool = False,
+    ) -> None:
+        self.params = params
+        seed = secrets.randbits(32) if params.seed is None else params.seed
+        self.random = np.random.default_rng(seed).random
+        """Draws what decides about drafts, and the drafts; the chain has a generator of its own."""
+        self.draft_bar: tuple[int, ...] | None = tuple(sorted(barred)) if params.keeps_argmax else None
+        """The most likely token of the chain is that of the logits without these; None: of other logits."""
+        self._vocabulary = vocabulary  # the native sampler reads it
+        self._native = _init(params, vocabulary, n_vocab, barred, seed, whole_rows=whole_rows)
+        self._logits = ffi.new("struct pymtp_logits *")
+        self._token = ffi.new("int32_t *")
+        self._out = ffi.new("const int32_t **"), ffi.new("const float **")
+        self.accept(*history)
+
+    def accept(self, *tokens: int) -> None:
+        """The text goes on with `tokens`; those that were assumed are dropped."""
+        if tokens:
+            check(lib.pymtp_sampler_accept(self._native, len(tokens), tokens))
+
+    def assume(self, token: int) -> None:
+        """Look at rows as if the text went on with `token`, until `forget` or `accept`."""
+        check(lib.pymtp_sampler_assume(self._native, token))
+
+    def forget(self) -> None:
+        """Drop the tokens that were assumed."""
+        check(lib.pymtp_sampler_forget(self._native))
+
+    def sample(self, row: Row) -> int:
+        """Draw the next token from the chain's distribution, and accept it."""
+        check(lib.pymtp_sampler_sample(self._native, self._at(row), self._token))
+        check(lib.pymtp_sampler_accept(self._native, 1, self._token))
+        return int(self._token[0])
+
+    def distribution(self, row: Row) -> Distribution:
+        """What the chain makes of a row of the target, behind the tokens that were accepted and assumed."""
+        check(lib.pymtp_sampler_apply(self._native, self._at(row)))
+        return self.last_distribution
+
+    def draft_distribution(self, row: Row) -> Distribution:
+        """What the chain makes of a row of a draft."""
+        self._at(row).of_draft = True
+        check(lib.pymtp_sampler_apply(self._native, self._logits))
+        return self.last_distribution
+
+    @property
+    def last_distribution(self) -> Distribution:
+        """What the chain made of the last row."""
+        tokens, probs = self._out
+        n = lib.pymtp_sampler_result(self._native, tokens, probs)
+        return Distribution(
+            np.frombuffer(ffi.buffer(tokens[0], n * 4), np.int32).copy(),
+            np.frombuffer(ffi.buffer(probs[0], n * 4), np.float32).astype(np.float64),
+        )
+
+    @property
+    def n_candidates(self) -> int:
+        """The highest logits of a row that the chain looks at, as the history is now; 0: all of them."""
+        return int(lib.pymtp_sampler_n_candidates(self._native))
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How often the chain was applied to candidates, and how often to the whole vocabulary."""
+        pruned, full = ffi.new("int64_t *"), ffi.new("int64_t *")
+        lib.pymtp_sampler_counts(self._native, pruned, full)
+        return pruned[0], full[0]
+
+    def _at(self, row: Row) -> Any:
+        logits = self._logits
+        if isinstance(row, LogitsRow):
+            logits.session, logits.of_draft, logits.row = row.session, row.of_draft, row.index
+        else:
+            self._array = np.ascontiguousarray(row, np.float32)  # lives as long as it is pointed to
+            logits.session, logits.of_draft, logits.n_logits = ffi.NULL, False, len(self._array)
+            logits.logits = ffi.cast("const float *", self._array.ctypes.data)
+        return logits
+
+
+def _init(
+    params: SamplingParams,
+    vocabulary: Vocabulary | None,
+    n_vocab: int,
+    barred: Sequence[int],
+    seed: int,
+    *,
+    whole_rows: bool,
+) -> Any:
+    n_vocab = vocabulary.size if vocabulary else n_vocab
+    biases = dict(params.logit_bias)
+    if any(token >= n_vocab for token in biases):
+        raise InvalidParameter("logit_bias", f"token ids below {n_vocab}", value=max(biases))
+    biases |= dict.fromkeys([*barred, *(vocabulary.suppressed if vocabulary else ())], -np.inf)
+
+    stages = ffi.new("int32_t[]", [_STAGES[name] for name in params.samplers])
+    bias_tokens, bias_values = ffi.new("int32_t[]", list(biases)), ffi.new("float[]", list(biases.values()))
+    native = ffi.new(
+        "struct pymtp_sampler_params *",
+        {
+            "seed": seed,
+            "n_stages": len(stages),
+            "stages": stages,
+            "min_keep": params.min_keep,
+            "top_k": params.top_k,
+            "top_p": params.top_p,
+            "min_p": params.min_p,
+            "typ_p": params.typical_p,
+            "top_n_sigma": params.top_n_sigma,
+            "xtc_probability": params.xtc_probability,
+            "xtc_threshold": params.xtc_threshold,
+            "temp": params.temperature,
+            "dynatemp_range": params.dynatemp_range,
+            "dynatemp_exponent": params.dynatemp_exponent,
+            "penalty_last_n": params.repeat_last_n,
+            "penalty_repeat": params.repeat_penalty,
+            "penalty_freq": params.frequency_penalty,
+            "penalty_present": params.presence_penalty,
+            "dry_multiplier": params.dry_multiplier,
+            "dry_base": params.dry_base,
+            "dry_allowed_length": params.dry_allowed_length,
+            "dry_penalty_last_n": params.dry_penalty_last_n,
+            "mirostat": params.mirostat,
+            "mirostat_tau": params.mirostat_tau,
+            "mirostat_eta": params.mirostat_eta,
+            "adaptive_target": params.adaptive_target,
+            "adaptive_decay": params.adaptive_decay,
+            "n_bias": len(biases),
+            "bias_token": bias_tokens,
+            "bias": bias_values,
+            "is_full": whole_rows,
+        },
+    )
+    uses_breakers = "dry" in params.samplers and params.dry_multiplier > 0 and not params.mirostat
+    breakers = vocabulary.breakers(params.dry_sequence_breakers) if vocabulary and uses_breakers else ffi.NULL
+    handle = ffi.new("struct pymtp_sampler **")
+    check(lib.pymtp_sampler_init(n_vocab, vocabulary.native if vocabulary else ffi.NULL, native, breakers, handle))
+    return ffi.gc(handle[0], lib.pymtp_sampler_free)
+
+
+_STAGES = {name: getattr(lib, f"PYMTP_STAGE_{name.upper()}") for name in SAMPLERS}
