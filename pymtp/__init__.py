@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pymtp.context import ContextParams
     from pymtp.errors import PymtpError
     from pymtp.model import Model
+    from pymtp.request import GenerationParams
     from pymtp.sampling import SamplingParams
     from pymtp.session import Chunk, Session, n_contexts
     from pymtp.statistics import Stats
@@ -26,6 +27,7 @@ __all__ = [
     "Chunk",
     "ContextParams",
     "Generation",
+    "GenerationParams",
     "Model",
     "PymtpError",
     "SamplingParams",
@@ -44,6 +46,7 @@ _HOME = {
     "Chunk": "session",
     "ContextParams": "context",
     "Generation": "batch",
+    "GenerationParams": "request",
     "Model": "model",
     "PymtpError": "errors",
     "SamplingParams": "sampling",

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from pymtp.drafting import Drafter, MtpDrafter, NoDrafter
 from pymtp.errors import ContextFull, InvalidParameter
-from pymtp.sampling import Sampler, SamplingParams
+from pymtp.logprobs import TokenLogprobs
+from pymtp.request import GenerationParams, make_sequence
 from pymtp.scheduler import Scheduler
-from pymtp.sequence import FinishReason, TokenSequence
+from pymtp.sequence import FinishReason, Round, TokenSequence
 from pymtp.session import Session
 from pymtp.statistics import Stats
-from pymtp.text import Utf8Stream
+from pymtp.text import TextStream
 from pymtp.vocabulary import Vocabulary
 
 
@@ -43,36 +46,20 @@ class Batch:
         """Of all requests together. A pass's time is shared out between prompts and generation by their rows."""
         return self._scheduler.stats
 
-    def submit(
-        self,
-        prompt: str | Sequence[int],
-        *,
-        sampling: SamplingParams | None = None,
-        max_tokens: int = -1,
-        ignore_eos: bool = False,
-        draft_max: int | None = None,
-    ) -> Generation:
+    def submit(self, prompt: str | Sequence[int], params: GenerationParams | None = None, **options: Any) -> Generation:
         """Ask for the continuation of `prompt` (text, or token ids).
 
-        At most `max_tokens` tokens; -1 goes on until the model ends its text or the context is full. `ignore_eos`
-        bars the tokens that end a text, for drafts and target alike. A round drafts `draft_max` tokens; None, and
-        at most, the model's own. Raises ContextFull if the prompt does not fit, InvalidParameter for a value out
-        of range.
+        `options` are fields of GenerationParams, and stand before those of `params`. Raises ContextFull if the prompt
+        does not fit, InvalidParameter for a value out of range.
         """
-        if max_tokens < -1:
-            raise InvalidParameter("max_tokens", "-1 (no limit) or more", value=max_tokens)
-        if draft_max is not None and draft_max < 0:
-            raise InvalidParameter("draft_max", "0 (no drafts) or more", value=draft_max)
-        eog, limit = self._vocabulary.end_of_generation, self._session.n_draft_max
-        sequence = TokenSequence(
-            self._tokens(prompt),
-            Sampler(sampling or SamplingParams(), sorted(eog) if ignore_eos else []),
-            stop=eog,
-            n_ctx=self._session.n_ctx,
-            max_tokens=max_tokens,
-            draft_max=limit if draft_max is None else min(draft_max, limit),
+        params = replace(params or GenerationParams(), **options)
+        session = self._session
+        sequence = make_sequence(
+            self._tokens(prompt), params, self._vocabulary, n_ctx=session.n_ctx, n_draft_max=session.n_draft_max
         )
-        self._live[sequence] = generation = Generation(self, sequence)
+        if sequence.sampler.n_candidates > session.n_reduced:
+            session.reduce_logits(sequence.sampler.n_candidates)
+        self._live[sequence] = generation = Generation(self, sequence, params.stop)
         self._scheduler.submit(sequence)
         return generation
 
@@ -102,8 +89,8 @@ class Batch:
     def _step(self) -> None:
         """Run one pass, and keep the pieces of text that it gives."""
         try:
-            for sequence, tokens in self._scheduler.step():
-                piece = self._live[sequence]._extend(b"".join(map(self._vocabulary.piece, tokens)), tokens)
+            for sequence, played in self._scheduler.step():
+                piece = self._live[sequence]._extend(played)
                 if piece or sequence.finish_reason:
                     self._pieces.append((self._live[sequence], piece))
                 if sequence.finish_reason:
@@ -135,14 +122,18 @@ class Generation:
     Waiting for a piece runs the whole batch; the pieces of the others are kept for those who ask.
     """
 
-    def __init__(self, batch: Batch, sequence: TokenSequence) -> None:
+    def __init__(self, batch: Batch, sequence: TokenSequence, stop: Sequence[str] = ()) -> None:
         self._batch = batch
         self._sequence = sequence
-        self._decoder = Utf8Stream()
+        self._stream = TextStream(stop)
+        self._piece = ""  # of the round that is being played
+        sequence.n_kept = self._take
         self.stats = sequence.stats
         """Counts and times, up to date between pieces."""
         self.tokens: list[int] = []
         """Token ids made so far; the one that ended the text, if any, is the last."""
+        self.logprobs: list[TokenLogprobs] = []
+        """Of the tokens, if they were asked for."""
         self.text = ""
         """What they say."""
 
@@ -171,11 +162,21 @@ class Generation:
             raise self.error
         raise StopIteration
 
-    def _extend(self, data: bytes, tokens: list[int]) -> str:
-        """Take the tokens of a step and their bytes; return the text that is complete with them."""
-        self.tokens += tokens
-        piece = self._decoder.push(data)
+    def _take(self, tokens: Sequence[int]) -> int:
+        """Put the text of a round's tokens together; return how many of them belong to the text."""
+        for i, token in enumerate(tokens):
+            self._piece += self._stream.push(self._batch._vocabulary.piece(token))
+            if self._stream.has_stopped:
+                return i + 1
+        return len(tokens)
+
+    def _extend(self, played: Round | None) -> str:
+        """Note what a pass has brought; return the text that is certain with it."""
+        piece, self._piece = self._piece, ""
+        if played:
+            self.tokens += played.tokens
+            self.logprobs += played.logprobs
         if self.finish_reason:
-            piece += self._decoder.flush()
+            piece += self._stream.flush()
         self.text += piece
         return piece

@@ -53,7 +53,7 @@ class MtpDrafter:
     its newest token. Rounds that do not draft leave the heads alone, which is cheaper; the next draft of the
     sequence then begins at the first position that they have not seen.
 
-    Where a draft is the most likely token, all steps run in one graph; else the samplers pick, step by step.
+    Where a draft is the head's most likely token, all steps run in one graph; else the samplers pick, step by step.
     """
 
     def __init__(self, session: Session) -> None:
@@ -66,10 +66,8 @@ class MtpDrafter:
     def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
         """Draft for all turns in one pass of the heads. See Drafter."""
         drafting = [turn for turn in turns if self._needs_heads(turn)]
-        drafts = dict(zip((turn.slot for turn in drafting), self._draft(drafting), strict=True))
-        return [
-            Proposal(drafts.get(turn.slot, []), feed=turn.slot in drafts or self._is_fed_prompt(turn)) for turn in turns
-        ]
+        drafted = dict(zip((turn.slot for turn in drafting), self._draft(drafting), strict=True))
+        return [drafted.get(turn.slot, Proposal(feed=self._is_fed_prompt(turn))) for turn in turns]
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """Note how far the heads were fed. See Drafter."""
@@ -89,14 +87,14 @@ class MtpDrafter:
     def _is_fed_prompt(turn: Turn) -> bool:
         return turn.sequence.in_prompt and turn.sequence.draft_max > 0
 
-    def _draft(self, turns: list[Turn]) -> list[list[int]]:
+    def _draft(self, turns: list[Turn]) -> list[Proposal]:
         if not turns:
             return []
         first = [
             Chunk(turn.sequence.history[self._n_fed[turn.slot] :], self._n_fed[turn.slot], turn.slot) for turn in turns
         ]
         n_steps = max(1, *(turn.n_draft for turn in turns))
-        bars = {turn.sequence.sampler.greedy_bar for turn in turns}
+        bars = {turn.draft_bar for turn in turns}
         bar = bars.pop()
         if bar is None or bars:
             return self._step_by_step(turns, first, n_steps)
@@ -104,15 +102,36 @@ class MtpDrafter:
             self._session.bar(bar)
             self._barred = bar
         drafts = self._session.draft_greedy(first, n_steps)
-        return [row[: turn.n_draft].tolist() for turn, row in zip(turns, drafts, strict=True)]
+        return [Proposal(_up_to_end(row.tolist(), turn), feed=True) for turn, row in zip(turns, drafts, strict=True)]
 
-    def _step_by_step(self, turns: list[Turn], chunks: list[Chunk], n_steps: int) -> list[list[int]]:
-        drafts: dict[int, list[int]] = {turn.slot: [] for turn in turns}
+    def _step_by_step(self, turns: list[Turn], chunks: list[Chunk], n_steps: int) -> list[Proposal]:
+        proposals = {turn.slot: Proposal(feed=True) for turn in turns}
         drafting = turns
-        for step in range(n_steps):
-            self._session.draft(step, n_steps, chunks)
-            for turn, logits in zip(drafting, self._session.draft_logits, strict=True):
-                drafts[turn.slot].append(turn.sequence.sampler.pick_draft(logits))
-            drafting = [turn for turn in drafting if turn.n_draft > step + 1]
-            chunks = [Chunk(drafts[turn.slot][-1:], turn.end + step, turn.slot) for turn in drafting]
-        return [drafts[turn.slot][: turn.n_draft] for turn in turns]
+        try:
+            for step in range(n_steps):
+                self._session.draft(step, n_steps, chunks)
+                for turn, row in zip(drafting, self._session.draft_rows(), strict=True):
+                    if turn.n_draft > step:
+                        token, distribution = turn.draft(row)
+                        proposals[turn.slot].drafts.append(token)
+                        proposals[turn.slot].distributions.append(distribution)
+                drafting = [turn for turn in drafting if _goes_on(turn, proposals[turn.slot].drafts, step)]
+                if not drafting:
+                    break
+                chunks = [Chunk(proposals[t.slot].drafts[-1:], t.end + step, t.slot) for t in drafting]
+        finally:
+            for turn in turns:
+                turn.sequence.sampler.forget()
+        return [proposals[turn.slot] for turn in turns]
+
+
+def _goes_on(turn: Turn, drafts: Sequence[int], step: int) -> bool:
+    """Whether a turn that took part in `step` drafts another token."""
+    return turn.n_draft > step + 1 and drafts[-1] not in turn.sequence.stop
+
+
+def _up_to_end(drafts: list[int], turn: Turn) -> list[int]:
+    """As many as the turn verifies, and none behind a token that ends the text."""
+    drafts = drafts[: turn.n_draft]
+    ends = (i + 1 for i, token in enumerate(drafts) if token in turn.sequence.stop)
+    return drafts[: next(ends, len(drafts))]

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 from pymtp import _log, embedded
 from pymtp._library import llama_cpp
@@ -19,7 +19,7 @@ from pymtp.batch import Batch, Generation
 from pymtp.context import ContextParams
 from pymtp.errors import InvalidParameter, UnsupportedModel
 from pymtp.gguf_file import fingerprint, inspect_gguf, load_failure, output_rows
-from pymtp.sampling import SamplingParams
+from pymtp.request import GenerationParams
 from pymtp.session import Session, can_draft
 from pymtp.statistics import Stats
 from pymtp.vocabulary import Vocabulary
@@ -127,17 +127,15 @@ class Model:
     def generate(
         self,
         prompt: str | Sequence[int],
-        *,
-        sampling: SamplingParams | None = None,
-        max_tokens: int = -1,
-        ignore_eos: bool = False,
+        params: GenerationParams | None = None,
+        **options: Any,
     ) -> Generation:
         """Continue `prompt` (text, or token ids); iterate over the result for the text.
 
         Parameters and errors are those of `Batch.submit`. Ends what the model was generating before.
         """
         batch = Batch(self.session, self.vocabulary)
-        generation = batch.submit(prompt, sampling=sampling, max_tokens=max_tokens, ignore_eos=ignore_eos)
+        generation = batch.submit(prompt, params, **options)
         self._start(batch)
         self.stats = generation.stats
         return generation

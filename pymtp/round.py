@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-import numpy as np
-
 from pymtp.drafting import Drafter
+from pymtp.sampler import Row
 from pymtp.sequence import Proposal, Round, Turn
-from pymtp.session import Logits, Session
+from pymtp.session import Session
 
 
 def play_round(session: Session, drafter: Drafter, turns: Sequence[Turn]) -> list[Round]:
@@ -26,8 +25,8 @@ def play_round(session: Session, drafter: Drafter, turns: Sequence[Turn]) -> lis
     proposals = drafter.propose(turns)
     session.decode([turn.chunk(proposal) for turn, proposal in zip(turns, proposals, strict=True)])
     rounds = [
-        Round(turn, proposal, turn.accept(logits, proposal))
-        for turn, proposal, logits in zip(turns, proposals, _logits(session, turns, proposals), strict=True)
+        turn.judge(rows, proposal)
+        for turn, proposal, rows in zip(turns, proposals, _rows(session, turns, proposals), strict=True)
     ]
     for played in rounds:
         session.truncate(played.n_decoded, sequence=played.turn.slot)
@@ -35,9 +34,8 @@ def play_round(session: Session, drafter: Drafter, turns: Sequence[Turn]) -> lis
     return rounds
 
 
-def _logits(session: Session, turns: Sequence[Turn], proposals: Sequence[Proposal]) -> list[Logits]:
-    """The rows of logits of each turn; the session is not asked, and so not waited for, if there are none."""
+def _rows(session: Session, turns: Sequence[Turn], proposals: Sequence[Proposal]) -> list[Sequence[Row]]:
+    """The rows of logits of each turn."""
     counts = [turn.n_logits(proposal) for turn, proposal in zip(turns, proposals, strict=True)]
-    logits = session.logits if any(counts) else np.empty((0, 0), np.float32)
-    # not np.split: it costs tens of microseconds a round
-    return [logits[end - n : end] for n, end in zip(counts, accumulate(counts), strict=True)]
+    rows = session.rows()
+    return [rows[end - n : end] for n, end in zip(counts, accumulate(counts), strict=True)]

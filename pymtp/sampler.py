@@ -7,7 +7,7 @@ never text.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,11 @@ class Sampler:
 
     `history` is what the text begins with, for the samplers that look at it. `barred` tokens are never drafted or
     sampled. `vocabulary` None stands for one of `n_vocab` tokens without texts, for chains without DRY's breakers,
-    infill and grammars. The target's generators move only with what the target samples: drafts leave them alone.
+    infill and grammars. `grammar` (GBNF) is what may follow: at once, or behind the token for which `grammar_starts`
+    is true; it is told each one that is accepted. `whole_rows` makes the chain look at whole rows of logits always,
+    which changes nothing but its cost.
+
+    The target's generators move only with what the target samples: drafts leave them alone.
     """
 
     def __init__(
@@ -72,25 +76,40 @@ class Sampler:
         n_vocab: int = 0,
         history: Sequence[int] = (),
         barred: Sequence[int] = (),
+        grammar: str | None = None,
+        grammar_starts: Callable[[int], bool] | None = None,
         whole_rows: bool = False,
     ) -> None:
         self.params = params
         seed = secrets.randbits(32) if params.seed is None else params.seed
         self.random = np.random.default_rng(seed).random
         """Draws what decides about drafts, and the drafts; the chain has a generator of its own."""
-        self.draft_bar: tuple[int, ...] | None = tuple(sorted(barred)) if params.keeps_argmax else None
+        self.draft_bar = tuple(sorted(barred)) if params.keeps_argmax and grammar is None else None
         """The most likely token of the chain is that of the logits without these; None: of other logits."""
         self._vocabulary = vocabulary  # the native sampler reads it
         self._native = _init(params, vocabulary, n_vocab, barred, seed, whole_rows=whole_rows)
         self._logits = ffi.new("struct pymtp_logits *")
         self._token = ffi.new("int32_t *")
         self._out = ffi.new("const int32_t **"), ffi.new("const float **")
+        self._grammar: str | None = None
+        self._grammar_starts: Callable[[int], bool] | None = None
         self.accept(*history)
+        if grammar is not None and grammar_starts is None:
+            self._constrain(grammar)
+        else:
+            self._grammar, self._grammar_starts = grammar, grammar_starts
 
     def accept(self, *tokens: int) -> None:
         """The text goes on with `tokens`; those that were assumed are dropped."""
-        if tokens:
+        if self._grammar_starts is None:
             check(lib.pymtp_sampler_accept(self._native, len(tokens), tokens))
+            return
+        for i, token in enumerate(tokens):
+            check(lib.pymtp_sampler_accept(self._native, 1, [token]))
+            if self._grammar is not None and self._grammar_starts(token):
+                self._constrain(self._grammar)
+                self.accept(*tokens[i + 1 :])
+                return
 
     def assume(self, token: int) -> None:
         """Look at rows as if the text went on with `token`, until `forget` or `accept`."""
@@ -103,8 +122,9 @@ class Sampler:
     def sample(self, row: Row) -> int:
         """Draw the next token from the chain's distribution, and accept it."""
         check(lib.pymtp_sampler_sample(self._native, self._at(row), self._token))
-        check(lib.pymtp_sampler_accept(self._native, 1, self._token))
-        return int(self._token[0])
+        token = int(self._token[0])
+        self.accept(token)
+        return token
 
     def distribution(self, row: Row) -> Distribution:
         """What the chain makes of a row of the target, behind the tokens that were accepted and assumed."""
@@ -129,7 +149,7 @@ class Sampler:
 
     @property
     def n_candidates(self) -> int:
-        """The highest logits of a row that the chain looks at, as the history is now; 0: all of them."""
+        """So many of a row's highest logits do for the chain, also for some time to come; 0: it needs all of them."""
         return int(lib.pymtp_sampler_n_candidates(self._native))
 
     @property
@@ -139,10 +159,19 @@ class Sampler:
         lib.pymtp_sampler_counts(self._native, pruned, full)
         return pruned[0], full[0]
 
+    @property
+    def awaits_grammar(self) -> bool:
+        """Whether a grammar is to hold from some later token on."""
+        return self._grammar is not None
+
+    def _constrain(self, grammar: str) -> None:
+        check(lib.pymtp_sampler_constrain(self._native, grammar.encode()))
+        self._grammar, self._grammar_starts = None, None
+
     def _at(self, row: Row) -> Any:
         logits = self._logits
         if isinstance(row, LogitsRow):
-            logits.session, logits.of_draft, logits.row = row.session, row.of_draft, row.index
+            logits.session, logits.of_draft, logits.row = row.session, row.of_draft, row.row
         else:
             self._array = np.ascontiguousarray(row, np.float32)  # lives as long as it is pointed to
             logits.session, logits.of_draft, logits.n_logits = ffi.NULL, False, len(self._array)

@@ -50,11 +50,11 @@ class Scheduler:
         for slot in [slot for slot, running in self._running.items() if running is sequence]:
             self._release(slot)
 
-    def step(self) -> list[tuple[TokenSequence, list[int]]]:
-        """Play one pass; return the sequences that took part and the tokens that each emitted.
+    def step(self) -> list[tuple[TokenSequence, Round | None]]:
+        """Play one pass; return the sequences that took part and what it brought each.
 
-        A sequence for which the cache has no room ends with its `error` set; the others go on. Any other error
-        is raised; the sequences cannot go on then.
+        A sequence for which the cache has no room ends with its `error` set, and None; the others go on. Any other
+        error is raised; the sequences cannot go on then.
         """
         self._admit()
         turns = self._turns()
@@ -65,8 +65,8 @@ class Scheduler:
             played.turn.sequence.advance(played)
             if played.turn.sequence.finish_reason:
                 self._release(played.turn.slot)
-        tokens = {played.turn.slot: played.tokens for played in rounds}
-        return [(turn.sequence, tokens.get(turn.slot, [])) for turn in turns]
+        by_slot = {played.turn.slot: played for played in rounds}
+        return [(turn.sequence, by_slot.get(turn.slot)) for turn in turns]
 
     def _admit(self) -> None:
         while self._free and self._waiting:

@@ -6,23 +6,27 @@ never text, and nothing of the other sequences in the session.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pymtp.acceptance import Acceptance, match
+from pymtp.acceptance import BLOCK_REJECTION, MATCH, Acceptance, Trial, Verdict
+from pymtp.draft_pick import DraftPick, FixedPick
 from pymtp.errors import ContextFull
-from pymtp.sampling import Sampler
-from pymtp.session import Chunk, Logits
+from pymtp.logprobs import TokenLogprobs, token_logprobs
+from pymtp.sampler import Distribution, Row, Sampler
+from pymtp.session import Chunk
 from pymtp.statistics import Stats
 
-FinishReason = Literal["eog", "length", "context"]
+FinishReason = Literal["eog", "length", "context", "stop"]
 
 
 @dataclass(eq=False)
 class TokenSequence:
     """A prompt and what is generated behind it.
 
-    It ends with a token in `stop`, after `max_tokens` (-1: no limit), or where `n_ctx` positions are full.
+    It ends with a token in `stop`, after `max_tokens` (-1: no limit), where `n_ctx` positions are full, or where
+    `n_kept` says so.
     """
 
     history: list[int]
@@ -33,7 +37,16 @@ class TokenSequence:
     max_tokens: int = -1
     draft_max: int = 0
     """The most that its rounds draft; 0 spares the heads the prompt, too."""
-    accept: Acceptance = match
+    pick: DraftPick = field(default_factory=lambda: FixedPick(draws=False))
+    """How its drafts are picked."""
+    accept: Acceptance = MATCH
+    """Judges drafts that are most likely tokens."""
+    accept_drawn: Acceptance = BLOCK_REJECTION
+    """Judges drafts that were drawn."""
+    n_kept: Callable[[Sequence[int]], int] = len
+    """How many of a round's tokens the text takes; it ends behind them if it does not take all."""
+    n_logprobs: int | None = None
+    """Tokens whose probabilities are reported in each place, besides that of the emitted one; None: nothing is."""
     stats: Stats = field(default_factory=Stats)
     finish_reason: FinishReason | None = None
     error: ContextFull | None = None
@@ -56,7 +69,8 @@ class TokenSequence:
         if self.in_prompt:
             return Turn(self, slot, min(self.n_prompt - self.n_decoded, n_rows_max), 0)
         # drafts need a position in the context, and the round emits one token besides them
-        return Turn(self, slot, 1, min(self.n_draft, self.n_ctx - len(self.history), self.n_left - 1))
+        n_draft = min(self.n_draft, self.n_ctx - len(self.history), self.n_left - 1)
+        return Turn(self, slot, 1, n_draft, draws=self.pick.draws)
 
     def advance(self, played: Round) -> None:
         """Take what a turn brought."""
@@ -65,7 +79,9 @@ class TokenSequence:
         self.n_left -= len(played.tokens)
         if self.in_prompt:
             return
-        if played.tokens and played.tokens[-1] in self.stop:
+        if played.is_cut:
+            self.finish_reason = "stop"
+        elif played.tokens and played.tokens[-1] in self.stop:
             self.finish_reason = "eog"
         elif self.n_left == 0:
             self.finish_reason = "length"
@@ -84,6 +100,8 @@ class Turn:
     """Tokens of the history that are decoded; 1 behind the prompt."""
     n_draft: int
     """The most drafts that are verified with them."""
+    draws: bool = False
+    """Whether the drafts are drawn; else they are the most likely tokens."""
 
     @property
     def position(self) -> int:
@@ -110,11 +128,47 @@ class Turn:
         logits: Literal["all", "last", "none"] = "all" if not self.sequence.in_prompt else "last"
         return Chunk(tokens, self.position, self.slot, logits if self.samples else "none", proposal.feed)
 
-    def accept(self, logits: Logits, proposal: Proposal) -> list[int]:
-        """The tokens that it emits. `logits`: (n_logits, n_vocab) of the target."""
+    @property
+    def draft_bar(self) -> tuple[int, ...] | None:
+        """If the session can pick the drafts itself: the tokens that they cannot be. Else None."""
+        return None if self.draws or self.sequence.pick.compares else self.sequence.sampler.draft_bar
+
+    def draft(self, row: Row) -> tuple[int, Distribution]:
+        """The next draft, and what it was picked from. The sampler assumes it until `Sampler.forget`."""
+        sampler = self.sequence.sampler
+        distribution = sampler.draft_distribution(row)
+        token = distribution.draw(sampler.random()) if self.draws else distribution.argmax
+        sampler.assume(token)
+        return token, distribution
+
+    def judge(self, rows: Sequence[Row], proposal: Proposal) -> Round:
+        """What the target makes of the proposal. `rows`: (n_logits,) of the target."""
         if not self.samples:
+            return Round(self, proposal, [], 0)
+        sequence = self.sequence
+        accept = sequence.accept_drawn if self.draws and proposal.drafts else sequence.accept
+        compares = sequence.pick.compares and bool(proposal.distributions)
+        keep = compares or sequence.n_logprobs is not None
+        drawn_from = proposal.distributions if self.draws else ()
+        verdict = accept(sequence.sampler, Trial(rows, proposal.drafts, drawn_from, sequence.stop, keep))
+        if compares:
+            sequence.pick.observe(proposal.distributions, verdict.targets)
+        n_kept = sequence.n_kept(verdict.tokens)
+        return Round(
+            self,
+            proposal,
+            verdict.tokens[:n_kept],
+            min(verdict.n_accepted, n_kept),
+            is_cut=n_kept < len(verdict.tokens),
+            logprobs=self._logprobs(rows, verdict, n_kept),
+        )
+
+    def _logprobs(self, rows: Sequence[Row], verdict: Verdict, n_kept: int) -> list[TokenLogprobs]:
+        n = self.sequence.n_logprobs
+        if n is None:
             return []
-        return self.sequence.accept(self.sequence.sampler, logits, proposal.drafts, self.sequence.stop)
+        judged = zip(rows, verdict.targets, verdict.tokens[:n_kept], strict=False)
+        return [token_logprobs(row, target, token, n) for row, target, token in judged]
 
 
 @dataclass(frozen=True)
@@ -122,6 +176,8 @@ class Proposal:
     """What a drafter has to say about a turn."""
 
     drafts: list[int] = field(default_factory=list)
+    distributions: list[Distribution] = field(default_factory=list)
+    """What they were picked from, (len(drafts),); or empty."""
     feed: bool = False
     """Whether the rows of the turn are to fill the heads' cache."""
 
@@ -134,16 +190,17 @@ class Round:
     proposal: Proposal
     tokens: list[int]
     """The accepted drafts, then the recovered or bonus token; none inside a prompt."""
+    n_accepted: int
+    """Drafts that the target kept."""
+    is_cut: bool = False
+    """Whether the text ended before all that the target would have emitted."""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of the tokens, if the sequence asks for them."""
 
     @property
     def n_rows(self) -> int:
         """Rows of the target's pass that were the sequence's."""
         return self.turn.n_rows + len(self.proposal.drafts)
-
-    @property
-    def n_accepted(self) -> int:
-        """Drafts that the target kept."""
-        return sum(token == draft for token, draft in zip(self.tokens, self.proposal.drafts, strict=False))
 
     @property
     def n_decoded(self) -> int:

@@ -61,12 +61,14 @@ class LogitsRow(NamedTuple):
     session: Any
     """The native handle."""
     of_draft: bool
-    index: int
+    row: int
 
     @property
     def logits(self) -> Logits:
-        """All of it, (n_vocab,): the row is fetched if it lies on a device. Of the target only."""
-        return _fetch(self.session, lib.pymtp_session_logits)[self.index]
+        """All of it, (n_vocab,), of a limited draft (n_draft_vocab,). What lies on a device is fetched."""
+        source = lib.pymtp_session_draft_logits if self.of_draft else lib.pymtp_session_logits
+        logits: Logits = _fetch(self.session, source)[self.row]
+        return logits
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ class Session:
             None  # the tokens that drafts are limited to, if not the first
         )
         self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        self.n_reduced = 0
+        """See reduce_logits."""
         self.n_seq_max = n_seq_max
         """Sequences that the session holds."""
         self.n_ubatch: int = llama_cpp.llama_n_ubatch(context)
@@ -192,6 +196,7 @@ class Session:
         Without a device there is nothing to gain, and nothing is done unless `also_on_host` says so (for tests).
         """
         check(lib.pymtp_session_reduce(self._handle, n_max, also_on_host))
+        self.n_reduced = n_max
 
     def candidates(self, n: int) -> tuple[Tokens, Logits]:
         """The `n` highest logits of each row of the last `decode`, highest first: ids and values, (rows, n) each.
@@ -341,7 +346,7 @@ class Session:
 
     def _logits_rows(self, *, of_draft: bool) -> list[LogitsRow]:
         n_rows = lib.pymtp_session_n_logits(self._handle, of_draft)
-        return [LogitsRow(self._native_handle, of_draft, index) for index in range(n_rows)]
+        return [LogitsRow(self._native_handle, of_draft, row) for row in range(n_rows)]
 
 
 def _fetch(handle: Any, function: Any) -> Logits:
@@ -349,7 +354,8 @@ def _fetch(handle: Any, function: Any) -> Logits:
     data = function(handle, shape, shape + 1)
     n_bytes = 4 * shape[0] * shape[1]
     buffer = ffi.buffer(data, n_bytes) if n_bytes else b""
-    return np.frombuffer(buffer, dtype=np.float32).reshape(shape[0], shape[1])
+    logits: Logits = np.frombuffer(buffer, dtype=np.float32).reshape(shape[0], shape[1])
+    return logits
 
 
 def _init(model: object, context: ContextParams, n_draft_max: int, n_seq_max: int, mtp_context: int) -> Any:

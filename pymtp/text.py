@@ -1,29 +1,54 @@
 """From the bytes of single tokens to text, as the tokens arrive.
 
-Owns the bytes of a character whose end has not come yet. Knows bytes only; never token ids.
+Owns what is not certain yet: the bytes of a character whose end has not come, and characters that may turn out to
+begin a stop string. Knows bytes and text; never token ids.
 """
 
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 
 
-class Utf8Stream:
+class TextStream:
     """Joins byte pieces into text; a character split over several tokens comes out whole.
 
-    What `push` and `flush` return, joined, equals `all_bytes.decode("utf-8", errors="replace")`:
-    invalid bytes become U+FFFD, as soon as it is certain that they are invalid.
+    What `push` and `flush` return, joined, equals `all_bytes.decode("utf-8", errors="replace")` up to the first of
+    the strings in `stop`: invalid bytes become U+FFFD, as soon as it is certain that they are invalid.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stop: Sequence[str] = ()) -> None:
+        self.has_stopped = False
+        """Whether a stop string has come. Nothing comes out any more."""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._stop = tuple(stop)
+        self._held = ""
 
     def push(self, piece: bytes) -> str:
-        """Return the text that is complete after `piece`; it may be empty."""
-        return self._decoder.decode(piece)
+        """Return the text that is certain after `piece`; it may be empty."""
+        text = self._decoder.decode(piece)
+        return self._until_stop(text) if self._stop else text
 
     def flush(self) -> str:
-        """Return what the last incomplete character becomes, and start afresh."""
+        """Return what was held back: the text ends here. An incomplete character becomes U+FFFD."""
         rest = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        return rest
+        text = self._until_stop(rest) + self._held if self._stop else rest
+        self._held = ""
+        return text
+
+    def _until_stop(self, text: str) -> str:
+        if self.has_stopped:
+            return ""
+        text = self._held + text
+        begins = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        if begins:
+            self.has_stopped, self._held = True, ""
+            return text[: min(begins)]
+        n_held = max(_overlap(text, stop) for stop in self._stop)
+        self._held = text[len(text) - n_held :]
+        return text[: len(text) - n_held]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many of the last characters of `text` are the first ones of `stop`."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

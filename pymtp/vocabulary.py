@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from pymtp._library import ffi, lib, llama_cpp
 from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.session import check
+from pymtp.thinking import tags_of
 
 
 class Vocabulary:
@@ -26,6 +27,7 @@ class Vocabulary:
             token for token in range(self.size) if llama_cpp.llama_vocab_is_eog(self._vocab, token)
         )
         self.piece = lru_cache(maxsize=None)(self._piece)
+        self.special_piece = lru_cache(maxsize=None)(self._special_piece)
         self.breakers = lru_cache(maxsize=16)(self._breakers)
 
     @property
@@ -61,12 +63,24 @@ class Vocabulary:
                 return list(tokens[:n])
             n_max = -n
 
+    @cached_property
+    def thinking_tags(self) -> tuple[str, str] | None:
+        """The tags around the model's thinking; None if it has none."""
+        return tags_of({self._text(token): token for token in range(self.size)}, self.chat_template)
+
     def _piece(self, token: int) -> bytes:
         """The bytes that `token` adds to the text; special tokens add none."""
+        return self._bytes(token, special=False)
+
+    def _special_piece(self, token: int) -> bytes:
+        """The bytes of `token`, also if it is a special one."""
+        return self._bytes(token, special=True)
+
+    def _bytes(self, token: int, *, special: bool) -> bytes:
         n_max = 64
         while True:
             buffer = ctypes.create_string_buffer(n_max)
-            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, n_max, 0, False)
+            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, n_max, 0, special)
             if n >= 0:
                 return buffer.raw[:n]
             n_max = -n

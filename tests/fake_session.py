@@ -60,6 +60,7 @@ class FakeSession:
     ) -> None:
         self.n_ctx, self.n_ubatch, self.n_seq_max, self.n_draft_max = n_ctx, n_ubatch, n_seq_max, n_draft_max
         self.n_cells = n_cells
+        self.n_reduced = 0
         self.slots = [Slot() for _ in range(n_seq_max)]
         self.passes: list[list[Chunk]] = []
         self.drafts: list[list[Chunk]] = []
@@ -150,13 +151,14 @@ class FakeSession:
         self._invalidate()
         self.barred.append(list(tokens))
 
-    @property
-    def logits(self) -> Logits:
-        return self._logits
+    def rows(self) -> list[Logits]:
+        return list(self._logits)
 
-    @property
-    def draft_logits(self) -> Logits:
-        return self._draft_logits
+    def draft_rows(self) -> list[Logits]:
+        return list(self._draft_logits)
+
+    def reduce_logits(self, n_max: int) -> None:
+        self.n_reduced = n_max
 
     def _invalidate(self) -> None:
         for rows in (self._logits, self._draft_logits):

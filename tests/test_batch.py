@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
+from pymtp._library import ffi
 from pymtp.batch import Batch, Generation
 from pymtp.errors import BackendError, ContextFull, InvalidParameter
 from pymtp.sampling import SamplingParams
@@ -18,6 +19,9 @@ class Letters:
     """A vocabulary: a letter for each token but the end."""
 
     size = N_VOCAB
+    native = ffi.NULL
+    suppressed: tuple[int, ...] = ()
+    thinking_tags = None
     end_of_generation = frozenset({EOG})
 
     def tokenize(self, text: str) -> list[int]:
@@ -99,10 +103,11 @@ def test_a_generation_that_is_closed_makes_room() -> None:
 def test_each_request_has_its_own_limit_seed_and_draft_length() -> None:
     requests = batch(n_seq_max=4)
     sampling = SamplingParams(temperature=1, seed=3)
-    plain = requests.submit("ab", sampling=sampling, max_tokens=25, draft_max=0, ignore_eos=True)
-    short = requests.submit("ab", sampling=sampling, max_tokens=25, draft_max=1, ignore_eos=True)
-    longest = requests.submit("ab", sampling=sampling, max_tokens=25, draft_max=99, ignore_eos=True)
-    other = requests.submit("ab", sampling=SamplingParams(temperature=1, seed=4), max_tokens=9, ignore_eos=True)
+    options = {"ignore_eos": True, "draft_pick": "greedy"}
+    plain = requests.submit("ab", sampling=sampling, max_tokens=25, draft_max=0, **options)
+    short = requests.submit("ab", sampling=sampling, max_tokens=25, draft_max=1, **options)
+    longest = requests.submit("ab", sampling=sampling, max_tokens=25, draft_max=99, **options)
+    other = requests.submit("ab", sampling=SamplingParams(temperature=1, seed=4), max_tokens=9, **options)
     list(requests)
     assert plain.tokens == short.tokens == longest.tokens
     assert other.tokens != plain.tokens[:9]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fake_session import N_KEPT, FakeSession, head_logits, plain_text
+from fake_session import N_KEPT, N_VOCAB, FakeSession, head_logits, plain_text
 from pymtp.drafting import MtpDrafter, NoDrafter
 from pymtp.round import play_round
-from pymtp.sampling import Sampler, SamplingParams
+from pymtp.sampler import Sampler
+from pymtp.sampling import SamplingParams
 from pymtp.sequence import Round, TokenSequence
 
 GREEDY = SamplingParams(temperature=0)
@@ -18,8 +19,8 @@ class Picker(Sampler):
     """Must be asked for every draft, as a sampler with a history would be."""
 
     def __init__(self) -> None:
-        super().__init__(GREEDY)
-        self.greedy_bar = None
+        super().__init__(GREEDY, n_vocab=N_VOCAB)
+        self.draft_bar = None
 
 
 def begin(
@@ -31,7 +32,9 @@ def begin(
     sampler: Sampler | None = None,
 ) -> TokenSequence:
     """A sequence whose prompt is decoded, with its first token sampled."""
-    sequence = TokenSequence(list(prompt), sampler or Sampler(GREEDY), frozenset(), session.n_ctx, draft_max=3)
+    sequence = TokenSequence(
+        list(prompt), sampler or Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=3
+    )
     play(session, drafter, (slot, sequence))
     return sequence
 
@@ -48,7 +51,7 @@ def pair(**options: int) -> tuple[FakeSession, MtpDrafter]:
     return session, MtpDrafter(session)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("sampler", [Sampler(GREEDY), Picker()], ids=["fused", "step by step"])
+@pytest.mark.parametrize("sampler", [Sampler(GREEDY, n_vocab=N_VOCAB), Picker()], ids=["fused", "step by step"])
 def test_drafts_are_what_the_heads_say_one_after_the_other(sampler: Sampler) -> None:
     session, drafter = pair()
     sequence = begin(session, drafter, sampler=sampler)
@@ -81,7 +84,7 @@ def test_all_steps_of_several_sequences_run_in_one_call_if_the_likeliest_tokens_
 @pytest.mark.parametrize("kind", [Sampler, Picker])
 def test_each_sequence_drafts_as_many_tokens_as_it_wants(kind: type[Sampler]) -> None:
     session, drafter = pair(n_seq_max=4)
-    samplers = [Picker() if kind is Picker else Sampler(GREEDY) for _ in range(4)]
+    samplers = [Picker() if kind is Picker else Sampler(GREEDY, n_vocab=N_VOCAB) for _ in range(4)]
     seated = [(i, begin(session, drafter, slot=i, prompt=[i, 7], sampler=samplers[i])) for i in range(4)]
     before = len(session.drafts)
     for (_, sequence), n in zip(seated, (2, 0, 3, 1), strict=True):
@@ -97,7 +100,7 @@ def test_sequences_that_bar_different_tokens_draft_step_by_step() -> None:
     session, drafter = pair(n_seq_max=2)
     prompts = [[1, 7], [2, 7]]
     likeliest = int(head_logits([*prompts[1], plain_text(prompts[1], 1)[0]]).argmax())
-    samplers = [Sampler(GREEDY), Sampler(GREEDY, [likeliest])]
+    samplers = [Sampler(GREEDY, n_vocab=N_VOCAB), Sampler(GREEDY, n_vocab=N_VOCAB, barred=[likeliest])]
     seated = [(i, begin(session, drafter, slot=i, prompt=prompts[i], sampler=samplers[i])) for i in range(2)]
     rounds = play(session, drafter, *seated)
     assert likeliest not in rounds[1].proposal.drafts
@@ -166,7 +169,7 @@ def test_one_pass_of_the_heads_holds_sequences_that_all_catch_up() -> None:
 
 def test_a_sequence_that_never_drafts_spares_the_heads() -> None:
     session, drafter = pair()
-    sequence = TokenSequence(list(PROMPT), Sampler(GREEDY), frozenset(), session.n_ctx, draft_max=0)
+    sequence = TokenSequence(list(PROMPT), Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=0)
     for _ in range(2 * N_KEPT):
         play(session, drafter, (0, sequence))
     assert session.drafts == []
@@ -185,7 +188,7 @@ def test_a_slot_that_was_freed_is_forgotten() -> None:
 
 def test_plain_decoding_proposes_nothing() -> None:
     session = FakeSession()
-    sequence = TokenSequence(list(PROMPT), Sampler(GREEDY), frozenset(), session.n_ctx, draft_max=3)
+    sequence = TokenSequence(list(PROMPT), Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=3)
     rounds = play_round(session, NoDrafter(), [sequence.turn(0, 64)])  # type: ignore[arg-type]
     assert rounds[0].proposal.drafts == []
     assert not session.passes[0][0].feed

@@ -17,14 +17,16 @@ import pytest
 
 import pymtp
 from pymtp._library import llama_cpp
+from pymtp.acceptance import Trial, Verdict
 from pymtp.context import ContextParams
 from pymtp.drafting import MtpDrafter
 from pymtp.errors import ContextFull, PymtpError
 from pymtp.round import play_round
-from pymtp.sampling import Sampler, SamplingParams
+from pymtp.sampler import Distribution, Sampler
+from pymtp.sampling import SamplingParams
 from pymtp.scheduler import Scheduler
 from pymtp.sequence import Round, TokenSequence
-from pymtp.session import Chunk, Logits, Session
+from pymtp.session import Chunk, Logits, LogitsRow, Session
 from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen3next, write_qwen35
 from two_contexts import TwoContexts
 
@@ -56,7 +58,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 class Scripted:
     """Sampler and acceptance of a sequence: drafts what the script says, emits what the text says, keeps all logits."""
 
-    greedy_bar = None
+    draft_bar = None
 
     def __init__(self, text: list[int], n_prompt: int) -> None:
         self.text = text
@@ -76,14 +78,20 @@ class Scripted:
         self.sequence.n_draft = len(drafts)
         self.draft_logits: list[Logits] = []
 
-    def pick_draft(self, logits: Logits) -> int:
-        self.draft_logits.append(logits.copy())
-        return self.drafts[len(self.draft_logits) - 1]
+    def draft_distribution(self, row: LogitsRow) -> Distribution:
+        self.draft_logits.append(row.logits.copy())
+        return Distribution(np.array(self.drafts[len(self.draft_logits) - 1 :][:1], np.int32), np.ones(1))
 
-    def accept(self, sampler: object, logits: Logits, drafts: object, stop: object) -> list[int]:
-        self.logits = logits.copy()
+    def assume(self, token: int) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
+    def accept(self, sampler: object, trial: Trial) -> Verdict:
+        self.logits = np.array([row.logits for row in trial.rows])
         n = len(self.sequence.history)
-        return self.text[n : n + self.n_emitted]
+        return Verdict(self.text[n : n + self.n_emitted], self.n_emitted - 1, [])
 
 
 def play_turns(session: Session, drafter: MtpDrafter, sequences: dict[int, TokenSequence]) -> list[Round]:
@@ -171,8 +179,8 @@ class Picker(Sampler):
     """Must be asked for every draft."""
 
     def __init__(self) -> None:
-        super().__init__(SamplingParams(temperature=0))
-        self.greedy_bar = None
+        super().__init__(SamplingParams(temperature=0), n_vocab=N_VOCAB)
+        self.draft_bar = None
 
 
 def test_heads_that_read_the_hidden_states_of_other_rows_give_other_logits(family: tuple[object, int]) -> None:
@@ -197,7 +205,7 @@ def test_a_fused_draft_is_the_one_drafted_step_by_step(family: tuple[object, int
     model, _ = family
     rng = random.Random(5)
     text = greedy(model, random_tokens(rng, 40), 120)
-    samplers = [Sampler(SamplingParams(temperature=0)), Picker()]
+    samplers = [Sampler(SamplingParams(temperature=0), n_vocab=N_VOCAB), Picker()]
     with Session(model, PARAMS, n_draft_max=K) as one, Session(model, PARAMS, n_draft_max=K) as other:
         sequences = [TokenSequence(text[:40], sampler, frozenset(), 512, draft_max=K) for sampler in samplers]
         sessions = [(one, MtpDrafter(one)), (other, MtpDrafter(other))]
@@ -208,7 +216,7 @@ def test_a_fused_draft_is_the_one_drafted_step_by_step(family: tuple[object, int
                 play_turns(session, drafter, {0: sequence})
                 for (session, drafter), sequence in zip(sessions, sequences, strict=True)
             )
-            assert fused[0].proposal == single[0].proposal
+            assert fused[0].proposal.drafts == single[0].proposal.drafts
             assert fused[0].tokens == single[0].tokens
         assert sequences[0].history == text[: len(sequences[0].history)]
         assert one.counters.n_head_passes == 18
@@ -306,7 +314,7 @@ def test_the_same_seed_gives_the_same_text_alone_and_together(family: tuple[obje
             scheduler = Scheduler(session, MtpDrafter(session))
             sequences = []
             for i in numbers:
-                sampler = Sampler(SamplingParams(temperature=0.5 * (i % 2), seed=i))
+                sampler = Sampler(SamplingParams(temperature=0.5 * (i % 2), seed=i), n_vocab=N_VOCAB)
                 sequences.append(TokenSequence(list(prompts[i]), sampler, frozenset(), 512, 15 + 10 * i, i % (K + 1)))
                 scheduler.submit(sequences[-1])
             while not scheduler.is_idle:

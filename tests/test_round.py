@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fake_session import FakeSession, plain_text
+from fake_session import N_VOCAB, FakeSession, plain_text
+from pymtp.acceptance import Trial, Verdict
 from pymtp.drafting import MtpDrafter
 from pymtp.round import play_round
-from pymtp.sampling import Sampler, SamplingParams
+from pymtp.sampler import Sampler
+from pymtp.sampling import SamplingParams
 from pymtp.sequence import Proposal, Round, TokenSequence, Turn
 
 GREEDY = SamplingParams(temperature=0)
@@ -29,7 +31,7 @@ class Scripted:
 
 def sequence(session: FakeSession, slot: int, prompt: list[int], **options: object) -> TokenSequence:
     """A sequence whose prompt is decoded, with its first token sampled."""
-    made = TokenSequence(list(prompt), Sampler(GREEDY), frozenset(), session.n_ctx, draft_max=3)
+    made = TokenSequence(list(prompt), Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=3)
     for name, value in options.items():
         setattr(made, name, value)
     play(session, Scripted([]), (slot, made))
@@ -75,7 +77,7 @@ def test_sequences_with_different_accepted_lengths_share_one_pass() -> None:
 def test_a_prompt_shares_the_pass_and_samples_nothing_before_its_end() -> None:
     session = FakeSession(n_seq_max=2)
     running = sequence(session, 0, [1, 2])
-    prompt = TokenSequence(list(range(10)), Sampler(GREEDY), frozenset(), session.n_ctx)
+    prompt = TokenSequence(list(range(10)), Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx)
     turns = [running.turn(0, 64), prompt.turn(1, 6)]
     rounds = play_round(session, Scripted([3, 4], []), turns)  # type: ignore[arg-type]
     assert [chunk.logits for chunk in session.passes[-1]] == ["all", "none"]
@@ -103,8 +105,8 @@ def test_a_stop_token_inside_an_accepted_block_ends_the_text_there() -> None:
 def test_each_sequence_has_its_own_way_to_accept() -> None:
     session = FakeSession(n_seq_max=2)
 
-    def anything(sampler: object, logits: object, drafts: list[int], stop: object) -> list[int]:
-        return [*drafts, 0]
+    def anything(sampler: object, trial: Trial) -> Verdict:
+        return Verdict([*trial.drafts, 0], len(trial.drafts), [])
 
     lenient = sequence(session, 0, [1, 2], accept=anything)
     strict = sequence(session, 1, [1, 3])
@@ -118,7 +120,9 @@ def test_drafts_stay_inside_the_context_and_the_limit_of_tokens() -> None:
     full = sequence(session, 0, [1] * 6)
     assert full.turn(0, 64).n_draft == 1  # one position is left behind the newest token's
     session = FakeSession()
-    short = TokenSequence([1, 2], Sampler(GREEDY), frozenset(), session.n_ctx, max_tokens=3, draft_max=3)
+    short = TokenSequence(
+        [1, 2], Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, max_tokens=3, draft_max=3
+    )
     play(session, Scripted([]), (0, short))
     assert short.turn(0, 64).n_draft == 1  # two tokens are left, and a round emits one besides its drafts
 
@@ -126,7 +130,7 @@ def test_drafts_stay_inside_the_context_and_the_limit_of_tokens() -> None:
 def test_text_with_drafts_is_the_text_without() -> None:
     session = FakeSession()
     drafter = MtpDrafter(session)  # type: ignore[arg-type]
-    one = TokenSequence([1, 2, 3], Sampler(GREEDY), frozenset(), session.n_ctx, draft_max=3)
+    one = TokenSequence([1, 2, 3], Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=3)
     accepted = sum(play(session, drafter, (0, one))[0].n_accepted for _ in range(60))
     assert accepted > 60
     assert one.history[3:] == plain_text([1, 2, 3], len(one.history) - 3)

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from fake_session import FakeSession, plain_text
+from fake_session import N_VOCAB, FakeSession, plain_text
 from pymtp.drafting import MtpDrafter
 from pymtp.errors import BackendError, ContextFull
-from pymtp.sampling import Sampler, SamplingParams
+from pymtp.sampler import Sampler
+from pymtp.sampling import SamplingParams
 from pymtp.scheduler import Scheduler
 from pymtp.sequence import TokenSequence
 
@@ -32,7 +33,7 @@ def scheduler(session: FakeSession) -> Scheduler:
 
 
 def sequence(session: FakeSession, prompt: list[int], max_tokens: int = 20, **options: object) -> TokenSequence:
-    sampler = Sampler(options.pop("sampling", GREEDY))  # type: ignore[arg-type]
+    sampler = Sampler(options.pop("sampling", GREEDY), n_vocab=N_VOCAB)  # type: ignore[arg-type]
     return TokenSequence(
         list(prompt),
         sampler,
@@ -70,8 +71,8 @@ def test_what_steps_report_is_the_text() -> None:
     submit(work, *two)
     emitted: dict[TokenSequence, list[int]] = {one: [] for one in two}
     for step in steps(work):
-        for one, tokens in step:
-            emitted[one] += tokens
+        for one, played in step:
+            emitted[one] += played.tokens if played else []
     assert list(emitted.values()) == texts(*two) == [plain_text([1, 2], 20), plain_text([3, 4], 7)]
     assert [one.finish_reason for one in two] == ["length", "length"]
 

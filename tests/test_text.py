@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pymtp.text import Utf8Stream
+from pymtp.text import TextStream
 
 SAMPLES = [
     b"",
@@ -22,7 +22,7 @@ SAMPLES = [
 
 
 def streamed(pieces: list[bytes]) -> str:
-    stream = Utf8Stream()
+    stream = TextStream()
     return "".join([*(stream.push(piece) for piece in pieces), stream.flush()])
 
 
@@ -42,12 +42,12 @@ def test_random_bytes_in_random_pieces_give_what_decoding_the_whole_gives() -> N
 
 
 def test_a_character_is_held_back_until_its_last_byte() -> None:
-    stream = Utf8Stream()
+    stream = TextStream()
     assert [stream.push(bytes([byte])) for byte in "\u65e5x".encode()] == ["", "", "\u65e5", "x"]
 
 
 def test_flush_replaces_an_incomplete_character_and_starts_afresh() -> None:
-    stream = Utf8Stream()
+    stream = TextStream()
     assert stream.push(b"ok\xe6\x97") == "ok"
     assert stream.flush() == "\ufffd"
     assert stream.flush() == ""

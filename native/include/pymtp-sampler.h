@@ -118,7 +118,7 @@ int32_t pymtp_sampler_sample(struct pymtp_sampler * sampler, const struct pymtp_
 // What the chain has left, in its order: tokens and probabilities, [return value] each. Valid until the next call.
 int32_t pymtp_sampler_result(const struct pymtp_sampler * sampler, const int32_t ** token, const float ** prob);
 
-// The most candidates of a row that the chain may ask for, with the history as it is; 0: the whole row.
+// Candidates of a row that do for the chain, also for some time to come; 0: it looks at the whole row.
 int32_t pymtp_sampler_n_candidates(const struct pymtp_sampler * sampler);
 
 // How often the chain was applied to candidates, and how often to the whole vocabulary.

@@ -362,8 +362,9 @@ int32_t pymtp_sampler_result(const pymtp_sampler * sampler, const int32_t ** tok
 
 int32_t pymtp_sampler_n_candidates(const pymtp_sampler * sampler) {
     // repetitions are few, and change from token to token
+    constexpr int32_t N_MORE        = 256;
     constexpr int32_t N_REPETITIONS = 16;
-    return sampler->chain.n_candidates(sampler->history, N_REPETITIONS);
+    return sampler->chain.n_candidates(sampler->history.n_counted_max(N_MORE), N_REPETITIONS);
 }
 
 void pymtp_sampler_counts(const pymtp_sampler * sampler, int64_t * n_pruned, int64_t * n_full) {

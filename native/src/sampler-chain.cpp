@@ -200,13 +200,13 @@ void sampler_chain::find_cut() {
 // of a chain that keeps what is above a threshold: most texts have fewer
 static constexpr int32_t N_ABOVE = 128;
 
-int32_t sampler_chain::n_candidates(const sampler_history & history, int32_t n_repetitions) const {
+int32_t sampler_chain::n_candidates(int32_t n_counted, int32_t n_repetitions) const {
     if (i_cut == stages.size() || raises || params.is_full) {
         return 0;
     }
     int32_t n = (n_cut > 0 ? n_cut : N_ABOVE) + biases.size();
     for (size_t i = 0; i < i_cut; ++i) {
-        n += stages[i].kind == PYMTP_STAGE_PENALTIES ? history.n_counted() : 0;
+        n += stages[i].kind == PYMTP_STAGE_PENALTIES ? n_counted : 0;
         n += stages[i].kind == PYMTP_STAGE_DRY ? n_repetitions : 0;
     }
     return n;
@@ -215,7 +215,7 @@ int32_t sampler_chain::n_candidates(const sampler_history & history, int32_t n_r
 void sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng,
                           llama_sampler * allowed) {
     repetitions     = &history.repetitions();
-    const int32_t n = n_candidates(history, repetitions->size());
+    const int32_t n = n_candidates(history.n_counted(), repetitions->size());
 
     // a selection that leaves little out is slower than none
     if (n > 0 && n < row.n_tokens() / 4) {

@@ -50,8 +50,8 @@ struct sampler_chain {
 
     const llama_token_data_array & left() const { return cur; }
 
-    // Candidates that apply() asks for at first; 0: the whole row.
-    int32_t n_candidates(const sampler_history & history, int32_t n_repetitions) const;
+    // Candidates that are looked at where penalties and DRY know so many tokens; 0: the whole row.
+    int32_t n_candidates(int32_t n_counted, int32_t n_repetitions) const;
 
     // a pick was taken into the text
     void accept(llama_token token);

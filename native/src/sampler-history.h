@@ -5,6 +5,7 @@
 
 #include "llama.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
@@ -55,6 +56,11 @@ struct sampler_history {
 
     // different tokens among the last n_penalised
     int32_t n_counted() const { return n_distinct; }
+
+    // as many as these can become while the text grows by n_more tokens
+    int32_t n_counted_max(int32_t n_more) const {
+        return p.n_penalised < 0 ? n_distinct + n_more : std::min(n_distinct + n_more, p.n_penalised);
+    }
 
     // The tokens that would go on with what was there before, each with the length of what they repeat.
     const std::vector<repetition> & repetitions();

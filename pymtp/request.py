@@ -1,0 +1,180 @@
+"""What is asked of a generation, and the sequence that answers it.
+
+Owns the choice of sampler, acceptance method and pick. Knows parameters and token ids; no session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pymtp.acceptance import BLOCK_REJECTION, MATCH, TOKENWISE_REJECTION, Acceptance, Forced, Relaxed
+from pymtp.draft_pick import AutoPick, DraftPick, FixedPick
+from pymtp.errors import InvalidParameter
+from pymtp.grammar import check_grammar, grammar_of_schema
+from pymtp.sampler import Sampler
+from pymtp.sampling import SamplingParams
+from pymtp.sequence import TokenSequence
+from pymtp.thinking import Thinking
+from pymtp.vocabulary import Vocabulary
+
+_METHODS: dict[str, Acceptance] = {
+    "match": MATCH,
+    "rejection": BLOCK_REJECTION,
+    "rejection-tokenwise": TOKENWISE_REJECTION,
+}
+
+
+@dataclass(frozen=True)
+class GenerationParams:
+    """What is asked of a generation.
+
+    Raises InvalidParameter for a value out of range, or for two that do not go together.
+    """
+
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_tokens: int = -1
+    """-1: until the model ends its text or the context is full."""
+    ignore_eos: bool = False
+    """Bars the tokens that end a text, for drafts and target alike."""
+    stop: tuple[str, ...] = ()
+    """The text ends before the first of these."""
+    grammar: str | None = None
+    """GBNF: what the text can be; where the prompt leaves the model thinking, what it can be behind that."""
+    json_schema: str | Mapping[str, Any] | None = None
+    """Likewise, as a JSON schema."""
+    logprobs: int | None = None
+    """Report the probability of each token, and of this many others. See Generation.logprobs."""
+
+    draft_max: int | None = None
+    """Drafts of a round; None, and at most, the model's own."""
+    draft_pick: Literal["greedy", "sample", "auto"] = "auto"
+    """A draft is the most likely token, or drawn; auto: what would have been kept more often of late."""
+    accept: Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"] = "auto"
+    """How drafts are verified; auto: the most likely ones by match, drawn ones by rejection.
+
+    All but "relaxed" leave the distribution of the text as it is.
+    """
+    relaxed_top_n: int = 10
+    relaxed_delta: float = 0.6
+    """See acceptance.Relaxed."""
+    thinking_tags: tuple[str, str] | None = None
+    """Around the thinking; None: those that the model is known to have."""
+    forced: Forced | None = None
+    """For benchmarks only: the text is not valid output."""
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < -1:
+            raise InvalidParameter("max_tokens", "-1 (no limit) or more", value=self.max_tokens)
+        if self.logprobs is not None and self.logprobs < 0:
+            raise InvalidParameter("logprobs", "0 or more", value=self.logprobs)
+        if self.draft_max is not None and self.draft_max < 0:
+            raise InvalidParameter("draft_max", "0 (no drafts) or more", value=self.draft_max)
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if not all(stop):
+            raise InvalidParameter("stop", "strings that are not empty", value=stop)
+        object.__setattr__(self, "stop", stop)
+        if self.accept not in ("auto", "relaxed", *_METHODS):
+            raise InvalidParameter("accept", f"auto, relaxed, {', '.join(_METHODS)}", value=self.accept)
+        if self.draft_pick not in ("greedy", "sample", "auto"):
+            raise InvalidParameter("draft_pick", "greedy, sample or auto", value=self.draft_pick)
+        if self.draft_pick == "sample" and self.accept in ("match", "relaxed"):
+            raise InvalidParameter("draft_pick", f"greedy or auto with accept {self.accept}", value=self.draft_pick)
+        Relaxed(lambda: False, lambda token: None, self.relaxed_top_n, self.relaxed_delta)  # checks both
+        self._check_grammar()
+
+    def _check_grammar(self) -> None:
+        if self.grammar is not None and self.json_schema is not None:
+            raise InvalidParameter("grammar", "given without a JSON schema")
+        gbnf = self.grammar if self.json_schema is None else grammar_of_schema(self.json_schema)
+        if gbnf is None:
+            return
+        check_grammar(gbnf)
+        object.__setattr__(self, "grammar", gbnf)
+        object.__setattr__(self, "json_schema", None)
+        if self.ignore_eos:
+            raise InvalidParameter("ignore_eos", "off where a grammar says how the text ends")
+        if self.sampling.picks_itself:
+            raise InvalidParameter("grammar", f"left out with {self.sampling.picks_itself}")
+
+    @property
+    def draft_note(self) -> str | None:
+        """Why there are no drafts, if it is for these parameters."""
+        reason = self.sampling.picks_itself
+        return f"{reason} keeps a state that drafts cannot share: plain decoding" if reason else None
+
+    @property
+    def picks_greedily(self) -> bool:
+        """Whether all drafts are most likely tokens."""
+        return self.sampling.is_greedy or self.draft_pick == "greedy" or self.accept in ("match", "relaxed")
+
+
+def make_sequence(
+    prompt: list[int], params: GenerationParams, vocabulary: Vocabulary, *, n_ctx: int, n_draft_max: int
+) -> TokenSequence:
+    """The sequence that continues `prompt`. A session can draft `n_draft_max` tokens for it."""
+    eog = vocabulary.end_of_generation
+    thinking = _thinking(prompt, params, vocabulary)
+    sampler = Sampler(
+        params.sampling,
+        vocabulary,
+        history=prompt,
+        barred=sorted(eog) if params.ignore_eos else [],
+        grammar=params.grammar,
+        grammar_starts=_behind(thinking, vocabulary) if thinking and thinking.is_inside else None,
+    )
+    n_draft = n_draft_max if params.draft_max is None else min(params.draft_max, n_draft_max)
+    method = _method(params, thinking, vocabulary)
+    return TokenSequence(
+        prompt,
+        sampler,
+        stop=eog,
+        n_ctx=n_ctx,
+        max_tokens=params.max_tokens,
+        draft_max=0 if params.draft_note else n_draft,
+        pick=_pick(params),
+        accept=method or MATCH,
+        # a grammar that begins somewhere in the block is not known to all of its rows
+        accept_drawn=method or (TOKENWISE_REJECTION if sampler.awaits_grammar else BLOCK_REJECTION),
+        n_logprobs=params.logprobs,
+    )
+
+
+def _pick(params: GenerationParams) -> DraftPick:
+    if params.picks_greedily or params.forced:
+        return FixedPick(draws=False)
+    return AutoPick() if params.draft_pick == "auto" else FixedPick(draws=True)
+
+
+def _method(params: GenerationParams, thinking: Thinking | None, vocabulary: Vocabulary) -> Acceptance | None:
+    if params.forced:
+        return params.forced
+    if params.accept != "relaxed":
+        return _METHODS.get(params.accept)
+    if thinking is None:
+        raise InvalidParameter("thinking_tags", "given for accept relaxed: the model is not known to have any")
+    piece = vocabulary.special_piece
+    return Relaxed(
+        lambda: thinking.is_inside,
+        lambda token: thinking.observe(piece(token)),
+        params.relaxed_top_n,
+        params.relaxed_delta,
+    )
+
+
+def _thinking(prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary) -> Thinking | None:
+    if params.accept != "relaxed" and params.grammar is None:
+        return None
+    tags = params.thinking_tags or vocabulary.thinking_tags
+    return Thinking(*tags, map(vocabulary.special_piece, prompt)) if tags else None
+
+
+def _behind(thinking: Thinking, vocabulary: Vocabulary) -> Callable[[int], bool]:
+    """Tells whether the thinking is over behind a token."""
+
+    def is_over(token: int) -> bool:
+        thinking.observe(vocabulary.special_piece(token))
+        return not thinking.is_inside
+
+    return is_over
