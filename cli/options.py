@@ -22,7 +22,6 @@ FlashAttention = Literal["on", "off", "auto"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 
 _MAX_INT = 2**31 - 1
-_MAX_SEED = 2**32 - 1
 _MAX_THREADS = 512  # ggml takes no more
 
 
@@ -40,13 +39,6 @@ def _integer(least: int, most: int = _MAX_INT) -> Callable[[str], int]:
         return value
 
     return parse
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"must be a number, not {text!r}") from None
 
 
 def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
@@ -128,23 +120,14 @@ FlashAttn = Annotated[FlashAttention, _choice(FlashAttention, "-fa", "--flash-at
 CacheTypeK = Annotated[CacheType, _choice(CacheType, "-ctk", "--cache-type-k", help_text="Type of the K cache.")]
 CacheTypeV = Annotated[CacheType, _choice(CacheType, "-ctv", "--cache-type-v", help_text="Type of the V cache.")]
 
-Seed = Annotated[
+Logprobs = Annotated[
     int | None,
     typer.Option(
-        "-s", "--seed", parser=_integer(-1, _MAX_SEED), metavar="N", help="Seed; -1: random.  [default: random]"
+        "--logprobs",
+        parser=_integer(0),
+        metavar="N",
+        help="With --json: the probability of each token and of the N likeliest in its place.",
     ),
-]
-Temp = Annotated[float, typer.Option("--temp", parser=_number, metavar="T", help="Temperature; 0: greedy.")]
-TopK = Annotated[
-    int, typer.Option("--top-k", parser=_integer(0), metavar="N", help="Keep the N likeliest tokens; 0: all.")
-]
-TopP = Annotated[
-    float,
-    typer.Option("--top-p", parser=_number, metavar="P", help="Keep the likeliest tokens that sum to P; 1: all."),
-]
-MinP = Annotated[
-    float,
-    typer.Option("--min-p", parser=_number, metavar="P", help="Drop tokens below P times the likeliest one; 0: none."),
 ]
 
 DraftMode = Annotated[

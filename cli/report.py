@@ -6,21 +6,24 @@ Owns both layouts. Knows the names of the figures, not how they came about.
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pymtp import Generation, Model
+    from pymtp.logprobs import TokenLogprobs
     from pymtp.session import Session
     from pymtp.statistics import Stats
 
 
-def stats_block(stats: Stats) -> str:
-    """Return the lines that `run` prints on stderr after the text."""
+def stats_block(stats: Stats, acceptance: str) -> str:
+    """Return the lines that `run` prints on stderr after the text. `acceptance`: how drafts were verified."""
     positions = " ".join(f"{rate:.3f}" for rate in stats.acceptance_per_position)
     rows = [
         ("prompt", _speed(stats.prompt_tokens, stats.prompt_tok_s)),
         ("generation", _speed(stats.generated_tokens, stats.generation_tok_s)),
         ("rounds", f"{stats.rounds}, drafted {stats.drafted}, accepted {stats.accepted}"),
+        ("accept", acceptance),
         ("acceptance rate", _number(stats.acceptance_rate, ".3f")),
         ("mean acceptance length", _number(stats.mean_acceptance_length, ".2f")),
         ("acceptance per position", positions or "-"),
@@ -53,12 +56,25 @@ def json_report(text: str, generation: Generation, model: Model, *, stopped: boo
             **generation.stats.as_dict(),
             "finish_reason": "interrupt" if stopped else generation.finish_reason,
             "draft_max": model.draft_max,
-            "accept": "match",
+            "accept": generation.acceptance,
             "model": str(model.info.path),
             "pin": pymtp.version_text(),
+            **({"logprobs": [_logprobs(one) for one in generation.logprobs]} if generation.logprobs else {}),
         },
         ensure_ascii=False,
     )
+
+
+def _logprobs(of: TokenLogprobs) -> dict[str, object]:
+    # JSON has no infinity
+    number = {-math.inf: None}
+    return {
+        "token": of.token,
+        "logprob": number.get(of.logprob, of.logprob),
+        "top": [(token, number.get(value, value)) for token, value in of.top],
+        "chain_logprob": number.get(of.chain_logprob, of.chain_logprob),
+        "chain_top": [(token, number.get(value, value)) for token, value in of.chain_top],
+    }
 
 
 def _block(rows: list[tuple[str, str]]) -> str:

@@ -6,7 +6,7 @@ Owns the order of things: what can fail cheaply fails before the model is loaded
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,11 +15,13 @@ from .interrupt import Interrupt
 from .output import Output
 from .prompt import read_prompt, split_positionals
 from .report import json_report, session_block, stats_block
+from .sampling import with_sampling
 
 if TYPE_CHECKING:
     from pymtp import Generation, Model
 
 
+@with_sampling
 def run(
     first: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
     second: Annotated[str | None, typer.Argument(metavar="PROMPT", show_default=False)] = None,
@@ -32,11 +34,7 @@ def run(
     draft_max: opt.DraftMax = 3,
     draft_vocab: opt.DraftVocab = None,
     mtp_context: opt.MtpContextMode = "auto",
-    temperature: opt.Temp = 0.8,
-    top_k: opt.TopK = 40,
-    top_p: opt.TopP = 0.95,
-    min_p: opt.MinP = 0.05,
-    seed: opt.Seed = None,
+    logprobs: opt.Logprobs = None,
     n_ctx: opt.CtxSize = None,
     n_batch: opt.BatchSize = 2048,
     n_ubatch: opt.UbatchSize = 512,
@@ -48,6 +46,7 @@ def run(
     as_json: opt.Json = False,
     verbose: opt.Verbose = False,
     debug: opt.Debug = False,
+    params: Any = None,
 ) -> None:
     """Generate text from a prompt.
 
@@ -61,9 +60,7 @@ def run(
 
     if not debug:
         pymtp.exit_on_abort()
-    sampling = pymtp.SamplingParams(
-        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=None if seed == -1 else seed
-    )
+    asked = pymtp.GenerationParams(**params, max_tokens=max_tokens, ignore_eos=ignore_eos, logprobs=logprobs)
     if path is not None:
         inspect_gguf(path)  # costs milliseconds, and a bad file shows before anything is asked or loaded
     text = read_prompt(argument, prompt_file)
@@ -84,11 +81,10 @@ def run(
         draft_vocab=draft_vocab,
         mtp_context=mtp_context,
     ) as model:
-        if model.draft_note:
-            typer.echo(f"pymtp: {model.draft_note}", err=True)
-        generation = model.generate(
-            text if raw else _chat_prompt(model, text), sampling=sampling, max_tokens=max_tokens, ignore_eos=ignore_eos
-        )
+        note = model.draft_note or (asked.draft_note if model.draft_max else None)
+        if note:
+            typer.echo(f"pymtp: {note}", err=True)
+        generation = model.generate(text if raw else _chat_prompt(model, text), asked)
         if as_json:
             pieces: list[str] = []
             stopped = _consume(generation, pieces.append)
@@ -96,7 +92,7 @@ def run(
         else:
             stopped = _consume(generation, output.write)
             output.write("\n")
-            typer.echo(stats_block(generation.stats), err=True)
+            typer.echo(stats_block(generation.stats, generation.acceptance), err=True)
         if verbose:
             typer.echo(session_block(model.session), err=True)
     if stopped:

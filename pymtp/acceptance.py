@@ -185,9 +185,9 @@ class Relaxed:
     is_lossless: bool = False
 
     def __post_init__(self) -> None:
-        if self.top_n < 1:
-            raise InvalidParameter("relaxed_top_n", "1 or more", value=self.top_n)
-        if not 0 <= self.delta <= 1:
+        if not isinstance(self.top_n, int) or self.top_n < 1:
+            raise InvalidParameter("relaxed_top_n", "an integer, 1 or more", value=self.top_n)
+        if not isinstance(self.delta, (int, float)) or not 0 <= self.delta <= 1:
             raise InvalidParameter("relaxed_delta", "between 0 and 1", value=self.delta)
 
     def __call__(self, sampler: Sampler, trial: Trial) -> Verdict:

@@ -143,6 +143,14 @@ class Generation:
         return self._sequence.finish_reason
 
     @property
+    def acceptance(self) -> str:
+        """How drafts are verified; of methods that change the text it says so."""
+        sequence = self._sequence
+        if sequence.pick.compares:
+            return f"{sequence.accept.name} or {sequence.accept_drawn.name}"
+        return sequence.accept_drawn.name if sequence.pick.draws else sequence.accept.name
+
+    @property
     def error(self) -> ContextFull | None:
         """Set if the cache had no room for this one before its own context was full; iterating it raises it."""
         return self._sequence.error

@@ -17,22 +17,17 @@ from typing import Any, ClassVar
 
 import pymtp
 from pymtp.embedded import model_path
-from pymtp.errors import InvalidParameter
 from pymtp.gguf_file import inspect_gguf
 from pymtp.statistics import Stats
 
 
-@dataclass(frozen=True)
-class FakeSampling:
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    seed: int | None = None
+class FakeParams:
+    """What is asked of a generation."""
 
-    def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise InvalidParameter("temperature", "0 or more", value=self.temperature)
+    draft_note = None
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
 
 
 @dataclass
@@ -57,6 +52,8 @@ class FakeGeneration:
         self.script = script
         self.tokens: list[int] = []
         self.stats = Stats(prompt_tokens=4, prompt_s=0.5)
+        self.logprobs: list[object] = []
+        self.acceptance = "match"
         self.finish_reason: str | None = None
         self.closed = False
 
@@ -107,8 +104,8 @@ class FakeModel:
     def chat_prompt(self, messages: list[dict[str, str]]) -> str:
         return f"<user>{messages[-1]['content']}<assistant>"
 
-    def generate(self, prompt: str, **options: Any) -> FakeGeneration:
-        self.calls.append({"prompt": prompt, **options})
+    def generate(self, prompt: str, params: FakeParams) -> FakeGeneration:
+        self.calls.append({"prompt": prompt, **params.options})
         return FakeGeneration(self.script)
 
 
@@ -120,7 +117,7 @@ def install(script: Script, set_item: Callable[[dict[str, Any], str, Any], None]
     FakeModel.script = script
     FakeModel.calls = []
     set_item(vars(pymtp), "Model", FakeModel)
-    set_item(vars(pymtp), "SamplingParams", FakeSampling)
+    set_item(vars(pymtp), "GenerationParams", FakeParams)
     set_item(vars(pymtp), "exit_on_abort", lambda: setattr(script, "exits_on_abort", True))
     set_item(vars(pymtp), "version_text", lambda: "pymtp 0 (fake)")
 

@@ -46,6 +46,7 @@ def test_the_embedded_model_answers_and_reports_what_it_drafted() -> None:
         "prompt",
         "generation",
         "rounds",
+        "accept",
         "acceptance rate",
         "mean acceptance length",
         "acceptance per position",
@@ -73,7 +74,7 @@ def test_a_seed_makes_a_run_repeatable_and_drafting_is_optional() -> None:
 
 def test_llama_cpp_is_quiet_unless_asked() -> None:
     quiet, verbose = (pymtp("run", "-n", 1, *flags, "hi").stderr for flags in ([], ["--verbose"]))
-    assert len(quiet.splitlines()) == 6
+    assert len(quiet.splitlines()) == 7
     assert len(verbose.splitlines()) > 20
     # one token: the prompt is one trunk pass, which feeds the head as well
     assert "trunk passes:            1, " in verbose

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from fake_pymtp import FakeModel, Script, install
 from pymtp.errors import BackendError, ContextFull, InvalidParameter, PymtpError, UnsupportedModel
+from pymtp.sampling import SamplingParams
 
 Run = Callable[..., Any]
 
@@ -53,6 +55,7 @@ def test_text_goes_to_stdout_and_the_stats_to_stderr(run: Run) -> None:
         "prompt:                  4 tokens, 8.0 tok/s\n"
         "generation:              2 tokens, 4.0 tok/s\n"
         "rounds:                  2, drafted 4, accepted 2\n"
+        "accept:                  match\n"
         "acceptance rate:         0.500\n"
         "mean acceptance length:  2.00\n"
         "acceptance per position: 1.000 0.000\n"
@@ -86,8 +89,13 @@ def test_json_is_one_object_and_nothing_else(run: Run, embedded_model: Path) -> 
 def test_flags_reach_the_model_and_the_sampler(run: Run) -> None:
     flags = "-n 5 -c 512 -b 64 -ub 32 -t 3 -ngl 0 -fa on -ctk q8_0 -ctv q4_0"
     drafts = "--draft mtp --draft-max 2 --draft-vocab 4000 --mtp-context target"
-    sampling = "--temp 0 --top-k 7 --top-p 0.5 --min-p 0.1 -s 9 --ignore-eos"
-    assert run("hi", *flags.split(), *drafts.split(), *sampling.split()).exit_code == 0
+    chain = "--samplers top_k;min_p;temp --temp 0 --top-k 7 --top-p 0.5 --min-p 0.1 --typical 0.9 --top-nsigma 2"
+    more = "--xtc-probability 0.5 --xtc-threshold 0.2 --dynatemp-range 0.3 --dynatemp-exp 2 -l 15+1.5 -l 3-inf"
+    penalties = "--repeat-last-n 9 --repeat-penalty 1.1 --presence-penalty 0.2 --frequency-penalty 0.3"
+    dry = "--dry-multiplier 0.8 --dry-base 2 --dry-allowed-length 3 --dry-penalty-last-n -1 --dry-sequence-breaker \\n"
+    text = "-s 9 --ignore-eos -r END --stop \\n\\n --draft-pick sample --accept rejection"
+    every = " ".join((flags, drafts, chain, more, penalties, dry, text)).split()
+    assert run("hi", *every).exit_code == 0
     model, generate = FakeModel.calls
     assert model == {
         "path": None,
@@ -105,7 +113,47 @@ def test_flags_reach_the_model_and_the_sampler(run: Run) -> None:
         "mtp_context": "target",
     }
     assert (generate["max_tokens"], generate["ignore_eos"]) == (5, True)
-    assert vars(generate["sampling"]) == {"temperature": 0, "top_k": 7, "top_p": 0.5, "min_p": 0.1, "seed": 9}
+    assert (generate["stop"], generate["draft_pick"], generate["accept"]) == (("END", "\n\n"), "sample", "rejection")
+    assert generate["sampling"] == SamplingParams(
+        samplers=("top_k", "min_p", "temperature"),
+        seed=9,
+        temperature=0,
+        top_k=7,
+        top_p=0.5,
+        min_p=0.1,
+        typical_p=0.9,
+        top_n_sigma=2,
+        xtc_probability=0.5,
+        xtc_threshold=0.2,
+        dynatemp_range=0.3,
+        dynatemp_exponent=2,
+        logit_bias={15: 1.5, 3: -math.inf},
+        repeat_last_n=9,
+        repeat_penalty=1.1,
+        presence_penalty=0.2,
+        frequency_penalty=0.3,
+        dry_multiplier=0.8,
+        dry_base=2,
+        dry_allowed_length=3,
+        dry_penalty_last_n=-1,
+        dry_sequence_breakers=("\n",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--samplers top_k;foo", "--samplers: must be different names out of penalties, dry"),
+        ("--sampler-seq kz", "--sampler-seq/--sampling-seq: must be made of the letters edskypmxtia, not 'kz'"),
+        ("--sampler-seq k --samplers top_k", "--sampler-seq/--sampling-seq: must be given without --samplers"),
+        ("-l 5", "-l/--logit-bias: must be TOKEN_ID+BIAS or TOKEN_ID-BIAS, not '5'"),
+        ("--grammar a --grammar-file b", "--grammar: must be given as a text or in a file, not both"),
+        ("--mirostat 3", "--mirostat: must be 0 (off), 1 or 2, not 3"),
+    ],
+)
+def test_flags_that_say_nonsense_are_usage_errors(run: Run, flags: str, message: str) -> None:
+    assert message in one_line(run("hi", *flags.split()), code=2)
+    assert FakeModel.calls == []
 
 
 @pytest.mark.parametrize(
@@ -241,9 +289,9 @@ def test_a_prompt_file_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
         ("-c 2147483648", "-c/--ctx-size: must be an integer between 0 and 2147483647, not '2147483648'"),
         ("-ub 0", "-ub/--ubatch-size: must be an integer between 1 and"),
         ("-t 100000", "-t/--threads: must be an integer between 1 and 512, not '100000'"),
-        ("-s 4294967296", "-s/--seed: must be an integer between -1 and 4294967295, not '4294967296'"),
-        ("--top-k 1.5", "--top-k: must be an integer between 0 and 2147483647, not '1.5'"),
-        ("--temp hot", "--temp: must be a number, not 'hot'"),
+        ("-s 4294967296", "-s/--seed: must be an integer between 0 and 4294967295, not 4294967296"),
+        ("--top-k 1.5", "--top-k: must be an integer, 0 (off) or more, not '1.5'"),
+        ("--temp hot", "--temp/--temperature: must be 0 or more, not 'hot'"),
     ],
 )
 def test_a_wrong_value_is_a_usage_error_that_names_the_flag_and_the_range(run: Run, flags: str, text: str) -> None:
@@ -260,7 +308,9 @@ def test_wrong_usage_points_to_the_help_of_the_command(run: Run, flags: str) -> 
 
 def test_a_parameter_that_the_core_refuses_is_a_usage_error_too(run: Run, script: Script) -> None:
     line = "pymtp: Invalid value for {} (see pymtp run --help)\n"
-    assert one_line(run("hi", "--temp", "-1"), code=2) == line.format("--temp: must be 0 or more, not -1.0")
+    assert one_line(run("hi", "--temp", "-1"), code=2) == line.format(
+        "--temp/--temperature: must be 0 or more, not -1.0"
+    )
     assert FakeModel.calls == []
     script.load_error = InvalidParameter("type_v", "f32 or f16 without flash attention", value="q8_0")
     expected = line.format("-ctv/--cache-type-v: must be f32 or f16 without flash attention, not 'q8_0'")
@@ -275,11 +325,12 @@ def test_what_no_flag_sets_is_no_usage_error(run: Run, script: Script) -> None:
 def test_every_parameter_of_the_core_has_its_name_in_the_command() -> None:
     from pymtp_cli.run import run as command
 
-    from pymtp import ContextParams, Model, SamplingParams
+    from pymtp import ContextParams, GenerationParams, Model, SamplingParams
 
     parameters = set(signature(command).parameters)
-    for function in (ContextParams, SamplingParams, Model, Model.generate):
-        ours = {"self", "path", "prompt", "sampling", "n_seq_max", "kv_unified"}  # the command runs one text
+    for function in (ContextParams, SamplingParams, Model, GenerationParams):
+        # the command runs one text; min_keep has no flag in llama.cpp either; forced is for benchmarks
+        ours = {"self", "path", "sampling", "n_seq_max", "kv_unified", "min_keep", "forced"}
         assert set(signature(function).parameters) - ours <= parameters
 
 

@@ -1,0 +1,227 @@
+"""The flags that say how to sample, how to draft and what may be said, under llama.cpp's names.
+
+Owns names and help texts, and puts values together as pymtp's parameters. Defaults and ranges are pymtp's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pymtp.errors import InvalidParameter
+from pymtp.sampling import SAMPLERS, SamplingParams, samplers_from_letters
+
+from .errors import CommandError
+
+
+def with_sampling(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the flags of this module instead of its parameter `params`: a dict for pymtp.GenerationParams."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "params"]
+    flags = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=_default(name))
+        for name, kind in {**_SAMPLING, **_GENERATION}.items()
+    ]
+
+    def wrapped(**values: Any) -> None:
+        given = {flag.name: values.pop(flag.name) for flag in flags}
+        command(**values, params=generation_params(given))
+
+    wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *flags]}
+    wrapped.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
+    return wrapped
+
+
+def generation_params(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of pymtp.GenerationParams that values of the flags stand for. Raises InvalidParameter."""
+    sampling = {name: values[name] for name in _SAMPLING if name not in ("sampler_seq", "samplers")}
+    sampling["seed"] = None if values["seed"] == -1 else values["seed"]
+    sampling["logit_bias"] = [_bias(text) for text in values["logit_bias"]]
+    if values["samplers"] is not None and values["sampler_seq"] is not None:
+        raise InvalidParameter("sampler_seq", "given without --samplers")
+    if values["samplers"] is not None:
+        sampling["samplers"] = tuple(filter(None, values["samplers"].split(";")))
+    elif values["sampler_seq"] is not None:
+        sampling["samplers"] = samplers_from_letters(values["sampler_seq"])
+    breakers = values["dry_sequence_breakers"]
+    sampling["dry_sequence_breakers"] = (
+        SamplingParams.dry_sequence_breakers
+        if not breakers
+        else [_unescape(text) for text in breakers if text != "none"]
+    )
+    return {
+        "sampling": SamplingParams(**sampling),
+        "grammar": _text_of(values["grammar"], values["grammar_file"], "grammar"),
+        "json_schema": _text_of(values["json_schema"], values["json_schema_file"], "json_schema"),
+        "stop": tuple(map(_unescape, values["stop"])),
+        **{name: values[name] for name in ("draft_pick", "accept", "relaxed_top_n", "relaxed_delta", "thinking_tags")},
+    }
+
+
+def _default(name: str) -> Any:
+    if name in ("logit_bias", "dry_sequence_breakers", "stop"):
+        return []
+    known = {field.name: field.default for field in fields(SamplingParams) if field.name != "samplers"}
+    return {**known, **_DEFAULTS}.get(name)
+
+
+def _bias(text: str) -> tuple[int, float]:
+    """`15043+1` or `15043-inf`, as llama.cpp has it."""
+    sign = max(text.find("+"), text.find("-", 1))
+    try:
+        return int(text[:sign]) if sign > 0 else int(""), float(text[sign:])
+    except ValueError:
+        raise InvalidParameter("logit_bias", "TOKEN_ID+BIAS or TOKEN_ID-BIAS", value=text) from None
+
+
+def _unescape(text: str) -> str:
+    for written, meant in (("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r"), ('\\"', '"'), ("\\\\", "\\")):
+        text = text.replace(written, meant)
+    return text
+
+
+def _text_of(text: str | None, file: Path | None, name: str) -> str | None:
+    if text is not None and file is not None:
+        raise InvalidParameter(name, "given as a text or in a file, not both")
+    if file is None:
+        return text
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise CommandError(f"cannot read {file}: {reason}; check the path") from error
+
+
+def _number(what: type[float] | type[int]) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return what(text)
+        except ValueError:
+            return text  # pymtp refuses it, and knows the range
+
+    return parse
+
+
+def _float(*names: str, help: str, metavar: str = "N") -> Any:
+    return Annotated[
+        float, typer.Option(*names, parser=_number(float), metavar=metavar, help=help, rich_help_panel="Sampling")
+    ]
+
+
+def _int(*names: str, help: str, metavar: str = "N", kind: Any = int) -> Any:
+    return Annotated[
+        kind, typer.Option(*names, parser=_number(int), metavar=metavar, help=help, rich_help_panel="Sampling")
+    ]
+
+
+def _text(kind: Any, *names: str, help: str, metavar: str, panel: str = "Sampling") -> Any:
+    return Annotated[kind, typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel)]
+
+
+_SAMPLING: dict[str, Any] = {
+    "samplers": _text(
+        str | None,
+        "--samplers",
+        metavar="NAMES",
+        help=f"The chain, names separated by ';', out of {', '.join(SAMPLERS)}.  [default: as llama.cpp]",
+    ),
+    "sampler_seq": _text(
+        str | None,
+        "--sampler-seq",
+        "--sampling-seq",
+        metavar="LETTERS",
+        help=f"The same by letters: {', '.join(f'{letter} {name}' for name, letter in SAMPLERS.items())}.",
+    ),
+    "seed": _int("-s", "--seed", help="Seed; -1: random.  [default: random]", kind=int | None),
+    "temperature": _float("--temp", "--temperature", help="Temperature; 0: greedy.", metavar="T"),
+    "top_k": _int("--top-k", help="Keep the N likeliest tokens; 0: all."),
+    "top_p": _float("--top-p", help="Keep the likeliest tokens that sum to P; 1: all.", metavar="P"),
+    "min_p": _float("--min-p", help="Drop tokens below P times the likeliest one; 0: none.", metavar="P"),
+    "typical_p": _float("--typical", "--typical-p", help="Locally typical sampling; 1: off.", metavar="P"),
+    "top_n_sigma": _float(
+        "--top-nsigma", "--top-n-sigma", help="Keep logits within N standard deviations of the highest; -1: off."
+    ),
+    "xtc_probability": _float("--xtc-probability", help="How often XTC acts; 0: off.", metavar="P"),
+    "xtc_threshold": _float("--xtc-threshold", help="XTC drops all above it but the least likely.", metavar="P"),
+    "repeat_last_n": _int("--repeat-last-n", help="Tokens that penalties look at; 0: off, -1: all."),
+    "repeat_penalty": _float("--repeat-penalty", help="Penalty for tokens that were there; 1: off."),
+    "presence_penalty": _float("--presence-penalty", help="Taken off the logits of such tokens; 0: off."),
+    "frequency_penalty": _float("--frequency-penalty", help="The same for each time that they were; 0: off."),
+    "dry_multiplier": _float("--dry-multiplier", help="DRY: penalty for going on with a repetition; 0: off."),
+    "dry_base": _float("--dry-base", help="DRY: growth of the penalty with each token."),
+    "dry_allowed_length": _int("--dry-allowed-length", help="DRY: repetitions up to N tokens are free."),
+    "dry_penalty_last_n": _int("--dry-penalty-last-n", help="DRY: tokens that are looked at; 0: off, -1: all."),
+    "dry_sequence_breakers": _text(
+        list[str],
+        "--dry-sequence-breaker",
+        metavar="TEXT",
+        help="DRY: no repetition reaches over TEXT; may be given several times, none: nothing.",
+    ),
+    "dynatemp_range": _float("--dynatemp-range", help="The temperature follows the entropy, so far up and down."),
+    "dynatemp_exponent": _float("--dynatemp-exp", help="How it follows."),
+    "mirostat": _int("--mirostat", help="1 or 2: mirostat instead of the chain, without drafts; 0: off."),
+    "mirostat_eta": _float("--mirostat-lr", help="Mirostat's learning rate, eta."),
+    "mirostat_tau": _float("--mirostat-ent", help="Mirostat's target entropy, tau."),
+    "adaptive_target": _float(
+        "--adaptive-target", help="Probability that adaptive_p prefers, without drafts.", metavar="P"
+    ),
+    "adaptive_decay": _float("--adaptive-decay", help="How slowly adaptive_p adapts."),
+    "logit_bias": _text(
+        list[str],
+        "-l",
+        "--logit-bias",
+        metavar="TOKEN(+/-)BIAS",
+        help="Make a token id likelier or less likely; may be given several times.",
+    ),
+}
+
+_GENERATION: dict[str, Any] = {
+    "grammar": _text(str | None, "--grammar", metavar="GBNF", help="What the text can be.", panel="Output"),
+    "grammar_file": _text(Path | None, "--grammar-file", metavar="FILE", help="The same from FILE.", panel="Output"),
+    "json_schema": _text(
+        str | None, "-j", "--json-schema", metavar="JSON", help="A JSON schema that the text follows.", panel="Output"
+    ),
+    "json_schema_file": _text(
+        Path | None, "-jf", "--json-schema-file", metavar="FILE", help="The same from FILE.", panel="Output"
+    ),
+    "stop": _text(
+        list[str],
+        "-r",
+        "--stop",
+        "--reverse-prompt",
+        metavar="TEXT",
+        help="The text ends before TEXT; may be given several times.",
+        panel="Output",
+    ),
+    "draft_pick": _text(
+        str,
+        "--draft-pick",
+        metavar="greedy|sample|auto",
+        help="Draft the likeliest tokens, or draw them; auto: what is accepted more often.",
+        panel="Drafting",
+    ),
+    "accept": _text(
+        str,
+        "--accept",
+        metavar="auto|match|rejection|rejection-tokenwise|relaxed",
+        help="How drafts are verified; relaxed changes the text (while the model thinks), the others do not.",
+        panel="Drafting",
+    ),
+    "relaxed_top_n": _int("--relaxed-top-n", help="Relaxed: drafts among the target's N likeliest tokens."),
+    "relaxed_delta": _float("--relaxed-delta", help="Relaxed: at most P less likely than the likeliest.", metavar="P"),
+    "thinking_tags": _text(
+        tuple[str, str],
+        "--thinking-tags",
+        metavar="BEGIN END",
+        help="Around the model's thinking.  [default: as the model has them]",
+        panel="Drafting",
+    ),
+}
+
+_DEFAULTS: dict[str, Any] = {"draft_pick": "auto", "accept": "auto", "relaxed_top_n": 10, "relaxed_delta": 0.6}
