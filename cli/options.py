@@ -41,6 +41,13 @@ def _integer(least: int, most: int = _MAX_INT) -> Callable[[str], int]:
     return parse
 
 
+def _auto_or(parse: Callable[[str], int]) -> Callable[[str], int | str]:
+    def parse_or_auto(text: str) -> int | str:
+        return text if text == "auto" else parse(text)
+
+    return parse_or_auto
+
+
 def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
@@ -134,13 +141,13 @@ DraftMode = Annotated[
     Draft, _choice(Draft, "--draft", help_text="Draft with the model's MTP heads; auto: when it has them.")
 ]
 DraftMax = Annotated[
-    int,
+    Any,
     typer.Option(
         "--spec-draft-n-max",
         "--draft-max",
-        parser=_integer(0, 32),
+        parser=_auto_or(_integer(0, 32)),
         metavar="K",
-        help="Draft tokens in a round, at most 32; 0: no drafting.",
+        help="Draft tokens in a round, at most 32; 0: no drafting; auto: as many as pay.",
     ),
 ]
 

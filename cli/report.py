@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pymtp import Generation, Model
+    from pymtp.draft_length import LengthRow
     from pymtp.logprobs import TokenLogprobs
     from pymtp.session import Session
     from pymtp.statistics import Stats
@@ -43,6 +45,19 @@ def session_block(session: Session) -> str:
         ("bytes copied", f"{counters.n_hidden_bytes} of hidden states, {counters.n_output_bytes} of outputs"),
     ]
     return _block(rows)
+
+
+def length_block(table: Sequence[LengthRow]) -> str:
+    """Return the table that the adaptive draft length decides from; "" if the length is fixed."""
+    if not table:
+        return ""
+    lines = ["draft length   draft ms  verify ms  verified  tokens a round  tok/s"]
+    lines += [
+        f"{row.n_steps:12}{row.draft_ms:11.2f}{row.verify_ms:11.2f}{row.n_verified:10.2f}{row.n_tokens:16.2f}"
+        f"{row.tok_s:7.0f}"
+        for row in table
+    ]
+    return "\n".join(lines)
 
 
 def json_report(text: str, generation: Generation, model: Model, *, stopped: bool) -> str:

@@ -14,7 +14,7 @@ from . import options as opt
 from .interrupt import Interrupt
 from .output import Output
 from .prompt import read_prompt, split_positionals
-from .report import json_report, session_block, stats_block
+from .report import json_report, length_block, session_block, stats_block
 from .sampling import with_sampling
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def run(
     max_tokens: opt.NPredict = -1,
     ignore_eos: opt.IgnoreEos = False,
     draft: opt.DraftMode = "auto",
-    draft_max: opt.DraftMax = 3,
+    draft_max: opt.DraftMax = "auto",
     draft_vocab: opt.DraftVocab = None,
     mtp_context: opt.MtpContextMode = "auto",
     logprobs: opt.Logprobs = None,
@@ -95,6 +95,8 @@ def run(
             typer.echo(stats_block(generation.stats, generation.acceptance), err=True)
         if verbose:
             typer.echo(session_block(model.session), err=True)
+            if table := length_block(generation.length_table):
+                typer.echo(table, err=True)
     if stopped:
         raise typer.Exit(130)
 

@@ -60,7 +60,7 @@ def generation_params(values: Mapping[str, Any]) -> dict[str, Any]:
         "grammar": _text_of(values["grammar"], values["grammar_file"], "grammar"),
         "json_schema": _text_of(values["json_schema"], values["json_schema_file"], "json_schema"),
         "stop": tuple(map(_unescape, values["stop"])),
-        **{name: values[name] for name in ("draft_pick", "accept", "relaxed_top_n", "relaxed_delta", "thinking_tags")},
+        **{name: values[name] for name in (*_DEFAULTS, "thinking_tags")},
     }
 
 
@@ -108,16 +108,14 @@ def _number(what: type[float] | type[int]) -> Callable[[str], Any]:
     return parse
 
 
-def _float(*names: str, help: str, metavar: str = "N") -> Any:
+def _float(*names: str, help: str, metavar: str = "N", panel: str = "Sampling") -> Any:
     return Annotated[
-        float, typer.Option(*names, parser=_number(float), metavar=metavar, help=help, rich_help_panel="Sampling")
+        float, typer.Option(*names, parser=_number(float), metavar=metavar, help=help, rich_help_panel=panel)
     ]
 
 
-def _int(*names: str, help: str, metavar: str = "N", kind: Any = int) -> Any:
-    return Annotated[
-        kind, typer.Option(*names, parser=_number(int), metavar=metavar, help=help, rich_help_panel="Sampling")
-    ]
+def _int(*names: str, help: str, metavar: str = "N", kind: Any = int, panel: str = "Sampling") -> Any:
+    return Annotated[kind, typer.Option(*names, parser=_number(int), metavar=metavar, help=help, rich_help_panel=panel)]
 
 
 def _text(kind: Any, *names: str, help: str, metavar: str, panel: str = "Sampling") -> Any:
@@ -199,6 +197,14 @@ _GENERATION: dict[str, Any] = {
         help="The text ends before TEXT; may be given several times.",
         panel="Output",
     ),
+    "draft_min": _int("--spec-draft-n-min", "--draft-min", help="Do not verify fewer drafts than N.", panel="Drafting"),
+    "draft_p_min": _float(
+        "--spec-draft-p-min",
+        "--draft-p-min",
+        help="Draft nothing behind the first place where no token is as likely as P.",
+        metavar="P",
+        panel="Drafting",
+    ),
     "draft_pick": _text(
         str,
         "--draft-pick",
@@ -213,8 +219,12 @@ _GENERATION: dict[str, Any] = {
         help="How drafts are verified; relaxed changes the text (while the model thinks), the others do not.",
         panel="Drafting",
     ),
-    "relaxed_top_n": _int("--relaxed-top-n", help="Relaxed: drafts among the target's N likeliest tokens."),
-    "relaxed_delta": _float("--relaxed-delta", help="Relaxed: at most P less likely than the likeliest.", metavar="P"),
+    "relaxed_top_n": _int(
+        "--relaxed-top-n", help="Relaxed: drafts among the target's N likeliest tokens.", panel="Drafting"
+    ),
+    "relaxed_delta": _float(
+        "--relaxed-delta", help="Relaxed: at most P less likely than the likeliest.", metavar="P", panel="Drafting"
+    ),
     "thinking_tags": _text(
         tuple[str, str],
         "--thinking-tags",
@@ -224,4 +234,11 @@ _GENERATION: dict[str, Any] = {
     ),
 }
 
-_DEFAULTS: dict[str, Any] = {"draft_pick": "auto", "accept": "auto", "relaxed_top_n": 10, "relaxed_delta": 0.6}
+_DEFAULTS: dict[str, Any] = {
+    "draft_min": 0,
+    "draft_p_min": 0.0,
+    "draft_pick": "auto",
+    "accept": "auto",
+    "relaxed_top_n": 10,
+    "relaxed_delta": 0.6,
+}

@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pymtp.draft_length import AdaptiveLength, LengthRow
 from pymtp.drafting import Drafter, MtpDrafter, NoDrafter
 from pymtp.errors import ContextFull, InvalidParameter
 from pymtp.logprobs import TokenLogprobs
 from pymtp.request import GenerationParams, make_sequence
+from pymtp.round_costs import RoundCosts
 from pymtp.scheduler import Scheduler
 from pymtp.sequence import FinishReason, Round, TokenSequence
 from pymtp.session import Session
@@ -33,11 +35,20 @@ class Batch:
     Raises BackendError where the model fails; that ends the batch.
     """
 
-    def __init__(self, session: Session, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        session: Session,
+        vocabulary: Vocabulary,
+        *,
+        costs: RoundCosts | None = None,
+        defaults: GenerationParams | None = None,
+    ) -> None:
         drafter: Drafter = MtpDrafter(session) if session.n_draft_max > 0 else NoDrafter()
         self._session = session
         self._vocabulary = vocabulary
-        self._scheduler = Scheduler(session, drafter)
+        self._costs = costs or RoundCosts()
+        self._defaults = defaults or GenerationParams()
+        self._scheduler = Scheduler(session, drafter, costs=self._costs)
         self._live: dict[TokenSequence, Generation] = {}
         self._pieces: deque[tuple[Generation, str]] = deque()  # made, and not handed out yet
 
@@ -52,10 +63,17 @@ class Batch:
         `options` are fields of GenerationParams, and stand before those of `params`. Raises ContextFull if the prompt
         does not fit, InvalidParameter for a value out of range.
         """
-        params = replace(params or GenerationParams(), **options)
+        params = replace(params or self._defaults, **options)
+        if params.draft_max is None:
+            params = replace(params, draft_max=self._defaults.draft_max)
         session = self._session
         sequence = make_sequence(
-            self._tokens(prompt), params, self._vocabulary, n_ctx=session.n_ctx, n_draft_max=session.n_draft_max
+            self._tokens(prompt),
+            params,
+            self._vocabulary,
+            n_ctx=session.n_ctx,
+            n_draft_max=session.n_draft_max,
+            costs=self._costs,
         )
         if sequence.sampler.n_candidates > session.n_reduced:
             session.reduce_logits(sequence.sampler.n_candidates)
@@ -149,6 +167,12 @@ class Generation:
         if sequence.pick.compares:
             return f"{sequence.accept.name} or {sequence.accept_drawn.name}"
         return sequence.accept_drawn.name if sequence.pick.draws else sequence.accept.name
+
+    @property
+    def length_table(self) -> list[LengthRow]:
+        """What the draft length is decided from at present; empty if it is fixed."""
+        length = self._sequence.length
+        return length.table() if isinstance(length, AdaptiveLength) and self._sequence.draft_max else []
 
     @property
     def error(self) -> ContextFull | None:

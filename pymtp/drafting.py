@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from pymtp.sampler import Distribution
 from pymtp.sequence import Proposal, Round, Turn
 from pymtp.session import Chunk, Session
 
@@ -101,37 +102,49 @@ class MtpDrafter:
         if bar != self._barred:
             self._session.bar(bar)
             self._barred = bar
-        drafts = self._session.draft_greedy(first, n_steps)
-        return [Proposal(_up_to_end(row.tolist(), turn), feed=True) for turn, row in zip(turns, drafts, strict=True)]
+        if not any(turn.sequence.length.uses_confidence for turn in turns):
+            drafts = self._session.draft_greedy(first, n_steps)
+            return [turn.propose(_useful(row.tolist(), turn), [], []) for turn, row in zip(turns, drafts, strict=True)]
+        drafts, probs = self._session.draft_greedy(first, n_steps, probs=True)
+        useful = [_useful(row.tolist(), turn) for turn, row in zip(turns, drafts, strict=True)]
+        return [
+            turn.propose(tokens, [], confidences[: len(tokens)].tolist())
+            for turn, tokens, confidences in zip(turns, useful, probs, strict=True)
+        ]
 
     def _step_by_step(self, turns: list[Turn], chunks: list[Chunk], n_steps: int) -> list[Proposal]:
-        proposals = {turn.slot: Proposal(feed=True) for turn in turns}
+        drafted: dict[int, list[tuple[int, Distribution]]] = {turn.slot: [] for turn in turns}
         drafting = turns
         try:
             for step in range(n_steps):
                 self._session.draft(step, n_steps, chunks)
                 for turn, row in zip(drafting, self._session.draft_rows(), strict=True):
                     if turn.n_draft > step:
-                        token, distribution = turn.draft(row)
-                        proposals[turn.slot].drafts.append(token)
-                        proposals[turn.slot].distributions.append(distribution)
-                drafting = [turn for turn in drafting if _goes_on(turn, proposals[turn.slot].drafts, step)]
+                        drafted[turn.slot].append(turn.draft(row))
+                drafting = [turn for turn in drafting if _goes_on(turn, drafted[turn.slot], step)]
                 if not drafting:
                     break
-                chunks = [Chunk(proposals[t.slot].drafts[-1:], t.end + step, t.slot) for t in drafting]
+                chunks = [Chunk([drafted[turn.slot][-1][0]], turn.end + step, turn.slot) for turn in drafting]
         finally:
             for turn in turns:
                 turn.sequence.sampler.forget()
-        return [proposals[turn.slot] for turn in turns]
+        return [_proposal(turn, drafted[turn.slot]) for turn in turns]
 
 
-def _goes_on(turn: Turn, drafts: Sequence[int], step: int) -> bool:
+def _goes_on(turn: Turn, drafted: Sequence[tuple[int, Distribution]], step: int) -> bool:
     """Whether a turn that took part in `step` drafts another token."""
-    return turn.n_draft > step + 1 and drafts[-1] not in turn.sequence.stop
+    if turn.n_draft <= step + 1 or drafted[-1][0] in turn.sequence.stop:
+        return False
+    return len(_proposal(turn, drafted).drafts) == len(drafted)  # else the last one is not worth a row
 
 
-def _up_to_end(drafts: list[int], turn: Turn) -> list[int]:
-    """As many as the turn verifies, and none behind a token that ends the text."""
+def _proposal(turn: Turn, drafted: Sequence[tuple[int, Distribution]]) -> Proposal:
+    confidences = [float(distribution.probs.max()) for _, distribution in drafted]
+    return turn.propose([token for token, _ in drafted], [distribution for _, distribution in drafted], confidences)
+
+
+def _useful(drafts: list[int], turn: Turn) -> list[int]:
+    """As many as the turn asks for, and none behind a token that ends the text."""
     drafts = drafts[: turn.n_draft]
     ends = (i + 1 for i, token in enumerate(drafts) if token in turn.sequence.stop)
     return drafts[: next(ends, len(drafts))]

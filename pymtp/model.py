@@ -17,17 +17,19 @@ from pymtp import _log, embedded
 from pymtp._library import llama_cpp
 from pymtp.batch import Batch, Generation
 from pymtp.context import ContextParams
+from pymtp.draft_length import N_DRAFT_MAX
 from pymtp.errors import InvalidParameter, UnsupportedModel
 from pymtp.gguf_file import fingerprint, inspect_gguf, load_failure, output_rows
 from pymtp.request import GenerationParams
+from pymtp.round_costs import RoundCosts
 from pymtp.session import Session, can_draft
 from pymtp.statistics import Stats
 from pymtp.vocabulary import Vocabulary
 
 DEFAULT_N_CTX = 4096
 
-DRAFT_MAX_LIMIT = 32
-"""The longest draft, as in vLLM."""
+AUTO_DRAFT_MAX = 4
+"""The longest draft where the length adapts to the text."""
 
 
 class Model:
@@ -35,8 +37,8 @@ class Model:
 
     `path` None takes the embedded model. `draft` "auto" drafts with the model's MTP heads if it has
     usable ones, "mtp" insists on it, "none" decodes plainly; a round drafts `draft_max` tokens (0:
-    none). `draft_vocab` limits drafts, not the text, to that many first tokens of the vocabulary,
-    or to the given ones, which makes drafting cheaper. `mtp_context` says what several heads read:
+    none; "auto": as many as pay). `draft_vocab` limits drafts, not the text, to that many first tokens
+    of the vocabulary, or to the given ones, which makes drafting cheaper. `mtp_context` says what several heads read:
     each the head before it ("chained", as they are trained; "auto" is the same), or all of them the
     trunk ("target", as llama.cpp does, which is cheaper and accepted less). `n_seq_max` texts can
     be generated together, each in a context of `n_ctx` tokens; None takes the model's training
@@ -62,13 +64,13 @@ class Model:
         type_v: str = "f16",
         kv_unified: bool = True,
         draft: Literal["auto", "mtp", "none"] = "auto",
-        draft_max: int = 3,
+        draft_max: int | Literal["auto"] = "auto",
         draft_vocab: int | Sequence[int] | None = None,
         mtp_context: Literal["auto", "chained", "target"] = "auto",
     ) -> None:
         context = ContextParams(n_ctx or 0, n_batch, n_ubatch, n_threads, flash_attn, type_k, type_v, kv_unified)
-        if not 0 <= draft_max <= DRAFT_MAX_LIMIT:
-            raise InvalidParameter("draft_max", f"between 0 and {DRAFT_MAX_LIMIT}", value=draft_max)
+        if draft_max != "auto" and not (isinstance(draft_max, int) and 0 <= draft_max <= N_DRAFT_MAX):
+            raise InvalidParameter("draft_max", f"auto, or between 0 and {N_DRAFT_MAX}", value=draft_max)
         if draft not in ("auto", "mtp", "none"):
             raise InvalidParameter("draft", "auto, mtp or none", value=draft)
         if mtp_context not in ("auto", "chained", "target"):
@@ -79,7 +81,9 @@ class Model:
         if draft == "mtp" and not self.info.has_heads:
             raise UnsupportedModel(f"{self.info.path} has no usable MTP head ({_heads(self)}); use --draft none")
 
-        n_draft_max = draft_max if draft != "none" and self.info.has_heads else 0
+        n_draft_max = AUTO_DRAFT_MAX if draft_max == "auto" else draft_max
+        if draft == "none" or not self.info.has_heads:
+            n_draft_max = 0
         if n_ctx is None:
             context = replace(context, n_ctx=min(self.info.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX))
         self._batch: Batch | None = None
@@ -107,13 +111,16 @@ class Model:
         self._free = weakref.finalize(self, _free, self.session, loaded)
         self.vocabulary = Vocabulary(loaded, self.info.chat_template)
         self._limit_drafts(draft_vocab)
+        # what was learned in one generation serves the next
+        self._costs = RoundCosts()
+        self._defaults = GenerationParams(draft_max=draft_max if self.session.n_draft_max else 0)
         self.stats = Stats()
         """Of the latest generation."""
 
     @property
-    def draft_max(self) -> int:
-        """Tokens that a round drafts; 0 if the model decodes plainly."""
-        return self.session.n_draft_max
+    def draft_max(self) -> int | Literal["auto"]:
+        """Tokens that a round drafts; auto: as many as pay; 0 if the model decodes plainly."""
+        return self._defaults.draft_max or 0
 
     @property
     def has_chat_template(self) -> bool:
@@ -134,7 +141,7 @@ class Model:
 
         Parameters and errors are those of `Batch.submit`. Ends what the model was generating before.
         """
-        batch = Batch(self.session, self.vocabulary)
+        batch = self._new_batch()
         generation = batch.submit(prompt, params, **options)
         self._start(batch)
         self.stats = generation.stats
@@ -142,7 +149,7 @@ class Model:
 
     def batch(self) -> Batch:
         """A batch, to generate several texts together. Ends what the model was generating before."""
-        return self._start(Batch(self.session, self.vocabulary))
+        return self._start(self._new_batch())
 
     def close(self) -> None:
         """Free the session and the weights; closing twice is harmless."""
@@ -162,6 +169,9 @@ class Model:
         else:
             heads = range(min(self.info.n_heads, self.session.n_draft_max))
             self.session.limit_drafts_to(vocab, [output_rows(self.info.path, head, vocab) for head in heads])
+
+    def _new_batch(self) -> Batch:
+        return Batch(self.session, self.vocabulary, costs=self._costs, defaults=self._defaults)
 
     def _start(self, batch: Batch) -> Batch:
         if self._batch is not None:

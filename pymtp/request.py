@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pymtp.acceptance import BLOCK_REJECTION, MATCH, TOKENWISE_REJECTION, Acceptance, Forced, Relaxed
+from pymtp.draft_length import AdaptiveLength, DraftLength, FixedLength
 from pymtp.draft_pick import AutoPick, DraftPick, FixedPick
 from pymtp.errors import InvalidParameter
 from pymtp.grammar import check_grammar, grammar_of_schema
+from pymtp.round_costs import RoundCosts
 from pymtp.sampler import Sampler
 from pymtp.sampling import SamplingParams
 from pymtp.sequence import TokenSequence
@@ -47,8 +49,12 @@ class GenerationParams:
     logprobs: int | None = None
     """Report the probability of each token, and of this many others. See Generation.logprobs."""
 
-    draft_max: int | None = None
-    """Drafts of a round; None, and at most, the model's own."""
+    draft_max: int | Literal["auto"] | None = None
+    """Drafts of a round, at most as many as the model is set up for; auto: as many as pay; None: the model's own."""
+    draft_min: int = 0
+    """Fewer drafts than these are not verified; for drafts that are not drawn."""
+    draft_p_min: float = 0.0
+    """A round drafts nothing behind the first place where no token is as likely as this."""
     draft_pick: Literal["greedy", "sample", "auto"] = "auto"
     """A draft is the most likely token, or drawn; auto: what would have been kept more often of late."""
     accept: Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"] = "auto"
@@ -69,8 +75,12 @@ class GenerationParams:
             raise InvalidParameter("max_tokens", "-1 (no limit) or more", value=self.max_tokens)
         if self.logprobs is not None and self.logprobs < 0:
             raise InvalidParameter("logprobs", "0 or more", value=self.logprobs)
-        if self.draft_max is not None and self.draft_max < 0:
-            raise InvalidParameter("draft_max", "0 (no drafts) or more", value=self.draft_max)
+        if self.draft_max not in (None, "auto") and not (isinstance(self.draft_max, int) and self.draft_max >= 0):
+            raise InvalidParameter("draft_max", "auto, 0 (no drafts) or more", value=self.draft_max)
+        if not isinstance(self.draft_min, int) or self.draft_min < 0:
+            raise InvalidParameter("draft_min", "an integer, 0 or more", value=self.draft_min)
+        if not isinstance(self.draft_p_min, (int, float)) or not 0 <= self.draft_p_min <= 1:
+            raise InvalidParameter("draft_p_min", "between 0 and 1", value=self.draft_p_min)
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if not all(stop):
             raise InvalidParameter("stop", "strings that are not empty", value=stop)
@@ -111,9 +121,15 @@ class GenerationParams:
 
 
 def make_sequence(
-    prompt: list[int], params: GenerationParams, vocabulary: Vocabulary, *, n_ctx: int, n_draft_max: int
+    prompt: list[int],
+    params: GenerationParams,
+    vocabulary: Vocabulary,
+    *,
+    n_ctx: int,
+    n_draft_max: int,
+    costs: RoundCosts,
 ) -> TokenSequence:
-    """The sequence that continues `prompt`. A session can draft `n_draft_max` tokens for it."""
+    """The sequence that continues `prompt`, in a session that can draft `n_draft_max` tokens and has these costs."""
     eog = vocabulary.end_of_generation
     thinking = _thinking(prompt, params, vocabulary)
     sampler = Sampler(
@@ -124,7 +140,7 @@ def make_sequence(
         grammar=params.grammar,
         grammar_starts=_behind(thinking, vocabulary) if thinking and thinking.is_inside else None,
     )
-    n_draft = n_draft_max if params.draft_max is None else min(params.draft_max, n_draft_max)
+    n_draft = min(params.draft_max, n_draft_max) if isinstance(params.draft_max, int) else n_draft_max
     method = _method(params, thinking, vocabulary)
     return TokenSequence(
         prompt,
@@ -133,12 +149,21 @@ def make_sequence(
         n_ctx=n_ctx,
         max_tokens=params.max_tokens,
         draft_max=0 if params.draft_note else n_draft,
+        length=_length(params, n_draft, costs),
         pick=_pick(params),
         accept=method or MATCH,
         # a grammar that begins somewhere in the block is not known to all of its rows
         accept_drawn=method or (TOKENWISE_REJECTION if sampler.awaits_grammar else BLOCK_REJECTION),
         n_logprobs=params.logprobs,
     )
+
+
+def _length(params: GenerationParams, n_draft: int, costs: RoundCosts) -> DraftLength:
+    if params.draft_max != "auto":
+        return FixedLength(n_draft, n_min=params.draft_min, p_min=params.draft_p_min)
+    if params.sampling.seed is not None and not params.picks_greedily:
+        costs = RoundCosts()  # what is drawn depends on how much is drafted: with a seed, not on the clock
+    return AdaptiveLength(n_draft, costs, n_min=params.draft_min, p_min=params.draft_p_min)
 
 
 def _pick(params: GenerationParams) -> DraftPick:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from pymtp.drafting import Drafter
 from pymtp.errors import ContextFull
 from pymtp.round import play_round
+from pymtp.round_costs import RoundCosts
 from pymtp.sequence import Round, TokenSequence, Turn
-from pymtp.session import Session
+from pymtp.session import Counters, Session
 from pymtp.statistics import Stats
 
 
@@ -24,11 +25,19 @@ class Scheduler:
     is left of the rows the next tokens of prompts. So a long prompt comes in pieces and holds up nobody.
     """
 
-    def __init__(self, session: Session, drafter: Drafter, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        session: Session,
+        drafter: Drafter,
+        *,
+        costs: RoundCosts | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.stats = Stats()
         """Of all sequences. A pass's time is shared out between prompts and generation by their rows."""
         self._session = session
         self._drafter = drafter
+        self._costs = costs or RoundCosts()
         self._clock = clock
         self._free = list(reversed(range(session.n_seq_max)))
         self._running: dict[int, TokenSequence] = {}  # by slot, in the order of admission
@@ -58,9 +67,12 @@ class Scheduler:
         """
         self._admit()
         turns = self._turns()
+        before = self._session.counters
         start = self._clock()
         rounds = self._play(turns)
-        self._count(rounds, self._clock() - start)
+        seconds = self._clock() - start
+        self._count(rounds, seconds)
+        self._weigh(rounds, seconds, before, self._session.counters)
         for played in rounds:
             played.turn.sequence.advance(played)
             if played.turn.sequence.finish_reason:
@@ -105,6 +117,21 @@ class Scheduler:
         turn.sequence.error = error
         turn.sequence.finish_reason = "context"
         self._release(turn.slot)
+
+    def _weigh(self, rounds: Sequence[Round], seconds: float, before: Counters, after: Counters) -> None:
+        """Note what a pass has cost; one that takes prompts tells nothing of rounds."""
+        if not rounds or any(played.turn.sequence.in_prompt for played in rounds):
+            return
+        verify_ms = (after.t_trunk_us - before.t_trunk_us) / 1000
+        draft_ms = (after.t_head_us - before.t_head_us) / 1000
+        self._costs.observe(
+            sum(played.n_rows for played in rounds),
+            max(len(played.proposal.confidences) for played in rounds),
+            verify_ms=verify_ms,
+            draft_ms=draft_ms,
+            rest_ms=max(seconds * 1000 - verify_ms - draft_ms, 0.0),
+            n_sequences=len(rounds),
+        )
 
     def _count(self, rounds: Sequence[Round], seconds: float) -> None:
         n_rows = sum(played.n_rows for played in rounds)

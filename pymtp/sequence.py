@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pymtp.acceptance import BLOCK_REJECTION, MATCH, Acceptance, Trial, Verdict
+from pymtp.draft_length import N_DRAFT_MAX, DraftLength, FixedLength
 from pymtp.draft_pick import DraftPick, FixedPick
 from pymtp.errors import ContextFull
 from pymtp.logprobs import TokenLogprobs, token_logprobs
@@ -37,6 +38,8 @@ class TokenSequence:
     max_tokens: int = -1
     draft_max: int = 0
     """The most that its rounds draft; 0 spares the heads the prompt, too."""
+    length: DraftLength = field(default_factory=lambda: FixedLength(N_DRAFT_MAX))
+    """Decides how many it drafts in a round, at most draft_max; 0 pauses drafting."""
     pick: DraftPick = field(default_factory=lambda: FixedPick(draws=False))
     """How its drafts are picked."""
     accept: Acceptance = MATCH
@@ -56,8 +59,6 @@ class TokenSequence:
         self.n_prompt = len(self.history)
         self.n_decoded = 0
         self.n_left = self.n_ctx if self.max_tokens < 0 else self.max_tokens
-        self.n_draft = self.draft_max
-        """Drafts that its next round wants; may change from round to round, 0 pauses drafting."""
 
     @property
     def in_prompt(self) -> bool:
@@ -69,7 +70,7 @@ class TokenSequence:
         if self.in_prompt:
             return Turn(self, slot, min(self.n_prompt - self.n_decoded, n_rows_max), 0)
         # drafts need a position in the context, and the round emits one token besides them
-        n_draft = min(self.n_draft, self.n_ctx - len(self.history), self.n_left - 1)
+        n_draft = min(self.length.steps(), self.draft_max, self.n_ctx - len(self.history), self.n_left - 1)
         return Turn(self, slot, 1, n_draft, draws=self.pick.draws)
 
     def advance(self, played: Round) -> None:
@@ -133,6 +134,12 @@ class Turn:
         """If the session can pick the drafts itself: the tokens that they cannot be. Else None."""
         return None if self.draws or self.sequence.pick.compares else self.sequence.sampler.draft_bar
 
+    def propose(self, drafts: list[int], distributions: list[Distribution], confidences: list[float]) -> Proposal:
+        """Those of the drafts that are worth to be verified."""
+        length = self.sequence.length
+        n = length.n_verified(confidences, drawn=self.draws) if confidences else len(drafts)
+        return Proposal(drafts[:n], distributions[:n], confidences, drafts[n:], feed=True)
+
     def draft(self, row: Row) -> tuple[int, Distribution]:
         """The next draft, and what it was picked from. The sampler assumes it until `Sampler.forget`."""
         sampler = self.sequence.sampler
@@ -153,6 +160,7 @@ class Turn:
         verdict = accept(sequence.sampler, Trial(rows, proposal.drafts, drawn_from, sequence.stop, keep))
         if compares:
             sequence.pick.observe(proposal.distributions, verdict.targets)
+        sequence.length.observe(proposal.confidences, proposal.are_right(verdict.tokens))
         n_kept = sequence.n_kept(verdict.tokens)
         return Round(
             self,
@@ -178,8 +186,17 @@ class Proposal:
     drafts: list[int] = field(default_factory=list)
     distributions: list[Distribution] = field(default_factory=list)
     """What they were picked from, (len(drafts),); or empty."""
+    confidences: list[float] = field(default_factory=list)
+    """The probability of the most likely token in the place of each draft, spare ones included; or empty."""
+    spare: list[int] = field(default_factory=list)
+    """Drafts behind the others, which are not verified."""
     feed: bool = False
     """Whether the rows of the turn are to fill the heads' cache."""
+
+    def are_right(self, tokens: Sequence[int]) -> list[bool]:
+        """Of the drafts that the emitted `tokens` tell about, from the first on: whether the text goes on with them."""
+        same = [token == draft for token, draft in zip(tokens, [*self.drafts, *self.spare], strict=False)]
+        return same[: same.index(False) + 1] if False in same else same
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from pymtp.errors import ContextFull
-from pymtp.session import Chunk, Logits
+from pymtp.session import Chunk, Counters, Logits
 
 N_VOCAB = 32
 N_KEPT = 64
@@ -105,18 +106,20 @@ class FakeSession:
         self.drafts.append(list(chunks))
         self._draft_logits = np.array([self._head_row(step, chunk) for chunk in chunks], np.float32)
 
-    def draft_greedy(self, chunks: Sequence[Chunk], n_steps: int) -> np.ndarray:
+    def draft_greedy(self, chunks: Sequence[Chunk], n_steps: int, *, probs: bool = False) -> Any:
         self._invalidate()
         self._check_draft(chunks, n_steps)
         self.drafts.append(list(chunks))
         drafts = np.empty((len(chunks), n_steps), np.int32)
+        likelihood = np.empty((len(chunks), n_steps), np.float32)
         for i, chunk in enumerate(chunks):
             for step in range(n_steps):
                 logits = self._head_row(step, chunk)
                 logits[self.barred[-1] if self.barred else []] = -np.inf
                 drafts[i, step] = logits.argmax()
+                likelihood[i, step] = 1 / np.exp(logits - logits.max()).sum()
                 chunk = Chunk([int(drafts[i, step])], chunk.position + len(chunk.tokens), chunk.sequence)
-        return drafts
+        return (drafts, likelihood) if probs else drafts
 
     def _check_draft(self, chunks: Sequence[Chunk], n_steps: int) -> None:
         assert chunks
@@ -139,6 +142,10 @@ class FakeSession:
             slot.draft += chunk.tokens
         assert slot.seen[:n_decoded] == slot.tokens
         return head_logits(slot.tokens + slot.draft)
+
+    @property
+    def counters(self) -> Counters:
+        return Counters(**dict.fromkeys(Counters.__dataclass_fields__, 0))
 
     def truncate(self, position: int, *, sequence: int = 0) -> None:
         self._invalidate()

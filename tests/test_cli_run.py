@@ -79,7 +79,7 @@ def test_json_is_one_object_and_nothing_else(run: Run, embedded_model: Path) -> 
         "mean_acceptance_length": 2,
         "acceptance_per_position": [1, 0],
         "finish_reason": "eog",
-        "draft_max": 3,
+        "draft_max": "auto",
         "accept": "match",
         "model": str(embedded_model),
         "pin": "pymtp 0 (fake)",
@@ -187,7 +187,7 @@ def test_short_flags_do_not_shadow_each_other(run: Run, flags: str, name: str | 
 def test_defaults_are_those_of_the_python_api(run: Run) -> None:
     run("hi")
     model, generate = FakeModel.calls
-    assert (model["n_ctx"], model["draft"], model["draft_max"]) == (None, "auto", 3)
+    assert (model["n_ctx"], model["draft"], model["draft_max"]) == (None, "auto", "auto")
     assert (generate["max_tokens"], generate["ignore_eos"]) == (-1, False)
     assert generate["sampling"] == type(generate["sampling"])()
 

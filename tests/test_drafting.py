@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fake_session import N_KEPT, N_VOCAB, FakeSession, head_logits, plain_text
+from pymtp.draft_length import FixedLength
 from pymtp.drafting import MtpDrafter, NoDrafter
 from pymtp.round import play_round
 from pymtp.sampler import Sampler
@@ -88,7 +89,7 @@ def test_each_sequence_drafts_as_many_tokens_as_it_wants(kind: type[Sampler]) ->
     seated = [(i, begin(session, drafter, slot=i, prompt=[i, 7], sampler=samplers[i])) for i in range(4)]
     before = len(session.drafts)
     for (_, sequence), n in zip(seated, (2, 0, 3, 1), strict=True):
-        sequence.n_draft = n
+        sequence.length = FixedLength(n)
     rounds = play(session, drafter, *seated)
     assert [len(played.proposal.drafts) for played in rounds] == [2, 0, 3, 1]
     rows = [[chunk.sequence for chunk in call] for call in session.drafts[before:]]
@@ -117,7 +118,7 @@ def test_sequences_that_bar_different_tokens_draft_step_by_step() -> None:
 def test_rounds_without_drafts_are_single_rows_that_leave_the_heads_alone() -> None:
     session, drafter = pair()
     sequence = begin(session, drafter)
-    sequence.n_draft = 0
+    sequence.length = FixedLength(0)
     n_calls = len(session.drafts)
     for _ in range(5):
         play(session, drafter, (0, sequence))
@@ -129,10 +130,10 @@ def test_rounds_without_drafts_are_single_rows_that_leave_the_heads_alone() -> N
 def test_the_first_draft_after_a_pause_catches_up() -> None:
     session, drafter = pair()
     sequence = begin(session, drafter)
-    sequence.n_draft = 0
+    sequence.length = FixedLength(0)
     for _ in range(5):
         play(session, drafter, (0, sequence))
-    sequence.n_draft = 3
+    sequence.length = FixedLength(3)
     tail = sequence.history[len(PROMPT) :]
     play(session, drafter, (0, sequence))
     (chunk,) = session.drafts[-1]
@@ -145,13 +146,13 @@ def test_the_first_draft_after_a_pause_catches_up() -> None:
 def test_a_long_pause_catches_up_before_hidden_states_are_gone() -> None:
     session, drafter = pair(n_ubatch=256)
     sequence = begin(session, drafter)
-    sequence.n_draft = 0
+    sequence.length = FixedLength(0)
     n_calls = len(session.drafts)
     for _ in range(3 * N_KEPT):
         (played,) = play(session, drafter, (0, sequence))
         assert played.proposal.drafts == []
     assert [len(call[0].tokens) for call in session.drafts[n_calls:]] == [N_KEPT] * 3
-    sequence.n_draft = 2
+    sequence.length = FixedLength(2)
     (played,) = play(session, drafter, (0, sequence))
     assert len(played.proposal.drafts) == 2
     assert sequence.history[len(PROMPT) :] == plain_text(PROMPT, len(sequence.history) - len(PROMPT))
@@ -161,7 +162,7 @@ def test_one_pass_of_the_heads_holds_sequences_that_all_catch_up() -> None:
     session, drafter = pair(n_ubatch=40, n_seq_max=4)
     seated = [(i, begin(session, drafter, slot=i, prompt=[i, 7])) for i in range(4)]
     for _, sequence in seated:
-        sequence.n_draft = 0
+        sequence.length = FixedLength(0)
     for _ in range(30):
         play(session, drafter, *seated)
     assert max(sum(len(chunk.tokens) for chunk in call) for call in session.drafts) == session.n_ubatch

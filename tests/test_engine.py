@@ -19,6 +19,7 @@ import pymtp
 from pymtp._library import llama_cpp
 from pymtp.acceptance import Trial, Verdict
 from pymtp.context import ContextParams
+from pymtp.draft_length import FixedLength
 from pymtp.drafting import MtpDrafter
 from pymtp.errors import ContextFull, PymtpError
 from pymtp.round import play_round
@@ -75,7 +76,7 @@ class Scripted:
     def script(self, drafts: list[int], n_emitted: int) -> None:
         """What the next round drafts, and how many tokens it then emits."""
         self.drafts, self.n_emitted = drafts, n_emitted
-        self.sequence.n_draft = len(drafts)
+        self.sequence.length = FixedLength(len(drafts))
         self.draft_logits: list[Logits] = []
 
     def draft_distribution(self, row: LogitsRow) -> Distribution:
@@ -211,7 +212,7 @@ def test_a_fused_draft_is_the_one_drafted_step_by_step(family: tuple[object, int
         sessions = [(one, MtpDrafter(one)), (other, MtpDrafter(other))]
         for i in range(25):
             for sequence in sequences:
-                sequence.n_draft = i % (K + 1)
+                sequence.length = FixedLength(i % (K + 1))
             fused, single = (
                 play_turns(session, drafter, {0: sequence})
                 for (session, drafter), sequence in zip(sessions, sequences, strict=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
+from pymtp.draft_length import FixedLength
 from pymtp.drafting import MtpDrafter
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampler import Sampler
@@ -91,7 +92,7 @@ def test_a_sequence_says_the_same_whoever_runs_beside_it(n_seq_max: int) -> None
     session = FakeSession(n_seq_max=n_seq_max, n_ubatch=32)
     together = [sequence(session, prompts[i], 15 + i, sampling=sampling[i]) for i in range(5)]
     for i, one in enumerate(together):
-        one.n_draft = i % 4
+        one.length = FixedLength(i % 4)
     work = scheduler(session)
     submit(work, *together)
     run(work)
@@ -170,8 +171,8 @@ def test_drafting_can_pause_and_resume_in_the_middle_of_others() -> None:
     work = scheduler(session)
     submit(work, *three)
     for i, _ in enumerate(steps(work)):
-        three[0].n_draft = 0 if i % 70 < 40 else 3
-        three[1].n_draft = i % 4
+        three[0].length = FixedLength(0 if i % 70 < 40 else 3)
+        three[1].length = FixedLength(i % 4)
     assert texts(*three) == [plain_text([i, 1], 150) for i in range(3)]
     assert three[0].stats.accepted > 0
 

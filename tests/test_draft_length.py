@@ -1,0 +1,147 @@
+"""How long drafts get, without a model: texts whose drafts are kept by the dice, in rounds of known costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from pymtp.draft_length import AdaptiveLength, Calibration, FixedLength
+from pymtp.round_costs import RoundCosts
+
+# a row costs half of the first one, a draft an eighth; as on a few CPU cores
+VERIFY = {n: 1 + 0.5 * (n - 1) for n in range(1, 9)}
+STEP = 0.125
+
+Text = Callable[[np.random.Generator], float]
+"""The confidence of a draft, which is also how often such drafts are kept."""
+
+
+def easy(rng: np.random.Generator) -> float:
+    return float(rng.beta(9, 1))
+
+
+def hard(rng: np.random.Generator) -> float:
+    return float(rng.beta(2, 6))
+
+
+def mixed(rng: np.random.Generator) -> float:
+    return easy(rng) if rng.random() < 0.5 else hard(rng)
+
+
+def costs() -> RoundCosts:
+    known = RoundCosts()
+    for n_rows, verify_ms in VERIFY.items():
+        for n_steps in range(5):
+            known.observe(n_rows, n_steps, verify_ms=verify_ms, draft_ms=STEP * n_steps, rest_ms=0)
+    return known
+
+
+def play(length: AdaptiveLength | FixedLength, text: Text, n_tokens: int, seed: int = 1) -> tuple[float, list[int]]:
+    """Tokens a millisecond, and how many drafts each round made."""
+    rng = np.random.default_rng(seed)
+    n_done, spent, drafted = 0, 0.0, []
+    while n_done < n_tokens:
+        n_steps = length.steps()
+        confidences = [text(rng) for _ in range(n_steps)]
+        n = length.n_verified(confidences, drawn=False)
+        n_right = 0
+        while n_right < n_steps and rng.random() < confidences[n_right]:
+            n_right += 1
+        n_kept = min(n, n_right)
+        length.observe(confidences, [i < n_right for i in range(min(n_kept + 1, n_steps))])
+        n_done += 1 + n_kept
+        spent += VERIFY[1 + n] + STEP * n_steps
+        drafted.append(n_steps)
+    return n_done / spent, drafted
+
+
+@pytest.mark.parametrize("text", [easy, hard, mixed], ids=lambda text: text.__name__)
+def test_it_is_about_as_fast_as_the_best_fixed_length_and_never_slower_than_plain(text: Text) -> None:
+    fixed = [play(FixedLength(n), text, 4000)[0] for n in range(5)]
+    adaptive, _ = play(AdaptiveLength(4, costs()), text, 4000)
+    assert adaptive >= 0.95 * max(fixed)
+    assert adaptive >= 0.97 * fixed[0]
+
+
+def test_where_drafts_differ_it_is_faster_than_every_fixed_length() -> None:
+    fixed = [play(FixedLength(n), mixed, 6000)[0] for n in range(5)]
+    assert play(AdaptiveLength(4, costs()), mixed, 6000)[0] > max(fixed)
+
+
+def test_it_notices_within_a_few_rounds_that_the_text_changes() -> None:
+    length = AdaptiveLength(4, costs())
+    _, before = play(length, easy, 300)
+    assert np.mean(before[-20:]) > 1.5
+    _, after = play(length, hard, 60)
+    assert np.mean(after[20:]) < 1
+    _, again = play(length, easy, 400)
+    assert np.mean(again[-20:]) > 1.5
+    # off, it tries at least every 24 rounds
+    assert next(i for i, n in enumerate(again) if n > 0) <= 24
+
+
+def test_where_drafts_cost_too_much_it_only_tries_now_and_then() -> None:
+    _, drafted = play(AdaptiveLength(4, costs()), hard, 2000)
+    assert sum(drafted[200:]) <= len(drafted[200:]) / 16
+
+
+def test_a_drawn_draft_is_verified_or_not_whatever_follows_it() -> None:
+    length = AdaptiveLength(4, costs())
+    play(length, mixed, 400)
+    first = [0.15, 0.2, 0.3, 0.5, 0.7, 0.9]
+    for one in first:
+        counts = [length.n_verified([one, *rest], drawn=True) for rest in ([0.01] * 3, [0.99] * 3)]
+        assert (counts[0] > 0) == (counts[1] > 0)
+
+
+def test_fixed_lengths_stop_at_unsure_drafts() -> None:
+    assert FixedLength(3).n_verified([0.1, 0.1, 0.1], drawn=False) == 3
+    assert FixedLength(3, p_min=0.5).n_verified([0.9, 0.6, 0.4, 0.9], drawn=False) == 2
+    assert FixedLength(3, p_min=0.5, n_min=3).n_verified([0.9, 0.6, 0.4, 0.9], drawn=False) == 0
+    # it would depend on what the first one became
+    assert FixedLength(3, p_min=0.5, n_min=3).n_verified([0.9, 0.6, 0.4, 0.9], drawn=True) == 2
+
+
+def test_confidence_is_believed_as_far_as_it_was_right() -> None:
+    is_right = Calibration()
+    assert is_right(0.95) == pytest.approx(0.95)
+    for _ in range(20):
+        is_right.observe(0.95, is_right=False)
+    assert is_right(0.3) < is_right(0.95) < 0.2
+    for _ in range(20):
+        is_right.observe(0.3, is_right=True)
+    assert is_right(0.3) > 0.6
+
+
+def test_the_table_says_what_rounds_would_have_brought() -> None:
+    length = AdaptiveLength(2, costs())
+    play(length, easy, 300)
+    none, one, two = length.table()
+    assert (none.n_steps, none.draft_ms, none.verify_ms, none.n_verified, none.n_tokens) == (0, 0, 1, 0, 1)
+    assert none.tok_s == pytest.approx(1000)
+    assert (one.draft_ms, one.verify_ms, two.draft_ms, two.verify_ms) == (0.125, 1.5, 0.25, 2)
+    assert 1 < one.n_tokens < two.n_tokens <= 3
+
+
+def test_costs_are_medians_and_what_was_not_measured_lies_between() -> None:
+    known = RoundCosts()
+    assert known.verify_ms(3) == pytest.approx(1.7)
+    assert known.draft_ms(2) == pytest.approx(0.24)
+    for ms in (2, 2, 90):
+        known.observe(1, 0, verify_ms=ms, draft_ms=0, rest_ms=0.5)
+    assert (known.verify_ms(1), known.rest_ms) == (2, 0.5)
+    assert known.verify_ms(2) == pytest.approx(2.7)
+    known.observe(4, 3, verify_ms=5, draft_ms=0.9, rest_ms=0.5)
+    assert known.verify_ms(2) == pytest.approx(3)
+    assert known.verify_ms(5) == pytest.approx(6)
+    assert (known.draft_ms(3), known.draft_ms(1)) == (0.9, pytest.approx(0.3))
+    assert known.round_ms(4, 3) == pytest.approx(6.4)
+
+
+def test_of_several_sequences_each_bears_its_part() -> None:
+    known = RoundCosts()
+    known.observe(4, 1, verify_ms=8, draft_ms=2, rest_ms=1, n_sequences=2)
+    known.observe(2, 1, verify_ms=6, draft_ms=2, rest_ms=1, n_sequences=2)
+    assert (known.verify_ms(1), known.verify_ms(2), known.draft_ms(1), known.rest_ms) == (3, 4, 1, 0.5)
