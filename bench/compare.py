@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -38,15 +39,19 @@ TITLES = {name: entry.title for name, entry in CATALOGUE.items()}
 
 def main() -> None:
     given = _arguments()
+    # the programs must not outlive this one
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory() as scratch:
         results = measure(given, given.logs or Path(scratch))
+    if not results["answers"]:
+        sys.exit("\n".join(results["failures"]))
     text = report(results)
     print(markdown(SHORT, results["rows"]) if given.short else text)
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.with_suffix(".md").write_text(text + "\n", "utf-8")
-        write_csv(given.out.with_suffix(".csv"), results["answers"])
-        _plot(given.out.with_suffix(".svg"), results)
+        Path(f"{given.out}.md").write_text(text + "\n", "utf-8")
+        write_csv(Path(f"{given.out}.csv"), results["answers"])
+        _plot(Path(f"{given.out}.svg"), results)
     if results["failures"]:
         sys.exit("\n".join(results["failures"]))
 

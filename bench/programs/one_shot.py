@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 
 from .case import Case, Memory, ProgramFailed, Prompt, Sample
 from .http_server import context_flags, draft_flags
 from .process import Process
 
 ANSWER_S = 300
+N_TRIES = 3
 
 
 class _OneShot:
@@ -20,7 +22,7 @@ class _OneShot:
     def __init__(self, case: Case, *, drafts: bool = False) -> None:
         self._case = case
         self._drafts = drafts
-        self._log = case.logs / f"{self.name}{'-draft-mtp' if drafts else '-plain'}.log"
+        self._log = case.logs / f"{self.name}-{'draft-mtp' if drafts else 'plain'}.log"
         self._memory = Memory(None, None)
 
     def memory(self) -> Memory:
@@ -85,7 +87,10 @@ class SpeculativeSimple(_OneShot):
         super().__init__(case, drafts=True)
 
     def answer(self, prompt: Prompt) -> Sample:
-        """See Program."""
+        """See Program. Its end can overtake the thread that writes its log: it is asked again then."""
+        for _ in range(N_TRIES - 1):
+            with suppress(ProgramFailed):
+                return self.sample(self._run(self._prompt_flags(prompt)))
         return self.sample(self._run(self._prompt_flags(prompt)))
 
     def sample(self, output: str) -> Sample:

@@ -35,7 +35,7 @@ class PythonLibrary:
                     **settings,
                 }
             )
-        except ProgramFailed:
+        except BaseException:
             self.close()
             raise
 

@@ -36,7 +36,8 @@ def ask_in_turn(
 ) -> list[Found]:
     """Ask every program for every prompt, `n_repeat` times; each time another one begins.
 
-    After `deadline` (of time.monotonic()) no other prompt than the first is begun. A program that fails is left out, with the reason.
+    Nothing but the first turn is begun after `deadline` (of time.monotonic()). A program that fails is left out, with
+    the reason.
     """
     found = [Found(name) for name in names]
     running: dict[int, Program] = {}
