@@ -40,9 +40,16 @@ done
 pip=("$python" -m pip --disable-pip-version-check --quiet)
 CMAKE_ARGS=-DLLAMA_BUILD=OFF "${pip[@]}" wheel --no-deps --no-build-isolation --no-cache-dir \
     --wheel-dir "$scratch/wheels" "$archive"
-# what pyproject.toml asks for, to build and to run
+# what a build needs, and what pymtp and llama-cpp-python ask for
+requirements=('scikit-build-core>=0.12')
+while read -r requirement; do
+    requirements+=("$requirement")
+done < <("$python" -c '
+from importlib.metadata import requires
+needed = [*requires("pymtp"), *requires("llama_cpp_python")]
+print(*(r for r in needed if "extra ==" not in r and not r.startswith("llama-cpp-python")), sep="\n")')
 "${pip[@]}" download --only-binary=:all: --python-version "$version" --implementation cp "${platforms[@]}" \
-    --dest "$scratch/wheels" 'scikit-build-core>=0.12' 'cffi>=1.17' gguf numpy psutil 'typer>=0.19' diskcache jinja2
+    --dest "$scratch/wheels" "${requirements[@]}"
 for wheel in "$scratch"/wheels/*.whl; do
     name=$(basename "$wheel" | cut -d- -f1 | tr A-Z_ a-z-)
     grep -qxiF "$name" <<<"$present" || cp "$wheel" "$folder/wheels"
