@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from paired.compare import compare_prompts, compare_rounds
-from paired.provenance import library, machine, model_text
+from paired.provenance import gpus_in, library, machine, model_text
 from paired.report import report
 from paired.subject import Options, Subject
-from paired.tiny_model import write_tiny
 from pymtp import ContextParams
 from pymtp.context import native_params
+from random_models.tiny import write_tiny
 
 
 def main() -> None:
@@ -62,7 +62,8 @@ def measure(paths: Sequence[Path], options: Options) -> dict[str, Any]:
     results: dict[str, Any] = {"library": library(), "models": {}, "rounds": [], "prompts": []}
     for path in paths:
         model = Subject(path, options)
-        results.setdefault("machine", machine(native_params(options.params, 0, 1).n_threads, model.log))
+        n_threads = native_params(options.params, 0, 1).n_threads
+        results.setdefault("machine", machine(n_threads, gpus_in(model.log)))
         results["models"][path.name] = model_text(path)
         for lengths in options.lengths:
             results["rounds"] += compare_rounds(model, options, lengths)

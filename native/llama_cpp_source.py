@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +20,11 @@ from pathlib import Path, PurePosixPath
 # and of the libraries there only hash has sources that CMake wants to see.
 NEEDED_FILES = ("CMakeLists.txt", "LICENSE", "vendor/*", "vendor/*/CMakeLists.txt")
 NEEDED_FOLDERS = ("cmake", "ggml", "include", "src", "vendor/hash")
+
+# What llama.cpp's own programs need besides: their sources, without tests, models and the web pages.
+PROGRAM_FOLDERS = ("common", "examples", "pocs", "scripts", "tools", "vendor")
+PROGRAM_SUFFIXES = (".c", ".cpp", ".h", ".hpp", ".cmake", ".in")
+PROGRAM_NAMES = ("CMakeLists.txt", "LICENSE")
 
 
 class PrepareError(Exception):
@@ -57,10 +62,16 @@ def is_needed(path: str) -> bool:
     return any(PurePosixPath(path).match(p) and path.count("/") == p.count("/") for p in NEEDED_FILES)
 
 
-def tree_files(root: Path) -> dict[str, Path]:
-    """The needed files below root, by their path inside llama.cpp, sorted."""
+def is_of_programs(path: str) -> bool:
+    """Whether llama.cpp's own programs need this file besides."""
+    name = PurePosixPath(path)
+    return name.parts[0] in PROGRAM_FOLDERS and (name.suffix in PROGRAM_SUFFIXES or name.name in PROGRAM_NAMES)
+
+
+def tree_files(root: Path, wanted: Callable[[str], bool] = is_needed) -> dict[str, Path]:
+    """The wanted files below root, by their path inside llama.cpp, sorted."""
     found = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
-    return {name: found[name] for name in sorted(found) if is_needed(name)}
+    return {name: found[name] for name in sorted(found) if wanted(name)}
 
 
 def tree_digest(root: Path) -> str:
@@ -111,15 +122,7 @@ def _pip_download(pin: Pin, folder: str) -> None:
 
 def unpack(source: Path, pin: Pin, target: Path) -> None:
     """Writes the needed files of an archive or a directory to target, and checks them against the pin."""
-    if source.is_file():
-        check_archive(source, pin)
-        files = _archive_files(source, pin)
-    else:
-        files = _folder_files(source, pin)
-    for name, content in files:
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    _write(_files(source, pin, is_needed), target)
     found = tree_digest(target)
     if found != pin.tree:
         raise PrepareError(
@@ -128,21 +131,43 @@ def unpack(source: Path, pin: Pin, target: Path) -> None:
         )
 
 
-def _archive_files(archive: Path, pin: Pin) -> Iterator[tuple[str, bytes]]:
+def unpack_programs(source: Path, pin: Pin, target: Path) -> None:
+    """Adds the sources of llama.cpp's own programs to a tree. Those of a directory are not checked."""
+    _write(_files(source, pin, is_of_programs), target)
+    if not (target / "tools" / "CMakeLists.txt").is_file():
+        raise PrepareError(f"{source} holds no sources of llama.cpp's own programs; give {pin.archive_name}")
+
+
+def _write(files: Iterator[tuple[str, bytes]], target: Path) -> None:
+    for name, content in files:
+        path = target / name
+        if not path.is_file() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+
+def _files(source: Path, pin: Pin, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    if source.is_file():
+        check_archive(source, pin)
+        return _archive_files(source, pin, wanted)
+    return _folder_files(source, pin, wanted)
+
+
+def _archive_files(archive: Path, pin: Pin, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     prefix = f"{pin.archive_name.removesuffix('.tar.gz')}/{pin.folder}/"
     with tarfile.open(archive) as tar:
         for member in tar:
             name = member.name.removeprefix(prefix)
-            if name != member.name and member.isfile() and is_needed(name):
+            if name != member.name and member.isfile() and wanted(name):
                 content = tar.extractfile(member)
                 assert content is not None
                 yield name, content.read()
 
 
-def _folder_files(folder: Path, pin: Pin) -> Iterator[tuple[str, bytes]]:
+def _folder_files(folder: Path, pin: Pin, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     for root in (folder / pin.folder, folder):
         if (root / "src" / "llama.cpp").is_file():
-            for name, path in tree_files(root).items():
+            for name, path in tree_files(root, wanted).items():
                 yield name, path.read_bytes()
             return
     raise PrepareError(f"{folder} holds no llama.cpp sources; give {pin.archive_name} or an unpacked copy of it")

@@ -166,8 +166,9 @@ class Workshop:
     def write_patch(self, name: str, text: str) -> None:
         (self.patches / name).write_text(text)
 
-    def prepare(self, source: Path | None = None) -> bool:
-        return prepare_llama_cpp.prepare(self.tree, source or self.sources, self.folder, self.pin_file, self.patches)
+    def prepare(self, source: Path | None = None, *, programs: bool = False) -> bool:
+        source = source or self.sources
+        return prepare_llama_cpp.prepare(self.tree, source, self.folder, self.pin_file, self.patches, programs=programs)
 
     def times(self) -> dict[str, int]:
         return {name: path.stat().st_mtime_ns for name, path in tree_files(self.tree).items()}
@@ -206,6 +207,21 @@ def test_the_archive_gives_the_same_tree_as_the_directory(workshop: Workshop) ->
     workshop.prepare(workshop.sources)
     assert tree_digest(workshop.tree) == from_archive
     assert not (workshop.tree / "tools").exists()
+
+
+def test_programs_come_with_their_sources_and_nothing_else(workshop: Workshop) -> None:
+    with pytest.raises(PrepareError, match="holds no sources of llama.cpp's own programs"):
+        workshop.prepare(programs=True)
+    for name in ("tools/CMakeLists.txt", "tools/server/server.cpp", "tools/ui/page.svelte", "models/vocab.gguf"):
+        (workshop.sources / name).parent.mkdir(parents=True, exist_ok=True)
+        (workshop.sources / name).write_text("text\n")
+    assert workshop.prepare()
+    assert not (workshop.tree / "tools").exists()
+    assert workshop.prepare(programs=True)  # the tree is up to date but for them
+    found = {path.name for path in workshop.tree.rglob("*") if path.is_file()}
+    assert {"CMakeLists.txt", "server.cpp"} < found and not {"page.svelte", "vocab.gguf"} & found
+    assert workshop.read("src/llama.cpp") == "one\n2\nthree\n"
+    assert not workshop.prepare(programs=True) and not workshop.prepare()
 
 
 def test_preparing_again_does_nothing_and_keeps_the_times(workshop: Workshop) -> None:

@@ -6,15 +6,20 @@ import hashlib
 import os
 import platform
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from pymtp import version_text
 from pymtp.gguf_file import inspect_gguf
 
 
-def machine(n_threads: int, load_log: str) -> str:
-    """Processor, threads, GPUs (from what llama.cpp logged when it loaded a model), and how busy the machine is."""
-    gpus = re.findall(r"using device \S+ \((.+?)\)", load_log)
+def gpus_in(load_log: str) -> list[str]:
+    """The GPUs that llama.cpp named when it loaded a model."""
+    return re.findall(r"using device \S+ \((.+?)\)", load_log)
+
+
+def machine(n_threads: int, gpus: Sequence[str]) -> str:
+    """Processor, threads, GPUs, and how busy the machine is."""
     parts = [f"{_cpu()}, {os.cpu_count()} cores", f"{n_threads} threads", *gpus]
     if hasattr(os, "getloadavg"):
         parts.append(f"load {os.getloadavg()[0]:.1f} at the start")

@@ -1,4 +1,7 @@
 # The patched llama.cpp: its tree, its targets, where its libraries go.
+#
+#   native_patches_folder  the series; a folder without any: none
+#   llama_cpp_parts        what is there to be built beside the libraries: COMMON, TOOLS, ... (default: nothing)
 
 set(llama_cpp_tree ${CMAKE_CURRENT_BINARY_DIR}/llama.cpp)
 
@@ -15,6 +18,9 @@ set(prepare ${Python_EXECUTABLE} ${native}/prepare_llama_cpp.py tree
 if(PYMTP_LLAMA_CPP_DIR)
     list(APPEND prepare --source ${PYMTP_LLAMA_CPP_DIR})
 endif()
+if(llama_cpp_parts)
+    list(APPEND prepare --programs)
+endif()
 message(STATUS "Preparing llama.cpp")
 execute_process(COMMAND ${prepare} RESULT_VARIABLE failed ERROR_VARIABLE error ERROR_STRIP_TRAILING_WHITESPACE)
 if(failed)
@@ -24,6 +30,9 @@ endif()
 set(BUILD_SHARED_LIBS ON)
 foreach(part COMMON TESTS TOOLS EXAMPLES SERVER APP MTMD)
     set(LLAMA_BUILD_${part} OFF)
+endforeach()
+foreach(part IN LISTS llama_cpp_parts)
+    set(LLAMA_BUILD_${part} ON)
 endforeach()
 # llama.cpp asks git for its commit. It would find ours, and compile again after each of our commits.
 set(ENV{GIT_CEILING_DIRECTORIES} ${CMAKE_CURRENT_BINARY_DIR})

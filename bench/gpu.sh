@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Everything on a bare CUDA machine without network, in one call: builds pymtp and llama.cpp's own programs for its GPU,
+# writes the models of real shape, compares, and prints short tables last.
+#
+#     bench/gpu.sh CARRIED OUT [SECONDS]
+#
+# CARRIED: what bench/pack_gpu.sh has collected. OUT: tables (*.md), and everything else in rest.tar.xz. SECONDS (540)
+# is the time that all of it may take; comparisons are cut short to keep to it. WORK (/tmp/pymtp-gpu): builds and
+# models, kept; a second call builds only what has changed. CASES ("nano dense moe"): what to compare.
+set -uo pipefail
+
+usage='usage: bench/gpu.sh CARRIED OUT [SECONDS]'
+carried=$(realpath "${1:?$usage}") out=$(realpath -m "${2:?$usage}") seconds=${3:-540}
+work=${WORK:-/tmp/pymtp-gpu} cases=${CASES:-nano dense moe}
+site=$work/site programs=$work/programs logs=$out/rest
+cd "$(dirname "$0")/.." || exit 1
+mkdir -p "$work" "$out" "$logs"
+
+fail() { echo "gpu.sh: $*" >&2; exit 1; }
+say() { printf '%4d s  %s\n' $SECONDS "$*" >&2; }
+# step LOG COMMAND...: what it prints goes to a log; if it fails, so does everything, with the log's end
+step() {
+    local log=$logs/$1
+    shift
+    "$@" >"$log" 2>&1 || { tail -n 30 "$log" >&2; fail "failed: $1 ... (see $log)"; }
+}
+
+# --- what is there ---
+
+for tool in python3 cmake nvcc nvidia-smi c++ xz tar sha256sum; do
+    command -v $tool >/dev/null || fail "$tool not found"
+done
+test -f "$carried/SHA256SUMS" || fail "$carried holds no SHA256SUMS: make it with bench/pack_gpu.sh"
+(cd "$carried" && sha256sum --quiet -c SHA256SUMS) || fail "$carried is not what bench/pack_gpu.sh has made"
+version=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+test "$version" = "$(cat "$carried/python-version")" ||
+    fail "python3 is $version, carried are wheels for $(cat "$carried/python-version"): pack with PYTHON_VERSION=$version"
+capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+test -n "$capability" || fail 'nvidia-smi names no GPU'
+free_gb=$(($(df --output=avail -k "$work" | tail -n 1) >> 20))
+test "$free_gb" -ge 22 || fail "$work has $free_gb GB free, 22 are needed: set WORK"
+say "$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1), sm_$capability, $(nproc) cores, Python $version"
+
+# --- build: the CUDA part once, for pymtp; llama.cpp's own programs meanwhile, and linked to it in the end ---
+
+export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
+step unpack.log tar -C "$work" -xf "$carried/llama.cpp.tar.xz"
+step wheels.log python3 -m pip install --quiet --no-index --no-deps --upgrade --target "$site" "$carried"/wheels/*.whl
+generator=()
+command -v ninja >/dev/null && generator=(-G Ninja)
+
+build_programs() {
+    cmake "${generator[@]}" -S bench/programs/llama_cpp -B "$programs" -DPYMTP_LLAMA_CPP_DIR="$work/llama.cpp" "$@" &&
+        cmake --build "$programs" --target programs -j "$(nproc)"
+}
+
+trap 'kill $(jobs -p) 2>/dev/null' EXIT
+build_programs >"$logs/programs.log" 2>&1 &
+export CMAKE_BUILD_PARALLEL_LEVEL=$(nproc)
+CMAKE_ARGS="-DLLAMA_BUILD=OFF -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$capability
+    -DPYMTP_LLAMA_CPP_DIR=$work/llama.cpp" step pymtp.log \
+    python3 -m pip install --no-index --no-deps --no-build-isolation --upgrade --target "$site" .
+say 'pymtp is built'
+wait $! || { tail -n 30 "$logs/programs.log" >&2; fail "llama.cpp's own programs were not built"; }
+step programs-cuda.log build_programs -DPYMTP_GPU_LIBRARY="$site/pymtp/lib/libggml-cuda.so"
+step devices.log "$programs/bin/llama-server" --list-devices
+grep -q CUDA0 "$logs/devices.log" || fail "llama-server sees no GPU: see $logs/devices.log"
+say "llama.cpp's own programs are built"
+
+# --- compare ---
+
+# compare NAME MODEL ARGUMENT...: with its share of the time that is left
+n_left=$(wc -w <<<"$cases")
+compare() {
+    local name=$1 model=$2
+    shift 2
+    local limit=$(((seconds - SECONDS - 10) / n_left - 10)) # a model is written in 10 s
+    n_left=$((n_left - 1))
+    test $limit -gt 5 || { echo "$name: no time left" | tee -a "$out/summary.txt" >&2; return; }
+    say "$name: $limit s"
+    echo "$name" >>"$out/summary.txt"
+    timeout $((limit + 30)) python3 bench/compare.py "$model" "$carried/prompts.jsonl" --llama-cpp "$programs/bin" \
+        --logs "$logs/$name" --out "$logs/$name" --time-limit $limit --short "$@" \
+        >>"$out/summary.txt" 2>"$logs/$name.log" || tail -n 5 "$logs/$name.log" | tee -a "$out/summary.txt" >&2
+    cp "$logs/$name.md" "$out/" 2>/dev/null
+}
+
+: >"$out/summary.txt"
+for name in $cases; do
+    case $name in
+    nano)
+        compare nano pymtp/embedded/nano-glm-Q4_K_M.gguf -k 1 3 --categories code chat --per-category 2 -n 256 \
+            --programs pymtp pymtp-plain server server-plain cli-plain
+        ;;
+    dense | moe)
+        step synth-$name.log python3 bench/synth_gguf.py $name "$work/$name.gguf"
+        compare $name "$work/$name.gguf" --forced-length 2.8 --categories code --per-category 1
+        rm -f "$work/$name.gguf"
+        ;;
+    *) fail "no case $name" ;;
+    esac
+done
+
+tar -C "$out" -cf - rest | xz -1 >"$out/rest.tar.xz" && rm -rf "$logs"
+say 'done'
+cat "$out/summary.txt"

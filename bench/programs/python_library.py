@@ -1,0 +1,58 @@
+"""Python libraries as programs: a worker process each, for the whole of a case."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from .case import Case, Memory, ProgramFailed, Prompt, Sample
+from .process import Process
+
+BENCH = Path(__file__).resolve().parent.parent
+
+
+class PythonLibrary:
+    """A module of `workers`. `settings` add to those of the case; `environment` to that of this process."""
+
+    def __init__(self, name: str, module: str, case: Case, settings: dict[str, Any], **environment: str) -> None:
+        paths = os.pathsep.join(filter(None, [str(BENCH), os.environ.get("PYTHONPATH")]))
+        command = [sys.executable, "-m", f"programs.workers.{module}"]
+        log = case.logs / f"{name}.log"
+        self._process = Process(command, log, {**os.environ, "PYTHONPATH": paths, **environment}, talks=True)
+        try:
+            self._ask(
+                {
+                    "model": str(case.model),
+                    "n_ctx": case.n_ctx,
+                    "n_threads": case.n_threads,
+                    "n_gpu_layers": case.n_gpu_layers,
+                    "n_predict": case.n_predict,
+                    "sampling": dict(case.sampling),
+                    "forced_length": case.forced_length,
+                    **settings,
+                }
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def answer(self, prompt: Prompt) -> Sample:
+        """See Program."""
+        return Sample(**self._ask(prompt.tokens))
+
+    def memory(self) -> Memory:
+        """See Program."""
+        return self._process.memory()
+
+    def close(self) -> None:
+        """See Program."""
+        self._process.close()
+
+    def _ask(self, request: object) -> Any:
+        reply = json.loads(self._process.ask(json.dumps(request)))
+        if "error" in reply:
+            raise ProgramFailed(f"{self._process.name}: {reply['error']}")
+        return reply

@@ -1,0 +1,53 @@
+"""pymtp, through its public API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pymtp import Model, SamplingParams
+
+from .protocol import Answer, serve, timed
+
+
+def start(settings: Any) -> Answer:
+    """Load the model."""
+    model = Model(
+        settings["model"],
+        n_ctx=settings["n_ctx"],
+        n_threads=settings["n_threads"],
+        n_gpu_layers=settings["n_gpu_layers"],
+        **draft_options(settings["draft"]),
+    )
+    sampling = SamplingParams(**settings["sampling"])
+    options: dict[str, Any] = {"max_tokens": settings["n_predict"], "ignore_eos": True}
+    if settings["forced_length"] is not None and settings["draft"] != "none":
+        options |= forced_acceptance(settings["forced_length"])
+
+    def answer(tokens: list[int]) -> dict[str, Any]:
+        generation = model.generate(tokens, sampling=sampling, **options)
+        reply = timed(generation, lambda: len(generation.tokens))
+        stats = generation.stats
+        reply["prompt_tok_s"] = stats.prompt_tok_s
+        if model.draft_max:
+            reply |= {"n_drafted": stats.drafted, "n_accepted": stats.accepted, "n_rounds": stats.rounds}
+        return reply
+
+    return answer
+
+
+def draft_options(draft: str | int) -> dict[str, Any]:
+    """Model's parameters for `draft`: "none", "auto" (the length adapts), or a number of tokens."""
+    if draft == "none":
+        return {"draft": "none"}
+    if draft == "auto":
+        raise NotImplementedError("pymtp has no draft length that adapts: leave this program out")
+    return {"draft": "mtp", "draft_max": draft}
+
+
+def forced_acceptance(mean_length: float) -> dict[str, Any]:
+    """generate()'s parameters to accept drafts by chance, to the mean length given."""
+    raise NotImplementedError("pymtp cannot force acceptance: leave out --forced-length")
+
+
+if __name__ == "__main__":
+    serve(start)

@@ -1,0 +1,58 @@
+"""Models of real shape with random weights: small ones are run, of large ones the sizes are checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from pymtp import Model, SamplingParams
+from random_models.shapes import tensors
+from random_models.writer import write_model
+from synth_gguf import SIZES
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shape, 16 times narrower."""
+    path = tmp_path_factory.mktemp("synth") / f"{request.param}.gguf"
+    return write_model(path, SIZES[request.param].scaled(16), q8_0=True)
+
+
+def test_it_loads_and_drafts_and_stays_finite(small: Path) -> None:
+    texts = []
+    for draft in ("none", "mtp"):
+        with Model(small, draft=draft, draft_max=3, n_threads=1, n_ctx=512) as model:  # type: ignore[arg-type]
+            generation = model.generate(
+                "Hello.", sampling=SamplingParams(temperature=0), max_tokens=24, ignore_eos=True
+            )
+            for _ in generation:
+                pass
+            texts.append(generation.tokens)
+            logits = model.session.logits
+            assert np.isfinite(logits).all() and 0.3 < logits.std() < 3
+            assert generation.stats.drafted >= (60 if draft == "mtp" else 0)
+    assert texts[0] == texts[1]
+    assert len(set(texts[0])) > 12  # rows of the output matrix are not alike
+
+
+def test_matrices_are_q8_0_with_the_values_that_keep_sizes(small: Path) -> None:
+    reader = gguf.GGUFReader(small)
+    by_name = {tensor.name: tensor for tensor in reader.tensors}
+    for name in ("output.weight", "blk.1.attn_output.weight", "blk.5.nextn.eh_proj.weight"):
+        tensor = by_name[name]
+        assert tensor.tensor_type.name == "Q8_0"
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        assert values.std() == pytest.approx(tensor.shape[0] ** -0.5, rel=0.05)
+        assert len(np.unique(values, axis=0)) == len(values)
+    assert by_name["output_norm.weight"].tensor_type.name == "F32"
+
+
+def test_real_shapes_have_their_size() -> None:
+    sizes = {name: round(size.n_parameters / 1e9, 1) for name, size in SIZES.items()}
+    assert sizes == {"dense": 10.7, "moe": 13.8}
+    assert all(size.n_vocab > 151_000 for size in SIZES.values())
+    heads = [name for name in tensors(SIZES["dense"]) if name.endswith("shared_head_head.weight")]
+    assert len(heads) == SIZES["dense"].n_heads == 3
