@@ -24,8 +24,6 @@ from pymtp.session import Session, can_draft
 from pymtp.statistics import Stats
 from pymtp.vocabulary import Vocabulary
 
-DEFAULT_N_CTX = 4096
-
 DRAFT_MAX_LIMIT = 32
 """The longest draft, as in vLLM."""
 
@@ -81,7 +79,7 @@ class Model:
 
         n_draft_max = draft_max if draft != "none" and self.info.has_heads else 0
         if n_ctx is None:
-            context = replace(context, n_ctx=min(self.info.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX))
+            context = replace(context, n_ctx=self.info.n_ctx_default)
         self._batch: Batch | None = None
         loaded = _load(self, n_gpu_layers, load_mtp=n_draft_max > 0)
         free_model = weakref.finalize(self, llama_cpp.llama_model_free, loaded)
