@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .errors import CommandError, OutputClosed
+from .inspect import inspect
 from .options import DEBUG
 from .output import Output
 from .run import run
@@ -143,6 +144,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(cls=PymtpCommand)(run)
+app.command(cls=PymtpCommand)(inspect)
 
 
 @app.callback(invoke_without_command=True)
