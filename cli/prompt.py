@@ -15,13 +15,13 @@ from .errors import CommandError
 
 
 def split_positionals(model: str | None, first: str | None, second: str | None) -> tuple[str | None, str | None]:
-    """Return (model, prompt) for `[MODEL] [PROMPT]`, with `model` from -m.
+    """Return (model, prompt) for `[MODEL] [PROMPT]`, with `model` from -m or -hf.
 
     A lone positional is the model if it names an existing path or ends in .gguf, else the prompt.
     """
     if model is not None:
         if second is not None:
-            raise typer.BadParameter(f"with -m the only positional is the prompt, and {second!r} is one more")
+            raise typer.BadParameter(f"with -m or -hf the only positional is the prompt, and {second!r} is one more")
         return model, first
     if second is None and first is not None and not _names_a_model(first):
         return None, first

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options as opt
+from .download import find_model
 from .interrupt import Interrupt
 from .output import Output
+from .progress import loading
 from .prompt import read_prompt, split_positionals
 from .report import json_report, session_block, stats_block
 
@@ -24,6 +26,8 @@ def run(
     first: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
     second: Annotated[str | None, typer.Argument(metavar="PROMPT", show_default=False)] = None,
     model_file: opt.ModelFile = None,
+    hf_repo: opt.HfRepo = None,
+    offline: opt.Offline = False,
     prompt_file: opt.PromptFile = None,
     raw: opt.Raw = False,
     max_tokens: opt.NPredict = -1,
@@ -55,7 +59,7 @@ def run(
     a prompt, text comes from stdin. The model's chat template is applied when it has one.
     """
     output = Output()
-    path, argument = split_positionals(model_file, first, second)
+    path, argument = split_positionals(model_file or hf_repo, first, second)
     import pymtp
     from pymtp.gguf_file import inspect_gguf
 
@@ -64,26 +68,31 @@ def run(
     sampling = pymtp.SamplingParams(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=None if seed == -1 else seed
     )
+    path = find_model(model_file if hf_repo else path, hf_repo, offline=offline)
     if path is not None:
         inspect_gguf(path)  # costs milliseconds, and a bad file shows before anything is asked or loaded
     text = read_prompt(argument, prompt_file)
     if verbose:
         pymtp.set_log_level("info")
-    with pymtp.Model(
-        path,
-        n_ctx=n_ctx,
-        n_batch=n_batch,
-        n_ubatch=n_ubatch,
-        n_threads=n_threads,
-        n_gpu_layers=n_gpu_layers,
-        flash_attn=flash_attn,
-        type_k=type_k,
-        type_v=type_v,
-        draft=draft if draft_max else "none",
-        draft_max=draft_max,
-        draft_vocab=draft_vocab,
-        mtp_context=mtp_context,
-    ) as model:
+    with (
+        loading(path) as on_load,
+        pymtp.Model(
+            path,
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_ubatch=n_ubatch,
+            n_threads=n_threads,
+            n_gpu_layers=n_gpu_layers,
+            flash_attn=flash_attn,
+            type_k=type_k,
+            type_v=type_v,
+            draft=draft if draft_max else "none",
+            draft_max=draft_max,
+            draft_vocab=draft_vocab,
+            mtp_context=mtp_context,
+            on_load=on_load,
+        ) as model,
+    ):
         if model.draft_note:
             typer.echo(f"pymtp: {model.draft_note}", err=True)
         generation = model.generate(

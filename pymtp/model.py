@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal
@@ -38,8 +38,9 @@ class Model:
     each the head before it ("chained", as they are trained; "auto" is the same), or all of them the
     trunk ("target", as llama.cpp does, which is cheaper and accepted less). `n_seq_max` texts can
     be generated together, each in a context of `n_ctx` tokens; None takes the model's training
-    context, but at most 4096. `n_gpu_layers` -1 puts all layers on the GPU, if there is one. The
-    other parameters are those of ContextParams.
+    context, but at most 4096. `n_gpu_layers` -1 puts all layers on the GPU, if there is one.
+    `on_load` is called while the weights are read, with the share that is there, 0 to 1; what it
+    raises ends the loading. The other parameters are those of ContextParams.
 
     Raises ModelError for a file that cannot be used, UnsupportedModel if it cannot draft and must,
     InvalidParameter for a value out of range, BackendError if memory runs out.
@@ -63,6 +64,7 @@ class Model:
         draft_max: int = 3,
         draft_vocab: int | Sequence[int] | None = None,
         mtp_context: Literal["auto", "chained", "target"] = "auto",
+        on_load: Callable[[float], object] | None = None,
     ) -> None:
         context = ContextParams(n_ctx or 0, n_batch, n_ubatch, n_threads, flash_attn, type_k, type_v, kv_unified)
         if not 0 <= draft_max <= DRAFT_MAX_LIMIT:
@@ -81,7 +83,7 @@ class Model:
         if n_ctx is None:
             context = replace(context, n_ctx=self.info.n_ctx_default)
         self._batch: Batch | None = None
-        loaded = _load(self, n_gpu_layers, load_mtp=n_draft_max > 0)
+        loaded = _load(self, n_gpu_layers, on_load, load_mtp=n_draft_max > 0)
         free_model = weakref.finalize(self, llama_cpp.llama_model_free, loaded)
         self.draft_note = self._note(draft, loaded)
         """One line that says why a model with MTP heads decodes plainly, or None."""
@@ -190,13 +192,29 @@ class Model:
         return f"{reason}: plain decoding"
 
 
-def _load(model: Model, n_gpu_layers: int, *, load_mtp: bool) -> object:
+def _load(model: Model, n_gpu_layers: int, on_load: Callable[[float], object] | None, *, load_mtp: bool) -> object:
+    raised: list[BaseException] = []
+
+    # Also without `on_load`: it is the moment in which Ctrl-C can be noticed.
+    def report(share: float, _: object) -> bool:
+        try:
+            if on_load:
+                on_load(share)
+        except BaseException as error:
+            raised.append(error)
+        return not raised
+
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = n_gpu_layers
     params.load_mtp = load_mtp
+    params.progress_callback = llama_cpp.llama_progress_callback(report)
     llama_cpp.llama_backend_init()
     _log.take_recent()
     loaded = llama_cpp.llama_model_load_from_file(os.fsencode(model.info.path), params)
+    if raised:
+        if loaded:
+            llama_cpp.llama_model_free(loaded)
+        raise raised[0]
     if not loaded:
         raise load_failure(model.info, _log.take_recent())
     return loaded

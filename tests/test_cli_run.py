@@ -103,6 +103,7 @@ def test_flags_reach_the_model_and_the_sampler(run: Run) -> None:
         "draft_max": 2,
         "draft_vocab": 4000,
         "mtp_context": "target",
+        "on_load": None,
     }
     assert (generate["max_tokens"], generate["ignore_eos"]) == (5, True)
     assert vars(generate["sampling"]) == {"temperature": 0, "top_k": 7, "top_p": 0.5, "min_p": 0.1, "seed": 9}
@@ -279,7 +280,7 @@ def test_every_parameter_of_the_core_has_its_name_in_the_command() -> None:
 
     parameters = set(signature(command).parameters)
     for function in (ContextParams, SamplingParams, Model, Model.generate):
-        ours = {"self", "path", "prompt", "sampling", "n_seq_max", "kv_unified"}  # the command runs one text
+        ours = {"self", "path", "prompt", "sampling", "n_seq_max", "kv_unified", "on_load"}  # the command runs one text
         assert set(signature(function).parameters) - ours <= parameters
 
 
