@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from .errors import CommandError
+from .output import say
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRevisionInfo
@@ -55,7 +56,7 @@ def download(name: str, *, offline: bool = False) -> Path:
         return [_fetched(repo, part) for part in parts(file)][0]
     except _Unreachable as problem:
         path = _cached(repo, quant, str(problem))
-        typer.echo(f"pymtp: {problem}; using {path.name} as it was downloaded before", err=True)
+        say(f"pymtp: {problem}; using {path.name} as it was downloaded before")
         return path
 
 

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from pymtp.inspection import Head, Inspection, SideFile, Token
     from pymtp.memory_estimate import MemoryEstimate
 
+EXAMPLES = """
+pymtp inspect model.gguf
+pymtp inspect model-00001-of-00003.gguf -c 32768 -ctk q8_0 -ctv q8_0
+pymtp inspect -hf user/repo:Q4_K_M --json
+"""
+
 _MEMORY = {
     "full": "K/V of every position, in one cache",
     "sliding-window": "K/V, in some layers of a window only",
@@ -47,12 +53,6 @@ def inspect(
 
     Reads headers only, so it is quick for models of any size. Memory is estimated for the context that the flags
     describe.
-
-    Examples:
-
-      pymtp inspect model.gguf
-      pymtp inspect model-00001-of-00003.gguf -c 32768 -ctk q8_0 -ctv q8_0
-      pymtp inspect -hf user/repo:Q4_K_M --json
     """
     output = Output()
     if model is not None and model_file is not None:

@@ -68,7 +68,13 @@ def _repository(text: str) -> str:
 def _choice(kind: Any, *names: str, help_text: str) -> Any:
     """An option that takes one of the values of the Literal `kind`."""
     choices = get_args(kind)
-    return typer.Option(*names, parser=_one_of(choices), metavar="|".join(choices), help=help_text)
+    return typer.Option(
+        *names,
+        parser=_one_of(choices),
+        metavar="|".join(choices),
+        help=help_text,
+        autocompletion=lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)],
+    )
 
 
 def _remember_debug(ctx: typer.Context, wanted: bool) -> bool:

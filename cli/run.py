@@ -21,6 +21,14 @@ from .report import json_report, session_block, stats_block
 if TYPE_CHECKING:
     from pymtp import Generation, Model
 
+EXAMPLES = """
+pymtp run model.gguf "Write a haiku about rivers."
+git diff | pymtp run model.gguf -n 400 --temp 0.3
+pymtp run -m model.gguf -f prompt.txt --draft-max 2 --json
+pymtp run -hf user/repo:Q4_K_M "Hello"
+pymtp run --draft none "Hello"
+"""
+
 
 def run(
     first: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
