@@ -27,14 +27,19 @@ class Batch:
     those that find all of the model's `n_seq_max` places taken wait for the next free one. What a request
     generates does not depend on the others.
 
+    With `keep`, a prompt that begins as an earlier text did costs only what differs: `Generation.n_kept` says how much
+    was still there.
+
     Raises BackendError where the model fails; that ends the batch.
     """
 
-    def __init__(self, session: Session, vocabulary: Vocabulary) -> None:
+    def __init__(self, session: Session, vocabulary: Vocabulary, *, keep: bool = False) -> None:
         drafter: Drafter = MtpDrafter(session) if session.n_draft_max > 0 else NoDrafter()
         self._session = session
         self._vocabulary = vocabulary
-        self._scheduler = Scheduler(session, drafter)
+        self._scheduler = Scheduler(session, drafter, keep=keep)
+        self.keeps = keep
+        """Whether texts stay in the cache when they have ended."""
         self._live: dict[TokenSequence, Generation] = {}
         self._pieces: deque[tuple[Generation, str]] = deque()  # made, and not handed out yet
 
@@ -84,9 +89,10 @@ class Batch:
                 self._step()
 
     def close(self) -> None:
-        """End all generations early."""
+        """End all generations early, and keep nothing of them."""
         for generation in list(self._live.values()):
             generation.close()
+        self._scheduler.forget()
 
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
         tokens = self._vocabulary.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
@@ -108,7 +114,7 @@ class Batch:
                     self._pieces.append((self._live[sequence], piece))
                 if sequence.finish_reason:
                     del self._live[sequence]
-        except BaseException:
+        except BaseException:  # also Ctrl-C: a pass that nobody took note of leaves nothing to go on from
             self.close()
             raise
 
@@ -145,6 +151,11 @@ class Generation:
         """Token ids made so far; the one that ended the text, if any, is the last."""
         self.text = ""
         """What they say."""
+
+    @property
+    def n_kept(self) -> int:
+        """Tokens of the prompt that were decoded before, and not again."""
+        return self._sequence.n_kept
 
     @property
     def finish_reason(self) -> FinishReason | None:

@@ -142,9 +142,14 @@ class Model:
         self.stats = generation.stats
         return generation
 
-    def batch(self) -> Batch:
-        """A batch, to generate several texts together. Ends what the model was generating before."""
-        return self._start(Batch(self.session, self.vocabulary))
+    def batch(self, *, keep: bool = False) -> Batch:
+        """A batch, to generate several texts together. Ends what the model was generating before.
+
+        With `keep` it is the same batch again and again, which keeps texts in the cache: see Batch.
+        """
+        if keep and self._batch is not None and self._batch.keeps:
+            return self._batch
+        return self._start(Batch(self.session, self.vocabulary, keep=keep))
 
     def close(self) -> None:
         """Free the session and the weights; closing twice is harmless."""
