@@ -16,6 +16,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from .chat import EXAMPLES as CHAT_EXAMPLES
+from .chat import chat
 from .errors import CommandError, OutputClosed
 from .help import write_examples, write_options
 from .inspect import EXAMPLES as INSPECT_EXAMPLES
@@ -156,6 +158,7 @@ def _show_version(wanted: bool) -> None:
 
 _EXAMPLES = """
 pymtp run "Write a haiku about rivers."
+pymtp chat
 pymtp inspect model.gguf
 pymtp --install-completion
 """
@@ -168,6 +171,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(cls=PymtpCommand, epilog=RUN_EXAMPLES)(run)
+app.command(cls=PymtpCommand, epilog=CHAT_EXAMPLES)(chat)
 app.command(cls=PymtpCommand, epilog=INSPECT_EXAMPLES)(inspect)
 
 

@@ -12,7 +12,7 @@ import termios
 import time
 from types import TracebackType
 
-TIMEOUT_S = 60
+TIMEOUT_S = 30
 
 
 class Terminal:
@@ -50,6 +50,11 @@ class Terminal:
             assert time.monotonic() < deadline, f"no {text!r} in {self.seen[after:]!r}"
             assert self._read(), f"it ended without {text!r}: {self.seen[after:]!r}"
         return at + len(text)
+
+    def wait_for_more(self, n: int, *, after: int) -> None:
+        """Read until `n` characters were shown behind position `after` of `seen`."""
+        while len(self.seen) < after + n:
+            assert self._read(), f"only {self.seen[after:]!r}"
 
     def wait(self) -> int:
         """Read to the end; return the exit code."""
