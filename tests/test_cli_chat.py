@@ -24,6 +24,7 @@ FLAGS = ["-t", "1", "--temp", "0", "-n", "24"]
 COMMAND = [sys.executable, "-m", "pymtp_cli", "chat", *FLAGS]
 # prompt_toolkit asks for marked pastes while it reads a message
 PROMPT, SENT = "\x1b[?2004h", "\x1b[?2004l"
+THINKS = "A farmer has 12 apples and gives away 5. How many are left?"
 STATUS = re.compile(r"\[\d+ tok/s, (accepted [\d.]+, length [\d.]+, )?\d+ tokens, (\d+) of (\d+) prompt tokens kept\]")
 
 
@@ -124,7 +125,8 @@ def test_a_file_goes_with_the_next_message(tmp_path: Path) -> None:
         "cannot read missing.txt: No such file",
         "/read needs the name",
         "not valid UTF-8",
-        "cannot read .: Is a dir",
+        "cannot read .: it is not a regular file",
+        "cannot read /dev/zero: it is not a reg",
     ):
         assert text in result.stderr
 
@@ -143,7 +145,10 @@ def test_a_conversation_can_be_saved_and_taken_up(tmp_path: Path) -> None:
 def test_what_is_no_chat_is_neither_loaded_nor_overwritten(tmp_path: Path, content: str) -> None:
     path = tmp_path / "file.json"
     path.write_text(content, encoding="utf-8")
-    result = chat("/load file.json", "/save file.json", "/save /nonexistent/x", "/save", "/load")
+    result = chat(
+        "/load file.json", "/save file.json", "/save /nonexistent/x", "/save", "/load", "/save a\0b", "/load ~nobody/x"
+    )
+    assert result.exit_code == 0
     assert "file.json is no saved chat" in result.stderr
     assert "file.json exists and is no saved chat" in result.stderr
     assert "cannot write /nonexistent/x: No such file" in result.stderr
@@ -301,7 +306,9 @@ def test_tab_completes(terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "my notes.txt").write_text("notes", encoding="utf-8")
     terminal.press("/rea\t")
     terminal.wait_for("/read")
-    assert "my notes.txt: 5 characters go with the next message" in say(terminal, "my\t")
+    terminal.press("my\t")
+    terminal.wait_for("notes.txt")
+    assert "my notes.txt: 5 characters go with the next message" in say(terminal, "")
     terminal.press("/set max\t")
     terminal.wait_for("_tokens")
     assert "max_tokens: 5" in say(terminal, "5")
@@ -332,6 +339,19 @@ def test_without_colours_nothing_is_dimmed(environment: dict[str, str]) -> None:
         assert leave(terminal) == 0
     assert "\x1b[2m" not in terminal.seen
     assert not re.search(r"\x1b\[[0-9;]*[34][0-7]m", terminal.seen)
+
+
+def test_thinking_is_dimmed(environment: dict[str, str]) -> None:
+    with Terminal([*COMMAND, "-n", "100"], env=environment) as terminal:
+        terminal.wait_for(PROMPT)
+        answer = say(terminal, THINKS)
+        assert leave(terminal) == 0
+    parts = re.findall(r"\x1b\[2m(.*?)\x1b\[22m", answer.partition(SENT)[2], re.DOTALL)
+    *thinking, status = parts
+    assert "".join(thinking).replace("\r", "").startswith("<think>\n")
+    assert "".join(thinking).endswith("</think>")
+    assert "tok/s" in status
+    assert "The" in re.sub(r"\x1b\[2m.*?\x1b\[22m", "", answer, flags=re.DOTALL)  # the answer itself is not
 
 
 def test_at_40_columns_no_line_of_ours_is_wider(environment: dict[str, str]) -> None:

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pymtp import state
 from pymtp.errors import InvalidParameter
 
 from ..report import stats_block
@@ -198,10 +199,7 @@ def _save(repl: Repl, file: str) -> None:
     if path.exists() and not _is_chat(path):
         raise Refused(f"{file} exists and is no saved chat; choose another name")
     saved = {"format": _FORMAT, "system": repl.conversation.system, "messages": repl.conversation.messages}
-    try:
-        path.write_text(json.dumps(saved, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise Refused(f"cannot write {file}: {error.strerror}; choose another place") from error
+    state.write(path, f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode())
     repl.screen.note(f"{file}: {_turns(repl)} saved")
 
 
@@ -234,19 +232,24 @@ def _chat_in(text: str) -> dict[str, Any] | None:
 
 
 def _path(file: str, command: str) -> Path:
-    if not file:
+    if not file or "\0" in file:
         raise Refused(f"{command} needs the name of a file")
-    return Path(file).expanduser()
+    try:
+        return Path(file).expanduser()
+    except RuntimeError as error:  # nobody of that name
+        raise Refused(f"{file}: {error}; check the path") from error
 
 
 def _text_of(file: str, command: str) -> str:
+    path = _path(file, command)
+    if path.exists() and not path.is_file():
+        raise Refused(f"cannot read {file}: it is not a regular file; check the path")
     try:
-        return _path(file, command).read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise Refused(f"{file} is not valid UTF-8; convert it first (iconv -t UTF-8)") from None
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise Refused(f"cannot read {file}: {reason}; check the path") from error
+    except OSError as error:
+        raise Refused(f"cannot read {file}: {error.strerror}; check the path") from error
 
 
 def _turns(repl: Repl) -> str:
