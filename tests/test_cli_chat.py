@@ -117,6 +117,7 @@ def test_a_file_goes_with_the_next_message(tmp_path: Path) -> None:
         "/read",
         "/read latin1.txt",
         "/read .",
+        "/read /dev/zero",
     )
     assert "notes.txt: 9 characters go with the next message" in result.stderr
     said = json.loads((tmp_path / "chat.json").read_text(encoding="utf-8"))["messages"]
@@ -261,7 +262,7 @@ def test_what_is_typed_during_an_answer_comes_after_it(terminal: Terminal) -> No
     terminal.wait_for(SENT)
     terminal.press("/set top_k 7\r")
     assert "/set" not in terminal.seen[: terminal.wait_for("tok/s")].partition(SENT)[2]
-    terminal.wait_for("top_k: 7")
+    terminal.wait_for(PROMPT, after=terminal.wait_for("top_k: 7"))
     assert leave(terminal) == 0
 
 
