@@ -1,5 +1,6 @@
 # make run PROMPT="..."   install everything into .venv and run the embedded model on a prompt
 # make test               install everything into .venv and run the fast tests
+# make docs               write docs/cli.md from the commands
 # make check-native       the native tests under sanitizers, and the patched llama.cpp against the unpatched one
 #
 # PYTHON=python3.12       the interpreter that .venv is made with
@@ -18,7 +19,7 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patches/*.patch native/include/*.h native/src/*)
 CXX_SRC := $(wildcard native/src/*.cpp native/src/*.h native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow lint check check-native patches-edit patches-export install clean
+.PHONY: run test test-slow lint check check-native docs patches-edit patches-export install clean
 .DELETE_ON_ERROR:
 
 run: install
@@ -55,6 +56,9 @@ check-native: install
 CONFIGURE = $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
     -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DPYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE)) \
     -DPYMTP_TEST_MODELS=$(abspath build/tiny-models)
+
+docs: install
+	$(BIN)/python docs/write_cli.py
 
 # build/patches: a git repository with one commit a patch; see native/patches/README.md
 patches-edit: $(VENV)/tools | $(ARCHIVE)

@@ -16,9 +16,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from .chat import EXAMPLES as CHAT_EXAMPLES
+from .chat import chat
 from .errors import CommandError, OutputClosed
+from .help import write_examples, write_options
+from .inspect import EXAMPLES as INSPECT_EXAMPLES
+from .inspect import inspect
 from .options import DEBUG
-from .output import Output
+from .output import Output, say
+from .run import EXAMPLES as RUN_EXAMPLES
 from .run import run
 
 # typer took over click's exceptions and moved them between releases; in all of them the parent of
@@ -28,6 +34,12 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 class PymtpCommand(TyperCommand):
     """Gives usage errors what their line needs: the command, and the flag that set a parameter."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        write_options(self, ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        write_examples(self.epilog, formatter)
 
     def get_help_option(self, ctx: Any) -> Any:
         return _through_output(super().get_help_option(ctx))
@@ -58,6 +70,13 @@ class PymtpCommand(TyperCommand):
 
 class PymtpGroup(TyperGroup):
     """Ends every command with an exit code and at most one line on stderr."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        write_options(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        write_examples(self.epilog, formatter)
 
     def get_help_option(self, ctx: Any) -> Any:
         return _through_output(super().get_help_option(ctx))
@@ -92,7 +111,7 @@ def _report(error: Exception) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    typer.echo(f"pymtp: {' '.join(message.split())}", err=True)
+    say(f"pymtp: {' '.join(message.split())}")
     return code
 
 
@@ -107,6 +126,8 @@ def _usage_text(error: Any) -> str:
     param = getattr(error, "param", None)
     if param is not None:
         return f"Invalid value for {'/'.join(param.opts)}: {error.message}"
+    if nearest := getattr(error, "possibilities", None):
+        return f"No such option: {error.option_name}; did you mean {nearest[0]}?"
     return str(error.format_message()).rstrip(".")
 
 
@@ -135,14 +156,23 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_EXAMPLES = """
+pymtp run "Write a haiku about rivers."
+pymtp chat
+pymtp inspect model.gguf
+pymtp --install-completion
+"""
+
 app = typer.Typer(
     cls=PymtpGroup,
-    add_completion=False,
+    epilog=_EXAMPLES,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(cls=PymtpCommand)(run)
+app.command(cls=PymtpCommand, epilog=RUN_EXAMPLES)(run)
+app.command(cls=PymtpCommand, epilog=CHAT_EXAMPLES)(chat)
+app.command(cls=PymtpCommand, epilog=INSPECT_EXAMPLES)(inspect)
 
 
 @app.callback(invoke_without_command=True)

@@ -8,6 +8,7 @@ its parameters as pymtp does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args
 
@@ -57,10 +58,22 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     return parse
 
 
+def _repository(text: str) -> str:
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", text):
+        raise typer.BadParameter(f"must be USER/REPO or USER/REPO:QUANT, not {text!r}")
+    return text
+
+
 def _choice(kind: Any, *names: str, help_text: str) -> Any:
     """An option that takes one of the values of the Literal `kind`."""
     choices = get_args(kind)
-    return typer.Option(*names, parser=_one_of(choices), metavar="|".join(choices), help=help_text)
+    return typer.Option(
+        *names,
+        parser=_one_of(choices),
+        metavar="|".join(choices),
+        help=help_text,
+        autocompletion=lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)],
+    )
 
 
 def _remember_debug(ctx: typer.Context, wanted: bool) -> bool:
@@ -71,6 +84,17 @@ def _remember_debug(ctx: typer.Context, wanted: bool) -> bool:
 ModelFile = Annotated[
     str | None, typer.Option("-m", "--model", metavar="MODEL", help="GGUF file.  [default: the embedded model]")
 ]
+HfRepo = Annotated[
+    str | None,
+    typer.Option(
+        "-hf",
+        "--hf-repo",
+        parser=_repository,
+        metavar="USER/REPO[:QUANT]",
+        help="Model from Hugging Face, downloaded once; QUANT: Q4_K_M, else Q8_0, else the first file.",
+    ),
+]
+Offline = Annotated[bool, typer.Option("--offline", help="With -hf: use what was downloaded, and no network.")]
 PromptFile = Annotated[str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from FILE.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Complete the prompt as it stands, without the chat template.")]
 

@@ -1,14 +1,23 @@
-"""stdout as this program's data channel: UTF-8 whatever the locale says, flushed, failures named.
+"""stdout as this program's data channel: UTF-8 whatever the locale says, flushed, failures named. stderr for chatter.
 
-Owns writing to stdout. Knows nothing of what is written.
+Owns writing to both. Knows nothing of what is written.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
+
+import typer
 
 from .errors import CommandError, OutputClosed
+
+
+def say(text: str) -> None:
+    """Write a line to stderr; where it cannot be written, nobody misses it."""
+    with suppress(OSError, ValueError):
+        typer.echo(text, err=True)
 
 
 class Output:

@@ -15,17 +15,26 @@ from .errors import CommandError
 
 
 def split_positionals(model: str | None, first: str | None, second: str | None) -> tuple[str | None, str | None]:
-    """Return (model, prompt) for `[MODEL] [PROMPT]`, with `model` from -m.
+    """Return (model, prompt) for `[MODEL] [PROMPT]`, with `model` from -m or -hf.
 
     A lone positional is the model if it names an existing path or ends in .gguf, else the prompt.
     """
     if model is not None:
         if second is not None:
-            raise typer.BadParameter(f"with -m the only positional is the prompt, and {second!r} is one more")
+            raise typer.BadParameter(f"with -m or -hf the only positional is the prompt, and {second!r} is one more")
+        _check_prompt(first)
         return model, first
     if second is None and first is not None and not _names_a_model(first):
         return None, first
+    _check_prompt(second)
     return first, second
+
+
+def _check_prompt(prompt: str | None) -> None:
+    if prompt is not None and prompt.endswith(".gguf") and os.path.exists(prompt):
+        raise typer.BadParameter(
+            f"{prompt} is a model, and stands where the prompt should be: name it first, or with -m"
+        )
 
 
 def read_prompt(argument: str | None, file: str | None) -> str:

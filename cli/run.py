@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options as opt
+from .download import find_model
 from .interrupt import Interrupt
 from .output import Output
+from .progress import loading
 from .prompt import read_prompt, split_positionals
 from .report import json_report, length_block, session_block, stats_block
 from .sampling import with_sampling
@@ -20,12 +22,22 @@ from .sampling import with_sampling
 if TYPE_CHECKING:
     from pymtp import Generation, Model
 
+EXAMPLES = """
+pymtp run model.gguf "Write a haiku about rivers."
+git diff | pymtp run model.gguf -n 400 --temp 0.3
+pymtp run -m model.gguf -f prompt.txt --draft-max 2 --json
+pymtp run -hf user/repo:Q4_K_M "Hello"
+pymtp run --draft none "Hello"
+"""
+
 
 @with_sampling
 def run(
     first: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
     second: Annotated[str | None, typer.Argument(metavar="PROMPT", show_default=False)] = None,
     model_file: opt.ModelFile = None,
+    hf_repo: opt.HfRepo = None,
+    offline: opt.Offline = False,
     prompt_file: opt.PromptFile = None,
     raw: opt.Raw = False,
     max_tokens: opt.NPredict = -1,
@@ -54,33 +66,38 @@ def run(
     a prompt, text comes from stdin. The model's chat template is applied when it has one.
     """
     output = Output()
-    path, argument = split_positionals(model_file, first, second)
+    path, argument = split_positionals(model_file or hf_repo, first, second)
     import pymtp
     from pymtp.gguf_file import inspect_gguf
 
     if not debug:
         pymtp.exit_on_abort()
     asked = pymtp.GenerationParams(**params, max_tokens=max_tokens, ignore_eos=ignore_eos, logprobs=logprobs)
+    path = find_model(model_file if hf_repo else path, hf_repo, offline=offline)
     if path is not None:
         inspect_gguf(path)  # costs milliseconds, and a bad file shows before anything is asked or loaded
     text = read_prompt(argument, prompt_file)
     if verbose:
         pymtp.set_log_level("info")
-    with pymtp.Model(
-        path,
-        n_ctx=n_ctx,
-        n_batch=n_batch,
-        n_ubatch=n_ubatch,
-        n_threads=n_threads,
-        n_gpu_layers=n_gpu_layers,
-        flash_attn=flash_attn,
-        type_k=type_k,
-        type_v=type_v,
-        draft=draft if draft_max else "none",
-        draft_max=draft_max,
-        draft_vocab=draft_vocab,
-        mtp_context=mtp_context,
-    ) as model:
+    with (
+        loading(path) as on_load,
+        pymtp.Model(
+            path,
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_ubatch=n_ubatch,
+            n_threads=n_threads,
+            n_gpu_layers=n_gpu_layers,
+            flash_attn=flash_attn,
+            type_k=type_k,
+            type_v=type_v,
+            draft=draft if draft_max else "none",
+            draft_max=draft_max,
+            draft_vocab=draft_vocab,
+            mtp_context=mtp_context,
+            on_load=on_load,
+        ) as model,
+    ):
         note = model.draft_note or (asked.draft_note if model.draft_max else None)
         if note:
             typer.echo(f"pymtp: {note}", err=True)

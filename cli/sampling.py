@@ -108,18 +108,16 @@ def _number(what: type[float] | type[int]) -> Callable[[str], Any]:
     return parse
 
 
-def _float(*names: str, help: str, metavar: str = "N", panel: str = "Sampling") -> Any:
-    return Annotated[
-        float, typer.Option(*names, parser=_number(float), metavar=metavar, help=help, rich_help_panel=panel)
-    ]
+def _float(*names: str, help: str, metavar: str = "N") -> Any:
+    return Annotated[float, typer.Option(*names, parser=_number(float), metavar=metavar, help=help)]
 
 
-def _int(*names: str, help: str, metavar: str = "N", kind: Any = int, panel: str = "Sampling") -> Any:
-    return Annotated[kind, typer.Option(*names, parser=_number(int), metavar=metavar, help=help, rich_help_panel=panel)]
+def _int(*names: str, help: str, metavar: str = "N", kind: Any = int) -> Any:
+    return Annotated[kind, typer.Option(*names, parser=_number(int), metavar=metavar, help=help)]
 
 
-def _text(kind: Any, *names: str, help: str, metavar: str, panel: str = "Sampling") -> Any:
-    return Annotated[kind, typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel)]
+def _text(kind: Any, *names: str, help: str, metavar: str) -> Any:
+    return Annotated[kind, typer.Option(*names, metavar=metavar, help=help)]
 
 
 _SAMPLING: dict[str, Any] = {
@@ -180,14 +178,12 @@ _SAMPLING: dict[str, Any] = {
 }
 
 _GENERATION: dict[str, Any] = {
-    "grammar": _text(str | None, "--grammar", metavar="GBNF", help="What the text can be.", panel="Output"),
-    "grammar_file": _text(Path | None, "--grammar-file", metavar="FILE", help="The same from FILE.", panel="Output"),
+    "grammar": _text(str | None, "--grammar", metavar="GBNF", help="What the text can be."),
+    "grammar_file": _text(Path | None, "--grammar-file", metavar="FILE", help="The same from FILE."),
     "json_schema": _text(
-        str | None, "-j", "--json-schema", metavar="JSON", help="A JSON schema that the text follows.", panel="Output"
+        str | None, "-j", "--json-schema", metavar="JSON", help="A JSON schema that the text follows."
     ),
-    "json_schema_file": _text(
-        Path | None, "-jf", "--json-schema-file", metavar="FILE", help="The same from FILE.", panel="Output"
-    ),
+    "json_schema_file": _text(Path | None, "-jf", "--json-schema-file", metavar="FILE", help="The same from FILE."),
     "stop": _text(
         list[str],
         "-r",
@@ -195,42 +191,33 @@ _GENERATION: dict[str, Any] = {
         "--reverse-prompt",
         metavar="TEXT",
         help="The text ends before TEXT; may be given several times.",
-        panel="Output",
     ),
-    "draft_min": _int("--spec-draft-n-min", "--draft-min", help="Do not verify fewer drafts than N.", panel="Drafting"),
+    "draft_min": _int("--spec-draft-n-min", "--draft-min", help="Do not verify fewer drafts than N."),
     "draft_p_min": _float(
         "--spec-draft-p-min",
         "--draft-p-min",
         help="Draft nothing behind the first place where no token is as likely as P.",
         metavar="P",
-        panel="Drafting",
     ),
     "draft_pick": _text(
         str,
         "--draft-pick",
         metavar="greedy|sample|auto",
         help="Draft the likeliest tokens, or draw them; auto: what is accepted more often.",
-        panel="Drafting",
     ),
     "accept": _text(
         str,
         "--accept",
         metavar="auto|match|rejection|rejection-tokenwise|relaxed",
         help="How drafts are verified; relaxed changes the text (while the model thinks), the others do not.",
-        panel="Drafting",
     ),
-    "relaxed_top_n": _int(
-        "--relaxed-top-n", help="Relaxed: drafts among the target's N likeliest tokens.", panel="Drafting"
-    ),
-    "relaxed_delta": _float(
-        "--relaxed-delta", help="Relaxed: at most P less likely than the likeliest.", metavar="P", panel="Drafting"
-    ),
+    "relaxed_top_n": _int("--relaxed-top-n", help="Relaxed: drafts among the target's N likeliest tokens."),
+    "relaxed_delta": _float("--relaxed-delta", help="Relaxed: at most P less likely than the likeliest.", metavar="P"),
     "thinking_tags": _text(
         tuple[str, str],
         "--thinking-tags",
         metavar="BEGIN END",
         help="Around the model's thinking.  [default: as the model has them]",
-        panel="Drafting",
     ),
 }
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pymtp._version import __version__, version_text
     from pymtp.batch import Batch, Generation
     from pymtp.context import ContextParams
+    from pymtp.conversation import Answer, Conversation
     from pymtp.errors import PymtpError
     from pymtp.model import Model
     from pymtp.request import GenerationParams
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from pymtp.statistics import Stats
 
 __all__ = [
+    "Answer",
     "Batch",
     "Chunk",
     "ContextParams",
+    "Conversation",
     "Generation",
     "GenerationParams",
     "Model",
@@ -42,9 +45,11 @@ __all__ = [
 
 # Imported on first use: a help text or a look into a GGUF needs no native library.
 _HOME = {
+    "Answer": "conversation",
     "Batch": "batch",
     "Chunk": "session",
     "ContextParams": "context",
+    "Conversation": "conversation",
     "Generation": "batch",
     "GenerationParams": "request",
     "Model": "model",

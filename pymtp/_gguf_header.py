@@ -1,6 +1,6 @@
 """The binary layout of a GGUF header: metadata values and tensor infos.
 
-Owns byte offsets. Reads through a memory map, keeps the length of an array instead of its elements
+Owns byte offsets. Reads through a memory map, keeps the place of an array instead of its elements
 and never touches tensor data, so its cost is that of the vocabulary (tens of milliseconds), whatever
 the size of the file. The gguf package's reader makes objects of every array element, which takes
 seconds for 150,000 tokens. Knows nothing of models: what the values mean is gguf_file.py's business.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 MAGIC = b"GGUF"
@@ -47,9 +47,13 @@ class HeaderUnsupported(HeaderError):
 
 @dataclass(frozen=True)
 class ArrayLength:
-    """Stands for an array in the metadata; its elements were skipped."""
+    """Stands for an array in the metadata; its elements were skipped. See `read_array`."""
 
     length: int
+    type_id: int = field(default=0, compare=False)
+    """Of the elements."""
+    offset: int = field(default=0, compare=False)
+    """Of the first element, in bytes from the start of the file."""
 
 
 Value = int | float | str | ArrayLength
@@ -88,12 +92,18 @@ def read_header(path: Path) -> Header:
             raise HeaderTruncated("the file ends inside its header") from None
 
 
+def read_array(path: Path, array: ArrayLength) -> list[int | float | str]:
+    """Read the elements of an array that the header of the file at `path` holds. Raises OSError."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return _Cursor(data, array.offset).elements(array)
+
+
 class _Cursor:
     """A position in the mapped file; each method reads one thing and moves past it."""
 
-    def __init__(self, data: mmap.mmap) -> None:
+    def __init__(self, data: mmap.mmap, at: int = len(MAGIC)) -> None:
         self._data = data
-        self._at = len(MAGIC)
+        self._at = at
 
     def header(self) -> Header:
         _check_version(self._number(_U32))
@@ -131,11 +141,19 @@ class _Cursor:
 
     def _skip_array(self) -> ArrayLength:
         type_id, length = self._number(_U32), self._number(_U64)
+        array = ArrayLength(length, type_id, self._at)
         if type_id == _STRING:
             self._skip_strings(length)
         else:
             self._at += _scalar(type_id).size * length
-        return ArrayLength(length)
+        return array
+
+    def elements(self, array: ArrayLength) -> list[int | float | str]:
+        if array.type_id == _STRING:
+            return [self._string() for _ in range(array.length)]
+        form = _scalar(array.type_id)
+        end = self._at + form.size * array.length
+        return [value for (value,) in form.iter_unpack(self._data[self._at : end])]
 
     def _skip_strings(self, count: int) -> None:
         # The only loop that runs once for each token of the vocabulary: locals, no method calls.

@@ -32,6 +32,9 @@ class Batch:
     those that find all of the model's `n_seq_max` places taken wait for the next free one. What a request
     generates does not depend on the others.
 
+    With `keep`, a prompt that begins as an earlier text did costs only what differs: `Generation.n_kept` says how much
+    was still there.
+
     Raises BackendError where the model fails; that ends the batch.
     """
 
@@ -40,6 +43,7 @@ class Batch:
         session: Session,
         vocabulary: Vocabulary,
         *,
+        keep: bool = False,
         costs: RoundCosts | None = None,
         defaults: GenerationParams | None = None,
     ) -> None:
@@ -48,7 +52,9 @@ class Batch:
         self._vocabulary = vocabulary
         self._costs = costs or RoundCosts()
         self._defaults = defaults or GenerationParams()
-        self._scheduler = Scheduler(session, drafter, costs=self._costs)
+        self._scheduler = Scheduler(session, drafter, keep=keep, costs=self._costs)
+        self.keeps = keep
+        """Whether texts stay in the cache when they have ended."""
         self._live: dict[TokenSequence, Generation] = {}
         self._pieces: deque[tuple[Generation, str]] = deque()  # made, and not handed out yet
 
@@ -89,9 +95,10 @@ class Batch:
                 self._step()
 
     def close(self) -> None:
-        """End all generations early."""
+        """End all generations early, and keep nothing of them."""
         for generation in list(self._live.values()):
             generation.close()
+        self._scheduler.forget()
 
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
         tokens = self._vocabulary.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
@@ -113,7 +120,7 @@ class Batch:
                     self._pieces.append((self._live[sequence], piece))
                 if sequence.finish_reason:
                     del self._live[sequence]
-        except BaseException:
+        except BaseException:  # also Ctrl-C: a pass that nobody took note of leaves nothing to go on from
             self.close()
             raise
 
@@ -145,7 +152,7 @@ class Generation:
         self._sequence = sequence
         self._stream = TextStream(stop)
         self._piece = ""  # of the round that is being played
-        sequence.n_kept = self._take
+        sequence.take = self._take
         self.stats = sequence.stats
         """Counts and times, up to date between pieces."""
         self.tokens: list[int] = []
@@ -154,6 +161,11 @@ class Generation:
         """Of the tokens, if they were asked for."""
         self.text = ""
         """What they say."""
+
+    @property
+    def n_kept(self) -> int:
+        """Tokens of the prompt that were decoded before, and not again."""
+        return self._sequence.n_kept
 
     @property
     def finish_reason(self) -> FinishReason | None:

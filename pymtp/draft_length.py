@@ -15,6 +15,8 @@ from pymtp.round_costs import RoundCosts
 
 N_DRAFT_MAX = 32
 """The longest draft, as in vLLM."""
+AUTO_DRAFT_MAX = 4
+"""The longest draft where the length adapts to the text."""
 
 
 class DraftLength(Protocol):

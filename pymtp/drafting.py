@@ -16,6 +16,9 @@ from pymtp.session import Chunk, Session
 N_KEPT = 64
 """Positions behind its end for which a session keeps a sequence's hidden states."""
 
+# rejected drafts may have taken the place of some of them
+_N_BACK = N_KEPT // 2
+
 
 class Drafter(Protocol):
     """Proposes tokens that the target then verifies, for several sequences at once."""
@@ -28,6 +31,12 @@ class Drafter(Protocol):
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """Take note of what the target made of the proposals; the sequences are not advanced yet."""
+
+    def resume(self, slot: int, n: int, n_decoded: int) -> int:
+        """`slot` held `n_decoded` decoded tokens, and its next sequence begins with the first `n` of them.
+
+        Return how many of these the drafter can go on behind, at most `n`; the next sequence decodes the others again.
+        """
 
     def forget(self, slot: int) -> None:
         """The sequence in `slot` is gone."""
@@ -42,6 +51,10 @@ class NoDrafter:
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """Nothing to note."""
+
+    def resume(self, slot: int, n: int, n_decoded: int) -> int:
+        """All of them. See Drafter."""
+        return n
 
     def forget(self, slot: int) -> None:
         """Nothing to forget."""
@@ -73,6 +86,14 @@ class MtpDrafter:
     def observe(self, rounds: Sequence[Round]) -> None:
         """Note how far the heads were fed. See Drafter."""
         self._n_fed.update((played.turn.slot, played.n_decoded) for played in rounds if played.proposal.feed)
+
+    def resume(self, slot: int, n: int, n_decoded: int) -> int:
+        """As far as the heads have seen, if the hidden state before is still there. See Drafter."""
+        n = min(n, self._n_fed.pop(slot, 0))
+        if n_decoded - n > _N_BACK:
+            return 0
+        self._n_fed[slot] = n
+        return n
 
     def forget(self, slot: int) -> None:
         """See Drafter."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # inspecting a file does without it, and it takes a while to 
     import numpy.typing as npt
 
 _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
+_MAX_DEFAULT_N_CTX = 4096
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class GgufInfo:
     def has_heads(self) -> bool:
         """Whether the model can draft with its own heads: it names some, and holds all that it names."""
         return self.n_heads == self.n_heads_declared > 0
+
+    @property
+    def n_ctx_default(self) -> int:
+        """Tokens of context where nobody asks for a number: as the model was trained, but at most 4096."""
+        return min(self.n_ctx_train or _MAX_DEFAULT_N_CTX, _MAX_DEFAULT_N_CTX)
 
 
 def inspect_gguf(path: str | os.PathLike[str]) -> GgufInfo:

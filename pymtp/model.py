@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from pymtp import _log, embedded
 from pymtp._library import llama_cpp
 from pymtp.batch import Batch, Generation
 from pymtp.context import ContextParams
-from pymtp.draft_length import N_DRAFT_MAX
+from pymtp.draft_length import AUTO_DRAFT_MAX, N_DRAFT_MAX
 from pymtp.errors import InvalidParameter, UnsupportedModel
 from pymtp.gguf_file import fingerprint, inspect_gguf, load_failure, output_rows
 from pymtp.request import GenerationParams
@@ -25,11 +25,6 @@ from pymtp.round_costs import RoundCosts
 from pymtp.session import Session, can_draft
 from pymtp.statistics import Stats
 from pymtp.vocabulary import Vocabulary
-
-DEFAULT_N_CTX = 4096
-
-AUTO_DRAFT_MAX = 4
-"""The longest draft where the length adapts to the text."""
 
 
 class Model:
@@ -42,8 +37,9 @@ class Model:
     each the head before it ("chained", as they are trained; "auto" is the same), or all of them the
     trunk ("target", as llama.cpp does, which is cheaper and accepted less). `n_seq_max` texts can
     be generated together, each in a context of `n_ctx` tokens; None takes the model's training
-    context, but at most 4096. `n_gpu_layers` -1 puts all layers on the GPU, if there is one. The
-    other parameters are those of ContextParams.
+    context, but at most 4096. `n_gpu_layers` -1 puts all layers on the GPU, if there is one.
+    `on_load` is called while the weights are read, with the share that is there, 0 to 1; what it
+    raises ends the loading. The other parameters are those of ContextParams.
 
     Raises ModelError for a file that cannot be used, UnsupportedModel if it cannot draft and must,
     InvalidParameter for a value out of range, BackendError if memory runs out.
@@ -67,6 +63,7 @@ class Model:
         draft_max: int | Literal["auto"] = "auto",
         draft_vocab: int | Sequence[int] | None = None,
         mtp_context: Literal["auto", "chained", "target"] = "auto",
+        on_load: Callable[[float], object] | None = None,
     ) -> None:
         context = ContextParams(n_ctx or 0, n_batch, n_ubatch, n_threads, flash_attn, type_k, type_v, kv_unified)
         if draft_max != "auto" and not (isinstance(draft_max, int) and 0 <= draft_max <= N_DRAFT_MAX):
@@ -85,9 +82,9 @@ class Model:
         if draft == "none" or not self.info.has_heads:
             n_draft_max = 0
         if n_ctx is None:
-            context = replace(context, n_ctx=min(self.info.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX))
+            context = replace(context, n_ctx=self.info.n_ctx_default)
         self._batch: Batch | None = None
-        loaded = _load(self, n_gpu_layers, load_mtp=n_draft_max > 0)
+        loaded = _load(self, n_gpu_layers, on_load, load_mtp=n_draft_max > 0)
         free_model = weakref.finalize(self, llama_cpp.llama_model_free, loaded)
         self.draft_note = self._note(draft, loaded)
         """One line that says why a model with MTP heads decodes plainly, or None."""
@@ -147,9 +144,14 @@ class Model:
         self.stats = generation.stats
         return generation
 
-    def batch(self) -> Batch:
-        """A batch, to generate several texts together. Ends what the model was generating before."""
-        return self._start(self._new_batch())
+    def batch(self, *, keep: bool = False) -> Batch:
+        """A batch, to generate several texts together. Ends what the model was generating before.
+
+        With `keep` it is the same batch again and again, which keeps texts in the cache: see Batch.
+        """
+        if keep and self._batch is not None and self._batch.keeps:
+            return self._batch
+        return self._start(self._new_batch(keep=keep))
 
     def close(self) -> None:
         """Free the session and the weights; closing twice is harmless."""
@@ -170,8 +172,8 @@ class Model:
             heads = range(min(self.info.n_heads, self.session.n_draft_max))
             self.session.limit_drafts_to(vocab, [output_rows(self.info.path, head, vocab) for head in heads])
 
-    def _new_batch(self) -> Batch:
-        return Batch(self.session, self.vocabulary, costs=self._costs, defaults=self._defaults)
+    def _new_batch(self, *, keep: bool = False) -> Batch:
+        return Batch(self.session, self.vocabulary, keep=keep, costs=self._costs, defaults=self._defaults)
 
     def _start(self, batch: Batch) -> Batch:
         if self._batch is not None:
@@ -200,13 +202,29 @@ class Model:
         return f"{reason}: plain decoding"
 
 
-def _load(model: Model, n_gpu_layers: int, *, load_mtp: bool) -> object:
+def _load(model: Model, n_gpu_layers: int, on_load: Callable[[float], object] | None, *, load_mtp: bool) -> object:
+    raised: list[BaseException] = []
+
+    # Also without `on_load`: it is the moment in which Ctrl-C can be noticed.
+    def report(share: float, _: object) -> bool:
+        try:
+            if on_load:
+                on_load(share)
+        except BaseException as error:
+            raised.append(error)
+        return not raised
+
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = n_gpu_layers
     params.load_mtp = load_mtp
+    params.progress_callback = llama_cpp.llama_progress_callback(report)
     llama_cpp.llama_backend_init()
     _log.take_recent()
     loaded = llama_cpp.llama_model_load_from_file(os.fsencode(model.info.path), params)
+    if raised:
+        if loaded:
+            llama_cpp.llama_model_free(loaded)
+        raise raised[0]
     if not loaded:
         raise load_failure(model.info, _log.take_recent())
     return loaded

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from pymtp.drafting import Drafter
-from pymtp.errors import ContextFull
+from pymtp.errors import ContextFull, PymtpError
 from pymtp.round import play_round
 from pymtp.round_costs import RoundCosts
 from pymtp.sequence import Round, TokenSequence, Turn
@@ -23,6 +23,8 @@ class Scheduler:
 
     A step is one pass of at most `session.n_ubatch` rows: a round of every sequence that generates, and with what
     is left of the rows the next tokens of prompts. So a long prompt comes in pieces and holds up nobody.
+
+    With `keep`, what a sequence has decoded stays in its slot when it ends: the next one decodes what differs.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class Scheduler:
         drafter: Drafter,
         *,
         costs: RoundCosts | None = None,
+        keep: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.stats = Stats()
@@ -39,6 +42,8 @@ class Scheduler:
         self._drafter = drafter
         self._costs = costs or RoundCosts()
         self._clock = clock
+        self._keep = keep
+        self._kept: dict[int, list[int]] = {}  # by free slot: the tokens that are decoded in it
         self._free = list(reversed(range(session.n_seq_max)))
         self._running: dict[int, TokenSequence] = {}  # by slot, in the order of admission
         self._waiting: deque[TokenSequence] = deque()
@@ -58,6 +63,12 @@ class Scheduler:
             self._waiting.remove(sequence)
         for slot in [slot for slot, running in self._running.items() if running is sequence]:
             self._release(slot)
+
+    def forget(self) -> None:
+        """Let go of what ended sequences have left in free slots."""
+        for slot in list(self._kept):
+            del self._kept[slot]
+            self._clear(slot)
 
     def step(self) -> list[tuple[TokenSequence, Round | None]]:
         """Play one pass; return the sequences that took part and what it brought each.
@@ -82,15 +93,39 @@ class Scheduler:
 
     def _admit(self) -> None:
         while self._free and self._waiting:
-            slot = self._free.pop()
+            sequence = self._waiting.popleft()
+            # the last one to become free, unless another begins as the sequence does
+            slot = max(reversed(self._free), key=lambda slot: _n_common(self._kept.get(slot, []), sequence.history))
+            self._free.remove(slot)
+            sequence.n_decoded = sequence.n_kept = self._resume(slot, sequence)
+            self._running[slot] = sequence
+
+    def _resume(self, slot: int, sequence: TokenSequence) -> int:
+        """Leave in the slot what the sequence begins with; return how many tokens that is."""
+        kept = self._kept.pop(slot, [])
+        # the last token of a prompt is decoded in any case, for its logits
+        n = min(_n_common(kept, sequence.history), len(sequence.history) - 1)
+        n = self._drafter.resume(slot, n, len(kept)) if sequence.draft_max > 0 else n
+        try:
+            self._session.truncate(n, sequence=slot)
+        except PymtpError:  # there are memories that cannot go back
+            n = 0
             self._session.truncate(0, sequence=slot)
-            self._running[slot] = self._waiting.popleft()
+        if n == 0 or sequence.draft_max == 0:
+            self._drafter.forget(slot)
+        return n
 
     def _release(self, slot: int) -> None:
-        del self._running[slot]
+        sequence = self._running.pop(slot)
+        if self._keep:
+            self._kept[slot] = sequence.history[: sequence.n_decoded]
+        else:
+            self._clear(slot)
+        self._free.append(slot)
+
+    def _clear(self, slot: int) -> None:
         self._session.truncate(0, sequence=slot)
         self._drafter.forget(slot)
-        self._free.append(slot)
 
     def _turns(self) -> list[Turn]:
         n_left = self._session.n_ubatch
@@ -145,3 +180,11 @@ class Scheduler:
                 else:
                     stats.generation_s += spent
                     stats.add_round(len(played.proposal.drafts), played.n_accepted)
+
+
+def _n_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    for i, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return i
+    return min(len(one), len(other))

@@ -27,7 +27,7 @@ class TokenSequence:
     """A prompt and what is generated behind it.
 
     It ends with a token in `stop`, after `max_tokens` (-1: no limit), where `n_ctx` positions are full, or where
-    `n_kept` says so.
+    `take` says so.
     """
 
     history: list[int]
@@ -46,8 +46,8 @@ class TokenSequence:
     """Judges drafts that are most likely tokens."""
     accept_drawn: Acceptance = BLOCK_REJECTION
     """Judges drafts that were drawn."""
-    n_kept: Callable[[Sequence[int]], int] = len
-    """How many of a round's tokens the text takes; it ends behind them if it does not take all."""
+    take: Callable[[Sequence[int]], int] = len
+    """How many of a round's tokens belong to the text; it ends behind them if not all do."""
     n_logprobs: int | None = None
     """Tokens whose probabilities are reported in each place, besides that of the emitted one; None: nothing is."""
     stats: Stats = field(default_factory=Stats)
@@ -57,7 +57,7 @@ class TokenSequence:
 
     def __post_init__(self) -> None:
         self.n_prompt = len(self.history)
-        self.n_decoded = 0
+        self.n_decoded = self.n_kept = 0
         self.n_left = self.n_ctx if self.max_tokens < 0 else self.max_tokens
 
     @property
@@ -161,21 +161,21 @@ class Turn:
         if compares:
             sequence.pick.observe(proposal.distributions, verdict.targets)
         sequence.length.observe(proposal.confidences, proposal.are_right(verdict.tokens))
-        n_kept = sequence.n_kept(verdict.tokens)
+        n_taken = sequence.take(verdict.tokens)
         return Round(
             self,
             proposal,
-            verdict.tokens[:n_kept],
-            min(verdict.n_accepted, n_kept),
-            is_cut=n_kept < len(verdict.tokens),
-            logprobs=self._logprobs(rows, verdict, n_kept),
+            verdict.tokens[:n_taken],
+            min(verdict.n_accepted, n_taken),
+            is_cut=n_taken < len(verdict.tokens),
+            logprobs=self._logprobs(rows, verdict, n_taken),
         )
 
-    def _logprobs(self, rows: Sequence[Row], verdict: Verdict, n_kept: int) -> list[TokenLogprobs]:
+    def _logprobs(self, rows: Sequence[Row], verdict: Verdict, n_taken: int) -> list[TokenLogprobs]:
         n = self.sequence.n_logprobs
         if n is None:
             return []
-        judged = zip(rows, verdict.targets, verdict.tokens[:n_kept], strict=False)
+        judged = zip(rows, verdict.targets, verdict.tokens[:n_taken], strict=False)
         return [token_logprobs(row, target, token, n) for row, target, token in judged]
 
 

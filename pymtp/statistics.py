@@ -42,6 +42,16 @@ class Stats:
     # keeps a constant size, and every report below can be derived from the pairs.
     _rounds: Counter[tuple[int, int]] = field(default_factory=Counter, repr=False)
 
+    def __add__(self, other: Stats) -> Stats:
+        """Both together."""
+        return Stats(
+            self.prompt_tokens + other.prompt_tokens,
+            self.prompt_s + other.prompt_s,
+            self.generated_tokens + other.generated_tokens,
+            self.generation_s + other.generation_s,
+            self._rounds + other._rounds,
+        )
+
     def add_round(self, n_drafted: int, n_accepted: int) -> None:
         """Count one round that drafted `n_drafted` tokens, of which the first `n_accepted` were kept."""
         if not 0 <= n_accepted <= n_drafted:

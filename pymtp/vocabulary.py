@@ -52,13 +52,16 @@ class Vocabulary:
         """Let go of the model, which is about to be freed."""
         self._open_vocab = None
 
-    def tokenize(self, text: str) -> list[int]:
-        """Token ids of `text`. Special tokens in it are recognised; a BOS comes first if the model wants one."""
+    def tokenize(self, text: str, *, is_start: bool = True) -> list[int]:
+        """Token ids of `text`. Special tokens in it are recognised.
+
+        At the start of a sequence a BOS comes first if the model wants one.
+        """
         data = text.encode()
         n_max = len(data) + 2
         while True:
             tokens = (llama_cpp.llama_token * n_max)()
-            n = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, n_max, True, True)
+            n = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, n_max, is_start, True)
             if n >= 0:
                 return list(tokens[:n])
             n_max = -n
@@ -105,13 +108,15 @@ class Vocabulary:
         bos = self._text(llama_cpp.llama_vocab_bos(self._vocab))
         try:
             formatter = Jinja2ChatFormatter(template=self.chat_template, eos_token=eos, bos_token=bos)
-            return str(formatter(messages=list(messages)).prompt)  # type: ignore[arg-type]
+            prompt = str(formatter(messages=list(messages)).prompt)  # type: ignore[arg-type]
         except Exception as error:
             # A template is a program that came with the model: it can fail in any way.
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ModelError(
                 f"the model's chat template fails ({reason}); use --raw, which completes the prompt as it stands"
             ) from error
+        # some templates write the BOS that `tokenize` puts there
+        return prompt.removeprefix(bos) if llama_cpp.llama_vocab_get_add_bos(self._vocab) else prompt
 
     def _text(self, token: int) -> str:
         if token < 0:

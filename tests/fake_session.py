@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pymtp.errors import ContextFull
+from pymtp.errors import ContextFull, PymtpError
 from pymtp.session import Chunk, Counters, Logits
 
 N_VOCAB = 32
@@ -51,6 +51,8 @@ class Slot:
     """By the heads."""
     draft: list[int] = field(default_factory=list)
     """The rows of the draft that is being made, from the first position that the trunk has not decoded."""
+    end: int = 0
+    """Behind the last pass: hidden states are those of the positions just before."""
 
 
 class FakeSession:
@@ -66,6 +68,8 @@ class FakeSession:
         self.passes: list[list[Chunk]] = []
         self.drafts: list[list[Chunk]] = []
         self.barred: list[list[int]] = []
+        self.goes_back = True
+        """Whether sequences can be truncated to any position, or only freed."""
         self.failure: Exception | None = None
         """Raised by the next pass of the trunk."""
         self._logits = self._draft_logits = np.empty((0, N_VOCAB), np.float32)
@@ -94,7 +98,9 @@ class FakeSession:
         del slot.seen[chunk.position :]
         if chunk.feed:
             assert len(slot.seen) == chunk.position, "the heads have not seen what came before"
+            assert chunk.position == 0 or chunk.position > slot.end - N_KEPT, "the hidden state before is gone"
             slot.seen += chunk.tokens
+        slot.end = len(slot.tokens)
         first = {"all": 0, "last": n - 1, "none": n}[chunk.logits]
         ends = range(chunk.position + first + 1, chunk.position + n + 1)
         assert len(ends) <= self.n_draft_max + 1
@@ -150,6 +156,8 @@ class FakeSession:
     def truncate(self, position: int, *, sequence: int = 0) -> None:
         self._invalidate()
         slot = self.slots[sequence]
+        if not self.goes_back and 0 < position < len(slot.tokens):
+            raise PymtpError("the memory cannot go back")
         del slot.tokens[position:]
         del slot.seen[position:]
         slot.draft = []

@@ -111,6 +111,7 @@ def test_flags_reach_the_model_and_the_sampler(run: Run) -> None:
         "draft_max": 2,
         "draft_vocab": 4000,
         "mtp_context": "target",
+        "on_load": None,
     }
     assert (generate["max_tokens"], generate["ignore_eos"]) == (5, True)
     assert (generate["stop"], generate["draft_pick"], generate["accept"]) == (("END", "\n\n"), "sample", "rejection")
@@ -330,7 +331,7 @@ def test_every_parameter_of_the_core_has_its_name_in_the_command() -> None:
     parameters = set(signature(command).parameters)
     for function in (ContextParams, SamplingParams, Model, GenerationParams):
         # the command runs one text; min_keep has no flag in llama.cpp either; forced is for benchmarks
-        ours = {"self", "path", "sampling", "n_seq_max", "kv_unified", "min_keep", "forced"}
+        ours = {"self", "path", "sampling", "n_seq_max", "kv_unified", "min_keep", "forced", "on_load"}
         assert set(signature(function).parameters) - ours <= parameters
 
 

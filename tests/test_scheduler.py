@@ -255,3 +255,99 @@ def test_counts_add_up_and_the_time_of_a_pass_is_shared_out() -> None:
     assert work.stats.prompt_s + work.stats.generation_s == pytest.approx(len(session.passes))
     assert all(stats.prompt_s + stats.generation_s <= len(session.passes) for stats in parts)
     assert parts[0].prompt_s == 2
+
+
+def keeping(session: FakeSession) -> Scheduler:
+    return Scheduler(session, MtpDrafter(session), keep=True, clock=Ticks())  # type: ignore[arg-type]
+
+
+def n_prompt_rows(session: FakeSession, n_passes: int) -> int:
+    """Rows of the passes from `n_passes` on that no round has."""
+    chunks = [chunk for one in session.passes[n_passes:] for chunk in one]
+    return sum(len(chunk.tokens) for chunk in chunks if chunk.logits != "all")
+
+
+def test_a_kept_text_is_continued_with_what_is_new() -> None:
+    session = FakeSession()
+    work = keeping(session)
+    first = sequence(session, list(range(100)), 50)
+    submit(work, first)
+    run(work)
+    n_passes = len(session.passes)
+    prompt = [*first.history, 7, 8, 9]
+    second = sequence(session, prompt, 30)
+    submit(work, second)
+    run(work)
+    assert second.n_kept == len(first.history) - 2  # the last token was never decoded, the one before not for the heads
+    assert n_prompt_rows(session, n_passes) == second.stats.prompt_tokens == len(prompt) - second.n_kept
+    assert texts(second) == [plain_text(prompt, 30)]
+    assert second.stats.accepted
+
+
+@pytest.mark.parametrize(("n_back", "is_kept"), [(1, True), (20, True), (40, False), (145, False)])
+def test_drafting_goes_on_behind_a_kept_text_where_the_heads_can(n_back: int, is_kept: bool) -> None:
+    session = FakeSession()
+    work = keeping(session)
+    first = sequence(session, list(range(100)), 50)
+    submit(work, first)
+    run(work)
+    prompt = [*first.history[: len(first.history) - 1 - n_back], -1, 5]
+    second = sequence(session, prompt, 30)
+    submit(work, second)
+    run(work)
+    assert second.n_kept == (len(prompt) - 2 if is_kept else 0)
+    assert texts(second) == [plain_text(prompt, 30)]
+
+
+def test_without_drafts_a_kept_text_is_continued_from_anywhere() -> None:
+    session = FakeSession()
+    work = keeping(session)
+    first, second, third = (sequence(session, list(range(n)), 20) for n in (100, 60, 110))
+    first.draft_max = second.draft_max = first.n_draft = second.n_draft = 0
+    for one, n_kept in ((first, 0), (second, 59), (third, 0)):  # the heads have not seen the text of the third
+        submit(work, one)
+        run(work)
+        assert one.n_kept == n_kept
+        assert texts(one) == [plain_text(one.history[: one.n_prompt], 20)]
+    assert third.stats.accepted
+
+
+def test_a_memory_that_cannot_go_back_begins_anew() -> None:
+    session = FakeSession()
+    session.goes_back = False
+    work = keeping(session)
+    first = sequence(session, list(range(50)), 20)
+    submit(work, first)
+    session.goes_back = True  # rounds go back over their own drafts
+    run(work)
+    session.goes_back = False
+    prompt = [*first.history[:-5], -1, 2]
+    second = sequence(session, prompt, 0)
+    submit(work, second)
+    run(work)
+    assert second.n_kept == 0
+    assert session.slots[0].tokens == prompt
+
+
+def test_a_text_goes_where_most_of_it_is_kept() -> None:
+    session = FakeSession(n_seq_max=3)
+    work = keeping(session)
+    firsts = [sequence(session, [i] * 30, 10) for i in range(3)]
+    submit(work, *firsts)
+    run(work)
+    for i in (1, 0, 2):
+        again = sequence(session, [*firsts[i].history, 4], 5)
+        submit(work, again)
+        run(work)
+        assert again.n_kept >= len(firsts[i].history) - 2
+        assert texts(again) == [plain_text([*firsts[i].history, 4], 5)]
+
+
+def test_what_is_forgotten_leaves_the_cache() -> None:
+    session = FakeSession(n_seq_max=2)
+    work = keeping(session)
+    submit(work, sequence(session, [1, 2, 3]), sequence(session, [4, 5, 6]))
+    run(work)
+    assert all(slot.tokens for slot in session.slots)
+    work.forget()
+    assert not any(slot.tokens for slot in session.slots)

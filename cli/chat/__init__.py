@@ -1,0 +1,106 @@
+"""`pymtp chat`: a conversation at a terminal, or line by line through a pipe.
+
+Owns the order of things, as run.py does; the conversation itself is in repl.py.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from .. import options as opt
+from ..download import find_model
+from ..errors import CommandError
+from ..output import Output, say
+from ..progress import loading
+from ..report import session_block
+from ..sampling import with_sampling
+
+EXAMPLES = """
+pymtp chat model.gguf
+pymtp chat -hf user/repo:Q4_K_M -sys "You are brief."
+pymtp chat --temp 0.3 -c 8192 --draft-max 2
+printf 'Hello\\n/stats\\n' | pymtp chat
+"""
+
+SystemPrompt = Annotated[
+    str | None, typer.Option("-sys", "--system-prompt", metavar="TEXT", help="System prompt.  [default: none]")
+]
+
+
+@with_sampling
+def chat(
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
+    model_file: opt.ModelFile = None,
+    hf_repo: opt.HfRepo = None,
+    offline: opt.Offline = False,
+    system: SystemPrompt = None,
+    max_tokens: opt.NPredict = -1,
+    draft: opt.DraftMode = "auto",
+    draft_max: opt.DraftMax = "auto",
+    draft_vocab: opt.DraftVocab = None,
+    mtp_context: opt.MtpContextMode = "auto",
+    n_ctx: opt.CtxSize = None,
+    n_batch: opt.BatchSize = 2048,
+    n_ubatch: opt.UbatchSize = 512,
+    n_threads: opt.Threads = None,
+    n_gpu_layers: opt.GpuLayers = -1,
+    flash_attn: opt.FlashAttn = "auto",
+    type_k: opt.CacheTypeK = "f16",
+    type_v: opt.CacheTypeV = "f16",
+    verbose: opt.Verbose = False,
+    debug: opt.Debug = False,
+    params: Any = None,
+) -> None:
+    """Talk with a model.
+
+    /help lists the commands of the conversation. Ctrl-C stops an answer, twice it leaves. Through a pipe each line is
+    a message; one that ends in a backslash goes on in the next.
+    """
+    output = Output()
+    if model is not None and model_file is not None:
+        raise typer.BadParameter(f"with -m there is no other model, and {model!r} is one more")
+    import pymtp
+    from pymtp.embedded import model_path
+    from pymtp.gguf_file import inspect_gguf
+
+    if not debug:
+        pymtp.exit_on_abort()
+    asked = pymtp.GenerationParams(**params, max_tokens=max_tokens)
+    path = find_model(model_file or model, hf_repo, offline=offline)
+    if inspect_gguf(path or model_path()).chat_template is None:
+        raise CommandError(f"{path} has no chat template; complete texts with it: pymtp run {path} --raw")
+    if verbose:
+        pymtp.set_log_level("info")
+    with loading(path) as on_load:
+        loaded = pymtp.Model(
+            path,
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_ubatch=n_ubatch,
+            n_threads=n_threads,
+            n_gpu_layers=n_gpu_layers,
+            flash_attn=flash_attn,
+            type_k=type_k,
+            type_v=type_v,
+            draft=draft if draft_max else "none",
+            draft_max=draft_max,
+            draft_vocab=draft_vocab,
+            mtp_context=mtp_context,
+            on_load=on_load,
+        )
+    with loaded:
+        from .reader import open_reader
+        from .repl import Repl
+        from .screen import Screen
+
+        note = loaded.draft_note or (asked.draft_note if loaded.draft_max else None)
+        if note:
+            say(f"pymtp: {note}")
+        conversation = pymtp.Conversation(loaded, system=system)
+        code = Repl(conversation, asked, screen=Screen(output), open_reader=open_reader).run()
+        if verbose:
+            say(session_block(loaded.session))
+    if code:
+        raise typer.Exit(code)

@@ -1,0 +1,293 @@
+"""The commands of a conversation: what follows a slash.
+
+Owns their names, their help and what they do. A command is an entry of COMMANDS.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pymtp import state
+
+from ..report import stats_block
+from . import settings
+
+if TYPE_CHECKING:
+    from .repl import Repl
+
+_FORMAT = "pymtp chat"
+
+
+class Refused(Exception):
+    """The command cannot be carried out. The message is one line that names the fix."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """`run` takes the conversation and what was typed behind the name."""
+
+    arguments: str
+    help: str
+    run: Callable[[Repl, str], None]
+    complete: Callable[[Repl, str], Iterable[str]] = lambda repl, typed: ()
+
+
+def execute(text: str, repl: Repl) -> None:
+    """Carry out a command. Raises Refused and PymtpError with one line that says what is wrong."""
+    name, _, argument = text.partition(" ")
+    command = COMMANDS.get(name)
+    if command is None:
+        nearest = get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean /{nearest[0]}?" if nearest else "/help lists them"
+        raise Refused(f"no command /{name}; {hint} (to say it, begin with //)")
+    if argument.strip() and not command.arguments:
+        raise Refused(f"/{name} takes nothing behind it")
+    command.run(repl, argument.strip())
+
+
+def completions(before: str, repl: Repl) -> Iterator[tuple[str, int]]:
+    """See reader.Completions."""
+    if not before.startswith("/") or "\n" in before:
+        return
+    name, space, typed = before[1:].partition(" ")
+    if not space:
+        yield from ((f"{known} ", len(name)) for known in COMMANDS if known.startswith(name))
+    elif name in COMMANDS:
+        for text in COMMANDS[name].complete(repl, typed):
+            yield text, len(typed)
+
+
+def _help(repl: Repl, _: str) -> None:
+    repl.screen.table((f"/{name} {command.arguments}".rstrip(), command.help) for name, command in COMMANDS.items())
+    repl.screen.note("Enter sends, Alt-Enter begins a new line; Ctrl-C stops an answer, twice it leaves")
+
+
+def _exit(repl: Repl, _: str) -> None:
+    from .repl import Leave
+
+    raise Leave(0)
+
+
+def _clear(repl: Repl, _: str) -> None:
+    repl.conversation.clear()
+    repl.attached = []
+    repl.screen.note("a new conversation, with the same system prompt")
+
+
+def _regenerate(repl: Repl, _: str) -> None:
+    if not repl.conversation.messages:
+        raise Refused("there is no answer yet to make again")
+    repl.regenerate()
+
+
+def _undo(repl: Repl, _: str) -> None:
+    if not repl.conversation.undo():
+        raise Refused("there is nothing to take back")
+    repl.screen.note(f"the last message and its answer are gone; {_turns(repl)} left")
+
+
+def _system(repl: Repl, text: str) -> None:
+    if text:
+        repl.conversation.system = None if text == "none" else text
+    repl.screen.note(f"system prompt: {repl.conversation.system or 'none'}")
+
+
+def _set(repl: Repl, text: str) -> None:
+    name, _, value = text.partition(" ")
+    values = _settings(repl)
+    if not name:
+        repl.screen.table(values.items())
+        return
+    if name not in values:
+        nearest = get_close_matches(name, values, n=1)
+        raise Refused(f"no parameter {name}; " + (f"did you mean {nearest[0]}?" if nearest else "/set lists them"))
+    if value:
+        _change(repl, name, value.strip())
+    repl.screen.note(f"{name}: {_settings(repl)[name]}")
+
+
+def _change(repl: Repl, name: str, value: str) -> None:
+    if name == "max_tokens":
+        repl.params = settings.with_value(repl.params, name, value)
+    else:
+        repl.params = replace(repl.params, sampling=settings.with_value(repl.params.sampling, name, value))
+
+
+def _settings(repl: Repl) -> dict[str, str]:
+    sampling = repl.params.sampling
+    values = {name: str(getattr(sampling, name)) for name in settings.names(sampling)}
+    return {**values, "max_tokens": str(repl.params.max_tokens)}
+
+
+def _show(repl: Repl, what: str) -> None:
+    if what == "chat":
+        for message in repl.conversation.messages:
+            repl.screen.note(f"{message['role']}:")
+            repl.screen.answer(message["content"] + "\n")
+        return
+    if what:
+        raise Refused("/show shows what is set, /show chat what was said")
+    model, info = repl.conversation.model, repl.conversation.model.info
+    repl.screen.table(
+        [
+            ("model", str(info.path)),
+            ("architecture", f"{info.architecture} {info.quantization or ''}".strip()),
+            ("context", f"{model.session.n_ctx} tokens"),
+            ("turns", _turns(repl)),
+            ("system prompt", repl.conversation.system or "none"),
+            ("drafting", _drafting(repl)),
+            *_settings(repl).items(),
+        ]
+    )
+
+
+def _stats(repl: Repl, _: str) -> None:
+    answer = repl.last_answer
+    if answer is None:
+        raise Refused("there is no answer yet")
+    n_new = answer.stats.prompt_tokens
+    repl.screen.note("the last answer")
+    repl.screen.note(f"prompt in cache:         {answer.n_kept} of {answer.n_prompt} tokens, {n_new} computed")
+    repl.screen.note(stats_block(answer.stats, answer.acceptance))
+    repl.screen.note("\nall answers")
+    repl.screen.note(stats_block(repl.stats, answer.acceptance))
+
+
+def _mtp(repl: Repl, text: str) -> None:
+    if text:
+        n = _draft_max(text, repl.conversation.model.session.n_draft_max)
+        repl.params = replace(repl.params, draft_max=n)
+    repl.screen.note(f"drafting: {_drafting(repl)}")
+
+
+def _draft_max(text: str, limit: int) -> int | Literal["auto"] | None:
+    if text == "off":
+        return 0
+    if limit == 0:
+        raise Refused("the model decodes plainly: it has no usable MTP heads, or was loaded with --draft none")
+    if text == "auto":
+        return "auto"
+    if text == "on":
+        return None
+    if not text.isdecimal() or int(text) > limit:
+        raise Refused(f"/mtp takes on, off, auto or 0 to {limit}; for more, start with --draft-max")
+    return int(text)
+
+
+def _drafting(repl: Repl) -> str:
+    asked, loaded = repl.params.draft_max, repl.conversation.model.draft_max
+    n = loaded if asked is None or not loaded else asked
+    if n == "auto":
+        return "as much as pays"
+    return f"{n} tokens a round" if n else "off"
+
+
+def _read(repl: Repl, file: str) -> None:
+    text = _text_of(file, "/read")
+    repl.attached.append(text)
+    repl.screen.note(f"{file}: {len(text)} characters go with the next message")
+
+
+def _save(repl: Repl, file: str) -> None:
+    path = _path(file, "/save")
+    if path.exists() and not _is_chat(path):
+        raise Refused(f"{file} exists and is no saved chat; choose another name")
+    saved = {"format": _FORMAT, "system": repl.conversation.system, "messages": repl.conversation.messages}
+    state.write(path, f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode())
+    repl.screen.note(f"{file}: {_turns(repl)} saved")
+
+
+def _load(repl: Repl, file: str) -> None:
+    saved = _chat_in(_text_of(file, "/load"))
+    if saved is None:
+        raise Refused(f"{file} is no saved chat; name a file that /save has written")
+    repl.conversation.restore(saved["messages"])
+    repl.conversation.system = saved["system"]
+    repl.screen.note(f"{file}: {_turns(repl)} loaded")
+
+
+def _is_chat(path: Path) -> bool:
+    try:
+        return _chat_in(path.read_text(encoding="utf-8")) is not None
+    except (OSError, ValueError):
+        return False
+
+
+def _chat_in(text: str) -> dict[str, Any] | None:
+    """What /save has written, if `text` is that."""
+    try:
+        saved = json.loads(text)
+    except ValueError:
+        return None
+    is_chat = isinstance(saved, dict) and saved.get("format") == _FORMAT and isinstance(saved.get("messages"), list)
+    if not is_chat or not all(isinstance(message, dict) for message in saved["messages"]):
+        return None
+    return saved if saved.get("system") is None or isinstance(saved["system"], str) else None
+
+
+def _path(file: str, command: str) -> Path:
+    if not file or "\0" in file:
+        raise Refused(f"{command} needs the name of a file")
+    try:
+        return Path(file).expanduser()
+    except RuntimeError as error:  # nobody of that name
+        raise Refused(f"{file}: {error}; check the path") from error
+
+
+def _text_of(file: str, command: str) -> str:
+    path = _path(file, command)
+    if path.exists() and not path.is_file():
+        raise Refused(f"cannot read {file}: it is not a regular file; check the path")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise Refused(f"{file} is not valid UTF-8; convert it first (iconv -t UTF-8)") from None
+    except OSError as error:
+        raise Refused(f"cannot read {file}: {error.strerror}; check the path") from error
+
+
+def _turns(repl: Repl) -> str:
+    n = len(repl.conversation.messages) // 2
+    n_out = repl.conversation.n_dropped // 2
+    return f"{n} turn{'' if n == 1 else 's'}" + (f" ({n_out} of them left out)" if n_out else "")
+
+
+def _names(repl: Repl, typed: str) -> list[str]:
+    return [f"{name} " for name in _settings(repl) if name.startswith(typed)]
+
+
+def _modes(repl: Repl, typed: str) -> list[str]:
+    return [mode for mode in ("on", "off", "auto") if mode.startswith(typed)]
+
+
+def _files(repl: Repl, typed: str) -> list[str]:
+    folder, _, start = typed.rpartition("/")
+    root = Path(f"{folder}/" if "/" in typed else ".").expanduser()
+    try:
+        found = sorted(path for path in root.iterdir() if path.name.startswith(start))
+    except (OSError, RuntimeError):
+        return []
+    prefix = typed[: len(typed) - len(start)]
+    return [f"{prefix}{path.name}{'/' if path.is_dir() else ''}" for path in found]
+
+
+COMMANDS: dict[str, Command] = {
+    "help": Command("", "list the commands", _help),
+    "exit": Command("", "leave; so does Ctrl-D", _exit),
+    "clear": Command("", "begin a new conversation", _clear),
+    "regen": Command("", "answer the last message once more", _regenerate),
+    "undo": Command("", "take back the last message and its answer", _undo),
+    "system": Command("[TEXT]", "show or change the system prompt; none: without one", _system),
+    "set": Command("[NAME [VALUE]]", "show or change sampling parameters", _set, _names),
+    "show": Command("[chat]", "show what is set, or what was said", _show, lambda repl, typed: ["chat"]),
+    "stats": Command("", "speed, acceptance and cache of the last answer and of all", _stats),
+    "mtp": Command("[on|off|K|auto]", "show or change how many tokens are drafted", _mtp, _modes),
+    "read": Command("FILE", "send a text file with the next message", _read, _files),
+    "save": Command("FILE", "save the conversation", _save, _files),
+    "load": Command("FILE", "go on with a saved conversation", _load, _files),
+}

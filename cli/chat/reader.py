@@ -1,0 +1,190 @@
+"""Where messages come from: a terminal with history and completion, or a pipe.
+
+Owns prompt_toolkit. Knows lines; nothing of what they ask for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from ..errors import CommandError
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.key_binding import KeyBindings
+
+Completions = Callable[[str], Iterable[tuple[str, int]]]
+"""For what stands before the cursor: texts, and how many characters before the cursor each replaces."""
+
+
+class Reader(Protocol):
+    """Where messages come from."""
+
+    is_interactive: bool
+    """Whether somebody sits there."""
+
+    def read(self) -> str:
+        """The next message. Raises EOFError at the end, KeyboardInterrupt for Ctrl-C where nothing was typed."""
+
+    def hushed(self) -> AbstractContextManager[None]:
+        """While an answer is shown, keys do not show; they are read afterwards."""
+
+
+def open_reader(completions: Completions) -> Reader:
+    """The terminal if stdin is one, else the pipe. Raises CommandError."""
+    if sys.stdin is None:
+        raise CommandError("stdin is closed: there is nobody to talk with")
+    if not sys.stdin.isatty():
+        return PipeReader(sys.stdin.buffer)
+    shown_on = next((stream for stream in (sys.stdout, sys.stderr) if stream is not None and stream.isatty()), None)
+    if shown_on is None or os.environ.get("TERM") == "dumb":
+        return PipeReader(sys.stdin.buffer)
+    return TerminalReader(completions, shown_on)
+
+
+class PipeReader:
+    """A message is a line; one that ends in a backslash goes on in the next. Empty lines say nothing."""
+
+    is_interactive = False
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def read(self) -> str:
+        """The next line that is not empty. Raises EOFError and CommandError."""
+        while True:
+            lines = [self._line()]
+            while lines[-1].endswith("\\"):
+                lines[-1] = lines[-1][:-1]
+                lines.append(self._line(may_end=True))
+            if text := "\n".join(lines).strip():
+                return text
+
+    def hushed(self) -> AbstractContextManager[None]:
+        """Nobody types. See Reader."""
+        return nullcontext()
+
+    def _line(self, *, may_end: bool = False) -> str:
+        line = self._stream.readline()
+        if not line and not may_end:
+            raise EOFError
+        try:
+            return line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise CommandError("stdin is not valid UTF-8; convert it first (iconv -t UTF-8)") from None
+
+
+class TerminalReader:
+    """A prompt with history across runs. Enter sends, Alt-Enter or a backslash before Enter begins a new line."""
+
+    is_interactive = True
+
+    def __init__(self, completions: Completions, shown_on: Any) -> None:
+        self._session = _prompt_session(completions, shown_on)
+
+    def read(self) -> str:
+        """The next message that is not empty. Raises EOFError and KeyboardInterrupt."""
+        while True:
+            if text := self._session.prompt().strip():
+                return text
+
+    @contextmanager
+    def hushed(self) -> Iterator[None]:
+        """See Reader."""
+        try:
+            import termios
+        except ImportError:  # not a Unix terminal
+            yield
+            return
+        stdin = sys.stdin.fileno()
+        before = termios.tcgetattr(stdin)
+        # as prompt_toolkit reads them, so that Enter is still Enter then; Ctrl-C goes on to be a signal
+        iflag, lflag = before[0] & ~termios.ICRNL, before[3] & ~(termios.ECHO | termios.ICANON)
+        termios.tcsetattr(stdin, termios.TCSANOW, [iflag, *before[1:3], lflag, *before[4:]])
+        try:
+            yield
+        finally:
+            termios.tcsetattr(stdin, termios.TCSANOW, before)
+
+
+def _prompt_session(completions: Completions, shown_on: Any) -> PromptSession[str]:
+    # asking a terminal where its cursor is takes a second on those that do not answer, and gains nothing here
+    os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.output import create_output
+
+    return PromptSession(
+        "> ",
+        prompt_continuation="  ",
+        multiline=True,
+        history=_history(),
+        completer=_completer(completions),
+        complete_while_typing=False,
+        key_bindings=_keys(),
+        output=create_output(stdout=shown_on),
+    )
+
+
+def _keys() -> KeyBindings:
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.text_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    @keys.add("c-j")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    @keys.add("c-c")
+    def _(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            event.app.exit(exception=KeyboardInterrupt)
+
+    return keys
+
+
+def _completer(completions: Completions) -> Any:
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+    from prompt_toolkit.document import Document
+
+    class CommandCompleter(Completer):
+        def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
+            for text, n_replaced in completions(document.text_before_cursor):
+                yield Completion(text, start_position=-n_replaced)
+
+    return CommandCompleter()
+
+
+def _history() -> Any:
+    from platformdirs import user_state_path
+    from prompt_toolkit.history import FileHistory
+
+    class History(FileHistory):
+        """What cannot be remembered is forgotten: a full disk or somebody else's folder stops no conversation."""
+
+        def load_history_strings(self) -> Iterable[str]:
+            with suppress(OSError):
+                yield from super().load_history_strings()
+
+        def store_string(self, string: str) -> None:
+            with suppress(OSError):
+                Path(str(self.filename)).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                super().store_string(string)
+
+    return History(user_state_path("pymtp", appauthor=False) / "chat_history")

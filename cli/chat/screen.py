@@ -1,0 +1,91 @@
+"""What a conversation shows: answers on stdout, everything else on stderr, colours where they are wanted.
+
+Owns escape sequences and widths. Knows text; nothing of models or commands.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..output import Output, say
+
+if TYPE_CHECKING:
+    from pymtp import Answer
+
+_DIM, _PLAIN = "\x1b[2m", "\x1b[22m"
+
+
+class Screen:
+    """Writes answers piece by piece, and lines beside them.
+
+    Nothing but text goes where no terminal is. NO_COLOR and TERM=dumb mean no escape sequences at all.
+    """
+
+    def __init__(self, output: Output) -> None:
+        wants_color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self._output = output
+        self._is_terminal = sys.stdout.isatty()
+        self._dims_answers = wants_color and self._is_terminal
+        self._dims_notes = wants_color and sys.stderr is not None and sys.stderr.isatty()
+        self._last = "\n"
+
+    @property
+    def columns(self) -> int:
+        """Of the terminal, now; 80 where there is none."""
+        return shutil.get_terminal_size().columns
+
+    def answer(self, text: str, *, is_thinking: bool = False) -> None:
+        """Write a piece of an answer; thinking is dimmed. Raises OutputClosed and CommandError."""
+        if not text:
+            return
+        if self._is_terminal:
+            text = _harmless(text)
+        self._last = text[-1]
+        self._output.write(f"{_DIM}{text}{_PLAIN}" if is_thinking and self._dims_answers else text)
+
+    def end_answer(self) -> None:
+        """Begin a new line unless one has begun."""
+        if self._last != "\n":
+            self.answer("\n")
+
+    def note(self, text: str) -> None:
+        """Show a line beside the conversation, wrapped to the terminal's width."""
+        for line in text.splitlines() or [""]:
+            wrapped = textwrap.fill(line, max(self.columns - 1, 20), subsequent_indent="  ", break_on_hyphens=False)
+            say(f"{_DIM}{wrapped}{_PLAIN}" if self._dims_notes else wrapped)
+
+    def table(self, rows: Iterable[tuple[str, str]]) -> None:
+        """Show names and what there is to say of each: side by side, or below each other where that is too wide."""
+        rows = list(rows)
+        width = max(len(name) for name, _ in rows) + 2
+        if width > self.columns // 2:
+            self.note("\n".join(f"{name}\n  {text}" for name, text in rows))
+            return
+        for name, text in rows:
+            lines = textwrap.wrap(text, max(self.columns - width - 1, 10), break_on_hyphens=False) or [""]
+            for i, line in enumerate(lines):
+                say(f"{name if i == 0 else '':<{width}}{line}".rstrip())
+
+
+def status_line(answer: Answer, columns: int) -> str:
+    """One line about an answer that has ended: as much as fits."""
+    stats = answer.stats
+    parts = [f"{stats.generation_tok_s:.0f} tok/s"] if stats.generation_tok_s is not None else []
+    if stats.drafted:
+        parts += [f"accepted {stats.acceptance_rate:.2f}", f"length {stats.mean_acceptance_length:.2f}"]
+    parts += [f"{stats.generated_tokens} tokens", f"{answer.n_kept} of {answer.n_prompt} prompt tokens kept"]
+    line = ", ".join(parts)
+    while len(line) + 2 >= columns and len(parts) > 1:
+        parts.pop()
+        line = ", ".join(parts)
+    return f"[{line}]"
+
+
+def _harmless(text: str) -> str:
+    """An answer's own control characters must not steer the terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" or ord(char) > 0x9F else "\ufffd" for char in text)

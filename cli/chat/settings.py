@@ -1,0 +1,66 @@
+"""Values that people type for parameters, by the types that the parameters declare.
+
+Owns the reading of one value. Knows fields of dataclasses, whatever they are.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import fields, replace
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pymtp.errors import InvalidParameter
+
+Params = TypeVar("Params")
+
+
+def names(params: Any) -> list[str]:
+    """The parameters that can be set."""
+    return [field.name for field in fields(params)]
+
+
+def with_value(params: Params, name: str, text: str) -> Params:
+    """Return `params`, a frozen dataclass, with the value that `text` stands for. Raises InvalidParameter."""
+    value = _parsed(name, text, get_type_hints(type(params))[name])
+    try:
+        return replace(params, **{name: value})  # type: ignore[type-var]
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InvalidParameter):
+            raise
+        raise InvalidParameter(name, "of another kind", value=text) from error
+
+
+def _parsed(name: str, text: str, kind: Any) -> Any:
+    if get_origin(kind) in (Union, types.UnionType):
+        return _parsed_union(name, text, get_args(kind))
+    if get_origin(kind) is Literal:
+        return _checked(name, text, {str(choice): choice for choice in get_args(kind)})
+    if kind is bool:
+        return _checked(name, text, {"on": True, "true": True, "off": False, "false": False})
+    if get_origin(kind) in (tuple, list):
+        element = next(iter(get_args(kind)), str)
+        return tuple(_parsed(name, part.strip(), element) for part in text.split(",") if part.strip())
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            raise InvalidParameter(name, "an integer" if kind is int else "a number", value=text) from None
+    return text
+
+
+def _parsed_union(name: str, text: str, kinds: tuple[Any, ...]) -> Any:
+    if type(None) in kinds and text.lower() in ("none", "random", "default"):
+        return None
+    others = [kind for kind in kinds if kind is not type(None)]
+    for kind in others[:-1]:
+        try:
+            return _parsed(name, text, kind)
+        except InvalidParameter:
+            continue
+    return _parsed(name, text, others[-1])
+
+
+def _checked(name: str, text: str, choices: dict[str, Any]) -> Any:
+    if text.lower() not in choices:
+        raise InvalidParameter(name, "one of " + ", ".join(choices), value=text)
+    return choices[text.lower()]

@@ -1,0 +1,209 @@
+"""Models from the Hugging Face Hub: which file of a repository, and its copy on this machine.
+
+Owns the choice of the file and the errors on the way; downloading, resuming and the cache are huggingface_hub's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from .errors import CommandError
+from .output import say
+
+if TYPE_CHECKING:
+    from huggingface_hub import CachedRevisionInfo
+
+_DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
+# files that go with a model and are none: projectors, importance matrices, heads and drafters on their own
+_NO_MODEL = re.compile(r"mmproj|imatrix|^(mtp|eagle3|dflash|dspark)-", re.IGNORECASE)
+_PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_SHOWN = 12
+
+
+class _Unreachable(Exception):
+    """The Hub did not answer. The message says why."""
+
+
+def find_model(path: str | None, hf_repo: str | None, *, offline: bool) -> str | None:
+    """The model that the command line names: a path, a repository, or neither, which is the embedded one."""
+    if hf_repo is None:
+        if offline:
+            raise typer.BadParameter("--offline goes with -hf")
+        return path
+    if path is not None:
+        raise typer.BadParameter(f"give the model as a file or with -hf, not both ({path!r} and {hf_repo!r})")
+    return str(download(hf_repo, offline=offline))
+
+
+def download(name: str, *, offline: bool = False) -> Path:
+    """Return the local copy of the model `user/repo[:quant]`, the first part if it is split; fetch what is missing.
+
+    Without a network, or `offline`, it is the copy of an earlier download. Raises CommandError.
+    """
+    from huggingface_hub.utils import logging
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # its warnings repeat what our errors say
+    repo, _, quant = name.partition(":")
+    if offline:
+        return _cached(repo, quant, "without a network (--offline)")
+    try:
+        file = choose_file(_listed(repo), repo, quant)
+        return [_fetched(repo, part) for part in parts(file)][0]
+    except _Unreachable as problem:
+        path = _cached(repo, quant, str(problem))
+        say(f"pymtp: {problem}; using {path.name} as it was downloaded before")
+        return path
+
+
+def choose_file(files: Iterable[str], repo: str, quant: str) -> str:
+    """The GGUF of that quantisation, or of the usual ones; of a split model the first part. Raises CommandError."""
+    models = sorted(file for file in files if file.endswith(".gguf") and not _NO_MODEL.search(Path(file).name))
+    models = [file for file in models if (part := _PART.fullmatch(file)) is None or int(part["number"]) == 1]
+    if not models:
+        raise CommandError(f"{repo} has no GGUF models; name a repository that has (they often end in -GGUF)")
+    for wanted in [quant] if quant else _DEFAULT_QUANTS:
+        pattern = re.compile(rf"(^|[-._/]){re.escape(wanted)}[-./]", re.IGNORECASE)
+        if found := [file for file in models if pattern.search(file)]:
+            return found[0]
+    if not quant:
+        return models[0]
+    more = f" and {len(models) - _SHOWN} more" if len(models) > _SHOWN else ""
+    raise CommandError(f"{repo} has no {quant}; there is {', '.join(models[:_SHOWN])}{more}")
+
+
+def parts(file: str) -> list[str]:
+    """All the files of the model whose first one is `file`."""
+    match = _PART.fullmatch(file)
+    if match is None:
+        return [file]
+    count = int(match["count"])
+    return [f"{match['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+
+
+def _listed(repo: str) -> list[str]:
+    from huggingface_hub import HfApi
+
+    try:
+        return [sibling.rfilename for sibling in HfApi().model_info(repo, timeout=10).siblings or []]
+    except Exception as error:
+        _explain(error, repo)
+
+
+def _fetched(repo: str, file: str) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        _complete_blob(repo, file)
+        return Path(hf_hub_download(repo, file, tqdm_class=_progress()))
+    except Exception as error:
+        _explain(error, repo)
+
+
+def _complete_blob(repo: str, file: str) -> None:
+    """Put the file's content where hf_hub_download looks for it.
+
+    Its own downloads begin anew when they were interrupted; this one goes on where it ended.
+    """
+    from filelock import FileLock
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.file_download import http_get, repo_folder_name
+    from huggingface_hub.utils._headers import build_hf_headers
+
+    url = hf_hub_url(repo, file)
+    metadata = get_hf_file_metadata(url)
+    if metadata.etag is None or (metadata.size or 0) > constants.MAX_HTTP_DOWNLOAD_SIZE:
+        return  # beyond what plain HTTP gives: left to hf_hub_download
+    cache, folder = Path(constants.HF_HUB_CACHE), repo_folder_name(repo_id=repo, repo_type="model")
+    blob, lock = cache / folder / "blobs" / metadata.etag, cache / ".locks" / folder / f"{metadata.etag}.pymtp.lock"
+    partial = blob.with_name(f"{blob.name}.pymtp-partial")
+    for place in (blob, lock):
+        place.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(lock):
+        if blob.exists():
+            return
+        with partial.open("ab") as out:
+            http_get(
+                url,
+                out,
+                resume_size=out.tell(),
+                headers=build_hf_headers(),
+                expected_size=metadata.size,
+                displayed_filename=file,
+                tqdm_class=_progress(),
+            )
+        partial.replace(blob)
+
+
+def _progress() -> type[Any]:
+    from tqdm import tqdm
+
+    class Progress(tqdm):  # type: ignore[misc]  # it has no types
+        """On a terminal only."""
+
+        def __init__(self, *args: Any, name: str = "", **options: Any) -> None:
+            super().__init__(*args, **{**options, "disable": None, "dynamic_ncols": True, "leave": False})
+
+    return Progress
+
+
+def _explain(error: Exception, repo: str) -> NoReturn:
+    """Say in one line what the Hub, the network or the disk has against it."""
+    from huggingface_hub import constants, errors
+
+    host = constants.ENDPOINT
+    if isinstance(error, errors.GatedRepoError):
+        raise CommandError(
+            f"{repo} is gated: accept its terms at {host}/{repo}, and set HF_TOKEN to a token of yours"
+        ) from error
+    if isinstance(error, errors.RepositoryNotFoundError):
+        raise CommandError(
+            f"{host} has no repository {repo}; check the name, or set HF_TOKEN if it is private"
+        ) from error
+    if isinstance(error, errors.HfHubHTTPError):
+        code = error.response.status_code
+        if code >= 500:
+            raise _Unreachable(f"{host} answers {code}") from error
+        raise CommandError(f"{host} answers {code} for {repo}; check the name, and HF_TOKEN if it is set") from error
+    if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
+        raise CommandError(
+            f"cannot store the download in {constants.HF_HUB_CACHE}: {error.strerror}; free some space, or set HF_HOME"
+        ) from error
+    # whatever its HTTP client raises: no route, no name, a connection that ends too early
+    reason = " ".join(str(error).split()) or type(error).__name__
+    raise _Unreachable(f"cannot reach {host} ({reason})") from error
+
+
+def _cached(repo: str, quant: str, why: str) -> Path:
+    files = _cached_files(repo)
+    if not files:
+        raise CommandError(f"{why}: nothing of {repo} was downloaded before; connect, or name a local file with -m")
+    file = choose_file(files, repo, quant)
+    missing = [part for part in parts(file) if part not in files]
+    if missing:
+        raise CommandError(f"{why}: {missing[0]} of {repo} was not downloaded before; connect to complete the model")
+    return files[file]
+
+
+def _cached_files(repo: str) -> dict[str, Path]:
+    """Files of the newest revision in the cache, by their name in the repository."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repos = scan_cache_dir().repos
+    except CacheNotFound:
+        return {}
+    revisions = [
+        r for cached in repos if (cached.repo_type, cached.repo_id) == ("model", repo) for r in cached.revisions
+    ]
+    return _files(max(revisions, key=lambda r: ("main" in r.refs, r.last_modified))) if revisions else {}
+
+
+def _files(revision: CachedRevisionInfo) -> dict[str, Path]:
+    root = Path(revision.snapshot_path)
+    return {Path(file.file_path).relative_to(root).as_posix(): Path(file.file_path) for file in revision.files}

@@ -1,0 +1,64 @@
+"""How help is laid out: options in groups that fit a screen each, examples at the end.
+
+Owns the groups and their order. Knows the names of parameters, not what they do; docs/cli.md is made from the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Model": ("model_file", "hf_repo", "offline", "n_gpu_layers", "n_threads"),
+    "Text": (
+        *("prompt_file", "system", "raw", "max_tokens", "ignore_eos", "stop"),
+        *("grammar", "grammar_file", "json_schema", "json_schema_file"),
+    ),
+    "Drafting": (
+        *("draft", "draft_max", "draft_min", "draft_p_min", "draft_pick", "accept"),
+        *("relaxed_top_n", "relaxed_delta", "thinking_tags", "draft_vocab", "mtp_context"),
+    ),
+    "Sampling": (
+        *("temperature", "top_k", "top_p", "min_p", "seed", "samplers", "sampler_seq", "typical_p", "top_n_sigma"),
+        *("xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent", "logit_bias"),
+        *("mirostat", "mirostat_eta", "mirostat_tau", "adaptive_target", "adaptive_decay"),
+    ),
+    "Repetition": (
+        *("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base"),
+        *("dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
+    ),
+    "Context": ("n_ctx", "n_batch", "n_ubatch", "flash_attn", "type_k", "type_v"),
+    "Output": ("as_json", "logprobs", "verbose", "debug", "version", "install_completion", "show_completion", "help"),
+}
+"""Titles, and the parameters of each, in the order in which they are shown."""
+
+
+def groups(command: Any, ctx: Any) -> Iterator[tuple[str, list[Any]]]:
+    """The options of a command by group, as far as it has any; those that no group names come last."""
+    options = {param.name: param for param in command.get_params(ctx) if param.param_type_name == "option"}
+    for title, names in GROUPS.items():
+        if found := [options.pop(name) for name in names if name in options]:
+            yield title, found
+    if options:
+        yield "Other", list(options.values())
+
+
+def rows(options: Sequence[Any], ctx: Any) -> list[tuple[str, str]]:
+    """Flags and meaning of each option that is not hidden."""
+    records = [option.get_help_record(ctx) for option in options]
+    return [(str(flags), str(text)) for flags, text in filter(None, records)]
+
+
+def write_options(command: Any, ctx: Any, formatter: Any) -> None:
+    """Write the groups into a help text."""
+    for title, options in groups(command, ctx):
+        with formatter.section(title):
+            formatter.write_dl(rows(options, ctx))
+
+
+def write_examples(examples: str | None, formatter: Any) -> None:
+    """Write the examples as they stand, one a line."""
+    if examples:
+        with formatter.section("Examples"):
+            for line in examples.strip().splitlines():
+                formatter.write(f"{'':{formatter.current_indent}}{line.strip()}\n")

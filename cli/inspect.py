@@ -1,0 +1,213 @@
+"""`pymtp inspect`: what a GGUF says about itself, and about drafting with it.
+
+Owns both layouts, for people and as JSON. Loads neither weights nor the native library.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import options as opt
+from .download import find_model
+from .output import Output
+
+if TYPE_CHECKING:
+    from pymtp.inspection import Head, Inspection, SideFile, Token
+    from pymtp.memory_estimate import MemoryEstimate
+
+EXAMPLES = """
+pymtp inspect model.gguf
+pymtp inspect model-00001-of-00003.gguf -c 32768 -ctk q8_0 -ctv q8_0
+pymtp inspect -hf user/repo:Q4_K_M --json
+"""
+
+_MEMORY = {
+    "full": "K/V of every position, in one cache",
+    "sliding-window": "K/V, in some layers of a window only",
+    "hybrid": "recurrent states beside K/V",
+    "recurrent": "recurrent states",
+    "sparse": "K/V, and an index that decides what a position attends to",
+    "compressed": "K of a window, and compressed K of what lies before it",
+}
+
+
+def inspect(
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
+    model_file: opt.ModelFile = None,
+    hf_repo: opt.HfRepo = None,
+    offline: opt.Offline = False,
+    n_ctx: opt.CtxSize = None,
+    n_ubatch: opt.UbatchSize = 512,
+    type_k: opt.CacheTypeK = "f16",
+    type_v: opt.CacheTypeV = "f16",
+    draft_max: opt.DraftMax = "auto",
+    as_json: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Show what is in a GGUF: its MTP heads, what drafting with them costs, memory, tokens.
+
+    Reads headers only, so it is quick for models of any size. Memory is estimated for the context that the flags
+    describe.
+    """
+    output = Output()
+    if model is not None and model_file is not None:
+        raise typer.BadParameter(f"with -m there is no other model, and {model!r} is one more")
+    path = find_model(model_file or model, hf_repo, offline=offline)
+    from pymtp.draft_length import AUTO_DRAFT_MAX
+    from pymtp.embedded import model_path as embedded_path
+    from pymtp.inspection import inspect_model
+
+    found = inspect_model(
+        path or embedded_path(),
+        n_ctx=n_ctx,
+        n_ubatch=n_ubatch,
+        draft_max=AUTO_DRAFT_MAX if draft_max == "auto" else draft_max,
+        type_k=type_k,
+        type_v=type_v,
+    )
+    output.write((_as_json(found) if as_json else _as_text(found)) + "\n")
+
+
+def _as_json(found: Inspection) -> str:
+    fields = asdict(found)
+    facts = {
+        **fields.pop("info"),
+        **fields,
+        "draft_cost": found.draft_cost,
+        "memory": found.memory and {**asdict(found.memory), "total_bytes": found.memory.total_bytes},
+    }
+    return json.dumps(facts, ensure_ascii=False, default=_path_text)
+
+
+def _path_text(value: Any) -> str:
+    assert isinstance(value, Path)
+    return str(value)
+
+
+def _as_text(found: Inspection) -> str:
+    blocks = [
+        _model_rows(found),
+        _head_rows(found),
+        _memory_rows(found.memory) if found.memory else [],
+        _token_rows(found),
+        [("side file", _side_file(file)) for file in found.side_files],
+    ]
+    return "\n\n".join(_block(rows) for rows in blocks if rows)
+
+
+def _block(rows: list[tuple[str, str]]) -> str:
+    return "\n".join(f"{name + ':':<17}{value}" for name, value in rows)
+
+
+def _model_rows(found: Inspection) -> list[tuple[str, str]]:
+    info = found.info
+    types = ", ".join(f"{name} {_size(size)}" for name, size in found.tensor_types.items())
+    rows = [
+        ("file", str(info.path) + (f" and {found.n_files - 1} more" if found.n_files > 1 else "")),
+        ("name", _printable(info.name or "-")),
+        ("architecture", _printable(info.architecture)),
+        ("layers", f"{info.n_layer}" if found.has_trunk else "none: this file holds the MTP heads alone"),
+        ("parameters", f"{_count(info.n_parameters)} in {info.n_tensors} tensors"),
+        ("quantisation", f"{info.quantization or 'unnamed'}: {types}"),
+        ("size", _size(info.size_bytes)),
+    ]
+    if found.n_experts:
+        rows.insert(4, ("experts", f"{found.n_experts}, of which a token takes {found.n_experts_used}"))
+    return rows
+
+
+def _head_rows(found: Inspection) -> list[tuple[str, str]]:
+    info = found.info
+    rows = [
+        ("MTP heads", f"{info.n_heads_declared} in the metadata, {info.n_heads} in the tensors"),
+        ("drafting", found.obstacle or "yes"),
+        *((f"head {i}", _head(head)) for i, head in enumerate(found.heads)),
+    ]
+    if found.heads and found.has_trunk:
+        rows += [
+            ("context rows", _context_rows(found)),
+            ("draft pass", _pass(found)),
+            ("memory", _MEMORY[found.memory_kind]),
+            (
+                "heads' cache",
+                "in the cells of the trunk's" if found.shares_cache else "of their own, beside the trunk's",
+            ),
+        ]
+    elif found.has_trunk:
+        rows.append(("memory", _MEMORY[found.memory_kind]))
+    return rows
+
+
+def _head(head: Head) -> str:
+    lm_head = "its own lm_head" if head.lm_head == "own" else "the trunk's lm_head"
+    return f"layer {head.layer}, {_size(head.size_bytes)} {'/'.join(head.tensor_types)}, {lm_head}"
+
+
+def _context_rows(found: Inspection) -> str:
+    if len(found.heads) == 1:
+        return "the trunk's hidden states"
+    return "chained: each head reads the one before it (--mtp-context target: all of them the trunk)"
+
+
+def _pass(found: Inspection) -> str:
+    sizes = sorted({head.pass_bytes for head in found.heads})
+    heads = " to ".join(map(_size, [sizes[0], sizes[-1]][: len(sizes)]))
+    share = found.draft_cost or 0
+    return f"reads {heads} of weights, a trunk pass {_size(found.trunk_pass_bytes)} ({share:.0%})"
+
+
+def _memory_rows(memory: MemoryEstimate) -> list[tuple[str, str]]:
+    rows = [
+        ("context", f"{memory.n_ctx} tokens, K {memory.type_k}, V {memory.type_v}"),
+        ("K/V", f"{_size(memory.kv_bytes)}, and {_size(memory.heads_kv_bytes)} for the heads"),
+        ("states", _size(memory.state_bytes)),
+        ("compute", f"about {_size(memory.compute_bytes)}"),
+        ("in all", f"about {_size(memory.total_bytes)} beside the weights"),
+    ]
+    return [row for row in rows if row[0] != "states" or memory.state_bytes]
+
+
+def _token_rows(found: Inspection) -> list[tuple[str, str]]:
+    info = found.info
+    template = f"{len(info.chat_template)} characters" if info.chat_template else "none"
+    return [
+        ("trained context", f"{info.n_ctx_train} tokens"),
+        ("vocabulary", f"{info.n_vocab} tokens, {found.n_control_tokens} of them control tokens"),
+        ("special tokens", _tokens(found.special_tokens)),
+        ("thinking tokens", _tokens(found.thinking_tokens)),
+        ("chat template", template),
+    ]
+
+
+def _tokens(tokens: tuple[Token, ...]) -> str:
+    return ", ".join(f"{token.role} {token.id} {token.text!r}" for token in tokens) or "none"
+
+
+def _side_file(file: SideFile) -> str:
+    if file.problem:
+        return file.problem
+    return f"{file.path.name}, {file.architecture} {file.quantization or ''}, {_size(file.size_bytes)}"
+
+
+def _printable(text: str) -> str:
+    """A file's own words, without what could steer a terminal."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
+def _size(n_bytes: int) -> str:
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if n_bytes >= factor:
+            return f"{n_bytes / factor:.1f} {unit}"
+    return f"{n_bytes} bytes"
+
+
+def _count(n: int) -> str:
+    for unit, factor in (("billion", 10**9), ("million", 10**6), ("thousand", 10**3)):
+        if n >= factor:
+            return f"{n / factor:.1f} {unit}"
+    return str(n)

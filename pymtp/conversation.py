@@ -1,0 +1,249 @@
+"""A chat: messages in, answers out, and a context that never overflows.
+
+Owns the messages and which of them a prompt still has. Knows text and the tokens that it came from; the cache is the
+batch's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import Any, Literal, TypedDict
+
+from pymtp.batch import Generation
+from pymtp.errors import ContextFull, InvalidParameter
+from pymtp.model import Model
+from pymtp.request import GenerationParams
+from pymtp.sequence import FinishReason
+from pymtp.statistics import Stats
+from pymtp.thinking import TAGS
+
+
+class Message(TypedDict):
+    """What one side said."""
+
+    role: Literal["user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text and the tokens that it is known to have come from."""
+
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+
+
+class Conversation:
+    """A chat with a model that has a chat template. See `ask`.
+
+    What a prompt has in common with the one before stays in the cache, as long as nothing else is generated with the
+    model. When the context gets full, prompts leave out the oldest turns, as many as give the answer a quarter of it.
+    """
+
+    def __init__(self, model: Model, *, system: str | None = None) -> None:
+        self.model = model
+        self.system = system
+        """The system prompt; may be changed at any time."""
+        self.messages: list[Message] = []
+        """All that was said, beginning with the user."""
+        self.n_dropped = 0
+        """Oldest messages that prompts leave out because the context is full."""
+        self._known: list[_Text] = []  # prompts with their answers
+        self._answer: Answer | None = None
+
+    def ask(self, text: str, params: GenerationParams | None = None, **options: Any) -> Answer:
+        """Say `text` and return the answer, to be iterated over; it is part of the conversation when it ends.
+
+        Parameters and errors are those of `Batch.submit`. Raises ContextFull if the text is too long for the context,
+        ModelError if the chat template fails; the conversation is as before then.
+        """
+        self._end_answer()
+        self.messages.append({"role": "user", "content": text})
+        try:
+            self._answer = Answer(self, replace(params or GenerationParams(), **options))
+        except BaseException:
+            self.messages.pop()
+            raise
+        return self._answer
+
+    def regenerate(self, params: GenerationParams | None = None, **options: Any) -> Answer:
+        """Answer the last message once more; the answer of before is gone. See `ask`.
+
+        Raises InvalidParameter if there is nothing to answer.
+        """
+        self._end_answer()
+        if not self.messages:
+            raise InvalidParameter("messages", "begun before an answer can be made again")
+        last = self.messages.pop()
+        try:
+            self._answer = Answer(self, replace(params or GenerationParams(), **options))
+        except BaseException:
+            self.messages.append(last)
+            raise
+        return self._answer
+
+    def undo(self) -> bool:
+        """Take back the last message and its answer; whether there was one."""
+        self._end_answer()
+        if not self.messages:
+            return False
+        del self.messages[-2:]
+        self.n_dropped = min(self.n_dropped, max(0, len(self.messages) - 2))
+        return True
+
+    def clear(self) -> None:
+        """Begin anew, with the same system prompt."""
+        self.restore([])
+
+    def restore(self, messages: Sequence[Mapping[str, str]]) -> None:
+        """Go on from other messages. Raises InvalidParameter unless user and assistant take turns."""
+        self._end_answer()
+        roles = [message.get("role") for message in messages]
+        if roles != ["user", "assistant"] * (len(roles) // 2):
+            raise InvalidParameter("messages", "pairs of user and assistant")
+        self.messages = [{"role": _role(m["role"]), "content": str(m.get("content", ""))} for m in messages]
+        self.n_dropped = 0
+
+    def _end_answer(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+
+    def _prompt(self, request: GenerationParams, said: _Text) -> _Text:
+        """What the model goes on from: as much of the conversation as leaves room, and what it has `said` already."""
+        n_ctx = self.model.session.n_ctx
+        n_reserved = n_ctx // 4 if request.max_tokens < 0 else min(n_ctx // 4, request.max_tokens)
+        # a turn begins with the user, and the last one stays
+        starts = range(self.n_dropped, len(self.messages), 2)
+        for start in starts:
+            prompt = self._render(start)
+            n_tokens = len(prompt.tokens) + len(said.tokens)
+            if n_tokens + n_reserved <= n_ctx:
+                break
+        if n_tokens >= n_ctx:
+            raise ContextFull(
+                f"the last message makes a prompt of {n_tokens} tokens, the context has {n_ctx}: "
+                "shorten it or raise the context size (-c)"
+            )
+        self.n_dropped = start
+        return prompt
+
+    def _render(self, start: int) -> _Text:
+        """The prompt of the messages from `start` on, of tokens that are the known ones as far as its text is."""
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        said = [{"role": message["role"], "content": message["content"]} for message in self.messages[start:]]
+        text = self.model.chat_prompt(system + said)
+        known = max((k for k in self._known if text.startswith(k.text)), key=lambda k: len(k.text), default=_Text())
+        rest = self.model.vocabulary.tokenize(text[len(known.text) :], is_start=not known.text)
+        return _Text(text, (*known.tokens, *rest))
+
+    def _note(self, text: _Text, answer: str) -> None:
+        """An answer has ended; `text` is its prompt and what was said."""
+        self.messages.append({"role": "assistant", "content": answer})
+        self._known = [*(known for known in self._known if text.text.startswith(known.text)), text]
+
+
+class Answer:
+    """An answer in the making: an iterator over its text, in the pieces in which it is made.
+
+    Where the context gets full in the middle of it, the oldest turns go and it continues.
+    """
+
+    def __init__(self, conversation: Conversation, request: GenerationParams) -> None:
+        self._conversation = conversation
+        self._request = request
+        self._said = _Text()
+        self._parts: list[Generation] = []
+        self._is_over = False
+        self._submit()
+        self.n_kept = 0
+        """Tokens of the prompt that were in the cache; known with the first piece."""
+        self.starts_thinking = self._prompt.text.rstrip().endswith(tuple(opening for opening, _ in TAGS))
+        """Whether the prompt has opened the thinking, so that the answer begins inside it."""
+
+    @property
+    def text(self) -> str:
+        """What was said so far."""
+        return self._said.text + self._parts[-1].text
+
+    @property
+    def n_prompt(self) -> int:
+        """Tokens of the prompt."""
+        return len(self._prompt.tokens)
+
+    @property
+    def stats(self) -> Stats:
+        """Counts and times up to now. Of the prompt, what was in the cache does not count."""
+        return reduce(add, (part.stats for part in self._parts))
+
+    @property
+    def acceptance(self) -> str:
+        """How drafts are verified. See Generation.acceptance."""
+        return self._parts[-1].acceptance
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why the answer ended, once it has; None also if it was ended early."""
+        return self._parts[-1].finish_reason
+
+    def close(self) -> None:
+        """End the answer here; what was said stays in the conversation."""
+        if not self._is_over:
+            self._is_over = True
+            self._parts[-1].close()
+            said = self._all_said()
+            prompt = self._prompt
+            self._conversation._note(_Text(prompt.text + said.text, prompt.tokens + said.tokens), said.text)
+
+    def __iter__(self) -> Answer:
+        return self
+
+    def __next__(self) -> str:
+        if self._is_over:
+            raise StopIteration
+        try:
+            while True:
+                piece = next(self._parts[-1], None)
+                self.n_kept = self._parts[0].n_kept
+                if piece is not None:
+                    return piece
+                if not self._continue():
+                    raise StopIteration
+        except BaseException:
+            self.close()
+            raise
+
+    def _submit(self) -> None:
+        request = self._request
+        self._prompt = self._conversation._prompt(request, self._said)
+        n_said = len(self._said.tokens)
+        generation = self._conversation.model.batch(keep=True).submit(
+            [*self._prompt.tokens, *self._said.tokens],
+            request,
+            max_tokens=request.max_tokens if request.max_tokens < 0 else request.max_tokens - n_said,
+        )
+        self._parts.append(generation)
+
+    def _continue(self) -> bool:
+        """Go on behind a full context without the oldest turns; False if that is not it, or nothing can go."""
+        if self.finish_reason != "context":
+            return False
+        before = self._said
+        self._said = self._all_said()
+        try:
+            self._submit()
+        except ContextFull:
+            self._said = before
+            return False
+        return True
+
+    def _all_said(self) -> _Text:
+        part = self._parts[-1]
+        tokens = part.tokens[:-1] if part.finish_reason == "eog" else part.tokens
+        return _Text(self.text, (*self._said.tokens, *tokens))
+
+
+def _role(name: str) -> Literal["user", "assistant"]:
+    return "user" if name == "user" else "assistant"

@@ -1,0 +1,149 @@
+"""What a context of a model takes, from its metadata alone.
+
+Owns the arithmetic of llama.cpp's caches for the families that have MTP heads: which layer keeps what, in how many
+cells. Reads no file and needs no native library; knows numbers, not where they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+MemoryKind = Literal["full", "sliding-window", "hybrid", "recurrent", "sparse", "compressed"]
+
+_CELL_BLOCK = 256
+_F32_BYTES = 4
+_F16_BYTES = 2
+# drafts of the heads' own cache may lie this far beyond the trunk's last position
+_OWN_CACHE_MARGIN = 64
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one layer keeps of a text; MTP heads are layers like the others."""
+
+    k_width: int = 0
+    """Elements of K for a position; 0: the layer keeps no K/V."""
+    v_width: int = 0
+    """Elements of V; 0 where K holds it as well (MLA)."""
+    has_window: bool = False
+    index_width: int = 0
+    """Elements of the index that sparse attention keeps for a position."""
+    ratio: int = 1
+    """Positions that one cell of compressed K stands for."""
+    state_bytes: int = 0
+    """Of one recurrent state."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What decides the memory of a model's context."""
+
+    trunk: tuple[Layer, ...]
+    heads: tuple[Layer, ...]
+    n_window: int
+    n_vocab: int
+    row_elements: int
+    """Floats that the widest layer holds of a row while it is computed."""
+    has_snapshots: bool = True
+    """Whether recurrent states are kept for each row of a verify pass; else for one."""
+
+    @property
+    def kind(self) -> MemoryKind:
+        """What llama.cpp calls the memory of the trunk."""
+        layers = self.trunk
+        if any(layer.ratio > 1 for layer in layers):
+            return "compressed"
+        if any(layer.index_width for layer in layers):
+            return "sparse"
+        if any(layer.state_bytes for layer in layers):
+            return "hybrid" if any(layer.k_width for layer in layers) else "recurrent"
+        return "sliding-window" if any(layer.has_window for layer in layers) else "full"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the heads' K/V lies in the cells of the trunk's cache; else they have a cache of their own."""
+        return self.kind not in ("sparse", "compressed")
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes of a context, on all devices together. Weights not included."""
+
+    n_ctx: int
+    type_k: str
+    type_v: str
+    kv_bytes: int
+    """The trunk's cache."""
+    heads_kv_bytes: int
+    """What the MTP heads add to it, or keep beside it."""
+    state_bytes: int
+    """Recurrent states, with those that a rejected draft goes back to."""
+    compute_bytes: int
+    """Intermediate results of one ubatch, with flash attention: roughly."""
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return self.kv_bytes + self.heads_kv_bytes + self.state_bytes + self.compute_bytes
+
+
+def estimate_memory(
+    shape: Shape, *, n_ctx: int, n_ubatch: int, draft_max: int, type_k: str = "f16", type_v: str = "f16"
+) -> MemoryEstimate:
+    """The memory of a context of one sequence. `draft_max` 0 loads no heads."""
+    n_cells = _padded(n_ctx)
+    n_window_cells = _padded(min(n_cells, shape.n_window + n_ubatch))
+    n_own_cells = n_cells if shape.is_shared else _padded(n_ctx + _OWN_CACHE_MARGIN)
+    sizes = _Sizes(type_k, type_v, n_window_cells)
+    n_states = 1 + draft_max if shape.has_snapshots else 1
+    return MemoryEstimate(
+        n_ctx=n_ctx,
+        type_k=type_k,
+        type_v=type_v,
+        kv_bytes=sizes.caches(shape.trunk, n_cells),
+        heads_kv_bytes=sizes.caches(shape.heads, n_own_cells) if draft_max else 0,
+        state_bytes=n_states * sum(layer.state_bytes for layer in shape.trunk),
+        compute_bytes=_compute_bytes(shape, min(n_ubatch, n_ctx), n_cells, n_window_cells, draft_max),
+    )
+
+
+def _compute_bytes(shape: Shape, n_rows: int, n_cells: int, n_window_cells: int, draft_max: int) -> int:
+    masks = _F16_BYTES * n_rows * n_cells
+    if any(layer.has_window for layer in shape.trunk):
+        masks += _F16_BYTES * n_rows * n_window_cells
+    # the scores of the index, and those that are left of them
+    scores = 2 * _F32_BYTES * n_rows * n_cells if shape.kind == "sparse" else 0
+    logits = _F32_BYTES * shape.n_vocab * (draft_max + 1)
+    return masks + scores + logits + _F32_BYTES * n_rows * shape.row_elements
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    type_k: str
+    type_v: str
+    n_window_cells: int
+
+    def caches(self, layers: Sequence[Layer], n_cells: int) -> int:
+        return sum(self._cache(layer, n_cells) for layer in layers)
+
+    def _cache(self, layer: Layer, n_cells: int) -> int:
+        k_bytes = _row_bytes(self.type_k, layer.k_width)
+        size = (k_bytes + _row_bytes(self.type_v, layer.v_width)) * (
+            self.n_window_cells if layer.has_window else n_cells
+        )
+        n_compressed = _padded(-(-n_cells // layer.ratio)) if layer.ratio > 1 else n_cells
+        size += _row_bytes(self.type_k, layer.index_width) * n_compressed
+        return size + (k_bytes * n_compressed if layer.ratio > 1 else 0)
+
+
+def _row_bytes(kind: str, n_elements: int) -> int:
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    block_elements, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[kind.upper()]]
+    return -(-n_elements // block_elements) * block_bytes
+
+
+def _padded(n: int) -> int:
+    return -(-n // _CELL_BLOCK) * _CELL_BLOCK

@@ -1,0 +1,387 @@
+"""`pymtp chat` as people use it: through a pipe, and at a terminal of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymtp_cli.app import app
+from typer.testing import CliRunner
+
+from terminal import Terminal
+
+pytestmark = pytest.mark.model
+
+TIMEOUT_S = 120
+FLAGS = ["-t", "1", "--temp", "0", "-n", "24"]
+COMMAND = [sys.executable, "-m", "pymtp_cli", "chat", *FLAGS]
+# prompt_toolkit asks for marked pastes while it reads a message
+PROMPT, SENT = "\x1b[?2004h", "\x1b[?2004l"
+THINKS = "A farmer has 12 apples and gives away 5. How many are left?"
+STATUS = re.compile(r"\[\d+ tok/s, (accepted [\d.]+, length [\d.]+, )?\d+ tokens, (\d+) of (\d+) prompt tokens kept\]")
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def chat(*lines: str, flags: list[str] | None = None) -> Any:
+    """Say `lines` through a pipe."""
+    arguments = ["chat", *FLAGS, *(flags or [])]
+    return CliRunner().invoke(app, arguments, input="\n".join([*lines, ""]).encode(), prog_name="pymtp")
+
+
+def test_a_pipe_gets_answers_and_no_escape_codes() -> None:
+    result = chat("Hello, who are you?", "Tell me about the sea.")
+    assert result.exit_code == 0, result.stderr
+    assert len(result.stdout.splitlines()) >= 2
+    assert "\x1b" not in result.stdout + result.stderr
+    first, second = STATUS.finditer(result.stderr)
+    assert int(first[2]) == 0
+    assert int(second[2]) > int(first[3])  # the first prompt and its answer are still there
+
+
+def test_stats_say_what_was_computed() -> None:
+    result = chat("/stats", "Hello", "Tell me about the sea.", "/stats")
+    assert "there is no answer yet" in result.stderr
+    kept, total, new = map(int, re.findall(r"in cache: +(\d+) of (\d+) tokens, (\d+) computed", result.stderr)[0])
+    assert kept + new == total
+    assert new > 0 < kept
+    last, everything = re.findall(r"^generation: +(\d+) tokens", result.stderr, re.MULTILINE)
+    assert int(last) < int(everything)
+
+
+def test_an_answer_can_be_made_again_and_a_turn_taken_back() -> None:
+    result = chat("/undo", "/regen", "Hello", "/regen", "/undo", "/show")
+    assert "there is nothing to take back" in result.stderr
+    assert "there is no answer yet to make again" in result.stderr
+    first, again = result.stdout.splitlines()
+    assert first == again  # at temperature 0
+    assert "the last message and its answer are gone; 0 turns left" in result.stderr
+
+
+def test_another_answer_has_another_seed() -> None:
+    result = chat("Tell me about the sea.", "/regen", "/regen", flags=["--temp", "1.5", "--seed", "1", "-n", "12"])
+    assert len(set(result.stdout.splitlines())) > 1
+
+
+def test_parameters_can_be_set_by_their_names() -> None:
+    result = chat(
+        "/set top_k 5", "/set", "/set temprature 1", "/set top_p 3", "/set max_tokens 2", "Hello", "/set seed"
+    )
+    assert "top_k: 5" in result.stderr
+    assert re.search(r"^temperature +0\.0$", result.stderr, re.MULTILINE)
+    assert "no parameter temprature; did you mean temperature?" in result.stderr
+    assert "top_p must be between 0 and 1, not 3.0" in result.stderr
+    assert "2 tokens, 0 of" in result.stderr
+    assert "seed: None" in result.stderr
+
+
+def test_the_system_prompt_can_be_changed() -> None:
+    result = chat("/system", "/system Be brief.", "/show", "/system none", "/system", flags=["-sys", "Speak of fish."])
+    assert re.findall(r"system prompt: (.*)", result.stderr) == ["Speak of fish.", "Be brief.", "none", "none"]
+    assert re.search(r"^system prompt +Be brief\.$", result.stderr, re.MULTILINE)
+
+
+def test_drafting_can_be_changed() -> None:
+    result = chat("/mtp", "/mtp 1", "Hello", "/mtp off", "Hello", "/mtp auto", "/mtp 9", "/mtp some")
+    assert re.findall(r"drafting: (.*)", result.stderr) == [
+        "3 tokens a round",
+        "1 tokens a round",
+        "off",
+        "3 tokens a round",
+    ]
+    drafting, plain = STATUS.finditer(result.stderr)
+    assert drafting[1] and not plain[1]
+    assert result.stderr.count("/mtp takes on, off, auto or 0 to 3; for more, start with --draft-max") == 2
+    assert "the model decodes plainly" in chat("/mtp on", flags=["--draft", "none"]).stderr
+
+
+def test_a_file_goes_with_the_next_message(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("the notes", encoding="utf-8")
+    (tmp_path / "latin1.txt").write_bytes(b"caf\xe9")
+    result = chat(
+        "/read notes.txt",
+        "Hello",
+        "Hello",
+        "/save chat.json",
+        "/read missing.txt",
+        "/read",
+        "/read latin1.txt",
+        "/read .",
+        "/read /dev/zero",
+    )
+    assert "notes.txt: 9 characters go with the next message" in result.stderr
+    said = json.loads((tmp_path / "chat.json").read_text(encoding="utf-8"))["messages"]
+    assert [message["content"] for message in said[::2]] == ["the notes\n\nHello", "Hello"]
+    for text in (
+        "cannot read missing.txt: No such file",
+        "/read needs the name",
+        "not valid UTF-8",
+        "cannot read .: it is not a regular file",
+        "cannot read /dev/zero: it is not a reg",
+    ):
+        assert text in result.stderr
+
+
+def test_a_conversation_can_be_saved_and_taken_up(tmp_path: Path) -> None:
+    first = chat("Hello", "Tell me about the sea.", "/save chat.json", flags=["-sys", "Be brief."])
+    assert "chat.json: 2 turns saved" in first.stderr
+    again = chat("/load chat.json", "/show chat", "/regen", "/system")
+    assert "chat.json: 2 turns loaded" in again.stderr
+    assert "system prompt: Be brief." in again.stderr
+    assert again.stdout.splitlines()[-1] == first.stdout.splitlines()[-1]
+    assert "Tell me about the sea." in again.stdout
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"format": "pymtp chat", "messages": [1]}', "my diary"])
+def test_what_is_no_chat_is_neither_loaded_nor_overwritten(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(content, encoding="utf-8")
+    result = chat(
+        "/load file.json", "/save file.json", "/save /nonexistent/x", "/save", "/load", "/save a\0b", "/load ~nobody/x"
+    )
+    assert result.exit_code == 0
+    assert "file.json is no saved chat" in result.stderr
+    assert "file.json exists and is no saved chat" in result.stderr
+    assert "cannot write /nonexistent/x: No such file" in result.stderr
+    assert path.read_text(encoding="utf-8") == content
+
+
+def test_turns_that_do_not_alternate_are_not_loaded(tmp_path: Path) -> None:
+    saved = {"format": "pymtp chat", "system": None, "messages": [{"role": "user", "content": "a"}]}
+    (tmp_path / "odd.json").write_text(json.dumps(saved), encoding="utf-8")
+    assert "messages must be pairs of user and assistant" in chat("/load odd.json").stderr
+
+
+def test_a_wrong_command_is_answered_with_the_nearest() -> None:
+    result = chat("/sats", "/xyzzy", "/exit now", "//slash")
+    assert "no command /sats; did you mean /stats?" in result.stderr
+    assert "no command /xyzzy; /help lists them" in result.stderr
+    assert "/exit takes nothing behind it" in result.stderr
+    assert len(STATUS.findall(result.stderr)) == 1  # "//" says a slash
+
+
+def test_exit_leaves_the_rest_unread() -> None:
+    result = chat("/exit", "Hello")
+    assert (result.exit_code, result.stdout) == (0, "")
+
+
+def test_a_full_context_drops_the_oldest_turns_with_a_notice() -> None:
+    result = chat(*["Tell me about the sea."] * 6, "/show", flags=["-c", "128"])
+    assert "[the context is full: the oldest turn is left out from now on]" in result.stderr
+    assert re.search(r"^turns +6 turns \(\d of them left out\)$", result.stderr, re.MULTILINE)
+
+
+def test_a_message_that_does_not_fit_ends_nothing() -> None:
+    result = chat("word " * 200, "Hello", flags=["-c", "64"])
+    assert result.exit_code == 0
+    assert "the last message makes a prompt of" in result.stderr
+    assert len(STATUS.findall(result.stderr)) == 1
+
+
+def test_a_model_without_a_template_is_refused_before_it_is_loaded(write_gguf: Callable[..., Path]) -> None:
+    path = write_gguf()
+    result = CliRunner().invoke(app, ["chat", str(path)], prog_name="pymtp")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"{path} has no chat template; complete texts with it: pymtp run {path} --raw" in result.stderr
+
+
+def test_the_reader_may_leave() -> None:
+    command = f"yes 'Tell me a story.' | {' '.join(COMMAND)} | head -c 10"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=TIMEOUT_S)
+    assert len(done.stdout) == 10
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(COMMAND, input=b"Hello\n", stdout=full, stderr=subprocess.PIPE, timeout=TIMEOUT_S)
+    assert done.returncode == 1
+    assert b"cannot write to stdout: No space left on device" in done.stderr
+
+
+# --- at a terminal ---
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    return {**clean, "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+@pytest.fixture
+def terminal(environment: dict[str, str]) -> Iterator[Terminal]:
+    with Terminal(COMMAND, env=environment) as terminal:
+        terminal.wait_for(PROMPT)
+        yield terminal
+
+
+def say(terminal: Terminal, keys: str) -> str:
+    """Press `keys` and Enter; return all that is shown until the next message can be typed."""
+    at = len(terminal.seen)
+    terminal.press(f"{keys}\r")
+    end = terminal.wait_for(PROMPT, after=terminal.wait_for(SENT, after=at))
+    return terminal.seen[at:end]
+
+
+def leave(terminal: Terminal) -> int:
+    terminal.press("\x04")
+    return terminal.wait()
+
+
+def saved_message(terminal: Terminal) -> str:
+    say(terminal, "/save chat.json")
+    messages = json.loads(Path("chat.json").read_text(encoding="utf-8"))["messages"]
+    return str(messages[0]["content"])
+
+
+def shown(text: str) -> str:
+    """`text` without escape sequences."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def test_a_conversation_at_a_terminal(terminal: Terminal) -> None:
+    assert "/help lists the commands" in terminal.seen
+    assert "\x1b[2m[" in say(terminal, "Hello, who are you?")  # the status line is dim
+    assert "tokens kept]" in say(terminal, "Tell me about the sea.")
+    terminal.press("/exit\r")
+    assert terminal.wait() == 0
+
+
+def test_what_is_typed_during_an_answer_comes_after_it(terminal: Terminal) -> None:
+    terminal.press("Tell me about the sea.\r")
+    terminal.wait_for(SENT)
+    terminal.press("/set top_k 7\r")
+    assert "/set" not in terminal.seen[: terminal.wait_for("tok/s")].partition(SENT)[2]
+    terminal.wait_for(PROMPT, after=terminal.wait_for("top_k: 7"))
+    assert leave(terminal) == 0
+
+
+def test_ctrl_c_clears_what_is_typed_and_twice_leaves(terminal: Terminal) -> None:
+    terminal.press("half a mess\x03")
+    terminal.press("\x03")
+    terminal.wait_for(PROMPT, after=terminal.wait_for("Ctrl-C once more, or Ctrl-D, leaves"))
+    terminal.press("\x03")
+    assert terminal.wait() == 130
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_the_conversation(environment: dict[str, str]) -> None:
+    endless = [*COMMAND, "-n", "-1", "--temp", "2", "--top-k", "0", "--top-p", "1", "--min-p", "0"]
+    with Terminal(endless, env=environment) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.press("Tell me a story.\r")
+        terminal.wait_for_more(200, after=terminal.wait_for(SENT))
+        terminal.press("\x03")
+        terminal.wait_for(PROMPT, after=terminal.wait_for("tok/s"))
+        assert "1 turn" in say(terminal, "/show")
+        at = len(terminal.seen)
+        terminal.press("/regen\r")
+        terminal.wait_for_more(200, after=terminal.wait_for(SENT, after=at))
+        terminal.press("\x03")
+        terminal.wait_for(PROMPT, after=terminal.wait_for("tok/s", after=at))
+        terminal.press("\x03")
+        assert terminal.wait() == 130
+    assert "Traceback" not in terminal.seen
+
+
+def test_several_lines_can_be_typed_and_pasted(terminal: Terminal) -> None:
+    say(terminal, "one\\\rtwo\x1b\rthree\x1b[200~\nfour\nfive\x1b[201~")
+    assert saved_message(terminal) == "one\ntwo\nthree\nfour\nfive"
+
+
+def test_wide_and_combining_characters_are_sent_as_typed(terminal: Terminal) -> None:
+    say(terminal, "日本語x\x7f e\u0301 \U0001f469\u200d\U0001f680 ende")
+    assert saved_message(terminal) == "日本語 e\u0301 \U0001f469\u200d\U0001f680 ende"
+
+
+def test_tab_completes(terminal: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "my notes.txt").write_text("notes", encoding="utf-8")
+    terminal.press("/rea\t")
+    terminal.wait_for("/read")
+    terminal.press("my\t")
+    terminal.wait_for("notes.txt")
+    assert "my notes.txt: 5 characters go with the next message" in say(terminal, "")
+    terminal.press("/set max\t")
+    terminal.wait_for("_tokens")
+    assert "max_tokens: 5" in say(terminal, "5")
+
+
+def test_history_outlives_the_conversation(environment: dict[str, str]) -> None:
+    for keys in ("/set top_k 7", "\x1b[A"):  # typed; then the arrow up
+        with Terminal(COMMAND, env=environment) as terminal:
+            terminal.wait_for(PROMPT)
+            assert "top_k: 7" in say(terminal, keys)
+            assert leave(terminal) == 0
+    folder = Path(environment["XDG_STATE_HOME"]) / "pymtp"
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_history_that_cannot_be_kept_stops_nothing(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file where a folder should be", encoding="utf-8")
+    with Terminal(COMMAND, env=environment) as terminal:
+        terminal.wait_for(PROMPT)
+        assert "top_k: 7" in say(terminal, "/set top_k 7")
+        assert leave(terminal) == 0
+
+
+def test_without_colours_nothing_is_dimmed(environment: dict[str, str]) -> None:
+    with Terminal(COMMAND, env={**environment, "NO_COLOR": "1"}) as terminal:
+        terminal.wait_for(PROMPT)
+        assert "tok/s" in say(terminal, "Hello")
+        assert leave(terminal) == 0
+    assert "\x1b[2m" not in terminal.seen
+    assert not re.search(r"\x1b\[[0-9;]*[34][0-7]m", terminal.seen)
+
+
+def test_thinking_is_dimmed(environment: dict[str, str]) -> None:
+    with Terminal([*COMMAND, "-n", "100"], env=environment) as terminal:
+        terminal.wait_for(PROMPT)
+        answer = say(terminal, THINKS)
+        assert leave(terminal) == 0
+    parts = re.findall(r"\x1b\[2m(.*?)\x1b\[22m", answer.partition(SENT)[2], re.DOTALL)
+    *thinking, status = parts
+    assert "".join(thinking).replace("\r", "").startswith("<think>\n")
+    assert "".join(thinking).endswith("</think>")
+    assert "tok/s" in status
+    assert "The" in re.sub(r"\x1b\[2m.*?\x1b\[22m", "", answer, flags=re.DOTALL)  # the answer itself is not
+
+
+def test_at_40_columns_no_line_of_ours_is_wider(environment: dict[str, str]) -> None:
+    with Terminal(COMMAND, columns=40, env=environment) as terminal:
+        terminal.wait_for(PROMPT)
+        table = shown(say(terminal, "/help")).splitlines()
+        answer = shown(say(terminal, "Hello")).splitlines()
+        assert leave(terminal) == 0
+    ours = [*table, next(line for line in answer if "tok/s" in line)]
+    assert len(ours) > 20
+    assert all(len(line.strip("\r")) <= 40 for line in ours)
+
+
+def test_answers_can_go_elsewhere_while_the_terminal_asks(environment: dict[str, str], tmp_path: Path) -> None:
+    command = ["sh", "-c", f"{' '.join(COMMAND)} > answers.txt"]
+    with Terminal(command, env=environment) as terminal:
+        terminal.wait_for(PROMPT)
+        assert "tok/s" in say(terminal, "Hello")
+        assert leave(terminal) == 0
+    answer = (tmp_path / "answers.txt").read_text(encoding="utf-8")
+    assert answer.endswith("\n")
+    assert "\x1b" not in answer
+    assert answer.strip() not in shown(terminal.seen)
+
+
+def test_a_terminal_that_closes_ends_it(environment: dict[str, str]) -> None:
+    with Terminal(COMMAND, env=environment) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.press("Tell me a story.\r")
+        terminal.wait_for(SENT)
+        terminal.hang_up()
+        terminal.process.wait(TIMEOUT_S)

@@ -1,0 +1,182 @@
+"""`-hf`: the real command and the real client against a Hub on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pymtp_cli.download import choose_file, parts
+from pymtp_cli.errors import CommandError
+
+from fake_hub import Hub
+from terminal import Terminal
+from tiny_gguf import write
+
+TIMEOUT_S = 60
+REPO = "user/tiny-GGUF"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> bytes:
+    return write(tmp_path / "model.gguf", declared=1, heads=1).read_bytes()
+
+
+@pytest.fixture
+def hub(model: bytes) -> Iterator[Hub]:
+    files = {"tiny-Q8_0.gguf": b"another", "tiny-Q4_K_M.gguf": model, "mmproj-tiny-Q4_K_M.gguf": b"no model"}
+    with Hub({REPO: files, "user/empty": {"weights.safetensors": b""}}) as hub:
+        yield hub
+
+
+@pytest.fixture
+def environment(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+
+def inspect(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "pymtp_cli", "inspect", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S)
+    return done.returncode, done.stdout, done.stderr
+
+
+def one_line(result: tuple[int, str, str]) -> str:
+    code, stdout, stderr = result
+    assert (code, stdout, stderr.count("\n")) == (1, "", 1), stderr
+    assert stderr.startswith("pymtp: ")
+    return stderr
+
+
+def downloads(hub: Hub) -> list[str]:
+    return [request for request in hub.requests if request.startswith("GET") and "/resolve/" in request]
+
+
+def test_a_model_is_downloaded_once_and_found_without_a_network(hub: Hub, environment: dict[str, str]) -> None:
+    code, stdout, stderr = inspect(environment, "-hf", REPO)
+    assert (code, stderr) == (0, "")
+    assert "tiny-Q4_K_M.gguf" in stdout
+    assert inspect(environment, "-hf", REPO)[:2] == (0, stdout)
+    assert len(downloads(hub)) == 1
+    n_requests = len(hub.requests)
+    assert inspect(environment, "-hf", REPO, "--offline") == (0, stdout, "")
+    assert len(hub.requests) == n_requests
+    hub.is_broken = True
+    code, again, stderr = inspect(environment, "-hf", REPO)
+    assert (code, again) == (0, stdout)
+    assert "answers 500; using tiny-Q4_K_M.gguf as it was downloaded before" in stderr
+
+
+def test_without_a_network_what_was_never_downloaded_is_one_line(environment: dict[str, str]) -> None:
+    nobody = {**environment, "HF_ENDPOINT": "http://127.0.0.1:9"}
+    line = one_line(inspect(nobody, "-hf", REPO))
+    assert "cannot reach http://127.0.0.1:9 (" in line
+    assert f"nothing of {REPO} was downloaded before; connect, or name a local file with -m" in line
+    assert "without a network (--offline)" in one_line(inspect(environment, "-hf", REPO, "--offline"))
+
+
+def test_what_the_hub_refuses_is_one_line(hub: Hub, environment: dict[str, str]) -> None:
+    assert f"{hub.url} has no repository user/nothing; check the name" in one_line(
+        inspect(environment, "-hf", "user/nothing")
+    )
+    assert "has no Q5_K; there is tiny-Q4_K_M.gguf, tiny-Q8_0.gguf" in one_line(
+        inspect(environment, "-hf", f"{REPO}:Q5_K")
+    )
+    hub.gated.add(REPO)
+    assert f"is gated: accept its terms at {hub.url}/{REPO}" in one_line(inspect(environment, "-hf", REPO))
+
+
+def test_a_download_that_broke_off_goes_on_where_it_ended(hub: Hub, environment: dict[str, str], model: bytes) -> None:
+    # the client writes 10 MiB at a time
+    hub.repos[REPO]["tiny-Q4_K_M.gguf"] = content = model + bytes(15 * 2**20)
+    hub.cut_after = 12 * 2**20
+    hub.fails_after_cut = True
+    assert "answers 500" in one_line(inspect(environment, "-hf", REPO))
+    hub.is_broken = False
+    hub.requests.clear()
+    code, stdout, _ = inspect(environment, "-hf", REPO)
+    assert code == 0
+    assert [request.rpartition(" ")[2] for request in downloads(hub)] == [f"bytes={10 * 2**20}-"]
+    file = re.search(r"file: +(.*)", stdout)
+    assert file is not None
+    assert Path(file[1]).read_bytes() == content
+
+
+def test_progress_is_for_terminals(hub: Hub, environment: dict[str, str], model: bytes) -> None:
+    hub.repos[REPO]["tiny-Q4_K_M.gguf"] = model + bytes(11 * 2**20)
+    command = [sys.executable, "-m", "pymtp_cli", "inspect", "-hf", REPO]
+    with Terminal(command, env=environment) as terminal:
+        assert terminal.wait() == 0
+    assert re.search(r"tiny-Q4_K_M\.gguf: +\d+%", terminal.seen)
+    assert "%|" not in inspect({**environment, "HF_HOME": environment["HF_HOME"] + "2"}, "-hf", REPO)[2]
+
+
+def test_ctrl_c_ends_a_download(hub: Hub, environment: dict[str, str], model: bytes) -> None:
+    hub.repos[REPO]["tiny-Q4_K_M.gguf"] = model + bytes(2**20)
+    hub.is_stalled = True
+    command = [sys.executable, "-m", "pymtp_cli", "inspect", "-hf", REPO]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + TIMEOUT_S
+    while not downloads(hub):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, stdout, stderr) == (130, b"", b"")
+
+
+@pytest.mark.parametrize("name", ["tiny", "a/b/c", "user/", "/repo", "user/repo:", "user/re po"])
+def test_a_name_that_cannot_be_one_is_wrong_usage(environment: dict[str, str], name: str) -> None:
+    code, _, stderr = inspect(environment, "-hf", name)
+    assert code == 2
+    assert "-hf/--hf-repo: must be USER/REPO or USER/REPO:QUANT" in stderr
+
+
+def test_contradictions_are_wrong_usage(environment: dict[str, str]) -> None:
+    for arguments in (["-hf", REPO, "-m", "model.gguf"], ["-hf", REPO, "model.gguf"], ["--offline", "model.gguf"]):
+        code, _, stderr = inspect(environment, *arguments)
+        assert (code, stderr.count("\n")) == (2, 1)
+
+
+FILES = [
+    "b-Q8_0.gguf",
+    "b-Q4_K_M.gguf",
+    "b-IQ4_K_M-00001-of-00002.gguf",
+    "mtp-b-Q4_0.gguf",
+    "imatrix.gguf",
+    "x/b-BF16.gguf",
+]
+
+
+@pytest.mark.parametrize(
+    ("quant", "file"),
+    [
+        ("", "b-Q4_K_M.gguf"),
+        ("q8_0", "b-Q8_0.gguf"),
+        ("IQ4_K_M", "b-IQ4_K_M-00001-of-00002.gguf"),
+        ("BF16", "x/b-BF16.gguf"),
+    ],
+)
+def test_the_file_of_a_quantisation(quant: str, file: str) -> None:
+    assert choose_file(FILES, REPO, quant) == file
+
+
+def test_the_usual_quantisations_come_first_and_then_any_model() -> None:
+    assert choose_file(["b-Q2_K.gguf", "b-Q8_0.gguf"], REPO, "") == "b-Q8_0.gguf"
+    assert choose_file(["mtp-b.gguf", "b.gguf"], REPO, "") == "b.gguf"
+
+
+@pytest.mark.parametrize("files", [[], ["README.md"], ["mtp-b.gguf"], ["b-Q4_K_M-00002-of-00002.gguf"]])
+def test_a_repository_without_models(files: list[str]) -> None:
+    with pytest.raises(CommandError, match="has no GGUF models"):
+        choose_file(files, REPO, "")
+
+
+def test_all_parts_of_a_split_model_are_needed() -> None:
+    assert parts("x/b-00001-of-00003.gguf") == [f"x/b-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    assert parts("b.gguf") == ["b.gguf"]

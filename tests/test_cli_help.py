@@ -1,0 +1,88 @@
+"""Help that fits a screen a group, docs/cli.md made from it, completion, and the nearest flag to a wrong one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymtp_cli.app import app
+from typer.main import get_command
+from typer.testing import CliRunner
+
+COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
+SCREEN_ROWS, SCREEN_COLUMNS = 24, 80
+
+
+def help_text(*arguments: str) -> str:
+    result = CliRunner().invoke(app, [*arguments, "--help"], terminal_width=SCREEN_COLUMNS, prog_name="pymtp")
+    assert (result.exit_code, result.stderr) == (0, "")
+    return str(result.stdout)
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+def test_each_group_fits_a_screen_and_examples_come_last(command: list[str]) -> None:
+    blocks = help_text(*command).rstrip("\n").split("\n\n")
+    assert all(len(block.splitlines()) <= SCREEN_ROWS for block in blocks)
+    assert all(len(line) <= SCREEN_COLUMNS for block in blocks for line in block.splitlines())
+    assert blocks[-1].startswith("Examples:\n  ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_belongs_to_a_group(command: str) -> None:
+    assert "\nOther:" not in help_text(command)
+
+
+def test_the_reference_is_that_of_the_commands() -> None:
+    import write_cli
+
+    assert write_cli.FILE.read_text(encoding="utf-8") == write_cli.text(), "run `make docs`"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("run --temprature 1 hi", "No such option: --temprature; did you mean --temp?"),
+        ("run --ctxsize 1 hi", "No such option: --ctxsize; did you mean --ctx-size?"),
+        ("rnu hi", "No such command 'rnu'. Did you mean 'run'?"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_nearest(arguments: str, expected: str) -> None:
+    result = CliRunner().invoke(app, arguments.split(), prog_name="pymtp")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert expected in result.stderr
+
+
+def completions(words: str) -> list[str]:
+    environment = {
+        **os.environ,
+        "_PYMTP_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    command = [sys.executable, "-m", "pymtp_cli"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60).stdout.split()
+
+
+def test_the_shell_completes_commands_flags_and_values() -> None:
+    assert "inspect" in completions("pymtp ins")
+    assert "--draft-vocab" in completions("pymtp run --draft-v")
+    assert completions("pymtp run --draft m") == ["mtp"]
+
+
+def test_a_model_in_the_prompts_place(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.touch()
+    for arguments in (["hello", str(path)], ["-m", str(path), str(path)]):
+        result: Any = CliRunner().invoke(app, ["run", *arguments], prog_name="pymtp")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "stands where the prompt should be" in result.stderr
+
+
+def test_what_cannot_be_said_on_stderr_changes_no_exit_code() -> None:
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "pymtp_cli", "run", "--nonsense"]
+        assert subprocess.run(command, stderr=full, timeout=60).returncode == 2

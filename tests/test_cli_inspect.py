@@ -1,0 +1,108 @@
+"""`pymtp inspect`: what it prints, and how it fails. Nothing is loaded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymtp_cli.app import app
+from typer.testing import CliRunner
+
+WriteGguf = Callable[..., Path]
+
+
+def inspect(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["inspect", *map(str, arguments)], prog_name="pymtp")
+
+
+def rows(*arguments: object) -> dict[str, str]:
+    result = inspect(*arguments)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in result.stdout.splitlines())}
+
+
+def test_the_embedded_model_is_described(embedded_model: Path) -> None:
+    shown = rows()
+    assert shown["file"] == str(embedded_model)
+    assert shown["drafting"] == "yes"
+    assert shown["head 0"] == "layer 8, 2.9 MiB Q4_K/Q6_K/Q5_K/Q8_0/F32, the trunk's lm_head"
+    assert shown["draft pass"] == "reads 4.8 MiB of weights, a trunk pass 13.2 MiB (36%)"
+    assert shown["context"] == "2048 tokens, K f16, V f16"
+    assert shown["thinking tokens"] == "open 8190 '<think>', close 8191 '</think>'"
+
+
+def test_the_model_may_be_named_three_ways(write_gguf: WriteGguf) -> None:
+    path = write_gguf()
+    assert rows(path) == rows("-m", path) == rows("--model", path)
+    result = inspect(path, "-m", path)
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+def test_memory_follows_the_flags() -> None:
+    assert rows("-c", 1024)["K/V"] == "4.0 MiB, and 512.0 KiB for the heads"
+    assert rows("-c", 0)["context"].startswith("2048 tokens")
+    assert rows("-c", 1024, "--draft-max", 0)["K/V"] == "4.0 MiB, and 0 bytes for the heads"
+    assert rows("-c", 1024, "-ctk", "q8_0", "-ctv", "q8_0")["K/V"] == "2.1 MiB, and 272.0 KiB for the heads"
+
+
+def test_json_has_every_fact(embedded_model: Path) -> None:
+    result = inspect("--json", "-c", 1024)
+    found = json.loads(result.stdout)
+    assert result.stdout.count("\n") == 1
+    assert (found["path"], found["architecture"], found["n_heads"]) == (str(embedded_model), "glm4moe", 1)
+    assert found["heads"][0]["lm_head"] == "shared"
+    assert found["memory"]["kv_bytes"] == 4 * 2**20
+    assert found["memory"]["total_bytes"] == sum(
+        found["memory"][f"{part}_bytes"] for part in ("kv", "heads_kv", "state", "compute")
+    )
+    assert found["draft_cost"] == pytest.approx(0.3617, abs=1e-4)
+
+
+def test_what_is_missing_is_said(write_gguf: WriteGguf) -> None:
+    assert rows(write_gguf())["drafting"] == "the metadata names no MTP heads (nextn_predict_layers = 0)"
+    assert rows(write_gguf(declared=2, heads=1))["MTP heads"] == "2 in the metadata, 1 in the tensors"
+    side = rows(write_gguf("mtp-tiny.gguf", n_layer=0, declared=1, heads=1))
+    assert side["layers"] == "none: this file holds the MTP heads alone"
+    assert "context" not in side
+
+
+def test_side_files_and_parts_are_shown(write_gguf: WriteGguf) -> None:
+    first = write_gguf("m-00001-of-00002.gguf", declared=1, split=(0, 2))
+    write_gguf("m-00002-of-00002.gguf", declared=1, heads=1, split=(1, 2))
+    write_gguf("mtp-m.gguf", n_layer=0, declared=1, heads=1)
+    shown = rows(first)
+    assert shown["file"] == f"{first} and 1 more"
+    assert shown["side file"].startswith("mtp-m.gguf, glm4moe F32, ")
+
+
+def test_a_name_cannot_steer_the_terminal(write_gguf: WriteGguf) -> None:
+    path = write_gguf()
+    path.write_bytes(path.read_bytes().replace(b"tiny", b"\x1b[2J"))
+    assert "\x1b" not in inspect(path).stdout
+
+
+@pytest.mark.parametrize("content", [None, b"", b"hello", b"GGUF\3\0\0\0"])
+def test_a_file_that_is_no_model_is_one_line(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "model.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    result = inspect(path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"pymtp: {path}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_it_needs_no_native_library(embedded_model: Path) -> None:
+    code = "import sys; from pymtp_cli.app import app; app(['inspect'], standalone_mode=False)"
+    check = (
+        "import atexit; atexit.register(lambda: print('llama_cpp' in sys.modules or 'pymtp._native' in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; {check}; {code}"], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "False", done.stderr

@@ -1,0 +1,233 @@
+"""A chat with the embedded model: what it remembers, what it computes again, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from families import FAMILIES
+from pymtp import Answer, Conversation, Model, SamplingParams
+from pymtp.errors import ContextFull, InvalidParameter
+
+pytestmark = pytest.mark.model
+
+GREEDY = SamplingParams(temperature=0)
+QUESTIONS = ["Hello, who are you?", "Tell me about the sea.", "What is 12 plus 30?"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    # passes of few rows have the arithmetic of single rows (x86), so that what was kept is what would be computed
+    with Model(n_ctx=512, n_ubatch=32, n_threads=1) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[Model]:
+    with Model(n_ctx=200, n_threads=1) as model:
+        yield model
+
+
+def ask(conversation: Conversation, text: str, max_tokens: int = 40) -> Answer:
+    """Ask for a long answer: the model would often stop after a word."""
+    answer = conversation.ask(text, sampling=GREEDY, max_tokens=max_tokens, ignore_eos=True)
+    assert "".join(answer) == answer.text == conversation.messages[-1]["content"]
+    return answer
+
+
+def prompt_of(conversation: Conversation, n_messages: int) -> str:
+    return conversation.model.chat_prompt([dict(m) for m in conversation.messages[:n_messages]])  # type: ignore[misc]
+
+
+def test_only_what_is_new_is_computed(model: Model) -> None:
+    conversation = Conversation(model)
+    first, second, third = (ask(conversation, question) for question in QUESTIONS)
+    assert first.n_kept == 0
+    for before, answer in ((first, second), (second, third)):
+        # the last token of an answer is never decoded, the one before perhaps not for the heads
+        assert before.n_prompt + 38 <= answer.n_kept <= before.n_prompt + 39
+        assert answer.stats.prompt_tokens == answer.n_prompt - answer.n_kept < 30
+
+
+def test_a_kept_cache_changes_no_word(model: Model) -> None:
+    conversation = Conversation(model)
+    for question in QUESTIONS:
+        answer = ask(conversation, question)
+    assert answer.n_kept > 0
+    tokens = list(answer._prompt.tokens)
+    alone = model.generate(tokens, sampling=GREEDY, max_tokens=40, ignore_eos=True)
+    assert "".join(alone) == answer.text
+
+
+def test_the_prompt_is_the_template_s(model: Model) -> None:
+    conversation = Conversation(model, system="Be brief.")
+    for question in QUESTIONS:
+        answer = ask(conversation, question)
+    assert answer._prompt.text == model.chat_prompt(
+        [{"role": "system", "content": "Be brief."}, *(dict(m) for m in conversation.messages[:-1])]  # type: ignore[misc]
+    )
+    pieces = b"".join(map(model.vocabulary.piece, answer._prompt.tokens)).decode()
+    without_control_tokens = answer._prompt.text.replace("<|im_start|>", "").replace("<|im_end|>", "")
+    assert pieces == without_control_tokens
+
+
+def test_an_answer_can_be_made_again(model: Model) -> None:
+    conversation = Conversation(model)
+    ask(conversation, QUESTIONS[0])
+    answer = ask(conversation, QUESTIONS[1])
+    again = conversation.regenerate(sampling=GREEDY, max_tokens=40, ignore_eos=True)
+    assert "".join(again) == answer.text
+    assert [m["role"] for m in conversation.messages] == ["user", "assistant"] * 2
+    other = conversation.regenerate(sampling=SamplingParams(temperature=2, seed=3), max_tokens=40)
+    assert "".join(other) != answer.text
+    with pytest.raises(InvalidParameter, match="begun"):
+        Conversation(model).regenerate()
+
+
+def test_a_turn_can_be_taken_back(model: Model) -> None:
+    conversation = Conversation(model)
+    first = ask(conversation, QUESTIONS[0])
+    second = ask(conversation, QUESTIONS[1])
+    assert conversation.undo()
+    assert len(conversation.messages) == 2
+    assert ask(conversation, QUESTIONS[1]).text == second.text
+    assert conversation.undo() and conversation.undo() and not conversation.undo()
+    assert ask(conversation, QUESTIONS[0]).text == first.text
+
+
+def test_an_answer_that_is_stopped_stays_as_far_as_it_came(model: Model) -> None:
+    conversation = Conversation(model)
+    answer = conversation.ask(QUESTIONS[0], sampling=GREEDY, ignore_eos=True)
+    for _ in range(10):
+        next(answer)
+    answer.close()
+    assert conversation.messages[-1] == {"role": "assistant", "content": answer.text}
+    assert next(answer, None) is None
+    assert ask(conversation, QUESTIONS[1]).n_kept > answer.n_prompt
+
+
+def test_who_asks_again_ends_the_answer_that_is_in_the_making(model: Model) -> None:
+    conversation = Conversation(model)
+    answer = conversation.ask(QUESTIONS[0], sampling=GREEDY, ignore_eos=True)
+    next(answer)
+    ask(conversation, QUESTIONS[1])
+    assert [m["role"] for m in conversation.messages] == ["user", "assistant"] * 2
+    assert conversation.messages[1]["content"] == answer.text
+
+
+def test_what_others_generate_meanwhile_costs_the_cache_and_nothing_else(model: Model) -> None:
+    undisturbed = Conversation(model)
+    expected = [ask(undisturbed, question).text for question in QUESTIONS]
+    conversation = Conversation(model)
+    for question, text in zip(QUESTIONS, expected, strict=True):
+        "".join(model.generate("Something else entirely", max_tokens=20))
+        answer = ask(conversation, question)
+        assert (answer.text, answer.n_kept) == (text, 0)
+
+
+def test_two_conversations_do_not_mix(model: Model) -> None:
+    alone = Conversation(model)
+    expected = [ask(alone, question).text for question in QUESTIONS]
+    one, other = Conversation(model), Conversation(model, system="Speak of fish.")
+    for question, text in zip(QUESTIONS, expected, strict=True):
+        ask(other, question)
+        assert ask(one, question).text == text
+
+
+def test_the_oldest_turns_go_when_the_context_is_full(narrow: Model) -> None:
+    conversation = Conversation(narrow)
+    for i in range(6):
+        answer = ask(conversation, f"{QUESTIONS[i % 2]} {i}", 60)
+        assert answer.finish_reason == "length"
+    assert len(conversation.messages) == 12
+    assert 0 < conversation.n_dropped < 12
+    assert conversation.n_dropped % 2 == 0
+    assert answer._prompt.text == narrow.chat_prompt(
+        [dict(m) for m in conversation.messages[conversation.n_dropped : -1]]  # type: ignore[misc]
+    )
+    assert answer.n_prompt + 50 <= 200
+
+
+def test_an_answer_that_fills_the_context_goes_on_without_the_oldest_turns(narrow: Model) -> None:
+    conversation = Conversation(narrow)
+    for question in QUESTIONS[:2]:
+        ask(conversation, question, 40)
+    answer = conversation.ask(QUESTIONS[2], sampling=GREEDY, ignore_eos=True)
+    assert conversation.n_dropped == 0
+    text = "".join(answer)
+    assert conversation.n_dropped == 4
+    # all of the context but the prompt is the answer's now
+    assert answer.stats.generated_tokens == 200 - answer.n_prompt + 1
+    assert answer.finish_reason == "context"
+    assert text == answer.text == conversation.messages[-1]["content"]
+
+
+def test_a_message_longer_than_the_context_changes_nothing(narrow: Model) -> None:
+    conversation = Conversation(narrow)
+    ask(conversation, QUESTIONS[0])
+    before = list(conversation.messages)
+    with pytest.raises(ContextFull, match="the last message makes a prompt of .* tokens, the context has 200"):
+        conversation.ask("word " * 300)
+    assert (conversation.messages, conversation.n_dropped) == (before, 0)
+    ask(conversation, QUESTIONS[1])
+
+
+def test_drafting_can_be_limited_from_answer_to_answer(model: Model) -> None:
+    conversation = Conversation(model)
+    drafted = []
+    for draft_max in (0, 3, 0, 1, None):
+        answer = conversation.ask(QUESTIONS[1], sampling=GREEDY, max_tokens=30, ignore_eos=True, draft_max=draft_max)
+        "".join(answer)
+        drafted.append(len(answer.stats.acceptance_per_position))
+    assert drafted == [0, 3, 0, 1, 3]
+
+
+def test_an_answer_may_begin_inside_the_thinking(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not Conversation(model).ask("hi").starts_thinking
+    template = model.vocabulary.chat_template
+    monkeypatch.setattr(model.vocabulary, "chat_template", f"{template}<think>\n")
+    assert Conversation(model).ask("hi").starts_thinking
+
+
+def test_messages_that_take_no_turns_are_refused(model: Model) -> None:
+    conversation = Conversation(model)
+    for roles in (["user"], ["assistant", "user"], ["user", "user"], ["system", "assistant"]):
+        with pytest.raises(InvalidParameter, match="pairs of user and assistant"):
+            conversation.restore([{"role": role, "content": ""} for role in roles])
+    conversation.restore([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+    assert ask(conversation, "c").n_prompt > 10
+
+
+def test_a_bos_that_the_template_writes_is_not_written_twice(embedded_model: Path, tmp_path: Path) -> None:
+    data = embedded_model.read_bytes()
+    key = b"tokenizer.ggml.add_bos_token" + (7).to_bytes(4, "little")
+    old = b"{% for m in messages %}<|im_start|>{{ m['role'] }}"
+    new = b"{{bos_token}}{%for m in messages%}<|im_start|>user"
+    assert data.count(key + b"\0") == data.count(old) == 1
+    assert len(old) == len(new)
+    path = tmp_path / "bos.gguf"
+    path.write_bytes(data.replace(key + b"\0", key + b"\1").replace(old, new))
+    with Model(path, n_ctx=64, n_threads=1) as model:
+        tokens = model.vocabulary.tokenize(model.chat_prompt([{"role": "user", "content": "hi"}]))
+    assert tokens[:2] == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["glm4moe", "step35", "qwen35", "qwen3next", "deepseek32", "deepseek4"])
+@pytest.mark.parametrize("draft_max", [0, 3])
+def test_every_kind_of_memory_goes_on_from_what_it_keeps(name: str, draft_max: int, tmp_path: Path) -> None:
+    path = FAMILIES[name].write(tmp_path / "tiny.gguf")
+    options = {"sampling": GREEDY, "ignore_eos": True, "draft_max": draft_max}
+    with Model(path, n_ctx=256, n_ubatch=32, n_threads=1, type_k="f32", type_v="f32") as model:
+        first = model.batch(keep=True).submit(range(40), **options)  # type: ignore[arg-type]
+        while len(first.tokens) < 20:
+            next(first)
+        first.close()
+        prompt = [*range(40), *first.tokens, *range(50, 70)]
+        second = model.batch(keep=True).submit(prompt, max_tokens=20, **options)  # type: ignore[arg-type]
+        "".join(second)
+        assert second.n_kept == 40 + len(first.tokens) - 1
+        alone = model.batch().submit(prompt, max_tokens=20, **options)  # type: ignore[arg-type]
+        "".join(alone)
+    assert second.tokens == alone.tokens

@@ -1,0 +1,144 @@
+"""What a file says about itself agrees with what llama.cpp makes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from families import FAMILIES, REFUSED, Family
+from pymtp.inspection import Inspection, inspect_model
+
+N_CTX = 1500
+DRAFT_MAX = 3
+
+WriteGguf = Callable[..., Path]
+
+
+def test_the_embedded_model(embedded_model: Path) -> None:
+    found = inspect_model(embedded_model)
+    (head,) = found.heads
+    assert (found.n_files, found.n_experts, found.n_experts_used, found.has_trunk) == (1, 8, 2, True)
+    assert (head.layer, head.lm_head, head.tensor_types[0]) == (8, "shared", "Q4_K")
+    assert (found.obstacle, found.mtp_context, found.memory_kind, found.shares_cache) == ("", "target", "full", True)
+    assert sum(found.tensor_types.values()) <= found.info.size_bytes
+    assert {token.role: token.text for token in found.special_tokens}["eot"] == "<|im_end|>"
+    assert [token.text for token in found.thinking_tokens] == ["<think>", "</think>"]
+    assert found.n_control_tokens == 4
+
+
+def test_a_pass_reads_the_experts_that_a_token_takes_and_one_row_of_the_embedding(embedded_model: Path) -> None:
+    from gguf import GGUFReader
+
+    found = inspect_model(embedded_model)
+    tensors = {tensor.name: int(tensor.n_bytes) for tensor in GGUFReader(embedded_model).tensors}
+
+    def read(names: list[str]) -> int:
+        return sum(tensors[name] // (4 if "_exps" in name else 1) for name in names)  # 2 of 8 experts
+
+    trunk = [name for name in tensors if not name.startswith("blk.8.")]  # the embedding is the output matrix, too
+    head = [name for name in tensors if name.startswith("blk.8.") and "embed_tokens" not in name]
+    assert found.trunk_pass_bytes == read(trunk)
+    assert found.heads[0].pass_bytes == read([*head, "token_embd.weight"])
+    assert found.draft_cost == pytest.approx(found.heads[0].pass_bytes / found.trunk_pass_bytes)
+
+
+def test_heads_with_an_lm_head_of_their_own(shared: Path) -> None:
+    found = inspect_model(shared / "models" / "nano-step-Q8_0.gguf")
+    assert [(head.layer, head.lm_head) for head in found.heads] == [(6, "own"), (7, "own"), (8, "own")]
+    assert (found.mtp_context, found.memory_kind) == ("chained", "sliding-window")
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Family, Path, Inspection]:
+    family = FAMILIES[request.param]
+    path = family.write(tmp_path_factory.mktemp("family") / "tiny.gguf")
+    return family, path, inspect_model(path, n_ctx=N_CTX, draft_max=DRAFT_MAX)
+
+
+def test_where_the_heads_keep_their_cache(family: tuple[Family, Path, Inspection]) -> None:
+    known, _, found = family
+    assert found.shares_cache is (known.memory == "shared")
+    assert len(found.heads) == known.n_heads
+    assert found.obstacle == ""
+
+
+def test_memory_is_what_llama_cpp_allocates(
+    family: tuple[Family, Path, Inspection], capfd: pytest.CaptureFixture[str]
+) -> None:
+    from pymtp import Model, set_log_level
+
+    _, path, found = family
+    capfd.readouterr()
+    set_log_level("info")
+    try:
+        with Model(path, n_ctx=N_CTX, draft_max=DRAFT_MAX, flash_attn="on") as model:
+            compute_bytes = model.session.compute_bytes
+    finally:
+        set_log_level("none")
+    sizes = re.findall(r"(?:KV|RS|DSV4 \w+ state) buffer size = +([\d.]+) MiB", capfd.readouterr().err)
+    allocated = sum(map(float, sizes)) * 2**20
+    memory = found.memory
+    assert memory is not None
+    # llama.cpp gives the raw cache of deepseek4 a layer for the head that nothing uses
+    unused = 768 * 128 * 2 if found.memory_kind == "compressed" else 0
+    cached = memory.kv_bytes + memory.heads_kv_bytes + memory.state_bytes
+    assert cached == pytest.approx(allocated - unused, abs=len(sizes) * 0.005 * 2**20)
+    assert 0.6 < memory.compute_bytes / compute_bytes < 1.4
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_heads_that_llama_cpp_cannot_run_are_named(name: str, tmp_path: Path) -> None:
+    from pymtp import Model
+
+    path = REFUSED[name](tmp_path / "tiny.gguf")
+    with Model(path, n_ctx=64) as model:
+        assert model.draft_note
+        assert inspect_model(path).obstacle in model.draft_note
+
+
+@pytest.mark.parametrize(
+    ("declared", "heads", "text"), [(0, 0, "names no MTP heads"), (2, 1, "names 2 MTP heads, the file holds")]
+)
+def test_heads_that_are_missing(write_gguf: WriteGguf, declared: int, heads: int, text: str) -> None:
+    found = inspect_model(write_gguf(declared=declared, heads=heads))
+    assert text in found.obstacle
+    assert len(found.heads) == heads
+
+
+def test_a_split_model_is_one_model(write_gguf: WriteGguf) -> None:
+    first = write_gguf("m-00001-of-00002.gguf", declared=1, heads=0, split=(0, 2))
+    write_gguf("m-00002-of-00002.gguf", declared=1, heads=1, split=(1, 2))
+    found = inspect_model(first)
+    assert (found.n_files, len(found.heads), found.obstacle) == (2, 1, "")
+
+
+def test_side_files_are_listed_and_a_damaged_one_says_why(write_gguf: WriteGguf, tmp_path: Path) -> None:
+    path = write_gguf("model.gguf")
+    write_gguf("mtp-model.gguf", n_layer=0, declared=1, heads=1)
+    (tmp_path / "mtp-torn.gguf").write_bytes(b"GGUF")
+    good, torn = inspect_model(path).side_files
+    assert (good.path.name, good.architecture, good.problem) == ("mtp-model.gguf", "glm4moe", "")
+    assert "truncated" in torn.problem
+
+
+def test_a_side_file_itself_has_heads_and_no_trunk(write_gguf: WriteGguf) -> None:
+    found = inspect_model(write_gguf("mtp-model.gguf", n_layer=0, declared=1, heads=1))
+    assert (found.has_trunk, len(found.heads), found.memory) == (False, 1, None)
+    assert "without a trunk" in found.obstacle
+
+
+def test_our_arrays_are_those_of_the_gguf_package(embedded_model: Path) -> None:
+    from gguf import GGUFReader
+
+    from pymtp._gguf_header import ArrayLength, read_array, read_header
+
+    fields = GGUFReader(embedded_model).fields
+    arrays = {
+        key: value for key, value in read_header(embedded_model).metadata.items() if isinstance(value, ArrayLength)
+    }
+    assert len(arrays) == 3
+    for key, array in arrays.items():
+        assert read_array(embedded_model, array) == fields[key].contents()

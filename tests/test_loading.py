@@ -1,0 +1,51 @@
+"""While a model is loaded: the share that is there is told, Ctrl-C ends it, and a terminal shows it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pymtp import Model, n_contexts
+from terminal import Terminal
+
+pytestmark = pytest.mark.model
+
+
+def test_the_share_grows_to_all_of_it() -> None:
+    shares: list[float] = []
+    with Model(on_load=shares.append):
+        assert shares == sorted(shares)
+        assert 0 <= shares[0] < 1 == shares[-1]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("enough")])
+def test_what_the_listener_raises_ends_the_loading(error: BaseException) -> None:
+    def refuse(share: float) -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        Model(on_load=refuse)
+    assert caught.value is error
+    assert n_contexts() == 0
+
+
+def test_a_terminal_shows_the_share_and_then_nothing_of_it() -> None:
+    code = (
+        "import time; from pymtp_cli.progress import loading\n"
+        "with loading('some/[b]m.gguf') as show: show(0.25); time.sleep(0.3); show(1.0)\n"
+        "print('done')"
+    )
+    with Terminal([sys.executable, "-c", code]) as terminal:
+        assert terminal.wait() == 0
+    before, _, after = terminal.seen.partition("25%")
+    assert "loading [b]m.gguf" in before
+    assert "\x1b[2K" in after  # the line is wiped
+    assert after.rstrip().endswith("done")
+
+
+def test_elsewhere_nobody_is_told() -> None:
+    from pymtp_cli.progress import loading
+
+    with loading(None) as show:
+        assert show is None
