@@ -20,7 +20,7 @@ from pymtp.context import ContextParams
 from pymtp.errors import InvalidParameter, UnsupportedModel
 from pymtp.gguf_file import fingerprint, inspect_gguf, load_failure, output_rows
 from pymtp.sampling import SamplingParams
-from pymtp.session import Session, can_draft
+from pymtp.session import Session, draft_obstacle
 from pymtp.statistics import Stats
 from pymtp.vocabulary import Vocabulary
 
@@ -85,7 +85,7 @@ class Model:
         self._batch: Batch | None = None
         loaded = _load(self, n_gpu_layers, load_mtp=n_draft_max > 0)
         free_model = weakref.finalize(self, llama_cpp.llama_model_free, loaded)
-        self.draft_note = self._note(draft, loaded)
+        self.draft_note = self._note(draft, draft_obstacle(loaded) if n_draft_max else None)
         """One line that says why a model with MTP heads decodes plainly, or None."""
         if self.draft_note:
             n_draft_max = 0
@@ -179,14 +179,14 @@ class Model:
     ) -> None:
         self.close()
 
-    def _note(self, draft: str, loaded: object) -> str | None:
+    def _note(self, draft: str, obstacle: str | None) -> str | None:
         if draft == "none" or self.info.n_heads_declared == 0:
             return None
         if not self.info.has_heads:
             return f"{self.info.path} has no usable MTP head ({_heads(self)}): plain decoding"
-        if can_draft(loaded):
+        if obstacle is None:
             return None
-        reason = f"the pinned llama.cpp cannot run the MTP heads of {self.info.architecture} models"
+        reason = f"the pinned llama.cpp cannot run the MTP heads of this {self.info.architecture} model ({obstacle})"
         if draft == "mtp":
             raise UnsupportedModel(f"{self.info.path}: {reason}; use --draft none")
         return f"{reason}: plain decoding"
