@@ -68,12 +68,12 @@ class Family(NamedTuple):
     recycled: State = "normed"
     """The hidden state that a head hands on."""
     after: str = ""
-    """Where it is published how the head joins token and hidden state, and which state that is; "": nowhere."""
+    """Published code that says how the head joins token and hidden state, and which state that is; "": none known."""
     deviation: Deviation | None = None
     limits: str = ""
 
 
-DEEPSEEK = "transformers' MtpModel"
+TRANSFORMERS = "transformers' MtpModel"
 
 FAMILIES = {
     # plain caches
@@ -82,16 +82,16 @@ FAMILIES = {
         write_glm4moe,
         "shared",
         moves=True,
-        after=DEEPSEEK,
+        after=TRANSFORMERS,
         limits="GLM-4.5V and 4.6V decode plainly: llama.cpp's head has no M-RoPE",
     ),
-    "deepseek2 (GLM-4.7-Flash)": Family("GLM-4.7-Flash", write_glm4_flash, "shared", moves=True, after="vLLM, SGLang"),
+    "deepseek2 (GLM-4.7-Flash)": Family("GLM-4.7-Flash", write_glm4_flash, "shared", moves=True, after="SGLang"),
     "deepseek2 (DeepSeek-V3)": Family(
         "DeepSeek-V3, R1",
         write_deepseek3,
         "shared",
         moves=True,
-        after=DEEPSEEK,
+        after=TRANSFORMERS,
         limits="llama.cpp's converter drops the head: tests/reference/convert.py shows what it takes to keep it",
     ),
     "hy_v3": Family("Hunyuan 3", write_hy_v3, "shared", moves=True, after="SGLang"),
@@ -105,8 +105,7 @@ FAMILIES = {
         recycled="plain",
         after="SGLang",
         limits="MiMo-V2-Flash decodes plainly: its queries, keys and values are apart, and llama.cpp's head wants them "
-        "in one tensor. SGLang's heads all read the trunk (--mtp-context target is the closer one); vLLM feeds the "
-        "first head, the only one it runs, the normed state",
+        "in one tensor",
     ),
     "mimo2, 1 head": Family("MiMo-V2.5", write_mimo2, "shared", fed="plain", recycled="plain"),
     "step35": Family(
@@ -117,7 +116,6 @@ FAMILIES = {
         fed="plain",
         recycled="plain",
         after="vLLM, SGLang",
-        limits="transformers' MtpModel feeds and recycles the normed states here",
     ),
     "cohere2moe": Family(
         "Cohere2-MoE",
@@ -144,11 +142,11 @@ FAMILIES = {
         after="vLLM, SGLang",
         deviation="centres",
     ),
-    "bailingmoe3": Family("Ling 3.0", write_bailingmoe3, "shared", after=DEEPSEEK),
+    "bailingmoe3": Family("Ling 3.0", write_bailingmoe3, "shared", after=TRANSFORMERS),
     # more than K/V by position
-    "glm-dsa": Family("GLM-5", write_glm_dsa, "own", moves=True, after="vLLM, SGLang", deviation="attends to all"),
+    "glm-dsa": Family("GLM-5", write_glm_dsa, "own", moves=True, after="SGLang", deviation="attends to all"),
     "deepseek32": Family(
-        "DeepSeek-V3.2", write_deepseek32, "own", moves=True, after="vLLM, SGLang", deviation="attends to all"
+        "DeepSeek-V3.2", write_deepseek32, "own", moves=True, after="SGLang", deviation="attends to all"
     ),
     "deepseek4": Family(
         "DeepSeek-V4",
