@@ -29,6 +29,7 @@ def run(
     max_tokens: opt.NPredict = -1,
     ignore_eos: opt.IgnoreEos = False,
     draft: opt.DraftMode = "auto",
+    draft_model: opt.DraftModel = None,
     draft_max: opt.DraftMax = 3,
     draft_vocab: opt.DraftVocab = None,
     mtp_context: opt.MtpContextMode = "auto",
@@ -65,7 +66,7 @@ def run(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=None if seed == -1 else seed
     )
     if path is not None:
-        inspect_gguf(path)  # costs milliseconds, and a bad file shows before anything is asked or loaded
+        inspect_gguf(path, draft_model)  # costs milliseconds, and a bad file shows before anything is asked or loaded
     text = read_prompt(argument, prompt_file)
     if verbose:
         pymtp.set_log_level("info")
@@ -80,10 +81,13 @@ def run(
         type_k=type_k,
         type_v=type_v,
         draft=draft if draft_max else "none",
+        draft_model=draft_model,
         draft_max=draft_max,
         draft_vocab=draft_vocab,
         mtp_context=mtp_context,
     ) as model:
+        if model.info.draft_model and not draft_model:
+            typer.echo(f"pymtp: drafting with the MTP heads in {model.info.draft_model}", err=True)
         if model.draft_note:
             typer.echo(f"pymtp: {model.draft_note}", err=True)
         generation = model.generate(

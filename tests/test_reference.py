@@ -10,6 +10,7 @@ import random
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -21,12 +22,15 @@ from pymtp._library import llama_cpp
 from pymtp.session import Chunk, Session
 from random_gguf import N_VOCAB
 from test_families import PARAMS, draft, load
+from test_side_files import drafts
 
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e '.[reference]'")
-pytest.importorskip("transformers.models.bailing_hybrid", reason="transformers >= 5.23 is not installed, see [reference]")
+pytest.importorskip(
+    "transformers.models.bailing_hybrid", reason="transformers >= 5.23 is not installed, see [reference]"
+)
 
 from reference.checkpoints import RECIPES, Checkpoint, write_checkpoint  # noqa: E402
-from reference.convert import convert  # noqa: E402
+from reference.convert import Converted, convert  # noqa: E402
 from reference.heads import Reference, official_draft  # noqa: E402
 from reference.trained import read_glm4moe  # noqa: E402
 
@@ -35,6 +39,12 @@ pytestmark = pytest.mark.reference
 K = 3
 TOLERANCE = 1e-4
 STATES: list[State] = ["normed", "plain"]
+
+
+class Case(NamedTuple):
+    name: str
+    checkpoint: Checkpoint
+    gguf: Converted
 
 
 @pytest.fixture(scope="session")
@@ -54,23 +64,20 @@ def llama_cpp_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=RECIPES)
-def case(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, llama_cpp_source: Path
-) -> tuple[str, Checkpoint, Path]:
-    """A family, its checkpoint and the GGUF."""
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, llama_cpp_source: Path) -> Case:
+    """A family, its checkpoint and the GGUFs that the converter makes of it."""
     checkpoint = write_checkpoint(tmp_path_factory.mktemp("checkpoint"), RECIPES[request.param])
-    gguf = convert(llama_cpp_source, checkpoint.folder, checkpoint.folder / "tiny.gguf")
-    return request.param, checkpoint, gguf
+    return Case(request.param, checkpoint, convert(llama_cpp_source, checkpoint.folder))
 
 
 def test_logits_of_trunk_and_heads_are_those_of_pytorch(
-    case: tuple[str, Checkpoint, Path], record_property: Callable[[str, object], None]
+    case: Case, record_property: Callable[[str, object], None]
 ) -> None:
     name, checkpoint, gguf = case
     family, rng = FAMILIES[name], random.Random(3)
     tokens = [rng.randrange(N_VOCAB) for _ in range(60)]
     script = [rng.randrange(N_VOCAB) for _ in range(K)]
-    model = load(gguf)
+    model = load(gguf.whole)
     with Session(model, PARAMS, n_draft_max=K, mtp_context="chained") as session:
         assert len(checkpoint.heads) == family.n_heads
         session.decode([Chunk(tokens[:-1], 0, feed=True)])
@@ -97,10 +104,8 @@ def test_logits_of_trunk_and_heads_are_those_of_pytorch(
         record_property("published", float(abs(heads - published).max()))
 
 
-@pytest.mark.parametrize(
-    "case", [name for name in RECIPES if FAMILIES[name].after == TRANSFORMERS], indirect=True
-)
-def test_the_heads_written_here_are_those_of_transformers(case: tuple[str, Checkpoint, Path]) -> None:
+@pytest.mark.parametrize("case", [name for name in RECIPES if FAMILIES[name].after == TRANSFORMERS], indirect=True)
+def test_the_heads_written_here_are_those_of_transformers(case: Case) -> None:
     name, checkpoint, _ = case
     rng = random.Random(3)
     tokens = [rng.randrange(N_VOCAB) for _ in range(60)]
@@ -109,13 +114,25 @@ def test_the_heads_written_here_are_those_of_transformers(case: tuple[str, Check
     np.testing.assert_allclose(mine, official_draft(checkpoint, tokens), rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("case", [name for name in RECIPES if "DeepSeek-V3" not in name], indirect=True)
+def test_heads_that_the_converter_writes_apart_are_those_of_the_whole(case: Case) -> None:
+    gguf = case.gguf
+    with Model(gguf.whole, draft="mtp", n_threads=1) as one, Model(gguf.trunk, draft="mtp", n_threads=1) as two:
+        assert two.info.draft_model == gguf.heads
+        np.testing.assert_array_equal(drafts(two), drafts(one))
+
+
 @pytest.mark.model
 def test_the_row_at_position_0_does_a_trained_head_no_harm(embedded_model: Path) -> None:
     """llama.cpp gives the heads a row at position 0, without a hidden state before it; published code does not."""
     reference = Reference(read_glm4moe(embedded_model), "normed", "normed")
     n_drafts, n_right = 0, [0, 0]
     with Model(embedded_model, draft="none", n_threads=1) as model:
-        for question in ("Tell me about the sea.", "Write a Python function that adds two numbers.", "What is 17 + 25?"):
+        for question in (
+            "Tell me about the sea.",
+            "Write a Python function that adds two numbers.",
+            "What is 17 + 25?",
+        ):
             prompt = model.vocabulary.tokenize(model.chat_prompt([{"role": "user", "content": question}]))
             generation = model.generate(prompt, sampling=SamplingParams(temperature=0), max_tokens=100, ignore_eos=True)
             list(generation)

@@ -1,7 +1,7 @@
 """Tiny random checkpoints in the form in which a family's are published: names of tensors, keys of config.json.
 
-The layers come from transformers' own classes, built with the heads' blocks as further layers, and are saved by it; what
-makes a block a head is added. Knows no GGUF.
+The layers come from transformers' own classes, built with the heads' blocks as further layers, and are saved by it;
+what makes a block a head is added. Knows no GGUF.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""python convert.py LLAMA_CPP CHECKPOINT OUT [--mtp | --no-mtp]: llama.cpp's own converter on a tiny checkpoint, in F32.
+"""python convert.py LLAMA_CPP CHECKPOINT: llama.cpp's own converter on a tiny checkpoint, in F32.
 
-Runs in a process of its own, because the converter comes with another version of the gguf package. Tiny checkpoints have
-no tokenizer: the vocabulary is that of the tests' models.
+Runs in a process of its own, because the converter comes with another version of the gguf package. Tiny checkpoints
+have no tokenizer: the vocabulary is that of the tests' models.
 """
 
 from __future__ import annotations
@@ -10,21 +10,31 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 
-def convert(llama_cpp: Path, checkpoint: Path, out: Path, part: Literal["all", "--mtp", "--no-mtp"] = "all") -> Path:
-    """Convert `checkpoint` with the converter below `llama_cpp`. `part`: all of it, the heads alone, or none of them."""
-    options = [] if part == "all" else [part]
-    done = subprocess.run(
-        [sys.executable, __file__, str(llama_cpp), str(checkpoint), str(out), *options], capture_output=True, text=True
-    )
+class Converted(NamedTuple):
+    """What the converter makes of a checkpoint: all of it, and with --no-mtp and --mtp."""
+
+    whole: Path
+    trunk: Path
+    heads: Path
+
+
+def convert(llama_cpp: Path, checkpoint: Path) -> Converted:
+    """Convert `checkpoint` with the converter below `llama_cpp`, into its folder."""
+    command = [sys.executable, __file__, str(llama_cpp), str(checkpoint)]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
-    return out
+    return files(checkpoint)
 
 
-def main(llama_cpp: str, checkpoint: str, out: str, part: str = "") -> None:
+def files(checkpoint: Path) -> Converted:
+    return Converted(*(checkpoint / name for name in ("whole.gguf", "trunk.gguf", "mtp-heads.gguf")))
+
+
+def main(llama_cpp: str, checkpoint: str) -> None:
     here = Path(__file__).parent
     sys.path[:0] = [f"{llama_cpp}/gguf-py", llama_cpp, str(here.parent)]
     sys.path.remove(str(here))
@@ -33,15 +43,23 @@ def main(llama_cpp: str, checkpoint: str, out: str, part: str = "") -> None:
 
     from random_gguf.writer import add_vocabulary
 
-    config: dict[str, Any] = json.loads((Path(checkpoint) / "config.json").read_text())
-    model: Any = conversion.get_model_class(config["architectures"][0])
-    if config["architectures"][0] == "DeepseekV3ForCausalLM":
-        model = with_head(model)
-    model.set_vocab = lambda self: add_vocabulary(self.gguf_writer)
-    model.mtp_only, model.no_mtp = part == "--mtp", part == "--no-mtp"
+    folder = Path(checkpoint)
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     # the published form, as users' converters find it: transformers would rename keys
     conversion.ModelBase.load_hparams = staticmethod(lambda *_, **__: dict(config))
-    model(Path(checkpoint), gguf.LlamaFileType.ALL_F32, Path(out)).write()
+    model: Any = conversion.get_model_class(config["architectures"][0])
+    drops_head = config["architectures"][0] == "DeepseekV3ForCausalLM"
+    if drops_head:
+        model = with_head(model)
+    model.set_vocab = lambda self: add_vocabulary(self.gguf_writer)
+    out = files(folder)
+    model(folder, gguf.LlamaFileType.ALL_F32, out.whole).write()
+    if drops_head:
+        return
+    model.no_mtp = True
+    model(folder, gguf.LlamaFileType.ALL_F32, out.trunk).write()
+    model.no_mtp, model.mtp_only = False, True
+    model(folder, gguf.LlamaFileType.ALL_F32, out.heads).write()
 
 
 def with_head(model: Any) -> Any:

@@ -60,7 +60,10 @@ def read_glm4moe(path: Path) -> Checkpoint:
         pad_token_id=0,
     )
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
-    weights = {"model.embed_tokens.weight": tensors["token_embd.weight"], "model.norm.weight": tensors["output_norm.weight"]}
+    weights = {
+        "model.embed_tokens.weight": tensors["token_embd.weight"],
+        "model.norm.weight": tensors["output_norm.weight"],
+    }
     for i in range(n_all):
         gguf_layer, layer = f"blk.{i}.", f"model.layers.{i}."
         for name, theirs in LAYER.items():
