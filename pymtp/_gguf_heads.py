@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pymtp._gguf_header import ArrayLength
+from pymtp._gguf_header import ArrayLength, Value
 from pymtp._gguf_model import ModelFile
 
 # differ as a matter of course between a model and its heads
@@ -24,7 +24,7 @@ def misfit(model: ModelFile, heads: ModelFile) -> str | None:
     """Why `heads` cannot be the heads of `model`, None if it can."""
     if model.n_heads:
         return f"{model.path} has MTP heads of its own, {heads.path} would be others"
-    if heads.architecture == f"{model.architecture}-assistant":
+    if heads.is_assistant:
         return f"{heads.path} is an assistant, a model that reads the cache of another, which pymtp cannot run"
     if heads.n_heads == 0 or heads.n_heads != heads.n_heads_declared:
         return f"{heads.path} holds no usable MTP heads"
@@ -40,17 +40,11 @@ def _difference(model: ModelFile, heads: ModelFile) -> str | None:
     for what, theirs, ours in (("layers", heads.n_layer, model.n_layer), ("tokens", heads.n_vocab, model.n_vocab)):
         if theirs != ours:
             return f"it is of a model with {theirs} {what}, not {ours}"
-    for key in model.metadata.keys() & heads.metadata.keys():
+    for key in sorted(model.metadata.keys() & heads.metadata.keys()):
         if not key.startswith(f"{model.architecture}.") or key.endswith(_OWN_KEYS):
             continue
-        ours_, theirs_ = model.metadata[key], heads.metadata[key]
-        if isinstance(ours_, ArrayLength) and isinstance(theirs_, ArrayLength):
-            # values for each layer: the heads are layers too
-            fits = theirs_.length - ours_.length in (0, heads.n_heads)
-        else:
-            fits = theirs_ == ours_
-        if not fits:
-            return f"{key} is {theirs_}, not {ours_}"
+        if not _agree(model.metadata[key], heads.metadata[key], heads.n_heads):
+            return f"{key} is {heads.metadata[key]}, not {model.metadata[key]}"
     for name, tensor in heads.tensors.items():
         if name.startswith(heads.head_prefixes):
             continue
@@ -59,3 +53,9 @@ def _difference(model: ModelFile, heads: ModelFile) -> str | None:
         if tensor.shape != model.tensors[name].shape:
             return f"{name} has another shape"
     return None
+
+
+def _agree(ours: Value, theirs: Value, n_heads: int) -> bool:
+    if isinstance(ours, ArrayLength) and isinstance(theirs, ArrayLength):
+        return theirs.length - ours.length in (0, n_heads)  # one value for each layer: heads are layers too
+    return theirs == ours

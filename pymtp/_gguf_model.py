@@ -43,7 +43,12 @@ class ModelFile:
     def is_heads_alone(self) -> bool:
         """Whether the layers of the target are in another file."""
         has_target = self.n_layer > 0 and any(name.startswith("blk.0.") for name in self.tensors)
-        return self.n_heads > 0 and not has_target
+        return self.n_heads_declared > 0 and not has_target
+
+    @property
+    def is_assistant(self) -> bool:
+        """Whether this is a draft model that reads the cache of the model it assists, as Gemma-4's do."""
+        return self.architecture.endswith("-assistant")
 
     def text(self, key: str) -> str | None:
         value = self.metadata.get(key)

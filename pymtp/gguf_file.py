@@ -37,8 +37,7 @@ class GgufInfo:
     draft_model: Path | None
     """The file that holds the MTP heads, where they are not in the model's own."""
     files: tuple[Path, ...]
-    """All of them, as the loader takes them: the first says what the model is, of a tensor in several the last one counts,
-    so that the heads' file comes first."""
+    """All of them in the loader's order: the first says what the model is, of a tensor in several the last counts."""
     architecture: str
     name: str | None
     quantization: str | None
@@ -72,6 +71,8 @@ def inspect_gguf(path: str | os.PathLike[str], draft_model: str | os.PathLike[st
     other than a model, heads without a model, or heads that are not this model's.
     """
     model = ModelFile(Path(path))
+    if model.is_assistant:
+        raise ModelError(f"{path} is an assistant, which pymtp cannot run; name the model that it assists")
     if model.is_heads_alone:
         raise ModelError(
             f"{path} holds MTP heads and no model; name the model, and this file with draft_model (--draft-model)"

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 from families import FAMILIES, REFUSED, Deviation
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "families.md"
-FILES = ["test_families.py", "test_reference.py"]
+FILES = ["test_families.py", "test_side_files.py", "test_reference.py"]
 PACKAGES = ["llama-cpp-python", "torch", "transformers"]
 RESULTS = "<!-- results: "
 
@@ -49,8 +49,9 @@ CHECKS = """
 On tiny random models with the tensors and metadata of the converters, in F32: logits of trunk and heads against
 llama.cpp's own scheme of two contexts, over 48 rounds of scripted acceptance (within 1e-5 and 1e-4); greedy text with
 drafts against plain greedy text; decoding behind a rollback against a fresh decode; three sequences, in one cache and
-in streams, against each alone; copies, saved states, limited vocabularies. M-RoPE models (qwen35, qwen35moe) pass
-all of it with positions of text. `checks` counts the tests that passed.
+in streams, against each alone; copies, saved states, limited vocabularies; heads in a file of their own against those
+in the model. M-RoPE models (qwen35, qwen35moe) pass all of it with positions of text. `checks` counts the tests
+that passed.
 
 `PyTorch`: the largest difference between the logits of three draft steps and those that PyTorch computes from the
 checkpoint that llama.cpp's converter turned into the GGUF; logits have a standard deviation of 1. `other state`: the

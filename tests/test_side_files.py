@@ -161,12 +161,14 @@ def test_heads_that_are_not_the_models_are_refused(apart: tuple[Path, Path, Path
 
 def test_an_assistant_is_refused_by_name(write_gguf: WriteGguf) -> None:
     model = write_gguf("gemma.gguf", architecture="gemma4", n_layer=2)
-    assistant = write_gguf("mtp-gemma.gguf", architecture="gemma4-assistant", n_layer=0, declared=1, heads=1)
+    assistant = write_gguf("mtp-gemma.gguf", architecture="gemma4-assistant", n_layer=0, declared=4)
     with pytest.raises(ModelError, match="is an assistant, a model that reads the cache of another"):
         inspect_gguf(model, assistant)
     draft_model, problem = find_draft_model(model)
     assert draft_model is None
     assert problem is not None and "which pymtp cannot run" in problem
+    with pytest.raises(ModelError, match="is an assistant, which pymtp cannot run; name the model that it assists"):
+        inspect_gguf(assistant)
 
 
 def test_a_file_that_holds_fewer_heads_than_it_names_is_refused(write_gguf: WriteGguf) -> None:

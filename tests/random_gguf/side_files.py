@@ -11,7 +11,7 @@ SHARED = ("token_embd.weight", "output_norm.weight", "output.weight")
 
 
 def split_heads(model: Path, trunk: Path, heads: Path) -> None:
-    """Write what is in `model` as `trunk`, without heads, and `heads`, with all metadata and copies of what both use."""
+    """Write `model` as `trunk`, without heads, and `heads`, with all metadata and a copy of what both use."""
     reader = gguf.GGUFReader(model)
     fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     architecture = fields["general.architecture"].contents()
