@@ -1,6 +1,7 @@
 # make run PROMPT="..."   install everything into .venv and run the embedded model on a prompt
 # make test               install everything into .venv and run the fast tests
 # make docs               write docs/cli.md from the commands
+# make families           runs every family of models, against PyTorch too, and writes docs/families.md
 # make check-native       the native tests under sanitizers, and the patched llama.cpp against the unpatched one
 #
 # PYTHON=python3.12       the interpreter that .venv is made with
@@ -19,7 +20,7 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patches/*.patch native/include/*.h native/src/*)
 CXX_SRC := $(wildcard native/src/*.cpp native/src/*.h native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow lint check check-native docs patches-edit patches-export install clean
+.PHONY: run test test-slow families lint check check-native docs patches-edit patches-export install clean
 .DELETE_ON_ERROR:
 
 run: install
@@ -30,6 +31,10 @@ test: install
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow
+
+# needs PyTorch, of which the CPU build is enough: .venv/bin/python -m pip install -e '.[reference]'
+families: install
+	$(BIN)/python tests/families_page.py
 
 lint: install
 	$(BIN)/ruff check .

@@ -14,13 +14,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("prompt_file", "system", "raw", "max_tokens", "ignore_eos", "stop"),
         *("grammar", "grammar_file", "json_schema", "json_schema_file"),
     ),
-    "Drafting": (
-        *("draft", "draft_max", "draft_min", "draft_p_min", "draft_pick", "accept"),
-        *("relaxed_top_n", "relaxed_delta", "thinking_tags", "draft_vocab", "mtp_context"),
-    ),
-    "Sampling": (
-        *("temperature", "top_k", "top_p", "min_p", "seed", "samplers", "sampler_seq", "typical_p", "top_n_sigma"),
-        *("xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent", "logit_bias"),
+    "Drafting": ("draft", "draft_model", "draft_max", "draft_min", "draft_p_min", "draft_vocab", "mtp_context"),
+    "Acceptance": ("draft_pick", "accept", "relaxed_top_n", "relaxed_delta", "thinking_tags"),
+    "Sampling": ("temperature", "top_k", "top_p", "min_p", "seed", "samplers", "sampler_seq", "logit_bias"),
+    "More samplers": (
+        *("typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent"),
         *("mirostat", "mirostat_eta", "mirostat_tau", "adaptive_target", "adaptive_decay"),
     ),
     "Repetition": (

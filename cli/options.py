@@ -164,6 +164,16 @@ Logprobs = Annotated[
 DraftMode = Annotated[
     Draft, _choice(Draft, "--draft", help_text="Draft with the model's MTP heads; auto: when it has them.")
 ]
+DraftModel = Annotated[
+    str | None,
+    typer.Option(
+        "-md",
+        "--model-draft",
+        "--draft-model",
+        metavar="MODEL",
+        help="GGUF file with the MTP heads, if they are not in the model's.  [default: mtp-*.gguf beside it]",
+    ),
+]
 DraftMax = Annotated[
     Any,
     typer.Option(

@@ -43,6 +43,7 @@ def run(
     max_tokens: opt.NPredict = -1,
     ignore_eos: opt.IgnoreEos = False,
     draft: opt.DraftMode = "auto",
+    draft_model: opt.DraftModel = None,
     draft_max: opt.DraftMax = "auto",
     draft_vocab: opt.DraftVocab = None,
     mtp_context: opt.MtpContextMode = "auto",
@@ -75,7 +76,7 @@ def run(
     asked = pymtp.GenerationParams(**params, max_tokens=max_tokens, ignore_eos=ignore_eos, logprobs=logprobs)
     path = find_model(model_file if hf_repo else path, hf_repo, offline=offline)
     if path is not None:
-        inspect_gguf(path)  # costs milliseconds, and a bad file shows before anything is asked or loaded
+        inspect_gguf(path, draft_model)  # costs milliseconds, and a bad file shows before anything is asked or loaded
     text = read_prompt(argument, prompt_file)
     if verbose:
         pymtp.set_log_level("info")
@@ -92,12 +93,15 @@ def run(
             type_k=type_k,
             type_v=type_v,
             draft=draft if draft_max else "none",
+            draft_model=draft_model,
             draft_max=draft_max,
             draft_vocab=draft_vocab,
             mtp_context=mtp_context,
             on_load=on_load,
         ) as model,
     ):
+        if model.info.draft_model and not draft_model:
+            typer.echo(f"pymtp: drafting with the MTP heads in {model.info.draft_model}", err=True)
         note = model.draft_note or (asked.draft_note if model.draft_max else None)
         if note:
             typer.echo(f"pymtp: {note}", err=True)

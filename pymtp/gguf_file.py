@@ -1,6 +1,6 @@
 """What a GGUF says about the model in it, without loading a weight.
 
-Owns the meaning of metadata keys and tensor names. Never touches tensor data or the native library.
+Owns the facts that others ask for: `GgufInfo`. Never touches the native library.
 
 Architectures are not judged here. The list of the gguf package is not that of the pinned llama.cpp
 (either may know names that the other lacks), and a second list would have to be kept in step with
@@ -14,10 +14,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from pymtp._gguf_header import ArrayLength, Value
-from pymtp._gguf_shards import data_offset, read_shards, tensor_bytes
+from pymtp._gguf_header import Value
+from pymtp._gguf_heads import heads_beside, misfit
+from pymtp._gguf_model import ModelFile
+from pymtp._gguf_shards import Shard, data_offset, read_shards, tensor_bytes
 from pymtp.errors import ModelError
 
 if TYPE_CHECKING:  # inspecting a file does without it, and it takes a while to load
@@ -33,6 +35,10 @@ class GgufInfo:
     """Facts of one model file; sizes and counts cover all the parts of a split model."""
 
     path: Path
+    draft_model: Path | None
+    """The file that holds the MTP heads, where they are not in the model's own."""
+    files: tuple[Path, ...]
+    """All of them in the loader's order: the first says what the model is, of a tensor in several the last counts."""
     architecture: str
     name: str | None
     quantization: str | None
@@ -61,33 +67,50 @@ class GgufInfo:
         return min(self.n_ctx_train or _MAX_DEFAULT_N_CTX, _MAX_DEFAULT_N_CTX)
 
 
-def inspect_gguf(path: str | os.PathLike[str]) -> GgufInfo:
+def inspect_gguf(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> GgufInfo:
     """Read metadata and tensor infos of the GGUF at `path`, and of its other parts if it is split.
 
+    `draft_model` names the file that holds the model's MTP heads, where they are not in the model's own.
+
     Raises ModelError with one line that names the fix: no such file, a directory, an empty file, not
-    a GGUF or one of an unknown version, truncated, damaged, unreadable, a missing part, or something
-    other than a model.
+    a GGUF or one of an unknown version, truncated, damaged, unreadable, a missing part, something
+    other than a model, heads without a model, or heads that are not this model's.
     """
-    shards = read_shards(Path(path))
-    tensors = [tensor for shard in shards for tensor in shard.header.tensors]
-    keys = _Keys(Path(path), shards[0].header.metadata)
-    n_declared = keys.number("nextn_predict_layers")
-    n_layer = keys.number("block_count") - n_declared
-    return GgufInfo(
-        path=Path(path),
-        architecture=keys.architecture,
-        name=keys.text("general.name"),
-        quantization=_file_type_name(keys.metadata.get("general.file_type")),
-        n_layer=n_layer,
-        n_ctx_train=keys.number("context_length"),
-        n_vocab=keys.length("tokenizer.ggml.tokens"),
-        n_heads_declared=n_declared,
-        n_heads=_count_heads({tensor.name for tensor in tensors}, n_layer, n_declared),
-        n_tensors=len(tensors),
-        n_parameters=sum(tensor.n_elements for tensor in tensors),
-        size_bytes=sum(shard.size_bytes for shard in shards),
-        chat_template=keys.text("tokenizer.chat_template"),
-    )
+    model = ModelFile(Path(path))
+    if model.is_assistant:
+        raise ModelError(f"{path} is an assistant, which pymtp cannot run; name the model that it assists")
+    if model.is_heads_alone:
+        raise ModelError(
+            f"{path} holds MTP heads and no model; name the model, and this file with draft_model (--draft-model)"
+        )
+    if draft_model is None:
+        return _info(model, None)
+    heads = ModelFile(Path(draft_model))
+    if problem := misfit(model, heads):
+        raise ModelError(f"{problem}; name the file that was made with the model, or none")
+    return _info(model, heads)
+
+
+def find_draft_model(path: str | os.PathLike[str]) -> tuple[Path | None, str | None]:
+    """Look for a file mtp-*.gguf with heads beside the model at `path`, if that has none itself.
+
+    Returns the file, or why there is none to take, in one line that names the files; neither if there are none.
+    """
+    model = ModelFile(Path(path))
+    candidates = heads_beside(model) if model.n_heads == 0 else []
+    problems = {candidate: _problem(model, candidate) for candidate in candidates}
+    fitting = [candidate for candidate, problem in problems.items() if problem is None]
+    if len(fitting) > 1:
+        names = ", ".join(file.name for file in fitting)
+        return None, f"several files beside {path} hold its MTP heads ({names}), draft_model (--draft-model) names one"
+    return (fitting[0], None) if fitting else (None, next(iter(problems.values()), None))
+
+
+def _problem(model: ModelFile, candidate: Path) -> str | None:
+    try:
+        return misfit(model, ModelFile(candidate))
+    except ModelError as error:  # nobody asked for this file
+        return str(error)
 
 
 def load_failure(info: GgufInfo, loader_log: str) -> ModelError:
@@ -102,13 +125,13 @@ def load_failure(info: GgufInfo, loader_log: str) -> ModelError:
     return ModelError(f"{info.path}: llama.cpp cannot load this {info.architecture} model ({reason}); see --verbose")
 
 
-def fingerprint(path: str | os.PathLike[str]) -> str:
+def fingerprint(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> str:
     """A name for the weights of the GGUF at `path`: 32 hex digits over its headers and samples of its data.
 
-    Reads some hundred kilobytes, whatever the size of the file. Raises ModelError as `inspect_gguf` does.
+    Reads some hundred kilobytes, whatever the size of the files. Raises ModelError as `inspect_gguf` does.
     """
     digest = hashlib.sha256()
-    for shard in read_shards(Path(path)):
+    for shard in _shards(path, draft_model):
         with shard.path.open("rb") as file:
             digest.update(file.read(shard.header.size_bytes))
             for i in range(_N_SAMPLES):
@@ -118,7 +141,12 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()[:32]
 
 
-def output_rows(path: str | os.PathLike[str], head: int, tokens: Sequence[int]) -> npt.NDArray[np.uint8]:
+def output_rows(
+    path: str | os.PathLike[str],
+    head: int,
+    tokens: Sequence[int],
+    draft_model: str | os.PathLike[str] | None = None,
+) -> npt.NDArray[np.uint8]:
     """Rows of the matrix with which MTP head `head` scores the vocabulary, as they lie in the GGUF at `path`.
 
     Returns (len(tokens), bytes of a row) uint8 in the matrix's own type: the head's, else the target's, else the
@@ -126,9 +154,8 @@ def output_rows(path: str | os.PathLike[str], head: int, tokens: Sequence[int]) 
     """
     import numpy as np
 
-    info = inspect_gguf(path)
-    shards = read_shards(Path(path))
-    tensors = {tensor.name: (shard, tensor) for shard in shards for tensor in shard.header.tensors}
+    info = inspect_gguf(path, draft_model)
+    tensors = {tensor.name: (shard, tensor) for shard in _shards(path, draft_model) for tensor in shard.header.tensors}
     own = f"blk.{info.n_layer + head}.nextn.shared_head_head.weight"
     shard, tensor = next(tensors[name] for name in (own, "output.weight", "token_embd.weight") if name in tensors)
     n_rows = tensor.shape[1]
@@ -136,36 +163,32 @@ def output_rows(path: str | os.PathLike[str], head: int, tokens: Sequence[int]) 
     return np.asarray(matrix[np.asarray(tokens)])
 
 
-class _Keys:
-    """Metadata by meaning; architecture-specific keys are given without their prefix."""
-
-    def __init__(self, path: Path, metadata: dict[str, Value]) -> None:
-        self._path = path
-        self.metadata = metadata
-        kind = self.text("general.type") or "model"
-        if kind != "model":
-            raise ModelError(f"{path} holds a GGUF of type {kind!r}, not a model; name the model's own file")
-        self.architecture = self.text("general.architecture") or self._damaged("no general.architecture")
-
-    def text(self, key: str) -> str | None:
-        value = self.metadata.get(key)
-        return value if isinstance(value, str) else None
-
-    def number(self, key: str) -> int:
-        value = self.metadata.get(f"{self.architecture}.{key}", 0)
-        return value if isinstance(value, int) else self._damaged(f"{self.architecture}.{key} is not an integer")
-
-    def length(self, key: str) -> int:
-        value = self.metadata.get(key)
-        return value.length if isinstance(value, ArrayLength) else 0
-
-    def _damaged(self, problem: str) -> NoReturn:
-        raise ModelError(f"{self._path} has damaged metadata ({problem}); convert or download it again")
+def _shards(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None) -> list[Shard]:
+    heads = read_shards(Path(draft_model)) if draft_model is not None else []
+    return [*heads, *read_shards(Path(path))]
 
 
-def _count_heads(names: set[str], n_layer: int, n_declared: int) -> int:
-    # Every head, of whichever family, joins token embedding and hidden state in an eh_proj matrix.
-    return sum(f"blk.{n_layer + i}.nextn.eh_proj.weight" in names for i in range(n_declared))
+def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
+    source = heads or model
+    tensors = {**(heads.tensors if heads else {}), **model.tensors}
+    shards = [*(heads.shards if heads else []), *model.shards]
+    return GgufInfo(
+        path=model.path,
+        draft_model=heads.path if heads else None,
+        files=tuple(shard.path for shard in shards),
+        architecture=model.architecture,
+        name=model.text("general.name"),
+        quantization=_file_type_name(model.metadata.get("general.file_type")),
+        n_layer=model.n_layer,
+        n_ctx_train=model.number("context_length"),
+        n_vocab=model.n_vocab,
+        n_heads_declared=source.n_heads_declared,
+        n_heads=source.n_heads,
+        n_tensors=len(tensors),
+        n_parameters=sum(tensor.n_elements for tensor in tensors.values()),
+        size_bytes=sum(shard.size_bytes for shard in shards),
+        chat_template=model.text("tokenizer.chat_template"),
+    )
 
 
 def _file_type_name(file_type: Value | None) -> str | None:

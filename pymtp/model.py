@@ -6,6 +6,7 @@ without loading it is in `gguf_file`.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +20,10 @@ from pymtp.batch import Batch, Generation
 from pymtp.context import ContextParams
 from pymtp.draft_length import AUTO_DRAFT_MAX, N_DRAFT_MAX
 from pymtp.errors import InvalidParameter, UnsupportedModel
-from pymtp.gguf_file import fingerprint, inspect_gguf, load_failure, output_rows
+from pymtp.gguf_file import find_draft_model, fingerprint, inspect_gguf, load_failure, output_rows
 from pymtp.request import GenerationParams
 from pymtp.round_costs import RoundCosts
-from pymtp.session import Session, can_draft
+from pymtp.session import Session, draft_obstacle
 from pymtp.statistics import Stats
 from pymtp.vocabulary import Vocabulary
 
@@ -32,12 +33,14 @@ class Model:
 
     `path` None takes the embedded model. `draft` "auto" drafts with the model's MTP heads if it has
     usable ones, "mtp" insists on it, "none" decodes plainly; a round drafts `draft_max` tokens (0:
-    none; "auto": as many as pay). `draft_vocab` limits drafts, not the text, to that many first tokens
-    of the vocabulary, or to the given ones, which makes drafting cheaper. `mtp_context` says what several heads read:
-    each the head before it ("chained", as they are trained; "auto" is the same), or all of them the
-    trunk ("target", as llama.cpp does, which is cheaper and accepted less). `n_seq_max` texts can
-    be generated together, each in a context of `n_ctx` tokens; None takes the model's training
-    context, but at most 4096. `n_gpu_layers` -1 puts all layers on the GPU, if there is one.
+    none; "auto": as many as pay). `draft_model` names the file with the heads of a model that has
+    them apart; without it, a file mtp-*.gguf beside the model is taken if it fits (`info.draft_model`
+    says which). `draft_vocab` limits drafts, not the text, to that many first tokens of the
+    vocabulary, or to the given ones, which makes drafting cheaper. `mtp_context` says what several
+    heads read: each the head before it ("chained", as they are trained; "auto" is the same), or all
+    of them the trunk ("target", as llama.cpp does, which is cheaper and accepted less). `n_seq_max`
+    texts can be generated together, each in a context of `n_ctx` tokens; None takes the model's
+    training context, but at most 4096. `n_gpu_layers` -1 puts all layers on the GPU, if there is one.
     `on_load` is called while the weights are read, with the share that is there, 0 to 1; what it
     raises ends the loading. The other parameters are those of ContextParams.
 
@@ -60,6 +63,7 @@ class Model:
         type_v: str = "f16",
         kv_unified: bool = True,
         draft: Literal["auto", "mtp", "none"] = "auto",
+        draft_model: str | os.PathLike[str] | None = None,
         draft_max: int | Literal["auto"] = "auto",
         draft_vocab: int | Sequence[int] | None = None,
         mtp_context: Literal["auto", "chained", "target"] = "auto",
@@ -73,10 +77,17 @@ class Model:
         if mtp_context not in ("auto", "chained", "target"):
             raise InvalidParameter("mtp_context", "auto, chained or target", value=mtp_context)
 
-        self.info = inspect_gguf(embedded.model_path() if path is None else path)
-        """What the file says about itself."""
+        path = embedded.model_path() if path is None else path
+        problem = None
+        if draft == "none" or draft_max == 0:
+            draft_model = None
+        elif draft_model is None:
+            draft_model, problem = find_draft_model(path)
+        self.info = inspect_gguf(path, draft_model)
+        """What the files say about themselves."""
         if draft == "mtp" and not self.info.has_heads:
-            raise UnsupportedModel(f"{self.info.path} has no usable MTP head ({_heads(self)}); use --draft none")
+            problem = problem or f"{self.info.path} has no usable MTP head ({_heads(self)})"
+            raise UnsupportedModel(f"{problem}; use --draft none")
 
         n_draft_max = AUTO_DRAFT_MAX if draft_max == "auto" else draft_max
         if draft == "none" or not self.info.has_heads:
@@ -86,7 +97,7 @@ class Model:
         self._batch: Batch | None = None
         loaded = _load(self, n_gpu_layers, on_load, load_mtp=n_draft_max > 0)
         free_model = weakref.finalize(self, llama_cpp.llama_model_free, loaded)
-        self.draft_note = self._note(draft, loaded)
+        self.draft_note = self._note(draft, problem, draft_obstacle(loaded) if n_draft_max else None)
         """One line that says why a model with MTP heads decodes plainly, or None."""
         if self.draft_note:
             n_draft_max = 0
@@ -98,7 +109,7 @@ class Model:
                 n_seq_max=n_seq_max,
                 # several heads are trained one behind the other; for one head both are the same
                 mtp_context="target" if mtp_context == "target" else "chained",
-                model_id=fingerprint(self.info.path),
+                model_id=fingerprint(self.info.path, self.info.draft_model),
             )
             """The session in which the model generates."""
         except BaseException:
@@ -169,8 +180,9 @@ class Model:
         if isinstance(vocab, int):
             self.session.limit_drafts(vocab)
         else:
-            heads = range(min(self.info.n_heads, self.session.n_draft_max))
-            self.session.limit_drafts_to(vocab, [output_rows(self.info.path, head, vocab) for head in heads])
+            info, heads = self.info, range(min(self.info.n_heads, self.session.n_draft_max))
+            matrices = [output_rows(info.path, head, vocab, info.draft_model) for head in heads]
+            self.session.limit_drafts_to(vocab, matrices)
 
     def _new_batch(self, *, keep: bool = False) -> Batch:
         return Batch(self.session, self.vocabulary, keep=keep, costs=self._costs, defaults=self._defaults)
@@ -189,14 +201,16 @@ class Model:
     ) -> None:
         self.close()
 
-    def _note(self, draft: str, loaded: object) -> str | None:
+    def _note(self, draft: str, problem: str | None, obstacle: str | None) -> str | None:
+        if problem:
+            return f"{problem}: plain decoding"
         if draft == "none" or self.info.n_heads_declared == 0:
             return None
         if not self.info.has_heads:
             return f"{self.info.path} has no usable MTP head ({_heads(self)}): plain decoding"
-        if can_draft(loaded):
+        if obstacle is None:
             return None
-        reason = f"the pinned llama.cpp cannot run the MTP heads of {self.info.architecture} models"
+        reason = f"the pinned llama.cpp cannot run the MTP heads of this {self.info.architecture} model ({obstacle})"
         if draft == "mtp":
             raise UnsupportedModel(f"{self.info.path}: {reason}; use --draft none")
         return f"{reason}: plain decoding"
@@ -220,7 +234,12 @@ def _load(model: Model, n_gpu_layers: int, on_load: Callable[[float], object] | 
     params.progress_callback = llama_cpp.llama_progress_callback(report)
     llama_cpp.llama_backend_init()
     _log.take_recent()
-    loaded = llama_cpp.llama_model_load_from_file(os.fsencode(model.info.path), params)
+    if model.info.draft_model is None:
+        loaded = llama_cpp.llama_model_load_from_file(os.fsencode(model.info.path), params)
+    else:
+        files = model.info.files
+        paths = (ctypes.c_char_p * len(files))(*map(os.fsencode, files))
+        loaded = llama_cpp.llama_model_load_from_splits(paths, len(files), params)
     if raised:
         if loaded:
             llama_cpp.llama_model_free(loaded)

@@ -395,9 +395,10 @@ def check(status: int) -> None:
         raise _ERRORS[status](ffi.string(lib.pymtp_error_message()).decode())
 
 
-def can_draft(model: object) -> bool:
-    """Whether llama.cpp can run the MTP heads of a model that llama-cpp-python loaded."""
-    return bool(lib.pymtp_can_draft(_native_model(model)))
+def draft_obstacle(model: object) -> str | None:
+    """Why llama.cpp cannot run the MTP heads of a model that llama-cpp-python loaded; None if it can."""
+    obstacle = lib.pymtp_draft_obstacle(_native_model(model))
+    return ffi.string(obstacle).decode() if obstacle else None
 
 
 def n_contexts() -> int:

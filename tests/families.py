@@ -1,4 +1,5 @@
-"""Which model families pymtp drafts with, and what is particular about each.
+"""Which model families pymtp drafts with, and what is particular about each: the table that tests check and
+docs/families.md shows.
 
 `memory` is where the heads keep their K/V. "shared", in the cells of the trunk's cache, is the rule: it needs a trunk
 that keeps K/V by position, be it in a plain cache, one with sliding windows or the attention half of a hybrid memory.
@@ -8,6 +9,8 @@ that keeps K/V by position, be it in a plain cache, one with sliding windows or 
                          and gives cells for both at once. The heads attend to everything and have no index.
     deepseek4            a window of K, keys compressed over 4 and 128 positions, an index, and the states that make
                          them. The heads have nothing but the window.
+
+Knows no PyTorch: what the heads are compared with is in `reference`.
 """
 
 from __future__ import annotations
@@ -17,17 +20,23 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from random_gguf import (
+    write_bailingmoe2,
     write_bailingmoe3,
     write_cohere2moe,
+    write_deepseek3,
     write_deepseek4,
     write_deepseek32,
+    write_exaone4,
+    write_exaone_moe,
     write_glm4,
     write_glm4_flash,
     write_glm4moe,
+    write_glm4moe_mrope,
     write_glm5_next,
     write_glm_dsa,
     write_hy_v3,
     write_mimo2,
+    write_mimo2_split,
     write_nemotron_h_moe,
     write_qwen3next,
     write_qwen35,
@@ -35,10 +44,18 @@ from random_gguf import (
     write_step35,
 )
 
+State = Literal["normed", "plain"]
+"""A hidden state behind the norm that follows the last layer (of the trunk, or of the head), or before it."""
+
+Deviation = Literal["attends to all", "rotates", "centres"]
+"""What llama.cpp's heads do otherwise than the published ones."""
+
 
 class Family(NamedTuple):
     """One family of models; `write` makes a tiny one."""
 
+    models: str
+    """As they are published."""
     write: Callable[[Path], Path]
     memory: Literal["shared", "own"]
     n_heads: int = 1
@@ -46,32 +63,138 @@ class Family(NamedTuple):
     """Whether llama.cpp can take recurrent states back; else pymtp puts them back and decodes again."""
     moves: bool = False
     """Whether positions can move up when others are discarded: sliding windows and recurrent states cannot."""
+    fed: State = "normed"
+    """The trunk's hidden state that the heads read."""
+    recycled: State = "normed"
+    """The hidden state that a head hands on."""
+    after: str = ""
+    """Published code that says how the head joins token and hidden state, and which state that is; "": none known."""
+    deviation: Deviation | None = None
+    limits: str = ""
 
+
+TRANSFORMERS = "transformers' MtpModel"
 
 FAMILIES = {
     # plain caches
-    "glm4moe": Family(write_glm4moe, "shared", moves=True),
-    "deepseek2 (GLM-4.7-Flash)": Family(write_glm4_flash, "shared", moves=True),
-    "hy_v3": Family(write_hy_v3, "shared", moves=True),
+    "glm4moe": Family(
+        "GLM-4.5 to 4.7",
+        write_glm4moe,
+        "shared",
+        moves=True,
+        after=TRANSFORMERS,
+        limits="GLM-4.5V and 4.6V decode plainly: llama.cpp's head has no M-RoPE",
+    ),
+    "deepseek2 (GLM-4.7-Flash)": Family("GLM-4.7-Flash", write_glm4_flash, "shared", moves=True, after="SGLang"),
+    "deepseek2 (DeepSeek-V3)": Family(
+        "DeepSeek-V3, R1",
+        write_deepseek3,
+        "shared",
+        moves=True,
+        after=TRANSFORMERS,
+        limits="llama.cpp's converter drops the head: tests/reference/convert.py shows what it takes to keep it",
+    ),
+    "hy_v3": Family("Hunyuan 3", write_hy_v3, "shared", moves=True, after="SGLang"),
     # sliding windows in some layers
-    "mimo2": Family(write_mimo2, "shared"),
-    "mimo2, 3 heads": Family(lambda path: write_mimo2(path, n_heads=3), "shared", n_heads=3),
-    "step35": Family(write_step35, "shared", n_heads=3),
-    "cohere2moe": Family(write_cohere2moe, "shared"),
+    "mimo2": Family(
+        "MiMo-V2.5",
+        lambda path: write_mimo2(path, n_heads=3),
+        "shared",
+        n_heads=3,
+        fed="plain",
+        recycled="plain",
+        after="SGLang",
+        limits="MiMo-V2-Flash decodes plainly: its queries, keys and values are apart, and llama.cpp's head wants them "
+        "in one tensor",
+    ),
+    "mimo2, 1 head": Family("MiMo-V2.5", write_mimo2, "shared", fed="plain", recycled="plain"),
+    "step35": Family(
+        "Step-3.5, 3.7",
+        write_step35,
+        "shared",
+        n_heads=3,
+        fed="plain",
+        recycled="plain",
+        after="vLLM, SGLang",
+    ),
+    "cohere2moe": Family(
+        "Cohere2-MoE",
+        write_cohere2moe,
+        "shared",
+        deviation="rotates",
+        limits="no head of it is published",
+    ),
     # recurrent states beside attention
-    "qwen35": Family(write_qwen35, "shared"),
-    "qwen35moe": Family(write_qwen35moe, "shared"),
-    "qwen3next": Family(write_qwen3next, "shared", rolls_back=False),
-    "nemotron_h_moe": Family(write_nemotron_h_moe, "shared"),
-    "bailingmoe3": Family(write_bailingmoe3, "shared"),
+    "qwen35": Family("Qwen3.5, 3.6, 3.8, dense", write_qwen35, "shared", after="vLLM"),
+    "qwen35moe": Family("Qwen3.5, 3.6, 3.8, experts", write_qwen35moe, "shared", after="vLLM"),
+    "qwen3next": Family(
+        "Qwen3-Next",
+        write_qwen3next,
+        "shared",
+        rolls_back=False,
+        after="vLLM",
+        limits="rejected drafts cost another pass of the trunk",
+    ),
+    "nemotron_h_moe": Family(
+        "Nemotron-H, experts",
+        write_nemotron_h_moe,
+        "shared",
+        after="vLLM, SGLang",
+        deviation="centres",
+    ),
+    "bailingmoe3": Family("Ling 3.0", write_bailingmoe3, "shared", after=TRANSFORMERS),
     # more than K/V by position
-    "glm-dsa": Family(write_glm_dsa, "own", moves=True),
-    "deepseek32": Family(write_deepseek32, "own", moves=True),
-    "deepseek4": Family(write_deepseek4, "own"),
+    "glm-dsa": Family("GLM-5", write_glm_dsa, "own", moves=True, after="SGLang", deviation="attends to all"),
+    "deepseek32": Family(
+        "DeepSeek-V3.2", write_deepseek32, "own", moves=True, after="SGLang", deviation="attends to all"
+    ),
+    "deepseek4": Family(
+        "DeepSeek-V4",
+        write_deepseek4,
+        "own",
+        fed="plain",
+        recycled="plain",
+        limits="compared with llama.cpp's own scheme alone: its converter writes no F32",
+    ),
 }
 
-# llama.cpp loads the heads of these and cannot run them
+
+class Refused(NamedTuple):
+    """A family that decodes plainly."""
+
+    models: str
+    missing: str
+    write: Callable[[Path], Path] | None = None
+    """None: llama.cpp has nothing to load, or the file is no model of its own."""
+    reason: str = "it has no graph for them"
+
+
 REFUSED = {
-    "glm4": write_glm4,
-    "glm5-next": write_glm5_next,
+    "glm4": Refused(
+        "GLM-4 dense, GLM-OCR", "llama.cpp loads no tensor of the head and has no graph for it", write_glm4
+    ),
+    "glm5-next": Refused("GLM-5.3", "llama.cpp's graph of the head is not implemented", write_glm5_next),
+    "exaone4": Refused("EXAONE-4.5", "llama.cpp loads no tensor of the head and has no graph for it", write_exaone4),
+    "exaone-moe": Refused(
+        "K-EXAONE", "llama.cpp loads no tensor of the head and has no graph for it", write_exaone_moe
+    ),
+    "bailingmoe2": Refused(
+        "Ling 2.0", "llama.cpp loads no tensor of the head and has no graph for it", write_bailingmoe2
+    ),
+    "dots3note": Refused("dots3", "llama.cpp loads no tensor of the head and has no graph for it"),
+    "ernie4_5-moe": Refused("ERNIE 4.5", "llama.cpp's converter drops the head, and there is no graph for it"),
+    "gemma4": Refused(
+        "Gemma-4 with its assistant",
+        "the assistant is a second model that attends to the trunk's cache and drafts at one position; the engine runs "
+        "heads of the trunk's own model",
+    ),
+    "glm4moe, M-RoPE": Refused(
+        "GLM-4.5V, 4.6V", "llama.cpp's head has no M-RoPE", write_glm4moe_mrope, "it does not rotate them with M-RoPE"
+    ),
+    "mimo2, separate": Refused(
+        "MiMo-V2-Flash",
+        "llama.cpp's head wants queries, keys and values in one tensor, and its converter does not join those of heads",
+        write_mimo2_split,
+        "it needs attn_qkv in one tensor",
+    ),
 }

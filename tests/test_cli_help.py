@@ -45,7 +45,7 @@ def test_the_reference_is_that_of_the_commands() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("run --temprature 1 hi", "No such option: --temprature; did you mean --temp?"),
+        ("run --temprature 1 hi", "No such option: --temprature; did you mean --temperature?"),
         ("run --ctxsize 1 hi", "No such option: --ctxsize; did you mean --ctx-size?"),
         ("rnu hi", "No such command 'rnu'. Did you mean 'run'?"),
     ],

@@ -20,13 +20,13 @@ QUESTIONS = ["Hello, who are you?", "Tell me about the sea.", "What is 12 plus 3
 @pytest.fixture(scope="module")
 def model() -> Iterator[Model]:
     # passes of few rows have the arithmetic of single rows (x86), so that what was kept is what would be computed
-    with Model(n_ctx=512, n_ubatch=32, n_threads=1) as model:
+    with Model(n_ctx=512, n_ubatch=32, n_threads=1, draft_max=3) as model:
         yield model
 
 
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[Model]:
-    with Model(n_ctx=200, n_threads=1) as model:
+    with Model(n_ctx=200, n_threads=1, draft_max=3) as model:
         yield model
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,8 @@ from pymtp._library import llama_cpp
 from pymtp.context import ContextParams
 from pymtp.errors import PymtpError
 from pymtp.session import Chunk, Logits, Session
-from random_gguf import N_VOCAB
+from random_gguf import N_VOCAB, blocks, write_glm4moe
+from random_gguf.writer import Writer
 from two_contexts import TwoContexts
 
 PARAMS = ContextParams(n_ctx=512, n_ubatch=32, n_threads=1, flash_attn="off", type_k="f32", type_v="f32")
@@ -47,10 +49,10 @@ class Tiny(NamedTuple):
     """The output matrix of each head, (N_VOCAB, n_embd)."""
 
 
-def load(path: Path) -> object:
+def load(path: Path, *, load_mtp: bool = True) -> object:
     """The model with its heads. The tolerances are those of the CPU's F32: no GPU, not even for large products."""
     params = llama_cpp.llama_model_default_params()
-    params.load_mtp = True
+    params.load_mtp = load_mtp
     no_devices = (ctypes.c_void_p * 1)(None)
     params.devices = ctypes.addressof(no_devices)
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
@@ -376,10 +378,38 @@ def together_alone(tiny: Tiny, params: ContextParams, mtp_context: Literal["targ
         session.close()
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", [name for name in REFUSED if REFUSED[name].write])
 def test_heads_that_cannot_run_are_refused_by_name_and_the_trunk_decodes(tmp_path: Path, name: str) -> None:
-    model = load(REFUSED[name](tmp_path / "tiny.gguf"))
+    refused, architecture = REFUSED[name], name.partition(",")[0]
+    assert refused.write
+    model = load(refused.write(tmp_path / "tiny.gguf"))
     assert len(plain_text(model, list(range(40)), 20)) == 60
-    with pytest.raises(PymtpError, match=f"cannot run the MTP heads of {name};"):
+    message = f"cannot run the MTP heads of {architecture} ({refused.reason});"
+    with pytest.raises(PymtpError, match=re.escape(message)):
+        Session(model, PARAMS, n_draft_max=K)
+    llama_cpp.llama_model_free(model)
+
+
+def test_more_heads_than_llama_cpp_runs_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    writer = Writer(path, "glm4moe", 1, 2, {**blocks.EXPERTS, "expert_shared_count": 1, "leading_dense_block_count": 3})
+    blocks.embeddings(writer)
+    for i in range(3):
+        writer.norm(f"blk.{i}.attn_norm.weight")
+        writer.norm(f"blk.{i}.post_attention_norm.weight")
+        blocks.attention(writer, f"blk.{i}.")
+        blocks.feed_forward(writer, f"blk.{i}.")
+        if i:
+            blocks.head(writer, f"blk.{i}.")
+    writer.finish()
+    model = load(path)
+    with pytest.raises(PymtpError, match="it runs a single head of them"):
+        Session(model, PARAMS, n_draft_max=K)
+    llama_cpp.llama_model_free(model)
+
+
+def test_heads_that_were_not_loaded_are_refused(tmp_path: Path) -> None:
+    model = load(write_glm4moe(tmp_path / "tiny.gguf"), load_mtp=False)
+    with pytest.raises(PymtpError, match="their tensors are not loaded"):
         Session(model, PARAMS, n_draft_max=K)
     llama_cpp.llama_model_free(model)

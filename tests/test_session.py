@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -253,14 +254,14 @@ def test_heads_that_llama_cpp_cannot_run_mean_plain_decoding_with_a_note(tmp_pat
     from random_gguf import write_glm5_next
 
     path = write_glm5_next(tmp_path / "tiny.gguf")
-    reason = "the pinned llama.cpp cannot run the MTP heads of glm5-next models"
+    reason = "the pinned llama.cpp cannot run the MTP heads of this glm5-next model (it has no graph for them)"
     with Model(path) as model:
         assert model.draft_note == f"{reason}: plain decoding"
         assert model.draft_max == 0
         generation = model.generate([1, 2, 3], max_tokens=10, ignore_eos=True)
         list(generation)
         assert len(generation.tokens) == 10
-    with pytest.raises(UnsupportedModel, match=f"{reason}; use --draft none"):
+    with pytest.raises(UnsupportedModel, match=re.escape(f"{reason}; use --draft none")):
         Model(path, draft="mtp")
 
 

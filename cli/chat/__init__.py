@@ -38,6 +38,7 @@ def chat(
     system: SystemPrompt = None,
     max_tokens: opt.NPredict = -1,
     draft: opt.DraftMode = "auto",
+    draft_model: opt.DraftModel = None,
     draft_max: opt.DraftMax = "auto",
     draft_vocab: opt.DraftVocab = None,
     mtp_context: opt.MtpContextMode = "auto",
@@ -85,6 +86,7 @@ def chat(
             type_k=type_k,
             type_v=type_v,
             draft=draft if draft_max else "none",
+            draft_model=draft_model,
             draft_max=draft_max,
             draft_vocab=draft_vocab,
             mtp_context=mtp_context,
@@ -95,6 +97,8 @@ def chat(
         from .repl import Repl
         from .screen import Screen
 
+        if loaded.info.draft_model and not draft_model:
+            say(f"pymtp: drafting with the MTP heads in {loaded.info.draft_model}")
         note = loaded.draft_note or (asked.draft_note if loaded.draft_max else None)
         if note:
             say(f"pymtp: {note}")

@@ -95,8 +95,8 @@ void pymtp_exit_on_abort(void);
 // llama_contexts that sessions hold at present, in the whole process.
 int32_t pymtp_n_contexts(void);
 
-// Whether llama.cpp can run the MTP heads of a model: it has some, and a graph for them.
-int32_t pymtp_can_draft(const struct llama_model * model);
+// Why llama.cpp cannot run the MTP heads of a model; NULL if it can.
+const char * pymtp_draft_obstacle(const struct llama_model * model);
 
 struct pymtp_session_params {
     const struct llama_context_params * context; // as for llama_init_from_model; ctx_type is set by pymtp

@@ -159,7 +159,10 @@ ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight) {
 // the heads' part of a graph
 //
 
-bool mtp_graph_has_heads(const llama_model & model) {
+const char * mtp_graph_obstacle(const llama_model & model) {
+    const auto & hparams = model.hparams;
+    const auto   heads   = model.layers.begin() + hparams.n_layer();
+
     switch (model.arch) {
         case LLM_ARCH_BAILINGMOE3:
         case LLM_ARCH_COHERE2MOE:
@@ -168,17 +171,42 @@ bool mtp_graph_has_heads(const llama_model & model) {
         case LLM_ARCH_DEEPSEEK4:
         case LLM_ARCH_GLM4_MOE:
         case LLM_ARCH_GLM_DSA:
-        case LLM_ARCH_HY_V3:
-        case LLM_ARCH_MIMO2:
         case LLM_ARCH_NEMOTRON_H_MOE:
         case LLM_ARCH_QWEN35:
         case LLM_ARCH_QWEN35MOE:
         case LLM_ARCH_QWEN3NEXT:
+            if (hparams.n_layer_nextn > 1) {
+                return "it runs a single head of them";
+            }
+            break;
+        case LLM_ARCH_HY_V3:
+        case LLM_ARCH_MIMO2:
         case LLM_ARCH_STEP35:
-            return true;
+            break;
         default:
-            return false;
+            return "it has no graph for them";
     }
+    for (uint32_t i = 0; i < hparams.n_layer_nextn; ++i) {
+        const auto & nextn = heads[i].nextn;
+        if (!nextn.eh_proj || !nextn.enorm || !nextn.hnorm) {
+            return "their tensors are not loaded";
+        }
+        if (model.arch == LLM_ARCH_MIMO2 && !heads[i].wqkv) {
+            return "it needs attn_qkv in one tensor";
+        }
+    }
+    if (model.arch == LLM_ARCH_GLM4_MOE && hparams.use_mrope()) {
+        return "it does not rotate them with M-RoPE";
+    }
+    if (model.arch == LLM_ARCH_DEEPSEEK2 && hparams.n_lora_q == 0) {
+        return "it needs attn_q_a and attn_q_b";
+    }
+    const bool is_latent =
+        model.arch == LLM_ARCH_DEEPSEEK2 || model.arch == LLM_ARCH_DEEPSEEK32 || model.arch == LLM_ARCH_GLM_DSA;
+    if (is_latent && !hparams.is_mla()) {
+        return "it needs attn_k_b and attn_v_b";
+    }
+    return nullptr;
 }
 
 class mtp_graph_builder {

@@ -45,8 +45,8 @@ int32_t pymtp_n_contexts(void) {
     return g_n_contexts;
 }
 
-int32_t pymtp_can_draft(const llama_model * model) {
-    return llama_model_n_layer_nextn(model) > 0 && mtp_graph_has_heads(*model);
+const char * pymtp_draft_obstacle(const llama_model * model) {
+    return llama_model_n_layer_nextn(model) > 0 ? mtp_graph_obstacle(*model) : "it has none";
 }
 
 int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * params, pymtp_session ** out) try {
@@ -60,9 +60,10 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
     if (n_draft_max > 0 && n_heads == 0) {
         return pymtp_fail(PYMTP_INVALID, "the model has no MTP head; use n_draft_max = 0");
     }
-    if (n_draft_max > 0 && !mtp_graph_has_heads(*model)) {
-        return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the MTP heads of %s; use n_draft_max = 0",
-                          llm_arch_name(model->arch));
+    const char * obstacle = n_draft_max > 0 ? mtp_graph_obstacle(*model) : nullptr;
+    if (obstacle) {
+        return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the MTP heads of %s (%s); use n_draft_max = 0",
+                          llm_arch_name(model->arch), obstacle);
     }
 
     auto session = std::make_unique<pymtp_session>();

@@ -6,28 +6,42 @@ Tensors and metadata are those that llama.cpp's converters write for the archite
 
 from .bailing import write_bailingmoe3
 from .cohere import write_cohere2moe
-from .deepseek import write_deepseek4, write_deepseek32
-from .glm import write_glm4, write_glm4_flash, write_glm4moe, write_glm5_next, write_glm_dsa
+from .deepseek import write_deepseek3, write_deepseek4, write_deepseek32
+from .glm import (
+    write_glm4,
+    write_glm4_flash,
+    write_glm4moe,
+    write_glm4moe_mrope,
+    write_glm5_next,
+    write_glm_dsa,
+)
 from .hunyuan import write_hy_v3
-from .mimo import write_mimo2
+from .mimo import write_mimo2, write_mimo2_split
 from .nemotron import write_nemotron_h_moe
 from .qwen import write_qwen3next, write_qwen35, write_qwen35moe
 from .step import write_step35
+from .unused_heads import write_bailingmoe2, write_exaone4, write_exaone_moe
 from .writer import N_VOCAB
 
 __all__ = [
     "N_VOCAB",
+    "write_bailingmoe2",
     "write_bailingmoe3",
     "write_cohere2moe",
+    "write_deepseek3",
     "write_deepseek4",
     "write_deepseek32",
+    "write_exaone4",
+    "write_exaone_moe",
     "write_glm4",
     "write_glm4_flash",
     "write_glm4moe",
+    "write_glm4moe_mrope",
     "write_glm5_next",
     "write_glm_dsa",
     "write_hy_v3",
     "write_mimo2",
+    "write_mimo2_split",
     "write_nemotron_h_moe",
     "write_qwen3next",
     "write_qwen35",

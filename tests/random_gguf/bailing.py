@@ -9,7 +9,10 @@ from .writer import N_EMBD, N_FF_EXPERT, N_HEAD, Writer
 
 
 def write_bailingmoe3(path: Path, n_layer: int = 4) -> Path:
-    """Kimi delta attention and, in every second layer and the head, gated latent attention (a hybrid memory)."""
+    """Kimi delta attention and, in every second layer and the head, gated latent attention (a hybrid memory).
+
+    Queries have no low-rank form.
+    """
     is_recurrent = [i % 2 == 0 for i in range(n_layer)] + [False]
     metadata = {
         **blocks.EXPERTS,
@@ -21,7 +24,7 @@ def write_bailingmoe3(path: Path, n_layer: int = 4) -> Path:
         "expert_shared_feed_forward_length": N_FF_EXPERT,
         "leading_dense_block_count": 1,
     }
-    w = Writer(path, "bailingmoe3", n_layer, 1, metadata, without=("attention.value_length",))
+    w = Writer(path, "bailingmoe3", n_layer, 1, metadata, without=("attention.value_length", "attention.q_lora_rank"))
     blocks.embeddings(w)
     for i in range(n_layer + 1):
         p = f"blk.{i}."
@@ -32,7 +35,7 @@ def write_bailingmoe3(path: Path, n_layer: int = 4) -> Path:
             for x in "fg":
                 w.matrix(f"{p}ssm_{x}_a.weight", N_EMBD, N_HEAD * blocks.KDA_HEAD)
         else:
-            blocks.latent_attention(w, p)
+            blocks.latent_attention(w, p, q_lora=False)
             w.matrix(p + "attn_gate.weight", N_EMBD, N_HEAD)
         blocks.feed_forward(w, p) if i == 0 else blocks.experts(w, p)
         if i == n_layer:

@@ -93,11 +93,14 @@ def attention(w: Writer, p: str, *, n_head: int = N_HEAD, n_kv: int = N_KV, qk_n
         w.norm(p + "attn_k_norm.weight", HEAD)
 
 
-def latent_attention(w: Writer, p: str, *, rope: int = ROPE) -> None:
-    """Multi-head latent attention, keys and values absorbed into queries and outputs."""
-    w.matrix(p + "attn_q_a.weight", N_EMBD, Q_LORA)
-    w.norm(p + "attn_q_a_norm.weight", Q_LORA)
-    w.matrix(p + "attn_q_b.weight", Q_LORA, N_HEAD * (NOPE + rope))
+def latent_attention(w: Writer, p: str, *, rope: int = ROPE, q_lora: bool = True) -> None:
+    """Multi-head latent attention, keys and values absorbed into queries and outputs. `q_lora`: queries of low rank."""
+    if q_lora:
+        w.matrix(p + "attn_q_a.weight", N_EMBD, Q_LORA)
+        w.norm(p + "attn_q_a_norm.weight", Q_LORA)
+        w.matrix(p + "attn_q_b.weight", Q_LORA, N_HEAD * (NOPE + rope))
+    else:
+        w.matrix(p + "attn_q.weight", N_EMBD, N_HEAD * (NOPE + rope))
     w.matrix(p + "attn_kv_a_mqa.weight", N_EMBD, KV_LORA + rope)
     w.norm(p + "attn_kv_a_norm.weight", KV_LORA)
     w.matrix(p + "attn_k_b.weight", NOPE, KV_LORA, N_HEAD)

@@ -6,16 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import blocks
-from .writer import HEAD, N_EMBD, N_EXPERT, N_EXPERT_USED, N_HEAD, N_VOCAB, Value, Writer
+from .writer import HEAD, N_EMBD, N_EXPERT, N_EXPERT_USED, N_HEAD, N_VOCAB, Metadata, Value, Writer
 
 
-def write_latent(path: Path, architecture: str, n_layer: int = 4, index: Callable[[int], bool] | None = None) -> Path:
-    """Latent attention and a mixture of experts. `index`: which layers of the trunk have one."""
+def write_latent(
+    path: Path,
+    architecture: str,
+    n_layer: int = 4,
+    index: Callable[[int], bool] | None = None,
+    more: Metadata | None = None,
+) -> Path:
+    """Latent attention and a mixture of experts. `index`: which layers of the trunk have one. `more`: metadata."""
     metadata: dict[str, Value] = {
         **blocks.EXPERTS,
         **blocks.MLA,
         "expert_shared_count": 1,
         "leading_dense_block_count": 1,
+        **(more or {}),
     }
     if index is not None:
         metadata.update(blocks.INDEXER)
@@ -33,6 +40,21 @@ def write_latent(path: Path, architecture: str, n_layer: int = 4, index: Callabl
         if i == n_layer:
             blocks.head(w, p, own_embedding=True, own_output=True)
     return w.finish()
+
+
+def write_deepseek3(path: Path) -> Path:
+    """DeepSeek-V3 and R1: YaRN, experts in groups. llama.cpp's converter drops the head, so that no published file
+    is like this one; llama.cpp loads it all the same.
+    """
+    yarn: Metadata = {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 40.0,
+        "rope.scaling.original_context_length": 128,
+        "rope.scaling.yarn_log_multiplier": 0.1,
+        "expert_group_count": 2,
+        "expert_group_used_count": 1,
+    }
+    return write_latent(path, "deepseek2", more=yarn)
 
 
 def write_deepseek32(path: Path) -> Path:

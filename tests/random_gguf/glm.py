@@ -6,7 +6,7 @@ from pathlib import Path
 
 from . import blocks
 from .deepseek import write_latent
-from .writer import HEAD, N_EMBD, N_FF, N_HEAD, N_KV, Writer
+from .writer import HEAD, N_EMBD, N_FF, N_HEAD, N_KV, Metadata, Writer
 
 
 def write_glm4(path: Path, n_layer: int = 3) -> Path:
@@ -24,9 +24,17 @@ def write_glm4(path: Path, n_layer: int = 3) -> Path:
     return w.finish()
 
 
-def write_glm4moe(path: Path, n_layer: int = 3) -> Path:
-    """Full attention (a plain cache), mixture of experts; the head has an embedding and an output of its own."""
-    metadata = {**blocks.EXPERTS, "expert_shared_count": 1, "leading_dense_block_count": 1}
+def write_glm4moe_mrope(path: Path) -> Path:
+    """GLM-4.5V and 4.6V: positions in sections. llama.cpp's head rotates without them."""
+    return write_glm4moe(path, more={"rope.dimension_sections": [8, 4, 4, 0]})
+
+
+def write_glm4moe(path: Path, n_layer: int = 3, more: Metadata | None = None) -> Path:
+    """Full attention (a plain cache), mixture of experts; the head has an embedding and an output of its own.
+
+    `more`: metadata.
+    """
+    metadata = {**blocks.EXPERTS, "expert_shared_count": 1, "leading_dense_block_count": 1, **(more or {})}
     w = Writer(path, "glm4moe", n_layer, 1, metadata)
     blocks.embeddings(w)
     for i in range(n_layer + 1):

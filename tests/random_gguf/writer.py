@@ -15,8 +15,19 @@ N_EMBD, N_HEAD, N_KV, HEAD, N_FF = 128, 4, 2, 64, 256
 N_EXPERT, N_EXPERT_USED, N_FF_EXPERT = 4, 2, 64
 N_VOCAB = 512
 
-Value = bool | int | float | Sequence[bool] | Sequence[int] | Sequence[float]
+Value = bool | int | float | str | Sequence[bool] | Sequence[int] | Sequence[float]
 Metadata = Mapping[str, Value]
+
+
+def add_vocabulary(writer: gguf.GGUFWriter) -> None:
+    """Bytes, and tokens without a meaning."""
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([chr(256 + i) for i in range(256)] + [f"<x{i}>" for i in range(N_VOCAB - 256)])
+    writer.add_token_types([gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.USER_DEFINED] * (N_VOCAB - 256))
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(256)
+    writer.add_eos_token_id(256)
 
 
 class Writer(gguf.GGUFWriter):
@@ -54,13 +65,7 @@ class Writer(gguf.GGUFWriter):
         for key, value in {**common, **metadata}.items():
             if key not in without:
                 self._add_value(f"{architecture}.{key}", value)
-        self.add_tokenizer_model("gpt2")
-        self.add_tokenizer_pre("default")
-        self.add_token_list([chr(256 + i) for i in range(256)] + [f"<x{i}>" for i in range(N_VOCAB - 256)])
-        self.add_token_types([gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.USER_DEFINED] * (N_VOCAB - 256))
-        self.add_token_merges(["a b"])
-        self.add_bos_token_id(256)
-        self.add_eos_token_id(256)
+        add_vocabulary(self)
 
     def matrix(self, name: str, *shape: int, scale: float | None = None) -> None:
         """Normally distributed values; by default a product keeps the size of its input."""
@@ -91,5 +96,7 @@ class Writer(gguf.GGUFWriter):
             self.add_uint32(key, value)
         elif isinstance(value, float):
             self.add_float32(key, value)
+        elif isinstance(value, str):
+            self.add_string(key, value)
         else:
             self.add_array(key, list(value))

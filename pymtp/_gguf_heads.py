@@ -1,0 +1,61 @@
+"""MTP heads in a file of their own, which llama.cpp's converter writes with --mtp and calls mtp-*.gguf.
+
+Such a file has the metadata of the whole model, the tensors of the heads, and embeddings, last norm and output once
+more. Owns which file belongs to which model; reads headers only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pymtp._gguf_header import ArrayLength, Value
+from pymtp._gguf_model import ModelFile
+
+# differ as a matter of course between a model and its heads
+_OWN_KEYS = ("block_count", "nextn_predict_layers")
+
+
+def heads_beside(model: ModelFile) -> list[Path]:
+    """The files beside `model` that are named as heads in a file of their own."""
+    return sorted(path for path in model.path.parent.glob("mtp-*.gguf") if path != model.path)
+
+
+def misfit(model: ModelFile, heads: ModelFile) -> str | None:
+    """Why `heads` cannot be the heads of `model`, None if it can."""
+    if model.n_heads:
+        return f"{model.path} has MTP heads of its own, {heads.path} would be others"
+    if heads.is_assistant:
+        return f"{heads.path} is an assistant, a model that reads the cache of another, which pymtp cannot run"
+    if heads.n_heads == 0 or heads.n_heads != heads.n_heads_declared:
+        return f"{heads.path} holds no usable MTP heads"
+    if len(heads.shards) > 1:
+        return f"{heads.path} is one of several parts, and heads must be in one file"
+    difference = _difference(model, heads)
+    return f"{heads.path} does not hold the heads of {model.path} ({difference})" if difference else None
+
+
+def _difference(model: ModelFile, heads: ModelFile) -> str | None:
+    if heads.architecture != model.architecture:
+        return f"its architecture is {heads.architecture}, not {model.architecture}"
+    for what, theirs, ours in (("layers", heads.n_layer, model.n_layer), ("tokens", heads.n_vocab, model.n_vocab)):
+        if theirs != ours:
+            return f"it is of a model with {theirs} {what}, not {ours}"
+    for key in sorted(model.metadata.keys() & heads.metadata.keys()):
+        if not key.startswith(f"{model.architecture}.") or key.endswith(_OWN_KEYS):
+            continue
+        if not _agree(model.metadata[key], heads.metadata[key], heads.n_heads):
+            return f"{key} is {heads.metadata[key]}, not {model.metadata[key]}"
+    for name, tensor in heads.tensors.items():
+        if name.startswith(heads.head_prefixes):
+            continue
+        if name not in model.tensors:
+            return f"it holds {name}, which the model has not"
+        if tensor.shape != model.tensors[name].shape:
+            return f"{name} has another shape"
+    return None
+
+
+def _agree(ours: Value, theirs: Value, n_heads: int) -> bool:
+    if isinstance(ours, ArrayLength) and isinstance(theirs, ArrayLength):
+        return theirs.length - ours.length in (0, n_heads)  # one value for each layer: heads are layers too
+    return theirs == ours

@@ -1,0 +1,170 @@
+"""docs/families.md: what the table in `families` says, and what the tests found. `python families_page.py` writes it.
+
+The page ends in a comment that holds the tests' results, so that everything else on it can be made anew, and checked,
+without running the tests that need PyTorch. Knows the names of tests; computes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from families import FAMILIES, REFUSED, Deviation
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "families.md"
+FILES = ["test_families.py", "test_side_files.py", "test_reference.py"]
+PACKAGES = ["llama-cpp-python", "torch", "transformers"]
+RESULTS = "<!-- results: "
+
+Results = dict[str, Any]
+"""`environment`: what the tests ran on; `families`: checks passed and figures of each family; `refused`: passed."""
+
+DEVIATIONS: dict[Deviation, str] = {
+    "attends to all": "the head attends to all positions, the published one to those that its index picks: the same up "
+    "to as many positions as it picks, 2048 in the published models",
+    "rotates": "the head rotates queries and keys under full attention, which no layer of the trunk does",
+    "centres": "the head's last norm takes the mean off first, the published one does not",
+}
+
+INTRODUCTION = """\
+# Families of models
+
+`make families` writes this page from the tests' results; `tests/families.py` holds the table.
+
+Heads read a hidden state of the trunk and hand one on to the next step: behind the norm that follows the last layer
+(*normed*), or before it (*plain*). *Shared*: they keep keys and values in the cells of the trunk's cache; *own*: in one
+beside it, in the same context.
+"""
+
+CHECKS = """
+## What was verified
+
+On tiny random models with the tensors and metadata of the converters, in F32: logits of trunk and heads against
+llama.cpp's own scheme of two contexts, over 48 rounds of scripted acceptance (within 1e-5 and 1e-4); greedy text with
+drafts against plain greedy text; decoding behind a rollback against a fresh decode; three sequences, in one cache and
+in streams, against each alone; copies, saved states, limited vocabularies; heads in a file of their own against those
+in the model. M-RoPE models (qwen35, qwen35moe) pass all of it with positions of text. `checks` counts the tests
+that passed.
+
+`PyTorch`: the largest difference between the logits of three draft steps and those that PyTorch computes from the
+checkpoint that llama.cpp's converter turned into the GGUF; logits have a standard deviation of 1. `other state`: the
+difference if the heads were fed, or recycled, the other hidden state. The layers are transformers' own; `after` names
+the published code that says how the head joins token and hidden state and which state that is. Where it is
+transformers' MtpModel, that was run too; the others were read.
+"""
+
+NOTES = """
+## What else is known
+
+- *The row at position 0.* Published code has no row for the first token, which has no hidden state before it.
+  llama.cpp, and so pymtp, gives the heads one with zeros. It does a trained head no harm: see the
+  [log](log.md#the-row-at-position-0).
+- *Recycled states.* For DeepSeek's heads and those after them SGLang and transformers hand on the normed state, as
+  here; vLLM hands on the plain one and normalises it for the logits alone.
+- *MiMo-V2.* SGLang's support at release, which the model's authors had a part in, feeds the heads the state before the
+  final norm, as here; vLLM feeds the normed one. No trained weights were at hand to compare. SGLang has each of the
+  three heads read the trunk, its tokens one further on than those of the head before; here each reads the head before
+  it (`--mtp-context chained`), or the trunk's states of the same positions (`target`).
+- *Step-3.5.* vLLM and SGLang feed the plain states and chain them, as here; transformers' MtpModel takes normed ones.
+- *Draft positions* rise by one with each step. None of the families that draft keeps them constant; Gemma-4's assistant
+  does.
+- *Images and sound.* pymtp takes tokens alone: there is no way to pass embeddings, with drafts or without.
+"""
+
+
+def main() -> None:
+    """Run the tests and write the page."""
+    if not util.find_spec("torch") or not util.find_spec("transformers"):
+        sys.exit("families: PyTorch and transformers are needed: .venv/bin/python -m pip install -e '.[reference]'")
+    PAGE.write_text(render(run_tests()), encoding="utf-8")
+
+
+def run_tests() -> Results:
+    """Run the tests of families and their reference. Exits if one fails or is skipped."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "", f"--junitxml={report}", *FILES]
+        if subprocess.run(command, cwd=Path(__file__).parent).returncode:
+            sys.exit("families: tests failed, the page stays as it was")
+        cases = list(ElementTree.parse(report).iter("testcase"))
+    if any(case.find("skipped") is not None for case in cases):
+        sys.exit("families: tests were skipped, the page stays as it was")
+    families: dict[str, Results] = {name: {"checks": 0} for name in FAMILIES}
+    refused: list[str] = []
+    for case in cases:
+        test, _, parameters = case.attrib["name"].rstrip("]").partition("[")
+        for name, found in families.items():
+            if name == parameters or parameters.startswith(f"{name}-") or parameters.endswith(f"-{name}"):
+                found["checks"] += 1
+                found.update({item.attrib["name"]: float(item.attrib["value"]) for item in case.iter("property")})
+        if test.startswith("test_heads_that_cannot_run"):
+            refused.append(parameters)
+    environment = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
+    return {"environment": f"{platform.machine()} CPU, {environment}", "families": families, "refused": refused}
+
+
+def read_results(page: str) -> Results:
+    """The results that a page holds."""
+    results: Results = json.loads(page.rpartition(RESULTS)[2].partition(" -->")[0])
+    return results
+
+
+def render(results: Results) -> str:
+    """The page."""
+    found = results["families"]
+    drafting = [["models", "architecture", "heads", "fed", "recycled", "memory", "rollback"]]
+    verified = [["family", "checks", "PyTorch", "other state", "after"]]
+    limits = []
+    for name, family in FAMILIES.items():
+        rollback = "exact" if family.rolls_back else "by another pass"
+        architecture = name.partition(" (")[0].partition(",")[0]
+        row = [family.models, architecture, family.n_heads, family.fed, family.recycled, family.memory, rollback]
+        drafting.append([str(cell) for cell in row])
+        figures = [f"{found[name][key]:.0e}" if key in found[name] else "" for key in ("difference", "other state")]
+        verified.append([name, str(found[name]["checks"]), *figures, family.after])
+        deviation = ""
+        if family.deviation:
+            off = f" (the logits of a tiny model were off by up to {found[name]['published']:.1f})"
+            deviation = DEVIATIONS[family.deviation] + (off if family.after else "")
+        if notes := "; ".join(filter(None, [deviation, family.limits])):
+            limits.append(f"- *{name}*: {notes}.")
+    plain = [["models", "architecture", "what is missing", "tested"]]
+    for name, family_refused in REFUSED.items():
+        tested = "refused by name, decodes" if name in results["refused"] else ""
+        plain.append([family_refused.models, name.partition(",")[0], family_refused.missing, tested])
+    return "\n".join(
+        [
+            INTRODUCTION,
+            "## Families that draft\n",
+            *table(drafting),
+            "",
+            "Limits:\n",
+            *limits,
+            CHECKS,
+            f"Ran on: {results['environment']}.\n",
+            *table(verified),
+            NOTES,
+            "## Families that decode plainly\n",
+            *table(plain),
+            "",
+            f"{RESULTS}{json.dumps(results)} -->",
+            "",
+        ]
+    )
+
+
+def table(rows: list[list[str]]) -> list[str]:
+    """Lines of Markdown; the first row is the header."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return [lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]
+
+
+if __name__ == "__main__":
+    main()

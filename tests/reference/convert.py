@@ -1,0 +1,86 @@
+"""python convert.py LLAMA_CPP CHECKPOINT: llama.cpp's own converter on a tiny checkpoint, in F32.
+
+Runs in a process of its own, because the converter comes with another version of the gguf package. Tiny checkpoints
+have no tokenizer: the vocabulary is that of the tests' models.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Converted(NamedTuple):
+    """What the converter makes of a checkpoint: all of it, and with --no-mtp and --mtp."""
+
+    whole: Path
+    trunk: Path
+    heads: Path
+
+
+def convert(llama_cpp: Path, checkpoint: Path) -> Converted:
+    """Convert `checkpoint` with the converter below `llama_cpp`, into its folder."""
+    command = [sys.executable, __file__, str(llama_cpp), str(checkpoint)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return files(checkpoint)
+
+
+def files(checkpoint: Path) -> Converted:
+    return Converted(*(checkpoint / name for name in ("whole.gguf", "trunk.gguf", "mtp-heads.gguf")))
+
+
+def main(llama_cpp: str, checkpoint: str) -> None:
+    here = Path(__file__).parent
+    sys.path[:0] = [f"{llama_cpp}/gguf-py", llama_cpp, str(here.parent)]
+    sys.path.remove(str(here))
+    import conversion
+    import gguf
+
+    from random_gguf.writer import add_vocabulary
+
+    folder = Path(checkpoint)
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    # the published form, as users' converters find it: transformers would rename keys
+    conversion.ModelBase.load_hparams = staticmethod(lambda *_, **__: dict(config))
+    model: Any = conversion.get_model_class(config["architectures"][0])
+    drops_head = config["architectures"][0] == "DeepseekV3ForCausalLM"
+    if drops_head:
+        model = with_head(model)
+    model.set_vocab = lambda self: add_vocabulary(self.gguf_writer)
+    out = files(folder)
+    model(folder, gguf.LlamaFileType.ALL_F32, out.whole).write()
+    if drops_head:
+        return
+    model.no_mtp = True
+    model(folder, gguf.LlamaFileType.ALL_F32, out.trunk).write()
+    model.no_mtp, model.mtp_only = False, True
+    model(folder, gguf.LlamaFileType.ALL_F32, out.heads).write()
+
+
+def with_head(model: Any) -> Any:
+    """The converter of DeepSeek-V3 drops its head, which llama.cpp can run: what it would take to keep it."""
+    import gguf
+
+    class WithHead(model):  # type: ignore[misc]
+        model_arch = model.model_arch
+        skip_mtp = False
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.block_count += self.hparams["num_nextn_predict_layers"]
+            self.tensor_map = gguf.get_tensor_name_map(self.model_arch, self.block_count)
+
+        def set_gguf_parameters(self) -> None:
+            super().set_gguf_parameters()
+            self.gguf_writer.add_nextn_predict_layers(self.hparams["num_nextn_predict_layers"])
+
+    return WithHead
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,146 @@
+"""Heads compute what published code computes: the engine on a GGUF from llama.cpp's converter, against PyTorch.
+
+A wrong hidden state never looks broken, it only costs acceptance. Here it shows: logits have a standard deviation of
+about 1, agree within 1e-4 where the states are the right ones, and are off by 0.1 and more where they are not.
+"""
+
+from __future__ import annotations
+
+import random
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from conftest import REPOSITORY
+from families import FAMILIES, TRANSFORMERS, State
+from pymtp import Model, SamplingParams
+from pymtp._library import llama_cpp
+from pymtp.session import Chunk, Session
+from random_gguf import N_VOCAB
+from test_families import PARAMS, draft, load
+from test_side_files import drafts
+
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e '.[reference]'")
+pytest.importorskip(
+    "transformers.models.bailing_hybrid", reason="transformers >= 5.23 is not installed, see [reference]"
+)
+
+from reference.checkpoints import RECIPES, Checkpoint, write_checkpoint  # noqa: E402
+from reference.convert import Converted, convert  # noqa: E402
+from reference.heads import Reference, official_draft  # noqa: E402
+from reference.trained import read_glm4moe  # noqa: E402
+
+pytestmark = pytest.mark.reference
+
+K = 3
+TOLERANCE = 1e-4
+STATES: list[State] = ["normed", "plain"]
+
+
+class Case(NamedTuple):
+    name: str
+    checkpoint: Checkpoint
+    gguf: Converted
+
+
+@pytest.fixture(scope="session")
+def llama_cpp_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """llama.cpp's converter and the gguf package that it goes with, from the archive that pymtp is built from."""
+    archives = list((REPOSITORY / "build").glob("llama_cpp_python-*.tar.gz"))
+    if not archives:
+        pytest.skip("llama.cpp's sources are not at hand (build/ holds no archive): run make")
+    folder = tmp_path_factory.mktemp("llama.cpp")
+    with tarfile.open(archives[0]) as archive:
+        for member in archive:
+            path = member.name.partition("/vendor/llama.cpp/")[2]
+            if path.startswith(("conversion/", "gguf-py/")) and member.isfile():
+                member.name = path
+                archive.extract(member, folder, filter="data")
+    return folder
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, llama_cpp_source: Path) -> Case:
+    """A family, its checkpoint and the GGUFs that the converter makes of it."""
+    checkpoint = write_checkpoint(tmp_path_factory.mktemp("checkpoint"), RECIPES[request.param])
+    return Case(request.param, checkpoint, convert(llama_cpp_source, checkpoint.folder))
+
+
+def test_logits_of_trunk_and_heads_are_those_of_pytorch(
+    case: Case, record_property: Callable[[str, object], None]
+) -> None:
+    name, checkpoint, gguf = case
+    family, rng = FAMILIES[name], random.Random(3)
+    tokens = [rng.randrange(N_VOCAB) for _ in range(60)]
+    script = [rng.randrange(N_VOCAB) for _ in range(K)]
+    model = load(gguf.whole)
+    with Session(model, PARAMS, n_draft_max=K, mtp_context="chained") as session:
+        assert len(checkpoint.heads) == family.n_heads
+        session.decode([Chunk(tokens[:-1], 0, feed=True)])
+        trunk = session.logits[0].copy()
+        heads = draft(session, tokens[-1], len(tokens) - 1, script)
+    llama_cpp.llama_model_free(model)
+
+    reference = Reference(checkpoint, family.fed, family.recycled, family.deviation)
+    np.testing.assert_allclose(trunk, reference.trunk(tokens[:-1])[-1], rtol=0, atol=TOLERANCE)
+    expected = reference.draft(tokens, script).numpy()
+    np.testing.assert_allclose(heads, expected, rtol=0, atol=TOLERANCE)
+    record_property("difference", float(abs(heads - expected).max()))
+
+    def difference(fed: State, recycled: State) -> float:
+        other = Reference(checkpoint, fed, recycled, family.deviation).draft(tokens, script).numpy()
+        return float(abs(heads - other).max())
+
+    wrong = [difference(fed, family.recycled) for fed in STATES if fed != family.fed]
+    wrong += [difference(family.fed, recycled) for recycled in STATES if recycled != family.recycled]
+    assert min(wrong) > 0.1
+    record_property("other state", min(wrong))
+    if family.deviation:
+        published = Reference(checkpoint, family.fed, family.recycled).draft(tokens, script).numpy()
+        record_property("published", float(abs(heads - published).max()))
+
+
+@pytest.mark.parametrize("case", [name for name in RECIPES if FAMILIES[name].after == TRANSFORMERS], indirect=True)
+def test_the_heads_written_here_are_those_of_transformers(case: Case) -> None:
+    name, checkpoint, _ = case
+    rng = random.Random(3)
+    tokens = [rng.randrange(N_VOCAB) for _ in range(60)]
+    reference = Reference(checkpoint, FAMILIES[name].fed, FAMILIES[name].recycled)
+    mine = next(reference.steps(tokens, reference.states(tokens[:-1]), first_row=1))
+    np.testing.assert_allclose(mine, official_draft(checkpoint, tokens), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("case", [name for name in RECIPES if "DeepSeek-V3" not in name], indirect=True)
+def test_heads_that_the_converter_writes_apart_are_those_of_the_whole(case: Case) -> None:
+    gguf = case.gguf
+    with Model(gguf.whole, draft="mtp", n_threads=1) as one, Model(gguf.trunk, draft="mtp", n_threads=1) as two:
+        assert two.info.draft_model == gguf.heads
+        np.testing.assert_array_equal(drafts(two), drafts(one))
+
+
+@pytest.mark.model
+def test_the_row_at_position_0_does_a_trained_head_no_harm(embedded_model: Path) -> None:
+    """llama.cpp gives the heads a row at position 0, without a hidden state before it; published code does not."""
+    reference = Reference(read_glm4moe(embedded_model), "normed", "normed")
+    n_drafts, n_right = 0, [0, 0]
+    with Model(embedded_model, draft="none", n_threads=1) as model:
+        for question in (
+            "Tell me about the sea.",
+            "Write a Python function that adds two numbers.",
+            "What is 17 + 25?",
+        ):
+            prompt = model.vocabulary.tokenize(model.chat_prompt([{"role": "user", "content": question}]))
+            generation = model.generate(prompt, sampling=SamplingParams(temperature=0), max_tokens=100, ignore_eos=True)
+            list(generation)
+            text, first = [*prompt, *generation.tokens], len(prompt)
+            for row in (0, 1):
+                drafts = reference.first_drafts(text, row)[first - row : -1].tolist()
+                n_right[row] += sum(draft == token for draft, token in zip(drafts, text[first + 1 :], strict=True))
+            n_drafts += len(text) - first - 1
+    with_row, without = (n / n_drafts for n in n_right)
+    assert without > 0.3
+    assert with_row == pytest.approx(without, abs=0.03)

@@ -1,0 +1,199 @@
+"""Heads in a file of their own: found, checked, and used as if they were in the model's."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from families import FAMILIES
+from pymtp import Model, SamplingParams
+from pymtp.errors import ModelError, StateError, UnsupportedModel
+from pymtp.gguf_file import find_draft_model, inspect_gguf
+from pymtp.session import Chunk, Logits
+from random_gguf import write_glm4moe, write_qwen35, write_step35
+from random_gguf.side_files import split_heads
+
+WriteGguf = Callable[..., Path]
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """A whole model, its trunk, and its heads, which are not where they would be found."""
+    whole, trunk, heads = tmp_path / "whole.gguf", tmp_path / "trunk.gguf", tmp_path / "heads" / "mtp-heads.gguf"
+    heads.parent.mkdir()
+    split_heads(write_glm4moe(whole), trunk, heads)
+    return whole, trunk, heads
+
+
+def text(model: Model) -> list[int]:
+    """What the model says, greedily."""
+    generation = model.generate([7] * 40, sampling=SamplingParams(temperature=0), max_tokens=40, ignore_eos=True)
+    list(generation)
+    return generation.tokens
+
+
+def drafts(model: Model) -> Logits:
+    """Logits of a draft, (draft_max, n_vocab)."""
+    logits, n, session = [], model.draft_max, model.session
+    session.truncate(0)
+    session.decode([Chunk(list(range(40)), 0, feed=True)])
+    for step in range(n):
+        session.draft(step, n, [Chunk([5], 40 + step)])
+        logits.append(session.draft_logits[0].copy())
+    session.truncate(0)
+    return np.stack(logits)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_heads_in_a_file_of_their_own_draft_like_those_in_the_model(tmp_path: Path, family: str) -> None:
+    whole, trunk, heads = (tmp_path / f"{name}.gguf" for name in ("whole", "trunk", "heads"))
+    split_heads(FAMILIES[family].write(whole), trunk, heads)
+    with Model(whole, draft="mtp", n_threads=1) as one, Model(trunk, draft_model=heads, n_threads=1) as two:
+        assert two.draft_note is None
+        assert two.draft_max == one.draft_max > 0
+        assert two.session.mtp_memory == FAMILIES[family].memory
+        assert text(two) == text(one)
+        np.testing.assert_array_equal(drafts(two), drafts(one))
+        for each in ("n_layer", "n_heads", "n_parameters", "n_tensors"):
+            assert getattr(two.info, each) == getattr(one.info, each)
+
+
+def test_a_trunk_alone_decodes_plainly_and_says_what_the_whole_model_says(apart: tuple[Path, Path, Path]) -> None:
+    whole, trunk, _ = apart
+    with Model(whole, draft="none", n_threads=1) as one, Model(trunk, n_threads=1) as two:
+        assert (two.draft_max, two.draft_note, two.info.draft_model) == (0, None, None)
+        assert text(two) == text(one)
+    with pytest.raises(UnsupportedModel, match=r"no usable MTP head \(nextn_predict_layers = 0\); use --draft none"):
+        Model(trunk, draft="mtp")
+
+
+def test_heads_beside_the_model_are_found_and_only_where_they_are_wanted(apart: tuple[Path, Path, Path]) -> None:
+    whole, trunk, heads = apart
+    beside = trunk.with_name("mtp-tiny.gguf")
+    shutil.copy(heads, beside)
+    with Model(trunk, draft="mtp", n_threads=1) as model:
+        assert model.info.draft_model == beside
+        assert model.draft_max > 0
+    with Model(trunk, draft="none", n_threads=1) as model:
+        assert model.info.draft_model is None
+    with Model(whole, n_threads=1) as model:  # has its own
+        assert model.info.draft_model is None
+        assert model.draft_max > 0
+
+
+def test_the_command_line_says_which_heads_it_has_found(apart: tuple[Path, Path, Path]) -> None:
+    _, trunk, heads = apart
+
+    def run(*options: object) -> str:
+        command = [sys.executable, "-m", "pymtp_cli", "run", trunk, "--raw", "-n", 3, "-t", 1, *options, "\t \t"]
+        done = subprocess.run([*map(str, command)], capture_output=True, encoding="utf-8", timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    assert "drafting with" not in run("--draft-model", heads)
+    beside = trunk.with_name("mtp-tiny.gguf")
+    shutil.copy(heads, beside)
+    assert run().startswith(f"pymtp: drafting with the MTP heads in {beside}\n")
+
+
+def test_of_several_files_beside_the_model_none_is_taken(apart: tuple[Path, Path, Path]) -> None:
+    _, trunk, heads = apart
+    for name in ("mtp-a.gguf", "mtp-b.gguf"):
+        shutil.copy(heads, trunk.with_name(name))
+    with Model(trunk, n_threads=1) as model:
+        assert model.draft_max == 0
+        assert model.draft_note is not None
+        assert "(mtp-a.gguf, mtp-b.gguf), draft_model (--draft-model) names one: plain decoding" in model.draft_note
+
+
+def test_other_files_beside_the_model_do_no_harm_and_are_named(apart: tuple[Path, Path, Path]) -> None:
+    _, trunk, heads = apart
+    beside = trunk.with_name("mtp-other.gguf")
+    beside.write_bytes(heads.read_bytes()[:1000])
+    assert find_draft_model(trunk) == (None, f"{beside} is truncated: it ends inside its header; download it again")
+    split_heads(write_qwen35(trunk.with_name("qwen.gguf")), trunk.with_name("qwen-trunk.gguf"), beside)
+    with Model(trunk, n_threads=1) as model:
+        assert model.draft_note == (
+            f"{beside} does not hold the heads of {trunk} (its architecture is qwen35, not glm4moe): plain decoding"
+        )
+    with pytest.raises(UnsupportedModel, match="its architecture is qwen35, not glm4moe"):
+        Model(trunk, draft="mtp")
+
+
+def test_heads_without_a_model_are_refused(apart: tuple[Path, Path, Path]) -> None:
+    heads = apart[2]
+    with pytest.raises(
+        ModelError, match="holds MTP heads and no model; name the model, and this file with draft_model"
+    ):
+        Model(heads)
+
+
+def test_heads_that_are_not_the_models_are_refused(apart: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    whole, trunk, heads = apart
+
+    def refusal(model: Path, draft_model: Path) -> str:
+        with pytest.raises(ModelError) as caught:
+            inspect_gguf(model, draft_model)
+        message = str(caught.value)
+        assert "\n" not in message
+        assert message.endswith("; name the file that was made with the model, or none")
+        return message
+
+    assert f"{whole} has MTP heads of its own" in refusal(whole, heads)
+    assert f"{trunk} holds no usable MTP heads" in refusal(trunk, trunk)
+
+    other, other_heads = tmp_path / "other.gguf", tmp_path / "other-heads.gguf"
+    split_heads(write_glm4moe(other, n_layer=2), tmp_path / "other-trunk.gguf", other_heads)
+    assert "it is of a model with 2 layers, not 3" in refusal(trunk, other_heads)
+    split_heads(write_glm4moe(other, more={"expert_weights_scale": 2.0}), tmp_path / "other-trunk.gguf", other_heads)
+    assert "glm4moe.expert_weights_scale is 2.0, not 1.5" in refusal(trunk, other_heads)
+    step, step_trunk = write_step35(tmp_path / "step.gguf"), tmp_path / "step-trunk.gguf"
+    split_heads(step, step_trunk, other_heads)
+    assert inspect_gguf(step_trunk, other_heads).n_heads == 3
+    assert "its architecture is step35, not glm4moe" in refusal(trunk, other_heads)
+
+
+def test_an_assistant_is_refused_by_name(write_gguf: WriteGguf) -> None:
+    model = write_gguf("gemma.gguf", architecture="gemma4", n_layer=2)
+    assistant = write_gguf("mtp-gemma.gguf", architecture="gemma4-assistant", n_layer=0, declared=4)
+    with pytest.raises(ModelError, match="is an assistant, a model that reads the cache of another"):
+        inspect_gguf(model, assistant)
+    draft_model, problem = find_draft_model(model)
+    assert draft_model is None
+    assert problem is not None and "which pymtp cannot run" in problem
+    with pytest.raises(ModelError, match="is an assistant, which pymtp cannot run; name the model that it assists"):
+        inspect_gguf(assistant)
+
+
+def test_a_file_that_holds_fewer_heads_than_it_names_is_refused(write_gguf: WriteGguf) -> None:
+    heads = write_gguf("heads.gguf", declared=3, heads=1)
+    with pytest.raises(ModelError, match="holds no usable MTP heads"):
+        inspect_gguf(write_gguf("model.gguf"), heads)
+
+
+def test_a_saved_state_belongs_to_model_and_heads(apart: tuple[Path, Path, Path]) -> None:
+    whole, trunk, heads = apart
+    with Model(trunk, draft_model=heads, n_threads=1) as model, Model(whole, n_threads=1) as other:
+        text(model)
+        state = model.session.save()
+        model.session.restore(state)
+        with pytest.raises(StateError, match="another model"):
+            other.session.restore(state)
+
+
+def test_drafts_from_chosen_tokens_use_the_output_that_the_heads_have(tmp_path: Path) -> None:
+    whole, trunk, heads = (tmp_path / f"{name}.gguf" for name in ("whole", "trunk", "heads"))
+    split_heads(write_step35(whole), trunk, heads)
+    vocab = [3, 100, 300, 511]
+    with (
+        Model(whole, draft="mtp", draft_vocab=vocab, n_threads=1) as one,
+        Model(trunk, draft_model=heads, draft_vocab=vocab, n_threads=1) as two,
+    ):
+        np.testing.assert_array_equal(drafts(two), drafts(one))
+        assert np.isfinite(drafts(two)[0]).sum() == len(vocab)
