@@ -11,6 +11,10 @@ static bool is_higher(const llama_token_data & a, const llama_token_data & b) {
     return a.logit > b.logit;
 }
 
+static bool is_impossible(const llama_token_data & one) {
+    return one.logit == -INFINITY;
+}
+
 static void sort(llama_token_data_array & array) {
     if (!array.sorted) {
         std::sort(array.data, array.data + array.size, is_higher);
@@ -22,10 +26,15 @@ static float highest_logit(const llama_token_data_array & array) {
     return array.sorted ? array.data[0].logit : std::min_element(array.data, array.data + array.size, is_higher)->logit;
 }
 
+static void sort_by_id(llama_token_data_array & array) {
+    std::sort(array.data, array.data + array.size,
+              [](const llama_token_data & a, const llama_token_data & b) { return a.id < b.id; });
+    array.sorted = false;
+}
+
 // without those that cannot be, but for one if all cannot
 static void drop_impossible(llama_token_data_array & array) {
-    auto * end = std::remove_if(array.data, array.data + array.size,
-                                [](const llama_token_data & one) { return one.logit == -INFINITY; });
+    auto * end = std::remove_if(array.data, array.data + array.size, is_impossible);
     array.size = std::max<size_t>(end - array.data, 1);
 }
 
@@ -268,6 +277,12 @@ bool sampler_chain::run(const sampler_history & history, std::mt19937 & xtc_rng,
             case PYMTP_STAGE_TEMPERATURE:
                 floor /= params.temp;
                 llama_sampler_apply(stages[i].sampler.get(), &cur);
+                break;
+            case PYMTP_STAGE_MIN_P:
+                llama_sampler_apply(stages[i].sampler.get(), &cur);
+                if (is_pruned && i == i_cut) {
+                    sort_by_id(cur); // as it leaves a whole row; the order decides what is drawn
+                }
                 break;
             default:
                 llama_sampler_apply(stages[i].sampler.get(), &cur);
