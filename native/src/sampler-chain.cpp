@@ -343,7 +343,9 @@ void sampler_chain::add_penalties(const sampler_history & history) {
 void sampler_chain::add_dry() {
     for (const auto & [token, n] : *repetitions) {
         if (auto * here = find(token)) {
-            here->logit -= params.dry_multiplier * std::pow(params.dry_base, n - params.dry_allowed_length);
+            // llama.cpp rounds here, too
+            const float penalty = params.dry_multiplier * std::pow(params.dry_base, n - params.dry_allowed_length);
+            here->logit -= penalty;
             cur.sorted = false;
         }
     }
