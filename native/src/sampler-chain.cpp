@@ -43,7 +43,8 @@ double sampler_softmax(llama_token_data_array & array) {
 
     double sum = 0.0;
     for (size_t i = 0; i < array.size; ++i) {
-        array.data[i].p = array.size == 1 ? 1.0f : expf(array.data[i].logit - highest);
+        // the highest may be infinite: low temperatures can do that
+        array.data[i].p = array.data[i].logit == highest ? 1.0f : expf(array.data[i].logit - highest);
         sum += array.data[i].p;
     }
     for (size_t i = 0; i < array.size; ++i) {
