@@ -352,7 +352,7 @@ void sampler_chain::add_dry() {
     }
 }
 
-// XTC: now and then all tokens above a threshold but the least likely of them
+// XTC: now and then all tokens above a threshold but the least likely of them; never all that can be
 void sampler_chain::exclude_top(std::mt19937 & rng) {
     if (cur.size < 2 || std::uniform_real_distribution<float>(0.0f, 1.0f)(rng) > params.xtc_probability) {
         return;
@@ -361,7 +361,7 @@ void sampler_chain::exclude_top(std::mt19937 & rng) {
     sampler_softmax(cur);
 
     size_t n = 0;
-    while (n < cur.size && cur.data[n].p >= params.xtc_threshold) {
+    while (n < cur.size && cur.data[n].p >= params.xtc_threshold && !is_impossible(cur.data[n])) {
         ++n;
     }
     if (n > 1 && cur.size - (n - 1) >= (size_t) params.min_keep) {
