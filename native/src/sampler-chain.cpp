@@ -232,7 +232,7 @@ void sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt1
         buffer.resize(n);
         row.highest(n, buffer.data());
         cur = { buffer.data(), (size_t) n, -1, true };
-        if (run(history, xtc_rng, allowed, true, n)) {
+        if (run(history, xtc_rng, allowed, true)) {
             ++n_pruned;
             return;
         }
@@ -240,19 +240,18 @@ void sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt1
     buffer.resize(row.n_tokens());
     row.all(buffer.data());
     cur = { buffer.data(), buffer.size(), -1, false };
-    run(history, xtc_rng, allowed, false, 0);
+    run(history, xtc_rng, allowed, false);
     ++n_full;
 }
 
 // false: the candidates were too few
 bool sampler_chain::run(const sampler_history & history, std::mt19937 & xtc_rng, llama_sampler * allowed,
-                        bool is_pruned, int32_t n_needed) {
+                        bool is_pruned) {
     float floor = is_pruned ? cur.data[cur.size - 1].logit : 0.0f; // none of the others is above it
 
     if (allowed) {
         llama_sampler_apply(allowed, &cur);
-        drop_impossible(cur);
-        if (is_pruned && (int32_t) cur.size < n_needed) {
+        if (is_pruned && std::any_of(cur.data, cur.data + cur.size, is_impossible)) {
             return false;
         }
     }

@@ -89,8 +89,7 @@ struct sampler_chain {
     void add_penalties(const sampler_history & history);
     void add_dry();
     void exclude_top(std::mt19937 & rng);
-    bool run(const sampler_history & history, std::mt19937 & xtc_rng, llama_sampler * allowed, bool is_pruned,
-             int32_t n_needed);
+    bool run(const sampler_history & history, std::mt19937 & xtc_rng, llama_sampler * allowed, bool is_pruned);
 
     llama_token_data * find(llama_token token); // nullptr: it is not there
 };
