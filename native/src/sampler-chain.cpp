@@ -70,11 +70,16 @@ size_t sampler_draw(const llama_token_data_array & array, std::mt19937 & rng) {
 // building a chain
 //
 
+static bool is_before(const llama_logit_bias & a, const llama_logit_bias & b) {
+    return a.token < b.token;
+}
+
 sampler_chain::sampler_chain(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params) :
-    vocab(vocab), params(params) {
+    n_vocab(n_vocab), vocab(vocab), params(params) {
     for (int32_t i = 0; i < params.n_bias; ++i) {
         biases.push_back({ params.bias_token[i], params.bias[i] });
     }
+    std::sort(biases.begin(), biases.end(), is_before);
 
     if (params.mirostat != 0) {
         stages.push_back({ PYMTP_STAGE_TEMPERATURE, llama_sampler_ptr(llama_sampler_init_temp(params.temp)) });
@@ -319,10 +324,21 @@ llama_token_data * sampler_chain::find(llama_token token) {
 }
 
 void sampler_chain::add_bias() {
-    for (const auto & bias : biases) {
-        if (auto * here = find(bias.token)) {
-            here->logit += bias.bias;
-            cur.sorted = false;
+    if (biases.empty()) {
+        return;
+    }
+    cur.sorted = false;
+    if (cur.size == (size_t) n_vocab) {
+        for (const auto & bias : biases) {
+            cur.data[bias.token].logit += bias.bias;
+        }
+        return;
+    }
+    for (size_t i = 0; i < cur.size; ++i) {
+        const llama_logit_bias key = { cur.data[i].id, 0.0f };
+        const auto             it  = std::lower_bound(biases.begin(), biases.end(), key, is_before);
+        if (it != biases.end() && it->token == key.token) {
+            cur.data[i].logit += it->bias;
         }
     }
 }

@@ -65,13 +65,14 @@ struct sampler_chain {
         llama_sampler_ptr sampler; // nullptr: penalties, DRY and XTC are our own
     };
 
+    const int32_t              n_vocab;
     const llama_vocab *        vocab;
     const pymtp_sampler_params params;
 
-    std::vector<stage> stages; // without those that do nothing
-    llama_sampler_ptr  picker; // mirostat, adaptive-p
+    std::vector<stage> stages;            // without those that do nothing
+    llama_sampler_ptr  picker;            // mirostat, adaptive-p
 
-    std::vector<llama_logit_bias> biases;
+    std::vector<llama_logit_bias> biases; // by token
     bool                          raises; // tokens may rise before the cut
 
     // the stage that cuts the vocabulary down to what candidates are enough for; stages.size(): there is none
