@@ -29,6 +29,7 @@ SAMPLERS = {
 DEFAULT_SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 
 _INT_MAX = 2**31 - 1
+_FLOAT_MAX = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class SamplingParams:
         for name in ("top_n_sigma", "presence_penalty", "frequency_penalty"):
             self._check(name, -math.inf, math.inf, "a finite number")
         for name in ("repeat_penalty", "mirostat_tau", "mirostat_eta"):
-            self._check(name, math.ulp(0), math.inf, "above 0")
+            self._check(name, 1 / _FLOAT_MAX, math.inf, "above 0")
         self._check("dry_base", 1, math.inf, "1 or more")
         self._check("adaptive_target", -math.inf, 1, "at most 1 (below 0: off)")
         self._check("adaptive_decay", 0, 0.99, "between 0 and 0.99")
@@ -163,7 +164,8 @@ class SamplingParams:
 
     def _check(self, name: str, least: float, most: float, allowed: str) -> None:
         value = getattr(self, name)
-        if not (isinstance(value, (int, float)) and math.isfinite(value) and least <= value <= most):
+        # beyond the limit lies infinity for llama.cpp
+        if not (isinstance(value, (int, float)) and least <= value <= most and abs(value) <= _FLOAT_MAX):
             raise InvalidParameter(name, allowed, value=value)
 
     def _check_int(self, name: str, least: int, most: int, allowed: str) -> None:
@@ -202,7 +204,7 @@ def _breakers(texts: Iterable[str]) -> tuple[str, ...]:
 def _biases(biases: Mapping[int, float] | Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     pairs = tuple(biases.items() if isinstance(biases, Mapping) else biases)
     for token, bias in pairs:
-        if not isinstance(token, int) or token < 0 or math.isnan(bias) or bias == math.inf:
+        if not (isinstance(token, int) and token >= 0 and isinstance(bias, (int, float)) and bias < math.inf):
             raise InvalidParameter("logit_bias", "token ids with numbers below infinity", value=(token, bias))
     if len({token for token, _ in pairs}) < len(pairs):
         raise InvalidParameter("logit_bias", "one number for a token id")

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -42,13 +43,17 @@ struct pymtp_sampler {
     int32_t         n_assumed = 0; // tokens of the history that are tentative
 
     std::mt19937 rng;
-    std::mt19937 xtc_rng;
-    std::mt19937 xtc_rng_ahead;          // of drafts, which see what the target is going to draw
 
-    llama_sampler_ptr grammar;           // nullptr: none
-    llama_sampler_ptr grammar_ahead;     // behind the tentative tokens
+    // XTC's: for the row behind the text, and as it is behind each row of the target that was applied since. What a row
+    // draws depends on its place in the text only, so rows that are not accepted leave no trace
+    std::mt19937             xtc_rng;
+    std::deque<std::mt19937> xtc_rng_behind;
+    std::mt19937             xtc_rng_ahead; // of drafts, which see what the target is going to draw
 
-    std::vector<llama_token_data> mixed; // see apply_target
+    llama_sampler_ptr grammar;              // nullptr: none
+    llama_sampler_ptr grammar_ahead;        // behind the tentative tokens
+
+    std::vector<llama_token_data> mixed;    // see apply_target
     std::vector<int32_t>          tokens;
     std::vector<float>            probs;
 
@@ -59,12 +64,13 @@ struct pymtp_sampler {
 
     llama_sampler * grammar_now() const { return n_assumed > 0 ? grammar_ahead.get() : grammar.get(); }
 
-    bool        is_allowed(llama_token token) const;
-    void        forget();
-    void        apply_draft(sampler_row & row);
-    void        apply_target(sampler_row & row);
-    llama_token sample(sampler_row & row);
-    void        set_result(const llama_token_data * data, size_t n);
+    bool           is_allowed(llama_token token) const;
+    void           forget();
+    std::mt19937 & xtc_rng_of_row();
+    void           apply_draft(sampler_row & row);
+    void           apply_target(sampler_row & row);
+    llama_token    sample(sampler_row & row);
+    void           set_result(const llama_token_data * data, size_t n);
 };
 
 //
@@ -142,6 +148,14 @@ void pymtp_sampler::forget() {
     grammar_ahead.reset();
 }
 
+// for a row of the target behind the tentative tokens
+std::mt19937 & pymtp_sampler::xtc_rng_of_row() {
+    auto & behind = xtc_rng_behind;
+    behind.resize(std::min<size_t>(behind.size(), n_assumed));
+    behind.push_back(behind.empty() ? xtc_rng : behind.back());
+    return behind.back();
+}
+
 void pymtp_sampler::set_result(const llama_token_data * data, size_t n) {
     tokens.resize(n);
     probs.resize(n);
@@ -186,6 +200,7 @@ void pymtp_sampler::apply_draft(sampler_row & row) {
 
 // With a grammar, as sample() draws: a token that is refused is drawn again, among those that are not.
 void pymtp_sampler::apply_target(sampler_row & row) {
+    auto & xtc_rng = xtc_rng_of_row();
     chain.apply(row, history, xtc_rng, nullptr);
 
     auto & left = chain.left();
@@ -214,7 +229,8 @@ void pymtp_sampler::apply_target(sampler_row & row) {
 }
 
 llama_token pymtp_sampler::sample(sampler_row & row) {
-    const auto pick = [&](llama_sampler * allowed) {
+    auto &     xtc_rng = xtc_rng_of_row();
+    const auto pick    = [&](llama_sampler * allowed) {
         chain.apply(row, history, xtc_rng, allowed);
         const auto & left = chain.left();
         set_result(left.data, left.size);
@@ -286,6 +302,10 @@ int32_t pymtp_sampler_accept(pymtp_sampler * sampler, int32_t n_tokens, const in
         }
         sampler->chain.accept(token[i]);
         sampler->history.push(token[i]);
+        if (!sampler->xtc_rng_behind.empty()) {
+            sampler->xtc_rng = sampler->xtc_rng_behind.front();
+            sampler->xtc_rng_behind.pop_front();
+        }
     }
     return PYMTP_OK;
 } catch (const std::exception & err) {

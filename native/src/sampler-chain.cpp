@@ -11,6 +11,10 @@ static bool is_higher(const llama_token_data & a, const llama_token_data & b) {
     return a.logit > b.logit;
 }
 
+static bool is_impossible(const llama_token_data & one) {
+    return one.logit == -INFINITY;
+}
+
 static void sort(llama_token_data_array & array) {
     if (!array.sorted) {
         std::sort(array.data, array.data + array.size, is_higher);
@@ -22,10 +26,15 @@ static float highest_logit(const llama_token_data_array & array) {
     return array.sorted ? array.data[0].logit : std::min_element(array.data, array.data + array.size, is_higher)->logit;
 }
 
+static void sort_by_id(llama_token_data_array & array) {
+    std::sort(array.data, array.data + array.size,
+              [](const llama_token_data & a, const llama_token_data & b) { return a.id < b.id; });
+    array.sorted = false;
+}
+
 // without those that cannot be, but for one if all cannot
 static void drop_impossible(llama_token_data_array & array) {
-    auto * end = std::remove_if(array.data, array.data + array.size,
-                                [](const llama_token_data & one) { return one.logit == -INFINITY; });
+    auto * end = std::remove_if(array.data, array.data + array.size, is_impossible);
     array.size = std::max<size_t>(end - array.data, 1);
 }
 
@@ -34,7 +43,8 @@ double sampler_softmax(llama_token_data_array & array) {
 
     double sum = 0.0;
     for (size_t i = 0; i < array.size; ++i) {
-        array.data[i].p = array.size == 1 ? 1.0f : expf(array.data[i].logit - highest);
+        // the highest may be infinite: low temperatures can do that
+        array.data[i].p = array.data[i].logit == highest ? 1.0f : expf(array.data[i].logit - highest);
         sum += array.data[i].p;
     }
     for (size_t i = 0; i < array.size; ++i) {
@@ -60,11 +70,16 @@ size_t sampler_draw(const llama_token_data_array & array, std::mt19937 & rng) {
 // building a chain
 //
 
+static bool is_before(const llama_logit_bias & a, const llama_logit_bias & b) {
+    return a.token < b.token;
+}
+
 sampler_chain::sampler_chain(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params) :
-    vocab(vocab), params(params) {
+    n_vocab(n_vocab), vocab(vocab), params(params) {
     for (int32_t i = 0; i < params.n_bias; ++i) {
         biases.push_back({ params.bias_token[i], params.bias[i] });
     }
+    std::sort(biases.begin(), biases.end(), is_before);
 
     if (params.mirostat != 0) {
         stages.push_back({ PYMTP_STAGE_TEMPERATURE, llama_sampler_ptr(llama_sampler_init_temp(params.temp)) });
@@ -222,7 +237,7 @@ void sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt1
         buffer.resize(n);
         row.highest(n, buffer.data());
         cur = { buffer.data(), (size_t) n, -1, true };
-        if (run(history, xtc_rng, allowed, true, n)) {
+        if (run(history, xtc_rng, allowed, true)) {
             ++n_pruned;
             return;
         }
@@ -230,19 +245,18 @@ void sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt1
     buffer.resize(row.n_tokens());
     row.all(buffer.data());
     cur = { buffer.data(), buffer.size(), -1, false };
-    run(history, xtc_rng, allowed, false, 0);
+    run(history, xtc_rng, allowed, false);
     ++n_full;
 }
 
 // false: the candidates were too few
 bool sampler_chain::run(const sampler_history & history, std::mt19937 & xtc_rng, llama_sampler * allowed,
-                        bool is_pruned, int32_t n_needed) {
+                        bool is_pruned) {
     float floor = is_pruned ? cur.data[cur.size - 1].logit : 0.0f; // none of the others is above it
 
     if (allowed) {
         llama_sampler_apply(allowed, &cur);
-        drop_impossible(cur);
-        if (is_pruned && (int32_t) cur.size < n_needed) {
+        if (is_pruned && std::any_of(cur.data, cur.data + cur.size, is_impossible)) {
             return false;
         }
     }
@@ -268,6 +282,12 @@ bool sampler_chain::run(const sampler_history & history, std::mt19937 & xtc_rng,
             case PYMTP_STAGE_TEMPERATURE:
                 floor /= params.temp;
                 llama_sampler_apply(stages[i].sampler.get(), &cur);
+                break;
+            case PYMTP_STAGE_MIN_P:
+                llama_sampler_apply(stages[i].sampler.get(), &cur);
+                if (is_pruned && i == i_cut) {
+                    sort_by_id(cur); // as it leaves a whole row; the order decides what is drawn
+                }
                 break;
             default:
                 llama_sampler_apply(stages[i].sampler.get(), &cur);
@@ -304,10 +324,21 @@ llama_token_data * sampler_chain::find(llama_token token) {
 }
 
 void sampler_chain::add_bias() {
-    for (const auto & bias : biases) {
-        if (auto * here = find(bias.token)) {
-            here->logit += bias.bias;
-            cur.sorted = false;
+    if (biases.empty()) {
+        return;
+    }
+    cur.sorted = false;
+    if (cur.size == (size_t) n_vocab) {
+        for (const auto & bias : biases) {
+            cur.data[bias.token].logit += bias.bias;
+        }
+        return;
+    }
+    for (size_t i = 0; i < cur.size; ++i) {
+        const llama_logit_bias key = { cur.data[i].id, 0.0f };
+        const auto             it  = std::lower_bound(biases.begin(), biases.end(), key, is_before);
+        if (it != biases.end() && it->token == key.token) {
+            cur.data[i].logit += it->bias;
         }
     }
 }
@@ -328,13 +359,15 @@ void sampler_chain::add_penalties(const sampler_history & history) {
 void sampler_chain::add_dry() {
     for (const auto & [token, n] : *repetitions) {
         if (auto * here = find(token)) {
-            here->logit -= params.dry_multiplier * std::pow(params.dry_base, n - params.dry_allowed_length);
+            // llama.cpp rounds here, too
+            const float penalty = params.dry_multiplier * std::pow(params.dry_base, n - params.dry_allowed_length);
+            here->logit -= penalty;
             cur.sorted = false;
         }
     }
 }
 
-// XTC: now and then all tokens above a threshold but the least likely of them
+// XTC: now and then all tokens above a threshold but the least likely of them; never all that can be
 void sampler_chain::exclude_top(std::mt19937 & rng) {
     if (cur.size < 2 || std::uniform_real_distribution<float>(0.0f, 1.0f)(rng) > params.xtc_probability) {
         return;
@@ -343,7 +376,7 @@ void sampler_chain::exclude_top(std::mt19937 & rng) {
     sampler_softmax(cur);
 
     size_t n = 0;
-    while (n < cur.size && cur.data[n].p >= params.xtc_threshold) {
+    while (n < cur.size && cur.data[n].p >= params.xtc_threshold && !is_impossible(cur.data[n])) {
         ++n;
     }
     if (n > 1 && cur.size - (n - 1) >= (size_t) params.min_keep) {

@@ -65,13 +65,14 @@ struct sampler_chain {
         llama_sampler_ptr sampler; // nullptr: penalties, DRY and XTC are our own
     };
 
+    const int32_t              n_vocab;
     const llama_vocab *        vocab;
     const pymtp_sampler_params params;
 
-    std::vector<stage> stages; // without those that do nothing
-    llama_sampler_ptr  picker; // mirostat, adaptive-p
+    std::vector<stage> stages;            // without those that do nothing
+    llama_sampler_ptr  picker;            // mirostat, adaptive-p
 
-    std::vector<llama_logit_bias> biases;
+    std::vector<llama_logit_bias> biases; // by token
     bool                          raises; // tokens may rise before the cut
 
     // the stage that cuts the vocabulary down to what candidates are enough for; stages.size(): there is none
@@ -89,8 +90,7 @@ struct sampler_chain {
     void add_penalties(const sampler_history & history);
     void add_dry();
     void exclude_top(std::mt19937 & rng);
-    bool run(const sampler_history & history, std::mt19937 & xtc_rng, llama_sampler * allowed, bool is_pruned,
-             int32_t n_needed);
+    bool run(const sampler_history & history, std::mt19937 & xtc_rng, llama_sampler * allowed, bool is_pruned);
 
     llama_token_data * find(llama_token token); // nullptr: it is not there
 };
