@@ -5,8 +5,9 @@
 #     bench/gpu.sh CARRIED OUT [SECONDS]
 #
 # CARRIED: what bench/pack_gpu.sh has collected. OUT: tables (*.md), and everything else in rest.tar.xz. SECONDS (540)
-# is the time that all of it may take; comparisons are cut short to keep to it. WORK (/tmp/pymtp-gpu): builds and
-# models, kept; a second call builds only what has changed. CASES ("nano dense moe"): what to compare.
+# is the time that all of it may take; comparisons are cut short to keep to it. WORK (/tmp/pymtp-gpu): builds, kept, so
+# that a second call builds only what has changed; models lie there too if /dev/shm has no room for them.
+# CASES ("nano dense moe"): what to compare.
 set -uo pipefail
 
 usage='usage: bench/gpu.sh CARRIED OUT [SECONDS]'
@@ -37,8 +38,10 @@ test "$version" = "$(cat "$carried/python-version")" ||
     fail "python3 is $version, carried are wheels for $(cat "$carried/python-version"): pack with PYTHON_VERSION=$version"
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
 test -n "$capability" || fail 'nvidia-smi names no GPU'
-free_gb=$(($(df --output=avail -k "$work" | tail -n 1) >> 20))
-test "$free_gb" -ge 22 || fail "$work has $free_gb GB free, 22 are needed: set WORK"
+free_gb() { echo $(($(df --output=avail -k "$1" | tail -n 1) >> 20)); }
+models=/dev/shm
+test "$(free_gb $models)" -ge 16 || models=$work
+test "$(free_gb "$work")" -ge 22 || fail "$work has $(free_gb "$work") GB free, 22 are needed: set WORK"
 say "$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1), sm_$capability, $(nproc) cores, Python $version"
 
 # --- build: the CUDA part once, for pymtp; llama.cpp's own programs meanwhile, and linked to it in the end ---
@@ -54,7 +57,7 @@ build_programs() {
         cmake --build "$programs" --target programs -j "$(nproc)"
 }
 
-trap 'kill $(jobs -p) 2>/dev/null' EXIT
+trap 'kill $(jobs -p) 2>/dev/null; rm -f "$models/pymtp-synth.gguf"' EXIT
 build_programs >"$logs/programs.log" 2>&1 &
 export CMAKE_BUILD_PARALLEL_LEVEL=$(nproc)
 CMAKE_ARGS="-DLLAMA_BUILD=OFF -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$capability
@@ -93,9 +96,9 @@ for name in $cases; do
             --programs pymtp pymtp-plain server server-plain cli-plain
         ;;
     dense | moe)
-        step synth-$name.log python3 bench/synth_gguf.py $name "$work/$name.gguf"
-        compare $name "$work/$name.gguf" --forced-length 2.8 --categories code --per-category 1
-        rm -f "$work/$name.gguf"
+        step synth-$name.log python3 bench/synth_gguf.py $name "$models/pymtp-synth.gguf"
+        compare $name "$models/pymtp-synth.gguf" --forced-length 2.8 --categories code --per-category 2
+        rm "$models/pymtp-synth.gguf"
         ;;
     *) fail "no case $name" ;;
     esac

@@ -6,7 +6,9 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from programs.process import Process
 from programs.python_library import PythonLibrary
 from programs.report import plot, report, write_csv
 from programs.summary import by_category, raw_rows, summarize
-from programs.turns import Found
+from programs.turns import Found, ask_in_turn
 from random_models.tiny import write_tiny
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
@@ -206,6 +208,16 @@ def test_pymtp_answers_with_and_without_drafts(case: Case) -> None:
 def test_what_pymtp_lacks_is_an_error_that_says_so(case: Case) -> None:
     with pytest.raises(ProgramFailed, match=r"pymtp: .*no_such_sampler"):
         worker(case, "none", sampling={"no_such_sampler": 1})
+
+
+def test_a_program_that_fails_is_left_out_and_the_others_go_on(case: Case, tmp_path: Path) -> None:
+    prompts = [Prompt("code", "", list(range(30, 40))), Prompt("code", "", list(range(40, 60)))]
+    case = replace(case, programs=tmp_path / "nowhere")
+    plain, server = ask_in_turn(["pymtp-plain", "server"], case, prompts, 2, None)
+    assert set(plain.samples) == {(0, 0), (1, 0), (0, 1), (1, 1)} and plain.failure is None
+    assert not server.samples and server.failure and "cannot run" in server.failure
+    # too late for all but the first turn
+    assert set(ask_in_turn(["pymtp-plain"], case, prompts, 2, monotonic())[0].samples) == {(0, 0)}
 
 
 @pytest.mark.skipif(not (PROGRAMS / "llama-server").exists(), reason="llama.cpp's own programs are not built")

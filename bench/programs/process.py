@@ -22,7 +22,7 @@ END_S = 10
 class Process:
     """A child process. What it says on stderr goes to `log`, and on stdout to a file beside it.
 
-    `talks`: instead, stdin and stdout are pipes.
+    `talks`: instead, stdin and stdout are pipes. Raises ProgramFailed if it cannot be run.
     """
 
     def __init__(
@@ -38,13 +38,16 @@ class Process:
         self._output = log.with_suffix(".out")
         self._peak_bytes: int | None = None
         with log.open("wb") as errors, self._output.open("wb") as output:
-            self._child = subprocess.Popen(
-                [str(part) for part in command],
-                stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
-                stdout=subprocess.PIPE if talks else output,
-                stderr=errors,
-                env=environment,
-            )
+            try:
+                self._child = subprocess.Popen(
+                    [str(part) for part in command],
+                    stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
+                    stdout=subprocess.PIPE if talks else output,
+                    stderr=errors,
+                    env=environment,
+                )
+            except OSError as error:
+                raise ProgramFailed(f"{self.name}: cannot run {command[0]}: {error.strerror}") from error
 
     def ask(self, line: str) -> str:
         """Write a line to its stdin, and return the next line of its stdout. Raises ProgramFailed if it ends."""
