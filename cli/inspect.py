@@ -45,7 +45,6 @@ def inspect(
     n_ubatch: opt.UbatchSize = 512,
     type_k: opt.CacheTypeK = "f16",
     type_v: opt.CacheTypeV = "f16",
-    draft_max: opt.DraftMax = 3,
     as_json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
@@ -65,7 +64,6 @@ def inspect(
         path or embedded_path(),
         n_ctx=n_ctx,
         n_ubatch=n_ubatch,
-        draft_max=draft_max,
         type_k=type_k,
         type_v=type_v,
     )

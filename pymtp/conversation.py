@@ -18,7 +18,7 @@ from pymtp.model import Model
 from pymtp.sampling import SamplingParams
 from pymtp.sequence import FinishReason
 from pymtp.statistics import Stats
-from pymtp.thinking import MARKERS
+from pymtp.thinking import TAGS
 
 
 class Message(TypedDict):
@@ -183,9 +183,9 @@ class Answer:
         self._parts: list[Generation] = []
         self._is_over = False
         self._submit()
-        self.n_kept = 0
+        self.n_cached = 0
         """Tokens of the prompt that were in the cache; known with the first piece."""
-        self.starts_thinking = self._prompt.text.rstrip().endswith(tuple(opening for opening, _ in MARKERS))
+        self.starts_thinking = self._prompt.text.rstrip().endswith(tuple(opening for opening, _ in TAGS))
         """Whether the prompt has opened the thinking, so that the answer begins inside it."""
 
     @property
@@ -226,7 +226,7 @@ class Answer:
         try:
             while True:
                 piece = next(self._parts[-1], None)
-                self.n_kept = self._parts[0].n_kept
+                self.n_cached = self._parts[0].n_cached
                 if piece is not None:
                     return piece
                 if not self._continue():

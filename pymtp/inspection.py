@@ -21,7 +21,7 @@ from pymtp._gguf_shards import Shard, read_shards, tensor_bytes
 from pymtp.errors import PymtpError
 from pymtp.gguf_file import GgufInfo, inspect_gguf
 from pymtp.memory_estimate import Layer, MemoryEstimate, MemoryKind, Shape, estimate_memory
-from pymtp.thinking import MARKERS
+from pymtp.thinking import TAGS
 
 # What the file cannot say, because it is about the pinned llama.cpp; the tests of the families hold this against it.
 _WITHOUT_HEAD_GRAPH = frozenset({"glm4", "glm5-next"})
@@ -367,7 +367,7 @@ class _TokenTable:
         ids = {text: i for i, text in enumerate(self._texts)}
         return tuple(
             Token(role, ids[text], text)
-            for opening, closing in MARKERS
+            for opening, closing in TAGS
             if opening in ids and closing in ids
             for role, text in (("open", opening), ("close", closing))
         )

@@ -41,7 +41,7 @@ class TokenSequence:
 
     def __post_init__(self) -> None:
         self.n_prompt = len(self.history)
-        self.n_decoded = self.n_kept = 0
+        self.n_decoded = self.n_cached = 0
         self.n_left = self.n_ctx if self.max_tokens < 0 else self.max_tokens
         self.n_draft = self.draft_max
         """Drafts that its next round wants; may change from round to round, 0 pauses drafting."""

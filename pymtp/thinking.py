@@ -1,14 +1,48 @@
-"""How models mark the thinking that precedes an answer.
+"""Whether a text is inside its thinking, between tags such as <think> and </think>.
 
-Owns the list of markers. Knows text only: whether a marker is one token depends on the vocabulary.
+Knows the bytes of tokens; never ids or logits.
 """
 
 from __future__ import annotations
 
-MARKERS: tuple[tuple[str, str], ...] = (
-    ("<think>", "</think>"),  # DeepSeek, GLM, Hunyuan, MiMo, Nemotron, Qwen, Step
-    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
-    ("[THINK]", "[/THINK]"),  # Mistral
-    ("<seed:think>", "</seed:think>"),  # Seed-OSS
+from collections.abc import Iterable, Mapping
+
+TAGS = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
 )
-"""Pairs of text that open and close it."""
+"""What models are known to use."""
+
+
+def tags_of(tokens: Mapping[str, int], template: str | None) -> tuple[str, str] | None:
+    """The tags that a model has among its tokens, or else in its chat template; None if it has none."""
+    for begin, end in TAGS:
+        if begin in tokens and end in tokens:
+            return begin, end
+    return next(((begin, end) for begin, end in TAGS if template and begin in template and end in template), None)
+
+
+class Thinking:
+    """Follows a text token by token. A tag may be spread over several, and share one with other text."""
+
+    def __init__(self, begin: str, end: str, text: Iterable[bytes] = ()) -> None:
+        self.is_inside = False
+        """Whether the next token belongs to the thinking."""
+        self._tags = {begin.encode(): True, end.encode(): False}
+        self._tail = b""
+        for piece in text:
+            self.observe(piece)
+
+    def observe(self, piece: bytes) -> None:
+        """The text goes on with these bytes, those of special tokens included."""
+        text = self._tail + piece
+        found = max((text.rfind(tag) + len(tag), tag) if tag in text else (0, b"") for tag in self._tags)
+        if found[0]:
+            self.is_inside = self._tags[found[1]]
+            text = text[found[0] :]
+        n_tail = max(map(len, self._tags)) - 1
+        self._tail = text[-n_tail:]

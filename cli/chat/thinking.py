@@ -5,13 +5,13 @@ Owns the pieces of a marker whose end has not come yet. Knows text only.
 
 from __future__ import annotations
 
-from pymtp.thinking import MARKERS
+from pymtp.thinking import TAGS
 
 Part = tuple[str, bool]
 """A text, and whether it is thinking. Markers are part of the thinking."""
 
-_OPENING = tuple(opening for opening, _ in MARKERS)
-_CLOSING = tuple(closing for _, closing in MARKERS)
+_OPENING = tuple(opening for opening, _ in TAGS)
+_CLOSING = tuple(closing for _, closing in TAGS)
 
 
 class ThinkingSplitter:
@@ -40,7 +40,7 @@ class ThinkingSplitter:
         if any(opening.startswith(text) and opening != text for opening in _OPENING):
             return False
         self._is_start = False
-        self._closing = tuple(closing for opening, closing in MARKERS if text.startswith(opening))
+        self._closing = tuple(closing for opening, closing in TAGS if text.startswith(opening))
         return True
 
     def _split(self) -> list[Part]:
