@@ -45,7 +45,6 @@ def inspect(
     n_ubatch: opt.UbatchSize = 512,
     type_k: opt.CacheTypeK = "f16",
     type_v: opt.CacheTypeV = "f16",
-    draft_max: opt.DraftMax = "auto",
     as_json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
@@ -58,7 +57,6 @@ def inspect(
     if model is not None and model_file is not None:
         raise typer.BadParameter(f"with -m there is no other model, and {model!r} is one more")
     path = find_model(model_file or model, hf_repo, offline=offline)
-    from pymtp.draft_length import AUTO_DRAFT_MAX
     from pymtp.embedded import model_path as embedded_path
     from pymtp.inspection import inspect_model
 
@@ -66,7 +64,6 @@ def inspect(
         path or embedded_path(),
         n_ctx=n_ctx,
         n_ubatch=n_ubatch,
-        draft_max=AUTO_DRAFT_MAX if draft_max == "auto" else draft_max,
         type_k=type_k,
         type_v=type_v,
     )

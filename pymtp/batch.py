@@ -32,8 +32,8 @@ class Batch:
     those that find all of the model's `n_seq_max` places taken wait for the next free one. What a request
     generates does not depend on the others.
 
-    With `keep`, a prompt that begins as an earlier text did costs only what differs: `Generation.n_kept` says how much
-    was still there.
+    With `keep`, a prompt that begins as an earlier text did costs only what differs: `Generation.n_cached` says how
+    much was still there.
 
     Raises BackendError where the model fails; that ends the batch.
     """
@@ -163,9 +163,9 @@ class Generation:
         """What they say."""
 
     @property
-    def n_kept(self) -> int:
+    def n_cached(self) -> int:
         """Tokens of the prompt that were decoded before, and not again."""
-        return self._sequence.n_kept
+        return self._sequence.n_cached
 
     @property
     def finish_reason(self) -> FinishReason | None:

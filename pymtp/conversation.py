@@ -158,7 +158,7 @@ class Answer:
         self._parts: list[Generation] = []
         self._is_over = False
         self._submit()
-        self.n_kept = 0
+        self.n_cached = 0
         """Tokens of the prompt that were in the cache; known with the first piece."""
         self.starts_thinking = self._prompt.text.rstrip().endswith(tuple(opening for opening, _ in TAGS))
         """Whether the prompt has opened the thinking, so that the answer begins inside it."""
@@ -206,7 +206,7 @@ class Answer:
         try:
             while True:
                 piece = next(self._parts[-1], None)
-                self.n_kept = self._parts[0].n_kept
+                self.n_cached = self._parts[0].n_cached
                 if piece is not None:
                     return piece
                 if not self._continue():

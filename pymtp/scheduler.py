@@ -97,7 +97,7 @@ class Scheduler:
             # the last one to become free, unless another begins as the sequence does
             slot = max(reversed(self._free), key=lambda slot: _n_common(self._kept.get(slot, []), sequence.history))
             self._free.remove(slot)
-            sequence.n_decoded = sequence.n_kept = self._resume(slot, sequence)
+            sequence.n_decoded = sequence.n_cached = self._resume(slot, sequence)
             self._running[slot] = sequence
 
     def _resume(self, slot: int, sequence: TokenSequence) -> int:

@@ -57,7 +57,7 @@ class TokenSequence:
 
     def __post_init__(self) -> None:
         self.n_prompt = len(self.history)
-        self.n_decoded = self.n_kept = 0
+        self.n_decoded = self.n_cached = 0
         self.n_left = self.n_ctx if self.max_tokens < 0 else self.max_tokens
 
     @property

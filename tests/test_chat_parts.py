@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -74,6 +75,7 @@ class Params:
     is_on: bool = False
     mode: Literal["one", "two"] = "one"
     words: tuple[str, ...] = ()
+    pairs: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.top_k < 0:
@@ -107,6 +109,7 @@ def test_a_typed_value_gets_the_declared_type(name: str, text: str, value: objec
         ("top_k", "-1", "top_k must be 0 or more, not -1"),
         ("seed", "x", "seed must be an integer, not 'x'"),
         ("is_on", "maybe", "is_on must be one of on, true, off, false, not 'maybe'"),
+        ("pairs", "1:2", f"pairs must be {settings._NOT_HERE}"),
         ("mode", "three", "mode must be one of one, two, not 'three'"),
     ],
 )
@@ -130,7 +133,7 @@ def answer(*, drafted: bool = True) -> Any:
     stats = Stats(prompt_tokens=20, generated_tokens=52, generation_s=0.2)
     for i in range(30):
         stats.add_round(3 if drafted else 0, i % 4 if drafted else 0)
-    return SimpleNamespace(stats=stats, n_kept=100, n_prompt=120)
+    return SimpleNamespace(stats=stats, n_cached=100, n_prompt=120)
 
 
 def test_the_status_line_fits_its_terminal() -> None:
@@ -140,7 +143,8 @@ def test_the_status_line_fits_its_terminal() -> None:
     assert status_line(answer(), 5) == "[260 tok/s]"
     assert status_line(answer(drafted=False), 40) == "[260 tok/s, 52 tokens]"
     assert (
-        status_line(SimpleNamespace(stats=Stats(), n_kept=0, n_prompt=9), 40) == "[0 tokens, 0 of 9 prompt tokens kept]"
+        status_line(SimpleNamespace(stats=Stats(), n_cached=0, n_prompt=9), 40)
+        == "[0 tokens, 0 of 9 prompt tokens kept]"
     )
 
 

@@ -44,18 +44,18 @@ def prompt_of(conversation: Conversation, n_messages: int) -> str:
 def test_only_what_is_new_is_computed(model: Model) -> None:
     conversation = Conversation(model)
     first, second, third = (ask(conversation, question) for question in QUESTIONS)
-    assert first.n_kept == 0
+    assert first.n_cached == 0
     for before, answer in ((first, second), (second, third)):
         # the last token of an answer is never decoded, the one before perhaps not for the heads
-        assert before.n_prompt + 38 <= answer.n_kept <= before.n_prompt + 39
-        assert answer.stats.prompt_tokens == answer.n_prompt - answer.n_kept < 30
+        assert before.n_prompt + 38 <= answer.n_cached <= before.n_prompt + 39
+        assert answer.stats.prompt_tokens == answer.n_prompt - answer.n_cached < 30
 
 
 def test_a_kept_cache_changes_no_word(model: Model) -> None:
     conversation = Conversation(model)
     for question in QUESTIONS:
         answer = ask(conversation, question)
-    assert answer.n_kept > 0
+    assert answer.n_cached > 0
     tokens = list(answer._prompt.tokens)
     alone = model.generate(tokens, sampling=GREEDY, max_tokens=40, ignore_eos=True)
     assert "".join(alone) == answer.text
@@ -105,7 +105,7 @@ def test_an_answer_that_is_stopped_stays_as_far_as_it_came(model: Model) -> None
     answer.close()
     assert conversation.messages[-1] == {"role": "assistant", "content": answer.text}
     assert next(answer, None) is None
-    assert ask(conversation, QUESTIONS[1]).n_kept > answer.n_prompt
+    assert ask(conversation, QUESTIONS[1]).n_cached > answer.n_prompt
 
 
 def test_who_asks_again_ends_the_answer_that_is_in_the_making(model: Model) -> None:
@@ -124,7 +124,7 @@ def test_what_others_generate_meanwhile_costs_the_cache_and_nothing_else(model: 
     for question, text in zip(QUESTIONS, expected, strict=True):
         "".join(model.generate("Something else entirely", max_tokens=20))
         answer = ask(conversation, question)
-        assert (answer.text, answer.n_kept) == (text, 0)
+        assert (answer.text, answer.n_cached) == (text, 0)
 
 
 def test_two_conversations_do_not_mix(model: Model) -> None:
@@ -227,7 +227,7 @@ def test_every_kind_of_memory_goes_on_from_what_it_keeps(name: str, draft_max: i
         prompt = [*range(40), *first.tokens, *range(50, 70)]
         second = model.batch(keep=True).submit(prompt, max_tokens=20, **options)  # type: ignore[arg-type]
         "".join(second)
-        assert second.n_kept == 40 + len(first.tokens) - 1
+        assert second.n_cached == 40 + len(first.tokens) - 1
         alone = model.batch().submit(prompt, max_tokens=20, **options)  # type: ignore[arg-type]
         "".join(alone)
     assert second.tokens == alone.tokens

@@ -278,8 +278,10 @@ def test_a_kept_text_is_continued_with_what_is_new() -> None:
     second = sequence(session, prompt, 30)
     submit(work, second)
     run(work)
-    assert second.n_kept == len(first.history) - 2  # the last token was never decoded, the one before not for the heads
-    assert n_prompt_rows(session, n_passes) == second.stats.prompt_tokens == len(prompt) - second.n_kept
+    assert (
+        second.n_cached == len(first.history) - 2
+    )  # the last token was never decoded, the one before not for the heads
+    assert n_prompt_rows(session, n_passes) == second.stats.prompt_tokens == len(prompt) - second.n_cached
     assert texts(second) == [plain_text(prompt, 30)]
     assert second.stats.accepted
 
@@ -295,7 +297,7 @@ def test_drafting_goes_on_behind_a_kept_text_where_the_heads_can(n_back: int, is
     second = sequence(session, prompt, 30)
     submit(work, second)
     run(work)
-    assert second.n_kept == (len(prompt) - 2 if is_kept else 0)
+    assert second.n_cached == (len(prompt) - 2 if is_kept else 0)
     assert texts(second) == [plain_text(prompt, 30)]
 
 
@@ -304,10 +306,10 @@ def test_without_drafts_a_kept_text_is_continued_from_anywhere() -> None:
     work = keeping(session)
     first, second, third = (sequence(session, list(range(n)), 20) for n in (100, 60, 110))
     first.draft_max = second.draft_max = first.n_draft = second.n_draft = 0
-    for one, n_kept in ((first, 0), (second, 59), (third, 0)):  # the heads have not seen the text of the third
+    for one, n_cached in ((first, 0), (second, 59), (third, 0)):  # the heads have not seen the text of the third
         submit(work, one)
         run(work)
-        assert one.n_kept == n_kept
+        assert one.n_cached == n_cached
         assert texts(one) == [plain_text(one.history[: one.n_prompt], 20)]
     assert third.stats.accepted
 
@@ -325,7 +327,7 @@ def test_a_memory_that_cannot_go_back_begins_anew() -> None:
     second = sequence(session, prompt, 0)
     submit(work, second)
     run(work)
-    assert second.n_kept == 0
+    assert second.n_cached == 0
     assert session.slots[0].tokens == prompt
 
 
@@ -339,7 +341,7 @@ def test_a_text_goes_where_most_of_it_is_kept() -> None:
         again = sequence(session, [*firsts[i].history, 4], 5)
         submit(work, again)
         run(work)
-        assert again.n_kept >= len(firsts[i].history) - 2
+        assert again.n_cached >= len(firsts[i].history) - 2
         assert texts(again) == [plain_text([*firsts[i].history, 4], 5)]
 
 

@@ -152,7 +152,7 @@ def _stats(repl: Repl, _: str) -> None:
         raise Refused("there is no answer yet")
     n_new = answer.stats.prompt_tokens
     repl.screen.note("the last answer")
-    repl.screen.note(f"prompt in cache:         {answer.n_kept} of {answer.n_prompt} tokens, {n_new} computed")
+    repl.screen.note(f"prompt in cache:         {answer.n_cached} of {answer.n_prompt} tokens, {n_new} computed")
     repl.screen.note(stats_block(answer.stats, answer.acceptance))
     repl.screen.note("\nall answers")
     repl.screen.note(stats_block(repl.stats, answer.acceptance))

@@ -78,7 +78,7 @@ def status_line(answer: Answer, columns: int) -> str:
     parts = [f"{stats.generation_tok_s:.0f} tok/s"] if stats.generation_tok_s is not None else []
     if stats.drafted:
         parts += [f"accepted {stats.acceptance_rate:.2f}", f"length {stats.mean_acceptance_length:.2f}"]
-    parts += [f"{stats.generated_tokens} tokens", f"{answer.n_kept} of {answer.n_prompt} prompt tokens kept"]
+    parts += [f"{stats.generated_tokens} tokens", f"{answer.n_cached} of {answer.n_prompt} prompt tokens kept"]
     line = ", ".join(parts)
     while len(line) + 2 >= columns and len(parts) > 1:
         parts.pop()

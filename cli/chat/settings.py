@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from pymtp.errors import InvalidParameter
 
+_NOT_HERE = "set by a flag when the program starts: it is not a value that can be typed here"
+
 Params = TypeVar("Params")
 
 
@@ -39,12 +41,16 @@ def _parsed(name: str, text: str, kind: Any) -> Any:
         return _checked(name, text, {"on": True, "true": True, "off": False, "false": False})
     if get_origin(kind) in (tuple, list):
         element = next(iter(get_args(kind)), str)
+        if get_origin(element) is not None:
+            raise InvalidParameter(name, _NOT_HERE)
         return tuple(_parsed(name, part.strip(), element) for part in text.split(",") if part.strip())
     if kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             raise InvalidParameter(name, "an integer" if kind is int else "a number", value=text) from None
+    if kind is not str:
+        raise InvalidParameter(name, _NOT_HERE)
     return text
 
 
