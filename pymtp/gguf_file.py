@@ -91,6 +91,11 @@ def inspect_gguf(path: str | os.PathLike[str], draft_model: str | os.PathLike[st
     return _info(model, heads)
 
 
+def gguf_facts(path: str | os.PathLike[str]) -> GgufInfo:
+    """Like `inspect_gguf`, also of a file that is no model of its own: MTP heads alone, or an assistant."""
+    return _info(ModelFile(Path(path)), None)
+
+
 def find_draft_model(path: str | os.PathLike[str]) -> tuple[Path | None, str | None]:
     """Look for a file mtp-*.gguf with heads beside the model at `path`, if that has none itself.
 

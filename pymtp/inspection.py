@@ -19,7 +19,7 @@ from gguf.constants import GGMLQuantizationType
 from pymtp._gguf_header import ArrayLength, TensorInfo, Value, read_array
 from pymtp._gguf_shards import Shard, read_shards, tensor_bytes
 from pymtp.errors import PymtpError
-from pymtp.gguf_file import GgufInfo, inspect_gguf
+from pymtp.gguf_file import GgufInfo, gguf_facts
 from pymtp.memory_estimate import Layer, MemoryEstimate, MemoryKind, Shape, estimate_memory
 from pymtp.thinking import TAGS
 
@@ -124,9 +124,9 @@ def inspect_model(
 ) -> Inspection:
     """Look into the GGUF at `path`; memory is estimated for a context of these parameters.
 
-    `n_ctx` in tokens: None is what Model takes, 0 as the model was trained. Raises ModelError as `inspect_gguf` does.
+    `n_ctx` in tokens: None is what Model takes, 0 as the model was trained. Raises ModelError as `gguf_facts` does.
     """
-    info = inspect_gguf(path)
+    info = gguf_facts(path)
     shards = read_shards(Path(path))
     tensors = _Tensors(info, shards)
     keys = _Keys(info.architecture, shards[0])
@@ -171,7 +171,7 @@ def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
     if not info.has_heads:
         return f"the metadata names {info.n_heads_declared} MTP heads, the file holds the tensors of {info.n_heads}"
     if info.architecture in _WITHOUT_HEAD_GRAPH:
-        return f"the pinned llama.cpp cannot run the MTP heads of {info.architecture} models"
+        return f"the pinned llama.cpp cannot run the MTP heads of this {info.architecture} model (it has no graph for them)"
     return ""
 
 
@@ -380,7 +380,7 @@ def _side_files(path: Path) -> tuple[SideFile, ...]:
 
 def _side_file(path: Path) -> SideFile:
     try:
-        info = inspect_gguf(path)
+        info = gguf_facts(path)
     except PymtpError as error:
         return SideFile(path, "", None, 0, problem=str(error))
     return SideFile(path, info.architecture, info.quantization, info.size_bytes)
