@@ -152,7 +152,7 @@ class Generation:
         self._sequence = sequence
         self._stream = TextStream(stop)
         self._piece = ""  # of the round that is being played
-        sequence.take = self._take
+        sequence.cut = self._take
         self.stats = sequence.stats
         """Counts and times, up to date between pieces."""
         self.tokens: list[int] = []
@@ -206,13 +206,13 @@ class Generation:
             raise self.error
         raise StopIteration
 
-    def _take(self, tokens: Sequence[int]) -> int:
-        """Put the text of a round's tokens together; return how many of them belong to the text."""
+    def _take(self, tokens: Sequence[int]) -> int | None:
+        """Put the text of a round's tokens together; return behind how many of them a stop string ends it, if any."""
         for i, token in enumerate(tokens):
             self._piece += self._stream.push(self._batch._vocabulary.piece(token))
             if self._stream.has_stopped:
                 return i + 1
-        return len(tokens)
+        return None
 
     def _extend(self, played: Round | None) -> str:
         """Note what a pass has brought; return the text that is certain with it."""

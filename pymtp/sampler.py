@@ -60,10 +60,10 @@ class Sampler:
     """Samples the tokens of one sequence.
 
     `history` is what the text begins with, for the samplers that look at it. `barred` tokens are never drafted or
-    sampled. `vocabulary` None stands for one of `n_vocab` tokens without texts, for chains without DRY's breakers,
-    infill and grammars. `grammar` (GBNF) is what may follow: at once, or behind the token for which `grammar_starts`
-    is true; it is told each one that is accepted. `whole_rows` makes the chain look at whole rows of logits always,
-    which changes nothing but its cost.
+    sampled, nor are those that the vocabulary suppresses. `vocabulary` None stands for one of `n_vocab` tokens
+    without texts, for chains without DRY's breakers, infill and grammars. `grammar` (GBNF) is what may follow: at
+    once, or behind the token for which `grammar_starts` is true; it is told each one that is accepted. `whole_rows`
+    makes the chain look at whole rows of logits always, which changes nothing but its cost.
 
     The target's generators move only with what the target samples: drafts leave them alone.
     """
@@ -84,7 +84,8 @@ class Sampler:
         seed = secrets.randbits(32) if params.seed is None else params.seed
         self.random = np.random.default_rng(seed).random
         """Draws what decides about drafts, and the drafts; the chain has a generator of its own."""
-        self.draft_bar = tuple(sorted(barred)) if params.keeps_argmax and grammar is None else None
+        barred = sorted({*barred, *(vocabulary.suppressed if vocabulary else ())})
+        self.draft_bar = tuple(barred) if params.keeps_argmax and grammar is None else None
         """The most likely token of the chain is that of the logits without these; None: of other logits."""
         self._vocabulary = vocabulary  # the native sampler reads it
         self._native = _init(params, vocabulary, n_vocab, barred, seed, whole_rows=whole_rows)
@@ -192,7 +193,7 @@ def _init(
     biases = dict(params.logit_bias)
     if any(token >= n_vocab for token in biases):
         raise InvalidParameter("logit_bias", f"token ids below {n_vocab}", value=max(biases))
-    biases |= dict.fromkeys([*barred, *(vocabulary.suppressed if vocabulary else ())], -np.inf)
+    biases |= dict.fromkeys(barred, -np.inf)
 
     stages = ffi.new("int32_t[]", [_STAGES[name] for name in params.samplers])
     bias_tokens, bias_values = ffi.new("int32_t[]", list(biases)), ffi.new("float[]", list(biases.values()))

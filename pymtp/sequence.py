@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pymtp.acceptance import BLOCK_REJECTION, MATCH, Acceptance, Trial, Verdict
+from pymtp.acceptance import BLOCK_REJECTION, MATCH, Acceptance, Trial
 from pymtp.draft_length import N_DRAFT_MAX, DraftLength, FixedLength
 from pymtp.draft_pick import DraftPick, FixedPick
 from pymtp.errors import ContextFull
@@ -27,7 +27,7 @@ class TokenSequence:
     """A prompt and what is generated behind it.
 
     It ends with a token in `stop`, after `max_tokens` (-1: no limit), where `n_ctx` positions are full, or where
-    `take` says so.
+    `cut` says so.
     """
 
     history: list[int]
@@ -46,8 +46,8 @@ class TokenSequence:
     """Judges drafts that are most likely tokens."""
     accept_drawn: Acceptance = BLOCK_REJECTION
     """Judges drafts that were drawn."""
-    take: Callable[[Sequence[int]], int] = len
-    """How many of a round's tokens belong to the text; it ends behind them if not all do."""
+    cut: Callable[[Sequence[int]], int | None] = lambda tokens: None
+    """Told the tokens of each round; returns behind how many of them the text ends, or None if it goes on."""
     n_logprobs: int | None = None
     """Tokens whose probabilities are reported in each place, besides that of the emitted one; None: nothing is."""
     stats: Stats = field(default_factory=Stats)
@@ -161,21 +161,24 @@ class Turn:
         if compares:
             sequence.pick.observe(proposal.distributions, verdict.targets)
         sequence.length.observe(proposal.confidences, proposal.are_right(verdict.tokens))
-        n_taken = sequence.take(verdict.tokens)
+        n_kept = sequence.cut(verdict.tokens)
+        tokens = verdict.tokens[:n_kept]
         return Round(
             self,
             proposal,
-            verdict.tokens[:n_taken],
-            min(verdict.n_accepted, n_taken),
-            is_cut=n_taken < len(verdict.tokens),
-            logprobs=self._logprobs(rows, verdict, n_taken),
+            tokens,
+            min(verdict.n_accepted, len(tokens)),
+            is_cut=n_kept is not None,
+            logprobs=self._logprobs(rows, verdict.targets, tokens),
         )
 
-    def _logprobs(self, rows: Sequence[Row], verdict: Verdict, n_taken: int) -> list[TokenLogprobs]:
+    def _logprobs(
+        self, rows: Sequence[Row], targets: Sequence[Distribution], tokens: Sequence[int]
+    ) -> list[TokenLogprobs]:
         n = self.sequence.n_logprobs
         if n is None:
             return []
-        judged = zip(rows, verdict.targets, verdict.tokens[:n_taken], strict=False)
+        judged = zip(rows, targets, tokens, strict=False)
         return [token_logprobs(row, target, token, n) for row, target, token in judged]
 
 
@@ -210,7 +213,7 @@ class Round:
     n_accepted: int
     """Drafts that the target kept."""
     is_cut: bool = False
-    """Whether the text ended before all that the target would have emitted."""
+    """Whether the text ends here because it was cut."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Of the tokens, if the sequence asks for them."""
 

@@ -127,6 +127,35 @@ def test_a_character_that_is_split_between_tokens_comes_out_whole() -> None:
     assert "".join(pieces) == b"".join(map(Halves().piece, generation.tokens)).decode(errors="replace")
 
 
+@pytest.mark.parametrize("draft_max", [0, 1, 3])
+def test_a_stop_string_ends_a_text_before_its_first_character(draft_max: int) -> None:
+    """Wherever it lies in the tokens of a round, its last one included."""
+    options = {"sampling": GREEDY, "max_tokens": 30, "ignore_eos": True, "draft_max": draft_max}
+    requests = batch()
+    whole = requests.submit("ab", **options)
+    list(whole)
+    for at in range(26):
+        for n in (1, 2, 4):
+            stop = whole.text[at : at + n]
+            first = whole.text.index(stop)
+            generation = requests.submit("ab", stop=("never", stop), **options)
+            pieces = list(generation)
+            assert "".join(pieces) == generation.text == whole.text[:first]
+            assert generation.tokens == whole.tokens[: first + n]
+            assert generation.finish_reason == "stop"
+            assert generation.stats.generated_tokens == len(generation.tokens)
+            assert generation.stats.accepted <= len(generation.tokens)
+
+
+def test_what_may_begin_a_stop_string_comes_out_when_the_text_ends_otherwise() -> None:
+    requests = batch()
+    whole = requests.submit("ab", sampling=GREEDY, max_tokens=10)
+    list(whole)
+    generation = requests.submit("ab", sampling=GREEDY, max_tokens=10, stop=whole.text[-3:] + "!")
+    assert "".join(generation) == whole.text
+    assert generation.finish_reason == "length"
+
+
 def test_a_request_that_cannot_be_met_is_refused_and_disturbs_nobody() -> None:
     requests = batch(n_ctx=32)
     running = requests.submit("ab", sampling=GREEDY, max_tokens=10)

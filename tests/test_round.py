@@ -102,6 +102,31 @@ def test_a_stop_token_inside_an_accepted_block_ends_the_text_there() -> None:
     assert session.slots[0].tokens == one.history[:-1]
 
 
+@pytest.mark.parametrize("n_kept", [1, 2, 3, 4])
+def test_a_text_that_is_cut_inside_an_accepted_block_leaves_a_cache_that_fits_it(n_kept: int) -> None:
+    session = FakeSession()
+    drafter = MtpDrafter(session)  # type: ignore[arg-type]
+    one = sequence(session, 0, [1, 2])
+    right = plain_text(one.history, 4)
+    one.cut = lambda tokens: n_kept
+    (played,) = play(session, Scripted(right[:3]), (0, one))
+    assert played.tokens == right[:n_kept]
+    assert played.n_accepted == min(n_kept, 3)
+    assert one.finish_reason == "stop"
+    assert session.slots[0].tokens == one.history[:-1]
+
+    # the next turn goes on behind it, and its drafts are made from what was emitted
+    turn = TokenSequence(
+        [*one.history, 7, 8], Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=3
+    )
+    turn.n_decoded = one.n_decoded
+    session.slots[0].seen = session.slots[0].tokens.copy()
+    for _ in range(20):
+        play(session, drafter, (0, turn))
+    assert turn.history[turn.n_prompt :] == plain_text([*one.history, 7, 8], len(turn.history) - turn.n_prompt)
+    assert len(session.drafts) > 10
+
+
 def test_each_sequence_has_its_own_way_to_accept() -> None:
     session = FakeSession(n_seq_max=2)
 

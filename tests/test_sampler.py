@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from llama_chain import LlamaChain
-from pymtp._library import llama_cpp
+from pymtp._library import ffi, llama_cpp
 from pymtp.errors import InvalidParameter, PymtpError
 from pymtp.sampler import Distribution, Sampler
 from pymtp.sampling import DEFAULT_SAMPLERS, SamplingParams
@@ -276,6 +276,15 @@ def test_barred_tokens_are_neither_drafted_nor_sampled(temperature: float) -> No
     assert sampler.draft_bar == tuple(sorted(top[:3]))
     assert sampler.draft_distribution(LOGITS).argmax == top[3]
     assert not {sampler.sample(LOGITS) for _ in range(200)} & set(top[:3].tolist())
+
+
+def test_tokens_that_the_vocabulary_suppresses_are_barred() -> None:
+    class Hundred:
+        size, native, suppressed = 100, ffi.NULL, [int(LOGITS.argmax()), 4]
+
+    sampler = Sampler(SamplingParams(temperature=0), Hundred(), barred=[2])  # type: ignore[arg-type]
+    assert sampler.draft_bar == tuple(sorted({2, 4, int(LOGITS.argmax())}))
+    assert sampler.sample(LOGITS) == np.argsort(LOGITS)[-2]
 
 
 def test_drafts_of_a_part_of_the_vocabulary_pass_the_same_chain() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pymtp.text import TextStream
 
@@ -52,3 +54,42 @@ def test_flush_replaces_an_incomplete_character_and_starts_afresh() -> None:
     assert stream.flush() == "\ufffd"
     assert stream.flush() == ""
     assert stream.push(b"\xa5") == "\ufffd"
+
+
+LETTERS = st.text("ab\u65e5", max_size=12)
+
+
+@settings(derandomize=True, database=None, deadline=None)
+@given(
+    text=LETTERS,
+    stop=st.lists(st.text("ab\u65e5", min_size=1, max_size=4), max_size=3),
+    cuts=st.lists(st.integers(0, 40)),
+)
+def test_the_text_ends_before_the_stop_string_that_comes_first(text: str, stop: list[str], cuts: list[int]) -> None:
+    data = text.encode()
+    ends = sorted({min(cut, len(data)) for cut in cuts} | {len(data)})
+    stream = TextStream(stop)
+    out = ""
+    for begin, end in zip([0, *ends], ends, strict=False):
+        out += stream.push(data[begin:end])
+        whole = data[:end].decode(errors="ignore")
+        assert stream.has_stopped == any(one in whole for one in stop)
+        if stream.has_stopped:
+            break
+    out += stream.flush()
+    found = [text.find(one) for one in stop if one in whole]  # of several in one piece, the one that begins first
+    assert out == (text[: min(found)] if found else text)
+
+
+def test_characters_that_may_begin_a_stop_string_are_held_back() -> None:
+    stream = TextStream(["\n\nUser:", "END"])
+    pieces = [b"a\n", b"\nUs", b"e", b"d E", b"N", b"x\n", b"\nUser", b": more", b"and more"]
+    assert [stream.push(piece) for piece in pieces] == ["a", "", "", "\n\nUsed ", "", "ENx", "", "", ""]
+    assert stream.has_stopped
+    assert stream.flush() == ""
+
+
+def test_what_was_held_back_comes_out_at_the_end() -> None:
+    stream = TextStream(["END"])
+    assert [stream.push(b"the E"), stream.push(b"N"), stream.flush()] == ["the ", "", "EN"]
+    assert not stream.has_stopped
