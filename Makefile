@@ -32,7 +32,7 @@ test: install
 test-slow: install
 	$(BIN)/python -m pytest -m slow
 
-# needs PyTorch, of which the CPU build is enough: .venv/bin/python -m pip install -e '.[reference]'
+# needs PyTorch, of which the CPU build is enough: .venv/bin/python -m pip install torch 'transformers>=5.23'
 families: install
 	$(BIN)/python tests/families_page.py
 
@@ -44,7 +44,7 @@ lint: install
 
 # everything that needs no model
 check: lint
-	$(BIN)/python -m pytest -m "not slow and not model"
+	$(BIN)/python -m pytest -m "not slow and not model and not reference"
 
 # The native tests under AddressSanitizer and UndefinedBehaviorSanitizer; then llama.cpp's own contexts, which must
 # compute bit for bit what they compute in a build without the patches, with the same options.

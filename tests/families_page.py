@@ -82,7 +82,7 @@ NOTES = """
 def main() -> None:
     """Run the tests and write the page."""
     if not util.find_spec("torch") or not util.find_spec("transformers"):
-        sys.exit("families: PyTorch and transformers are needed: .venv/bin/python -m pip install -e '.[reference]'")
+        sys.exit("families: needs PyTorch: .venv/bin/python -m pip install torch 'transformers>=5.23'")
     PAGE.write_text(render(run_tests()), encoding="utf-8")
 
 
@@ -90,8 +90,8 @@ def run_tests() -> Results:
     """Run the tests of families and their reference. Exits if one fails or is skipped."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "", f"--junitxml={report}", *FILES]
-        if subprocess.run(command, cwd=Path(__file__).parent).returncode:
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "", "-o", "junit_family=xunit1", f"--junitxml={report}"]
+        if subprocess.run([*command, *FILES], cwd=Path(__file__).parent).returncode:
             sys.exit("families: tests failed, the page stays as it was")
         cases = list(ElementTree.parse(report).iter("testcase"))
     if any(case.find("skipped") is not None for case in cases):
@@ -127,7 +127,7 @@ def render(results: Results) -> str:
         architecture = name.partition(" (")[0].partition(",")[0]
         row = [family.models, architecture, family.n_heads, family.fed, family.recycled, family.memory, rollback]
         drafting.append([str(cell) for cell in row])
-        figures = [f"{found[name][key]:.0e}" if key in found[name] else "" for key in ("difference", "other state")]
+        figures = [f"{found[name][key]:.1g}" if key in found[name] else "" for key in ("difference", "other state")]
         verified.append([name, str(found[name]["checks"]), *figures, family.after])
         deviation = ""
         if family.deviation:

@@ -24,14 +24,13 @@ from random_gguf import N_VOCAB
 from test_families import PARAMS, draft, load
 from test_side_files import drafts
 
-pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e '.[reference]'")
-pytest.importorskip(
-    "transformers.models.bailing_hybrid", reason="transformers >= 5.23 is not installed, see [reference]"
-)
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch 'transformers>=5.23'")
+pytest.importorskip("transformers.models.bailing_hybrid", reason="not installed: pip install 'transformers>=5.23'")
 
-from reference.checkpoints import RECIPES, Checkpoint, write_checkpoint  # noqa: E402
+from reference.checkpoints import Checkpoint, write_checkpoint  # noqa: E402
 from reference.convert import Converted, convert  # noqa: E402
 from reference.heads import Reference, official_draft  # noqa: E402
+from reference.recipes import RECIPES  # noqa: E402
 from reference.trained import read_glm4moe  # noqa: E402
 
 pytestmark = pytest.mark.reference

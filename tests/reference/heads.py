@@ -18,8 +18,9 @@ import transformers
 from transformers.modeling_layers import MtpModel
 
 from families import Deviation, State
+from random_gguf.writer import N_EMBD
 
-from .checkpoints import N_EMBD, Checkpoint, Head, final_norm
+from .checkpoints import Checkpoint, Head, final_norm
 
 
 class Reference:
