@@ -305,14 +305,20 @@ def test_wide_and_combining_characters_are_sent_as_typed(terminal: Terminal) -> 
 
 def test_tab_completes(terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "my notes.txt").write_text("notes", encoding="utf-8")
-    terminal.press("/rea\t")
-    terminal.wait_for("/read")
-    terminal.press("my\t")
-    terminal.wait_for("notes.txt")
+    for typed, added in (("/rea", "d"), ("my", "notes.txt")):
+        complete(terminal, typed, added)
     assert "my notes.txt: 5 characters go with the next message" in say(terminal, "")
-    terminal.press("/set max\t")
-    terminal.wait_for("_tokens")
+    complete(terminal, "/set max", "tokens")
     assert "max_tokens: 5" in say(terminal, "5")
+
+
+def complete(terminal: Terminal, typed: str, added: str) -> None:
+    """Press Tab behind what is typed, which then is drawn before it goes on with what Tab has added."""
+    at = len(terminal.seen)
+    terminal.press(typed)
+    at = terminal.wait_for(typed[-1], after=at)
+    terminal.press("\t")
+    terminal.wait_for(added, after=at)
 
 
 def test_history_outlives_the_conversation(environment: dict[str, str]) -> None:
