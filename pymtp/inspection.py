@@ -171,7 +171,8 @@ def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
     if not info.has_heads:
         return f"the metadata names {info.n_heads_declared} MTP heads, the file holds the tensors of {info.n_heads}"
     if info.architecture in _WITHOUT_HEAD_GRAPH:
-        return f"the pinned llama.cpp cannot run the MTP heads of this {info.architecture} model (it has no graph for them)"
+        reason = "it has no graph for them"
+        return f"the pinned llama.cpp cannot run the MTP heads of this {info.architecture} model ({reason})"
     return ""
 
 

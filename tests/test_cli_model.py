@@ -54,7 +54,7 @@ def test_the_embedded_model_answers_and_reports_what_it_drafted() -> None:
 
 
 def test_the_figures_of_the_json_fit_together(embedded_model: Path) -> None:
-    got = report("-n", 60, "--seed", 1, "--ignore-eos", "Count to ten.")
+    got = report("-n", 60, "--seed", 1, "--ignore-eos", "--draft-max", 3, "Count to ten.")
     rounds, drafted, accepted = (int(str(got[key])) for key in ("rounds", "drafted", "accepted"))
     assert got["finish_reason"] == "length"
     assert got["generated_tokens"] == len(got["tokens"]) == 60  # type: ignore[arg-type]

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-// larger passes are prompts; they keep the kernels for many rows
-static constexpr uint32_t MTP_SINGLE_ROWS_MAX = 64;
+// Larger passes are prompts; they keep the kernels for many rows, and those of flash attention for tiles of 64.
+static constexpr uint32_t MTP_SINGLE_ROWS_MAX = 63;
 
 // Marks the operations for which the CPU backend has other kernels for many rows than for one. The caller sees to it
 // that the graph has at most MTP_SINGLE_ROWS_MAX rows, and marks graphs of one row too: both then take the same kernel

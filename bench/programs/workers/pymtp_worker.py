@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pymtp import Model, SamplingParams
+from pymtp.acceptance import Forced
 
 from .protocol import Answer, serve, timed
 
@@ -20,8 +21,8 @@ def start(settings: Any) -> Answer:
     )
     sampling = SamplingParams(**settings["sampling"])
     options: dict[str, Any] = {"max_tokens": settings["n_predict"], "ignore_eos": True}
-    if settings["forced_length"] is not None and settings["draft"] != "none":
-        options |= forced_acceptance(settings["forced_length"])
+    if settings["forced_length"] is not None and isinstance(settings["draft"], int):
+        options["forced"] = Forced.of_length(settings["forced_length"], settings["draft"])
 
     def answer(tokens: list[int]) -> dict[str, Any]:
         generation = model.generate(tokens, sampling=sampling, **options)
@@ -37,16 +38,7 @@ def start(settings: Any) -> Answer:
 
 def draft_options(draft: str | int) -> dict[str, Any]:
     """Model's parameters for `draft`: "none", "auto" (the length adapts), or a number of tokens."""
-    if draft == "none":
-        return {"draft": "none"}
-    if draft == "auto":
-        raise NotImplementedError("pymtp has no draft length that adapts: leave this program out")
-    return {"draft": "mtp", "draft_max": draft}
-
-
-def forced_acceptance(mean_length: float) -> dict[str, Any]:
-    """generate()'s parameters to accept drafts by chance, to the mean length given."""
-    raise NotImplementedError("pymtp cannot force acceptance: leave out --forced-length")
+    return {"draft": "none"} if draft == "none" else {"draft": "mtp", "draft_max": draft}
 
 
 if __name__ == "__main__":
