@@ -22,6 +22,7 @@ pytestmark = pytest.mark.model
 TIMEOUT_S = 120
 FLAGS = ["-t", "1", "--temp", "0", "-n", "24"]
 COMMAND = [sys.executable, "-m", "pymtp_cli", "chat", *FLAGS]
+EOG = (0, 2)  # the tokens with which the embedded model ends an answer
 # prompt_toolkit asks for marked pastes while it reads a message
 PROMPT, SENT = "\x1b[?2004h", "\x1b[?2004l"
 THINKS = "A farmer has 12 apples and gives away 5. How many are left?"
@@ -275,17 +276,17 @@ def test_ctrl_c_clears_what_is_typed_and_twice_leaves(terminal: Terminal) -> Non
 
 
 def test_ctrl_c_stops_an_answer_and_keeps_the_conversation(environment: dict[str, str]) -> None:
-    endless = [*COMMAND, "-n", "-1", "--temp", "2", "--top-k", "0", "--top-p", "1", "--min-p", "0"]
+    endless = [*COMMAND, "-n", "-1", *(flag for token in EOG for flag in ("-l", f"{token}-inf"))]
     with Terminal(endless, env=environment) as terminal:
         terminal.wait_for(PROMPT)
         terminal.press("Tell me a story.\r")
-        terminal.wait_for_more(800, after=terminal.wait_for(SENT))
+        terminal.wait_for_more(200, after=terminal.wait_for(SENT))
         terminal.press("\x03")
         terminal.wait_for(PROMPT, after=terminal.wait_for("tok/s"))
         assert "1 turn" in say(terminal, "/show")
         at = len(terminal.seen)
         terminal.press("/regen\r")
-        terminal.wait_for_more(800, after=terminal.wait_for(SENT, after=at))
+        terminal.wait_for_more(200, after=terminal.wait_for(SENT, after=at))
         terminal.press("\x03")
         terminal.wait_for(PROMPT, after=terminal.wait_for("tok/s", after=at))
         terminal.press("\x03")
