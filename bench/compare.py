@@ -106,7 +106,7 @@ def measure(given: argparse.Namespace, logs: Path) -> dict[str, Any]:
     start = monotonic()
     for i, k in enumerate(given.draft_max, 1):
         case = Case(
-            model=given.model,
+            model=given.model.resolve(),
             draft_max=k,
             n_predict=given.predict,
             end_tokens=end_tokens,
@@ -115,8 +115,8 @@ def measure(given: argparse.Namespace, logs: Path) -> dict[str, Any]:
             n_gpu_layers=given.gpu_layers,
             sampling=dict(given.sampling),
             forced_length=given.forced_length,
-            programs=programs,
-            logs=logs,
+            programs=programs.resolve(),
+            logs=logs.resolve(),
         )
         deadline = start + given.time_limit * i / len(given.draft_max) if given.time_limit else None
         found = ask_in_turn(given.programs, case, prompts, given.repeat, deadline)

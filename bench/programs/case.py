@@ -20,7 +20,7 @@ class ProgramFailed(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and how it is run."""
+    """A model, and how it is run. Paths are absolute: programs start in folders of their own."""
 
     model: Path
     draft_max: int

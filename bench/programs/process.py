@@ -22,7 +22,7 @@ END_S = 10
 class Process:
     """A child process. What it says on stderr goes to `log`, and on stdout to a file beside it.
 
-    `talks`: instead, stdin and stdout are pipes. Raises ProgramFailed if it cannot be run.
+    It starts in `folder`. `talks`: stdin and stdout are pipes instead. Raises ProgramFailed if it cannot be run.
     """
 
     def __init__(
@@ -31,6 +31,7 @@ class Process:
         log: Path,
         environment: Mapping[str, str] | None = None,
         *,
+        folder: Path | None = None,
         talks: bool = False,
     ) -> None:
         self.name = log.stem
@@ -45,6 +46,7 @@ class Process:
                     stdout=subprocess.PIPE if talks else output,
                     stderr=errors,
                     env=environment,
+                    cwd=folder,
                 )
             except OSError as error:
                 raise ProgramFailed(f"{self.name}: cannot run {command[0]}: {error.strerror}") from error

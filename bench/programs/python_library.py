@@ -18,10 +18,10 @@ class PythonLibrary:
     """A module of `workers`. `settings` add to those of the case; `environment` to that of this process."""
 
     def __init__(self, name: str, module: str, case: Case, settings: dict[str, Any], **environment: str) -> None:
-        paths = os.pathsep.join(filter(None, [str(BENCH), os.environ.get("PYTHONPATH")]))
         command = [sys.executable, "-m", f"programs.workers.{module}"]
         log = case.logs / f"{name}.log"
-        self._process = Process(command, log, {**os.environ, "PYTHONPATH": paths, **environment}, talks=True)
+        # it imports from the folder where it starts: from a checkout that would be a pymtp that is not built
+        self._process = Process(command, log, {**os.environ, **environment}, folder=BENCH, talks=True)
         try:
             self._ask(
                 {
