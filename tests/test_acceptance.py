@@ -275,6 +275,17 @@ def test_the_check_sees_a_recovered_token_that_is_drawn_from_the_target(monkeypa
             assert not Play(accept, pair, n_draft, draws=True).is_as(exact_texts(pair))
 
 
+def test_the_check_sees_a_residual_without_the_weight_of_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = random_pair(4, scale=3, seed=1907)  # of many, the one where it matters most
+    exact = exact_texts(pair)
+    assert Play(BLOCK_REJECTION, pair, 2, draws=True, n_texts=2000).is_as(exact)
+    recover = acceptance._recover
+    monkeypatch.setattr(
+        acceptance, "_recover", lambda target, source, weight, uniform: recover(target, source, 1, uniform)
+    )
+    assert not Play(BLOCK_REJECTION, pair, 2, draws=True, n_texts=2000).is_as(exact)
+
+
 def test_the_check_sees_most_likely_drafts_that_pass_for_drawn_ones() -> None:
     for accept in REJECTION:
         for n_draft in (1, 3):
