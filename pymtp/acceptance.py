@@ -251,7 +251,8 @@ class Forced:
             n_kept += 1
         tokens = list(trial.drafts[:n_kept])
         sampler.accept(*tokens)
-        tokens.append(sampler.sample(trial.rows[n_kept]))
+        if not (tokens and tokens[-1] in trial.stop):
+            tokens.append(sampler.sample(trial.rows[n_kept]))
         return Verdict(tokens, n_kept, [])
 
 

@@ -59,13 +59,13 @@ def grammar_of_schema(schema: str | Mapping[str, Any]) -> str:
 
     try:
         text = schema if isinstance(schema, str) else json.dumps(schema)
-        if not isinstance(json.loads(text), (dict, bool)):
-            raise InvalidParameter("json_schema", "a JSON object", value=text[:60])
-        return check_grammar(json_schema_to_gbnf(text))
-    except json.JSONDecodeError as error:
+        decoded = json.loads(text)
+    except (TypeError, ValueError) as error:
         raise InvalidParameter("json_schema", f"valid JSON ({error})") from error
-    except InvalidParameter:
-        raise
+    if not isinstance(decoded, dict):
+        raise InvalidParameter("json_schema", "a JSON object", value=text[:60])
+    try:
+        return check_grammar(json_schema_to_gbnf(text))
     except Exception as error:  # what the schema asks for may be beyond the converter in many ways
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InvalidParameter("json_schema", f"one that can be turned into a grammar ({reason})") from error

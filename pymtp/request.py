@@ -21,11 +21,7 @@ from pymtp.sequence import TokenSequence
 from pymtp.thinking import Thinking
 from pymtp.vocabulary import Vocabulary
 
-_METHODS: dict[str, Acceptance] = {
-    "match": MATCH,
-    "rejection": BLOCK_REJECTION,
-    "rejection-tokenwise": TOKENWISE_REJECTION,
-}
+_ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise", "relaxed")
 
 
 @dataclass(frozen=True)
@@ -71,22 +67,22 @@ class GenerationParams:
     """For benchmarks only: the text is not valid output."""
 
     def __post_init__(self) -> None:
-        if self.max_tokens < -1:
-            raise InvalidParameter("max_tokens", "-1 (no limit) or more", value=self.max_tokens)
-        if self.logprobs is not None and self.logprobs < 0:
-            raise InvalidParameter("logprobs", "0 or more", value=self.logprobs)
-        if self.draft_max not in (None, "auto") and not (isinstance(self.draft_max, int) and self.draft_max >= 0):
-            raise InvalidParameter("draft_max", "auto, 0 (no drafts) or more", value=self.draft_max)
-        if not isinstance(self.draft_min, int) or self.draft_min < 0:
-            raise InvalidParameter("draft_min", "an integer, 0 or more", value=self.draft_min)
+        _check_int("max_tokens", self.max_tokens, -1, "-1 (no limit) or more")
+        if self.logprobs is not None:
+            _check_int("logprobs", self.logprobs, 0, "0 or more")
+        if self.draft_max not in (None, "auto"):
+            _check_int("draft_max", self.draft_max, 0, "auto, 0 (no drafts) or more")
+        _check_int("draft_min", self.draft_min, 0, "an integer, 0 or more")
         if not isinstance(self.draft_p_min, (int, float)) or not 0 <= self.draft_p_min <= 1:
             raise InvalidParameter("draft_p_min", "between 0 and 1", value=self.draft_p_min)
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        if not all(stop):
+        if not _are_texts(stop):
             raise InvalidParameter("stop", "strings that are not empty", value=stop)
+        if self.thinking_tags is not None and not (len(self.thinking_tags) == 2 and _are_texts(self.thinking_tags)):
+            raise InvalidParameter("thinking_tags", "two strings that are not empty", value=self.thinking_tags)
         object.__setattr__(self, "stop", stop)
-        if self.accept not in ("auto", "relaxed", *_METHODS):
-            raise InvalidParameter("accept", f"auto, relaxed, {', '.join(_METHODS)}", value=self.accept)
+        if self.accept not in _ACCEPT:
+            raise InvalidParameter("accept", f"one of {', '.join(_ACCEPT)}", value=self.accept)
         if self.draft_pick not in ("greedy", "sample", "auto"):
             raise InvalidParameter("draft_pick", "greedy, sample or auto", value=self.draft_pick)
         if self.draft_pick == "sample" and self.accept in ("match", "relaxed"):
@@ -120,6 +116,15 @@ class GenerationParams:
         return self.sampling.is_greedy or self.draft_pick == "greedy" or self.accept in ("match", "relaxed")
 
 
+def _check_int(name: str, value: object, least: int, allowed: str) -> None:
+    if not (isinstance(value, int) and value >= least):
+        raise InvalidParameter(name, f"an integer, {allowed}", value=value)
+
+
+def _are_texts(texts: Sequence[object]) -> bool:
+    return all(isinstance(text, str) and text for text in texts)
+
+
 def make_sequence(
     prompt: list[int],
     params: GenerationParams,
@@ -131,7 +136,7 @@ def make_sequence(
 ) -> TokenSequence:
     """The sequence that continues `prompt`, in a session that can draft `n_draft_max` tokens and has these costs."""
     eog = vocabulary.end_of_generation
-    thinking = _thinking(prompt, params, vocabulary)
+    thinking = _thinking(prompt, params, vocabulary) if params.grammar is not None else None
     sampler = Sampler(
         params.sampling,
         vocabulary,
@@ -141,7 +146,9 @@ def make_sequence(
         grammar_starts=_behind(thinking, vocabulary) if thinking and thinking.is_inside else None,
     )
     n_draft = min(params.draft_max, n_draft_max) if isinstance(params.draft_max, int) else n_draft_max
-    method = _method(params, thinking, vocabulary)
+    # a grammar that begins somewhere in a block is not known to all of its rows
+    rejection = TOKENWISE_REJECTION if sampler.awaits_grammar else BLOCK_REJECTION
+    accept, accept_drawn = _methods(prompt, params, vocabulary, rejection)
     return TokenSequence(
         prompt,
         sampler,
@@ -151,9 +158,8 @@ def make_sequence(
         draft_max=0 if params.draft_note else n_draft,
         length=_length(params, n_draft, costs),
         pick=_pick(params),
-        accept=method or MATCH,
-        # a grammar that begins somewhere in the block is not known to all of its rows
-        accept_drawn=method or (TOKENWISE_REJECTION if sampler.awaits_grammar else BLOCK_REJECTION),
+        accept=accept,
+        accept_drawn=accept_drawn,
         n_logprobs=params.logprobs,
     )
 
@@ -161,8 +167,9 @@ def make_sequence(
 def _length(params: GenerationParams, n_draft: int, costs: RoundCosts) -> DraftLength:
     if params.draft_max != "auto":
         return FixedLength(n_draft, n_min=params.draft_min, p_min=params.draft_p_min)
-    if params.sampling.seed is not None and not params.picks_greedily:
-        costs = RoundCosts()  # what is drawn depends on how much is drafted: with a seed, not on the clock
+    is_match = params.picks_greedily and params.accept in ("auto", "match")
+    if params.sampling.seed is not None and not (is_match or params.sampling.is_greedy):
+        costs = RoundCosts()  # the text depends on how much is drafted: with a seed, not on the clock
     return AdaptiveLength(n_draft, costs, n_min=params.draft_min, p_min=params.draft_p_min)
 
 
@@ -172,11 +179,25 @@ def _pick(params: GenerationParams) -> DraftPick:
     return AutoPick() if params.draft_pick == "auto" else FixedPick(draws=True)
 
 
-def _method(params: GenerationParams, thinking: Thinking | None, vocabulary: Vocabulary) -> Acceptance | None:
+def _methods(
+    prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary, rejection: Acceptance
+) -> tuple[Acceptance, Acceptance]:
+    """For drafts that are most likely tokens, and for drawn ones."""
     if params.forced:
-        return params.forced
-    if params.accept != "relaxed":
-        return _METHODS.get(params.accept)
+        return params.forced, params.forced
+    if params.accept == "relaxed":
+        relaxed = _relaxed(prompt, params, vocabulary)
+        return relaxed, relaxed
+    return {
+        "auto": (MATCH, rejection),
+        "match": (MATCH, MATCH),
+        "rejection": (rejection, rejection),
+        "rejection-tokenwise": (TOKENWISE_REJECTION, TOKENWISE_REJECTION),
+    }[params.accept]
+
+
+def _relaxed(prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary) -> Relaxed:
+    thinking = _thinking(prompt, params, vocabulary)
     if thinking is None:
         raise InvalidParameter("thinking_tags", "given for accept relaxed: the model is not known to have any")
     piece = vocabulary.special_piece
@@ -189,8 +210,7 @@ def _method(params: GenerationParams, thinking: Thinking | None, vocabulary: Voc
 
 
 def _thinking(prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary) -> Thinking | None:
-    if params.accept != "relaxed" and params.grammar is None:
-        return None
+    """Behind the prompt. Whoever follows the text has its own, and tells it each token."""
     tags = params.thinking_tags or vocabulary.thinking_tags
     return Thinking(*tags, map(vocabulary.special_piece, prompt)) if tags else None
 

@@ -1,0 +1,81 @@
+"""Grammars and JSON schemas that cannot be used are refused before there is a model."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from pymtp.errors import InvalidParameter
+from pymtp.grammar import check_grammar, grammar_of_schema
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        ("", "it is empty"),
+        (" \n", "it is empty"),
+        ('root ::= "a', "unexpected end of input"),
+        ("root ::= (", r"expecting '\)' at"),
+        ('root := "a"', "expecting ::= at"),
+        ("no grammar at all", "expecting ::= at"),
+        ('answer ::= "a"', "does not contain a 'root' symbol"),
+        ("root ::= answer", "Undefined rule identifier 'answer'"),
+        ('root ::= root "a" | "b"', "left recursion"),
+        ('root ::= x\nx ::= x "a"', "left recursion"),
+    ],
+)
+def test_a_grammar_that_cannot_be_parsed_is_refused_with_the_reason(grammar: str, reason: str) -> None:
+    with pytest.raises(InvalidParameter, match=rf"^grammar must be GBNF with a rule named root \(.*{reason}"):
+        check_grammar(grammar)
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'root ::= "a"',
+        "root ::= [a-z]{1,20} | item+\nitem ::= [0-9] # a digit",
+        'root ::= "é" "\\n"',
+        'root ::= <think> "a"',  # whether there is such a token, only a model can tell
+    ],
+)
+def test_a_grammar_that_can_be_parsed_is_left_as_it_is(grammar: str) -> None:
+    assert check_grammar(grammar) == grammar
+
+
+def test_what_is_wrong_is_said_in_the_error_only(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InvalidParameter):
+        check_grammar("root ::= (")
+    os.write(2, b"still there")
+    print("and here", file=sys.stderr)
+    assert capfd.readouterr() == ("", "still thereand here\n")
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("{", "valid JSON"),
+        ("", "valid JSON"),
+        ("{'type': 'object'}", "valid JSON"),
+        ({"enum": {1, 2}}, "valid JSON"),
+        ("5", "a JSON object, not '5'"),
+        ("null", "a JSON object"),
+        ("[1]", "a JSON object"),
+        ("true", "a JSON object"),
+        ('{"type": "number of beasts"}', "one that can be turned into a grammar"),
+        ('{"$ref": "#/nowhere"}', "one that can be turned into a grammar"),
+        ({"type": "string", "pattern": "^(?=a)"}, "one that can be turned into a grammar"),
+        ({"anyOf": []}, "one that can be turned into a grammar"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_refused_with_the_reason(schema: object, reason: str) -> None:
+    with pytest.raises(InvalidParameter, match=f"^json_schema must be {reason}"):
+        grammar_of_schema(schema)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "schema", ["{}", {"type": "object", "properties": {"a": {"type": "integer"}}}, {"enum": ["x", 1]}]
+)
+def test_a_schema_becomes_a_grammar(schema: object) -> None:
+    assert "root ::=" in grammar_of_schema(schema)  # type: ignore[arg-type]

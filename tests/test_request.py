@@ -1,0 +1,179 @@
+"""What can be asked of a generation, and what becomes of it, without a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pymtp._library import ffi
+from pymtp.acceptance import BLOCK_REJECTION, MATCH, TOKENWISE_REJECTION, Acceptance, Forced, Relaxed
+from pymtp.draft_pick import AutoPick, FixedPick
+from pymtp.errors import InvalidParameter
+from pymtp.request import GenerationParams, make_sequence
+from pymtp.sampling import SamplingParams
+from pymtp.sequence import TokenSequence
+
+PIECES = [b"a", b"b", b"<think>", b"</think>", b"</", b"think", b">", b""]
+EOG = 7
+
+
+class Words:
+    """A vocabulary of a few tokens."""
+
+    size = len(PIECES)
+    native = ffi.NULL
+    suppressed = ()
+    thinking_tags: tuple[str, str] | None = ("<think>", "</think>")
+    end_of_generation = frozenset({EOG})
+
+    def special_piece(self, token: int) -> bytes:
+        return PIECES[token]
+
+
+def sequence(prompt: list[int], vocabulary: Any = None, **options: Any) -> TokenSequence:
+    params = GenerationParams(**options)
+    return make_sequence(prompt, params, vocabulary or Words(), n_ctx=100, n_draft_max=3)
+
+
+GBNF = 'root ::= "a"'
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": -2}, r"max_tokens must be an integer, -1 \(no limit\) or more, not -2"),
+        ({"max_tokens": 1.5}, "max_tokens must be an integer, .*, not 1.5"),
+        ({"logprobs": -1}, "logprobs must be an integer, 0 or more, not -1"),
+        ({"logprobs": "5"}, "logprobs must be an integer, 0 or more, not '5'"),
+        ({"draft_max": -1}, r"draft_max must be an integer, 0 \(no drafts\) or more, not -1"),
+        ({"stop": ("a", "")}, r"stop must be strings that are not empty, not \('a', ''\)"),
+        ({"stop": ""}, "stop must be strings that are not empty"),
+        ({"stop": (1,)}, "stop must be strings that are not empty"),
+        ({"draft_pick": "some"}, "draft_pick must be greedy, sample or auto, not 'some'"),
+        ({"accept": "all"}, "accept must be one of auto, match, rejection, rejection-tokenwise, relaxed, not 'all'"),
+        ({"draft_pick": "sample", "accept": "match"}, "draft_pick must be greedy or auto with accept match"),
+        ({"draft_pick": "sample", "accept": "relaxed"}, "draft_pick must be greedy or auto with accept relaxed"),
+        ({"relaxed_top_n": 0}, "relaxed_top_n must be 1 or more, not 0"),
+        ({"relaxed_delta": 1.5}, "relaxed_delta must be between 0 and 1, not 1.5"),
+        ({"thinking_tags": ("", "x")}, "thinking_tags must be two strings that are not empty"),
+        ({"thinking_tags": ("x",)}, "thinking_tags must be two strings that are not empty"),
+        ({"grammar": "root ::="[:4]}, r"grammar must be GBNF with a rule named root \("),
+        ({"json_schema": "{"}, "json_schema must be valid JSON"),
+        ({"grammar": GBNF, "json_schema": "{}"}, "grammar must be given without a JSON schema"),
+        ({"grammar": GBNF, "ignore_eos": True}, "ignore_eos must be off where a grammar says how the text ends"),
+        ({"grammar": GBNF, "sampling": SamplingParams(mirostat=2)}, "grammar must be left out with mirostat 2"),
+        (
+            {"json_schema": "{}", "sampling": SamplingParams(samplers=("adaptive_p",))},
+            "grammar must be left out with adaptive_p",
+        ),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_by_name_with_what_is_allowed(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidParameter, match=f"^{message}"):
+        GenerationParams(**options)
+
+
+def test_a_schema_is_kept_as_its_grammar() -> None:
+    params = GenerationParams(json_schema={"type": "boolean"}, stop="x")
+    assert params.json_schema is None
+    assert '"true"' in str(params.grammar)
+    assert params.stop == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "name"),
+    [({"mirostat": 1}, "mirostat 1"), ({"mirostat": 2}, "mirostat 2"), ({"samplers": ("adaptive_p",)}, "adaptive_p")],
+)
+def test_samplers_whose_state_drafts_cannot_share_turn_drafting_off_and_say_so(
+    sampling: dict[str, Any], name: str
+) -> None:
+    params = GenerationParams(sampling=SamplingParams(**sampling))
+    assert params.draft_note == f"{name} keeps a state that drafts cannot share: plain decoding"
+    assert sequence([0], sampling=params.sampling).draft_max == 0
+    assert GenerationParams().draft_note is None
+    assert sequence([0]).draft_max == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "pick", "draws", "accept", "accept_drawn"),
+    [
+        ({}, AutoPick, False, MATCH, BLOCK_REJECTION),
+        ({"sampling": SamplingParams(temperature=0)}, FixedPick, False, MATCH, BLOCK_REJECTION),
+        ({"draft_pick": "greedy"}, FixedPick, False, MATCH, BLOCK_REJECTION),
+        ({"draft_pick": "sample"}, FixedPick, True, MATCH, BLOCK_REJECTION),
+        ({"draft_pick": "sample", "sampling": SamplingParams(temperature=0)}, FixedPick, False, MATCH, BLOCK_REJECTION),
+        ({"accept": "match"}, FixedPick, False, MATCH, MATCH),
+        ({"accept": "rejection"}, AutoPick, False, BLOCK_REJECTION, BLOCK_REJECTION),
+        ({"accept": "rejection-tokenwise"}, AutoPick, False, TOKENWISE_REJECTION, TOKENWISE_REJECTION),
+    ],
+)
+def test_the_way_to_pick_and_to_accept(
+    options: dict[str, Any], pick: type, draws: bool, accept: Acceptance, accept_drawn: Acceptance
+) -> None:
+    made = sequence([0], **options)
+    assert type(made.pick) is pick
+    assert made.pick.draws == draws
+    assert (made.accept, made.accept_drawn) == (accept, accept_drawn)
+
+
+def test_forced_drafts_are_most_likely_ones() -> None:
+    forced = Forced([0.5])
+    made = sequence([0], forced=forced, draft_pick="sample")
+    assert not made.pick.draws
+    assert made.accept is made.accept_drawn is forced
+
+
+def test_a_grammar_that_begins_inside_a_block_keeps_blocks_from_being_judged_as_one() -> None:
+    for accept in ("auto", "rejection"):
+        made = sequence([2, 0], grammar=GBNF, accept=accept)
+        assert made.sampler.awaits_grammar
+        assert made.accept_drawn is TOKENWISE_REJECTION
+        assert made.accept in (MATCH, TOKENWISE_REJECTION)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "phases", "grammar"),
+    [
+        ([2], [0, 3, 0], "xx..", None),
+        ([0], [0, 2, 3], "..x.", None),
+        ([2, 3], [2, 4, 5, 6], ".xxx.", None),
+        ([0, 2, 0, 4], [5, 6, 0], "xx..", None),
+        # a grammar that waits for the end of the thinking follows the text, too
+        ([2], [0, 3, 0], "xx..", GBNF),
+        ([0, 2, 0, 4], [5, 6, 0], "xx..", GBNF),
+    ],
+)
+def test_relaxed_acceptance_follows_the_thinking_from_the_prompt_on(
+    prompt: list[int], tokens: list[int], phases: str, grammar: str | None
+) -> None:
+    vocabulary = Words()
+    made = sequence(prompt, vocabulary, accept="relaxed", grammar=grammar, relaxed_top_n=3, relaxed_delta=0.2)
+    other = sequence([0], vocabulary, accept="relaxed")
+    relaxed = made.accept
+    assert isinstance(relaxed, Relaxed)
+    assert (relaxed.top_n, relaxed.delta) == (3, 0.2)
+    # as the sampler tells the grammar, and the method its own state
+    starts = made.sampler._grammar_starts
+    followed = [relaxed.is_thinking()]
+    for token in tokens:
+        if starts:
+            starts(token)
+        relaxed.observe(token)
+        followed.append(relaxed.is_thinking())
+    assert followed == [phase == "x" for phase in phases]
+    assert not other.accept.is_thinking()  # type: ignore[attr-defined]
+
+
+def test_thinking_tags_can_be_given_and_are_needed() -> None:
+    class Thoughtless(Words):
+        thinking_tags = None
+
+    with pytest.raises(InvalidParameter, match="thinking_tags must be given for accept relaxed"):
+        sequence([0], Thoughtless(), accept="relaxed")
+    made = sequence([0, 1], Thoughtless(), accept="relaxed", thinking_tags=("b", "</"))
+    assert made.accept.is_thinking()  # type: ignore[attr-defined]
+    made.accept.observe(4)  # type: ignore[attr-defined]
+    assert not made.accept.is_thinking()  # type: ignore[attr-defined]

@@ -1,0 +1,60 @@
+"""Where a text thinks, token by token."""
+
+from __future__ import annotations
+
+import pytest
+
+from pymtp.thinking import TAGS, Thinking, tags_of
+
+
+def phases(*pieces: str) -> list[bool]:
+    """Behind each piece."""
+    thinking = Thinking("<think>", "</think>")
+    phases = []
+    for piece in pieces:
+        thinking.observe(piece.encode())
+        phases.append(thinking.is_inside)
+    return phases
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (["a", "<think>", "b", "</think>", "c"], "..xx.."[1:]),
+        (["<think>", "</think>"], "x."),
+        (["<", "think", ">", "a", "</", "think", ">"], "..xxxx."),
+        (["<th", "in", "k>\n", "</think", "x"], "..xxx"),
+        (["a<think>b</think>c"], "."),
+        (["a<think>b</think>c<think>d"], "x"),
+        (["<think>", "<think>", "</think>"], "xx."),
+        (["</think>", "<think>"], ".x"),
+        (["<thi", "<think>"], ".x"),
+        (["<think>a</thi", "nk>b<thi", "nk>"], "x.x"),
+        (["", "<think>", "", "</think>", ""], ".xx.."),
+    ],
+)
+def test_tags_open_and_close_the_thinking_however_they_are_cut(pieces: list[str], expected: str) -> None:
+    assert phases(*pieces) == [phase == "x" for phase in expected]
+
+
+def test_a_prompt_may_leave_a_model_thinking() -> None:
+    assert Thinking("<think>", "</think>", [b"user: x\nassistant: <th", b"ink>\n"]).is_inside
+    assert not Thinking("<think>", "</think>", [b"<think>\n", b"\n</think>\n\n"]).is_inside
+    assert not Thinking("<think>", "</think>").is_inside
+
+
+def test_bytes_that_are_no_text_disturb_nothing() -> None:
+    thinking = Thinking("<think>", "</think>", [b"\xe6\x97", b"\xa5<think>\xff", b"\xf0\x9f"])
+    assert thinking.is_inside
+    thinking.observe(b"\x98</think>")
+    assert not thinking.is_inside
+
+
+def test_tags_come_from_the_tokens_or_else_from_the_template() -> None:
+    tokens = {"a": 0, "[THINK]": 1, "[/THINK]": 2}
+    assert tags_of(tokens, "... <think> ... </think>") == ("[THINK]", "[/THINK]")
+    assert tags_of({"<think>": 0}, "{{ '<think>' }} ... </think>") == ("<think>", "</think>")
+    assert tags_of({"<think>": 0}, "{{ '<think>' }}") is None
+    assert tags_of({}, None) is None
+    for tags in TAGS:
+        assert tags_of(dict.fromkeys(tags, 0), None) == tags
