@@ -10,7 +10,7 @@ import random
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
@@ -21,17 +21,13 @@ from pymtp import Model, SamplingParams
 from pymtp._library import llama_cpp
 from pymtp.session import Chunk, Session
 from random_gguf import N_VOCAB
+from reference.convert import Converted, convert
+from reference.recipes import RECIPES
 from test_families import PARAMS, draft, load
 from test_side_files import drafts
 
-pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch 'transformers>=5.23'")
-pytest.importorskip("transformers.models.bailing_hybrid", reason="not installed: pip install 'transformers>=5.23'")
-
-from reference.checkpoints import Checkpoint, write_checkpoint  # noqa: E402
-from reference.convert import Converted, convert  # noqa: E402
-from reference.heads import Reference, official_draft  # noqa: E402
-from reference.recipes import RECIPES  # noqa: E402
-from reference.trained import read_glm4moe  # noqa: E402
+if TYPE_CHECKING:  # PyTorch is loaded when a test runs: this file is read with every run of pytest
+    from reference.checkpoints import Checkpoint
 
 pytestmark = pytest.mark.reference
 
@@ -44,6 +40,13 @@ class Case(NamedTuple):
     name: str
     checkpoint: Checkpoint
     gguf: Converted
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pytorch() -> None:
+    """Skips where PyTorch and transformers are missing, or too old."""
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch 'transformers>=5.23'")
+    pytest.importorskip("transformers.models.bailing_hybrid", reason="not installed: pip install 'transformers>=5.23'")
 
 
 @pytest.fixture(scope="session")
@@ -65,6 +68,8 @@ def llama_cpp_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=RECIPES)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, llama_cpp_source: Path) -> Case:
     """A family, its checkpoint and the GGUFs that the converter makes of it."""
+    from reference.checkpoints import write_checkpoint
+
     checkpoint = write_checkpoint(tmp_path_factory.mktemp("checkpoint"), RECIPES[request.param])
     return Case(request.param, checkpoint, convert(llama_cpp_source, checkpoint.folder))
 
@@ -72,6 +77,8 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_logits_of_trunk_and_heads_are_those_of_pytorch(
     case: Case, record_property: Callable[[str, object], None]
 ) -> None:
+    from reference.heads import Reference
+
     name, checkpoint, gguf = case
     family, rng = FAMILIES[name], random.Random(3)
     tokens = [rng.randrange(N_VOCAB) for _ in range(60)]
@@ -105,6 +112,8 @@ def test_logits_of_trunk_and_heads_are_those_of_pytorch(
 
 @pytest.mark.parametrize("case", [name for name in RECIPES if FAMILIES[name].after == TRANSFORMERS], indirect=True)
 def test_the_heads_written_here_are_those_of_transformers(case: Case) -> None:
+    from reference.heads import Reference, official_draft
+
     name, checkpoint, _ = case
     rng = random.Random(3)
     tokens = [rng.randrange(N_VOCAB) for _ in range(60)]
@@ -124,6 +133,9 @@ def test_heads_that_the_converter_writes_apart_are_those_of_the_whole(case: Case
 @pytest.mark.model
 def test_the_row_at_position_0_does_a_trained_head_no_harm(embedded_model: Path) -> None:
     """llama.cpp gives the heads a row at position 0, without a hidden state before it; published code does not."""
+    from reference.heads import Reference
+    from reference.trained import read_glm4moe
+
     reference = Reference(read_glm4moe(embedded_model), "normed", "normed")
     n_drafts, n_right = 0, [0, 0]
     with Model(embedded_model, draft="none", n_threads=1) as model:
