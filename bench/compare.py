@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -66,7 +67,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--per-category", type=int, help="prompts of each category (default: all)")
     parser.add_argument("--categories", nargs="+", default=[], metavar="NAME", help="default: all")
     parser.add_argument("--repeat", type=int, default=5, help="repetitions (default: 5)")
-    parser.add_argument("--time-limit", type=float, metavar="S", help="begin nothing new after so many seconds")
+    parser.add_argument("--time-limit", type=float, default=inf, metavar="S", help="begin nothing new after S seconds")
     parser.add_argument(
         "--sampling",
         type=_parameter,
@@ -118,7 +119,7 @@ def measure(given: argparse.Namespace, logs: Path) -> dict[str, Any]:
             programs=programs.resolve(),
             logs=logs.resolve(),
         )
-        deadline = start + given.time_limit * i / len(given.draft_max) if given.time_limit else None
+        deadline = start + given.time_limit * i / len(given.draft_max)
         found = ask_in_turn(given.programs, case, prompts, given.repeat, deadline)
         results["rows"] += [{"k": k, **row} for row in summarize(found, REFERENCES, TITLES)]
         results["categories"] += [{"k": k, **row} for row in by_category(found, prompts, REFERENCES, TITLES)]

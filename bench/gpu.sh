@@ -82,7 +82,7 @@ compare() {
     test $limit -gt 5 || { echo "$name: no time left" | tee -a "$out/summary.txt" >&2; return; }
     say "$name: $limit s"
     echo "$name" >>"$out/summary.txt"
-    timeout $((limit + 30)) python3 bench/compare.py "$model" "$carried/prompts.jsonl" --llama-cpp "$programs/bin" \
+    timeout $((limit + 60)) python3 bench/compare.py "$model" "$carried/prompts.jsonl" --llama-cpp "$programs/bin" \
         --logs "$logs/$name" --out "$logs/$name" --time-limit $limit --short "$@" \
         >>"$out/summary.txt" 2>"$logs/$name.log" || tail -n 5 "$logs/$name.log" | tee -a "$out/summary.txt" >&2
     cp "$logs/$name.md" "$out/" 2>/dev/null

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -21,7 +22,7 @@ from programs.process import Process
 from programs.python_library import PythonLibrary
 from programs.report import plot, report, write_csv
 from programs.summary import by_category, raw_rows, summarize
-from programs.turns import Found, ask_in_turn
+from programs.turns import Found, Samples, Turn, ask_in_turn
 from random_models.tiny import write_tiny
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
@@ -57,10 +58,12 @@ def test_the_interval_of_a_median(n: int, first: int, last: int) -> None:
     assert median_interval(list(range(n, 0, -1))) == (first, last)
 
 
-def answers(*tok_s: float, accepted: int = 6) -> dict[tuple[int, int], Sample]:
+def answers(*tok_s: float, accepted: int = 6) -> Samples:
     """To two prompts in turn."""
     return {
-        (i % 2, i // 2): Sample(n_generated=21, tok_s=speed, n_drafted=12, n_accepted=accepted, n_rounds=20 - accepted)
+        Turn(i % 2, i // 2): Sample(
+            n_generated=21, tok_s=speed, n_drafted=12, n_accepted=accepted, n_rounds=20 - accepted
+        )
         for i, speed in enumerate(tok_s)
     }
 
@@ -213,7 +216,7 @@ def test_what_pymtp_lacks_is_an_error_that_says_so(case: Case) -> None:
 def test_a_program_that_fails_is_left_out_and_the_others_go_on(case: Case, tmp_path: Path) -> None:
     prompts = [Prompt("code", "", list(range(30, 40))), Prompt("code", "", list(range(40, 60)))]
     case = replace(case, programs=tmp_path / "nowhere")
-    plain, server = ask_in_turn(["pymtp-plain", "server"], case, prompts, 2, None)
+    plain, server = ask_in_turn(["pymtp-plain", "server"], case, prompts, 2, inf)
     assert set(plain.samples) == {(0, 0), (1, 0), (0, 1), (1, 1)} and plain.failure is None
     assert not server.samples and server.failure and "cannot run" in server.failure
     # too late for all but the first turn

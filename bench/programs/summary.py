@@ -56,23 +56,22 @@ def raw_rows(found: Sequence[Found], prompts: Sequence[Prompt], titles: Mapping[
     return [
         {
             "program": titles[entry.name],
-            "category": prompts[i].category,
-            "prompt": i,
-            "repetition": repetition,
-            "n_prompt": len(prompts[i].tokens),
+            "category": prompts[turn.prompt].category,
+            **turn._asdict(),
+            "n_prompt": len(prompts[turn.prompt].tokens),
             **vars(sample),
         }
         for entry in found
-        for (i, repetition), sample in entry.samples.items()
+        for turn, sample in entry.samples.items()
     ]
 
 
 def _of(samples: Samples, prompts: Sequence[Prompt], category: str) -> Samples:
-    return {key: sample for key, sample in samples.items() if prompts[key[0]].category == category}
+    return {turn: sample for turn, sample in samples.items() if prompts[turn.prompt].category == category}
 
 
 def _ratios(one: Samples, other: Samples) -> list[float]:
-    return [sample.tok_s / other[key].tok_s for key, sample in one.items() if key in other]
+    return [sample.tok_s / other[turn].tok_s for turn, sample in one.items() if turn in other]
 
 
 def _interval(ratios: Sequence[float]) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic, sleep
+from typing import NamedTuple
 
 from .case import Case, Memory, Program, ProgramFailed, Prompt, Sample
 from .catalogue import CATALOGUE
@@ -16,8 +17,16 @@ SETTLE_S = 0.02
 """Before each answer: threads of the program before may still spin."""
 
 
-Samples = dict[tuple[int, int], Sample]
-"""By the index of the prompt, and of the repetition: entries of two programs with one key are a pair."""
+class Turn(NamedTuple):
+    """Every program answers once."""
+
+    prompt: int
+    """Its index."""
+    repetition: int
+
+
+Samples = dict[Turn, Sample]
+"""Those of two programs in one turn are a pair."""
 
 
 @dataclass
@@ -32,12 +41,12 @@ class Found:
 
 
 def ask_in_turn(
-    names: Sequence[str], case: Case, prompts: Sequence[Prompt], n_repeat: int, deadline: float | None
+    names: Sequence[str], case: Case, prompts: Sequence[Prompt], n_repeat: int, deadline: float
 ) -> list[Found]:
     """Ask every program for every prompt, `n_repeat` times; each time another one begins.
 
-    Nothing but the first turn is begun after `deadline` (of time.monotonic()). A program that fails is left out, with
-    the reason.
+    Behind the first turn no answer is begun after `deadline` (of time.monotonic()). A program that fails is left out,
+    with the reason.
     """
     found = [Found(name) for name in names]
     running: dict[int, Program] = {}
@@ -48,19 +57,16 @@ def ask_in_turn(
                 running[i].answer(prompts[0])  # builds graphs, touches pages
             except ProgramFailed as error:
                 _leave_out(i, running, entry, error)
-        turns = [(repetition, j) for repetition in range(n_repeat) for j in range(len(prompts))]
-        for turn, (repetition, j) in enumerate(turns):
-            if turn > 0 and deadline is not None and monotonic() > deadline:
-                break
-            for i in range(len(found)):
-                k = (i + turn) % len(found)
-                if k not in running:
-                    continue
+        turns = [Turn(j, repetition) for repetition in range(n_repeat) for j in range(len(prompts))]
+        for n, turn in enumerate(turns):
+            for i in sorted(running, key=lambda i: (i - n) % len(found)):
+                if n > 0 and monotonic() > deadline:
+                    break
                 sleep(SETTLE_S)
                 try:
-                    found[k].samples[j, repetition] = running[k].answer(prompts[j])
+                    found[i].samples[turn] = running[i].answer(prompts[turn.prompt])
                 except ProgramFailed as error:
-                    _leave_out(k, running, found[k], error)
+                    _leave_out(i, running, found[i], error)
         for i, program in running.items():
             found[i].memory = program.memory()
     finally:
