@@ -154,8 +154,9 @@ class Scheduler:
         self._release(turn.slot)
 
     def _weigh(self, rounds: Sequence[Round], seconds: float, before: Counters, after: Counters) -> None:
-        """Note what a pass has cost; one that takes prompts tells nothing of rounds."""
-        if not rounds or any(played.turn.sequence.in_prompt for played in rounds):
+        """Note what a pass has cost; one that takes prompts, or builds a graph first, tells nothing of rounds."""
+        n_builds = after.n_trunk_builds + after.n_head_builds - before.n_trunk_builds - before.n_head_builds
+        if not rounds or n_builds or any(played.turn.sequence.in_prompt for played in rounds):
             return
         verify_ms = (after.t_trunk_us - before.t_trunk_us) / 1000
         draft_ms = (after.t_head_us - before.t_head_us) / 1000

@@ -272,6 +272,12 @@ mtp_engine::held_logits mtp_engine::hold(ggml_tensor * logits) const {
     return { logits, cur->reduced, ggml_backend_sched_get_tensor_backend(ctx.sched.get(), logits) };
 }
 
+void mtp_engine::wait(const held_logits & held) {
+    const int64_t begin = ggml_time_us();
+    ctx.synchronize();
+    (&held == &held_draft ? counters.t_head_us : counters.t_trunk_us) += ggml_time_us() - begin;
+}
+
 void mtp_engine::fetch(held_logits & held, float * data) {
     if (held.logits) {
         ggml_backend_tensor_get_async(held.backend, held.logits, data, 0, ggml_nbytes(held.logits));
@@ -290,13 +296,13 @@ bool mtp_engine::hold_logits(const llm_graph_result & res, bool is_whole_batch) 
 
 const float * mtp_engine::logits() {
     fetch(held_trunk, ctx.logits.data);
-    ctx.synchronize();
+    wait(held_trunk);
     return ctx.get_logits();
 }
 
 const float * mtp_engine::draft_logits() {
     fetch(held_draft, draft_logits_data.data());
-    ctx.synchronize();
+    wait(held_draft);
     return draft_logits_data.data();
 }
 
@@ -322,6 +328,7 @@ void mtp_engine::candidates(bool of_draft, int32_t row, int32_t n, int32_t * ids
 
     if (held.logits && held.reduced.blocks && n <= held.reduced.blocks->ne[1]) {
         if (!held.reduced.is_fetched()) {
+            wait(held);
             counters.n_output_bytes += held.reduced.fetch(held.backend);
         }
         held.reduced.select(of_draft ? row : trunk_row(row), n, ids, values);

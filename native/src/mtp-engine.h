@@ -262,6 +262,7 @@ struct mtp_engine {
     void fetch(ggml_tensor * tensor, void * data);
 
     held_logits hold(ggml_tensor * logits) const;
+    void        wait(const held_logits & held); // for the pass that has left them: the time is that pass's
     void        fetch(held_logits & held, float * data);
     int32_t     trunk_row(int32_t row) const;
 };

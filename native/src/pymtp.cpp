@@ -220,9 +220,9 @@ int32_t pymtp_session_bar(pymtp_session * session, int32_t n_tokens, const int32
 }
 
 void pymtp_session_counters(const pymtp_session * session, pymtp_counters * counters) {
-    *counters            = session->mtp->counters;
-    counters->t_trunk_us = session->t_trunk_us;
-    counters->t_head_us  = session->t_head_us;
+    *counters = session->mtp->counters;
+    counters->t_trunk_us += session->t_trunk_us;
+    counters->t_head_us += session->t_head_us;
 }
 
 int64_t pymtp_session_compute_bytes(const pymtp_session * session) {
