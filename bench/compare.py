@@ -40,8 +40,8 @@ TITLES = {name: entry.title for name, entry in CATALOGUE.items()}
 
 def main() -> None:
     given = _arguments()
-    # the programs must not outlive this one
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    # the programs must not outlive this one, and what is measured by then must not be lost
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as scratch:
         results = measure(given, given.logs or Path(scratch))
     if not results["answers"]:
@@ -120,7 +120,11 @@ def measure(given: argparse.Namespace, logs: Path) -> dict[str, Any]:
             logs=logs.resolve(),
         )
         deadline = start + given.time_limit * i / len(given.draft_max)
-        found = ask_in_turn(given.programs, case, prompts, given.repeat, deadline)
+        try:
+            found = ask_in_turn(given.programs, case, prompts, given.repeat, deadline)
+        except KeyboardInterrupt:
+            results["failures"].append(f"K = {k}, interrupted")
+            break
         results["rows"] += [{"k": k, **row} for row in summarize(found, REFERENCES, TITLES)]
         results["categories"] += [{"k": k, **row} for row in by_category(found, prompts, REFERENCES, TITLES)]
         results["answers"] += [{"k": k, **row} for row in raw_rows(found, prompts, TITLES)]
