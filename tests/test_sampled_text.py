@@ -252,7 +252,7 @@ def test_drafts_follow_a_schema_with_penalties_and_logprobs(
 ) -> None:
     model = load(draft_max=3)
     drafted = accepted = 0
-    for seed in range(4):
+    for seed in range(3):
         params = SamplingParams(temperature=temperature, seed=seed, **REPETITIONS)  # type: ignore[arg-type]
         made = generate(
             model,
@@ -271,7 +271,7 @@ def test_drafts_follow_a_schema_with_penalties_and_logprobs(
         drafted += made.stats.drafted
         accepted += made.stats.accepted
     # what the grammar leaves no choice about is drafted, and kept
-    assert drafted > accepted > 20
+    assert drafted > accepted > 15
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -299,7 +299,7 @@ def test_a_grammar_holds_behind_the_thinking_that_the_prompt_leaves_open(
 ) -> None:
     model = load(draft_max=3)
     n_done = 0
-    for seed in range(6):
+    for seed in range(4):
         made = generate(
             model,
             chat(model, APPLES, "<think>\n"),
@@ -315,7 +315,7 @@ def test_a_grammar_holds_behind_the_thinking_that_the_prompt_leaves_open(
             assert "=" in thought
             check_json(answer)
             n_done += 1
-    assert n_done >= 3
+    assert n_done >= 2
 
 
 def test_tags_that_are_given_bound_the_thinking(load: Callable[..., Model]) -> None:
@@ -349,7 +349,7 @@ def test_a_stop_string_inside_an_accepted_block_cuts_text_tokens_and_cache(load:
 
     session = model.session
     n_inside = 0
-    for n_kept in range(3, 30):
+    for n_kept in range(3, 30, 2):
         session.truncate(0)
         drafter = MtpDrafter(session)
         one = make_sequence(list(prompt), params, vocabulary, n_ctx=session.n_ctx, n_draft_max=3)
