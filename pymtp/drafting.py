@@ -111,10 +111,9 @@ class MtpDrafter:
             for step in range(n_steps):
                 self._session.draft(step, n_steps, chunks)
                 for turn, row in zip(drafting, self._session.draft_rows(), strict=True):
-                    if turn.n_draft > step:
-                        token, distribution = turn.draft(row)
-                        proposals[turn.slot].drafts.append(token)
-                        proposals[turn.slot].distributions.append(distribution)
+                    if turn.n_draft > step and (picked := turn.draft(row)):
+                        proposals[turn.slot].drafts.append(picked[0])
+                        proposals[turn.slot].distributions.append(picked[1])
                 drafting = [turn for turn in drafting if _goes_on(turn, proposals[turn.slot].drafts, step)]
                 if not drafting:
                     break
@@ -127,7 +126,7 @@ class MtpDrafter:
 
 def _goes_on(turn: Turn, drafts: Sequence[int], step: int) -> bool:
     """Whether a turn that took part in `step` drafts another token."""
-    return turn.n_draft > step + 1 and drafts[-1] not in turn.sequence.stop
+    return turn.n_draft > step + 1 and len(drafts) == step + 1 and drafts[-1] not in turn.sequence.stop
 
 
 def _up_to_end(drafts: list[int], turn: Turn) -> list[int]:

@@ -133,10 +133,15 @@ class Turn:
         """If the session can pick the drafts itself: the tokens that they cannot be. Else None."""
         return None if self.draws or self.sequence.pick.compares else self.sequence.sampler.draft_bar
 
-    def draft(self, row: Row) -> tuple[int, Distribution]:
-        """The next draft, and what it was picked from. The sampler assumes it until `Sampler.forget`."""
+    def draft(self, row: Row) -> tuple[int, Distribution] | None:
+        """The next draft, and what it was picked from. The sampler assumes it until `Sampler.forget`.
+
+        None: the heads know no token that can follow.
+        """
         sampler = self.sequence.sampler
         distribution = sampler.draft_distribution(row)
+        if len(distribution.tokens) == 0:
+            return None
         token = distribution.draw(sampler.random()) if self.draws else distribution.argmax
         sampler.assume(token)
         return token, distribution

@@ -274,6 +274,15 @@ def test_drafts_follow_a_schema_with_penalties_and_logprobs(
     assert drafted > accepted > 15
 
 
+@pytest.mark.parametrize("draft_pick", ["greedy", "sample"])
+def test_heads_that_know_no_token_of_the_grammar_draft_nothing(load: Callable[..., Model], draft_pick: str) -> None:
+    model = load(draft_max=3, draft_vocab=tuple(range(7000, 7100)))
+    options = {"sampling": SamplingParams(temperature=1, seed=1), "draft_pick": draft_pick, "max_tokens": 20}
+    made = generate(model, chat(model, APPLES), json_schema={"enum": ["apple", "pear"]}, **options)
+    assert json.loads(made.text) in ("apple", "pear")
+    assert made.stats.drafted == 0
+
+
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_constrained_text_with_most_likely_drafts_is_the_plain_one(
     load: Callable[..., Model], temperature: float
