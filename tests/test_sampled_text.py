@@ -175,6 +175,42 @@ def test_the_first_tokens_are_distributed_as_without_drafts(load: Callable[..., 
     assert differ(first_tokens(plain, range(n_texts), forgetful), expected)
 
 
+@pytest.mark.parametrize("n_reduced", [0, 25])
+@pytest.mark.parametrize("limit", [None, 4000, "listed"])
+def test_rows_of_a_session_pass_the_chain_like_their_logits(
+    load: Callable[..., Model], n_reduced: int, limit: int | str | None
+) -> None:
+    """Also where only candidates of them are fetched, and where drafts are limited to a part of the vocabulary."""
+    listed = np.random.default_rng(1).choice(8192, 3000, replace=False).tolist()
+    model = load(draft_max=3, draft_vocab=tuple(listed) if limit == "listed" else limit)
+    session = model.session
+    session.truncate(0)
+    session.reduce_logits(n_reduced, also_on_host=True)
+    prompt = model.vocabulary.tokenize(chat(model, SEA))
+    session.decode([Chunk(prompt[:-1], 0, feed=True)])
+    for options in (
+        {"top_k": 10},
+        {"top_k": 10, "repeat_penalty": 1.3, "repeat_last_n": 8},
+        {"top_k": 0, "top_n_sigma": 1},
+    ):
+        sampler = Sampler(SamplingParams(temperature=1, **options), model.vocabulary, history=prompt)  # type: ignore[arg-type]
+        session.decode([Chunk([prompt[-1], 300, 301], len(prompt) - 1, logits="all")])
+        rows = [sampler.distribution(row) for row in session.rows()]
+        expected = [sampler.distribution(row) for row in session.logits]
+        session.truncate(len(prompt) - 1)
+        session.draft(0, 3, [Chunk(prompt[-1:], len(prompt) - 1)])
+        rows += [sampler.draft_distribution(row) for row in session.draft_rows()]
+        expected += [sampler.draft_distribution(row) for row in session.draft_logits]
+        assert len(rows) == 4
+        for got, want in zip(rows, expected, strict=True):
+            np.testing.assert_array_equal(got.tokens, want.tokens)
+            np.testing.assert_array_equal(got.probs, want.probs)
+        if limit == "listed":
+            assert set(rows[3].tokens) <= set(listed)
+    session.reduce_logits(0)
+    session.truncate(0)
+
+
 def close(one: list[tuple[int, float]], other: list[tuple[int, float]]) -> bool:
     """Whether the same tokens have the same log-probabilities, but for the order of equal ones."""
     values = [[logprob for _, logprob in top] for top in (one, other)]
