@@ -140,8 +140,8 @@ class MtpDrafter:
             for step in range(n_steps):
                 self._session.draft(step, n_steps, chunks)
                 for turn, row in zip(drafting, self._session.draft_rows(), strict=True):
-                    if turn.n_draft > step:
-                        drafted[turn.slot].append(turn.draft(row))
+                    if turn.n_draft > step and (picked := turn.draft(row)):
+                        drafted[turn.slot].append(picked)
                 drafting = [turn for turn in drafting if _goes_on(turn, drafted[turn.slot], step)]
                 if not drafting:
                     break
@@ -154,7 +154,7 @@ class MtpDrafter:
 
 def _goes_on(turn: Turn, drafted: Sequence[tuple[int, Distribution]], step: int) -> bool:
     """Whether a turn that took part in `step` drafts another token."""
-    if turn.n_draft <= step + 1 or drafted[-1][0] in turn.sequence.stop:
+    if turn.n_draft <= step + 1 or len(drafted) <= step or drafted[-1][0] in turn.sequence.stop:
         return False
     return len(_proposal(turn, drafted).drafts) == len(drafted)  # else the last one is not worth a row
 

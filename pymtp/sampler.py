@@ -133,7 +133,7 @@ class Sampler:
         return self.last_distribution
 
     def draft_distribution(self, row: Row) -> Distribution:
-        """What the chain makes of a row of a draft."""
+        """What the chain makes of a row of a draft; without tokens if none of the row's can follow."""
         self._at(row).of_draft = True
         check(lib.pymtp_sampler_apply(self._native, self._logits))
         return self.last_distribution

@@ -140,10 +140,15 @@ class Turn:
         n = length.n_verified(confidences, drawn=self.draws) if confidences else len(drafts)
         return Proposal(drafts[:n], distributions[:n], confidences, drafts[n:], feed=True)
 
-    def draft(self, row: Row) -> tuple[int, Distribution]:
-        """The next draft, and what it was picked from. The sampler assumes it until `Sampler.forget`."""
+    def draft(self, row: Row) -> tuple[int, Distribution] | None:
+        """The next draft, and what it was picked from. The sampler assumes it until `Sampler.forget`.
+
+        None: the heads know no token that can follow.
+        """
         sampler = self.sequence.sampler
         distribution = sampler.draft_distribution(row)
+        if len(distribution.tokens) == 0:
+            return None
         token = distribution.draw(sampler.random()) if self.draws else distribution.argmax
         sampler.assume(token)
         return token, distribution

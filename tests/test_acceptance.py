@@ -74,7 +74,7 @@ class Play:
         *,
         draws: bool,
         params: SamplingParams = PLAIN,
-        n_texts: int = 1000,
+        n_texts: int = 800,
         keeps_distributions: Callable[[bool], bool] = lambda draws: draws,
     ) -> None:
         self.texts: list[tuple[int, ...]] = []
@@ -256,7 +256,7 @@ def test_blocks_keep_as_many_drafts_as_they_can_and_no_fewer_than_single_tokens(
     lengths = {}
     for accept in REJECTION:
         # each text anew behind token 0: its first round
-        firsts = Play(accept, pair, n_draft, draws=True, n_texts=1500).n_accepted_first
+        firsts = Play(accept, pair, n_draft, draws=True, n_texts=1200).n_accepted_first
         lengths[accept.name] = np.mean(firsts)
         expected = mean_accepted(pair, n_draft, blocks=accept is BLOCK_REJECTION)
         assert abs(lengths[accept.name] - expected) < 4 * np.std(firsts) / np.sqrt(len(firsts))
@@ -492,7 +492,7 @@ def test_relaxed_parameters_out_of_range_are_refused(name: str, value: float) ->
 # Forced acceptance
 
 
-def forced_rounds(accept: Forced, n_draft: int, n_rounds: int = 4000) -> Iterator[Verdict]:
+def forced_rounds(accept: Forced, n_draft: int, n_rounds: int = 2000) -> Iterator[Verdict]:
     sampler = Sampler(GREEDY, n_vocab=10)
     for _ in range(n_rounds):
         yield accept(sampler, Trial(says(*range(n_draft + 1)), [5] * n_draft))
@@ -502,7 +502,7 @@ def test_forced_rates_are_those_of_the_positions() -> None:
     accept = Forced([0.9, 0.5, 0.5, 0.1])
     lengths = np.array([verdict.n_accepted for verdict in forced_rounds(accept, 4)])
     rates = [(lengths > i).mean() for i in range(4)]
-    np.testing.assert_allclose(rates, [0.9, 0.5, 0.5, 0.1], atol=0.03)
+    np.testing.assert_allclose(rates, [0.9, 0.5, 0.5, 0.1], atol=0.04)
     assert not accept.is_lossless
     assert "not valid output" in accept.name
 
@@ -526,7 +526,7 @@ def test_forced_rounds_have_the_length_that_is_asked_for(length: float) -> None:
     accept = Forced.of_length(length, 3)
     assert 1 + sum(accept.rates) == pytest.approx(length, abs=1e-6)
     mean = np.mean([len(verdict.tokens) for verdict in forced_rounds(accept, 3)])
-    assert mean == pytest.approx(length, abs=0.06)
+    assert mean == pytest.approx(length, abs=0.08)
 
 
 def test_forced_rates_that_cannot_be_are_refused() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from fake_session import N_KEPT, N_VOCAB, FakeSession, head_logits, plain_text
 from pymtp.draft_length import FixedLength
 from pymtp.drafting import MtpDrafter, NoDrafter
 from pymtp.round import play_round
-from pymtp.sampler import Sampler
+from pymtp.sampler import Distribution, Row, Sampler
 from pymtp.sampling import SamplingParams
 from pymtp.sequence import Round, TokenSequence
 
@@ -193,3 +194,25 @@ def test_plain_decoding_proposes_nothing() -> None:
     rounds = play_round(session, NoDrafter(), [sequence.turn(0, 64)])  # type: ignore[arg-type]
     assert rounds[0].proposal.drafts == []
     assert not session.passes[0][0].feed
+
+
+def test_a_draft_ends_where_none_of_the_heads_tokens_can_follow() -> None:
+    class Barring(Picker):
+        """Leaves no token behind one draft, or none at all."""
+
+        def __init__(self, n_most: int) -> None:
+            super().__init__()
+            self.n_most = n_most
+
+        def draft_distribution(self, row: Row) -> Distribution:
+            self.n_most -= 1
+            return super().draft_distribution(row if self.n_most >= 0 else np.full(N_VOCAB, -np.inf, np.float32))
+
+    session = FakeSession(n_seq_max=3)
+    drafter = MtpDrafter(session)  # type: ignore[arg-type]
+    samplers = [Barring(0), Barring(1), Picker()]
+    made = [begin(session, drafter, slot=i, prompt=[i, 5], sampler=one) for i, one in enumerate(samplers)]
+    proposals = drafter.propose([one.turn(i, 64) for i, one in enumerate(made)])
+    assert [len(proposal.drafts) for proposal in proposals] == [0, 1, 3]
+    assert [len(proposal.distributions) for proposal in proposals] == [0, 1, 3]
+    assert [len(chunks) for chunks in session.drafts[-3:]] == [3, 2, 1]

@@ -175,6 +175,42 @@ def test_the_first_tokens_are_distributed_as_without_drafts(load: Callable[..., 
     assert differ(first_tokens(plain, range(n_texts), forgetful), expected)
 
 
+@pytest.mark.parametrize("n_reduced", [0, 25])
+@pytest.mark.parametrize("limit", [None, 4000, "listed"])
+def test_rows_of_a_session_pass_the_chain_like_their_logits(
+    load: Callable[..., Model], n_reduced: int, limit: int | str | None
+) -> None:
+    """Also where only candidates of them are fetched, and where drafts are limited to a part of the vocabulary."""
+    listed = np.random.default_rng(1).choice(8192, 3000, replace=False).tolist()
+    model = load(draft_max=3, draft_vocab=tuple(listed) if limit == "listed" else limit)
+    session = model.session
+    session.truncate(0)
+    session.reduce_logits(n_reduced, also_on_host=True)
+    prompt = model.vocabulary.tokenize(chat(model, SEA))
+    session.decode([Chunk(prompt[:-1], 0, feed=True)])
+    for options in (
+        {"top_k": 10},
+        {"top_k": 10, "repeat_penalty": 1.3, "repeat_last_n": 8},
+        {"top_k": 0, "top_n_sigma": 1},
+    ):
+        sampler = Sampler(SamplingParams(temperature=1, **options), model.vocabulary, history=prompt)  # type: ignore[arg-type]
+        session.decode([Chunk([prompt[-1], 300, 301], len(prompt) - 1, logits="all")])
+        rows = [sampler.distribution(row) for row in session.rows()]
+        expected = [sampler.distribution(row) for row in session.logits]
+        session.truncate(len(prompt) - 1)
+        session.draft(0, 3, [Chunk(prompt[-1:], len(prompt) - 1)])
+        rows += [sampler.draft_distribution(row) for row in session.draft_rows()]
+        expected += [sampler.draft_distribution(row) for row in session.draft_logits]
+        assert len(rows) == 4
+        for got, want in zip(rows, expected, strict=True):
+            np.testing.assert_array_equal(got.tokens, want.tokens)
+            np.testing.assert_array_equal(got.probs, want.probs)
+        if limit == "listed":
+            assert set(rows[3].tokens) <= set(listed)
+    session.reduce_logits(0)
+    session.truncate(0)
+
+
 def close(one: list[tuple[int, float]], other: list[tuple[int, float]]) -> bool:
     """Whether the same tokens have the same log-probabilities, but for the order of equal ones."""
     values = [[logprob for _, logprob in top] for top in (one, other)]
@@ -252,7 +288,7 @@ def test_drafts_follow_a_schema_with_penalties_and_logprobs(
 ) -> None:
     model = load(draft_max=3)
     drafted = accepted = 0
-    for seed in range(4):
+    for seed in range(3):
         params = SamplingParams(temperature=temperature, seed=seed, **REPETITIONS)  # type: ignore[arg-type]
         made = generate(
             model,
@@ -271,7 +307,16 @@ def test_drafts_follow_a_schema_with_penalties_and_logprobs(
         drafted += made.stats.drafted
         accepted += made.stats.accepted
     # what the grammar leaves no choice about is drafted, and kept
-    assert drafted > accepted > 20
+    assert drafted > accepted > 15
+
+
+@pytest.mark.parametrize("draft_pick", ["greedy", "sample"])
+def test_heads_that_know_no_token_of_the_grammar_draft_nothing(load: Callable[..., Model], draft_pick: str) -> None:
+    model = load(draft_max=3, draft_vocab=tuple(range(7000, 7100)))
+    options = {"sampling": SamplingParams(temperature=1, seed=1), "draft_pick": draft_pick, "max_tokens": 20}
+    made = generate(model, chat(model, APPLES), json_schema={"enum": ["apple", "pear"]}, **options)
+    assert json.loads(made.text) in ("apple", "pear")
+    assert made.stats.drafted == 0
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -299,7 +344,7 @@ def test_a_grammar_holds_behind_the_thinking_that_the_prompt_leaves_open(
 ) -> None:
     model = load(draft_max=3)
     n_done = 0
-    for seed in range(6):
+    for seed in range(4):
         made = generate(
             model,
             chat(model, APPLES, "<think>\n"),
@@ -315,7 +360,7 @@ def test_a_grammar_holds_behind_the_thinking_that_the_prompt_leaves_open(
             assert "=" in thought
             check_json(answer)
             n_done += 1
-    assert n_done >= 3
+    assert n_done >= 2
 
 
 def test_tags_that_are_given_bound_the_thinking(load: Callable[..., Model]) -> None:
@@ -349,7 +394,7 @@ def test_a_stop_string_inside_an_accepted_block_cuts_text_tokens_and_cache(load:
 
     session = model.session
     n_inside = 0
-    for n_kept in range(3, 30):
+    for n_kept in range(3, 30, 2):
         session.truncate(0)
         drafter = MtpDrafter(session)
         one = make_sequence(list(prompt), params, vocabulary, n_ctx=session.n_ctx, n_draft_max=3)

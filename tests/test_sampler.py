@@ -296,6 +296,12 @@ def test_drafts_of_a_part_of_the_vocabulary_pass_the_same_chain() -> None:
     np.testing.assert_array_equal(part.probs, whole.probs)
 
 
+def test_a_part_of_the_vocabulary_of_which_no_token_can_follow_leaves_no_draft() -> None:
+    sampler = Sampler(PLAIN, n_vocab=100, barred=range(10))
+    assert sampler.draft_distribution(LOGITS[:10]).tokens.tolist() == []
+    assert sampler.draft_distribution(LOGITS[:11]).tokens.tolist() == [10]
+
+
 def test_the_most_likely_draft_is_that_of_the_logits_unless_a_sampler_changes_it() -> None:
     assert Sampler(SamplingParams(), n_vocab=100).draft_bar == ()
     assert Sampler(SamplingParams(repeat_penalty=1.1), n_vocab=100).draft_bar is None
@@ -470,3 +476,69 @@ def test_infill_is_llama_cpps(vocabulary: Vocabulary) -> None:
         logits = logits_of(rng, vocabulary.size, 3, 0)
         left, probs = theirs.apply(logits)
         check_equal(ours.distribution(logits), (left, probs))
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.8, "temperature": 1.5}], ids=str)
+def test_with_a_grammar_a_distribution_is_what_is_sampled(vocabulary: Vocabulary, options: dict[str, float]) -> None:
+    """A token that the grammar refuses is drawn again among the others, as in llama.cpp (chi-square, p = 0.0001)."""
+    letters = [vocabulary.tokenize(letter)[0] for letter in "abcdef"]
+    logits = np.full(vocabulary.size, -np.inf, np.float32)
+    logits[letters] = [2, 1, 1.5, 0.5, 0, -0.5]
+    params = replace(PLAIN, **options)
+
+    def sampler(seed: int) -> Sampler:
+        return Sampler(replace(params, seed=seed), vocabulary, grammar="root ::= [bdf]+")
+
+    left = sampler(0).distribution(logits)
+    assert left.probs.sum() == pytest.approx(1)
+    assert set(left.tokens) <= {letters[1], letters[3], letters[5]}
+    n = 1000
+    counts = np.bincount([sampler(seed).sample(logits) for seed in range(n)], minlength=vocabulary.size)[left.tokens]
+    assert counts.sum() == n
+    assert ((counts - left.probs * n) ** 2 / (left.probs * n)).sum() < 21.1
+    drafted = sampler(0).draft_distribution(logits)
+    assert set(drafted.tokens) <= set(left.tokens)
+    assert drafted.probs.sum() == pytest.approx(1)
+
+
+@pytest.mark.model
+def test_a_grammar_goes_on_with_the_text_and_back_with_what_was_assumed(vocabulary: Vocabulary) -> None:
+    a, b, c = (vocabulary.tokenize(letter)[0] for letter in "abc")
+    logits = np.full(vocabulary.size, -np.inf, np.float32)
+    logits[[a, b, c]] = 0
+    sampler = Sampler(PLAIN, vocabulary, grammar='root ::= "a" "b" "c"')
+
+    def allowed() -> set[int]:
+        return set(sampler.distribution(logits).tokens.tolist())
+
+    assert allowed() == {a}
+    sampler.assume(a)
+    assert allowed() == {b}
+    sampler.assume(b)
+    assert allowed() == {c}
+    sampler.forget()
+    assert allowed() == {a}
+    sampler.assume(a)
+    sampler.accept(a)
+    assert allowed() == {b}
+    with pytest.raises(PymtpError, match=f"the grammar does not allow token {c}"):
+        sampler.accept(c)
+    with pytest.raises(PymtpError, match=f"the grammar does not allow token {c}"):
+        sampler.assume(c)
+    assert allowed() == {b}
+
+
+@pytest.mark.model
+def test_a_grammar_can_begin_behind_a_later_token(vocabulary: Vocabulary) -> None:
+    a, b, c = (vocabulary.tokenize(letter)[0] for letter in "abc")
+    logits = np.full(vocabulary.size, -np.inf, np.float32)
+    logits[[a, b, c]] = 0
+    sampler = Sampler(
+        PLAIN, vocabulary, history=[c], grammar='root ::= "a" "b"', grammar_starts=lambda token: token == c
+    )
+    assert sampler.awaits_grammar
+    assert len(sampler.distribution(logits).tokens) == 3
+    sampler.accept(b, b, c, a)
+    assert not sampler.awaits_grammar
+    assert sampler.distribution(logits).tokens.tolist() == [b]

@@ -189,12 +189,13 @@ void pymtp_sampler::apply_draft(sampler_row & row) {
     if (grammar_now()) {
         const double sum = refuse(grammar_now(), left);
         if (sum > 0.0) {
-            left.size = std::remove_if(left.data, left.data + left.size, is_refused) - left.data;
             std::for_each(left.data, left.data + left.size, [&](llama_token_data & one) { one.p /= sum; });
         } else {
             chain.apply(row, history, xtc_rng_ahead, grammar_now());
         }
     }
+    // perhaps none is left: drafts may be limited to tokens that cannot follow
+    left.size = std::remove_if(left.data, left.data + left.size, is_refused) - left.data;
     set_result(left.data, left.size);
 }
 

@@ -7,6 +7,10 @@
 // lower. So it is enough to look at as many of the highest logits as it keeps, and one more for each of those tokens.
 // Where this does not hold (a sampler before it needs all probabilities, a token may rise, nothing cuts) the chain is
 // applied to the whole vocabulary.
+//
+// What is left, and its order, is what llama.cpp's chain leaves, except where that computes with probabilities of 0:
+// typical sampling does not look at tokens that cannot be, XTC always leaves one that can, and logits that a low
+// temperature makes infinite leave the most likely token.
 
 #include "pymtp-sampler.h"
 #include "sampler-history.h"
