@@ -126,7 +126,7 @@ def test_the_same_seed_gives_the_plain_text_at_temperature_1(load: Callable[...,
     sampling = SamplingParams(temperature=1, seed=7)
     for prompt in prompts(plain)[::5]:
         expected = tokens(plain, prompt, sampling=sampling, max_tokens=60)
-        assert tokens(drafting, prompt, sampling=sampling, max_tokens=60) == expected
+        assert tokens(drafting, prompt, sampling=sampling, max_tokens=60, draft_pick="greedy") == expected
 
 
 @pytest.mark.parametrize("n_before", [0, 600])  # from 512 cells on, attention of one row may be summed in parts
