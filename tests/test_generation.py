@@ -252,6 +252,7 @@ def requests(model: Model) -> list[dict[str, object]]:
             "sampling": SamplingParams(temperature=i % 2, seed=i),
             "max_tokens": 20 + 9 * i,
             "ignore_eos": i % 3 > 0,
+            "draft_pick": "greedy",  # what is drawn depends on how much is drafted
         }
         for i, prompt in enumerate(prompts(model)[::4][:5])
     ]
