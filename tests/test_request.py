@@ -11,6 +11,7 @@ from pymtp.acceptance import BLOCK_REJECTION, MATCH, TOKENWISE_REJECTION, Accept
 from pymtp.draft_pick import AutoPick, FixedPick
 from pymtp.errors import InvalidParameter
 from pymtp.request import GenerationParams, make_sequence
+from pymtp.round_costs import RoundCosts
 from pymtp.sampling import SamplingParams
 from pymtp.sequence import TokenSequence
 
@@ -33,7 +34,7 @@ class Words:
 
 def sequence(prompt: list[int], vocabulary: Any = None, **options: Any) -> TokenSequence:
     params = GenerationParams(**options)
-    return make_sequence(prompt, params, vocabulary or Words(), n_ctx=100, n_draft_max=3)
+    return make_sequence(prompt, params, vocabulary or Words(), n_ctx=100, n_draft_max=3, costs=RoundCosts())
 
 
 GBNF = 'root ::= "a"'
@@ -46,7 +47,7 @@ GBNF = 'root ::= "a"'
         ({"max_tokens": 1.5}, "max_tokens must be an integer, .*, not 1.5"),
         ({"logprobs": -1}, "logprobs must be an integer, 0 or more, not -1"),
         ({"logprobs": "5"}, "logprobs must be an integer, 0 or more, not '5'"),
-        ({"draft_max": -1}, r"draft_max must be an integer, 0 \(no drafts\) or more, not -1"),
+        ({"draft_max": -1}, r"draft_max must be an integer, auto, 0 \(no drafts\) or more, not -1"),
         ({"stop": ("a", "")}, r"stop must be strings that are not empty, not \('a', ''\)"),
         ({"stop": ""}, "stop must be strings that are not empty"),
         ({"stop": (1,)}, "stop must be strings that are not empty"),
@@ -54,7 +55,7 @@ GBNF = 'root ::= "a"'
         ({"accept": "all"}, "accept must be one of auto, match, rejection, rejection-tokenwise, relaxed, not 'all'"),
         ({"draft_pick": "sample", "accept": "match"}, "draft_pick must be greedy or auto with accept match"),
         ({"draft_pick": "sample", "accept": "relaxed"}, "draft_pick must be greedy or auto with accept relaxed"),
-        ({"relaxed_top_n": 0}, "relaxed_top_n must be 1 or more, not 0"),
+        ({"relaxed_top_n": 0}, "relaxed_top_n must be an integer, 1 or more, not 0"),
         ({"relaxed_delta": 1.5}, "relaxed_delta must be between 0 and 1, not 1.5"),
         ({"thinking_tags": ("", "x")}, "thinking_tags must be two strings that are not empty"),
         ({"thinking_tags": ("x",)}, "thinking_tags must be two strings that are not empty"),

@@ -40,7 +40,7 @@ def text(model: Model) -> list[int]:
 
 def drafts(model: Model) -> Logits:
     """Logits of a draft, (draft_max, n_vocab)."""
-    logits, n, session = [], model.draft_max, model.session
+    logits, n, session = [], model.session.n_draft_max, model.session
     session.truncate(0)
     session.decode([Chunk(list(range(40)), 0, feed=True)])
     for step in range(n):
@@ -56,7 +56,7 @@ def test_heads_in_a_file_of_their_own_draft_like_those_in_the_model(tmp_path: Pa
     split_heads(FAMILIES[family].write(whole), trunk, heads)
     with Model(whole, draft="mtp", n_threads=1) as one, Model(trunk, draft_model=heads, n_threads=1) as two:
         assert two.draft_note is None
-        assert two.draft_max == one.draft_max > 0
+        assert two.session.n_draft_max == one.session.n_draft_max > 0
         assert two.session.mtp_memory == FAMILIES[family].memory
         assert text(two) == text(one)
         np.testing.assert_array_equal(drafts(two), drafts(one))
@@ -79,12 +79,12 @@ def test_heads_beside_the_model_are_found_and_only_where_they_are_wanted(apart: 
     shutil.copy(heads, beside)
     with Model(trunk, draft="mtp", n_threads=1) as model:
         assert model.info.draft_model == beside
-        assert model.draft_max > 0
+        assert model.session.n_draft_max > 0
     with Model(trunk, draft="none", n_threads=1) as model:
         assert model.info.draft_model is None
     with Model(whole, n_threads=1) as model:  # has its own
         assert model.info.draft_model is None
-        assert model.draft_max > 0
+        assert model.session.n_draft_max > 0
 
 
 def test_the_command_line_says_which_heads_it_has_found(apart: tuple[Path, Path, Path]) -> None:
