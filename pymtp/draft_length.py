@@ -33,6 +33,10 @@ class DraftLength(Protocol):
     def uses_confidence(self) -> bool:
         """Whether it wants to know confidences; else they may be missing."""
 
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the next rounds will draft: the heads then see the tokens of this one at once."""
+
     def n_verified(self, confidences: Sequence[float], *, drawn: bool) -> int:
         """How many of the drafts are worth a row, from the first on.
 
@@ -60,6 +64,11 @@ class FixedLength:
     def uses_confidence(self) -> bool:
         """See DraftLength."""
         return self._p_min > 0
+
+    @property
+    def keeps_up(self) -> bool:
+        """See DraftLength."""
+        return True
 
     def n_verified(self, confidences: Sequence[float], *, drawn: bool) -> int:
         """See DraftLength."""
@@ -97,7 +106,7 @@ class AdaptiveLength:
     def __init__(self, n_max: int, costs: RoundCosts, *, n_min: int = 0, p_min: float = 0.0) -> None:
         self._n_max, self._costs = n_max, costs
         self._n_min, self._p_min = n_min, p_min
-        self._n = min(N_AT_FIRST, n_max)
+        self._n = min(N_AT_FIRST if costs.n_paying is None else costs.n_paying, n_max)
         self._is_right = Calibration()
         # by length, fading: milliseconds, tokens, and drafts that were worth a row
         self._spent = [0.0] * (n_max + 1)
@@ -106,7 +115,11 @@ class AdaptiveLength:
         self._weight = 0.0
         self._n_rounds = 0
         self._next_trial = 0
-        self._trial_gap = TRIAL_GAP
+
+    @property
+    def keeps_up(self) -> bool:
+        """See DraftLength."""
+        return self._n > 0
 
     def steps(self) -> int:
         """See DraftLength."""
@@ -131,13 +144,10 @@ class AdaptiveLength:
         for confidence, is_right in zip(confidences, are_right, strict=False):
             self._is_right.observe(confidence, is_right=is_right)
         gain = self._reckon([self._is_right(confidence) for confidence in confidences])
-        before, self._n = self._n, self._best()
+        self._n = self._costs.n_paying = self._best()
         if self._n == 0:
-            if before > 0:
-                self._trial_gap = TRIAL_GAP
-            else:
-                self._trial_gap = 1 if gain > 1 else min(max(2 * self._trial_gap, 4), TRIAL_GAP_MAX)
-            self._next_trial = self._n_rounds + self._trial_gap
+            rounds = self._costs.draft_ms(1) / (TRIAL_SHARE * self._costs.round_ms(1, 0))
+            self._next_trial = self._n_rounds + (1 if gain > 1 else min(math.ceil(rounds), TRIAL_GAP_MAX))
 
     def table(self) -> list[LengthRow]:
         """What it decides from."""
@@ -218,8 +228,10 @@ FADE = 0.93
 """What a round counts less with each one that follows it."""
 MARGIN = 1.06
 """How much faster drafting has to look than plain decoding: what looks best of several is overrated."""
-TRIAL_GAP, TRIAL_GAP_MAX = 12, 24
-"""Rounds between two trials."""
+TRIAL_SHARE = 0.015
+"""Of plain decoding's time, what trials may cost."""
+TRIAL_GAP_MAX = 32
+"""Rounds between two trials, at most."""
 
 _PLAIN_ROUNDS = (3, 6)  # of a sequence: without drafts, to measure them
 

@@ -1,7 +1,6 @@
 """Where drafts come from.
 
-Owns the drafters' state: how far the MTP heads have seen each sequence. Knows token ids; never text,
-acceptance or the target's sampling.
+Knows token ids and what a session is asked for; never text, acceptance or the target's sampling.
 """
 
 from __future__ import annotations
@@ -13,11 +12,8 @@ from pymtp.sampler import Distribution
 from pymtp.sequence import Proposal, Round, Turn
 from pymtp.session import Chunk, Session
 
-N_KEPT = 64
-"""Positions behind its end for which a session keeps a sequence's hidden states."""
-
-# rejected drafts may have taken the place of some of them
-_N_BACK = N_KEPT // 2
+CATCH_UP = 8
+"""Positions that heads see before they draft, if they were left behind: the last of those that they have missed."""
 
 
 class Drafter(Protocol):
@@ -32,15 +28,6 @@ class Drafter(Protocol):
     def observe(self, rounds: Sequence[Round]) -> None:
         """Take note of what the target made of the proposals; the sequences are not advanced yet."""
 
-    def resume(self, slot: int, n: int, n_decoded: int) -> int:
-        """`slot` held `n_decoded` decoded tokens, and its next sequence begins with the first `n` of them.
-
-        Return how many of these the drafter can go on behind, at most `n`; the next sequence decodes the others again.
-        """
-
-    def forget(self, slot: int) -> None:
-        """The sequence in `slot` is gone."""
-
 
 class NoDrafter:
     """Plain decoding."""
@@ -52,70 +39,49 @@ class NoDrafter:
     def observe(self, rounds: Sequence[Round]) -> None:
         """Nothing to note."""
 
-    def resume(self, slot: int, n: int, n_decoded: int) -> int:
-        """All of them. See Drafter."""
-        return n
-
-    def forget(self, slot: int) -> None:
-        """Nothing to forget."""
-
 
 class MtpDrafter:
     """Drafts with the model's own MTP heads, on the target's cache.
 
-    Prompts and verified rows feed the heads in the target's own pass, so that a draft takes one row of a sequence,
-    its newest token. Rounds that do not draft leave the heads alone, which is cheaper; the next draft of the
-    sequence then begins at the first position that they have not seen.
+    Prompts and verified rows go through the heads in the target's own pass, so that a draft takes one row of a
+    sequence, its newest token. Of several heads only those see them that draft. Rounds that do not draft leave the
+    heads alone, which is cheaper; the next draft begins with the last few positions that they have missed, and what lies before
+    these stays a gap in what the heads know.
 
     Where a draft is the head's most likely token, all steps run in one graph; else the samplers pick, step by step.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._n_fed: dict[int, int] = {}  # by slot: the positions that the heads have seen
         self._barred: tuple[int, ...] | None = None
         # a pass has room for the rows of all sequences, even if all have to catch up
-        self._n_rows_max = min(N_KEPT, session.n_ubatch // session.n_seq_max)
+        self._n_catch_up = min(CATCH_UP, session.n_ubatch // session.n_seq_max - 1)
 
     def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
         """Draft for all turns in one pass of the heads. See Drafter."""
-        drafting = [turn for turn in turns if self._needs_heads(turn)]
+        drafting = [turn for turn in turns if turn.n_draft > 0]
         drafted = dict(zip((turn.slot for turn in drafting), self._draft(drafting), strict=True))
-        return [drafted.get(turn.slot, Proposal(feed=self._is_fed_prompt(turn))) for turn in turns]
+        return [drafted.get(turn.slot) or Proposal(n_heads=self._n_heads(turn)) for turn in turns]
 
     def observe(self, rounds: Sequence[Round]) -> None:
-        """Note how far the heads were fed. See Drafter."""
-        self._n_fed.update((played.turn.slot, played.n_decoded) for played in rounds if played.proposal.feed)
+        """Nothing to note: the session knows what the heads have seen."""
 
-    def resume(self, slot: int, n: int, n_decoded: int) -> int:
-        """As far as the heads have seen, if the hidden state before is still there. See Drafter."""
-        n = min(n, self._n_fed.pop(slot, 0))
-        if n_decoded - n > _N_BACK:
-            return 0
-        self._n_fed[slot] = n
-        return n
+    def _n_heads(self, turn: Turn) -> int:
+        """Heads that see the turn's rows in the target's pass: those that would draft behind them."""
+        sequence = turn.sequence
+        if sequence.in_prompt:
+            return self._session.n_heads if sequence.draft_max > 0 else 0
+        return min(turn.n_draft, self._session.n_heads) if sequence.length.keeps_up else 0
 
-    def forget(self, slot: int) -> None:
-        """See Drafter."""
-        self._n_fed.pop(slot, None)
-
-    def _needs_heads(self, turn: Turn) -> bool:
-        if turn.sequence.in_prompt or turn.slot not in self._n_fed:
-            return False
-        # a pause ends before hidden states get lost
-        return turn.n_draft > 0 or turn.end - self._n_fed[turn.slot] >= self._n_rows_max
-
-    @staticmethod
-    def _is_fed_prompt(turn: Turn) -> bool:
-        return turn.sequence.in_prompt and turn.sequence.draft_max > 0
+    def _first_chunk(self, turn: Turn) -> Chunk:
+        begin = max(self._session.seen_end(turn.slot, turn.n_draft), turn.position - self._n_catch_up)
+        return Chunk(turn.sequence.history[begin:], begin, turn.slot)
 
     def _draft(self, turns: list[Turn]) -> list[Proposal]:
         if not turns:
             return []
-        first = [
-            Chunk(turn.sequence.history[self._n_fed[turn.slot] :], self._n_fed[turn.slot], turn.slot) for turn in turns
-        ]
-        n_steps = max(1, *(turn.n_draft for turn in turns))
+        n_steps = max(turn.n_draft for turn in turns)
+        first = [self._first_chunk(turn) for turn in turns]
         bars = {turn.draft_bar for turn in turns}
         bar = bars.pop()
         if bar is None or bars:
@@ -123,18 +89,20 @@ class MtpDrafter:
         if bar != self._barred:
             self._session.bar(bar)
             self._barred = bar
-        if not any(turn.sequence.length.uses_confidence for turn in turns):
-            drafts = self._session.draft_greedy(first, n_steps)
-            return [turn.propose(_useful(row.tolist(), turn), [], []) for turn, row in zip(turns, drafts, strict=True)]
-        drafts, probs = self._session.draft_greedy(first, n_steps, probs=True)
-        useful = [_useful(row.tolist(), turn) for turn, row in zip(turns, drafts, strict=True)]
+        if any(turn.sequence.length.uses_confidence for turn in turns):
+            drafts, probs = self._session.draft_greedy(first, n_steps, probs=True)
+            confidences = probs.tolist()
+        else:
+            drafts, confidences = self._session.draft_greedy(first, n_steps), [[]] * len(turns)
+        useful = [_useful(row, turn) for row, turn in zip(drafts.tolist(), turns, strict=True)]
         return [
-            turn.propose(tokens, [], confidences[: len(tokens)].tolist())
-            for turn, tokens, confidences in zip(turns, useful, probs, strict=True)
+            self._proposal(turn, chunk, tokens, [], sure[: len(tokens)])
+            for turn, chunk, tokens, sure in zip(turns, first, useful, confidences, strict=True)
         ]
 
-    def _step_by_step(self, turns: list[Turn], chunks: list[Chunk], n_steps: int) -> list[Proposal]:
-        drafted: dict[int, list[tuple[int, Distribution]]] = {turn.slot: [] for turn in turns}
+    def _step_by_step(self, turns: list[Turn], first: list[Chunk], n_steps: int) -> list[Proposal]:
+        chunks = first
+        drafted: dict[int, list[_Picked]] = {turn.slot: [] for turn in turns}
         drafting = turns
         try:
             for step in range(n_steps):
@@ -149,19 +117,39 @@ class MtpDrafter:
         finally:
             for turn in turns:
                 turn.sequence.sampler.forget()
-        return [_proposal(turn, drafted[turn.slot]) for turn in turns]
+        return [
+            self._proposal(turn, chunk, *_parts(drafted[turn.slot])) for turn, chunk in zip(turns, first, strict=True)
+        ]
+
+    def _proposal(
+        self, turn: Turn, first: Chunk, drafts: list[int], distributions: list[Distribution], confidences: list[float]
+    ) -> Proposal:
+        n = turn.n_worth(drafts, confidences)
+        return Proposal(
+            drafts[:n],
+            distributions[:n],
+            confidences,
+            drafts[n:],
+            n_heads=self._n_heads(turn),
+            catches_up=len(first.tokens) > 1,
+        )
 
 
-def _goes_on(turn: Turn, drafted: Sequence[tuple[int, Distribution]], step: int) -> bool:
+_Picked = tuple[int, Distribution]
+
+
+def _parts(drafted: Sequence[_Picked]) -> tuple[list[int], list[Distribution], list[float]]:
+    """Tokens, what they were picked from, and how sure that was."""
+    distributions = [distribution for _, distribution in drafted]
+    return [token for token, _ in drafted], distributions, [float(each.probs.max()) for each in distributions]
+
+
+def _goes_on(turn: Turn, drafted: Sequence[_Picked], step: int) -> bool:
     """Whether a turn that took part in `step` drafts another token."""
     if turn.n_draft <= step + 1 or len(drafted) <= step or drafted[-1][0] in turn.sequence.stop:
         return False
-    return len(_proposal(turn, drafted).drafts) == len(drafted)  # else the last one is not worth a row
-
-
-def _proposal(turn: Turn, drafted: Sequence[tuple[int, Distribution]]) -> Proposal:
-    confidences = [float(distribution.probs.max()) for _, distribution in drafted]
-    return turn.propose([token for token, _ in drafted], [distribution for _, distribution in drafted], confidences)
+    drafts, _, confidences = _parts(drafted)
+    return turn.n_worth(drafts, confidences) == len(drafts)  # else the last one is not worth a row
 
 
 def _useful(drafts: list[int], turn: Turn) -> list[int]:

@@ -27,6 +27,8 @@ class RoundCosts:
         self._rest: deque[float] = recent()
         self._medians: dict[tuple[str, int], float] = {}
         self._n_sequences = 1
+        self.n_paying: int | None = None
+        """The draft length that paid last, where texts tell; the next one begins with it."""
 
     def observe(
         self, n_rows: int, n_steps: int, *, verify_ms: float, draft_ms: float, rest_ms: float, n_sequences: int = 1

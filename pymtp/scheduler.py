@@ -105,14 +105,11 @@ class Scheduler:
         kept = self._kept.pop(slot, [])
         # the last token of a prompt is decoded in any case, for its logits
         n = min(_n_common(kept, sequence.history), len(sequence.history) - 1)
-        n = self._drafter.resume(slot, n, len(kept)) if sequence.draft_max > 0 else n
         try:
             self._session.truncate(n, sequence=slot)
         except PymtpError:  # there are memories that cannot go back
             n = 0
             self._session.truncate(0, sequence=slot)
-        if n == 0 or sequence.draft_max == 0:
-            self._drafter.forget(slot)
         return n
 
     def _release(self, slot: int) -> None:
@@ -125,7 +122,6 @@ class Scheduler:
 
     def _clear(self, slot: int) -> None:
         self._session.truncate(0, sequence=slot)
-        self._drafter.forget(slot)
 
     def _turns(self) -> list[Turn]:
         n_left = self._session.n_ubatch
@@ -154,9 +150,9 @@ class Scheduler:
         self._release(turn.slot)
 
     def _weigh(self, rounds: Sequence[Round], seconds: float, before: Counters, after: Counters) -> None:
-        """Note what a pass has cost; one that takes prompts, or builds a graph first, tells nothing of rounds."""
+        """Note what a pass has cost; one that takes prompts, catches up or builds a graph tells nothing of rounds."""
         n_builds = after.n_trunk_builds + after.n_head_builds - before.n_trunk_builds - before.n_head_builds
-        if not rounds or n_builds or any(played.turn.sequence.in_prompt for played in rounds):
+        if not rounds or n_builds or any(played.turn.sequence.in_prompt or played.proposal.catches_up for played in rounds):
             return
         verify_ms = (after.t_trunk_us - before.t_trunk_us) / 1000
         draft_ms = (after.t_head_us - before.t_head_us) / 1000

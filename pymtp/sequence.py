@@ -127,18 +127,16 @@ class Turn:
         """Its rows in the pass of the target."""
         tokens = [*self.sequence.history[self.position : self.end], *proposal.drafts]
         logits: Literal["all", "last", "none"] = "all" if not self.sequence.in_prompt else "last"
-        return Chunk(tokens, self.position, self.slot, logits if self.samples else "none", proposal.feed)
+        return Chunk(tokens, self.position, self.slot, logits if self.samples else "none", proposal.n_heads > 0, proposal.n_heads)
 
     @property
     def draft_bar(self) -> tuple[int, ...] | None:
         """If the session can pick the drafts itself: the tokens that they cannot be. Else None."""
         return None if self.draws or self.sequence.pick.compares else self.sequence.sampler.draft_bar
 
-    def propose(self, drafts: list[int], distributions: list[Distribution], confidences: list[float]) -> Proposal:
-        """Those of the drafts that are worth to be verified."""
-        length = self.sequence.length
-        n = length.n_verified(confidences, drawn=self.draws) if confidences else len(drafts)
-        return Proposal(drafts[:n], distributions[:n], confidences, drafts[n:], feed=True)
+    def n_worth(self, drafts: Sequence[int], confidences: Sequence[float]) -> int:
+        """How many of the drafts are worth to be verified."""
+        return self.sequence.length.n_verified(confidences, drawn=self.draws) if confidences else len(drafts)
 
     def draft(self, row: Row) -> tuple[int, Distribution] | None:
         """The next draft, and what it was picked from. The sampler assumes it until `Sampler.forget`.
@@ -198,8 +196,10 @@ class Proposal:
     """The probability of the most likely token in the place of each draft, spare ones included; or empty."""
     spare: list[int] = field(default_factory=list)
     """Drafts behind the others, which are not verified."""
-    feed: bool = False
-    """Whether the rows of the turn are to fill the heads' cache."""
+    n_heads: int = 0
+    """Heads that are to see the rows of the turn."""
+    catches_up: bool = False
+    """Whether the draft took more than one row, which says nothing of what drafts cost."""
 
     def are_right(self, tokens: Sequence[int]) -> list[bool]:
         """Of the drafts that the emitted `tokens` tell about, from the first on: whether the text goes on with them."""

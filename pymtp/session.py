@@ -52,7 +52,9 @@ class Chunk(NamedTuple):
     logits: Literal["all", "last", "none"] = "last"
     """Which rows leave logits. Passes of the trunk only: a draft leaves one row for each chunk."""
     feed: bool = False
-    """Whether the rows fill the heads' cache as well, in the same graph. Passes of the trunk only."""
+    """Whether the heads see the rows as well, in the same graph. Passes of the trunk only."""
+    n_heads: int | None = None
+    """How many of the heads do, from the first on; None: all."""
 
 
 class LogitsRow(NamedTuple):
@@ -143,6 +145,8 @@ class Session:
         """Rows that are computed at once: at least those of a round of all sequences. `decode` takes more."""
         self.n_draft_max: int = lib.pymtp_session_n_draft_max(self._handle)
         """Tokens that can be drafted ahead; 0 if the session does not draft."""
+        self.n_heads: int = lib.pymtp_session_n_heads(self._handle)
+        """Heads that draft: at most one for each token."""
         self.mtp_memory = _MEMORY[lib.pymtp_session_memory(self._handle)]
         """Where the MTP layers keep their K/V: in the trunk's cache ("shared"), in their "own", or nowhere."""
         self.memory_note: str = ffi.string(lib.pymtp_session_memory_note(self._handle)).decode()
@@ -150,14 +154,15 @@ class Session:
 
     def decode(self, chunks: Sequence[Chunk]) -> None:
         """Run the trunk over all rows of `chunks`, in one pass as far as an ubatch reaches."""
-        flags = [flag for chunk in chunks for flag in _flags(chunk)]
+        flags = [flag for chunk in chunks for flag in _flags(chunk, self.n_heads)]
         check(lib.pymtp_session_decode(self._handle, *_rows(chunks), flags))
 
     def draft(self, step: int, n_steps: int, chunks: Sequence[Chunk]) -> None:
         """Run step `step` of a draft of `n_steps`: the last row of each chunk predicts the token that follows.
 
         Step 0 takes the newest token of each sequence, which the trunk has not decoded yet, and before it the
-        positions that did not feed the heads, if any. A later step takes one row, the draft of the step before.
+        positions that the heads have not seen, if any; what lies before these they never see. A later step takes one
+        row, the draft of the step before.
         """
         check(lib.pymtp_session_draft(self._handle, step, n_steps, *_rows(chunks)))
 
@@ -189,6 +194,10 @@ class Session:
         # the rows lie n apart, not n_steps
         tokens = drafts[: shape[0] * shape[1]].reshape(shape)
         return (tokens, likelihood[: tokens.size].reshape(shape)) if probs else tokens
+
+    def seen_end(self, sequence: int, n_heads: int) -> int:
+        """The position of `sequence` behind the last that all of the first `n_heads` heads have seen."""
+        return int(lib.pymtp_session_seen_end(self._handle, sequence, n_heads))
 
     def reduce_logits(self, n_max: int, *, also_on_host: bool = False) -> None:
         """Have later passes prepare `candidates` of up to `n_max` on the device that computes the logits. 0: no more.
@@ -223,8 +232,7 @@ class Session:
         See gguf_file.output_rows.
         """
         rows = [np.ascontiguousarray(matrix) for matrix in matrices]
-        n_heads = lib.pymtp_session_n_heads(self._handle)
-        expected = [(len(tokens), self._output_row_bytes(head)) for head in range(n_heads)]
+        expected = [(len(tokens), self._output_row_bytes(head)) for head in range(self.n_heads)]
         if [matrix.shape for matrix in rows] != expected or any(matrix.dtype != np.uint8 for matrix in rows):
             raise InvalidParameter("matrices", f"uint8 of shapes {expected}", value=[matrix.shape for matrix in rows])
         pointers = ffi.new("void *[]", [ffi.cast("void *", matrix.ctypes.data) for matrix in rows])
@@ -383,10 +391,10 @@ def _rows(chunks: Sequence[Chunk]) -> tuple[int, list[int], list[int], list[int]
     return len(tokens), tokens, positions, sequences
 
 
-def _flags(chunk: Chunk) -> list[int]:
+def _flags(chunk: Chunk, n_heads: int) -> list[int]:
     n = len(chunk.tokens)
     n_silent = {"all": 0, "last": n - 1, "none": n}[chunk.logits]
-    feed = lib.PYMTP_ROW_FEED if chunk.feed else 0
+    feed = (n_heads if chunk.n_heads is None else chunk.n_heads) << lib.PYMTP_ROW_FEED_SHIFT if chunk.feed else 0
     return [feed] * n_silent + [feed | lib.PYMTP_ROW_LOGITS] * (n - n_silent)
 
 

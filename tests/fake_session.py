@@ -1,8 +1,8 @@
 """A session without an engine: a toy target and toy heads, and the engine's rules enforced to the letter.
 
 The target's logits are a function of the tokens before, and the heads know them about two times in three. What a
-caller must not do fails an assertion here: rows out of order, heads with a hole in what they have seen, logits read
-after the next call.
+caller must not do fails an assertion here: rows out of order, drafts of heads that were left behind, logits read after
+the next call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pymtp.errors import ContextFull, PymtpError
 from pymtp.session import Chunk, Counters, Logits
 
 N_VOCAB = 32
-N_KEPT = 64
 
 
 def target_logits(prefix: Sequence[int]) -> Logits:
@@ -47,12 +46,10 @@ class Slot:
 
     tokens: list[int] = field(default_factory=list)
     """Decoded."""
-    seen: list[int] = field(default_factory=list)
-    """By the heads."""
+    seen_end: int = 0
+    """Behind the last position that the heads have seen."""
     draft: list[int] = field(default_factory=list)
     """The rows of the draft that is being made, from the first position that the trunk has not decoded."""
-    end: int = 0
-    """Behind the last pass: hidden states are those of the positions just before."""
 
 
 class FakeSession:
@@ -63,6 +60,7 @@ class FakeSession:
     ) -> None:
         self.n_ctx, self.n_ubatch, self.n_seq_max, self.n_draft_max = n_ctx, n_ubatch, n_seq_max, n_draft_max
         self.n_cells = n_cells
+        self.n_heads = min(n_draft_max, 2)
         self.n_reduced = 0
         self.slots = [Slot() for _ in range(n_seq_max)]
         self.passes: list[list[Chunk]] = []
@@ -95,12 +93,8 @@ class FakeSession:
         assert chunk.position + n <= self.n_ctx
         slot.tokens += chunk.tokens
         slot.draft = []
-        del slot.seen[chunk.position :]
         if chunk.feed:
-            assert len(slot.seen) == chunk.position, "the heads have not seen what came before"
-            assert chunk.position == 0 or chunk.position > slot.end - N_KEPT, "the hidden state before is gone"
-            slot.seen += chunk.tokens
-        slot.end = len(slot.tokens)
+            slot.seen_end = len(slot.tokens)
         first = {"all": 0, "last": n - 1, "none": n}[chunk.logits]
         ends = range(chunk.position + first + 1, chunk.position + n + 1)
         assert len(ends) <= self.n_draft_max + 1
@@ -137,16 +131,15 @@ class FakeSession:
         slot = self.slots[chunk.sequence]
         n_decoded = len(slot.tokens)
         if step == 0:
-            assert len(slot.seen) >= chunk.position > n_decoded - N_KEPT, "hidden states are gone"
+            assert slot.seen_end >= n_decoded or len(chunk.tokens) > 1, "the heads were left behind"
             assert chunk.position + len(chunk.tokens) == n_decoded + 1, "the last row is the newest token"
             assert slot.tokens[chunk.position :] == list(chunk.tokens[:-1])
-            slot.seen[chunk.position :] = chunk.tokens
+            slot.seen_end = n_decoded
             slot.draft = [chunk.tokens[-1]]
         else:
             assert (len(chunk.tokens), chunk.position) == (1, n_decoded + step)
             assert len(slot.draft) == step
             slot.draft += chunk.tokens
-        assert slot.seen[:n_decoded] == slot.tokens
         return head_logits(slot.tokens + slot.draft)
 
     @property
@@ -159,8 +152,12 @@ class FakeSession:
         if not self.goes_back and 0 < position < len(slot.tokens):
             raise PymtpError("the memory cannot go back")
         del slot.tokens[position:]
-        del slot.seen[position:]
+        slot.seen_end = min(slot.seen_end, position)
         slot.draft = []
+
+    def seen_end(self, sequence: int, n_heads: int) -> int:
+        assert 0 < n_heads
+        return self.slots[sequence].seen_end
 
     def bar(self, tokens: Sequence[int]) -> None:
         self._invalidate()

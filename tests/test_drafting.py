@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fake_session import N_KEPT, N_VOCAB, FakeSession, head_logits, plain_text
+from fake_session import N_VOCAB, FakeSession, head_logits, plain_text
 from pymtp.draft_length import FixedLength
-from pymtp.drafting import MtpDrafter, NoDrafter
+from pymtp.drafting import CATCH_UP, MtpDrafter, NoDrafter
 from pymtp.round import play_round
 from pymtp.sampler import Distribution, Row, Sampler
 from pymtp.sampling import SamplingParams
@@ -128,64 +128,55 @@ def test_rounds_without_drafts_are_single_rows_that_leave_the_heads_alone() -> N
     assert len(session.drafts) == n_calls
 
 
-def test_the_first_draft_after_a_pause_catches_up() -> None:
+@pytest.mark.parametrize("n_rounds", [3, 30, 300])
+def test_the_first_draft_after_a_pause_begins_with_the_last_positions_that_were_missed(n_rounds: int) -> None:
     session, drafter = pair()
     sequence = begin(session, drafter)
     sequence.length = FixedLength(0)
-    for _ in range(5):
-        play(session, drafter, (0, sequence))
-    sequence.length = FixedLength(3)
-    tail = sequence.history[len(PROMPT) :]
-    play(session, drafter, (0, sequence))
-    (chunk,) = session.drafts[-1]
-    assert (chunk.tokens, chunk.position) == (tail, len(PROMPT))
-    assert session.passes[-1][0].feed
-    play(session, drafter, (0, sequence))
-    assert len(session.drafts[-1][0].tokens) == 1
-
-
-def test_a_long_pause_catches_up_before_hidden_states_are_gone() -> None:
-    session, drafter = pair(n_ubatch=256)
-    sequence = begin(session, drafter)
-    sequence.length = FixedLength(0)
     n_calls = len(session.drafts)
-    for _ in range(3 * N_KEPT):
-        (played,) = play(session, drafter, (0, sequence))
-        assert played.proposal.drafts == []
-    assert [len(call[0].tokens) for call in session.drafts[n_calls:]] == [N_KEPT] * 3
-    sequence.length = FixedLength(2)
+    for _ in range(n_rounds):
+        play(session, drafter, (0, sequence))
+    assert len(session.drafts) == n_calls
+    sequence.length = FixedLength(3)
+    tail = sequence.history[max(-1 - CATCH_UP, -1 - n_rounds) :]
     (played,) = play(session, drafter, (0, sequence))
-    assert len(played.proposal.drafts) == 2
-    assert sequence.history[len(PROMPT) :] == plain_text(PROMPT, len(sequence.history) - len(PROMPT))
+    (chunk,) = session.drafts[-1]
+    assert chunk.tokens == tail
+    assert played.proposal.catches_up
+    assert session.passes[-1][0].feed
+    (played,) = play(session, drafter, (0, sequence))
+    assert len(session.drafts[-1][0].tokens) == 1
+    assert not played.proposal.catches_up
+
+
+def test_only_heads_that_draft_see_what_is_verified() -> None:
+    session, drafter = pair(n_draft_max=3)
+    sequence = begin(session, drafter)
+    assert session.passes[-1][0].n_heads == session.n_heads == 2  # the prompt
+    for n, n_heads in ((3, 2), (1, 1), (2, 2), (0, 0)):
+        sequence.length = FixedLength(n)
+        play(session, drafter, (0, sequence))
+        assert session.passes[-1][0].n_heads == n_heads
 
 
 def test_one_pass_of_the_heads_holds_sequences_that_all_catch_up() -> None:
-    session, drafter = pair(n_ubatch=40, n_seq_max=4)
+    session, drafter = pair(n_ubatch=20, n_seq_max=4)
     seated = [(i, begin(session, drafter, slot=i, prompt=[i, 7])) for i in range(4)]
-    for _, sequence in seated:
-        sequence.length = FixedLength(0)
-    for _ in range(30):
-        play(session, drafter, *seated)
+    for n in (0, 1):
+        for _, sequence in seated:
+            sequence.length = FixedLength(n)
+        for _ in range(10):
+            play(session, drafter, *seated)
     assert max(sum(len(chunk.tokens) for chunk in call) for call in session.drafts) == session.n_ubatch
 
 
 def test_a_sequence_that_never_drafts_spares_the_heads() -> None:
     session, drafter = pair()
     sequence = TokenSequence(list(PROMPT), Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=0)
-    for _ in range(2 * N_KEPT):
+    for _ in range(100):
         play(session, drafter, (0, sequence))
     assert session.drafts == []
-    assert session.slots[0].seen == []
-
-
-def test_a_slot_that_was_freed_is_forgotten() -> None:
-    session, drafter = pair()
-    begin(session, drafter)
-    drafter.forget(0)
-    session.truncate(0)
-    second = begin(session, drafter, prompt=[9, 9])
-    play(session, drafter, (0, second))
-    assert session.drafts[-1][0].position == 2
+    assert session.slots[0].seen_end == 0
 
 
 def test_plain_decoding_proposes_nothing() -> None:

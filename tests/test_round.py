@@ -120,7 +120,7 @@ def test_a_text_that_is_cut_inside_an_accepted_block_leaves_a_cache_that_fits_it
         [*one.history, 7, 8], Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=3
     )
     turn.n_decoded = one.n_decoded
-    session.slots[0].seen = session.slots[0].tokens.copy()
+    session.slots[0].seen_end = len(session.slots[0].tokens)
     for _ in range(20):
         play(session, drafter, (0, turn))
     assert turn.history[turn.n_prompt :] == plain_text([*one.history, 7, 8], len(turn.history) - turn.n_prompt)

@@ -413,7 +413,7 @@ def test_a_stop_string_inside_an_accepted_block_cuts_text_tokens_and_cache(load:
         assert one.finish_reason == "stop"
         assert one.history == [*prompt, *whole.tokens[:n_kept]]
         n_inside += played.n_accepted == len(played.tokens)
-        if played.proposal.feed:
+        if played.proposal.n_heads:
             check_state(session, one.history, one.n_decoded, load(draft_max=3, n_seq_max=1, n_batch=512).session)
     assert n_inside > 3
     session.truncate(0)

@@ -57,10 +57,10 @@ enum pymtp_head_context {
     PYMTP_HEAD_CONTEXT_CHAINED = 1, // the first head reads the trunk's, each other head that of the head before it
 };
 
-// flags of a trunk row
+// flags of a trunk row; n << PYMTP_ROW_FEED_SHIFT: the first n heads see it as well, in the same graph
 enum pymtp_row_flag {
-    PYMTP_ROW_LOGITS = 1, // compute the row's logits
-    PYMTP_ROW_FEED   = 2, // fill the heads' cache as well, in the same graph
+    PYMTP_ROW_LOGITS     = 1, // compute the row's logits
+    PYMTP_ROW_FEED_SHIFT = 1,
 };
 
 // Since the session began. A pass is one graph run.
@@ -118,14 +118,17 @@ int32_t pymtp_session_n_draft_max(const struct pymtp_session * session); // 0: t
 
 int32_t pymtp_session_n_heads(const struct pymtp_session * session);     // heads that draft: at most one for each draft
 
+// The position of a sequence behind the last that all of the first n_heads heads have seen.
+int32_t pymtp_session_seen_end(const struct pymtp_session * session, int32_t seq, int32_t n_heads);
+
 // What is special about the session's memory, and what it costs; "" if there is nothing to say.
 const char * pymtp_session_memory_note(const struct pymtp_session * session);
 
 // Runs the trunk over n_rows rows, in ubatches of at most n_ubatch. token, pos, seq, flags: [n_rows].
 // The positions of each sequence continue its decoded tail. At most n_batch rows, and at most n_outputs_max of
-// them with logits (params; 0 stands for n_draft_max + 1 a sequence). A row that feeds the heads needs the hidden
-// state of the position before: it begins its sequence, or goes on where the last pass of the trunk ended or was
-// truncated to.
+// them with logits (params; 0 stands for n_draft_max + 1 a sequence). What the heads are not fed they never see: where
+// they are fed again later, they go on behind a gap. A row whose hidden state before is not at hand becomes part of it
+// (a session keeps those of the last 64 positions).
 int32_t pymtp_session_decode(struct pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                              const int32_t * seq, const uint8_t * flags);
 
@@ -148,10 +151,9 @@ int32_t pymtp_session_candidates(struct pymtp_session * session, int32_t of_draf
 
 // One step of a draft. The rows of a sequence are consecutive: its last row is the one that predicts, at the newest
 // token (step 0) or at the draft of the step before. Rows before it, in step 0, are positions that the trunk has
-// decoded without feeding the heads: they catch up. n_steps: how many steps the whole draft is meant to have.
+// decoded without feeding the heads: they catch up; positions before those stay a gap. n_steps: how many steps the whole draft is meant to have.
 // Step s runs head s modulo the number of heads. Leaves one row of logits for each sequence.
-// Fails with PYMTP_INVALID if the hidden state of a row's previous position is not at hand (a session keeps those of
-// the last 64 positions).
+// Fails with PYMTP_INVALID if the hidden state before a row that predicts is not at hand.
 int32_t pymtp_session_draft(struct pymtp_session * session, int32_t step, int32_t n_steps, int32_t n_rows,
                             const int32_t * token, const int32_t * pos, const int32_t * seq);
 

@@ -5,6 +5,7 @@
 #include "llama-kv-cache.h"
 #include "mtp-ubatch.h"
 
+#include <cmath>
 #include <vector>
 
 // Finds the rows that have a cell already: in a head's pass every row whose position is in the cache, in the
@@ -115,6 +116,31 @@ llama_kv_cache::slot_info llama_kv_cache::mtp_place(const llama_ubatch & ubatch)
     }
 
     return sinfo;
+}
+
+// In a mask [n_kv, rows] takes out the cells that the head at hand has not seen, but for those of the rows themselves.
+void llama_kv_cache::mtp_hide(ggml_tensor * mask, const llama_ubatch & ubatch) const {
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        const llama_seq_id seq  = ubatch.seq_id[i][0];
+        const auto &       seen = (*mtp.seen)[seq];
+        const auto &       sp   = v_cells[seq_to_stream[seq]].seq_pos_get(seq);
+
+        const auto hide = [&](llama_pos begin, llama_pos end) {
+            for (auto it = sp.lower_bound({ begin, 0 }); it != sp.end() && it->first < end; ++it) {
+                if (it->first == ubatch.pos[i] || it->second >= mask->ne[0]) {
+                    continue;
+                }
+                const int64_t at = mask->ne[0] * i + it->second;
+                if (mask->type == GGML_TYPE_F16) {
+                    ((ggml_fp16_t *) mask->data)[at] = ggml_fp32_to_fp16(-INFINITY);
+                } else {
+                    ((float *) mask->data)[at] = -INFINITY;
+                }
+            }
+        };
+        hide(seen.gap_begin, seen.gap_end);
+        hide(seen.end, seen.draft);
+    }
 }
 
 // Frees all reserved cells: before operations that look at cells without knowing of reservations.

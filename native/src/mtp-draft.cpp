@@ -11,12 +11,12 @@
 // what runs
 //
 
-// Behind a trunk pass every head stores the K/V of the trunk's rows. Chained, a head reads what the head before it
-// says of the row before, for all rows.
-std::vector<mtp_run> mtp_engine::feed_runs() const {
+// Behind a trunk pass the first n heads store the K/V of the trunk's rows. Chained, a head reads what the head before
+// it says of the row before, for all rows.
+std::vector<mtp_run> mtp_engine::feed_runs(int32_t n) const {
     std::vector<mtp_run> runs;
-    for (int32_t head = 0; head < n_heads; ++head) {
-        const bool feeds_next = chained && head + 1 < n_heads;
+    for (int32_t head = 0; head < n; ++head) {
+        const bool feeds_next = chained && head + 1 < n;
         runs.push_back({ head, chained ? head : 0, head + 1, feeds_next ? MTP_OUTPUT_HIDDEN : MTP_OUTPUT_NONE });
     }
     return runs;
@@ -57,25 +57,25 @@ std::vector<mtp_run> mtp_engine::step_runs(int32_t step, int32_t n_steps) const 
 
 void mtp_engine::plan_feed(const llama_ubatch & ubatch, const llama_memory_context_i * mctx) {
     std::vector<mtp_row> rows;
-    std::vector<mtp_row> rows_fed;
+    int32_t              n_fed = 0; // heads
 
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        const int32_t n = row_flags[ubatch.data->batch_idxs[i]] >> PYMTP_ROW_FEED_SHIFT;
+
         rows.push_back({ ubatch.token[i], ubatch.pos[i], ubatch.seq_id[i][0], false });
-        if (row_flags[ubatch.data->batch_idxs[i]] & PYMTP_ROW_FEED) {
-            rows_fed.push_back(rows.back());
-        }
+        mark_seen(rows.back(), n);
+        n_fed = std::max(n_fed, n);
     }
-    if (rows_fed.empty()) {
+    if (n_fed == 0) {
         return;
     }
-    mark_fed(rows_fed);
 
     auto & stage = stages.emplace_back();
 
     stage.ubatch     = ubatch;
-    stage.runs       = feed_runs();
+    stage.runs       = feed_runs(n_fed);
     stage.rows_read  = find_rows(rows);
-    stage.keeps      = chained;
+    stage.keeps      = chained && n_fed > 1;
     stage.rows_write = rows_trunk;
 
     if (!own_memory) {
@@ -91,7 +91,7 @@ void mtp_engine::plan_feed(const llama_ubatch & ubatch, const llama_memory_conte
     stage.mctx_owned->apply();
 }
 
-bool mtp_engine::plan_catch_up(const std::vector<mtp_row> & rows) {
+bool mtp_engine::plan_catch_up(const std::vector<mtp_row> & rows, int32_t n) {
     const uint32_t n_pos = ctx.model.hparams.n_pos_per_embd();
 
     for (const auto & part : split(rows)) {
@@ -106,10 +106,10 @@ bool mtp_engine::plan_catch_up(const std::vector<mtp_row> & rows) {
         stage.ubatch     = mtp_ubatch_make(padded, n_pos, n_stream());
         stage.mctx_owned = mtp_memory_place(head_memory(), stage.ubatch);
         stage.mctx       = stage.mctx_owned.get();
-        stage.runs       = feed_runs();
+        stage.runs       = feed_runs(n);
         stage.rows_read  = find_rows(padded);
-        stage.keeps      = chained;
-        if (chained) {
+        stage.keeps      = chained && n > 1;
+        if (stage.keeps) {
             for (const auto & row : padded) {
                 stage.rows_write.push_back(std::max(mtp_rows::SPARE, hidden_rows.find(row.seq, row.pos)));
             }
@@ -117,6 +117,9 @@ bool mtp_engine::plan_catch_up(const std::vector<mtp_row> & rows) {
         if (llama_memory_status_is_fail(stage.mctx->get_status())) {
             return false;
         }
+    }
+    for (const auto & row : rows) {
+        mark_seen(row, n);
     }
     return true;
 }
@@ -131,6 +134,11 @@ bool mtp_engine::plan_step(int32_t step, int32_t n_steps, const std::vector<mtp_
         return false;
     }
     stage.runs = step_runs(step, n_steps);
+    for (const auto & row : rows) {
+        for (int32_t head = 0; head < n_heads && head < n_steps && step == 0; ++head) {
+            seen[head][row.seq].draft = row.pos;
+        }
+    }
     stages.push_back(std::move(stage));
     return true;
 }
@@ -209,7 +217,7 @@ pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<
         const auto catch_up = mtp_rows_with_output(part, false);
 
         stages.clear();
-        if (!plan_catch_up(catch_up) || !plan_step(step, n_steps, first)) {
+        if (!plan_catch_up(catch_up, std::min(n_steps, n_heads)) || !plan_step(step, n_steps, first)) {
             return PYMTP_FULL;
         }
 
@@ -225,8 +233,6 @@ pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<
         if (!res) {
             return PYMTP_FAILED;
         }
-        mark_fed(catch_up);
-
         held_draft = hold(res->get_logits());
         if (parts.size() > 1) {
             fetch(held_draft, draft_logits_data.data() + n_draft_rows * n_vocab);
@@ -250,7 +256,7 @@ pymtp_status mtp_engine::draft_greedy(const std::vector<mtp_row> & rows, int32_t
 
         // the cells of all steps before any graph input looks at the cache
         stages.clear();
-        if (!plan_catch_up(catch_up)) {
+        if (!plan_catch_up(catch_up, std::min(n_asked, n_heads))) {
             return PYMTP_FULL;
         }
         const size_t i_first = stages.size();
@@ -273,8 +279,6 @@ pymtp_status mtp_engine::draft_greedy(const std::vector<mtp_row> & rows, int32_t
         if (!res) {
             return PYMTP_FAILED;
         }
-        mark_fed(catch_up);
-
         // [n_steps][n_sequences of the part]
         std::vector<std::vector<int32_t>> tokens(*n_steps, std::vector<int32_t>(first.size()));
         std::vector<std::vector<float>>   token_probs(probs ? *n_steps : 0, std::vector<float>(first.size()));
@@ -309,6 +313,9 @@ pymtp_status mtp_engine::draft_greedy(const std::vector<mtp_row> & rows, int32_t
 void mtp_engine::forget_drafts(const std::vector<mtp_row> & rows) {
     auto * memory = mtp_memory_attention(head_memory());
     for (const auto & row : rows) {
+        for (auto & of_head : seen) {
+            of_head[row.seq].truncate(row.pos);
+        }
         // what the trunk has decoded stays
         if (row.output && row.pos > ctx.memory->seq_pos_max(row.seq)) {
             hidden_rows.truncate(row.seq, row.pos);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -36,7 +37,7 @@ static int32_t mtp_vocab_usable(const llama_vocab & vocab) {
 mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     ctx(ctx), n_heads(params.n_heads), chained(params.chained), n_usable(mtp_vocab_usable(ctx.model.vocab)),
     n_rows_round(params.n_rows_round), hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max),
-    fed(ctx.cparams.n_seq_max, 0), n_trimmed(ctx.model.vocab.n_tokens()) {
+    seen(n_heads, std::vector<mtp_seen>(ctx.cparams.n_seq_max)), n_trimmed(ctx.model.vocab.n_tokens()) {
     // each slot has a scheduler: copies for pipelining would multiply its buffers, and only speed up long prompts
     ctx.cparams.pipeline_parallel = false;
 
@@ -228,8 +229,8 @@ void mtp_engine::begin_build(const llm_graph_params & params) {
     if (!planes.empty()) {
         stages.emplace_back();
         stages[0].ubatch = params.ubatch;
-        stages[0].runs   = feed_runs();
-        stages[0].keeps  = chained;
+        stages[0].runs   = feed_runs(n_heads);
+        stages[0].keeps  = chained && n_heads > 1;
         if (own_memory) {
             stages[0].mctx_owned = own_memory->init_full();
             stages[0].mctx       = stages[0].mctx_owned.get();
@@ -375,27 +376,48 @@ void mtp_engine::plan_trunk_rows(const llama_ubatch & ubatch) {
 std::vector<int32_t> mtp_engine::find_rows(const std::vector<mtp_row> & rows) const {
     std::vector<int32_t> res;
     for (const auto & row : rows) {
-        // a row that is not to be fed may share a pass with rows that are; what it reads does not matter
+        // what a row reads that nothing is known before does not matter, see mark_seen
         res.push_back(std::max(mtp_rows::ZERO, hidden_rows.find(row.seq, row.pos - 1)));
     }
     return res;
 }
 
-bool mtp_engine::can_feed(llama_seq_id seq, llama_pos pos) const {
-    return fed[seq] == pos + 1 && hidden_rows.is_kept(seq, pos);
+// The first n heads run on a row. Chained, a head needs what the head before says of the position before.
+void mtp_engine::mark_seen(const mtp_row & row, int32_t n) {
+    bool is_whole = has_hidden(row.seq, row.pos - 1);
+    for (int32_t head = 0; head < n; ++head) {
+        auto & cur_seen = seen[head][row.seq];
+        if (chained && head > 0 && row.pos > 0) {
+            is_whole = has_hidden(row.seq, row.pos - 1) && cur_seen.end >= row.pos &&
+                       seen[head - 1][row.seq].has(row.pos - 1);
+        }
+        cur_seen.take(row.pos, is_whole);
+    }
 }
 
-void mtp_engine::mark_fed(const std::vector<mtp_row> & rows) {
-    for (const auto & row : rows) {
-        if (fed[row.seq] == row.pos) {
-            fed[row.seq] = row.pos + 1;
-        }
+llama_pos mtp_engine::seen_end(llama_seq_id seq, int32_t n) const {
+    llama_pos res = std::numeric_limits<llama_pos>::max();
+    for (int32_t head = 0; head < std::min(n, n_heads); ++head) {
+        res = std::min(res, seen[head][seq].end);
     }
+    return res;
+}
+
+void mtp_engine::set_head_input(int32_t head, llm_graph_input_i & input, const llama_ubatch & ubatch) {
+    const auto & of_head = seen[head];
+    if (std::none_of(of_head.begin(), of_head.end(), [](const auto & s) { return s.hides_any(); })) {
+        input.set_input(&ubatch);
+        return;
+    }
+    const mtp_memory_gaps gaps(head_memory(), of_head);
+    input.set_input(&ubatch);
 }
 
 void mtp_engine::truncate(llama_seq_id seq, llama_pos pos) {
     hidden_rows.truncate(seq, pos);
-    fed[seq] = std::min(fed[seq], pos);
+    for (auto & of_head : seen) {
+        of_head[seq].truncate(pos);
+    }
     if (own_memory) {
         own_memory->seq_rm(seq, pos, -1);
     }

@@ -7,6 +7,7 @@
 #include "mtp-candidates.h"
 #include "mtp-graph.h"
 #include "mtp-rows.h"
+#include "mtp-seen.h"
 #include "mtp-stage.h"
 #include "mtp-ubatch.h"
 #include "pymtp.h"
@@ -74,6 +75,9 @@ struct mtp_engine {
     bool          picks_probs = false;   // and gives their probabilities
     ggml_tensor * bias        = nullptr; // F32 [n_vocab] added to the logits before a pick; nullptr: nothing
 
+    // sets an input of a head's part: its masks leave out what the head has not seen
+    void set_head_input(int32_t head, llm_graph_input_i & input, const llama_ubatch & ubatch);
+
     // the parameters of the pass as a stage's inputs see them
     const llm_graph_params & stage_params(size_t stage, const llm_graph_params & pass);
 
@@ -134,11 +138,8 @@ struct mtp_engine {
     // the hidden state of a position; -1: that before the first
     bool has_hidden(llama_seq_id seq, llama_pos pos) const { return hidden_rows.find(seq, pos) >= 0; }
 
-    // whether the heads can be fed behind pos: they need that hidden state, and must have been fed so far
-    bool can_feed(llama_seq_id seq, llama_pos pos) const;
-
-    // positions of a sequence that the heads have seen
-    llama_pos n_fed(llama_seq_id seq) const { return fed[seq]; }
+    // the position behind the last that the first n of the heads have seen
+    llama_pos seen_end(llama_seq_id seq, int32_t n) const;
 
     // after llama.cpp's memory
     void truncate(llama_seq_id seq, llama_pos pos);
@@ -158,7 +159,7 @@ struct mtp_engine {
     // the heads have a cache of their own
     bool has_own_memory() const { return own_memory != nullptr; }
 
-    std::vector<uint8_t> row_flags;        // pymtp_row_flag of the batch that is being decoded
+    std::vector<uint8_t> row_flags;        // flags of the rows of the batch that is being decoded
     int32_t              n_draft_rows = 0; // rows of draft_logits
     pymtp_counters       counters     = {};
 
@@ -202,7 +203,7 @@ struct mtp_engine {
     std::unique_ptr<llama_memory_i> own_memory; // nullptr: the heads live in the trunk's
     std::vector<device_tensor>      planes_mem;
     mtp_rows                        hidden_rows;
-    std::vector<llama_pos>          fed; // [n_seq_max]
+    std::vector<std::vector<mtp_seen>> seen; // [n_heads][n_seq_max]
     device_tensor                   bias_mem;
     std::vector<llama_token>        barred;
 
@@ -245,13 +246,13 @@ struct mtp_engine {
 
     void plan_trunk_rows(const llama_ubatch & ubatch);
     void plan_feed(const llama_ubatch & ubatch, const llama_memory_context_i * mctx);
-    bool plan_catch_up(const std::vector<mtp_row> & rows);
+    bool plan_catch_up(const std::vector<mtp_row> & rows, int32_t n);
     bool plan_step(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
 
-    std::vector<mtp_run> feed_runs() const;
+    std::vector<mtp_run> feed_runs(int32_t n) const;
     std::vector<mtp_run> step_runs(int32_t step, int32_t n_steps) const;
     std::vector<int32_t> find_rows(const std::vector<mtp_row> & rows) const;
-    void                 mark_fed(const std::vector<mtp_row> & rows);
+    void                 mark_seen(const mtp_row & row, int32_t n);
 
     // the rows of sequences that can share a pass
     std::vector<std::vector<mtp_row>> split(const std::vector<mtp_row> & rows) const;

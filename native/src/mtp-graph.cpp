@@ -74,8 +74,8 @@ class mtp_graph_input_trunk : public llm_graph_input_i {
 // an input of a head's part: sees the rows and the cache of its stage
 class mtp_graph_input_part : public llm_graph_input_i {
   public:
-    mtp_graph_input_part(mtp_engine & mtp, size_t stage, llm_graph_input_ptr inner) :
-        mtp(mtp), stage(stage), inner(std::move(inner)) {
+    mtp_graph_input_part(mtp_engine & mtp, const mtp_graph_part & part, llm_graph_input_ptr inner) :
+        mtp(mtp), stage(part.stage), head(part.head), inner(std::move(inner)) {
         if (const auto * in = dynamic_cast<llm_graph_input_out_ids *>(this->inner.get())) {
             out_ids = in->out_ids;
         }
@@ -84,7 +84,7 @@ class mtp_graph_input_part : public llm_graph_input_i {
     void set_input(const llama_ubatch *) override {
         // a part that only stores K/V has no output rows: they are not in the graph
         if (!out_ids || out_ids->buffer) {
-            inner->set_input(&mtp.stages[stage].ubatch);
+            mtp.set_head_input(head, *inner, mtp.stages[stage].ubatch);
         }
     }
 
@@ -96,6 +96,7 @@ class mtp_graph_input_part : public llm_graph_input_i {
   private:
     mtp_engine &        mtp;
     size_t              stage;
+    int32_t             head;
     llm_graph_input_ptr inner;
     ggml_tensor *       out_ids = nullptr;
 };
@@ -143,7 +144,7 @@ llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input
     }
 
     if (!hidden || strcmp(hidden->name, "mtp_h_input") != 0) {
-        return std::make_unique<mtp_graph_input_part>(*res.mtp, part.stage, std::move(input));
+        return std::make_unique<mtp_graph_input_part>(*res.mtp, part, std::move(input));
     }
 
     mtp_graph_leaf_to_view(tokens, part.tokens);
@@ -288,7 +289,7 @@ class mtp_graph_builder {
     }
 
     void add_run(size_t i, const mtp_run & run, ggml_tensor * tokens, ggml_tensor * hidden) {
-        const mtp_graph_part part = { i, tokens, hidden };
+        const mtp_graph_part part = { i, run.head, tokens, hidden };
 
         const std::vector<ggml_tensor *> nodes_before(ggml_graph_nodes(gf),
                                                       ggml_graph_nodes(gf) + ggml_graph_n_nodes(gf));

@@ -9,6 +9,7 @@
 // While a head's part of a graph is built: what its inputs are tied to.
 struct mtp_graph_part {
     size_t        stage;
+    int32_t       head;
     ggml_tensor * tokens; // I32 [n_tokens]
     ggml_tensor * hidden; // F32 [n_embd, n_tokens]
 };

@@ -205,6 +205,18 @@ mtp_memory_shortage mtp_memory_check(const llama_model & model, const llama_cont
     return {};
 }
 
+mtp_memory_gaps::mtp_memory_gaps(llama_memory_i * memory, const std::vector<mtp_seen> & seen) : memory(memory) {
+    for (auto * kv : mtp_memory_caches(memory)) {
+        kv->mtp.seen = &seen;
+    }
+}
+
+mtp_memory_gaps::~mtp_memory_gaps() {
+    for (auto * kv : mtp_memory_caches(memory)) {
+        kv->mtp.seen = nullptr;
+    }
+}
+
 mtp_memory_placed::mtp_memory_placed(llama_memory_i * memory) : memory(memory) {
     for (auto * kv : mtp_memory_caches(memory)) {
         kv->mtp.placed = true;

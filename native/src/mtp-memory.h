@@ -4,9 +4,11 @@
 
 #include "ggml-backend.h"
 #include "llama-memory.h"
+#include "mtp-seen.h"
 #include "mtp-ubatch.h"
 
 #include <memory>
+#include <vector>
 
 // Whether the heads can live in the cells of this memory.
 bool mtp_memory_can_share(llama_memory_i * memory);
@@ -43,6 +45,16 @@ struct mtp_memory_shortage {
 };
 
 mtp_memory_shortage mtp_memory_check(const llama_model & model, const llama_context_params & params);
+
+// While it lives, masks leave out what a head has not seen of the sequences, [n_seq_max].
+class mtp_memory_gaps {
+  public:
+    mtp_memory_gaps(llama_memory_i * memory, const std::vector<mtp_seen> & seen);
+    ~mtp_memory_gaps();
+
+  private:
+    llama_memory_i * memory;
+};
 
 // While it lives, applying a placed ubatch leaves the cells alone.
 class mtp_memory_placed {

@@ -7,10 +7,11 @@
 // the trunk's batch for that position must still be accepted, and then takes the cell over. The reserved
 // positions of a sequence are always its tail.
 
-#include "llama.h"
+#include "mtp-seen.h"
 
 #include <cstdint>
 #include <map>
+#include <vector>
 
 class mtp_reservation {
   public:
@@ -19,6 +20,9 @@ class mtp_reservation {
 
     // false: the cache is the heads' own, cells that they place are simply theirs
     bool reserves = true;
+
+    // while the mask of a head is set: what it has seen of each sequence. nullptr: all there is
+    const std::vector<mtp_seen> * seen = nullptr;
 
     void clear() { cells.clear(); }
 

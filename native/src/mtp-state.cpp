@@ -13,7 +13,7 @@ namespace {
 
 struct mtp_state_header {
     uint32_t magic     = 0x50544d50; // "PMTP"
-    uint32_t version   = 1;
+    uint32_t version   = 2;
     uint32_t n_seq_max = 0;
     uint32_t n_planes  = 0;
     uint32_t n_embd    = 0;
@@ -106,7 +106,9 @@ std::vector<uint8_t> mtp_engine::save_state() {
 
     for (uint32_t seq = 0; seq < header.n_seq_max; ++seq) {
         const auto kept = hidden_rows.kept_rows(seq);
-        io.write_value(fed[seq]);
+        for (const auto & of_head : seen) {
+            io.write_value(of_head[seq]);
+        }
         io.write_value((uint32_t) kept.size());
         for (const auto & [pos, row] : kept) {
             io.write_value(pos);
@@ -136,7 +138,9 @@ void mtp_engine::restore_state(const uint8_t * data, size_t size) {
 
     for (uint32_t seq = 0; seq < header.n_seq_max; ++seq) {
         hidden_rows.truncate(seq, 0);
-        fed[seq]              = io.read_value<llama_pos>();
+        for (auto & of_head : seen) {
+            of_head[seq] = io.read_value<mtp_seen>();
+        }
         const uint32_t n_kept = io.read_value<uint32_t>();
         if (n_kept > mtp_rows::N_KEPT) {
             throw std::runtime_error("it has too many hidden states");
@@ -180,7 +184,9 @@ void mtp_engine::copy(llama_seq_id from, llama_seq_id to) {
         update_own_memory();
     }
 
-    fed[to] = fed[from];
+    for (auto & of_head : seen) {
+        of_head[to] = of_head[from];
+    }
     hidden_rows.copy(from, to);
 
     // the kept rows of a sequence lie side by side
@@ -213,7 +219,9 @@ void mtp_engine::discard(llama_seq_id seq, llama_pos pos, int32_t n) {
         update_own_memory();
     }
 
-    fed[seq] = fed[seq] > pos ? std::max(pos, fed[seq] - n) : fed[seq];
+    for (auto & of_head : seen) {
+        of_head[seq].discard(pos, n);
+    }
     hidden_rows.discard(seq, pos, n);
 }
 

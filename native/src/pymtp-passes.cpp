@@ -49,26 +49,12 @@ static pymtp_status check_tail(const pymtp_session & session, int32_t n_rows, co
     return PYMTP_OK;
 }
 
-// a row that feeds the heads goes on where they were fed last, and needs the hidden state before it
-static pymtp_status check_feed(const pymtp_session & session, int32_t n_rows, const int32_t * pos, const int32_t * seq,
-                               const uint8_t * flags) {
-    if (session.n_heads == 0) {
-        return PYMTP_OK;
-    }
-    std::vector<bool> seen(llama_n_seq_max(session.ctx), false);
-
+// no row feeds more heads than there are
+static pymtp_status check_feed(const pymtp_session & session, int32_t n_rows, const uint8_t * flags) {
     for (int32_t i = 0; i < n_rows; ++i) {
-        if (!(flags[i] & PYMTP_ROW_FEED)) {
-            continue;
-        }
-        const bool is_first = !seen[seq[i]];
-        seen[seq[i]]        = true;
-        if (is_first && !session.mtp->can_feed(seq[i], pos[i] - 1)) {
-            return pymtp_fail(
-                PYMTP_INVALID,
-                "row %d: the heads cannot go on at position %d of sequence %d: they have seen %d positions, "
-                "and need the hidden state before the next; decode the sequence again from 0",
-                i, pos[i], seq[i], session.mtp->n_fed(seq[i]));
+        const int32_t n = flags[i] >> PYMTP_ROW_FEED_SHIFT;
+        if (n > session.n_heads) {
+            return pymtp_fail(PYMTP_INVALID, "row %d: feeds %d heads of %d", i, n, session.n_heads);
         }
     }
     return PYMTP_OK;
@@ -98,14 +84,9 @@ static pymtp_status check_draft(const pymtp_session & session, int32_t step, int
                               last[seq[i]]);
         }
         last[seq[i]] = pos[i];
-        if (!session.mtp->has_hidden(seq[i], pos[i] - 1)) {
+        if (is_last && !session.mtp->has_hidden(seq[i], pos[i] - 1)) {
             return pymtp_fail(PYMTP_INVALID, "row %d: no hidden state of position %d of sequence %d", i, pos[i] - 1,
                               seq[i]);
-        }
-        if (is_first && step == 0 && pos[i] > session.mtp->n_fed(seq[i])) {
-            return pymtp_fail(PYMTP_INVALID,
-                              "row %d: the heads have seen %d positions of sequence %d, not those up to %d", i,
-                              session.mtp->n_fed(seq[i]), seq[i], pos[i]);
         }
         if (!is_last && (step > 0 || pos[i] > llama_memory_seq_pos_max(memory, seq[i]))) {
             return pymtp_fail(PYMTP_INVALID, "row %d: position %d of sequence %d is not decoded, and not the last", i,
@@ -227,7 +208,7 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
         status = check_tail(*session, n_rows, pos, seq);
     }
     if (status == PYMTP_OK) {
-        status = check_feed(*session, n_rows, pos, seq, flags);
+        status = check_feed(*session, n_rows, flags);
     }
     if (status == PYMTP_OK && session->replay) {
         status = save_for_replay(*session, n_rows, token, pos, seq, flags);

@@ -46,7 +46,7 @@ static pymtp_status replay(pymtp_session & session, int32_t seq, int32_t pos) {
     const std::vector<int32_t> rows_seq(n_rows, seq);
     for (int32_t i = 0; i < n_rows; ++i) {
         rows_pos.push_back(saved.pos + i);
-        rows_flags.push_back(saved.flags[i] & PYMTP_ROW_FEED);
+        rows_flags.push_back(saved.flags[i] & ~PYMTP_ROW_LOGITS);
     }
 
     const auto tokens = saved.tokens;

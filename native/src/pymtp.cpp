@@ -166,6 +166,10 @@ int32_t pymtp_session_n_heads(const pymtp_session * session) {
     return session->n_heads;
 }
 
+int32_t pymtp_session_seen_end(const pymtp_session * session, int32_t seq, int32_t n_heads) {
+    return session->mtp->seen_end(seq, n_heads);
+}
+
 int32_t pymtp_session_output_type(const pymtp_session * session, int32_t head, int32_t * type, int64_t * row_bytes) {
     if (head < 0 || head >= session->n_heads) {
         return pymtp_fail(PYMTP_INVALID, "head %d is not one of %d", head, session->n_heads);
