@@ -6,7 +6,7 @@ Knows token ids and what a session is asked for; never text, acceptance or the t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pymtp.sampler import Distribution
 from pymtp.sequence import Proposal, Round, Turn
@@ -45,8 +45,8 @@ class MtpDrafter:
 
     Prompts and verified rows go through the heads in the target's own pass, so that a draft takes one row of a
     sequence, its newest token. Of several heads only those see them that draft. Rounds that do not draft leave the
-    heads alone, which is cheaper; the next draft begins with the last few positions that they have missed, and what lies before
-    these stays a gap in what the heads know.
+    heads alone, which is cheaper; the next draft begins with the last few positions that they have missed, and what
+    lies before these stays a gap in what the heads know.
 
     Where a draft is the head's most likely token, all steps run in one graph; else the samplers pick, step by step.
     """
@@ -60,28 +60,27 @@ class MtpDrafter:
     def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
         """Draft for all turns in one pass of the heads. See Drafter."""
         drafting = [turn for turn in turns if turn.n_draft > 0]
-        drafted = dict(zip((turn.slot for turn in drafting), self._draft(drafting), strict=True))
-        return [drafted.get(turn.slot) or Proposal(n_heads=self._n_heads(turn)) for turn in turns]
+        n_steps = max((turn.n_draft for turn in drafting), default=0)
+        first = [self._first_chunk(turn, n_steps) for turn in drafting]
+        drafted = {
+            turn.slot: self._proposal(turn, made, min(n_steps, self._session.n_heads), catches_up=len(chunk.tokens) > 1)
+            for turn, made, chunk in zip(drafting, self._draft(drafting, first, n_steps), first, strict=True)
+        }
+        return [drafted.get(turn.slot) or Proposal(n_heads=self._n_heads_of_prompt(turn)) for turn in turns]
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """Nothing to note: the session knows what the heads have seen."""
 
-    def _n_heads(self, turn: Turn) -> int:
-        """Heads that see the turn's rows in the target's pass: those that would draft behind them."""
-        sequence = turn.sequence
-        if sequence.in_prompt:
-            return self._session.n_heads if sequence.draft_max > 0 else 0
-        return min(turn.n_draft, self._session.n_heads) if sequence.length.keeps_up else 0
+    def _n_heads_of_prompt(self, turn: Turn) -> int:
+        return self._session.n_heads if turn.sequence.in_prompt and turn.sequence.draft_max > 0 else 0
 
-    def _first_chunk(self, turn: Turn) -> Chunk:
-        begin = max(self._session.seen_end(turn.slot, turn.n_draft), turn.position - self._n_catch_up)
+    def _first_chunk(self, turn: Turn, n_steps: int) -> Chunk:
+        begin = max(self._session.seen_end(turn.slot, n_steps), turn.position - self._n_catch_up)
         return Chunk(turn.sequence.history[begin:], begin, turn.slot)
 
-    def _draft(self, turns: list[Turn]) -> list[Proposal]:
+    def _draft(self, turns: list[Turn], first: list[Chunk], n_steps: int) -> list[_Drafted]:
         if not turns:
             return []
-        n_steps = max(turn.n_draft for turn in turns)
-        first = [self._first_chunk(turn) for turn in turns]
         bars = {turn.draft_bar for turn in turns}
         bar = bars.pop()
         if bar is None or bars:
@@ -95,61 +94,58 @@ class MtpDrafter:
         else:
             drafts, confidences = self._session.draft_greedy(first, n_steps), [[]] * len(turns)
         useful = [_useful(row, turn) for row, turn in zip(drafts.tolist(), turns, strict=True)]
-        return [
-            self._proposal(turn, chunk, tokens, [], sure[: len(tokens)])
-            for turn, chunk, tokens, sure in zip(turns, first, useful, confidences, strict=True)
-        ]
+        return [_Drafted(tokens, [], sure[: len(tokens)]) for tokens, sure in zip(useful, confidences, strict=True)]
 
-    def _step_by_step(self, turns: list[Turn], first: list[Chunk], n_steps: int) -> list[Proposal]:
-        chunks = first
-        drafted: dict[int, list[_Picked]] = {turn.slot: [] for turn in turns}
+    def _step_by_step(self, turns: list[Turn], chunks: list[Chunk], n_steps: int) -> list[_Drafted]:
+        drafted = {turn.slot: _Drafted([], [], []) for turn in turns}
         drafting = turns
         try:
             for step in range(n_steps):
                 self._session.draft(step, n_steps, chunks)
                 for turn, row in zip(drafting, self._session.draft_rows(), strict=True):
                     if turn.n_draft > step and (picked := turn.draft(row)):
-                        drafted[turn.slot].append(picked)
+                        drafted[turn.slot].add(*picked)
                 drafting = [turn for turn in drafting if _goes_on(turn, drafted[turn.slot], step)]
                 if not drafting:
                     break
-                chunks = [Chunk([drafted[turn.slot][-1][0]], turn.end + step, turn.slot) for turn in drafting]
+                chunks = [Chunk([drafted[turn.slot].tokens[-1]], turn.end + step, turn.slot) for turn in drafting]
         finally:
             for turn in turns:
                 turn.sequence.sampler.forget()
-        return [
-            self._proposal(turn, chunk, *_parts(drafted[turn.slot])) for turn, chunk in zip(turns, first, strict=True)
-        ]
+        return [drafted[turn.slot] for turn in turns]
 
-    def _proposal(
-        self, turn: Turn, first: Chunk, drafts: list[int], distributions: list[Distribution], confidences: list[float]
-    ) -> Proposal:
-        n = turn.n_worth(drafts, confidences)
+    @staticmethod
+    def _proposal(turn: Turn, drafted: _Drafted, n_heads: int, *, catches_up: bool) -> Proposal:
+        n = turn.n_worth(drafted.tokens, drafted.confidences)
         return Proposal(
-            drafts[:n],
-            distributions[:n],
-            confidences,
-            drafts[n:],
-            n_heads=self._n_heads(turn),
-            catches_up=len(first.tokens) > 1,
+            drafted.tokens[:n],
+            drafted.distributions[:n],
+            drafted.confidences,
+            drafted.tokens[n:],
+            n_heads=n_heads if turn.sequence.length.keeps_up else 0,
+            catches_up=catches_up,
         )
 
 
-_Picked = tuple[int, Distribution]
+class _Drafted(NamedTuple):
+    """Tokens, what they were picked from (or nothing), and the probability of the most likely one in each place."""
+
+    tokens: list[int]
+    distributions: list[Distribution]
+    confidences: list[float]
+
+    def add(self, token: int, distribution: Distribution) -> None:
+        self.tokens.append(token)
+        self.distributions.append(distribution)
+        self.confidences.append(float(distribution.probs.max()))
 
 
-def _parts(drafted: Sequence[_Picked]) -> tuple[list[int], list[Distribution], list[float]]:
-    """Tokens, what they were picked from, and how sure that was."""
-    distributions = [distribution for _, distribution in drafted]
-    return [token for token, _ in drafted], distributions, [float(each.probs.max()) for each in distributions]
-
-
-def _goes_on(turn: Turn, drafted: Sequence[_Picked], step: int) -> bool:
+def _goes_on(turn: Turn, drafted: _Drafted, step: int) -> bool:
     """Whether a turn that took part in `step` drafts another token."""
-    if turn.n_draft <= step + 1 or len(drafted) <= step or drafted[-1][0] in turn.sequence.stop:
+    tokens = drafted.tokens
+    if turn.n_draft <= step + 1 or len(tokens) <= step or tokens[-1] in turn.sequence.stop:
         return False
-    drafts, _, confidences = _parts(drafted)
-    return turn.n_worth(drafts, confidences) == len(drafts)  # else the last one is not worth a row
+    return turn.n_worth(tokens, drafted.confidences) == len(tokens)  # else the last one is not worth a row
 
 
 def _useful(drafts: list[int], turn: Turn) -> list[int]:

@@ -152,7 +152,8 @@ class Scheduler:
     def _weigh(self, rounds: Sequence[Round], seconds: float, before: Counters, after: Counters) -> None:
         """Note what a pass has cost; one that takes prompts, catches up or builds a graph tells nothing of rounds."""
         n_builds = after.n_trunk_builds + after.n_head_builds - before.n_trunk_builds - before.n_head_builds
-        if not rounds or n_builds or any(played.turn.sequence.in_prompt or played.proposal.catches_up for played in rounds):
+        is_typical = not any(played.turn.sequence.in_prompt or played.proposal.catches_up for played in rounds)
+        if not rounds or n_builds or not is_typical:
             return
         verify_ms = (after.t_trunk_us - before.t_trunk_us) / 1000
         draft_ms = (after.t_head_us - before.t_head_us) / 1000

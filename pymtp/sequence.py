@@ -127,7 +127,8 @@ class Turn:
         """Its rows in the pass of the target."""
         tokens = [*self.sequence.history[self.position : self.end], *proposal.drafts]
         logits: Literal["all", "last", "none"] = "all" if not self.sequence.in_prompt else "last"
-        return Chunk(tokens, self.position, self.slot, logits if self.samples else "none", proposal.n_heads > 0, proposal.n_heads)
+        logits = logits if self.samples else "none"
+        return Chunk(tokens, self.position, self.slot, logits, proposal.n_heads > 0, proposal.n_heads)
 
     @property
     def draft_bar(self) -> tuple[int, ...] | None:

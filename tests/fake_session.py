@@ -156,7 +156,7 @@ class FakeSession:
         slot.draft = []
 
     def seen_end(self, sequence: int, n_heads: int) -> int:
-        assert 0 < n_heads
+        assert n_heads > 0
         return self.slots[sequence].seen_end
 
     def bar(self, tokens: Sequence[int]) -> None:

@@ -27,10 +27,6 @@ int32_t mtp_rows::put_head(llama_seq_id seq, llama_pos pos) {
     return base(seq) + N_KEPT + head[seq].put(pos);
 }
 
-bool mtp_rows::is_kept(llama_seq_id seq, llama_pos pos) const {
-    return pos < 0 || trunk[seq].find(pos) >= 0;
-}
-
 int32_t mtp_rows::find(llama_seq_id seq, llama_pos pos) const {
     if (pos < 0) {
         return ZERO;

@@ -37,9 +37,6 @@ class mtp_rows {
     // the hidden state of (seq, pos): the trunk's if there, else the head's; -1 if neither is at hand
     int32_t find(llama_seq_id seq, llama_pos pos) const;
 
-    // whether the trunk's hidden state of (seq, pos) outlives the next ubatch
-    bool is_kept(llama_seq_id seq, llama_pos pos) const;
-
     // the trunk's next ubatch overwrites the ubatch region
     void drop_transient();
 
