@@ -49,6 +49,12 @@ def _auto_or(parse: Callable[[str], int]) -> Callable[[str], int | str]:
     return parse_or_auto
 
 
+def _draft_vocab(text: str) -> int | str:
+    if re.fullmatch(r"[-+]?\d+", text):
+        return _integer(1)(text)
+    return text  # a file
+
+
 def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
@@ -194,12 +200,12 @@ MtpContextMode = Annotated[
     ),
 ]
 DraftVocab = Annotated[
-    int | None,
+    Any,
     typer.Option(
         "--draft-vocab",
-        parser=_integer(1),
-        metavar="N",
-        help="Draft only the first N tokens of the vocabulary: cheaper, and accepted less.  [default: all]",
+        parser=_draft_vocab,
+        metavar="N|auto|FILE",
+        help="Draft only the first N tokens, as many as pay, or those whose ids FILE lists.  [default: all]",
     ),
 ]
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from pymtp.draft_length import AdaptiveLength, LengthRow
+from pymtp.draft_vocab import AutoDraftVocab
 from pymtp.drafting import Drafter, MtpDrafter, NoDrafter
 from pymtp.errors import ContextFull, InvalidParameter
 from pymtp.logprobs import TokenLogprobs
@@ -45,6 +46,7 @@ class Batch:
         *,
         keep: bool = False,
         costs: RoundCosts | None = None,
+        draft_vocab: AutoDraftVocab | None = None,
         defaults: GenerationParams | None = None,
     ) -> None:
         drafter: Drafter = MtpDrafter(session) if session.n_draft_max > 0 else NoDrafter()
@@ -52,7 +54,7 @@ class Batch:
         self._vocabulary = vocabulary
         self._costs = costs or RoundCosts()
         self._defaults = defaults or GenerationParams()
-        self._scheduler = Scheduler(session, drafter, keep=keep, costs=self._costs)
+        self._scheduler = Scheduler(session, drafter, keep=keep, costs=self._costs, draft_vocab=draft_vocab)
         self.keeps = keep
         """Whether texts stay in the cache when they have ended."""
         self._live: dict[TokenSequence, Generation] = {}

@@ -19,6 +19,7 @@ from pymtp._library import llama_cpp
 from pymtp.batch import Batch, Generation
 from pymtp.context import ContextParams
 from pymtp.draft_length import AUTO_DRAFT_MAX, N_DRAFT_MAX
+from pymtp.draft_vocab import AutoDraftVocab, read_draft_vocab
 from pymtp.errors import InvalidParameter, UnsupportedModel
 from pymtp.gguf_file import find_draft_model, fingerprint, inspect_gguf, load_failure, output_rows
 from pymtp.request import GenerationParams
@@ -36,13 +37,14 @@ class Model:
     none; "auto": as many as pay). `draft_model` names the file with the heads of a model that has
     them apart; without it, a file mtp-*.gguf beside the model is taken if it fits (`info.draft_model`
     says which). `draft_vocab` limits drafts, not the text, to that many first tokens of the
-    vocabulary, or to the given ones, which makes drafting cheaper. `mtp_context` says what several
-    heads read: each the head before it ("chained", as they are trained; "auto" is the same), or all
-    of them the trunk ("target", as llama.cpp does, which is cheaper and accepted less). `n_seq_max`
-    texts can be generated together, each in a context of `n_ctx` tokens; None takes the model's
-    training context, but at most 4096. `n_gpu_layers` -1 puts all layers on the GPU, if there is one.
-    `on_load` is called while the weights are read, with the share that is there, 0 to 1; what it
-    raises ends the loading. The other parameters are those of ContextParams.
+    vocabulary ("auto": to as many as pay), or to those that are given or that a file lists, which
+    makes drafting cheaper. `mtp_context` says what several heads read: each the head before it
+    ("chained", as they are trained; "auto" is the same), or all of them the trunk ("target", as
+    llama.cpp does, which is cheaper and accepted less). `n_seq_max` texts can be generated together,
+    each in a context of `n_ctx` tokens; None takes the model's training context, but at most 4096.
+    `n_gpu_layers` -1 puts all layers on the GPU, if there is one. `on_load` is called while the
+    weights are read, with the share that is there, 0 to 1; what it raises ends the loading. The other
+    parameters are those of ContextParams.
 
     Raises ModelError for a file that cannot be used, UnsupportedModel if it cannot draft and must,
     InvalidParameter for a value out of range, BackendError if memory runs out.
@@ -65,7 +67,7 @@ class Model:
         draft: Literal["auto", "mtp", "none"] = "auto",
         draft_model: str | os.PathLike[str] | None = None,
         draft_max: int | Literal["auto"] = "auto",
-        draft_vocab: int | Sequence[int] | None = None,
+        draft_vocab: int | Sequence[int] | str | os.PathLike[str] | None = None,
         mtp_context: Literal["auto", "chained", "target"] = "auto",
         on_load: Callable[[float], object] | None = None,
     ) -> None:
@@ -76,6 +78,9 @@ class Model:
             raise InvalidParameter("draft", "auto, mtp or none", value=draft)
         if mtp_context not in ("auto", "chained", "target"):
             raise InvalidParameter("mtp_context", "auto, chained or target", value=mtp_context)
+
+        if isinstance(draft_vocab, (str, os.PathLike)) and draft_vocab != "auto":
+            draft_vocab = read_draft_vocab(draft_vocab)
 
         path = embedded.model_path() if path is None else path
         problem = None
@@ -118,7 +123,8 @@ class Model:
         free_model.detach()
         self._free = weakref.finalize(self, _free, self.session, loaded)
         self.vocabulary = Vocabulary(loaded, self.info.chat_template)
-        self._limit_drafts(draft_vocab)
+        self._auto_vocab = AutoDraftVocab(self.info.n_vocab) if draft_vocab == "auto" else None
+        self._limit_drafts(None if draft_vocab == "auto" else draft_vocab)
         # what was learned in one generation serves the next
         self._costs = RoundCosts()
         self._defaults = GenerationParams(draft_max=draft_max if self.session.n_draft_max else 0)
@@ -171,7 +177,7 @@ class Model:
         self.vocabulary.close()
         self._free()
 
-    def _limit_drafts(self, vocab: int | Sequence[int] | None) -> None:
+    def _limit_drafts(self, vocab: Any) -> None:
         if vocab is None or self.session.n_draft_max == 0:
             return
         tokens = range(vocab) if isinstance(vocab, int) else vocab
@@ -185,7 +191,14 @@ class Model:
             self.session.limit_drafts_to(vocab, matrices)
 
     def _new_batch(self, *, keep: bool = False) -> Batch:
-        return Batch(self.session, self.vocabulary, keep=keep, costs=self._costs, defaults=self._defaults)
+        return Batch(
+            self.session,
+            self.vocabulary,
+            keep=keep,
+            costs=self._costs,
+            draft_vocab=self._auto_vocab if self.session.n_draft_max else None,
+            defaults=self._defaults,
+        )
 
     def _start(self, batch: Batch) -> Batch:
         if self._batch is not None:

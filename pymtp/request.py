@@ -115,6 +115,11 @@ class GenerationParams:
         """Whether all drafts are most likely tokens."""
         return self.sampling.is_greedy or self.draft_pick == "greedy" or self.accept in ("match", "relaxed")
 
+    @property
+    def keeps_plain_text(self) -> bool:
+        """Whether drafts change nothing in what a seed stands for: the text is that of plain decoding."""
+        return self.sampling.is_greedy or (self.picks_greedily and self.accept in ("auto", "match"))
+
 
 def _check_int(name: str, value: object, least: int, allowed: str) -> None:
     if not (isinstance(value, int) and value >= least):
@@ -156,6 +161,8 @@ def make_sequence(
         n_ctx=n_ctx,
         max_tokens=params.max_tokens,
         draft_max=0 if params.draft_note else n_draft,
+        # a seed promises the same text, and drawn drafts are part of how it comes about: no clock may change them
+        is_reproducible=params.sampling.seed is not None and not params.keeps_plain_text,
         length=_length(params, n_draft, costs),
         pick=_pick(params),
         accept=accept,
@@ -167,9 +174,8 @@ def make_sequence(
 def _length(params: GenerationParams, n_draft: int, costs: RoundCosts) -> DraftLength:
     if params.draft_max != "auto":
         return FixedLength(n_draft, n_min=params.draft_min, p_min=params.draft_p_min)
-    is_match = params.picks_greedily and params.accept in ("auto", "match")
-    if params.sampling.seed is not None and not (is_match or params.sampling.is_greedy):
-        costs = RoundCosts()  # the text depends on how much is drafted: with a seed, not on the clock
+    if params.sampling.seed is not None and not params.keeps_plain_text:
+        costs = RoundCosts()
     return AdaptiveLength(n_draft, costs, n_min=params.draft_min, p_min=params.draft_p_min)
 
 

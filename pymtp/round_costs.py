@@ -40,6 +40,10 @@ class RoundCosts:
         if n_steps > 0:
             self._note("draft", n_steps, self._draft[n_steps], draft_ms / n_sequences)
 
+    def forget_drafts(self) -> None:
+        """Drafts cost something else from now on."""
+        self._draft.clear()
+
     def n_measured(self, n_rows: int) -> int:
         """How many of the latest measurements are of so many rows."""
         return len(self._verify[n_rows]) if n_rows in self._verify else 0

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from pymtp.draft_vocab import AutoDraftVocab
 from pymtp.drafting import Drafter
 from pymtp.errors import ContextFull, PymtpError
 from pymtp.round import play_round
@@ -33,6 +34,7 @@ class Scheduler:
         drafter: Drafter,
         *,
         costs: RoundCosts | None = None,
+        draft_vocab: AutoDraftVocab | None = None,
         keep: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -41,6 +43,7 @@ class Scheduler:
         self._session = session
         self._drafter = drafter
         self._costs = costs or RoundCosts()
+        self._draft_vocab = draft_vocab
         self._clock = clock
         self._keep = keep
         self._kept: dict[int, list[int]] = {}  # by free slot: the tokens that are decoded in it
@@ -78,6 +81,7 @@ class Scheduler:
         """
         self._admit()
         turns = self._turns()
+        self._limit_drafts()
         before = self._session.counters
         start = self._clock()
         rounds = self._play(turns)
@@ -99,6 +103,8 @@ class Scheduler:
             self._free.remove(slot)
             sequence.n_decoded = sequence.n_cached = self._resume(slot, sequence)
             self._running[slot] = sequence
+            if self._draft_vocab:
+                self._draft_vocab.note_tokens(sequence.history[-N_LOOKED_AT:])
 
     def _resume(self, slot: int, sequence: TokenSequence) -> int:
         """Leave in the slot what the sequence begins with; return how many tokens that is."""
@@ -133,6 +139,17 @@ class Scheduler:
                 n_left -= turns[-1].n_rows + turns[-1].n_draft
         return turns
 
+    def _limit_drafts(self) -> None:
+        vocab = self._draft_vocab
+        if vocab is None:
+            return
+        # what is measured must not change a text that has to come out the same each time
+        limit = vocab.limits[0] if any(each.is_reproducible for each in self._running.values()) else vocab.review()
+        if limit != self._session.n_draft_vocab:
+            self._session.limit_drafts(limit)
+            self._costs.forget_drafts()
+        vocab.limit = limit
+
     def _play(self, turns: Sequence[Turn]) -> list[Round]:
         try:
             return play_round(self._session, self._drafter, turns)
@@ -157,14 +174,21 @@ class Scheduler:
             return
         verify_ms = (after.t_trunk_us - before.t_trunk_us) / 1000
         draft_ms = (after.t_head_us - before.t_head_us) / 1000
+        n_steps = max(len(played.proposal.confidences) for played in rounds)
         self._costs.observe(
             sum(played.n_rows for played in rounds),
-            max(len(played.proposal.confidences) for played in rounds),
+            n_steps,
             verify_ms=verify_ms,
             draft_ms=draft_ms,
             rest_ms=max(seconds * 1000 - verify_ms - draft_ms, 0.0),
             n_sequences=len(rounds),
         )
+        if self._draft_vocab and n_steps:
+            self._draft_vocab.note_tokens(token for played in rounds for token in played.tokens)
+            n_accepted = sum(played.n_accepted for played in rounds) / len(rounds)
+            n = len(rounds)
+            other_ms = (seconds * 1000 - draft_ms) / n
+            self._draft_vocab.note_round(n_steps, n_accepted, draft_ms=draft_ms / n, other_ms=other_ms)
 
     def _count(self, rounds: Sequence[Round], seconds: float) -> None:
         n_rows = sum(played.n_rows for played in rounds)
@@ -178,6 +202,10 @@ class Scheduler:
                 else:
                     stats.generation_s += spent
                     stats.add_round(len(played.proposal.drafts), played.n_accepted)
+
+
+N_LOOKED_AT = 256
+"""Tokens of a prompt that tell which ones are frequent."""
 
 
 def _n_common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -48,6 +48,8 @@ class TokenSequence:
     """Judges drafts that were drawn."""
     cut: Callable[[Sequence[int]], int | None] = lambda tokens: None
     """Told the tokens of each round; returns behind how many of them the text ends, or None if it goes on."""
+    is_reproducible: bool = False
+    """Whether its text depends on its drafts, and has to come out the same each time."""
     n_logprobs: int | None = None
     """Tokens whose probabilities are reported in each place, besides that of the emitted one; None: nothing is."""
     stats: Stats = field(default_factory=Stats)

@@ -137,6 +137,8 @@ class Session:
             None  # the tokens that drafts are limited to, if not the first
         )
         self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        self.n_draft_vocab = self._n_vocab
+        """Tokens that drafts are taken from."""
         self.n_reduced = 0
         """See reduce_logits."""
         self.n_seq_max = n_seq_max
@@ -225,6 +227,7 @@ class Session:
         """
         check(lib.pymtp_session_trim(self._handle, self._n_vocab if n is None else n, ffi.NULL, ffi.NULL))
         self._draft_vocab = None
+        self.n_draft_vocab = self._n_vocab if n is None else n
 
     def limit_drafts_to(self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]]) -> None:
         """Draft only `tokens`. `matrices`: for each head the rows of its output matrix, (len(tokens), bytes of a row).
@@ -238,6 +241,7 @@ class Session:
         pointers = ffi.new("void *[]", [ffi.cast("void *", matrix.ctypes.data) for matrix in rows])
         check(lib.pymtp_session_trim(self._handle, len(tokens), list(tokens), pointers))
         self._draft_vocab = np.asarray(tokens)
+        self.n_draft_vocab = len(tokens)
 
     def bar(self, tokens: Sequence[int]) -> None:
         """`draft_greedy` never proposes these tokens; replaces those of the call before."""

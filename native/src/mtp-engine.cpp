@@ -388,8 +388,8 @@ void mtp_engine::mark_seen(const mtp_row & row, int32_t n) {
     for (int32_t head = 0; head < n; ++head) {
         auto & cur_seen = seen[head][row.seq];
         if (chained && head > 0 && row.pos > 0) {
-            is_whole = has_hidden(row.seq, row.pos - 1) && cur_seen.end >= row.pos &&
-                       seen[head - 1][row.seq].has(row.pos - 1);
+            is_whole =
+                has_hidden(row.seq, row.pos - 1) && cur_seen.end >= row.pos && seen[head - 1][row.seq].has(row.pos - 1);
         }
         cur_seen.take(row.pos, is_whole);
     }
