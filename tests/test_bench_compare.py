@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from paired.measure import median_interval
-from programs.case import Case, Memory, ProgramFailed, Prompt, Sample
+from programs.case import Case, Memory, ProgramFailed, Sample
 from programs.http_server import server_sample
 from programs.one_shot import LlamaBench, LlamaCli, SpeculativeSimple
 from programs.process import Process
@@ -23,6 +22,8 @@ from programs.python_library import PythonLibrary
 from programs.report import plot, report, write_csv
 from programs.summary import by_category, raw_rows, summarize
 from programs.turns import Found, Samples, Turn, ask_in_turn
+from pymtp.benchmark.prompts import Prompt
+from pymtp.benchmark.spread import median_interval
 from random_models.tiny import write_tiny
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"

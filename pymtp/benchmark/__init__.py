@@ -1,0 +1,1 @@
+"""Measures what drafting brings, and what it costs."""
