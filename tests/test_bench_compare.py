@@ -228,7 +228,10 @@ def test_a_program_that_fails_is_left_out_and_the_others_go_on(case: Case, tmp_p
 def test_programs_side_by_side(tmp_path: Path) -> None:
     model = write_tiny(tmp_path / "tiny.gguf")
     prompts = tmp_path / "prompts.jsonl"
-    items = [{"category": "prose", "prompt": "The sea. "}, {"category": "chat", "messages": [{"content": "Why?"}]}]
+    items = [
+        {"category": "prose", "prompt": "The sea. "},
+        {"category": "chat", "messages": [{"role": "user", "content": "Why?"}]},
+    ]
     prompts.write_text("".join(json.dumps(item) + "\n" for item in items), "utf-8")
     script = [sys.executable, str(BENCH / "compare.py"), str(model), str(prompts), "--llama-cpp", str(PROGRAMS)]
     names = ["pymtp", "pymtp-plain", "server", "server-plain", "cli-plain", "speculative-simple", "bench"]
