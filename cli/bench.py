@@ -20,7 +20,7 @@ from .output import Output, say
 from .progress import loading
 
 if TYPE_CHECKING:
-    from pymtp.benchmark import Plan, Results, Test
+    from pymtp.benchmark import Plan, Results, Workload
 
 EXAMPLES = """
 pymtp bench model.gguf --draft-max 0-3,auto
@@ -63,6 +63,7 @@ def bench(
     progress: lists.Progress = False,
     no_warmup: lists.NoWarmup = False,
     list_devices: lists.ListDevices = False,
+    verbose: lists.Verbose = False,
     debug: opt.Debug = False,
 ) -> None:
     """Measure drafting against plain decoding, in the same run and on the same prompts.
@@ -80,6 +81,8 @@ def bench(
         return
     if not debug:
         pymtp.exit_on_abort()
+    if verbose:
+        pymtp.set_log_level("info")
     if prompts and synthetic:
         raise typer.BadParameter("--synthetic makes its own prompts: leave out --prompts")
     picture = Path(plot) if plot else None
@@ -171,13 +174,13 @@ def _combined(**choices: list[Any]) -> list[dict[str, Any]]:
 
 def _tests(
     prompts: list[int], generated: list[int], pairs: list[tuple[int, int]], depths: list[int]
-) -> tuple[Test, ...]:
-    from pymtp.benchmark import Test
+) -> tuple[Workload, ...]:
+    from pymtp.benchmark import Workload
 
     work = [(n, 0) for n in prompts if n] + [(0, n) for n in generated if n] + pairs
     if not work:
         raise typer.BadParameter("there is nothing to measure: give -p, -n or -pg a number above 0")
-    return tuple(Test(n_prompt, n_gen, depth) for depth in depths for n_prompt, n_gen in work)
+    return tuple(Workload(n_prompt, n_gen, depth) for depth in depths for n_prompt, n_gen in work)
 
 
 def _check(plan: Plan) -> None:

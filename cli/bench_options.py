@@ -193,4 +193,5 @@ Plot = Annotated[
 ]
 Progress = Annotated[bool, typer.Option("--progress", help="Say on stderr what is measured.")]
 NoWarmup = Annotated[bool, typer.Option("--no-warmup", help="Measure from the first run on.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's log on stderr.")]
 ListDevices = Annotated[bool, typer.Option("--list-devices", help="List the devices to compute on, and exit.")]

@@ -1,16 +1,16 @@
 """Measures what drafting brings: arms that generate in turn on the same prompts, each held against plain decoding.
 
-from pymtp.benchmark import Plan, Results, Setup, Test, make_arms, measure, rows
+from pymtp.benchmark import Plan, Results, Setup, Workload, make_arms, measure, rows
 
 results = Results()
-plan = Plan((Setup(Path("model.gguf")),), (Test(n_gen=128),), make_arms([1, 2, 3]))
+plan = Plan((Setup(Path("model.gguf")),), (Workload(n_gen=128),), make_arms([1, 2, 3]))
 for sample in measure(plan, results):  # stop at any time: the results are those so far
     print(sample.arm, sample.stats.generation_tok_s)
 print(rows(results))
 """
 
 from pymtp.benchmark.measure import measure
-from pymtp.benchmark.plan import Arm, Plan, Setup, Test, make_arms
+from pymtp.benchmark.plan import Arm, Plan, Setup, Workload, make_arms
 from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, read_texts
 from pymtp.benchmark.results import Results, Sample, Subject
 from pymtp.benchmark.rows import Row, rows
@@ -25,7 +25,7 @@ __all__ = [
     "Sample",
     "Setup",
     "Subject",
-    "Test",
+    "Workload",
     "Text",
     "make_arms",
     "measure",

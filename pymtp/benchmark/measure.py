@@ -14,7 +14,7 @@ import numpy as np
 
 from pymtp.acceptance import Forced
 from pymtp.benchmark.memory import memory
-from pymtp.benchmark.plan import Arm, Plan, Setup, Test, Turn, take_turns
+from pymtp.benchmark.plan import Arm, Plan, Setup, Turn, Workload, take_turns
 from pymtp.benchmark.prompts import (
     BUILT_IN,
     Prompt,
@@ -42,7 +42,7 @@ _CTX_BLOCK = 256
 class _Work:
     """A test, ready for one model."""
 
-    test: Test
+    test: Workload
     prefix: list[int]
     prompts: list[Prompt]
 
@@ -115,7 +115,7 @@ class _Stage:
     def has_heads(self) -> bool:
         return self.model.session.n_draft_max > 0
 
-    def arms(self, test: Test) -> list[Arm]:
+    def arms(self, test: Workload) -> list[Arm]:
         """Those that can be told apart in a test."""
         plain = self.plan.arms[0].plain
         if self.prompts_only:
@@ -135,7 +135,8 @@ class _Stage:
         for work in works:
             for turn, arms in take_turns(len(work.prompts), self.plan.n_repeat, self.arms(work.test)):
                 for arm in arms:
-                    on_step(f"{work.test.name}, {_arm_text(arm)}, {turn.repetition + 1} of {self.plan.n_repeat}")
+                    text = " ".join(filter(None, (work.test.name, work.prompts[turn.prompt].category)))
+                    on_step(f"{text}, {_arm_text(arm)}, {turn.repetition + 1} of {self.plan.n_repeat}")
                     sample = self._sample(work, arm, turn)
                     results.samples.append(sample)
                     yield sample

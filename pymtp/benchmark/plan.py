@@ -36,7 +36,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Test:
+class Workload:
     """Work for a model. Both counts together are one piece of work, as llama-bench's `-pg`."""
 
     n_prompt: int = 0
@@ -79,7 +79,7 @@ class Plan:
     """Every arm in every test with every setup."""
 
     setups: tuple[Setup, ...]
-    tests: tuple[Test, ...]
+    tests: tuple[Workload, ...]
     arms: tuple[Arm, ...] = (Arm(), Arm("auto"))
     n_repeat: int = 5
     warms_up: bool = True

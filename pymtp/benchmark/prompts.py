@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from pymtp._library import llama_cpp
-from pymtp.benchmark.plan import Test
-from pymtp.errors import ModelError, PymtpError
-from pymtp.gguf_file import inspect_gguf
+from pymtp._log import take_recent
+from pymtp.benchmark.plan import Workload
+from pymtp.errors import PymtpError
+from pymtp.gguf_file import inspect_gguf, load_failure
 from pymtp.vocabulary import Vocabulary
 
 SYNTHETIC = "synthetic"
@@ -94,7 +95,7 @@ def tokenized(text: Text, vocabulary: Vocabulary) -> Prompt:
     return Prompt(text.category, written, vocabulary.tokenize(written))
 
 
-def prompts_for(test: Test, texts: Sequence[Prompt]) -> list[Prompt]:
+def prompts_for(test: Workload, texts: Sequence[Prompt]) -> list[Prompt]:
     """The prompts of a test: those of `texts`, made as long as the test wants them."""
     if not test.n_gen:
         everything = [token for text in texts for token in text.tokens]
@@ -105,7 +106,7 @@ def prompts_for(test: Test, texts: Sequence[Prompt]) -> list[Prompt]:
     return [Prompt(text.category, "", _filled(text.tokens[::-1], test.n_prompt)[::-1]) for text in texts]
 
 
-def prefix_for(test: Test, texts: Sequence[Prompt]) -> list[int]:
+def prefix_for(test: Workload, texts: Sequence[Prompt]) -> list[int]:
     """What lies in the cache before a test begins."""
     return _filled([token for text in texts for token in text.tokens], test.n_depth)
 
@@ -122,9 +123,11 @@ def open_vocabulary(model: Path) -> Iterator[Vocabulary]:
     info = inspect_gguf(model)
     params = llama_cpp.llama_model_default_params()
     params.vocab_only = True
+    llama_cpp.llama_backend_init()
+    take_recent()
     handle = llama_cpp.llama_model_load_from_file(os.fsencode(model), params)
     if not handle:
-        raise ModelError(f"{model}: llama.cpp cannot load its vocabulary; see pymtp run --verbose")
+        raise load_failure(info, take_recent())
     try:
         with closing(Vocabulary(handle, info.chat_template)) as vocabulary:
             yield vocabulary

@@ -75,8 +75,9 @@ def model_text(path: Path) -> str:
     )
 
 
+@cache
 def sha256(path: Path) -> str:
-    """Of the whole file, 64 hex digits."""
+    """Of the whole file, 64 hex digits. A file is read once."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pymtp.benchmark.memory import Memory
-from pymtp.benchmark.plan import Arm, Setup, Test, Turn
+from pymtp.benchmark.plan import Arm, Setup, Turn, Workload
 from pymtp.gguf_file import GgufInfo
 from pymtp.statistics import Stats
 
@@ -18,7 +18,7 @@ class Sample:
     """What one arm did in one turn."""
 
     setup: Setup
-    test: Test
+    test: Workload
     arm: Arm
     turn: Turn
     category: str

@@ -12,7 +12,7 @@ from operator import add
 from typing import Literal
 
 from pymtp._version import version_text
-from pymtp.benchmark.plan import Arm, Setup, Test, Turn
+from pymtp.benchmark.plan import Arm, Setup, Turn, Workload
 from pymtp.benchmark.provenance import backend, cpu, gpus
 from pymtp.benchmark.results import Results, Sample, Subject
 from pymtp.benchmark.spread import Mean, Ratio
@@ -117,7 +117,7 @@ def _by_category(samples: Sequence[Sample]) -> Iterator[tuple[str, list[Sample]]
 
 
 def _rows_of_arms(
-    setup: Setup, subject: Subject, test: Test, category: str, samples: Sequence[Sample]
+    setup: Setup, subject: Subject, test: Workload, category: str, samples: Sequence[Sample]
 ) -> Iterator[Row]:
     arms: dict[Arm, Pairs] = {}
     without = {sample.turn: sample for sample in samples if sample.is_prompt_only}
@@ -136,7 +136,7 @@ def _order(arm: Arm) -> tuple[float, float, str, float]:
 
 
 def _row(
-    setup: Setup, subject: Subject, test: Test, category: str, arm: Arm, pairs: Pairs, plain: Pairs, without: Pairs
+    setup: Setup, subject: Subject, test: Workload, category: str, arm: Arm, pairs: Pairs, plain: Pairs, without: Pairs
 ) -> Row:
     stats = reduce(add, (sample.stats for sample in pairs.values()), Stats())
     speed = Mean.of([tok_s(sample) for sample in pairs.values()])
