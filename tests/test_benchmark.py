@@ -22,8 +22,10 @@ from pymtp.benchmark import (
     Sample,
     Setup,
     Subject,
+    Text,
     Workload,
     make_arms,
+    measure,
     read_texts,
     rows,
 )
@@ -32,7 +34,7 @@ from pymtp.benchmark.plan import Turn, take_turns
 from pymtp.benchmark.plot import check_plot, draw
 from pymtp.benchmark.prompts import BUILT_IN, prefix_for, prompts_for, synthetic
 from pymtp.benchmark.spread import Mean, Ratio, Spread
-from pymtp.benchmark.tables import COLUMNS, narrow
+from pymtp.benchmark.tables import narrow
 from pymtp.errors import InvalidParameter, PymtpError
 from pymtp.gguf_file import inspect_gguf
 from pymtp.statistics import Stats
@@ -212,6 +214,24 @@ def test_what_was_stopped_at_any_sample_still_has_rows(results: Results) -> None
             assert write("md", found)
 
 
+@pytest.mark.model
+def test_arms_take_turns_on_what_the_test_says_and_nothing_else(embedded_model: Path) -> None:
+    test, results = Workload(16, 4, n_depth=40), Results()
+    arms = make_arms([1, "auto"])
+    plan = Plan((Setup(embedded_model, n_threads=1),), (test,), arms, n_repeat=2)
+    texts = [Text("prose", "The sea was calm.")]
+    samples = list(measure(plan, results, texts=texts))
+    assert samples == results.samples
+    alone, together = samples[:2], samples[2:]
+    assert [(sample.is_prompt_only, sample.arm, sample.turn) for sample in alone] == [
+        (True, PLAIN, (0, repetition)) for repetition in (0, 1)
+    ]
+    assert [sample.arm for sample in together] == [*arms, *arms[1:], arms[0]]
+    # neither what lies in the cache before, nor the token that comes with the prompt
+    assert {sample.stats.prompt_tokens for sample in samples} == {16}
+    assert [sample.stats.round_tokens for sample in samples] == [0] * 2 + [4] * 6
+
+
 # --- layouts ---
 
 
@@ -256,7 +276,7 @@ def test_markdown_is_readable_at_100_columns_also_where_everything_varies(result
             results.samples.append(replace(sample, arm=arm))
     found = rows(results)
     text = write("md", found)
-    assert widest(text) <= COLUMNS < widest(write("md", found, wide=True))
+    assert widest(text) <= 100 < widest(write("md", found, wide=True))
     for word in ("speed-up |", "rejection-tokenwise", "1.00 0.00", "By kind of text:", "0" * 64, "llama-cpp"):
         assert word in text
 
