@@ -116,7 +116,7 @@ Threads = _list(
 
 NPrompt = _list("-p", "--n-prompt", parser=integers(0), metavar="N,...", help="Time prompts of N tokens; 0: none.")
 NGen = _list("-n", "--n-gen", parser=integers(0), metavar="N,...", help="Time N generated tokens; 0: none.")
-PromptGen = _list("-pg", parser=_pair, metavar="P,N", help="Time a prompt of P tokens and N generated ones together.")
+PromptGen = _list("-pg", parser=_pair, metavar="P,N", help="Time both together; may be given several times.")
 NDepth = _list("-d", "--n-depth", parser=integers(0), metavar="N,...", help="Tokens in the cache before it begins.")
 Repetitions = Annotated[
     int, typer.Option("-r", "--repetitions", parser=_integer(1, 10000), metavar="N", help="Each test N times.")

@@ -32,10 +32,13 @@ class Device(NamedTuple):
 
 
 def devices() -> list[Device]:
-    """All of them."""
+    """All of them; none where the system does not find ggml's functions behind libllama (Windows)."""
     llama_cpp.llama_backend_init()
-    # ggml's own functions: llama_cpp's Python side has no names for them
-    count, get = _ggml("dev_count", ctypes.c_size_t), _ggml("dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    # llama_cpp's Python side has no names for them
+    try:
+        count, get = _ggml("dev_count", ctypes.c_size_t), _ggml("dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    except AttributeError:
+        return []
     return [_device(get(i)) for i in range(count())]
 
 

@@ -61,7 +61,8 @@ _EXPLAINED = (
     "K: drafts of a round; 0: plain decoding. tok/s: mean and standard deviation. Speed-up: over plain decoding of the "
     "same prompt in the same repetition, the median of all pairs, and an interval that holds it with 95 % "
     "probability (fewer than 6 pairs: their range). Accepted: of the drafted tokens; length: tokens a round yields. "
-    "Sample: sampling, and all else in a round. MTP costs: how much longer prompts take than in a session without MTP."
+    "Sample: sampling, and all else in a round. MTP costs: how much slower prompts are than in a session without MTP, "
+    "which ran before and not in turn."
 )
 _MEMORY_EXPLAINED = "weights and K/V by the shapes in the GGUF, compute buffers as the session reports them"
 
@@ -88,13 +89,14 @@ def _group(rows: Sequence[Row]) -> list[str]:
     parts = [fill(_subject(rows[0])), *narrow([*_TEST, *varied], [[*_SPEED, *_DRAFTS], _ROUND, _PROMPT], first)]
     if by_text := [_cells(row, _N_POSITIONS) for row in rows if row.test in summed and row.category != ALL]:
         parts += ["By kind of text:", *narrow([*_TEST, *_TEXT, *varied], [[*_SPEED, *_DRAFTS[:2]]], by_text)]
-    row = rows[0]
-    if row.memory_bytes is not None:
-        without = _mib(row.memory_without_mtp_bytes)
-        parts.append(fill(f"Memory: {_mib(row.memory_bytes)} with MTP, {without} without ({_MEMORY_EXPLAINED})."))
-    elif row.memory_without_mtp_bytes is not None:
-        parts.append(fill(f"Memory without MTP: {_mib(row.memory_without_mtp_bytes)} ({_MEMORY_EXPLAINED})."))
-    return parts
+    return [*parts, *_memory(rows[0])]
+
+
+def _memory(row: Row) -> list[str]:
+    sizes = [(row.memory_bytes, "with MTP"), (row.memory_without_mtp_bytes, "without")]
+    known = [f"{_mib(size)} {what}" for size, what in sizes if size is not None]
+    place = f"Memory, with a context of {row.n_ctx} tokens"
+    return [fill(f"{place}: {', '.join(known)} ({_MEMORY_EXPLAINED}).")] if known else []
 
 
 def _varies(rows: Sequence[Row], name: str) -> bool:
@@ -113,12 +115,19 @@ def _cells(row: Row, n_positions: int) -> dict[str, Any]:
         if row.speedup is None
         else f"{row.speedup:.2f} ({row.speedup_low:.2f}-{row.speedup_high:.2f})",
         "positions": " ".join(rates[:n_positions] + ["…"] * (len(rates) > n_positions)) or None,
-        "cost_text": None if row.mtp_prompt_cost is None else f"{row.mtp_prompt_cost:.0%}",
+        "cost_text": _cost(row),
         "size": _mib(row.model_size),
         "params": _count(row.model_n_params),
         "memory": _mib(row.memory_bytes),
         "memory_without": _mib(row.memory_without_mtp_bytes),
     }
+
+
+def _cost(row: Row) -> str | None:
+    if row.mtp_prompt_cost is None or row.mtp_prompt_cost_low is None or row.mtp_prompt_cost_high is None:
+        return None
+    # with "to": a cost within the noise can be below zero
+    return f"{row.mtp_prompt_cost:.0%} ({row.mtp_prompt_cost_low:.0%} to {row.mtp_prompt_cost_high:.0%})"
 
 
 def _subject(row: Row) -> str:
@@ -127,7 +136,7 @@ def _subject(row: Row) -> str:
         _mib(row.model_size),
         f"{_count(row.model_n_params)} parameters",
         row.backends,
-        f"{row.n_threads} threads",
+        f"{row.n_threads} thread" + "s" * (row.n_threads != 1),
         *unusual(row),
     ]
     return ", ".join(filter(None, texts))
