@@ -151,7 +151,7 @@ def _show(results: Results, output: Output, form: str, error_form: str, *, wide:
         for note in results.notes:
             say(f"pymtp: {note}")
     if error_form != "none":
-        typer.echo(write(error_form, found, notes=results.notes, wide=wide), err=True, nl=False)
+        say(write(error_form, found, notes=results.notes, wide=wide).rstrip("\n"))
     if form != "none":
         output.write(write(form, found, notes=results.notes, wide=wide))
     if picture and not draw(picture, found):

@@ -84,7 +84,7 @@ def _measure_setup(
     drafts = plan.draft_max > 0 and info.has_heads
     if plan.draft_max > 0 and not info.has_heads:
         problem = problem or f"{setup.path.name} has no usable MTP head"
-        results.notes.append(f"{problem}: plain decoding only")
+        results.note(f"{problem}: plain decoding only")
     n_threads = native_params(ContextParams(n_threads=setup.n_threads), 0, 1).n_threads
     known = Subject(info, sha256(setup.path), n_threads, n_ctx)
     results.subjects[setup] = known
@@ -93,7 +93,7 @@ def _measure_setup(
         on_step(f"loading {setup.path.name}" + (", with MTP" if mode == "mtp" else ""))
         with _load(setup, n_ctx, plan.draft_max if mode == "mtp" else 0, on_load) as model:
             if mode == "mtp" and model.draft_note:
-                results.notes.append(f"{setup.path.name}: {model.draft_note}")
+                results.note(f"{setup.path.name}: {model.draft_note}")
             stage = _Stage(plan, setup, model, prompts_only=drafts and mode == "none")
             yield from stage.play(works, results, on_step)
             used = memory(info, model.session, setup)
@@ -129,8 +129,10 @@ class _Stage:
     def play(self, works: Sequence[_Work], results: Results, on_step: Callable[[str], object]) -> Iterator[Sample]:
         if self.plan.warms_up:
             on_step("warming up")
-            for arm in dict.fromkeys(arm for work in works for arm in self.arms(work.test)):
-                for work in (work for work in works if arm in self.arms(work.test)):
+            # builds graphs and touches pages; what lies in the cache before changes neither
+            shapes = {(work.test.n_prompt, work.test.n_gen > 0): replace(work, prefix=[]) for work in works}
+            for work in shapes.values():
+                for arm in self.arms(work.test):
                     self._generate(work, arm, Turn(0, 0), min(work.test.n_gen, _N_WARM))
         for work in works:
             for turn, arms in take_turns(len(work.prompts), self.plan.n_repeat, self.arms(work.test)):

@@ -50,3 +50,8 @@ class Results:
     samples: list[Sample] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Lines that say what else is to be known of them."""
+
+    def note(self, line: str) -> None:
+        """Add a line, once."""
+        if line not in self.notes:
+            self.notes.append(line)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Literal
+from typing import Any, Literal
 
 from pymtp._version import version_text
 from pymtp.benchmark.plan import Arm, Setup, Turn, Workload
@@ -22,6 +22,11 @@ ALL = "all"
 """The category of the rows that sum up all categories."""
 
 Pairs = dict[Turn, Sample]
+
+_SETUP = (
+    *("n_gpu_layers", "flash_attn", "type_k", "type_v", "n_batch", "n_ubatch", "n_parallel", "mtp_context"),
+    "draft_vocab",
+)
 
 
 @dataclass(frozen=True)
@@ -149,26 +154,7 @@ def _row(
     prompt_ts = [sample.stats.prompt_tok_s for sample in pairs.values() if sample.stats.prompt_tok_s]
     without_ts = [sample.stats.prompt_tok_s for sample in without.values() if sample.stats.prompt_tok_s]
     return Row(
-        pin=version_text(),
-        cpu_info=cpu(),
-        gpu_info=", ".join(gpus()) if setup.n_gpu_layers else "",
-        backends=backend(setup.n_gpu_layers),
-        model_filename=subject.info.path.name,
-        model_type=" ".join(filter(None, (subject.info.architecture, subject.info.quantization))),
-        model_size=subject.info.size_bytes,
-        model_n_params=subject.info.n_parameters,
-        model_sha256=subject.sha256,
-        n_threads=subject.n_threads,
-        n_gpu_layers=setup.n_gpu_layers,
-        flash_attn=setup.flash_attn,
-        type_k=setup.type_k,
-        type_v=setup.type_v,
-        n_batch=setup.n_batch,
-        n_ubatch=setup.n_ubatch,
-        n_ctx=subject.n_ctx,
-        n_parallel=setup.n_parallel,
-        mtp_context=setup.mtp_context,
-        draft_vocab=setup.draft_vocab,
+        **_of_setup(setup, subject),
         test=test.name,
         n_prompt=test.n_prompt,
         n_gen=test.n_gen,
@@ -200,9 +186,27 @@ def _row(
         mtp_prompt_cost=cost and cost.median,
         mtp_prompt_cost_low=cost and cost.low,
         mtp_prompt_cost_high=cost and cost.high,
-        memory_bytes=subject.with_mtp.total_bytes if subject.with_mtp else None,
-        memory_without_mtp_bytes=subject.without_mtp.total_bytes if subject.without_mtp else None,
     )
+
+
+def _of_setup(setup: Setup, subject: Subject) -> dict[str, Any]:
+    """The fields that all rows of a setup have in common."""
+    return {
+        "pin": version_text(),
+        "cpu_info": cpu(),
+        "gpu_info": ", ".join(gpus()) if setup.n_gpu_layers else "",
+        "backends": backend(setup.n_gpu_layers),
+        "model_filename": subject.info.path.name,
+        "model_type": " ".join(filter(None, (subject.info.architecture, subject.info.quantization))),
+        "model_size": subject.info.size_bytes,
+        "model_n_params": subject.info.n_parameters,
+        "model_sha256": subject.sha256,
+        "n_threads": subject.n_threads,
+        "n_ctx": subject.n_ctx,
+        **{name: getattr(setup, name) for name in _SETUP},
+        "memory_bytes": subject.with_mtp.total_bytes if subject.with_mtp else None,
+        "memory_without_mtp_bytes": subject.without_mtp.total_bytes if subject.without_mtp else None,
+    }
 
 
 def tok_s(sample: Sample) -> float:
