@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from itertools import cycle, islice
 from typing import Literal
 
@@ -86,7 +87,7 @@ def _measure_setup(
         problem = problem or f"{setup.path.name} has no usable MTP head"
         results.note(f"{problem}: plain decoding only")
     n_threads = native_params(ContextParams(n_threads=setup.n_threads), 0, 1).n_threads
-    known = Subject(info, sha256(setup.path), n_threads, n_ctx)
+    known = Subject(info, sha256(setup.path), n_threads, n_ctx, _now())
     results.subjects[setup] = known
     # one after the other: two would not fit where memory matters
     for mode in ("none", "mtp") if drafts else ("none",):
@@ -192,6 +193,10 @@ class _Stage:
         n_draft = self.model.session.n_draft_max if arm.draft_max == "auto" else arm.draft_max
         dice = np.random.default_rng((self.plan.seed, *turn)).random
         return Forced([arm.forced_rate**i for i in range(1, n_draft + 1)], dice)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _arm_text(arm: Arm) -> str:

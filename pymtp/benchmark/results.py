@@ -38,6 +38,8 @@ class Subject:
     """Of the model file; of a split model's first part."""
     n_threads: int
     n_ctx: int
+    test_time: str = ""
+    """When it began: UTC, ISO 8601."""
     without_mtp: Memory | None = None
     with_mtp: Memory | None = None
 

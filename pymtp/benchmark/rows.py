@@ -47,6 +47,8 @@ class Row:
     """Bytes."""
     model_n_params: int
     model_sha256: str
+    test_time: str
+    """When the setup's tests began: UTC, ISO 8601."""
     n_threads: int
     n_gpu_layers: int
     flash_attn: str
@@ -201,6 +203,7 @@ def _of_setup(setup: Setup, subject: Subject) -> dict[str, Any]:
         "model_size": subject.info.size_bytes,
         "model_n_params": subject.info.n_parameters,
         "model_sha256": subject.sha256,
+        "test_time": subject.test_time,
         "n_threads": subject.n_threads,
         "n_ctx": subject.n_ctx,
         **{name: getattr(setup, name) for name in _SETUP},
