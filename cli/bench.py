@@ -134,7 +134,8 @@ def _measure(plan: Plan, texts: Any, results: Results, progress: bool) -> bool:
                 ):
                     pass
     except KeyboardInterrupt:
-        say("pymtp: stopped; what was measured so far:" if results.samples else "pymtp: stopped")
+        is_any = any(not sample.is_prompt_only for sample in results.samples)
+        say("pymtp: stopped; what was measured so far:" if is_any else "pymtp: stopped")
         return True
     return False
 

@@ -1,5 +1,7 @@
 """Measures what drafting brings: arms that generate in turn on the same prompts, each held against plain decoding.
 
+from pathlib import Path
+
 from pymtp.benchmark import Plan, Results, Setup, Workload, make_arms, measure, rows
 
 results = Results()

@@ -108,6 +108,7 @@ def _cells(row: Row, n_positions: int) -> dict[str, Any]:
     rates = [f"{rate:.2f}" for rate in row.acceptance_per_position]
     return {
         **vars(row),
+        "category": row.category or None,
         "k": str(row.draft_max),
         "accept": row.accept if row.draft_max else None,
         "speed": f"{row.avg_ts:.1f} ± {row.stddev_ts:.1f}",
