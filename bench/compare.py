@@ -20,17 +20,18 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from paired.provenance import library, machine, model_text
-from paired.report import markdown
 from programs import gpu
 from programs.build import REPOSITORY, build_programs
-from programs.case import Case, Prompt
+from programs.case import Case
 from programs.catalogue import CATALOGUE, DEFAULT, DRAFT_MTP, PLAIN
-from programs.prompts import open_vocabulary, read_prompts
+from programs.prompts import read_prompts
 from programs.report import SHORT, plot, report, write_csv
 from programs.summary import by_category, raw_rows, summarize
 from programs.turns import ask_in_turn
 from pymtp import ContextParams
+from pymtp.benchmark.prompts import Prompt, open_vocabulary
+from pymtp.benchmark.provenance import library, machine, model_text
+from pymtp.benchmark.tables import markdown
 from pymtp.context import native_params
 
 BUILD = REPOSITORY / "build"

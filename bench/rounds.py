@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from paired.compare import compare_prompts, compare_rounds
-from paired.provenance import gpus_in, library, machine, model_text
 from paired.report import report
 from paired.subject import Options, Subject
 from pymtp import ContextParams
+from pymtp.benchmark.provenance import gpus_in, library, machine, model_text
 from pymtp.context import native_params
 from random_models.tiny import write_tiny
 

@@ -16,6 +16,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from .bench import EXAMPLES as BENCH_EXAMPLES
+from .bench import bench
 from .chat import EXAMPLES as CHAT_EXAMPLES
 from .chat import chat
 from .errors import CommandError, OutputClosed
@@ -160,6 +162,7 @@ _EXAMPLES = """
 pymtp run "Write a haiku about rivers."
 pymtp chat
 pymtp inspect model.gguf
+pymtp bench model.gguf --draft-max 0-3,auto
 pymtp --install-completion
 """
 
@@ -173,6 +176,7 @@ app = typer.Typer(
 app.command(cls=PymtpCommand, epilog=RUN_EXAMPLES)(run)
 app.command(cls=PymtpCommand, epilog=CHAT_EXAMPLES)(chat)
 app.command(cls=PymtpCommand, epilog=INSPECT_EXAMPLES)(inspect)
+app.command(cls=PymtpCommand, epilog=BENCH_EXAMPLES)(bench)
 
 
 @app.callback(invoke_without_command=True)

@@ -14,6 +14,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("prompt_file", "system", "raw", "max_tokens", "ignore_eos", "stop"),
         *("grammar", "grammar_file", "json_schema", "json_schema_file"),
     ),
+    "Tests": (
+        *("n_prompt", "n_gen", "prompt_gen", "n_depth", "n_repeat", "n_parallel", "prompts", "synthetic"),
+        "no_warmup",
+    ),
     "Drafting": ("draft", "draft_model", "draft_max", "draft_min", "draft_p_min", "draft_vocab", "mtp_context"),
     "Acceptance": ("draft_pick", "accept", "relaxed_top_n", "relaxed_delta", "thinking_tags"),
     "Sampling": ("temperature", "top_k", "top_p", "min_p", "seed", "samplers", "sampler_seq", "logit_bias"),
@@ -26,7 +30,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
     ),
     "Context": ("n_ctx", "n_batch", "n_ubatch", "flash_attn", "type_k", "type_v"),
-    "Output": ("as_json", "logprobs", "verbose", "debug", "version", "install_completion", "show_completion", "help"),
+    "Output": (
+        *("as_json", "logprobs", "form", "error_form", "wide", "plot", "progress", "list_devices"),
+        *("verbose", "debug", "version", "install_completion", "show_completion", "help"),
+    ),
 }
 """Titles, and the parameters of each, in the order in which they are shown."""
 

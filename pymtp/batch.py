@@ -179,7 +179,7 @@ class Generation:
         """How drafts are verified; of methods that change the text it says so."""
         sequence = self._sequence
         if sequence.pick.compares:
-            return f"{sequence.accept.name} or {sequence.accept_drawn.name}"
+            return " or ".join(dict.fromkeys((sequence.accept.name, sequence.accept_drawn.name)))
         return sequence.accept_drawn.name if sequence.pick.draws else sequence.accept.name
 
     @property

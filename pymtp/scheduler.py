@@ -86,8 +86,9 @@ class Scheduler:
         start = self._clock()
         rounds = self._play(turns)
         seconds = self._clock() - start
-        self._count(rounds, seconds)
-        self._weigh(rounds, seconds, before, self._session.counters)
+        after = self._session.counters
+        self._count(rounds, seconds, before, after)
+        self._weigh(rounds, seconds, before, after)
         for played in rounds:
             played.turn.sequence.advance(played)
             if played.turn.sequence.finish_reason:
@@ -190,17 +191,21 @@ class Scheduler:
             other_ms = (seconds * 1000 - draft_ms) / n
             self._draft_vocab.note_round(n_steps, n_accepted, draft_ms=draft_ms / n, other_ms=other_ms)
 
-    def _count(self, rounds: Sequence[Round], seconds: float) -> None:
+    def _count(self, rounds: Sequence[Round], seconds: float, before: Counters, after: Counters) -> None:
         n_rows = sum(played.n_rows for played in rounds)
+        draft_s = (after.t_head_us - before.t_head_us) / 1e6
+        verify_s = (after.t_trunk_us - before.t_trunk_us) / 1e6
         for played in rounds:
             sequence = played.turn.sequence
-            for stats, spent in ((sequence.stats, seconds), (self.stats, seconds * played.n_rows / n_rows)):
+            for stats, share in ((sequence.stats, 1.0), (self.stats, played.n_rows / n_rows)):
                 stats.generated_tokens += len(played.tokens)
                 if sequence.in_prompt:
                     stats.prompt_tokens += played.turn.n_rows
-                    stats.prompt_s += spent
+                    stats.prompt_s += seconds * share
                 else:
-                    stats.generation_s += spent
+                    stats.generation_s += seconds * share
+                    stats.draft_s += draft_s * share
+                    stats.verify_s += verify_s * share
                     stats.add_round(len(played.proposal.drafts), played.n_accepted)
 
 

@@ -38,6 +38,10 @@ class Stats:
     prompt_s: float = 0.0
     generated_tokens: int = 0
     generation_s: float = 0.0
+    draft_s: float = 0.0
+    """Of generation_s, what the heads' passes took."""
+    verify_s: float = 0.0
+    """Of generation_s, what the trunk's passes took. The rest is sampling, and what Python does."""
     # (n_drafted, n_accepted) -> rounds. Few distinct pairs exist, so a generation of any length
     # keeps a constant size, and every report below can be derived from the pairs.
     _rounds: Counter[tuple[int, int]] = field(default_factory=Counter, repr=False)
@@ -49,7 +53,21 @@ class Stats:
             self.prompt_s + other.prompt_s,
             self.generated_tokens + other.generated_tokens,
             self.generation_s + other.generation_s,
+            self.draft_s + other.draft_s,
+            self.verify_s + other.verify_s,
             self._rounds + other._rounds,
+        )
+
+    def __sub__(self, earlier: Stats) -> Stats:
+        """What has come since these were `earlier`."""
+        return Stats(
+            self.prompt_tokens - earlier.prompt_tokens,
+            self.prompt_s - earlier.prompt_s,
+            self.generated_tokens - earlier.generated_tokens,
+            self.generation_s - earlier.generation_s,
+            self.draft_s - earlier.draft_s,
+            self.verify_s - earlier.verify_s,
+            self._rounds - earlier._rounds,
         )
 
     def add_round(self, n_drafted: int, n_accepted: int) -> None:
@@ -72,6 +90,16 @@ class Stats:
     def rounds(self) -> int:
         """Verify passes of the target."""
         return self._rounds.total()
+
+    @property
+    def round_tokens(self) -> int:
+        """Tokens that rounds have yielded: all but the first of a text, which comes with the prompt."""
+        return self.rounds + self.accepted
+
+    @property
+    def sample_s(self) -> float:
+        """Of generation_s, what is neither drafting nor verifying."""
+        return max(self.generation_s - self.draft_s - self.verify_s, 0.0)
 
     @property
     def drafted(self) -> int:

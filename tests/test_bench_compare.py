@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from paired.measure import median_interval
-from programs.case import Case, Memory, ProgramFailed, Prompt, Sample
+from programs.case import Case, Memory, ProgramFailed, Sample
 from programs.http_server import server_sample
 from programs.one_shot import LlamaBench, LlamaCli, SpeculativeSimple
 from programs.process import Process
@@ -23,6 +22,8 @@ from programs.python_library import PythonLibrary
 from programs.report import plot, report, write_csv
 from programs.summary import by_category, raw_rows, summarize
 from programs.turns import Found, Samples, Turn, ask_in_turn
+from pymtp.benchmark.prompts import Prompt
+from pymtp.benchmark.spread import median_interval
 from random_models.tiny import write_tiny
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
@@ -227,7 +228,10 @@ def test_a_program_that_fails_is_left_out_and_the_others_go_on(case: Case, tmp_p
 def test_programs_side_by_side(tmp_path: Path) -> None:
     model = write_tiny(tmp_path / "tiny.gguf")
     prompts = tmp_path / "prompts.jsonl"
-    items = [{"category": "prose", "prompt": "The sea. "}, {"category": "chat", "messages": [{"content": "Why?"}]}]
+    items = [
+        {"category": "prose", "prompt": "The sea. "},
+        {"category": "chat", "messages": [{"role": "user", "content": "Why?"}]},
+    ]
     prompts.write_text("".join(json.dumps(item) + "\n" for item in items), "utf-8")
     script = [sys.executable, str(BENCH / "compare.py"), str(model), str(prompts), "--llama-cpp", str(PROGRAMS)]
     names = ["pymtp", "pymtp-plain", "server", "server-plain", "cli-plain", "speculative-simple", "bench"]

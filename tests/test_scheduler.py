@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from pymtp.sampler import Sampler
 from pymtp.sampling import SamplingParams
 from pymtp.scheduler import Scheduler
 from pymtp.sequence import TokenSequence
+from pymtp.session import Counters
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -342,3 +344,32 @@ def test_what_is_forgotten_leaves_the_cache() -> None:
     assert all(slot.tokens for slot in session.slots)
     work.forget()
     assert not any(slot.tokens for slot in session.slots)
+
+
+class BusySession(FakeSession):
+    """Half of a pass is the trunk's, a quarter the heads'."""
+
+    n_looks = 0
+
+    @property
+    def counters(self) -> Counters:
+        self.n_looks += 1
+        times = {"t_trunk_us": 500_000 * self.n_looks, "t_head_us": 250_000 * self.n_looks}
+        return replace(super().counters, **times)
+
+
+def test_a_generations_time_is_drafting_verifying_and_sampling() -> None:
+    session = BusySession(n_seq_max=2)
+    work = scheduler(session)
+    one = sequence(session, [1, 2, 3], 20)
+    submit(work, one)
+    run(work)
+    # the prompt's pass is none of it
+    assert one.stats.generation_s == one.stats.rounds
+    assert (one.stats.verify_s, one.stats.draft_s) == (one.stats.rounds / 2, one.stats.rounds / 4)
+    assert one.stats.sample_s == one.stats.rounds / 4
+    # two that run together share a pass
+    before, n_passes = work.stats.verify_s, len(session.passes)
+    submit(work, *(sequence(session, [1, 2, 3], 20) for _ in range(2)))
+    run(work)
+    assert work.stats.verify_s - before == pytest.approx((len(session.passes) - n_passes - 1) / 2)

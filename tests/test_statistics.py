@@ -24,6 +24,14 @@ def test_a_generation_without_rounds_has_no_rates() -> None:
     assert stats.acceptance_per_position == []
 
 
+def test_what_came_since_is_the_difference() -> None:
+    earlier = Stats(3, 1.0, 5, 2.0, 0.5, 0.75) + stats_of((2, 1))
+    later = earlier + Stats(1, 0.5, 7, 4.0, 1.0, 2.0) + stats_of((2, 1), (2, 0))
+    since = later - earlier
+    assert since == Stats(1, 0.5, 7, 4.0, 1.0, 2.0) + stats_of((2, 1), (2, 0))
+    assert (since.sample_s, since.round_tokens) == (1.0, 3)
+
+
 def test_rounds_without_drafts_count_but_have_no_acceptance_rate() -> None:
     stats = stats_of((0, 0), (0, 0))
     assert stats.rounds == 2

@@ -7,7 +7,9 @@ from dataclasses import asdict
 from time import perf_counter
 from typing import Any
 
-from .measure import Rounds, Spread, walk
+from pymtp.benchmark.spread import Spread
+
+from .measure import Rounds, walk
 from .prompt_cost import prompt_cost
 from .schemes import Fused, Plain, Scheme, StepByStep
 from .scripted import write_script

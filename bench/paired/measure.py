@@ -9,11 +9,8 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import comb
 from time import perf_counter
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 import pymtp.session
 
@@ -25,33 +22,6 @@ N_WARM = 12
 """Rounds before those that are measured: every graph is built, and every page touched."""
 N_CLOCKED = 24
 """Rounds behind them, in which each call of native code is timed, too."""
-
-
-class Spread(NamedTuple):
-    """Of a list of measurements: the median, and the distance between the quartiles."""
-
-    median: float
-    iqr: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        low, median, high = np.percentile(values, (25, 50, 75))
-        return cls(float(median), float(high - low))
-
-
-def median_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """An interval that holds the median of what `values` were drawn from, with probability `level` at least.
-
-    It lies between two of the values, whatever their distribution (the sign test's interval; Conover, Practical
-    Nonparametric Statistics, 3.2). Too few values (fewer than 6 for 0.95) give their whole range.
-    """
-    ordered = sorted(values)
-    n, below, k = len(ordered), 0.0, 0
-    while k < (n - 1) // 2 and below + comb(n, k) / 2**n <= (1 - level) / 2:
-        below += comb(n, k) / 2**n
-        k += 1
-    first = max(k - 1, 0)
-    return ordered[first], ordered[n - 1 - first]
 
 
 @dataclass

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
-from functools import partial
 from typing import Any
+
+from pymtp.benchmark.tables import Columns, fill, markdown
 
 from .compare import Table
 from .subject import Options
-
-Columns = list[tuple[str, str, str]]
-"""Title, key, format; texts have no format."""
 
 _TIMES: Columns = [
     ("K", "k", ""),
@@ -56,23 +53,6 @@ _PROMPT_NOTES = (
     "need for all rows; without heads llama.cpp computes it for the last row only in some architectures (glm4moe), for "
     "all rows in others (step35)."
 )
-
-fill = partial(textwrap.fill, width=100, break_on_hyphens=False)
-
-
-def markdown(columns: Columns, rows: Table) -> str:
-    """A table whose columns are aligned in the source as well."""
-    cells = [[title for title, _, _ in columns]]
-    cells += [["-" if row[key] is None else format(row[key], form) for _, key, form in columns] for row in rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    is_text = [form == "" for _, _, form in columns]
-
-    def line(texts: list[str]) -> str:
-        padded = [text.ljust(w) if t else text.rjust(w) for text, w, t in zip(texts, widths, is_text, strict=True)]
-        return "| " + " | ".join(padded) + " |"
-
-    rule = "|".join("-" * (w + 2) if t else "-" * (w + 1) + ":" for w, t in zip(widths, is_text, strict=True))
-    return "\n".join([line(cells[0]), f"|{rule}|", *(line(texts) for texts in cells[1:])])
 
 
 def report(results: dict[str, Any], options: Options) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from pymtp.benchmark.prompts import Prompt
+
 Sampling = Mapping[str, float]
 """Parameters under llama.cpp's names, the same for all programs."""
 
@@ -39,15 +41,6 @@ class Case:
     """The folder of llama.cpp's own programs and of the unpatched libraries."""
     logs: Path
     """The folder of the programs' logs."""
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt as it goes into the model: the chat template is applied."""
-
-    category: str
-    text: str
-    tokens: list[int]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,9 @@ from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import Any
 
-from .case import Case, Memory, ProgramFailed, Prompt, Sample
+from pymtp.benchmark.prompts import Prompt
+
+from .case import Case, Memory, ProgramFailed, Sample
 from .process import Process
 
 START_S = 300

@@ -6,7 +6,9 @@ import json
 import re
 from contextlib import suppress
 
-from .case import Case, Memory, ProgramFailed, Prompt, Sample
+from pymtp.benchmark.prompts import Prompt
+
+from .case import Case, Memory, ProgramFailed, Sample
 from .http_server import context_flags, draft_flags
 from .process import Process
 

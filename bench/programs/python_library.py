@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .case import Case, Memory, ProgramFailed, Prompt, Sample
+from pymtp.benchmark.prompts import Prompt
+
+from .case import Case, Memory, ProgramFailed, Sample
 from .process import Process
 
 BENCH = Path(__file__).resolve().parent.parent

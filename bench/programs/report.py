@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paired.compare import Table
-from paired.report import Columns, fill, markdown
+from pymtp.benchmark.tables import Columns, fill, markdown
 
 _SPEED: Columns = [
     ("K", "k", "d"),

@@ -10,9 +10,10 @@ from statistics import median
 from typing import Any
 
 from paired.compare import Table
-from paired.measure import Spread, median_interval
+from pymtp.benchmark.prompts import Prompt
+from pymtp.benchmark.spread import Spread, median_interval
 
-from .case import Prompt, Sample
+from .case import Sample
 from .turns import Found, Samples
 
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import NamedTuple
 
-from .case import Case, Memory, Program, ProgramFailed, Prompt, Sample
+from pymtp.benchmark.prompts import Prompt
+
+from .case import Case, Memory, Program, ProgramFailed, Sample
 from .catalogue import CATALOGUE
 
 SETTLE_S = 0.02

@@ -1,0 +1,215 @@
+"""`pymtp bench`: what drafting brings with a model on this machine, and what it costs.
+
+Owns the order of things; the measuring and the layouts are pymtp.benchmark's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import bench_options as lists
+from . import options as opt
+from .bench_options import each
+from .download import find_model
+from .output import Output, say
+from .progress import loading
+
+if TYPE_CHECKING:
+    from pymtp.benchmark import Plan, Results, Workload
+
+EXAMPLES = """
+pymtp bench model.gguf --draft-max 0-3,auto
+pymtp bench -m a.gguf,b.gguf -p 512-4096*2 -n 128 -t 4,8 -o csv > bench.csv
+pymtp bench model.gguf --temp 0,1 --prompts mine.jsonl --plot bench.svg
+pymtp bench model.gguf --synthetic 0.5,0.8 --draft-max 1-8 -p 0
+"""
+
+
+def bench(
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
+    model_file: lists.ModelFiles = (),
+    hf_repo: opt.HfRepo = None,
+    offline: opt.Offline = False,
+    n_gpu_layers: lists.GpuLayers = ("-1",),
+    n_threads: lists.Threads = (),
+    n_prompt: lists.NPrompt = ("512",),
+    n_gen: lists.NGen = ("128",),
+    prompt_gen: lists.PromptGen = (),
+    n_depth: lists.NDepth = ("0",),
+    n_repeat: lists.Repetitions = 5,
+    n_parallel: lists.Parallel = ("1",),
+    prompts: lists.PromptsFile = None,
+    synthetic: lists.Synthetic = (),
+    draft_model: opt.DraftModel = None,
+    draft_max: lists.DraftMax = ("auto",),
+    draft_vocab: lists.DraftVocab = (),
+    mtp_context: opt.MtpContextMode = "auto",
+    accept: lists.Accept = ("auto",),
+    temperature: lists.Temperature = ("0",),
+    n_batch: lists.BatchSizes = ("2048",),
+    n_ubatch: lists.UbatchSizes = ("512",),
+    flash_attn: lists.FlashAttn = ("auto",),
+    type_k: lists.CacheTypeK = ("f16",),
+    type_v: lists.CacheTypeV = ("f16",),
+    form: lists.OutputFormat = "md",
+    error_form: lists.ErrorFormat = "none",
+    wide: lists.Wide = False,
+    plot: lists.Plot = None,
+    progress: lists.Progress = False,
+    no_warmup: lists.NoWarmup = False,
+    list_devices: lists.ListDevices = False,
+    verbose: lists.Verbose = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Measure drafting against plain decoding, in the same run and on the same prompts.
+
+    All arms (draft lengths, temperatures, ways to accept) take turns on each prompt, and each time another
+    begins. Lists: 1,2 or 1-8 or 0-8+2 (steps of 2) or 128-1024*2 (doubled each time).
+    """
+    output = Output()
+    import pymtp
+    from pymtp.benchmark import BUILT_IN, Plan, Results, Setup, make_arms, read_texts
+    from pymtp.benchmark.plot import check_plot
+
+    if list_devices:
+        output.write(_devices())
+        return
+    if not debug:
+        pymtp.exit_on_abort()
+    if verbose:
+        pymtp.set_log_level("info")
+    if prompts and synthetic:
+        raise typer.BadParameter("--synthetic makes its own prompts: leave out --prompts")
+    picture = Path(plot) if plot else None
+    if picture:
+        check_plot(picture)
+    texts = read_texts(Path(prompts)) if prompts else BUILT_IN
+    setups = [
+        Setup(path, Path(draft_model) if draft_model else None, mtp_context=mtp_context, **settings)
+        for path in _models([*filter(None, [model]), *each(model_file)], hf_repo, offline)
+        for settings in _combined(
+            n_parallel=each(n_parallel),
+            n_threads=each(n_threads) or [None],
+            n_gpu_layers=each(n_gpu_layers),
+            flash_attn=each(flash_attn),
+            type_k=each(type_k),
+            type_v=each(type_v),
+            n_batch=each(n_batch),
+            n_ubatch=each(n_ubatch),
+            draft_vocab=each(draft_vocab) or [None],
+        )
+    ]
+    arms = make_arms(each(draft_max), each(temperature), each(accept), each(synthetic) or [None])
+    tests = _tests(each(n_prompt), each(n_gen), each(prompt_gen), each(n_depth))
+    plan = Plan(tuple(setups), tests, arms, n_repeat, warms_up=not no_warmup)
+    _check(plan)
+    results = Results()
+    try:
+        stopped = _measure(plan, texts, results, progress)
+    finally:
+        # also of a run that fails halfway
+        _show(results, output, form, error_form, wide=wide, picture=picture)
+    if stopped:
+        raise typer.Exit(130)
+
+
+def _measure(plan: Plan, texts: Any, results: Results, progress: bool) -> bool:
+    """Measure all that there is; return whether Ctrl-C ended it."""
+    from pymtp.benchmark import measure
+
+    def on_step(step: str) -> None:
+        if progress:
+            say(f"pymtp: {step}")
+
+    try:
+        for setup in plan.setups:
+            with loading(str(setup.path)) as on_load:
+                for _ in measure(
+                    replace(plan, setups=(setup,)), results, texts=texts, on_load=on_load, on_step=on_step
+                ):
+                    pass
+    except KeyboardInterrupt:
+        is_any = any(not sample.is_prompt_only for sample in results.samples)
+        say("pymtp: stopped; what was measured so far:" if is_any else "pymtp: stopped")
+        return True
+    return False
+
+
+def _show(results: Results, output: Output, form: str, error_form: str, *, wide: bool, picture: Path | None) -> None:
+    from pymtp.benchmark import rows
+    from pymtp.benchmark.formats import write
+    from pymtp.benchmark.plot import draw
+
+    found = rows(results)
+    if not found:
+        return
+    if form != "md":
+        for note in results.notes:
+            say(f"pymtp: {note}")
+    if error_form != "none":
+        say(write(error_form, found, notes=results.notes, wide=wide).rstrip("\n"))
+    if form != "none":
+        output.write(write(form, found, notes=results.notes, wide=wide))
+    if picture and not draw(picture, found):
+        say(f"pymtp: no {picture}: nothing was drafted, so there is nothing to draw")
+
+
+def _models(paths: list[str], hf_repo: str | None, offline: bool) -> list[Path]:
+    from pymtp.embedded import model_path
+
+    if hf_repo or offline or not paths:
+        found = find_model(paths[0] if paths else None, hf_repo, offline=offline)
+        paths = [found or str(model_path())]
+    return [Path(path) for path in paths]
+
+
+def _combined(**choices: list[Any]) -> list[dict[str, Any]]:
+    """Every combination of the values."""
+    return [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
+
+
+def _tests(
+    prompts: list[int], generated: list[int], pairs: list[tuple[int, int]], depths: list[int]
+) -> tuple[Workload, ...]:
+    from pymtp.benchmark import Workload
+
+    work = [(n, 0) for n in prompts if n] + [(0, n) for n in generated if n] + pairs
+    if not work:
+        raise typer.BadParameter("there is nothing to measure: give -p, -n or -pg a number above 0")
+    return tuple(Workload(n_prompt, n_gen, depth) for depth in depths for n_prompt, n_gen in work)
+
+
+def _check(plan: Plan) -> None:
+    """Raise InvalidParameter for what a model would be loaded for in vain."""
+    from pymtp import ContextParams
+    from pymtp.errors import InvalidParameter
+    from pymtp.gguf_file import inspect_gguf
+
+    for setup in plan.setups:
+        n_vocab = inspect_gguf(setup.path).n_vocab  # of the last one, a bad file would show late
+        if setup.draft_vocab and setup.draft_vocab > n_vocab:
+            raise InvalidParameter("draft_vocab", f"at most {n_vocab} for {setup.path.name}", value=setup.draft_vocab)
+        ContextParams(
+            n_batch=setup.n_batch,
+            n_ubatch=setup.n_ubatch,
+            n_threads=setup.n_threads,
+            flash_attn=setup.flash_attn,
+            type_k=setup.type_k,
+            type_v=setup.type_v,
+        )
+
+
+def _devices() -> str:
+    from pymtp.benchmark.provenance import devices
+
+    lines = [
+        f"  {device.name}: {device.description} ({device.kind}, {device.total_bytes >> 20} MiB, "
+        f"{device.free_bytes >> 20} MiB free)\n"
+        for device in devices()
+    ]
+    return "".join(["Available devices:\n", *lines])

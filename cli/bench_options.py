@@ -1,0 +1,197 @@
+"""The flags of `pymtp bench`: lists where other commands take one value, in llama-bench's notation.
+
+Owns names, types and help texts, and the reading of lists. Knows nothing of what is measured with them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, get_args
+
+import typer
+
+from . import options as opt
+from .options import _MAX_INT, _MAX_THREADS, _auto_or, _integer, _one_of
+
+FORMATS = ("none", "md", "csv", "json", "jsonl", "sql")
+ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise", "relaxed")
+
+_ITEM = re.compile(r"(?P<first>\d+)-(?P<last>\d+)((?P<how>[+*])(?P<step>\d+))?")
+_MAX_ITEMS = 1000
+
+
+def each(occurrences: Iterable[Iterable[Any]]) -> list[Any]:
+    """All values of a flag that takes lists and may be given several times, each once."""
+    return list(dict.fromkeys(value for values in occurrences for value in values))
+
+
+def integers(least: int, most: int = _MAX_INT, *, auto: bool = False) -> Callable[[str], tuple[Any, ...]]:
+    """Reads `1,2`, `1-8`, `0-8+2` (steps of 2) and `128-1024*2` (doubled each time); with `auto`, that word as well."""
+    one: Callable[[str], Any] = _auto_or(_integer(least, most)) if auto else _integer(least, most)
+
+    def parse(text: str) -> tuple[Any, ...]:
+        values: list[Any] = []
+        for item in text.split(","):
+            found = _ITEM.fullmatch(item)
+            values += [one(str(value)) for value in _range(found, text)] if found else [one(item)]
+        return tuple(values)
+
+    return parse
+
+
+def _range(found: re.Match[str], text: str) -> list[int]:
+    first, last, step = int(found["first"]), int(found["last"]), int(found["step"] or 1)
+    grows = step > 1 and first > 0 if found["how"] == "*" else step > 0
+    values: list[int] = []
+    while grows and first <= last and len(values) <= _MAX_ITEMS:
+        values.append(first)
+        first = first * step if found["how"] == "*" else first + step
+    if not 0 < len(values) <= _MAX_ITEMS:
+        raise typer.BadParameter(
+            f"must be a list as 1,2 or 1-8 or 0-8+2 or 128-1024*2, of at most {_MAX_ITEMS} values, not {text!r}"
+        )
+    return values
+
+
+def numbers(least: float, most: float, range_text: str) -> Callable[[str], tuple[float, ...]]:
+    """Reads `0,0.8`."""
+
+    def parse(text: str) -> tuple[float, ...]:
+        try:
+            values = tuple(map(float, text.split(",")))
+        except ValueError:
+            values = ()
+        if not values or not all(least <= value <= most for value in values):
+            raise typer.BadParameter(f"must be numbers {range_text}, separated by commas, not {text!r}")
+        return values
+
+    return parse
+
+
+def words(choices: Iterable[str], **aliases: str) -> Callable[[str], tuple[str, ...]]:
+    """Reads `f16,q8_0`."""
+    one = _one_of(tuple(choices))
+
+    def parse(text: str) -> tuple[str, ...]:
+        return tuple(one(aliases.get(f"_{word}", word)) for word in text.split(","))
+
+    return parse
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    # a name may have a comma itself
+    return (text,) if os.path.exists(text) else tuple(filter(None, text.split(",")))
+
+
+def _pair(text: str) -> tuple[tuple[int, int], ...]:
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise typer.BadParameter(f"must be two numbers as 512,128, not {text!r}")
+    n_prompt, n_gen = map(_integer(1), parts)
+    return ((n_prompt, n_gen),)
+
+
+def _list(*names: str, parser: Callable[[str], Any], metavar: str, help: str) -> Any:
+    return Annotated[list[Any], typer.Option(*names, parser=parser, metavar=metavar, help=help)]
+
+
+ModelFiles = _list(
+    "-m", "--model", parser=_paths, metavar="MODEL,...", help="GGUF files.  [default: the embedded model]"
+)
+GpuLayers = _list(
+    *("-ngl", "--gpu-layers", "--n-gpu-layers"),
+    parser=integers(-1),
+    metavar="N,...",
+    help="Layers kept on the GPU; -1: all.",
+)
+Threads = _list(
+    "-t",
+    "--threads",
+    parser=integers(1, _MAX_THREADS),
+    metavar="N,...",
+    help="CPU threads.  [default: to suit the machine]",
+)
+
+NPrompt = _list("-p", "--n-prompt", parser=integers(0), metavar="N,...", help="Time prompts of N tokens; 0: none.")
+NGen = _list("-n", "--n-gen", parser=integers(0), metavar="N,...", help="Time N generated tokens; 0: none.")
+PromptGen = _list("-pg", parser=_pair, metavar="P,N", help="Time both together; may be given several times.")
+NDepth = _list("-d", "--n-depth", parser=integers(0), metavar="N,...", help="Tokens in the cache before it begins.")
+Repetitions = Annotated[
+    int, typer.Option("-r", "--repetitions", parser=_integer(1, 10000), metavar="N", help="Each test N times.")
+]
+PromptsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--prompts",
+        metavar="FILE",
+        help='A line each: {"category": "code", "prompt": "..."}, or "messages".  [default: four of our own]',
+    ),
+]
+Synthetic = _list(
+    "--synthetic",
+    parser=numbers(0, 1, "between 0 and 1"),
+    metavar="P,...",
+    help="Prompts of random tokens, each draft accepted with probability P: no valid model output.",
+)
+Parallel = _list("--parallel", parser=integers(1, 256), metavar="N,...", help="Texts that are generated together.")
+
+BatchSizes = _list("-b", "--batch-size", parser=integers(1), metavar="N,...", help="Prompt tokens in one batch.")
+UbatchSizes = _list("-ub", "--ubatch-size", parser=integers(1), metavar="N,...", help="Tokens computed at once.")
+FlashAttn = _list(
+    "-fa",
+    "--flash-attn",
+    parser=words(get_args(opt.FlashAttention), _1="on", _0="off"),
+    metavar="on|off|auto,...",
+    help="Flash attention; also 1 and 0.",
+)
+CacheTypeK = _list(
+    "-ctk", "--cache-type-k", parser=words(get_args(opt.CacheType)), metavar="TYPE,...", help="Type of the K cache."
+)
+CacheTypeV = _list(
+    "-ctv", "--cache-type-v", parser=words(get_args(opt.CacheType)), metavar="TYPE,...", help="Type of the V cache."
+)
+
+DraftMax = _list(
+    "--spec-draft-n-max",
+    "--draft-max",
+    parser=integers(0, 32, auto=True),
+    metavar="K,...",
+    help="Draft tokens in a round; auto: as many as pay. 0, plain decoding, is always measured.",
+)
+DraftVocab = _list(
+    "--draft-vocab",
+    parser=integers(1),
+    metavar="N,...",
+    help="Draft only the first N tokens of the vocabulary.  [default: all]",
+)
+Accept = _list(
+    "--accept", parser=words(ACCEPT), metavar="METHOD,...", help=f"How drafts are verified: {', '.join(ACCEPT)}."
+)
+Temperature = _list(
+    *("--temp", "--temperature"),
+    parser=numbers(0, 100, "0 or more"),
+    metavar="T,...",
+    help="Temperature; 0: greedy.",
+)
+
+OutputFormat = Annotated[
+    str,
+    typer.Option(
+        "-o", "--output", parser=_one_of(FORMATS), metavar="md|csv|json|jsonl|sql|none", help="Format on stdout."
+    ),
+]
+ErrorFormat = Annotated[
+    str,
+    typer.Option("-oe", "--output-err", parser=_one_of(FORMATS), metavar="FORMAT", help="The same on stderr, as well."),
+]
+Wide = Annotated[bool, typer.Option("--wide", help="md: all columns in one table, wider than a screen.")]
+Plot = Annotated[
+    str | None,
+    typer.Option("--plot", metavar="FILE.png|svg", help="Draw speed-up and acceptance by K and kind of text."),
+]
+Progress = Annotated[bool, typer.Option("--progress", help="Say on stderr what is measured.")]
+NoWarmup = Annotated[bool, typer.Option("--no-warmup", help="Measure from the first run on.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's log on stderr.")]
+ListDevices = Annotated[bool, typer.Option("--list-devices", help="List the devices to compute on, and exit.")]

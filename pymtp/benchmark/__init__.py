@@ -1,0 +1,36 @@
+"""Measures what drafting brings: arms that generate in turn on the same prompts, each held against plain decoding.
+
+from pathlib import Path
+
+from pymtp.benchmark import Plan, Results, Setup, Workload, make_arms, measure, rows
+
+results = Results()
+plan = Plan((Setup(Path("model.gguf")),), (Workload(n_gen=128),), make_arms([1, 2, 3]))
+for sample in measure(plan, results):  # stop at any time: the results are those so far
+    print(sample.arm, sample.stats.generation_tok_s)
+print(rows(results))
+"""
+
+from pymtp.benchmark.measure import measure
+from pymtp.benchmark.plan import Arm, Plan, Setup, Workload, make_arms
+from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, read_texts
+from pymtp.benchmark.results import Results, Sample, Subject
+from pymtp.benchmark.rows import Row, rows
+
+__all__ = [
+    "BUILT_IN",
+    "Arm",
+    "Plan",
+    "Prompt",
+    "Results",
+    "Row",
+    "Sample",
+    "Setup",
+    "Subject",
+    "Workload",
+    "Text",
+    "make_arms",
+    "measure",
+    "read_texts",
+    "rows",
+]

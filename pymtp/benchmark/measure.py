@@ -1,0 +1,234 @@
+"""Plays a plan: loads models one after the other, and has the arms generate in turn.
+
+Owns the models while they are measured. Knows nothing of statistics or of how they are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from itertools import cycle, islice
+from typing import Literal
+
+import numpy as np
+
+from pymtp.acceptance import Forced
+from pymtp.benchmark.memory import memory
+from pymtp.benchmark.plan import Arm, Plan, Setup, Turn, Workload, take_turns
+from pymtp.benchmark.prompts import (
+    BUILT_IN,
+    Prompt,
+    Text,
+    open_vocabulary,
+    prefix_for,
+    prompts_for,
+    synthetic,
+    tokenized,
+)
+from pymtp.benchmark.provenance import sha256
+from pymtp.benchmark.results import Results, Sample, Subject
+from pymtp.context import ContextParams, native_params
+from pymtp.gguf_file import find_draft_model, inspect_gguf
+from pymtp.model import Model
+from pymtp.request import GenerationParams
+from pymtp.sampling import SamplingParams
+from pymtp.statistics import Stats
+
+_N_WARM = 32
+_CTX_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A test, ready for one model."""
+
+    test: Workload
+    prefix: list[int]
+    prompts: list[Prompt]
+
+    @property
+    def n_ctx(self) -> int:
+        return len(self.prefix) + max(len(prompt.tokens) for prompt in self.prompts) + self.test.n_gen + 1
+
+
+def measure(
+    plan: Plan,
+    results: Results,
+    *,
+    texts: Sequence[Text] = BUILT_IN,
+    on_load: Callable[[float], object] | None = None,
+    on_step: Callable[[str], object] = lambda step: None,
+) -> Iterator[Sample]:
+    """Measure all of `plan` into `results`; yields each sample when it is there.
+
+    Prompts are `texts`, or tokens without a meaning if an arm's acceptance is forced. `on_load` is told how far the
+    loading of a model is, `on_step` what comes next. Raises what Model and Batch.submit raise.
+    """
+    for setup in plan.setups:
+        on_step(f"reading {setup.path.name}")
+        works = _prepare(setup, plan, texts)
+        yield from _measure_setup(plan, setup, works, results, on_load, on_step)
+
+
+def _measure_setup(
+    plan: Plan,
+    setup: Setup,
+    works: Sequence[_Work],
+    results: Results,
+    on_load: Callable[[float], object] | None,
+    on_step: Callable[[str], object],
+) -> Iterator[Sample]:
+    n_ctx = -(-(max(work.n_ctx for work in works) + plan.draft_max) // _CTX_BLOCK) * _CTX_BLOCK
+    draft_model, problem = (setup.draft_model, None) if setup.draft_model else find_draft_model(setup.path)
+    info = inspect_gguf(setup.path, draft_model)
+    drafts = plan.draft_max > 0 and info.has_heads
+    if plan.draft_max > 0 and not info.has_heads:
+        problem = problem or f"{setup.path.name} has no usable MTP head"
+        results.note(f"{problem}: plain decoding only")
+    n_threads = native_params(ContextParams(n_threads=setup.n_threads), 0, 1).n_threads
+    known = Subject(info, sha256(setup.path), n_threads, n_ctx, _now())
+    results.subjects[setup] = known
+    # one after the other: two would not fit where memory matters
+    for mode in ("none", "mtp") if drafts else ("none",):
+        on_step(f"loading {setup.path.name}" + (", with MTP" if mode == "mtp" else ""))
+        with _load(setup, n_ctx, plan.draft_max if mode == "mtp" else 0, on_load) as model:
+            if mode == "mtp" and model.draft_note:
+                results.note(f"{setup.path.name}: {model.draft_note}")
+            stage = _Stage(plan, setup, model, prompts_only=drafts and mode == "none")
+            yield from stage.play(works, results, on_step)
+            used = memory(info, model.session, setup)
+        known = replace(known, without_mtp=used) if mode == "none" else replace(known, with_mtp=used)
+        results.subjects[setup] = known
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A loaded model, and what it is to do."""
+
+    plan: Plan
+    setup: Setup
+    model: Model
+    prompts_only: bool
+    """Whether it is there for what prompts take without MTP only."""
+
+    @property
+    def has_heads(self) -> bool:
+        return self.model.session.n_draft_max > 0
+
+    def arms(self, test: Workload) -> list[Arm]:
+        """Those that can be told apart in a test."""
+        plain = self.plan.arms[0].plain
+        if self.prompts_only:
+            return [plain]
+        arms = [arm for arm in self.plan.arms if not arm.draft_max or self.has_heads]
+        if test.n_gen:
+            return arms
+        # what feeds the heads with a prompt does not depend on how they draft later
+        return [plain, *[arm for arm in arms if arm.draft_max][:1]]
+
+    def play(self, works: Sequence[_Work], results: Results, on_step: Callable[[str], object]) -> Iterator[Sample]:
+        if self.plan.warms_up:
+            on_step("warming up")
+            # builds graphs and touches pages; what lies in the cache before changes neither
+            shapes = {(work.test.n_prompt, work.test.n_gen > 0): replace(work, prefix=[]) for work in works}
+            for work in shapes.values():
+                for arm in self.arms(work.test):
+                    self._generate(work, arm, Turn(0, 0), min(work.test.n_gen, _N_WARM))
+        for work in works:
+            for turn, arms in take_turns(len(work.prompts), self.plan.n_repeat, self.arms(work.test)):
+                for arm in arms:
+                    text = " ".join(filter(None, (work.test.name, work.prompts[turn.prompt].category)))
+                    on_step(f"{text}, {_arm_text(arm)}, {turn.repetition + 1} of {self.plan.n_repeat}")
+                    sample = self._sample(work, arm, turn)
+                    results.samples.append(sample)
+                    yield sample
+
+    def _sample(self, work: _Work, arm: Arm, turn: Turn) -> Sample:
+        n_gen = 0 if self.prompts_only else work.test.n_gen
+        stats, acceptance = self._generate(work, arm, turn, n_gen)
+        category = work.prompts[turn.prompt].category
+        return Sample(self.setup, work.test, arm, turn, category, self.prompts_only, stats, acceptance)
+
+    def _generate(self, work: _Work, arm: Arm, turn: Turn, n_gen: int) -> tuple[Stats, str]:
+        """Generate behind one prompt, or as many as run together; the first tokens come with the prompts."""
+        self.model.batch()  # ends the kept one
+        batch = self.model.batch(keep=True)
+        if work.prefix:
+            for _ in range(self.setup.n_parallel):
+                batch.submit(work.prefix, self._params(arm, turn, 1))
+            for _ in batch:
+                pass
+        before = batch.stats + Stats()
+        params = self._params(arm, turn, n_gen + 1)
+        generations = [batch.submit([*work.prefix, *prompt.tokens], params) for prompt in self._together(work, turn)]
+        for _ in batch:
+            pass
+        for generation in generations:
+            if generation.error:
+                raise generation.error
+        return batch.stats - before, generations[0].acceptance
+
+    def _together(self, work: _Work, turn: Turn) -> list[Prompt]:
+        """The prompts that run together: of one category, beginning with the turn's own."""
+        category = work.prompts[turn.prompt].category
+        own = work.prompts[turn.prompt :] + work.prompts[: turn.prompt]
+        return list(islice(cycle(prompt for prompt in own if prompt.category == category), self.setup.n_parallel))
+
+    def _params(self, arm: Arm, turn: Turn, max_tokens: int) -> GenerationParams:
+        # with a seed, the adaptive length would have to learn the costs anew each time
+        seed = None if arm.draft_max == "auto" else self.plan.seed + turn.repetition
+        return GenerationParams(
+            SamplingParams(temperature=arm.temperature, seed=seed),
+            max_tokens=max_tokens,
+            ignore_eos=True,
+            draft_max=arm.draft_max,
+            accept=arm.accept,
+            forced=self._forced(arm, turn),
+        )
+
+    def _forced(self, arm: Arm, turn: Turn) -> Forced | None:
+        if arm.forced_rate is None or not arm.draft_max:
+            return None
+        n_draft = self.model.session.n_draft_max if arm.draft_max == "auto" else arm.draft_max
+        dice = np.random.default_rng((self.plan.seed, *turn)).random
+        return Forced([arm.forced_rate**i for i in range(1, n_draft + 1)], dice)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _arm_text(arm: Arm) -> str:
+    return f"K = {arm.draft_max}" if arm.draft_max else "plain"
+
+
+def _prepare(setup: Setup, plan: Plan, texts: Sequence[Text]) -> list[_Work]:
+    if any(arm.forced_rate is not None for arm in plan.arms):
+        prompts = synthetic(inspect_gguf(setup.path).n_vocab, seed=plan.seed)
+    else:
+        with open_vocabulary(setup.path) as vocabulary:
+            prompts = [tokenized(text, vocabulary) for text in texts]
+    return [_Work(test, prefix_for(test, prompts), prompts_for(test, prompts)) for test in plan.tests]
+
+
+def _load(setup: Setup, n_ctx: int, draft_max: int, on_load: Callable[[float], object] | None) -> Model:
+    draft: Literal["auto", "none"] = "auto" if draft_max else "none"
+    return Model(
+        setup.path,
+        n_ctx=n_ctx,
+        n_batch=setup.n_batch,
+        n_ubatch=setup.n_ubatch,
+        n_seq_max=setup.n_parallel,
+        n_threads=setup.n_threads,
+        n_gpu_layers=setup.n_gpu_layers,
+        flash_attn=setup.flash_attn,
+        type_k=setup.type_k,
+        type_v=setup.type_v,
+        draft=draft,
+        draft_model=setup.draft_model if draft_max else None,
+        draft_max=draft_max,
+        draft_vocab=setup.draft_vocab if draft_max else None,
+        mtp_context=setup.mtp_context,
+        on_load=on_load,
+    )

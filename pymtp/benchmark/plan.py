@@ -1,0 +1,128 @@
+"""What is to be measured: models and how they are set up, tests, and the arms that are compared in each.
+
+Owns the order in which arms take their turns. Knows no model that is loaded, and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pymtp.draft_length import AUTO_DRAFT_MAX
+from pymtp.errors import InvalidParameter
+
+Accept = Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A model and how it is loaded: what cannot change between two generations. See Model and ContextParams."""
+
+    path: Path
+    draft_model: Path | None = None
+    n_threads: int | None = None
+    n_gpu_layers: int = -1
+    flash_attn: Literal["auto", "on", "off"] = "auto"
+    type_k: str = "f16"
+    type_v: str = "f16"
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    draft_vocab: int | None = None
+    mtp_context: Literal["auto", "chained", "target"] = "auto"
+    n_parallel: int = 1
+    """Texts that are generated together."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Work for a model. Both counts together are one piece of work, as llama-bench's `-pg`."""
+
+    n_prompt: int = 0
+    """Tokens of the prompt; 0: as the prompts are, and not part of what is timed."""
+    n_gen: int = 0
+    """Tokens that rounds generate; 0: none."""
+    n_depth: int = 0
+    """Tokens in the cache before it begins."""
+
+    def __post_init__(self) -> None:
+        if self.n_prompt + self.n_gen < 1:
+            raise InvalidParameter("n_gen", "1 or more where there is no prompt", value=self.n_gen)
+
+    @property
+    def name(self) -> str:
+        """As llama-bench writes it."""
+        parts = [f"pp{self.n_prompt}"] * (self.n_prompt > 0) + [f"tg{self.n_gen}"] * (self.n_gen > 0)
+        return "+".join(parts) + (f" @ d{self.n_depth}" if self.n_depth else "")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to generate."""
+
+    draft_max: int | Literal["auto"] = 0
+    """K; 0: plain decoding."""
+    temperature: float = 0.0
+    accept: Accept = "auto"
+    forced_rate: float | None = None
+    """Each draft is kept with this probability, whatever the target says; None: where the target agrees."""
+
+    @property
+    def plain(self) -> Arm:
+        """What it is compared with."""
+        return Arm(0, self.temperature)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every arm in every test with every setup."""
+
+    setups: tuple[Setup, ...]
+    tests: tuple[Workload, ...]
+    arms: tuple[Arm, ...] = (Arm(), Arm("auto"))
+    n_repeat: int = 5
+    warms_up: bool = True
+    """Whether each arm generates some tokens before anything is measured."""
+    seed: int = field(default=1, kw_only=True)
+
+    @property
+    def draft_max(self) -> int:
+        """The most tokens that a round drafts in any arm."""
+        return max((AUTO_DRAFT_MAX if arm.draft_max == "auto" else arm.draft_max for arm in self.arms), default=0)
+
+
+def make_arms(
+    draft_max: Sequence[int | Literal["auto"]],
+    temperatures: Sequence[float] = (0.0,),
+    accept: Sequence[Accept] = ("auto",),
+    forced_rates: Sequence[float | None] = (None,),
+) -> tuple[Arm, ...]:
+    """All that these combine to, each once; plain decoding at each temperature comes first, asked for or not."""
+    arms: dict[Arm, None] = {}
+    for temperature in temperatures:
+        arms[Arm(0, temperature)] = None
+        for k in draft_max:
+            for method in accept if k else ():
+                for rate in forced_rates:
+                    arms[Arm(k, temperature, method, rate)] = None
+    return tuple(arms)
+
+
+class Turn(NamedTuple):
+    """Every arm generates once."""
+
+    prompt: int
+    """Its index."""
+    repetition: int
+
+
+def take_turns(n_prompts: int, n_repeat: int, arms: Sequence[Arm]) -> Iterator[tuple[Turn, list[Arm]]]:
+    """Each prompt in each repetition, with the arms in the order in which they generate: each time another begins.
+
+    So whatever else the machine does hits all arms alike, and each arm comes behind each other one.
+    """
+    turns = [Turn(prompt, repetition) for repetition in range(n_repeat) for prompt in range(n_prompts)]
+    for i, turn in enumerate(turns):
+        first = i % len(arms)
+        yield turn, [*arms[first:], *arms[:first]]

@@ -1,0 +1,79 @@
+"""Speed-up and acceptance by K and kind of text, as a picture. Needs matplotlib, which nothing else does."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pymtp.benchmark.report import setup_key, unusual
+from pymtp.benchmark.rows import ALL, Row
+from pymtp.errors import PymtpError
+
+SUFFIXES = (".png", ".svg")
+
+
+def check_plot(path: Path) -> None:
+    """Raises PymtpError if there can be no picture at `path`: before anything is measured for it."""
+    if path.suffix not in SUFFIXES:
+        raise PymtpError(f"{path} is neither .png nor .svg; name the picture so")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise PymtpError("a plot needs matplotlib: pip install matplotlib, or install pymtp[plot]")
+    if not path.parent.is_dir():
+        raise PymtpError(f"{path.parent} is not a folder; create it, or name another for the picture")
+
+
+def draw(path: Path, rows: Sequence[Row]) -> bool:
+    """Draw the rows that have drafts; False: there are none. Raises PymtpError if the file cannot be written."""
+    from matplotlib.figure import Figure
+
+    drafting = [row for row in rows if row.speedup is not None and row.n_gen]
+    groups = {_group(row): [one for one in drafting if _group(one) == _group(row)] for row in drafting}
+    if not groups:
+        return False
+    figure = Figure(figsize=(10, 0.5 + 3.2 * len(groups)), layout="constrained")
+    for axes, part in zip(figure.subplots(len(groups), 2, squeeze=False), groups.values(), strict=True):
+        _bars(axes[0], part, "speed-up over plain", lambda row: row.speedup, intervals=True)
+        axes[0].axhline(1, color="black", linewidth=0.8)
+        axes[0].set_title(_title(part[0]), fontsize="small", loc="left")
+        _bars(axes[1], part, "acceptance rate", lambda row: row.acceptance_rate)
+        axes[1].set_ylim(0, 1)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), title="K")
+    if not all(row.is_valid_text for row in rows):
+        figure.suptitle("drafts accepted by chance: not valid model output", fontsize="medium")
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise PymtpError(f"cannot write {path}: {error.strerror}; check the path after --plot") from error
+    return True
+
+
+def _group(row: Row) -> tuple[Any, ...]:
+    """What shares a picture: draft lengths and kinds of text of one test."""
+    return *setup_key(row), row.test, row.temperature, row.accept, row.forced_rate
+
+
+def _title(row: Row) -> str:
+    parts = [row.model_filename, f"{row.n_threads} threads", *unusual(row), row.test]
+    parts += [f"temperature {row.temperature:g}", row.acceptance]
+    return ", ".join(parts)
+
+
+def _bars(
+    axes: Any, rows: Sequence[Row], label: str, value: Callable[[Row], float | None], *, intervals: bool = False
+) -> None:
+    """Groups of bars: a group for each kind of text, a bar for each K."""
+    categories = sorted({row.category for row in rows}, key=lambda name: (name == ALL, name))
+    lengths = list(dict.fromkeys(row.draft_max for row in rows))
+    width = 0.8 / len(lengths)
+    for i, k in enumerate(lengths):
+        part = [row for row in rows if row.draft_max == k]
+        places = [categories.index(row.category) + (i - (len(lengths) - 1) / 2) * width for row in part]
+        heights = [value(row) or 0.0 for row in part]
+        below = [(row.speedup or 0) - (row.speedup_low or 0) for row in part]
+        above = [(row.speedup_high or 0) - (row.speedup or 0) for row in part]
+        axes.bar(places, heights, width, label=str(k), yerr=[below, above] if intervals else None, capsize=2)
+    axes.set_xticks(range(len(categories)), categories)
+    axes.set_ylabel(label)

@@ -1,0 +1,165 @@
+"""Prompts to measure with: those of a file, a few of our own, or tokens without a meaning.
+
+Owns the texts and their cutting to length. Loads the vocabulary of a model, not its weights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from pymtp._library import llama_cpp
+from pymtp._log import take_recent
+from pymtp.benchmark.plan import Workload
+from pymtp.errors import PymtpError
+from pymtp.gguf_file import inspect_gguf, load_failure
+from pymtp.vocabulary import Vocabulary
+
+SYNTHETIC = "synthetic"
+"""The category of tokens without a meaning."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A prompt as it is written down: a text, or the messages of a chat."""
+
+    category: str
+    prompt: str = ""
+    messages: tuple[Mapping[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as it goes into the model: the chat template is applied."""
+
+    category: str
+    text: str
+    tokens: list[int]
+
+
+def _ask(category: str, question: str) -> Text:
+    return Text(category, messages=({"role": "user", "content": question},))
+
+
+BUILT_IN = (
+    _ask(
+        "code",
+        "Write a Python class `Matrix` with methods for addition, multiplication and transposition, each with a "
+        "docstring and type hints, and a short example at the end.",
+    ),
+    _ask(
+        "prose",
+        "Tell a story about an old lighthouse keeper who finds a letter in a bottle after a storm, and decides to "
+        "look for the one who wrote it.",
+    ),
+    _ask("chat", "I have a free weekend and it will probably rain. What could I do with two children at home?"),
+    _ask(
+        "reasoning",
+        "A train leaves at 9:40 and travels 210 km at 70 km/h. A bus leaves the same place at 9:10 and travels at "
+        "60 km/h. Which of them arrives first, and by how many minutes? Think step by step.",
+    ),
+)
+"""One of each kind that drafts fare differently with."""
+
+
+def read_texts(path: Path) -> list[Text]:
+    """The prompts in a file, {"category": ..., "prompt": ...} or {"category": ..., "messages": [...]} on each line.
+
+    Raises PymtpError.
+    """
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise PymtpError(f"cannot read the prompts in {path}: {reason}; check the path") from error
+    texts = [_text(line, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()]
+    if not texts:
+        raise PymtpError(f"{path} is empty; put one JSON object on each line")
+    return texts
+
+
+def tokenized(text: Text, vocabulary: Vocabulary) -> Prompt:
+    """As the model takes it. Without a chat template, messages are put one below the other."""
+    written = text.prompt
+    if text.messages and vocabulary.chat_template is not None:
+        written = vocabulary.apply_chat_template(text.messages)
+    elif text.messages:
+        written = "\n".join(message["content"] for message in text.messages)
+    return Prompt(text.category, written, vocabulary.tokenize(written))
+
+
+def prompts_for(test: Workload, texts: Sequence[Prompt]) -> list[Prompt]:
+    """The prompts of a test: those of `texts`, made as long as the test wants them."""
+    if not test.n_gen:
+        everything = [token for text in texts for token in text.tokens]
+        return [Prompt("", "", _filled(everything, test.n_prompt))]
+    if not test.n_prompt:
+        return list(texts)
+    # the end is what is answered; what comes before only makes it longer
+    return [Prompt(text.category, "", _filled(text.tokens[::-1], test.n_prompt)[::-1]) for text in texts]
+
+
+def prefix_for(test: Workload, texts: Sequence[Prompt]) -> list[int]:
+    """What lies in the cache before a test begins."""
+    return _filled([token for text in texts for token in text.tokens], test.n_depth)
+
+
+def synthetic(n_vocab: int, n: int = 64, n_prompts: int = 4, seed: int = 1) -> list[Prompt]:
+    """Prompts of `n` random tokens."""
+    dice = random.Random(seed)
+    return [Prompt(SYNTHETIC, "", [dice.randrange(n_vocab) for _ in range(n)]) for _ in range(n_prompts)]
+
+
+@contextmanager
+def open_vocabulary(model: Path) -> Iterator[Vocabulary]:
+    """The vocabulary of a GGUF. Raises ModelError."""
+    info = inspect_gguf(model)
+    params = llama_cpp.llama_model_default_params()
+    params.vocab_only = True
+    llama_cpp.llama_backend_init()
+    take_recent()
+    handle = llama_cpp.llama_model_load_from_file(os.fsencode(model), params)
+    if not handle:
+        raise load_failure(info, take_recent())
+    try:
+        with closing(Vocabulary(handle, info.chat_template)) as vocabulary:
+            yield vocabulary
+    finally:
+        llama_cpp.llama_model_free(handle)
+
+
+def _filled(tokens: Sequence[int], n: int) -> list[int]:
+    return list(islice(cycle(tokens), n))
+
+
+def _text(line: str, place: str) -> Text:
+    try:
+        item = json.loads(line)
+    except ValueError as error:
+        raise PymtpError(f"{place} is not JSON ({error}); write one object on each line") from error
+    if not isinstance(item, dict) or not isinstance(item.get("category"), str):
+        raise PymtpError(f'{place} names no category; write {{"category": "code", "prompt": "..."}}')
+    if isinstance(item.get("prompt"), str) and item["prompt"]:
+        return Text(item["category"], item["prompt"])
+    messages: Any = item.get("messages")
+    if not _are_messages(messages):
+        raise PymtpError(f'{place} has no prompt; add "prompt": "..." or "messages": [{{"role": ..., "content": ...}}]')
+    return Text(item["category"], messages=tuple(messages))
+
+
+def _are_messages(messages: Any) -> bool:
+    return (
+        isinstance(messages, list)
+        and bool(messages)
+        and all(
+            isinstance(one, dict) and isinstance(one.get("role"), str) and isinstance(one.get("content"), str)
+            for one in messages
+        )
+    )

@@ -1,0 +1,123 @@
+"""What a figure was measured with: machine, devices, model, and what the library was built from."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pymtp import version_text
+from pymtp._library import llama_cpp
+from pymtp.gguf_file import inspect_gguf
+
+_KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")  # ggml_backend_dev_type
+
+
+class Device(NamedTuple):
+    """A device that llama.cpp can compute on."""
+
+    name: str
+    kind: str
+    """CPU, GPU, IGPU (shares the host's memory), ACCEL (helps the CPU) or META."""
+    backend: str
+    description: str
+    free_bytes: int
+    total_bytes: int
+
+
+def devices() -> list[Device]:
+    """All of them; none where the system does not find ggml's functions behind libllama (Windows)."""
+    llama_cpp.llama_backend_init()
+    # llama_cpp's Python side has no names for them
+    try:
+        count, get = _ggml("dev_count", ctypes.c_size_t), _ggml("dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    except AttributeError:
+        return []
+    return [_device(get(i)) for i in range(count())]
+
+
+@cache
+def backend(n_gpu_layers: int) -> str:
+    """What a model with so many layers on the GPU computes with, such as "CUDA"."""
+    kinds = ("GPU", "IGPU", "ACCEL") if n_gpu_layers else ("ACCEL",)
+    names = dict.fromkeys(device.backend for device in devices() if device.kind in kinds)
+    return ",".join(names) or "CPU"
+
+
+@cache
+def gpus() -> list[str]:
+    """The GPUs that llama.cpp sees."""
+    return [device.description for device in devices() if device.kind in ("GPU", "IGPU")]
+
+
+def gpus_in(load_log: str) -> list[str]:
+    """The GPUs that llama.cpp named when it loaded a model."""
+    return re.findall(r"using device \S+ \((.+?)\)", load_log)
+
+
+def machine(n_threads: int, gpus: Sequence[str]) -> str:
+    """Processor, threads, GPUs, and how busy the machine is."""
+    parts = [f"{cpu()}, {os.cpu_count()} cores", f"{n_threads} threads", *gpus]
+    if hasattr(os, "getloadavg"):
+        parts.append(f"load {os.getloadavg()[0]:.1f} at the start")
+    return ", ".join(parts)
+
+
+def model_text(path: Path) -> str:
+    """Name, size, quantisation and hash of a model file."""
+    info = inspect_gguf(path)
+    return (
+        f"{path.name} ({info.architecture}, {info.n_parameters / 1e6:.1f} million parameters, {info.quantization}, "
+        f"{info.n_layer} layers, {info.n_heads} MTP heads, sha256 {sha256(path)[:12]})"
+    )
+
+
+@cache
+def sha256(path: Path) -> str:
+    """Of the whole file, 64 hex digits. A file is read once."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def library() -> str:
+    """pymtp, the pinned llama.cpp and the patch series."""
+    return version_text()
+
+
+def cpu() -> str:
+    """The processor's name."""
+    try:
+        names = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _device(handle: int) -> Device:
+    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    _ggml("dev_memory", None, pointer, pointer, pointer)(handle, ctypes.addressof(free), ctypes.addressof(total))
+    kind = _ggml("dev_type", ctypes.c_int, pointer)(handle)
+    return Device(
+        _ggml("dev_name", text, pointer)(handle).decode(),
+        _KINDS[kind] if kind < len(_KINDS) else "GPU",
+        _ggml("reg_name", text, pointer)(_ggml("dev_backend_reg", pointer, pointer)(handle)).decode(),
+        _ggml("dev_description", text, pointer)(handle).decode(),
+        free.value,
+        total.value,
+    )
+
+
+def _ggml(name: str, result: Any, *arguments: Any) -> Any:
+    # a function object of its own: that of the library belongs to whoever else set its types
+    function = ctypes.CFUNCTYPE(result, *arguments)
+    return function((f"ggml_backend_{name}", llama_cpp.llama_cpp._lib))

@@ -1,0 +1,175 @@
+"""Rows for people: Markdown that fits a screen and an issue, and says what was measured with what.
+
+Knows the fields of a row; nothing of how they came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pymtp.benchmark.plan import Setup
+from pymtp.benchmark.rows import ALL, Row
+from pymtp.benchmark.tables import Columns, fill, markdown, narrow
+
+_N_POSITIONS = 4
+
+_TEST: Columns = [("test", "test", ""), ("K", "k", "s")]
+_VARIED: Columns = [("temp", "temperature", "g"), ("accept", "accept", ""), ("forced", "forced_rate", "g")]
+"""Shown where they tell rows apart."""
+_TEXT: Columns = [("text", "category", "")]
+_SPEED: Columns = [("tok/s", "speed", "s"), ("speed-up", "speedup_text", "s")]
+_DRAFTS: Columns = [
+    ("accepted", "acceptance_rate", ".3f"),
+    ("length", "mean_acceptance_length", ".2f"),
+    ("by position", "positions", ""),
+]
+_ROUND: Columns = [
+    ("draft ms", "draft_ms", ".2f"),
+    ("verify ms", "verify_ms", ".2f"),
+    ("sample ms", "sample_ms", ".2f"),
+]
+_PROMPT: Columns = [
+    ("prompt tok/s", "prompt_ts", ".1f"),
+    ("without MTP", "prompt_ts_without_mtp", ".1f"),
+    ("MTP costs", "cost_text", "s"),
+]
+_MODEL: Columns = [
+    ("model", "model_filename", ""),
+    ("type", "model_type", ""),
+    ("size", "size", "s"),
+    ("params", "params", "s"),
+    ("backend", "backends", ""),
+    ("threads", "n_threads", "d"),
+    ("ngl", "n_gpu_layers", "d"),
+    ("fa", "flash_attn", ""),
+    ("ctk", "type_k", ""),
+    ("ctv", "type_v", ""),
+    ("b", "n_batch", "d"),
+    ("ub", "n_ubatch", "d"),
+    ("parallel", "n_parallel", "d"),
+    ("draft vocab", "draft_vocab", "d"),
+]
+_MEMORY: Columns = [("memory", "memory", "s"), ("without MTP", "memory_without", "s")]
+
+_OF_SETUP = (
+    *("model_sha256", "model_filename", "n_threads", "n_gpu_layers", "flash_attn", "type_k", "type_v"),
+    *("n_batch", "n_ubatch", "n_parallel", "draft_vocab", "mtp_context"),
+)
+_NOT_VALID = "Drafts were accepted by chance and prompts have no meaning: the text is not valid model output."
+_EXPLAINED = (
+    "K: drafts of a round; 0: plain decoding. tok/s: mean and standard deviation. Speed-up: over plain decoding of the "
+    "same prompt in the same repetition, the median of all pairs, and an interval that holds it with 95 % "
+    "probability (fewer than 6 pairs: their range). Accepted: of the drafted tokens; length: tokens a round yields. "
+    "Sample: sampling, and all else in a round. MTP costs: how much slower prompts are than in a session without MTP, "
+    "which ran before and not in turn."
+)
+_MEMORY_EXPLAINED = "weights and K/V by the shapes in the GGUF, compute buffers as the session reports them"
+
+
+def markdown_report(rows: Sequence[Row], *, notes: Sequence[str] = (), wide: bool = False) -> str:
+    """All of them, at least one; at most 100 columns wide unless it is to be `wide`."""
+    parts = [] if all(row.is_valid_text for row in rows) else [fill(_NOT_VALID)]
+    if wide:
+        columns = [*_MODEL, *_TEST, *_TEXT, *_VARIED, *_SPEED, *_DRAFTS, *_ROUND, *_PROMPT, *_MEMORY]
+        parts.append(markdown(columns, [_cells(row, len(row.acceptance_per_position)) for row in rows]))
+    else:
+        groups = {setup_key(row): [one for one in rows if setup_key(one) == setup_key(row)] for row in rows}
+        for group in groups.values():
+            parts += _group(group)
+    parts += [fill(note) for note in notes]
+    return "\n\n".join([*parts, fill(_EXPLAINED), *_provenance(rows)]) + "\n"
+
+
+def _group(rows: Sequence[Row]) -> list[str]:
+    """What was measured with one setup."""
+    varied = [column for column in _VARIED if _varies(rows, column[1])]
+    summed = {row.test for row in rows if row.category == ALL}
+    first = [_cells(row, _N_POSITIONS) for row in rows if row.category == ALL or row.test not in summed]
+    parts = [fill(_subject(rows[0])), *narrow([*_TEST, *varied], [[*_SPEED, *_DRAFTS], _ROUND, _PROMPT], first)]
+    if by_text := [_cells(row, _N_POSITIONS) for row in rows if row.test in summed and row.category != ALL]:
+        parts += ["By kind of text:", *narrow([*_TEST, *_TEXT, *varied], [[*_SPEED, *_DRAFTS[:2]]], by_text)]
+    return [*parts, *_memory(rows[0])]
+
+
+def _memory(row: Row) -> list[str]:
+    sizes = [(row.memory_bytes, "with MTP"), (row.memory_without_mtp_bytes, "without")]
+    known = [f"{_mib(size)} {what}" for size, what in sizes if size is not None]
+    place = f"Memory, with a context of {row.n_ctx} tokens"
+    return [fill(f"{place}: {', '.join(known)} ({_MEMORY_EXPLAINED}).")] if known else []
+
+
+def _varies(rows: Sequence[Row], name: str) -> bool:
+    # plain decoding has no drafts to accept
+    return len({getattr(row, name) for row in rows if row.draft_max or name == "temperature"}) > 1
+
+
+def _cells(row: Row, n_positions: int) -> dict[str, Any]:
+    rates = [f"{rate:.2f}" for rate in row.acceptance_per_position]
+    return {
+        **vars(row),
+        "category": row.category or None,
+        "k": str(row.draft_max),
+        "accept": row.accept if row.draft_max else None,
+        "speed": f"{row.avg_ts:.1f} ± {row.stddev_ts:.1f}",
+        "speedup_text": None
+        if row.speedup is None
+        else f"{row.speedup:.2f} ({row.speedup_low:.2f}-{row.speedup_high:.2f})",
+        "positions": " ".join(rates[:n_positions] + ["…"] * (len(rates) > n_positions)) or None,
+        "cost_text": _cost(row),
+        "size": _mib(row.model_size),
+        "params": _count(row.model_n_params),
+        "memory": _mib(row.memory_bytes),
+        "memory_without": _mib(row.memory_without_mtp_bytes),
+    }
+
+
+def _cost(row: Row) -> str | None:
+    if row.mtp_prompt_cost is None or row.mtp_prompt_cost_low is None or row.mtp_prompt_cost_high is None:
+        return None
+    # with "to": a cost within the noise can be below zero
+    return f"{row.mtp_prompt_cost:.0%} ({row.mtp_prompt_cost_low:.0%} to {row.mtp_prompt_cost_high:.0%})"
+
+
+def _subject(row: Row) -> str:
+    texts = [
+        f"**{row.model_filename}**: {row.model_type}",
+        _mib(row.model_size),
+        f"{_count(row.model_n_params)} parameters",
+        row.backends,
+        f"{row.n_threads} thread" + "s" * (row.n_threads != 1),
+        *unusual(row),
+    ]
+    return ", ".join(filter(None, texts))
+
+
+def unusual(row: Row) -> list[str]:
+    """What was set up otherwise than by default."""
+    titles = {name: title for title, name, _ in _MODEL}
+    defaults = Setup.__dataclass_fields__
+    return [
+        f"{titles.get(name, name)} {getattr(row, name)}"
+        for name in _OF_SETUP
+        if name in defaults and name != "n_threads" and getattr(row, name) != defaults[name].default
+    ]
+
+
+def setup_key(row: Row) -> tuple[Any, ...]:
+    """What rows of one setup have in common, and no others."""
+    return tuple(getattr(row, name) for name in _OF_SETUP)
+
+
+def _provenance(rows: Sequence[Row]) -> list[str]:
+    row = rows[0]
+    hashes = dict.fromkeys(f"{row.model_filename} sha256 {row.model_sha256}" for row in rows)
+    return ["\n".join([fill(f"{row.cpu_info}{row.gpu_info and ', '}{row.gpu_info}. {row.pin}."), *hashes])]
+
+
+def _mib(n_bytes: int | None) -> str | None:
+    if n_bytes is None:
+        return None
+    return f"{n_bytes / 2**30:.2f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.1f} MiB"
+
+
+def _count(n: int) -> str:
+    return f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.1f} M"

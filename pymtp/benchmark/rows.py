@@ -1,0 +1,224 @@
+"""From samples to rows: means and spreads, ratios of pairs, acceptance.
+
+Owns the names of all that is reported; where llama-bench reports the same, they are its own. Knows nothing of layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Any, Literal
+
+from pymtp._version import version_text
+from pymtp.benchmark.plan import Arm, Setup, Turn, Workload
+from pymtp.benchmark.provenance import backend, cpu, gpus
+from pymtp.benchmark.results import Results, Sample, Subject
+from pymtp.benchmark.spread import Mean, Ratio
+from pymtp.statistics import Stats
+
+ALL = "all"
+"""The category of the rows that sum up all categories."""
+
+Pairs = dict[Turn, Sample]
+
+_SETUP = (
+    *("n_gpu_layers", "flash_attn", "type_k", "type_v", "n_batch", "n_ubatch", "n_parallel", "mtp_context"),
+    "draft_vocab",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One arm in one test, over one category of prompts or all of them. None: there is no such value.
+
+    Times of a round are those of the sum of all rounds; intervals hold their median with 95 % probability (fewer
+    than 6 pairs: their range).
+    """
+
+    pin: str
+    cpu_info: str
+    gpu_info: str
+    backends: str
+    model_filename: str
+    model_type: str
+    model_size: int
+    """Bytes."""
+    model_n_params: int
+    model_sha256: str
+    test_time: str
+    """When the setup's tests began: UTC, ISO 8601."""
+    n_threads: int
+    n_gpu_layers: int
+    flash_attn: str
+    type_k: str
+    type_v: str
+    n_batch: int
+    n_ubatch: int
+    n_ctx: int
+    n_parallel: int
+    mtp_context: str
+    draft_vocab: int | None
+    test: str
+    n_prompt: int
+    n_gen: int
+    n_depth: int
+    category: str
+    draft_max: int | Literal["auto"]
+    temperature: float
+    accept: str
+    """As it was asked for."""
+    acceptance: str
+    """What it was."""
+    forced_rate: float | None
+    is_valid_text: bool
+    n_samples: int
+    avg_ts: float
+    """Tokens a second."""
+    stddev_ts: float
+    speedup: float | None
+    """Over plain decoding of the same prompt in the same repetition: the median of all pairs."""
+    speedup_low: float | None
+    speedup_high: float | None
+    drafted: int
+    accepted: int
+    rounds: int
+    acceptance_rate: float | None
+    mean_acceptance_length: float | None
+    acceptance_per_position: tuple[float, ...]
+    draft_ms: float | None
+    """Of a round."""
+    verify_ms: float | None
+    sample_ms: float | None
+    """Sampling, and all else that a round does."""
+    prompt_ts: float | None
+    """Tokens of prompts a second."""
+    prompt_ts_without_mtp: float | None
+    mtp_prompt_cost: float | None
+    """How much slower prompts are, 0 to 1, than in a session without MTP: the median of all pairs."""
+    mtp_prompt_cost_low: float | None
+    mtp_prompt_cost_high: float | None
+    memory_bytes: int | None
+    memory_without_mtp_bytes: int | None
+
+
+def rows(results: Results) -> list[Row]:
+    """A row for each setup, test, category and arm that has samples; that of plain decoding comes first."""
+    found: list[Row] = []
+    for setup, subject in results.subjects.items():
+        of_setup = [sample for sample in results.samples if sample.setup == setup]
+        for test in dict.fromkeys(sample.test for sample in of_setup):
+            part = [sample for sample in of_setup if sample.test == test]
+            for category, samples in _by_category(part):
+                found += _rows_of_arms(setup, subject, test, category, samples)
+    return found
+
+
+def _by_category(samples: Sequence[Sample]) -> Iterator[tuple[str, list[Sample]]]:
+    names = list(dict.fromkeys(sample.category for sample in samples))
+    if len(names) > 1:
+        yield ALL, list(samples)
+    for name in names:
+        yield name, [sample for sample in samples if sample.category == name]
+
+
+def _rows_of_arms(
+    setup: Setup, subject: Subject, test: Workload, category: str, samples: Sequence[Sample]
+) -> Iterator[Row]:
+    arms: dict[Arm, Pairs] = {}
+    without = {sample.turn: sample for sample in samples if sample.is_prompt_only}
+    for sample in samples:
+        if not sample.is_prompt_only:
+            arms.setdefault(sample.arm, {})[sample.turn] = sample
+    plain_arms = {arm.temperature: pairs for arm, pairs in arms.items() if not arm.draft_max}
+    # rotation has let another arm begin
+    for arm, pairs in sorted(arms.items(), key=lambda entry: _order(entry[0])):
+        yield _row(setup, subject, test, category, arm, pairs, plain_arms.get(arm.temperature, {}), without)
+
+
+def _order(arm: Arm) -> tuple[float, float, str, float]:
+    k = float("inf") if arm.draft_max == "auto" else arm.draft_max
+    return arm.temperature, k, arm.accept, arm.forced_rate or 0.0
+
+
+def _row(
+    setup: Setup, subject: Subject, test: Workload, category: str, arm: Arm, pairs: Pairs, plain: Pairs, without: Pairs
+) -> Row:
+    stats = reduce(add, (sample.stats for sample in pairs.values()), Stats())
+    speed = Mean.of([tok_s(sample) for sample in pairs.values()])
+    ratios = [tok_s(sample) / tok_s(plain[turn]) for turn, sample in pairs.items() if turn in plain]
+    speedup = Ratio.of(ratios) if ratios and arm.draft_max else None
+    costs = [1 - _prompt_ratio(sample, without[turn]) for turn, sample in pairs.items() if turn in without]
+    cost = Ratio.of(costs) if costs and arm.draft_max else None
+    a_sample = next(iter(pairs.values()))
+    per_round_ms = 1000 / stats.rounds if stats.rounds else None
+    prompt_ts = [sample.stats.prompt_tok_s for sample in pairs.values() if sample.stats.prompt_tok_s]
+    without_ts = [sample.stats.prompt_tok_s for sample in without.values() if sample.stats.prompt_tok_s]
+    return Row(
+        **_of_setup(setup, subject),
+        test=test.name,
+        n_prompt=test.n_prompt,
+        n_gen=test.n_gen,
+        n_depth=test.n_depth,
+        category=category,
+        draft_max=arm.draft_max,
+        temperature=arm.temperature,
+        accept=arm.accept,
+        acceptance=a_sample.acceptance if arm.draft_max else "plain",
+        forced_rate=arm.forced_rate,
+        is_valid_text=arm.forced_rate is None,
+        n_samples=len(pairs),
+        avg_ts=speed.mean,
+        stddev_ts=speed.stddev,
+        speedup=speedup and speedup.median,
+        speedup_low=speedup and speedup.low,
+        speedup_high=speedup and speedup.high,
+        drafted=stats.drafted,
+        accepted=stats.accepted,
+        rounds=stats.rounds,
+        acceptance_rate=stats.acceptance_rate,
+        mean_acceptance_length=stats.mean_acceptance_length,
+        acceptance_per_position=tuple(stats.acceptance_per_position),
+        draft_ms=per_round_ms and per_round_ms * stats.draft_s,
+        verify_ms=per_round_ms and per_round_ms * stats.verify_s,
+        sample_ms=per_round_ms and per_round_ms * stats.sample_s,
+        prompt_ts=Mean.of(prompt_ts).mean if prompt_ts else None,
+        prompt_ts_without_mtp=Mean.of(without_ts).mean if without_ts else None,
+        mtp_prompt_cost=cost and cost.median,
+        mtp_prompt_cost_low=cost and cost.low,
+        mtp_prompt_cost_high=cost and cost.high,
+    )
+
+
+def _of_setup(setup: Setup, subject: Subject) -> dict[str, Any]:
+    """The fields that all rows of a setup have in common."""
+    return {
+        "pin": version_text(),
+        "cpu_info": cpu(),
+        "gpu_info": ", ".join(gpus()) if setup.n_gpu_layers else "",
+        "backends": backend(setup.n_gpu_layers),
+        "model_filename": subject.info.path.name,
+        "model_type": " ".join(filter(None, (subject.info.architecture, subject.info.quantization))),
+        "model_size": subject.info.size_bytes,
+        "model_n_params": subject.info.n_parameters,
+        "model_sha256": subject.sha256,
+        "test_time": subject.test_time,
+        "n_threads": subject.n_threads,
+        "n_ctx": subject.n_ctx,
+        **{name: getattr(setup, name) for name in _SETUP},
+        "memory_bytes": subject.with_mtp.total_bytes if subject.with_mtp else None,
+        "memory_without_mtp_bytes": subject.without_mtp.total_bytes if subject.without_mtp else None,
+    }
+
+
+def tok_s(sample: Sample) -> float:
+    """Tokens a second of what the test times: the prompt, the rounds, or both."""
+    stats, test = sample.stats, sample.test
+    tokens = (stats.prompt_tokens if test.n_prompt else 0) + (stats.round_tokens if test.n_gen else 0)
+    seconds = (stats.prompt_s if test.n_prompt else 0.0) + (stats.generation_s if test.n_gen else 0.0)
+    return tokens / seconds if seconds > 0 else 0.0
+
+
+def _prompt_ratio(sample: Sample, without: Sample) -> float:
+    return (sample.stats.prompt_tok_s or 0.0) / (without.stats.prompt_tok_s or 1.0)

@@ -1,0 +1,67 @@
+"""Rows as Markdown tables that people can read in their source as well.
+
+Knows columns and formats; nothing of how the rows came about.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+Table = Sequence[Mapping[str, Any]]
+Columns = list[tuple[str, str, str]]
+"""Title, key, format; texts have no format."""
+
+COLUMNS = 100
+"""Of a terminal or an issue, where tables are to stay readable."""
+
+fill = partial(textwrap.fill, width=COLUMNS, break_on_hyphens=False)
+
+
+def markdown(columns: Columns, rows: Table) -> str:
+    """A table whose columns are aligned in the source as well."""
+    cells = _cells(columns, rows)
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    is_text = [form == "" for _, _, form in columns]
+
+    def line(texts: list[str]) -> str:
+        padded = [text.ljust(w) if t else text.rjust(w) for text, w, t in zip(texts, widths, is_text, strict=True)]
+        return "| " + " | ".join(padded) + " |"
+
+    rule = "|".join("-" * (w + 2) if t else "-" * (w + 1) + ":" for w, t in zip(widths, is_text, strict=True))
+    return "\n".join([line(cells[0]), f"|{rule}|", *(line(texts) for texts in cells[1:])])
+
+
+def narrow(keys: Columns, groups: Sequence[Columns], rows: Table, width: int = COLUMNS) -> list[str]:
+    """The columns of all groups, in as many tables as they need; each begins with the columns `keys`.
+
+    A group stays together if it can. Columns without any value are left out, and rows without any in a table.
+    """
+    parts: list[Columns] = [[]]
+    for group in groups:
+        columns = [column for column in group if any(row[column[1]] is not None for row in rows)]
+        if _width([*keys, *parts[-1], *columns], rows) > width:
+            parts.append([])
+        for column in columns:
+            if _width([*keys, *parts[-1], column], rows) > width:
+                parts.append([])
+            parts[-1].append(column)
+    return [markdown([*keys, *part], _with_values(part, rows)) for part in parts if part]
+
+
+def _width(columns: Columns, rows: Table) -> int:
+    return len(markdown(columns, rows).partition("\n")[0])
+
+
+def _with_values(columns: Columns, rows: Table) -> Table:
+    return [row for row in rows if any(row[key] is not None for _, key, _ in columns)]
+
+
+def _cells(columns: Columns, rows: Table) -> list[list[str]]:
+    titles = [title for title, _, _ in columns]
+    return [
+        titles,
+        *(["-" if row[key] is None else format(row[key], form) for _, key, form in columns] for row in rows),
+    ]

@@ -1,0 +1,322 @@
+"""What a benchmark makes of a plan and of samples: order, pairs, rows, layouts. No model is loaded."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+from collections import Counter
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pymtp.benchmark import (
+    Arm,
+    Plan,
+    Prompt,
+    Results,
+    Row,
+    Sample,
+    Setup,
+    Subject,
+    Text,
+    Workload,
+    make_arms,
+    measure,
+    read_texts,
+    rows,
+)
+from pymtp.benchmark.formats import TABLE, write
+from pymtp.benchmark.plan import Turn, take_turns
+from pymtp.benchmark.plot import check_plot, draw
+from pymtp.benchmark.prompts import BUILT_IN, prefix_for, prompts_for, synthetic
+from pymtp.benchmark.spread import Mean, Ratio, Spread
+from pymtp.benchmark.tables import narrow
+from pymtp.errors import InvalidParameter, PymtpError
+from pymtp.gguf_file import inspect_gguf
+from pymtp.statistics import Stats
+
+PLAIN, DRAFTING = Arm(0), Arm(2)
+
+
+# --- the plan ---
+
+
+def test_plain_decoding_is_an_arm_at_each_temperature_asked_for_or_not() -> None:
+    assert make_arms([1, "auto"], [0.0, 1.0]) == (
+        *(Arm(0, 0.0), Arm(1, 0.0), Arm("auto", 0.0)),
+        *(Arm(0, 1.0), Arm(1, 1.0), Arm("auto", 1.0)),
+    )
+    assert make_arms([0]) == make_arms([]) == (PLAIN,)
+    assert make_arms([0, 2, 0, 2], accept=["match", "rejection"]) == (
+        *(PLAIN, Arm(2, accept="match"), Arm(2, accept="rejection")),
+    )
+
+
+def test_every_arm_is_in_every_turn_and_begins_as_often_as_the_others() -> None:
+    arms = make_arms([1, 2, 3])
+    turns = list(take_turns(2, 6, arms))
+    assert [turn for turn, _ in turns] == [(prompt, repetition) for repetition in range(6) for prompt in range(2)]
+    assert all(set(order) == set(arms) for _, order in turns)
+    assert Counter(order[0] for _, order in turns) == dict.fromkeys(arms, 3)
+
+
+def test_a_test_has_the_name_that_llama_bench_gives_it() -> None:
+    assert [Workload(512).name, Workload(0, 128).name, Workload(512, 128).name] == ["pp512", "tg128", "pp512+tg128"]
+    assert Workload(512, n_depth=4096).name == "pp512 @ d4096"
+    with pytest.raises(InvalidParameter):
+        Workload()
+
+
+def test_auto_drafts_four_at_most_and_so_the_plan_needs_as_many() -> None:
+    setup = Setup(Path("m.gguf"))
+    assert Plan((setup,), (Workload(1),), make_arms([1, "auto"])).draft_max == 4
+    assert Plan((setup,), (Workload(1),), make_arms([6, "auto"])).draft_max == 6
+    assert Plan((setup,), (Workload(1),), (PLAIN,)).draft_max == 0
+
+
+# --- the prompts ---
+
+
+def test_prompts_are_made_as_long_as_the_test_wants_them() -> None:
+    texts = [Prompt("code", "", [1, 2, 3]), Prompt("chat", "", [4, 5])]
+    assert prompts_for(Workload(n_gen=8), texts) == texts
+    assert [prompt.tokens for prompt in prompts_for(Workload(n_prompt=7), texts)] == [[1, 2, 3, 4, 5, 1, 2]]
+    # what is answered is the end
+    assert [prompt.tokens for prompt in prompts_for(Workload(4, 8), texts)] == [[3, 1, 2, 3], [4, 5, 4, 5]]
+    assert prefix_for(Workload(4, n_depth=6), texts) == [1, 2, 3, 4, 5, 1]
+    assert prefix_for(Workload(4), texts) == []
+
+
+def test_the_built_in_prompts_are_of_four_kinds() -> None:
+    assert [text.category for text in BUILT_IN] == ["code", "prose", "chat", "reasoning"]
+
+
+def test_synthetic_prompts_are_the_same_every_time() -> None:
+    assert synthetic(100) == synthetic(100) != synthetic(100, seed=2)
+    assert all(0 <= token < 100 for prompt in synthetic(100) for token in prompt.tokens)
+
+
+def test_a_file_of_prompts_has_a_text_or_messages_on_each_line(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(
+        json.dumps({"category": "code", "prompt": "def"})
+        + "\n\n"
+        + json.dumps({"category": "chat", "messages": messages})
+    )
+    code, chat = read_texts(path)
+    assert (code.category, code.prompt, chat.category, list(chat.messages)) == ("code", "def", "chat", messages)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "is empty; put"),
+        ("{", "line 1 is not JSON"),
+        ("[]", "line 1 names no category"),
+        ('{"prompt": "x"}', "line 1 names no category"),
+        ('{"category": "x", "prompt": "y"}\n{"category": "x"}', "line 2 has no prompt; add"),
+        ('{"category": "x", "messages": [{"content": "y"}]}', "line 1 has no prompt; add"),
+    ],
+)
+def test_a_bad_file_of_prompts_names_the_line_and_the_fix(tmp_path: Path, content: str, expected: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(content)
+    with pytest.raises(PymtpError, match=expected):
+        read_texts(path)
+
+
+# --- statistics ---
+
+
+def test_spreads_are_those_of_the_textbooks() -> None:
+    assert Mean.of([1, 2, 3]) == (2, 1) and Mean.of([5]) == (5, 0)
+    assert Spread.of([1, 2, 3, 4, 5]) == (3, 2)
+    assert Ratio.of([2, 1, 4, 3, 9, 8, 7, 6, 5]) == (5, 2, 8)
+
+
+def stats_of(n_rounds: int, drafted: int, accepted: int, seconds: float) -> Stats:
+    stats = Stats(prompt_tokens=10, prompt_s=0.1, generation_s=seconds, draft_s=seconds / 4, verify_s=seconds / 2)
+    for _ in range(n_rounds):
+        stats.add_round(drafted, accepted)
+    return stats
+
+
+@pytest.fixture
+def results(embedded_model: Path) -> Results:
+    """Two kinds of text, two repetitions; drafting is 2, 3, 4 and 5 times as fast, prompts are 20 % slower."""
+    setup, test = Setup(embedded_model), Workload(n_gen=12)
+    results = Results({setup: Subject(inspect_gguf(embedded_model), "0" * 64, 2, 256)})
+    for i in range(4):
+        turn, category = Turn(i % 2, i // 2), ("code", "chat")[i % 2]
+        for arm, stats, is_prompt_only in (
+            (PLAIN, stats_of(0, 0, 0, 0.0), True),
+            (PLAIN, stats_of(12, 0, 0, 1.2), False),
+            (DRAFTING, replace(stats_of(6, 2, 1, 1.2 / (2 + i)), prompt_s=0.125), False),
+        ):
+            results.samples.append(Sample(setup, test, arm, turn, category, is_prompt_only, stats, "match"))
+    return results
+
+
+def row(found: list[Row], category: str, k: int) -> Row:
+    [one] = [row for row in found if (row.category, row.draft_max) == (category, k)]
+    return one
+
+
+def test_speed_ups_are_those_of_pairs(results: Results) -> None:
+    found = rows(results)
+    assert [(row.category, row.draft_max) for row in found] == [
+        (category, k) for category in ("all", "code", "chat") for k in (0, 2)
+    ]
+    drafting = row(found, "all", 2)
+    assert (drafting.speedup, drafting.speedup_low, drafting.speedup_high) == pytest.approx((3.5, 2, 5))
+    assert row(found, "code", 2).speedup == pytest.approx(3)
+    assert (row(found, "all", 0).avg_ts, row(found, "all", 0).stddev_ts) == pytest.approx((10, 0))
+    assert row(found, "all", 0).speedup is None
+    # machines that drift cannot change a ratio: both of a pair are slower then
+    for i in (4, 5):
+        results.samples[i].stats.generation_s *= 7
+    assert row(rows(results), "all", 2).speedup == pytest.approx(3.5)
+
+
+def test_a_row_says_what_was_accepted_and_what_a_round_takes(results: Results) -> None:
+    drafting = row(rows(results), "all", 2)
+    assert (drafting.drafted, drafting.accepted, drafting.rounds) == (48, 24, 24)
+    assert (drafting.acceptance_rate, drafting.mean_acceptance_length) == (0.5, 2)
+    assert drafting.acceptance_per_position == (1, 0)
+    assert row(rows(results), "code", 0).draft_ms == pytest.approx(25)
+    assert row(rows(results), "code", 0).verify_ms == pytest.approx(50)
+    assert row(rows(results), "code", 0).sample_ms == pytest.approx(25)
+
+
+def test_prompts_are_held_against_a_session_without_mtp(results: Results) -> None:
+    drafting = row(rows(results), "all", 2)
+    assert (drafting.prompt_ts, drafting.prompt_ts_without_mtp) == pytest.approx((80, 100))
+    assert drafting.mtp_prompt_cost == pytest.approx(0.2)
+
+
+def test_a_prompt_and_what_follows_are_timed_together(results: Results) -> None:
+    results.samples = [replace(sample, test=Workload(10, 12)) for sample in results.samples]
+    assert row(rows(results), "all", 0).avg_ts == pytest.approx(22 / 1.3)
+
+
+def test_what_was_stopped_at_any_sample_still_has_rows(results: Results) -> None:
+    everything = results.samples
+    for n in range(len(everything)):
+        results.samples = everything[:n]
+        found = rows(results)
+        assert sum(row.n_samples for row in found if row.category != "all" or n < 5) >= (n > 1)
+        if found:
+            assert write("md", found)
+
+
+@pytest.mark.model
+def test_arms_take_turns_on_what_the_test_says_and_nothing_else(embedded_model: Path) -> None:
+    test, results = Workload(16, 4, n_depth=40), Results()
+    arms = make_arms([1, "auto"])
+    plan = Plan((Setup(embedded_model, n_threads=1),), (test,), arms, n_repeat=2)
+    texts = [Text("prose", "The sea was calm.")]
+    samples = list(measure(plan, results, texts=texts))
+    assert samples == results.samples
+    alone, together = samples[:2], samples[2:]
+    assert [(sample.is_prompt_only, sample.arm, sample.turn) for sample in alone] == [
+        (True, PLAIN, (0, repetition)) for repetition in (0, 1)
+    ]
+    assert [sample.arm for sample in together] == [*arms, *arms[1:], arms[0]]
+    # neither what lies in the cache before, nor the token that comes with the prompt
+    assert {sample.stats.prompt_tokens for sample in samples} == {16}
+    assert [sample.stats.round_tokens for sample in samples] == [0] * 2 + [4] * 6
+
+
+# --- layouts ---
+
+
+def test_every_format_for_programs_has_every_field(results: Results) -> None:
+    found = rows(results)
+    names = [field.name for field in fields(Row)]
+    lines = [json.loads(line) for line in write("jsonl", found).splitlines()]
+    assert lines == json.loads(write("json", found))
+    assert [list(line) for line in lines] == [names] * len(found)
+    assert lines[1]["speedup"] == pytest.approx(3.5)
+    table = list(csv.reader(io.StringIO(write("csv", found))))
+    assert table[0] == names and {len(line) for line in table} == {len(names)}
+    assert table[2][names.index("acceptance_per_position")] == "1.0000 0.0000"
+    assert write("none", found) == ""
+
+
+def test_sql_loads_into_sqlite_also_twice(results: Results) -> None:
+    found = [replace(row, model_filename="it's.gguf") for row in rows(results)]
+    found.append(replace(found[-1], draft_max="auto"))
+    database = sqlite3.connect(":memory:")
+    database.executescript(write("sql", found))
+    database.executescript(write("sql", found))
+    select = f"SELECT model_filename, draft_max, speedup, is_valid_text FROM {TABLE} WHERE category = 'chat'"
+    loaded = [
+        ("it's.gguf", 0, None, 1),
+        ("it's.gguf", 2, pytest.approx(4), 1),
+        ("it's.gguf", "auto", pytest.approx(4), 1),
+    ]
+    assert database.execute(select).fetchall() == loaded * 2
+
+
+def widest(text: str) -> int:
+    return max(map(len, text.splitlines()))
+
+
+def test_markdown_is_readable_at_100_columns_also_where_everything_varies(results: Results) -> None:
+    [setup] = results.subjects
+    results.samples = [replace(sample, test=Workload(16384, 12, 16384)) for sample in results.samples]
+    for sample in list(results.samples):
+        if sample.arm == DRAFTING:
+            arm = Arm(2, 1.25, "rejection-tokenwise")
+            results.samples.append(replace(sample, arm=arm))
+    found = rows(results)
+    text = write("md", found)
+    assert widest(text) <= 100 < widest(write("md", found, wide=True))
+    for word in ("speed-up |", "rejection-tokenwise", "1.00 0.00", "By kind of text:", "0" * 64, "llama-cpp"):
+        assert word in text
+
+
+def test_output_that_is_not_the_models_says_so(results: Results) -> None:
+    assert "not valid model output" not in write("md", rows(results))
+    results.samples = [replace(s, arm=replace(s.arm, forced_rate=0.5)) for s in results.samples if s.arm == DRAFTING]
+    found = rows(results)
+    assert write("md", found).startswith("Drafts were accepted by chance")
+    assert not any(row.is_valid_text for row in found)
+
+
+def test_columns_that_do_not_fit_go_into_another_table() -> None:
+    table: list[dict[str, Any]] = [{"a": 1, "b": 22, "c": 333, "d": None}, {"a": 2, "b": None, "c": 4, "d": None}]
+    columns = [[(name, name, "d") for name in "bc"], [("d", "d", "d")]]
+    assert len(narrow([("a", "a", "d")], columns, table, width=100)) == 1
+    first, second = narrow([("a", "a", "d")], columns, table, width=12)
+    # rows and columns without any value are left out
+    assert first.splitlines() == ["| a |  b |", "|--:|---:|", "| 1 | 22 |"]
+    assert second.splitlines() == ["| a |   c |", "|--:|----:|", "| 1 | 333 |", "| 2 |   4 |"]
+
+
+# --- pictures ---
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_a_picture_has_speed_ups_and_acceptance(results: Results, tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"plot{suffix}"
+    check_plot(path)
+    assert draw(path, rows(results))
+    assert path.stat().st_size > 5000
+    assert not draw(path, [row for row in rows(results) if row.draft_max == 0])
+
+
+def test_a_picture_that_cannot_be_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PymtpError, match=r"neither \.png nor \.svg"):
+        check_plot(tmp_path / "plot.gif")
+    with pytest.raises(PymtpError, match="is not a folder"):
+        check_plot(tmp_path / "nowhere" / "plot.svg")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(PymtpError, match="pip install matplotlib"):
+        check_plot(tmp_path / "plot.svg")
