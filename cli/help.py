@@ -19,7 +19,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "no_warmup",
     ),
     "Drafting": ("draft", "draft_model", "draft_max", "draft_min", "draft_p_min", "draft_vocab", "mtp_context"),
-    "Acceptance": ("draft_pick", "accept", "relaxed_top_n", "relaxed_delta", "thinking_tags"),
+    "Acceptance": (
+        *("draft_pick", "accept", "relaxed_top_n", "relaxed_delta", "thinking_tags"),
+        *("spec_synth_rates", "spec_synth_len"),
+    ),
     "Sampling": ("temperature", "top_k", "top_p", "min_p", "seed", "samplers", "sampler_seq", "logit_bias"),
     "More samplers": (
         *("typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent"),

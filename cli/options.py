@@ -209,6 +209,19 @@ DraftVocab = Annotated[
     ),
 ]
 
+SynthRates = Annotated[
+    str | None,
+    typer.Option(
+        "--spec-synth-rates",
+        metavar="P,P,...",
+        help="Benchmarks only, the text is not valid: keep drafts by these shares of rounds, by position.",
+    ),
+]
+SynthLen = Annotated[
+    float | None,
+    typer.Option("--spec-synth-len", metavar="L", help="The same, for a mean acceptance length of L tokens."),
+]
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's log and the engine's counters on stderr.")]
 Debug = Annotated[

@@ -12,6 +12,7 @@ import typer
 
 from . import options as opt
 from .download import find_model
+from .forced import forced_acceptance
 from .interrupt import Interrupt
 from .output import Output
 from .progress import loading
@@ -47,6 +48,8 @@ def run(
     draft_max: opt.DraftMax = "auto",
     draft_vocab: opt.DraftVocab = None,
     mtp_context: opt.MtpContextMode = "auto",
+    spec_synth_rates: opt.SynthRates = None,
+    spec_synth_len: opt.SynthLen = None,
     logprobs: opt.Logprobs = None,
     n_ctx: opt.CtxSize = None,
     n_batch: opt.BatchSize = 2048,
@@ -69,11 +72,16 @@ def run(
     output = Output()
     path, argument = split_positionals(model_file or hf_repo, first, second)
     import pymtp
+    from pymtp.draft_length import AUTO_DRAFT_MAX
     from pymtp.gguf_file import inspect_gguf
 
     if not debug:
         pymtp.exit_on_abort()
-    asked = pymtp.GenerationParams(**params, max_tokens=max_tokens, ignore_eos=ignore_eos, logprobs=logprobs)
+    n_draft = AUTO_DRAFT_MAX if draft_max == "auto" else draft_max
+    forced = forced_acceptance(spec_synth_rates, spec_synth_len, n_draft, params["sampling"].seed)
+    asked = pymtp.GenerationParams(
+        **params, max_tokens=max_tokens, ignore_eos=ignore_eos, logprobs=logprobs, forced=forced
+    )
     path = find_model(model_file if hf_repo else path, hf_repo, offline=offline)
     if path is not None:
         inspect_gguf(path, draft_model)  # costs milliseconds, and a bad file shows before anything is asked or loaded
@@ -105,6 +113,8 @@ def run(
         note = model.draft_note or (asked.draft_note if model.draft_max else None)
         if note:
             typer.echo(f"pymtp: {note}", err=True)
+        if forced and model.draft_max:
+            typer.echo("pymtp: acceptance is forced: the text is not valid output of the model", err=True)
         generation = model.generate(text if raw else _chat_prompt(model, text), asked)
         if as_json:
             pieces: list[str] = []

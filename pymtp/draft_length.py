@@ -132,6 +132,8 @@ class AdaptiveLength:
 
     def n_verified(self, confidences: Sequence[float], *, drawn: bool) -> int:
         """See DraftLength."""
+        if self._n == 0:
+            return 0  # a trial: whether it is right shows without a row of its own
         n_min = 0 if drawn else self._n_min
         n = _confident(confidences, n_min, self._p_min)
         n = self._worth([self._is_right(confidence) for confidence in confidences[:n]], self._speed(), drawn=drawn)
@@ -146,7 +148,7 @@ class AdaptiveLength:
         gain = self._reckon([self._is_right(confidence) for confidence in confidences])
         self._n = self._costs.n_paying = self._best()
         if self._n == 0:
-            rounds = self._costs.draft_ms(1) / (TRIAL_SHARE * self._costs.round_ms(1, 0))
+            rounds = self._costs.trial_ms / (TRIAL_SHARE * self._costs.round_ms(1, 0))
             self._next_trial = self._n_rounds + (1 if gain > 1 else min(math.ceil(rounds), TRIAL_GAP_MAX))
 
     def table(self) -> list[LengthRow]:
@@ -183,7 +185,7 @@ class AdaptiveLength:
     def _best(self) -> int:
         rates = [tokens / spent for tokens, spent in zip(self._tokens, self._spent, strict=True)]
         best = max(range(len(rates)), key=rates.__getitem__)
-        return best if rates[best] > MARGIN * rates[0] else 0
+        return best if rates[best] > (MARGIN if self._n == 0 else MARGIN_TO_STAY) * rates[0] else 0
 
     def _speed(self) -> float:
         """Tokens a millisecond that can be had anyway."""
@@ -226,11 +228,11 @@ N_AT_FIRST = 2
 """Drafts of the first rounds."""
 FADE = 0.93
 """What a round counts less with each one that follows it."""
-MARGIN = 1.06
-"""How much faster drafting has to look than plain decoding: what looks best of several is overrated."""
-TRIAL_SHARE = 0.015
+MARGIN, MARGIN_TO_STAY = 1.05, 1.02
+"""How much faster drafting has to look than plain decoding, to begin and to go on: the best of several is overrated."""
+TRIAL_SHARE = 0.008
 """Of plain decoding's time, what trials may cost."""
-TRIAL_GAP_MAX = 32
+TRIAL_GAP_MAX = 64
 """Rounds between two trials, at most."""
 
 _PLAIN_ROUNDS = (3, 6)  # of a sequence: without drafts, to measure them

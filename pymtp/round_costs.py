@@ -25,6 +25,7 @@ class RoundCosts:
         self._verify: defaultdict[int, deque[float]] = defaultdict(recent)  # by rows
         self._draft: defaultdict[int, deque[float]] = defaultdict(recent)  # by steps
         self._rest: deque[float] = recent()
+        self._trial: deque[float] = recent()
         self._medians: dict[tuple[str, int], float] = {}
         self._n_sequences = 1
         self.n_paying: int | None = None
@@ -39,6 +40,10 @@ class RoundCosts:
         self._note("rest", 0, self._rest, rest_ms / n_sequences)
         if n_steps > 0:
             self._note("draft", n_steps, self._draft[n_steps], draft_ms / n_sequences)
+
+    def observe_trial(self, trial_ms: float) -> None:
+        """A round of one sequence that was to decode plainly took so long, because it also drafted a token."""
+        self._note("trial", 0, self._trial, trial_ms)
 
     def forget_drafts(self) -> None:
         """Drafts cost something else from now on."""
@@ -78,6 +83,12 @@ class RoundCosts:
             return self._step_share * n_steps * self.verify_ms(1)
         nearest = min(self._draft, key=lambda n: abs(n - n_steps))
         return self._medians["draft", nearest] * n_steps / nearest
+
+    @property
+    def trial_ms(self) -> float:
+        """What a draft adds to a round that decodes plainly, and looks at a few missed positions first."""
+        plain = self.round_ms(1, 0)
+        return max(self._medians.get(("trial", 0), plain + 1.5 * self.draft_ms(1)) - plain, 0.1 * plain)
 
     @property
     def rest_ms(self) -> float:

@@ -168,26 +168,28 @@ class Scheduler:
         self._release(turn.slot)
 
     def _weigh(self, rounds: Sequence[Round], seconds: float, before: Counters, after: Counters) -> None:
-        """Note what a pass has cost; one that takes prompts, catches up or builds a graph tells nothing of rounds."""
+        """Note what a pass has cost; one that takes prompts or builds a graph first tells nothing of rounds."""
         n_builds = after.n_trunk_builds + after.n_head_builds - before.n_trunk_builds - before.n_head_builds
-        is_typical = not any(played.turn.sequence.in_prompt or played.proposal.catches_up for played in rounds)
-        if not rounds or n_builds or not is_typical:
+        if not rounds or n_builds or any(played.turn.sequence.in_prompt for played in rounds):
             return
+        if any(played.proposal.catches_up for played in rounds):
+            if len(rounds) == rounds[0].n_rows == 1:
+                self._costs.observe_trial(seconds * 1000)
+            return
+        n, n_steps = len(rounds), max(len(played.proposal.confidences) for played in rounds)
         verify_ms = (after.t_trunk_us - before.t_trunk_us) / 1000
         draft_ms = (after.t_head_us - before.t_head_us) / 1000
-        n_steps = max(len(played.proposal.confidences) for played in rounds)
         self._costs.observe(
             sum(played.n_rows for played in rounds),
             n_steps,
             verify_ms=verify_ms,
             draft_ms=draft_ms,
             rest_ms=max(seconds * 1000 - verify_ms - draft_ms, 0.0),
-            n_sequences=len(rounds),
+            n_sequences=n,
         )
         if self._draft_vocab and n_steps:
             self._draft_vocab.note_tokens(token for played in rounds for token in played.tokens)
-            n_accepted = sum(played.n_accepted for played in rounds) / len(rounds)
-            n = len(rounds)
+            n_accepted = sum(played.n_accepted for played in rounds) / n
             other_ms = (seconds * 1000 - draft_ms) / n
             self._draft_vocab.note_round(n_steps, n_accepted, draft_ms=draft_ms / n, other_ms=other_ms)
 

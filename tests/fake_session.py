@@ -62,6 +62,7 @@ class FakeSession:
         self.n_cells = n_cells
         self.n_heads = min(n_draft_max, 2)
         self.n_reduced = 0
+        self.n_draft_vocab = N_VOCAB
         self.slots = [Slot() for _ in range(n_seq_max)]
         self.passes: list[list[Chunk]] = []
         self.drafts: list[list[Chunk]] = []
@@ -116,6 +117,7 @@ class FakeSession:
             for step in range(n_steps):
                 logits = self._head_row(step, chunk)
                 logits[self.barred[-1] if self.barred else []] = -np.inf
+                logits[self.n_draft_vocab :] = -np.inf
                 drafts[i, step] = logits.argmax()
                 likelihood[i, step] = 1 / np.exp(logits - logits.max()).sum()
                 chunk = Chunk([int(drafts[i, step])], chunk.position + len(chunk.tokens), chunk.sequence)
@@ -158,6 +160,10 @@ class FakeSession:
     def seen_end(self, sequence: int, n_heads: int) -> int:
         assert n_heads > 0
         return self.slots[sequence].seen_end
+
+    def limit_drafts(self, n: int) -> None:
+        self._invalidate()
+        self.n_draft_vocab = n
 
     def bar(self, tokens: Sequence[int]) -> None:
         self._invalidate()

@@ -9,6 +9,7 @@ import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
 from pymtp.draft_length import FixedLength
+from pymtp.draft_vocab import AutoDraftVocab
 from pymtp.drafting import MtpDrafter
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampler import Sampler
@@ -373,3 +374,19 @@ def test_a_generations_time_is_drafting_verifying_and_sampling() -> None:
     submit(work, *(sequence(session, [1, 2, 3], 20) for _ in range(2)))
     run(work)
     assert work.stats.verify_s - before == pytest.approx((len(session.passes) - n_passes - 1) / 2)
+
+
+def test_a_limit_of_the_vocabulary_moves_with_the_text_but_not_where_it_would_change_it() -> None:
+    class Halved(AutoDraftVocab):
+        def review(self) -> int:
+            return self.limits[0] // 2
+
+    session = FakeSession()
+    work = Scheduler(session, MtpDrafter(session), draft_vocab=Halved(N_VOCAB))  # type: ignore[arg-type]
+    one, two = (sequence(session, [1, 2, n], 20) for n in range(2))
+    two.is_reproducible = True
+    for each, limit in ((one, N_VOCAB // 2), (two, N_VOCAB)):
+        submit(work, each)
+        run(work)
+        assert session.n_draft_vocab == limit
+    assert texts(one, two) == [plain_text([1, 2, n], 20) for n in range(2)]

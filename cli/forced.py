@@ -1,0 +1,68 @@
+"""Acceptance by the dice, for benchmarks: from flags, or from the environment.
+
+Owns the layout of the values. The text is not valid output then: whoever asks for it is told.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from pymtp.acceptance import Forced
+
+VARIABLE = "PYMTP_FORCED_ACCEPTANCE"
+"""count=N, rates=P,P,... or length=L: for runs whose flags are not at hand."""
+
+
+def forced_acceptance(
+    rates: str | None, length: float | None, n_draft: int, seed: int | None, environ: Mapping[str, str] = os.environ
+) -> Forced | None:
+    """What the flags say, else the environment; None if nothing is forced. `n_draft`: drafts of a round.
+
+    Raises InvalidParameter for a flag that makes no sense. A variable that makes none is ignored, with a warning.
+    """
+    from pymtp.errors import InvalidParameter
+
+    if n_draft == 0:
+        return None
+    if rates is not None and length is not None:
+        raise InvalidParameter("spec_synth_len", "given without --spec-synth-rates")
+    if rates is not None:
+        return _read("rates", rates, n_draft, seed, "spec_synth_rates")
+    if length is not None:
+        return _read("length", str(length), n_draft, seed, "spec_synth_len")
+    if not (value := environ.get(VARIABLE)):
+        return None
+    kind, _, text = value.partition("=")
+    try:
+        return _read(kind, text, n_draft, seed, VARIABLE)
+    except InvalidParameter as error:
+        typer.echo(f"pymtp: ignoring the environment: {error}", err=True)
+        return None
+
+
+def _read(kind: str, text: str, n_draft: int, seed: int | None, name: str) -> Forced:
+    import numpy as np
+
+    from pymtp.acceptance import Forced
+    from pymtp.errors import InvalidParameter
+
+    random = np.random.default_rng(seed or 0).random
+    try:
+        if kind == "count" and int(text) <= n_draft:
+            return Forced([float(i < int(text)) for i in range(n_draft)], random)
+        if kind == "rates":
+            return Forced([float(part) for part in text.split(",")][:n_draft], random)
+        if kind == "length":
+            return Forced.of_length(float(text), n_draft, random)
+    except ValueError:  # also InvalidParameter
+        pass
+    allowed = {
+        "rates": "numbers between 0 and 1, none above the one before (0.8,0.5,0.3)",
+        "length": f"a mean length between 1 and {n_draft + 1}",
+    }.get(kind if name != VARIABLE else "", f"count=N, rates=P,P,... or length=L, up to {n_draft} drafts")
+    raise InvalidParameter(name, allowed, value=text if name != VARIABLE else f"{kind}={text}")
