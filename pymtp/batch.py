@@ -45,16 +45,18 @@ class Batch:
         vocabulary: Vocabulary,
         *,
         keep: bool = False,
+        drafter: type[Drafter] | None = None,
         costs: RoundCosts | None = None,
         draft_vocab: AutoDraftVocab | None = None,
         defaults: GenerationParams | None = None,
     ) -> None:
-        drafter: Drafter = MtpDrafter(session) if session.n_draft_max > 0 else NoDrafter()
+        drafter = drafter or (MtpDrafter if session.n_heads else NoDrafter)
+        self._traits = drafter.traits
         self._session = session
         self._vocabulary = vocabulary
         self._costs = costs or RoundCosts()
         self._defaults = defaults or GenerationParams()
-        self._scheduler = Scheduler(session, drafter, keep=keep, costs=self._costs, draft_vocab=draft_vocab)
+        self._scheduler = Scheduler(session, drafter(session), keep=keep, costs=self._costs, draft_vocab=draft_vocab)
         self.keeps = keep
         """Whether texts stay in the cache when they have ended."""
         self._live: dict[TokenSequence, Generation] = {}
@@ -81,6 +83,7 @@ class Batch:
             self._vocabulary,
             n_ctx=session.n_ctx,
             n_draft_max=session.n_draft_max,
+            drafter=self._traits,
             costs=self._costs,
         )
         if sequence.sampler.n_candidates > session.n_reduced:

@@ -6,7 +6,8 @@ Knows token ids and what a session is asked for; never text, acceptance or the t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol
 
 from pymtp.sampler import Distribution
 from pymtp.sequence import Proposal, Round, Turn
@@ -16,8 +17,31 @@ CATCH_UP = 8
 """Positions that heads see before they draft, if they were left behind: the last of those that they have missed."""
 
 
+@dataclass(frozen=True)
+class DrafterTraits:
+    """What a drafter needs and what it allows, so that nobody has to know which one it is."""
+
+    name: str
+    """What reports call it."""
+    needs_rollback: bool = True
+    """Whether its drafts can turn out wrong: the session must be able to go back over them."""
+    has_own_kv: bool = False
+    """Whether it keeps K/V in the session, which the model's heads are loaded for."""
+    allows_grammar: bool = True
+    """Whether it drafts where a grammar says what the text can be."""
+    allows_drawn: bool = False
+    """Whether it can draw its drafts (`Turn.draws`), and says what from (`Proposal.distributions`)."""
+    allows_many: bool = True
+    """Whether it drafts for several sequences at a time."""
+
+
 class Drafter(Protocol):
     """Proposes tokens that the target then verifies, for several sequences at once."""
+
+    traits: ClassVar[DrafterTraits]
+
+    def __init__(self, session: Session) -> None:
+        """Drafts for the sequences of `session`."""
 
     def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
         """Return for each turn at most `turn.n_draft` tokens that may follow the sequence's history.
@@ -31,6 +55,11 @@ class Drafter(Protocol):
 
 class NoDrafter:
     """Plain decoding."""
+
+    traits: ClassVar = DrafterTraits("none", needs_rollback=False)
+
+    def __init__(self, session: Session) -> None:
+        """Needs nothing of it."""
 
     def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
         """Return no drafts. See Drafter."""
@@ -50,6 +79,8 @@ class MtpDrafter:
 
     Where a draft is the head's most likely token, all steps run in one graph; else the samplers pick, step by step.
     """
+
+    traits: ClassVar = DrafterTraits("mtp", has_own_kv=True, allows_drawn=True)
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -20,6 +20,7 @@ from pymtp.batch import Batch, Generation
 from pymtp.context import ContextParams
 from pymtp.draft_length import AUTO_DRAFT_MAX, N_DRAFT_MAX
 from pymtp.draft_vocab import AutoDraftVocab, read_draft_vocab
+from pymtp.drafting import Drafter, MtpDrafter, NoDrafter
 from pymtp.errors import InvalidParameter, UnsupportedModel
 from pymtp.gguf_file import find_draft_model, fingerprint, inspect_gguf, load_failure, output_rows
 from pymtp.request import GenerationParams
@@ -33,7 +34,8 @@ class Model:
     """A loaded GGUF model. A context manager: leaving it frees everything.
 
     `path` None takes the embedded model. `draft` "auto" drafts with the model's MTP heads if it has
-    usable ones, "mtp" insists on it, "none" decodes plainly; a round drafts `draft_max` tokens (0:
+    usable ones, "mtp" insists on it, "none" decodes plainly, a class of your own is made for the
+    session (see drafting.Drafter); a round drafts `draft_max` tokens (0:
     none; "auto": as many as pay). `draft_model` names the file with the heads of a model that has
     them apart; without it, a file mtp-*.gguf beside the model is taken if it fits (`info.draft_model`
     says which). `draft_vocab` limits drafts, not the text, to that many first tokens of the
@@ -64,7 +66,7 @@ class Model:
         type_k: str = "f16",
         type_v: str = "f16",
         kv_unified: bool = True,
-        draft: Literal["auto", "mtp", "none"] = "auto",
+        draft: Literal["auto", "mtp", "none"] | type[Drafter] = "auto",
         draft_model: str | os.PathLike[str] | None = None,
         draft_max: int | Literal["auto"] = "auto",
         draft_vocab: int | Sequence[int] | str | os.PathLike[str] | None = None,
@@ -74,8 +76,8 @@ class Model:
         context = ContextParams(n_ctx or 0, n_batch, n_ubatch, n_threads, flash_attn, type_k, type_v, kv_unified)
         if draft_max != "auto" and not (isinstance(draft_max, int) and 0 <= draft_max <= N_DRAFT_MAX):
             raise InvalidParameter("draft_max", f"auto, or between 0 and {N_DRAFT_MAX}", value=draft_max)
-        if draft not in ("auto", "mtp", "none"):
-            raise InvalidParameter("draft", "auto, mtp or none", value=draft)
+        if draft not in ("auto", "mtp", "none") and not hasattr(draft, "traits"):
+            raise InvalidParameter("draft", "auto, mtp, none or a Drafter with traits", value=draft)
         if mtp_context not in ("auto", "chained", "target"):
             raise InvalidParameter("mtp_context", "auto, chained or target", value=mtp_context)
 
@@ -84,33 +86,40 @@ class Model:
 
         path = embedded.model_path() if path is None else path
         problem = None
-        if draft == "none" or draft_max == 0:
+        mode = draft if isinstance(draft, str) else "none"
+        if mode == "none" or draft_max == 0:
             draft_model = None
         elif draft_model is None:
             draft_model, problem = find_draft_model(path)
         self.info = inspect_gguf(path, draft_model)
         """What the files say about themselves."""
-        if draft == "mtp" and not self.info.has_heads:
+        if mode == "mtp" and not self.info.has_heads:
             problem = problem or f"{self.info.path} has no usable MTP head ({_heads(self)})"
             raise UnsupportedModel(f"{problem}; use --draft none")
 
+        drafter = self._drafter(draft)
+        if n_seq_max > 1 and not drafter.traits.allows_many:
+            raise InvalidParameter("n_seq_max", f"1 where {drafter.traits.name} drafts", value=n_seq_max)
         n_draft_max = AUTO_DRAFT_MAX if draft_max == "auto" else draft_max
-        if draft == "none" or not self.info.has_heads:
+        if not drafter.traits.needs_rollback:
             n_draft_max = 0
+        uses_heads = drafter.traits.has_own_kv and n_draft_max > 0
         if n_ctx is None:
             context = replace(context, n_ctx=self.info.n_ctx_default)
         self._batch: Batch | None = None
-        loaded = _load(self, n_gpu_layers, on_load, load_mtp=n_draft_max > 0)
+        loaded = _load(self, n_gpu_layers, on_load, load_mtp=uses_heads)
         free_model = weakref.finalize(self, llama_cpp.llama_model_free, loaded)
-        self.draft_note = self._note(draft, problem, draft_obstacle(loaded) if n_draft_max else None)
+        self.draft_note = self._note(mode, problem, draft_obstacle(loaded) if uses_heads else None)
         """One line that says why a model with MTP heads decodes plainly, or None."""
         if self.draft_note:
-            n_draft_max = 0
+            drafter, n_draft_max = NoDrafter, 0
+        self._drafter_class = drafter
         try:
             self.session = Session(
                 loaded,
                 context,
                 n_draft_max=n_draft_max,
+                uses_heads=uses_heads,
                 n_seq_max=n_seq_max,
                 # several heads are trained one behind the other; for one head both are the same
                 mtp_context="target" if mtp_context == "target" else "chained",
@@ -177,8 +186,13 @@ class Model:
         self.vocabulary.close()
         self._free()
 
+    def _drafter(self, draft: str | type[Drafter]) -> type[Drafter]:
+        if not isinstance(draft, str):
+            return draft
+        return MtpDrafter if draft != "none" and self.info.has_heads else NoDrafter
+
     def _limit_drafts(self, vocab: Any) -> None:
-        if vocab is None or self.session.n_draft_max == 0:
+        if vocab is None or self.session.n_heads == 0:
             return
         tokens = range(vocab) if isinstance(vocab, int) else vocab
         if not tokens or min(tokens) < 0 or max(tokens) >= self.info.n_vocab:
@@ -195,8 +209,9 @@ class Model:
             self.session,
             self.vocabulary,
             keep=keep,
+            drafter=self._drafter_class,
             costs=self._costs,
-            draft_vocab=self._auto_vocab if self.session.n_draft_max else None,
+            draft_vocab=self._auto_vocab if self.session.n_heads else None,
             defaults=self._defaults,
         )
 

@@ -6,12 +6,13 @@ Owns the choice of sampler, acceptance method and pick. Knows parameters and tok
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pymtp.acceptance import BLOCK_REJECTION, MATCH, TOKENWISE_REJECTION, Acceptance, Forced, Relaxed
 from pymtp.draft_length import AdaptiveLength, DraftLength, FixedLength
 from pymtp.draft_pick import AutoPick, DraftPick, FixedPick
+from pymtp.drafting import DrafterTraits, MtpDrafter
 from pymtp.errors import InvalidParameter
 from pymtp.grammar import check_grammar, grammar_of_schema
 from pymtp.round_costs import RoundCosts
@@ -137,9 +138,16 @@ def make_sequence(
     *,
     n_ctx: int,
     n_draft_max: int,
+    drafter: DrafterTraits = MtpDrafter.traits,
     costs: RoundCosts,
 ) -> TokenSequence:
-    """The sequence that continues `prompt`, in a session that can draft `n_draft_max` tokens and has these costs."""
+    """The sequence that continues `prompt`, in a session that verifies `n_draft_max` drafts and has these costs."""
+    if not drafter.allows_drawn and params.draft_pick == "sample":
+        raise InvalidParameter("draft_pick", f"greedy or auto where {drafter.name} drafts", value="sample")
+    if params.grammar is not None and not drafter.allows_grammar:
+        n_draft_max = 0
+    if not drafter.allows_drawn:
+        params = replace(params, draft_pick="greedy")
     eog = vocabulary.end_of_generation
     thinking = _thinking(prompt, params, vocabulary) if params.grammar is not None else None
     sampler = Sampler(

@@ -95,12 +95,13 @@ class Counters:
 
 
 class Session:
-    """A context in which the trunk and, with `n_draft_max` > 0, the model's MTP heads run.
+    """A context in which the trunk runs and, with `n_draft_max` > 0, the model's MTP heads.
 
-    `model` is llama-cpp-python's handle of a model, loaded with `load_mtp` if it is to draft. There
-    are `n_seq_max` sequences, 0 and up, of `params.n_ctx` positions each. `mtp_context` says what
-    the rows of several heads read: all of them the trunk's hidden states ("target"), or each those
-    of the head before it ("chained"). `model_id` names the weights: a saved state belongs to them.
+    `model` is llama-cpp-python's handle of a model, loaded with `load_mtp` if its heads are to draft;
+    without `uses_heads` the drafts that a round verifies come from somewhere else. There are
+    `n_seq_max` sequences, 0 and up, of `params.n_ctx` positions each. `mtp_context` says what the
+    rows of several heads read: all of them the trunk's hidden states ("target"), or each those of the
+    head before it ("chained"). `model_id` names the weights: a saved state belongs to them.
 
     Every pass takes chunks of rows. Raises ContextFull when the cache has no room (the session is
     then as before), BackendError when the backend fails (the rows of the pass are gone), PymtpError
@@ -113,6 +114,7 @@ class Session:
         params: ContextParams,
         *,
         n_draft_max: int = 0,
+        uses_heads: bool = True,
         n_seq_max: int = 1,
         mtp_context: Literal["target", "chained"] = "target",
         model_id: str = "",
@@ -129,7 +131,9 @@ class Session:
                 "n_ctx", f"at most {MAX_TOKENS // n_seq_max} for {n_seq_max} sequences", value=self.n_ctx
             )
         params = replace(params, n_ctx=self.n_ctx)
-        self._native_handle = _init(model, params, n_draft_max, n_seq_max, _HEAD_CONTEXT[mtp_context])
+        self._native_handle = _init(
+            model, params, n_draft_max, n_seq_max, _HEAD_CONTEXT[mtp_context], uses_heads=uses_heads
+        )
         self._free = weakref.finalize(self, lib.pymtp_session_free, self._native_handle)
         context = int(ffi.cast("intptr_t", lib.pymtp_session_context(self._handle)))
         self._model_id = model_id
@@ -146,7 +150,7 @@ class Session:
         self.n_ubatch: int = llama_cpp.llama_n_ubatch(context)
         """Rows that are computed at once: at least those of a round of all sequences. `decode` takes more."""
         self.n_draft_max: int = lib.pymtp_session_n_draft_max(self._handle)
-        """Tokens that can be drafted ahead; 0 if the session does not draft."""
+        """Drafts that a round can verify; 0: it decodes plainly."""
         self.n_heads: int = lib.pymtp_session_n_heads(self._handle)
         """Heads that draft: at most one for each token."""
         self.mtp_memory = _MEMORY[lib.pymtp_session_memory(self._handle)]
@@ -370,11 +374,14 @@ def _fetch(handle: Any, function: Any) -> Logits:
     return logits
 
 
-def _init(model: object, context: ContextParams, n_draft_max: int, n_seq_max: int, mtp_context: int) -> Any:
+def _init(
+    model: object, context: ContextParams, n_draft_max: int, n_seq_max: int, mtp_context: int, *, uses_heads: bool
+) -> Any:
     native = native_params(context, n_draft_max, n_seq_max)
     params = ffi.new("struct pymtp_session_params *")
     params.context = ffi.cast("struct llama_context_params *", ctypes.addressof(native))
     params.n_draft_max = n_draft_max
+    params.uses_heads = uses_heads
     params.head_context = mtp_context
     handle = ffi.new("struct pymtp_session **")
     check(lib.pymtp_session_init(_native_model(model), params, handle))

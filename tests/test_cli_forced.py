@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from pymtp_cli.app import app
+from pymtp_cli.forced import VARIABLE, forced_acceptance
 from typer.testing import CliRunner
 
 from pymtp.errors import InvalidParameter
-from pymtp_cli.app import app
-from pymtp_cli.forced import VARIABLE, forced_acceptance
 
 RUN = ["run", "--ignore-eos", "-n", "24", "-c", "128", "--draft-max", "2", "hi"]
 

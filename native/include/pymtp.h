@@ -101,7 +101,8 @@ const char * pymtp_draft_obstacle(const struct llama_model * model);
 struct pymtp_session_params {
     const struct llama_context_params * context; // as for llama_init_from_model; ctx_type is set by pymtp
 
-    int32_t n_draft_max;  // drafts up to this many tokens ahead, which needs a model loaded with load_mtp; 0: none
+    int32_t n_draft_max;  // a round verifies up to this many drafts; 0: none
+    int32_t uses_heads;   // the model's heads draft, which needs a model loaded with load_mtp; 0: the caller has drafts
     int32_t head_context; // a pymtp_head_context
 };
 
@@ -114,9 +115,9 @@ void    pymtp_session_free(struct pymtp_session * session);
 struct llama_context * pymtp_session_context(struct pymtp_session * session);
 
 int32_t pymtp_session_memory(const struct pymtp_session * session);      // a pymtp_memory
-int32_t pymtp_session_n_draft_max(const struct pymtp_session * session); // 0: the session does not draft
+int32_t pymtp_session_n_draft_max(const struct pymtp_session * session); // as in the params
 
-int32_t pymtp_session_n_heads(const struct pymtp_session * session);     // heads that draft: at most one for each draft
+int32_t pymtp_session_n_heads(const struct pymtp_session * session);     // heads that draft: at most one for each step
 
 // The position of a sequence behind the last that all of the first n_heads heads have seen.
 int32_t pymtp_session_seen_end(const struct pymtp_session * session, int32_t seq, int32_t n_heads);

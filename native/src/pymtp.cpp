@@ -56,20 +56,21 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
     if (n_draft_max < 0 || n_draft_max > PYMTP_DRAFT_MAX) {
         return pymtp_fail(PYMTP_INVALID, "n_draft_max = %d is out of range: 0 to %d", n_draft_max, PYMTP_DRAFT_MAX);
     }
-    const int32_t n_heads = llama_model_n_layer_nextn(model);
-    if (n_draft_max > 0 && n_heads == 0) {
-        return pymtp_fail(PYMTP_INVALID, "the model has no MTP head; use n_draft_max = 0");
+    const bool    uses_heads = params->uses_heads && n_draft_max > 0;
+    const int32_t n_heads    = uses_heads ? llama_model_n_layer_nextn(model) : 0;
+    if (uses_heads && n_heads == 0) {
+        return pymtp_fail(PYMTP_INVALID, "the model has no MTP head that could draft");
     }
-    const char * obstacle = n_draft_max > 0 ? mtp_graph_obstacle(*model) : nullptr;
+    const char * obstacle = uses_heads ? mtp_graph_obstacle(*model) : nullptr;
     if (obstacle) {
-        return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the MTP heads of %s (%s); use n_draft_max = 0",
-                          llm_arch_name(model->arch), obstacle);
+        return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the MTP heads of %s (%s)", llm_arch_name(model->arch),
+                          obstacle);
     }
 
     auto session = std::make_unique<pymtp_session>();
     auto cparams = *params->context;
 
-    cparams.ctx_type = n_draft_max > 0 ? LLAMA_CONTEXT_TYPE_MTP_SHARED : LLAMA_CONTEXT_TYPE_DEFAULT;
+    cparams.ctx_type = uses_heads ? LLAMA_CONTEXT_TYPE_MTP_SHARED : LLAMA_CONTEXT_TYPE_DEFAULT;
     // recurrent states must be able to go back over a whole draft
     cparams.n_rs_seq = std::max(cparams.n_rs_seq, (uint32_t) n_draft_max);
     if (cparams.n_outputs_max == 0) {

@@ -1,0 +1,95 @@
+"""A drafter of one's own: any class with traits that proposes tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from families import FAMILIES
+from pymtp import GenerationParams, Model, SamplingParams, Session
+from pymtp.drafting import Drafter, DrafterTraits, MtpDrafter, NoDrafter
+from pymtp.errors import InvalidParameter
+from pymtp.sequence import Proposal, Round, Turn
+
+TEXT = "one two three four five six seven eight. " * 4
+GREEDY = SamplingParams(temperature=0)
+
+
+class PromptLookup:
+    """Goes on as the text did the last time that it said the newest token."""
+
+    traits: ClassVar = DrafterTraits("prompt lookup")
+
+    def __init__(self, session: Session) -> None:
+        self.n_observed = 0
+
+    def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
+        return [Proposal(self._look_up(turn.sequence.history, turn.n_draft)) for turn in turns]
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        self.n_observed += len(rounds)
+
+    @staticmethod
+    def _look_up(text: list[int], n: int) -> list[int]:
+        at = next((i for i in range(len(text) - 2, -1, -1) if text[i] == text[-1]), None)
+        return [] if at is None else text[at + 1 : at + 1 + n]
+
+
+def tokens(model: Model, **options: object) -> list[int]:
+    generation = model.generate(TEXT, sampling=GREEDY, max_tokens=40, ignore_eos=True, **options)
+    list(generation)
+    return generation.tokens
+
+
+def test_it_drafts_and_the_text_stays_that_of_plain_decoding() -> None:
+    with Model(draft="none", n_ctx=256, n_threads=1) as plain:
+        expected = tokens(plain)
+    with Model(draft=PromptLookup, draft_max=3, n_ctx=256, n_threads=1) as model:
+        assert tokens(model) == expected
+        assert model.stats.accepted > 10
+        assert (model.session.n_heads, model.session.mtp_memory) == (0, "none")
+        assert model.session.counters.n_head_passes == 0
+
+
+def test_it_can_draft_for_several_texts_also_where_a_memory_goes_back_by_decoding_again(tmp_path: Path) -> None:
+    path = FAMILIES["qwen3next"].write(tmp_path / "tiny.gguf")
+    texts = []
+    for draft in ("none", PromptLookup):
+        with Model(path, draft=draft, draft_max=3, n_seq_max=2, n_ctx=256, n_threads=1) as model:  # type: ignore[arg-type]
+            batch = model.batch()
+            prompts = ([1, 2, 3, 4] * 8, [5, 6, 7] * 9)
+            made = [batch.submit(prompt, sampling=GREEDY, max_tokens=30, ignore_eos=True) for prompt in prompts]
+            list(batch)
+            texts.append([generation.tokens for generation in made])
+            drafted = batch.stats.drafted
+    assert texts[0] == texts[1]
+    assert drafted > 0
+
+
+def test_what_it_does_not_allow_is_refused_or_left_out() -> None:
+    class Alone(PromptLookup):
+        traits = DrafterTraits("alone", allows_many=False, allows_grammar=False)
+
+    with pytest.raises(InvalidParameter, match="n_seq_max must be 1 where alone drafts, not 2"):
+        Model(draft=Alone, n_seq_max=2)
+    with pytest.raises(InvalidParameter, match="draft must be auto, mtp, none or a Drafter with traits"):
+        Model(draft=list)  # type: ignore[arg-type]
+    with Model(draft=Alone, draft_max=3, n_ctx=256, n_threads=1) as model:
+        with pytest.raises(InvalidParameter, match="draft_pick must be greedy or auto where alone drafts"):
+            model.generate(TEXT, draft_pick="sample")
+        list(model.generate(TEXT, sampling=GREEDY, grammar='root ::= "one two one two one two"'))
+        assert model.stats.drafted == 0
+        # at temperature 1 drafts are still not drawn
+        list(model.generate(TEXT, GenerationParams(max_tokens=20), accept="rejection"))
+        assert model.stats.drafted > 0
+
+
+@pytest.mark.parametrize(("drafter", "answers"), [(MtpDrafter, (True, True, True)), (NoDrafter, (False, False, False))])
+def test_the_drafters_answer_what_they_need(drafter: type[Drafter], answers: tuple[bool, bool, bool]) -> None:
+    traits = drafter.traits
+    assert (traits.needs_rollback, traits.has_own_kv, traits.allows_drawn) == answers
+    assert traits.allows_grammar
+    assert traits.allows_many
