@@ -13,7 +13,7 @@ from pymtp.sampler import Distribution
 from pymtp.sequence import Proposal, Round, Turn
 from pymtp.session import Chunk, Session
 
-CATCH_UP = 8
+CATCH_UP, CATCH_UP_FOR_TRIAL = 32, 8
 """Positions that heads see before they draft, if they were left behind: the last of those that they have missed."""
 
 
@@ -86,7 +86,7 @@ class MtpDrafter:
         self._session = session
         self._barred: tuple[int, ...] | None = None
         # a pass has room for the rows of all sequences, even if all have to catch up
-        self._n_catch_up = min(CATCH_UP, session.n_ubatch // session.n_seq_max - 1)
+        self._catch_up_max = session.n_ubatch // session.n_seq_max - 1
 
     def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
         """Draft for all turns in one pass of the heads. See Drafter."""
@@ -106,7 +106,8 @@ class MtpDrafter:
         return self._session.n_heads if turn.sequence.in_prompt and turn.sequence.draft_max > 0 else 0
 
     def _first_chunk(self, turn: Turn, n_steps: int) -> Chunk:
-        begin = max(self._session.seen_end(turn.slot, n_steps), turn.position - self._n_catch_up)
+        n = CATCH_UP if turn.sequence.length.keeps_up else CATCH_UP_FOR_TRIAL
+        begin = max(self._session.seen_end(turn.slot, n_steps), turn.position - min(n, self._catch_up_max))
         return Chunk(turn.sequence.history[begin:], begin, turn.slot)
 
     def _draft(self, turns: list[Turn], first: list[Chunk], n_steps: int) -> list[_Drafted]:

@@ -139,7 +139,7 @@ void llama_kv_cache::mtp_hide(ggml_tensor * mask, const llama_ubatch & ubatch) c
             }
         };
         hide(seen.gap_begin, seen.gap_end);
-        hide(seen.end, seen.draft);
+        hide(seen.end, seen.draft_begin);
     }
 }
 

@@ -118,9 +118,6 @@ bool mtp_engine::plan_catch_up(const std::vector<mtp_row> & rows, int32_t n) {
             return false;
         }
     }
-    for (const auto & row : rows) {
-        mark_seen(row, n);
-    }
     return true;
 }
 
@@ -134,11 +131,6 @@ bool mtp_engine::plan_step(int32_t step, int32_t n_steps, const std::vector<mtp_
         return false;
     }
     stage.runs = step_runs(step, n_steps);
-    for (const auto & row : rows) {
-        for (int32_t head = 0; head < n_heads && head < n_steps && step == 0; ++head) {
-            seen[head][row.seq].draft = row.pos;
-        }
-    }
     stages.push_back(std::move(stage));
     return true;
 }
@@ -158,6 +150,22 @@ std::vector<std::vector<mtp_row>> mtp_engine::split(const std::vector<mtp_row> &
         parts.back().push_back(row);
     }
     return parts;
+}
+
+// What the heads of a draft may look at. rows: each sequence's rows that catch up, and the one that predicts.
+void mtp_engine::start_draft(const std::vector<mtp_row> & rows, int32_t n) {
+    llama_pos begin = -1;
+    for (const auto & row : rows) {
+        begin = begin < 0 ? row.pos : begin;
+        if (!row.output) {
+            continue;
+        }
+        for (int32_t head = 0; head < n; ++head) {
+            // chained, a head has nothing to read for as many rows as there are heads before it
+            seen[head][row.seq].start_draft(begin, row.pos, chained ? head : 0);
+        }
+        begin = -1;
+    }
 }
 
 // the rows that predict (output), or those that catch up
@@ -211,6 +219,9 @@ pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<
     n_draft_rows = 0;
     draft_logits_data.resize(mtp_rows_with_output(rows, true).size() * n_vocab);
 
+    if (step == 0) {
+        start_draft(rows, std::min(n_steps, n_heads));
+    }
     const auto parts = split(rows);
     for (const auto & part : parts) {
         const auto first    = mtp_rows_with_output(part, true);
@@ -248,6 +259,8 @@ pymtp_status mtp_engine::draft_greedy(const std::vector<mtp_row> & rows, int32_t
 
     picks       = true;
     picks_probs = probs != nullptr;
+
+    start_draft(rows, std::min(n_asked, n_heads));
 
     int32_t i_seq = 0;
     for (const auto & part : split(rows)) {

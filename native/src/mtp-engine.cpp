@@ -382,8 +382,12 @@ std::vector<int32_t> mtp_engine::find_rows(const std::vector<mtp_row> & rows) co
     return res;
 }
 
-// The first n heads run on a row. Chained, a head needs what the head before says of the position before.
+// The first n heads run on a row in the trunk's pass. Chained, a head needs what the head before says of the position
+// before.
 void mtp_engine::mark_seen(const mtp_row & row, int32_t n) {
+    for (int32_t head = 0; head < n; ++head) {
+        seen[head][row.seq].adopt_draft(row.pos);
+    }
     bool is_whole = has_hidden(row.seq, row.pos - 1);
     for (int32_t head = 0; head < n; ++head) {
         auto & cur_seen = seen[head][row.seq];

@@ -200,12 +200,12 @@ struct mtp_engine {
 
     const uint32_t n_rows_round;
 
-    std::unique_ptr<llama_memory_i> own_memory; // nullptr: the heads live in the trunk's
-    std::vector<device_tensor>      planes_mem;
-    mtp_rows                        hidden_rows;
+    std::unique_ptr<llama_memory_i>    own_memory; // nullptr: the heads live in the trunk's
+    std::vector<device_tensor>         planes_mem;
+    mtp_rows                           hidden_rows;
     std::vector<std::vector<mtp_seen>> seen; // [n_heads][n_seq_max]
-    device_tensor                   bias_mem;
-    std::vector<llama_token>        barred;
+    device_tensor                      bias_mem;
+    std::vector<llama_token>           barred;
 
     // output matrices limited to trim_tokens; empty: to the first n_trimmed rows of what they are
     struct trimmed_matrix {
@@ -252,6 +252,7 @@ struct mtp_engine {
     std::vector<mtp_run> feed_runs(int32_t n) const;
     std::vector<mtp_run> step_runs(int32_t step, int32_t n_steps) const;
     std::vector<int32_t> find_rows(const std::vector<mtp_row> & rows) const;
+    void                 start_draft(const std::vector<mtp_row> & rows, int32_t n);
     void                 mark_seen(const mtp_row & row, int32_t n);
 
     // the rows of sequences that can share a pass

@@ -8,34 +8,51 @@
 #include <algorithm>
 
 struct mtp_seen {
-    llama_pos end       = 0; // behind the last one
-    llama_pos gap_begin = 0; // the gap; there is none where both are equal
+    llama_pos end = 0; // behind the last one
+
+    // the gap; there is none where both are equal
+    llama_pos gap_begin = 0;
     llama_pos gap_end   = 0;
-    llama_pos draft     = 0; // where the draft at hand begins: perhaps behind `end`
+
+    // Rows that the draft at hand has caught up with, up to the one that it predicts from. They count once the trunk
+    // goes on there with the head in its pass; a draft that leads to nothing leaves no trace.
+    llama_pos draft_begin = 0;
+    llama_pos draft_end   = 0;
 
     bool has_gap() const { return gap_begin < gap_end; }
 
-    bool hides_any() const { return has_gap() || end < draft; }
+    bool hides_any() const { return has_gap() || end < draft_begin; }
 
     bool has(llama_pos pos) const { return pos < end && !(pos >= gap_begin && pos < gap_end); }
 
-    // The head runs on pos. is_whole: all that it reads is what it should be; else nobody may look at pos later.
+    // A draft predicts from pos, behind rows from begin on, of which the first n_broken read what is not there.
+    void start_draft(llama_pos begin, llama_pos pos, llama_pos n_broken) {
+        draft_begin = begin > end ? begin + n_broken : begin;
+        draft_end   = pos;
+    }
+
+    // The head runs on pos in the trunk's pass. is_whole: what it reads is what it should be; else nobody may look at
+    // pos later.
     void take(llama_pos pos, bool is_whole) {
         if (pos < end) {
             return; // once more
         }
-        const llama_pos begin = is_whole ? pos : pos + 1;
-        if (begin > end) {
-            gap_begin = has_gap() ? gap_begin : end;
-            gap_end   = begin;
-        }
+        skip(is_whole ? pos : pos + 1);
         end = pos + 1;
     }
 
+    // the trunk goes on at pos: the rows of a draft from there count
+    void adopt_draft(llama_pos pos) {
+        if (pos == draft_end && end < draft_end) {
+            skip(std::min(draft_begin, draft_end));
+            end = draft_end;
+        }
+    }
+
     void truncate(llama_pos pos) {
-        end     = std::min(end, pos);
-        gap_end = std::min(gap_end, pos);
-        draft   = 0;
+        end         = std::min(end, pos);
+        gap_end     = std::min(gap_end, pos);
+        draft_begin = draft_end = 0;
     }
 
     // n positions from pos on are gone; those behind move up
@@ -43,6 +60,14 @@ struct mtp_seen {
         for (auto * p : { &end, &gap_begin, &gap_end }) {
             *p = *p > pos ? std::max(pos, *p - n) : *p;
         }
-        draft = 0;
+        draft_begin = draft_end = 0;
+    }
+
+  private:
+    void skip(llama_pos pos) {
+        if (pos > end) {
+            gap_begin = has_gap() ? gap_begin : end;
+            gap_end   = pos;
+        }
     }
 };
