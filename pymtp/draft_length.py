@@ -114,7 +114,7 @@ class AdaptiveLength:
         self._verified = [0.0] * (n_max + 1)
         self._weight = 0.0
         self._n_rounds = 0
-        self._next_trial = 0
+        self._n_trials = self._next_trial = 0
 
     @property
     def keeps_up(self) -> bool:
@@ -124,18 +124,19 @@ class AdaptiveLength:
     def steps(self) -> int:
         """See DraftLength."""
         self._n_rounds += 1
-        if self._n_rounds in _PLAIN_ROUNDS and self._costs.n_measured(1) < len(_PLAIN_ROUNDS):
+        if self._n_rounds in _PLAIN_ROUNDS and self._costs.n_measured(1) < 2:
             return 0  # what a plain round costs has to be known
         if self._n == 0 and self._n_rounds >= self._next_trial:
+            self._n_trials += 1
             return min(1, self._n_max)
         return self._n
 
     def n_verified(self, confidences: Sequence[float], *, drawn: bool) -> int:
         """See DraftLength."""
-        if self._n == 0:
-            return 0  # a trial: whether it is right shows without a row of its own
         n_min = 0 if drawn else self._n_min
         n = _confident(confidences, n_min, self._p_min)
+        if self._n == 0:  # a trial: whether it is right shows without a row; what that costs is looked at now and then
+            return n if self._n_trials % 4 == 1 and n >= n_min else 0
         n = self._worth([self._is_right(confidence) for confidence in confidences[:n]], self._speed(), drawn=drawn)
         return n if n >= n_min else 0
 
@@ -235,7 +236,7 @@ TRIAL_SHARE = 0.008
 TRIAL_GAP_MAX = 64
 """Rounds between two trials, at most."""
 
-_PLAIN_ROUNDS = (3, 6)  # of a sequence: without drafts, to measure them
+_PLAIN_ROUNDS = (3, 5, 7, 9, 11)  # of a sequence: without drafts, to measure them
 
 
 def _logit(probability: float) -> float:

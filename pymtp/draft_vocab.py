@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pymtp.errors import InvalidParameter
+from pymtp.round_costs import N_WARM_UP
 
 
 def read_draft_vocab(path: str | os.PathLike[str]) -> list[int]:
@@ -65,8 +66,9 @@ class AutoDraftVocab:
         self._steps += (n_steps - self._steps) * weight
         self._accepted += (n_accepted - self._accepted) * weight
         self._other_ms += (other_ms - self._other_ms) * weight
-        known = self._step_ms.setdefault(self.limit, draft_ms / n_steps)
-        self._step_ms[self.limit] = known + (draft_ms / n_steps - known) * ROUND_WEIGHT
+        if self._n_rounds > N_WARM_UP:
+            known = self._step_ms.setdefault(self.limit, draft_ms / n_steps)
+            self._step_ms[self.limit] = known + (draft_ms / n_steps - known) * ROUND_WEIGHT
 
     def review(self) -> int:
         """The limit for the rounds to come; another one than before only behind some rounds."""

@@ -5,28 +5,29 @@ Owns the arithmetic; reads no clock. Milliseconds, but only ratios matter to tho
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from functools import partial
 from statistics import median
 
 N_RECENT = 9
 """Measurements of which the median counts: enough for a machine that does other things too."""
+N_WARM_UP = 3
+"""Measurements of each kind that do not count: devices take longer for what they do for the first time."""
 
 
 class RoundCosts:
     """Medians of the latest measurements, and estimates for what was not measured yet.
 
-    Until there are measurements, a further row costs `row_share` of the first one, and a draft step `step_share`.
+    Until there are measurements, a further row costs `row_share` of the first one, and a draft step `step_share`:
+    little, so that drafting is tried.
     """
 
-    def __init__(self, *, row_share: float = 0.35, step_share: float = 0.12) -> None:
+    def __init__(self, *, row_share: float = 0.15, step_share: float = 0.1) -> None:
         self._row_share, self._step_share = row_share, step_share
-        recent = partial(deque[float], maxlen=N_RECENT)
-        self._verify: defaultdict[int, deque[float]] = defaultdict(recent)  # by rows
-        self._draft: defaultdict[int, deque[float]] = defaultdict(recent)  # by steps
-        self._rest: deque[float] = recent()
-        self._trial: deque[float] = recent()
-        self._medians: dict[tuple[str, int], float] = {}
+        self._verify = _Medians()  # by rows
+        self._draft = _Medians()  # by steps
+        self._rest = _Medians()  # by steps
+        self._trial = _Medians()
         self._n_sequences = 1
         self.n_paying: int | None = None
         """The draft length that paid last, where texts tell; the next one begins with it."""
@@ -36,22 +37,24 @@ class RoundCosts:
     ) -> None:
         """A pass of `n_rows` rows, of so many sequences, for which `n_steps` steps of a draft were run (0: none)."""
         self._n_sequences = n_sequences
-        self._note("verify", n_rows, self._verify[n_rows], verify_ms)
-        self._note("rest", 0, self._rest, rest_ms / n_sequences)
+        self._verify.note(n_rows, verify_ms)
+        self._rest.note(n_steps, rest_ms / n_sequences)
         if n_steps > 0:
-            self._note("draft", n_steps, self._draft[n_steps], draft_ms / n_sequences)
+            self._draft.note(n_steps, draft_ms / n_sequences)
 
-    def observe_trial(self, trial_ms: float) -> None:
+    def observe_trial(self, n_rows: int, *, verify_ms: float, trial_ms: float) -> None:
         """A round of one sequence that was to decode plainly took so long, because it also drafted a token."""
-        self._note("trial", 0, self._trial, trial_ms)
+        self._verify.note(n_rows, verify_ms)
+        if n_rows == 1:
+            self._trial.note(0, trial_ms)
 
     def forget_drafts(self) -> None:
         """Drafts cost something else from now on."""
-        self._draft.clear()
+        self._draft = _Medians()
 
     def n_measured(self, n_rows: int) -> int:
-        """How many of the latest measurements are of so many rows."""
-        return len(self._verify[n_rows]) if n_rows in self._verify else 0
+        """How many measurements of so many rows count."""
+        return self._verify.n_measured(n_rows)
 
     def verify_ms(self, n_rows: int) -> float:
         """What `n_rows` rows of one sequence cost, if all that ran together of late have as many."""
@@ -63,42 +66,59 @@ class RoundCosts:
             return 1 + self._row_share * (n_rows - 1)
         below = max((n for n in known if n <= n_rows), default=known[0])
         above = min((n for n in known if n >= n_rows), default=known[-1])
-        low, high = self._medians["verify", below], self._medians["verify", above]
+        low, high = self._verify[below], self._verify[above]
         if below < above:
             return low + (high - low) * (n_rows - below) / (above - below)
         # beyond what was measured; of a pass of n rows, the first is 1 / (1 + share * (n - 1))
         row = self._row_share * low / (1 + self._row_share * (below - 1))
         if below != n_rows and len(known) > 1:
             other = known[1] if n_rows < below else known[-2]
-            row = max((low - self._medians["verify", other]) / (below - other), 0.0)
+            row = max((low - self._verify[other]) / (below - other), 0.0)
         return max(low + row * (n_rows - below), low * 0.1)
 
     def draft_ms(self, n_steps: int) -> float:
         """A draft of `n_steps` steps."""
         if n_steps == 0:
             return 0.0
-        if n_steps in self._draft:
-            return self._medians["draft", n_steps]
         if not self._draft:
             return self._step_share * n_steps * self.verify_ms(1)
         nearest = min(self._draft, key=lambda n: abs(n - n_steps))
-        return self._medians["draft", nearest] * n_steps / nearest
+        return self._draft[nearest] * n_steps / nearest
+
+    def rest_ms(self, n_steps: int) -> float:
+        """All the rest of a round that drafts so many tokens: sampling, and what Python does."""
+        nearest = min((n for n in self._rest if n > 0), key=lambda n: abs(n - n_steps), default=0)
+        drafting = self._rest.get(nearest, 0.0)
+        plain = self._rest.get(0, drafting)
+        return plain + (drafting - plain) * n_steps / max(nearest, 1)
+
+    def round_ms(self, n_rows: int, n_steps: int) -> float:
+        """A whole round."""
+        return self.verify_ms(n_rows) + self.draft_ms(n_steps) + self.rest_ms(n_steps)
 
     @property
     def trial_ms(self) -> float:
         """What a draft adds to a round that decodes plainly, and looks at a few missed positions first."""
         plain = self.round_ms(1, 0)
-        return max(self._medians.get(("trial", 0), plain + 1.5 * self.draft_ms(1)) - plain, 0.1 * plain)
+        extra = self._trial[0] - plain if self._trial else 1.5 * self.draft_ms(1)
+        return max(extra, 0.1 * plain)
 
-    @property
-    def rest_ms(self) -> float:
-        """Sampling, and what Python does."""
-        return self._medians.get(("rest", 0), 0.0)
 
-    def round_ms(self, n_rows: int, n_steps: int) -> float:
-        """A whole round."""
-        return self.verify_ms(n_rows) + self.draft_ms(n_steps) + self.rest_ms
+class _Medians(dict[int, float]):
+    """The median of the latest measurements of each kind."""
 
-    def _note(self, kind: str, n: int, values: deque[float], value: float) -> None:
-        values.append(value)
-        self._medians[kind, n] = median(values)
+    def __init__(self) -> None:
+        super().__init__()
+        self._n_noted: Counter[int] = Counter()
+        self._recent: defaultdict[int, deque[float]] = defaultdict(partial(deque[float], maxlen=N_RECENT))
+
+    def note(self, kind: int, value: float) -> None:
+        """Take a measurement."""
+        self._n_noted[kind] += 1
+        if self._n_noted[kind] > N_WARM_UP:
+            self._recent[kind].append(value)
+            self[kind] = median(self._recent[kind])
+
+    def n_measured(self, kind: int) -> int:
+        """Measurements of which the median is."""
+        return len(self._recent[kind]) if kind in self else 0

@@ -172,12 +172,12 @@ class Scheduler:
         n_builds = after.n_trunk_builds + after.n_head_builds - before.n_trunk_builds - before.n_head_builds
         if not rounds or n_builds or any(played.turn.sequence.in_prompt for played in rounds):
             return
+        verify_ms = (after.t_trunk_us - before.t_trunk_us) / 1000
         if any(played.proposal.catches_up for played in rounds):
-            if len(rounds) == rounds[0].n_rows == 1:
-                self._costs.observe_trial(seconds * 1000)
+            if len(rounds) == 1:
+                self._costs.observe_trial(rounds[0].n_rows, verify_ms=verify_ms, trial_ms=seconds * 1000)
             return
         n, n_steps = len(rounds), max(len(played.proposal.confidences) for played in rounds)
-        verify_ms = (after.t_trunk_us - before.t_trunk_us) / 1000
         draft_ms = (after.t_head_us - before.t_head_us) / 1000
         self._costs.observe(
             sum(played.n_rows for played in rounds),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 
 from pymtp.draft_length import AdaptiveLength, Calibration, FixedLength
-from pymtp.round_costs import RoundCosts
+from pymtp.round_costs import N_WARM_UP, RoundCosts
 
 # a row costs half of the first one, a draft an eighth; as on a few CPU cores
 VERIFY = {n: 1 + 0.5 * (n - 1) for n in range(1, 9)}
 STEP = 0.125
+WARM_UP = [77] * N_WARM_UP
 
 Text = Callable[[np.random.Generator], float]
 """The confidence of a draft, which is also how often such drafts are kept."""
@@ -34,7 +36,7 @@ def mixed(rng: np.random.Generator) -> float:
 def costs() -> RoundCosts:
     known = RoundCosts()
     for n_rows, verify_ms in VERIFY.items():
-        for n_steps in range(5):
+        for n_steps in [*range(5)] * (N_WARM_UP + 1):
             known.observe(n_rows, n_steps, verify_ms=verify_ms, draft_ms=STEP * n_steps, rest_ms=0)
     return known
 
@@ -135,21 +137,55 @@ def test_the_table_says_what_rounds_would_have_brought() -> None:
 
 def test_costs_are_medians_and_what_was_not_measured_lies_between() -> None:
     known = RoundCosts()
-    assert known.verify_ms(3) == pytest.approx(1.7)
-    assert known.draft_ms(2) == pytest.approx(0.24)
-    for ms in (2, 2, 90):
+    assert known.verify_ms(3) == pytest.approx(1.3)
+    assert known.draft_ms(2) == pytest.approx(0.2)
+    for ms in (*WARM_UP, 2, 2, 90):
         known.observe(1, 0, verify_ms=ms, draft_ms=0, rest_ms=0.5)
-    assert (known.verify_ms(1), known.rest_ms) == (2, 0.5)
-    assert known.verify_ms(2) == pytest.approx(2.7)
-    known.observe(4, 3, verify_ms=5, draft_ms=0.9, rest_ms=0.5)
+    assert (known.verify_ms(1), known.rest_ms(0), known.rest_ms(2)) == (2, 0.5, 0.5)
+    assert known.verify_ms(2) == pytest.approx(2.3)
+    for ms in (*WARM_UP, 5):
+        known.observe(4, 3, verify_ms=ms, draft_ms=0.9, rest_ms=0.8)
     assert known.verify_ms(2) == pytest.approx(3)
     assert known.verify_ms(5) == pytest.approx(6)
     assert (known.draft_ms(3), known.draft_ms(1)) == (0.9, pytest.approx(0.3))
-    assert known.round_ms(4, 3) == pytest.approx(6.4)
+    assert (known.rest_ms(3), known.rest_ms(1)) == (pytest.approx(0.8), pytest.approx(0.6))
+    assert known.round_ms(4, 3) == pytest.approx(6.7)
 
 
 def test_of_several_sequences_each_bears_its_part() -> None:
     known = RoundCosts()
-    known.observe(4, 1, verify_ms=8, draft_ms=2, rest_ms=1, n_sequences=2)
-    known.observe(2, 1, verify_ms=6, draft_ms=2, rest_ms=1, n_sequences=2)
-    assert (known.verify_ms(1), known.verify_ms(2), known.draft_ms(1), known.rest_ms) == (3, 4, 1, 0.5)
+    for _ in range(N_WARM_UP + 1):
+        known.observe(4, 1, verify_ms=8, draft_ms=2, rest_ms=1, n_sequences=2)
+        known.observe(2, 1, verify_ms=6, draft_ms=2, rest_ms=1, n_sequences=2)
+    assert (known.verify_ms(1), known.verify_ms(2), known.draft_ms(1), known.rest_ms(1)) == (3, 4, 1, 0.5)
+
+
+def test_a_trial_tells_what_it_adds_and_what_its_rows_cost() -> None:
+    known = costs()
+    assert known.trial_ms == pytest.approx(1.5 * STEP)
+    for ms in (*WARM_UP, 1.4):
+        known.observe_trial(1, verify_ms=1, trial_ms=ms)
+    assert known.trial_ms == pytest.approx(0.4)
+    for _ in range(20):
+        known.observe_trial(2, verify_ms=1.2, trial_ms=9)
+    assert known.verify_ms(2) == pytest.approx(1.2)
+    assert known.trial_ms == pytest.approx(0.4)
+
+
+def test_what_a_device_does_for_the_first_time_keeps_no_text_from_drafting() -> None:
+    """Passes of several rows are slow at first, and cheap from then on."""
+    known, length = RoundCosts(), None
+    n_seen: Counter[int] = Counter()
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        length, drafted = AdaptiveLength(4, known), []
+        for _ in range(60):
+            n_steps = length.steps()
+            confidences = [easy(rng) for _ in range(n_steps)]
+            n = length.n_verified(confidences, drawn=False)
+            n_seen[n] += 1
+            verify_ms = 1 + 0.05 * n + (9 if n_seen[n] <= N_WARM_UP else 0)
+            known.observe(1 + n, n_steps, verify_ms=verify_ms, draft_ms=0.1 * n_steps, rest_ms=0.1)
+            length.observe(confidences, [True] * n)
+            drafted.append(n_steps)
+    assert np.mean(drafted[-30:]) > 1.5
