@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from typing import TextIO
 
 import typer
 
@@ -18,6 +19,12 @@ def say(text: str) -> None:
     """Write a line to stderr; where it cannot be written, nobody misses it."""
     with suppress(OSError, ValueError):
         typer.echo(text, err=True)
+
+
+def shows_color(stream: TextIO | None) -> bool:
+    """Whether it is a terminal that wants colours: NO_COLOR and TERM=dumb mean no escape sequences."""
+    wants_color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wants_color and stream is not None and stream.isatty()
 
 
 class Output:

@@ -21,7 +21,7 @@ from pymtp.scheduler import Scheduler
 from pymtp.sequence import FinishReason, Round, TokenSequence
 from pymtp.session import Session
 from pymtp.statistics import Stats
-from pymtp.text import TextStream
+from pymtp.text import Origins, TextStream
 from pymtp.vocabulary import Vocabulary
 
 
@@ -157,6 +157,8 @@ class Generation:
         self._sequence = sequence
         self._stream = TextStream(stop)
         self._piece = ""  # of the round that is being played
+        self._n_characters: list[int] = []  # of each of its tokens
+        self._origins = Origins()
         sequence.cut = self._take
         self.stats = sequence.stats
         """Counts and times, up to date between pieces."""
@@ -196,6 +198,13 @@ class Generation:
         """Set if the cache had no room for this one before its own context was full; iterating it raises it."""
         return self._sequence.error
 
+    def parts(self, begin: int = 0, end: int | None = None) -> list[tuple[str, bool]]:
+        """Cut `text[begin:end]` where it changes between accepted drafts (True) and what the target sampled (False).
+
+        A character that several tokens make up belongs to the last of them.
+        """
+        return self._origins.parts(self.text[begin:end], begin)
+
     def close(self) -> None:
         """End the generation early; its place is free for another."""
         self._batch._remove(self)
@@ -214,7 +223,9 @@ class Generation:
     def _take(self, tokens: Sequence[int]) -> int | None:
         """Put the text of a round's tokens together; return behind how many of them a stop string ends it, if any."""
         for i, token in enumerate(tokens):
+            n_before = self._stream.n_characters
             self._piece += self._stream.push(self._batch._vocabulary.piece(token))
+            self._n_characters.append(self._stream.n_characters - n_before)
             if self._stream.has_stopped:
                 return i + 1
         return None
@@ -225,6 +236,9 @@ class Generation:
         if played:
             self.tokens += played.tokens
             self.logprobs += played.logprobs
+            for i, n_characters in enumerate(self._n_characters):
+                self._origins.add(n_characters, drafted=i < played.n_accepted)
+            self._n_characters = []
         if self.finish_reason:
             piece += self._stream.flush()
         self.text += piece
