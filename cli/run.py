@@ -16,7 +16,7 @@ from .download import find_model
 from .forced import forced_acceptance
 from .interrupt import Interrupt
 from .output import Output, say, shows_color
-from .progress import loading
+from .progress import loading, prompting
 from .prompt import read_prompt, split_positionals
 from .report import json_report, length_block, session_block, stats_block
 from .sampling import with_sampling
@@ -119,14 +119,14 @@ def run(
             say(f"pymtp: {note}")
         if forced and model.draft_max:
             say("pymtp: acceptance is forced: the text is not valid output of the model")
-        generation = model.generate(text if raw else _chat_prompt(model, text), asked)
+        pieces: list[str] = []
+        with prompting() as on_prompt:
+            generation = model.generate(text if raw else _chat_prompt(model, text), asked, on_prompt=on_prompt)
+            write = _colored(generation, output.write) if color and shows_color(sys.stdout) else output.write
+            stopped = _consume(generation, pieces.append if as_json else write)
         if as_json:
-            pieces: list[str] = []
-            stopped = _consume(generation, pieces.append)
             output.write(json_report("".join(pieces), generation, model, stopped=stopped) + "\n")
         else:
-            is_colored = color and shows_color(sys.stdout)
-            stopped = _consume(generation, _colored(generation, output.write) if is_colored else output.write)
             output.write("\n")
             say(stats_block(generation.stats, generation.acceptance))
         if verbose:

@@ -231,6 +231,27 @@ def test_a_failure_ends_the_batch_and_frees_the_session(failure: BaseException) 
     assert made[0].tokens != []
 
 
+def test_a_listener_is_told_how_far_a_prompt_is_before_there_is_text() -> None:
+    requests = Batch(FakeSession(n_ubatch=16), Letters(), keep=True)  # type: ignore[arg-type]
+    told: list[tuple[int, int]] = []
+    list(requests.submit([5] * 40, max_tokens=3, ignore_eos=True, on_prompt=lambda *progress: told.append(progress)))
+    assert told == [(16, 40), (32, 40), (40, 40)]
+    told.clear()
+    list(requests.submit([5] * 30 + [6] * 9, max_tokens=3, on_prompt=lambda *progress: told.append(progress)))
+    assert told == [(39, 39)]  # 30 were in the cache
+
+
+def test_what_a_listener_raises_ends_the_batch() -> None:
+    def refuse(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    requests = batch(n_ubatch=16)
+    generation = requests.submit([5] * 40, on_prompt=refuse)
+    with pytest.raises(KeyboardInterrupt):
+        list(generation)
+    assert session_of(requests).slots[0].tokens == []
+
+
 def test_progress_shows_between_the_pieces_of_a_prompt() -> None:
     requests = batch(n_ubatch=16)
     generation = requests.submit([5] * 100, max_tokens=1)
