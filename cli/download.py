@@ -6,6 +6,7 @@ Owns the choice of the file and the errors on the way; downloading, resuming and
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -146,7 +147,8 @@ def _progress() -> type[Any]:
         """On a terminal only."""
 
         def __init__(self, *args: Any, name: str = "", **options: Any) -> None:
-            super().__init__(*args, **{**options, "disable": None, "dynamic_ncols": True, "leave": False})
+            shows = sys.stderr is not None and sys.stderr.isatty()
+            super().__init__(*args, **{**options, "disable": not shows, "dynamic_ncols": True, "leave": False})
 
     return Progress
 

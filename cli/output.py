@@ -15,10 +15,10 @@ import typer
 from .errors import CommandError, OutputClosed
 
 
-def say(text: str) -> None:
-    """Write a line to stderr; where it cannot be written, nobody misses it."""
+def say(text: str, *, ends_line: bool = True) -> None:
+    """Write a line, or the beginning of one, to stderr; where it cannot be written, nobody misses it."""
     with suppress(OSError, ValueError):
-        typer.echo(text, err=True)
+        typer.echo(text, err=True, nl=ends_line)
 
 
 def shows_color(stream: TextIO | None) -> bool:

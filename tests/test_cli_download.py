@@ -116,6 +116,14 @@ def test_progress_is_for_terminals(hub: Hub, environment: dict[str, str], model:
     assert "%|" not in inspect({**environment, "HF_HOME": environment["HF_HOME"] + "2"}, "-hf", REPO)[2]
 
 
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+def test_a_download_needs_no_stderr(environment: dict[str, str], redirection: str) -> None:
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "pymtp_cli", "inspect", "-hf", REPO]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, timeout=TIMEOUT_S)
+    assert done.returncode == 0
+    assert b"tiny-Q4_K_M.gguf" in done.stdout
+
+
 def test_ctrl_c_ends_a_download(hub: Hub, environment: dict[str, str], model: bytes) -> None:
     hub.repos[REPO]["tiny-Q4_K_M.gguf"] = model + bytes(2**20)
     hub.is_stalled = True
