@@ -88,7 +88,7 @@ class PymtpGroup(TyperGroup):
             return super().invoke(ctx)
         except Exception as error:
             if ctx.meta.get(DEBUG) and not isinstance(error, typer.Exit):
-                traceback.print_exc()
+                say(traceback.format_exc().rstrip("\n"))
             raise
 
     def main(self, *args: Any, **kwargs: Any) -> Any:

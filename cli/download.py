@@ -6,8 +6,9 @@ Owns the choice of the file and the errors on the way; downloading, resuming and
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
 # files that go with a model and are none: projectors, importance matrices, heads and drafters on their own
 _NO_MODEL = re.compile(r"mmproj|imatrix|^(mtp|eagle3|dflash|dspark)-", re.IGNORECASE)
+_HEADS = re.compile(r"mtp-.*\.gguf")
 _PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _SHOWN = 12
 
@@ -43,6 +45,7 @@ def find_model(path: str | None, hf_repo: str | None, *, offline: bool) -> str |
 def download(name: str, *, offline: bool = False) -> Path:
     """Return the local copy of the model `user/repo[:quant]`, the first part if it is split; fetch what is missing.
 
+    The file with its MTP heads comes along if they are not in its own: pymtp finds it beside the model.
     Without a network, or `offline`, it is the copy of an earlier download. Raises CommandError.
     """
     from huggingface_hub.utils import logging
@@ -52,8 +55,13 @@ def download(name: str, *, offline: bool = False) -> Path:
     if offline:
         return _cached(repo, quant, "without a network (--offline)")
     try:
-        file = choose_file(_listed(repo), repo, quant)
-        return [_fetched(repo, part) for part in parts(file)][0]
+        listed = _listed(repo)
+        file = choose_file(listed, repo, quant)
+        path = [_fetched(repo, part) for part in parts(file)][0]
+        heads = choose_heads(listed, file)
+        if heads and not _has_heads(path):
+            _fetched(repo, heads)
+        return path
     except _Unreachable as problem:
         path = _cached(repo, quant, str(problem))
         say(f"pymtp: {problem}; using {path.name} as it was downloaded before")
@@ -74,6 +82,16 @@ def choose_file(files: Iterable[str], repo: str, quant: str) -> str:
         return models[0]
     more = f" and {len(models) - _SHOWN} more" if len(models) > _SHOWN else ""
     raise CommandError(f"{repo} has no {quant}; there is {', '.join(models[:_SHOWN])}{more}")
+
+
+def choose_heads(files: Iterable[str], model: str) -> str | None:
+    """The file beside `model` that is named as its MTP heads, if there is one.
+
+    Of several the same for all quantisations of the model: beside it there is never a choice then.
+    """
+    folder = PurePosixPath(model).parent
+    heads = sorted(file for file in files if PurePosixPath(file).parent == folder and _HEADS.fullmatch(Path(file).name))
+    return next((file for file in heads if "Q8_0" in file.upper()), heads[0] if heads else None)
 
 
 def parts(file: str) -> list[str]:
@@ -102,6 +120,12 @@ def _fetched(repo: str, file: str) -> Path:
         return Path(hf_hub_download(repo, file, tqdm_class=_progress()))
     except Exception as error:
         _explain(error, repo)
+
+
+def _has_heads(path: Path) -> bool:
+    from pymtp.gguf_file import gguf_facts
+
+    return gguf_facts(path).n_heads > 0
 
 
 def _complete_blob(repo: str, file: str) -> None:
@@ -146,7 +170,8 @@ def _progress() -> type[Any]:
         """On a terminal only."""
 
         def __init__(self, *args: Any, name: str = "", **options: Any) -> None:
-            super().__init__(*args, **{**options, "disable": None, "dynamic_ncols": True, "leave": False})
+            shows = sys.stderr is not None and sys.stderr.isatty()
+            super().__init__(*args, **{**options, "disable": not shows, "dynamic_ncols": True, "leave": False})
 
     return Progress
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import typer
+from .output import say
 
 if TYPE_CHECKING:
     from pymtp.acceptance import Forced
@@ -41,7 +41,7 @@ def forced_acceptance(
     try:
         return _read(kind, text, n_draft, seed, VARIABLE)
     except InvalidParameter as error:
-        typer.echo(f"pymtp: ignoring the environment: {error}", err=True)
+        say(f"pymtp: ignoring the environment: {error}")
         return None
 
 

@@ -34,7 +34,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Context": ("n_ctx", "n_batch", "n_ubatch", "flash_attn", "type_k", "type_v"),
     "Output": (
-        *("as_json", "logprobs", "form", "error_form", "wide", "plot", "progress", "list_devices"),
+        *("as_json", "color", "logprobs", "form", "error_form", "wide", "plot", "progress", "list_devices"),
         *("verbose", "debug", "version", "install_completion", "show_completion", "help"),
     ),
 }

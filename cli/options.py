@@ -223,6 +223,9 @@ SynthLen = Annotated[
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Color = Annotated[
+    bool, typer.Option("-co", "--color", help="On a terminal, show accepted drafts in a colour of their own.")
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's log and the engine's counters on stderr.")]
 Debug = Annotated[
     bool, typer.Option("--debug", is_eager=True, callback=_remember_debug, help="Show the traceback of an error.")

@@ -8,16 +8,23 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from typing import TextIO
 
 import typer
 
 from .errors import CommandError, OutputClosed
 
 
-def say(text: str) -> None:
-    """Write a line to stderr; where it cannot be written, nobody misses it."""
+def say(text: str, *, ends_line: bool = True) -> None:
+    """Write a line, or the beginning of one, to stderr; where it cannot be written, nobody misses it."""
     with suppress(OSError, ValueError):
-        typer.echo(text, err=True)
+        typer.echo(text, err=True, nl=ends_line)
+
+
+def shows_color(stream: TextIO | None) -> bool:
+    """Whether it is a terminal that wants colours: NO_COLOR and TERM=dumb mean no escape sequences."""
+    wants_color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wants_color and stream is not None and stream.isatty()
 
 
 class Output:

@@ -1,6 +1,6 @@
-"""How far the reading of a model is: a line on a terminal's stderr while it takes time, and nothing elsewhere.
+"""How far a model or a prompt is read: a line on a terminal's stderr while it takes time, and nothing elsewhere.
 
-Owns the drawing. Knows shares, 0 to 1; never what they are of.
+Owns the drawing. Knows how much is done and how much there is; never what it is made of.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+Show = Callable[[float, float], object]
+"""To be called with how much is done, and how much there is."""
+
 
 @contextmanager
 def loading(path: str | None) -> Iterator[Callable[[float], object] | None]:
@@ -17,21 +20,36 @@ def loading(path: str | None) -> Iterator[Callable[[float], object] | None]:
 
     The line is gone once all is loaded, or when the context is left.
     """
+    name = Path(path).name if path else "the embedded model"
+    with _line(f"loading {name}", "{task.percentage:>3.0f}%") as show:
+        yield (lambda share: show(share, 1)) if show else None
+
+
+@contextmanager
+def prompting() -> Iterator[Show | None]:
+    """Give a function to call with the tokens of a prompt that are done, and all of them; see `loading`."""
+    with _line("prompt", "{task.completed}/{task.total}") as show:
+        yield show
+
+
+@contextmanager
+def _line(what: str, numbers: str) -> Iterator[Show | None]:
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+    columns = (TextColumn("{task.description}", markup=False), TextColumn(numbers), BarColumn())
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = progress.add_task(f"loading {Path(path).name if path else 'the embedded model'}", total=1)
+    task = progress.add_task(what, total=1)
 
-    def show(share: float) -> None:
-        progress.start()
-        progress.update(task, completed=share)
-        if share >= 1:
+    def show(done: float, total: float) -> None:
+        if done >= total:
             progress.stop()
+            return
+        progress.update(task, completed=done, total=total)
+        progress.start()
 
     try:
         yield show

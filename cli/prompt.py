@@ -12,6 +12,7 @@ from pathlib import Path
 import typer
 
 from .errors import CommandError
+from .output import say
 
 
 def split_positionals(model: str | None, first: str | None, second: str | None) -> tuple[str | None, str | None]:
@@ -88,5 +89,5 @@ def _read_stdin() -> bytes:
         raise CommandError("there is no prompt and stdin is closed; give a text as an argument or with -f FILE")
     if not sys.stdin.isatty():
         return sys.stdin.buffer.read()
-    typer.echo("prompt> ", err=True, nl=False)
+    say("prompt> ", ends_line=False)
     return sys.stdin.buffer.readline()

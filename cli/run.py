@@ -5,6 +5,7 @@ Owns the order of things: what can fail cheaply fails before the model is loaded
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,14 +15,16 @@ from . import options as opt
 from .download import find_model
 from .forced import forced_acceptance
 from .interrupt import Interrupt
-from .output import Output
-from .progress import loading
+from .output import Output, say, shows_color
+from .progress import loading, prompting
 from .prompt import read_prompt, split_positionals
 from .report import json_report, length_block, session_block, stats_block
 from .sampling import with_sampling
 
 if TYPE_CHECKING:
     from pymtp import Generation, Model
+
+_DRAFTED, _PLAIN = "\x1b[32m", "\x1b[39m"
 
 EXAMPLES = """
 pymtp run model.gguf "Write a haiku about rivers."
@@ -60,6 +63,7 @@ def run(
     type_k: opt.CacheTypeK = "f16",
     type_v: opt.CacheTypeV = "f16",
     as_json: opt.Json = False,
+    color: opt.Color = False,
     verbose: opt.Verbose = False,
     debug: opt.Debug = False,
     params: Any = None,
@@ -109,31 +113,45 @@ def run(
         ) as model,
     ):
         if model.info.draft_model and not draft_model:
-            typer.echo(f"pymtp: drafting with the MTP heads in {model.info.draft_model}", err=True)
+            say(f"pymtp: drafting with the MTP heads in {model.info.draft_model}")
         note = model.draft_note or (asked.draft_note if model.draft_max else None)
         if note:
-            typer.echo(f"pymtp: {note}", err=True)
+            say(f"pymtp: {note}")
         if forced and model.draft_max:
-            typer.echo("pymtp: acceptance is forced: the text is not valid output of the model", err=True)
-        generation = model.generate(text if raw else _chat_prompt(model, text), asked)
+            say("pymtp: acceptance is forced: the text is not valid output of the model")
+        pieces: list[str] = []
+        with prompting() as on_prompt:
+            generation = model.generate(text if raw else _chat_prompt(model, text), asked, on_prompt=on_prompt)
+            write = _colored(generation, output.write) if color and shows_color(sys.stdout) else output.write
+            stopped = _consume(generation, pieces.append if as_json else write)
         if as_json:
-            pieces: list[str] = []
-            stopped = _consume(generation, pieces.append)
             output.write(json_report("".join(pieces), generation, model, stopped=stopped) + "\n")
         else:
-            stopped = _consume(generation, output.write)
             output.write("\n")
-            typer.echo(stats_block(generation.stats, generation.acceptance), err=True)
+            say(stats_block(generation.stats, generation.acceptance))
         if verbose:
-            typer.echo(session_block(model.session), err=True)
+            say(session_block(model.session))
             if table := length_block(generation.length_table):
-                typer.echo(table, err=True)
+                say(table)
     if stopped:
         raise typer.Exit(130)
 
 
 def _chat_prompt(model: Model, text: str) -> str:
     return model.chat_prompt([{"role": "user", "content": text}]) if model.has_chat_template else text
+
+
+def _colored(generation: Generation, write: Callable[[str], object]) -> Callable[[str], object]:
+    """Like `write` for the pieces of a generation, with its accepted drafts in another colour."""
+    n_written = 0
+
+    def write_colored(piece: str) -> None:
+        nonlocal n_written
+        parts = generation.parts(n_written, n_written + len(piece))
+        n_written += len(piece)
+        write("".join(f"{_DRAFTED}{part}{_PLAIN}" if drafted else part for part, drafted in parts))
+
+    return write_colored
 
 
 def _consume(generation: Generation, write: Callable[[str], object]) -> bool:

@@ -6,7 +6,7 @@ Owns what turns tokens into text and back for each request. Which of them run wh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +21,11 @@ from pymtp.scheduler import Scheduler
 from pymtp.sequence import FinishReason, Round, TokenSequence
 from pymtp.session import Session
 from pymtp.statistics import Stats
-from pymtp.text import TextStream
+from pymtp.text import Origins, TextStream
 from pymtp.vocabulary import Vocabulary
+
+OnPrompt = Callable[[int, int], object]
+"""Told after each part of a prompt: how many of its tokens are in the cache, and how many it has."""
 
 
 class Batch:
@@ -67,11 +70,20 @@ class Batch:
         """Of all requests together. A pass's time is shared out between prompts and generation by their rows."""
         return self._scheduler.stats
 
-    def submit(self, prompt: str | Sequence[int], params: GenerationParams | None = None, **options: Any) -> Generation:
+    def submit(
+        self,
+        prompt: str | Sequence[int],
+        params: GenerationParams | None = None,
+        *,
+        on_prompt: OnPrompt | None = None,
+        **options: Any,
+    ) -> Generation:
         """Ask for the continuation of `prompt` (text, or token ids).
 
-        `options` are fields of GenerationParams, and stand before those of `params`. Raises ContextFull if the prompt
-        does not fit, InvalidParameter for a value out of range.
+        `options` are fields of GenerationParams, and stand before those of `params`. `on_prompt` is told how far the
+        prompt is, up to all of it, before there is text; what it raises ends the batch.
+
+        Raises ContextFull if the prompt does not fit, InvalidParameter for a value out of range.
         """
         params = replace(params or self._defaults, **options)
         if params.draft_max is None:
@@ -88,7 +100,7 @@ class Batch:
         )
         if sequence.sampler.n_candidates > session.n_reduced:
             session.reduce_logits(sequence.sampler.n_candidates)
-        self._live[sequence] = generation = Generation(self, sequence, params.stop)
+        self._live[sequence] = generation = Generation(self, sequence, params.stop, on_prompt)
         self._scheduler.submit(sequence)
         return generation
 
@@ -152,11 +164,16 @@ class Generation:
     Waiting for a piece runs the whole batch; the pieces of the others are kept for those who ask.
     """
 
-    def __init__(self, batch: Batch, sequence: TokenSequence, stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self, batch: Batch, sequence: TokenSequence, stop: Sequence[str] = (), on_prompt: OnPrompt | None = None
+    ) -> None:
         self._batch = batch
         self._sequence = sequence
+        self._on_prompt = on_prompt  # until the prompt is done
         self._stream = TextStream(stop)
         self._piece = ""  # of the round that is being played
+        self._n_characters: list[int] = []  # of each of its tokens
+        self._origins = Origins()
         sequence.cut = self._take
         self.stats = sequence.stats
         """Counts and times, up to date between pieces."""
@@ -196,6 +213,13 @@ class Generation:
         """Set if the cache had no room for this one before its own context was full; iterating it raises it."""
         return self._sequence.error
 
+    def parts(self, begin: int = 0, end: int | None = None) -> list[tuple[str, bool]]:
+        """Cut `text[begin:end]` where it changes between accepted drafts (True) and what the target sampled (False).
+
+        A character that several tokens make up belongs to the last of them.
+        """
+        return self._origins.parts(self.text[begin:end], begin)
+
     def close(self) -> None:
         """End the generation early; its place is free for another."""
         self._batch._remove(self)
@@ -214,17 +238,29 @@ class Generation:
     def _take(self, tokens: Sequence[int]) -> int | None:
         """Put the text of a round's tokens together; return behind how many of them a stop string ends it, if any."""
         for i, token in enumerate(tokens):
+            n_before = self._stream.n_characters
             self._piece += self._stream.push(self._batch._vocabulary.piece(token))
+            self._n_characters.append(self._stream.n_characters - n_before)
             if self._stream.has_stopped:
                 return i + 1
         return None
+
+    def _tell_prompt(self) -> None:
+        if self._on_prompt:
+            self._on_prompt(self._sequence.n_decoded, self._sequence.n_prompt)
+            if not self._sequence.in_prompt:
+                self._on_prompt = None
 
     def _extend(self, played: Round | None) -> str:
         """Note what a pass has brought; return the text that is certain with it."""
         piece, self._piece = self._piece, ""
         if played:
+            self._tell_prompt()
             self.tokens += played.tokens
             self.logprobs += played.logprobs
+            for i, n_characters in enumerate(self._n_characters):
+                self._origins.add(n_characters, drafted=i < played.n_accepted)
+            self._n_characters = []
         if self.finish_reason:
             piece += self._stream.flush()
         self.text += piece

@@ -12,7 +12,7 @@ from functools import reduce
 from operator import add
 from typing import Any, Literal, TypedDict
 
-from pymtp.batch import Generation
+from pymtp.batch import Generation, OnPrompt
 from pymtp.errors import ContextFull, InvalidParameter
 from pymtp.model import Model
 from pymtp.request import GenerationParams
@@ -54,7 +54,9 @@ class Conversation:
         self._known: list[_Text] = []  # prompts with their answers
         self._answer: Answer | None = None
 
-    def ask(self, text: str, params: GenerationParams | None = None, **options: Any) -> Answer:
+    def ask(
+        self, text: str, params: GenerationParams | None = None, *, on_prompt: OnPrompt | None = None, **options: Any
+    ) -> Answer:
         """Say `text` and return the answer, to be iterated over; it is part of the conversation when it ends.
 
         Parameters and errors are those of `Batch.submit`. Raises ContextFull if the text is too long for the context,
@@ -63,13 +65,15 @@ class Conversation:
         self._end_answer()
         self.messages.append({"role": "user", "content": text})
         try:
-            self._answer = Answer(self, replace(params or GenerationParams(), **options))
+            self._answer = Answer(self, replace(params or GenerationParams(), **options), on_prompt)
         except BaseException:
             self.messages.pop()
             raise
         return self._answer
 
-    def regenerate(self, params: GenerationParams | None = None, **options: Any) -> Answer:
+    def regenerate(
+        self, params: GenerationParams | None = None, *, on_prompt: OnPrompt | None = None, **options: Any
+    ) -> Answer:
         """Answer the last message once more; the answer of before is gone. See `ask`.
 
         Raises InvalidParameter if there is nothing to answer.
@@ -79,7 +83,7 @@ class Conversation:
             raise InvalidParameter("messages", "begun before an answer can be made again")
         last = self.messages.pop()
         try:
-            self._answer = Answer(self, replace(params or GenerationParams(), **options))
+            self._answer = Answer(self, replace(params or GenerationParams(), **options), on_prompt)
         except BaseException:
             self.messages.append(last)
             raise
@@ -151,9 +155,12 @@ class Answer:
     Where the context gets full in the middle of it, the oldest turns go and it continues.
     """
 
-    def __init__(self, conversation: Conversation, request: GenerationParams) -> None:
+    def __init__(
+        self, conversation: Conversation, request: GenerationParams, on_prompt: OnPrompt | None = None
+    ) -> None:
         self._conversation = conversation
         self._request = request
+        self._on_prompt = on_prompt
         self._said = _Text()
         self._parts: list[Generation] = []
         self._is_over = False
@@ -222,6 +229,7 @@ class Answer:
         generation = self._conversation.model.batch(keep=True).submit(
             [*self._prompt.tokens, *self._said.tokens],
             request,
+            on_prompt=self._on_prompt,
             max_tokens=request.max_tokens if request.max_tokens < 0 else request.max_tokens - n_said,
         )
         self._parts.append(generation)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pymtp import _log, embedded
 from pymtp._library import llama_cpp
-from pymtp.batch import Batch, Generation
+from pymtp.batch import Batch, Generation, OnPrompt
 from pymtp.context import ContextParams
 from pymtp.draft_length import AUTO_DRAFT_MAX, N_DRAFT_MAX
 from pymtp.draft_vocab import AutoDraftVocab, read_draft_vocab
@@ -158,6 +158,8 @@ class Model:
         self,
         prompt: str | Sequence[int],
         params: GenerationParams | None = None,
+        *,
+        on_prompt: OnPrompt | None = None,
         **options: Any,
     ) -> Generation:
         """Continue `prompt` (text, or token ids); iterate over the result for the text.
@@ -165,7 +167,7 @@ class Model:
         Parameters and errors are those of `Batch.submit`. Ends what the model was generating before.
         """
         batch = self._new_batch()
-        generation = batch.submit(prompt, params, **options)
+        generation = batch.submit(prompt, params, on_prompt=on_prompt, **options)
         self._start(batch)
         self.stats = generation.stats
         return generation

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
 
 class TextStream:
@@ -20,6 +22,8 @@ class TextStream:
     def __init__(self, stop: Sequence[str] = ()) -> None:
         self.has_stopped = False
         """Whether a stop string has come. Nothing comes out any more."""
+        self.n_characters = 0
+        """That have come so far, with those that are held back and those behind a stop string."""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stop = tuple(stop)
         self._held = ""
@@ -27,6 +31,7 @@ class TextStream:
     def push(self, piece: bytes) -> str:
         """Return the text that is certain after `piece`; it may be empty."""
         text = self._decoder.decode(piece)
+        self.n_characters += len(text)
         return self._until_stop(text) if self._stop else text
 
     def flush(self) -> str:
@@ -47,6 +52,24 @@ class TextStream:
         n_held = max(_overlap(text, stop) for stop in self._stop)
         self._held = text[len(text) - n_held :]
         return text[: len(text) - n_held]
+
+
+class Origins:
+    """Of each character of a text: whether it came from an accepted draft. It is of the token that completes it."""
+
+    def __init__(self) -> None:
+        self._drafted = bytearray()  # one flag a character
+
+    def add(self, n_characters: int, *, drafted: bool) -> None:
+        """Note where the next characters come from."""
+        self._drafted += bytes([drafted]) * n_characters
+
+    def parts(self, text: str, begin: int) -> list[tuple[str, bool]]:
+        """Cut `text`, which begins at character `begin`, where origins change: parts, and whether they were drafted."""
+        # no token has completed what a flush adds
+        drafted = self._drafted[begin : begin + len(text)].ljust(len(text), b"\0")
+        runs = groupby(zip(text, drafted, strict=True), itemgetter(1))
+        return [("".join(character for character, _ in run), bool(flag)) for flag, run in runs]
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -104,7 +104,7 @@ class FakeModel:
     def chat_prompt(self, messages: list[dict[str, str]]) -> str:
         return f"<user>{messages[-1]['content']}<assistant>"
 
-    def generate(self, prompt: str, params: FakeParams) -> FakeGeneration:
+    def generate(self, prompt: str, params: FakeParams, *, on_prompt: object) -> FakeGeneration:
         self.calls.append({"prompt": prompt, **params.options})
         return FakeGeneration(self.script)
 

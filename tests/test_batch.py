@@ -9,6 +9,7 @@ from pymtp._library import ffi
 from pymtp.batch import Batch, Generation
 from pymtp.errors import BackendError, ContextFull, InvalidParameter
 from pymtp.sampling import SamplingParams
+from pymtp.text import TextStream
 
 GREEDY = SamplingParams(temperature=0)
 EOG = 31
@@ -29,6 +30,13 @@ class Letters:
 
     def piece(self, token: int) -> bytes:
         return b"" if token == EOG else bytes([ord("a") + token % 26])
+
+
+class Halves(Letters):
+    """Of a character of two bytes."""
+
+    def piece(self, token: int) -> bytes:
+        return E_ACUTE[token % 2 :][:1]
 
 
 def batch(**options: int) -> Batch:
@@ -115,10 +123,6 @@ def test_each_request_has_its_own_limit_seed_and_draft_length() -> None:
 
 
 def test_a_character_that_is_split_between_tokens_comes_out_whole() -> None:
-    class Halves(Letters):
-        def piece(self, token: int) -> bytes:
-            return E_ACUTE[token % 2 :][:1]
-
     requests = Batch(FakeSession(), Halves())  # type: ignore[arg-type]
     generation = requests.submit("ab", sampling=GREEDY, max_tokens=40, ignore_eos=True)
     pieces = list(generation)
@@ -154,6 +158,39 @@ def test_what_may_begin_a_stop_string_comes_out_when_the_text_ends_otherwise() -
     generation = requests.submit("ab", sampling=GREEDY, max_tokens=10, stop=whole.text[-3:] + "!")
     assert "".join(generation) == whole.text
     assert generation.finish_reason == "length"
+
+
+@pytest.mark.parametrize("vocabulary", [Letters(), Halves()])
+@pytest.mark.parametrize("stops", [False, True])
+def test_parts_tell_accepted_drafts_from_what_the_target_sampled(vocabulary: Letters, stops: bool) -> None:
+    requests = Batch(FakeSession(), vocabulary)  # type: ignore[arg-type]
+    options = {"sampling": GREEDY, "max_tokens": 60, "ignore_eos": True, "draft_max": 3}
+    whole = "".join(requests.submit("ab", **options))
+    stop = (whole[-8:-4],) if stops else ()
+    drafted: list[bool] = []  # of each token
+
+    def step() -> object:
+        played = original()
+        for _, round_ in played:
+            drafted.extend(i < round_.n_accepted for i in range(len(round_.tokens)))  # type: ignore[union-attr]
+        return played
+
+    original, requests._scheduler.step = requests._scheduler.step, step  # type: ignore[method-assign, assignment]
+    generation = requests.submit("ab", stop=stop, **options)
+    parts, at = [], 0
+    for piece in generation:
+        parts += generation.parts(at, at + len(piece))
+        at += len(piece)
+    assert "".join(part for part, _ in parts) == generation.text
+    assert (generation.text == whole) == (not stops)
+    assert len({is_drafted for _, is_drafted in parts}) == 2
+    found = [is_drafted for part, is_drafted in parts for _ in part]
+    assert found == [is_drafted for part, is_drafted in generation.parts() for _ in part]
+    decoder = TextStream()
+    expected = []
+    for token, is_drafted in zip(generation.tokens, drafted, strict=True):
+        expected += [is_drafted] * len(decoder.push(vocabulary.piece(token)))
+    assert found == [*expected, False][: len(generation.text)]
 
 
 def test_a_request_that_cannot_be_met_is_refused_and_disturbs_nobody() -> None:
@@ -192,6 +229,27 @@ def test_a_failure_ends_the_batch_and_frees_the_session(failure: BaseException) 
     assert [slot.tokens for slot in session_of(requests).slots] == [[], []]
     assert list(requests) == list(made[1]) == []
     assert made[0].tokens != []
+
+
+def test_a_listener_is_told_how_far_a_prompt_is_before_there_is_text() -> None:
+    requests = Batch(FakeSession(n_ubatch=16), Letters(), keep=True)  # type: ignore[arg-type]
+    told: list[tuple[int, int]] = []
+    list(requests.submit([5] * 40, max_tokens=3, ignore_eos=True, on_prompt=lambda *progress: told.append(progress)))
+    assert told == [(16, 40), (32, 40), (40, 40)]
+    told.clear()
+    list(requests.submit([5] * 30 + [6] * 9, max_tokens=3, on_prompt=lambda *progress: told.append(progress)))
+    assert told == [(39, 39)]  # 30 were in the cache
+
+
+def test_what_a_listener_raises_ends_the_batch() -> None:
+    def refuse(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    requests = batch(n_ubatch=16)
+    generation = requests.submit([5] * 40, on_prompt=refuse)
+    with pytest.raises(KeyboardInterrupt):
+        list(generation)
+    assert session_of(requests).slots[0].tokens == []
 
 
 def test_progress_shows_between_the_pieces_of_a_prompt() -> None:

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pymtp_cli.download import choose_file, parts
+from pymtp_cli.download import choose_file, choose_heads, parts
 from pymtp_cli.errors import CommandError
 
 from fake_hub import Hub
+from random_gguf import write_glm4moe
+from random_gguf.side_files import split_heads
 from terminal import Terminal
 from tiny_gguf import write
 
@@ -72,6 +74,23 @@ def test_a_model_is_downloaded_once_and_found_without_a_network(hub: Hub, enviro
     assert "answers 500; using tiny-Q4_K_M.gguf as it was downloaded before" in stderr
 
 
+def test_heads_in_a_file_of_their_own_come_along(hub: Hub, environment: dict[str, str], tmp_path: Path) -> None:
+    trunk, heads = tmp_path / "trunk.gguf", tmp_path / "heads.gguf"
+    split_heads(write_glm4moe(tmp_path / "whole.gguf"), trunk, heads)
+    hub.repos[REPO] = {
+        "tiny-Q4_K_M.gguf": trunk.read_bytes(),
+        "tiny-Q8_0.gguf": (tmp_path / "whole.gguf").read_bytes(),
+        "mtp-tiny.gguf": heads.read_bytes(),
+    }
+    assert inspect(environment, "-hf", f"{REPO}:Q8_0")[0] == 0
+    assert len(downloads(hub)) == 1  # it has heads itself
+    code, stdout, stderr = inspect(environment, "-hf", REPO)
+    assert (code, stderr) == (0, "")
+    assert re.search(r"mtp-tiny\.gguf", stdout)
+    assert len(downloads(hub)) == 3
+    assert inspect(environment, "-hf", REPO, "--offline") == (0, stdout, "")
+
+
 def test_without_a_network_what_was_never_downloaded_is_one_line(environment: dict[str, str]) -> None:
     nobody = {**environment, "HF_ENDPOINT": "http://127.0.0.1:9"}
     line = one_line(inspect(nobody, "-hf", REPO))
@@ -114,6 +133,14 @@ def test_progress_is_for_terminals(hub: Hub, environment: dict[str, str], model:
         assert terminal.wait() == 0
     assert re.search(r"tiny-Q4_K_M\.gguf: +\d+%", terminal.seen)
     assert "%|" not in inspect({**environment, "HF_HOME": environment["HF_HOME"] + "2"}, "-hf", REPO)[2]
+
+
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+def test_a_download_needs_no_stderr(environment: dict[str, str], redirection: str) -> None:
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "pymtp_cli", "inspect", "-hf", REPO]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, timeout=TIMEOUT_S)
+    assert done.returncode == 0
+    assert b"tiny-Q4_K_M.gguf" in done.stdout
 
 
 def test_ctrl_c_ends_a_download(hub: Hub, environment: dict[str, str], model: bytes) -> None:
@@ -175,6 +202,21 @@ def test_the_usual_quantisations_come_first_and_then_any_model() -> None:
 def test_a_repository_without_models(files: list[str]) -> None:
     with pytest.raises(CommandError, match="has no GGUF models"):
         choose_file(files, REPO, "")
+
+
+@pytest.mark.parametrize(
+    ("files", "model", "heads"),
+    [
+        (["mtp-b-BF16.gguf", "mtp-b-Q8_0.gguf"], "b-Q4_K_M.gguf", "mtp-b-Q8_0.gguf"),
+        (["mtp-b-Q4_0.gguf", "mtp-b-F16.gguf"], "b-Q8_0.gguf", "mtp-b-F16.gguf"),
+        (["x/mtp-b.gguf", "b-mtp-c.gguf", "mtp-b.txt"], "b.gguf", None),
+        (["mtp-b.gguf", "x/mtp-b.gguf"], "x/b.gguf", "x/mtp-b.gguf"),
+    ],
+)
+def test_heads_are_beside_the_model_and_the_same_for_all_quantisations(
+    files: list[str], model: str, heads: str | None
+) -> None:
+    assert choose_heads([*files, model], model) == heads
 
 
 def test_all_parts_of_a_split_model_are_needed() -> None:

@@ -158,6 +158,36 @@ def test_text_is_utf8_whatever_the_locale_says() -> None:
     assert done.stdout.decode() == "\u65e5\u672c\n"
 
 
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+@pytest.mark.parametrize(
+    ("arguments", "script", "code", "output"),
+    [
+        (["hi", "--debug"], {}, 0, "Hello\n"),
+        (["hi", "--debug", "--json"], {"note": "plain decoding"}, 0, '{"text": "Hello"'),
+        (["missing.gguf", "--debug"], {}, 1, ""),
+        (["--nonsense"], {}, 2, ""),
+    ],
+)
+def test_an_stderr_that_cannot_be_written_changes_nothing(
+    arguments: list[str], script: dict[str, Any], code: int, output: str, redirection: str
+) -> None:
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *FAKE_COMMAND, *arguments]
+    environment = {**os.environ, "FAKE_PYMTP": json.dumps(script)}
+    done = subprocess.run(command, env=environment, input=b"", stdout=subprocess.PIPE, timeout=TIMEOUT_S)
+    assert done.returncode == code
+    assert done.stdout.decode()[: len(output) or None] == output
+
+
+def test_a_question_that_cannot_be_asked_is_no_reason_not_to_listen() -> None:
+    controller, terminal = pty.openpty()
+    with open("/dev/full", "wb") as full:
+        process = start(stdin=terminal, stderr=full)
+    os.close(terminal)
+    os.write(controller, b"what?\n")
+    assert finish(process)[:2] == (0, "Hello\n")
+    os.close(controller)
+
+
 def test_at_a_terminal_the_question_and_the_stats_stay_out_of_stdout() -> None:
     controller, terminal = pty.openpty()
     process = start(stdin=terminal, stderr=terminal, script={"pieces": ["answer"]})

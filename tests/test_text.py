@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pymtp.text import TextStream
+from pymtp.text import Origins, TextStream
 
 SAMPLES = [
     b"",
@@ -93,3 +93,23 @@ def test_what_was_held_back_comes_out_at_the_end() -> None:
     stream = TextStream(["END"])
     assert [stream.push(b"the E"), stream.push(b"N"), stream.flush()] == ["the ", "", "EN"]
     assert not stream.has_stopped
+
+
+def test_parts_are_cut_where_origins_change_and_join_to_the_text() -> None:
+    origins = Origins()
+    for n_characters, drafted in ((2, False), (1, True), (0, False), (2, True), (3, False)):
+        origins.add(n_characters, drafted=drafted)
+    assert origins.parts("abcdefgh", 0) == [("ab", False), ("cde", True), ("fgh", False)]
+    assert origins.parts("def", 3) == [("de", True), ("f", False)]
+    assert origins.parts("h\ufffd", 7) == [("h\ufffd", False)]  # nothing has completed the last one
+    assert origins.parts("", 3) == []
+
+
+def test_characters_count_for_the_token_that_completes_them_also_where_they_are_held_back() -> None:
+    stream = TextStream(["END"])
+    counts = []
+    for piece in (b"\xe6", b"\x97", b"\xa5", b"xE", b"N", b"ot"):
+        before = stream.n_characters
+        stream.push(piece)
+        counts.append(stream.n_characters - before)
+    assert counts == [0, 0, 1, 2, 1, 2]

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from pymtp import Answer, Conversation, GenerationParams, Stats
+from pymtp.batch import OnPrompt
 from pymtp.errors import PymtpError
 
 from ..interrupt import Interrupt
+from ..progress import Show, prompting
 from . import commands
 from .reader import Completions, Reader
 from .screen import Screen, status_line
@@ -70,13 +72,13 @@ class Repl:
     def say(self, text: str) -> None:
         """Send a message, and what is attached to it, and show the answer."""
         message = "\n\n".join([*self.attached, text])
-        self._show(lambda: self.conversation.ask(message, self.params))
+        self._show(lambda on_prompt: self.conversation.ask(message, self.params, on_prompt=on_prompt))
         self.attached = []
 
     def regenerate(self) -> None:
         """Show another answer to the last message: with a fixed seed it would be the same."""
         params = replace(self.params, sampling=replace(self.params.sampling, seed=None))
-        self._show(lambda: self.conversation.regenerate(params))
+        self._show(lambda on_prompt: self.conversation.regenerate(params, on_prompt=on_prompt))
 
     def _take(self, text: str) -> None:
         try:
@@ -88,21 +90,22 @@ class Repl:
             self.screen.end_answer()
             self.screen.note(f"pymtp: {error}")
 
-    def _show(self, start: Callable[[], Answer]) -> None:
+    def _show(self, start: Callable[[OnPrompt | None], Answer]) -> None:
         with Interrupt() as interrupt, self._reader.hushed():
             was_stopped = self._answer(start, interrupt)
         if was_stopped and not self._reader.is_interactive:
             raise Leave(INTERRUPTED)
         self._leaves_next = was_stopped
 
-    def _answer(self, start: Callable[[], Answer], interrupt: Interrupt) -> bool:
+    def _answer(self, start: Callable[[OnPrompt | None], Answer], interrupt: Interrupt) -> bool:
         """Show an answer and its status line; return whether Ctrl-C has stopped it."""
         n_dropped = self.conversation.n_dropped
         answer = None
         try:
-            answer = start()
-            self._note_dropped(n_dropped)
-            self._stream(answer, interrupt)
+            with prompting() as show:
+                answer = start(self._below_text(show) if show else None)
+                self._note_dropped(n_dropped)
+                self._stream(answer, interrupt)
             was_stopped = interrupt.requested
         except KeyboardInterrupt:
             if interrupt.requested:  # it is the second one
@@ -112,6 +115,15 @@ class Repl:
         if answer is not None:
             self._sum_up(answer)
         return was_stopped
+
+    def _below_text(self, show: Show) -> Show:
+        """Like `show`, with its line below what there is of an answer that takes another prompt to go on."""
+
+        def show_below(done: float, total: float) -> None:
+            self.screen.end_answer()
+            show(done, total)
+
+        return show_below
 
     def _stream(self, answer: Answer, interrupt: Interrupt) -> None:
         splitter = ThinkingSplitter(starts_inside=answer.starts_thinking)

@@ -5,14 +5,13 @@ Owns escape sequences and widths. Knows text; nothing of models or commands.
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..output import Output, say
+from ..output import Output, say, shows_color
 
 if TYPE_CHECKING:
     from pymtp import Answer
@@ -27,11 +26,10 @@ class Screen:
     """
 
     def __init__(self, output: Output) -> None:
-        wants_color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self._output = output
         self._is_terminal = sys.stdout.isatty()
-        self._dims_answers = wants_color and self._is_terminal
-        self._dims_notes = wants_color and sys.stderr is not None and sys.stderr.isatty()
+        self._dims_answers = shows_color(sys.stdout)
+        self._dims_notes = shows_color(sys.stderr)
         self._last = "\n"
 
     @property
