@@ -114,7 +114,7 @@ class AdaptiveLength:
         self._verified = [0.0] * (n_max + 1)
         self._weight = 0.0
         self._n_rounds = 0
-        self._n_trials = self._next_trial = 0
+        self._next_trial = 0
 
     @property
     def keeps_up(self) -> bool:
@@ -127,7 +127,7 @@ class AdaptiveLength:
         if self._n_rounds in _PLAIN_ROUNDS and self._costs.n_measured(1) < 2:
             return 0  # what a plain round costs has to be known
         if self._n == 0 and self._n_rounds >= self._next_trial:
-            self._n_trials += 1
+            self._costs.n_trials += 1
             return min(1, self._n_max)
         return self._n
 
@@ -136,7 +136,7 @@ class AdaptiveLength:
         n_min = 0 if drawn else self._n_min
         n = _confident(confidences, n_min, self._p_min)
         if self._n == 0:  # a trial: whether it is right shows without a row; what that costs is looked at now and then
-            return n if self._n_trials % 4 == 1 and n >= n_min else 0
+            return n if self._costs.n_trials % 4 == 0 and n >= n_min else 0
         n = self._worth([self._is_right(confidence) for confidence in confidences[:n]], self._speed(), drawn=drawn)
         return n if n >= n_min else 0
 

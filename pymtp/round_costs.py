@@ -29,6 +29,8 @@ class RoundCosts:
         self._rest = _Medians()  # by steps
         self._trial = _Medians()
         self._n_sequences = 1
+        self.n_trials = 0
+        """Rounds that only tried whether drafts would pay."""
         self.n_paying: int | None = None
         """The draft length that paid last, where texts tell; the next one begins with it."""
 
