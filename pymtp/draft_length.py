@@ -114,7 +114,6 @@ class AdaptiveLength:
         self._verified = [0.0] * (n_max + 1)
         self._weight = 0.0
         self._n_rounds = 0
-        self._next_trial = 0
 
     @property
     def keeps_up(self) -> bool:
@@ -126,9 +125,11 @@ class AdaptiveLength:
         self._n_rounds += 1
         if self._n_rounds in _PLAIN_ROUNDS and self._costs.n_measured(1) < 2:
             return 0  # what a plain round costs has to be known
-        if self._n == 0 and self._n_rounds >= self._next_trial:
-            self._costs.n_trials += 1
-            return min(1, self._n_max)
+        if self._n == 0:
+            self._costs.n_until_trial -= 1
+            if self._costs.n_until_trial <= 0:
+                self._costs.n_trials += 1
+                return min(1, self._n_max)
         return self._n
 
     def n_verified(self, confidences: Sequence[float], *, drawn: bool) -> int:
@@ -150,7 +151,7 @@ class AdaptiveLength:
         self._n = self._costs.n_paying = self._best()
         if self._n == 0:
             rounds = self._costs.trial_ms / (TRIAL_SHARE * self._costs.round_ms(1, 0))
-            self._next_trial = self._n_rounds + (1 if gain > 1 else min(math.ceil(rounds), TRIAL_GAP_MAX))
+            self._costs.n_until_trial = 1 if gain > 1 else min(math.ceil(rounds), TRIAL_GAP_MAX)
 
     def table(self) -> list[LengthRow]:
         """What it decides from."""
@@ -231,10 +232,10 @@ FADE = 0.93
 """What a round counts less with each one that follows it."""
 MARGIN, MARGIN_TO_STAY = 1.05, 1.02
 """How much faster drafting has to look than plain decoding, to begin and to go on: the best of several is overrated."""
-TRIAL_SHARE = 0.008
+TRIAL_SHARE = 0.01
 """Of plain decoding's time, what trials may cost."""
-TRIAL_GAP_MAX = 64
-"""Rounds between two trials, at most."""
+TRIAL_GAP_MAX = 96
+"""Rounds between two trials, at most, be it of one text or of several."""
 
 _PLAIN_ROUNDS = (3, 5, 7, 9, 11)  # of a sequence: without drafts, to measure them
 

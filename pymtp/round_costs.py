@@ -31,6 +31,8 @@ class RoundCosts:
         self._n_sequences = 1
         self.n_trials = 0
         """Rounds that only tried whether drafts would pay."""
+        self.n_until_trial = 0
+        """Rounds to the next one."""
         self.n_paying: int | None = None
         """The draft length that paid last, where texts tell; the next one begins with it."""
 
