@@ -59,12 +59,12 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
     const bool    uses_heads = params->uses_heads && n_draft_max > 0;
     const int32_t n_heads    = uses_heads ? llama_model_n_layer_nextn(model) : 0;
     if (uses_heads && n_heads == 0) {
-        return pymtp_fail(PYMTP_INVALID, "the model has no MTP head that could draft");
+        return pymtp_fail(PYMTP_INVALID, "the model has no MTP head; use n_draft_max = 0");
     }
     const char * obstacle = uses_heads ? mtp_graph_obstacle(*model) : nullptr;
     if (obstacle) {
-        return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the MTP heads of %s (%s)", llm_arch_name(model->arch),
-                          obstacle);
+        return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the MTP heads of %s (%s); use n_draft_max = 0",
+                          llm_arch_name(model->arch), obstacle);
     }
 
     auto session = std::make_unique<pymtp_session>();

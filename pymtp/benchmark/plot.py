@@ -18,10 +18,10 @@ def check_plot(path: Path) -> None:
     """Raises PymtpError if there can be no picture at `path`: before anything is measured for it."""
     if path.suffix not in SUFFIXES:
         raise PymtpError(f"{path} is neither .png nor .svg; name the picture so")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise PymtpError("a plot needs matplotlib: pip install matplotlib, or install pymtp[plot]")
     if not path.parent.is_dir():
         raise PymtpError(f"{path.parent} is not a folder; create it, or name another for the picture")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise PymtpError("a plot needs matplotlib: pip install matplotlib, or install pymtp[plot]")
 
 
 def draw(path: Path, rows: Sequence[Row]) -> bool:
