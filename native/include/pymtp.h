@@ -101,7 +101,7 @@ const char * pymtp_draft_obstacle(const struct llama_model * model);
 struct pymtp_session_params {
     const struct llama_context_params * context; // as for llama_init_from_model; ctx_type is set by pymtp
 
-    int32_t n_draft_max;  // a round verifies up to this many drafts; 0: none
+    int32_t n_draft_max;                         // a round verifies up to this many drafts; 0: none
     int32_t uses_heads;   // the model's heads draft, which needs a model loaded with load_mtp; 0: the caller has drafts
     int32_t head_context; // a pymtp_head_context
 };
