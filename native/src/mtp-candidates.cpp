@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 // Logits in groups of N_GROUP. Those of a group lie N_GROUP apart, so that the maxima of N_GROUP groups side by side
 // are computed by vector instructions.
@@ -27,15 +26,46 @@ static void mtp_group_maxima(const float * logits, int64_t n_chunks, float * max
     }
 }
 
+// A value that at least n of the maxima are not below, and few more are. Counts instead of comparing: which of two
+// logits is higher cannot be predicted, and a wrong guess costs more than all else here.
+static float mtp_threshold(const std::vector<float> & maxima, int32_t n) {
+    static constexpr int32_t N_BINS = 512;
+
+    float lowest  = INFINITY;
+    float highest = -INFINITY;
+    for (const float x : maxima) {
+        lowest  = x < lowest ? x : lowest;
+        highest = x > highest ? x : highest;
+    }
+    lowest = std::max(lowest, highest - 64.0f); // of impossible tokens
+    if (!(highest > lowest)) {
+        return -INFINITY;
+    }
+    const float scale = (N_BINS - 1) / (highest - lowest);
+
+    int32_t counts[N_BINS] = {};
+    for (const float x : maxima) {
+        const float above = x - lowest;
+        ++counts[above > 0.0f ? (int32_t) (above * scale) : 0]; // also NaN
+    }
+
+    int32_t bin     = N_BINS - 1;
+    int32_t n_above = counts[bin];
+    while (bin > 0 && n_above < n) {
+        n_above += counts[--bin];
+    }
+    // one bin lower: the edges are rounded
+    return bin > 1 ? lowest + (bin - 1) / scale : -INFINITY;
+}
+
 void mtp_candidates_select(const float * logits, int64_t n_logits, int32_t n, int32_t * ids, float * values) {
     GGML_ASSERT(n <= n_logits);
 
     // the vectors keep their memory: rows come often
     static thread_local std::vector<float>   maxima;
-    static thread_local std::vector<float>   ranked;
     static thread_local std::vector<int32_t> found;
 
-    // no logit below the n-th highest maximum is among the n highest
+    // no logit below the n-th highest maximum is among the n highest, nor below what lies under that
     const int64_t n_chunks  = n_logits / N_CHUNK;
     const int64_t n_groups  = n_chunks * N_GROUP;
     float         threshold = -INFINITY;
@@ -45,9 +75,7 @@ void mtp_candidates_select(const float * logits, int64_t n_logits, int32_t n, in
     if (n < n_groups) {
         maxima.resize(n_groups);
         mtp_group_maxima(logits, n_chunks, maxima.data());
-        ranked = maxima;
-        std::nth_element(ranked.begin(), ranked.begin() + n - 1, ranked.end(), std::greater<float>());
-        threshold = ranked[n - 1];
+        threshold = mtp_threshold(maxima, n);
         n_done    = n_chunks * N_CHUNK;
     }
 
