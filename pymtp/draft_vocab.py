@@ -43,7 +43,7 @@ class AutoDraftVocab:
     """
 
     def __init__(self, n_vocab: int) -> None:
-        self.limits = [n for n in (n_vocab, n_vocab // 2, n_vocab // 4, n_vocab // 8) if n in (n_vocab, max(n, 1024))]
+        self.limits = [n_vocab, *(n for n in (n_vocab // 2, n_vocab // 4, n_vocab // 8) if n >= 1024)]
         self.limit = n_vocab
         """Tokens that can be drafted at present."""
         self._inside = dict.fromkeys(self.limits, 1.0)  # share of the emitted tokens, fading

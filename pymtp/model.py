@@ -35,18 +35,17 @@ class Model:
 
     `path` None takes the embedded model. `draft` "auto" drafts with the model's MTP heads if it has
     usable ones, "mtp" insists on it, "none" decodes plainly, a class of your own is made for the
-    session (see drafting.Drafter); a round drafts `draft_max` tokens (0:
-    none; "auto": as many as pay). `draft_model` names the file with the heads of a model that has
-    them apart; without it, a file mtp-*.gguf beside the model is taken if it fits (`info.draft_model`
-    says which). `draft_vocab` limits drafts, not the text, to that many first tokens of the
-    vocabulary ("auto": to as many as pay), or to those that are given or that a file lists, which
-    makes drafting cheaper. `mtp_context` says what several heads read: each the head before it
-    ("chained", as they are trained; "auto" is the same), or all of them the trunk ("target", as
-    llama.cpp does, which is cheaper and accepted less). `n_seq_max` texts can be generated together,
-    each in a context of `n_ctx` tokens; None takes the model's training context, but at most 4096.
-    `n_gpu_layers` -1 puts all layers on the GPU, if there is one. `on_load` is called while the
-    weights are read, with the share that is there, 0 to 1; what it raises ends the loading. The other
-    parameters are those of ContextParams.
+    session (see drafting.Drafter); a round drafts `draft_max` tokens (0: none; "auto": as many as pay).
+    `draft_model` names the file with the heads of a model that has them apart; without it, a file
+    mtp-*.gguf beside the model is taken if it fits (`info.draft_model` says which). `draft_vocab`
+    limits drafts, not the text, to that many first tokens of the vocabulary ("auto": to as many as
+    pay), or to those that are given or that a file lists, which makes drafting cheaper. `mtp_context`
+    says what several heads read: each the head before it ("chained", as they are trained; "auto" is the
+    same), or all of them the trunk ("target", as llama.cpp does, which is cheaper and accepted less).
+    `n_seq_max` texts can be generated together, each in a context of `n_ctx` tokens; None takes the
+    model's training context, but at most 4096. `n_gpu_layers` -1 puts all layers on the GPU, if there
+    is one. `on_load` is called while the weights are read, with the share that is there, 0 to 1; what
+    it raises ends the loading. The other parameters are those of ContextParams.
 
     Raises ModelError for a file that cannot be used, UnsupportedModel if it cannot draft and must,
     InvalidParameter for a value out of range, BackendError if memory runs out.

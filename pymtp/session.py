@@ -137,9 +137,8 @@ class Session:
         self._free = weakref.finalize(self, lib.pymtp_session_free, self._native_handle)
         context = int(ffi.cast("intptr_t", lib.pymtp_session_context(self._handle)))
         self._model_id = model_id
-        self._draft_vocab: npt.NDArray[np.int64] | None = (
-            None  # the tokens that drafts are limited to, if not the first
-        )
+        # the tokens that drafts are limited to, if not the first
+        self._draft_vocab: npt.NDArray[np.int64] | None = None
         self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         self.n_draft_vocab = self._n_vocab
         """Tokens that drafts are taken from."""
