@@ -34,9 +34,27 @@ static int32_t mtp_vocab_usable(const llama_vocab & vocab) {
     return n;
 }
 
+// The device that has all layers, if one does.
+static ggml_backend_dev_t mtp_only_device(const llama_model & model) {
+    auto * const dev = model.dev_output();
+    for (uint32_t il = 0; il < model.hparams.n_layer_all; ++il) {
+        if (model.dev_layer(il) != dev) {
+            return nullptr;
+        }
+    }
+    return ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU ? nullptr : dev;
+}
+
+static ggml_backend_t mtp_backend_of(ggml_backend_dev_t dev, const std::vector<ggml_backend_t> & backends) {
+    const auto it = std::find_if(backends.begin(), backends.end(),
+                                 [&](ggml_backend_t backend) { return ggml_backend_get_device(backend) == dev; });
+    return it == backends.end() ? nullptr : *it;
+}
+
 mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     ctx(ctx), n_heads(params.n_heads), chained(params.chained), n_usable(mtp_vocab_usable(ctx.model.vocab)),
-    n_rows_round(params.n_rows_round), hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max),
+    n_rows_round(params.n_rows_round), device(mtp_backend_of(mtp_only_device(ctx.model), ctx.backend_ptrs)),
+    hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max),
     seen(n_heads, std::vector<mtp_seen>(ctx.cparams.n_seq_max)), n_trimmed(ctx.model.vocab.n_tokens()) {
     // each slot has a scheduler: copies for pipelining would multiply its buffers, and only speed up long prompts
     ctx.cparams.pipeline_parallel = false;
@@ -237,6 +255,13 @@ void mtp_engine::begin_build(const llm_graph_params & params) {
         } else {
             stages[0].mctx = mtp_memory_attention(params.mctx);
         }
+    }
+}
+
+void mtp_engine::end_build(ggml_cgraph * gf) {
+    // prompts are large enough to hide their inputs' way
+    if (in_pass && device && cur != &home) {
+        cur->inputs.place(gf, device);
     }
 }
 

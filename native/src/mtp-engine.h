@@ -6,6 +6,7 @@
 #include "llama-context.h"
 #include "mtp-candidates.h"
 #include "mtp-graph.h"
+#include "mtp-inputs.h"
 #include "mtp-rows.h"
 #include "mtp-seen.h"
 #include "mtp-stage.h"
@@ -38,6 +39,11 @@ struct mtp_engine {
     // before the graph of a ubatch is built: picks its slot, and for the trunk the rows that it writes
     void begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx);
 
+    // around the setting of the graph's inputs
+    void open_inputs() { cur->inputs.open(); }
+
+    void send_inputs() { cur->inputs.send(); }
+
     // after a trunk ubatch: true if its logits stay on the device until the session asks for them
     bool hold_logits(const llm_graph_result & res, bool is_whole_batch);
 
@@ -59,6 +65,9 @@ struct mtp_engine {
     std::vector<mtp_stage>     stages;     // what the heads do in the pass at hand
 
     const mtp_graph_part * part = nullptr; // set while a head's part of a graph is built
+
+    // a graph is built: its inputs get their places, if there is something to gain
+    void end_build(ggml_cgraph * gf);
 
     // adds to the graph of logits what reduce_logits says
     void build_reduced(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits);
@@ -174,6 +183,7 @@ struct mtp_engine {
         std::array<llm_graph_result_ptr, 2> results;
         llm_graph_result *                  active = nullptr;
         mtp_candidates                      reduced;
+        mtp_inputs                          inputs;
     };
 
     // logits that a pass has left on the device
@@ -199,6 +209,8 @@ struct mtp_engine {
     const int32_t n_usable; // tokens of the vocabulary before its padding
 
     const uint32_t n_rows_round;
+
+    const ggml_backend_t device; // the only one that computes graphs, if there is such a device; else nullptr
 
     std::unique_ptr<llama_memory_i>    own_memory; // nullptr: the heads live in the trunk's
     std::vector<device_tensor>         planes_mem;

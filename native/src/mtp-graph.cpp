@@ -398,6 +398,7 @@ void mtp_graph_finish(const llama_model & model, const llm_graph_params & params
     if (params.ubatch.n_tokens <= MTP_SINGLE_ROWS_MAX) {
         mtp_graph_mark_single_rows(gf);
     }
+    mtp->end_build(gf);
 }
 
 // [1, n_rows] the probability of tokens [n_rows] by logits [n_vocab, n_rows]
@@ -454,6 +455,7 @@ bool mtp_graph_build_draft(const llama_model & model, const llm_graph_params & p
     if (params.ubatch.n_tokens <= MTP_SINGLE_ROWS_MAX) {
         mtp_graph_mark_single_rows(gf);
     }
+    mtp->end_build(gf);
 
     return true;
 }

@@ -1,0 +1,92 @@
+#include "mtp-inputs.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <stdexcept>
+
+// the inputs that nodes read, but for those that one of them reads beside weights in host memory
+static std::vector<ggml_tensor *> mtp_inputs_of(ggml_cgraph * gf) {
+    std::vector<ggml_tensor *> res;
+    std::set<ggml_tensor *>    known;
+
+    const auto visit = [&](bool beside_host) {
+        for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
+            const auto & srcs = ggml_graph_node(gf, i)->src;
+            if (beside_host != std::any_of(std::begin(srcs), std::end(srcs), [](const ggml_tensor * src) {
+                    return src && src->buffer && ggml_backend_buffer_is_host(src->buffer);
+                })) {
+                continue;
+            }
+            for (auto * src : srcs) {
+                auto * tensor = src && src->view_src ? src->view_src : src;
+                if (tensor && (tensor->flags & GGML_TENSOR_FLAG_INPUT) && !tensor->data &&
+                    known.insert(tensor).second && !beside_host) {
+                    res.push_back(tensor);
+                }
+            }
+        }
+    };
+    visit(true);
+    visit(false);
+    return res;
+}
+
+void mtp_inputs::side::alloc(size_t size, ggml_backend_buffer_type_t buft) {
+    ctx.reset(ggml_init({ ggml_tensor_overhead(), nullptr, true }));
+    bytes = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I8, size);
+    buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft));
+    if (!buf) {
+        throw std::runtime_error("failed to allocate the inputs of a graph");
+    }
+}
+
+void mtp_inputs::place(ggml_cgraph * gf, ggml_backend_t backend) {
+    auto * const dev   = ggml_backend_get_device(backend);
+    auto * const buft  = ggml_backend_dev_buffer_type(dev);
+    const size_t align = ggml_backend_buft_get_alignment(buft);
+
+    size_t size = 0;
+
+    this->backend = backend;
+    inputs.clear();
+    for (auto * tensor : mtp_inputs_of(gf)) {
+        inputs.push_back({ tensor, size });
+        size += GGML_PAD(ggml_backend_buft_get_alloc_size(buft, tensor), align);
+    }
+    if (inputs.empty()) {
+        return;
+    }
+    if (!device.bytes || ggml_nbytes(device.bytes) < size) {
+        auto * const host_buft = ggml_backend_dev_host_buffer_type(dev);
+        device.alloc(size, buft);
+        host.alloc(size, host_buft ? host_buft : ggml_backend_cpu_buffer_type());
+    }
+    for (const auto & input : inputs) {
+        ggml_backend_tensor_alloc(device.buf.get(), input.tensor, (char *) device.bytes->data + input.offset);
+    }
+}
+
+void mtp_inputs::move_to(const side & where) {
+    for (const auto & input : inputs) {
+        input.tensor->buffer = where.buf.get();
+        input.tensor->data   = (char *) where.bytes->data + input.offset;
+    }
+}
+
+void mtp_inputs::open() {
+    if (!inputs.empty()) {
+        // what was sent last may still be on its way
+        ggml_backend_synchronize(backend);
+        move_to(host);
+    }
+}
+
+void mtp_inputs::send() {
+    if (!inputs.empty()) {
+        move_to(device);
+        const auto & last = inputs.back();
+        const size_t size = last.offset + ggml_nbytes(last.tensor);
+        ggml_backend_tensor_set_async(backend, device.bytes, host.bytes->data, 0, size);
+    }
+}

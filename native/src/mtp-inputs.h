@@ -1,0 +1,41 @@
+#pragma once
+
+// The inputs of a graph, on the device that computes it. The scheduler would copy each of them there on its own and
+// wait for each copy; here they lie beside each other and go in one.
+
+#include "ggml-cpp.h"
+
+#include <vector>
+
+class mtp_inputs {
+  public:
+    // Takes in the inputs of a graph that is built and not yet allocated, but for those that operations on weights in
+    // host memory read. `backend` computes the graph. Throws if memory runs out.
+    void place(ggml_cgraph * gf, ggml_backend_t backend);
+
+    // between the two the inputs are in host memory, where they can be written
+    void open();
+    void send();
+
+  private:
+    struct input {
+        ggml_tensor * tensor;
+        size_t        offset;
+    };
+
+    // the same on both sides
+    struct side {
+        ggml_context_ptr        ctx;
+        ggml_backend_buffer_ptr buf;
+        ggml_tensor *           bytes = nullptr; // I8 [size]
+
+        void alloc(size_t size, ggml_backend_buffer_type_t buft);
+    };
+
+    ggml_backend_t     backend = nullptr;
+    std::vector<input> inputs;
+    side               device;
+    side               host;
+
+    void move_to(const side & where);
+};
