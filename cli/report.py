@@ -47,6 +47,25 @@ def session_block(session: Session) -> str:
     return _block(rows)
 
 
+def times_block(stats: Stats) -> str:
+    """Return the lines that `run --verbose` adds on where a round's time goes; "" if there was no round."""
+    if not stats.rounds:
+        return ""
+    parts = (
+        ("a round", stats.generation_s),
+        ("  drafting", stats.draft_s),
+        ("  verifying", stats.verify_s),
+        ("  sampling", stats.sample_s),
+        ("  Python", stats.python_s),
+    )
+    return _block(
+        [
+            (name, f"{1000 * seconds / stats.rounds:.3f} ms, {100 * seconds / stats.generation_s:.1f} %")
+            for name, seconds in parts
+        ]
+    )
+
+
 def length_block(table: Sequence[LengthRow]) -> str:
     """Return the table that the adaptive draft length decides from; "" if the length is fixed."""
     if not table:

@@ -18,7 +18,7 @@ from .interrupt import Interrupt
 from .output import Output, say, shows_color
 from .progress import loading, prompting
 from .prompt import read_prompt, split_positionals
-from .report import json_report, length_block, session_block, stats_block
+from .report import json_report, length_block, session_block, stats_block, times_block
 from .sampling import with_sampling
 
 if TYPE_CHECKING:
@@ -131,8 +131,9 @@ def run(
             say(stats_block(generation.stats, generation.acceptance))
         if verbose:
             say(session_block(model.session))
-            if table := length_block(generation.length_table):
-                say(table)
+            for block in (times_block(generation.stats), length_block(generation.length_table)):
+                if block:
+                    say(block)
     if stopped:
         raise typer.Exit(130)
 

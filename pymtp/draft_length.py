@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pymtp.round_costs import RoundCosts
+from pymtp.round_costs import CostTable, RoundCosts
 
 N_DRAFT_MAX = 32
 """The longest draft, as in vLLM."""
@@ -138,7 +138,7 @@ class AdaptiveLength:
         n = _confident(confidences, n_min, self._p_min)
         if self._n == 0:  # a trial: whether it is right shows without a row; what that costs is looked at now and then
             return n if self._costs.n_trials % 4 == 0 and n >= n_min else 0
-        n = self._worth([self._is_right(confidence) for confidence in confidences[:n]], self._speed(), drawn=drawn)
+        n = self._worth([self._is_right(confidence) for confidence in confidences[:n]], drawn=drawn)
         return n if n >= n_min else 0
 
     def observe(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
@@ -170,36 +170,45 @@ class AdaptiveLength:
 
     def _reckon(self, right: Sequence[float]) -> float:
         """Add what each length would have brought in this place; return the best, in terms of plain decoding."""
+        costs = self._costs.table(self._n_max)
+        speed = self._speed(costs)
         right = [*right, *[right[-1]] * (self._n_max - len(right))]
-        speed = self._speed()
-        best = 0.0
+
+        all_right, n_right, gain = 1.0, 0.0, 0.0
+        n_verified, n_kept, best_gain, best = 0, 0.0, 0.0, 0.0
         self._weight = FADE * self._weight + 1
         for n in range(self._n_max + 1):
-            n_verified = self._worth(right[:n], speed, drawn=False)
-            tokens = 1 + _expected(right[:n_verified])
-            spent = self._costs.round_ms(1 + n_verified, n)
-            self._tokens[n] = FADE * self._tokens[n] + tokens
+            if n > 0:
+                all_right *= right[n - 1]
+                n_right += all_right
+                gain += all_right - speed * (costs.verify[n] - costs.verify[n - 1])
+            if gain > best_gain:  # as _worth decides
+                n_verified, n_kept, best_gain = n, n_right, gain
+            spent = costs.verify[n_verified] + costs.draft[n]
+            self._tokens[n] = FADE * self._tokens[n] + 1 + n_kept
             self._spent[n] = FADE * self._spent[n] + spent
             self._verified[n] = FADE * self._verified[n] + n_verified
-            best = max(best, tokens / spent)
-        return best * self._costs.round_ms(1, 0)
+            best = max(best, (1 + n_kept) / spent)
+        return best * costs.plain
 
     def _best(self) -> int:
         rates = [tokens / spent for tokens, spent in zip(self._tokens, self._spent, strict=True)]
         best = max(range(len(rates)), key=rates.__getitem__)
         return best if rates[best] > (MARGIN if self._n == 0 else MARGIN_TO_STAY) * rates[0] else 0
 
-    def _speed(self) -> float:
+    def _speed(self, costs: CostTable) -> float:
         """Tokens a millisecond that can be had anyway."""
-        plain = 1 / self._costs.round_ms(1, 0)
+        plain = 1 / costs.plain
         return max(plain, self._tokens[self._n] / self._spent[self._n]) if self._spent[self._n] else plain
 
-    def _worth(self, right: Sequence[float], speed: float, *, drawn: bool) -> int:
+    def _worth(self, right: Sequence[float], *, drawn: bool) -> int:
         """How many drafts bring more than their rows cost."""
+        costs = self._costs.table(self._n_max)
+        speed = self._speed(costs)
         all_right, best, gain, best_gain = 1.0, 0, 0.0, 0.0
         for n, one in enumerate(right, 1):
             all_right *= one
-            gain += all_right - speed * (self._costs.verify_ms(1 + n) - self._costs.verify_ms(n))
+            gain += all_right - speed * (costs.verify[n] - costs.verify[n - 1])
             if gain > best_gain:
                 best, best_gain = n, gain
             elif drawn:  # later drafts know what this one became
@@ -249,12 +258,3 @@ def _confident(confidences: Sequence[float], n_min: int, p_min: float) -> int:
     """Drafts up to the first whose confidence is below `p_min`; none if these are fewer than `n_min`."""
     n = next((i for i, confidence in enumerate(confidences) if confidence < p_min), len(confidences))
     return n if n >= n_min else 0
-
-
-def _expected(right: Sequence[float]) -> float:
-    """Drafts that are kept on average, if draft i is right with this probability where all before it were."""
-    total, all_right = 0.0, 1.0
-    for one in right:
-        all_right *= one
-        total += all_right
-    return total

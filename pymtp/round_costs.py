@@ -5,14 +5,31 @@ Owns the arithmetic; reads no clock. Milliseconds, but only ratios matter to tho
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from functools import partial
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from statistics import median
+from typing import NamedTuple
 
 N_RECENT = 9
 """Measurements of which the median counts: enough for a machine that does other things too."""
 N_WARM_UP = 3
 """Measurements of each kind that do not count: devices take longer for what they do for the first time."""
+N_REFRESH = 8
+"""Rounds for which a table of costs is good, once there have been some."""
+
+
+class CostTable(NamedTuple):
+    """Milliseconds of a round of one sequence, by drafts; (n_max + 1,) each."""
+
+    verify: list[float]
+    """Verifying so many."""
+    draft: list[float]
+    """Drafting so many, and all the rest of the round."""
+
+    @property
+    def plain(self) -> float:
+        """A round without drafts."""
+        return self.verify[0] + self.draft[0]
 
 
 class RoundCosts:
@@ -29,6 +46,9 @@ class RoundCosts:
         self._rest = _Medians()  # by steps
         self._trial = _Medians()
         self._n_sequences = 1
+        self._n_rounds = 0
+        self._table = CostTable([], [])
+        self._table_until = 0  # rounds
         self.n_trials = 0
         """Rounds that only tried whether drafts would pay."""
         self.n_until_trial = 0
@@ -41,6 +61,7 @@ class RoundCosts:
     ) -> None:
         """A pass of `n_rows` rows, of so many sequences, for which `n_steps` steps of a draft were run (0: none)."""
         self._n_sequences = n_sequences
+        self._n_rounds += 1
         self._verify.note(n_rows, verify_ms)
         self._rest.note(n_steps, rest_ms / n_sequences)
         if n_steps > 0:
@@ -55,6 +76,17 @@ class RoundCosts:
     def forget_drafts(self) -> None:
         """Drafts cost something else from now on."""
         self._draft = _Medians()
+        self._table_until = 0
+
+    def table(self, n_max: int) -> CostTable:
+        """The costs of rounds with 0 to `n_max` drafts. Looked at in every round, so it may be a few rounds old."""
+        if self._n_rounds >= self._table_until or len(self._table.verify) != n_max + 1:
+            lengths = range(n_max + 1)
+            self._table = CostTable(
+                [self.verify_ms(1 + n) for n in lengths], [self.draft_ms(n) + self.rest_ms(n) for n in lengths]
+            )
+            self._table_until = self._n_rounds + (1 if self._n_rounds < 4 * N_REFRESH else N_REFRESH)
+        return self._table
 
     def n_measured(self, n_rows: int) -> int:
         """How many measurements of so many rows count."""
@@ -108,21 +140,28 @@ class RoundCosts:
         return max(extra, 0.1 * plain)
 
 
-class _Medians(dict[int, float]):
+class _Medians(Mapping[int, float]):
     """The median of the latest measurements of each kind."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._n_noted: Counter[int] = Counter()
-        self._recent: defaultdict[int, deque[float]] = defaultdict(partial(deque[float], maxlen=N_RECENT))
+        self._recent: dict[int, deque[float]] = {}
 
     def note(self, kind: int, value: float) -> None:
         """Take a measurement."""
         self._n_noted[kind] += 1
         if self._n_noted[kind] > N_WARM_UP:
-            self._recent[kind].append(value)
-            self[kind] = median(self._recent[kind])
+            self._recent.setdefault(kind, deque(maxlen=N_RECENT)).append(value)
 
     def n_measured(self, kind: int) -> int:
         """Measurements of which the median is."""
-        return len(self._recent[kind]) if kind in self else 0
+        return len(self._recent.get(kind, ()))
+
+    def __getitem__(self, kind: int) -> float:
+        return median(self._recent[kind])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._recent)
+
+    def __len__(self) -> int:
+        return len(self._recent)

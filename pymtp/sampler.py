@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,16 +34,18 @@ class Distribution:
     tokens: Tokens
     probs: Probs
 
+    @cached_property
+    def _by_token(self) -> dict[int, float]:
+        # a chain leaves a few tokens, for which this is much cheaper than searching arrays
+        return dict(zip(self.tokens.tolist(), self.probs.tolist(), strict=True))
+
     def prob(self, token: int) -> float:
         """The probability of `token`; 0 if it is not there."""
-        return float(self.probs[self.tokens == token].sum())
+        return self._by_token.get(token, 0.0)
 
     def probs_of(self, tokens: Tokens) -> Probs:
         """The probabilities of `tokens` (m,): (m,)."""
-        order = self.tokens.argsort()
-        ordered = self.tokens[order]
-        at = np.minimum(ordered.searchsorted(tokens), len(ordered) - 1)
-        return np.where(ordered[at] == tokens, self.probs[order[at]], 0.0)
+        return np.array([self._by_token.get(token, 0.0) for token in tokens.tolist()])
 
     @property
     def argmax(self) -> int:

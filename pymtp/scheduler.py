@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import sub
 
 from pymtp.draft_vocab import AutoDraftVocab
 from pymtp.drafting import Drafter
@@ -15,7 +16,7 @@ from pymtp.errors import ContextFull, PymtpError
 from pymtp.round import play_round
 from pymtp.round_costs import RoundCosts
 from pymtp.sequence import Round, TokenSequence, Turn
-from pymtp.session import Counters, Session
+from pymtp.session import Session, Timing
 from pymtp.statistics import Stats
 
 
@@ -82,13 +83,14 @@ class Scheduler:
         self._admit()
         turns = self._turns()
         self._limit_drafts()
-        before = self._session.counters
+        before = self._session.timing
         start = self._clock()
         rounds = self._play(turns)
         seconds = self._clock() - start
-        after = self._session.counters
-        self._count(rounds, seconds, before, after)
-        self._weigh(rounds, seconds, before, after)
+        after = self._session.timing
+        spent = Timing(*map(sub, after, before))
+        self._count(rounds, seconds, spent)
+        self._weigh(rounds, seconds, spent)
         for played in rounds:
             played.turn.sequence.advance(played)
             if played.turn.sequence.finish_reason:
@@ -167,18 +169,17 @@ class Scheduler:
         turn.sequence.finish_reason = "context"
         self._release(turn.slot)
 
-    def _weigh(self, rounds: Sequence[Round], seconds: float, before: Counters, after: Counters) -> None:
+    def _weigh(self, rounds: Sequence[Round], seconds: float, spent: Timing) -> None:
         """Note what a pass has cost; one that takes prompts or builds a graph first tells nothing of rounds."""
-        n_builds = after.n_trunk_builds + after.n_head_builds - before.n_trunk_builds - before.n_head_builds
-        if not rounds or n_builds or any(played.turn.sequence.in_prompt for played in rounds):
+        if not rounds or spent.n_builds or any(played.turn.sequence.in_prompt for played in rounds):
             return
-        verify_ms = (after.t_trunk_us - before.t_trunk_us) / 1000
+        verify_ms = spent.trunk_us / 1000
         if any(played.proposal.catches_up for played in rounds):
             if len(rounds) == 1:
                 self._costs.observe_trial(rounds[0].n_rows, verify_ms=verify_ms, trial_ms=seconds * 1000)
             return
         n, n_steps = len(rounds), max(len(played.proposal.confidences) for played in rounds)
-        draft_ms = (after.t_head_us - before.t_head_us) / 1000
+        draft_ms = spent.head_us / 1000
         self._costs.observe(
             sum(played.n_rows for played in rounds),
             n_steps,
@@ -193,10 +194,8 @@ class Scheduler:
             other_ms = (seconds * 1000 - draft_ms) / n
             self._draft_vocab.note_round(n_steps, n_accepted, draft_ms=draft_ms / n, other_ms=other_ms)
 
-    def _count(self, rounds: Sequence[Round], seconds: float, before: Counters, after: Counters) -> None:
+    def _count(self, rounds: Sequence[Round], seconds: float, spent: Timing) -> None:
         n_rows = sum(played.n_rows for played in rounds)
-        draft_s = (after.t_head_us - before.t_head_us) / 1e6
-        verify_s = (after.t_trunk_us - before.t_trunk_us) / 1e6
         for played in rounds:
             sequence = played.turn.sequence
             for stats, share in ((sequence.stats, 1.0), (self.stats, played.n_rows / n_rows)):
@@ -206,8 +205,9 @@ class Scheduler:
                     stats.prompt_s += seconds * share
                 else:
                     stats.generation_s += seconds * share
-                    stats.draft_s += draft_s * share
-                    stats.verify_s += verify_s * share
+                    stats.draft_s += spent.head_us / 1e6 * share
+                    stats.verify_s += spent.trunk_us / 1e6 * share
+                    stats.sample_s += spent.sample_us / 1e6 * share
                     stats.add_round(len(played.proposal.drafts), played.n_accepted)
 
 

@@ -41,7 +41,9 @@ class Stats:
     draft_s: float = 0.0
     """Of generation_s, what the heads' passes took."""
     verify_s: float = 0.0
-    """Of generation_s, what the trunk's passes took. The rest is sampling, and what Python does."""
+    """Of generation_s, what the trunk's passes took."""
+    sample_s: float = 0.0
+    """Of generation_s, what the samplers took, for drafts and for the target."""
     # (n_drafted, n_accepted) -> rounds. Few distinct pairs exist, so a generation of any length
     # keeps a constant size, and every report below can be derived from the pairs.
     _rounds: Counter[tuple[int, int]] = field(default_factory=Counter, repr=False)
@@ -55,6 +57,7 @@ class Stats:
             self.generation_s + other.generation_s,
             self.draft_s + other.draft_s,
             self.verify_s + other.verify_s,
+            self.sample_s + other.sample_s,
             self._rounds + other._rounds,
         )
 
@@ -67,6 +70,7 @@ class Stats:
             self.generation_s - earlier.generation_s,
             self.draft_s - earlier.draft_s,
             self.verify_s - earlier.verify_s,
+            self.sample_s - earlier.sample_s,
             self._rounds - earlier._rounds,
         )
 
@@ -97,9 +101,9 @@ class Stats:
         return self.rounds + self.accepted
 
     @property
-    def sample_s(self) -> float:
-        """Of generation_s, what is neither drafting nor verifying."""
-        return max(self.generation_s - self.draft_s - self.verify_s, 0.0)
+    def python_s(self) -> float:
+        """Of generation_s, what is neither a pass nor sampling: Python's own share."""
+        return max(self.generation_s - self.draft_s - self.verify_s - self.sample_s, 0.0)
 
     @property
     def drafted(self) -> int:

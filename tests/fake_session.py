@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pymtp.errors import ContextFull, PymtpError
-from pymtp.session import Chunk, Counters, Logits
+from pymtp.session import Chunk, Logits, Timing
 
 N_VOCAB = 32
 
@@ -145,8 +145,8 @@ class FakeSession:
         return head_logits(slot.tokens + slot.draft)
 
     @property
-    def counters(self) -> Counters:
-        return Counters(**dict.fromkeys(Counters.__dataclass_fields__, 0))
+    def timing(self) -> Timing:
+        return Timing(0, 0, 0, 0)
 
     def truncate(self, position: int, *, sequence: int = 0) -> None:
         self._invalidate()

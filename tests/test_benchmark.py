@@ -140,7 +140,7 @@ def test_spreads_are_those_of_the_textbooks() -> None:
 
 
 def stats_of(n_rounds: int, drafted: int, accepted: int, seconds: float) -> Stats:
-    stats = Stats(prompt_tokens=10, prompt_s=0.1, generation_s=seconds, draft_s=seconds / 4, verify_s=seconds / 2)
+    stats = Stats(prompt_tokens=10, prompt_s=0.1, generation_s=seconds, draft_s=seconds / 4, verify_s=seconds / 2, sample_s=seconds / 8)
     for _ in range(n_rounds):
         stats.add_round(drafted, accepted)
     return stats
@@ -190,7 +190,8 @@ def test_a_row_says_what_was_accepted_and_what_a_round_takes(results: Results) -
     assert drafting.acceptance_per_position == (1, 0)
     assert row(rows(results), "code", 0).draft_ms == pytest.approx(25)
     assert row(rows(results), "code", 0).verify_ms == pytest.approx(50)
-    assert row(rows(results), "code", 0).sample_ms == pytest.approx(25)
+    assert row(rows(results), "code", 0).sample_ms == pytest.approx(12.5)
+    assert row(rows(results), "code", 0).python_ms == pytest.approx(12.5)
 
 
 def test_prompts_are_held_against_a_session_without_mtp(results: Results) -> None:

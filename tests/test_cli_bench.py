@@ -159,7 +159,7 @@ def test_every_arm_has_a_row_in_every_test_and_kind_of_text(prompts: Path) -> No
         if row["n_gen"]:
             n_tokens = row["rounds"] + row["accepted"]
             assert n_tokens == 8 * row["n_samples"]
-            assert row["verify_ms"] > 0 and row["sample_ms"] > 0
+            assert row["verify_ms"] > 0 and row["sample_ms"] > 0 and row["python_ms"] > 0
             assert (row["draft_ms"] > 0) >= (row["drafted"] > 0)
             assert drafts or row["draft_ms"] == 0
     assert found[0]["memory_bytes"] > found[0]["memory_without_mtp_bytes"] > 20e6

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -16,7 +15,7 @@ from pymtp.sampler import Sampler
 from pymtp.sampling import SamplingParams
 from pymtp.scheduler import Scheduler
 from pymtp.sequence import TokenSequence
-from pymtp.session import Counters
+from pymtp.session import Timing
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -348,15 +347,14 @@ def test_what_is_forgotten_leaves_the_cache() -> None:
 
 
 class BusySession(FakeSession):
-    """Half of a pass is the trunk's, a quarter the heads'."""
+    """Half of a pass is the trunk's, a quarter the heads', an eighth the samplers'."""
 
     n_looks = 0
 
     @property
-    def counters(self) -> Counters:
+    def timing(self) -> Timing:
         self.n_looks += 1
-        times = {"t_trunk_us": 500_000 * self.n_looks, "t_head_us": 250_000 * self.n_looks}
-        return replace(super().counters, **times)
+        return Timing(500_000 * self.n_looks, 250_000 * self.n_looks, 125_000 * self.n_looks, 0)
 
 
 def test_a_generations_time_is_drafting_verifying_and_sampling() -> None:
@@ -368,7 +366,7 @@ def test_a_generations_time_is_drafting_verifying_and_sampling() -> None:
     # the prompt's pass is none of it
     assert one.stats.generation_s == one.stats.rounds
     assert (one.stats.verify_s, one.stats.draft_s) == (one.stats.rounds / 2, one.stats.rounds / 4)
-    assert one.stats.sample_s == one.stats.rounds / 4
+    assert (one.stats.sample_s, one.stats.python_s) == (one.stats.rounds / 8, one.stats.rounds / 8)
     # two that run together share a pass
     before, n_passes = work.stats.verify_s, len(session.passes)
     submit(work, *(sequence(session, [1, 2, 3], 20) for _ in range(2)))

@@ -25,11 +25,11 @@ def test_a_generation_without_rounds_has_no_rates() -> None:
 
 
 def test_what_came_since_is_the_difference() -> None:
-    earlier = Stats(3, 1.0, 5, 2.0, 0.5, 0.75) + stats_of((2, 1))
-    later = earlier + Stats(1, 0.5, 7, 4.0, 1.0, 2.0) + stats_of((2, 1), (2, 0))
+    earlier = Stats(3, 1.0, 5, 2.0, 0.5, 0.75, 0.25) + stats_of((2, 1))
+    later = earlier + Stats(1, 0.5, 7, 4.0, 1.0, 2.0, 0.25) + stats_of((2, 1), (2, 0))
     since = later - earlier
-    assert since == Stats(1, 0.5, 7, 4.0, 1.0, 2.0) + stats_of((2, 1), (2, 0))
-    assert (since.sample_s, since.round_tokens) == (1.0, 3)
+    assert since == Stats(1, 0.5, 7, 4.0, 1.0, 2.0, 0.25) + stats_of((2, 1), (2, 0))
+    assert (since.python_s, since.round_tokens) == (0.75, 3)
 
 
 def test_rounds_without_drafts_count_but_have_no_acceptance_rate() -> None:

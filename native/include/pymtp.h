@@ -75,6 +75,7 @@ struct pymtp_counters {
     int64_t n_output_bytes; // logits, candidates and drafts copied to the host
     int64_t t_trunk_us;     // time in pymtp_session_decode, and of waiting for what it computes
     int64_t t_head_us;      // likewise of pymtp_session_draft and pymtp_session_draft_greedy
+    int64_t t_sample_us;    // time that samplers have spent on rows of the session
 };
 
 // Names the source of this library: "llama-cpp-python 0.3.36 + <hash of the patch series and the engine>".

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 // Logits in groups of N_GROUP. Those of a group lie N_GROUP apart, so that the maxima of N_GROUP groups side by side
 // are computed by vector instructions.
@@ -145,17 +146,22 @@ mtp_candidates mtp_candidates::build(ggml_context * ctx0, ggml_cgraph * gf, ggml
     return res;
 }
 
-size_t mtp_candidates::fetch(ggml_backend_t backend) {
-    host_blocks.resize(ggml_nelements(blocks));
-    host_ids.resize(ggml_nelements(block_ids));
-    ggml_backend_tensor_get_async(backend, blocks, host_blocks.data(), 0, ggml_nbytes(blocks));
-    ggml_backend_tensor_get_async(backend, block_ids, host_ids.data(), 0, ggml_nbytes(block_ids));
-    if (rest) {
-        host_rest.resize(ggml_nelements(rest));
-        ggml_backend_tensor_get_async(backend, rest, host_rest.data(), 0, ggml_nbytes(rest));
-    }
+size_t mtp_candidates::fetch(ggml_backend_t backend, mtp_host_memory & memory) {
+    const size_t size = ggml_nbytes(blocks) + ggml_nbytes(block_ids) + (rest ? ggml_nbytes(rest) : 0);
+
+    char * end = (char *) memory.get(size, ggml_backend_get_device(backend));
+
+    const auto get = [&](const ggml_tensor * tensor) {
+        void * data = end;
+        ggml_backend_tensor_get_async(backend, tensor, data, 0, ggml_nbytes(tensor));
+        end += ggml_nbytes(tensor);
+        return data;
+    };
+    host_blocks = (const float *) get(blocks);
+    host_ids    = (const int32_t *) get(block_ids);
+    host_rest   = rest ? (const float *) get(rest) : nullptr;
     ggml_backend_synchronize(backend);
-    return ggml_nbytes(blocks) + ggml_nbytes(block_ids) + (rest ? ggml_nbytes(rest) : 0);
+    return size;
 }
 
 void mtp_candidates::select(int32_t row, int32_t n, int32_t * ids, float * values) const {
@@ -164,8 +170,10 @@ void mtp_candidates::select(int32_t row, int32_t n, int32_t * ids, float * value
 
     // [n_kept * BLOCK], behind them [n_rest]
     std::vector<float> all(n_kept * BLOCK + n_rest);
-    std::copy_n(host_blocks.data() + row * n_kept * BLOCK, n_kept * BLOCK, all.data());
-    std::copy_n(host_rest.data() + row * n_rest, n_rest, all.data() + n_kept * BLOCK);
+    std::copy_n(host_blocks + row * n_kept * BLOCK, n_kept * BLOCK, all.data());
+    if (rest) {
+        std::copy_n(host_rest + row * n_rest, n_rest, all.data() + n_kept * BLOCK);
+    }
 
     mtp_candidates_select(all.data(), all.size(), n, ids, values);
     for (int32_t k = 0; k < n; ++k) {

@@ -5,9 +5,9 @@
 // host: the n highest logits cannot lie outside of the n blocks with the highest maxima.
 
 #include "llama-graph.h"
+#include "mtp-host-memory.h"
 
 #include <cstdint>
-#include <vector>
 
 // the n highest of n_logits, highest first, the lower id first where they are equal. ids, values: [n], n <= n_logits
 void mtp_candidates_select(const float * logits, int64_t n_logits, int32_t n, int32_t * ids, float * values);
@@ -26,15 +26,16 @@ struct mtp_candidates {
                                 int32_t n);
 
     // Copies them to the host. Waits for the device. Returns the bytes copied.
-    size_t fetch(ggml_backend_t backend);
+    size_t fetch(ggml_backend_t backend, mtp_host_memory & memory);
 
-    bool is_fetched() const { return !host_blocks.empty(); }
+    bool is_fetched() const { return host_blocks != nullptr; }
 
     // The n highest of a row that was fetched, highest first. ids, values: [n]
     void select(int32_t row, int32_t n, int32_t * ids, float * values) const;
 
   private:
-    std::vector<float>   host_blocks; // [n_rows][n * BLOCK]
-    std::vector<int32_t> host_ids;    // [n_rows][n]
-    std::vector<float>   host_rest;   // [n_rows][n_logits % BLOCK]
+    // in the memory that they were fetched to
+    const float *   host_blocks = nullptr; // [n_rows][n * BLOCK]
+    const int32_t * host_ids    = nullptr; // [n_rows][n]
+    const float *   host_rest   = nullptr; // [n_rows][n_logits % BLOCK]
 };

@@ -212,12 +212,11 @@ llm_graph_result * mtp_engine::run_plan() {
 }
 
 pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows) {
-    const size_t n_vocab = n_trimmed;
-
     picks        = false;
     picks_probs  = false;
     n_draft_rows = 0;
-    draft_logits_data.resize(mtp_rows_with_output(rows, true).size() * n_vocab);
+
+    float * logits = draft_logits_data(mtp_rows_with_output(rows, true).size());
 
     if (step == 0) {
         start_draft(rows, std::min(n_steps, n_heads));
@@ -246,7 +245,7 @@ pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<
         }
         held_draft = hold(res->get_logits());
         if (parts.size() > 1) {
-            fetch(held_draft, draft_logits_data.data() + n_draft_rows * n_vocab);
+            fetch(held_draft, logits + (size_t) n_draft_rows * n_trimmed);
         }
         n_draft_rows += first.size();
     }

@@ -306,7 +306,9 @@ void mtp_engine::wait(const held_logits & held) {
 
 void mtp_engine::fetch(held_logits & held, float * data) {
     if (held.logits) {
+        wait(held);
         ggml_backend_tensor_get_async(held.backend, held.logits, data, 0, ggml_nbytes(held.logits));
+        ggml_backend_synchronize(held.backend);
         counters.n_output_bytes += ggml_nbytes(held.logits);
         held = {};
     }
@@ -322,14 +324,17 @@ bool mtp_engine::hold_logits(const llm_graph_result & res, bool is_whole_batch) 
 
 const float * mtp_engine::logits() {
     fetch(held_trunk, ctx.logits.data);
-    wait(held_trunk);
     return ctx.get_logits();
 }
 
+float * mtp_engine::draft_logits_data(size_t n_rows) {
+    return (float *) draft_logits_mem.get(n_rows * n_trimmed * sizeof(float), ctx.model.dev_output());
+}
+
 const float * mtp_engine::draft_logits() {
-    fetch(held_draft, draft_logits_data.data());
-    wait(held_draft);
-    return draft_logits_data.data();
+    float * data = draft_logits_data(n_draft_rows);
+    fetch(held_draft, data);
+    return data;
 }
 
 // llama.cpp puts rows into the batch's order when logits are asked for; until then it remembers what to swap
@@ -355,7 +360,7 @@ void mtp_engine::candidates(bool of_draft, int32_t row, int32_t n, int32_t * ids
     if (held.logits && held.reduced.blocks && n <= held.reduced.blocks->ne[1]) {
         if (!held.reduced.is_fetched()) {
             wait(held);
-            counters.n_output_bytes += held.reduced.fetch(held.backend);
+            counters.n_output_bytes += held.reduced.fetch(held.backend, of_draft ? draft_candidates : trunk_candidates);
         }
         held.reduced.select(of_draft ? row : trunk_row(row), n, ids, values);
     } else {

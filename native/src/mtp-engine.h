@@ -239,10 +239,12 @@ struct mtp_engine {
     uint64_t                                 t       = 0;
     bool                                     in_pass = false; // else llama.cpp reserves, or shifts the cache
 
-    int32_t            n_reduced = 0;                         // see reduce_logits
-    held_logits        held_trunk;
-    held_logits        held_draft;
-    std::vector<float> draft_logits_data; // [n_draft_rows, n_vocab]
+    int32_t         n_reduced = 0;                            // see reduce_logits
+    held_logits     held_trunk;
+    held_logits     held_draft;
+    mtp_host_memory trunk_candidates; // those of held_trunk
+    mtp_host_memory draft_candidates;
+    mtp_host_memory draft_logits_mem; // float32 [n_draft_rows, n_trimmed]
 
     graph_slot * find_slot(const llama_ubatch & ubatch, llm_graph_type gtype);
     void         select(graph_slot * slot);
@@ -278,5 +280,6 @@ struct mtp_engine {
     held_logits hold(ggml_tensor * logits) const;
     void        wait(const held_logits & held); // for the pass that has left them: the time is that pass's
     void        fetch(held_logits & held, float * data);
+    float *     draft_logits_data(size_t n_rows);
     int32_t     trunk_row(int32_t row) const;
 };

@@ -32,15 +32,6 @@ static std::vector<ggml_tensor *> mtp_inputs_of(ggml_cgraph * gf) {
     return res;
 }
 
-void mtp_inputs::side::alloc(size_t size, ggml_backend_buffer_type_t buft) {
-    ctx.reset(ggml_init({ ggml_tensor_overhead(), nullptr, true }));
-    bytes = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I8, size);
-    buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft));
-    if (!buf) {
-        throw std::runtime_error("failed to allocate the inputs of a graph");
-    }
-}
-
 void mtp_inputs::place(ggml_cgraph * gf, ggml_backend_t backend) {
     auto * const dev   = ggml_backend_get_device(backend);
     auto * const buft  = ggml_backend_dev_buffer_type(dev);
@@ -57,20 +48,24 @@ void mtp_inputs::place(ggml_cgraph * gf, ggml_backend_t backend) {
     if (inputs.empty()) {
         return;
     }
-    if (!device.bytes || ggml_nbytes(device.bytes) < size) {
-        auto * const host_buft = ggml_backend_dev_host_buffer_type(dev);
-        device.alloc(size, buft);
-        host.alloc(size, host_buft ? host_buft : ggml_backend_cpu_buffer_type());
+    if (!device || ggml_nbytes(device) < size) {
+        ctx.reset(ggml_init({ ggml_tensor_overhead(), nullptr, true }));
+        device = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I8, size);
+        buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft));
+        if (!buf) {
+            throw std::runtime_error("failed to allocate the inputs of a graph");
+        }
     }
+    host.get(size, dev);
     for (const auto & input : inputs) {
-        ggml_backend_tensor_alloc(device.buf.get(), input.tensor, (char *) device.bytes->data + input.offset);
+        ggml_backend_tensor_alloc(buf.get(), input.tensor, (char *) device->data + input.offset);
     }
 }
 
-void mtp_inputs::move_to(const side & where) {
+void mtp_inputs::move_to(ggml_backend_buffer_t buffer, void * base) {
     for (const auto & input : inputs) {
-        input.tensor->buffer = where.buf.get();
-        input.tensor->data   = (char *) where.bytes->data + input.offset;
+        input.tensor->buffer = buffer;
+        input.tensor->data   = (char *) base + input.offset;
     }
 }
 
@@ -78,15 +73,15 @@ void mtp_inputs::open() {
     if (!inputs.empty()) {
         // what was sent last may still be on its way
         ggml_backend_synchronize(backend);
-        move_to(host);
+        move_to(host.buffer(), ggml_backend_buffer_get_base(host.buffer()));
     }
 }
 
 void mtp_inputs::send() {
     if (!inputs.empty()) {
-        move_to(device);
+        move_to(buf.get(), device->data);
         const auto & last = inputs.back();
         const size_t size = last.offset + ggml_nbytes(last.tensor);
-        ggml_backend_tensor_set_async(backend, device.bytes, host.bytes->data, 0, size);
+        ggml_backend_tensor_set_async(backend, device, ggml_backend_buffer_get_base(host.buffer()), 0, size);
     }
 }

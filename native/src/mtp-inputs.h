@@ -4,6 +4,7 @@
 // wait for each copy; here they lie beside each other and go in one.
 
 #include "ggml-cpp.h"
+#include "mtp-host-memory.h"
 
 #include <vector>
 
@@ -23,19 +24,12 @@ class mtp_inputs {
         size_t        offset;
     };
 
-    // the same on both sides
-    struct side {
-        ggml_context_ptr        ctx;
-        ggml_backend_buffer_ptr buf;
-        ggml_tensor *           bytes = nullptr; // I8 [size]
+    ggml_backend_t          backend = nullptr;
+    std::vector<input>      inputs;
+    ggml_context_ptr        ctx;
+    ggml_backend_buffer_ptr buf;
+    ggml_tensor *           device = nullptr; // I8 [size]
+    mtp_host_memory         host;             // the same
 
-        void alloc(size_t size, ggml_backend_buffer_type_t buft);
-    };
-
-    ggml_backend_t     backend = nullptr;
-    std::vector<input> inputs;
-    side               device;
-    side               host;
-
-    void move_to(const side & where);
+    void move_to(ggml_backend_buffer_t buffer, void * base);
 };

@@ -354,7 +354,12 @@ static int32_t with_row(const pymtp_sampler & sampler, const pymtp_logits & logi
         return pymtp_fail(PYMTP_INVALID, "row %d of logits: the last pass has left %d", logits.row, n_rows);
     }
     session_row row(*logits.session->mtp, logits.of_draft != 0, logits.row);
+
+    // waiting for the device is not sampling
+    auto &        counters = logits.session->mtp->counters;
+    const int64_t begin    = ggml_time_us() - counters.t_trunk_us - counters.t_head_us;
     function(row);
+    counters.t_sample_us += ggml_time_us() - counters.t_trunk_us - counters.t_head_us - begin;
     return PYMTP_OK;
 }
 

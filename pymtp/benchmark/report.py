@@ -28,6 +28,7 @@ _ROUND: Columns = [
     ("draft ms", "draft_ms", ".2f"),
     ("verify ms", "verify_ms", ".2f"),
     ("sample ms", "sample_ms", ".2f"),
+    ("Python ms", "python_ms", ".2f"),
 ]
 _PROMPT: Columns = [
     ("prompt tok/s", "prompt_ts", ".1f"),

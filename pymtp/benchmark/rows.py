@@ -91,7 +91,8 @@ class Row:
     """Of a round."""
     verify_ms: float | None
     sample_ms: float | None
-    """Sampling, and all else that a round does."""
+    python_ms: float | None
+    """What is neither a pass nor sampling."""
     prompt_ts: float | None
     """Tokens of prompts a second."""
     prompt_ts_without_mtp: float | None
@@ -183,6 +184,7 @@ def _row(
         draft_ms=per_round_ms and per_round_ms * stats.draft_s,
         verify_ms=per_round_ms and per_round_ms * stats.verify_s,
         sample_ms=per_round_ms and per_round_ms * stats.sample_s,
+        python_ms=per_round_ms and per_round_ms * stats.python_s,
         prompt_ts=Mean.of(prompt_ts).mean if prompt_ts else None,
         prompt_ts_without_mtp=Mean.of(without_ts).mean if without_ts else None,
         mtp_prompt_cost=cost and cost.median,
