@@ -254,11 +254,17 @@ const llm_graph_params & mtp_engine::stage_params(size_t stage, const llm_graph_
 }
 
 void mtp_engine::set_head_model(llm_graph_params & params) const {
-    if (assistant) {
-        params.arch              = assistant->arch;
-        params.hparams           = assistant->hparams;
-        params.cparams.ctx_other = &ctx; // whose token embedding it reads
+    if (!assistant) {
+        return;
     }
+    params.arch              = assistant->arch;
+    params.hparams           = assistant->hparams;
+    params.cparams.ctx_other = &ctx; // whose token embedding it reads
+
+    // by the number of a layer the context would look for the device of its own model's
+    params.cb = [cb = params.cb](const llama_ubatch & ubatch, ggml_tensor * cur, const char * name, int) {
+        cb(ubatch, cur, name, -1);
+    };
 }
 
 //
