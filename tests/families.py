@@ -50,7 +50,7 @@ from random_gguf import (
 State = Literal["normed", "plain"]
 """A hidden state behind the norm that follows the last layer (of the trunk, or of the head), or before it."""
 
-Deviation = Literal["attends to all", "rotates", "centres"]
+Deviation = Literal["attends to all", "rotates", "centres", "sees less"]
 """What llama.cpp's heads do otherwise than the published ones."""
 
 
@@ -134,6 +134,8 @@ FAMILIES = {
         write_gemma4,
         "shared",
         write_assistant=write_gemma4_assistant,
+        after="transformers' Gemma4AssistantForCausalLM",
+        deviation="sees less",
     ),
     "gemma4, shared K/V": Family(
         "Gemma-4 E2B, E4B with their assistants",

@@ -6,12 +6,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pymtp import Model
+from pymtp import Model, SamplingParams
 from pymtp.errors import ModelError, PymtpError, StateError, UnsupportedModel
 from pymtp.gguf_file import find_draft_model, inspect_gguf
 from pymtp.inspection import inspect_model
@@ -19,6 +20,7 @@ from pymtp.session import Chunk, Session, n_contexts
 from random_gguf import write_gemma4, write_gemma4_assistant, write_glm4moe
 from test_families import PARAMS, draft, load
 from test_side_files import drafts, text
+from two_contexts import TwoContexts
 
 WriteGguf = Callable[..., Path]
 
@@ -70,6 +72,49 @@ def test_an_assistant_has_nothing_to_catch_up_with(pair: tuple[Path, Path]) -> N
         for session in (fed, unfed):  # nor does it leave anything
             session.decode([Chunk([5], len(tokens))])
             assert session.seen_end(0, 3) == len(tokens) + 1
+
+
+def test_rounds_of_several_texts_rebuild_next_to_no_graph(pair: tuple[Path, Path]) -> None:
+    model, assistant = map(load, pair)
+    with Session(model, PARAMS, n_draft_max=3, assistant=assistant, n_seq_max=2) as session:
+        positions = [40, 50]
+        session.decode([Chunk([7] * n, 0, slot) for slot, n in enumerate(positions)])
+        for i in range(40):
+            newest = [Chunk([5], n, slot) for slot, n in enumerate(positions)]
+            drafts = session.draft_greedy(newest, 3).tolist()
+            session.decode([Chunk([5, *drafts[slot]], n, slot) for slot, n in enumerate(positions)])
+            positions = [n + 1 + (i + slot) % 4 for slot, n in enumerate(positions)]
+            for slot, n in enumerate(positions):
+                session.truncate(n, sequence=slot)
+        assert session.counters.n_head_passes == 40
+        assert session.counters.n_head_builds <= 3
+
+
+@pytest.mark.parametrize("kind", ["f16", "q8_0"])
+def test_an_assistant_reads_a_cache_of_any_type(pair: tuple[Path, Path], kind: str) -> None:
+    model, assistant = map(load, pair)
+    params = replace(PARAMS, flash_attn="on", type_k=kind, type_v=kind, n_ubatch=128)
+    reference = TwoContexts(model, params, 1, assistant=assistant)
+    tokens, script = list(range(100, 177)), [1, 2, 3]
+    with Session(model, params, n_draft_max=3, assistant=assistant) as session:
+        session.decode([Chunk(tokens, 0)])
+        reference.decode(tokens, 0)
+        reference.draft(5, len(tokens), script)
+        # F16 and Q8_0 round; read in another way than it was written, such a cache gives logits that are off by 1
+        np.testing.assert_allclose(draft(session, 5, len(tokens), script), reference.draft_logits, atol=0.05)
+    reference.close()
+
+
+def test_an_assistant_drafts_until_the_context_is_full(pair: tuple[Path, Path]) -> None:
+    path, assistant = pair
+    said = []
+    for options in ({"draft_model": assistant, "draft_max": 3}, {"draft": "none"}):
+        with Model(path, n_ctx=256, n_threads=1, **options) as model:  # type: ignore[arg-type]
+            generation = model.generate([7] * 40, sampling=SamplingParams(temperature=0), ignore_eos=True)
+            list(generation)
+            said.append((generation.tokens, generation.finish_reason))
+    assert said[0] == said[1]
+    assert said[0][1] == "context"
 
 
 def test_drafts_from_chosen_tokens_use_the_assistants_output(pair: tuple[Path, Path]) -> None:
