@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pymtp._gguf_header import Value
 from pymtp._gguf_heads import heads_beside, misfit
-from pymtp._gguf_model import ModelFile
+from pymtp._gguf_model import ModelFile, is_assistant
 from pymtp._gguf_shards import Shard, data_offset, read_shards, tensor_bytes
 from pymtp.errors import ModelError
 
@@ -58,6 +58,11 @@ class GgufInfo:
     n_parameters: int
     size_bytes: int
     chat_template: str | None
+
+    @property
+    def is_assistant(self) -> bool:
+        """Whether the file is itself an assistant, of which `gguf_facts` tells."""
+        return is_assistant(self.architecture)
 
     @property
     def has_heads(self) -> bool:

@@ -17,7 +17,6 @@ from typing import Literal
 from gguf.constants import GGMLQuantizationType
 
 from pymtp._gguf_header import ArrayLength, TensorInfo, Value, read_array
-from pymtp._gguf_model import is_assistant
 from pymtp._gguf_shards import Shard, read_shards, tensor_bytes
 from pymtp.errors import PymtpError
 from pymtp.gguf_file import GgufInfo, gguf_facts
@@ -165,7 +164,7 @@ def inspect_model(
 
 
 def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
-    if is_assistant(info.architecture):
+    if info.is_assistant:
         return "an assistant: it drafts for another model, whose cache it reads"
     if not has_trunk:
         return "a side file: it holds MTP heads without a trunk"

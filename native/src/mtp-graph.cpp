@@ -414,7 +414,7 @@ static void mtp_graph_add_heads(const llm_graph_params & params) {
     res->set_params(params);
 }
 
-void mtp_graph_finish(const llama_model &, const llm_graph_params & params) {
+void mtp_graph_finish(const llm_graph_params & params) {
     auto * mtp = params.res->mtp;
     if (!mtp) {
         return;
@@ -440,7 +440,7 @@ static ggml_tensor * mtp_graph_probs(ggml_context * ctx0, ggml_tensor * logits, 
     return ggml_get_rows(ctx0, probs, ggml_reshape_2d(ctx0, tokens, 1, tokens->ne[0]));
 }
 
-bool mtp_graph_build_draft(const llama_model &, const llm_graph_params & params) {
+bool mtp_graph_build_draft(const llm_graph_params & params) {
     mtp_engine * mtp = params.res->mtp;
     if (!mtp || params.gtype != LLM_GRAPH_TYPE_DECODER_MTP) {
         return false;

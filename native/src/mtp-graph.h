@@ -29,7 +29,7 @@ ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight);
 llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input_ptr input);
 
 // Behind the trunk's graph: stores its hidden states in the buffer and, if the pass feeds them, runs the heads.
-void mtp_graph_finish(const llama_model & model, const llm_graph_params & params);
+void mtp_graph_finish(const llm_graph_params & params);
 
 // Builds the graph of a draft. Returns false, and does nothing, if the pass is not one.
-bool mtp_graph_build_draft(const llama_model & model, const llm_graph_params & params);
+bool mtp_graph_build_draft(const llm_graph_params & params);
