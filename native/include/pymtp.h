@@ -106,7 +106,7 @@ struct pymtp_session_params {
     int32_t head_context; // a pymtp_head_context
 
     // A small model that drafts in the place of heads and reads the K/V of the trunk's last layers, as Gemma-4's does;
-    // NULL: none. It outlives the session.
+    // NULL: none. It outlives the session. It takes no cells, so that a draft never fails for want of room.
     const struct llama_model * assistant;
 };
 
