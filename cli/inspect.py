@@ -104,11 +104,12 @@ def _block(rows: list[tuple[str, str]]) -> str:
 def _model_rows(found: Inspection) -> list[tuple[str, str]]:
     info = found.info
     types = ", ".join(f"{name} {_size(size)}" for name, size in found.tensor_types.items())
+    alone = "is an assistant" if info.is_assistant else "holds the MTP heads alone"
     rows = [
         ("file", str(info.path) + (f" and {found.n_files - 1} more" if found.n_files > 1 else "")),
         ("name", _printable(info.name or "-")),
         ("architecture", _printable(info.architecture)),
-        ("layers", f"{info.n_layer}" if found.has_trunk else "none: this file holds the MTP heads alone"),
+        ("layers", f"{info.n_layer}" if found.has_trunk else f"none: this file {alone}"),
         ("parameters", f"{_count(info.n_parameters)} in {info.n_tensors} tensors"),
         ("quantisation", f"{info.quantization or 'unnamed'}: {types}"),
         ("size", _size(info.size_bytes)),

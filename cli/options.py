@@ -177,7 +177,8 @@ DraftModel = Annotated[
         "--model-draft",
         "--draft-model",
         metavar="MODEL",
-        help="GGUF file with the MTP heads, if they are not in the model's.  [default: mtp-*.gguf beside it]",
+        help="GGUF file with the MTP heads, if they are not in the model's, or with its assistant.  "
+        "[default: mtp-*.gguf beside it]",
     ),
 ]
 DraftMax = Annotated[

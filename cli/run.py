@@ -113,7 +113,7 @@ def run(
         ) as model,
     ):
         if model.info.draft_model and not draft_model:
-            say(f"pymtp: drafting with the MTP heads in {model.info.draft_model}")
+            say(f"pymtp: drafting with {model.info.draft_source}")
         note = model.draft_note or (asked.draft_note if model.draft_max else None)
         if note:
             say(f"pymtp: {note}")

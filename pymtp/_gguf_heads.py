@@ -1,7 +1,8 @@
-"""MTP heads in a file of their own, which llama.cpp's converter writes with --mtp and calls mtp-*.gguf.
+"""What drafts for a model and lies in a file of its own, called mtp-*.gguf: MTP heads, or an assistant.
 
-Such a file has the metadata of the whole model, the tensors of the heads, and embeddings, last norm and output once
-more. Owns which file belongs to which model; reads headers only.
+Heads, which llama.cpp's converter writes with --mtp, come with the metadata of the whole model, and with embeddings,
+last norm and output once more. An assistant is a model of its own. Owns which file belongs to which model; reads
+headers only.
 """
 
 from __future__ import annotations
@@ -13,19 +14,30 @@ from pymtp._gguf_model import ModelFile
 
 # differ as a matter of course between a model and its heads
 _OWN_KEYS = ("block_count", "nextn_predict_layers")
+# say how the keys and values that an assistant reads were made
+_KV_KEYS = (
+    "attention.key_length",
+    "attention.key_length_swa",
+    "attention.sliding_window",
+    "rope.dimension_count",
+    "rope.dimension_count_swa",
+    "rope.freq_base",
+    "rope.freq_base_swa",
+)
 
 
 def heads_beside(model: ModelFile) -> list[Path]:
-    """The files beside `model` that are named as heads in a file of their own."""
+    """The files beside `model` that are named as heads in a file of their own, or as an assistant."""
     return sorted(path for path in model.path.parent.glob("mtp-*.gguf") if path != model.path)
 
 
 def misfit(model: ModelFile, heads: ModelFile) -> str | None:
-    """Why `heads` cannot be the heads of `model`, None if it can."""
+    """Why `heads` cannot be the heads of `model`, or its assistant; None if it can."""
     if model.n_heads:
         return f"{model.path} has MTP heads of its own, {heads.path} would be others"
     if heads.is_assistant:
-        return f"{heads.path} is an assistant, a model that reads the cache of another, which pymtp cannot run"
+        other = _difference_of_assistant(model, heads)
+        return f"{heads.path} is not an assistant of {model.path} ({other})" if other else None
     if heads.n_heads == 0 or heads.n_heads != heads.n_heads_declared:
         return f"{heads.path} holds no usable MTP heads"
     if len(heads.shards) > 1:
@@ -52,6 +64,21 @@ def _difference(model: ModelFile, heads: ModelFile) -> str | None:
             return f"it holds {name}, which the model has not"
         if tensor.shape != model.tensors[name].shape:
             return f"{name} has another shape"
+    return None
+
+
+def _difference_of_assistant(model: ModelFile, assistant: ModelFile) -> str | None:
+    if assistant.architecture != f"{model.architecture}-assistant":
+        return f"its architecture is {assistant.architecture}, the model's {model.architecture}"
+    if assistant.n_vocab != model.n_vocab:
+        return f"it is of a model with {assistant.n_vocab} tokens, not {model.n_vocab}"
+    theirs, ours = assistant.number("embedding_length_out"), model.number("embedding_length")
+    if theirs != ours:
+        return f"it is of a model with hidden states of {theirs} numbers, not {ours}"
+    for key in _KV_KEYS:
+        said, expected = assistant.value(key), model.value(key)
+        if None not in (said, expected) and said != expected:
+            return f"{key} is {said}, not {expected}"
     return None
 
 

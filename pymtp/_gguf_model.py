@@ -14,6 +14,11 @@ from pymtp._gguf_shards import Shard, read_shards
 from pymtp.errors import ModelError
 
 
+def is_assistant(architecture: str) -> bool:
+    """Whether models of `architecture` are assistants: see ModelFile."""
+    return architecture.endswith("-assistant")
+
+
 class ModelFile:
     """The model in the GGUF at `path`, or the heads of one. Raises ModelError as `read_shards` does."""
 
@@ -33,6 +38,9 @@ class ModelFile:
         self.n_vocab = self.length("tokenizer.ggml.tokens")
         # every head, of whichever family, joins token embedding and hidden state in an eh_proj matrix
         self.n_heads = sum(f"{prefix}nextn.eh_proj.weight" in self.tensors for prefix in self.head_prefixes)
+        if self.is_assistant:  # all its layers together are one head
+            self.n_heads_declared = min(1, self.n_heads_declared)
+            self.n_heads = int("nextn.pre_projection.weight" in self.tensors)
 
     @property
     def head_prefixes(self) -> tuple[str, ...]:
@@ -47,16 +55,20 @@ class ModelFile:
 
     @property
     def is_assistant(self) -> bool:
-        """Whether this is a draft model that reads the cache of the model it assists, as Gemma-4's do."""
-        return self.architecture.endswith("-assistant")
+        """Whether this is a small model that drafts for another, whose cache it reads, as Gemma-4's do."""
+        return is_assistant(self.architecture)
 
     def text(self, key: str) -> str | None:
         value = self.metadata.get(key)
         return value if isinstance(value, str) else None
 
+    def value(self, key: str) -> Value | None:
+        """Of a key that is given without the architecture's prefix."""
+        return self.metadata.get(f"{self.architecture}.{key}")
+
     def number(self, key: str) -> int:
         """Of a key that is given without the architecture's prefix."""
-        value = self.metadata.get(f"{self.architecture}.{key}", 0)
+        value = self.value(key) or 0
         return value if isinstance(value, int) else self._damaged(f"{self.architecture}.{key} is not an integer")
 
     def length(self, key: str) -> int:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pymtp._gguf_header import Value
 from pymtp._gguf_heads import heads_beside, misfit
-from pymtp._gguf_model import ModelFile
+from pymtp._gguf_model import ModelFile, is_assistant
 from pymtp._gguf_shards import Shard, data_offset, read_shards, tensor_bytes
 from pymtp.errors import ModelError
 
@@ -36,9 +36,12 @@ class GgufInfo:
 
     path: Path
     draft_model: Path | None
-    """The file that holds the MTP heads, where they are not in the model's own."""
+    """The file that holds the MTP heads, where they are not in the model's own, or the assistant."""
+    has_assistant: bool
+    """Whether `draft_model` is an assistant: a small model that drafts for this one, whose cache it reads."""
     files: tuple[Path, ...]
-    """All of them in the loader's order: the first says what the model is, of a tensor in several the last counts."""
+    """Those of the model in the loader's order: the first says what the model is, of a tensor in several the last
+    counts. An assistant is loaded on its own."""
     architecture: str
     name: str | None
     quantization: str | None
@@ -48,7 +51,7 @@ class GgufInfo:
     n_ctx_train: int
     n_vocab: int
     n_heads_declared: int
-    """MTP heads according to the metadata (`<architecture>.nextn_predict_layers`)."""
+    """MTP heads according to the metadata (`<architecture>.nextn_predict_layers`). An assistant counts as one."""
     n_heads: int
     """MTP heads whose tensors are in the file. Some converters keep the key and drop the tensors."""
     n_tensors: int
@@ -57,9 +60,20 @@ class GgufInfo:
     chat_template: str | None
 
     @property
+    def is_assistant(self) -> bool:
+        """Whether the file is itself an assistant, of which `gguf_facts` tells."""
+        return is_assistant(self.architecture)
+
+    @property
     def has_heads(self) -> bool:
-        """Whether the model can draft with its own heads: it names some, and holds all that it names."""
+        """Whether the model can draft with its own heads, or its assistant: it names some, and holds all of them."""
         return self.n_heads == self.n_heads_declared > 0
+
+    @property
+    def draft_source(self) -> str | None:
+        """What drafts if it is in a file of its own, for people."""
+        what = "assistant" if self.has_assistant else "MTP heads"
+        return f"the {what} in {self.draft_model}" if self.draft_model else None
 
     @property
     def n_ctx_default(self) -> int:
@@ -70,7 +84,8 @@ class GgufInfo:
 def inspect_gguf(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> GgufInfo:
     """Read metadata and tensor infos of the GGUF at `path`, and of its other parts if it is split.
 
-    `draft_model` names the file that holds the model's MTP heads, where they are not in the model's own.
+    `draft_model` names the file that holds the model's MTP heads, where they are not in the model's own, or
+    its assistant.
 
     Raises ModelError with one line that names the fix: no such file, a directory, an empty file, not
     a GGUF or one of an unknown version, truncated, damaged, unreadable, a missing part, something
@@ -78,7 +93,10 @@ def inspect_gguf(path: str | os.PathLike[str], draft_model: str | os.PathLike[st
     """
     model = ModelFile(Path(path))
     if model.is_assistant:
-        raise ModelError(f"{path} is an assistant, which pymtp cannot run; name the model that it assists")
+        raise ModelError(
+            f"{path} is an assistant and drafts for another model; name that model, and this file with draft_model "
+            "(--draft-model)"
+        )
     if model.is_heads_alone:
         raise ModelError(
             f"{path} holds MTP heads and no model; name the model, and this file with draft_model (--draft-model)"
@@ -97,7 +115,7 @@ def gguf_facts(path: str | os.PathLike[str]) -> GgufInfo:
 
 
 def find_draft_model(path: str | os.PathLike[str]) -> tuple[Path | None, str | None]:
-    """Look for a file mtp-*.gguf with heads beside the model at `path`, if that has none itself.
+    """Look for a file mtp-*.gguf with heads or an assistant beside the model at `path`, if that has no heads itself.
 
     Returns the file, or why there is none to take, in one line that names the files; neither if there are none.
     """
@@ -160,7 +178,8 @@ def output_rows(
     import numpy as np
 
     info = inspect_gguf(path, draft_model)
-    tensors = {tensor.name: (shard, tensor) for shard in _shards(path, draft_model) for tensor in shard.header.tensors}
+    shards = read_shards(Path(draft_model)) if info.has_assistant and draft_model else _shards(path, draft_model)
+    tensors = {tensor.name: (shard, tensor) for shard in shards for tensor in shard.header.tensors}
     own = f"blk.{info.n_layer + head}.nextn.shared_head_head.weight"
     shard, tensor = next(tensors[name] for name in (own, "output.weight", "token_embd.weight") if name in tensors)
     n_rows = tensor.shape[1]
@@ -175,12 +194,16 @@ def _shards(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | 
 
 def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
     source = heads or model
-    tensors = {**(heads.tensors if heads else {}), **model.tensors}
+    has_assistant = heads is not None and heads.is_assistant
+    # heads repeat tensors of the model; those of an assistant are its own
+    named = {**(heads.tensors if heads and not has_assistant else {}), **model.tensors}
+    tensors = [*named.values(), *(heads.tensors.values() if heads and has_assistant else [])]
     shards = [*(heads.shards if heads else []), *model.shards]
     return GgufInfo(
         path=model.path,
         draft_model=heads.path if heads else None,
-        files=tuple(shard.path for shard in shards),
+        has_assistant=has_assistant,
+        files=tuple(shard.path for shard in (model.shards if has_assistant else shards)),
         architecture=model.architecture,
         name=model.text("general.name"),
         quantization=_file_type_name(model.metadata.get("general.file_type")),
@@ -190,7 +213,7 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
         n_heads_declared=source.n_heads_declared,
         n_heads=source.n_heads,
         n_tensors=len(tensors),
-        n_parameters=sum(tensor.n_elements for tensor in tensors.values()),
+        n_parameters=sum(tensor.n_elements for tensor in tensors),
         size_bytes=sum(shard.size_bytes for shard in shards),
         chat_template=model.text("tokenizer.chat_template"),
     )

@@ -164,6 +164,8 @@ def inspect_model(
 
 
 def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
+    if info.is_assistant:
+        return "an assistant: it drafts for another model, whose cache it reads"
     if not has_trunk:
         return "a side file: it holds MTP heads without a trunk"
     if info.n_heads_declared == 0:
@@ -291,7 +293,8 @@ def _shape(info: GgufInfo, keys: _Keys, tensors: _Tensors) -> Shape:
 def _layer(keys: _Keys, number: int, names: Container[str]) -> Layer:
     if any(name in names for name in _STATE_TENSORS):
         return Layer(state_bytes=4 * _state_elements(keys, number))
-    if not any(name in names for name in _K_TENSORS):
+    reads_earlier = number >= keys.number("block_count") - keys.number("attention.shared_kv_layers")
+    if reads_earlier or not any(name in names for name in _K_TENSORS):
         return Layer()
     k_width, v_width = _kv_widths(keys, number)
     if _HEAD_TENSOR in names:  # whatever the trunk has, a head attends to K and V of its window or of everything
@@ -309,10 +312,10 @@ def _kv_widths(keys: _Keys, number: int) -> tuple[int, int]:
     n_head = keys.at("attention.head_count", number, 1)
     n_head_kv = keys.at("attention.head_count_kv", number, n_head)
     width = keys.number("embedding_length") // max(1, n_head)
-    return (
-        n_head_kv * keys.number("attention.key_length", width),
-        n_head_kv * keys.number("attention.value_length", width),
-    )
+    widths = [keys.number(f"attention.{x}_length", width) for x in ("key", "value")]
+    if _has_window(keys, number):  # may have heads of another size
+        widths = [keys.number(f"attention.{x}_length_swa", w) for x, w in zip(("key", "value"), widths, strict=True)]
+    return n_head_kv * widths[0], n_head_kv * widths[1]
 
 
 def _has_window(keys: _Keys, number: int) -> bool:

@@ -22,7 +22,15 @@ from pymtp.draft_length import AUTO_DRAFT_MAX, N_DRAFT_MAX
 from pymtp.draft_vocab import AutoDraftVocab, read_draft_vocab
 from pymtp.drafting import Drafter, MtpDrafter, NoDrafter
 from pymtp.errors import InvalidParameter, UnsupportedModel
-from pymtp.gguf_file import find_draft_model, fingerprint, inspect_gguf, load_failure, output_rows
+from pymtp.gguf_file import (
+    GgufInfo,
+    find_draft_model,
+    fingerprint,
+    gguf_facts,
+    inspect_gguf,
+    load_failure,
+    output_rows,
+)
 from pymtp.request import GenerationParams
 from pymtp.round_costs import RoundCosts
 from pymtp.session import Session, draft_obstacle
@@ -36,8 +44,8 @@ class Model:
     `path` None takes the embedded model. `draft` "auto" drafts with the model's MTP heads if it has
     usable ones, "mtp" insists on it, "none" decodes plainly, a class of your own is made for the
     session (see drafting.Drafter); a round drafts `draft_max` tokens (0: none; "auto": as many as pay).
-    `draft_model` names the file with the heads of a model that has them apart; without it, a file
-    mtp-*.gguf beside the model is taken if it fits (`info.draft_model` says which). `draft_vocab`
+    `draft_model` names the file with the heads of a model that has them apart, or its assistant (Gemma-4);
+    without it, a file mtp-*.gguf beside the model is taken if it fits (`info.draft_model` says which). `draft_vocab`
     limits drafts, not the text, to that many first tokens of the vocabulary ("auto": to as many as
     pay), or to those that are given or that a file lists, which makes drafting cheaper. `mtp_context`
     says what several heads read: each the head before it ("chained", as they are trained; "auto" is the
@@ -106,9 +114,14 @@ class Model:
         if n_ctx is None:
             context = replace(context, n_ctx=self.info.n_ctx_default)
         self._batch: Batch | None = None
-        loaded = _load(self, n_gpu_layers, on_load, load_mtp=uses_heads)
-        free_model = weakref.finalize(self, llama_cpp.llama_model_free, loaded)
-        self.draft_note = self._note(mode, problem, draft_obstacle(loaded) if uses_heads else None)
+        loaded = _load(self.info, n_gpu_layers, on_load, load_mtp=uses_heads)
+        free_models = weakref.finalize(self, _free, None, loaded)
+        assistant = None
+        if uses_heads and self.info.has_assistant and self.info.draft_model:
+            assistant = _load(gguf_facts(self.info.draft_model), n_gpu_layers, None, load_mtp=True)
+            free_models.detach()
+            free_models = weakref.finalize(self, _free, None, loaded, assistant)
+        self.draft_note = self._note(mode, problem, draft_obstacle(loaded, assistant) if uses_heads else None)
         """One line that says why a model with MTP heads decodes plainly, or None."""
         if self.draft_note:
             drafter, n_draft_max = NoDrafter, 0
@@ -119,6 +132,7 @@ class Model:
                 context,
                 n_draft_max=n_draft_max,
                 uses_heads=uses_heads,
+                assistant=assistant,
                 n_seq_max=n_seq_max,
                 # several heads are trained one behind the other; for one head both are the same
                 mtp_context="target" if mtp_context == "target" else "chained",
@@ -126,10 +140,10 @@ class Model:
             )
             """The session in which the model generates."""
         except BaseException:
-            free_model()
+            free_models()
             raise
-        free_model.detach()
-        self._free = weakref.finalize(self, _free, self.session, loaded)
+        free_models.detach()
+        self._free = weakref.finalize(self, _free, self.session, loaded, assistant)
         self.vocabulary = Vocabulary(loaded, self.info.chat_template)
         self._auto_vocab = AutoDraftVocab(self.info.n_vocab) if draft_vocab == "auto" else None
         self._limit_drafts(None if draft_vocab == "auto" else draft_vocab)
@@ -239,13 +253,14 @@ class Model:
             return f"{self.info.path} has no usable MTP head ({_heads(self)}): plain decoding"
         if obstacle is None:
             return None
-        reason = f"the pinned llama.cpp cannot run the MTP heads of this {self.info.architecture} model ({obstacle})"
+        what = "assistant" if self.info.has_assistant else "MTP heads"
+        reason = f"the pinned llama.cpp cannot run the {what} of this {self.info.architecture} model ({obstacle})"
         if draft == "mtp":
             raise UnsupportedModel(f"{self.info.path}: {reason}; use --draft none")
         return f"{reason}: plain decoding"
 
 
-def _load(model: Model, n_gpu_layers: int, on_load: Callable[[float], object] | None, *, load_mtp: bool) -> object:
+def _load(info: GgufInfo, n_gpu_layers: int, on_load: Callable[[float], object] | None, *, load_mtp: bool) -> object:
     raised: list[BaseException] = []
 
     # Also without `on_load`: it is the moment in which Ctrl-C can be noticed.
@@ -263,10 +278,10 @@ def _load(model: Model, n_gpu_layers: int, on_load: Callable[[float], object] | 
     params.progress_callback = llama_cpp.llama_progress_callback(report)
     llama_cpp.llama_backend_init()
     _log.take_recent()
-    if model.info.draft_model is None:
-        loaded = llama_cpp.llama_model_load_from_file(os.fsencode(model.info.path), params)
+    if info.draft_model is None or info.has_assistant:
+        loaded = llama_cpp.llama_model_load_from_file(os.fsencode(info.path), params)
     else:
-        files = model.info.files
+        files = info.files
         paths = (ctypes.c_char_p * len(files))(*map(os.fsencode, files))
         loaded = llama_cpp.llama_model_load_from_splits(paths, len(files), params)
     if raised:
@@ -274,13 +289,16 @@ def _load(model: Model, n_gpu_layers: int, on_load: Callable[[float], object] | 
             llama_cpp.llama_model_free(loaded)
         raise raised[0]
     if not loaded:
-        raise load_failure(model.info, _log.take_recent())
+        raise load_failure(info, _log.take_recent())
     return loaded
 
 
-def _free(session: Session, loaded: object) -> None:
-    session.close()
-    llama_cpp.llama_model_free(loaded)
+def _free(session: Session | None, *models: object | None) -> None:
+    if session:
+        session.close()
+    for model in models:
+        if model:
+            llama_cpp.llama_model_free(model)
 
 
 def _heads(model: Model) -> str:

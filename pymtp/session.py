@@ -109,7 +109,8 @@ class Session:
     """A context in which the trunk runs and, with `n_draft_max` > 0, the model's MTP heads.
 
     `model` is llama-cpp-python's handle of a model, loaded with `load_mtp` if its heads are to draft;
-    without `uses_heads` the drafts that a round verifies come from somewhere else. There are
+    without `uses_heads` the drafts that a round verifies come from somewhere else. `assistant` is the
+    handle of a second model that drafts in the place of heads; it must outlive the session. There are
     `n_seq_max` sequences, 0 and up, of `params.n_ctx` positions each. `mtp_context` says what the
     rows of several heads read: all of them the trunk's hidden states ("target"), or each those of the
     head before it ("chained"). `model_id` names the weights: a saved state belongs to them.
@@ -126,6 +127,7 @@ class Session:
         *,
         n_draft_max: int = 0,
         uses_heads: bool = True,
+        assistant: object | None = None,
         n_seq_max: int = 1,
         mtp_context: Literal["target", "chained"] = "target",
         model_id: str = "",
@@ -143,7 +145,13 @@ class Session:
             )
         params = replace(params, n_ctx=self.n_ctx)
         self._native_handle = _init(
-            model, params, n_draft_max, n_seq_max, _HEAD_CONTEXT[mtp_context], uses_heads=uses_heads
+            model,
+            params,
+            n_draft_max,
+            n_seq_max,
+            _HEAD_CONTEXT[mtp_context],
+            uses_heads=uses_heads,
+            assistant=assistant,
         )
         self._free = weakref.finalize(self, lib.pymtp_session_free, self._native_handle)
         context = int(ffi.cast("intptr_t", lib.pymtp_session_context(self._handle)))
@@ -394,7 +402,14 @@ def _fetch(handle: Any, function: Any) -> Logits:
 
 
 def _init(
-    model: object, context: ContextParams, n_draft_max: int, n_seq_max: int, mtp_context: int, *, uses_heads: bool
+    model: object,
+    context: ContextParams,
+    n_draft_max: int,
+    n_seq_max: int,
+    mtp_context: int,
+    *,
+    uses_heads: bool,
+    assistant: object | None,
 ) -> Any:
     native = native_params(context, n_draft_max, n_seq_max)
     params = ffi.new("struct pymtp_session_params *")
@@ -402,12 +417,15 @@ def _init(
     params.n_draft_max = n_draft_max
     params.uses_heads = uses_heads
     params.head_context = mtp_context
+    params.assistant = _native_model(assistant)
     handle = ffi.new("struct pymtp_session **")
     check(lib.pymtp_session_init(_native_model(model), params, handle))
     return handle[0]
 
 
-def _native_model(model: object) -> Any:
+def _native_model(model: object | None) -> Any:
+    if model is None:
+        return ffi.NULL
     return ffi.cast("struct llama_model *", ctypes.cast(model, ctypes.c_void_p).value)  # type: ignore[arg-type]
 
 
@@ -433,9 +451,9 @@ def check(status: int) -> None:
         raise _ERRORS[status](ffi.string(lib.pymtp_error_message()).decode())
 
 
-def draft_obstacle(model: object) -> str | None:
-    """Why llama.cpp cannot run the MTP heads of a model that llama-cpp-python loaded; None if it can."""
-    obstacle = lib.pymtp_draft_obstacle(_native_model(model))
+def draft_obstacle(model: object, assistant: object | None = None) -> str | None:
+    """Why llama.cpp cannot run the MTP heads of a loaded model, or its assistant; None if it can."""
+    obstacle = lib.pymtp_draft_obstacle(_native_model(model), _native_model(assistant))
     return ffi.string(obstacle).decode() if obstacle else None
 
 

@@ -28,6 +28,9 @@ from random_gguf import (
     write_deepseek32,
     write_exaone4,
     write_exaone_moe,
+    write_gemma4,
+    write_gemma4_assistant,
+    write_gemma4_shared,
     write_glm4,
     write_glm4_flash,
     write_glm4moe,
@@ -47,7 +50,7 @@ from random_gguf import (
 State = Literal["normed", "plain"]
 """A hidden state behind the norm that follows the last layer (of the trunk, or of the head), or before it."""
 
-Deviation = Literal["attends to all", "rotates", "centres"]
+Deviation = Literal["attends to all", "rotates", "centres", "sees less"]
 """What llama.cpp's heads do otherwise than the published ones."""
 
 
@@ -58,6 +61,8 @@ class Family(NamedTuple):
     """As they are published."""
     write: Callable[[Path], Path]
     memory: Literal["shared", "own"]
+    write_assistant: Callable[[Path], Path] | None = None
+    """Where an assistant drafts, a model of its own, and not heads."""
     n_heads: int = 1
     rolls_back: bool = True
     """Whether llama.cpp can take recurrent states back; else pymtp puts them back and decodes again."""
@@ -124,6 +129,21 @@ FAMILIES = {
         deviation="rotates",
         limits="no head of it is published",
     ),
+    "gemma4": Family(
+        "Gemma-4 with its assistant",
+        write_gemma4,
+        "shared",
+        write_assistant=write_gemma4_assistant,
+        after="transformers' Gemma4AssistantForCausalLM",
+        deviation="sees less",
+    ),
+    "gemma4, shared K/V": Family(
+        "Gemma-4 E2B, E4B with their assistants",
+        write_gemma4_shared,
+        "shared",
+        write_assistant=write_gemma4_assistant,
+        limits="the published assistants look at a part of the vocabulary that they choose, llama.cpp's at all of it",
+    ),
     # recurrent states beside attention
     "qwen35": Family("Qwen3.5, 3.6, 3.8, dense", write_qwen35, "shared", after="vLLM"),
     "qwen35moe": Family("Qwen3.5, 3.6, 3.8, experts", write_qwen35moe, "shared", after="vLLM"),
@@ -183,11 +203,6 @@ REFUSED = {
     ),
     "dots3note": Refused("dots3", "llama.cpp loads no tensor of the head and has no graph for it"),
     "ernie4_5-moe": Refused("ERNIE 4.5", "llama.cpp's converter drops the head, and there is no graph for it"),
-    "gemma4": Refused(
-        "Gemma-4 with its assistant",
-        "the assistant is a second model that attends to the trunk's cache and drafts at one position; the engine runs "
-        "heads of the trunk's own model",
-    ),
     "glm4moe, M-RoPE": Refused(
         "GLM-4.5V, 4.6V", "llama.cpp's head has no M-RoPE", write_glm4moe_mrope, "it does not rotate them with M-RoPE"
     ),

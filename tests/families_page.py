@@ -31,6 +31,8 @@ DEVIATIONS: dict[Deviation, str] = {
     "to as many positions as it picks, 2048 in the published models",
     "rotates": "the head rotates queries and keys under full attention, which no layer of the trunk does",
     "centres": "the head's last norm takes the mean off first, the published one does not",
+    "sees less": "layers of the assistant with a sliding window see two positions less of the text than transformers', "
+    "of the 512 or 1024 that published windows have",
 }
 
 INTRODUCTION = """\
@@ -40,7 +42,8 @@ INTRODUCTION = """\
 
 Heads read a hidden state of the trunk and hand one on to the next step: behind the norm that follows the last layer
 (*normed*), or before it (*plain*). *Shared*: they keep keys and values in the cells of the trunk's cache; *own*: in one
-beside it, in the same context.
+beside it, in the same context. An assistant is a small model of its own that drafts like a head. Its layers have
+queries alone and attend to what the trunk's last two layers have in the cache, so it stores nothing there.
 """
 
 CHECKS = """
@@ -73,8 +76,8 @@ NOTES = """
   three heads read the trunk, its tokens one further on than those of the head before; here each reads the head before
   it (`--mtp-context chained`), or the trunk's states of the same positions (`target`).
 - *Step-3.5.* vLLM and SGLang feed the plain states and chain them, as here; transformers' MtpModel takes normed ones.
-- *Draft positions* rise by one with each step. None of the families that draft keeps them constant; Gemma-4's assistant
-  does.
+- *Draft positions* rise by one with each step. Gemma-4's assistant drafts all tokens at one position, that of the
+  newest token, as in transformers and llama.cpp: it cannot see its own drafts, so it stays where the text ends.
 - *Images and sound.* pymtp takes tokens alone: there is no way to pass embeddings, with drafts or without.
 """
 

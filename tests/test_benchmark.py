@@ -140,7 +140,14 @@ def test_spreads_are_those_of_the_textbooks() -> None:
 
 
 def stats_of(n_rounds: int, drafted: int, accepted: int, seconds: float) -> Stats:
-    stats = Stats(prompt_tokens=10, prompt_s=0.1, generation_s=seconds, draft_s=seconds / 4, verify_s=seconds / 2, sample_s=seconds / 8)
+    stats = Stats(
+        prompt_tokens=10,
+        prompt_s=0.1,
+        generation_s=seconds,
+        draft_s=seconds / 4,
+        verify_s=seconds / 2,
+        sample_s=seconds / 8,
+    )
     for _ in range(n_rounds):
         stats.add_round(drafted, accepted)
     return stats

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import gguf
 import numpy as np
@@ -47,6 +47,15 @@ class Tiny(NamedTuple):
     """The prompt and its continuation."""
     outputs: list[Logits]
     """The output matrix of each head, (N_VOCAB, n_embd)."""
+    assistant: object | None
+
+    def session(self, params: ContextParams, **options: Any) -> Session:
+        """A session that drafts."""
+        return Session(self.model, params, n_draft_max=K, assistant=self.assistant, **options)
+
+    def two_contexts(self, params: ContextParams, **options: Any) -> TwoContexts:
+        """The reference."""
+        return TwoContexts(self.model, params, self.family.n_heads, assistant=self.assistant, **options)
 
 
 def load(path: Path, *, load_mtp: bool = True) -> object:
@@ -61,11 +70,11 @@ def load(path: Path, *, load_mtp: bool = True) -> object:
 
 
 def output_matrices(path: Path) -> list[Logits]:
-    """The heads' own, else the trunk's, else the embedding."""
+    """The heads' own, else the trunk's, else the embedding; the assistant's, which is its embedding."""
     tensors = {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
     heads = sorted(name.split(".")[1] for name in tensors if name.endswith("nextn.eh_proj.weight"))
     shared = tensors.get("output.weight", tensors["token_embd.weight"])
-    return [tensors.get(f"blk.{head}.nextn.shared_head_head.weight", shared) for head in heads]
+    return [tensors.get(f"blk.{head}.nextn.shared_head_head.weight", shared) for head in heads] or [shared]
 
 
 def plain_text(model: object, prompt: list[int], n_tokens: int, params: ContextParams = PARAMS) -> list[int]:
@@ -96,17 +105,22 @@ def draft(session: Session, token: int, position: int, script: list[int], sequen
 @pytest.fixture(scope="module", params=FAMILIES)
 def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
     family = FAMILIES[request.param]
-    path = family.write(tmp_path_factory.mktemp("models") / "tiny.gguf")
-    model = load(path)
+    folder = tmp_path_factory.mktemp("models")
+    path = family.write(folder / "tiny.gguf")
+    model, assistant = load(path), None
+    if family.write_assistant:
+        path = family.write_assistant(folder / "assistant.gguf")
+        assistant = load(path)
     # longer than an ubatch, and than a sliding window
     rng = random.Random(7)
     prompt = [rng.randrange(N_VOCAB) for _ in range(77)]
-    yield Tiny(family, model, prompt, plain_text(model, prompt, 3 * len(ROUNDS)), output_matrices(path))
-    llama_cpp.llama_model_free(model)
+    yield Tiny(family, model, prompt, plain_text(model, prompt, 3 * len(ROUNDS)), output_matrices(path), assistant)
+    for loaded in filter(None, (assistant, model)):
+        llama_cpp.llama_model_free(loaded)
 
 
 def test_the_heads_keep_keys_and_values_where_the_table_says(tiny: Tiny) -> None:
-    with Session(tiny.model, PARAMS, n_draft_max=K) as session:
+    with tiny.session(PARAMS) as session:
         assert session.mtp_memory == tiny.family.memory
         assert ("cache of their own" in session.memory_note) == (tiny.family.memory == "own")
         assert ("cannot go back" in session.memory_note) == (not tiny.family.rolls_back)
@@ -125,8 +139,8 @@ def compare_with_two_contexts(
 ) -> None:
     """A prompt, and scripted rounds behind it as far as the text goes."""
     rng, text, n = random.Random(7), tiny.text, len(tiny.prompt) + 1
-    reference = TwoContexts(tiny.model, params, tiny.family.n_heads, chained=mtp_context == "chained")
-    with Session(tiny.model, params, n_draft_max=K, mtp_context=mtp_context) as session:
+    reference = tiny.two_contexts(params, chained=mtp_context == "chained")
+    with tiny.session(params, mtp_context=mtp_context) as session:
         session.decode([Chunk(tiny.prompt, 0, feed=True)])
         for start in range(0, len(tiny.prompt), params.n_ubatch):  # the reference takes one ubatch at a time
             reference.decode(tiny.prompt[start : start + params.n_ubatch], start)
@@ -152,8 +166,8 @@ def compare_with_two_contexts(
 def test_drafts_picked_in_the_graph_are_those_of_single_steps(tiny: Tiny) -> None:
     rng, text, n = random.Random(5), tiny.text, len(tiny.prompt) + 1
     with (
-        Session(tiny.model, PARAMS, n_draft_max=K) as steps,
-        Session(tiny.model, PARAMS, n_draft_max=K) as graph,
+        tiny.session(PARAMS) as steps,
+        tiny.session(PARAMS) as graph,
     ):
         for session in (steps, graph):
             session.decode([Chunk(tiny.prompt, 0, feed=True)])
@@ -177,7 +191,7 @@ def test_drafts_picked_in_the_graph_are_those_of_single_steps(tiny: Tiny) -> Non
 def test_greedy_text_with_drafts_is_the_plain_text(tiny: Tiny, params: ContextParams) -> None:
     rng = random.Random(3)
     text = tiny.text if params is PARAMS else plain_text(tiny.model, tiny.prompt, 3 * len(ROUNDS), params)
-    with Session(tiny.model, params, n_draft_max=K) as session:
+    with tiny.session(params) as session:
         session.decode([Chunk(tiny.prompt, 0, feed=True)])
         made = [*tiny.prompt, int(session.logits[0].argmax())]
         for n_right in [None, *ROUNDS]:
@@ -200,8 +214,8 @@ def test_greedy_text_with_drafts_is_the_plain_text(tiny: Tiny, params: ContextPa
 def test_what_follows_a_rollback_follows_a_fresh_decode(tiny: Tiny, n_right: int) -> None:
     rng, text, n = random.Random(n_right), tiny.text, len(tiny.prompt) + 1
     with (
-        Session(tiny.model, PARAMS, n_draft_max=K) as back,
-        Session(tiny.model, PARAMS, n_draft_max=K) as fresh,
+        tiny.session(PARAMS) as back,
+        tiny.session(PARAMS) as fresh,
     ):
         back.decode([Chunk(tiny.prompt, 0, feed=True)])
         for right in (0, 2, 0, 0, 1, n_right):
@@ -222,7 +236,7 @@ def test_what_follows_a_rollback_follows_a_fresh_decode(tiny: Tiny, n_right: int
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["one cache", "a stream each"])
 def test_a_copied_sequence_and_the_original_go_on_alike(tiny: Tiny, kv_unified: bool) -> None:
     params = replace(PARAMS, kv_unified=kv_unified)
-    with Session(tiny.model, params, n_draft_max=K, n_seq_max=3) as session:
+    with tiny.session(params, n_seq_max=3) as session:
         session.decode([Chunk(tiny.prompt, 0, feed=True)])
         session.copy(0, 2)
         expect_same(go_on(tiny, session, 2), go_on(tiny, session, 0))
@@ -230,8 +244,8 @@ def test_a_copied_sequence_and_the_original_go_on_alike(tiny: Tiny, kv_unified: 
 
 def test_a_restored_session_goes_on_like_the_saved_one(tiny: Tiny) -> None:
     with (
-        Session(tiny.model, PARAMS, n_draft_max=K, n_seq_max=2) as saved,
-        Session(tiny.model, PARAMS, n_draft_max=K, n_seq_max=2) as other,
+        tiny.session(PARAMS, n_seq_max=2) as saved,
+        tiny.session(PARAMS, n_seq_max=2) as other,
     ):
         saved.decode([Chunk(tiny.prompt, 0, 1, feed=True)])
         state = saved.save()
@@ -242,7 +256,7 @@ def test_a_restored_session_goes_on_like_the_saved_one(tiny: Tiny) -> None:
 
 
 def test_a_freed_sequence_begins_anew(tiny: Tiny) -> None:
-    with Session(tiny.model, PARAMS, n_draft_max=K) as session:
+    with tiny.session(PARAMS) as session:
         runs = []
         for _ in range(2):
             session.decode([Chunk(tiny.prompt, 0, feed=True)])
@@ -271,14 +285,14 @@ def expect_same(actual: list[Logits], expected: list[Logits]) -> None:
 
 def test_positions_move_up_where_the_memory_can(tiny: Tiny) -> None:
     rng = random.Random(2)
-    with Session(tiny.model, PARAMS, n_draft_max=K) as session:
+    with tiny.session(PARAMS) as session:
         session.decode([Chunk(tiny.prompt, 0, feed=True)])
         session.draft_greedy([Chunk([5], len(tiny.prompt))], K)  # its cells are in the way
         if not tiny.family.moves:
             with pytest.raises(PymtpError, match="no context shift"):
                 session.discard(10, 20)
             return
-        reference = TwoContexts(tiny.model, PARAMS, tiny.family.n_heads)
+        reference = tiny.two_contexts(PARAMS)
         for start in range(0, len(tiny.prompt), PARAMS.n_ubatch):
             reference.decode(tiny.prompt[start : start + PARAMS.n_ubatch], start)
         for cache in (session, reference):
@@ -299,7 +313,7 @@ def test_positions_move_up_where_the_memory_can(tiny: Tiny) -> None:
 
 def test_drafts_can_be_limited_to_a_part_of_the_vocabulary(tiny: Tiny) -> None:
     position, token, script = len(tiny.prompt), 5, [6, 7, 8]
-    with Session(tiny.model, PARAMS, n_draft_max=K) as session:
+    with tiny.session(PARAMS) as session:
         session.decode([Chunk(tiny.prompt, 0, feed=True)])
         expected = draft(session, token, position, script)
         limits: dict[str, list[int]] = {"the first": list(range(64)), "some": [3, 100, 300, N_VOCAB - 1]}
@@ -332,10 +346,10 @@ def test_several_heads_read_the_trunk_or_one_another(tiny: Tiny, mtp_context: Li
 def together_alone(tiny: Tiny, params: ContextParams, mtp_context: Literal["target", "chained"]) -> None:
     """Three sequences in one session, step by step and in one graph, and each in a session of its own."""
     rng, n_seq = random.Random(11), 3
-    options = {"n_draft_max": K, "mtp_context": mtp_context}
+    options = {"mtp_context": mtp_context}
     texts = [[rng.randrange(N_VOCAB) for _ in range(20 + 15 * seq)] for seq in range(n_seq)]
-    steps, graph = (Session(tiny.model, params, n_seq_max=n_seq + 1, **options) for _ in range(2))
-    alone = [Session(tiny.model, PARAMS, **options) for _ in range(n_seq)]
+    steps, graph = (tiny.session(params, n_seq_max=n_seq + 1, **options) for _ in range(2))
+    alone = [tiny.session(PARAMS, **options) for _ in range(n_seq)]
 
     for session in (steps, graph):
         session.decode([Chunk(text, 0, seq, feed=True) for seq, text in enumerate(texts)])

@@ -58,6 +58,9 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return family, path, inspect_model(path, n_ctx=N_CTX, draft_max=DRAFT_MAX)
 
 
+@pytest.mark.parametrize(
+    "family", [name for name, family in FAMILIES.items() if not family.write_assistant], indirect=True
+)
 def test_where_the_heads_keep_their_cache(family: tuple[Family, Path, Inspection]) -> None:
     known, _, found = family
     assert found.shares_cache is (known.memory == "shared")

@@ -10,7 +10,7 @@ import random
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -108,6 +108,42 @@ def test_logits_of_trunk_and_heads_are_those_of_pytorch(
     if family.deviation:
         published = Reference(checkpoint, family.fed, family.recycled).draft(tokens, script).numpy()
         record_property("published", float(abs(heads - published).max()))
+
+
+@pytest.mark.parametrize("name", ["gemma4"])
+def test_logits_of_trunk_and_assistant_are_those_of_transformers(
+    name: str, tmp_path: Path, llama_cpp_source: Path, record_property: Callable[[str, object], None]
+) -> None:
+    from reference import gemma
+
+    pair, rng = gemma.write_pair(tmp_path), random.Random(3)
+    tokens = [rng.randrange(N_VOCAB) for _ in range(60)]
+    script = [rng.randrange(N_VOCAB) for _ in range(K)]
+    model, assistant = (
+        load(convert(llama_cpp_source, folder).whole) for folder in (pair.folder, pair.assistant_folder)
+    )
+    with Session(model, PARAMS, n_draft_max=K, assistant=assistant) as session:
+        session.decode([Chunk(tokens[:-1], 0)])
+        trunk = session.logits[0].copy()
+        drafted = draft(session, tokens[-1], len(tokens) - 1, script)
+    for loaded in (assistant, model):
+        llama_cpp.llama_model_free(loaded)
+
+    np.testing.assert_allclose(trunk, gemma.trunk(pair, tokens[:-1])[-1], rtol=0, atol=TOLERANCE)
+    # of the text llama.cpp's assistant sees one position less than its window says, transformers' one more
+    window = gemma.WINDOW - 2
+    expected = gemma.draft(pair, tokens, script, window=window).numpy()
+    np.testing.assert_allclose(drafted, expected, rtol=0, atol=TOLERANCE)
+    record_property("difference", float(abs(drafted - expected).max()))
+
+    def difference(window: int, **options: Any) -> float:
+        return float(abs(drafted - gemma.draft(pair, tokens, script, window=window, **options).numpy()).max())
+
+    assert difference(window, rises=True) > 0.1
+    wrong = difference(window, fed="plain")
+    assert wrong > 0.1
+    record_property("other state", wrong)
+    record_property("published", difference(gemma.WINDOW))
 
 
 @pytest.mark.parametrize("case", [name for name in RECIPES if FAMILIES[name].after == TRANSFORMERS], indirect=True)

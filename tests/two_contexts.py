@@ -21,17 +21,27 @@ class TwoContexts:
     """One sequence. Several heads take turns, each drafting with the K/V of its own layer.
 
     What they read is llama.cpp's choice: positions of the text the target's hidden states, drafts those of the head
-    that drafted before. `chained`: a head always reads what the head before it says.
+    that drafted before. `chained`: a head always reads what the head before it says. `assistant`: another model, which
+    drafts from the target's K/V and at one position.
     """
 
-    def __init__(self, model: object, params: ContextParams, n_heads: int, *, chained: bool = False) -> None:
+    def __init__(
+        self,
+        model: object,
+        params: ContextParams,
+        n_heads: int,
+        *,
+        chained: bool = False,
+        assistant: object | None = None,
+    ) -> None:
         self._n_heads = n_heads
         self._chained = chained
+        self._has_assistant = assistant is not None
         self._n_ubatch = params.n_ubatch
         self._n_embd = llama_cpp.llama_model_n_embd_out(model)
         self._n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         self._target = self._context(model, params, 0)
-        self._draft = self._context(model, params, 1)
+        self._draft = self._context(assistant or model, params, 1, self._target if assistant else None)
         ext.llama_set_embeddings_nextn(self._target, True, False)
         ext.llama_set_embeddings_nextn(self._draft, True, True)
         # llama.cpp has laid out its buffers without these outputs, and keeps to that where the graph has the same nodes
@@ -47,8 +57,9 @@ class TwoContexts:
         self.draft_logits: list[Logits]
 
     @staticmethod
-    def _context(model: object, params: ContextParams, kind: int) -> object:
+    def _context(model: object, params: ContextParams, kind: int, other: object | None = None) -> object:
         native = native_params(params, 0, 1)
+        native.ctx_other = other
         native.ctx_type = kind
         native.n_rs_seq = 8  # recurrent states can go back over the longest draft of the tests
         native.n_outputs_max = 0
@@ -61,7 +72,7 @@ class TwoContexts:
         self.logits = np.ctypeslib.as_array(rows, (len(tokens), self._n_vocab)).copy()
         self._tokens = self._tokens[:position] + tokens
         self._keep(0, position, ext.llama_get_embeddings_nextn(self._target))
-        for head in range(self._n_heads):
+        for head in range(0 if self._has_assistant else self._n_heads):
             read = self._hidden[head if self._chained else 0][position : position + len(tokens)]
             self._run_head(head, tokens, position, read)
             if head + 1 < len(self._hidden):
@@ -71,6 +82,12 @@ class TwoContexts:
         """Draft behind `last` at `position`; the drafts are given, their logits are what is wanted."""
         self.draft_logits = []
         hidden = self._hidden[0][position : position + 1]
+        if self._has_assistant:
+            for row in [last, *drafts[:-1]]:
+                hidden = self._run_head(0, [row], position, hidden)
+                logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(self._draft), (1, self._n_vocab))
+                self.draft_logits.append(logits[0].copy())
+            return
         rows = [last, *drafts]
         for step in range(len(drafts)):
             # one head goes on where it is; several have not seen the drafts before theirs

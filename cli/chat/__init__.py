@@ -98,7 +98,7 @@ def chat(
         from .screen import Screen
 
         if loaded.info.draft_model and not draft_model:
-            say(f"pymtp: drafting with the MTP heads in {loaded.info.draft_model}")
+            say(f"pymtp: drafting with {loaded.info.draft_source}")
         note = loaded.draft_note or (asked.draft_note if loaded.draft_max else None)
         if note:
             say(f"pymtp: {note}")

@@ -47,7 +47,7 @@ enum pymtp_status {
 // where the MTP layers keep their K/V
 enum pymtp_memory {
     PYMTP_MEMORY_NONE   = 0, // the session does not draft
-    PYMTP_MEMORY_SHARED = 1, // in the cells of the trunk's own cache
+    PYMTP_MEMORY_SHARED = 1, // in the cells of the trunk's own cache; an assistant's are the trunk's
     PYMTP_MEMORY_OWN    = 2, // in a cache of their own beside the trunk's, whose kind cannot host them
 };
 
@@ -96,8 +96,8 @@ void pymtp_exit_on_abort(void);
 // llama_contexts that sessions hold at present, in the whole process.
 int32_t pymtp_n_contexts(void);
 
-// Why llama.cpp cannot run the MTP heads of a model; NULL if it can.
-const char * pymtp_draft_obstacle(const struct llama_model * model);
+// Why llama.cpp cannot run the MTP heads of a model, or its assistant unless that is NULL; NULL if it can.
+const char * pymtp_draft_obstacle(const struct llama_model * model, const struct llama_model * assistant);
 
 struct pymtp_session_params {
     const struct llama_context_params * context; // as for llama_init_from_model; ctx_type is set by pymtp
@@ -105,6 +105,10 @@ struct pymtp_session_params {
     int32_t n_draft_max;                         // a round verifies up to this many drafts; 0: none
     int32_t uses_heads;   // the model's heads draft, which needs a model loaded with load_mtp; 0: the caller has drafts
     int32_t head_context; // a pymtp_head_context
+
+    // A small model that drafts in the place of heads and reads the K/V of the trunk's last layers, as Gemma-4's does;
+    // NULL: none. It outlives the session. It takes no cells, so that a draft never fails for want of room.
+    const struct llama_model * assistant;
 };
 
 int32_t pymtp_session_init(struct llama_model * model, const struct pymtp_session_params * params,

@@ -85,6 +85,23 @@ bool llama_kv_cache::mtp_find_held(const llama_ubatch & ubatch, slot_info & sinf
 // Gives every row of a head's pass its cell: the trunk's where the position is in the cache, else a new one,
 // which stays reserved until the trunk decodes that position. Empty if the cache is full; then nothing changed.
 llama_kv_cache::slot_info llama_kv_cache::mtp_place(const llama_ubatch & ubatch) {
+    if (other) {
+        // rows that read another cache and store nothing need no cell: all that counts is their streams
+        const uint32_t n_parts = n_stream > 1 ? ubatch.n_seqs_unq : 1;
+
+        slot_info res = { LLAMA_MAX_SEQ, 0, {}, {} };
+        res.resize(n_parts);
+        for (uint32_t s = 0; s < n_parts; ++s) {
+            const uint32_t strm = seq_to_stream[ubatch.seq_id_unq[s]];
+
+            res.s0      = std::min(res.s0, strm);
+            res.s1      = std::max(res.s1, strm);
+            res.strm[s] = strm;
+            res.idxs[s].assign(ubatch.n_tokens / n_parts, 0);
+        }
+        return res;
+    }
+
     mtp.placed       = true;
     const auto sinfo = find_slot(ubatch, false);
     mtp.placed       = false;

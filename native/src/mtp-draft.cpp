@@ -60,7 +60,7 @@ void mtp_engine::plan_feed(const llama_ubatch & ubatch, const llama_memory_conte
     int32_t              n_fed = 0; // heads
 
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
-        const int32_t n = row_flags[ubatch.data->batch_idxs[i]] >> PYMTP_ROW_FEED_SHIFT;
+        const int32_t n = std::min(row_flags[ubatch.data->batch_idxs[i]] >> PYMTP_ROW_FEED_SHIFT, n_storing);
 
         rows.push_back({ ubatch.token[i], ubatch.pos[i], ubatch.seq_id[i][0], false });
         mark_seen(rows.back(), n);
@@ -92,6 +92,9 @@ void mtp_engine::plan_feed(const llama_ubatch & ubatch, const llama_memory_conte
 }
 
 bool mtp_engine::plan_catch_up(const std::vector<mtp_row> & rows, int32_t n) {
+    if (n == 0) {
+        return true; // nobody has to
+    }
     const uint32_t n_pos = ctx.model.hparams.n_pos_per_embd();
 
     for (const auto & part : split(rows)) {
@@ -122,9 +125,13 @@ bool mtp_engine::plan_catch_up(const std::vector<mtp_row> & rows, int32_t n) {
 }
 
 bool mtp_engine::plan_step(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows) {
+    auto standing = rows;
+    for (auto & row : standing) {
+        row.pos -= assistant ? step : 0;
+    }
     mtp_stage stage;
 
-    stage.ubatch     = mtp_ubatch_make(rows, ctx.model.hparams.n_pos_per_embd(), n_stream());
+    stage.ubatch     = mtp_ubatch_make(standing, ctx.model.hparams.n_pos_per_embd(), n_stream());
     stage.mctx_owned = mtp_memory_place(head_memory(), stage.ubatch);
     stage.mctx       = stage.mctx_owned.get();
     if (llama_memory_status_is_fail(stage.mctx->get_status())) {
@@ -219,7 +226,7 @@ pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<
     float * logits = draft_logits_data(mtp_rows_with_output(rows, true).size());
 
     if (step == 0) {
-        start_draft(rows, std::min(n_steps, n_heads));
+        start_draft(rows, std::min(n_steps, n_storing));
     }
     const auto parts = split(rows);
     for (const auto & part : parts) {
@@ -227,7 +234,7 @@ pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<
         const auto catch_up = mtp_rows_with_output(part, false);
 
         stages.clear();
-        if (!plan_catch_up(catch_up, std::min(n_steps, n_heads)) || !plan_step(step, n_steps, first)) {
+        if (!plan_catch_up(catch_up, std::min(n_steps, n_storing)) || !plan_step(step, n_steps, first)) {
             return PYMTP_FULL;
         }
 
@@ -259,7 +266,7 @@ pymtp_status mtp_engine::draft_greedy(const std::vector<mtp_row> & rows, int32_t
     picks       = true;
     picks_probs = probs != nullptr;
 
-    start_draft(rows, std::min(n_asked, n_heads));
+    start_draft(rows, std::min(n_asked, n_storing));
 
     int32_t i_seq = 0;
     for (const auto & part : split(rows)) {
@@ -268,7 +275,7 @@ pymtp_status mtp_engine::draft_greedy(const std::vector<mtp_row> & rows, int32_t
 
         // the cells of all steps before any graph input looks at the cache
         stages.clear();
-        if (!plan_catch_up(catch_up, std::min(n_asked, n_heads))) {
+        if (!plan_catch_up(catch_up, std::min(n_asked, n_storing))) {
             return PYMTP_FULL;
         }
         const size_t i_first = stages.size();

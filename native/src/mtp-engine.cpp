@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -53,9 +52,10 @@ static ggml_backend_t mtp_backend_of(ggml_backend_dev_t dev, const std::vector<g
 
 mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     ctx(ctx), n_heads(params.n_heads), chained(params.chained), n_usable(mtp_vocab_usable(ctx.model.vocab)),
-    n_rows_round(params.n_rows_round), device(mtp_backend_of(mtp_only_device(ctx.model), ctx.backend_ptrs)),
+    assistant(params.assistant), n_storing(assistant ? 0 : n_heads), n_rows_round(params.n_rows_round),
+    device(mtp_backend_of(mtp_only_device(ctx.model), ctx.backend_ptrs)),
     hidden_rows(ctx.cparams.n_ubatch, ctx.cparams.n_seq_max),
-    seen(n_heads, std::vector<mtp_seen>(ctx.cparams.n_seq_max)), n_trimmed(ctx.model.vocab.n_tokens()) {
+    seen(n_storing, std::vector<mtp_seen>(ctx.cparams.n_seq_max)), n_trimmed(ctx.model.vocab.n_tokens()) {
     // each slot has a scheduler: copies for pipelining would multiply its buffers, and only speed up long prompts
     ctx.cparams.pipeline_parallel = false;
 
@@ -69,17 +69,19 @@ mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     ctx.cparams.embeddings_nextn        = true;
     ctx.cparams.embeddings_nextn_masked = false;
 
-    const auto & model = ctx.model;
+    const auto & model = head_model();
 
     // the trunk's; where heads are chained one for each head as well
     planes_mem.resize(chained ? n_heads + 1 : 1);
     for (auto & plane : planes_mem) {
-        planes.push_back(plane.alloc("mtp_hidden", GGML_TYPE_F32, model.hparams.n_embd_out(), hidden_rows.size(),
+        planes.push_back(plane.alloc("mtp_hidden", GGML_TYPE_F32, ctx.model.hparams.n_embd_out(), hidden_rows.size(),
                                      ggml_backend_dev_buffer_type(model.dev_layer(model.hparams.n_layer()))));
     }
     fill_bias();
 
-    if (!mtp_memory_can_share(ctx.memory.get())) {
+    if (assistant) {
+        assistant_memory = mtp_memory_create_view(*assistant, params.memory, ctx);
+    } else if (!mtp_memory_can_share(ctx.memory.get())) {
         own_memory = mtp_memory_create_own(model, params.memory, ctx.cparams);
     }
 }
@@ -244,7 +246,7 @@ void mtp_engine::begin_build(const llm_graph_params & params) {
     }
 
     stages.clear();
-    if (!planes.empty()) {
+    if (n_storing > 0) {
         stages.emplace_back();
         stages[0].ubatch = params.ubatch;
         stages[0].runs   = feed_runs(n_heads);
@@ -274,6 +276,20 @@ const llm_graph_params & mtp_engine::stage_params(size_t stage, const llm_graph_
     part_params->ubatch = stages[stage].ubatch;
     part_params->mctx   = stages[stage].mctx;
     return *part_params;
+}
+
+void mtp_engine::set_head_model(llm_graph_params & params) const {
+    if (!assistant) {
+        return;
+    }
+    params.arch              = assistant->arch;
+    params.hparams           = assistant->hparams;
+    params.cparams.ctx_other = &ctx; // whose token embedding it reads
+
+    // by the number of a layer the context would look for the device of its own model's
+    params.cb = [cb = params.cb](const llama_ubatch & ubatch, ggml_tensor * cur, const char * name, int) {
+        cb(ubatch, cur, name, -1);
+    };
 }
 
 //
@@ -430,20 +446,22 @@ void mtp_engine::mark_seen(const mtp_row & row, int32_t n) {
 }
 
 llama_pos mtp_engine::seen_end(llama_seq_id seq, int32_t n) const {
-    llama_pos res = std::numeric_limits<llama_pos>::max();
-    for (int32_t head = 0; head < std::min(n, n_heads); ++head) {
+    llama_pos res = ctx.memory->seq_pos_max(seq) + 1;
+    for (int32_t head = 0; head < std::min(n, n_storing); ++head) {
         res = std::min(res, seen[head][seq].end);
     }
     return res;
 }
 
 void mtp_engine::set_head_input(int32_t head, llm_graph_input_i & input, const llama_ubatch & ubatch) {
-    const auto & of_head = seen[head];
-    if (std::none_of(of_head.begin(), of_head.end(), [](const auto & s) { return s.hides_any(); })) {
+    const auto hides = [](const auto & s) {
+        return s.hides_any();
+    };
+    if (head >= n_storing || std::none_of(seen[head].begin(), seen[head].end(), hides)) {
         input.set_input(&ubatch);
         return;
     }
-    const mtp_memory_gaps gaps(head_memory(), of_head);
+    const mtp_memory_gaps gaps(head_memory(), seen[head]);
     input.set_input(&ubatch);
 }
 

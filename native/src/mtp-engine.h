@@ -18,8 +18,13 @@
 
 struct mtp_engine {
     struct params {
-        int32_t n_heads;            // heads that draft; 0: none, the context decodes plainly
-        bool    chained;            // heads read the hidden states of the head before; else the trunk's
+        int32_t n_heads; // heads that draft; 0: none, the context decodes plainly
+        bool    chained; // heads read the hidden states of the head before; else the trunk's
+
+        // A small model beside the trunk that drafts in the place of heads, like a single one; nullptr: none. Its layers
+        // have queries alone and read the K/V of the trunk's last ones: it stores nothing and need not see any row
+        // before it drafts. It goes on from one position, the newest token's, whatever the step.
+        const llama_model * assistant;
 
         uint32_t n_rows_round;      // the most rows of a trunk pass that comes again and again; larger ones are prompts
 
@@ -89,6 +94,12 @@ struct mtp_engine {
 
     // the parameters of the pass as a stage's inputs see them
     const llm_graph_params & stage_params(size_t stage, const llm_graph_params & pass);
+
+    // the model whose layers from n_layer() on are the heads
+    const llama_model & head_model() const { return assistant ? *assistant : ctx.model; }
+
+    // the parameters of the pass as that model's graph needs them
+    void set_head_model(llm_graph_params & params) const;
 
     //
     // called by the session
@@ -208,14 +219,18 @@ struct mtp_engine {
     const bool    chained;
     const int32_t n_usable; // tokens of the vocabulary before its padding
 
+    const llama_model * const assistant;
+    const int32_t             n_storing; // heads that store K/V, which have to see what the trunk decodes: all or none
+
     const uint32_t n_rows_round;
 
     const ggml_backend_t device; // the only one that computes graphs, if there is such a device; else nullptr
 
-    std::unique_ptr<llama_memory_i>    own_memory; // nullptr: the heads live in the trunk's
+    std::unique_ptr<llama_memory_i>    own_memory;       // nullptr: the heads live in the trunk's
+    std::unique_ptr<llama_memory_i>    assistant_memory; // the trunk's by the layers of the assistant
     std::vector<device_tensor>         planes_mem;
     mtp_rows                           hidden_rows;
-    std::vector<std::vector<mtp_seen>> seen; // [n_heads][n_seq_max]
+    std::vector<std::vector<mtp_seen>> seen; // [n_storing][n_seq_max]
     device_tensor                      bias_mem;
     std::vector<llama_token>           barred;
 
@@ -252,7 +267,9 @@ struct mtp_engine {
 
     uint32_t n_stream() const;
 
-    llama_memory_i * head_memory() const { return own_memory ? own_memory.get() : ctx.memory.get(); }
+    llama_memory_i * head_memory() const {
+        return own_memory ? own_memory.get() : assistant_memory ? assistant_memory.get() : ctx.memory.get();
+    }
 
     void fill_bias();
     void update_own_memory();

@@ -143,7 +143,8 @@ llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input
         hidden = in->embd;
     }
 
-    if (!hidden || strcmp(hidden->name, "mtp_h_input") != 0) {
+    // "inp_h" is what an assistant calls it
+    if (!hidden || (strcmp(hidden->name, "mtp_h_input") != 0 && strcmp(hidden->name, "inp_h") != 0)) {
         return std::make_unique<mtp_graph_input_part>(*res.mtp, part, std::move(input));
     }
 
@@ -160,7 +161,38 @@ ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight) {
 // the heads' part of a graph
 //
 
-const char * mtp_graph_obstacle(const llama_model & model) {
+static const char * mtp_graph_obstacle_assistant(const llama_model & model, const llama_model & assistant) {
+    const auto & theirs = assistant.hparams;
+    const auto & ours   = model.hparams;
+
+    if (model.arch != LLM_ARCH_GEMMA4 || assistant.arch != LLM_ARCH_GEMMA4_ASSISTANT) {
+        return "only those of Gemma-4 are known";
+    }
+    if (assistant.vocab.n_tokens() != model.vocab.n_tokens()) {
+        return "its vocabulary is another";
+    }
+    if (theirs.n_embd_out() != ours.n_embd) {
+        return "it reads hidden states of another size";
+    }
+    // that these two are of both kinds, and which is which, is what llama.cpp takes for granted
+    const uint32_t il_full = ours.n_layer() - 1;
+    if (ours.n_layer() < 2 || ours.is_swa(il_full) || !ours.is_swa(il_full - 1)) {
+        return "it needs a trunk whose last layers are one with a sliding window and one without";
+    }
+    for (uint32_t il = 0; il < theirs.n_layer_nextn; ++il) {
+        const uint32_t il_read = theirs.is_swa(il) ? il_full - 1 : il_full;
+        if (theirs.n_embd_head_k(il) != ours.n_embd_head_k(il_read) ||
+            theirs.n_head_kv(il) != ours.n_head_kv(il_read)) {
+            return "it reads keys of another size";
+        }
+    }
+    return nullptr;
+}
+
+const char * mtp_graph_obstacle(const llama_model & model, const llama_model * assistant) {
+    if (assistant) {
+        return mtp_graph_obstacle_assistant(model, *assistant);
+    }
     const auto & hparams = model.hparams;
     const auto   heads   = model.layers.begin() + hparams.n_layer();
 
@@ -212,8 +244,8 @@ const char * mtp_graph_obstacle(const llama_model & model) {
 
 class mtp_graph_builder {
   public:
-    mtp_graph_builder(const llama_model & model, const llm_graph_params & params) :
-        model(model), params(params), mtp(*params.res->mtp), res(params.res), ctx0(res->get_ctx()), gf(res->get_gf()),
+    explicit mtp_graph_builder(const llm_graph_params & params) :
+        params(params), mtp(*params.res->mtp), res(params.res), ctx0(res->get_ctx()), gf(res->get_gf()),
         planes(mtp.planes), outputs(mtp.planes.size(), nullptr) {}
 
     // after the rows of a plane have been written in this graph, later parts read what was written
@@ -271,7 +303,6 @@ class mtp_graph_builder {
     }
 
   private:
-    const llama_model &      model;
     const llm_graph_params & params;
     mtp_engine &             mtp;
     llm_graph_result *       res;
@@ -301,6 +332,7 @@ class mtp_graph_builder {
         run_params.ubatch                     = mtp.stages[i].ubatch;
         run_params.mctx                       = mtp.stages[i].mctx;
         run_params.n_outputs                  = run.output == MTP_OUTPUT_NONE ? 0 : run_params.ubatch.n_tokens;
+        mtp.set_head_model(run_params);
 
         // also when the architecture throws
         struct built {
@@ -312,7 +344,7 @@ class mtp_graph_builder {
         {
             const built done = { mtp };
             mtp.part         = &part;
-            model.build_arch_graph(run_params);
+            mtp.head_model().build_arch_graph(run_params);
         }
 
         if (run.output != MTP_OUTPUT_LOGITS) {
@@ -355,7 +387,7 @@ class mtp_graph_builder {
 };
 
 // Behind the trunk: its hidden states go to the buffer and, if the pass feeds them, through the heads.
-static void mtp_graph_add_heads(const llama_model & model, const llm_graph_params & params) {
+static void mtp_graph_add_heads(const llm_graph_params & params) {
     auto * mtp    = params.res->mtp;
     auto * res    = params.res;
     auto * ctx0   = res->get_ctx();
@@ -369,7 +401,7 @@ static void mtp_graph_add_heads(const llama_model & model, const llm_graph_param
     ggml_set_name(rows, "mtp_rows_trunk");
     res->add_input(std::make_unique<mtp_graph_input_trunk>(*mtp, rows));
 
-    mtp_graph_builder builder(model, params);
+    mtp_graph_builder builder(params);
     builder.store(0, hidden, rows);
     if (!mtp->stages.empty()) {
         builder.add_stage(0, res->t_inp_tokens);
@@ -382,7 +414,7 @@ static void mtp_graph_add_heads(const llama_model & model, const llm_graph_param
     res->set_params(params);
 }
 
-void mtp_graph_finish(const llama_model & model, const llm_graph_params & params) {
+void mtp_graph_finish(const llm_graph_params & params) {
     auto * mtp = params.res->mtp;
     if (!mtp) {
         return;
@@ -393,7 +425,7 @@ void mtp_graph_finish(const llama_model & model, const llm_graph_params & params
 
     mtp->build_reduced(params.res->get_ctx(), gf, params.res->t_logits);
     if (!mtp->planes.empty()) {
-        mtp_graph_add_heads(model, params);
+        mtp_graph_add_heads(params);
     }
     if (params.ubatch.n_tokens <= MTP_SINGLE_ROWS_MAX) {
         mtp_graph_mark_single_rows(gf);
@@ -409,7 +441,7 @@ static ggml_tensor * mtp_graph_probs(ggml_context * ctx0, ggml_tensor * logits, 
     return ggml_get_rows(ctx0, probs, ggml_reshape_2d(ctx0, tokens, 1, tokens->ne[0]));
 }
 
-bool mtp_graph_build_draft(const llama_model & model, const llm_graph_params & params) {
+bool mtp_graph_build_draft(const llm_graph_params & params) {
     mtp_engine * mtp = params.res->mtp;
     if (!mtp || params.gtype != LLM_GRAPH_TYPE_DECODER_MTP) {
         return false;
@@ -420,7 +452,7 @@ bool mtp_graph_build_draft(const llama_model & model, const llm_graph_params & p
     auto * ctx0 = res->get_ctx();
     auto * gf   = res->get_gf();
 
-    mtp_graph_builder builder(model, params);
+    mtp_graph_builder builder(params);
 
     ggml_tensor * tokens = nullptr;
     ggml_tensor * logits = nullptr;

@@ -14,9 +14,10 @@ struct mtp_graph_part {
     ggml_tensor * hidden; // F32 [n_embd, n_tokens]
 };
 
-// Why llama.cpp cannot run the MTP heads of a model; nullptr if it can. Its graphs end the process over what they do not
-// support, so that all which a file can bring about is found here. Some architectures load the tensors and have no graph.
-const char * mtp_graph_obstacle(const llama_model & model);
+// Why llama.cpp cannot run the MTP heads of a model, or its assistant if one is given; nullptr if it can. Its graphs end
+// the process over what they do not support, so that all which a file can bring about is found here. Some architectures
+// load the tensors and have no graph.
+const char * mtp_graph_obstacle(const llama_model & model, const llama_model * assistant);
 
 // A weight of a matrix product: the rows of the output matrix that drafts are limited to in a head's part, else as
 // it is.
@@ -28,7 +29,7 @@ ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight);
 llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input_ptr input);
 
 // Behind the trunk's graph: stores its hidden states in the buffer and, if the pass feeds them, runs the heads.
-void mtp_graph_finish(const llama_model & model, const llm_graph_params & params);
+void mtp_graph_finish(const llm_graph_params & params);
 
 // Builds the graph of a draft. Returns false, and does nothing, if the pass is not one.
-bool mtp_graph_build_draft(const llama_model & model, const llm_graph_params & params);
+bool mtp_graph_build_draft(const llm_graph_params & params);

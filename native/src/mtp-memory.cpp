@@ -1,5 +1,6 @@
 #include "mtp-memory.h"
 
+#include "llama-context.h"
 #include "llama-kv-cache-dsv4.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
@@ -89,6 +90,13 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model,
         kv->mtp.reserves = false;
     }
     return memory;
+}
+
+std::unique_ptr<llama_memory_i> mtp_memory_create_view(const llama_model & assistant, llama_memory_params params,
+                                                       llama_context & ctx) {
+    auto cparams      = ctx.get_cparams();
+    cparams.ctx_other = &ctx;
+    return std::unique_ptr<llama_memory_i>(assistant.create_memory(params, cparams));
 }
 
 // Takes back the cells that mtp_place reserved since `before`.

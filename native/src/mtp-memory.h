@@ -17,6 +17,11 @@ bool mtp_memory_can_share(llama_memory_i * memory);
 std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model, llama_memory_params params,
                                                       llama_cparams cparams);
 
+// The memory of a context by the layers of another model, an assistant's, which read what the context's have stored there
+// and store nothing.
+std::unique_ptr<llama_memory_i> mtp_memory_create_view(const llama_model & assistant, llama_memory_params params,
+                                                       llama_context & ctx);
+
 // The part that holds K/V by position, where the heads live: of a memory, and of its context for a ubatch.
 llama_memory_i *               mtp_memory_attention(llama_memory_i * memory);
 const llama_memory_context_i * mtp_memory_attention(const llama_memory_context_i * mctx);

@@ -7,8 +7,9 @@
 #include <cmath>
 
 ggml_tensor * mtp_engine::output_matrix(int32_t head) const {
-    const auto & layer = ctx.model.layers[ctx.model.hparams.n_layer() + head];
-    return layer.nextn.shared_head_head ? layer.nextn.shared_head_head : ctx.model.output;
+    const auto & model = head_model();
+    const auto & layer = model.layers[model.hparams.n_layer() + head];
+    return layer.nextn.shared_head_head ? layer.nextn.shared_head_head : model.output;
 }
 
 void mtp_engine::trim(int32_t n) {

@@ -45,8 +45,8 @@ int32_t pymtp_n_contexts(void) {
     return g_n_contexts;
 }
 
-const char * pymtp_draft_obstacle(const llama_model * model) {
-    return llama_model_n_layer_nextn(model) > 0 ? mtp_graph_obstacle(*model) : "it has none";
+const char * pymtp_draft_obstacle(const llama_model * model, const llama_model * assistant) {
+    return assistant || llama_model_n_layer_nextn(model) > 0 ? mtp_graph_obstacle(*model, assistant) : "it has none";
 }
 
 int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * params, pymtp_session ** out) try {
@@ -57,14 +57,15 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
         return pymtp_fail(PYMTP_INVALID, "n_draft_max = %d is out of range: 0 to %d", n_draft_max, PYMTP_DRAFT_MAX);
     }
     const bool    uses_heads = params->uses_heads && n_draft_max > 0;
-    const int32_t n_heads    = uses_heads ? llama_model_n_layer_nextn(model) : 0;
+    const auto *  assistant  = uses_heads ? params->assistant : nullptr;
+    const int32_t n_heads    = !uses_heads ? 0 : assistant ? 1 : llama_model_n_layer_nextn(model);
     if (uses_heads && n_heads == 0) {
         return pymtp_fail(PYMTP_INVALID, "the model has no MTP head; use n_draft_max = 0");
     }
-    const char * obstacle = uses_heads ? mtp_graph_obstacle(*model) : nullptr;
+    const char * obstacle = uses_heads ? mtp_graph_obstacle(*model, assistant) : nullptr;
     if (obstacle) {
-        return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the MTP heads of %s (%s); use n_draft_max = 0",
-                          llm_arch_name(model->arch), obstacle);
+        return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the %s of %s (%s); use n_draft_max = 0",
+                          assistant ? "assistant" : "MTP heads", llm_arch_name(model->arch), obstacle);
     }
 
     auto session = std::make_unique<pymtp_session>();
@@ -109,6 +110,7 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
         *session->ctx, {
                            session->n_heads,
                            session->n_heads > 1 && params->head_context == PYMTP_HEAD_CONTEXT_CHAINED,
+                           assistant,
                            cparams.n_seq_max * (n_draft_max + 1),
                            { cparams.type_k, cparams.type_v, cparams.swa_full, cparams.ctx_type, nullptr },
                        });

@@ -7,6 +7,7 @@ Tensors and metadata are those that llama.cpp's converters write for the archite
 from .bailing import write_bailingmoe3
 from .cohere import write_cohere2moe
 from .deepseek import write_deepseek3, write_deepseek4, write_deepseek32
+from .gemma import write_gemma4, write_gemma4_assistant, write_gemma4_shared
 from .glm import (
     write_glm4,
     write_glm4_flash,
@@ -33,6 +34,9 @@ __all__ = [
     "write_deepseek32",
     "write_exaone4",
     "write_exaone_moe",
+    "write_gemma4",
+    "write_gemma4_assistant",
+    "write_gemma4_shared",
     "write_glm4",
     "write_glm4_flash",
     "write_glm4moe",

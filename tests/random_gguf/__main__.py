@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from . import write_glm4moe, write_mimo2, write_qwen3next, write_qwen35
+from . import write_gemma4, write_gemma4_assistant, write_glm4moe, write_mimo2, write_qwen3next, write_qwen35
 
 folder = Path(sys.argv[1])
 folder.mkdir(parents=True, exist_ok=True)
@@ -11,4 +11,6 @@ write_glm4moe(folder / "glm4moe.gguf")
 write_mimo2(folder / "mimo2.gguf")
 write_mimo2(folder / "mimo2-3-heads.gguf", n_heads=3)
 write_qwen35(folder / "qwen35.gguf")
+write_gemma4(folder / "gemma4.gguf")
+write_gemma4_assistant(folder / "gemma4-assistant.gguf")
 write_qwen3next(folder / "qwen3next.gguf")

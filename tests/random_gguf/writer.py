@@ -43,10 +43,11 @@ class Writer(gguf.GGUFWriter):
         n_heads: int,
         metadata: Metadata,
         without: Collection[str] = (),
+        seed: int = 1,
     ) -> None:
         super().__init__(path, architecture)
         self._file = path
-        self._rng = np.random.default_rng(1)
+        self._rng = np.random.default_rng(seed)
         common: dict[str, Value] = {
             "block_count": n_layer + n_heads,
             "nextn_predict_layers": n_heads,
@@ -72,9 +73,14 @@ class Writer(gguf.GGUFWriter):
         scale = shape[0] ** -0.5 if scale is None else scale
         self.add_tensor(name, (self._rng.standard_normal(shape[::-1]) * scale).astype(np.float32))
 
-    def norm(self, name: str, *shape: int) -> None:
-        """Weights near 1."""
-        self.add_tensor(name, (1 + 0.1 * self._rng.standard_normal(shape[::-1] or N_EMBD)).astype(np.float32))
+    def norm(self, name: str, *shape: int, scale: float = 1.0) -> None:
+        """Weights near 1, or near `scale`."""
+        weights = 1 + 0.1 * self._rng.standard_normal(shape[::-1] or N_EMBD)
+        self.add_tensor(name, (scale * weights).astype(np.float32))
+
+    def values(self, name: str, numbers: Sequence[float]) -> None:
+        """A vector of given values."""
+        self.add_tensor(name, np.array(numbers, np.float32))
 
     def choices(self, name: str, n_chosen: int, n_rows: int, n_options: int) -> None:
         """For each row `n_chosen` different integers below `n_options`."""
