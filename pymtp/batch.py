@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pymtp.draft_length import AdaptiveLength, LengthRow
+from pymtp.draft_length import AdaptiveLength, Experience, LengthRow
 from pymtp.draft_vocab import AutoDraftVocab
 from pymtp.drafting import Drafter, MtpDrafter, NoDrafter
 from pymtp.errors import ContextFull, InvalidParameter
 from pymtp.logprobs import TokenLogprobs
 from pymtp.request import GenerationParams, make_sequence
-from pymtp.round_costs import RoundCosts
 from pymtp.scheduler import Scheduler
 from pymtp.sequence import FinishReason, Round, TokenSequence
 from pymtp.session import Session
@@ -49,7 +48,7 @@ class Batch:
         *,
         keep: bool = False,
         drafter: type[Drafter] | None = None,
-        costs: RoundCosts | None = None,
+        experience: Experience | None = None,
         draft_vocab: AutoDraftVocab | None = None,
         defaults: GenerationParams | None = None,
     ) -> None:
@@ -57,9 +56,11 @@ class Batch:
         self._traits = drafter.traits
         self._session = session
         self._vocabulary = vocabulary
-        self._costs = costs or RoundCosts()
+        self._experience = experience or Experience()
         self._defaults = defaults or GenerationParams()
-        self._scheduler = Scheduler(session, drafter(session), keep=keep, costs=self._costs, draft_vocab=draft_vocab)
+        self._scheduler = Scheduler(
+            session, drafter(session), keep=keep, costs=self._experience.costs, draft_vocab=draft_vocab
+        )
         self.keeps = keep
         """Whether texts stay in the cache when they have ended."""
         self._live: dict[TokenSequence, Generation] = {}
@@ -96,7 +97,7 @@ class Batch:
             n_ctx=session.n_ctx,
             n_draft_max=session.n_draft_max,
             drafter=self._traits,
-            costs=self._costs,
+            experience=self._experience,
         )
         if sequence.sampler.n_candidates > session.n_reduced:
             session.reduce_logits(sequence.sampler.n_candidates)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pymtp.round_costs import CostTable, RoundCosts
 
@@ -97,23 +97,22 @@ class AdaptiveLength:
     """As many as make the text come fastest: none, if drafts do not pay.
 
     Behind each draft it reckons what every length would have brought in the same place, from the drafts' confidences,
-    from how right drafts have been, and from the costs; the length that was best of late is the next one. While that is
-    none, a single draft now and then, which is not even verified, tells whether the text has changed.
+    from how right drafts have been, and from the costs; the length that was best of late is the next one. A text begins
+    with what the texts before it have told. While the best length is none, a single draft now and then tells whether
+    the text has changed.
     """
 
     uses_confidence = True
 
-    def __init__(self, n_max: int, costs: RoundCosts, *, n_min: int = 0, p_min: float = 0.0) -> None:
-        self._n_max, self._costs = n_max, costs
-        self._n_min, self._p_min = n_min, p_min
-        self._n = min(N_AT_FIRST if costs.n_paying is None else costs.n_paying, n_max)
-        self._is_right = Calibration()
-        # by length, fading: milliseconds, tokens, and drafts that were worth a row
-        self._spent = [0.0] * (n_max + 1)
-        self._tokens = [0.0] * (n_max + 1)
-        self._verified = [0.0] * (n_max + 1)
-        self._weight = 0.0
-        self._n_rounds = 0
+    def __init__(self, n_max: int, experience: Experience, *, n_min: int = 0, p_min: float = 0.0) -> None:
+        self._n_max, self._n_min, self._p_min = n_max, n_min, p_min
+        self._experience, self._costs = experience, experience.costs
+        self._beginnings = experience.beginnings(n_max)
+        self._is_right = experience.is_right.copy()
+        self._reckoning = self._beginnings.copy(PRIOR_WEIGHT)
+        self._n = self._reckoning.best if self._reckoning.weight else min(N_AT_FIRST, n_max)
+        self._n_rounds = self._n_reckoned = 0
+        self._trial_gap = TRIAL_GAP_MIN
 
     @property
     def keeps_up(self) -> bool:
@@ -126,9 +125,9 @@ class AdaptiveLength:
         if self._n_rounds in _PLAIN_ROUNDS and self._costs.n_measured(1) < 2:
             return 0  # what a plain round costs has to be known
         if self._n == 0:
-            self._costs.n_until_trial -= 1
-            if self._costs.n_until_trial <= 0:
-                self._costs.n_trials += 1
+            self._experience.n_until_trial -= 1
+            if self._experience.n_until_trial <= 0:
+                self._experience.n_trials += 1
                 return min(1, self._n_max)
         return self._n
 
@@ -136,9 +135,9 @@ class AdaptiveLength:
         """See DraftLength."""
         n_min = 0 if drawn else self._n_min
         n = _confident(confidences, n_min, self._p_min)
-        if self._n == 0:  # a trial: whether it is right shows without a row; what that costs is looked at now and then
-            return n if self._costs.n_trials % 4 == 0 and n >= n_min else 0
-        n = self._worth([self._is_right(confidence) for confidence in confidences[:n]], drawn=drawn)
+        is_sample = self._n == 0 and self._experience.n_trials % 4 == 0  # so that the cost of a row stays known
+        if not is_sample:
+            n = self._worth([self._is_right(confidence) for confidence in confidences[:n]], drawn=drawn)
         return n if n >= n_min else 0
 
     def observe(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
@@ -147,23 +146,26 @@ class AdaptiveLength:
             return
         for confidence, is_right in zip(confidences, are_right, strict=False):
             self._is_right.observe(confidence, is_right=is_right)
+            self._experience.is_right.observe(confidence, is_right=is_right, rate=RATE_OF_ALL)
         gain = self._reckon([self._is_right(confidence) for confidence in confidences])
-        self._n = self._costs.n_paying = self._best()
+        was_on, self._n = self._n > 0, self._reckoning.best
         if self._n == 0:
-            rounds = self._costs.trial_ms / (TRIAL_SHARE * self._costs.round_ms(1, 0))
-            self._costs.n_until_trial = 1 if gain > 1 else min(math.ceil(rounds), TRIAL_GAP_MAX)
+            plain = self._costs.table(self._n_max).plain
+            affordable = max(math.ceil(self._costs.trial_ms / (TRIAL_SHARE * plain)), TRIAL_GAP_MIN)
+            self._trial_gap = TRIAL_GAP_MIN if was_on else min(2 * self._trial_gap, affordable, TRIAL_GAP_MAX)
+            self._experience.n_until_trial = 1 if gain > 1 else self._trial_gap
 
     def table(self) -> list[LengthRow]:
         """What it decides from."""
-        weight = self._weight or 1.0
+        means = self._reckoning
         return [
             LengthRow(
                 n,
                 self._costs.draft_ms(n),
                 self._costs.verify_ms(1 + n),
-                self._verified[n] / weight,
-                self._tokens[n] / weight,
-                1000 * self._tokens[n] / self._spent[n] if self._spent[n] else 0.0,
+                means.verified[n] / (means.weight or 1.0),
+                means.tokens[n] / (means.weight or 1.0),
+                1000 * means.rate(n),
             )
             for n in range(self._n_max + 1)
         ]
@@ -175,8 +177,8 @@ class AdaptiveLength:
         right = [*right, *[right[-1]] * (self._n_max - len(right))]
 
         all_right, n_right, gain = 1.0, 0.0, 0.0
-        n_verified, n_kept, best_gain, best = 0, 0.0, 0.0, 0.0
-        self._weight = FADE * self._weight + 1
+        n_verified, n_kept, best_gain = 0, 0.0, 0.0
+        outcomes = []
         for n in range(self._n_max + 1):
             if n > 0:
                 all_right *= right[n - 1]
@@ -184,22 +186,16 @@ class AdaptiveLength:
                 gain += all_right - speed * (costs.verify[n] - costs.verify[n - 1])
             if gain > best_gain:  # as _worth decides
                 n_verified, n_kept, best_gain = n, n_right, gain
-            spent = costs.verify[n_verified] + costs.draft[n]
-            self._tokens[n] = FADE * self._tokens[n] + 1 + n_kept
-            self._spent[n] = FADE * self._spent[n] + spent
-            self._verified[n] = FADE * self._verified[n] + n_verified
-            best = max(best, (1 + n_kept) / spent)
-        return best * costs.plain
-
-    def _best(self) -> int:
-        rates = [tokens / spent for tokens, spent in zip(self._tokens, self._spent, strict=True)]
-        best = max(range(len(rates)), key=rates.__getitem__)
-        return best if rates[best] > (MARGIN if self._n == 0 else MARGIN_TO_STAY) * rates[0] else 0
+            outcomes.append(Outcome(n_verified, 1 + n_kept, costs.verify[n_verified] + costs.draft[n]))
+        self._reckoning.add(outcomes)
+        if self._n_reckoned < N_BEGINNING:
+            self._beginnings.add(outcomes)
+        self._n_reckoned += 1
+        return max(outcome.n_tokens / outcome.ms for outcome in outcomes) * costs.plain
 
     def _speed(self, costs: CostTable) -> float:
         """Tokens a millisecond that can be had anyway."""
-        plain = 1 / costs.plain
-        return max(plain, self._tokens[self._n] / self._spent[self._n]) if self._spent[self._n] else plain
+        return max(1 / costs.plain, self._reckoning.rate(self._n))
 
     def _worth(self, right: Sequence[float], *, drawn: bool) -> int:
         """How many drafts bring more than their rows cost."""
@@ -216,35 +212,109 @@ class AdaptiveLength:
         return best
 
 
+class Outcome(NamedTuple):
+    """What a round brings."""
+
+    n_verified: int
+    n_tokens: float
+    ms: float
+
+
+class Reckoning:
+    """Means of what each length would have brought, in which what came earlier counts less."""
+
+    def __init__(self, n_max: int, fade: float) -> None:
+        self._fade = fade
+        # sums, by length
+        self.verified = [0.0] * (n_max + 1)
+        self.tokens = [0.0] * (n_max + 1)
+        self.ms = [0.0] * (n_max + 1)
+        self.weight = 0.0
+
+    def add(self, outcomes: Sequence[Outcome]) -> None:
+        """Take in a round: its outcome for each length."""
+        fade = self._fade
+        self.weight = fade * self.weight + 1
+        for n, (n_verified, n_tokens, ms) in enumerate(outcomes):
+            self.verified[n] = fade * self.verified[n] + n_verified
+            self.tokens[n] = fade * self.tokens[n] + n_tokens
+            self.ms[n] = fade * self.ms[n] + ms
+
+    def rate(self, n: int) -> float:
+        """Tokens a millisecond with drafts of length n; 0 if nothing is known."""
+        return self.tokens[n] / self.ms[n] if self.weight else 0.0
+
+    @property
+    def best(self) -> int:
+        """The length that is fastest."""
+        return max(range(len(self.ms)), key=self.rate)
+
+    def copy(self, weight_max: float) -> Reckoning:
+        """The same means with at most this weight, to go on from where a text begins."""
+        other = Reckoning(len(self.ms) - 1, FADE)
+        if self.weight:
+            share = min(weight_max / self.weight, 1.0)
+            other.weight = share * self.weight
+            other.verified, other.tokens, other.ms = (
+                [share * value for value in sums] for sums in (self.verified, self.tokens, self.ms)
+            )
+        return other
+
+
 class Calibration:
     """How probably a draft of some confidence is right: a logistic regression that forgets fast.
 
     Texts differ: where one repeats itself, heads are right more often than they believe.
     """
 
-    def __init__(self) -> None:
-        self._slope, self._offset = 1.0, 0.0
+    def __init__(self, slope: float = 1.0, offset: float = 0.0) -> None:
+        self._slope, self._offset = slope, offset
 
     def __call__(self, confidence: float) -> float:
         return 1 / (1 + math.exp(-self._slope * _logit(confidence) - self._offset))
 
-    def observe(self, confidence: float, *, is_right: bool) -> None:
+    def observe(self, confidence: float, *, is_right: bool, rate: float = 1.0) -> None:
         """A draft turned out right or wrong."""
-        error = is_right - self(confidence)
+        error = rate * (is_right - self(confidence))
         self._offset += 0.4 * error
         self._slope = min(max(self._slope + 0.1 * error * _logit(confidence), 0.2), 2.0)
+
+    def copy(self) -> Calibration:
+        """One that goes on from here."""
+        return Calibration(self._slope, self._offset)
+
+
+class Experience:
+    """What the texts of a model share: the costs, and for those to come what has been learned from drafts."""
+
+    def __init__(self, costs: RoundCosts | None = None) -> None:
+        self.costs = costs or RoundCosts()
+        self.is_right = Calibration()
+        self.n_trials = 0
+        """Rounds that only tried whether drafts would pay."""
+        self.n_until_trial = 0
+        """Rounds to the next one."""
+        self._beginnings: dict[int, Reckoning] = {}
+
+    def beginnings(self, n_max: int) -> Reckoning:
+        """Of the first drafts of each text, whatever became of drafting behind them."""
+        return self._beginnings.setdefault(n_max, Reckoning(n_max, FADE_OF_ALL))
 
 
 N_AT_FIRST = 2
 """Drafts of the first rounds."""
 FADE = 0.93
 """What a round counts less with each one that follows it."""
-MARGIN, MARGIN_TO_STAY = 1.05, 1.02
-"""How much faster drafting has to look than plain decoding, to begin and to go on: the best of several is overrated."""
-TRIAL_SHARE = 0.01
-"""Of plain decoding's time, what trials may cost."""
-TRIAL_GAP_MAX = 96
-"""Rounds between two trials, at most, be it of one text or of several."""
+N_BEGINNING = 8
+"""The first drafts of a text, from which others learn."""
+FADE_OF_ALL, RATE_OF_ALL = 0.99, 0.1
+"""How slowly that is forgotten, and learned."""
+PRIOR_WEIGHT = 15.0
+"""Rounds that it counts for in a new text, at most."""
+TRIAL_SHARE = 0.007
+"""Of plain decoding's time, what trials may cost in the long run."""
+TRIAL_GAP_MIN, TRIAL_GAP_MAX = 24, 96
+"""Rounds between two trials, be it of one text or of several: few when drafting was given up a moment ago."""
 
 _PLAIN_ROUNDS = (3, 5, 7, 9, 11)  # of a sequence: without drafts, to measure them
 

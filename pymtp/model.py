@@ -18,7 +18,7 @@ from pymtp import _log, embedded
 from pymtp._library import llama_cpp
 from pymtp.batch import Batch, Generation, OnPrompt
 from pymtp.context import ContextParams
-from pymtp.draft_length import AUTO_DRAFT_MAX, N_DRAFT_MAX
+from pymtp.draft_length import AUTO_DRAFT_MAX, N_DRAFT_MAX, Experience
 from pymtp.draft_vocab import AutoDraftVocab, read_draft_vocab
 from pymtp.drafting import Drafter, MtpDrafter, NoDrafter
 from pymtp.errors import InvalidParameter, UnsupportedModel
@@ -32,7 +32,6 @@ from pymtp.gguf_file import (
     output_rows,
 )
 from pymtp.request import GenerationParams
-from pymtp.round_costs import RoundCosts
 from pymtp.session import Session, draft_obstacle
 from pymtp.statistics import Stats
 from pymtp.vocabulary import Vocabulary
@@ -148,7 +147,7 @@ class Model:
         self._auto_vocab = AutoDraftVocab(self.info.n_vocab) if draft_vocab == "auto" else None
         self._limit_drafts(None if draft_vocab == "auto" else draft_vocab)
         # what was learned in one generation serves the next
-        self._costs = RoundCosts()
+        self._experience = Experience()
         self._defaults = GenerationParams(draft_max=draft_max if self.session.n_draft_max else 0)
         self.stats = Stats()
         """Of the latest generation."""
@@ -225,7 +224,7 @@ class Model:
             self.vocabulary,
             keep=keep,
             drafter=self._drafter_class,
-            costs=self._costs,
+            experience=self._experience,
             draft_vocab=self._auto_vocab if self.session.n_heads else None,
             defaults=self._defaults,
         )

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pymtp.acceptance import BLOCK_REJECTION, MATCH, TOKENWISE_REJECTION, Acceptance, Forced, Relaxed
-from pymtp.draft_length import AdaptiveLength, DraftLength, FixedLength
+from pymtp.draft_length import AdaptiveLength, DraftLength, Experience, FixedLength
 from pymtp.draft_pick import AutoPick, DraftPick, FixedPick
 from pymtp.drafting import DrafterTraits, MtpDrafter
 from pymtp.errors import InvalidParameter
 from pymtp.grammar import check_grammar, grammar_of_schema
-from pymtp.round_costs import RoundCosts
 from pymtp.sampler import Sampler
 from pymtp.sampling import SamplingParams
 from pymtp.sequence import TokenSequence
@@ -139,9 +138,9 @@ def make_sequence(
     n_ctx: int,
     n_draft_max: int,
     drafter: DrafterTraits = MtpDrafter.traits,
-    costs: RoundCosts,
+    experience: Experience,
 ) -> TokenSequence:
-    """The sequence that continues `prompt`, in a session that verifies `n_draft_max` drafts and has these costs."""
+    """The sequence that continues `prompt`, in a session that verifies `n_draft_max` drafts."""
     if not drafter.allows_drawn and params.draft_pick == "sample":
         raise InvalidParameter("draft_pick", f"greedy or auto where {drafter.name} drafts", value="sample")
     if params.grammar is not None and not drafter.allows_grammar:
@@ -171,7 +170,7 @@ def make_sequence(
         draft_max=0 if params.draft_note else n_draft,
         # a seed promises the same text, and drawn drafts are part of how it comes about: no clock may change them
         is_reproducible=params.sampling.seed is not None and not params.keeps_plain_text,
-        length=_length(params, n_draft, costs),
+        length=_length(params, n_draft, experience),
         pick=_pick(params),
         accept=accept,
         accept_drawn=accept_drawn,
@@ -179,12 +178,12 @@ def make_sequence(
     )
 
 
-def _length(params: GenerationParams, n_draft: int, costs: RoundCosts) -> DraftLength:
+def _length(params: GenerationParams, n_draft: int, experience: Experience) -> DraftLength:
     if params.draft_max != "auto":
         return FixedLength(n_draft, n_min=params.draft_min, p_min=params.draft_p_min)
     if params.sampling.seed is not None and not params.keeps_plain_text:
-        costs = RoundCosts()
-    return AdaptiveLength(n_draft, costs, n_min=params.draft_min, p_min=params.draft_p_min)
+        experience = Experience()
+    return AdaptiveLength(n_draft, experience, n_min=params.draft_min, p_min=params.draft_p_min)
 
 
 def _pick(params: GenerationParams) -> DraftPick:

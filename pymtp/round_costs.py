@@ -49,12 +49,6 @@ class RoundCosts:
         self._n_rounds = 0
         self._table = CostTable([], [])
         self._table_until = 0  # rounds
-        self.n_trials = 0
-        """Rounds that only tried whether drafts would pay."""
-        self.n_until_trial = 0
-        """Rounds to the next one."""
-        self.n_paying: int | None = None
-        """The draft length that paid last, where texts tell; the next one begins with it."""
 
     def observe(
         self, n_rows: int, n_steps: int, *, verify_ms: float, draft_ms: float, rest_ms: float, n_sequences: int = 1

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pymtp.draft_length import AdaptiveLength, Calibration, FixedLength
+from pymtp.draft_length import AdaptiveLength, Calibration, Experience, FixedLength
 from pymtp.round_costs import N_WARM_UP, RoundCosts
 
 # a row costs half of the first one, a draft an eighth; as on a few CPU cores
@@ -63,7 +63,7 @@ def play(length: AdaptiveLength | FixedLength, text: Text, n_tokens: int, seed: 
 @pytest.mark.parametrize("text", [easy, hard, mixed], ids=lambda text: text.__name__)
 def test_it_is_about_as_fast_as_the_best_fixed_length_and_never_slower_than_plain(text: Text) -> None:
     fixed = [play(FixedLength(n), text, 4000)[0] for n in range(5)]
-    adaptive, _ = play(AdaptiveLength(4, costs()), text, 4000)
+    adaptive, _ = play(AdaptiveLength(4, Experience(costs())), text, 4000)
     assert adaptive >= 0.95 * max(fixed)
     assert adaptive >= 0.97 * fixed[0]
 
@@ -75,12 +75,12 @@ def test_where_texts_differ_it_is_faster_than_every_fixed_length() -> None:
         speeds = [play(length(), text, 300, seed)[0] for seed in range(10) for text in (easy, hard)]
         return len(speeds) / sum(1 / speed for speed in speeds)
 
-    known = costs()
+    known = Experience(costs())
     assert both(lambda: AdaptiveLength(4, known)) > max(both(partial(FixedLength, n)) for n in range(5))
 
 
 def test_it_notices_within_a_few_rounds_that_the_text_changes() -> None:
-    length = AdaptiveLength(4, costs())
+    length = AdaptiveLength(4, Experience(costs()))
     _, before = play(length, easy, 300)
     assert np.mean(before[-20:]) > 1.5
     _, after = play(length, hard, 60)
@@ -92,13 +92,13 @@ def test_it_notices_within_a_few_rounds_that_the_text_changes() -> None:
 
 
 def test_where_drafts_cost_too_much_it_only_tries_now_and_then() -> None:
-    _, drafted = play(AdaptiveLength(4, costs()), hard, 2000)
+    _, drafted = play(AdaptiveLength(4, Experience(costs())), hard, 2000)
     n_tried = sum(n > 0 for n in drafted[200:])
     assert n_tried * STEP <= 0.02 * len(drafted[200:]) * VERIFY[1]
 
 
 def test_a_drawn_draft_is_verified_or_not_whatever_follows_it() -> None:
-    length = AdaptiveLength(4, costs())
+    length = AdaptiveLength(4, Experience(costs()))
     play(length, mixed, 400)
     first = [0.15, 0.2, 0.3, 0.5, 0.7, 0.9]
     for one in first:
@@ -126,7 +126,7 @@ def test_confidence_is_believed_as_far_as_it_was_right() -> None:
 
 
 def test_the_table_says_what_rounds_would_have_brought() -> None:
-    length = AdaptiveLength(2, costs())
+    length = AdaptiveLength(2, Experience(costs()))
     play(length, easy, 300)
     none, one, two = length.table()
     assert (none.n_steps, none.draft_ms, none.verify_ms, none.n_verified, none.n_tokens) == (0, 0, 1, 0, 1)
@@ -174,7 +174,7 @@ def test_a_trial_tells_what_it_adds_and_what_its_rows_cost() -> None:
 
 def test_what_a_device_does_for_the_first_time_keeps_no_text_from_drafting() -> None:
     """Passes of several rows are slow at first, and cheap from then on."""
-    known, length = RoundCosts(), None
+    known = Experience()
     n_seen: Counter[int] = Counter()
     rng = np.random.default_rng(1)
     for _ in range(3):
@@ -185,7 +185,7 @@ def test_what_a_device_does_for_the_first_time_keeps_no_text_from_drafting() -> 
             n = length.n_verified(confidences, drawn=False)
             n_seen[n] += 1
             verify_ms = 1 + 0.05 * n + (9 if n_seen[n] <= N_WARM_UP else 0)
-            known.observe(1 + n, n_steps, verify_ms=verify_ms, draft_ms=0.1 * n_steps, rest_ms=0.1)
+            known.costs.observe(1 + n, n_steps, verify_ms=verify_ms, draft_ms=0.1 * n_steps, rest_ms=0.1)
             length.observe(confidences, [True] * n)
             drafted.append(n_steps)
     assert np.mean(drafted[-30:]) > 1.5

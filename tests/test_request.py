@@ -8,10 +8,10 @@ import pytest
 
 from pymtp._library import ffi
 from pymtp.acceptance import BLOCK_REJECTION, MATCH, TOKENWISE_REJECTION, Acceptance, Forced, Relaxed
+from pymtp.draft_length import Experience
 from pymtp.draft_pick import AutoPick, FixedPick
 from pymtp.errors import InvalidParameter
 from pymtp.request import GenerationParams, make_sequence
-from pymtp.round_costs import RoundCosts
 from pymtp.sampling import SamplingParams
 from pymtp.sequence import TokenSequence
 
@@ -34,7 +34,7 @@ class Words:
 
 def sequence(prompt: list[int], vocabulary: Any = None, **options: Any) -> TokenSequence:
     params = GenerationParams(**options)
-    return make_sequence(prompt, params, vocabulary or Words(), n_ctx=100, n_draft_max=3, costs=RoundCosts())
+    return make_sequence(prompt, params, vocabulary or Words(), n_ctx=100, n_draft_max=3, experience=Experience())
 
 
 GBNF = 'root ::= "a"'

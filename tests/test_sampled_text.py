@@ -15,11 +15,11 @@ import pytest
 
 from pymtp import Chunk, Generation, Model, SamplingParams
 from pymtp._library import llama_cpp
+from pymtp.draft_length import Experience
 from pymtp.drafting import MtpDrafter
 from pymtp.logprobs import TokenLogprobs, token_logprobs
 from pymtp.request import GenerationParams, make_sequence
 from pymtp.round import play_round
-from pymtp.round_costs import RoundCosts
 from pymtp.sampler import Sampler
 from pymtp.session import Session
 
@@ -398,7 +398,9 @@ def test_a_stop_string_inside_an_accepted_block_cuts_text_tokens_and_cache(load:
     for n_kept in range(3, 30, 2):
         session.truncate(0)
         drafter = MtpDrafter(session)
-        one = make_sequence(list(prompt), params, vocabulary, n_ctx=session.n_ctx, n_draft_max=3, costs=RoundCosts())
+        one = make_sequence(
+            list(prompt), params, vocabulary, n_ctx=session.n_ctx, n_draft_max=3, experience=Experience()
+        )
         emitted: list[int] = []
 
         def cut(tokens: Sequence[int], emitted: list[int] = emitted, n_kept: int = n_kept) -> int | None:
