@@ -1,8 +1,14 @@
-# The engine: our sources, compiled into libllama, where llama.cpp's private headers are theirs to use.
+# The engine: our sources, compiled into libllama, where llama.cpp's private headers are theirs to use; those named
+# cpu-* into the CPU backend, with its compiler options.
 
 file(GLOB native_sources CONFIGURE_DEPENDS ${native}/src/*.cpp)
 file(GLOB native_headers CONFIGURE_DEPENDS ${native}/src/*.h ${native}/include/*.h)
+set(native_cpu_sources ${native_sources})
+list(FILTER native_cpu_sources INCLUDE REGEX "/cpu-[^/]*$")
+list(REMOVE_ITEM native_sources ${native_cpu_sources})
 
+target_sources(ggml-cpu PRIVATE ${native_cpu_sources})
+target_include_directories(ggml-cpu PRIVATE ${native}/src)
 target_sources(llama PRIVATE ${native_sources})
 target_include_directories(llama PRIVATE ${native}/src ${native}/include ${llama_cpp_tree}/src)
 # llama.cpp merges its model files into few compilations; ours stay apart, so that an edit costs one file
@@ -14,7 +20,8 @@ endif()
 add_custom_command(
     OUTPUT ${native_generated}/pymtp-abi.h ${native_generated}/pymtp-abi.cpp
     COMMAND ${Python_EXECUTABLE} ${native}/write_abi_id.py ${native_generated}
-    DEPENDS ${native}/write_abi_id.py ${native}/llama_cpp.pin ${native_patches} ${native_sources} ${native_headers}
+    DEPENDS ${native}/write_abi_id.py ${native}/llama_cpp.pin ${native_patches} ${native_sources} ${native_cpu_sources}
+        ${native_headers}
     COMMENT "Naming the sources"
     VERBATIM)
 

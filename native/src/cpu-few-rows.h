@@ -1,0 +1,28 @@
+#pragma once
+
+// Products of quantized weights with few rows of activations, as verify passes and drafts have them. llama.cpp's kernels
+// for several rows wait for the weights of several matrix rows at once, and take 2.5 times as long for two rows of
+// activations as its kernel for one; these read the weights in order, once, and take next to nothing more.
+//
+// The results are bit for bit what the CPU backend computes row by row.
+
+#include "ggml.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ggml_compute_params;
+
+// Called by all threads when the rows are quantized (params->wdata), and the counter of chunks stands at the number of
+// threads. Does nothing and returns false if there is no kernel for the weights, the machine or so many rows.
+bool mtp_mul_mat_few_rows(const struct ggml_compute_params * params, struct ggml_tensor * dst);
+
+// The matrix rows [begin, end) of one expert, whose matrix is given, with the n rows that are routed to it. routed:
+// place among the row's experts, and row, [n][2]. quantized: all rows. Likewise.
+bool mtp_mul_mat_id_few_rows(struct ggml_tensor * dst, const void * matrix, int64_t begin, int64_t end,
+                             const int32_t * routed, int64_t n, const void * quantized);
+
+#ifdef __cplusplus
+}
+#endif
