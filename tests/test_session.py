@@ -80,6 +80,21 @@ def test_rounds_rebuild_next_to_no_graph_also_if_drafts_change_their_length(mode
     assert after.n_hidden_bytes == 0
 
 
+def test_texts_that_begin_anew_find_the_graphs_of_those_before(model: object) -> None:
+    """A text needs one graph up to 256 cells and another one behind them; the next text needs both again."""
+    with Session(model, PARAMS, n_draft_max=K) as session:
+        n_builds = []
+        for _ in range(4):
+            session.truncate(0)
+            history = [*prompt(session, 200), 5]
+            before = session.counters
+            play(session, history, [3, 1], 60)
+            after = session.counters
+            n_builds.append((after.n_trunk_builds - before.n_trunk_builds, after.n_head_builds - before.n_head_builds))
+    assert n_builds[0][0] >= 4 and n_builds[0][1] >= 4
+    assert n_builds[2:] == [(0, 0)] * 2
+
+
 def test_builds_are_the_passes_that_llama_cpp_did_not_reuse_a_graph_for(model: object) -> None:
     with Session(model, PARAMS, n_draft_max=K) as session:
         play(session, [*prompt(session, 200), 5], [3, 1, 2, 0], 100)

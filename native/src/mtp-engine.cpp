@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-static constexpr size_t MTP_SLOTS_MAX = 48;
+static constexpr size_t MTP_SLOTS_MAX = 96;
 
 // more than any architecture's head has
 static constexpr size_t MTP_NODES_PER_RUN = 512;
@@ -153,7 +153,8 @@ size_t mtp_engine::compute_bytes() const {
     return res;
 }
 
-mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_graph_type gtype) {
+mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_graph_type gtype,
+                                               const llama_memory_context_i * mctx) {
     // prompts share the context's own scheduler and its worst-case buffer
     if (gtype != LLM_GRAPH_TYPE_DECODER_MTP && ubatch.n_tokens > n_rows_round) {
         return &home;
@@ -181,10 +182,22 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
         n_runs += stage.runs.size();
     }
 
+    // Of graphs that only differ in how many cells they look at, two are kept: texts that begin anew need the smaller
+    // one again.
+    const auto   n_kv    = mtp_memory_n_kv(mctx);
+    graph_slot * outworn = nullptr;
+    int          n_alike = 0;
     for (auto & slot : slots) {
-        if (slot->key == key) {
+        if (slot->key == key && slot->n_kv == n_kv) {
             return slot.get();
         }
+        if (slot->key == key && (n_alike++ == 0 || slot->t_used < outworn->t_used)) {
+            outworn = slot.get();
+        }
+    }
+    if (n_alike > 1) {
+        outworn->n_kv = n_kv;
+        return outworn;
     }
 
     if (slots.size() == MTP_SLOTS_MAX) {
@@ -201,7 +214,8 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
 
     const size_t max_nodes = ctx.gf_res_reserve->get_max_nodes() + n_runs * MTP_NODES_PER_RUN;
 
-    slot->key = std::move(key);
+    slot->key  = std::move(key);
+    slot->n_kv = n_kv;
     for (auto & result : slot->results) {
         result.reset(new llm_graph_result(max_nodes));
     }
@@ -231,7 +245,7 @@ void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const 
         }
     }
 
-    graph_slot * slot = find_slot(ubatch, gtype);
+    graph_slot * slot = find_slot(ubatch, gtype, mctx);
 
     slot->t_used = ++t;
     select(slot);

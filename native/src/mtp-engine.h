@@ -187,8 +187,9 @@ struct mtp_engine {
     // Graphs that alternate (verify, draft) each keep their own result and scheduler, so that none has to be rebuilt
     // because another ran in between.
     struct graph_slot {
-        std::vector<int64_t> key; // what tells graphs apart
-        uint64_t             t_used;
+        std::vector<int64_t>    key;  // what tells graphs apart
+        std::array<uint32_t, 2> n_kv; // cells that its graph looks at; grows with the text
+        uint64_t                t_used;
 
         ggml_backend_sched_ptr              sched;
         std::array<llm_graph_result_ptr, 2> results;
@@ -261,7 +262,7 @@ struct mtp_engine {
     mtp_host_memory draft_candidates;
     mtp_host_memory draft_logits_mem; // float32 [n_draft_rows, n_trimmed]
 
-    graph_slot * find_slot(const llama_ubatch & ubatch, llm_graph_type gtype);
+    graph_slot * find_slot(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx);
     void         select(graph_slot * slot);
     void         swap_with(graph_slot & slot);
 

@@ -36,6 +36,17 @@ const llama_memory_context_i * mtp_memory_attention(const llama_memory_context_i
     return mctx;
 }
 
+std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx) {
+    mctx = mtp_memory_attention(mctx);
+    if (auto * iswa = dynamic_cast<const llama_kv_cache_iswa_context *>(mctx)) {
+        return { iswa->get_base()->get_n_kv(), iswa->get_swa()->get_n_kv() };
+    }
+    if (auto * kv = dynamic_cast<const llama_kv_cache_context *>(mctx)) {
+        return { kv->get_n_kv(), 0 };
+    }
+    return {};
+}
+
 static std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) {
     memory = mtp_memory_attention(memory);
     if (auto * iswa = dynamic_cast<llama_kv_cache_iswa *>(memory)) {

@@ -7,6 +7,7 @@
 #include "mtp-seen.h"
 #include "mtp-ubatch.h"
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -25,6 +26,9 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_view(const llama_model & assis
 // The part that holds K/V by position, where the heads live: of a memory, and of its context for a ubatch.
 llama_memory_i *               mtp_memory_attention(llama_memory_i * memory);
 const llama_memory_context_i * mtp_memory_attention(const llama_memory_context_i * mctx);
+
+// How many cells of each of its caches a ubatch's attention looks at: graphs are built for so many.
+std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx);
 
 // Whether the memory goes back by snapshots of a state, beside K/V or instead of it.
 bool mtp_memory_has_snapshots(llama_memory_i * memory);
