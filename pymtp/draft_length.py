@@ -110,9 +110,9 @@ class AdaptiveLength:
         self._beginnings = experience.beginnings(n_max)
         self._is_right = experience.is_right.copy()
         self._reckoning = self._beginnings.copy(PRIOR_WEIGHT)
-        self._n = self._reckoning.best if self._reckoning.weight else min(N_AT_FIRST, n_max)
+        self._n = self._reckoning.best(MARGIN) if self._reckoning.weight else min(N_AT_FIRST, n_max)
         self._n_rounds = self._n_reckoned = 0
-        self._trial_gap = TRIAL_GAP_MIN
+        self._trial_gap = TRIAL_GAP_MAX
 
     @property
     def keeps_up(self) -> bool:
@@ -148,7 +148,8 @@ class AdaptiveLength:
             self._is_right.observe(confidence, is_right=is_right)
             self._experience.is_right.observe(confidence, is_right=is_right, rate=RATE_OF_ALL)
         gain = self._reckon([self._is_right(confidence) for confidence in confidences])
-        was_on, self._n = self._n > 0, self._reckoning.best
+        was_on = self._n > 0
+        self._n = self._reckoning.best(1.0 if was_on else MARGIN)
         if self._n == 0:
             plain = self._costs.table(self._n_max).plain
             affordable = max(math.ceil(self._costs.trial_ms / (TRIAL_SHARE * plain)), TRIAL_GAP_MIN)
@@ -244,10 +245,10 @@ class Reckoning:
         """Tokens a millisecond with drafts of length n; 0 if nothing is known."""
         return self.tokens[n] / self.ms[n] if self.weight else 0.0
 
-    @property
-    def best(self) -> int:
-        """The length that is fastest."""
-        return max(range(len(self.ms)), key=self.rate)
+    def best(self, margin: float) -> int:
+        """The length that is fastest; none, unless that is faster by this factor than none."""
+        best = max(range(len(self.ms)), key=self.rate)
+        return best if self.rate(best) > margin * self.rate(0) else 0
 
     def copy(self, weight_max: float) -> Reckoning:
         """The same means with at most this weight, to go on from where a text begins."""
@@ -309,6 +310,8 @@ N_BEGINNING = 8
 """The first drafts of a text, from which others learn."""
 FADE_OF_ALL, RATE_OF_ALL = 0.99, 0.1
 """How slowly that is forgotten, and learned."""
+MARGIN = 1.03
+"""How much faster drafting has to look than plain decoding to begin with: the best of several is overrated."""
 PRIOR_WEIGHT = 15.0
 """Rounds that it counts for in a new text, at most."""
 TRIAL_SHARE = 0.007
