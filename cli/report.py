@@ -52,18 +52,16 @@ def times_block(stats: Stats) -> str:
     if not stats.rounds:
         return ""
     parts = (
-        ("a round", stats.generation_s),
-        ("  drafting", stats.draft_s),
-        ("  verifying", stats.verify_s),
-        ("  sampling", stats.sample_s),
-        ("  Python", stats.python_s),
+        ("drafting", stats.draft_s),
+        ("verifying", stats.verify_s),
+        ("sampling", stats.sample_s),
+        ("Python", stats.python_s),
     )
-    return _block(
-        [
-            (name, f"{1000 * seconds / stats.rounds:.3f} ms, {100 * seconds / stats.generation_s:.1f} %")
-            for name, seconds in parts
-        ]
-    )
+    rows = [("a round", f"{1000 * stats.generation_s / stats.rounds:.3f} ms")]
+    for name, seconds in parts:
+        share = 100 * seconds / stats.generation_s
+        rows.append((f"  {name}", f"{1000 * seconds / stats.rounds:.3f} ms, {share:.1f} %"))
+    return _block(rows)
 
 
 def length_block(table: Sequence[LengthRow]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -79,6 +80,14 @@ def test_llama_cpp_is_quiet_unless_asked() -> None:
     # one token: the prompt is one trunk pass, which feeds the head as well
     assert "trunk passes:            1, " in verbose
     assert "head passes:             0, " in verbose
+
+
+def test_verbose_says_where_a_rounds_time_goes() -> None:
+    verbose = pymtp("run", "-n", 20, "--ignore-eos", "--verbose", "--temp", 0, "hi").stderr
+    [whole] = re.findall(r"^a round: +([0-9.]+) ms$", verbose, re.MULTILINE)
+    parts = re.findall(r"^  (drafting|verifying|sampling|Python): +([0-9.]+) ms, [0-9.]+ %$", verbose, re.MULTILINE)
+    assert [name for name, _ in parts] == ["drafting", "verifying", "sampling", "Python"]
+    assert sum(float(ms) for _, ms in parts) == pytest.approx(float(whole), abs=0.01)
 
 
 def test_the_reader_may_leave() -> None:

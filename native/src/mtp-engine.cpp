@@ -212,13 +212,15 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
 
     auto slot = std::make_unique<graph_slot>();
 
-    const size_t max_nodes = ctx.gf_res_reserve->get_max_nodes() + n_runs * MTP_NODES_PER_RUN;
+    // a draft has no trunk, and some nodes that are no head's
+    const bool   is_draft = gtype == LLM_GRAPH_TYPE_DECODER_MTP;
+    const size_t max_nodes =
+        (is_draft ? MTP_NODES_PER_RUN : ctx.gf_res_reserve->get_max_nodes()) + n_runs * MTP_NODES_PER_RUN;
 
     slot->key  = std::move(key);
     slot->n_kv = n_kv;
-    for (auto & result : slot->results) {
-        result.reset(new llm_graph_result(max_nodes));
-    }
+    // llama.cpp takes one of two, and a slot's graphs all have outputs, or none
+    slot->results[ctx.n_outputs > 0].reset(new llm_graph_result(max_nodes));
     slot->sched.reset(ggml_backend_sched_new(ctx.backend_ptrs.data(), ctx.backend_buft.data(), ctx.backend_ptrs.size(),
                                              max_nodes, false, ctx.cparams.op_offload));
 
