@@ -283,7 +283,9 @@ int main(int argc, char ** argv) {
                 const std::string name = std::string(flash ? "flash" : "plain") + (unified ? " unified" : " streams");
 
                 run_default(model, params, name);
-                two_contexts(model, params, name).run();
+                if (llama_model_n_layer_nextn(model) > 0) {
+                    two_contexts(model, params, name).run();
+                }
             }
         }
         llama_model_free(model);
