@@ -174,20 +174,11 @@ class AdaptiveLength:
     def _reckon(self, right: Sequence[float]) -> float:
         """Add what each length would have brought in this place; return the best, in terms of plain decoding."""
         costs = self._costs.table(self._n_max)
-        speed = self._speed(costs)
         right = [*right, *[right[-1]] * (self._n_max - len(right))]
-
-        all_right, n_right, gain = 1.0, 0.0, 0.0
-        n_verified, n_kept, best_gain = 0, 0.0, 0.0
-        outcomes = []
-        for n in range(self._n_max + 1):
-            if n > 0:
-                all_right *= right[n - 1]
-                n_right += all_right
-                gain += all_right - speed * (costs.verify[n] - costs.verify[n - 1])
-            if gain > best_gain:  # as _worth decides
-                n_verified, n_kept, best_gain = n, n_right, gain
-            outcomes.append(Outcome(n_verified, 1 + n_kept, costs.verify[n_verified] + costs.draft[n]))
+        outcomes = [
+            Outcome(n_verified, 1 + n_kept, costs.verify[n_verified] + costs.draft[n])
+            for n, (n_verified, n_kept) in enumerate(self._worth_by_length(right))
+        ]
         self._reckoning.add(outcomes)
         if self._n_reckoned < N_BEGINNING:
             self._beginnings.add(outcomes)
@@ -200,17 +191,26 @@ class AdaptiveLength:
 
     def _worth(self, right: Sequence[float], *, drawn: bool) -> int:
         """How many drafts bring more than their rows cost."""
+        worth = [n_verified for n_verified, _ in self._worth_by_length(right)]
+        if drawn:  # whether one is worth a row must not depend on later ones, which know what it became
+            return next((n - 1 for n, n_verified in enumerate(worth) if n_verified < n), len(right))
+        return worth[-1]
+
+    def _worth_by_length(self, right: Sequence[float]) -> list[tuple[int, float]]:
+        """Of the first 0, 1, ... drafts: how many are worth their rows, and how many of these are kept on average."""
         costs = self._costs.table(self._n_max)
         speed = self._speed(costs)
-        all_right, best, gain, best_gain = 1.0, 0, 0.0, 0.0
+        all_right, n_right, gain = 1.0, 0.0, 0.0
+        best, best_gain = (0, 0.0), 0.0
+        worth = [best]
         for n, one in enumerate(right, 1):
             all_right *= one
+            n_right += all_right
             gain += all_right - speed * (costs.verify[n] - costs.verify[n - 1])
             if gain > best_gain:
-                best, best_gain = n, gain
-            elif drawn:  # later drafts know what this one became
-                break
-        return best
+                best, best_gain = (n, n_right), gain
+            worth.append(best)
+        return worth
 
 
 class Outcome(NamedTuple):
