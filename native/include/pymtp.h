@@ -100,9 +100,10 @@ int32_t pymtp_n_contexts(void);
 const char * pymtp_draft_obstacle(const struct llama_model * model, const struct llama_model * assistant);
 
 struct pymtp_session_params {
-    const struct llama_context_params * context; // as for llama_init_from_model; ctx_type is set by pymtp
+    // as for llama_init_from_model; ctx_type is set by pymtp
+    const struct llama_context_params * context;
 
-    int32_t n_draft_max;                         // a round verifies up to this many drafts; 0: none
+    int32_t n_draft_max;  // a round verifies up to this many drafts; 0: none
     int32_t uses_heads;   // the model's heads draft, which needs a model loaded with load_mtp; 0: the caller has drafts
     int32_t head_context; // a pymtp_head_context
 

@@ -188,10 +188,13 @@ mtp_engine::graph_slot * mtp_engine::find_slot(const llama_ubatch & ubatch, llm_
     graph_slot * outworn = nullptr;
     int          n_alike = 0;
     for (auto & slot : slots) {
-        if (slot->key == key && slot->n_kv == n_kv) {
+        if (slot->key != key) {
+            continue;
+        }
+        if (slot->n_kv == n_kv) {
             return slot.get();
         }
-        if (slot->key == key && (n_alike++ == 0 || slot->t_used < outworn->t_used)) {
+        if (n_alike++ == 0 || slot->t_used < outworn->t_used) {
             outworn = slot.get();
         }
     }

@@ -18,8 +18,10 @@ class mtp_host_memory {
                 throw std::bad_alloc();
             }
         }
-        return ggml_backend_buffer_get_base(buf.get());
+        return data();
     }
+
+    void * data() const { return ggml_backend_buffer_get_base(buf.get()); }
 
     ggml_backend_buffer_t buffer() const { return buf.get(); }
 

@@ -73,7 +73,7 @@ void mtp_inputs::open() {
     if (!inputs.empty()) {
         // what was sent last may still be on its way
         ggml_backend_synchronize(backend);
-        move_to(host.buffer(), ggml_backend_buffer_get_base(host.buffer()));
+        move_to(host.buffer(), host.data());
     }
 }
 
@@ -82,6 +82,6 @@ void mtp_inputs::send() {
         move_to(buf.get(), device->data);
         const auto & last = inputs.back();
         const size_t size = last.offset + ggml_nbytes(last.tensor);
-        ggml_backend_tensor_set_async(backend, device, ggml_backend_buffer_get_base(host.buffer()), 0, size);
+        ggml_backend_tensor_set_async(backend, device, host.data(), 0, size);
     }
 }
