@@ -18,7 +18,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patches/*.patch native/include/*.h native/src/*)
-CXX_SRC := $(wildcard native/src/*.cpp native/src/*.h native/include/*.h native/tests/*.cpp native/tests/*.h)
+CXX_SRC := $(wildcard native/src/*.cpp native/src/*.h native/src/*.cu native/src/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
 .PHONY: run test test-slow families lint check check-native docs patches-edit patches-export install clean
 .DELETE_ON_ERROR:

@@ -1,14 +1,20 @@
 # The engine: our sources, compiled into libllama, where llama.cpp's private headers are theirs to use; those named
-# cpu-* into the CPU backend, with its compiler options.
+# cpu-* and cuda-* into the CPU and the CUDA backend, with their compilers' options.
 
 file(GLOB native_sources CONFIGURE_DEPENDS ${native}/src/*.cpp)
-file(GLOB native_headers CONFIGURE_DEPENDS ${native}/src/*.h ${native}/include/*.h)
+file(GLOB native_cuda_sources CONFIGURE_DEPENDS ${native}/src/cuda-*.cu)
+file(GLOB native_headers CONFIGURE_DEPENDS ${native}/src/*.h ${native}/src/*.cuh ${native}/include/*.h)
 set(native_cpu_sources ${native_sources})
 list(FILTER native_cpu_sources INCLUDE REGEX "/cpu-[^/]*$")
 list(REMOVE_ITEM native_sources ${native_cpu_sources})
 
 target_sources(ggml-cpu PRIVATE ${native_cpu_sources})
 target_include_directories(ggml-cpu PRIVATE ${native}/src)
+if(TARGET ggml-cuda)
+    target_sources(ggml-cuda PRIVATE ${native_cuda_sources})
+    target_include_directories(ggml-cuda PRIVATE ${native}/src ${llama_cpp_tree}/ggml/src/ggml-cuda)
+    target_compile_definitions(ggml-cuda PRIVATE MTP_CUDA) # not HIP, not MUSA, which compile the same files
+endif()
 target_sources(llama PRIVATE ${native_sources})
 target_include_directories(llama PRIVATE ${native}/src ${native}/include ${llama_cpp_tree}/src)
 # llama.cpp merges its model files into few compilations; ours stay apart, so that an edit costs one file
@@ -21,7 +27,7 @@ add_custom_command(
     OUTPUT ${native_generated}/pymtp-abi.h ${native_generated}/pymtp-abi.cpp
     COMMAND ${Python_EXECUTABLE} ${native}/write_abi_id.py ${native_generated}
     DEPENDS ${native}/write_abi_id.py ${native}/llama_cpp.pin ${native_patches} ${native_sources} ${native_cpu_sources}
-        ${native_headers}
+        ${native_cuda_sources} ${native_headers}
     COMMENT "Naming the sources"
     VERBATIM)
 

@@ -1,0 +1,19 @@
+#pragma once
+
+// Products of Q8_0 weights with few rows of activations on a GPU, as plain decoding, verify passes and drafts have them.
+// llama.cpp's kernel reads blocks of 34 bytes two bytes at a time, and is bound by that, more so with several rows. Here
+// weights arrive in shared memory as they lie, many at once, before the activations are known, and each is read once.
+//
+// A row's results do not depend, bit for bit, on the rows beside it.
+
+#include "common.cuh"
+
+// Whether there is a kernel for a product: dst is marked with GGML_TENSOR_FLAG_SINGLE_ROWS, and may be the product or
+// what is fused with it. ids: of a product with experts, or nullptr.
+bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * ids,
+                           const ggml_cuda_mm_fusion_args_host * fusion, const ggml_tensor * dst);
+
+// quantized: the activations src1 as block_q8_1, rows padded to MATRIX_ROW_PADDING values.
+void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
+                       const void * quantized, const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion,
+                       ggml_tensor * dst);

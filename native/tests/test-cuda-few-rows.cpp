@@ -1,0 +1,191 @@
+// Against the CPU backend. Without a GPU there is nothing to test.
+
+#include "check.h"
+#include "ggml-backend.h"
+#include "ggml-cpp.h"
+#include "ggml.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <random>
+#include <vector>
+
+static ggml_backend_dev_t g_gpu = nullptr;
+
+static std::vector<float> random_values(size_t n) {
+    static std::mt19937                   rng(1);
+    std::uniform_real_distribution<float> value(-1.0f, 1.0f);
+    std::vector<float>                    res(n);
+    for (auto & x : res) {
+        x = value(rng);
+    }
+    return res;
+}
+
+static std::vector<uint8_t> random_q8_0(int64_t n_rows, int64_t n_values) {
+    const auto           values = random_values(n_rows * n_values);
+    std::vector<uint8_t> res(n_rows * ggml_row_size(GGML_TYPE_Q8_0, n_values));
+    ggml_quantize_chunk(GGML_TYPE_Q8_0, values.data(), res.data(), 0, n_rows, n_values, nullptr);
+    return res;
+}
+
+struct product {
+    int64_t                           n_values;
+    int64_t                           n_out;
+    int64_t                           n_experts; // 0: a plain product
+    std::vector<uint8_t>              matrix;
+    std::vector<uint8_t>              gate;      // empty: none
+    std::vector<std::vector<float>>   rows;
+    std::vector<std::vector<int32_t>> experts;   // of each row
+
+    // of the rows [begin, end)
+    std::vector<float> compute(ggml_backend_dev_t device, size_t begin, size_t end) const {
+        const int64_t    n        = end - begin;
+        const int64_t    n_places = n_experts ? experts[0].size() : 1;
+        ggml_backend_ptr backend{ ggml_backend_dev_init(device, nullptr) };
+        ggml_context_ptr weights_ctx{ ggml_init({ 1 << 16, nullptr, true }) };
+        ggml_context_ptr ctx{ ggml_init({ 1 << 16, nullptr, true }) };
+
+        const auto new_weights = [&] {
+            return n_experts ? ggml_new_tensor_3d(weights_ctx.get(), GGML_TYPE_Q8_0, n_values, n_out, n_experts) :
+                               ggml_new_tensor_2d(weights_ctx.get(), GGML_TYPE_Q8_0, n_values, n_out);
+        };
+        ggml_tensor * matrix_tensor = new_weights();
+        ggml_tensor * gate_tensor   = new_weights();
+        ggml_tensor * rows_tensor   = n_experts ? ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, n_values, 1, n) :
+                                                  ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_values, n);
+        ggml_tensor * ids           = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_I32, n_places, n);
+
+        const auto multiply = [&](ggml_tensor * weights) {
+            return n_experts ? ggml_mul_mat_id(ctx.get(), weights, rows_tensor, ids) :
+                               ggml_mul_mat(ctx.get(), weights, rows_tensor);
+        };
+        ggml_tensor * out = multiply(matrix_tensor);
+        if (!gate.empty()) {
+            out = ggml_swiglu_split(ctx.get(), multiply(gate_tensor), out);
+        }
+        ggml_cgraph * gf = ggml_new_graph_custom(ctx.get(), 16, false);
+        ggml_build_forward_expand(gf, out);
+        for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
+            ggml_graph_node(gf, i)->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+        }
+
+        ggml_backend_buffer_ptr weights_buf{ ggml_backend_alloc_ctx_tensors(weights_ctx.get(), backend.get()) };
+        ggml_backend_buffer_ptr buf{ ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()) };
+        ggml_backend_buffer_set_usage(weights_buf.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        ggml_backend_tensor_set(matrix_tensor, matrix.data(), 0, matrix.size());
+        ggml_backend_tensor_set(gate_tensor, gate.data(), 0, gate.size());
+        for (int64_t i = 0; i < n; ++i) {
+            const size_t size = n_values * sizeof(float);
+            ggml_backend_tensor_set(rows_tensor, rows[begin + i].data(), i * size, size);
+            if (n_experts) {
+                ggml_backend_tensor_set(ids, experts[begin + i].data(), i * ids->nb[1], ids->nb[1]);
+            }
+        }
+        CHECK_EQUAL(ggml_backend_graph_compute(backend.get(), gf), GGML_STATUS_SUCCESS);
+        std::vector<float> res(ggml_nelements(out));
+        ggml_backend_tensor_get(out, res.data(), 0, ggml_nbytes(out));
+        return res;
+    }
+};
+
+static product random_product(int64_t n_values, int64_t n_out, int64_t n_rows, int64_t n_experts, bool with_gate) {
+    product p{ n_values, n_out, n_experts, {}, {}, {}, {} };
+    p.matrix = random_q8_0(std::max<int64_t>(n_experts, 1) * n_out, n_values);
+    if (with_gate) {
+        p.gate = random_q8_0(std::max<int64_t>(n_experts, 1) * n_out, n_values);
+    }
+    for (int64_t i = 0; i < n_rows; ++i) {
+        p.rows.push_back(random_values(n_values));
+        if (n_experts) { // the first one is every row's
+            p.experts.push_back(
+                { 1, (int32_t) ((2 + i) % n_experts), (int32_t) ((2 + i / 2 + n_experts / 2) % n_experts) });
+        }
+    }
+    return p;
+}
+
+static void check(const product & p) {
+    const size_t n_rows   = p.rows.size();
+    const auto   together = p.compute(g_gpu, 0, n_rows);
+
+    std::vector<float> alone;
+    for (size_t i = 0; i < n_rows; ++i) {
+        const auto row = p.compute(g_gpu, i, i + 1);
+        alone.insert(alone.end(), row.begin(), row.end());
+    }
+    CHECK(together == alone);
+
+    const auto cpu = p.compute(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), 0, n_rows);
+
+    double error = 0.0;
+    double scale = 0.0;
+    for (size_t i = 0; i < cpu.size(); ++i) {
+        error = std::max(error, (double) std::fabs(together[i] - cpu[i]));
+        scale = std::max(scale, (double) std::fabs(cpu[i]));
+    }
+    CHECK(error < 2e-3 * scale); // activations are rounded to 8 bits there and here, sometimes to different ones
+}
+
+static void products_are_right_and_rows_do_not_matter() {
+    for (const int64_t n_values : { 64, 192, 512, 1408, 4096, 12288, 18432 }) {
+        for (const int64_t n_out : { 1, 77, 1024, 5001 }) {
+            for (const int64_t n_rows : { 1, 2, 3, 4, 5, 6, 7, 8 }) {
+                if (n_values * n_out < 30000000 || n_rows % 4 == 0) {
+                    check(random_product(n_values, n_out, n_rows, 0, n_rows % 2 == 1 && n_out < 5000));
+                }
+            }
+        }
+    }
+}
+
+static void experts_are_right_and_rows_do_not_matter() {
+    for (const int64_t n_values : { 64, 512, 1408, 4096 }) {
+        for (const int64_t n_out : { 77, 1024 }) {
+            for (const int64_t n_rows : { 1, 2, 4, 7, 8 }) {
+                for (const bool with_gate : { false, true }) {
+                    check(random_product(n_values, n_out, n_rows, 7, with_gate));
+                }
+            }
+        }
+    }
+}
+
+static void the_first_of_the_highest_is_found() {
+    for (const int64_t n : { 100, 16384, 152064 }) {
+        ggml_backend_ptr backend{ ggml_backend_dev_init(g_gpu, nullptr) };
+        ggml_context_ptr ctx{ ggml_init({ 1 << 16, nullptr, true }) };
+        ggml_tensor *    rows = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n, 3);
+        ggml_tensor *    best = ggml_argmax(ctx.get(), rows);
+        ggml_cgraph *    gf   = ggml_new_graph_custom(ctx.get(), 4, false);
+        ggml_build_forward_expand(gf, best);
+        ggml_backend_buffer_ptr buf{ ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()) };
+
+        auto values                   = random_values(3 * n);
+        values[n / 2]                 = 3.0f;
+        values[n + n - 1]             = 3.0f;
+        values[2 * n + n / 3]         = 3.0f;
+        values[2 * n + n / 3 * 2 + 1] = n < 16384 ? 0.0f : 3.0f; // of short rows any of them may be
+        values[0]                     = -INFINITY;
+        ggml_backend_tensor_set(rows, values.data(), 0, ggml_nbytes(rows));
+        CHECK_EQUAL(ggml_backend_graph_compute(backend.get(), gf), GGML_STATUS_SUCCESS);
+        std::vector<int32_t> found(3);
+        ggml_backend_tensor_get(best, found.data(), 0, ggml_nbytes(best));
+        CHECK(found == std::vector<int32_t>({ (int32_t) (n / 2), (int32_t) (n - 1), (int32_t) (n / 3) }));
+    }
+}
+
+int main() {
+    ggml_backend_load_all();
+    g_gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
+    if (!g_gpu) {
+        std::puts("no GPU: skipped");
+        return 0;
+    }
+    RUN(products_are_right_and_rows_do_not_matter);
+    RUN(experts_are_right_and_rows_do_not_matter);
+    RUN(the_first_of_the_highest_is_found);
+    return g_n_failed > 0;
+}
