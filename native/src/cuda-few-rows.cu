@@ -9,17 +9,18 @@
 // A lane takes two blocks of weights at a time. They are an odd number of words, so that lanes that read the same word
 // of theirs find them in 32 different banks of shared memory.
 static constexpr int N_PAIR       = 2 * QK8_0; // values
-static constexpr int N_PAIR_WORDS = 2 * sizeof(block_q8_0) / sizeof(int);
+static constexpr int PAIR_SIZE    = 2 * sizeof(block_q8_0);
+static constexpr int N_PAIR_WORDS = PAIR_SIZE / sizeof(int);
 static constexpr int N_BLOCK_INTS = QK8_0 / sizeof(int);
-static_assert(2 * sizeof(block_q8_0) % sizeof(int) == 0 && N_PAIR_WORDS % 2 == 1);
+static_assert(PAIR_SIZE % sizeof(int) == 0 && N_PAIR_WORDS % 2 == 1);
 
 // a warp's part of a matrix row
 static constexpr int N_CHUNK_PAIRS = WARP_SIZE;
-static constexpr int CHUNK_SIZE    = N_CHUNK_PAIRS * N_PAIR_WORDS * sizeof(int);
+static constexpr int CHUNK_SIZE    = N_CHUNK_PAIRS * PAIR_SIZE;
 
 static constexpr int N_WARPS    = 8;
-static constexpr int N_ON_ROAD  = 4;  // chunks that a warp waits for at the same time
-static constexpr int N_ROWS_MAX = 64; // matrix rows of a thread block
+static constexpr int N_ON_ROAD  = 3;   // chunks that a warp waits for at the same time
+static constexpr int N_ROWS_MAX = 128; // matrix rows of a thread block
 
 // Devices with less shared memory have slower memory too, which llama.cpp's kernel keeps up with.
 static constexpr size_t SHARED_SIZE_MIN = 160 * 1024;
@@ -27,7 +28,7 @@ static constexpr size_t SHARED_SIZE_MIN = 160 * 1024;
 // so many columns fit into shared memory, or there is no kernel
 static constexpr int N_COLUMNS_FIT = 4;
 
-// thread blocks of a multiprocessor, for the registers that n columns take
+// thread blocks of a multiprocessor for which there are registers, if they have n columns
 static constexpr __host__ __device__ int few_rows_resident(int n) {
     return n == 1 ? 4 : n == 2 ? 3 : n <= 4 ? 2 : 1;
 }
@@ -175,18 +176,52 @@ template <int N> struct few_rows_activations {
     }
 };
 
+static __device__ __forceinline__ void few_rows_copy(char * to, const char * from, int size, int copy_size, int lane) {
+    if (copy_size == 16) {
+#pragma unroll
+        for (int i = 0; i < CHUNK_SIZE; i += WARP_SIZE * 16) {
+            if (i + lane * 16 < size) {
+                __pipeline_memcpy_async(to + i + lane * 16, from + i + lane * 16, 16);
+            }
+        }
+    } else if (copy_size == 8) {
+#pragma unroll 1
+        for (int i = lane * 8; i < size; i += WARP_SIZE * 8) {
+            __pipeline_memcpy_async(to + i, from + i, 8);
+        }
+    } else {
+#pragma unroll 1
+        for (int i = lane * 4; i < size; i += WARP_SIZE * 4) {
+            __pipeline_memcpy_async(to + i, from + i, 4);
+        }
+    }
+}
+
+// The chunks that a warp takes, one below the other: of the matrix, or of matrix and gate in turn.
+template <bool GATE> struct few_rows_place {
+    int  row;
+    int  slot    = 0; // in shared memory
+    bool in_gate = false;
+
+    __device__ __forceinline__ void advance(int n_teams) {
+        slot    = slot + 1 < N_ON_ROAD ? slot + 1 : 0;
+        in_gate = GATE && !in_gate;
+        row += in_gate ? 0 : n_teams;
+    }
+};
+
 // Matrix rows [blockIdx.x * n_block_rows, ...) with N columns. With experts blockIdx.y is one of all (token, place): the
 // first, N-th, ... of those with the same expert takes N of them at once, the others have nothing to do.
 template <int N, bool GATE>
 __launch_bounds__(N_WARPS * WARP_SIZE, few_rows_resident(N)) static __global__
     void few_rows_kernel(const few_rows_product p) {
     extern __shared__ __align__(16) char shared[];
-    constexpr int                        n_matrices = GATE ? 2 : 1;
 
     const int warp     = threadIdx.x / WARP_SIZE;
     const int lane     = threadIdx.x % WARP_SIZE;
     const int n_chunks = (p.n_pairs + N_CHUNK_PAIRS - 1) / N_CHUNK_PAIRS;
     const int n_teams  = max(1, N_WARPS / n_chunks); // warps that take the same chunk, of different rows
+    const int n_units  = n_chunks * n_teams;         // of work: a chunk of a team's rows
     const int row_0    = blockIdx.x * p.n_block_rows;
     const int n_rows   = min(p.n_block_rows, p.n_rows - row_0);
 
@@ -200,36 +235,21 @@ __launch_bounds__(N_WARPS * WARP_SIZE, few_rows_resident(N)) static __global__
 
     int64_t expert_offset = 0;
 
-    // the i-th chunk of a warp: it goes through the rows, and through both matrices at each
-    const auto fetch = [&](int unit, int i) {
-        const int chunk = unit % n_chunks;
-        const int row   = unit / n_chunks + i / n_matrices * n_teams;
-        if (row < n_rows) {
-            const int64_t offset = expert_offset + (row_0 + row) * p.row_stride + (int64_t) chunk * CHUNK_SIZE;
-            const char *  from   = (GATE && i % 2 ? p.gate : p.matrix) + offset;
-            char *        to     = road + i % N_ON_ROAD * CHUNK_SIZE;
-            const int size = min(N_CHUNK_PAIRS, p.n_pairs - chunk * N_CHUNK_PAIRS) * N_PAIR_WORDS * (int) sizeof(int);
-            if (p.copy_size == 16) {
-                for (int k = lane * 16; k < size; k += WARP_SIZE * 16) {
-                    __pipeline_memcpy_async(to + k, from + k, 16);
-                }
-            } else if (p.copy_size == 8) {
-                for (int k = lane * 8; k < size; k += WARP_SIZE * 8) {
-                    __pipeline_memcpy_async(to + k, from + k, 8);
-                }
-            } else {
-                for (int k = lane * 4; k < size; k += WARP_SIZE * 4) {
-                    __pipeline_memcpy_async(to + k, from + k, 4);
-                }
-            }
+    few_rows_place<GATE> next;
+    const auto           fetch_next = [&](int chunk) {
+        if (next.row < n_rows) {
+            const int64_t offset = expert_offset + (row_0 + next.row) * p.row_stride + chunk * CHUNK_SIZE;
+            const int     size   = min(CHUNK_SIZE, p.n_pairs * PAIR_SIZE - chunk * CHUNK_SIZE);
+            few_rows_copy(road + next.slot * CHUNK_SIZE, (next.in_gate ? p.gate : p.matrix) + offset, size, p.copy_size,
+                          lane);
+            next.advance(n_teams);
         }
         __pipeline_commit();
     };
     const auto fetch_first = [&](int unit) {
-        if (unit < n_chunks * n_teams) {
-            for (int i = 0; i < N_ON_ROAD; ++i) {
-                fetch(unit, i);
-            }
+        next = { unit < n_units ? unit / n_chunks : n_rows };
+        for (int i = 0; i < N_ON_ROAD; ++i) {
+            fetch_next(unit % n_chunks);
         }
     };
 
@@ -279,7 +299,7 @@ __launch_bounds__(N_WARPS * WARP_SIZE, few_rows_resident(N)) static __global__
     }
     __syncthreads();
 
-    for (int unit = warp; unit < n_chunks * n_teams; unit += N_WARPS) {
+    for (int unit = warp; unit < n_units; unit += N_WARPS) {
         if (unit != warp) {
             fetch_first(unit);
         }
@@ -289,24 +309,20 @@ __launch_bounds__(N_WARPS * WARP_SIZE, few_rows_resident(N)) static __global__
         few_rows_activations<N> activations;
         activations.load(columns, p.column_size, pair, p.n_pairs);
 
-        for (int i = 0;; ++i) {
-            const int row = unit / n_chunks + i / n_matrices * n_teams;
-            if (row >= n_rows) {
-                break;
-            }
+        for (few_rows_place<GATE> place{ unit / n_chunks }; place.row < n_rows; place.advance(n_teams)) {
             __pipeline_wait_prior(N_ON_ROAD - 1);
             __syncwarp();
             float sums[N] = {};
             if (pair < p.n_pairs) {
-                activations.multiply((const int *) (road + i % N_ON_ROAD * CHUNK_SIZE) + lane * N_PAIR_WORDS, sums);
+                activations.multiply((const int *) (road + place.slot * CHUNK_SIZE) + lane * N_PAIR_WORDS, sums);
             }
             __syncwarp();
-            fetch(unit, i + N_ON_ROAD);
+            fetch_next(chunk);
 
             const float sum = few_rows_sum<N>(sums, lane);
             const int   n   = lane / few_rows_lanes(N);
             if (lane % few_rows_lanes(N) == 0 && n < N) {
-                partials[((i % n_matrices * p.n_block_rows + row) * N + n) * n_chunks + chunk] = sum;
+                partials[((place.in_gate * p.n_block_rows + place.row) * N + n) * n_chunks + chunk] = sum;
             }
         }
     }
@@ -316,8 +332,8 @@ __launch_bounds__(N_WARPS * WARP_SIZE, few_rows_resident(N)) static __global__
         const int row = k % n_rows;
         const int n   = k / n_rows;
 
-        float results[n_matrices] = {};
-        for (int m = 0; m < n_matrices; ++m) {
+        float results[GATE ? 2 : 1] = {};
+        for (int m = 0; m < (GATE ? 2 : 1); ++m) {
             for (int chunk = 0; chunk < n_chunks; ++chunk) {
                 results[m] += partials[((m * p.n_block_rows + row) * N + n) * n_chunks + chunk];
             }
@@ -342,10 +358,9 @@ static int few_rows_n_chunks(const few_rows_product & p) {
     return (p.n_pairs + N_CHUNK_PAIRS - 1) / N_CHUNK_PAIRS;
 }
 
-// also if there is a gate
-static size_t few_rows_shared_size(const few_rows_product & p, int n_columns) {
-    return n_columns * p.column_size + N_WARPS * N_ON_ROAD * CHUNK_SIZE + n_columns * sizeof(int) +
-           2 * p.n_block_rows * n_columns * few_rows_n_chunks(p) * sizeof(float);
+static size_t few_rows_shared_size(const few_rows_product & p, int n_columns, int n_matrices) {
+    return n_columns * (p.column_size + sizeof(int)) + N_WARPS * N_ON_ROAD * CHUNK_SIZE +
+           n_matrices * p.n_block_rows * n_columns * few_rows_n_chunks(p) * sizeof(float);
 }
 
 template <int N, bool GATE> static void few_rows_launch(few_rows_product & p, cudaStream_t stream) {
@@ -354,18 +369,23 @@ template <int N, bool GATE> static void few_rows_launch(few_rows_product & p, cu
     const int    n_routed = p.ids ? p.n_tokens * p.n_places : 1;
 
     // as many blocks as the device holds at a time, or a multiple of that
-    const int n_resident = std::min<int>(few_rows_resident(N), device.smpbo / few_rows_shared_size(p, N));
-    const int n_blocks   = device.nsm * n_resident;
-    const int n_waves    = (p.n_rows * n_routed + n_blocks * N_ROWS_MAX - 1) / (n_blocks * N_ROWS_MAX);
-    const int n_shares   = std::max(1, n_blocks * n_waves / n_routed);
-    const int n          = (p.n_rows + n_shares - 1) / n_shares;
-    p.n_block_rows       = std::min(N_ROWS_MAX, (n + n_teams - 1) / n_teams * n_teams);
+    static constexpr size_t RESERVED   = 1024; // shared memory that each block has beside its own
+    int                     n_resident = few_rows_resident(N) + 1;
+    size_t                  size;
+    do {
+        const int n_blocks = device.nsm * --n_resident;
+        const int n_waves  = (p.n_rows * n_routed + n_blocks * N_ROWS_MAX - 1) / (n_blocks * N_ROWS_MAX);
+        const int n_shares = std::max(1, n_blocks * n_waves / n_routed);
+        const int n        = (p.n_rows + n_shares - 1) / n_shares;
+
+        p.n_block_rows = std::min(N_ROWS_MAX, (n + n_teams - 1) / n_teams * n_teams);
+        size           = few_rows_shared_size(p, N, GATE ? 2 : 1);
+    } while (n_resident > 1 && n_resident * (size + RESERVED) > device.smpbo + RESERVED);
 
     CUDA_SET_SHARED_MEMORY_LIMIT((few_rows_kernel<N, GATE>), device.smpbo);
     const dim3 grid((p.n_rows + p.n_block_rows - 1) / p.n_block_rows, n_routed);
-    ggml_cuda_kernel_launch(
-        few_rows_kernel<N, GATE>,
-        ggml_cuda_kernel_launch_params(grid, N_WARPS * WARP_SIZE, few_rows_shared_size(p, N), stream), p);
+    ggml_cuda_kernel_launch(few_rows_kernel<N, GATE>,
+                            ggml_cuda_kernel_launch_params(grid, N_WARPS * WARP_SIZE, size, stream), p);
 }
 
 template <int N> static void few_rows_launch(few_rows_product & p, cudaStream_t stream) {
@@ -376,6 +396,11 @@ static constexpr decltype(&few_rows_launch<1>) FEW_ROWS_LAUNCH[MMVQ_MAX_BATCH_SI
     few_rows_launch<1>, few_rows_launch<2>, few_rows_launch<3>, few_rows_launch<4>,
     few_rows_launch<5>, few_rows_launch<6>, few_rows_launch<7>, few_rows_launch<8>,
 };
+
+// of a tensor that has values for each row of activations, or the same ones for all
+static int64_t few_rows_stride(const ggml_tensor * bias) {
+    return bias->ne[1] == 1 ? 0 : bias->nb[1] / sizeof(float);
+}
 
 static few_rows_product few_rows_describe(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * ids,
                                           const ggml_cuda_mm_fusion_args_host * fusion, const ggml_tensor * dst) {
@@ -392,11 +417,11 @@ static few_rows_product few_rows_describe(const ggml_tensor * src0, const ggml_t
     }
     if (fusion && fusion->x_bias) {
         p.bias        = (const float *) fusion->x_bias->data;
-        p.bias_stride = fusion->x_bias->nb[1] / sizeof(float);
+        p.bias_stride = few_rows_stride(fusion->x_bias);
     }
     if (fusion && fusion->gate_bias) {
         p.gate_bias        = (const float *) fusion->gate_bias->data;
-        p.gate_bias_stride = fusion->gate_bias->nb[1] / sizeof(float);
+        p.gate_bias_stride = few_rows_stride(fusion->gate_bias);
     }
 
     const size_t together = (size_t) p.matrix | (size_t) p.gate | src0->nb[1] | (ids ? src0->nb[2] : 0);
@@ -432,7 +457,7 @@ bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, c
     return is_marked && src0->type == GGML_TYPE_Q8_0 && src0->ne[0] % N_PAIR == 0 && (ids ? !has_bias : is_plain) &&
            ggml_backend_buffer_get_usage(src0->buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
            device.cc >= GGML_CUDA_CC_AMPERE && device.smpbo >= SHARED_SIZE_MIN &&
-           few_rows_shared_size(few_rows_describe(src0, src1, ids, fusion, dst), N_COLUMNS_FIT) <= device.smpbo;
+           few_rows_shared_size(few_rows_describe(src0, src1, ids, fusion, dst), N_COLUMNS_FIT, 2) <= device.smpbo;
 }
 
 void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
@@ -445,7 +470,7 @@ void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0
         FEW_ROWS_LAUNCH[std::min(N_COLUMNS_FIT, p.n_tokens) - 1](p, ctx.stream());
         return;
     }
-    const bool fit   = few_rows_shared_size(p, p.n_tokens) <= ggml_cuda_info().devices[ctx.device].smpbo;
+    const bool fit   = few_rows_shared_size(p, p.n_tokens, 2) <= ggml_cuda_info().devices[ctx.device].smpbo;
     const int  n_max = fit ? p.n_tokens : N_COLUMNS_FIT;
     for (int first = 0; first < p.n_tokens; first += n_max) {
         few_rows_product part = p;

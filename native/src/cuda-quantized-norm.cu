@@ -3,38 +3,63 @@
 
 #include <algorithm>
 
-static constexpr int N_THREADS       = 1024;
+static constexpr int N_THREADS_MAX   = 1024;
+static constexpr int N_VALUES        = 4; // that a thread takes at a time
+static constexpr int N_TURNS         = 4;
 static constexpr int N_NODES_TO_LOOK = 4;
 
-static __global__ void quantized_norm(const float * x, const float * weights, float * dst, block_q8_1 * quantized,
-                                      int64_t stride, int n_values, float eps) {
-    extern __shared__ float shared[];
+// a thread block for each row, whose values all lie in its registers
+static __global__ void quantized_norm(const float4 * x, const float4 * weights, float4 * dst, block_q8_1 * quantized,
+                                      int64_t stride, int n, float eps) {
+    __shared__ float shared[WARP_SIZE];
 
     x += blockIdx.x * stride;
-    dst += (int64_t) blockIdx.x * n_values;
-    quantized += (int64_t) blockIdx.x * n_values / QK8_1;
+    dst += (int64_t) blockIdx.x * n;
+    quantized += (int64_t) blockIdx.x * n * N_VALUES / QK8_1;
 
+    float4 values[N_TURNS];
+    float4 factors[N_TURNS];
     ggml_cuda_pdl_lc();
-    ggml_cuda_pdl_sync();
-    float sum = 0.0f;
-    for (int i = threadIdx.x; i < n_values; i += N_THREADS) {
-        sum += x[i] * x[i];
+#pragma unroll
+    for (int k = 0; k < N_TURNS; ++k) {
+        const int i = k * blockDim.x + threadIdx.x;
+        factors[k]  = i < n ? weights[i] : float4{};
     }
-    sum = block_reduce<block_reduce_method::SUM, N_THREADS>(sum, shared);
+    ggml_cuda_pdl_sync();
 
-    const float scale = rsqrtf(sum / n_values + eps);
-    for (int i = threadIdx.x; i < n_values; i += N_THREADS) { // a warp has a block at a time
-        const float value = scale * x[i] * weights[i];
-        dst[i]            = value;
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < N_TURNS; ++k) {
+        const int i = k * blockDim.x + threadIdx.x;
+        values[k]   = i < n ? x[i] : float4{};
+        sum += values[k].x * values[k].x + values[k].y * values[k].y + values[k].z * values[k].z +
+               values[k].w * values[k].w;
+    }
+    sum = block_reduce<block_reduce_method::SUM>(sum, shared);
 
-        static_assert(QK8_1 == WARP_SIZE);
-        const float d = warp_reduce_max<WARP_SIZE>(fabsf(value)) / 127.0f;
+    const float scale = rsqrtf(sum / (n * N_VALUES) + eps);
+#pragma unroll
+    for (int k = 0; k < N_TURNS; ++k) {
+        const int    i = k * blockDim.x + threadIdx.x;
+        const float4 v = { scale * values[k].x * factors[k].x, scale * values[k].y * factors[k].y,
+                           scale * values[k].z * factors[k].z, scale * values[k].w * factors[k].w };
 
-        quantized[i / QK8_1].qs[i % QK8_1] = d == 0.0f ? 0 : roundf(value / d);
+        constexpr int n_lanes   = QK8_1 / N_VALUES; // have a block together
+        const float   highest   = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+        const float   d         = warp_reduce_max<n_lanes>(highest) / 127.0f;
+        const float   block_sum = warp_reduce_sum<n_lanes>(v.x + v.y + v.z + v.w);
+        const auto    round     = [&](float value) {
+            return (signed char) (d == 0.0f ? 0.0f : roundf(value / d));
+        };
+        if (i < n) {
+            dst[i] = v;
 
-        const float block_sum = warp_reduce_sum<WARP_SIZE>(value);
-        if (i % QK8_1 == 0) {
-            quantized[i / QK8_1].ds = make_half2(d, block_sum);
+            block_q8_1 & block = quantized[i / n_lanes];
+
+            ((char4 *) block.qs)[i % n_lanes] = make_char4(round(v.x), round(v.y), round(v.z), round(v.w));
+            if (i % n_lanes == 0) {
+                block.ds = make_half2(d, block_sum);
+            }
         }
     }
 }
@@ -53,19 +78,22 @@ bool mtp_cuda_quantized_norm(ggml_backend_cuda_context & ctx, const ggml_cgraph 
     const ggml_tensor * x       = norm->src[0];
     const ggml_tensor * weights = result->src[result->src[0] == norm ? 1 : 0];
 
-    const int64_t n_values = x->ne[0];
-    const int64_t n_rows   = x->ne[1];
-    if (!(result->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) || n_values % MATRIX_ROW_PADDING != 0 ||
+    const int64_t n_values   = x->ne[0];
+    const int64_t n_rows     = x->ne[1];
+    const bool    is_aligned = ((size_t) x->data | x->nb[1] | (size_t) weights->data | (size_t) result->data) % 16 == 0;
+    if (!is_aligned || n_values > N_THREADS_MAX * N_TURNS * N_VALUES ||
+        !(result->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) || n_values % MATRIX_ROW_PADDING != 0 ||
         n_rows > MMVQ_MAX_BATCH_SIZE || x->ne[2] * x->ne[3] != 1 || ggml_nelements(weights) != n_values ||
         !ggml_is_contiguous(weights) || !ggml_is_contiguous(result) || ctx.curr_stream_no != 0 ||
         n_rows * n_values / QK8_1 * sizeof(block_q8_1) > ctx.QUANTIZED_SIZE ||
         !quantized_norm_is_used(cgraph, i + 2, result)) {
         return false;
     }
-    ggml_cuda_kernel_launch(quantized_norm,
-                            ggml_cuda_kernel_launch_params(n_rows, N_THREADS, 32 * sizeof(float), ctx.stream()),
-                            (const float *) x->data, (const float *) weights->data, (float *) result->data,
-                            (block_q8_1 *) ctx.quantized_memory(), (int64_t) (x->nb[1] / sizeof(float)), (int) n_values,
+    const int n         = n_values / N_VALUES;
+    const int n_threads = std::min(n, N_THREADS_MAX); // whole warps, as rows are padded
+    ggml_cuda_kernel_launch(quantized_norm, ggml_cuda_kernel_launch_params(n_rows, n_threads, (size_t) 0, ctx.stream()),
+                            (const float4 *) x->data, (const float4 *) weights->data, (float4 *) result->data,
+                            (block_q8_1 *) ctx.quantized_memory(), (int64_t) (x->nb[1] / sizeof(float4)), n,
                             ggml_get_op_params_f32(norm, 0));
     ctx.quantized.src = result;
     return true;
