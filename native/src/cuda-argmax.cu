@@ -60,7 +60,7 @@ static __global__ void argmax_of_rows(const unsigned long long * keys, int32_t *
 bool mtp_cuda_argmax(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, ggml_tensor * dst) {
     const int64_t n      = src0->ne[0];
     const int     n_rows = ggml_nrows(src0);
-    if (n < N_MIN) {
+    if (n < N_MIN || !(dst->flags & GGML_TENSOR_FLAG_SINGLE_ROWS)) {
         return false;
     }
     const int n_parts = (n + N_PART - 1) / N_PART;

@@ -5,5 +5,5 @@
 
 #include "common.cuh"
 
-// Does nothing and returns false if rows are short.
+// Does nothing and returns false if rows are short, or if dst is not marked with GGML_TENSOR_FLAG_SINGLE_ROWS.
 bool mtp_cuda_argmax(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, ggml_tensor * dst);

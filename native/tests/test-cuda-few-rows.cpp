@@ -223,6 +223,7 @@ static void the_first_of_the_highest_is_found() {
         ggml_tensor *    best = ggml_argmax(ctx.get(), rows);
         ggml_cgraph *    gf   = ggml_new_graph_custom(ctx.get(), 4, false);
         ggml_build_forward_expand(gf, best);
+        best->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
         ggml_backend_buffer_ptr buf{ ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()) };
 
         auto values                   = random_values(3 * n);
