@@ -179,7 +179,7 @@ class Sampler:
         else:
             self._array = np.ascontiguousarray(row, np.float32)  # lives as long as it is pointed to
             logits.session, logits.of_draft, logits.n_logits = ffi.NULL, False, len(self._array)
-            logits.logits = ffi.cast("const float *", self._array.ctypes.data)
+            logits.logits = ffi.from_buffer("const float[]", self._array)
         return logits
 
 

@@ -4,50 +4,79 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <functional>
 #include <vector>
 
-// Logits in groups of N_GROUP. Those of a group lie N_GROUP apart, so that the maxima of N_GROUP groups side by side
-// are computed by vector instructions.
+// Logits in groups. Nothing below chooses by comparing: which of two logits is higher cannot be predicted, and a wrong
+// guess costs more than all else here.
 static constexpr int64_t N_GROUP = 64;
-static constexpr int64_t N_CHUNK = N_GROUP * N_GROUP;
 
-static void mtp_group_maxima(const float * logits, int64_t n_chunks, float * maxima) {
-    for (int64_t i = 0; i < n_chunks; ++i) {
-        const float * chunk = logits + i * N_CHUNK;
+#ifdef __GNUC__
 
-        float highest[N_GROUP];
-        std::copy_n(chunk, N_GROUP, highest);
-        for (int64_t j = 1; j < N_GROUP; ++j) {
-            for (int64_t k = 0; k < N_GROUP; ++k) {
-                const float x = chunk[j * N_GROUP + k];
-                highest[k]    = highest[k] > x ? highest[k] : x;
-            }
-        }
-        std::copy_n(highest, N_GROUP, maxima + i * N_GROUP);
+// without the order of the values known, compilers do not make vectors of a maximum
+typedef float mtp_lanes __attribute__((vector_size(16), aligned(4), may_alias));
+
+static float mtp_group_maximum(const float * group) {
+    const auto * lanes = (const mtp_lanes *) group;
+
+    mtp_lanes even = lanes[0];
+    mtp_lanes odd  = lanes[1];
+    for (int64_t i = 2; i < N_GROUP / 4; i += 2) {
+        even = even > lanes[i] ? even : lanes[i];
+        odd  = odd > lanes[i + 1] ? odd : lanes[i + 1];
     }
+    even = even > odd ? even : odd;
+
+    const float left  = even[0] > even[1] ? even[0] : even[1];
+    const float right = even[2] > even[3] ? even[2] : even[3];
+    return left > right ? left : right;
 }
 
-// A value that at least n of the maxima are not below, and few more are. Counts instead of comparing: which of two
-// logits is higher cannot be predicted, and a wrong guess costs more than all else here.
-static float mtp_threshold(const std::vector<float> & maxima, int32_t n) {
-    static constexpr int32_t N_BINS = 512;
+#else
 
-    float lowest  = INFINITY;
-    float highest = -INFINITY;
-    for (const float x : maxima) {
-        lowest  = x < lowest ? x : lowest;
-        highest = x > highest ? x : highest;
+static float mtp_group_maximum(const float * group) {
+    float highest = group[0];
+    for (int64_t i = 1; i < N_GROUP; ++i) {
+        highest = highest > group[i] ? highest : group[i];
     }
-    lowest = std::max(lowest, highest - 64.0f); // of impossible tokens
+    return highest;
+}
+
+#endif
+
+// A value that at least n of the maxima are not below, and few more are. bins: memory.
+static float mtp_threshold(const std::vector<float> & maxima, int32_t n, std::vector<int32_t> & bins) {
+    static constexpr int32_t N_BINS  = 512;
+    static constexpr size_t  N_LANES = 16;
+
+    float lows[N_LANES];
+    float highs[N_LANES];
+    std::fill_n(lows, N_LANES, maxima[0]);
+    std::fill_n(highs, N_LANES, maxima[0]);
+    for (size_t i = 0; i + N_LANES <= maxima.size(); i += N_LANES) {
+        for (size_t k = 0; k < N_LANES; ++k) {
+            const float x = maxima[i + k];
+            lows[k]       = x < lows[k] ? x : lows[k];
+            highs[k]      = x > highs[k] ? x : highs[k];
+        }
+    }
+    // The few left over are in the highest or in the lowest bin if they are beyond.
+    const float highest = *std::max_element(highs, highs + N_LANES);
+    const float lowest  = std::max(*std::min_element(lows, lows + N_LANES), highest - 64.0f); // of impossible tokens
     if (!(highest > lowest)) {
         return -INFINITY;
     }
     const float scale = (N_BINS - 1) / (highest - lowest);
 
+    bins.resize(maxima.size());
+    for (size_t i = 0; i < maxima.size(); ++i) {
+        const float x = maxima[i] < highest ? maxima[i] : highest;
+        bins[i]       = (int32_t) ((x > lowest ? x - lowest : 0.0f) * scale); // also NaN
+    }
     int32_t counts[N_BINS] = {};
-    for (const float x : maxima) {
-        const float above = x - lowest;
-        ++counts[above > 0.0f ? (int32_t) (above * scale) : 0]; // also NaN
+    for (const int32_t bin : bins) {
+        ++counts[bin];
     }
 
     int32_t bin     = N_BINS - 1;
@@ -59,51 +88,67 @@ static float mtp_threshold(const std::vector<float> & maxima, int32_t n) {
     return bin > 1 ? lowest + (bin - 1) / scale : -INFINITY;
 }
 
+// The places of those that are not below, NaN among them, in front.
+static size_t mtp_not_below(const float * values, size_t n, float threshold, int32_t first, int32_t * places) {
+    size_t n_found = 0;
+    for (size_t i = 0; i < n; ++i) {
+        places[n_found] = first + i;
+        n_found += !(values[i] < threshold);
+    }
+    return n_found;
+}
+
+// ordered as logits are, the first of equal ones highest
+static uint64_t mtp_candidate_key(float logit, int32_t id) {
+    uint32_t bits;
+    logit += 0.0f; // -0 is 0
+    std::memcpy(&bits, &logit, sizeof(bits));
+    bits = bits >> 31 ? ~bits : bits | 0x80000000u;
+    return (uint64_t) bits << 32 | (uint32_t) ~id;
+}
+
 void mtp_candidates_select(const float * logits, int64_t n_logits, int32_t n, int32_t * ids, float * values) {
     GGML_ASSERT(n <= n_logits);
 
     // the vectors keep their memory: rows come often
-    static thread_local std::vector<float>   maxima;
-    static thread_local std::vector<int32_t> found;
+    static thread_local std::vector<float>    maxima;
+    static thread_local std::vector<int32_t>  bins;
+    static thread_local std::vector<int32_t>  places;
+    static thread_local std::vector<uint64_t> keys;
 
     // no logit below the n-th highest maximum is among the n highest, nor below what lies under that
-    const int64_t n_chunks  = n_logits / N_CHUNK;
-    const int64_t n_groups  = n_chunks * N_GROUP;
+    const int64_t n_groups  = n_logits / N_GROUP;
+    const int64_t n_grouped = n < n_groups ? n_groups * N_GROUP : 0; // logits that are found by their groups
     float         threshold = -INFINITY;
-    int64_t       n_done    = 0; // logits that are found by their groups
+    size_t        n_high    = 0;                                     // groups that have some
 
-    found.clear();
-    if (n < n_groups) {
+    keys.clear();
+    places.resize(std::max(n_groups, n_logits - n_grouped) + N_GROUP);
+    if (n_grouped > 0) {
         maxima.resize(n_groups);
-        mtp_group_maxima(logits, n_chunks, maxima.data());
-        threshold = mtp_threshold(maxima, n);
-        n_done    = n_chunks * N_CHUNK;
+        for (int64_t i = 0; i < n_groups; ++i) {
+            maxima[i] = mtp_group_maximum(logits + i * N_GROUP);
+        }
+        threshold = mtp_threshold(maxima, n, bins);
+        n_high    = mtp_not_below(maxima.data(), n_groups, threshold, 0, places.data());
     }
 
-    // written so that NaN is found
-    const auto consider = [&](int64_t i) {
-        if (!(logits[i] < threshold)) {
-            found.push_back(i);
+    const auto add = [&](int64_t begin, int64_t end, int32_t * memory) {
+        const size_t n_found = mtp_not_below(logits + begin, end - begin, threshold, begin, memory);
+        for (size_t i = 0; i < n_found; ++i) {
+            keys.push_back(mtp_candidate_key(logits[memory[i]], memory[i]));
         }
     };
-    for (int64_t i = 0; i < n_done / N_GROUP; ++i) {
-        if (!(maxima[i] < threshold)) {
-            for (int64_t j = 0; j < N_GROUP; ++j) {
-                consider(i / N_GROUP * N_CHUNK + j * N_GROUP + i % N_GROUP);
-            }
-        }
+    for (size_t i = 0; i < n_high; ++i) {
+        int32_t found[N_GROUP];
+        add(places[i] * N_GROUP, (places[i] + 1) * N_GROUP, found);
     }
-    for (int64_t i = n_done; i < n_logits; ++i) {
-        consider(i);
-    }
+    add(n_grouped, n_logits, places.data());
 
-    const auto is_higher = [&](int32_t a, int32_t b) {
-        return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
-    };
-    std::partial_sort(found.begin(), found.begin() + n, found.end(), is_higher);
+    std::partial_sort(keys.begin(), keys.begin() + n, keys.end(), std::greater<>());
     for (int32_t k = 0; k < n; ++k) {
-        ids[k]    = found[k];
-        values[k] = logits[found[k]];
+        ids[k]    = (int32_t) ~(uint32_t) keys[k];
+        values[k] = logits[ids[k]];
     }
 }
 
