@@ -3,26 +3,14 @@
 #include "ggml-cpp.h"
 #include "ggml-cpu.h"
 #include "ggml.h"
+#include "random-values.h"
 
-#include <random>
 #include <vector>
 
 static constexpr int64_t N_THREADS = 3;
 
-static std::vector<float> random_values(size_t n) {
-    static std::mt19937                   rng(1);
-    std::uniform_real_distribution<float> value(-1.0f, 1.0f);
-    std::vector<float>                    res(n);
-    for (auto & x : res) {
-        x = value(rng);
-    }
-    return res;
-}
-
 static void set_q8_0(ggml_tensor * tensor) {
-    const auto           values = random_values(ggml_nelements(tensor));
-    std::vector<uint8_t> data(ggml_nbytes(tensor));
-    ggml_quantize_chunk(GGML_TYPE_Q8_0, values.data(), data.data(), 0, ggml_nrows(tensor), tensor->ne[0], nullptr);
+    const auto data = random_q8_0(ggml_nrows(tensor), tensor->ne[0]);
     ggml_backend_tensor_set(tensor, data.data(), 0, data.size());
 }
 
