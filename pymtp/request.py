@@ -112,8 +112,14 @@ class GenerationParams:
 
     @property
     def picks_greedily(self) -> bool:
-        """Whether all drafts are most likely tokens."""
-        return self.sampling.is_greedy or self.draft_pick == "greedy" or self.accept in ("match", "relaxed")
+        """Whether all drafts are most likely tokens.
+
+        With a seed the text must be the same however fast the machine is. That of plain decoding is, and leaves the
+        length of drafts to the clock; where it is fixed, drafts may be drawn as well.
+        """
+        is_timed = self.draft_max == "auto" and self.sampling.seed is not None
+        picks = self.draft_pick == "greedy" or (self.draft_pick == "auto" and self.accept == "auto" and is_timed)
+        return self.sampling.is_greedy or picks or self.accept in ("match", "relaxed")
 
     @property
     def keeps_plain_text(self) -> bool:

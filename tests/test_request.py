@@ -178,3 +178,22 @@ def test_thinking_tags_can_be_given_and_are_needed() -> None:
     assert made.accept.is_thinking()  # type: ignore[attr-defined]
     made.accept.observe(4)  # type: ignore[attr-defined]
     assert not made.accept.is_thinking()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("options", "drawn"),
+    [
+        ({"draft_max": "auto"}, False),
+        ({"draft_max": "auto", "accept": "match"}, False),
+        ({"draft_max": "auto", "accept": "rejection"}, True),
+        ({"draft_max": "auto", "draft_pick": "sample"}, True),
+        ({"draft_max": 2}, True),
+    ],
+)
+def test_where_the_clock_has_a_say_a_seeded_text_draws_no_drafts_unless_it_is_told_to(
+    options: dict[str, Any], drawn: bool
+) -> None:
+    sampling = SamplingParams(temperature=1, seed=1)
+    assert GenerationParams(sampling=sampling, **options).keeps_plain_text is not drawn
+    assert sequence([0], sampling=sampling, **options).is_reproducible is drawn
+    assert GenerationParams(sampling=SamplingParams(temperature=1), draft_max="auto").keeps_plain_text is False

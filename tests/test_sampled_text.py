@@ -102,6 +102,14 @@ def test_the_same_seed_gives_the_plain_text_with_most_likely_drafts(
     assert drafting.stats.accepted > 5
 
 
+def test_the_same_seed_gives_the_plain_text_where_the_length_of_drafts_adapts(load: Callable[..., Model]) -> None:
+    options = {"sampling": SamplingParams(temperature=1, seed=7), "max_tokens": 60, "ignore_eos": True}
+    plain = generate(load(draft_max=0), chat(load(draft_max=0), SEA), **options)
+    adapting = [generate(load(draft_max="auto"), chat(load(draft_max=0), SEA), **options) for _ in range(3)]
+    assert all(each.tokens == plain.tokens for each in adapting)
+    assert sum(each.stats.drafted for each in adapting) > 0
+
+
 @pytest.mark.parametrize("draft_pick", ["greedy", "sample", "auto"])
 def test_the_same_seed_gives_the_same_text_again_and_another_seed_another(
     load: Callable[..., Model], draft_pick: str
