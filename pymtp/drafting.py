@@ -91,13 +91,17 @@ class MtpDrafter:
     def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
         """Draft for all turns in one pass of the heads. See Drafter."""
         drafting = [turn for turn in turns if turn.n_draft > 0]
-        n_steps = max((turn.n_draft for turn in drafting), default=0)
-        first = [self._first_chunk(turn, n_steps) for turn in drafting]
-        drafted = {
-            turn.slot: self._proposal(turn, made, min(n_steps, self._session.n_heads), catches_up=len(chunk.tokens) > 1)
-            for turn, made, chunk in zip(drafting, self._draft(drafting, first, n_steps), first, strict=True)
-        }
+        drafted = self._propose(drafting) if drafting else {}
         return [drafted.get(turn.slot) or Proposal(n_heads=self._n_heads_of_prompt(turn)) for turn in turns]
+
+    def _propose(self, turns: list[Turn]) -> dict[int, Proposal]:
+        """By slot."""
+        n_steps = max(turn.n_draft for turn in turns)
+        first = [self._first_chunk(turn, n_steps) for turn in turns]
+        return {
+            turn.slot: self._proposal(turn, made, min(n_steps, self._session.n_heads), catches_up=len(chunk.tokens) > 1)
+            for turn, made, chunk in zip(turns, self._draft(turns, first, n_steps), first, strict=True)
+        }
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """Nothing to note: the session knows what the heads have seen."""
@@ -111,8 +115,6 @@ class MtpDrafter:
         return Chunk(turn.sequence.history[begin:], begin, turn.slot)
 
     def _draft(self, turns: list[Turn], first: list[Chunk], n_steps: int) -> list[_Drafted]:
-        if not turns:
-            return []
         bars = {turn.draft_bar for turn in turns}
         bar = bars.pop()
         if bar is None or bars:
