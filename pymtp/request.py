@@ -126,6 +126,11 @@ class GenerationParams:
         """Whether drafts change nothing in what a seed stands for: the text is that of plain decoding."""
         return self.sampling.is_greedy or (self.picks_greedily and self.accept in ("auto", "match"))
 
+    @property
+    def is_reproducible(self) -> bool:
+        """Whether a seed promises the same text although drafts are part of how it comes about: without a clock."""
+        return self.sampling.seed is not None and not self.keeps_plain_text
+
 
 def _check_int(name: str, value: object, least: int, allowed: str) -> None:
     if not (isinstance(value, int) and value >= least):
@@ -174,8 +179,7 @@ def make_sequence(
         n_ctx=n_ctx,
         max_tokens=params.max_tokens,
         draft_max=0 if params.draft_note else n_draft,
-        # a seed promises the same text, and drawn drafts are part of how it comes about: no clock may change them
-        is_reproducible=params.sampling.seed is not None and not params.keeps_plain_text,
+        is_reproducible=params.is_reproducible,
         length=_length(params, n_draft, experience),
         pick=_pick(params),
         accept=accept,
@@ -187,7 +191,7 @@ def make_sequence(
 def _length(params: GenerationParams, n_draft: int, experience: Experience) -> DraftLength:
     if params.draft_max != "auto":
         return FixedLength(n_draft, n_min=params.draft_min, p_min=params.draft_p_min)
-    if params.sampling.seed is not None and not params.keeps_plain_text:
+    if params.is_reproducible:
         experience = Experience()
     return AdaptiveLength(n_draft, experience, n_min=params.draft_min, p_min=params.draft_p_min)
 

@@ -64,6 +64,12 @@ struct few_rows_product {
     int64_t dst_place_stride;
     int64_t bias_stride;
     int64_t gate_bias_stride;
+
+    // chunks side by side in a matrix row
+    __host__ __device__ int n_chunks() const { return (n_pairs + N_CHUNK_PAIRS - 1) / N_CHUNK_PAIRS; }
+
+    // warps that take the same chunk, of different rows
+    __host__ __device__ int n_teams() const { return n_chunks() < N_WARPS ? N_WARPS / n_chunks() : 1; }
 };
 
 static __device__ __forceinline__ float few_rows_glu(float up, float gate, ggml_glu_op op, float limit) {
@@ -219,9 +225,9 @@ __launch_bounds__(N_WARPS * WARP_SIZE, few_rows_resident(N)) static __global__
 
     const int warp     = threadIdx.x / WARP_SIZE;
     const int lane     = threadIdx.x % WARP_SIZE;
-    const int n_chunks = (p.n_pairs + N_CHUNK_PAIRS - 1) / N_CHUNK_PAIRS;
-    const int n_teams  = max(1, N_WARPS / n_chunks); // warps that take the same chunk, of different rows
-    const int n_units  = n_chunks * n_teams;         // of work: a chunk of a team's rows
+    const int n_chunks = p.n_chunks();
+    const int n_teams  = p.n_teams();
+    const int n_units  = n_chunks * n_teams; // of work: a chunk of a team's rows
     const int row_0    = blockIdx.x * p.n_block_rows;
     const int n_rows   = min(p.n_block_rows, p.n_rows - row_0);
 
@@ -354,18 +360,14 @@ __launch_bounds__(N_WARPS * WARP_SIZE, few_rows_resident(N)) static __global__
     }
 }
 
-static int few_rows_n_chunks(const few_rows_product & p) {
-    return (p.n_pairs + N_CHUNK_PAIRS - 1) / N_CHUNK_PAIRS;
-}
-
 static size_t few_rows_shared_size(const few_rows_product & p, int n_columns, int n_matrices) {
     return n_columns * (p.column_size + sizeof(int)) + N_WARPS * N_ON_ROAD * CHUNK_SIZE +
-           n_matrices * p.n_block_rows * n_columns * few_rows_n_chunks(p) * sizeof(float);
+           n_matrices * p.n_block_rows * n_columns * p.n_chunks() * sizeof(float);
 }
 
 template <int N, bool GATE> static void few_rows_launch(few_rows_product & p, cudaStream_t stream) {
     const auto & device   = ggml_cuda_info().devices[ggml_cuda_get_device()];
-    const int    n_teams  = std::max(1, N_WARPS / few_rows_n_chunks(p));
+    const int    n_teams  = p.n_teams();
     const int    n_routed = p.ids ? p.n_tokens * p.n_places : 1;
 
     // as many blocks as the device holds at a time, or a multiple of that
