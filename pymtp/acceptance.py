@@ -12,9 +12,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from pymtp.distribution import Distribution
 from pymtp.errors import InvalidParameter
 from pymtp.logprobs import top_probs
-from pymtp.sampler import Distribution, Row, Sampler
+from pymtp.sampler import Row, Sampler
 
 
 class Trial(NamedTuple):
@@ -105,7 +106,7 @@ class TokenwiseRejection:
             targets.append(target)
             draft_prob = source.prob(draft)
             is_kept = draft_prob > 0 and sampler.random() * draft_prob < target.prob(draft)
-            tokens.append(draft if is_kept else _recover(target, source, 1.0, sampler.random()))
+            tokens.append(draft if is_kept else target.recover(source, 1.0, sampler.random()))
             sampler.accept(tokens[-1])
             if not is_kept:
                 return Verdict(tokens, len(tokens) - 1, targets)
@@ -140,7 +141,7 @@ class BlockRejection:
             weight = min(weight * targets[i].prob(draft) / draft_prob, 1.0) if draft_prob > 0 else 0.0
             keeps = weight
             if i + 1 < len(drafts):
-                missing = _residual(targets[i + 1], drawn_from[i + 1], weight).sum()
+                missing = targets[i + 1].missing(drawn_from[i + 1], weight)
                 keeps = missing / (missing + 1 - weight) if missing + 1 - weight > 0 else 1.0
             if sampler.random() < keeps:
                 n_kept, kept_weight = i + 1, weight
@@ -152,7 +153,7 @@ class BlockRejection:
         if n_kept == len(drafts):
             tokens.append(sampler.sample(trial.rows[-1]))
             return Verdict(tokens, n_kept, [*targets, sampler.last_distribution] if trial.keep else targets)
-        tokens.append(_recover(targets[n_kept], drawn_from[n_kept], kept_weight, sampler.random()))
+        tokens.append(targets[n_kept].recover(drawn_from[n_kept], kept_weight, sampler.random()))
         sampler.accept(tokens[-1])
         return Verdict(tokens, n_kept, targets[: n_kept + 1])
 
@@ -262,16 +263,4 @@ BLOCK_REJECTION = BlockRejection()
 
 
 def _one_hot(drafts: Sequence[int]) -> list[Distribution]:
-    return [Distribution(np.array([draft], np.int32), np.ones(1)) for draft in drafts]
-
-
-def _residual(target: Distribution, drawn_from: Distribution, weight: float) -> np.ndarray:
-    """max(weight * target - draft, 0), at the target's tokens."""
-    return np.maximum(weight * target.probs - drawn_from.probs_of(target.tokens), 0.0)
-
-
-def _recover(target: Distribution, drawn_from: Distribution, weight: float, uniform: float) -> int:
-    """A token in the place of one that was not kept."""
-    residual = _residual(target, drawn_from, weight)
-    # the target has nothing that the draft lacks: they are the same but for rounding
-    return (Distribution(target.tokens, residual) if residual.any() else target).draw(uniform)
+    return [Distribution([draft], [1.0]) for draft in drafts]

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-
-from pymtp.sampler import Distribution
+from pymtp.distribution import Distribution
 
 
 class DraftPick(Protocol):
@@ -57,9 +55,8 @@ class AutoPick:
     def observe(self, drafts: Sequence[Distribution], targets: Sequence[Distribution]) -> None:
         """See DraftPick."""
         for draft, target in zip(drafts, targets, strict=False):
-            shared = float(np.minimum(target.probs, draft.probs_of(target.tokens)).sum())
             self._weight = min(self._weight + 1, self._memory)
             self.match_rate += (target.prob(draft.argmax) - self.match_rate) / self._weight
-            self.rejection_rate += (shared - self.rejection_rate) / self._weight
+            self.rejection_rate += (target.shared(draft) - self.rejection_rate) / self._weight
         lead = self.rejection_rate - self.match_rate
         self.draws = lead > (-self._margin if self.draws else self._margin)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
-from pymtp.sampler import Distribution
-from pymtp.sequence import Proposal, Round, Turn
+from pymtp.distribution import Distribution
+from pymtp.sequence import Picked, Proposal, Round, Turn
 from pymtp.session import Chunk, Session
 
 CATCH_UP, CATCH_UP_FOR_TRIAL = 32, 8
@@ -138,7 +138,7 @@ class MtpDrafter:
                 self._session.draft(step, n_steps, chunks)
                 for turn, row in zip(drafting, self._session.draft_rows(), strict=True):
                     if turn.n_draft > step and (picked := turn.draft(row)):
-                        drafted[turn.slot].add(*picked)
+                        drafted[turn.slot].add(picked)
                 drafting = [turn for turn in drafting if _goes_on(turn, drafted[turn.slot], step)]
                 if not drafting:
                     break
@@ -168,10 +168,10 @@ class _Drafted(NamedTuple):
     distributions: list[Distribution]
     confidences: list[float]
 
-    def add(self, token: int, distribution: Distribution) -> None:
-        self.tokens.append(token)
-        self.distributions.append(distribution)
-        self.confidences.append(float(distribution.probs.max()))
+    def add(self, picked: Picked) -> None:
+        self.tokens.append(picked.token)
+        self.distributions.append(picked.distribution)
+        self.confidences.append(picked.confidence)
 
 
 def _goes_on(turn: Turn, drafted: _Drafted, step: int) -> bool:

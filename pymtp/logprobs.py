@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymtp.sampler import Distribution, Probs, Row
+from pymtp.distribution import Distribution, Probs
+from pymtp.sampler import Row
 from pymtp.session import LogitsRow, Tokens
 
 
@@ -42,13 +43,14 @@ def token_logprobs(row: Row, target: Distribution, token: int, n: int) -> TokenL
     """Of `token`, which row and target judged, and of the `n` likeliest."""
     logprobs = _log_softmax(row)
     best = _highest(logprobs, n)
-    chain_best = _highest(target.probs, n)
+    tokens, probs = target.tokens, target.probs
+    chain_best = _highest(probs, n)
     return TokenLogprobs(
         token,
         float(logprobs[token]),
         [(int(i), float(logprobs[i])) for i in best],
         _log(target.prob(token)),
-        [(int(target.tokens[i]), _log(float(target.probs[i]))) for i in chain_best],
+        [(int(tokens[i]), _log(float(probs[i]))) for i in chain_best],
     )
 
 

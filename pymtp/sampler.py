@@ -8,55 +8,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pymtp._library import ffi, lib
+from pymtp.distribution import Distribution
 from pymtp.errors import InvalidParameter
 from pymtp.sampling import SAMPLERS, SamplingParams
-from pymtp.session import Logits, LogitsRow, Tokens, check
+from pymtp.session import Logits, LogitsRow, check
 from pymtp.vocabulary import Vocabulary
 
 Row = LogitsRow | Logits
 """One row of logits: of a session's last pass, or an array (n_vocab,) float32."""
-
-Probs = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Distribution:
-    """What a chain leaves of the vocabulary: different tokens, and probabilities that sum to 1; (n,) each."""
-
-    tokens: Tokens
-    probs: Probs
-
-    @cached_property
-    def _by_token(self) -> dict[int, float]:
-        # a chain leaves a few tokens, for which this is much cheaper than searching arrays
-        return dict(zip(self.tokens.tolist(), self.probs.tolist(), strict=True))
-
-    def prob(self, token: int) -> float:
-        """The probability of `token`; 0 if it is not there."""
-        return self._by_token.get(token, 0.0)
-
-    def probs_of(self, tokens: Tokens) -> Probs:
-        """The probabilities of `tokens` (m,): (m,)."""
-        return np.array([self._by_token.get(token, 0.0) for token in tokens.tolist()])
-
-    @property
-    def argmax(self) -> int:
-        """The most likely token."""
-        return int(self.tokens[self.probs.argmax()])
-
-    def draw(self, uniform: float) -> int:
-        """The token at `uniform`, 0 <= uniform < 1, of the cumulated probabilities."""
-        cumulated = self.probs.cumsum()
-        at = int(cumulated.searchsorted(uniform * cumulated[-1], side="right"))
-        return int(self.tokens[min(at, len(self.tokens) - 1)])
 
 
 class Sampler:
@@ -94,7 +58,7 @@ class Sampler:
         self._native = _init(params, vocabulary, n_vocab, barred, seed, whole_rows=whole_rows)
         self._logits = ffi.new("struct pymtp_logits *")
         self._token = ffi.new("int32_t *")
-        self._out = ffi.new("const int32_t **"), ffi.new("const float **")
+        self._result = ffi.new("struct pymtp_distribution **")
         self._grammar: str | None = None
         self._grammar_starts: Callable[[int], bool] | None = None
         self.accept(*history)
@@ -144,12 +108,8 @@ class Sampler:
     @property
     def last_distribution(self) -> Distribution:
         """What the chain made of the last row."""
-        tokens, probs = self._out
-        n = lib.pymtp_sampler_result(self._native, tokens, probs)
-        return Distribution(
-            np.frombuffer(ffi.buffer(tokens[0], n * 4), np.int32).copy(),
-            np.frombuffer(ffi.buffer(probs[0], n * 4), np.float32).astype(np.float64),
-        )
+        check(lib.pymtp_sampler_result(self._native, self._result))
+        return Distribution.adopt(self._result[0])
 
     @property
     def n_candidates(self) -> int:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pymtp.acceptance import BLOCK_REJECTION, MATCH, Acceptance, Trial
+from pymtp.distribution import Distribution
 from pymtp.draft_length import N_DRAFT_MAX, DraftLength, FixedLength
 from pymtp.draft_pick import DraftPick, FixedPick
 from pymtp.errors import ContextFull
 from pymtp.logprobs import TokenLogprobs, token_logprobs
-from pymtp.sampler import Distribution, Row, Sampler
+from pymtp.sampler import Row, Sampler
 from pymtp.session import Chunk
 from pymtp.statistics import Stats
 
@@ -141,18 +142,21 @@ class Turn:
         """How many of the drafts are worth to be verified."""
         return self.sequence.length.n_verified(confidences, drawn=self.draws) if confidences else len(drafts)
 
-    def draft(self, row: Row) -> tuple[int, Distribution] | None:
-        """The next draft, and what it was picked from. The sampler assumes it until `Sampler.forget`.
+    def draft(self, row: Row) -> Picked | None:
+        """The next draft. The sampler assumes it until `Sampler.forget`.
 
         None: the heads know no token that can follow.
         """
         sampler = self.sequence.sampler
         distribution = sampler.draft_distribution(row)
-        if len(distribution.tokens) == 0:
+        best = distribution.best
+        if best is None:
             return None
-        token = distribution.draw(sampler.random()) if self.draws else distribution.argmax
+        token, confidence = best
+        if self.draws:
+            token = distribution.draw(sampler.random())
         sampler.assume(token)
-        return token, distribution
+        return Picked(token, confidence, distribution)
 
     def judge(self, rows: Sequence[Row], proposal: Proposal) -> Round:
         """What the target makes of the proposal. `rows`: (n_logits,) of the target."""
@@ -186,6 +190,16 @@ class Turn:
             return []
         judged = zip(rows, targets, tokens, strict=False)
         return [token_logprobs(row, target, token, n) for row, target, token in judged]
+
+
+class Picked(NamedTuple):
+    """A draft."""
+
+    token: int
+    confidence: float
+    """The probability of the most likely token in its place."""
+    distribution: Distribution
+    """What it was picked from."""
 
 
 @dataclass(frozen=True)

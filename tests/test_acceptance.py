@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pymtp import acceptance
 from pymtp.acceptance import (
     BLOCK_REJECTION,
     MATCH,
@@ -25,8 +24,9 @@ from pymtp.acceptance import (
     Trial,
     Verdict,
 )
+from pymtp.distribution import Distribution
 from pymtp.errors import InvalidParameter
-from pymtp.sampler import Distribution, Sampler
+from pymtp.sampler import Sampler
 from pymtp.sampling import SamplingParams
 from pymtp.thinking import Thinking
 
@@ -268,7 +268,7 @@ def test_blocks_keep_as_many_drafts_as_they_can_and_no_fewer_than_single_tokens(
 
 
 def test_the_check_sees_a_recovered_token_that_is_drawn_from_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceptance, "_recover", lambda target, source, weight, uniform: target.draw(uniform))
+    monkeypatch.setattr(Distribution, "recover", lambda target, source, weight, uniform: target.draw(uniform))
     for accept in REJECTION:
         for n_draft in (1, 3):
             pair = random_pair(5, seed=n_draft)
@@ -279,9 +279,9 @@ def test_the_check_sees_a_residual_without_the_weight_of_what_was_kept(monkeypat
     pair = random_pair(4, scale=3, seed=1907)  # of many, the one where it matters most
     exact = exact_texts(pair)
     assert Play(BLOCK_REJECTION, pair, 2, draws=True, n_texts=2000).is_as(exact)
-    recover = acceptance._recover
+    recover = Distribution.recover
     monkeypatch.setattr(
-        acceptance, "_recover", lambda target, source, weight, uniform: recover(target, source, 1, uniform)
+        Distribution, "recover", lambda target, source, weight, uniform: recover(target, source, 1, uniform)
     )
     assert not Play(BLOCK_REJECTION, pair, 2, draws=True, n_texts=2000).is_as(exact)
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from pymtp.acceptance import MATCH, Trial, Verdict
+from pymtp.distribution import Distribution
 from pymtp.draft_pick import AutoPick, FixedPick
-from pymtp.sampler import Distribution, Sampler
+from pymtp.sampler import Sampler
 from pymtp.sampling import SamplingParams
 from pymtp.sequence import Proposal, TokenSequence
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, head_logits, plain_text
+from pymtp.distribution import Distribution
 from pymtp.draft_length import FixedLength
 from pymtp.drafting import CATCH_UP, MtpDrafter, NoDrafter
 from pymtp.round import play_round
-from pymtp.sampler import Distribution, Row, Sampler
+from pymtp.sampler import Row, Sampler
 from pymtp.sampling import SamplingParams
 from pymtp.sequence import Round, TokenSequence
 

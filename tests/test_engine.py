@@ -19,11 +19,12 @@ import pymtp
 from pymtp._library import llama_cpp
 from pymtp.acceptance import Trial, Verdict
 from pymtp.context import ContextParams
+from pymtp.distribution import Distribution
 from pymtp.draft_length import FixedLength
 from pymtp.drafting import MtpDrafter
 from pymtp.errors import ContextFull, PymtpError
 from pymtp.round import play_round
-from pymtp.sampler import Distribution, Sampler
+from pymtp.sampler import Sampler
 from pymtp.sampling import SamplingParams
 from pymtp.scheduler import Scheduler
 from pymtp.sequence import Round, TokenSequence

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from llama_chain import LlamaChain
 from pymtp._library import ffi, llama_cpp
+from pymtp.distribution import Distribution
 from pymtp.errors import InvalidParameter, PymtpError
-from pymtp.sampler import Distribution, Sampler
+from pymtp.sampler import Sampler
 from pymtp.sampling import DEFAULT_SAMPLERS, SamplingParams
 from pymtp.vocabulary import Vocabulary
 
@@ -322,15 +323,6 @@ def test_as_many_candidates_do_as_the_sampler_says() -> None:
         sampler.sample(row)
     assert sampler.counts == (150, 0)
     assert Sampler(replace(params, top_n_sigma=1.0), n_vocab=n_vocab).n_candidates == 0
-
-
-def test_a_distribution_knows_its_tokens() -> None:
-    left = Distribution(np.array([7, 3, 9], np.int32), np.array([0.2, 0.5, 0.3]))
-    assert [left.prob(token) for token in (3, 9, 4)] == [0.5, 0.3, 0]
-    np.testing.assert_array_equal(left.probs_of(np.array([9, 4, 7, 100, 0], np.int32)), [0.3, 0, 0.2, 0, 0])
-    assert left.argmax == 3
-    assert [left.draw(uniform) for uniform in (0, 0.19, 0.2, 0.69, 0.71, 0.999999)] == [7, 7, 3, 3, 9, 9]
-    assert Distribution(np.array([1, 2], np.int32), np.array([0.0, 1.0])).draw(0.0) == 2
 
 
 def test_what_cannot_be_asked_of_a_sampler_is_refused() -> None:

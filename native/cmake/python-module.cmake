@@ -5,7 +5,8 @@ if(failed)
     message(FATAL_ERROR "${Python_EXECUTABLE} has no cffi: run its `-m pip install cffi`")
 endif()
 
-set(public_headers ${native}/include/pymtp.h ${native}/include/pymtp-sampler.h) # in the order of their types
+# in the order of their types
+set(public_headers ${native}/include/pymtp.h ${native}/include/pymtp-distribution.h ${native}/include/pymtp-sampler.h)
 
 add_custom_command(
     OUTPUT ${native_generated}/_native.c

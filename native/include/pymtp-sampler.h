@@ -7,6 +7,7 @@
 #ifndef PYMTP_SAMPLER_H
 #define PYMTP_SAMPLER_H
 
+#include "pymtp-distribution.h"
 #include "pymtp.h"
 
 #ifdef __cplusplus
@@ -115,8 +116,8 @@ int32_t pymtp_sampler_apply(struct pymtp_sampler * sampler, const struct pymtp_l
 // Applies the chain and draws a token from what it leaves, as llama.cpp does with the same seed.
 int32_t pymtp_sampler_sample(struct pymtp_sampler * sampler, const struct pymtp_logits * logits, int32_t * token);
 
-// What the chain has left, in its order: tokens and probabilities, [return value] each. Valid until the next call.
-int32_t pymtp_sampler_result(const struct pymtp_sampler * sampler, const int32_t ** token, const float ** prob);
+// What the chain has left, in its order; the caller's to free.
+int32_t pymtp_sampler_result(const struct pymtp_sampler * sampler, struct pymtp_distribution ** distribution);
 
 // Candidates of a row that do for the chain, also for some time to come; 0: it looks at the whole row.
 int32_t pymtp_sampler_n_candidates(const struct pymtp_sampler * sampler);

@@ -2,6 +2,7 @@
 
 #include "pymtp-sampler.h"
 
+#include "distribution.h"
 #include "pymtp-session.h"
 #include "sampler-chain.h"
 
@@ -54,8 +55,7 @@ struct pymtp_sampler {
     llama_sampler_ptr grammar_ahead;        // behind the tentative tokens
 
     std::vector<llama_token_data> mixed;    // see apply_target
-    std::vector<int32_t>          tokens;
-    std::vector<float>            probs;
+    pymtp_distribution            result;
 
     pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
                   const sampler_breakers * breakers) :
@@ -157,11 +157,11 @@ std::mt19937 & pymtp_sampler::xtc_rng_of_row() {
 }
 
 void pymtp_sampler::set_result(const llama_token_data * data, size_t n) {
-    tokens.resize(n);
-    probs.resize(n);
+    result.tokens.resize(n);
+    result.probs.resize(n);
     for (size_t i = 0; i < n; ++i) {
-        tokens[i] = data[i].id;
-        probs[i]  = data[i].p;
+        result.tokens[i] = data[i].id;
+        result.probs[i]  = data[i].p;
     }
 }
 
@@ -380,10 +380,11 @@ int32_t pymtp_sampler_sample(pymtp_sampler * sampler, const pymtp_logits * logit
     return pymtp_fail(PYMTP_FAILED, "%s", err.what());
 }
 
-int32_t pymtp_sampler_result(const pymtp_sampler * sampler, const int32_t ** token, const float ** prob) {
-    *token = sampler->tokens.data();
-    *prob  = sampler->probs.data();
-    return sampler->tokens.size();
+int32_t pymtp_sampler_result(const pymtp_sampler * sampler, pymtp_distribution ** distribution) try {
+    *distribution = new pymtp_distribution(sampler->result);
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
 }
 
 int32_t pymtp_sampler_n_candidates(const pymtp_sampler * sampler) {

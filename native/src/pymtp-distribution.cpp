@@ -1,0 +1,110 @@
+// The C interface of distributions.
+
+#include "pymtp-distribution.h"
+
+#include "distribution.h"
+#include "pymtp-session.h"
+
+#include <algorithm>
+#include <numeric>
+
+int32_t pymtp_distribution_init(int32_t n, const int32_t * token, const double * prob,
+                                pymtp_distribution ** distribution) try {
+    if (n > 0 && *std::min_element(token, token + n) < 0) {
+        return pymtp_fail(PYMTP_INVALID, "a distribution of negative tokens");
+    }
+    *distribution = new pymtp_distribution{ { token, token + n }, { prob, prob + n } };
+    return PYMTP_OK;
+} catch (const std::exception & err) {
+    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+}
+
+void pymtp_distribution_free(pymtp_distribution * distribution) {
+    delete distribution;
+}
+
+int32_t pymtp_distribution_read(const pymtp_distribution * distribution, const int32_t ** token, const double ** prob) {
+    *token = distribution->tokens.data();
+    *prob  = distribution->probs.data();
+    return distribution->tokens.size();
+}
+
+double pymtp_distribution_prob(const pymtp_distribution * distribution, int32_t token) {
+    const auto & tokens = distribution->tokens;
+    const auto   found  = std::find(tokens.begin(), tokens.end(), token);
+    return found == tokens.end() ? 0.0 : distribution->probs[found - tokens.begin()];
+}
+
+int32_t pymtp_distribution_best(const pymtp_distribution * distribution, double * prob) {
+    const auto & probs = distribution->probs;
+    if (probs.empty()) {
+        return -1;
+    }
+    const auto best = std::max_element(probs.begin(), probs.end());
+    *prob           = *best;
+    return distribution->tokens[best - probs.begin()];
+}
+
+// the index at a place of the cumulated weights, of which there is at least one; one without weight is never meant
+static size_t draw(const std::vector<double> & weights, double uniform) {
+    const double place = uniform * std::accumulate(weights.begin(), weights.end(), 0.0);
+
+    double cumulated = 0.0;
+    for (size_t i = 0; i < weights.size(); ++i) {
+        cumulated += weights[i];
+        if (place < cumulated) {
+            return i;
+        }
+    }
+    return weights.size() - 1;
+}
+
+int32_t pymtp_distribution_draw(const pymtp_distribution * distribution, double uniform) {
+    return distribution->probs.empty() ? -1 : distribution->tokens[draw(distribution->probs, uniform)];
+}
+
+// Calls a function with the probability of each of one's tokens and that of the same token in the other, in order.
+template <typename F>
+static void for_both(const pymtp_distribution & one, const pymtp_distribution & other, F && function) {
+    // by token, and 0 between two calls: vocabularies are large and distributions mostly small
+    thread_local std::vector<double> other_probs;
+
+    const auto & tokens = other.tokens;
+    if (!tokens.empty()) {
+        const size_t n = *std::max_element(tokens.begin(), tokens.end()) + 1;
+        other_probs.resize(std::max(other_probs.size(), n));
+    }
+    for (size_t i = 0; i < tokens.size(); ++i) {
+        other_probs[tokens[i]] = other.probs[i];
+    }
+    for (size_t i = 0; i < one.tokens.size(); ++i) {
+        const size_t token = one.tokens[i];
+        function(one.probs[i], token < other_probs.size() ? other_probs[token] : 0.0);
+    }
+    for (const int32_t token : tokens) {
+        other_probs[token] = 0.0;
+    }
+}
+
+double pymtp_distribution_shared(const pymtp_distribution * one, const pymtp_distribution * other) {
+    double sum = 0.0;
+    for_both(*one, *other, [&](double a, double b) { sum += std::min(a, b); });
+    return sum;
+}
+
+double pymtp_distribution_missing(const pymtp_distribution * target, const pymtp_distribution * source, double weight) {
+    double sum = 0.0;
+    for_both(*target, *source, [&](double t, double s) { sum += std::max(weight * t - s, 0.0); });
+    return sum;
+}
+
+int32_t pymtp_distribution_recover(const pymtp_distribution * target, const pymtp_distribution * source, double weight,
+                                   double uniform) {
+    thread_local std::vector<double> missing;
+
+    missing.clear();
+    for_both(*target, *source, [&](double t, double s) { missing.push_back(std::max(weight * t - s, 0.0)); });
+    // they are the same but for rounding
+    const bool is_nothing = std::all_of(missing.begin(), missing.end(), [](double m) { return m == 0.0; });
+    return is_nothing ? pymtp_distribution_draw(target, uniform) : target->tokens[draw(missing, uniform)];
+}
