@@ -185,5 +185,8 @@ def _goes_on(turn: Turn, drafted: _Drafted, step: int) -> bool:
 def _useful(drafts: list[int], turn: Turn) -> list[int]:
     """As many as the turn asks for, and none behind a token that ends the text."""
     drafts = drafts[: turn.n_draft]
-    ends = (i + 1 for i, token in enumerate(drafts) if token in turn.sequence.stop)
-    return drafts[: next(ends, len(drafts))]
+    stop = turn.sequence.stop
+    for i, token in enumerate(drafts):
+        if token in stop:
+            return drafts[: i + 1]
+    return drafts

@@ -6,11 +6,10 @@ Knows token ids and logits; no text, no clock, and nothing of who comes next.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import islice
 
 from pymtp.drafting import Drafter
-from pymtp.sampler import Row
-from pymtp.sequence import Proposal, Round, Turn
+from pymtp.sequence import Round, Turn
 from pymtp.session import Session
 
 
@@ -24,18 +23,13 @@ def play_round(session: Session, drafter: Drafter, turns: Sequence[Turn]) -> lis
     """
     proposals = drafter.propose(turns)
     session.decode([turn.chunk(proposal) for turn, proposal in zip(turns, proposals, strict=True)])
+    rows = iter(session.rows())
     rounds = [
-        turn.judge(rows, proposal)
-        for turn, proposal, rows in zip(turns, proposals, _rows(session, turns, proposals), strict=True)
+        turn.judge(list(islice(rows, turn.n_logits(proposal))), proposal)
+        for turn, proposal in zip(turns, proposals, strict=True)
     ]
     for played in rounds:
-        session.truncate(played.n_decoded, sequence=played.turn.slot)
+        if played.proposal.drafts:
+            session.truncate(played.n_decoded, sequence=played.turn.slot)
     drafter.observe(rounds)
     return rounds
-
-
-def _rows(session: Session, turns: Sequence[Turn], proposals: Sequence[Proposal]) -> list[Sequence[Row]]:
-    """The rows of logits of each turn."""
-    counts = [turn.n_logits(proposal) for turn, proposal in zip(turns, proposals, strict=True)]
-    rows = session.rows()
-    return [rows[end - n : end] for n, end in zip(counts, accumulate(counts), strict=True)]

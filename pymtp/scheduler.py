@@ -83,12 +83,10 @@ class Scheduler:
         self._admit()
         turns = self._turns()
         self._limit_drafts()
-        before = self._session.timing
-        start = self._clock()
+        before, start = self._session.timing, self._clock()
         rounds = self._play(turns)
         seconds = self._clock() - start
-        after = self._session.timing
-        spent = Timing(*map(sub, after, before))
+        spent = Timing(*map(sub, self._session.timing, before))
         self._count(rounds, seconds, spent)
         self._weigh(rounds, seconds, spent)
         for played in rounds:

@@ -93,8 +93,7 @@ class TokenSequence:
             self.finish_reason = "context"
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """What a sequence does in a round: decode tokens of its prompt, or its newest token and drafts behind it."""
 
     sequence: TokenSequence
@@ -202,16 +201,15 @@ class Picked(NamedTuple):
     """What it was picked from."""
 
 
-@dataclass(frozen=True)
-class Proposal:
+class Proposal(NamedTuple):
     """What a drafter has to say about a turn."""
 
-    drafts: list[int] = field(default_factory=list)
-    distributions: list[Distribution] = field(default_factory=list)
+    drafts: Sequence[int] = ()
+    distributions: Sequence[Distribution] = ()
     """What they were picked from, (len(drafts),); or empty."""
-    confidences: list[float] = field(default_factory=list)
+    confidences: Sequence[float] = ()
     """The probability of the most likely token in the place of each draft, spare ones included; or empty."""
-    spare: list[int] = field(default_factory=list)
+    spare: Sequence[int] = ()
     """Drafts behind the others, which are not verified."""
     n_heads: int = 0
     """Heads that are to see the rows of the turn."""
@@ -224,8 +222,7 @@ class Proposal:
         return same[: same.index(False) + 1] if False in same else same
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """What a turn brought: the drafts, and the tokens that it emitted."""
 
     turn: Turn
@@ -236,7 +233,7 @@ class Round:
     """Drafts that the target kept."""
     is_cut: bool = False
     """Whether the text ends here because it was cut."""
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    logprobs: Sequence[TokenLogprobs] = ()
     """Of the tokens, if the sequence asks for them."""
 
     @property

@@ -360,12 +360,14 @@ class Session:
     def close(self) -> None:
         """Free the context. The session cannot be used afterwards; closing twice is harmless."""
         self._free()
+        self._native_handle = None
 
     @property
     def _handle(self) -> Any:
-        if not self._free.alive:
+        handle = self._native_handle
+        if handle is None:
             raise ValueError("the session is closed")
-        return self._native_handle
+        return handle
 
     def __enter__(self) -> Session:
         return self
@@ -431,11 +433,16 @@ def _native_model(model: object | None) -> Any:
 
 def _rows(chunks: Sequence[Chunk]) -> tuple[int, list[int], list[int], list[int]]:
     """The chunks as the engine takes them: number of rows, and token, position and sequence of each."""
-    if not all(len(chunk.tokens) for chunk in chunks):
-        raise InvalidParameter("chunks", "at least one token long each")
-    tokens = [token for chunk in chunks for token in chunk.tokens]
-    positions = [chunk.position + i for chunk in chunks for i in range(len(chunk.tokens))]
-    sequences = [chunk.sequence for chunk in chunks for _ in chunk.tokens]
+    tokens: list[int] = []
+    positions: list[int] = []
+    sequences: list[int] = []
+    for chunk in chunks:
+        n = len(chunk.tokens)
+        if n == 0:
+            raise InvalidParameter("chunks", "at least one token long each")
+        tokens += chunk.tokens
+        positions += range(chunk.position, chunk.position + n)
+        sequences += [chunk.sequence] * n
     return len(tokens), tokens, positions, sequences
 
 

@@ -184,7 +184,7 @@ def test_plain_decoding_proposes_nothing() -> None:
     session = FakeSession()
     sequence = TokenSequence(list(PROMPT), Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=3)
     rounds = play_round(session, NoDrafter(session), [sequence.turn(0, 64)])  # type: ignore[arg-type]
-    assert rounds[0].proposal.drafts == []
+    assert not rounds[0].proposal.drafts
     assert not session.passes[0][0].feed
 
 
