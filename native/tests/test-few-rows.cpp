@@ -5,6 +5,8 @@
 #include "ggml.h"
 #include "random-values.h"
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 static constexpr int64_t N_THREADS = 3;
@@ -91,8 +93,101 @@ static void experts_are_what_they_are_without_the_mark() {
     }
 }
 
+// What a row sees of the cache: all of it; what lies before it; a window that moves with it; nothing.
+static float mask_value(int64_t row, int64_t cell, int64_t n_cache, int64_t n_rows) {
+    constexpr float HIDDEN = -INFINITY;
+    switch (row % 4) {
+        case 0:
+            return 0.0f;
+        case 1:
+            return cell <= n_cache - n_rows + row ? 0.0f : HIDDEN;
+        case 2:
+            return cell > row && cell < row + 40 ? 0.0f : HIDDEN;
+        default:
+            return HIDDEN;
+    }
+}
+
+static void attention_of_several_rows_is_that_of_each() {
+    struct shape {
+        int64_t n_key_values, n_values, n_key_heads, n_heads, n_cache, n_streams;
+    };
+
+    // below 512 cells llama.cpp does not sum them in parts
+    for (const shape & of : std::vector<shape>{
+             { 64, 64, 2, 8, 300, 1 },
+             { 64, 64, 2, 6, 511, 1 },
+             { 128, 128, 1, 5, 40, 2 },
+             { 192, 128, 1, 1, 129, 1 },
+             { 256, 512, 2, 2, 128, 1 },
+             { 80, 80, 1, 2, 30, 1 },
+         }) {
+        for (const int64_t n_rows : { 1, 2, 4, 8, 16, 20 }) {
+            product        p;
+            ggml_context * ctx     = p.ctx.get();
+            const auto     n       = of.n_streams;
+            ggml_tensor *  queries = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, of.n_key_values, of.n_heads, n_rows, n);
+            ggml_tensor * keys = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, of.n_key_values, of.n_key_heads, of.n_cache, n);
+            ggml_tensor * values = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, of.n_values, of.n_key_heads, of.n_cache, n);
+            ggml_tensor * mask   = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, of.n_cache, n_rows, 1, n);
+
+            // rows [row, row + n_together) of streams [stream, stream + n_apart)
+            const auto attention = [&](int64_t row, int64_t n_together, int64_t stream, int64_t n_apart) {
+                const auto part = [&](ggml_tensor * tensor, int64_t n_second, int64_t second) {
+                    const auto & nb = tensor->nb;
+                    return ggml_view_4d(ctx, tensor, tensor->ne[0], n_second, tensor->ne[2], n_apart, nb[1], nb[2],
+                                        nb[3], second * nb[1] + stream * nb[3]);
+                };
+                ggml_tensor * q = part(ggml_permute(ctx, queries, 0, 2, 1, 3), n_together, row);
+                ggml_tensor * k = part(ggml_permute(ctx, keys, 0, 2, 1, 3), of.n_cache, 0);
+                ggml_tensor * v = part(ggml_permute(ctx, values, 0, 2, 1, 3), of.n_cache, 0);
+                return ggml_flash_attn_ext(ctx, q, k, v, part(mask, n_together, row), 0.125f, 0.0f, 0.0f);
+            };
+            ggml_tensor * marked = attention(0, n_rows, 0, n);
+            marked->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+            std::vector<ggml_tensor *> single;
+            for (int64_t stream = 0; stream < n; ++stream) {
+                for (int64_t row = 0; row < n_rows; ++row) {
+                    single.push_back(attention(row, 1, stream, 1));
+                }
+            }
+            p.alloc();
+
+            const auto set = [](ggml_tensor * tensor, std::vector<float> data) {
+                if (tensor->type == GGML_TYPE_F32) {
+                    ggml_backend_tensor_set(tensor, data.data(), 0, ggml_nbytes(tensor));
+                    return;
+                }
+                std::vector<ggml_fp16_t> rounded(data.size());
+                ggml_fp32_to_fp16_row(data.data(), rounded.data(), data.size());
+                ggml_backend_tensor_set(tensor, rounded.data(), 0, ggml_nbytes(tensor));
+            };
+            for (auto * tensor : { queries, keys, values }) {
+                set(tensor, random_values(ggml_nelements(tensor)));
+            }
+            std::vector<float> seen;
+            for (int64_t stream = 0; stream < n; ++stream) {
+                for (int64_t row = 0; row < n_rows; ++row) {
+                    for (int64_t cell = 0; cell < of.n_cache; ++cell) {
+                        seen.push_back(mask_value(row + stream, cell, of.n_cache, n_rows));
+                    }
+                }
+            }
+            set(mask, seen);
+
+            std::vector<float> expected;
+            for (auto * node : single) {
+                const auto row = p.result(node);
+                expected.insert(expected.end(), row.begin(), row.end());
+            }
+            CHECK(p.result(marked) == expected);
+        }
+    }
+}
+
 int main() {
     RUN(rows_together_are_rows_one_by_one);
     RUN(experts_are_what_they_are_without_the_mark);
+    RUN(attention_of_several_rows_is_that_of_each);
     return g_n_failed > 0;
 }
