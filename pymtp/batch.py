@@ -59,7 +59,12 @@ class Batch:
         self._experience = experience or Experience()
         self._defaults = defaults or GenerationParams()
         self._scheduler = Scheduler(
-            session, drafter(session), keep=keep, costs=self._experience.costs, draft_vocab=draft_vocab
+            session,
+            drafter(session),
+            report=self._report,
+            costs=self._experience.costs,
+            draft_vocab=draft_vocab,
+            keep=keep,
         )
         self.keeps = keep
         """Whether texts stay in the cache when they have ended."""
@@ -130,17 +135,21 @@ class Batch:
         return tokens
 
     def _step(self) -> None:
-        """Run one pass, and keep the pieces of text that it gives."""
+        """Run one pass."""
         try:
-            for sequence, played in self._scheduler.step():
-                piece = self._live[sequence]._extend(played)
-                if piece or sequence.finish_reason:
-                    self._pieces.append((self._live[sequence], piece))
-                if sequence.finish_reason:
-                    del self._live[sequence]
+            self._scheduler.step()
         except BaseException:  # also Ctrl-C: a pass that nobody took note of leaves nothing to go on from
             self.close()
             raise
+
+    def _report(self, sequence: TokenSequence, played: Round | None) -> None:
+        """Keep the piece of text that a pass has given."""
+        generation = self._live[sequence]
+        piece = generation._extend(played)
+        if piece or sequence.finish_reason:
+            self._pieces.append((generation, piece))
+        if sequence.finish_reason:
+            del self._live[sequence]
 
     def _next_piece(self, generation: Generation) -> str | None:
         """The next piece of one generation; None if there will be no more."""
@@ -172,10 +181,12 @@ class Generation:
         self._sequence = sequence
         self._on_prompt = on_prompt  # until the prompt is done
         self._stream = TextStream(stop)
-        self._piece = ""  # of the round that is being played
+        self._piece = ""  # of the round that is being played, or was
         self._n_characters: list[int] = []  # of each of its tokens
         self._origins = Origins()
-        sequence.cut = self._take
+        self._can_stop = bool(stop)
+        if stop:  # else text can wait until the next pass is under way
+            sequence.cut = self._take
         self.stats = sequence.stats
         """Counts and times, up to date between pieces."""
         self.tokens: list[int] = []
@@ -254,14 +265,16 @@ class Generation:
 
     def _extend(self, played: Round | None) -> str:
         """Note what a pass has brought; return the text that is certain with it."""
-        piece, self._piece = self._piece, ""
         if played:
+            if not self._can_stop:
+                self._take(played.tokens)
             self._tell_prompt()
             self.tokens += played.tokens
             self.logprobs += played.logprobs
             for i, n_characters in enumerate(self._n_characters):
                 self._origins.add(n_characters, drafted=i < played.n_accepted)
             self._n_characters = []
+        piece, self._piece = self._piece, ""
         if self.finish_reason:
             piece += self._stream.flush()
         self.text += piece

@@ -107,7 +107,7 @@ class MtpDrafter:
         """Nothing to note: the session knows what the heads have seen."""
 
     def _n_heads_of_prompt(self, turn: Turn) -> int:
-        return self._session.n_heads if turn.sequence.in_prompt and turn.sequence.draft_max > 0 else 0
+        return self._session.n_heads if turn.of_prompt and turn.sequence.draft_max > 0 else 0
 
     def _first_chunk(self, turn: Turn, n_steps: int) -> Chunk:
         n = CATCH_UP if turn.sequence.length.keeps_up else CATCH_UP_FOR_TRIAL

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from operator import sub
+from typing import NamedTuple
 
 from pymtp.draft_vocab import AutoDraftVocab
 from pymtp.drafting import Drafter
@@ -19,6 +20,17 @@ from pymtp.sequence import Round, TokenSequence, Turn
 from pymtp.session import Session, Timing
 from pymtp.statistics import Stats
 
+Report = Callable[[TokenSequence, Round | None], object]
+
+
+class _Pass(NamedTuple):
+    """What was played."""
+
+    turns: list[Turn]
+    rounds: list[Round]
+    seconds: float
+    spent: Timing
+
 
 class Scheduler:
     """Generates many sequences in a session, as many at a time as it has slots, first come, first served.
@@ -27,6 +39,10 @@ class Scheduler:
     is left of the rows the next tokens of prompts. So a long prompt comes in pieces and holds up nobody.
 
     With `keep`, what a sequence has decoded stays in its slot when it ends: the next one decodes what differs.
+
+    `report` is told each sequence that took part in a pass, and what the pass brought it; None if the cache had no room
+    for it, which ends it. Where a device computes, it is told while the next pass is under way, unless a text begins or
+    ends.
     """
 
     def __init__(
@@ -34,6 +50,7 @@ class Scheduler:
         session: Session,
         drafter: Drafter,
         *,
+        report: Report = lambda sequence, played: None,
         costs: RoundCosts | None = None,
         draft_vocab: AutoDraftVocab | None = None,
         keep: bool = False,
@@ -41,6 +58,7 @@ class Scheduler:
     ) -> None:
         self.stats = Stats()
         """Of all sequences. A pass's time is shared out between prompts and generation by their rows."""
+        self._report = report
         self._session = session
         self._drafter = drafter
         self._costs = costs or RoundCosts()
@@ -51,6 +69,7 @@ class Scheduler:
         self._free = list(reversed(range(session.n_seq_max)))
         self._running: dict[int, TokenSequence] = {}  # by slot, in the order of admission
         self._waiting: deque[TokenSequence] = deque()
+        self._played: _Pass | None = None  # what is not reported yet
 
     @property
     def is_idle(self) -> bool:
@@ -63,6 +82,7 @@ class Scheduler:
 
     def remove(self, sequence: TokenSequence) -> None:
         """End a sequence early and free its slot; nothing happens if it has ended."""
+        self._tell()
         if sequence in self._waiting:
             self._waiting.remove(sequence)
         for slot in [slot for slot, running in self._running.items() if running is sequence]:
@@ -74,11 +94,11 @@ class Scheduler:
             del self._kept[slot]
             self._clear(slot)
 
-    def step(self) -> list[tuple[TokenSequence, Round | None]]:
-        """Play one pass; return the sequences that took part and what it brought each.
+    def step(self) -> None:
+        """Play one pass.
 
-        A sequence for which the cache has no room ends with its `error` set, and None; the others go on. Any other
-        error is raised; the sequences cannot go on then.
+        A sequence for which the cache has no room ends with its `error` set; the others go on. Any other error is
+        raised; the sequences cannot go on then.
         """
         self._admit()
         turns = self._turns()
@@ -87,14 +107,24 @@ class Scheduler:
         rounds = self._play(turns)
         seconds = self._clock() - start
         spent = Timing(*map(sub, self._session.timing, before))
-        self._count(rounds, seconds, spent)
-        self._weigh(rounds, seconds, spent)
         for played in rounds:
             played.turn.sequence.advance(played)
             if played.turn.sequence.finish_reason:
                 self._release(played.turn.slot)
+        self._played = _Pass(turns, rounds, seconds, spent)
+        if not self._session.computes_apart or any(turn.of_prompt or turn.sequence.finish_reason for turn in turns):
+            self._tell()
+
+    def _tell(self) -> None:
+        """Report what is not reported yet."""
+        if self._played is None:
+            return
+        (turns, rounds, seconds, spent), self._played = self._played, None
+        self._count(rounds, seconds, spent)
+        self._weigh(rounds, seconds, spent)
         by_slot = {played.turn.slot: played for played in rounds}
-        return [(turn.sequence, by_slot.get(turn.slot)) for turn in turns]
+        for turn in turns:
+            self._report(turn.sequence, by_slot.get(turn.slot))
 
     def _admit(self) -> None:
         while self._free and self._waiting:
@@ -153,7 +183,7 @@ class Scheduler:
 
     def _play(self, turns: Sequence[Turn]) -> list[Round]:
         try:
-            return play_round(self._session, self._drafter, turns)
+            return play_round(self._session, self._drafter, turns, meanwhile=self._tell)
         except ContextFull as error:
             for turn in turns:
                 self._session.truncate(turn.position, sequence=turn.slot)
@@ -169,7 +199,7 @@ class Scheduler:
 
     def _weigh(self, rounds: Sequence[Round], seconds: float, spent: Timing) -> None:
         """Note what a pass has cost; one that takes prompts or builds a graph first tells nothing of rounds."""
-        if not rounds or spent.n_builds or any(played.turn.sequence.in_prompt for played in rounds):
+        if not rounds or spent.n_builds or any(played.turn.of_prompt for played in rounds):
             return
         verify_ms = spent.trunk_us / 1000
         if any(played.proposal.catches_up for played in rounds):
@@ -198,7 +228,7 @@ class Scheduler:
             sequence = played.turn.sequence
             for stats, share in ((sequence.stats, 1.0), (self.stats, played.n_rows / n_rows)):
                 stats.generated_tokens += len(played.tokens)
-                if sequence.in_prompt:
+                if played.turn.of_prompt:
                     stats.prompt_tokens += played.turn.n_rows
                     stats.prompt_s += seconds * share
                 else:

@@ -71,7 +71,7 @@ class TokenSequence:
     def turn(self, slot: int, n_rows_max: int) -> Turn:
         """The next turn of a sequence that sits in `slot`: at most `n_rows_max` tokens of the prompt, or a round."""
         if self.in_prompt:
-            return Turn(self, slot, min(self.n_prompt - self.n_decoded, n_rows_max), 0)
+            return Turn(self, slot, min(self.n_prompt - self.n_decoded, n_rows_max), 0, of_prompt=True)
         # drafts need a position in the context, and the round emits one token besides them
         n_draft = min(self.length.steps(), self.draft_max, self.n_ctx - len(self.history), self.n_left - 1)
         return Turn(self, slot, 1, n_draft, draws=self.pick.draws)
@@ -105,6 +105,8 @@ class Turn(NamedTuple):
     """The most drafts that are verified with them."""
     draws: bool = False
     """Whether the drafts are drawn; else they are the most likely tokens."""
+    of_prompt: bool = False
+    """Whether the tokens are the prompt's."""
 
     @property
     def position(self) -> int:
@@ -128,7 +130,7 @@ class Turn(NamedTuple):
     def chunk(self, proposal: Proposal) -> Chunk:
         """Its rows in the pass of the target."""
         tokens = [*self.sequence.history[self.position : self.end], *proposal.drafts]
-        logits: Literal["all", "last", "none"] = "all" if not self.sequence.in_prompt else "last"
+        logits: Literal["all", "last", "none"] = "last" if self.of_prompt else "all"
         logits = logits if self.samples else "none"
         return Chunk(tokens, self.position, self.slot, logits, proposal.n_heads > 0, proposal.n_heads)
 

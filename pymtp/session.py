@@ -168,6 +168,8 @@ class Session:
         """Sequences that the session holds."""
         self.n_ubatch: int = llama_cpp.llama_n_ubatch(context)
         """Rows that are computed at once: at least those of a round of all sequences. `decode` takes more."""
+        self.computes_apart: bool = bool(lib.pymtp_session_computes_apart(self._handle))
+        """Whether a device computes the passes: `decode` returns before it is done, and logits wait for it."""
         self.n_draft_max: int = lib.pymtp_session_n_draft_max(self._handle)
         """Drafts that a round can verify; 0: it decodes plainly."""
         self.n_heads: int = lib.pymtp_session_n_heads(self._handle)

@@ -56,12 +56,20 @@ class FakeSession:
     """See pymtp.Session. `passes` and `drafts` keep the chunks of each call; `n_cells` is the room of all sequences."""
 
     def __init__(
-        self, *, n_ctx: int = 512, n_ubatch: int = 64, n_seq_max: int = 1, n_draft_max: int = 3, n_cells: int = 100_000
+        self,
+        *,
+        n_ctx: int = 512,
+        n_ubatch: int = 64,
+        n_seq_max: int = 1,
+        n_draft_max: int = 3,
+        n_cells: int = 100_000,
+        computes_apart: bool = False,
     ) -> None:
         self.n_ctx, self.n_ubatch, self.n_seq_max, self.n_draft_max = n_ctx, n_ubatch, n_seq_max, n_draft_max
         self.n_cells = n_cells
         self.n_heads = min(n_draft_max, 2)
         self.n_reduced = 0
+        self.computes_apart = computes_apart
         self.n_draft_vocab = N_VOCAB
         self.slots = [Slot() for _ in range(n_seq_max)]
         self.passes: list[list[Chunk]] = []

@@ -162,20 +162,21 @@ def test_what_may_begin_a_stop_string_comes_out_when_the_text_ends_otherwise() -
 
 @pytest.mark.parametrize("vocabulary", [Letters(), Halves()])
 @pytest.mark.parametrize("stops", [False, True])
-def test_parts_tell_accepted_drafts_from_what_the_target_sampled(vocabulary: Letters, stops: bool) -> None:
-    requests = Batch(FakeSession(), vocabulary)  # type: ignore[arg-type]
+@pytest.mark.parametrize("computes_apart", [False, True])
+def test_parts_tell_accepted_drafts_from_what_the_target_sampled(
+    vocabulary: Letters, stops: bool, computes_apart: bool
+) -> None:
+    requests = Batch(FakeSession(computes_apart=computes_apart), vocabulary)  # type: ignore[arg-type]
     options = {"sampling": GREEDY, "max_tokens": 60, "ignore_eos": True, "draft_max": 3}
     whole = "".join(requests.submit("ab", **options))
     stop = (whole[-8:-4],) if stops else ()
     drafted: list[bool] = []  # of each token
 
-    def step() -> object:
-        played = original()
-        for _, round_ in played:
-            drafted.extend(i < round_.n_accepted for i in range(len(round_.tokens)))  # type: ignore[union-attr]
-        return played
+    def report(sequence: TokenSequence, played: Round | None) -> object:
+        drafted.extend(i < played.n_accepted for i in range(len(played.tokens)))  # type: ignore[union-attr]
+        return original(sequence, played)
 
-    original, requests._scheduler.step = requests._scheduler.step, step  # type: ignore[method-assign, assignment]
+    original, requests._scheduler._report = requests._scheduler._report, report
     generation = requests.submit("ab", stop=stop, **options)
     parts, at = [], 0
     for piece in generation:

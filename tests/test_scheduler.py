@@ -13,8 +13,8 @@ from pymtp.drafting import MtpDrafter
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampler import Sampler
 from pymtp.sampling import SamplingParams
-from pymtp.scheduler import Scheduler
-from pymtp.sequence import TokenSequence
+from pymtp.scheduler import Report, Scheduler
+from pymtp.sequence import Round, TokenSequence
 from pymtp.session import Timing
 
 GREEDY = SamplingParams(temperature=0)
@@ -31,8 +31,8 @@ class Ticks:
         return self.now
 
 
-def scheduler(session: FakeSession) -> Scheduler:
-    return Scheduler(session, MtpDrafter(session), clock=Ticks())  # type: ignore[arg-type]
+def scheduler(session: FakeSession, report: Report = lambda sequence, played: None) -> Scheduler:
+    return Scheduler(session, MtpDrafter(session), report=report, clock=Ticks())  # type: ignore[arg-type]
 
 
 def sequence(session: FakeSession, prompt: list[int], max_tokens: int = 20, **options: object) -> TokenSequence:
@@ -53,7 +53,7 @@ def submit(scheduler: Scheduler, *sequences: TokenSequence) -> None:
         scheduler.submit(one)
 
 
-def steps(scheduler: Scheduler) -> Iterator[list[tuple[TokenSequence, list[int]]]]:
+def steps(scheduler: Scheduler) -> Iterator[None]:
     while not scheduler.is_idle:
         yield scheduler.step()
 
@@ -67,17 +67,52 @@ def texts(*sequences: TokenSequence) -> list[list[int]]:
     return [one.history[one.n_prompt :] for one in sequences]
 
 
-def test_what_steps_report_is_the_text() -> None:
-    session = FakeSession(n_seq_max=2)
+@pytest.mark.parametrize("computes_apart", [False, True])
+def test_what_is_reported_is_the_text(computes_apart: bool) -> None:
+    session = FakeSession(n_seq_max=2, computes_apart=computes_apart)
     two = [sequence(session, [1, 2]), sequence(session, [3, 4], 7)]
-    work = scheduler(session)
-    submit(work, *two)
     emitted: dict[TokenSequence, list[int]] = {one: [] for one in two}
-    for step in steps(work):
-        for one, played in step:
-            emitted[one] += played.tokens if played else []
+
+    def report(one: TokenSequence, played: Round | None) -> None:
+        assert played
+        emitted[one] += played.tokens
+
+    work = scheduler(session, report)
+    submit(work, *two)
+    run(work)
     assert list(emitted.values()) == texts(*two) == [plain_text([1, 2], 20), plain_text([3, 4], 7)]
     assert [one.finish_reason for one in two] == ["length", "length"]
+
+
+def test_where_a_device_computes_a_pass_is_reported_while_the_next_one_is_under_way() -> None:
+    session = FakeSession(computes_apart=True)
+    reports: list[tuple[int, int]] = []  # how many passes had begun, and tokens reported
+
+    def report(one: TokenSequence, played: Round | None) -> None:
+        assert played
+        reports.append((len(session.passes), len(played.tokens)))
+
+    work = scheduler(session, report)
+    one = sequence(session, [1, 2], 30)
+    submit(work, one)
+    run(work)
+    n = len(session.passes)
+    # the prompt's own pass, with the first token, and the last one are waited for
+    assert [at for at, _ in reports] == [1, *range(3, n + 1), n]
+    assert sum(n_tokens for _, n_tokens in reports) == 30
+    assert one.stats.generated_tokens == work.stats.generated_tokens == 30
+
+
+def test_what_was_not_reported_yet_is_reported_before_a_sequence_is_removed() -> None:
+    session = FakeSession(computes_apart=True)
+    reported: list[int] = []
+    work = scheduler(session, lambda one, played: reported.extend(played.tokens if played else []))
+    submit(work, one := sequence(session, [1, 2]))
+    work.step()
+    work.step()
+    assert len(reported) < len(texts(one)[0])
+    work.remove(one)
+    assert reported == texts(one)[0]
 
 
 @pytest.mark.parametrize("n_seq_max", [1, 2, 5])
@@ -107,12 +142,9 @@ def test_sequences_without_a_slot_wait_for_the_next_free_one() -> None:
     three = [sequence(session, [i, 1], n) for i, n in enumerate((5, 30, 5))]
     work = scheduler(session)
     submit(work, *three)
-    seen: dict[TokenSequence, int] = {}
-    for i, step in enumerate(steps(work)):
-        for one, _ in step:
-            seen.setdefault(one, i)
-        assert len(step) <= 2
-        assert not (three[0].finish_reason is None and three[2] in seen)
+    for _ in steps(work):
+        assert len(session.passes[-1]) <= 2
+        assert not (three[0].finish_reason is None and three[2].n_decoded)
     assert texts(*three) == [plain_text([i, 1], n) for i, n in enumerate((5, 30, 5))]
 
 

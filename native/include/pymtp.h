@@ -148,6 +148,9 @@ const float * pymtp_session_logits(struct pymtp_session * session, int32_t * n_r
 // device nothing is gained and nothing done, unless also_on_host is set (for tests).
 int32_t pymtp_session_reduce(struct pymtp_session * session, int32_t n_max, int32_t also_on_host);
 
+// Whether logits are computed on a device that does so on its own: a decode returns before they are there.
+int32_t pymtp_session_computes_apart(const struct pymtp_session * session);
+
 // Rows of logits that the last decode (of_draft = 0) or draft step (1) has left.
 int32_t pymtp_session_n_logits(const struct pymtp_session * session, int32_t of_draft);
 

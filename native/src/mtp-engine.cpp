@@ -315,10 +315,12 @@ void mtp_engine::set_head_model(llm_graph_params & params) const {
 // logits
 //
 
-void mtp_engine::reduce_logits(int32_t n_max, bool also_on_host) {
-    const bool is_host = ggml_backend_dev_type(ctx.model.dev_output()) == GGML_BACKEND_DEVICE_TYPE_CPU;
+bool mtp_engine::computes_apart() const {
+    return ggml_backend_dev_type(ctx.model.dev_output()) != GGML_BACKEND_DEVICE_TYPE_CPU;
+}
 
-    n_reduced = !is_host || also_on_host ? n_max : 0;
+void mtp_engine::reduce_logits(int32_t n_max, bool also_on_host) {
+    n_reduced = computes_apart() || also_on_host ? n_max : 0;
 }
 
 void mtp_engine::build_reduced(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits) {

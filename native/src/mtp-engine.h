@@ -138,6 +138,9 @@ struct mtp_engine {
     // float32 [n_draft_rows, n_vocab] of the last draft step
     const float * draft_logits();
 
+    // whether logits are computed on a device
+    bool computes_apart() const;
+
     // Where logits lie on a device, graphs leave what it takes to find the n_max highest of a row without fetching all
     // of them. 0: they do not.
     void reduce_logits(int32_t n_max, bool also_on_host);

@@ -165,6 +165,10 @@ int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max, int32_t als
     return PYMTP_OK;
 }
 
+int32_t pymtp_session_computes_apart(const pymtp_session * session) {
+    return session->mtp->computes_apart();
+}
+
 int32_t pymtp_session_n_heads(const pymtp_session * session) {
     return session->n_heads;
 }
