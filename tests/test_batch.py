@@ -9,6 +9,7 @@ from pymtp._library import ffi
 from pymtp.batch import Batch, Generation
 from pymtp.errors import BackendError, ContextFull, InvalidParameter
 from pymtp.sampling import SamplingParams
+from pymtp.sequence import Round, TokenSequence
 from pymtp.text import TextStream
 
 GREEDY = SamplingParams(temperature=0)
