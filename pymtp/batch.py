@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pymtp.cost_record import CostRecord
 from pymtp.draft_length import AdaptiveLength, Experience, LengthRow
 from pymtp.draft_vocab import AutoDraftVocab
 from pymtp.drafting import Drafter, MtpDrafter, NoDrafter
@@ -49,6 +50,7 @@ class Batch:
         keep: bool = False,
         drafter: type[Drafter] | None = None,
         experience: Experience | None = None,
+        cost_record: CostRecord | None = None,
         draft_vocab: AutoDraftVocab | None = None,
         defaults: GenerationParams | None = None,
     ) -> None:
@@ -57,6 +59,7 @@ class Batch:
         self._session = session
         self._vocabulary = vocabulary
         self._experience = experience or Experience()
+        self._cost_record = cost_record
         self._defaults = defaults or GenerationParams()
         self._scheduler = Scheduler(
             session,
@@ -103,6 +106,7 @@ class Batch:
             n_draft_max=session.n_draft_max,
             drafter=self._traits,
             experience=self._experience,
+            cost_record=self._cost_record,
         )
         if sequence.sampler.n_candidates > session.n_reduced:
             session.reduce_logits(sequence.sampler.n_candidates)

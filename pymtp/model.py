@@ -10,14 +10,15 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Literal
 
 from pymtp import _log, embedded
-from pymtp._library import llama_cpp
+from pymtp._library import abi_id, llama_cpp
 from pymtp.batch import Batch, Generation, OnPrompt
 from pymtp.context import ContextParams
+from pymtp.cost_record import CostRecord
 from pymtp.draft_length import AUTO_DRAFT_MAX, N_DRAFT_MAX, Experience
 from pymtp.draft_vocab import AutoDraftVocab, read_draft_vocab
 from pymtp.drafting import Drafter, MtpDrafter, NoDrafter
@@ -148,6 +149,10 @@ class Model:
         self._limit_drafts(None if draft_vocab == "auto" else draft_vocab)
         # what was learned in one generation serves the next
         self._experience = Experience()
+        setup = asdict(context) | {"n_gpu_layers": n_gpu_layers, "n_seq_max": n_seq_max, "model": self.session.model_id}
+        self._cost_record = CostRecord(
+            setup | {"engine": abi_id(), "n_draft_max": n_draft_max, "n_draft_vocab": self.session.n_draft_vocab}
+        )
         self._defaults = GenerationParams(draft_max=draft_max if self.session.n_draft_max else 0)
         self.stats = Stats()
         """Of the latest generation."""
@@ -225,6 +230,7 @@ class Model:
             keep=keep,
             drafter=self._drafter_class,
             experience=self._experience,
+            cost_record=self._cost_record,
             draft_vocab=self._auto_vocab if self.session.n_heads else None,
             defaults=self._defaults,
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pymtp.acceptance import BLOCK_REJECTION, MATCH, TOKENWISE_REJECTION, Acceptance, Forced, Relaxed
+from pymtp.cost_record import CostRecord
 from pymtp.draft_length import AdaptiveLength, DraftLength, Experience, FixedLength
 from pymtp.draft_pick import AutoPick, DraftPick, FixedPick
 from pymtp.drafting import DrafterTraits, MtpDrafter
@@ -150,8 +151,12 @@ def make_sequence(
     n_draft_max: int,
     drafter: DrafterTraits = MtpDrafter.traits,
     experience: Experience,
+    cost_record: CostRecord | None = None,
 ) -> TokenSequence:
-    """The sequence that continues `prompt`, in a session that verifies `n_draft_max` drafts."""
+    """The sequence that continues `prompt`, in a session that verifies `n_draft_max` drafts.
+
+    The length of its drafts follows `experience`, and where that must not depend on a clock, `cost_record`.
+    """
     if not drafter.allows_drawn and params.draft_pick == "sample":
         raise InvalidParameter("draft_pick", f"greedy or auto where {drafter.name} drafts", value="sample")
     if params.grammar is not None and not drafter.allows_grammar:
@@ -172,6 +177,12 @@ def make_sequence(
     # a grammar that begins somewhere in a block is not known to all of its rows
     rejection = TOKENWISE_REJECTION if sampler.awaits_grammar else BLOCK_REJECTION
     accept, accept_drawn = _methods(prompt, params, vocabulary, rejection)
+    if not (params.is_reproducible and params.draft_max == "auto"):
+        cost_record = None
+    elif cost_record:
+        experience = Experience(cost_record.costs)
+    else:
+        experience = Experience()
     return TokenSequence(
         prompt,
         sampler,
@@ -181,6 +192,7 @@ def make_sequence(
         draft_max=0 if params.draft_note else n_draft,
         is_reproducible=params.is_reproducible,
         length=_length(params, n_draft, experience),
+        cost_record=cost_record,
         pick=_pick(params),
         accept=accept,
         accept_drawn=accept_drawn,
@@ -191,8 +203,6 @@ def make_sequence(
 def _length(params: GenerationParams, n_draft: int, experience: Experience) -> DraftLength:
     if params.draft_max != "auto":
         return FixedLength(n_draft, n_min=params.draft_min, p_min=params.draft_p_min)
-    if params.is_reproducible:
-        experience = Experience()
     return AdaptiveLength(n_draft, experience, n_min=params.draft_min, p_min=params.draft_p_min)
 
 

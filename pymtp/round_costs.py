@@ -6,7 +6,7 @@ Owns the arithmetic; reads no clock. Milliseconds, but only ratios matter to tho
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -66,6 +66,13 @@ class RoundCosts:
         self._verify.note(n_rows, verify_ms)
         if n_rows == 1:
             self._trial.note(0, trial_ms)
+
+    def know(self, verify_ms: Sequence[float], draft_ms: Sequence[float]) -> None:
+        """Take these for measurements: of passes of 1, 2, ... rows, and of drafts of 1, 2, ... steps."""
+        for medians, values in ((self._verify, verify_ms), (self._draft, draft_ms)):
+            for kind, ms in enumerate(values, 1):
+                medians.take(kind, ms)
+        self._table_until = 0
 
     def forget_drafts(self) -> None:
         """Drafts cost something else from now on."""
@@ -146,6 +153,10 @@ class _Medians(Mapping[int, float]):
         self._n_noted[kind] += 1
         if self._n_noted[kind] > N_WARM_UP:
             self._recent.setdefault(kind, deque(maxlen=N_RECENT)).append(value)
+
+    def take(self, kind: int, value: float) -> None:
+        """Take it for all measurements."""
+        self._recent[kind] = deque([value] * N_RECENT, maxlen=N_RECENT)
 
     def n_measured(self, kind: int) -> int:
         """Measurements of which the median is."""

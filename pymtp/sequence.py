@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from pymtp.acceptance import BLOCK_REJECTION, MATCH, Acceptance, Trial
+from pymtp.cost_record import CostRecord
 from pymtp.distribution import Distribution
 from pymtp.draft_length import N_DRAFT_MAX, DraftLength, FixedLength
 from pymtp.draft_pick import DraftPick, FixedPick
@@ -51,6 +52,8 @@ class TokenSequence:
     """Told the tokens of each round; returns behind how many of them the text ends, or None if it goes on."""
     is_reproducible: bool = False
     """Whether its text depends on its drafts, and has to come out the same each time."""
+    cost_record: CostRecord | None = None
+    """What its length has to be decided from, if that must not be measured while it is made."""
     n_logprobs: int | None = None
     """Tokens whose probabilities are reported in each place, besides that of the emitted one; None: nothing is."""
     stats: Stats = field(default_factory=Stats)

@@ -156,7 +156,6 @@ class Session:
         self._free = weakref.finalize(self, lib.pymtp_session_free, self._native_handle)
         context = int(ffi.cast("intptr_t", lib.pymtp_session_context(self._handle)))
         self._counters = ffi.new("struct pymtp_counters *")
-        self._model_id = model_id
         # the tokens that drafts are limited to, if not the first
         self._draft_vocab: npt.NDArray[np.int64] | None = None
         self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
@@ -164,6 +163,8 @@ class Session:
         """Tokens that drafts are taken from."""
         self.n_reduced = 0
         """See reduce_logits."""
+        self.model_id = model_id
+        """Names the weights."""
         self.n_seq_max = n_seq_max
         """Sequences that the session holds."""
         self.n_ubatch: int = llama_cpp.llama_n_ubatch(context)
@@ -317,7 +318,7 @@ class Session:
         """All sequences as bytes, what the heads know of them included. See `restore`."""
         data, size = ffi.new("const uint8_t **"), ffi.new("size_t *")
         check(lib.pymtp_session_save(self._handle, data, size))
-        return state.pack(bytes(ffi.buffer(data[0], size[0])), engine=abi_id(), model=self._model_id)
+        return state.pack(bytes(ffi.buffer(data[0], size[0])), engine=abi_id(), model=self.model_id)
 
     def restore(self, data: bytes) -> None:
         """Go back to what `save` has returned, in this session or another of the same model and shape.
@@ -325,7 +326,7 @@ class Session:
         Raises StateError for bytes that are damaged or of another model, version or shape; the session is then as
         before.
         """
-        payload = state.unpack(data, engine=abi_id(), model=self._model_id)
+        payload = state.unpack(data, engine=abi_id(), model=self.model_id)
         status = lib.pymtp_session_restore(self._handle, ffi.from_buffer("uint8_t[]", payload), len(payload))
         if status == lib.PYMTP_INVALID:
             raise StateError(ffi.string(lib.pymtp_error_message()).decode())

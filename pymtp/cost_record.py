@@ -1,0 +1,117 @@
+"""What rounds cost on this machine, measured once and kept in a file.
+
+For texts that have to come out the same each time although the length of their drafts follows the costs. Knows passes
+and milliseconds; never texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+from platformdirs import user_cache_path
+
+from pymtp import state
+from pymtp.errors import StateError
+from pymtp.round_costs import RoundCosts
+from pymtp.session import Chunk, Session
+
+N_MEASURED = 3
+"""Measurements of each kind that count, behind one that does not."""
+N_PROMPT = 32
+"""Positions in the cache while it is measured."""
+
+
+class PassCosts(NamedTuple):
+    """Milliseconds."""
+
+    verify_ms: list[float]
+    """Of 1, 2, ... rows."""
+    draft_ms: list[float]
+    """Of 1, 2, ... steps."""
+
+
+class CostRecord:
+    """The costs of one setup: a model, how it was loaded, and the machine. `setup` is what they depend on.
+
+    `costs` are estimates until `ensure` was called.
+    """
+
+    def __init__(self, setup: Mapping[str, object], folder: Path | None = None) -> None:
+        self.costs = RoundCosts()
+        self._setup = {"machine": platform.node(), **setup}
+        self._folder = folder
+        self._is_known = False
+
+    def ensure(self, session: Session, slot: int) -> None:
+        """Take the costs from the file, or measure them and write it. Frees the sequence `slot` of the session.
+
+        They stay estimates in a context that is too small for it.
+        """
+        n_positions = N_PROMPT + (1 + N_MEASURED) * (1 + session.n_draft_max)
+        if self._is_known or session.n_ctx < n_positions:
+            return
+        known = self._read(session.n_draft_max) or self._write(measure(session, slot))
+        self.costs.know(known.verify_ms, known.draft_ms)
+        self._is_known = True
+
+    @property
+    def path(self) -> Path:
+        """Where they are kept."""
+        folder = self._folder or user_cache_path("pymtp", appauthor=False) / "costs"
+        name = hashlib.sha256(json.dumps(self._setup, sort_keys=True).encode()).hexdigest()[:24]
+        return folder / f"{name}.json"
+
+    def _read(self, n_draft_max: int) -> PassCosts | None:
+        try:
+            found = json.loads(self.path.read_bytes())
+            known = PassCosts([float(ms) for ms in found["verify_ms"]], [float(ms) for ms in found["draft_ms"]])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return known if (len(known.verify_ms), len(known.draft_ms)) == (n_draft_max + 1, n_draft_max) else None
+
+    def _write(self, known: PassCosts) -> PassCosts:
+        data = json.dumps({**self._setup, **known._asdict()}, indent=1).encode()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            state.write(self.path, data)
+        except (OSError, StateError) as error:
+            warnings.warn(f"costs are not recorded, a seed may give another text next time: {error}", stacklevel=2)
+        return known
+
+
+def measure(session: Session, slot: int) -> PassCosts:
+    """Time rounds that keep all of their drafts in the sequence `slot`, which is free before and after."""
+    tokens = np.random.default_rng(0).integers(session.n_draft_vocab, size=session.n_ctx).tolist()
+    known = PassCosts([], [])
+    try:
+        for n_draft in range(session.n_draft_max + 1):
+            session.truncate(0, sequence=slot)
+            session.decode([Chunk(tokens[:N_PROMPT], 0, slot, feed=session.n_heads > 0)])
+            times = [_play(session, slot, tokens, N_PROMPT + i * (n_draft + 1), n_draft) for i in range(1 + N_MEASURED)]
+            verify_ms, draft_ms = zip(*times[1:], strict=True)
+            known.verify_ms.append(median(verify_ms))
+            if n_draft > 0:
+                known.draft_ms.append(median(draft_ms))
+    finally:
+        session.truncate(0, sequence=slot)
+    return known
+
+
+def _play(session: Session, slot: int, tokens: list[int], position: int, n_draft: int) -> tuple[float, float]:
+    """A round behind `position`; return milliseconds that it took to verify its rows, and to draft."""
+    before = session.timing
+    for i in range(position, position + n_draft if session.n_heads else position):
+        session.draft(i - position, n_draft, [Chunk(tokens[i : i + 1], i, slot)])
+        _ = session.draft_logits  # waits for them
+    session.decode([Chunk(tokens[position : position + n_draft + 1], position, slot, "all", feed=session.n_heads > 0)])
+    _ = session.logits
+    after = session.timing
+    return (after.trunk_us - before.trunk_us) / 1000, (after.head_us - before.head_us) / 1000
