@@ -52,9 +52,7 @@ def test_another_setup_has_costs_of_its_own(measured: list[int], tmp_path: Path)
     assert measured == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "damaged", ["", "{}", '{"verify_ms": [1], "draft_ms": []}', '{"verify_ms": 1, "draft_ms": []}']
-)
+@pytest.mark.parametrize("damaged", ["", "{}", '{"verify_ms": [1], "draft_ms": []}', '{"verify_ms": 1, "draft_ms": 1}'])
 def test_what_cannot_be_read_is_measured_again(measured: list[int], tmp_path: Path, damaged: str) -> None:
     path = ensured(tmp_path).path
     path.write_text(damaged)
