@@ -50,17 +50,20 @@ class CostRecord:
         self._folder = folder
         self._is_known = False
 
-    def ensure(self, session: Session, slot: int) -> None:
-        """Take the costs from the file, or measure them and write it. Frees the sequence `slot` of the session.
+    def ensure(self, session: Session, slot: int) -> bool:
+        """Take the costs from the file, or measure them in the sequence `slot` of the session and write it.
 
-        They stay estimates in a context that is too small for it.
+        Returns whether they were measured: the sequence is free then. In a context that is too small for it they stay
+        estimates.
         """
         n_positions = N_PROMPT + (1 + N_MEASURED) * (1 + session.n_draft_max)
         if self._is_known or session.n_ctx < n_positions:
-            return
-        known = self._read(session.n_draft_max) or self._write(measure(session, slot))
+            return False
+        found = self._read(session.n_draft_max)
+        known = found or self._write(measure(session, slot))
         self.costs.know(known.verify_ms, known.draft_ms)
         self._is_known = True
+        return found is None
 
     @property
     def path(self) -> Path:

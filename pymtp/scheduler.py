@@ -132,9 +132,8 @@ class Scheduler:
             # the last one to become free, unless another begins as the sequence does
             slot = max(reversed(self._free), key=lambda slot: _n_common(self._kept.get(slot, []), sequence.history))
             self._free.remove(slot)
-            if sequence.cost_record:
+            if sequence.cost_record and sequence.cost_record.ensure(self._session, slot):
                 self._kept.pop(slot, None)
-                sequence.cost_record.ensure(self._session, slot)
             sequence.n_decoded = sequence.n_cached = self._resume(slot, sequence)
             self._running[slot] = sequence
             if self._draft_vocab:

@@ -92,6 +92,21 @@ def test_measuring_leaves_the_sequence_empty_and_takes_no_more_room_than_it_says
 
 
 @pytest.mark.model
+def test_what_a_chat_keeps_in_the_cache_outlives_all_but_the_measurement(tmp_path: Path) -> None:
+    options = {"sampling": SamplingParams(temperature=1, seed=4), "max_tokens": 8, "draft_pick": "sample"}
+    with Model(draft="mtp") as model:
+        model._cost_record = CostRecord({}, tmp_path)
+        cached = []
+        for _ in range(3):
+            texts = model.batch(keep=True)
+            generation = texts.submit("Once upon a time there was a sea", **options)
+            "".join(generation)
+            cached.append(generation.n_cached)
+    assert cached[0] == 0
+    assert cached[1] == cached[2] > 0
+
+
+@pytest.mark.model
 def test_drawn_drafts_with_a_seed_follow_the_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def said(name: str, known: PassCosts) -> tuple[str, int]:
         monkeypatch.setattr(cost_record, "user_cache_path", lambda *_, **__: tmp_path / name)
