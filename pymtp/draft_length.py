@@ -316,7 +316,7 @@ PRIOR_WEIGHT = 15.0
 """Rounds that it counts for in a new text, at most."""
 TRIAL_SHARE = 0.005
 """Of plain decoding's time, what trials may cost in the long run."""
-TRIAL_GAP_MIN, TRIAL_GAP_MAX = 24, 256
+TRIAL_GAP_MIN, TRIAL_GAP_MAX = 24, 128
 """Rounds between two trials, be it of one text or of several: few when drafting was given up a moment ago."""
 
 _PLAIN_ROUNDS = (3, 5, 7, 9, 11)  # of a sequence: without drafts, to measure them

@@ -208,7 +208,7 @@ class Scheduler:
             if len(rounds) == 1:
                 self._costs.observe_trial(rounds[0].n_rows, verify_ms=verify_ms, trial_ms=seconds * 1000)
             return
-        n, n_steps = len(rounds), max(len(played.proposal.confidences) for played in rounds)
+        n, n_steps = len(rounds), max(played.proposal.n_drafted for played in rounds)
         draft_ms = spent.head_us / 1000
         self._costs.observe(
             sum(played.n_rows for played in rounds),

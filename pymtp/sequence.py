@@ -221,6 +221,11 @@ class Proposal(NamedTuple):
     catches_up: bool = False
     """Whether the draft took more than one row, which says nothing of what drafts cost."""
 
+    @property
+    def n_drafted(self) -> int:
+        """Drafts, verified or not."""
+        return len(self.drafts) + len(self.spare)
+
     def are_right(self, tokens: Sequence[int]) -> list[bool]:
         """Of the drafts that the emitted `tokens` tell about, from the first on: whether the text goes on with them."""
         same = [token == draft for token, draft in zip(tokens, [*self.drafts, *self.spare], strict=False)]

@@ -103,6 +103,14 @@ def test_where_a_device_computes_a_pass_is_reported_while_the_next_one_is_under_
     assert one.stats.generated_tokens == work.stats.generated_tokens == 30
 
 
+def test_what_drafts_cost_is_noted_also_where_nobody_asks_how_sure_they_are() -> None:
+    session = FakeSession()
+    work = scheduler(session)
+    submit(work, sequence(session, [1, 2], 60, length=FixedLength(2)))
+    run(work)
+    assert work._costs._draft.n_measured(2) > 0
+
+
 def test_what_was_not_reported_yet_is_reported_before_a_sequence_is_removed() -> None:
     session = FakeSession(computes_apart=True)
     reported: list[int] = []
