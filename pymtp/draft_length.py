@@ -310,7 +310,7 @@ N_BEGINNING = 8
 """The first drafts of a text, from which others learn."""
 FADE_OF_ALL, RATE_OF_ALL = 0.99, 0.1
 """How slowly that is forgotten, and learned."""
-MARGIN = 1.03
+MARGIN = 1.06
 """How much faster drafting has to look than plain decoding to begin with: the best of several is overrated."""
 PRIOR_WEIGHT = 15.0
 """Rounds that it counts for in a new text, at most."""
