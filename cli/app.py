@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -92,11 +93,17 @@ class PymtpGroup(TyperGroup):
             raise
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            code = super().main(*args, **{**kwargs, "standalone_mode": False})
-        except Exception as error:
-            code = _report(error)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            try:
+                code = super().main(*args, **{**kwargs, "standalone_mode": False})
+            except Exception as error:
+                code = _report(error)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    say(f"pymtp: {message}")
 
 
 def _report(error: Exception) -> int:
