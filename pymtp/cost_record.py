@@ -16,7 +16,6 @@ from statistics import median
 from typing import NamedTuple
 
 import numpy as np
-from platformdirs import user_cache_path
 
 from pymtp import state
 from pymtp.errors import StateError
@@ -68,6 +67,8 @@ class CostRecord:
     @property
     def path(self) -> Path:
         """Where they are kept."""
+        from platformdirs import user_cache_path
+
         folder = self._folder or user_cache_path("pymtp", appauthor=False) / "costs"
         name = hashlib.sha256(json.dumps(self._setup, sort_keys=True).encode()).hexdigest()[:24]
         return folder / f"{name}.json"
@@ -111,8 +112,8 @@ def measure(session: Session, slot: int) -> PassCosts:
 def _play(session: Session, slot: int, tokens: list[int], position: int, n_draft: int) -> tuple[float, float]:
     """A round behind `position`; return milliseconds that it took to verify its rows, and to draft."""
     before = session.timing
-    for i in range(position, position + n_draft if session.n_heads else position):
-        session.draft(i - position, n_draft, [Chunk(tokens[i : i + 1], i, slot)])
+    for step in range(n_draft if session.n_heads else 0):
+        session.draft(step, n_draft, [Chunk([tokens[position + step]], position + step, slot)])
         _ = session.draft_logits  # waits for them
     session.decode([Chunk(tokens[position : position + n_draft + 1], position, slot, "all", feed=session.n_heads > 0)])
     _ = session.logits

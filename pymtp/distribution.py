@@ -42,12 +42,12 @@ class Distribution:
     @property
     def tokens(self) -> Tokens:
         """(n,) int32; a copy."""
-        return self._read()[0]
+        return np.array(self._views()[0])
 
     @property
     def probs(self) -> Probs:
         """(n,) float64; a copy."""
-        return self._read()[1]
+        return np.array(self._views()[1])
 
     def prob(self, token: int) -> float:
         """The probability of `token`; 0 if it is not there."""
@@ -81,10 +81,11 @@ class Distribution:
         """Draw from what `source` has too little of; from all of it, if that is nothing."""
         return int(lib.pymtp_distribution_recover(self._native, source._native, weight, uniform))
 
-    def _read(self) -> tuple[Tokens, Probs]:
+    def _views(self) -> tuple[Tokens, Probs]:
+        """Valid as long as this distribution lives."""
         tokens, probs = ffi.new("const int32_t **"), ffi.new("const double **")
         n = lib.pymtp_distribution_read(self._native, tokens, probs)
         return (
-            np.frombuffer(ffi.buffer(tokens[0], n * 4), np.int32).copy(),
-            np.frombuffer(ffi.buffer(probs[0], n * 8), np.float64).copy(),
+            np.frombuffer(ffi.buffer(tokens[0], n * 4), np.int32),
+            np.frombuffer(ffi.buffer(probs[0], n * 8), np.float64),
         )

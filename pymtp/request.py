@@ -177,12 +177,9 @@ def make_sequence(
     # a grammar that begins somewhere in a block is not known to all of its rows
     rejection = TOKENWISE_REJECTION if sampler.awaits_grammar else BLOCK_REJECTION
     accept, accept_drawn = _methods(prompt, params, vocabulary, rejection)
-    if not (params.is_reproducible and params.draft_max == "auto"):
-        cost_record = None
-    elif cost_record:
-        experience = Experience(cost_record.costs)
-    else:
-        experience = Experience()
+    needs_record = params.is_reproducible and params.draft_max == "auto"
+    if needs_record:
+        experience = Experience(cost_record.costs if cost_record else None)
     return TokenSequence(
         prompt,
         sampler,
@@ -192,7 +189,7 @@ def make_sequence(
         draft_max=0 if params.draft_note else n_draft,
         is_reproducible=params.is_reproducible,
         length=_length(params, n_draft, experience),
-        cost_record=cost_record,
+        cost_record=cost_record if needs_record else None,
         pick=_pick(params),
         accept=accept,
         accept_drawn=accept_drawn,

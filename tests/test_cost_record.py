@@ -78,7 +78,6 @@ def test_in_a_context_that_is_too_small_costs_stay_estimates(measured: list[int]
 @pytest.mark.model
 def test_measuring_leaves_the_sequence_empty_and_takes_no_more_room_than_it_says() -> None:
     with Model(draft_max=3, n_seq_max=2, n_ctx=N_POSITIONS) as model:
-        model.session.n_ctx = N_POSITIONS
         known = measure(model.session, 1)
         assert (len(known.verify_ms), len(known.draft_ms)) == (4, 3)
         assert min(*known.verify_ms, *known.draft_ms) > 0
@@ -109,7 +108,7 @@ def test_what_a_chat_keeps_in_the_cache_outlives_all_but_the_measurement(tmp_pat
 @pytest.mark.model
 def test_drawn_drafts_with_a_seed_follow_the_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def said(name: str, known: PassCosts) -> tuple[str, int]:
-        monkeypatch.setattr(cost_record, "user_cache_path", lambda *_, **__: tmp_path / name)
+        monkeypatch.setattr("platformdirs.user_cache_path", lambda *_, **__: tmp_path / name)
         monkeypatch.setattr(cost_record, "measure", lambda *_: known)
         with Model(draft="mtp") as model:
             sampling = SamplingParams(temperature=1, seed=4)
