@@ -112,7 +112,7 @@ class AdaptiveLength:
         self._reckoning = self._beginnings.copy(PRIOR_WEIGHT)
         self._n = self._reckoning.best(MARGIN) if self._reckoning.weight else min(N_AT_FIRST, n_max)
         self._n_rounds = self._n_reckoned = 0
-        self._trial_gap = TRIAL_GAP_MAX
+        self._trial_gap = math.inf
 
     @property
     def keeps_up(self) -> bool:
@@ -152,8 +152,8 @@ class AdaptiveLength:
         self._n = self._reckoning.best(1.0 if was_on else MARGIN)
         if self._n == 0:
             plain = self._costs.table(self._n_max).plain
-            affordable = max(math.ceil(self._costs.trial_ms / (TRIAL_SHARE * plain)), TRIAL_GAP_MIN)
-            self._trial_gap = TRIAL_GAP_MIN if was_on else min(2 * self._trial_gap, affordable, TRIAL_GAP_MAX)
+            affordable = max(self._costs.trial_ms / (TRIAL_SHARE * plain), TRIAL_GAP_MIN)
+            self._trial_gap = TRIAL_GAP_MIN if was_on else min(2 * self._trial_gap, affordable)
             self._experience.n_until_trial = 1 if gain > 1 else self._trial_gap
 
     def table(self) -> list[LengthRow]:
@@ -293,7 +293,7 @@ class Experience:
         self.is_right = Calibration()
         self.n_trials = 0
         """Rounds that only tried whether drafts would pay."""
-        self.n_until_trial = 0
+        self.n_until_trial = 0.0
         """Rounds to the next one."""
         self._beginnings: dict[int, Reckoning] = {}
 
@@ -316,8 +316,8 @@ PRIOR_WEIGHT = 15.0
 """Rounds that it counts for in a new text, at most."""
 TRIAL_SHARE = 0.005
 """Of plain decoding's time, what trials may cost in the long run."""
-TRIAL_GAP_MIN, TRIAL_GAP_MAX = 24, 128
-"""Rounds between two trials, be it of one text or of several: few when drafting was given up a moment ago."""
+TRIAL_GAP_MIN = 24
+"""Rounds between two trials, be it of one text or of several, when drafting was given up a moment ago."""
 
 _PLAIN_ROUNDS = (3, 5, 7, 9, 11)  # of a sequence: without drafts, to measure them
 

@@ -92,7 +92,7 @@ class MtpDrafter:
         """Draft for all turns in one pass of the heads. See Drafter."""
         drafting = [turn for turn in turns if turn.n_draft > 0]
         drafted = self._propose(drafting) if drafting else {}
-        return [drafted.get(turn.slot) or Proposal(n_heads=self._n_heads_of_prompt(turn)) for turn in turns]
+        return [drafted.get(turn.slot) or self._undrafted(turn) for turn in turns]
 
     def _propose(self, turns: list[Turn]) -> dict[int, Proposal]:
         """By slot."""
@@ -106,8 +106,9 @@ class MtpDrafter:
     def observe(self, rounds: Sequence[Round]) -> None:
         """Nothing to note: the session knows what the heads have seen."""
 
-    def _n_heads_of_prompt(self, turn: Turn) -> int:
-        return self._session.n_heads if turn.of_prompt and turn.sequence.draft_max > 0 else 0
+    def _undrafted(self, turn: Turn) -> Proposal:
+        feeds = turn.of_prompt and turn.sequence.draft_max > 0
+        return Proposal(n_heads=self._session.n_heads) if feeds else _NOTHING
 
     def _first_chunk(self, turn: Turn, n_steps: int) -> Chunk:
         n = CATCH_UP if turn.sequence.length.keeps_up else CATCH_UP_FOR_TRIAL
@@ -159,6 +160,9 @@ class MtpDrafter:
             n_heads=n_heads if turn.sequence.length.keeps_up else 0,
             catches_up=catches_up,
         )
+
+
+_NOTHING = Proposal()
 
 
 class _Drafted(NamedTuple):

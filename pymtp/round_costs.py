@@ -147,23 +147,28 @@ class _Medians(Mapping[int, float]):
     def __init__(self) -> None:
         self._n_noted: Counter[int] = Counter()
         self._recent: dict[int, deque[float]] = {}
+        self._known: dict[int, float] = {}  # medians of what has not changed since
 
     def note(self, kind: int, value: float) -> None:
         """Take a measurement."""
         self._n_noted[kind] += 1
         if self._n_noted[kind] > N_WARM_UP:
             self._recent.setdefault(kind, deque(maxlen=N_RECENT)).append(value)
+            self._known.pop(kind, None)
 
     def take(self, kind: int, value: float) -> None:
         """Take it for all measurements."""
         self._recent[kind] = deque([value] * N_RECENT, maxlen=N_RECENT)
+        self._known.pop(kind, None)
 
     def n_measured(self, kind: int) -> int:
         """Measurements of which the median is."""
         return len(self._recent.get(kind, ()))
 
     def __getitem__(self, kind: int) -> float:
-        return median(self._recent[kind])
+        if kind not in self._known:
+            self._known[kind] = median(self._recent[kind])
+        return self._known[kind]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._recent)

@@ -97,6 +97,17 @@ def test_where_drafts_cost_too_much_it_only_tries_now_and_then() -> None:
     assert n_tried * STEP <= 0.02 * len(drafted[200:]) * VERIFY[1]
 
 
+def test_the_dearer_a_trial_the_rarer_it_is() -> None:
+    known = costs()
+    for _ in range(N_WARM_UP + 1):
+        known.observe_trial(1, verify_ms=1, trial_ms=3)
+    length = AdaptiveLength(4, Experience(known))
+    play(length, hard, 500)
+    _, drafted = play(length, hard, 4000)
+    n_tried = sum(n > 0 for n in drafted)
+    assert 0 < n_tried * 2 <= 0.008 * len(drafted)
+
+
 def test_a_drawn_draft_is_verified_or_not_whatever_follows_it() -> None:
     length = AdaptiveLength(4, Experience(costs()))
     play(length, mixed, 400)
