@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from pymtp.round_costs import CostTable, RoundCosts
+from pymtp.round_costs import N_SETTLING, N_WARM_UP, CostTable, RoundCosts
 
 N_DRAFT_MAX = 32
 """The longest draft, as in vLLM."""
@@ -99,7 +99,7 @@ class AdaptiveLength:
     Behind each draft it reckons what every length would have brought in the same place, from the drafts' confidences,
     from how right drafts have been, and from the costs; the length that was best of late is the next one. A text begins
     with what the texts before it have told. While the best length is none, a single draft now and then tells whether
-    the text has changed.
+    the text has changed; while it is not, a few plain rounds tell what these cost.
     """
 
     uses_confidence = True
@@ -111,7 +111,9 @@ class AdaptiveLength:
         self._is_right = experience.is_right.copy()
         self._reckoning = self._beginnings.copy(PRIOR_WEIGHT)
         self._n = self._reckoning.best(MARGIN) if self._reckoning.weight else min(N_AT_FIRST, n_max)
-        self._n_rounds = self._n_reckoned = 0
+        self._n_reckoned = 0
+        self._n_plain = 0 if self._costs.knows_plain else N_PLAIN_AT_FIRST  # rounds to come, to measure them
+        self._n_until_plain = math.inf
         self._trial_gap = math.inf
 
     @property
@@ -121,22 +123,27 @@ class AdaptiveLength:
 
     def steps(self) -> int:
         """See DraftLength."""
-        self._n_rounds += 1
-        if self._n_rounds in _PLAIN_ROUNDS and self._costs.n_measured(1) < 2:
-            return 0  # what a plain round costs has to be known
-        if self._n == 0:
-            self._experience.n_until_trial -= 1
-            if self._experience.n_until_trial <= 0:
-                self._experience.n_trials += 1
-                return min(1, self._n_max)
-        return self._n
+        if self._n_plain > 0:
+            self._n_plain -= 1
+            return 0
+        if self._n > 0:
+            self._n_until_plain -= 1
+            if self._n_until_plain <= 0:
+                self._n_plain, self._n_until_plain = N_SETTLING, math.inf
+                return 0
+            return self._n
+        self._experience.n_until_trial -= 1
+        if self._experience.n_until_trial > 0:
+            return 0
+        self._experience.n_trials += 1
+        return min(1, self._n_max)
 
     def n_verified(self, confidences: Sequence[float], *, drawn: bool) -> int:
         """See DraftLength."""
         n_min = 0 if drawn else self._n_min
         n = _confident(confidences, n_min, self._p_min)
         is_sample = self._n == 0 and self._experience.n_trials % 4 == 0  # so that the cost of a row stays known
-        if not is_sample:
+        if self._costs.knows_drafts and not is_sample:
             n = self._worth([self._is_right(confidence) for confidence in confidences[:n]], drawn=drawn)
         return n if n >= n_min else 0
 
@@ -147,14 +154,20 @@ class AdaptiveLength:
         for confidence, is_right in zip(confidences, are_right, strict=False):
             self._is_right.observe(confidence, is_right=is_right)
             self._experience.is_right.observe(confidence, is_right=is_right, rate=RATE_OF_ALL)
+        if not self._costs.knows_drafts:
+            return
         gain = self._reckon([self._is_right(confidence) for confidence in confidences])
         was_on = self._n > 0
         self._n = self._reckoning.best(1.0 if was_on else MARGIN)
-        if self._n == 0:
-            plain = self._costs.table(self._n_max).plain
+        plain = self._costs.table(self._n_max).plain
+        if self._n > 0:
+            lost = (1 + N_SETTLING) * (1 - 1 / (plain * self._reckoning.rate(self._n)))  # plain rounds
+            self._n_until_plain = min(self._n_until_plain, max(lost / TRIAL_SHARE, TRIAL_GAP_MIN))
+        else:
             affordable = max(self._costs.trial_ms / (TRIAL_SHARE * plain), TRIAL_GAP_MIN)
             self._trial_gap = TRIAL_GAP_MIN if was_on else min(2 * self._trial_gap, affordable)
             self._experience.n_until_trial = 1 if gain > 1 else self._trial_gap
+            self._n_until_plain = math.inf
 
     def table(self) -> list[LengthRow]:
         """What it decides from."""
@@ -163,7 +176,7 @@ class AdaptiveLength:
             LengthRow(
                 n,
                 self._costs.draft_ms(n),
-                self._costs.verify_ms(1 + n),
+                self._costs.verify_ms(1 + n) if n else self._costs.plain_ms - self._costs.rest_ms(0),
                 means.verified[n] / (means.weight or 1.0),
                 means.tokens[n] / (means.weight or 1.0),
                 1000 * means.rate(n),
@@ -176,7 +189,7 @@ class AdaptiveLength:
         costs = self._costs.table(self._n_max)
         right = [*right, *[right[-1]] * (self._n_max - len(right))]
         outcomes = [
-            Outcome(n_verified, 1 + n_kept, costs.verify[n_verified] + costs.draft[n])
+            Outcome(n_verified, 1 + n_kept, costs.verify[n_verified] + costs.draft[n] if n else costs.plain)
             for n, (n_verified, n_kept) in enumerate(self._worth_by_length(right))
         ]
         self._reckoning.add(outcomes)
@@ -302,8 +315,10 @@ class Experience:
         return self._beginnings.setdefault(n_max, Reckoning(n_max, FADE_OF_ALL))
 
 
+N_PLAIN_AT_FIRST = N_SETTLING + N_WARM_UP + 2
+"""Rounds of a text that begins before it is known what plain rounds cost."""
 N_AT_FIRST = 2
-"""Drafts of the first rounds."""
+"""Drafts of the rounds behind these, until it is known what they cost."""
 FADE = 0.93
 """What a round counts less with each one that follows it."""
 N_BEGINNING = 8
@@ -315,11 +330,9 @@ MARGIN = 1.06
 PRIOR_WEIGHT = 15.0
 """Rounds that it counts for in a new text, at most."""
 TRIAL_SHARE = 0.005
-"""Of plain decoding's time, what trials may cost in the long run."""
+"""Of the time, what may be spent in the long run to try the other: drafts where there are none, or none."""
 TRIAL_GAP_MIN = 24
-"""Rounds between two trials, be it of one text or of several, when drafting was given up a moment ago."""
-
-_PLAIN_ROUNDS = (3, 5, 7, 9, 11)  # of a sequence: without drafts, to measure them
+"""The least rounds between two trials, be it of one text or of several."""
 
 
 def _logit(probability: float) -> float:

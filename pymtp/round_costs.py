@@ -5,7 +5,7 @@ Owns the arithmetic; reads no clock. Milliseconds, but only ratios matter to tho
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import ChainMap, Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
@@ -14,26 +14,28 @@ N_RECENT = 9
 """Measurements of which the median counts: enough for a machine that does other things too."""
 N_WARM_UP = 3
 """Measurements of each kind that do not count: devices take longer for what they do for the first time."""
+N_SETTLING = 2
+"""Plain rounds behind one that drafts that do not count: the heads' weights are in the caches, the trunk's are not."""
 N_REFRESH = 8
 """Rounds for which a table of costs is good, once there have been some."""
 
 
 class CostTable(NamedTuple):
-    """Milliseconds of a round of one sequence, by drafts; (n_max + 1,) each."""
+    """Milliseconds of a round of one sequence."""
 
+    plain: float
+    """Without drafts, among others like it."""
     verify: list[float]
-    """Verifying so many."""
+    """Of a round that drafts: verifying 0 to n_max drafts, (n_max + 1,)."""
     draft: list[float]
-    """Drafting so many, and all the rest of the round."""
-
-    @property
-    def plain(self) -> float:
-        """A round without drafts."""
-        return self.verify[0] + self.draft[0]
+    """Drafting 0 to n_max tokens, and all the rest of the round, (n_max + 1,)."""
 
 
 class RoundCosts:
     """Medians of the latest measurements, and estimates for what was not measured yet.
+
+    Plain rounds are apart from those that draft: where the weights do not fit into a cache, one that stands alone among
+    drafts takes up to three times as long as many in a row.
 
     Until there are measurements, a further row costs `row_share` of the first one, and a draft step `step_share`:
     little, so that drafting is tried.
@@ -41,13 +43,14 @@ class RoundCosts:
 
     def __init__(self, *, row_share: float = 0.15, step_share: float = 0.1) -> None:
         self._row_share, self._step_share = row_share, step_share
-        self._verify = _Medians()  # by rows
+        self._plain = _Medians()  # the trunk's passes in plain rounds, by rows: one of each sequence
+        self._verify = _Medians()  # those of rounds that draft, by rows
         self._draft = _Medians()  # by steps
         self._rest = _Medians()  # by steps
         self._trial = _Medians()
         self._n_sequences = 1
-        self._n_rounds = 0
-        self._table = CostTable([], [])
+        self._n_rounds = self._n_plain = 0  # in all, and plain ones in a row
+        self._table = CostTable(0.0, [], [])
         self._table_until = 0  # rounds
 
     def observe(
@@ -56,19 +59,27 @@ class RoundCosts:
         """A pass of `n_rows` rows, of so many sequences, for which `n_steps` steps of a draft were run (0: none)."""
         self._n_sequences = n_sequences
         self._n_rounds += 1
-        self._verify.note(n_rows, verify_ms)
+        self._n_plain = self._n_plain + 1 if n_steps == 0 else 0
+        if 0 < self._n_plain <= N_SETTLING:
+            return
         self._rest.note(n_steps, rest_ms / n_sequences)
-        if n_steps > 0:
+        if n_steps == 0:
+            self._plain.note(n_rows, verify_ms)
+        else:
+            self._verify.note(n_rows, verify_ms)
             self._draft.note(n_steps, draft_ms / n_sequences)
 
     def observe_trial(self, n_rows: int, *, verify_ms: float, trial_ms: float) -> None:
         """A round of one sequence that was to decode plainly took so long, because it also drafted a token."""
-        self._verify.note(n_rows, verify_ms)
+        self._n_plain = 0
         if n_rows == 1:
             self._trial.note(0, trial_ms)
+        else:
+            self._verify.note(n_rows, verify_ms)
 
     def know(self, verify_ms: Sequence[float], draft_ms: Sequence[float]) -> None:
         """Take these for measurements: of passes of 1, 2, ... rows, and of drafts of 1, 2, ... steps."""
+        self._plain.take(1, verify_ms[0])
         for medians, values in ((self._verify, verify_ms), (self._draft, draft_ms)):
             for kind, ms in enumerate(values, 1):
                 medians.take(kind, ms)
@@ -84,33 +95,48 @@ class RoundCosts:
         if self._n_rounds >= self._table_until or len(self._table.verify) != n_max + 1:
             lengths = range(n_max + 1)
             self._table = CostTable(
-                [self.verify_ms(1 + n) for n in lengths], [self.draft_ms(n) + self.rest_ms(n) for n in lengths]
+                self.plain_ms,
+                [self.verify_ms(1 + n) for n in lengths],
+                [self.draft_ms(n) + self.rest_ms(n) for n in lengths],
             )
             self._table_until = self._n_rounds + (1 if self._n_rounds < 4 * N_REFRESH else N_REFRESH)
         return self._table
 
-    def n_measured(self, n_rows: int) -> int:
-        """How many measurements of so many rows count."""
-        return self._verify.n_measured(n_rows)
+    @property
+    def knows_plain(self) -> bool:
+        """Whether plain rounds have been measured."""
+        return bool(self._plain)
+
+    @property
+    def knows_drafts(self) -> bool:
+        """Whether rounds that draft have been measured."""
+        return bool(self._draft and self._verify)
+
+    @property
+    def plain_ms(self) -> float:
+        """A round without drafts."""
+        n = self._n_sequences
+        return (self._plain[n] if n in self._plain else self._pass_ms(n)) / n + self.rest_ms(0)
 
     def verify_ms(self, n_rows: int) -> float:
         """What `n_rows` rows of one sequence cost, if all that ran together of late have as many."""
         return self._pass_ms(n_rows * self._n_sequences) / self._n_sequences
 
     def _pass_ms(self, n_rows: int) -> float:
-        known = sorted(self._verify)
+        measured = ChainMap[int, float](self._verify, self._plain)  # type: ignore[arg-type]
+        known = sorted(measured)
         if not known:
             return 1 + self._row_share * (n_rows - 1)
         below = max((n for n in known if n <= n_rows), default=known[0])
         above = min((n for n in known if n >= n_rows), default=known[-1])
-        low, high = self._verify[below], self._verify[above]
+        low, high = measured[below], measured[above]
         if below < above:
             return low + (high - low) * (n_rows - below) / (above - below)
         # beyond what was measured; of a pass of n rows, the first is 1 / (1 + share * (n - 1))
         row = self._row_share * low / (1 + self._row_share * (below - 1))
         if below != n_rows and len(known) > 1:
             other = known[1] if n_rows < below else known[-2]
-            row = max((low - self._verify[other]) / (below - other), 0.0)
+            row = max((low - measured[other]) / (below - other), 0.0)
         return max(low + row * (n_rows - below), low * 0.1)
 
     def draft_ms(self, n_steps: int) -> float:
@@ -129,14 +155,10 @@ class RoundCosts:
         plain = self._rest.get(0, drafting)
         return plain + (drafting - plain) * n_steps / max(nearest, 1)
 
-    def round_ms(self, n_rows: int, n_steps: int) -> float:
-        """A whole round."""
-        return self.verify_ms(n_rows) + self.draft_ms(n_steps) + self.rest_ms(n_steps)
-
     @property
     def trial_ms(self) -> float:
         """What a draft adds to a round that decodes plainly, and looks at a few missed positions first."""
-        plain = self.round_ms(1, 0)
+        plain = self.plain_ms
         extra = self._trial[0] - plain if self._trial else 1.5 * self.draft_ms(1)
         return max(extra, 0.1 * plain)
 
@@ -160,10 +182,6 @@ class _Medians(Mapping[int, float]):
         """Take it for all measurements."""
         self._recent[kind] = deque([value] * N_RECENT, maxlen=N_RECENT)
         self._known.pop(kind, None)
-
-    def n_measured(self, kind: int) -> int:
-        """Measurements of which the median is."""
-        return len(self._recent.get(kind, ()))
 
     def __getitem__(self, kind: int) -> float:
         if kind not in self._known:

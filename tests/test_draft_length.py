@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pymtp.draft_length import AdaptiveLength, Calibration, Experience, FixedLength
-from pymtp.round_costs import N_WARM_UP, RoundCosts
+from pymtp.draft_length import N_AT_FIRST, N_PLAIN_AT_FIRST, AdaptiveLength, Calibration, Experience, FixedLength
+from pymtp.round_costs import N_SETTLING, N_WARM_UP, RoundCosts
 
 # a row costs half of the first one, a draft an eighth; as on a few CPU cores
 VERIFY = {n: 1 + 0.5 * (n - 1) for n in range(1, 9)}
@@ -35,8 +35,10 @@ def mixed(rng: np.random.Generator) -> float:
 
 def costs() -> RoundCosts:
     known = RoundCosts()
+    for _ in range(N_SETTLING + N_WARM_UP + 1):
+        known.observe(1, 0, verify_ms=VERIFY[1], draft_ms=0, rest_ms=0)
     for n_rows, verify_ms in VERIFY.items():
-        for n_steps in [*range(5)] * (N_WARM_UP + 1):
+        for n_steps in [*range(1, 5)] * (N_WARM_UP + 1):
             known.observe(n_rows, n_steps, verify_ms=verify_ms, draft_ms=STEP * n_steps, rest_ms=0)
     return known
 
@@ -108,6 +110,28 @@ def test_the_dearer_a_trial_the_rarer_it_is() -> None:
     assert 0 < n_tried * 2 <= 0.008 * len(drafted)
 
 
+def test_while_it_drafts_it_looks_now_and_then_what_plain_rounds_cost() -> None:
+    known = costs()
+    length = AdaptiveLength(4, Experience(known))
+    _, drafted = play(length, easy, 4000)
+    assert 0 < drafted[400:].count(0) <= 0.04 * len(drafted[400:])
+    speed = play(AdaptiveLength(4, Experience(costs())), easy, 4000)[0]
+    assert speed > 0.98 * max(play(FixedLength(n), easy, 4000)[0] for n in range(5))
+    # and if they have become cheap, it gives up
+    for _ in range(20):
+        known.observe(1, 0, verify_ms=0.3, draft_ms=0, rest_ms=0)
+    _, drafted = play(length, easy, 400)
+    assert np.mean(drafted[-100:]) < 0.1
+
+
+def test_without_experience_a_text_begins_plainly() -> None:
+    known = Experience()
+    _, drafted = play(AdaptiveLength(4, known), easy, 60)
+    assert drafted[: N_PLAIN_AT_FIRST + 1] == [*[0] * N_PLAIN_AT_FIRST, N_AT_FIRST]
+    _, drafted = play(AdaptiveLength(4, Experience(costs())), easy, 60)
+    assert drafted[0] == N_AT_FIRST
+
+
 def test_a_drawn_draft_is_verified_or_not_whatever_follows_it() -> None:
     length = AdaptiveLength(4, Experience(costs()))
     play(length, mixed, 400)
@@ -150,7 +174,7 @@ def test_costs_are_medians_and_what_was_not_measured_lies_between() -> None:
     known = RoundCosts()
     assert known.verify_ms(3) == pytest.approx(1.3)
     assert known.draft_ms(2) == pytest.approx(0.2)
-    for ms in (*WARM_UP, 2, 2, 90):
+    for ms in (*[77] * N_SETTLING, *WARM_UP, 2, 2, 90):
         known.observe(1, 0, verify_ms=ms, draft_ms=0, rest_ms=0.5)
     assert (known.verify_ms(1), known.rest_ms(0), known.rest_ms(2)) == (2, 0.5, 0.5)
     assert known.verify_ms(2) == pytest.approx(2.3)
@@ -160,7 +184,17 @@ def test_costs_are_medians_and_what_was_not_measured_lies_between() -> None:
     assert known.verify_ms(5) == pytest.approx(6)
     assert (known.draft_ms(3), known.draft_ms(1)) == (0.9, pytest.approx(0.3))
     assert (known.rest_ms(3), known.rest_ms(1)) == (pytest.approx(0.8), pytest.approx(0.6))
-    assert known.round_ms(4, 3) == pytest.approx(6.7)
+
+
+def test_a_plain_round_alone_among_drafts_says_nothing_of_plain_decoding() -> None:
+    known = RoundCosts()
+    for _ in range(40):
+        known.observe(1, 0, verify_ms=3, draft_ms=0, rest_ms=0)
+        known.observe(1, 1, verify_ms=4, draft_ms=1, rest_ms=0)
+    assert not known.knows_plain
+    for _ in range(N_SETTLING + N_WARM_UP + 1):
+        known.observe(1, 0, verify_ms=1, draft_ms=0, rest_ms=0)
+    assert (known.plain_ms, known.verify_ms(1)) == (1, 4)
 
 
 def test_of_several_sequences_each_bears_its_part() -> None:
