@@ -113,7 +113,6 @@ class AdaptiveLength:
         self._n = self._reckoning.best(MARGIN) if self._reckoning.weight else min(N_AT_FIRST, n_max)
         self._n_reckoned = 0
         self._n_plain = 0 if self._costs.knows_plain else N_PLAIN_AT_FIRST  # rounds to come, to measure them
-        self._n_until_plain = math.inf
         self._trial_gap = math.inf
 
     @property
@@ -127,9 +126,9 @@ class AdaptiveLength:
             self._n_plain -= 1
             return 0
         if self._n > 0:
-            self._n_until_plain -= 1
-            if self._n_until_plain <= 0:
-                self._n_plain, self._n_until_plain = N_SETTLING, math.inf
+            self._experience.n_until_plain -= 1
+            if self._experience.n_until_plain <= 0:
+                self._n_plain, self._experience.n_until_plain = N_SETTLING, math.inf
                 return 0
             return self._n
         self._experience.n_until_trial -= 1
@@ -162,12 +161,12 @@ class AdaptiveLength:
         plain = self._costs.table(self._n_max).plain
         if self._n > 0:
             lost = (1 + N_SETTLING) * (1 - 1 / (plain * self._reckoning.rate(self._n)))  # plain rounds
-            self._n_until_plain = min(self._n_until_plain, max(lost / TRIAL_SHARE, TRIAL_GAP_MIN))
+            gap = max(lost / TRIAL_SHARE, TRIAL_GAP_MIN)
+            self._experience.n_until_plain = min(self._experience.n_until_plain, gap)
         else:
             affordable = max(self._costs.trial_ms / (TRIAL_SHARE * plain), TRIAL_GAP_MIN)
             self._trial_gap = TRIAL_GAP_MIN if was_on else min(2 * self._trial_gap, affordable)
             self._experience.n_until_trial = 1 if gain > 1 else self._trial_gap
-            self._n_until_plain = math.inf
 
     def table(self) -> list[LengthRow]:
         """What it decides from."""
@@ -308,6 +307,8 @@ class Experience:
         """Rounds that only tried whether drafts would pay."""
         self.n_until_trial = 0.0
         """Rounds to the next one."""
+        self.n_until_plain = math.inf
+        """Rounds that draft to the next that do not, to measure these."""
         self._beginnings: dict[int, Reckoning] = {}
 
     def beginnings(self, n_max: int) -> Reckoning:
