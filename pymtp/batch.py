@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from pymtp.cost_record import CostRecord
-from pymtp.draft_length import AdaptiveLength, Experience, LengthRow
+from pymtp.draft_length import AdaptiveLength, LengthRow
 from pymtp.draft_vocab import AutoDraftVocab
 from pymtp.drafting import Drafter, MtpDrafter, NoDrafter
 from pymtp.errors import ContextFull, InvalidParameter
+from pymtp.experience import Experience
 from pymtp.logprobs import TokenLogprobs
 from pymtp.request import GenerationParams, make_sequence
 from pymtp.scheduler import Scheduler

@@ -6,19 +6,14 @@ and milliseconds; never texts.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import platform
 import warnings
-from collections.abc import Mapping
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
-from pymtp import state
 from pymtp.errors import StateError
+from pymtp.record import Record
 from pymtp.round_costs import RoundCosts
 from pymtp.session import Chunk, Session
 
@@ -38,15 +33,11 @@ class PassCosts(NamedTuple):
 
 
 class CostRecord:
-    """The costs of one setup: a model, how it was loaded, and the machine. `setup` is what they depend on.
+    """The costs of one setup, as `record` has them. `costs` are estimates until `ensure` was called."""
 
-    `costs` are estimates until `ensure` was called.
-    """
-
-    def __init__(self, setup: Mapping[str, object], folder: Path | None = None) -> None:
+    def __init__(self, record: Record) -> None:
         self.costs = RoundCosts()
-        self._setup = {"machine": platform.node(), **setup}
-        self._folder = folder
+        self._record = record
         self._is_known = False
 
     def ensure(self, session: Session, slot: int) -> bool:
@@ -64,28 +55,17 @@ class CostRecord:
         self._is_known = True
         return found is None
 
-    @property
-    def path(self) -> Path:
-        """Where they are kept."""
-        from platformdirs import user_cache_path
-
-        folder = self._folder or user_cache_path("pymtp", appauthor=False) / "costs"
-        name = hashlib.sha256(json.dumps(self._setup, sort_keys=True).encode()).hexdigest()[:24]
-        return folder / f"{name}.json"
-
     def _read(self, n_draft_max: int) -> PassCosts | None:
+        found = self._record.read()
         try:
-            found = json.loads(self.path.read_bytes())
             known = PassCosts([float(ms) for ms in found["verify_ms"]], [float(ms) for ms in found["draft_ms"]])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             return None
         return known if (len(known.verify_ms), len(known.draft_ms)) == (n_draft_max + 1, n_draft_max) else None
 
     def _write(self, known: PassCosts) -> PassCosts:
-        data = json.dumps({**self._setup, **known._asdict()}, indent=1).encode()
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            state.write(self.path, data)
+            self._record.write(known._asdict())
         except (OSError, StateError) as error:
             warnings.warn(f"costs are not recorded, a seed may give another text next time: {error}", stacklevel=2)
         return known
@@ -112,10 +92,11 @@ def measure(session: Session, slot: int) -> PassCosts:
 def _play(session: Session, slot: int, tokens: list[int], position: int, n_draft: int) -> tuple[float, float]:
     """A round behind `position`; return milliseconds that it took to verify its rows, and to draft."""
     before = session.timing
-    for step in range(n_draft if session.n_heads else 0):
+    feeds = n_draft > 0 and session.n_heads > 0
+    for step in range(n_draft if feeds else 0):
         session.draft(step, n_draft, [Chunk([tokens[position + step]], position + step, slot)])
         _ = session.draft_logits  # waits for them
-    session.decode([Chunk(tokens[position : position + n_draft + 1], position, slot, "all", feed=session.n_heads > 0)])
+    session.decode([Chunk(tokens[position : position + n_draft + 1], position, slot, "all", feed=feeds)])
     _ = session.logits
     after = session.timing
     return (after.trunk_us - before.trunk_us) / 1000, (after.head_us - before.head_us) / 1000

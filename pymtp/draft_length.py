@@ -1,7 +1,7 @@
 """How many tokens a round drafts, and how many of these it verifies.
 
-Owns what was learned about a text: how often drafts of some confidence are right. Knows probabilities and costs;
-never tokens or the clock.
+Owns the decisions for one text; what they rest upon is `experience`. Knows probabilities and costs; never tokens or
+the clock.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from pymtp.round_costs import N_SETTLING, N_WARM_UP, CostTable, RoundCosts
+from pymtp.experience import Experience, Outcome
+from pymtp.round_costs import N_SETTLING, N_WARM_UP, CostTable
 
 N_DRAFT_MAX = 32
 """The longest draft, as in vLLM."""
@@ -225,107 +226,14 @@ class AdaptiveLength:
         return worth
 
 
-class Outcome(NamedTuple):
-    """What a round brings."""
-
-    n_verified: int
-    n_tokens: float
-    ms: float
-
-
-class Reckoning:
-    """Means of what each length would have brought, in which what came earlier counts less."""
-
-    def __init__(self, n_max: int, fade: float) -> None:
-        self._fade = fade
-        # sums, by length
-        self.verified = [0.0] * (n_max + 1)
-        self.tokens = [0.0] * (n_max + 1)
-        self.ms = [0.0] * (n_max + 1)
-        self.weight = 0.0
-
-    def add(self, outcomes: Sequence[Outcome]) -> None:
-        """Take in a round: its outcome for each length."""
-        fade = self._fade
-        self.weight = fade * self.weight + 1
-        for n, (n_verified, n_tokens, ms) in enumerate(outcomes):
-            self.verified[n] = fade * self.verified[n] + n_verified
-            self.tokens[n] = fade * self.tokens[n] + n_tokens
-            self.ms[n] = fade * self.ms[n] + ms
-
-    def rate(self, n: int) -> float:
-        """Tokens a millisecond with drafts of length n; 0 if nothing is known."""
-        return self.tokens[n] / self.ms[n] if self.weight else 0.0
-
-    def best(self, margin: float) -> int:
-        """The length that is fastest; none, unless that is faster by this factor than none."""
-        best = max(range(len(self.ms)), key=self.rate)
-        return best if self.rate(best) > margin * self.rate(0) else 0
-
-    def copy(self, weight_max: float) -> Reckoning:
-        """The same means with at most this weight, to go on from where a text begins."""
-        other = Reckoning(len(self.ms) - 1, FADE)
-        if self.weight:
-            share = min(weight_max / self.weight, 1.0)
-            other.weight = share * self.weight
-            other.verified, other.tokens, other.ms = (
-                [share * value for value in sums] for sums in (self.verified, self.tokens, self.ms)
-            )
-        return other
-
-
-class Calibration:
-    """How probably a draft of some confidence is right: a logistic regression that forgets fast.
-
-    Texts differ: where one repeats itself, heads are right more often than they believe.
-    """
-
-    def __init__(self, slope: float = 1.0, offset: float = 0.0) -> None:
-        self._slope, self._offset = slope, offset
-
-    def __call__(self, confidence: float) -> float:
-        return 1 / (1 + math.exp(-self._slope * _logit(confidence) - self._offset))
-
-    def observe(self, confidence: float, *, is_right: bool, rate: float = 1.0) -> None:
-        """A draft turned out right or wrong."""
-        error = rate * (is_right - self(confidence))
-        self._offset += 0.4 * error
-        self._slope = min(max(self._slope + 0.1 * error * _logit(confidence), 0.2), 2.0)
-
-    def copy(self) -> Calibration:
-        """One that goes on from here."""
-        return Calibration(self._slope, self._offset)
-
-
-class Experience:
-    """What the texts of a model share: the costs, and for those to come what has been learned from drafts."""
-
-    def __init__(self, costs: RoundCosts | None = None) -> None:
-        self.costs = costs or RoundCosts()
-        self.is_right = Calibration()
-        self.n_trials = 0
-        """Rounds that only tried whether drafts would pay."""
-        self.n_until_trial = 0.0
-        """Rounds to the next one."""
-        self.n_until_plain = math.inf
-        """Rounds that draft to the next that do not, to measure these."""
-        self._beginnings: dict[int, Reckoning] = {}
-
-    def beginnings(self, n_max: int) -> Reckoning:
-        """Of the first drafts of each text, whatever became of drafting behind them."""
-        return self._beginnings.setdefault(n_max, Reckoning(n_max, FADE_OF_ALL))
-
-
 N_PLAIN_AT_FIRST = N_SETTLING + N_WARM_UP + 2
 """Rounds of a text that begins before it is known what plain rounds cost."""
 N_AT_FIRST = 2
 """Drafts of the rounds behind these, until it is known what they cost."""
-FADE = 0.93
-"""What a round counts less with each one that follows it."""
 N_BEGINNING = 8
 """The first drafts of a text, from which others learn."""
-FADE_OF_ALL, RATE_OF_ALL = 0.99, 0.1
-"""How slowly that is forgotten, and learned."""
+RATE_OF_ALL = 0.1
+"""How slowly they do."""
 MARGIN = 1.06
 """How much faster drafting has to look than plain decoding to begin with: the best of several is overrated."""
 PRIOR_WEIGHT = 15.0
@@ -334,11 +242,6 @@ TRIAL_SHARE = 0.005
 """Of the time, what may be spent in the long run to try the other: drafts where there are none, or none."""
 TRIAL_GAP_MIN = 24
 """The least rounds between two trials, be it of one text or of several."""
-
-
-def _logit(probability: float) -> float:
-    probability = min(max(probability, 0.01), 0.99)
-    return math.log(probability / (1 - probability))
 
 
 def _confident(confidences: Sequence[float], n_min: int, p_min: float) -> int:

@@ -10,6 +10,7 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Literal
@@ -19,10 +20,11 @@ from pymtp._library import abi_id, llama_cpp
 from pymtp.batch import Batch, Generation, OnPrompt
 from pymtp.context import ContextParams
 from pymtp.cost_record import CostRecord
-from pymtp.draft_length import AUTO_DRAFT_MAX, N_DRAFT_MAX, Experience
+from pymtp.draft_length import AUTO_DRAFT_MAX, N_DRAFT_MAX
 from pymtp.draft_vocab import AutoDraftVocab, read_draft_vocab
 from pymtp.drafting import Drafter, MtpDrafter, NoDrafter
-from pymtp.errors import InvalidParameter, UnsupportedModel
+from pymtp.errors import InvalidParameter, StateError, UnsupportedModel
+from pymtp.experience import Experience
 from pymtp.gguf_file import (
     GgufInfo,
     find_draft_model,
@@ -32,6 +34,7 @@ from pymtp.gguf_file import (
     load_failure,
     output_rows,
 )
+from pymtp.record import Record
 from pymtp.request import GenerationParams
 from pymtp.session import Session, draft_obstacle
 from pymtp.statistics import Stats
@@ -147,12 +150,20 @@ class Model:
         self.vocabulary = Vocabulary(loaded, self.info.chat_template)
         self._auto_vocab = AutoDraftVocab(self.info.n_vocab) if draft_vocab == "auto" else None
         self._limit_drafts(None if draft_vocab == "auto" else draft_vocab)
-        # what was learned in one generation serves the next
-        self._experience = Experience()
-        setup = asdict(context) | {"n_gpu_layers": n_gpu_layers, "n_seq_max": n_seq_max, "model": self.session.model_id}
-        self._cost_record = CostRecord(
-            setup | {"engine": abi_id(), "n_draft_max": n_draft_max, "n_draft_vocab": self.session.n_draft_vocab}
-        )
+        setup = asdict(context) | {
+            "model": self.session.model_id,
+            "engine": abi_id(),
+            "n_gpu_layers": n_gpu_layers,
+            "n_seq_max": n_seq_max,
+            "n_draft_max": n_draft_max,
+            "n_draft_vocab": "auto" if self._auto_vocab else self.session.n_draft_vocab,
+            "drafter": drafter.traits.name,
+            "mtp_context": mtp_context,
+        }
+        self._cost_record = CostRecord(Record("costs", setup))
+        # what was learned in one generation serves the next, and those of the next process
+        self._experience_record = Record("experience", setup)
+        self._experience = Experience.recall(self._experience_record.read())
         self._defaults = GenerationParams(draft_max=draft_max if self.session.n_draft_max else 0)
         self.stats = Stats()
         """Of the latest generation."""
@@ -202,6 +213,9 @@ class Model:
         """Free the session and the weights; closing twice is harmless."""
         if self._batch is not None:
             self._batch.close()
+        if self._free.alive and self._experience.costs.knows_drafts:
+            with suppress(OSError, StateError):  # then the next process learns it again
+                self._experience_record.write(self._experience.as_dict())
         self.vocabulary.close()
         self._free()
 

@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from pymtp.acceptance import BLOCK_REJECTION, MATCH, TOKENWISE_REJECTION, Acceptance, Forced, Relaxed
 from pymtp.cost_record import CostRecord
-from pymtp.draft_length import AdaptiveLength, DraftLength, Experience, FixedLength
+from pymtp.draft_length import AdaptiveLength, DraftLength, FixedLength
 from pymtp.draft_pick import AutoPick, DraftPick, FixedPick
 from pymtp.drafting import DrafterTraits, MtpDrafter
 from pymtp.errors import InvalidParameter
+from pymtp.experience import Experience
 from pymtp.grammar import check_grammar, grammar_of_schema
 from pymtp.sampler import Sampler
 from pymtp.sampling import SamplingParams

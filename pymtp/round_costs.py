@@ -5,6 +5,7 @@ Owns the arithmetic; reads no clock. Milliseconds, but only ratios matter to tho
 
 from __future__ import annotations
 
+import math
 from collections import ChainMap, Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -79,11 +80,37 @@ class RoundCosts:
 
     def know(self, verify_ms: Sequence[float], draft_ms: Sequence[float]) -> None:
         """Take these for measurements: of passes of 1, 2, ... rows, and of drafts of 1, 2, ... steps."""
-        self._plain.take(1, verify_ms[0])
-        for medians, values in ((self._verify, verify_ms), (self._draft, draft_ms)):
-            for kind, ms in enumerate(values, 1):
-                medians.take(kind, ms)
+        one, *more = verify_ms
+        self._plain.take({1: one})
+        self._verify.take(dict(enumerate(more, 2)))
+        self._draft.take(dict(enumerate(draft_ms, 1)))
         self._table_until = 0
+
+    def as_dict(self) -> dict[str, dict[int, float]]:
+        """All medians, for a file."""
+        return {name: dict(medians) for name, medians in self._measured().items()}
+
+    def recall(self, found: Mapping[str, Mapping[str, float]]) -> None:
+        """Begin with what `as_dict` has said; each new measurement counts as much as all of it.
+
+        Raises AttributeError, KeyError, TypeError or ValueError if it cannot have said that.
+        """
+        for name, medians in self._measured().items():
+            values = {int(kind): float(ms) for kind, ms in found[name].items()}
+            if not all(0 <= ms < math.inf and kind >= 0 for kind, ms in values.items()):
+                raise ValueError
+            medians.take(values)
+        if 0 in self._plain.values():
+            raise ValueError
+
+    def _measured(self) -> dict[str, _Medians]:
+        return {
+            "plain": self._plain,
+            "verify": self._verify,
+            "draft": self._draft,
+            "rest": self._rest,
+            "trial": self._trial,
+        }
 
     def forget_drafts(self) -> None:
         """Drafts cost something else from now on."""
@@ -178,10 +205,11 @@ class _Medians(Mapping[int, float]):
             self._recent.setdefault(kind, deque(maxlen=N_RECENT)).append(value)
             self._known.pop(kind, None)
 
-    def take(self, kind: int, value: float) -> None:
-        """Take it for all measurements."""
-        self._recent[kind] = deque([value] * N_RECENT, maxlen=N_RECENT)
-        self._known.pop(kind, None)
+    def take(self, values: Mapping[int, float]) -> None:
+        """Take each for a measurement of its kind, in the place of those before."""
+        for kind, value in values.items():
+            self._recent[kind] = deque([value], maxlen=N_RECENT)
+            self._known[kind] = value
 
     def __getitem__(self, kind: int) -> float:
         if kind not in self._known:

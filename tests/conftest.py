@@ -37,11 +37,18 @@ def dev_prompts(shared: Path) -> list[dict[str, object]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What the tests record is not the user's."""
+    folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def cache_of_its_own(request: pytest.FixtureRequest, cache_of_the_tests: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no test goes on from what another has recorded."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_of_the_tests / f"{abs(hash(request.node.nodeid)):x}"))
 
 
 @pytest.fixture

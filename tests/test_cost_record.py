@@ -10,6 +10,7 @@ import pytest
 from fake_session import FakeSession
 from pymtp import Model, cost_record
 from pymtp.cost_record import N_MEASURED, N_PROMPT, CostRecord, PassCosts, measure
+from pymtp.record import Record
 from pymtp.sampling import SamplingParams
 
 SETUP = {"model": "abc", "n_draft_max": 3}
@@ -31,7 +32,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def ensured(folder: Path, slot: int = 0, **setup: object) -> CostRecord:
-    record = CostRecord({**SETUP, **setup}, folder)
+    record = CostRecord(Record("costs", {**SETUP, **setup}, folder))
     record.ensure(FakeSession(), slot)  # type: ignore[arg-type]
     return record
 
@@ -54,7 +55,8 @@ def test_another_setup_has_costs_of_its_own(measured: list[int], tmp_path: Path)
 
 @pytest.mark.parametrize("damaged", ["", "{}", '{"verify_ms": [1], "draft_ms": []}', '{"verify_ms": 1, "draft_ms": 1}'])
 def test_what_cannot_be_read_is_measured_again(measured: list[int], tmp_path: Path, damaged: str) -> None:
-    path = ensured(tmp_path).path
+    ensured(tmp_path)
+    (path,) = tmp_path.iterdir()
     path.write_text(damaged)
     ensured(tmp_path)
     ensured(tmp_path)
@@ -70,7 +72,7 @@ def test_where_nothing_can_be_written_there_is_a_warning(measured: list[int], tm
 
 def test_in_a_context_that_is_too_small_costs_stay_estimates(measured: list[int], tmp_path: Path) -> None:
     for n_ctx in (N_POSITIONS - 1, N_POSITIONS):
-        record = CostRecord(SETUP, tmp_path)
+        record = CostRecord(Record("costs", SETUP, tmp_path))
         record.ensure(FakeSession(n_ctx=n_ctx), 0)  # type: ignore[arg-type]
     assert measured == [0]
 
@@ -94,7 +96,7 @@ def test_measuring_leaves_the_sequence_empty_and_takes_no_more_room_than_it_says
 def test_what_a_chat_keeps_in_the_cache_outlives_all_but_the_measurement(tmp_path: Path) -> None:
     options = {"sampling": SamplingParams(temperature=1, seed=4), "max_tokens": 8, "draft_pick": "sample"}
     with Model(draft="mtp") as model:
-        model._cost_record = CostRecord({}, tmp_path)
+        model._cost_record = CostRecord(Record("costs", {}, tmp_path))
         cached = []
         for _ in range(3):
             texts = model.batch(keep=True)

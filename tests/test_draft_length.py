@@ -9,7 +9,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pymtp.draft_length import N_AT_FIRST, N_PLAIN_AT_FIRST, AdaptiveLength, Calibration, Experience, FixedLength
+from pymtp.draft_length import N_AT_FIRST, N_PLAIN_AT_FIRST, AdaptiveLength, FixedLength
+from pymtp.experience import Experience
 from pymtp.round_costs import N_SETTLING, N_WARM_UP, RoundCosts
 
 # a row costs half of the first one, a draft an eighth; as on a few CPU cores
@@ -147,17 +148,6 @@ def test_fixed_lengths_stop_at_unsure_drafts() -> None:
     assert FixedLength(3, p_min=0.5, n_min=3).n_verified([0.9, 0.6, 0.4, 0.9], drawn=False) == 0
     # it would depend on what the first one became
     assert FixedLength(3, p_min=0.5, n_min=3).n_verified([0.9, 0.6, 0.4, 0.9], drawn=True) == 2
-
-
-def test_confidence_is_believed_as_far_as_it_was_right() -> None:
-    is_right = Calibration()
-    assert is_right(0.95) == pytest.approx(0.95)
-    for _ in range(20):
-        is_right.observe(0.95, is_right=False)
-    assert is_right(0.3) < is_right(0.95) < 0.2
-    for _ in range(20):
-        is_right.observe(0.3, is_right=True)
-    assert is_right(0.3) > 0.6
 
 
 def test_the_table_says_what_rounds_would_have_brought() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from pymtp._library import ffi
 from pymtp.acceptance import BLOCK_REJECTION, MATCH, TOKENWISE_REJECTION, Acceptance, Forced, Relaxed
-from pymtp.draft_length import Experience
 from pymtp.draft_pick import AutoPick, FixedPick
 from pymtp.errors import InvalidParameter
+from pymtp.experience import Experience
 from pymtp.request import GenerationParams, make_sequence
 from pymtp.sampling import SamplingParams
 from pymtp.sequence import TokenSequence

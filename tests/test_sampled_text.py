@@ -15,8 +15,8 @@ import pytest
 
 from pymtp import Chunk, Generation, Model, SamplingParams
 from pymtp._library import llama_cpp
-from pymtp.draft_length import Experience
 from pymtp.drafting import MtpDrafter
+from pymtp.experience import Experience
 from pymtp.logprobs import TokenLogprobs, token_logprobs
 from pymtp.request import GenerationParams, make_sequence
 from pymtp.round import play_round

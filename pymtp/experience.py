@@ -1,0 +1,157 @@
+"""What is learned from drafts: how often those of some confidence are right, and what each length would have brought.
+
+Knows probabilities and costs; never tokens, files or the clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pymtp.round_costs import RoundCosts
+
+
+class Outcome(NamedTuple):
+    """What a round brings."""
+
+    n_verified: int
+    n_tokens: float
+    ms: float
+
+
+class Reckoning:
+    """Means of what each length would have brought, in which what came earlier counts less."""
+
+    def __init__(self, n_max: int, fade: float) -> None:
+        self._fade = fade
+        # sums, by length
+        self.verified = [0.0] * (n_max + 1)
+        self.tokens = [0.0] * (n_max + 1)
+        self.ms = [0.0] * (n_max + 1)
+        self.weight = 0.0
+
+    def add(self, outcomes: Sequence[Outcome]) -> None:
+        """Take in a round: its outcome for each length."""
+        fade = self._fade
+        self.weight = fade * self.weight + 1
+        for n, (n_verified, n_tokens, ms) in enumerate(outcomes):
+            self.verified[n] = fade * self.verified[n] + n_verified
+            self.tokens[n] = fade * self.tokens[n] + n_tokens
+            self.ms[n] = fade * self.ms[n] + ms
+
+    def rate(self, n: int) -> float:
+        """Tokens a millisecond with drafts of length n; 0 if nothing is known."""
+        return self.tokens[n] / self.ms[n] if self.ms[n] else 0.0
+
+    def best(self, margin: float) -> int:
+        """The length that is fastest; none, unless that is faster by this factor than none."""
+        best = max(range(len(self.ms)), key=self.rate)
+        return best if self.rate(best) > margin * self.rate(0) else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a file."""
+        return {"weight": self.weight, "verified": self.verified, "tokens": self.tokens, "ms": self.ms}
+
+    def recall(self, found: Mapping[str, Any]) -> None:
+        """Go on from what `as_dict` has said. Raises KeyError, TypeError or ValueError if it cannot have."""
+        sums = [list(map(float, found[name])) for name in ("verified", "tokens", "ms")]
+        weight = float(found["weight"])
+        if any(len(values) != len(self.ms) for values in sums) or not all(map(_is_amount, [weight, *sum(sums, [])])):
+            raise ValueError
+        self.weight, (self.verified, self.tokens, self.ms) = weight, sums
+
+    def copy(self, weight_max: float) -> Reckoning:
+        """The same means with at most this weight, to go on from where a text begins."""
+        other = Reckoning(len(self.ms) - 1, FADE)
+        if self.weight:
+            share = min(weight_max / self.weight, 1.0)
+            other.weight = share * self.weight
+            other.verified, other.tokens, other.ms = (
+                [share * value for value in sums] for sums in (self.verified, self.tokens, self.ms)
+            )
+        return other
+
+
+class Calibration:
+    """How probably a draft of some confidence is right: a logistic regression that forgets fast.
+
+    Texts differ: where one repeats itself, heads are right more often than they believe.
+    """
+
+    def __init__(self, slope: float = 1.0, offset: float = 0.0) -> None:
+        self._slope, self._offset = slope, offset
+
+    def __call__(self, confidence: float) -> float:
+        return 1 / (1 + math.exp(-self._slope * _logit(confidence) - self._offset))
+
+    def observe(self, confidence: float, *, is_right: bool, rate: float = 1.0) -> None:
+        """A draft turned out right or wrong."""
+        error = rate * (is_right - self(confidence))
+        self._offset += 0.4 * error
+        self._slope = min(max(self._slope + 0.1 * error * _logit(confidence), 0.2), 2.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a file."""
+        return {"slope": self._slope, "offset": self._offset}
+
+    def copy(self) -> Calibration:
+        """One that goes on from here."""
+        return Calibration(self._slope, self._offset)
+
+
+class Experience:
+    """What the texts of a model share: the costs, and for those to come what has been learned from drafts."""
+
+    def __init__(self, costs: RoundCosts | None = None) -> None:
+        self.costs = costs or RoundCosts()
+        self.is_right = Calibration()
+        self.n_trials = 0
+        """Rounds that only tried whether drafts would pay."""
+        self.n_until_trial = 0.0
+        """Rounds to the next one."""
+        self.n_until_plain = math.inf
+        """Rounds that draft to the next that do not, to measure these."""
+        self._beginnings: dict[int, Reckoning] = {}
+
+    def beginnings(self, n_max: int) -> Reckoning:
+        """Of the first drafts of each text, whatever became of drafting behind them."""
+        return self._beginnings.setdefault(n_max, Reckoning(n_max, FADE_OF_ALL))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a file, so that the next process need not begin anew."""
+        return {
+            "costs": self.costs.as_dict(),
+            "is_right": self.is_right.as_dict(),
+            "n_until_trial": self.n_until_trial,
+            "beginnings": {n_max: means.as_dict() for n_max, means in self._beginnings.items() if means.weight},
+        }
+
+    @classmethod
+    def recall(cls, found: Mapping[str, Any]) -> Experience:
+        """Go on from what `as_dict` has said; where it cannot have, begin anew."""
+        known = cls()
+        try:
+            known.costs.recall(found["costs"])
+            known.is_right = Calibration(float(found["is_right"]["slope"]), float(found["is_right"]["offset"]))
+            known.n_until_trial = float(found["n_until_trial"])
+            for n_max, means in found["beginnings"].items():
+                known.beginnings(int(n_max)).recall(means)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return cls()
+        return known
+
+
+FADE = 0.93
+"""What a round counts less with each one that follows it."""
+FADE_OF_ALL = 0.99
+"""The same for what texts learn from each other."""
+
+
+def _is_amount(value: float) -> bool:
+    return 0 <= value < math.inf
+
+
+def _logit(probability: float) -> float:
+    probability = min(max(probability, 0.01), 0.99)
+    return math.log(probability / (1 - probability))

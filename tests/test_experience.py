@@ -1,0 +1,127 @@
+"""What was learned from drafts, and how the next process goes on from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pymtp import Model
+from pymtp.experience import Calibration, Experience, Outcome
+from pymtp.record import Record
+from pymtp.round_costs import N_SETTLING, N_WARM_UP
+
+
+def learned() -> Experience:
+    known = Experience()
+    for n_steps in (0, 2):
+        for _ in range(N_SETTLING + N_WARM_UP + 1):
+            known.costs.observe(1 + n_steps, n_steps, verify_ms=1 + n_steps, draft_ms=0.2 * n_steps, rest_ms=0.1)
+    for _ in range(20):
+        known.is_right.observe(0.9, is_right=False)
+    known.beginnings(2).add([Outcome(0, 1, 1.1), Outcome(1, 1.5, 2.3), Outcome(2, 1.75, 3.5)])
+    known.n_until_trial = 70
+    return known
+
+
+def written(known: Experience) -> Any:
+    return json.loads(json.dumps(known.as_dict()))
+
+
+def test_it_goes_on_where_another_has_ended() -> None:
+    known = Experience.recall(written(learned()))
+    assert written(known) == written(learned())
+    assert known.costs.table(2) == learned().costs.table(2)
+    assert (known.costs.plain_ms, known.costs.verify_ms(3), known.costs.draft_ms(2)) == (1.1, 3, 0.4)
+    assert known.is_right(0.9) == learned().is_right(0.9) < 0.5
+    assert known.beginnings(2).best(1.0) == 0
+    assert known.n_until_trial == 70
+
+
+def test_new_measurements_soon_outvote_old_ones() -> None:
+    known = Experience.recall(written(learned()))
+    for _ in range(N_SETTLING + N_WARM_UP + 2):
+        known.costs.observe(1, 0, verify_ms=5, draft_ms=0, rest_ms=0.1)
+    assert known.costs.plain_ms == pytest.approx(5.1)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (["costs"], []),
+        (["costs", "plain"], {"1": "fast"}),
+        (["costs", "plain"], {"1": -1}),
+        (["costs", "plain"], {"1": 0}),
+        (["costs", "verify"], None),
+        (["costs", "draft"], {"one": 1}),
+        (["is_right"], {"slope": 1}),
+        (["n_until_trial"], None),
+        (["beginnings"], {"2": {}}),
+        (["beginnings", "2", "ms"], [1, 2]),
+        (["beginnings", "2", "weight"], float("nan")),
+    ],
+    ids=str,
+)
+def test_what_cannot_have_been_written_counts_for_nothing(where: list[str], value: object) -> None:
+    found = written(learned())
+    part = found
+    for name in where[:-1]:
+        part = part[name]
+    part[where[-1]] = value
+    known = Experience.recall(found)
+    assert not known.costs.knows_plain
+    assert known.as_dict() == Experience().as_dict()
+
+
+def test_confidence_is_believed_as_far_as_it_was_right() -> None:
+    is_right = Calibration()
+    assert is_right(0.95) == pytest.approx(0.95)
+    for _ in range(20):
+        is_right.observe(0.95, is_right=False)
+    assert is_right(0.3) < is_right(0.95) < 0.2
+    for _ in range(20):
+        is_right.observe(0.3, is_right=True)
+    assert is_right(0.3) > 0.6
+
+
+def test_a_record_is_of_one_kind_and_setup(tmp_path: Path) -> None:
+    one = Record("experience", {"model": "abc"}, tmp_path)
+    assert one.read() == {}
+    one.write({"n": 1})
+    one.write({"n": 2})
+    assert Record("experience", {"model": "abc"}, tmp_path).read()["n"] == 2
+    assert Record("experience", {"model": "other"}, tmp_path).read() == {}
+    one.path.write_text("[1, 2")
+    assert one.read() == {}
+
+
+@pytest.mark.model
+def test_a_model_begins_with_what_was_learned_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda *_, **__: tmp_path)
+
+    def generate(**options: Any) -> Experience:
+        with Model(draft="mtp", n_ctx=256, **options) as model:
+            before = model._experience
+            assert written(before) == begins_with
+            "".join(model.generate("Once upon a time", max_tokens=60, ignore_eos=True))
+        model.close()
+        return model._experience
+
+    begins_with = written(Experience())
+    first = generate()
+    assert first.costs.knows_plain
+    assert first.costs.knows_drafts
+    begins_with = written(first)
+    generate()
+    begins_with = written(Experience())
+    generate(n_ubatch=64)  # another setup
+
+
+@pytest.mark.model
+def test_where_nothing_can_be_written_nothing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda *_, **__: tmp_path / "file")
+    with Model(draft="mtp", n_ctx=256) as model:
+        "".join(model.generate("Once upon a time", max_tokens=60, ignore_eos=True))
