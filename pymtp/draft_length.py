@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pymtp.experience import Experience, Outcome
+from pymtp.experience import TRIAL_GAP_MIN, Experience, Outcome
 from pymtp.round_costs import N_SETTLING, N_WARM_UP, CostTable
 
 N_DRAFT_MAX = 32
@@ -111,10 +111,10 @@ class AdaptiveLength:
         self._beginnings = experience.beginnings(n_max)
         self._is_right = experience.is_right.copy()
         self._reckoning = self._beginnings.copy(PRIOR_WEIGHT)
-        self._n = self._reckoning.best(MARGIN) if self._reckoning.weight else min(N_AT_FIRST, n_max)
+        self._n = self._reckoning.best(1.0) if self._reckoning.weight else min(N_AT_FIRST, n_max)
         self._n_reckoned = 0
         self._n_plain = 0 if self._costs.knows_plain else N_PLAIN_AT_FIRST  # rounds to come, to measure them
-        self._trial_gap = math.inf
+        experience.n_until_trial -= TRIAL_GAP_MIN
 
     @property
     def keeps_up(self) -> bool:
@@ -165,9 +165,8 @@ class AdaptiveLength:
             gap = max(lost / TRIAL_SHARE, TRIAL_GAP_MIN)
             self._experience.n_until_plain = min(self._experience.n_until_plain, gap)
         else:
-            affordable = max(self._costs.trial_ms / (TRIAL_SHARE * plain), TRIAL_GAP_MIN)
-            self._trial_gap = TRIAL_GAP_MIN if was_on else min(2 * self._trial_gap, affordable)
-            self._experience.n_until_trial = 1 if gain > 1 else self._trial_gap
+            affordable = self._costs.trial_ms / (TRIAL_SHARE * plain)
+            self._experience.plan_trial(affordable, was_on=was_on, gain=gain)
 
     def table(self) -> list[LengthRow]:
         """What it decides from."""
@@ -235,13 +234,11 @@ N_BEGINNING = 8
 RATE_OF_ALL = 0.1
 """How slowly they do."""
 MARGIN = 1.06
-"""How much faster drafting has to look than plain decoding to begin with: the best of several is overrated."""
+"""How much faster drafting has to look than plain decoding to begin in a text: the best of several is overrated."""
 PRIOR_WEIGHT = 15.0
 """Rounds that it counts for in a new text, at most."""
 TRIAL_SHARE = 0.005
 """Of the time, what may be spent in the long run to try the other: drafts where there are none, or none."""
-TRIAL_GAP_MIN = 24
-"""The least rounds between two trials, be it of one text or of several."""
 
 
 def _confident(confidences: Sequence[float], n_min: int, p_min: float) -> int:

@@ -46,7 +46,7 @@ class Reckoning:
 
     def best(self, margin: float) -> int:
         """The length that is fastest; none, unless that is faster by this factor than none."""
-        best = max(range(len(self.ms)), key=self.rate)
+        best = max(range(1, len(self.ms)), key=self.rate, default=0)
         return best if self.rate(best) > margin * self.rate(0) else 0
 
     def as_dict(self) -> dict[str, Any]:
@@ -112,11 +112,20 @@ class Experience:
         """Rounds to the next one."""
         self.n_until_plain = math.inf
         """Rounds that draft to the next that do not, to measure these."""
+        self._trial_gap = 0.0
         self._beginnings: dict[int, Reckoning] = {}
 
     def beginnings(self, n_max: int) -> Reckoning:
         """Of the first drafts of each text, whatever became of drafting behind them."""
         return self._beginnings.setdefault(n_max, Reckoning(n_max, FADE_OF_ALL))
+
+    def plan_trial(self, affordable: float, *, was_on: bool, gain: float) -> None:
+        """Say when it is tried again whether drafts pay."""
+        if not was_on and gain > 1:
+            self.n_until_trial = 1
+            return
+        self._trial_gap = TRIAL_GAP_MIN if was_on else max(min(2 * self._trial_gap, affordable), TRIAL_GAP_MIN)
+        self.n_until_trial = self._trial_gap
 
     def as_dict(self) -> dict[str, Any]:
         """For a file, so that the next process need not begin anew."""
@@ -142,6 +151,8 @@ class Experience:
         return known
 
 
+TRIAL_GAP_MIN = 24
+"""The least rounds between two trials, be it of one text or of several."""
 FADE = 0.93
 """What a round counts less with each one that follows it."""
 FADE_OF_ALL = 0.99
