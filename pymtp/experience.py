@@ -133,6 +133,7 @@ class Experience:
             "costs": self.costs.as_dict(),
             "is_right": self.is_right.as_dict(),
             "n_until_trial": self.n_until_trial,
+            "trial_gap": self._trial_gap,
             "beginnings": {n_max: means.as_dict() for n_max, means in self._beginnings.items() if means.weight},
         }
 
@@ -143,7 +144,7 @@ class Experience:
         try:
             known.costs.recall(found["costs"])
             known.is_right = Calibration(float(found["is_right"]["slope"]), float(found["is_right"]["offset"]))
-            known.n_until_trial = float(found["n_until_trial"])
+            known.n_until_trial, known._trial_gap = float(found["n_until_trial"]), float(found["trial_gap"])
             for n_max, means in found["beginnings"].items():
                 known.beginnings(int(n_max)).recall(means)
         except (AttributeError, KeyError, TypeError, ValueError):
