@@ -113,19 +113,28 @@ class AdaptiveLength:
         self._reckoning = self._beginnings.copy(PRIOR_WEIGHT)
         self._n = self._reckoning.best(1.0) if self._reckoning.weight else min(N_AT_FIRST, n_max)
         self._n_reckoned = 0
-        self._n_plain = 0 if self._costs.knows_plain else N_PLAIN_AT_FIRST  # rounds to come, to measure them
+        # rounds to come that measure what rounds without and with drafts cost
+        self._n_plain = 0 if self._costs.knows_plain else N_PLAIN_AT_FIRST
+        self._n_measuring = 0
+        self._is_measuring = False  # whether this round does so, with drafts
+        self._seen: list[float] = []  # confidences, and what they are worth
+        self._worth: list[tuple[int, float]] = []
         experience.n_until_trial -= TRIAL_GAP_MIN
 
     @property
     def keeps_up(self) -> bool:
         """See DraftLength."""
-        return self._n > 0
+        return self._n > 0 or self._measures
 
     def steps(self) -> int:
         """See DraftLength."""
         if self._n_plain > 0:
             self._n_plain -= 1
             return 0
+        self._is_measuring = self._measures
+        if self._is_measuring:
+            self._n_measuring = max(self._n_measuring - 1, 0)
+            return min(N_AT_FIRST, self._n_max)
         if self._n > 0:
             self._experience.n_until_plain -= 1
             if self._experience.n_until_plain <= 0:
@@ -136,27 +145,32 @@ class AdaptiveLength:
         if self._experience.n_until_trial > 0:
             return 0
         self._experience.n_trials += 1
+        if self._experience.n_trials % MEASURING_GAP == 0:
+            self._n_measuring = N_MEASURING
         return min(1, self._n_max)
 
     def n_verified(self, confidences: Sequence[float], *, drawn: bool) -> int:
         """See DraftLength."""
         n_min = 0 if drawn else self._n_min
         n = _confident(confidences, n_min, self._p_min)
-        is_sample = self._n == 0 and self._experience.n_trials % 4 == 0  # so that the cost of a row stays known
-        if self._costs.knows_drafts and not is_sample:
-            n = self._worth([self._is_right(confidence) for confidence in confidences[:n]], drawn=drawn)
+        if not self._is_measuring and confidences:
+            worth = [n_verified for n_verified, _ in self._look(confidences)]
+            # whether a drawn one is worth a row must not depend on later ones, which know what it became
+            n = next((i - 1 for i in range(1, n + 1) if worth[i] < i), n) if drawn else worth[n]
         return n if n >= n_min else 0
 
     def observe(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
         """See DraftLength."""
         if not confidences:
             return
+        worth = self._look(confidences)
         for confidence, is_right in zip(confidences, are_right, strict=False):
             self._is_right.observe(confidence, is_right=is_right)
-            self._experience.is_right.observe(confidence, is_right=is_right, rate=RATE_OF_ALL)
+        self._experience.is_right.follow(self._is_right)
+        self._seen = []
         if not self._costs.knows_drafts:
             return
-        gain = self._reckon([self._is_right(confidence) for confidence in confidences])
+        gain = self._reckon(worth)
         was_on = self._n > 0
         self._n = self._reckoning.best(1.0 if was_on else MARGIN)
         plain = self._costs.table(self._n_max).plain
@@ -164,7 +178,7 @@ class AdaptiveLength:
             lost = (1 + N_SETTLING) * (1 - 1 / (plain * self._reckoning.rate(self._n)))  # plain rounds
             gap = max(lost / TRIAL_SHARE, TRIAL_GAP_MIN)
             self._experience.n_until_plain = min(self._experience.n_until_plain, gap)
-        else:
+        elif self._n_measuring == 0:
             affordable = self._costs.trial_ms / (TRIAL_SHARE * plain)
             self._experience.plan_trial(affordable, was_on=was_on, gain=gain)
 
@@ -183,13 +197,24 @@ class AdaptiveLength:
             for n in range(self._n_max + 1)
         ]
 
-    def _reckon(self, right: Sequence[float]) -> float:
+    @property
+    def _measures(self) -> bool:
+        return self._n_measuring > 0 or not self._costs.knows_drafts
+
+    def _look(self, confidences: Sequence[float]) -> list[tuple[int, float]]:
+        """What drafts of these confidences are worth, by length; what would follow them is as sure as the last."""
+        if confidences != self._seen:
+            self._seen = list(confidences)
+            right = [self._is_right(confidence) for confidence in confidences]
+            self._worth = self._worth_by_length([*right, *[right[-1]] * (self._n_max - len(right))])
+        return self._worth
+
+    def _reckon(self, worth: Sequence[tuple[int, float]]) -> float:
         """Add what each length would have brought in this place; return the best, in terms of plain decoding."""
         costs = self._costs.table(self._n_max)
-        right = [*right, *[right[-1]] * (self._n_max - len(right))]
         outcomes = [
             Outcome(n_verified, 1 + n_kept, costs.verify[n_verified] + costs.draft[n] if n else costs.plain)
-            for n, (n_verified, n_kept) in enumerate(self._worth_by_length(right))
+            for n, (n_verified, n_kept) in enumerate(worth)
         ]
         self._reckoning.add(outcomes)
         if self._n_reckoned < N_BEGINNING:
@@ -200,13 +225,6 @@ class AdaptiveLength:
     def _speed(self, costs: CostTable) -> float:
         """Tokens a millisecond that can be had anyway."""
         return max(1 / costs.plain, self._reckoning.rate(self._n))
-
-    def _worth(self, right: Sequence[float], *, drawn: bool) -> int:
-        """How many drafts bring more than their rows cost."""
-        worth = [n_verified for n_verified, _ in self._worth_by_length(right)]
-        if drawn:  # whether one is worth a row must not depend on later ones, which know what it became
-            return next((n - 1 for n, n_verified in enumerate(worth) if n_verified < n), len(right))
-        return worth[-1]
 
     def _worth_by_length(self, right: Sequence[float]) -> list[tuple[int, float]]:
         """Of the first 0, 1, ... drafts: how many are worth their rows, and how many of these are kept on average."""
@@ -228,11 +246,11 @@ class AdaptiveLength:
 N_PLAIN_AT_FIRST = N_SETTLING + N_WARM_UP + 2
 """Rounds of a text that begins before it is known what plain rounds cost."""
 N_AT_FIRST = 2
-"""Drafts of the rounds behind these, until it is known what they cost."""
+"""Drafts of rounds that measure what these cost, as those behind do."""
 N_BEGINNING = 8
 """The first drafts of a text, from which others learn."""
-RATE_OF_ALL = 0.1
-"""How slowly they do."""
+MEASURING_GAP, N_MEASURING = 16, 4
+"""Behind every so many trials come so many rounds that draft, so that their costs stay known while drafting is off."""
 MARGIN = 1.06
 """How much faster drafting has to look than plain decoding to begin in a text: the best of several is overrated."""
 PRIOR_WEIGHT = 15.0

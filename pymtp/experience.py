@@ -85,11 +85,17 @@ class Calibration:
     def __call__(self, confidence: float) -> float:
         return 1 / (1 + math.exp(-self._slope * _logit(confidence) - self._offset))
 
-    def observe(self, confidence: float, *, is_right: bool, rate: float = 1.0) -> None:
+    def observe(self, confidence: float, *, is_right: bool) -> None:
         """A draft turned out right or wrong."""
-        error = rate * (is_right - self(confidence))
+        logit = _logit(confidence)
+        error = is_right - 1 / (1 + math.exp(-self._slope * logit - self._offset))
         self._offset += 0.4 * error
-        self._slope = min(max(self._slope + 0.1 * error * _logit(confidence), 0.2), 2.0)
+        self._slope = min(max(self._slope + 0.1 * error * logit, 0.2), 2.0)
+
+    def follow(self, other: Calibration) -> None:
+        """Come a little closer to another."""
+        self._slope += RATE_OF_ALL * (other._slope - self._slope)
+        self._offset += RATE_OF_ALL * (other._offset - self._offset)
 
     def as_dict(self) -> dict[str, Any]:
         """For a file."""
@@ -156,8 +162,8 @@ TRIAL_GAP_MIN = 24
 """The least rounds between two trials, be it of one text or of several."""
 FADE = 0.93
 """What a round counts less with each one that follows it."""
-FADE_OF_ALL = 0.99
-"""The same for what texts learn from each other."""
+FADE_OF_ALL, RATE_OF_ALL = 0.99, 0.005
+"""How slowly that is forgotten, and learned, which texts learn from each other."""
 
 
 def _is_amount(value: float) -> bool:

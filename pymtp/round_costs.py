@@ -15,6 +15,8 @@ N_RECENT = 9
 """Measurements of which the median counts: enough for a machine that does other things too."""
 N_WARM_UP = 3
 """Measurements of each kind that do not count: devices take longer for what they do for the first time."""
+N_KNOWN = 4
+"""Measurements of drafts from which on these can be judged."""
 N_SETTLING = 2
 """Plain rounds behind one that drafts that do not count: the heads' weights are in the caches, the trunk's are not."""
 N_REFRESH = 8
@@ -91,7 +93,7 @@ class RoundCosts:
         return {name: dict(medians) for name, medians in self._measured().items()}
 
     def recall(self, found: Mapping[str, Mapping[str, float]]) -> None:
-        """Begin with what `as_dict` has said; each new measurement counts as much as all of it.
+        """Begin with what `as_dict` has said, until new measurements outvote it.
 
         Raises AttributeError, KeyError, TypeError or ValueError if it cannot have said that.
         """
@@ -137,7 +139,7 @@ class RoundCosts:
     @property
     def knows_drafts(self) -> bool:
         """Whether rounds that draft have been measured."""
-        return bool(self._draft and self._verify)
+        return self._draft.n_most >= N_KNOWN
 
     @property
     def plain_ms(self) -> float:
@@ -206,10 +208,15 @@ class _Medians(Mapping[int, float]):
             self._known.pop(kind, None)
 
     def take(self, values: Mapping[int, float]) -> None:
-        """Take each for a measurement of its kind, in the place of those before."""
+        """Take each for measurements of its kind, in the place of those before."""
         for kind, value in values.items():
-            self._recent[kind] = deque([value], maxlen=N_RECENT)
+            self._recent[kind] = deque([value] * N_KNOWN, maxlen=N_RECENT)
             self._known[kind] = value
+
+    @property
+    def n_most(self) -> int:
+        """Measurements of the kind that was measured most often."""
+        return max(map(len, self._recent.values()), default=0)
 
     def __getitem__(self, kind: int) -> float:
         if kind not in self._known:

@@ -117,12 +117,33 @@ def test_while_it_drafts_it_looks_now_and_then_what_plain_rounds_cost() -> None:
     _, drafted = play(length, easy, 4000)
     assert 0 < drafted[400:].count(0) <= 0.04 * len(drafted[400:])
     speed = play(AdaptiveLength(4, Experience(costs())), easy, 4000)[0]
-    assert speed > 0.98 * max(play(FixedLength(n), easy, 4000)[0] for n in range(5))
+    assert speed > 0.97 * max(play(FixedLength(n), easy, 4000)[0] for n in range(5))
     # and if they have become cheap, it gives up
     for _ in range(20):
         known.observe(1, 0, verify_ms=0.3, draft_ms=0, rest_ms=0)
     _, drafted = play(length, easy, 400)
     assert np.mean(drafted[-100:]) < 0.1
+
+
+def test_while_it_does_not_draft_it_notices_that_drafts_have_become_cheap() -> None:
+    known = Experience(costs())
+    for n in [1, 2, 3, 4] * 20:
+        known.costs.observe(1 + n, n, verify_ms=1 + n, draft_ms=2 * n, rest_ms=0)
+    play(AdaptiveLength(4, known), easy, 300)
+    length, drafted = AdaptiveLength(4, known), []
+    rng = np.random.default_rng(1)
+    for _ in range(3000):
+        n_steps = length.steps()
+        confidences = [easy(rng) for _ in range(n_steps)]
+        n = length.n_verified(confidences, drawn=False)
+        if n_steps == 1 and not length.keeps_up:
+            known.costs.observe_trial(1 + n, verify_ms=1 + 0.05 * n, trial_ms=1.2)
+        else:
+            known.costs.observe(1 + n, n_steps, verify_ms=1 + 0.05 * n, draft_ms=0.1 * n_steps, rest_ms=0)
+        length.observe(confidences, [True] * n)
+        drafted.append(n_steps)
+    assert np.mean(drafted[:100]) < 0.2
+    assert np.mean(drafted[-100:]) > 1.5
 
 
 def test_without_experience_a_text_begins_plainly() -> None:

@@ -11,7 +11,7 @@ import pytest
 from pymtp import Model
 from pymtp.experience import Calibration, Experience, Outcome
 from pymtp.record import Record
-from pymtp.round_costs import N_SETTLING, N_WARM_UP
+from pymtp.round_costs import N_KNOWN, N_SETTLING, N_WARM_UP
 
 
 def learned() -> Experience:
@@ -42,7 +42,7 @@ def test_it_goes_on_where_another_has_ended() -> None:
 
 def test_new_measurements_soon_outvote_old_ones() -> None:
     known = Experience.recall(written(learned()))
-    for _ in range(N_SETTLING + N_WARM_UP + 2):
+    for _ in range(N_SETTLING + N_WARM_UP + N_KNOWN + 1):
         known.costs.observe(1, 0, verify_ms=5, draft_ms=0, rest_ms=0.1)
     assert known.costs.plain_ms == pytest.approx(5.1)
 
