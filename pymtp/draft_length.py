@@ -111,7 +111,7 @@ class AdaptiveLength:
         self._beginnings = experience.beginnings(n_max)
         self._is_right = experience.is_right.copy()
         self._reckoning = self._beginnings.copy(PRIOR_WEIGHT)
-        self._n = self._reckoning.best(1.0) if self._reckoning.weight else min(N_AT_FIRST, n_max)
+        self._n = self._reckoning.best(MARGIN) if self._reckoning.weight else min(N_AT_FIRST, n_max)
         self._n_reckoned = 0
         # rounds to come that measure what rounds without and with drafts cost
         self._n_plain = 0 if self._costs.knows_plain else N_PLAIN_AT_FIRST
@@ -138,7 +138,7 @@ class AdaptiveLength:
         if self._n > 0:
             self._experience.n_until_plain -= 1
             if self._experience.n_until_plain <= 0:
-                self._n_plain, self._experience.n_until_plain = N_SETTLING, math.inf
+                self._n_plain, self._experience.n_until_plain = N_PLAIN_AGAIN - 1, math.inf
                 return 0
             return self._n
         self._experience.n_until_trial -= 1
@@ -175,12 +175,12 @@ class AdaptiveLength:
         self._n = self._reckoning.best(1.0 if was_on else MARGIN)
         plain = self._costs.table(self._n_max).plain
         if self._n > 0:
-            lost = (1 + N_SETTLING) * (1 - 1 / (plain * self._reckoning.rate(self._n)))  # plain rounds
+            lost = N_PLAIN_AGAIN * (1 - 1 / (plain * self._reckoning.rate(self._n)))  # plain rounds
             gap = max(lost / TRIAL_SHARE, TRIAL_GAP_MIN)
             self._experience.n_until_plain = min(self._experience.n_until_plain, gap)
         elif self._n_measuring == 0:
             affordable = self._costs.trial_ms / (TRIAL_SHARE * plain)
-            self._experience.plan_trial(affordable, was_on=was_on, gain=gain)
+            self._experience.plan_trial(affordable, was_on=was_on, is_promising=gain > MARGIN)
 
     def table(self) -> list[LengthRow]:
         """What it decides from."""
@@ -245,14 +245,16 @@ class AdaptiveLength:
 
 N_PLAIN_AT_FIRST = N_SETTLING + N_WARM_UP + 2
 """Rounds of a text that begins before it is known what plain rounds cost."""
+N_PLAIN_AGAIN = N_SETTLING + 3
+"""Rounds amid drafts that measure them again."""
 N_AT_FIRST = 2
 """Drafts of rounds that measure what these cost, as those behind do."""
 N_BEGINNING = 8
 """The first drafts of a text, from which others learn."""
 MEASURING_GAP, N_MEASURING = 16, 4
 """Behind every so many trials come so many rounds that draft, so that their costs stay known while drafting is off."""
-MARGIN = 1.06
-"""How much faster drafting has to look than plain decoding to begin in a text: the best of several is overrated."""
+MARGIN = 1.1
+"""How much faster drafting has to look than plain decoding to begin: the best of several lengths is overrated."""
 PRIOR_WEIGHT = 15.0
 """Rounds that it counts for in a new text, at most."""
 TRIAL_SHARE = 0.005

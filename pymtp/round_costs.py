@@ -18,7 +18,7 @@ N_WARM_UP = 3
 N_KNOWN = 4
 """Measurements of drafts from which on these can be judged."""
 N_SETTLING = 2
-"""Plain rounds behind one that drafts that do not count: the heads' weights are in the caches, the trunk's are not."""
+"""Plain rounds behind one that drafts that do not count, and the reverse: what they need is not in the caches yet."""
 N_REFRESH = 8
 """Rounds for which a table of costs is good, once there have been some."""
 
@@ -37,8 +37,8 @@ class CostTable(NamedTuple):
 class RoundCosts:
     """Medians of the latest measurements, and estimates for what was not measured yet.
 
-    Plain rounds are apart from those that draft: where the weights do not fit into a cache, one that stands alone among
-    drafts takes up to three times as long as many in a row.
+    Plain rounds are apart from those that draft, and count among their like only: one that stands alone among others
+    takes up to three times as long as many in a row, where not all weights fit into a cache or a device is that fast.
 
     Until there are measurements, a further row costs `row_share` of the first one, and a draft step `step_share`:
     little, so that drafting is tried.
@@ -52,7 +52,8 @@ class RoundCosts:
         self._rest = _Medians()  # by steps
         self._trial = _Medians()
         self._n_sequences = 1
-        self._n_rounds = self._n_plain = 0  # in all, and plain ones in a row
+        self._n_rounds = 0
+        self._drafts, self._n_alike = False, 0  # the latest rounds: whether they draft, and how many in a row
         self._table = CostTable(0.0, [], [])
         self._table_until = 0  # rounds
 
@@ -62,8 +63,12 @@ class RoundCosts:
         """A pass of `n_rows` rows, of so many sequences, for which `n_steps` steps of a draft were run (0: none)."""
         self._n_sequences = n_sequences
         self._n_rounds += 1
-        self._n_plain = self._n_plain + 1 if n_steps == 0 else 0
-        if 0 < self._n_plain <= N_SETTLING:
+        if (n_steps > 0) != self._drafts:
+            self._drafts, self._n_alike = not self._drafts, 0
+            if not self._drafts:
+                self._plain.age()
+        self._n_alike += 1
+        if self._n_alike <= N_SETTLING:
             return
         self._rest.note(n_steps, rest_ms / n_sequences)
         if n_steps == 0:
@@ -72,13 +77,11 @@ class RoundCosts:
             self._verify.note(n_rows, verify_ms)
             self._draft.note(n_steps, draft_ms / n_sequences)
 
-    def observe_trial(self, n_rows: int, *, verify_ms: float, trial_ms: float) -> None:
+    def observe_trial(self, n_rows: int, trial_ms: float) -> None:
         """A round of one sequence that was to decode plainly took so long, because it also drafted a token."""
-        self._n_plain = 0
+        self._n_alike = 0
         if n_rows == 1:
             self._trial.note(0, trial_ms)
-        else:
-            self._verify.note(n_rows, verify_ms)
 
     def know(self, verify_ms: Sequence[float], draft_ms: Sequence[float]) -> None:
         """Take these for measurements: of passes of 1, 2, ... rows, and of drafts of 1, 2, ... steps."""
@@ -212,6 +215,11 @@ class _Medians(Mapping[int, float]):
         for kind, value in values.items():
             self._recent[kind] = deque([value] * N_KNOWN, maxlen=N_RECENT)
             self._known[kind] = value
+
+    def age(self) -> None:
+        """All that was measured up to now counts as one measurement of each kind."""
+        for kind, recent in self._recent.items():
+            self._recent[kind] = deque([median(recent)], maxlen=N_RECENT)
 
     @property
     def n_most(self) -> int:

@@ -203,13 +203,12 @@ class Scheduler:
         """Note what a pass has cost; one that takes prompts or builds a graph first tells nothing of rounds."""
         if not rounds or spent.n_builds or any(played.turn.of_prompt for played in rounds):
             return
-        verify_ms = spent.trunk_us / 1000
         if any(played.proposal.catches_up for played in rounds):
             if len(rounds) == 1:
-                self._costs.observe_trial(rounds[0].n_rows, verify_ms=verify_ms, trial_ms=seconds * 1000)
+                self._costs.observe_trial(rounds[0].n_rows, seconds * 1000)
             return
         n, n_steps = len(rounds), max(played.proposal.n_drafted for played in rounds)
-        draft_ms = spent.head_us / 1000
+        verify_ms, draft_ms = spent.trunk_us / 1000, spent.head_us / 1000
         self._costs.observe(
             sum(played.n_rows for played in rounds),
             n_steps,

@@ -11,7 +11,7 @@ import pytest
 
 from pymtp.draft_length import N_AT_FIRST, N_PLAIN_AT_FIRST, AdaptiveLength, FixedLength
 from pymtp.experience import Experience
-from pymtp.round_costs import N_SETTLING, N_WARM_UP, RoundCosts
+from pymtp.round_costs import N_KNOWN, N_SETTLING, N_WARM_UP, RoundCosts
 
 # a row costs half of the first one, a draft an eighth; as on a few CPU cores
 VERIFY = {n: 1 + 0.5 * (n - 1) for n in range(1, 9)}
@@ -103,7 +103,7 @@ def test_where_drafts_cost_too_much_it_only_tries_now_and_then() -> None:
 def test_the_dearer_a_trial_the_rarer_it_is() -> None:
     known = costs()
     for _ in range(N_WARM_UP + 1):
-        known.observe_trial(1, verify_ms=1, trial_ms=3)
+        known.observe_trial(1, 3)
     length = AdaptiveLength(4, Experience(known))
     play(length, hard, 500)
     _, drafted = play(length, hard, 4000)
@@ -137,7 +137,7 @@ def test_while_it_does_not_draft_it_notices_that_drafts_have_become_cheap() -> N
         confidences = [easy(rng) for _ in range(n_steps)]
         n = length.n_verified(confidences, drawn=False)
         if n_steps == 1 and not length.keeps_up:
-            known.costs.observe_trial(1 + n, verify_ms=1 + 0.05 * n, trial_ms=1.2)
+            known.costs.observe_trial(1 + n, 1.2)
         else:
             known.costs.observe(1 + n, n_steps, verify_ms=1 + 0.05 * n, draft_ms=0.1 * n_steps, rest_ms=0)
         length.observe(confidences, [True] * n)
@@ -189,7 +189,7 @@ def test_costs_are_medians_and_what_was_not_measured_lies_between() -> None:
         known.observe(1, 0, verify_ms=ms, draft_ms=0, rest_ms=0.5)
     assert (known.verify_ms(1), known.rest_ms(0), known.rest_ms(2)) == (2, 0.5, 0.5)
     assert known.verify_ms(2) == pytest.approx(2.3)
-    for ms in (*WARM_UP, 5):
+    for ms in (*[77] * N_SETTLING, *WARM_UP, 5):
         known.observe(4, 3, verify_ms=ms, draft_ms=0.9, rest_ms=0.8)
     assert known.verify_ms(2) == pytest.approx(3)
     assert known.verify_ms(5) == pytest.approx(6)
@@ -197,34 +197,41 @@ def test_costs_are_medians_and_what_was_not_measured_lies_between() -> None:
     assert (known.rest_ms(3), known.rest_ms(1)) == (pytest.approx(0.8), pytest.approx(0.6))
 
 
-def test_a_plain_round_alone_among_drafts_says_nothing_of_plain_decoding() -> None:
+def test_a_round_alone_among_others_says_nothing_of_many_in_a_row() -> None:
     known = RoundCosts()
     for _ in range(40):
         known.observe(1, 0, verify_ms=3, draft_ms=0, rest_ms=0)
-        known.observe(1, 1, verify_ms=4, draft_ms=1, rest_ms=0)
+        known.observe(2, 1, verify_ms=4, draft_ms=1, rest_ms=0)
     assert not known.knows_plain
-    for _ in range(N_SETTLING + N_WARM_UP + 1):
+    assert not known.knows_drafts
+    for _ in range(N_SETTLING + N_WARM_UP + N_KNOWN):
         known.observe(1, 0, verify_ms=1, draft_ms=0, rest_ms=0)
-    assert (known.plain_ms, known.verify_ms(1)) == (1, 4)
+    assert (known.plain_ms, known.knows_drafts) == (1, False)
+    for _ in range(N_SETTLING + N_WARM_UP + N_KNOWN):
+        known.observe(2, 1, verify_ms=2, draft_ms=0.5, rest_ms=0)
+    assert (known.plain_ms, known.verify_ms(2), known.draft_ms(1), known.knows_drafts) == (1, 2, 0.5, True)
+    known.observe_trial(1, 9)
+    for _ in range(N_SETTLING):
+        known.observe(1, 0, verify_ms=9, draft_ms=0, rest_ms=0)
+    assert known.plain_ms == 1
 
 
 def test_of_several_sequences_each_bears_its_part() -> None:
     known = RoundCosts()
-    for _ in range(N_WARM_UP + 1):
+    for _ in range(N_SETTLING + N_WARM_UP + 1):
         known.observe(4, 1, verify_ms=8, draft_ms=2, rest_ms=1, n_sequences=2)
         known.observe(2, 1, verify_ms=6, draft_ms=2, rest_ms=1, n_sequences=2)
     assert (known.verify_ms(1), known.verify_ms(2), known.draft_ms(1), known.rest_ms(1)) == (3, 4, 1, 0.5)
 
 
-def test_a_trial_tells_what_it_adds_and_what_its_rows_cost() -> None:
+def test_a_trial_tells_what_it_adds() -> None:
     known = costs()
     assert known.trial_ms == pytest.approx(1.5 * STEP)
     for ms in (*WARM_UP, 1.4):
-        known.observe_trial(1, verify_ms=1, trial_ms=ms)
+        known.observe_trial(1, ms)
     assert known.trial_ms == pytest.approx(0.4)
     for _ in range(20):
-        known.observe_trial(2, verify_ms=1.2, trial_ms=9)
-    assert known.verify_ms(2) == pytest.approx(1.2)
+        known.observe_trial(2, 9)  # its draft was verified, too
     assert known.trial_ms == pytest.approx(0.4)
 
 
