@@ -251,7 +251,7 @@ N_AT_FIRST = 2
 """Drafts of rounds that measure what these cost, as those behind do."""
 N_BEGINNING = 8
 """The first drafts of a text, from which others learn."""
-MEASURING_GAP, N_MEASURING = 16, 4
+MEASURING_GAP, N_MEASURING = 32, 4
 """Behind every so many trials come so many rounds that draft, so that their costs stay known while drafting is off."""
 MARGIN = 1.1
 """How much faster drafting has to look than plain decoding to begin: the best of several lengths is overrated."""
