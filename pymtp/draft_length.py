@@ -119,7 +119,7 @@ class AdaptiveLength:
         self._is_measuring = False  # whether this round does so, with drafts
         self._seen: list[float] = []  # confidences, and what they are worth
         self._worth: list[tuple[int, float]] = []
-        experience.n_until_trial -= TRIAL_GAP_MIN
+        experience.n_until_trial -= TRIAL_GAP_MIN  # a new text is as good a reason for a trial as so many rounds
 
     @property
     def keeps_up(self) -> bool:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pymtp.round_costs import RoundCosts
+from pymtp.round_costs import RoundCosts, is_amount
 
 
 class Outcome(NamedTuple):
@@ -57,7 +57,7 @@ class Reckoning:
         """Go on from what `as_dict` has said. Raises KeyError, TypeError or ValueError if it cannot have."""
         sums = [list(map(float, found[name])) for name in ("verified", "tokens", "ms")]
         weight = float(found["weight"])
-        if any(len(values) != len(self.ms) for values in sums) or not all(map(_is_amount, [weight, *sum(sums, [])])):
+        if any(len(values) != len(self.ms) for values in sums) or not all(map(is_amount, [weight, *sum(sums, [])])):
             raise ValueError
         self.weight, (self.verified, self.tokens, self.ms) = weight, sums
 
@@ -164,10 +164,6 @@ FADE = 0.93
 """What a round counts less with each one that follows it."""
 FADE_OF_ALL, RATE_OF_ALL = 0.99, 0.005
 """How slowly that is forgotten, and learned, which texts learn from each other."""
-
-
-def _is_amount(value: float) -> bool:
-    return 0 <= value < math.inf
 
 
 def _logit(probability: float) -> float:

@@ -102,7 +102,7 @@ class RoundCosts:
         """
         for name, medians in self._measured().items():
             values = {int(kind): float(ms) for kind, ms in found[name].items()}
-            if not all(0 <= ms < math.inf and kind >= 0 for kind, ms in values.items()):
+            if not all(map(is_amount, [*values, *values.values()])):
                 raise ValueError
             medians.take(values)
         if 0 in self._plain.values():
@@ -218,8 +218,7 @@ class _Medians(Mapping[int, float]):
 
     def age(self) -> None:
         """All that was measured up to now counts as one measurement of each kind."""
-        for kind, recent in self._recent.items():
-            self._recent[kind] = deque([median(recent)], maxlen=N_RECENT)
+        self._recent = {kind: deque([ms], maxlen=N_RECENT) for kind, ms in self.items()}
 
     @property
     def n_most(self) -> int:
@@ -236,3 +235,8 @@ class _Medians(Mapping[int, float]):
 
     def __len__(self) -> int:
         return len(self._recent)
+
+
+def is_amount(value: float) -> bool:
+    """Whether something can be that much: not less than nothing, and finite."""
+    return 0 <= value < math.inf
