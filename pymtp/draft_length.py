@@ -47,7 +47,8 @@ class DraftLength(Protocol):
     def observe(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
         """What became of a round's drafts: those that the text shows to be right, and the first that is not.
 
-        A draft that was not verified can be among them: if it follows the kept ones, the next token tells.
+        A draft that was not verified can be among them: if it follows the kept ones, the next token tells. Comes when
+        the next round has drafted already.
         """
 
 
@@ -117,8 +118,6 @@ class AdaptiveLength:
         self._n_plain = 0 if self._costs.knows_plain else N_PLAIN_AT_FIRST
         self._n_measuring = 0
         self._is_measuring = False  # whether this round does so, with drafts
-        self._seen: list[float] = []  # confidences, and what they are worth
-        self._worth: list[tuple[int, float]] = []
         experience.n_until_trial -= TRIAL_GAP_MIN  # a new text is as good a reason for a trial as so many rounds
 
     @property
@@ -144,6 +143,7 @@ class AdaptiveLength:
         self._experience.n_until_trial -= 1
         if self._experience.n_until_trial > 0:
             return 0
+        self._experience.n_until_trial = TRIAL_GAP_MIN  # unless what is seen of this one says otherwise
         self._experience.n_trials += 1
         if self._experience.n_trials % MEASURING_GAP == 0:
             self._n_measuring = N_MEASURING
@@ -167,7 +167,6 @@ class AdaptiveLength:
         for confidence, is_right in zip(confidences, are_right, strict=False):
             self._is_right.observe(confidence, is_right=is_right)
         self._experience.is_right.follow(self._is_right)
-        self._seen = []
         if not self._costs.knows_drafts:
             return
         gain = self._reckon(worth)
@@ -203,11 +202,8 @@ class AdaptiveLength:
 
     def _look(self, confidences: Sequence[float]) -> list[tuple[int, float]]:
         """What drafts of these confidences are worth, by length; what would follow them is as sure as the last."""
-        if confidences != self._seen:
-            self._seen = list(confidences)
-            right = [self._is_right(confidence) for confidence in confidences]
-            self._worth = self._worth_by_length([*right, *[right[-1]] * (self._n_max - len(right))])
-        return self._worth
+        right = [self._is_right(confidence) for confidence in confidences]
+        return self._worth_by_length([*right, *[right[-1]] * (self._n_max - len(right))])
 
     def _reckon(self, worth: Sequence[tuple[int, float]]) -> float:
         """Add what each length would have brought in this place; return the best, in terms of plain decoding."""

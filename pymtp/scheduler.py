@@ -115,6 +115,12 @@ class Scheduler:
         if not self._session.computes_apart or any(turn.of_prompt or turn.sequence.finish_reason for turn in turns):
             self._tell()
 
+    def _look_back(self) -> None:
+        """What can wait until the next pass is under way."""
+        self._tell()
+        for sequence in self._running.values():
+            sequence.learn()
+
     def _tell(self) -> None:
         """Report what is not reported yet."""
         if self._played is None:
@@ -153,6 +159,7 @@ class Scheduler:
 
     def _release(self, slot: int) -> None:
         sequence = self._running.pop(slot)
+        sequence.learn()
         if self._keep:
             self._kept[slot] = sequence.history[: sequence.n_decoded]
         else:
@@ -185,7 +192,7 @@ class Scheduler:
 
     def _play(self, turns: Sequence[Turn]) -> list[Round]:
         try:
-            return play_round(self._session, self._drafter, turns, meanwhile=self._tell)
+            return play_round(self._session, self._drafter, turns, meanwhile=self._look_back)
         except ContextFull as error:
             for turn in turns:
                 self._session.truncate(turn.position, sequence=turn.slot)

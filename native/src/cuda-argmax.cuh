@@ -1,9 +1,13 @@
 #pragma once
 
-// The place of the highest value of long rows, as drafts look for it among all logits of a large vocabulary: by many
-// thread blocks, where llama.cpp has one for a row. Of equal values the first one is found.
+// The place of the highest value of rows, as drafts look for it among all logits of a vocabulary, and how probable it
+// is: by many thread blocks, where llama.cpp has one for a row. Of equal values the first one is found.
 
 #include "common.cuh"
 
 // Does nothing and returns false if rows are short, or if dst is not marked with GGML_TENSOR_FLAG_SINGLE_ROWS.
 bool mtp_cuda_argmax(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, ggml_tensor * dst);
+
+// Node i of the graph, an argmax, and those behind it, if they take its probability from the softmax of logits. Returns
+// how many nodes these are; 0, and does nothing, if they are something else.
+int mtp_cuda_argmax_probs(ggml_backend_cuda_context & ctx, const ggml_cgraph * cgraph, int i);

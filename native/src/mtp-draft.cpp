@@ -298,22 +298,23 @@ pymtp_status mtp_engine::draft_greedy(const std::vector<mtp_row> & rows, int32_t
         if (!res) {
             return PYMTP_FAILED;
         }
-        // [n_steps][n_sequences of the part]
-        std::vector<std::vector<int32_t>> tokens(*n_steps, std::vector<int32_t>(first.size()));
-        std::vector<std::vector<float>>   token_probs(probs ? *n_steps : 0, std::vector<float>(first.size()));
+        // [n_steps][n_sequences of the part], to where a device copies them without waiting for each
+        const size_t n_picked = *n_steps * first.size();
+        auto * const tokens   = (int32_t *) picked_mem.get(2 * n_picked * sizeof(int32_t), ctx.model.dev_output());
+        auto * const likely   = (float *) (tokens + n_picked);
         for (int32_t step = 0; step < *n_steps; ++step) {
-            fetch(res->t_sampled[step], tokens[step].data());
+            fetch(res->t_sampled[step], tokens + step * first.size());
             if (probs) {
-                fetch(res->t_sampled_probs[step], token_probs[step].data());
+                fetch(res->t_sampled_probs[step], likely + step * first.size());
             }
         }
         ctx.synchronize();
 
         for (size_t i = 0; i < first.size(); ++i, ++i_seq) {
             for (int32_t step = 0; step < *n_steps; ++step) {
-                drafts[i_seq * n_asked + step] = tokens[step][i];
+                drafts[i_seq * n_asked + step] = tokens[step * first.size() + i];
                 if (probs) {
-                    probs[i_seq * n_asked + step] = token_probs[step][i];
+                    probs[i_seq * n_asked + step] = likely[step * first.size() + i];
                 }
             }
         }

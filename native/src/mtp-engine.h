@@ -264,6 +264,7 @@ struct mtp_engine {
     mtp_host_memory trunk_candidates; // those of held_trunk
     mtp_host_memory draft_candidates;
     mtp_host_memory draft_logits_mem; // float32 [n_draft_rows, n_trimmed]
+    mtp_host_memory picked_mem;       // drafts that the graph has picked, and their probabilities
 
     graph_slot * find_slot(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx);
     void         select(graph_slot * slot);

@@ -467,14 +467,14 @@ bool mtp_graph_build_draft(const llm_graph_params & params) {
         ggml_tensor * bias = mtp->trimmed_bias(ctx0);
         ggml_tensor * best = ggml_argmax(ctx0, bias ? ggml_add(ctx0, logits, bias) : logits);
 
-        tokens = mtp->trimmed_tokens(ctx0, best);
-        res->t_sampled.push_back(tokens);
-        ggml_build_forward_expand(gf, tokens);
-
-        if (mtp->picks_probs) {
+        ggml_build_forward_expand(gf, best);
+        if (mtp->picks_probs) { // right behind it, for CUDA to find both at once
             res->t_sampled_probs.push_back(mtp_graph_probs(ctx0, logits, best));
             ggml_build_forward_expand(gf, res->t_sampled_probs.back());
         }
+        tokens = mtp->trimmed_tokens(ctx0, best);
+        res->t_sampled.push_back(tokens);
+        ggml_build_forward_expand(gf, tokens);
     }
 
     res->t_logits = mtp->picks ? nullptr : logits;

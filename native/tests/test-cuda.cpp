@@ -15,6 +15,51 @@ static constexpr int SKIPPED = 77; // for CTest
 
 static ggml_backend_dev_t g_gpu = nullptr;
 
+// A graph on a device, whose nodes are marked as those of passes in which the number of rows must not matter.
+class graph {
+    ggml_backend_ptr        backend;
+    ggml_context_ptr        weights_ctx{ ggml_init({ 1 << 16, nullptr, true }) };
+    ggml_context_ptr        nodes_ctx{ ggml_init({ 1 << 16, nullptr, true }) };
+    ggml_backend_buffer_ptr weights_buf;
+    ggml_backend_buffer_ptr nodes_buf;
+    ggml_cgraph *           gf = ggml_new_graph_custom(nodes_ctx.get(), 16, false);
+
+  public:
+    explicit graph(ggml_backend_dev_t device) : backend(ggml_backend_dev_init(device, nullptr)) {}
+
+    ggml_context * weights() const { return weights_ctx.get(); }
+
+    ggml_context * nodes() const { return nodes_ctx.get(); }
+
+    // what is computed, in this order; then values can be set
+    void build(const std::vector<ggml_tensor *> & results) {
+        for (auto * result : results) {
+            ggml_build_forward_expand(gf, result);
+        }
+        for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
+            ggml_graph_node(gf, i)->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+        }
+        if (ggml_get_first_tensor(weights())) {
+            weights_buf.reset(ggml_backend_alloc_ctx_tensors(weights(), backend.get()));
+            ggml_backend_buffer_set_usage(weights_buf.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        }
+        nodes_buf.reset(ggml_backend_alloc_ctx_tensors(nodes(), backend.get()));
+    }
+
+    void compute() { CHECK_EQUAL(ggml_backend_graph_compute(backend.get(), gf), GGML_STATUS_SUCCESS); }
+};
+
+// from the beginning, or from that row on
+template <typename T> static void set(ggml_tensor * tensor, const std::vector<T> & values, int64_t row = 0) {
+    ggml_backend_tensor_set(tensor, values.data(), row * tensor->nb[1], values.size() * sizeof(T));
+}
+
+template <typename T> static std::vector<T> get(const ggml_tensor * tensor) {
+    std::vector<T> values(ggml_nelements(tensor));
+    ggml_backend_tensor_get(tensor, values.data(), 0, ggml_nbytes(tensor));
+    return values;
+}
+
 enum class fused { NOTHING, GATE, BIAS, RESIDUAL };
 
 struct product {
@@ -30,65 +75,53 @@ struct product {
 
     // of the rows [begin, end)
     std::vector<float> compute(ggml_backend_dev_t device, size_t begin, size_t end) const {
-        const int64_t    n        = end - begin;
-        const int64_t    n_places = n_experts ? experts[0].size() : 1;
-        ggml_backend_ptr backend{ ggml_backend_dev_init(device, nullptr) };
-        ggml_context_ptr weights_ctx{ ggml_init({ 1 << 16, nullptr, true }) };
-        ggml_context_ptr ctx{ ggml_init({ 1 << 16, nullptr, true }) };
+        const int64_t n        = end - begin;
+        const int64_t n_places = n_experts ? experts[0].size() : 1;
+        graph         gf(device);
+        auto *        ctx = gf.nodes();
 
         const auto new_weights = [&] {
-            return n_experts ? ggml_new_tensor_3d(weights_ctx.get(), GGML_TYPE_Q8_0, n_values, n_out, n_experts) :
-                               ggml_new_tensor_2d(weights_ctx.get(), GGML_TYPE_Q8_0, n_values, n_out);
+            return n_experts ? ggml_new_tensor_3d(gf.weights(), GGML_TYPE_Q8_0, n_values, n_out, n_experts) :
+                               ggml_new_tensor_2d(gf.weights(), GGML_TYPE_Q8_0, n_values, n_out);
         };
         ggml_tensor * matrix_tensor = new_weights();
         ggml_tensor * gate_tensor   = new_weights();
-        ggml_tensor * rows_tensor   = n_experts ? ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, n_values, 1, n) :
-                                                  ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_values, n);
-        ggml_tensor * ids           = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_I32, n_places, n);
-        ggml_tensor * bias_tensor   = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, n_out);
-        ggml_tensor * rest_tensor   = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_out, n);
+        ggml_tensor * rows_tensor   = n_experts ? ggml_new_tensor_3d(ctx, GGML_TYPE_F32, n_values, 1, n) :
+                                                  ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_values, n);
+        ggml_tensor * ids           = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, n_places, n);
+        ggml_tensor * bias_tensor   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, n_out);
+        ggml_tensor * rest_tensor   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_out, n);
 
         const auto multiply = [&](ggml_tensor * weights) {
-            return n_experts ? ggml_mul_mat_id(ctx.get(), weights, rows_tensor, ids) :
-                               ggml_mul_mat(ctx.get(), weights, rows_tensor);
+            return n_experts ? ggml_mul_mat_id(ctx, weights, rows_tensor, ids) :
+                               ggml_mul_mat(ctx, weights, rows_tensor);
         };
         ggml_tensor * out = multiply(matrix_tensor);
         if (!gate.empty()) {
-            out = ggml_swiglu_split(ctx.get(), multiply(gate_tensor), out);
+            out = ggml_swiglu_split(ctx, multiply(gate_tensor), out);
         }
         if (!bias.empty()) {
-            out = ggml_add(ctx.get(), out, bias_tensor);
+            out = ggml_add(ctx, out, bias_tensor);
         }
         if (!residual.empty()) {
-            out = ggml_add(ctx.get(), out, rest_tensor);
+            out = ggml_add(ctx, out, rest_tensor);
         }
-        ggml_cgraph * gf = ggml_new_graph_custom(ctx.get(), 16, false);
-        ggml_build_forward_expand(gf, out);
-        for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
-            ggml_graph_node(gf, i)->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
-        }
-
-        ggml_backend_buffer_ptr weights_buf{ ggml_backend_alloc_ctx_tensors(weights_ctx.get(), backend.get()) };
-        ggml_backend_buffer_ptr buf{ ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()) };
-        ggml_backend_buffer_set_usage(weights_buf.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-        ggml_backend_tensor_set(matrix_tensor, matrix.data(), 0, matrix.size());
-        ggml_backend_tensor_set(gate_tensor, gate.data(), 0, gate.size());
+        gf.build({ out });
+        set(matrix_tensor, matrix);
+        set(gate_tensor, gate);
         for (int64_t i = 0; i < n; ++i) {
-            const size_t size = n_values * sizeof(float);
-            ggml_backend_tensor_set(rows_tensor, rows[begin + i].data(), i * size, size);
+            ggml_backend_tensor_set(rows_tensor, rows[begin + i].data(), i * n_values * sizeof(float),
+                                    n_values * sizeof(float));
             if (!residual.empty()) {
-                ggml_backend_tensor_set(rest_tensor, residual[begin + i].data(), i * n_out * sizeof(float),
-                                        n_out * sizeof(float));
+                set(rest_tensor, residual[begin + i], i);
             }
             if (n_experts) {
-                ggml_backend_tensor_set(ids, experts[begin + i].data(), i * ids->nb[1], ids->nb[1]);
+                set(ids, experts[begin + i], i);
             }
         }
-        ggml_backend_tensor_set(bias_tensor, bias.data(), 0, bias.size() * sizeof(float));
-        CHECK_EQUAL(ggml_backend_graph_compute(backend.get(), gf), GGML_STATUS_SUCCESS);
-        std::vector<float> res(ggml_nelements(out));
-        ggml_backend_tensor_get(out, res.data(), 0, ggml_nbytes(out));
-        return res;
+        set(bias_tensor, bias);
+        gf.compute();
+        return get<float>(out);
     }
 };
 
@@ -170,21 +203,16 @@ static void routers_are_right_and_rows_do_not_matter() {
     std::vector<float> alone;
     for (const int64_t n_rows : { 8, 1 }) {
         for (int64_t first = 0; first < 8; first += n_rows) {
-            ggml_backend_ptr backend{ ggml_backend_dev_init(g_gpu, nullptr) };
-            ggml_context_ptr ctx{ ggml_init({ 1 << 16, nullptr, true }) };
-            ggml_tensor *    weights = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, 256, 40);
-            ggml_tensor *    input   = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, 256, n_rows);
-            ggml_tensor *    out     = ggml_mul_mat(ctx.get(), weights, input);
-            ggml_cgraph *    gf      = ggml_new_graph_custom(ctx.get(), 4, false);
-            ggml_build_forward_expand(gf, out);
-            out->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
-            ggml_backend_buffer_ptr buf{ ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()) };
-            ggml_backend_tensor_set(weights, matrix.data(), 0, ggml_nbytes(weights));
+            graph         gf(g_gpu);
+            ggml_tensor * weights = ggml_new_tensor_2d(gf.nodes(), GGML_TYPE_F32, 256, 40);
+            ggml_tensor * input   = ggml_new_tensor_2d(gf.nodes(), GGML_TYPE_F32, 256, n_rows);
+            ggml_tensor * out     = ggml_mul_mat(gf.nodes(), weights, input);
+            gf.build({ out });
+            set(weights, matrix);
             ggml_backend_tensor_set(input, rows.data() + first * 256, 0, ggml_nbytes(input));
-            CHECK_EQUAL(ggml_backend_graph_compute(backend.get(), gf), GGML_STATUS_SUCCESS);
-            std::vector<float> res(ggml_nelements(out));
-            ggml_backend_tensor_get(out, res.data(), 0, ggml_nbytes(out));
-            auto & all = n_rows == 8 ? together : alone;
+            gf.compute();
+            const auto res = get<float>(out);
+            auto &     all = n_rows == 8 ? together : alone;
             all.insert(all.end(), res.begin(), res.end());
         }
     }
@@ -202,14 +230,10 @@ static void routers_are_right_and_rows_do_not_matter() {
 
 static void the_first_of_the_highest_is_found() {
     for (const int64_t n : { 100, 16384, 152064 }) {
-        ggml_backend_ptr backend{ ggml_backend_dev_init(g_gpu, nullptr) };
-        ggml_context_ptr ctx{ ggml_init({ 1 << 16, nullptr, true }) };
-        ggml_tensor *    rows = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n, 3);
-        ggml_tensor *    best = ggml_argmax(ctx.get(), rows);
-        ggml_cgraph *    gf   = ggml_new_graph_custom(ctx.get(), 4, false);
-        ggml_build_forward_expand(gf, best);
-        best->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
-        ggml_backend_buffer_ptr buf{ ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()) };
+        graph         gf(g_gpu);
+        ggml_tensor * rows = ggml_new_tensor_2d(gf.nodes(), GGML_TYPE_F32, n, 3);
+        ggml_tensor * best = ggml_argmax(gf.nodes(), rows);
+        gf.build({ best });
 
         auto values                   = random_values(3 * n);
         values[n / 2]                 = 3.0f;
@@ -217,11 +241,57 @@ static void the_first_of_the_highest_is_found() {
         values[2 * n + n / 3]         = 3.0f;
         values[2 * n + n / 3 * 2 + 1] = n < 16384 ? 0.0f : 3.0f; // of short rows any of them may be
         values[0]                     = -INFINITY;
-        ggml_backend_tensor_set(rows, values.data(), 0, ggml_nbytes(rows));
-        CHECK_EQUAL(ggml_backend_graph_compute(backend.get(), gf), GGML_STATUS_SUCCESS);
-        std::vector<int32_t> found(3);
-        ggml_backend_tensor_get(best, found.data(), 0, ggml_nbytes(best));
-        CHECK(found == std::vector<int32_t>({ (int32_t) (n / 2), (int32_t) (n - 1), (int32_t) (n / 3) }));
+        set(rows, values);
+        gf.compute();
+        CHECK(get<int32_t>(best) == std::vector<int32_t>({ (int32_t) (n / 2), (int32_t) (n - 1), (int32_t) (n / 3) }));
+    }
+}
+
+static void the_highest_comes_with_its_probability() {
+    for (const int64_t n : { 100, 1024, 8193, 152064 }) {
+        for (const int64_t n_rows : { 1, 3 }) {
+            for (const bool bars : { false, true }) {
+                graph         gf(g_gpu);
+                auto *        ctx    = gf.nodes();
+                ggml_tensor * logits = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n, n_rows);
+                ggml_tensor * bias   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, n);
+                ggml_tensor * best   = ggml_argmax(ctx, bars ? ggml_add(ctx, logits, bias) : logits);
+                ggml_tensor * all    = ggml_soft_max(ctx, logits);
+                ggml_tensor * prob =
+                    ggml_get_rows(ctx, ggml_reshape_3d(ctx, all, 1, n, n_rows), ggml_reshape_2d(ctx, best, 1, n_rows));
+                gf.build({ best, prob });
+
+                auto values = random_values(n * n_rows);
+                for (auto & value : values) {
+                    value *= 10.0f;
+                }
+                values[n / 2]      = 14.0f;
+                values[n / 3]      = 15.0f;
+                values[n - 1]      = -INFINITY;
+                auto bias_values   = std::vector<float>(n, 0.0f);
+                bias_values[n / 3] = -INFINITY;
+                set(logits, values);
+                set(bias, bias_values);
+                set(all, std::vector<float>(n * n_rows, -1.0f));
+                gf.compute();
+                CHECK_EQUAL(get<float>(all)[0], -1.0f); // not computed
+
+                const auto place = get<int32_t>(best);
+                const auto found = get<float>(prob);
+                for (int64_t row = 0; row < n_rows; ++row) {
+                    const float * first    = values.data() + row * n;
+                    int64_t       expected = 0;
+                    double        sum      = 0.0;
+                    for (int64_t i = 0; i < n; ++i) {
+                        const bool is_barred = bars && i == n / 3;
+                        expected             = !is_barred && first[i] > first[expected] ? i : expected;
+                        sum += std::exp((double) first[i]);
+                    }
+                    CHECK_EQUAL(place[row], expected);
+                    CHECK(std::fabs(found[row] / (std::exp((double) first[expected]) / sum) - 1.0) < 1e-5);
+                }
+            }
+        }
     }
 }
 
@@ -236,5 +306,6 @@ int main() {
     RUN(experts_are_right_and_rows_do_not_matter);
     RUN(routers_are_right_and_rows_do_not_matter);
     RUN(the_first_of_the_highest_is_found);
+    RUN(the_highest_comes_with_its_probability);
     return g_n_failed > 0;
 }
