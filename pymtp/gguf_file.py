@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pymtp._gguf_header import Value
+from pymtp._gguf_header import TensorInfo, Value
 from pymtp._gguf_heads import heads_beside, misfit
 from pymtp._gguf_model import ModelFile, is_assistant
 from pymtp._gguf_shards import Shard, data_offset, read_shards, tensor_bytes
@@ -54,6 +54,8 @@ class GgufInfo:
     """MTP heads according to the metadata (`<architecture>.nextn_predict_layers`). An assistant counts as one."""
     n_heads: int
     """MTP heads whose tensors are in the file. Some converters keep the key and drop the tensors."""
+    tied_embedding_type: int | None
+    """The ggml_type of the token embedding, if it is the output matrix as well."""
     n_tensors: int
     n_parameters: int
     size_bytes: int
@@ -212,11 +214,17 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
         n_vocab=model.n_vocab,
         n_heads_declared=source.n_heads_declared,
         n_heads=source.n_heads,
+        tied_embedding_type=_tied_embedding_type(named),
         n_tensors=len(tensors),
         n_parameters=sum(tensor.n_elements for tensor in tensors),
         size_bytes=sum(shard.size_bytes for shard in shards),
         chat_template=model.text("tokenizer.chat_template"),
     )
+
+
+def _tied_embedding_type(tensors: Mapping[str, TensorInfo]) -> int | None:
+    embedding = tensors.get("token_embd.weight")
+    return embedding.type_id if embedding and "output.weight" not in tensors else None
 
 
 def _file_type_name(file_type: Value | None) -> str | None:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from pymtp import _log, embedded
-from pymtp._library import abi_id, llama_cpp
+from pymtp._library import abi_id, ffi, lib, llama_cpp
 from pymtp.batch import Batch, Generation, OnPrompt
 from pymtp.context import ContextParams
 from pymtp.cost_record import CostRecord
@@ -296,6 +296,10 @@ def _load(info: GgufInfo, n_gpu_layers: int, on_load: Callable[[float], object] 
     params.load_mtp = load_mtp
     params.progress_callback = llama_cpp.llama_progress_callback(report)
     llama_cpp.llama_backend_init()
+    layers_on_gpu = n_gpu_layers < 0 or n_gpu_layers > info.n_layer + info.n_heads_declared
+    if layers_on_gpu and info.tied_embedding_type is not None:
+        override = lib.pymtp_embedding_on_device(info.tied_embedding_type)
+        params.tensor_buft_overrides = int(ffi.cast("intptr_t", override)) or None
     _log.take_recent()
     if info.draft_model is None or info.has_assistant:
         loaded = llama_cpp.llama_model_load_from_file(os.fsencode(info.path), params)

@@ -11,7 +11,8 @@
 #include <cstdio>
 #include <string>
 
-static constexpr int32_t PYMTP_DRAFT_MAX = 32; // as in vLLM
+static constexpr int32_t PYMTP_DRAFT_MAX = 32;  // as in vLLM
+static constexpr int64_t QK_MAX          = 256; // a multiple of the block sizes of all types
 
 static thread_local std::string g_error;
 static std::atomic<int32_t>     g_n_contexts{ 0 };
@@ -47,6 +48,37 @@ int32_t pymtp_n_contexts(void) {
 
 const char * pymtp_draft_obstacle(const llama_model * model, const llama_model * assistant) {
     return assistant || llama_model_n_layer_nextn(model) > 0 ? mtp_graph_obstacle(*model, assistant) : "it has none";
+}
+
+static bool device_reads_rows(ggml_backend_dev_t device, ggml_type type) {
+    if (ggml_blck_size(type) == 0) { // a type of the past
+        return false;
+    }
+    ggml_context_ptr ctx{ ggml_init({ 4 * ggml_tensor_overhead(), nullptr, true }) };
+    ggml_tensor *    table = ggml_new_tensor_2d(ctx.get(), type, QK_MAX, 1);
+    ggml_tensor *    ids   = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, 1);
+    return ggml_backend_dev_supports_op(device, ggml_get_rows(ctx.get(), table, ids));
+}
+
+const llama_model_tensor_buft_override * pymtp_embedding_on_device(int32_t type) {
+    static llama_model_tensor_buft_override overrides[2] = {};
+
+    ggml_backend_dev_t device = nullptr;
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        auto * const dev = ggml_backend_dev_get(i);
+        if (ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_GPU) {
+            continue;
+        }
+        if (device) {
+            return nullptr; // the layers are divided among several
+        }
+        device = dev;
+    }
+    if (!device || type < 0 || type >= GGML_TYPE_COUNT || !device_reads_rows(device, (ggml_type) type)) {
+        return nullptr;
+    }
+    overrides[0] = { "^token_embd\\.weight$", ggml_backend_dev_buffer_type(device) };
+    return overrides;
 }
 
 int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * params, pymtp_session ** out) try {
