@@ -145,7 +145,7 @@ class AdaptiveLength:
             return 0
         self._experience.n_until_trial = TRIAL_GAP_MIN  # unless what is seen of this one says otherwise
         self._experience.n_trials += 1
-        if self._experience.n_trials % MEASURING_GAP == 0:
+        if _is_due(self._experience.n_trials):
             self._n_measuring = N_MEASURING
         return min(1, self._n_max)
 
@@ -247,14 +247,20 @@ N_AT_FIRST = 2
 """Drafts of rounds that measure what these cost, as those behind do."""
 N_BEGINNING = 8
 """The first drafts of a text, from which others learn."""
-MEASURING_GAP, N_MEASURING = 32, 4
-"""Behind every so many trials come so many rounds that draft, so that their costs stay known while drafting is off."""
-MARGIN = 1.1
+MEASURING_GAP, N_MEASURING = 32, 6
+"""Behind every so many trials, and more often at first, come so many rounds that draft: while drafting is off their
+costs stay known, and what was measured before a device had warmed up does not keep it off."""
+MARGIN = 1.05
 """How much faster drafting has to look than plain decoding to begin: the best of several lengths is overrated."""
 PRIOR_WEIGHT = 15.0
 """Rounds that it counts for in a new text, at most."""
 TRIAL_SHARE = 0.005
 """Of the time, what may be spent in the long run to try the other: drafts where there are none, or none."""
+
+
+def _is_due(n_trials: int) -> bool:
+    """Whether costs are measured behind a trial: the 1st, the 2nd, the 4th, ..., then each MEASURING_GAPth."""
+    return n_trials % min(1 << (n_trials.bit_length() - 1), MEASURING_GAP) == 0
 
 
 def _confident(confidences: Sequence[float], n_min: int, p_min: float) -> int:

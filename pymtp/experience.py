@@ -138,6 +138,7 @@ class Experience:
         return {
             "costs": self.costs.as_dict(),
             "is_right": self.is_right.as_dict(),
+            "n_trials": self.n_trials,
             "n_until_trial": self.n_until_trial,
             "trial_gap": self._trial_gap,
             "beginnings": {n_max: means.as_dict() for n_max, means in self._beginnings.items() if means.weight},
@@ -150,6 +151,7 @@ class Experience:
         try:
             known.costs.recall(found["costs"])
             known.is_right = Calibration(float(found["is_right"]["slope"]), float(found["is_right"]["offset"]))
+            known.n_trials = int(found["n_trials"])
             known.n_until_trial, known._trial_gap = float(found["n_until_trial"]), float(found["trial_gap"])
             for n_max, means in found["beginnings"].items():
                 known.beginnings(int(n_max)).recall(means)

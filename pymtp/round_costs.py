@@ -77,10 +77,13 @@ class RoundCosts:
             self._verify.note(n_rows, verify_ms)
             self._draft.note(n_steps, draft_ms / n_sequences)
 
-    def observe_trial(self, n_rows: int, trial_ms: float) -> None:
-        """A round of one sequence that was to decode plainly took so long, because it also drafted a token."""
+    def observe_trial(self, n_tokens: int, trial_ms: float) -> None:
+        """A round of one sequence that was to decode plainly took so long, because it also drafted a token.
+
+        Only those count that have brought no token for it.
+        """
         self._n_alike = 0
-        if n_rows == 1:
+        if n_tokens == 1:
             self._trial.note(0, trial_ms)
 
     def know(self, verify_ms: Sequence[float], draft_ms: Sequence[float]) -> None:

@@ -212,7 +212,7 @@ class Scheduler:
             return
         if any(played.proposal.catches_up for played in rounds):
             if len(rounds) == 1:
-                self._costs.observe_trial(rounds[0].n_rows, seconds * 1000)
+                self._costs.observe_trial(len(rounds[0].tokens), seconds * 1000)
             return
         n, n_steps = len(rounds), max(played.proposal.n_drafted for played in rounds)
         verify_ms, draft_ms = spent.trunk_us / 1000, spent.head_us / 1000

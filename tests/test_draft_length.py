@@ -48,15 +48,17 @@ def play(length: AdaptiveLength | FixedLength, text: Text, n_tokens: int, seed: 
     """Tokens a millisecond, and how many drafts each round made."""
     rng = np.random.default_rng(seed)
     n_done, spent, drafted = 0, 0.0, []
+    told: tuple[list[float], list[bool]] = [], []
     while n_done < n_tokens:
         n_steps = length.steps()
         confidences = [text(rng) for _ in range(n_steps)]
         n = length.n_verified(confidences, drawn=False)
+        length.observe(*told)
         n_right = 0
         while n_right < n_steps and rng.random() < confidences[n_right]:
             n_right += 1
         n_kept = min(n, n_right)
-        length.observe(confidences, [i < n_right for i in range(min(n_kept + 1, n_steps))])
+        told = confidences, [i < n_right for i in range(min(n_kept + 1, n_steps))]
         n_done += 1 + n_kept
         spent += VERIFY[1 + n] + STEP * n_steps
         drafted.append(n_steps)
@@ -105,10 +107,10 @@ def test_the_dearer_a_trial_the_rarer_it_is() -> None:
     for _ in range(N_WARM_UP + 1):
         known.observe_trial(1, 3)
     length = AdaptiveLength(4, Experience(known))
-    play(length, hard, 500)
+    play(length, hard, 8000)
     _, drafted = play(length, hard, 4000)
     n_tried = sum(n > 0 for n in drafted)
-    assert 0 < n_tried * 2 <= 0.008 * len(drafted)
+    assert 0 < n_tried * 2 <= 0.006 * len(drafted)
 
 
 def test_while_it_drafts_it_looks_now_and_then_what_plain_rounds_cost() -> None:
@@ -122,7 +124,7 @@ def test_while_it_drafts_it_looks_now_and_then_what_plain_rounds_cost() -> None:
     for _ in range(20):
         known.observe(1, 0, verify_ms=0.3, draft_ms=0, rest_ms=0)
     _, drafted = play(length, easy, 400)
-    assert np.mean(drafted[-100:]) < 0.1
+    assert np.mean(drafted[-100:]) < 0.2
 
 
 def test_while_it_does_not_draft_it_notices_that_drafts_have_become_cheap() -> None:
@@ -132,7 +134,7 @@ def test_while_it_does_not_draft_it_notices_that_drafts_have_become_cheap() -> N
     play(AdaptiveLength(4, known), easy, 300)
     length, drafted = AdaptiveLength(4, known), []
     rng = np.random.default_rng(1)
-    for _ in range(6000):
+    for _ in range(2500):
         n_steps = length.steps()
         confidences = [easy(rng) for _ in range(n_steps)]
         n = length.n_verified(confidences, drawn=False)
