@@ -101,7 +101,7 @@ class AdaptiveLength:
     Behind each draft it reckons what every length would have brought in the same place, from the drafts' confidences,
     from how right drafts have been, and from the costs; the length that was best of late is the next one. A text begins
     with what the texts before it have told. While the best length is none, a single draft now and then tells whether
-    the text has changed; while it is not, a few plain rounds tell what these cost.
+    the text has changed; while it is not, a few plain rounds tell what these cost, and a few with the longest drafts.
     """
 
     uses_confidence = True
@@ -133,11 +133,12 @@ class AdaptiveLength:
         self._is_measuring = self._measures
         if self._is_measuring:
             self._n_measuring = max(self._n_measuring - 1, 0)
-            return min(N_AT_FIRST, self._n_max)
+            return self._n_max if self._n > 0 and self._costs.knows_drafts else min(N_AT_FIRST, self._n_max)
         if self._n > 0:
-            self._experience.n_until_plain -= 1
-            if self._experience.n_until_plain <= 0:
-                self._n_plain, self._experience.n_until_plain = N_PLAIN_AGAIN - 1, math.inf
+            self._experience.n_until_others -= 1
+            if self._experience.n_until_others <= 0:
+                self._n_plain, self._n_measuring = N_PLAIN_AGAIN - 1, N_MEASURING
+                self._experience.n_until_others = math.inf
                 return 0
             return self._n
         self._experience.n_until_trial -= 1
@@ -172,13 +173,13 @@ class AdaptiveLength:
         gain = self._reckon(worth)
         was_on = self._n > 0
         self._n = self._reckoning.best(1.0 if was_on else MARGIN)
-        plain = self._costs.table(self._n_max).plain
         if self._n > 0:
-            lost = N_PLAIN_AGAIN * (1 - 1 / (plain * self._reckoning.rate(self._n)))  # plain rounds
+            best, longest, none = (self._reckoning.rate(n) for n in (self._n, self._n_max, 0))
+            lost = N_PLAIN_AGAIN * (1 - none / best) + N_MEASURING * (1 - longest / best)  # rounds
             gap = max(lost / TRIAL_SHARE, TRIAL_GAP_MIN)
-            self._experience.n_until_plain = min(self._experience.n_until_plain, gap)
+            self._experience.n_until_others = min(self._experience.n_until_others, gap)
         elif self._n_measuring == 0:
-            affordable = self._costs.trial_ms / (TRIAL_SHARE * plain)
+            affordable = self._costs.trial_ms / (TRIAL_SHARE * self._costs.table(self._n_max).plain)
             self._experience.plan_trial(affordable, was_on=was_on, is_promising=gain > MARGIN)
 
     def table(self) -> list[LengthRow]:
@@ -242,20 +243,20 @@ class AdaptiveLength:
 N_PLAIN_AT_FIRST = N_SETTLING + N_WARM_UP + 2
 """Rounds of a text that begins before it is known what plain rounds cost."""
 N_PLAIN_AGAIN = N_SETTLING + 3
-"""Rounds amid drafts that measure them again."""
+"""Rounds amid drafts that measure them again; as many with the longest drafts follow."""
 N_AT_FIRST = 2
 """Drafts of rounds that measure what these cost, as those behind do."""
 N_BEGINNING = 8
 """The first drafts of a text, from which others learn."""
-MEASURING_GAP, N_MEASURING = 32, 6
-"""Behind every so many trials, and more often at first, come so many rounds that draft: while drafting is off their
-costs stay known, and what was measured before a device had warmed up does not keep it off."""
+MEASURING_GAP, N_MEASURING = 32, N_SETTLING + 3
+"""Behind every so many trials, and more often at first, come so many rounds that draft: their costs stay known while
+drafting is off, and what was measured before a device had warmed up does not keep it off."""
 MARGIN = 1.05
 """How much faster drafting has to look than plain decoding to begin: the best of several lengths is overrated."""
 PRIOR_WEIGHT = 15.0
 """Rounds that it counts for in a new text, at most."""
-TRIAL_SHARE = 0.005
-"""Of the time, what may be spent in the long run to try the other: drafts where there are none, or none."""
+TRIAL_SHARE = 0.004
+"""Of the time, what may be spent in the long run to try something else: drafts where there are none, or none."""
 
 
 def _is_due(n_trials: int) -> bool:

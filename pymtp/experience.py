@@ -116,8 +116,8 @@ class Experience:
         """Rounds that only tried whether drafts would pay."""
         self.n_until_trial = 0.0
         """Rounds to the next one."""
-        self.n_until_plain = math.inf
-        """Rounds that draft to the next that do not, to measure these."""
+        self.n_until_others = math.inf
+        """Rounds that draft to those that do not, and to some that draft as much as they can, to measure both."""
         self._trial_gap = 0.0
         self._beginnings: dict[int, Reckoning] = {}
 

@@ -18,7 +18,7 @@ N_WARM_UP = 3
 N_KNOWN = 4
 """Measurements of drafts from which on these can be judged."""
 N_SETTLING = 2
-"""Plain rounds behind one that drafts that do not count, and the reverse: what they need is not in the caches yet."""
+"""Rounds behind one that has drafted more or less that do not count: what they need is not in the caches yet."""
 N_REFRESH = 8
 """Rounds for which a table of costs is good, once there have been some."""
 
@@ -53,7 +53,7 @@ class RoundCosts:
         self._trial = _Medians()
         self._n_sequences = 1
         self._n_rounds = 0
-        self._drafts, self._n_alike = False, 0  # the latest rounds: whether they draft, and how many in a row
+        self._n_steps, self._n_alike = 0, 0  # the latest rounds: what they draft, and how many in a row
         self._table = CostTable(0.0, [], [])
         self._table_until = 0  # rounds
 
@@ -63,9 +63,9 @@ class RoundCosts:
         """A pass of `n_rows` rows, of so many sequences, for which `n_steps` steps of a draft were run (0: none)."""
         self._n_sequences = n_sequences
         self._n_rounds += 1
-        if (n_steps > 0) != self._drafts:
-            self._drafts, self._n_alike = not self._drafts, 0
-            if not self._drafts:
+        if n_steps != self._n_steps:
+            self._n_steps, self._n_alike = n_steps, 0
+            if n_steps == 0:
                 self._plain.age()
         self._n_alike += 1
         if self._n_alike <= N_SETTLING:
@@ -129,11 +129,11 @@ class RoundCosts:
         """The costs of rounds with 0 to `n_max` drafts. Looked at in every round, so it may be a few rounds old."""
         if self._n_rounds >= self._table_until or len(self._table.verify) != n_max + 1:
             lengths = range(n_max + 1)
-            self._table = CostTable(
-                self.plain_ms,
-                [self.verify_ms(1 + n) for n in lengths],
-                [self.draft_ms(n) + self.rest_ms(n) for n in lengths],
-            )
+            verify = [self.verify_ms(1 + n) for n in lengths]
+            for n in reversed(range(n_max)):  # what was measured seldom was measured cold: more rows do not cost less
+                verify[n] = min(verify[n], verify[n + 1])
+            draft = [self.draft_ms(n) + self.rest_ms(n) for n in lengths]
+            self._table = CostTable(self.plain_ms, verify, draft)
             self._table_until = self._n_rounds + (1 if self._n_rounds < 4 * N_REFRESH else N_REFRESH)
         return self._table
 

@@ -38,9 +38,10 @@ def costs() -> RoundCosts:
     known = RoundCosts()
     for _ in range(N_SETTLING + N_WARM_UP + 1):
         known.observe(1, 0, verify_ms=VERIFY[1], draft_ms=0, rest_ms=0)
-    for n_rows, verify_ms in VERIFY.items():
-        for n_steps in [*range(1, 5)] * (N_WARM_UP + 1):
-            known.observe(n_rows, n_steps, verify_ms=verify_ms, draft_ms=STEP * n_steps, rest_ms=0)
+    for n_steps in range(1, 5):
+        for n_rows, verify_ms in VERIFY.items():
+            for _ in range(N_SETTLING + N_WARM_UP + 1):
+                known.observe(n_rows, n_steps, verify_ms=verify_ms, draft_ms=STEP * n_steps, rest_ms=0)
     return known
 
 
@@ -129,12 +130,13 @@ def test_while_it_drafts_it_looks_now_and_then_what_plain_rounds_cost() -> None:
 
 def test_while_it_does_not_draft_it_notices_that_drafts_have_become_cheap() -> None:
     known = Experience(costs())
-    for n in [1, 2, 3, 4] * 20:
-        known.costs.observe(1 + n, n, verify_ms=1 + n, draft_ms=2 * n, rest_ms=0)
+    for n in (1, 2, 3, 4):
+        for _ in range(20):
+            known.costs.observe(1 + n, n, verify_ms=1 + n, draft_ms=2 * n, rest_ms=0)
     play(AdaptiveLength(4, known), easy, 300)
     length, drafted = AdaptiveLength(4, known), []
     rng = np.random.default_rng(1)
-    for _ in range(2500):
+    for _ in range(4000):
         n_steps = length.steps()
         confidences = [easy(rng) for _ in range(n_steps)]
         n = length.n_verified(confidences, drawn=False)
