@@ -150,9 +150,9 @@ class Experience:
         known = cls()
         try:
             known.costs.recall(found["costs"])
-            known.is_right = Calibration(float(found["is_right"]["slope"]), float(found["is_right"]["offset"]))
-            known.n_trials = int(found["n_trials"])
-            known.n_until_trial, known._trial_gap = float(found["n_until_trial"]), float(found["trial_gap"])
+            known.is_right = Calibration(_finite(found["is_right"]["slope"]), _finite(found["is_right"]["offset"]))
+            known.n_trials = int(_finite(found["n_trials"]))
+            known.n_until_trial, known._trial_gap = _finite(found["n_until_trial"]), _finite(found["trial_gap"])
             for n_max, means in found["beginnings"].items():
                 known.beginnings(int(n_max)).recall(means)
         except (AttributeError, KeyError, TypeError, ValueError):
@@ -166,6 +166,12 @@ FADE = 0.93
 """What a round counts less with each one that follows it."""
 FADE_OF_ALL, RATE_OF_ALL = 0.99, 0.005
 """How slowly that is forgotten, and learned, which texts learn from each other."""
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(value):
+        raise ValueError
+    return float(value)
 
 
 def _logit(probability: float) -> float:

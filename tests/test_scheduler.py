@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -101,6 +101,28 @@ def test_where_a_device_computes_a_pass_is_reported_while_the_next_one_is_under_
     assert [at for at, _ in reports] == [1, *range(3, n + 1), n]
     assert sum(n_tokens for _, n_tokens in reports) == 30
     assert one.stats.generated_tokens == work.stats.generated_tokens == 30
+
+
+def test_what_became_of_drafts_is_seen_when_the_next_ones_are_made() -> None:
+    seen: list[str | list[bool]] = []
+
+    class Watching(FixedLength):
+        def steps(self) -> int:
+            seen.append("steps")
+            return super().steps()
+
+        def observe(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
+            if are_right:
+                seen.append(list(are_right))
+
+    session = FakeSession()
+    work = scheduler(session)
+    one = sequence(session, [1, 2], 60, length=Watching(2))
+    submit(work, one)
+    run(work)
+    told = [each for each in seen if isinstance(each, list)]
+    assert seen == ["steps", *(each for rights in told[:-1] for each in ("steps", rights)), told[-1]]
+    assert sum(map(sum, told)) == one.stats.accepted > 0
 
 
 def test_what_drafts_cost_is_noted_also_where_nobody_asks_how_sure_they_are() -> None:

@@ -66,6 +66,13 @@ def play(session: Session, history: list[int], lengths: list[int], n_rounds: int
         session.truncate(len(history) - 1)
 
 
+def test_token_embeddings_go_where_a_gpu_can_read_them() -> None:
+    placed = [lib.pymtp_embedding_on_device(kind) != ffi.NULL for kind in range(-1, 64)]
+    assert not any((placed[0], placed[5], placed[-1]))  # -1, 4 (a type of the past), 63
+    if not llama_cpp.llama_supports_gpu_offload():
+        assert not any(placed)
+
+
 @pytest.mark.parametrize("lengths", [[3], [1], [3, 1, 2, 0]], ids=str)
 def test_rounds_rebuild_next_to_no_graph_also_if_drafts_change_their_length(model: object, lengths: list[int]) -> None:
     n_rounds = 240
