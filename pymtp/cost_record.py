@@ -36,7 +36,7 @@ class CostRecord:
     """The costs of one setup, as `record` has them. `costs` are estimates until `ensure` was called."""
 
     def __init__(self, record: Record) -> None:
-        self.costs = RoundCosts()
+        self.costs = RoundCosts(is_measured=False)
         self._record = record
         self._is_known = False
 

@@ -47,8 +47,8 @@ class DraftLength(Protocol):
     def observe(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
         """What became of a round's drafts: those that the text shows to be right, and the first that is not.
 
-        A draft that was not verified can be among them: if it follows the kept ones, the next token tells. Comes when
-        the next round has drafted already.
+        A draft that was not verified can be among them: if it follows the kept ones, the next token tells. Comes behind
+        each round, empty if it did not draft, when the next one has drafted already.
         """
 
 
@@ -114,10 +114,12 @@ class AdaptiveLength:
         self._reckoning = self._beginnings.copy(PRIOR_WEIGHT)
         self._n = self._reckoning.best(MARGIN) if self._reckoning.weight else min(N_AT_FIRST, n_max)
         self._n_reckoned = 0
-        # rounds to come that measure what rounds without and with drafts cost
-        self._n_plain = 0 if self._costs.knows_plain else N_PLAIN_AT_FIRST
-        self._n_measuring = 0
+        # rounds to come that measure what rounds without and with drafts cost, and how many drafts
+        self._n_plain: int | None = None  # not known before the text begins
+        self._n_measuring, self._n_measured = 0, min(N_AT_FIRST, n_max)
         self._is_measuring = False  # whether this round does so, with drafts
+        self._tries = False  # whether a trial is under way
+        self._measuring_gap = math.inf  # rounds
         experience.n_until_trial -= TRIAL_GAP_MIN  # a new text is as good a reason for a trial as so many rounds
 
     @property
@@ -127,27 +129,28 @@ class AdaptiveLength:
 
     def steps(self) -> int:
         """See DraftLength."""
+        if self._n_plain is None:
+            self._n_plain = 0 if self._costs.knows_plain else N_PLAIN_AT_FIRST
         if self._n_plain > 0:
             self._n_plain -= 1
             return 0
         self._is_measuring = self._measures
         if self._is_measuring:
             self._n_measuring = max(self._n_measuring - 1, 0)
-            return self._n_max if self._n > 0 and self._costs.knows_drafts else min(N_AT_FIRST, self._n_max)
+            return self._n_measured
         if self._n > 0:
-            self._experience.n_until_others -= 1
-            if self._experience.n_until_others <= 0:
-                self._n_plain, self._n_measuring = N_PLAIN_AGAIN - 1, N_MEASURING
-                self._experience.n_until_others = math.inf
-                return 0
-            return self._n
+            self._experience.n_since_measured += 1
+            if self._experience.n_since_measured < self._measuring_gap or not self._can_measure:
+                return self._n
+            self._n_plain, self._n_measuring, self._n_measured = N_PLAIN_AGAIN - 1, N_MEASURING, self._n_max
+            self._experience.n_since_measured = 0
+            return 0
         self._experience.n_until_trial -= 1
         if self._experience.n_until_trial > 0:
             return 0
         self._experience.n_until_trial = TRIAL_GAP_MIN  # unless what is seen of this one says otherwise
         self._experience.n_trials += 1
-        if _is_due(self._experience.n_trials):
-            self._n_measuring = N_MEASURING
+        self._tries = True
         return min(1, self._n_max)
 
     def n_verified(self, confidences: Sequence[float], *, drawn: bool) -> int:
@@ -176,11 +179,13 @@ class AdaptiveLength:
         if self._n > 0:
             best, longest, none = (self._reckoning.rate(n) for n in (self._n, self._n_max, 0))
             lost = N_PLAIN_AGAIN * (1 - none / best) + N_MEASURING * (1 - longest / best)  # rounds
-            gap = max(lost / TRIAL_SHARE, TRIAL_GAP_MIN)
-            self._experience.n_until_others = min(self._experience.n_until_others, gap)
-        elif self._n_measuring == 0:
+            self._measuring_gap = max(lost / TRIAL_SHARE, TRIAL_GAP_MIN)
+        elif was_on or self._tries:
             affordable = self._costs.trial_ms / (TRIAL_SHARE * self._costs.table(self._n_max).plain)
             self._experience.plan_trial(affordable, was_on=was_on, is_promising=gain > MARGIN)
+        if self._tries and self._can_measure and _is_due(self._experience.n_trials):
+            self._n_measuring, self._n_measured = N_MEASURING, min(N_AT_FIRST, self._n_max)
+        self._tries = False
 
     def table(self) -> list[LengthRow]:
         """What it decides from."""
@@ -200,6 +205,10 @@ class AdaptiveLength:
     @property
     def _measures(self) -> bool:
         return self._n_measuring > 0 or not self._costs.knows_drafts
+
+    @property
+    def _can_measure(self) -> bool:
+        return self._costs.is_measured and not self._costs.is_shared
 
     def _look(self, confidences: Sequence[float]) -> list[tuple[int, float]]:
         """What drafts of these confidences are worth, by length; what would follow them is as sure as the last."""
@@ -248,7 +257,7 @@ N_AT_FIRST = 2
 """Drafts of rounds that measure what these cost, as those behind do."""
 N_BEGINNING = 8
 """The first drafts of a text, from which others learn."""
-MEASURING_GAP, N_MEASURING = 32, N_SETTLING + 3
+MEASURING_GAP, N_MEASURING = 32, 1 + N_SETTLING + 3
 """Behind every so many trials, and more often at first, come so many rounds that draft: their costs stay known while
 drafting is off, and what was measured before a device had warmed up does not keep it off."""
 MARGIN = 1.05

@@ -116,8 +116,8 @@ class Experience:
         """Rounds that only tried whether drafts would pay."""
         self.n_until_trial = 0.0
         """Rounds to the next one."""
-        self.n_until_others = math.inf
-        """Rounds that draft to those that do not, and to some that draft as much as they can, to measure both."""
+        self.n_since_measured = 0
+        """Rounds that draft since there were plain ones, and some with the longest drafts, to measure them."""
         self._trial_gap = 0.0
         self._beginnings: dict[int, Reckoning] = {}
 
@@ -140,6 +140,7 @@ class Experience:
             "is_right": self.is_right.as_dict(),
             "n_trials": self.n_trials,
             "n_until_trial": self.n_until_trial,
+            "n_since_measured": self.n_since_measured,
             "trial_gap": self._trial_gap,
             "beginnings": {n_max: means.as_dict() for n_max, means in self._beginnings.items() if means.weight},
         }
@@ -151,11 +152,11 @@ class Experience:
         try:
             known.costs.recall(found["costs"])
             known.is_right = Calibration(_finite(found["is_right"]["slope"]), _finite(found["is_right"]["offset"]))
-            known.n_trials = int(_finite(found["n_trials"]))
+            known.n_trials, known.n_since_measured = _count(found["n_trials"]), _count(found["n_since_measured"])
             known.n_until_trial, known._trial_gap = _finite(found["n_until_trial"]), _finite(found["trial_gap"])
             for n_max, means in found["beginnings"].items():
                 known.beginnings(int(n_max)).recall(means)
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return cls()
         return known
 
@@ -166,6 +167,12 @@ FADE = 0.93
 """What a round counts less with each one that follows it."""
 FADE_OF_ALL, RATE_OF_ALL = 0.99, 0.005
 """How slowly that is forgotten, and learned, which texts learn from each other."""
+
+
+def _count(value: Any) -> int:
+    if not is_amount(value):
+        raise ValueError
+    return int(value)
 
 
 def _finite(value: Any) -> float:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # inspecting a file does without it, and it takes a while to 
 
 _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
 _MAX_DEFAULT_N_CTX = 4096
+_LOADED_TWICE = ("gemma3n", "gemma4")  # architectures whose token embedding is, wherever it lies
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class GgufInfo:
     n_heads: int
     """MTP heads whose tensors are in the file. Some converters keep the key and drop the tensors."""
     tied_embedding_type: int | None
-    """The ggml_type of the token embedding, if it is the output matrix as well."""
+    """The ggml_type of the token embedding, if the loader has one tensor for it and for the output matrix."""
     n_tensors: int
     n_parameters: int
     size_bytes: int
@@ -214,7 +215,7 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
         n_vocab=model.n_vocab,
         n_heads_declared=source.n_heads_declared,
         n_heads=source.n_heads,
-        tied_embedding_type=_tied_embedding_type(named),
+        tied_embedding_type=_tied_embedding_type(model.architecture, named),
         n_tensors=len(tensors),
         n_parameters=sum(tensor.n_elements for tensor in tensors),
         size_bytes=sum(shard.size_bytes for shard in shards),
@@ -222,9 +223,10 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
     )
 
 
-def _tied_embedding_type(tensors: Mapping[str, TensorInfo]) -> int | None:
+def _tied_embedding_type(architecture: str, tensors: Mapping[str, TensorInfo]) -> int | None:
     embedding = tensors.get("token_embd.weight")
-    return embedding.type_id if embedding and "output.weight" not in tensors else None
+    is_tied = "output.weight" not in tensors and not architecture.startswith(_LOADED_TWICE)
+    return embedding.type_id if embedding and is_tied else None
 
 
 def _file_type_name(file_type: Value | None) -> str | None:

@@ -17,6 +17,7 @@ from pymtp.drafting import DrafterTraits, MtpDrafter
 from pymtp.errors import InvalidParameter
 from pymtp.experience import Experience
 from pymtp.grammar import check_grammar, grammar_of_schema
+from pymtp.round_costs import RoundCosts
 from pymtp.sampler import Sampler
 from pymtp.sampling import SamplingParams
 from pymtp.sequence import TokenSequence
@@ -180,7 +181,7 @@ def make_sequence(
     accept, accept_drawn = _methods(prompt, params, vocabulary, rejection)
     needs_record = params.is_reproducible and params.draft_max == "auto"
     if needs_record:
-        experience = Experience(cost_record.costs if cost_record else None)
+        experience = Experience(cost_record.costs if cost_record else RoundCosts(is_measured=False))
     return TokenSequence(
         prompt,
         sampler,

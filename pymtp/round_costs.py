@@ -37,14 +37,18 @@ class CostTable(NamedTuple):
 class RoundCosts:
     """Medians of the latest measurements, and estimates for what was not measured yet.
 
-    Plain rounds are apart from those that draft, and count among their like only: one that stands alone among others
-    takes up to three times as long as many in a row, where not all weights fit into a cache or a device is that fast.
+    Plain rounds are apart from those that draft, and all count behind others of the same length only: a plain one that
+    stands alone among others takes up to three times as long as many in a row, where not all weights fit into a cache
+    or a device is that fast.
 
     Until there are measurements, a further row costs `row_share` of the first one, and a draft step `step_share`:
     little, so that drafting is tried.
+
+    `is_measured` False: there will be none but those that `know` is told, and what is known is enough.
     """
 
-    def __init__(self, *, row_share: float = 0.15, step_share: float = 0.1) -> None:
+    def __init__(self, *, row_share: float = 0.15, step_share: float = 0.1, is_measured: bool = True) -> None:
+        self.is_measured = is_measured
         self._row_share, self._step_share = row_share, step_share
         self._plain = _Medians()  # the trunk's passes in plain rounds, by rows: one of each sequence
         self._verify = _Medians()  # those of rounds that draft, by rows
@@ -129,23 +133,28 @@ class RoundCosts:
         """The costs of rounds with 0 to `n_max` drafts. Looked at in every round, so it may be a few rounds old."""
         if self._n_rounds >= self._table_until or len(self._table.verify) != n_max + 1:
             lengths = range(n_max + 1)
-            verify = [self.verify_ms(1 + n) for n in lengths]
-            for n in reversed(range(n_max)):  # what was measured seldom was measured cold: more rows do not cost less
-                verify[n] = min(verify[n], verify[n + 1])
-            draft = [self.draft_ms(n) + self.rest_ms(n) for n in lengths]
-            self._table = CostTable(self.plain_ms, verify, draft)
+            self._table = CostTable(
+                self.plain_ms,
+                [self.verify_ms(1 + n) for n in lengths],
+                [self.draft_ms(n) + self.rest_ms(n) for n in lengths],
+            )
             self._table_until = self._n_rounds + (1 if self._n_rounds < 4 * N_REFRESH else N_REFRESH)
         return self._table
 
     @property
+    def is_shared(self) -> bool:
+        """Whether the latest rounds were those of several sequences."""
+        return self._n_sequences > 1
+
+    @property
     def knows_plain(self) -> bool:
         """Whether plain rounds have been measured."""
-        return bool(self._plain)
+        return bool(self._plain) or not self.is_measured
 
     @property
     def knows_drafts(self) -> bool:
         """Whether rounds that draft have been measured."""
-        return self._draft.n_most >= N_KNOWN
+        return self._draft.n_most >= N_KNOWN or not self.is_measured
 
     @property
     def plain_ms(self) -> float:
@@ -218,6 +227,7 @@ class _Medians(Mapping[int, float]):
         for kind, value in values.items():
             self._recent[kind] = deque([value] * N_KNOWN, maxlen=N_RECENT)
             self._known[kind] = value
+            self._n_noted[kind] = N_WARM_UP
 
     def age(self) -> None:
         """All that was measured up to now counts as one measurement of each kind."""

@@ -115,11 +115,11 @@ class Scheduler:
         if not self._session.computes_apart or any(turn.of_prompt or turn.sequence.finish_reason for turn in turns):
             self._tell()
 
-    def _look_back(self) -> None:
+    def _look_back(self, turns: Sequence[Turn]) -> None:
         """What can wait until the next pass is under way."""
         self._tell()
-        for sequence in self._running.values():
-            sequence.learn()
+        for turn in turns:
+            turn.sequence.learn()
 
     def _tell(self) -> None:
         """Report what is not reported yet."""
@@ -192,7 +192,7 @@ class Scheduler:
 
     def _play(self, turns: Sequence[Turn]) -> list[Round]:
         try:
-            return play_round(self._session, self._drafter, turns, meanwhile=self._look_back)
+            return play_round(self._session, self._drafter, turns, meanwhile=lambda: self._look_back(turns))
         except ContextFull as error:
             for turn in turns:
                 self._session.truncate(turn.position, sequence=turn.slot)
@@ -211,7 +211,7 @@ class Scheduler:
         if not rounds or spent.n_builds or any(played.turn.of_prompt for played in rounds):
             return
         if any(played.proposal.catches_up for played in rounds):
-            if len(rounds) == 1:
+            if len(rounds) == 1 and rounds[0].proposal.n_drafted == 1:
                 self._costs.observe_trial(len(rounds[0].tokens), seconds * 1000)
             return
         n, n_steps = len(rounds), max(played.proposal.n_drafted for played in rounds)

@@ -114,8 +114,12 @@ def test_drawn_drafts_with_a_seed_follow_the_record(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(cost_record, "measure", lambda *_: known)
         with Model(draft="mtp") as model:
             sampling = SamplingParams(temperature=1, seed=4)
-            generation = model.generate("Once", sampling=sampling, max_tokens=60, draft_pick="sample")
-            return "".join(generation), generation.stats.drafted
+            same = []
+            for _ in range(2):
+                generation = model.generate("Once", sampling=sampling, max_tokens=60, draft_pick="sample")
+                same.append(("".join(generation), generation.stats.drafted))
+            assert same[0] == same[1]
+            return same[0]
 
     cheap = PassCosts([1.0, 1.1, 1.2, 1.3, 1.4], [0.1, 0.2, 0.3, 0.4])
     dear = PassCosts([1.0, 3.0, 5.0, 7.0, 9.0], [1.0, 2.0, 3.0, 4.0])

@@ -93,8 +93,8 @@ def test_it_notices_within_a_few_rounds_that_the_text_changes() -> None:
     assert np.mean(after[20:]) < 1
     _, again = play(length, easy, 400)
     assert np.mean(again[-20:]) > 1.5
-    # off, it tries at least every 24 rounds
-    assert next(i for i, n in enumerate(again) if n > 0) <= 24
+    # it was given up not long ago, so that it tries soon
+    assert next(i for i, n in enumerate(again) if n > 0) <= 48
 
 
 def test_where_drafts_cost_too_much_it_only_tries_now_and_then() -> None:
@@ -135,6 +135,7 @@ def test_while_it_does_not_draft_it_notices_that_drafts_have_become_cheap() -> N
             known.costs.observe(1 + n, n, verify_ms=1 + n, draft_ms=2 * n, rest_ms=0)
     play(AdaptiveLength(4, known), easy, 300)
     length, drafted = AdaptiveLength(4, known), []
+    told: tuple[list[float], list[bool]] = [], []
     rng = np.random.default_rng(1)
     for _ in range(4000):
         n_steps = length.steps()
@@ -144,7 +145,8 @@ def test_while_it_does_not_draft_it_notices_that_drafts_have_become_cheap() -> N
             known.costs.observe_trial(1 + n, 1.2)
         else:
             known.costs.observe(1 + n, n_steps, verify_ms=1 + 0.05 * n, draft_ms=0.1 * n_steps, rest_ms=0)
-        length.observe(confidences, [True] * n)
+        length.observe(*told)
+        told = confidences, [True] * n
         drafted.append(n_steps)
     assert np.mean(drafted[:100]) < 0.2
     assert np.mean(drafted[-100:]) > 1.5
@@ -246,6 +248,7 @@ def test_what_a_device_does_for_the_first_time_keeps_no_text_from_drafting() -> 
     rng = np.random.default_rng(1)
     for _ in range(3):
         length, drafted = AdaptiveLength(4, known), []
+        told: tuple[list[float], list[bool]] = [], []
         for _ in range(60):
             n_steps = length.steps()
             confidences = [easy(rng) for _ in range(n_steps)]
@@ -253,6 +256,7 @@ def test_what_a_device_does_for_the_first_time_keeps_no_text_from_drafting() -> 
             n_seen[n] += 1
             verify_ms = 1 + 0.05 * n + (9 if n_seen[n] <= N_WARM_UP else 0)
             known.costs.observe(1 + n, n_steps, verify_ms=verify_ms, draft_ms=0.1 * n_steps, rest_ms=0.1)
-            length.observe(confidences, [True] * n)
+            length.observe(*told)
+            told = confidences, [True] * n
             drafted.append(n_steps)
     assert np.mean(drafted[-30:]) > 1.5

@@ -101,8 +101,8 @@ int32_t pymtp_n_contexts(void);
 const char * pymtp_draft_obstacle(const struct llama_model * model, const struct llama_model * assistant);
 
 // For llama_model_params.tensor_buft_overrides, of a model whose output matrix is its token embedding, of this ggml_type:
-// has the GPU read the rows of tokens from that matrix, which lies there anyway, so that a pass is one graph. Valid for
-// good. NULL if there is no GPU or more than one, or if it cannot read such rows.
+// has the GPU read the rows of tokens from that matrix, which lies there anyway, so that no pass has to wait for the CPU.
+// Valid for good. NULL if there is no GPU or more than one, or if it cannot read such rows.
 const struct llama_model_tensor_buft_override * pymtp_embedding_on_device(int32_t type);
 
 struct pymtp_session_params {

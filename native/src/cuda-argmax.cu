@@ -157,7 +157,7 @@ int mtp_cuda_argmax_probs(ggml_backend_cuda_context & ctx, const ggml_cgraph * c
     if (!(best->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) || !is_plain(ranked) || !is_plain(logits) || !is_plain(probs) ||
         !ggml_are_same_shape(ranked, logits) || logits->ne[2] * logits->ne[3] != 1 || all->src[1] || all->src[2] ||
         ggml_get_op_params_f32(all, 0) != 1.0f || probs->src[0]->view_src != all || probs->src[1]->view_src != best ||
-        probs->src[0]->ne[0] != 1 || ggml_nelements(probs) != logits->ne[1]) {
+        probs->src[0]->ne[0] != 1 || probs->src[0]->ne[1] != logits->ne[0] || ggml_nelements(probs) != logits->ne[1]) {
         return 0;
     }
     argmax(ctx, ranked, best, logits, probs);
