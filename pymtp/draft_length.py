@@ -264,7 +264,7 @@ MARGIN = 1.05
 """How much faster drafting has to look than plain decoding to begin: the best of several lengths is overrated."""
 PRIOR_WEIGHT = 15.0
 """Rounds that it counts for in a new text, at most."""
-TRIAL_SHARE = 0.004
+TRIAL_SHARE = 0.003
 """Of the time, what may be spent in the long run to try something else: drafts where there are none, or none."""
 
 

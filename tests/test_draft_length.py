@@ -137,7 +137,7 @@ def test_while_it_does_not_draft_it_notices_that_drafts_have_become_cheap() -> N
     length, drafted = AdaptiveLength(4, known), []
     told: tuple[list[float], list[bool]] = [], []
     rng = np.random.default_rng(1)
-    for _ in range(4000):
+    for _ in range(6000):
         n_steps = length.steps()
         confidences = [easy(rng) for _ in range(n_steps)]
         n = length.n_verified(confidences, drawn=False)
