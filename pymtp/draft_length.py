@@ -101,7 +101,8 @@ class AdaptiveLength:
     Behind each draft it reckons what every length would have brought in the same place, from the drafts' confidences,
     from how right drafts have been, and from the costs; the length that was best of late is the next one. A text begins
     with what the texts before it have told. While the best length is none, a single draft now and then tells whether
-    the text has changed; while it is not, a few plain rounds tell what these cost, and a few with the longest drafts.
+    the text may have changed, and a few rounds that draft whether it has; while it is not, a few plain rounds tell what
+    these cost, and a few with the longest drafts.
     """
 
     uses_confidence = True
@@ -182,9 +183,9 @@ class AdaptiveLength:
             self._measuring_gap = max(lost / TRIAL_SHARE, TRIAL_GAP_MIN)
         elif was_on or self._tries:
             affordable = self._costs.trial_ms / (TRIAL_SHARE * self._costs.table(self._n_max).plain)
-            self._experience.plan_trial(affordable, was_on=was_on, is_promising=gain > MARGIN)
-        if self._tries and self._can_measure and _is_due(self._experience.n_trials):
-            self._n_measuring, self._n_measured = N_MEASURING, min(N_AT_FIRST, self._n_max)
+            self._experience.plan_trial(affordable, was_on=was_on)
+            if self._tries and (gain > MARGIN or (self._can_measure and _is_due(self._experience.n_trials))):
+                self._n_measuring, self._n_measured = N_MEASURING, min(N_AT_FIRST, self._n_max)
         self._tries = False
 
     def table(self) -> list[LengthRow]:
@@ -258,8 +259,9 @@ N_AT_FIRST = 2
 N_BEGINNING = 8
 """The first drafts of a text, from which others learn."""
 MEASURING_GAP, N_MEASURING = 32, 1 + N_SETTLING + 3
-"""Behind every so many trials, and more often at first, come so many rounds that draft: their costs stay known while
-drafting is off, and what was measured before a device had warmed up does not keep it off."""
+"""Behind every so many trials, more often at first, and behind those that would have paid come so many rounds that
+draft: their costs stay known while drafting is off, and what was measured before a device had warmed up does not keep
+it off."""
 MARGIN = 1.05
 """How much faster drafting has to look than plain decoding to begin: the best of several lengths is overrated."""
 PRIOR_WEIGHT = 15.0
@@ -269,7 +271,7 @@ TRIAL_SHARE = 0.003
 
 
 def _is_due(n_trials: int) -> bool:
-    """Whether costs are measured behind a trial: the 1st, the 2nd, the 4th, ..., then each MEASURING_GAPth."""
+    """Whether costs are measured behind a trial in any case: the 1st, 2nd, 4th, ..., then each MEASURING_GAPth."""
     return n_trials % min(1 << (n_trials.bit_length() - 1), MEASURING_GAP) == 0
 
 

@@ -125,11 +125,8 @@ class Experience:
         """Of the first drafts of each text, whatever became of drafting behind them."""
         return self._beginnings.setdefault(n_max, Reckoning(n_max, FADE_OF_ALL))
 
-    def plan_trial(self, affordable: float, *, was_on: bool, is_promising: bool) -> None:
+    def plan_trial(self, affordable: float, *, was_on: bool) -> None:
         """Say when it is tried again whether drafts pay: `affordable` rounds later, if they go on not to."""
-        if is_promising and not was_on:
-            self.n_until_trial = 1
-            return
         self._trial_gap = TRIAL_GAP_MIN if was_on else max(min(2 * self._trial_gap, affordable), TRIAL_GAP_MIN)
         self.n_until_trial = self._trial_gap
 
