@@ -253,7 +253,7 @@ class AdaptiveLength:
 N_PLAIN_AT_FIRST = N_SETTLING + N_WARM_UP + 2
 """Rounds of a text that begins before it is known what plain rounds cost."""
 N_PLAIN_AGAIN = N_SETTLING + 3
-"""Rounds amid drafts that measure them again; as many with the longest drafts follow."""
+"""Rounds amid drafts that measure them again; then come some with the longest drafts."""
 N_AT_FIRST = 2
 """Drafts of rounds that measure what these cost, as those behind do."""
 N_BEGINNING = 8
