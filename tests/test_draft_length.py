@@ -108,10 +108,10 @@ def test_the_dearer_a_trial_the_rarer_it_is() -> None:
     for _ in range(N_WARM_UP + 1):
         known.observe_trial(1, 3)
     length = AdaptiveLength(4, Experience(known))
-    play(length, hard, 8000)
+    play(length, hard, 500)
     _, drafted = play(length, hard, 4000)
     n_tried = sum(n > 0 for n in drafted)
-    assert 0 < n_tried * 2 <= 0.006 * len(drafted)
+    assert 0 < n_tried * 2 <= 0.008 * len(drafted)
 
 
 def test_while_it_drafts_it_looks_now_and_then_what_plain_rounds_cost() -> None:
@@ -125,7 +125,7 @@ def test_while_it_drafts_it_looks_now_and_then_what_plain_rounds_cost() -> None:
     for _ in range(20):
         known.observe(1, 0, verify_ms=0.3, draft_ms=0, rest_ms=0)
     _, drafted = play(length, easy, 400)
-    assert np.mean(drafted[-100:]) < 0.2
+    assert np.mean(drafted[-100:]) < 0.1
 
 
 def test_while_it_does_not_draft_it_notices_that_drafts_have_become_cheap() -> None:
@@ -137,7 +137,7 @@ def test_while_it_does_not_draft_it_notices_that_drafts_have_become_cheap() -> N
     length, drafted = AdaptiveLength(4, known), []
     told: tuple[list[float], list[bool]] = [], []
     rng = np.random.default_rng(1)
-    for _ in range(6000):
+    for _ in range(3000):
         n_steps = length.steps()
         confidences = [easy(rng) for _ in range(n_steps)]
         n = length.n_verified(confidences, drawn=False)
