@@ -1,7 +1,7 @@
 """How many tokens a round drafts, and how many of these it verifies.
 
-Owns the decisions for one text; what they rest upon is `experience`. Knows probabilities and costs; never tokens or
-the clock.
+Owns the decisions for one text; what they rest upon is `experience`. Knows probabilities and costs, and of tokens
+whether they have come before; never the clock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pymtp.experience import TRIAL_GAP_MIN, Experience, Outcome
+from pymtp.experience import TRIAL_GAP_MIN, Experience, Learned, Outcome, TrialPlan
+from pymtp.repetition import Repetition
 from pymtp.round_costs import N_SETTLING, N_WARM_UP, CostTable
 
 N_DRAFT_MAX = 32
@@ -44,11 +45,11 @@ class DraftLength(Protocol):
         Whether a drawn draft is verified depends on what was known before it was drawn only.
         """
 
-    def observe(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
-        """What became of a round's drafts: those that the text shows to be right, and the first that is not.
+    def observe(self, tokens: Sequence[int], confidences: Sequence[float], are_right: Sequence[bool]) -> None:
+        """What a round emitted, and what became of its drafts: of those that are right, and the first that is not.
 
         A draft that was not verified can be among them: if it follows the kept ones, the next token tells. Comes behind
-        each round, empty if it did not draft, when the next one has drafted already.
+        each round, without drafts if it made none, when the next one has drafted already.
         """
 
 
@@ -76,7 +77,7 @@ class FixedLength:
         """See DraftLength."""
         return _confident(confidences, 0 if drawn else self._n_min, self._p_min)
 
-    def observe(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
+    def observe(self, tokens: Sequence[int], confidences: Sequence[float], are_right: Sequence[bool]) -> None:
         """See DraftLength."""
 
 
@@ -100,28 +101,34 @@ class AdaptiveLength:
 
     Behind each draft it reckons what every length would have brought in the same place, from the drafts' confidences,
     from how right drafts have been, and from the costs; the length that was best of late is the next one. A text begins
-    with what the texts before it have told. While the best length is none, a single draft now and then tells whether
-    the text may have changed, and a few rounds that draft whether it has; while it is not, a few plain rounds tell what
-    these cost, and a few with the longest drafts.
+    with what the texts before it have told. Where it repeats itself drafts are right far more often: what such places
+    tell is kept apart, and taken up again with the next one.
+
+    While the best length is none, a single draft now and then tells whether the text may have changed, and a few rounds
+    that draft whether it has; while it is not, a few plain rounds tell what these cost, and a few with the longest
+    drafts.
     """
 
     uses_confidence = True
 
-    def __init__(self, n_max: int, experience: Experience, *, n_min: int = 0, p_min: float = 0.0) -> None:
+    def __init__(
+        self, n_max: int, experience: Experience, *, prompt: Sequence[int] = (), n_min: int = 0, p_min: float = 0.0
+    ) -> None:
         self._n_max, self._n_min, self._p_min = n_max, n_min, p_min
         self._experience, self._costs = experience, experience.costs
-        self._beginnings = experience.beginnings(n_max)
-        self._is_right = experience.is_right.copy()
-        self._reckoning = self._beginnings.copy(PRIOR_WEIGHT)
-        self._n = self._reckoning.best(MARGIN) if self._reckoning.weight else min(N_AT_FIRST, n_max)
-        self._n_reckoned = 0
+        self._repetition = Repetition(prompt)
+        self._by_kind = {repeats: Learned(kind, n_max) for repeats, kind in experience.kinds.items()}
+        self._learned = self._by_kind[False]
+        self._n = min(N_AT_FIRST, n_max)
+        self._begin(MARGIN)
         # rounds to come that measure what rounds without and with drafts cost, and how many drafts
         self._n_plain: int | None = None  # not known before the text begins
         self._n_measuring, self._n_measured = 0, min(N_AT_FIRST, n_max)
         self._is_measuring = False  # whether this round does so, with drafts
-        self._tries = False  # whether a trial is under way
+        self._tries: TrialPlan | None = None  # of the trial that is under way
         self._measuring_gap = math.inf  # rounds
-        experience.n_until_trial -= TRIAL_GAP_MIN  # a new text is as good a reason for a trial as so many rounds
+        for kind in experience.kinds.values():
+            kind.trials.n_until -= TRIAL_GAP_MIN  # a new text is as good a reason for a trial as so many rounds
 
     @property
     def keeps_up(self) -> bool:
@@ -146,12 +153,13 @@ class AdaptiveLength:
             self._n_plain, self._n_measuring, self._n_measured = N_PLAIN_AGAIN - 1, N_MEASURING, self._n_max
             self._experience.n_since_measured = 0
             return 0
-        self._experience.n_until_trial -= 1
-        if self._experience.n_until_trial > 0:
+        trials = self._learned.trials
+        trials.n_until -= 1
+        if trials.n_until > 0:
             return 0
-        self._experience.n_until_trial = TRIAL_GAP_MIN  # unless what is seen of this one says otherwise
+        trials.n_until = TRIAL_GAP_MIN  # unless what is seen of this one says otherwise
         self._experience.n_trials += 1
-        self._tries = True
+        self._tries = trials
         return min(1, self._n_max)
 
     def n_verified(self, confidences: Sequence[float], *, drawn: bool) -> int:
@@ -164,33 +172,44 @@ class AdaptiveLength:
             n = next((i - 1 for i in range(1, n + 1) if worth[i] < i), n) if drawn else worth[n]
         return n if n >= n_min else 0
 
-    def observe(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
+    def observe(self, tokens: Sequence[int], confidences: Sequence[float], are_right: Sequence[bool]) -> None:
         """See DraftLength."""
-        if not confidences:
-            return
+        if confidences:
+            self._learn(confidences, are_right)
+        self._repetition.observe(tokens)
+        learned = self._by_kind[self._repetition.share > REPEATS]
+        if learned is not self._learned:
+            self._learned = learned
+            self._begin(1.0 if self._n > 0 else MARGIN)
+
+    def _begin(self, margin: float) -> None:
+        """Go on with what texts of the present kind have told, if there is anything."""
+        if self._learned.reckoning.weight:
+            self._n = self._learned.reckoning.best(margin)
+
+    def _learn(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
         worth = self._look(confidences)
-        for confidence, is_right in zip(confidences, are_right, strict=False):
-            self._is_right.observe(confidence, is_right=is_right)
-        self._experience.is_right.follow(self._is_right)
+        self._learned.observe(confidences, are_right)
         if not self._costs.knows_drafts:
             return
         gain = self._reckon(worth)
+        reckoning = self._learned.reckoning
         was_on = self._n > 0
-        self._n = self._reckoning.best(1.0 if was_on else MARGIN)
+        self._n = reckoning.best(1.0 if was_on else MARGIN)
         if self._n > 0:
-            best, longest, none = (self._reckoning.rate(n) for n in (self._n, self._n_max, 0))
+            best, longest, none = (reckoning.rate(n) for n in (self._n, self._n_max, 0))
             lost = N_PLAIN_AGAIN * (1 - none / best) + N_MEASURING * (1 - longest / best)  # rounds
             self._measuring_gap = max(lost / TRIAL_SHARE, TRIAL_GAP_MIN)
         elif was_on or self._tries:
             affordable = self._costs.trial_ms / (TRIAL_SHARE * self._costs.table(self._n_max).plain)
-            self._experience.plan_trial(affordable, was_on=was_on)
+            (self._tries or self._learned.trials).plan(affordable, paid=was_on)
             if self._tries and (gain > MARGIN or (self._can_measure and _is_due(self._experience.n_trials))):
                 self._n_measuring, self._n_measured = N_MEASURING, min(N_AT_FIRST, self._n_max)
-        self._tries = False
+        self._tries = None
 
     def table(self) -> list[LengthRow]:
         """What it decides from."""
-        means = self._reckoning
+        means = self._learned.reckoning
         return [
             LengthRow(
                 n,
@@ -213,7 +232,7 @@ class AdaptiveLength:
 
     def _look(self, confidences: Sequence[float]) -> list[tuple[int, float]]:
         """What drafts of these confidences are worth, by length; what would follow them is as sure as the last."""
-        right = [self._is_right(confidence) for confidence in confidences]
+        right = [self._learned.is_right(confidence) for confidence in confidences]
         return self._worth_by_length([*right, *[right[-1]] * (self._n_max - len(right))])
 
     def _reckon(self, worth: Sequence[tuple[int, float]]) -> float:
@@ -223,15 +242,12 @@ class AdaptiveLength:
             Outcome(n_verified, 1 + n_kept, costs.verify[n_verified] + costs.draft[n] if n else costs.plain)
             for n, (n_verified, n_kept) in enumerate(worth)
         ]
-        self._reckoning.add(outcomes)
-        if self._n_reckoned < N_BEGINNING:
-            self._beginnings.add(outcomes)
-        self._n_reckoned += 1
+        self._learned.reckon(outcomes)
         return max(outcome.n_tokens / outcome.ms for outcome in outcomes) * costs.plain
 
     def _speed(self, costs: CostTable) -> float:
         """Tokens a millisecond that can be had anyway."""
-        return max(1 / costs.plain, self._reckoning.rate(self._n))
+        return max(1 / costs.plain, self._learned.reckoning.rate(self._n))
 
     def _worth_by_length(self, right: Sequence[float]) -> list[tuple[int, float]]:
         """Of the first 0, 1, ... drafts: how many are worth their rows, and how many of these are kept on average."""
@@ -256,17 +272,15 @@ N_PLAIN_AGAIN = N_SETTLING + 3
 """Rounds amid drafts that measure them again; then come some with the longest drafts."""
 N_AT_FIRST = 2
 """Drafts of rounds that measure what these cost, as those behind do."""
-N_BEGINNING = 8
-"""The first drafts of a text, from which others learn."""
 MEASURING_GAP, N_MEASURING = 32, 1 + N_SETTLING + 3
 """Behind every so many trials, more often at first, and behind those that would have paid come so many rounds that
 draft: their costs stay known while drafting is off, and what was measured before a device had warmed up does not keep
 it off."""
 MARGIN = 1.05
 """How much faster drafting has to look than plain decoding to begin: the best of several lengths is overrated."""
-PRIOR_WEIGHT = 15.0
-"""Rounds that it counts for in a new text, at most."""
-TRIAL_SHARE = 0.003
+REPEATS = 0.75
+"""The share of tokens that have come before in the same way from which on a text repeats itself."""
+TRIAL_SHARE = 0.002
 """Of the time, what may be spent in the long run to try something else: drafts where there are none, or none."""
 
 

@@ -79,8 +79,8 @@ class Calibration:
     Texts differ: where one repeats itself, heads are right more often than they believe.
     """
 
-    def __init__(self, slope: float = 1.0, offset: float = 0.0) -> None:
-        self._slope, self._offset = slope, offset
+    def __init__(self, slope: float = 1.0, offset: float = 0.0, n_followed: int = 0) -> None:
+        self._slope, self._offset, self._n_followed = slope, offset, n_followed
 
     def __call__(self, confidence: float) -> float:
         return 1 / (1 + math.exp(-self._slope * _logit(confidence) - self._offset))
@@ -93,17 +93,100 @@ class Calibration:
         self._slope = min(max(self._slope + 0.1 * error * logit, 0.2), 2.0)
 
     def follow(self, other: Calibration) -> None:
-        """Come a little closer to another."""
-        self._slope += RATE_OF_ALL * (other._slope - self._slope)
-        self._offset += RATE_OF_ALL * (other._offset - self._offset)
+        """Come a little closer to another; the more often it has, the less."""
+        self._n_followed += 1
+        rate = max(1 / (N_BEGINNING + self._n_followed), RATE_OF_ALL)
+        self._slope += rate * (other._slope - self._slope)
+        self._offset += rate * (other._offset - self._offset)
 
     def as_dict(self) -> dict[str, Any]:
         """For a file."""
-        return {"slope": self._slope, "offset": self._offset}
+        return {"slope": self._slope, "offset": self._offset, "n_followed": self._n_followed}
+
+    @classmethod
+    def recall(cls, found: Mapping[str, Any]) -> Calibration:
+        """Go on from what `as_dict` has said. Raises KeyError, TypeError or ValueError if it cannot have."""
+        return cls(_finite(found["slope"]), _finite(found["offset"]), _count(found["n_followed"]))
 
     def copy(self) -> Calibration:
         """One that goes on from here."""
         return Calibration(self._slope, self._offset)
+
+
+class TrialPlan:
+    """When it is tried again whether drafts pay, while there are none."""
+
+    def __init__(self) -> None:
+        self.n_until = 0.0
+        """Rounds to the next trial."""
+        self._gap = 0.0
+
+    def plan(self, affordable: float, *, paid: bool) -> None:
+        """Behind a trial, or drafts that do not pay any more: `affordable` rounds later, if trials go on to fail."""
+        self._gap = TRIAL_GAP_MIN if paid else max(min(2 * self._gap, affordable), TRIAL_GAP_MIN)
+        self.n_until = self._gap
+
+    def as_dict(self) -> dict[str, float]:
+        """For a file."""
+        return {"n_until": self.n_until, "gap": self._gap}
+
+    def recall(self, found: Mapping[str, Any]) -> None:
+        """Go on from what `as_dict` has said. Raises KeyError, OverflowError, TypeError or ValueError if it cannot."""
+        self.n_until, self._gap = _finite(found["n_until"]), _finite(found["gap"])
+
+
+class Kind:
+    """What the texts of a kind share."""
+
+    def __init__(self) -> None:
+        self.is_right = Calibration()
+        self.trials = TrialPlan()
+        self._beginnings: dict[int, Reckoning] = {}
+
+    def beginnings(self, n_max: int) -> Reckoning:
+        """Of the first drafts of each text, whatever became of drafting behind them."""
+        return self._beginnings.setdefault(n_max, Reckoning(n_max, FADE_OF_ALL))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a file."""
+        return {
+            "is_right": self.is_right.as_dict(),
+            "trials": self.trials.as_dict(),
+            "beginnings": {n_max: means.as_dict() for n_max, means in self._beginnings.items() if means.weight},
+        }
+
+    def recall(self, found: Mapping[str, Any]) -> None:
+        """Go on from what `as_dict` has said.
+
+        Raises AttributeError, KeyError, OverflowError, TypeError or ValueError if it cannot have said that.
+        """
+        self.is_right = Calibration.recall(found["is_right"])
+        self.trials.recall(found["trials"])
+        for n_max, means in found["beginnings"].items():
+            self.beginnings(int(n_max)).recall(means)
+
+
+class Learned:
+    """What the drafts of one text have told where it is of a kind; it begins with what the texts before have told."""
+
+    def __init__(self, kind: Kind, n_max: int) -> None:
+        self.trials = kind.trials
+        self.is_right = kind.is_right.copy()
+        self.reckoning = kind.beginnings(n_max).copy(PRIOR_WEIGHT)
+        self._kind, self._n_max, self._n_reckoned = kind, n_max, 0
+
+    def observe(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
+        """What became of a round's drafts."""
+        for confidence, is_right in zip(confidences, are_right, strict=False):
+            self.is_right.observe(confidence, is_right=is_right)
+        self._kind.is_right.follow(self.is_right)
+
+    def reckon(self, outcomes: Sequence[Outcome]) -> None:
+        """Take in what each length would have brought in their place."""
+        self.reckoning.add(outcomes)
+        if self._n_reckoned < N_BEGINNING:
+            self._kind.beginnings(self._n_max).add(outcomes)
+        self._n_reckoned += 1
 
 
 class Experience:
@@ -111,35 +194,20 @@ class Experience:
 
     def __init__(self, costs: RoundCosts | None = None) -> None:
         self.costs = costs or RoundCosts()
-        self.is_right = Calibration()
+        self.kinds = {False: Kind(), True: Kind()}
+        """By whether the text repeats itself: where it does, drafts are right far more often."""
         self.n_trials = 0
         """Rounds that only tried whether drafts would pay."""
-        self.n_until_trial = 0.0
-        """Rounds to the next one."""
         self.n_since_measured = 0
         """Rounds that draft since there were plain ones, and some with the longest drafts, to measure them."""
-        self._trial_gap = 0.0
-        self._beginnings: dict[int, Reckoning] = {}
-
-    def beginnings(self, n_max: int) -> Reckoning:
-        """Of the first drafts of each text, whatever became of drafting behind them."""
-        return self._beginnings.setdefault(n_max, Reckoning(n_max, FADE_OF_ALL))
-
-    def plan_trial(self, affordable: float, *, was_on: bool) -> None:
-        """Say when it is tried again whether drafts pay: `affordable` rounds later, if they go on not to."""
-        self._trial_gap = TRIAL_GAP_MIN if was_on else max(min(2 * self._trial_gap, affordable), TRIAL_GAP_MIN)
-        self.n_until_trial = self._trial_gap
 
     def as_dict(self) -> dict[str, Any]:
         """For a file, so that the next process need not begin anew."""
         return {
             "costs": self.costs.as_dict(),
-            "is_right": self.is_right.as_dict(),
+            "kinds": [kind.as_dict() for kind in self.kinds.values()],
             "n_trials": self.n_trials,
-            "n_until_trial": self.n_until_trial,
             "n_since_measured": self.n_since_measured,
-            "trial_gap": self._trial_gap,
-            "beginnings": {n_max: means.as_dict() for n_max, means in self._beginnings.items() if means.weight},
         }
 
     @classmethod
@@ -148,11 +216,9 @@ class Experience:
         known = cls()
         try:
             known.costs.recall(found["costs"])
-            known.is_right = Calibration(_finite(found["is_right"]["slope"]), _finite(found["is_right"]["offset"]))
+            for kind, learned in zip(known.kinds.values(), found["kinds"], strict=True):
+                kind.recall(learned)
             known.n_trials, known.n_since_measured = _count(found["n_trials"]), _count(found["n_since_measured"])
-            known.n_until_trial, known._trial_gap = _finite(found["n_until_trial"]), _finite(found["trial_gap"])
-            for n_max, means in found["beginnings"].items():
-                known.beginnings(int(n_max)).recall(means)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return cls()
         return known
@@ -160,10 +226,14 @@ class Experience:
 
 TRIAL_GAP_MIN = 24
 """The least rounds between two trials, be it of one text or of several."""
+N_BEGINNING = 8
+"""The first drafts of a text, from which others learn."""
+PRIOR_WEIGHT = 15.0
+"""Rounds that this counts for in a new text, at most."""
 FADE = 0.93
 """What a round counts less with each one that follows it."""
 FADE_OF_ALL, RATE_OF_ALL = 0.99, 0.005
-"""How slowly that is forgotten, and learned, which texts learn from each other."""
+"""How slowly that is forgotten, and learned, which texts learn from each other: faster as long as they are few."""
 
 
 def _count(value: Any) -> int:

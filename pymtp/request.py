@@ -190,7 +190,7 @@ def make_sequence(
         max_tokens=params.max_tokens,
         draft_max=0 if params.draft_note else n_draft,
         is_reproducible=params.is_reproducible,
-        length=_length(params, n_draft, experience),
+        length=_length(prompt, params, n_draft, experience),
         cost_record=cost_record if needs_record else None,
         pick=_pick(params),
         accept=accept,
@@ -199,10 +199,11 @@ def make_sequence(
     )
 
 
-def _length(params: GenerationParams, n_draft: int, experience: Experience) -> DraftLength:
+def _length(prompt: Sequence[int], params: GenerationParams, n_draft: int, experience: Experience) -> DraftLength:
     if params.draft_max != "auto":
         return FixedLength(n_draft, n_min=params.draft_min, p_min=params.draft_p_min)
-    return AdaptiveLength(n_draft, experience, n_min=params.draft_min, p_min=params.draft_p_min)
+    n_min, p_min = params.draft_min, params.draft_p_min
+    return AdaptiveLength(n_draft, experience, prompt=prompt, n_min=n_min, p_min=p_min)
 
 
 def _pick(params: GenerationParams) -> DraftPick:

@@ -65,8 +65,8 @@ class TokenSequence:
         self.n_prompt = len(self.history)
         self.n_decoded = self.n_cached = 0
         self.n_left = self.n_ctx if self.max_tokens < 0 else self.max_tokens
-        self.told: tuple[Sequence[float], Sequence[bool]] = (), ()
-        """Of the latest drafts: confidences, and which were right."""
+        self.told: tuple[Sequence[int], Sequence[float], Sequence[bool]] = (), (), ()
+        """Of the latest round: tokens, the drafts' confidences, and which of these were right."""
 
     @property
     def in_prompt(self) -> bool:
@@ -83,7 +83,7 @@ class TokenSequence:
 
     def learn(self) -> None:
         """Let `length` see what the latest round has told: when there is time for it, before the next but one."""
-        told, self.told = self.told, ((), ())
+        told, self.told = self.told, ((), (), ())
         self.length.observe(*told)
 
     def advance(self, played: Round) -> None:
@@ -181,7 +181,7 @@ class Turn(NamedTuple):
         verdict = accept(sequence.sampler, Trial(rows, proposal.drafts, drawn_from, sequence.stop, keep))
         if compares:
             sequence.pick.observe(proposal.distributions, verdict.targets)
-        sequence.told = proposal.confidences, proposal.are_right(verdict.tokens)
+        sequence.told = verdict.tokens, proposal.confidences, proposal.are_right(verdict.tokens)
         n_kept = sequence.cut(verdict.tokens)
         tokens = verdict.tokens[:n_kept]
         return Round(

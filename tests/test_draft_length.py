@@ -20,6 +20,7 @@ WARM_UP = [77] * N_WARM_UP
 
 Text = Callable[[np.random.Generator], float]
 """The confidence of a draft, which is also how often such drafts are kept."""
+Told = tuple[list[int], list[float], list[bool]]
 
 
 def easy(rng: np.random.Generator) -> float:
@@ -45,11 +46,23 @@ def costs() -> RoundCosts:
     return known
 
 
-def play(length: AdaptiveLength | FixedLength, text: Text, n_tokens: int, seed: int = 1) -> tuple[float, list[int]]:
+def new(i: int) -> int:
+    """A token that the text has not had yet."""
+    return i
+
+
+def old(i: int) -> int:
+    """One that follows the token before it each time."""
+    return i % 10
+
+
+def play(
+    length: AdaptiveLength | FixedLength, text: Text, n_tokens: int, seed: int = 1, token: Callable[[int], int] = new
+) -> tuple[float, list[int]]:
     """Tokens a millisecond, and how many drafts each round made."""
     rng = np.random.default_rng(seed)
     n_done, spent, drafted = 0, 0.0, []
-    told: tuple[list[float], list[bool]] = [], []
+    told: Told = [], [], []
     while n_done < n_tokens:
         n_steps = length.steps()
         confidences = [text(rng) for _ in range(n_steps)]
@@ -59,7 +72,8 @@ def play(length: AdaptiveLength | FixedLength, text: Text, n_tokens: int, seed: 
         while n_right < n_steps and rng.random() < confidences[n_right]:
             n_right += 1
         n_kept = min(n, n_right)
-        told = confidences, [i < n_right for i in range(min(n_kept + 1, n_steps))]
+        tokens = [token(n_done + i) for i in range(1 + n_kept)]
+        told = tokens, confidences, [i < n_right for i in range(min(n_kept + 1, n_steps))]
         n_done += 1 + n_kept
         spent += VERIFY[1 + n] + STEP * n_steps
         drafted.append(n_steps)
@@ -135,9 +149,9 @@ def test_while_it_does_not_draft_it_notices_that_drafts_have_become_cheap() -> N
             known.costs.observe(1 + n, n, verify_ms=1 + n, draft_ms=2 * n, rest_ms=0)
     play(AdaptiveLength(4, known), easy, 300)
     length, drafted = AdaptiveLength(4, known), []
-    told: tuple[list[float], list[bool]] = [], []
+    told: Told = [], [], []
     rng = np.random.default_rng(1)
-    for _ in range(3000):
+    for _ in range(6000):
         n_steps = length.steps()
         confidences = [easy(rng) for _ in range(n_steps)]
         n = length.n_verified(confidences, drawn=False)
@@ -146,10 +160,32 @@ def test_while_it_does_not_draft_it_notices_that_drafts_have_become_cheap() -> N
         else:
             known.costs.observe(1 + n, n_steps, verify_ms=1 + 0.05 * n, draft_ms=0.1 * n_steps, rest_ms=0)
         length.observe(*told)
-        told = confidences, [True] * n
+        told = [], confidences, [True] * n
         drafted.append(n_steps)
     assert np.mean(drafted[:100]) < 0.2
     assert np.mean(drafted[-100:]) > 1.5
+
+
+def test_where_a_text_repeats_itself_it_goes_on_with_what_such_places_have_told() -> None:
+    known = Experience(costs())
+
+    def lengths() -> tuple[list[int], list[int]]:
+        """In a text that is hard, and then repeats itself and is easy; without the round that is in between."""
+        length = AdaptiveLength(4, known)
+        _, hard_ones = play(length, hard, 200)
+        _, easy_ones = play(length, easy, 100, token=old)
+        return hard_ones, easy_ones
+
+    for _ in range(8):
+        lengths()
+    hard_ones, easy_ones = lengths()
+    assert np.mean(hard_ones) < 0.2
+    begin = next(i for i, n in enumerate(easy_ones) if n > 1)
+    assert 10 <= begin <= 30  # as soon as it is seen that it does
+    assert np.mean(easy_ones[begin + 1 :]) > 1.5
+    # that such places are easy says nothing of others, in this text or the next
+    _, after = play(AdaptiveLength(4, known), hard, 200)
+    assert np.mean(after) < 0.2
 
 
 def test_without_experience_a_text_begins_plainly() -> None:
@@ -248,7 +284,7 @@ def test_what_a_device_does_for_the_first_time_keeps_no_text_from_drafting() -> 
     rng = np.random.default_rng(1)
     for _ in range(3):
         length, drafted = AdaptiveLength(4, known), []
-        told: tuple[list[float], list[bool]] = [], []
+        told: Told = [], [], []
         for _ in range(60):
             n_steps = length.steps()
             confidences = [easy(rng) for _ in range(n_steps)]
@@ -257,6 +293,6 @@ def test_what_a_device_does_for_the_first_time_keeps_no_text_from_drafting() -> 
             verify_ms = 1 + 0.05 * n + (9 if n_seen[n] <= N_WARM_UP else 0)
             known.costs.observe(1 + n, n_steps, verify_ms=verify_ms, draft_ms=0.1 * n_steps, rest_ms=0.1)
             length.observe(*told)
-            told = confidences, [True] * n
+            told = [], confidences, [True] * n
             drafted.append(n_steps)
     assert np.mean(drafted[-30:]) > 1.5

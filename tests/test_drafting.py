@@ -8,7 +8,7 @@ import pytest
 from fake_session import N_VOCAB, FakeSession, head_logits, plain_text
 from pymtp.distribution import Distribution
 from pymtp.draft_length import FixedLength
-from pymtp.drafting import CATCH_UP, MtpDrafter, NoDrafter
+from pymtp.drafting import CATCH_UP, CATCH_UP_FOR_TRIAL, MtpDrafter, NoDrafter
 from pymtp.round import play_round
 from pymtp.sampler import Row, Sampler
 from pymtp.sampling import SamplingParams
@@ -131,7 +131,7 @@ def test_rounds_without_drafts_are_single_rows_that_leave_the_heads_alone() -> N
 
 @pytest.mark.parametrize("n_rounds", [3, 30, 300])
 def test_the_first_draft_after_a_pause_begins_with_the_last_positions_that_were_missed(n_rounds: int) -> None:
-    session, drafter = pair()
+    session, drafter = pair(n_ubatch=CATCH_UP + 1)
     sequence = begin(session, drafter)
     sequence.length = FixedLength(0)
     n_calls = len(session.drafts)
@@ -148,6 +148,22 @@ def test_the_first_draft_after_a_pause_begins_with_the_last_positions_that_were_
     (played,) = play(session, drafter, (0, sequence))
     assert len(session.drafts[-1][0].tokens) == 1
     assert not played.proposal.catches_up
+
+
+def test_a_trial_begins_with_fewer_of_them_and_its_pass_does_not_feed_the_heads() -> None:
+    class Trying(FixedLength):
+        keeps_up = False
+
+    session, drafter = pair(n_ubatch=CATCH_UP + 1)
+    sequence = begin(session, drafter)
+    sequence.length = FixedLength(0)
+    for _ in range(CATCH_UP):
+        play(session, drafter, (0, sequence))
+    sequence.length = Trying(1)
+    play(session, drafter, (0, sequence))
+    (chunk,) = session.drafts[-1]
+    assert len(chunk.tokens) == 1 + CATCH_UP_FOR_TRIAL < 1 + CATCH_UP
+    assert not session.passes[-1][0].feed
 
 
 def test_only_heads_that_draft_see_what_is_verified() -> None:

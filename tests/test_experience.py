@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pymtp import Model
-from pymtp.experience import Calibration, Experience, Outcome
+from pymtp.experience import Calibration, Experience, Learned, Outcome
 from pymtp.record import Record
 from pymtp.round_costs import N_KNOWN, N_SETTLING, N_WARM_UP
 
@@ -19,10 +19,12 @@ def learned() -> Experience:
     for n_steps in (0, 2):
         for _ in range(N_SETTLING + N_WARM_UP + 1):
             known.costs.observe(1 + n_steps, n_steps, verify_ms=1 + n_steps, draft_ms=0.2 * n_steps, rest_ms=0.1)
+    text = Learned(known.kinds[True], 2)
     for _ in range(20):
-        known.is_right.observe(0.9, is_right=False)
-    known.beginnings(2).add([Outcome(0, 1, 1.1), Outcome(1, 1.5, 2.3), Outcome(2, 1.75, 3.5)])
-    known.n_until_trial = 70
+        text.observe([0.9], [False])
+    text.reckon([Outcome(0, 1, 1.1), Outcome(1, 1.5, 2.3), Outcome(2, 1.75, 3.5)])
+    text.trials.plan(70, paid=False)
+    text.trials.plan(70, paid=False)
     return known
 
 
@@ -35,9 +37,11 @@ def test_it_goes_on_where_another_has_ended() -> None:
     assert written(known) == written(learned())
     assert known.costs.table(2) == learned().costs.table(2)
     assert (known.costs.plain_ms, known.costs.verify_ms(3), known.costs.draft_ms(2)) == (1.1, 3, 0.4)
-    assert known.is_right(0.9) == learned().is_right(0.9) < 0.5
-    assert known.beginnings(2).best(1.0) == 0
-    assert known.n_until_trial == 70
+    kind = known.kinds[True]
+    assert kind.is_right(0.9) == learned().kinds[True].is_right(0.9) < 0.5
+    assert (kind.beginnings(2).weight, kind.beginnings(2).best(1.0)) == (1, 0)
+    assert kind.trials.n_until == 48
+    assert known.kinds[False].as_dict() == Experience().kinds[False].as_dict()
 
 
 def test_new_measurements_soon_outvote_old_ones() -> None:
@@ -56,21 +60,24 @@ def test_new_measurements_soon_outvote_old_ones() -> None:
         (["costs", "plain"], {"1": 0}),
         (["costs", "verify"], None),
         (["costs", "draft"], {"one": 1}),
-        (["is_right"], {"slope": 1}),
-        (["is_right", "slope"], float("inf")),
         (["n_trials"], float("nan")),
         (["n_trials"], -1),
         (["n_since_measured"], None),
-        (["n_until_trial"], 10**400),
-        (["n_until_trial"], None),
-        (["trial_gap"], float("nan")),
-        (["beginnings"], {"2": {}}),
-        (["beginnings", "2", "ms"], [1, 2]),
-        (["beginnings", "2", "weight"], float("nan")),
+        (["kinds"], []),
+        (["kinds", 1], None),
+        (["kinds", 1, "is_right"], {"slope": 1}),
+        (["kinds", 1, "is_right", "slope"], float("inf")),
+        (["kinds", 1, "is_right", "n_followed"], -1),
+        (["kinds", 1, "trials", "n_until"], 10**400),
+        (["kinds", 1, "trials", "n_until"], None),
+        (["kinds", 1, "trials", "gap"], float("nan")),
+        (["kinds", 1, "beginnings"], {"2": {}}),
+        (["kinds", 1, "beginnings", "2", "ms"], [1, 2]),
+        (["kinds", 1, "beginnings", "2", "weight"], float("nan")),
     ],
     ids=str,
 )
-def test_what_cannot_have_been_written_counts_for_nothing(where: list[str], value: object) -> None:
+def test_what_cannot_have_been_written_counts_for_nothing(where: list[Any], value: object) -> None:
     found = written(learned())
     part = found
     for name in where[:-1]:
@@ -90,6 +97,20 @@ def test_confidence_is_believed_as_far_as_it_was_right() -> None:
     for _ in range(20):
         is_right.observe(0.3, is_right=True)
     assert is_right(0.3) > 0.6
+
+
+def test_texts_begin_with_what_those_before_have_told_and_the_first_count_most() -> None:
+    shared, text = Calibration(), Calibration()
+    for _ in range(50):
+        text.observe(0.3, is_right=True)
+    for _ in range(8):
+        shared.follow(text)
+    assert 0.55 < shared(0.3) < text(0.3)
+    for _ in range(300):
+        shared.follow(text)
+    believed = shared(0.3)
+    shared.follow(Calibration(1.0, -9.0))
+    assert believed - 0.05 < shared(0.3) < believed
 
 
 def test_a_record_is_of_one_kind_and_setup(tmp_path: Path) -> None:

@@ -105,13 +105,15 @@ def test_where_a_device_computes_a_pass_is_reported_while_the_next_one_is_under_
 
 def test_what_became_of_drafts_is_seen_when_the_next_ones_are_made() -> None:
     seen: list[str | list[bool]] = []
+    emitted: list[int] = []
 
     class Watching(FixedLength):
         def steps(self) -> int:
             seen.append("steps")
             return super().steps()
 
-        def observe(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
+        def observe(self, tokens: Sequence[int], confidences: Sequence[float], are_right: Sequence[bool]) -> None:
+            emitted.extend(tokens)
             if are_right:
                 seen.append(list(are_right))
 
@@ -123,6 +125,7 @@ def test_what_became_of_drafts_is_seen_when_the_next_ones_are_made() -> None:
     told = [each for each in seen if isinstance(each, list)]
     assert seen == ["steps", *(each for rights in told[:-1] for each in ("steps", rights)), told[-1]]
     assert sum(map(sum, told)) == one.stats.accepted > 0
+    assert emitted == one.history[2:]
 
 
 def test_what_drafts_cost_is_noted_also_where_nobody_asks_how_sure_they_are() -> None:
