@@ -166,8 +166,8 @@ class AdaptiveLength:
         """See DraftLength."""
         n_min = 0 if drawn else self._n_min
         n = _confident(confidences, n_min, self._p_min)
-        if not self._is_measuring and confidences:
-            worth = [n_verified for n_verified, _ in self._look(confidences)]
+        if not self._is_measuring:
+            worth = [n_verified for n_verified, _ in self._worth_by_length(self._are_right(confidences[:n]))]
             # whether a drawn one is worth a row must not depend on later ones, which know what it became
             n = next((i - 1 for i in range(1, n + 1) if worth[i] < i), n) if drawn else worth[n]
         return n if n >= n_min else 0
@@ -188,7 +188,9 @@ class AdaptiveLength:
             self._n = self._learned.reckoning.best(margin)
 
     def _learn(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
-        worth = self._look(confidences)
+        right = self._are_right(confidences)
+        # what would follow them is as sure as the last
+        worth = self._worth_by_length([*right, *[right[-1]] * (self._n_max - len(right))])
         self._learned.observe(confidences, are_right)
         if not self._costs.knows_drafts:
             return
@@ -230,10 +232,9 @@ class AdaptiveLength:
     def _can_measure(self) -> bool:
         return self._costs.is_measured and not self._costs.is_shared
 
-    def _look(self, confidences: Sequence[float]) -> list[tuple[int, float]]:
-        """What drafts of these confidences are worth, by length; what would follow them is as sure as the last."""
-        right = [self._learned.is_right(confidence) for confidence in confidences]
-        return self._worth_by_length([*right, *[right[-1]] * (self._n_max - len(right))])
+    def _are_right(self, confidences: Sequence[float]) -> list[float]:
+        """How probably each is, if those before it are."""
+        return [self._learned.is_right(confidence) for confidence in confidences]
 
     def _reckon(self, worth: Sequence[tuple[int, float]]) -> float:
         """Add what each length would have brought in this place; return the best, in terms of plain decoding."""
@@ -291,5 +292,7 @@ def _is_due(n_trials: int) -> bool:
 
 def _confident(confidences: Sequence[float], n_min: int, p_min: float) -> int:
     """Drafts up to the first whose confidence is below `p_min`; none if these are fewer than `n_min`."""
-    n = next((i for i, confidence in enumerate(confidences) if confidence < p_min), len(confidences))
+    n = len(confidences)
+    if p_min > 0:
+        n = next((i for i, confidence in enumerate(confidences) if confidence < p_min), n)
     return n if n >= n_min else 0

@@ -13,7 +13,7 @@ from pymtp.distribution import Distribution
 from pymtp.sequence import Picked, Proposal, Round, Turn
 from pymtp.session import Chunk, Session
 
-CATCH_UP, CATCH_UP_FOR_TRIAL = 64, 32
+CATCH_UP, CATCH_UP_FOR_TRIAL = 56, 32
 """Positions that heads see before they draft, if they were left behind: the last of those that they have missed."""
 
 

@@ -83,12 +83,14 @@ class Calibration:
         self._slope, self._offset, self._n_followed = slope, offset, n_followed
 
     def __call__(self, confidence: float) -> float:
-        return 1 / (1 + math.exp(-self._slope * _logit(confidence) - self._offset))
+        # min and max would take as long as all the rest
+        p = 0.01 if confidence < 0.01 else 0.99 if confidence > 0.99 else confidence
+        return 1 / (1 + math.exp(-self._offset) * math.pow((1 - p) / p, self._slope))
 
     def observe(self, confidence: float, *, is_right: bool) -> None:
         """A draft turned out right or wrong."""
         logit = _logit(confidence)
-        error = is_right - 1 / (1 + math.exp(-self._slope * logit - self._offset))
+        error = is_right - self(confidence)
         self._offset += 0.4 * error
         self._slope = min(max(self._slope + 0.1 * error * logit, 0.2), 2.0)
 

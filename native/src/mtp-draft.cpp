@@ -98,8 +98,7 @@ bool mtp_engine::plan_catch_up(const std::vector<mtp_row> & rows, int32_t n) {
     const uint32_t n_pos = ctx.model.hparams.n_pos_per_embd();
 
     for (const auto & part : split(rows)) {
-        // streams of one length each: a row that is there twice stores the same
-        const auto padded = n_stream() > 1 ? mtp_rows_pad(part) : part;
+        const auto padded = mtp_rows_pad(part, n_stream() > 1, ctx.cparams.n_ubatch);
         if (own_memory && n_stream() > 1 && !mtp_memory_reserve(own_memory.get(), part, n_pos, n_stream())) {
             return false;
         }

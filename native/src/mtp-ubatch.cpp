@@ -76,24 +76,29 @@ llama_ubatch mtp_ubatch_select(const llama_ubatch & ubatch, const std::vector<ui
     return mtp_ubatch_view(std::move(data), ubatch.n_pos, false);
 }
 
-std::vector<mtp_row> mtp_rows_pad(const std::vector<mtp_row> & rows) {
-    std::vector<std::vector<mtp_row>> seqs;
+std::vector<mtp_row> mtp_rows_pad(const std::vector<mtp_row> & rows, bool has_streams, size_t n_max) {
+    std::vector<std::vector<mtp_row>> parts;
     for (const auto & row : rows) {
-        if (seqs.empty() || seqs.back().back().seq != row.seq) {
-            seqs.emplace_back();
+        if (parts.empty() || (has_streams && parts.back().back().seq != row.seq)) {
+            parts.emplace_back();
         }
-        seqs.back().push_back(row);
+        parts.back().push_back(row);
     }
 
-    size_t n_max = 0;
-    for (const auto & seq : seqs) {
-        n_max = std::max(n_max, seq.size());
+    size_t n_most = 0;
+    for (const auto & part : parts) {
+        n_most = std::max(n_most, part.size());
     }
+    size_t n = 8;
+    while (n < n_most) {
+        n *= 2;
+    }
+    n = std::max(n_most, std::min(n, n_max / parts.size()));
 
     std::vector<mtp_row> res;
-    for (const auto & seq : seqs) {
-        res.insert(res.end(), n_max - seq.size(), seq.front());
-        res.insert(res.end(), seq.begin(), seq.end());
+    for (const auto & part : parts) {
+        res.insert(res.end(), n - part.size(), part.front());
+        res.insert(res.end(), part.begin(), part.end());
     }
     return res;
 }

@@ -82,12 +82,38 @@ static void a_copy_outlives_the_ubatch_it_was_made_from() {
     CHECK_EQUAL(copy.seq_id[1][0], 2);
 }
 
+static void rows_to_catch_up_with_are_padded_by_the_first() {
+    const auto check = [](const std::vector<mtp_row> & padded, size_t begin, size_t n, const mtp_row & first,
+                          const mtp_row & last) {
+        for (size_t i = begin; i + 1 < begin + n; ++i) {
+            CHECK_EQUAL(padded[i].pos, first.pos);
+            CHECK_EQUAL(padded[i].seq, first.seq);
+        }
+        CHECK_EQUAL(padded[begin + n - 1].pos, last.pos);
+        CHECK_EQUAL(padded[begin + n - 1].seq, last.seq);
+    };
+
+    const auto together = mtp_rows_pad({ ROWS[0], ROWS[2] }, false, 512);
+    CHECK_EQUAL(together.size(), 8u);
+    check(together, 0, 8, ROWS[0], ROWS[2]);
+
+    const auto streams = mtp_rows_pad(ROWS, true, 512);
+    CHECK_EQUAL(streams.size(), 16u);
+    check(streams, 0, 8, ROWS[0], ROWS[1]);
+    check(streams, 8, 8, ROWS[2], ROWS[2]);
+
+    CHECK_EQUAL(mtp_rows_pad(std::vector<mtp_row>(9, ROWS[0]), false, 512).size(), 16u);
+    CHECK_EQUAL(mtp_rows_pad(std::vector<mtp_row>(9, ROWS[0]), false, 12).size(), 12u);
+    CHECK_EQUAL(mtp_rows_pad(ROWS, true, 5).size(), 4u);
+}
+
 int main() {
     RUN(a_unified_ubatch_has_a_row_for_each_row);
     RUN(the_sequences_are_listed_once_and_in_order);
     RUN(with_streams_the_rows_are_those_of_one_sequence);
     RUN(each_section_of_a_position_is_the_position);
     RUN(selected_rows_are_those_of_the_ubatch);
+    RUN(rows_to_catch_up_with_are_padded_by_the_first);
     RUN(a_copy_outlives_the_ubatch_it_was_made_from);
     return g_n_failed > 0;
 }
