@@ -6,7 +6,7 @@ Owns the arithmetic; reads no clock. Milliseconds, but only ratios matter to tho
 from __future__ import annotations
 
 import math
-from collections import ChainMap, Counter, deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
@@ -39,7 +39,8 @@ class RoundCosts:
 
     Plain rounds are apart from those that draft, and all count behind others of the same length only: a plain one that
     stands alone among others takes up to three times as long as many in a row, where not all weights fit into a cache
-    or a device is that fast.
+    or a device is that fast. What is measured seldom is measured cold as well: fewer rows or steps never cost more than
+    more of them.
 
     Until there are measurements, a further row costs `row_share` of the first one, and a draft step `step_share`:
     little, so that drafting is tried.
@@ -167,7 +168,7 @@ class RoundCosts:
         return self._pass_ms(n_rows * self._n_sequences) / self._n_sequences
 
     def _pass_ms(self, n_rows: int) -> float:
-        measured = ChainMap[int, float](self._verify, self._plain)  # type: ignore[arg-type]
+        measured = {**self._plain, **self._verify.bounded}
         known = sorted(measured)
         if not known:
             return 1 + self._row_share * (n_rows - 1)
@@ -190,12 +191,12 @@ class RoundCosts:
         if not self._draft:
             return self._step_share * n_steps * self.verify_ms(1)
         nearest = min(self._draft, key=lambda n: abs(n - n_steps))
-        return self._draft[nearest] * n_steps / nearest
+        return self._draft.bounded[nearest] * n_steps / nearest
 
     def rest_ms(self, n_steps: int) -> float:
         """All the rest of a round that drafts so many tokens: sampling, and what Python does."""
         nearest = min((n for n in self._rest if n > 0), key=lambda n: abs(n - n_steps), default=0)
-        drafting = self._rest.get(nearest, 0.0)
+        drafting = self._rest.bounded.get(nearest, 0.0)
         plain = self._rest.get(0, drafting)
         return plain + (drafting - plain) * n_steps / max(nearest, 1)
 
@@ -214,6 +215,7 @@ class _Medians(Mapping[int, float]):
         self._n_noted: Counter[int] = Counter()
         self._recent: dict[int, deque[float]] = {}
         self._known: dict[int, float] = {}  # medians of what has not changed since
+        self._bounded: dict[int, float] | None = None
 
     def note(self, kind: int, value: float) -> None:
         """Take a measurement."""
@@ -221,6 +223,7 @@ class _Medians(Mapping[int, float]):
         if self._n_noted[kind] > N_WARM_UP:
             self._recent.setdefault(kind, deque(maxlen=N_RECENT)).append(value)
             self._known.pop(kind, None)
+            self._bounded = None
 
     def take(self, values: Mapping[int, float]) -> None:
         """Take each for measurements of its kind, in the place of those before."""
@@ -228,10 +231,20 @@ class _Medians(Mapping[int, float]):
             self._recent[kind] = deque([value] * N_KNOWN, maxlen=N_RECENT)
             self._known[kind] = value
             self._n_noted[kind] = N_WARM_UP
+        self._bounded = None
 
     def age(self) -> None:
         """All that was measured up to now counts as one measurement of each kind."""
         self._recent = {kind: deque([ms], maxlen=N_RECENT) for kind, ms in self.items()}
+
+    @property
+    def bounded(self) -> Mapping[int, float]:
+        """Of each kind the least of its own median and those of greater kinds."""
+        if self._bounded is None:
+            least, self._bounded = math.inf, {}
+            for kind in sorted(self, reverse=True):
+                self._bounded[kind] = least = min(least, self[kind])
+        return self._bounded
 
     @property
     def n_most(self) -> int:

@@ -258,6 +258,16 @@ def test_a_round_alone_among_others_says_nothing_of_many_in_a_row() -> None:
     assert known.plain_ms == 1
 
 
+def test_what_was_measured_seldom_and_cold_counts_for_no_more_than_what_is_more_of_it() -> None:
+    known = RoundCosts()
+    for n, ms in ((0, 1), (1, 99), (2, 2), (3, 99), (4, 4)):
+        for _ in range(N_SETTLING + N_WARM_UP + 1):
+            known.observe(1 + n, n, verify_ms=1 + ms, draft_ms=ms, rest_ms=ms)
+    assert [known.verify_ms(n) for n in (1, 2, 3, 4, 5)] == [2, 3, 3, 5, 5]
+    assert [known.draft_ms(n) for n in (1, 2, 3, 4)] == [2, 2, 4, 4]
+    assert [known.rest_ms(n) for n in (1, 2, 3, 4)] == [2, 2, 4, 4]
+
+
 def test_of_several_sequences_each_bears_its_part() -> None:
     known = RoundCosts()
     for _ in range(N_SETTLING + N_WARM_UP + 1):
