@@ -204,9 +204,10 @@ class AdaptiveLength:
             self._measuring_gap = max(lost / TRIAL_SHARE, TRIAL_GAP_MIN)
         elif was_on or self._tries:
             affordable = self._costs.trial_ms / (TRIAL_SHARE * self._costs.table(self._n_max).plain)
-            (self._tries or self._learned.trials).plan(affordable, paid=was_on)
             if self._tries and (gain > MARGIN or (self._can_measure and _is_due(self._experience.n_trials))):
                 self._n_measuring, self._n_measured = N_MEASURING, min(N_AT_FIRST, self._n_max)
+                affordable *= MEASURING_COST
+            (self._tries or self._learned.trials).plan(affordable, paid=was_on)
         self._tries = None
 
     def table(self) -> list[LengthRow]:
@@ -277,6 +278,8 @@ MEASURING_GAP, N_MEASURING = 32, 1 + N_SETTLING + 3
 """Behind every so many trials, more often at first, and behind those that would have paid come so many rounds that
 draft: their costs stay known while drafting is off, and what was measured before a device had warmed up does not keep
 it off."""
+MEASURING_COST = 3
+"""What such rounds take in the time of a trial, and the trial."""
 MARGIN = 1.05
 """How much faster drafting has to look than plain decoding to begin: the best of several lengths is overrated."""
 REPEATS = 0.75
