@@ -119,11 +119,11 @@ class AdaptiveLength:
         self._repetition = Repetition(prompt)
         self._by_kind = {repeats: Learned(kind, n_max) for repeats, kind in experience.kinds.items()}
         self._learned = self._by_kind[False]
-        self._n = min(N_AT_FIRST, n_max)
+        self._n = self._n_at_first = min(N_AT_FIRST, n_max)
         self._begin(MARGIN)
         # rounds to come that measure what rounds without and with drafts cost, and how many drafts
         self._n_plain: int | None = None  # not known before the text begins
-        self._n_measuring, self._n_measured = 0, min(N_AT_FIRST, n_max)
+        self._n_measuring, self._n_measured = 0, self._n_at_first
         self._is_measuring = False  # whether this round does so, with drafts
         self._tries: TrialPlan | None = None  # of the trial that is under way
         self._measuring_gap = math.inf  # rounds
@@ -205,7 +205,7 @@ class AdaptiveLength:
         elif was_on or self._tries:
             affordable = self._costs.trial_ms / (TRIAL_SHARE * self._costs.table(self._n_max).plain)
             if self._tries and (gain > MARGIN or (self._can_measure and _is_due(self._experience.n_trials))):
-                self._n_measuring, self._n_measured = N_MEASURING, min(N_AT_FIRST, self._n_max)
+                self._n_measuring, self._n_measured = N_MEASURING, self._n_at_first
                 affordable *= MEASURING_COST
             (self._tries or self._learned.trials).plan(affordable, paid=was_on)
         self._tries = None

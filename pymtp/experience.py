@@ -83,8 +83,7 @@ class Calibration:
         self._slope, self._offset, self._n_followed = slope, offset, n_followed
 
     def __call__(self, confidence: float) -> float:
-        # min and max would take as long as all the rest
-        p = 0.01 if confidence < 0.01 else 0.99 if confidence > 0.99 else confidence
+        p = _bounded(confidence)
         return 1 / (1 + math.exp(-self._offset) * math.pow((1 - p) / p, self._slope))
 
     def observe(self, confidence: float, *, is_right: bool) -> None:
@@ -251,5 +250,10 @@ def _finite(value: Any) -> float:
 
 
 def _logit(probability: float) -> float:
-    probability = min(max(probability, 0.01), 0.99)
+    probability = _bounded(probability)
     return math.log(probability / (1 - probability))
+
+
+def _bounded(probability: float) -> float:
+    """So that none is certain; min and max would take as long as all the rest of a calibration."""
+    return 0.01 if probability < 0.01 else 0.99 if probability > 0.99 else probability
