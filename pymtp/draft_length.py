@@ -117,6 +117,7 @@ class AdaptiveLength:
         self._n_max, self._n_min, self._p_min = n_max, n_min, p_min
         self._experience, self._costs = experience, experience.costs
         self._repetition = Repetition(prompt)
+        self._told: list[tuple[Sequence[int], Sequence[float], Sequence[bool]]] = []  # and not learned from yet
         self._by_kind = {repeats: Learned(kind, n_max) for repeats, kind in experience.kinds.items()}
         self._learned = self._by_kind[False]
         self._n = self._n_at_first = min(N_AT_FIRST, n_max)
@@ -174,8 +175,15 @@ class AdaptiveLength:
 
     def observe(self, tokens: Sequence[int], confidences: Sequence[float], are_right: Sequence[bool]) -> None:
         """See DraftLength."""
+        self._told.append((tokens, confidences, are_right))
+        if len(self._told) == N_AT_ONCE or (confidences and self._n == 0):
+            for told in self._told:
+                self._learn(*told)
+            self._told.clear()
+
+    def _learn(self, tokens: Sequence[int], confidences: Sequence[float], are_right: Sequence[bool]) -> None:
         if confidences:
-            self._learn(confidences, are_right)
+            self._weigh(confidences, are_right)
         self._repetition.observe(tokens)
         learned = self._by_kind[self._repetition.share > REPEATS]
         if learned is not self._learned:
@@ -187,7 +195,7 @@ class AdaptiveLength:
         if self._learned.reckoning.weight:
             self._n = self._learned.reckoning.best(margin)
 
-    def _learn(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
+    def _weigh(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
         right = self._are_right(confidences)
         # what would follow them is as sure as the last
         worth = self._worth_by_length([*right, *[right[-1]] * (self._n_max - len(right))])
@@ -282,6 +290,8 @@ MEASURING_COST = 3
 """What such rounds take in the time of a trial, and the trial."""
 MARGIN = 1.05
 """How much faster drafting has to look than plain decoding to begin: the best of several lengths is overrated."""
+N_AT_ONCE = 4
+"""Rounds that are learned from together: amid passes of a model, Python is slow for what it has not just done."""
 REPEATS = 0.75
 """The share of tokens that have come before in the same way from which on a text repeats itself."""
 TRIAL_SHARE = 0.002

@@ -96,7 +96,7 @@ class Calibration:
     def follow(self, other: Calibration) -> None:
         """Come a little closer to another; the more often it has, the less."""
         self._n_followed += 1
-        rate = max(1 / (N_BEGINNING + self._n_followed), RATE_OF_ALL)
+        rate = max(1 / (N_BY_ITSELF + self._n_followed), RATE_OF_ALL)
         self._slope += rate * (other._slope - self._slope)
         self._offset += rate * (other._offset - self._offset)
 
@@ -137,16 +137,18 @@ class TrialPlan:
 
 
 class Kind:
-    """What the texts of a kind share."""
+    """What the texts of a kind share, and how many rounds that draft each of them tells the others of."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_told: int, fade: float) -> None:
         self.is_right = Calibration()
         self.trials = TrialPlan()
+        self.n_told = n_told
+        self._fade = fade
         self._beginnings: dict[int, Reckoning] = {}
 
     def beginnings(self, n_max: int) -> Reckoning:
         """Of the first drafts of each text, whatever became of drafting behind them."""
-        return self._beginnings.setdefault(n_max, Reckoning(n_max, FADE_OF_ALL))
+        return self._beginnings.setdefault(n_max, Reckoning(n_max, self._fade))
 
     def as_dict(self) -> dict[str, Any]:
         """For a file."""
@@ -185,7 +187,7 @@ class Learned:
     def reckon(self, outcomes: Sequence[Outcome]) -> None:
         """Take in what each length would have brought in their place."""
         self.reckoning.add(outcomes)
-        if self._n_reckoned < N_BEGINNING:
+        if self._n_reckoned < self._kind.n_told:
             self._kind.beginnings(self._n_max).add(outcomes)
         self._n_reckoned += 1
 
@@ -195,8 +197,8 @@ class Experience:
 
     def __init__(self, costs: RoundCosts | None = None) -> None:
         self.costs = costs or RoundCosts()
-        self.kinds = {False: Kind(), True: Kind()}
-        """By whether the text repeats itself: where it does, drafts are right far more often."""
+        self.kinds = {False: Kind(8, 0.99), True: Kind(32, 0.997)}
+        """By whether the text repeats itself: where it does, drafts are right far more often, and go on to be."""
         self.n_trials = 0
         """Rounds that only tried whether drafts would pay."""
         self.n_since_measured = 0
@@ -227,14 +229,12 @@ class Experience:
 
 TRIAL_GAP_MIN = 24
 """The least rounds between two trials, be it of one text or of several."""
-N_BEGINNING = 8
-"""The first drafts of a text, from which others learn."""
 PRIOR_WEIGHT = 15.0
 """Rounds that this counts for in a new text, at most."""
 FADE = 0.93
 """What a round counts less with each one that follows it."""
-FADE_OF_ALL, RATE_OF_ALL = 0.99, 0.005
-"""How slowly that is forgotten, and learned, which texts learn from each other: faster as long as they are few."""
+N_BY_ITSELF, RATE_OF_ALL = 8, 0.005
+"""How slowly texts learn from each other how right drafts are: faster as long as they are few."""
 
 
 def _count(value: Any) -> int:

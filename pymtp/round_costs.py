@@ -40,7 +40,7 @@ class RoundCosts:
     Plain rounds are apart from those that draft, and all count behind others of the same length only: a plain one that
     stands alone among others takes up to three times as long as many in a row, where not all weights fit into a cache
     or a device is that fast. What is measured seldom is measured cold as well: fewer rows or steps never cost more than
-    more of them.
+    more of them. A machine is not always equally fast: all else is kept in terms of the plain passes around it.
 
     Until there are measurements, a further row costs `row_share` of the first one, and a draft step `step_share`:
     little, so that drafting is tried.
@@ -51,8 +51,9 @@ class RoundCosts:
     def __init__(self, *, row_share: float = 0.15, step_share: float = 0.1, is_measured: bool = True) -> None:
         self.is_measured = is_measured
         self._row_share, self._step_share = row_share, step_share
-        self._plain = _Medians()  # the trunk's passes in plain rounds, by rows: one of each sequence
-        self._verify = _Medians()  # those of rounds that draft, by rows
+        self._plain = _Medians()  # ms of the trunk's passes in plain rounds, by rows: one of each sequence
+        # in units of the plain pass of the fewest rows; in ms as long as that is not known
+        self._verify = _Medians()  # the trunk's passes in rounds that draft, by rows
         self._draft = _Medians()  # by steps
         self._rest = _Medians()  # by steps
         self._trial = _Medians()
@@ -75,12 +76,12 @@ class RoundCosts:
         self._n_alike += 1
         if self._n_alike <= N_SETTLING:
             return
-        self._rest.note(n_steps, rest_ms / n_sequences)
         if n_steps == 0:
-            self._plain.note(n_rows, verify_ms)
+            self._note_plain(n_rows, verify_ms)
         else:
-            self._verify.note(n_rows, verify_ms)
-            self._draft.note(n_steps, draft_ms / n_sequences)
+            self._verify.note(n_rows, verify_ms / self._unit)
+            self._draft.note(n_steps, draft_ms / n_sequences / self._unit)
+        self._rest.note(n_steps, rest_ms / n_sequences / self._unit)
 
     def observe_trial(self, n_tokens: int, trial_ms: float) -> None:
         """A round of one sequence that was to decode plainly took so long, because it also drafted a token.
@@ -89,18 +90,18 @@ class RoundCosts:
         """
         self._n_alike = 0
         if n_tokens == 1:
-            self._trial.note(0, trial_ms)
+            self._trial.note(0, trial_ms / self._unit)
 
     def know(self, verify_ms: Sequence[float], draft_ms: Sequence[float]) -> None:
         """Take these for measurements: of passes of 1, 2, ... rows, and of drafts of 1, 2, ... steps."""
         one, *more = verify_ms
         self._plain.take({1: one})
-        self._verify.take(dict(enumerate(more, 2)))
-        self._draft.take(dict(enumerate(draft_ms, 1)))
+        self._verify.take({n: ms / one for n, ms in enumerate(more, 2)})
+        self._draft.take({n: ms / one for n, ms in enumerate(draft_ms, 1)})
         self._table_until = 0
 
     def as_dict(self) -> dict[str, dict[int, float]]:
-        """All medians, for a file."""
+        """All medians, for a file: milliseconds of plain passes, and all else in terms of these."""
         return {name: dict(medians) for name, medians in self._measured().items()}
 
     def recall(self, found: Mapping[str, Mapping[str, float]]) -> None:
@@ -118,7 +119,7 @@ class RoundCosts:
 
     def _measured(self) -> dict[str, _Medians]:
         return {
-            "plain": self._plain,
+            "plain_ms": self._plain,
             "verify": self._verify,
             "draft": self._draft,
             "rest": self._rest,
@@ -167,8 +168,19 @@ class RoundCosts:
         """What `n_rows` rows of one sequence cost, if all that ran together of late have as many."""
         return self._pass_ms(n_rows * self._n_sequences) / self._n_sequences
 
+    @property
+    def _unit(self) -> float:
+        return self._plain[min(self._plain)] if self._plain else 1.0
+
+    def _note_plain(self, n_rows: int, ms: float) -> None:
+        was_known = bool(self._plain)
+        self._plain.note(n_rows, ms)
+        if self._plain and not was_known:
+            for medians in (self._verify, self._draft, self._rest, self._trial):
+                medians.scale(1 / self._unit)
+
     def _pass_ms(self, n_rows: int) -> float:
-        measured = {**self._plain, **self._verify.bounded}
+        measured = {**self._plain, **{n: self._unit * passes for n, passes in self._verify.bounded.items()}}
         known = sorted(measured)
         if not known:
             return 1 + self._row_share * (n_rows - 1)
@@ -191,20 +203,20 @@ class RoundCosts:
         if not self._draft:
             return self._step_share * n_steps * self.verify_ms(1)
         nearest = min(self._draft, key=lambda n: abs(n - n_steps))
-        return self._draft.bounded[nearest] * n_steps / nearest
+        return self._unit * self._draft.bounded[nearest] * n_steps / nearest
 
     def rest_ms(self, n_steps: int) -> float:
         """All the rest of a round that drafts so many tokens: sampling, and what Python does."""
         nearest = min((n for n in self._rest if n > 0), key=lambda n: abs(n - n_steps), default=0)
         drafting = self._rest.bounded.get(nearest, 0.0)
         plain = self._rest.get(0, drafting)
-        return plain + (drafting - plain) * n_steps / max(nearest, 1)
+        return self._unit * (plain + (drafting - plain) * n_steps / max(nearest, 1))
 
     @property
     def trial_ms(self) -> float:
         """What a draft adds to a round that decodes plainly, and looks at a few missed positions first."""
         plain = self.plain_ms
-        extra = self._trial[0] - plain if self._trial else 1.5 * self.draft_ms(1)
+        extra = self._unit * self._trial[0] - plain if self._trial else 1.5 * self.draft_ms(1)
         return max(extra, 0.1 * plain)
 
 
@@ -236,6 +248,13 @@ class _Medians(Mapping[int, float]):
     def age(self) -> None:
         """All that was measured up to now counts as one measurement of each kind."""
         self._recent = {kind: deque([ms], maxlen=N_RECENT) for kind, ms in self.items()}
+
+    def scale(self, factor: float) -> None:
+        """Take all measurements for so many times as much."""
+        self._recent = {
+            kind: deque([factor * value for value in values], maxlen=N_RECENT) for kind, values in self._recent.items()
+        }
+        self._known, self._bounded = {}, None
 
     @property
     def bounded(self) -> Mapping[int, float]:

@@ -139,9 +139,13 @@ def test_while_it_drafts_it_looks_now_and_then_what_plain_rounds_cost() -> None:
     assert 0 < drafted[400:].count(0) <= 0.04 * len(drafted[400:])
     speed = play(AdaptiveLength(4, Experience(costs())), easy, 4000)[0]
     assert speed > 0.97 * max(play(FixedLength(n), easy, 4000)[0] for n in range(5))
-    # and if they have become cheap, it gives up
+    # and if they have become cheap, and drafts have not, it gives up
     for _ in range(20):
         known.observe(1, 0, verify_ms=0.3, draft_ms=0, rest_ms=0)
+    for n_steps in range(1, 5):
+        for n_rows, verify_ms in VERIFY.items():
+            for _ in range(20):
+                known.observe(n_rows, n_steps, verify_ms=verify_ms, draft_ms=STEP * n_steps, rest_ms=0)
     _, drafted = play(length, easy, 400)
     assert np.mean(drafted[-100:]) < 0.1
 
@@ -270,6 +274,25 @@ def test_what_was_measured_seldom_and_cold_counts_for_no_more_than_what_is_more_
     assert [known.verify_ms(n) for n in (1, 2, 3, 4, 5)] == [2, 3, 3, 5, 5]
     assert [known.draft_ms(n) for n in (1, 2, 3, 4)] == [2, 2, 4, 4]
     assert [known.rest_ms(n) for n in (1, 2, 3, 4)] == [2, 2, 4, 4]
+
+
+def test_where_the_whole_machine_becomes_slower_drafts_cost_as_many_plain_rounds_as_before() -> None:
+    known = RoundCosts()
+    for pace in (1, 3):
+        for n in (0, 2) if pace == 1 else (0,):
+            for _ in range(20):
+                known.observe(1 + n, n, verify_ms=pace * (1 + n), draft_ms=pace * n, rest_ms=pace * 0.5)
+    assert known.plain_ms == pytest.approx(3 * 1.5)
+    assert (known.verify_ms(3), known.draft_ms(2), known.rest_ms(2)) == pytest.approx((9, 6, 1.5))
+
+
+def test_costs_of_drafts_can_be_known_before_those_of_plain_rounds() -> None:
+    known = RoundCosts()
+    for n in (2, 0):
+        for _ in range(N_SETTLING + N_WARM_UP + 1):
+            known.observe(1 + n, n, verify_ms=7 * (1 + n), draft_ms=7 * n, rest_ms=7)
+        assert (known.verify_ms(3), known.draft_ms(2), known.rest_ms(2)) == pytest.approx((21, 14, 7))
+    assert known.plain_ms == pytest.approx(14)
 
 
 def test_of_several_sequences_each_bears_its_part() -> None:

@@ -11,7 +11,7 @@ import pytest
 from pymtp import Model
 from pymtp.experience import Calibration, Experience, Learned, Outcome
 from pymtp.record import Record
-from pymtp.round_costs import N_KNOWN, N_SETTLING, N_WARM_UP
+from pymtp.round_costs import N_RECENT, N_SETTLING, N_WARM_UP
 
 
 def learned() -> Experience:
@@ -46,18 +46,28 @@ def test_it_goes_on_where_another_has_ended() -> None:
 
 def test_new_measurements_soon_outvote_old_ones() -> None:
     known = Experience.recall(written(learned()))
-    for _ in range(N_SETTLING + N_WARM_UP + N_KNOWN + 1):
+    for _ in range(N_SETTLING + N_RECENT + 1):
         known.costs.observe(1, 0, verify_ms=5, draft_ms=0, rest_ms=0.1)
     assert known.costs.plain_ms == pytest.approx(5.1)
+
+
+def test_texts_that_repeat_themselves_tell_others_more() -> None:
+    known = Experience()
+    for kind in known.kinds.values():
+        text = Learned(kind, 1)
+        for n_tokens in [1.0] * 8 + [2.0] * 24:
+            text.reckon([Outcome(0, 1, 1), Outcome(1, n_tokens, 1.5)])
+    assert known.kinds[False].beginnings(1).best(1.0) == 0
+    assert known.kinds[True].beginnings(1).best(1.0) == 1
 
 
 @pytest.mark.parametrize(
     ("where", "value"),
     [
         (["costs"], []),
-        (["costs", "plain"], {"1": "fast"}),
-        (["costs", "plain"], {"1": -1}),
-        (["costs", "plain"], {"1": 0}),
+        (["costs", "plain_ms"], {"1": "fast"}),
+        (["costs", "plain_ms"], {"1": -1}),
+        (["costs", "plain_ms"], {"1": 0}),
         (["costs", "verify"], None),
         (["costs", "draft"], {"one": 1}),
         (["n_trials"], float("nan")),
