@@ -170,7 +170,8 @@ class RoundCosts:
 
     @property
     def _unit(self) -> float:
-        return self._plain[min(self._plain)] if self._plain else 1.0
+        known = self._plain[min(self._plain)] if self._plain else 0.0
+        return known or 1.0  # a clock can be too coarse for it
 
     def _note_plain(self, n_rows: int, ms: float) -> None:
         was_known = bool(self._plain)
