@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from pymtp.experience import TRIAL_GAP_MIN, Experience, Learned, Outcome, TrialPlan
 from pymtp.repetition import Repetition
-from pymtp.round_costs import N_SETTLING, N_WARM_UP, CostTable
+from pymtp.round_costs import N_SETTLING, N_WARM_UP
 
 N_DRAFT_MAX = 32
 """The longest draft, as in vLLM."""
@@ -121,6 +122,7 @@ class AdaptiveLength:
         self._by_kind = {repeats: Learned(kind, n_max) for repeats, kind in experience.kinds.items()}
         self._learned = self._by_kind[False]
         self._n = self._n_at_first = min(N_AT_FIRST, n_max)
+        self._prices: list[float]  # of the rows of the 1st, 2nd, ... draft: tokens that could be had instead
         self._begin(MARGIN)
         # rounds to come that measure what rounds without and with drafts cost, and how many drafts
         self._n_plain: int | None = None  # not known before the text begins
@@ -140,6 +142,7 @@ class AdaptiveLength:
         """See DraftLength."""
         if self._n_plain is None:
             self._n_plain = 0 if self._costs.knows_plain else N_PLAIN_AT_FIRST
+            self._price()
         if self._n_plain > 0:
             self._n_plain -= 1
             return 0
@@ -194,8 +197,10 @@ class AdaptiveLength:
         """Go on with what texts of the present kind have told, if there is anything."""
         if self._learned.reckoning.weight:
             self._n = self._learned.reckoning.best(margin)
+        self._price()
 
     def _weigh(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
+        self._price()
         right = self._are_right(confidences)
         # what would follow them is as sure as the last
         worth = self._worth_by_length([*right, *[right[-1]] * (self._n_max - len(right))])
@@ -255,23 +260,23 @@ class AdaptiveLength:
         self._learned.reckon(outcomes)
         return max(outcome.n_tokens / outcome.ms for outcome in outcomes) * costs.plain
 
-    def _speed(self, costs: CostTable) -> float:
-        """Tokens a millisecond that can be had anyway."""
-        return max(1 / costs.plain, self._learned.reckoning.rate(self._n))
+    def _price(self) -> None:
+        """Reckon prices anew: not when they are needed, as a device waits for that."""
+        costs = self._costs.table(self._n_max)
+        speed = max(1 / costs.plain, self._learned.reckoning.rate(self._n))
+        self._prices = [speed * (more - less) for less, more in pairwise(costs.verify)]
 
     def _worth_by_length(self, right: Sequence[float]) -> list[tuple[int, float]]:
         """Of the first 0, 1, ... drafts: how many are worth their rows, and how many of these are kept on average."""
-        costs = self._costs.table(self._n_max)
-        speed = self._speed(costs)
         all_right, n_right, gain = 1.0, 0.0, 0.0
         best, best_gain = (0, 0.0), 0.0
         worth = [best]
-        for n, one in enumerate(right, 1):
+        for one, price in zip(right, self._prices, strict=False):
             all_right *= one
             n_right += all_right
-            gain += all_right - speed * (costs.verify[n] - costs.verify[n - 1])
+            gain += all_right - price
             if gain > best_gain:
-                best, best_gain = (n, n_right), gain
+                best, best_gain = (len(worth), n_right), gain
             worth.append(best)
         return worth
 
