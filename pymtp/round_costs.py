@@ -174,11 +174,11 @@ class RoundCosts:
         return known or 1.0  # a clock can be too coarse for it
 
     def _note_plain(self, n_rows: int, ms: float) -> None:
-        was_known = bool(self._plain)
+        n_known, unit = len(self._plain), self._unit
         self._plain.note(n_rows, ms)
-        if self._plain and not was_known:
+        if len(self._plain) > n_known:  # and perhaps another unit
             for medians in (self._verify, self._draft, self._rest, self._trial):
-                medians.scale(1 / self._unit)
+                medians.scale(unit / self._unit)
 
     def _pass_ms(self, n_rows: int) -> float:
         measured = {**self._plain, **{n: self._unit * passes for n, passes in self._verify.bounded.items()}}

@@ -295,6 +295,18 @@ def test_costs_of_drafts_can_be_known_before_those_of_plain_rounds() -> None:
     assert known.plain_ms == pytest.approx(14)
 
 
+def test_costs_of_several_sequences_can_be_known_before_those_of_one() -> None:
+    known = RoundCosts()
+    for n_sequences in (2, 1):
+        for _ in range(N_SETTLING + N_WARM_UP + 1):
+            known.observe(n_sequences, 0, verify_ms=1 + 2 * n_sequences, draft_ms=0, rest_ms=0, n_sequences=n_sequences)
+        if n_sequences == 2:
+            for _ in range(N_SETTLING + N_WARM_UP + 1):
+                known.observe(4, 1, verify_ms=9, draft_ms=2, rest_ms=1, n_sequences=2)
+        assert (known.verify_ms(4 // n_sequences) * n_sequences, known.draft_ms(1)) == pytest.approx((9, 1))
+    assert known.plain_ms == pytest.approx(3)
+
+
 def test_of_several_sequences_each_bears_its_part() -> None:
     known = RoundCosts()
     for _ in range(N_SETTLING + N_WARM_UP + 1):
