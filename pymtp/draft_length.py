@@ -122,7 +122,7 @@ class AdaptiveLength:
         self._by_kind = {repeats: Learned(kind, n_max) for repeats, kind in experience.kinds.items()}
         self._learned = self._by_kind[False]
         self._n = self._n_at_first = min(N_AT_FIRST, n_max)
-        self._prices: list[float]  # of the rows of the 1st, 2nd, ... draft: tokens that could be had instead
+        self._prices: list[float] = []  # of the rows of the 1st, 2nd, ... draft: tokens that could be had instead
         self._begin(MARGIN)
         # rounds to come that measure what rounds without and with drafts cost, and how many drafts
         self._n_plain: int | None = None  # not known before the text begins
@@ -192,12 +192,12 @@ class AdaptiveLength:
         if learned is not self._learned:
             self._learned = learned
             self._begin(1.0 if self._n > 0 else MARGIN)
+            self._price()
 
     def _begin(self, margin: float) -> None:
         """Go on with what texts of the present kind have told, if there is anything."""
         if self._learned.reckoning.weight:
             self._n = self._learned.reckoning.best(margin)
-        self._price()
 
     def _weigh(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
         self._price()

@@ -96,8 +96,8 @@ class RoundCosts:
         """Take these for measurements: of passes of 1, 2, ... rows, and of drafts of 1, 2, ... steps."""
         one, *more = verify_ms
         self._plain.take({1: one})
-        self._verify.take({n: ms / one for n, ms in enumerate(more, 2)})
-        self._draft.take({n: ms / one for n, ms in enumerate(draft_ms, 1)})
+        self._verify.take({n: ms / self._unit for n, ms in enumerate(more, 2)})
+        self._draft.take({n: ms / self._unit for n, ms in enumerate(draft_ms, 1)})
         self._table_until = 0
 
     def as_dict(self) -> dict[str, dict[int, float]]:
