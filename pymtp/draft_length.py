@@ -180,14 +180,14 @@ class AdaptiveLength:
         """See DraftLength."""
         self._told.append((tokens, confidences, are_right))
         if len(self._told) == N_AT_ONCE or (confidences and self._n == 0):
-            for told in self._told:
-                self._learn(*told)
-            self._told.clear()
+            self._learn()
 
-    def _learn(self, tokens: Sequence[int], confidences: Sequence[float], are_right: Sequence[bool]) -> None:
-        if confidences:
-            self._weigh(confidences, are_right)
-        self._repetition.observe(tokens)
+    def _learn(self) -> None:
+        for _, confidences, are_right in self._told:
+            if confidences:
+                self._weigh(confidences, are_right)
+        self._repetition.observe([token for tokens, _, _ in self._told for token in tokens])
+        self._told.clear()
         learned = self._by_kind[self._repetition.share > REPEATS]
         if learned is not self._learned:
             self._learned = learned

@@ -137,18 +137,16 @@ class TrialPlan:
 
 
 class Kind:
-    """What the texts of a kind share, and how many rounds that draft each of them tells the others of."""
+    """What the texts of a kind share."""
 
-    def __init__(self, n_told: int, fade: float) -> None:
+    def __init__(self) -> None:
         self.is_right = Calibration()
         self.trials = TrialPlan()
-        self.n_told = n_told
-        self._fade = fade
         self._beginnings: dict[int, Reckoning] = {}
 
     def beginnings(self, n_max: int) -> Reckoning:
         """Of the first drafts of each text, whatever became of drafting behind them."""
-        return self._beginnings.setdefault(n_max, Reckoning(n_max, self._fade))
+        return self._beginnings.setdefault(n_max, Reckoning(n_max, FADE_OF_ALL))
 
     def as_dict(self) -> dict[str, Any]:
         """For a file."""
@@ -187,7 +185,7 @@ class Learned:
     def reckon(self, outcomes: Sequence[Outcome]) -> None:
         """Take in what each length would have brought in their place."""
         self.reckoning.add(outcomes)
-        if self._n_reckoned < self._kind.n_told:
+        if self._n_reckoned < N_TOLD:
             self._kind.beginnings(self._n_max).add(outcomes)
         self._n_reckoned += 1
 
@@ -197,7 +195,7 @@ class Experience:
 
     def __init__(self, costs: RoundCosts | None = None) -> None:
         self.costs = costs or RoundCosts()
-        self.kinds = {False: Kind(8, 0.99), True: Kind(32, 0.997)}
+        self.kinds = {False: Kind(), True: Kind()}
         """By whether the text repeats itself: where it does, drafts are right far more often, and go on to be."""
         self.n_trials = 0
         """Rounds that only tried whether drafts would pay."""
@@ -233,6 +231,8 @@ PRIOR_WEIGHT = 15.0
 """Rounds that this counts for in a new text, at most."""
 FADE = 0.93
 """What a round counts less with each one that follows it."""
+N_TOLD, FADE_OF_ALL = 16, 0.99
+"""Rounds that draft of each text and kind that tell the others, and what they count less with each that follows."""
 N_BY_ITSELF, RATE_OF_ALL = 8, 0.005
 """How slowly texts learn from each other how right drafts are: faster as long as they are few."""
 
