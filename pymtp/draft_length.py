@@ -10,11 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import truediv
 from typing import Protocol
 
-from pymtp.experience import TRIAL_GAP_MIN, Experience, Learned, Outcome, TrialPlan
+from pymtp.experience import TRIAL_GAP_MIN, Experience, Learned, Outcomes, TrialPlan
 from pymtp.repetition import Repetition
-from pymtp.round_costs import N_SETTLING, N_WARM_UP
+from pymtp.round_costs import N_SETTLING, N_WARM_UP, CostTable
 
 N_DRAFT_MAX = 32
 """The longest draft, as in vLLM."""
@@ -171,7 +172,7 @@ class AdaptiveLength:
         n_min = 0 if drawn else self._n_min
         n = _confident(confidences, n_min, self._p_min)
         if not self._is_measuring:
-            worth = [n_verified for n_verified, _ in self._worth_by_length(self._are_right(confidences[:n]))]
+            worth, _ = self._worth_by_length(self._are_right(confidences[:n]))
             # whether a drawn one is worth a row must not depend on later ones, which know what it became
             n = next((i - 1 for i in range(1, n + 1) if worth[i] < i), n) if drawn else worth[n]
         return n if n >= n_min else 0
@@ -183,31 +184,44 @@ class AdaptiveLength:
             self._learn()
 
     def _learn(self) -> None:
-        for _, confidences, are_right in self._told:
-            if confidences:
-                self._weigh(confidences, are_right)
+        drafted = [(confidences, are_right) for _, confidences, are_right in self._told if confidences]
+        if drafted:
+            self._weigh(drafted)
         self._repetition.observe([token for tokens, _, _ in self._told for token in tokens])
         self._told.clear()
         learned = self._by_kind[self._repetition.share > REPEATS]
         if learned is not self._learned:
             self._learned = learned
             self._begin(1.0 if self._n > 0 else MARGIN)
-            self._price()
+        elif not drafted:
+            return
+        self._price()
 
     def _begin(self, margin: float) -> None:
         """Go on with what texts of the present kind have told, if there is anything."""
         if self._learned.reckoning.weight:
             self._n = self._learned.reckoning.best(margin)
 
-    def _weigh(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
-        self._price()
+    def _weigh(self, drafted: Sequence[tuple[Sequence[float], Sequence[bool]]]) -> None:
+        costs = self._costs.table(self._n_max)
+        outcomes = [self._outcomes(costs, confidences, are_right) for confidences, are_right in drafted]
+        if self._costs.knows_drafts:
+            for each in outcomes:
+                self._learned.reckon(each)
+            self._choose(costs, outcomes[-1])
+
+    def _outcomes(self, costs: CostTable, confidences: Sequence[float], are_right: Sequence[bool]) -> Outcomes:
+        """What each length would have brought in this place; learn how right drafts are."""
         right = self._are_right(confidences)
         # what would follow them is as sure as the last
-        worth = self._worth_by_length([*right, *[right[-1]] * (self._n_max - len(right))])
-        self._learned.observe(confidences, are_right)
-        if not self._costs.knows_drafts:
-            return
-        gain = self._reckon(worth)
+        n_verified, n_kept = self._worth_by_length([*right, *[right[-1]] * (self._n_max - len(right))])
+        self._learned.observe(confidences, right, are_right)
+        ms = [costs.verify[rows] + draft for rows, draft in zip(n_verified, costs.draft, strict=True)]
+        ms[0] = costs.plain
+        return Outcomes(n_verified, [1 + n for n in n_kept], ms)
+
+    def _choose(self, costs: CostTable, latest: Outcomes) -> None:
+        """Take the length that was best of late, and plan what else to try."""
         reckoning = self._learned.reckoning
         was_on = self._n > 0
         self._n = reckoning.best(1.0 if was_on else MARGIN)
@@ -216,7 +230,8 @@ class AdaptiveLength:
             lost = N_PLAIN_AGAIN * (1 - none / best) + N_MEASURING * (1 - longest / best)  # rounds
             self._measuring_gap = max(lost / TRIAL_SHARE, TRIAL_GAP_MIN)
         elif was_on or self._tries:
-            affordable = self._costs.trial_ms / (TRIAL_SHARE * self._costs.table(self._n_max).plain)
+            affordable = self._costs.trial_ms / (TRIAL_SHARE * costs.plain)
+            gain = costs.plain * max(map(truediv, latest.n_tokens, latest.ms))
             if self._tries and (gain > MARGIN or (self._can_measure and _is_due(self._experience.n_trials))):
                 self._n_measuring, self._n_measured = N_MEASURING, self._n_at_first
                 affordable *= MEASURING_COST
@@ -250,35 +265,26 @@ class AdaptiveLength:
         """How probably each is, if those before it are."""
         return [self._learned.is_right(confidence) for confidence in confidences]
 
-    def _reckon(self, worth: Sequence[tuple[int, float]]) -> float:
-        """Add what each length would have brought in this place; return the best, in terms of plain decoding."""
-        costs = self._costs.table(self._n_max)
-        outcomes = [
-            Outcome(n_verified, 1 + n_kept, costs.verify[n_verified] + costs.draft[n] if n else costs.plain)
-            for n, (n_verified, n_kept) in enumerate(worth)
-        ]
-        self._learned.reckon(outcomes)
-        return max(outcome.n_tokens / outcome.ms for outcome in outcomes) * costs.plain
-
     def _price(self) -> None:
         """Reckon prices anew: not when they are needed, as a device waits for that."""
         costs = self._costs.table(self._n_max)
         speed = max(1 / costs.plain, self._learned.reckoning.rate(self._n))
         self._prices = [speed * (more - less) for less, more in pairwise(costs.verify)]
 
-    def _worth_by_length(self, right: Sequence[float]) -> list[tuple[int, float]]:
+    def _worth_by_length(self, right: Sequence[float]) -> tuple[list[int], list[float]]:
         """Of the first 0, 1, ... drafts: how many are worth their rows, and how many of these are kept on average."""
         all_right, n_right, gain = 1.0, 0.0, 0.0
-        best, best_gain = (0, 0.0), 0.0
-        worth = [best]
-        for one, price in zip(right, self._prices, strict=False):
+        best, best_right, best_gain = 0, 0.0, 0.0
+        n_verified, n_kept = [0], [0.0]
+        for n, (one, price) in enumerate(zip(right, self._prices, strict=False), 1):
             all_right *= one
             n_right += all_right
             gain += all_right - price
             if gain > best_gain:
-                best, best_gain = (len(worth), n_right), gain
-            worth.append(best)
-        return worth
+                best, best_right, best_gain = n, n_right, gain
+            n_verified.append(best)
+            n_kept.append(best_right)
+        return n_verified, n_kept
 
 
 N_PLAIN_AT_FIRST = N_SETTLING + N_WARM_UP + 2

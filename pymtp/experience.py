@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from pymtp.round_costs import RoundCosts, is_amount
 
 
-class Outcome(NamedTuple):
-    """What a round brings."""
+class Outcomes(NamedTuple):
+    """What a round brings with 0, 1, ... drafts, (n_max + 1,) each."""
 
-    n_verified: int
-    n_tokens: float
-    ms: float
+    n_verified: Sequence[int]
+    n_tokens: Sequence[float]
+    ms: Sequence[float]
 
 
 class Reckoning:
@@ -31,14 +31,13 @@ class Reckoning:
         self.ms = [0.0] * (n_max + 1)
         self.weight = 0.0
 
-    def add(self, outcomes: Sequence[Outcome]) -> None:
-        """Take in a round: its outcome for each length."""
+    def add(self, outcomes: Outcomes) -> None:
+        """Take in a round."""
         fade = self._fade
         self.weight = fade * self.weight + 1
-        for n, (n_verified, n_tokens, ms) in enumerate(outcomes):
-            self.verified[n] = fade * self.verified[n] + n_verified
-            self.tokens[n] = fade * self.tokens[n] + n_tokens
-            self.ms[n] = fade * self.ms[n] + ms
+        self.verified = [fade * sum_ + n for sum_, n in zip(self.verified, outcomes.n_verified, strict=True)]
+        self.tokens = [fade * sum_ + n for sum_, n in zip(self.tokens, outcomes.n_tokens, strict=True)]
+        self.ms = [fade * sum_ + ms for sum_, ms in zip(self.ms, outcomes.ms, strict=True)]
 
     def rate(self, n: int) -> float:
         """Tokens a millisecond with drafts of length n; 0 if nothing is known."""
@@ -86,12 +85,13 @@ class Calibration:
         p = _bounded(confidence)
         return 1 / (1 + math.exp(-self._offset) * math.pow((1 - p) / p, self._slope))
 
-    def observe(self, confidence: float, *, is_right: bool) -> None:
-        """A draft turned out right or wrong."""
-        logit = _logit(confidence)
-        error = is_right - self(confidence)
-        self._offset += 0.4 * error
-        self._slope = min(max(self._slope + 0.1 * error * logit, 0.2), 2.0)
+    def observe(self, confidences: Sequence[float], believed: Sequence[float], are_right: Sequence[bool]) -> None:
+        """Drafts of which it had `believed` so much turned out right or wrong: the first `len(are_right)` of them."""
+        for confidence, probability, is_right in zip(confidences, believed, are_right, strict=False):
+            error = is_right - probability
+            self._offset += 0.4 * error
+            self._slope += 0.1 * error * _logit(confidence)
+        self._slope = min(max(self._slope, 0.2), 2.0)
 
     def follow(self, other: Calibration) -> None:
         """Come a little closer to another; the more often it has, the less."""
@@ -176,13 +176,12 @@ class Learned:
         self.reckoning = kind.beginnings(n_max).copy(PRIOR_WEIGHT)
         self._kind, self._n_max, self._n_reckoned = kind, n_max, 0
 
-    def observe(self, confidences: Sequence[float], are_right: Sequence[bool]) -> None:
-        """What became of a round's drafts."""
-        for confidence, is_right in zip(confidences, are_right, strict=False):
-            self.is_right.observe(confidence, is_right=is_right)
+    def observe(self, confidences: Sequence[float], believed: Sequence[float], are_right: Sequence[bool]) -> None:
+        """What became of a round's drafts. See Calibration."""
+        self.is_right.observe(confidences, believed, are_right)
         self._kind.is_right.follow(self.is_right)
 
-    def reckon(self, outcomes: Sequence[Outcome]) -> None:
+    def reckon(self, outcomes: Outcomes) -> None:
         """Take in what each length would have brought in their place."""
         self.reckoning.add(outcomes)
         if self._n_reckoned < N_TOLD:

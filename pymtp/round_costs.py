@@ -19,7 +19,7 @@ N_KNOWN = 4
 """Measurements of drafts from which on these can be judged."""
 N_SETTLING = 2
 """Rounds behind one that has drafted more or less that do not count: what they need is not in the caches yet."""
-N_REFRESH = 8
+N_REFRESH = 32
 """Rounds for which a table of costs is good, once there have been some."""
 
 
@@ -140,7 +140,7 @@ class RoundCosts:
                 [self.verify_ms(1 + n) for n in lengths],
                 [self.draft_ms(n) + self.rest_ms(n) for n in lengths],
             )
-            self._table_until = self._n_rounds + (1 if self._n_rounds < 4 * N_REFRESH else N_REFRESH)
+            self._table_until = self._n_rounds + (1 if self._n_rounds < N_REFRESH else N_REFRESH)
         return self._table
 
     @property

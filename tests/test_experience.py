@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pymtp import Model
-from pymtp.experience import N_TOLD, Calibration, Experience, Learned, Outcome
+from pymtp.experience import N_TOLD, Calibration, Experience, Learned, Outcomes
 from pymtp.record import Record
 from pymtp.round_costs import N_RECENT, N_SETTLING, N_WARM_UP
 
@@ -21,8 +21,8 @@ def learned() -> Experience:
             known.costs.observe(1 + n_steps, n_steps, verify_ms=1 + n_steps, draft_ms=0.2 * n_steps, rest_ms=0.1)
     text = Learned(known.kinds[True], 2)
     for _ in range(20):
-        text.observe([0.9], [False])
-    text.reckon([Outcome(0, 1, 1.1), Outcome(1, 1.5, 2.3), Outcome(2, 1.75, 3.5)])
+        text.observe([0.9], [text.is_right(0.9)], [False])
+    text.reckon(Outcomes([0, 1, 2], [1, 1.5, 1.75], [1.1, 2.3, 3.5]))
     text.trials.plan(70, paid=False)
     text.trials.plan(70, paid=False)
     return known
@@ -56,7 +56,7 @@ def test_the_first_rounds_of_a_text_that_draft_tell_others() -> None:
     for _ in range(3):
         text = Learned(known.kinds[False], 1)
         for n_tokens in [1.0] * N_TOLD + [4.0] * 100:
-            text.reckon([Outcome(0, 1, 1), Outcome(1, n_tokens, 1.5)])
+            text.reckon(Outcomes([0, 1], [1, n_tokens], [1, 1.5]))
         assert text.reckoning.best(1.0) == 1
     assert known.kinds[False].beginnings(1).best(1.0) == 0
     assert not known.kinds[True].beginnings(1).weight
@@ -103,17 +103,17 @@ def test_confidence_is_believed_as_far_as_it_was_right() -> None:
     is_right = Calibration()
     assert is_right(0.95) == pytest.approx(0.95)
     for _ in range(20):
-        is_right.observe(0.95, is_right=False)
+        is_right.observe([0.95], [is_right(0.95)], [False])
     assert is_right(0.3) < is_right(0.95) < 0.2
     for _ in range(20):
-        is_right.observe(0.3, is_right=True)
+        is_right.observe([0.3], [is_right(0.3)], [True])
     assert is_right(0.3) > 0.6
 
 
 def test_texts_begin_with_what_those_before_have_told_and_the_first_count_most() -> None:
     shared, text = Calibration(), Calibration()
     for _ in range(50):
-        text.observe(0.3, is_right=True)
+        text.observe([0.3], [text(0.3)], [True])
     for _ in range(8):
         shared.follow(text)
     assert 0.55 < shared(0.3) < text(0.3)
