@@ -189,13 +189,11 @@ class AdaptiveLength:
             self._weigh(drafted)
         self._repetition.observe([token for tokens, _, _ in self._told for token in tokens])
         self._told.clear()
-        learned = self._by_kind[self._repetition.share > REPEATS]
-        if learned is not self._learned:
-            self._learned = learned
+        before, self._learned = self._learned, self._by_kind[self._repetition.share > REPEATS]
+        if self._learned is not before:
             self._begin(1.0 if self._n > 0 else MARGIN)
-        elif not drafted:
-            return
-        self._price()
+        if drafted or self._learned is not before:
+            self._price()
 
     def _begin(self, margin: float) -> None:
         """Go on with what texts of the present kind have told, if there is anything."""
@@ -203,6 +201,7 @@ class AdaptiveLength:
             self._n = self._learned.reckoning.best(margin)
 
     def _weigh(self, drafted: Sequence[tuple[Sequence[float], Sequence[bool]]]) -> None:
+        """Learn from what became of the drafts of some rounds: confidences, and which were right."""
         costs = self._costs.table(self._n_max)
         outcomes = [self._outcomes(costs, confidences, are_right) for confidences, are_right in drafted]
         if self._costs.knows_drafts:
