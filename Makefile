@@ -18,6 +18,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patches/*.patch native/include/*.h native/src/*)
+PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/src/*.cpp native/src/*.h native/src/*.cu native/src/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
 .PHONY: run test test-slow families lint check check-native docs patches-edit patches-export install clean
@@ -101,7 +102,7 @@ $(VENV)/llama-cpp-python: native/llama_cpp.pin $(VENV)/tools | $(ARCHIVE)
 	@touch $@
 
 # The tree is prepared here first: pip would bury the one line that says what is wrong with a patch.
-$(VENV)/installed: pyproject.toml $(VENV)/llama-cpp-python build/cmake-args CMakeLists.txt $(NATIVE)
+$(VENV)/installed: pyproject.toml $(VENV)/llama-cpp-python build/cmake-args CMakeLists.txt $(NATIVE) $(PACKAGE)
 	@$(BIN)/python native/prepare_llama_cpp.py tree --tree build/editable/llama.cpp --cache build --source $(ARCHIVE)
 	@echo 'pymtp: building (the first time takes some minutes)'
 	@CMAKE_ARGS="$$(cat build/cmake-args)" SKBUILD_CMAKE_DEFINE="PYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE))" \

@@ -12,6 +12,7 @@ import argparse
 import random
 from collections import defaultdict
 from pathlib import Path
+from typing import Literal
 
 from pymtp import GenerationParams, Model, SamplingParams, version_text
 from pymtp.benchmark.prompts import Text, read_texts
@@ -74,7 +75,7 @@ def measure(
             for arm in dice.sample(list(arms), len(arms)):
                 model = arms[arm]
                 prompt = text.prompt or model.chat_prompt(text.messages)
-                generation = model.generate(prompt, params, draft_max=0 if arm == "none" else arm)
+                generation = model.generate(prompt, params, draft_max=_draft_max(arm))
                 for _ in generation:
                     pass
                 stats[arm] = generation.stats
@@ -89,6 +90,12 @@ def measure(
                     accepted[category, arm].append(stats[arm].mean_acceptance_length or 1)
     order = sorted(speeds, key=lambda key: (key[0] == "all", key[0], str(key[1])))
     return {key: speeds[key] for key in order}, accepted, seconds
+
+
+def _draft_max(arm: Arm) -> int | Literal["auto"]:
+    if isinstance(arm, int):
+        return arm
+    return 0 if arm == "none" else "auto"
 
 
 if __name__ == "__main__":

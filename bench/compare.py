@@ -32,7 +32,7 @@ from pymtp import ContextParams
 from pymtp.benchmark.prompts import Prompt, open_vocabulary
 from pymtp.benchmark.provenance import library, machine, model_text
 from pymtp.benchmark.tables import markdown
-from pymtp.context import native_params
+from pymtp.engine.context import native_params
 
 BUILD = REPOSITORY / "build"
 REFERENCES = {PLAIN: "of_plain", DRAFT_MTP: "of_draft_mtp"}

@@ -22,7 +22,7 @@ from paired.report import report
 from paired.subject import Options, Subject
 from pymtp import ContextParams
 from pymtp.benchmark.provenance import gpus_in, library, machine, model_text
-from pymtp.context import native_params
+from pymtp.engine.context import native_params
 from random_models.tiny import write_tiny
 
 

@@ -29,10 +29,14 @@ from typing import Any
 import numpy as np
 
 from pymtp import Model, SamplingParams, version_text
-from pymtp._library import lib, llama_cpp
-from pymtp.request import GenerationParams
-from pymtp.sampler import Sampler
-from pymtp.session import Logits, check
+from pymtp.binding.library import lib, llama_cpp
+from pymtp.binding.status import check
+from pymtp.binding.types import Logits
+from pymtp.drafting.interface import DraftRequest, Proposal
+from pymtp.drafting.mtp import MtpDrafter
+from pymtp.engine.logits import Row
+from pymtp.sampling.chain import Sampler
+from pymtp.serving.params import GenerationParams
 
 USUAL = SamplingParams(
     temperature=1, top_k=40, top_p=0.95, min_p=0.05, dry_multiplier=0.8, repeat_penalty=1.1, repeat_last_n=64, seed=1
@@ -121,6 +125,32 @@ def cost(n_vocab: int, n_times: int) -> None:
 #
 
 
+class RawPicker:
+    """Takes the heads' most likely token that does not end the text, as if there were no samplers."""
+
+    def __init__(self, banned: tuple[int, ...]) -> None:
+        self.banned = banned
+
+    def pick(self, row: Row) -> None:
+        """Never asked: the session picks."""
+
+    def forget(self) -> None:
+        """Nothing to forget."""
+
+    def n_worth(self, drafts: Sequence[int], confidences: Sequence[float]) -> int:
+        """All of them."""
+        return len(drafts)
+
+
+class RawDrafter(MtpDrafter):
+    """Drafts with the heads, and leaves the samplers to the target."""
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        """See Drafter."""
+        raw = [request._replace(picker=RawPicker(tuple(sorted(request.stop)))) for request in requests]  # type: ignore[call-overload]
+        return super().propose(raw)
+
+
 METHODS: dict[str, dict[str, Any]] = {
     "raw, match": {"draft_pick": "greedy"},
     "chain, match": {"draft_pick": "greedy"},
@@ -133,24 +163,28 @@ METHODS: dict[str, dict[str, Any]] = {
 def acceptance(prompts: Path, model_file: Path | None, draft_max: Sequence[int], n_tokens: int) -> None:
     items = [json.loads(line) for line in prompts.read_text("utf-8").splitlines()]
     for k in draft_max:
-        with Model(model_file, draft="mtp", draft_max=k, n_ctx=2048) as model:
+        with (
+            Model(model_file, draft="mtp", draft_max=k, n_ctx=2048) as model,
+            Model(model_file, draft=RawDrafter, draft_max=k, n_ctx=2048) as raw_model,
+        ):
             texts = [model.chat_prompt(item["messages"]) if "messages" in item else item["prompt"] for item in items]
             print(f"\n{model.info.path.name}, K = {k}, temperature 1, {n_tokens} tokens a prompt, {version_text()}\n")
             print("| penalties | drafts | acceptance rate | mean acceptance length | tok/s over raw |")
             print("|---|---|--:|--:|--:|")
             for name, sampling in (("usual", USUAL), ("strong", STRONG)):
-                table(model, texts, name, sampling, n_tokens)
+                table(model, raw_model, texts, name, sampling, n_tokens)
 
 
-def table(model: Model, texts: Sequence[str], name: str, sampling: SamplingParams, n_tokens: int) -> None:
+def table(
+    model: Model, raw_model: Model, texts: Sequence[str], name: str, sampling: SamplingParams, n_tokens: int
+) -> None:
     counts = {method: np.zeros(3, int) for method in METHODS}
     speeds: dict[str, list[float]] = {method: [] for method in METHODS}
     for i, text in enumerate(texts):
         for method, options in METHODS.items():
             params = GenerationParams(sampling=replace(sampling, seed=i), max_tokens=n_tokens, ignore_eos=True)
-            generation = model.generate(text, replace(params, **options))
-            if method.startswith("raw"):  # the session picks, as if there were no samplers
-                generation._sequence.sampler.draft_bar = tuple(sorted(model.vocabulary.end_of_generation))
+            source = raw_model if method.startswith("raw") else model
+            generation = source.generate(text, replace(params, **options))
             for _ in generation:
                 pass
             stats = generation.stats

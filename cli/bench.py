@@ -20,7 +20,8 @@ from .output import Output, say
 from .progress import loading
 
 if TYPE_CHECKING:
-    from pymtp.benchmark import Plan, Results, Workload
+    from pymtp.benchmark.plan import Plan, Workload
+    from pymtp.benchmark.results import Results
 
 EXAMPLES = """
 pymtp bench model.gguf --draft-max 0-3,auto
@@ -73,8 +74,11 @@ def bench(
     """
     output = Output()
     import pymtp
-    from pymtp.benchmark import BUILT_IN, Plan, Results, Setup, make_arms, read_texts
+    from pymtp.benchmark import Setup
+    from pymtp.benchmark.plan import Plan, make_arms
     from pymtp.benchmark.plot import check_plot
+    from pymtp.benchmark.prompts import BUILT_IN, read_texts
+    from pymtp.benchmark.results import Results
 
     if list_devices:
         output.write(_devices())
@@ -176,7 +180,7 @@ def _combined(**choices: list[Any]) -> list[dict[str, Any]]:
 def _tests(
     prompts: list[int], generated: list[int], pairs: list[tuple[int, int]], depths: list[int]
 ) -> tuple[Workload, ...]:
-    from pymtp.benchmark import Workload
+    from pymtp.benchmark.plan import Workload
 
     work = [(n, 0) for n in prompts if n] + [(0, n) for n in generated if n] + pairs
     if not work:
@@ -188,7 +192,7 @@ def _check(plan: Plan) -> None:
     """Raise InvalidParameter for what a model would be loaded for in vain."""
     from pymtp import ContextParams
     from pymtp.errors import InvalidParameter
-    from pymtp.gguf_file import inspect_gguf
+    from pymtp.gguf.facts import inspect_gguf
 
     for setup in plan.setups:
         n_vocab = inspect_gguf(setup.path).n_vocab  # of the last one, a bad file would show late

@@ -123,7 +123,7 @@ def _fetched(repo: str, file: str) -> Path:
 
 
 def _has_heads(path: Path) -> bool:
-    from pymtp.gguf_file import gguf_facts
+    from pymtp.gguf.facts import gguf_facts
 
     return gguf_facts(path).n_heads > 0
 

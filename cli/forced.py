@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .output import say
 
 if TYPE_CHECKING:
-    from pymtp.acceptance import Forced
+    from pymtp.acceptance.forced import Forced
 
 VARIABLE = "PYMTP_FORCED_ACCEPTANCE"
 """count=N, rates=P,P,... or length=L: for runs whose flags are not at hand."""
@@ -48,7 +48,7 @@ def forced_acceptance(
 def _read(kind: str, text: str, n_draft: int, seed: int | None, name: str) -> Forced:
     import numpy as np
 
-    from pymtp.acceptance import Forced
+    from pymtp.acceptance.forced import Forced
     from pymtp.errors import InvalidParameter
 
     random = np.random.default_rng(seed or 0).random

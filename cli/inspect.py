@@ -17,8 +17,8 @@ from .download import find_model
 from .output import Output
 
 if TYPE_CHECKING:
-    from pymtp.inspection import Head, Inspection, SideFile, Token
-    from pymtp.memory_estimate import MemoryEstimate
+    from pymtp.gguf.inspection import Head, Inspection, SideFile, Token
+    from pymtp.gguf.memory import MemoryEstimate
 
 EXAMPLES = """
 pymtp inspect model.gguf
@@ -58,7 +58,7 @@ def inspect(
         raise typer.BadParameter(f"with -m there is no other model, and {model!r} is one more")
     path = find_model(model_file or model, hf_repo, offline=offline)
     from pymtp.embedded import model_path as embedded_path
-    from pymtp.inspection import inspect_model
+    from pymtp.gguf.inspection import inspect_model
 
     found = inspect_model(
         path or embedded_path(),

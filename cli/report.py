@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pymtp import Generation, Model
-    from pymtp.draft_length import LengthRow
-    from pymtp.logprobs import TokenLogprobs
-    from pymtp.session import Session
-    from pymtp.statistics import Stats
+    from pymtp.drafting.length.policy import LengthRow
+    from pymtp.engine.session import Session
+    from pymtp.sampling.logprobs import TokenLogprobs
+    from pymtp.serving.statistics import Stats
 
 
 def stats_block(stats: Stats, acceptance: str) -> str:

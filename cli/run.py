@@ -76,8 +76,8 @@ def run(
     output = Output()
     path, argument = split_positionals(model_file or hf_repo, first, second)
     import pymtp
-    from pymtp.draft_length import AUTO_DRAFT_MAX
-    from pymtp.gguf_file import inspect_gguf
+    from pymtp.drafting.length.policy import AUTO_DRAFT_MAX
+    from pymtp.gguf.facts import inspect_gguf
 
     if not debug:
         pymtp.exit_on_abort()

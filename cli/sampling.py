@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from pymtp.errors import InvalidParameter
-from pymtp.sampling import SAMPLERS, SamplingParams, samplers_from_letters
+from pymtp.sampling.params import SAMPLERS, SamplingParams, samplers_from_letters
 
 from .errors import CommandError
 

@@ -1,8 +1,16 @@
 """pymtp: GGUF models that draft with their own MTP heads.
 
-with pymtp.Model() as model:
-    for piece in model.generate("Once upon a time"):
-        print(piece, end="", flush=True)
+    import pymtp
+
+    with pymtp.Model() as model:  # the embedded model; Model("model.gguf") for a file
+        for piece in model.generate("Once upon a time", max_tokens=100, temperature=0.7):
+            print(piece, end="", flush=True)
+
+Model, and what it returns: Generation, Batch, Conversation, Answer, Stats.
+Parameters: ModelParams, ContextParams, DraftParams, GenerationParams, SamplingParams.
+Errors: PymtpError and those derived from it.
+Drafters of your own: Drafter, DrafterTraits, DraftRequest, DraftOutcome, Proposal.
+The layer below: Session, Chunk.
 """
 
 from __future__ import annotations
@@ -11,58 +19,99 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pymtp._log import exit_on_abort, set_log_level
-    from pymtp._version import __version__, version_text
-    from pymtp.batch import Batch, Generation
-    from pymtp.context import ContextParams
+    from pymtp.binding.log import exit_on_abort, set_log_level
     from pymtp.conversation import Answer, Conversation
-    from pymtp.errors import PymtpError
+    from pymtp.drafting.interface import Drafter, DrafterTraits, DraftOutcome, DraftRequest, Proposal
+    from pymtp.drafting.params import DraftParams, PlainReason
+    from pymtp.engine.chunk import Chunk
+    from pymtp.engine.context import ContextParams
+    from pymtp.engine.session import Session, n_contexts
+    from pymtp.errors import (
+        BackendError,
+        Closed,
+        ContextFull,
+        InvalidParameter,
+        LibraryError,
+        ModelError,
+        PymtpError,
+        StateError,
+        UnsupportedModel,
+    )
+    from pymtp.loading.params import ModelParams
     from pymtp.model import Model
-    from pymtp.request import GenerationParams
-    from pymtp.sampling import SamplingParams
-    from pymtp.session import Chunk, Session, n_contexts
-    from pymtp.statistics import Stats
+    from pymtp.sampling.params import SamplingParams
+    from pymtp.serving.batch import Batch
+    from pymtp.serving.generation import Generation
+    from pymtp.serving.params import GenerationParams
+    from pymtp.serving.statistics import Stats
+    from pymtp.version import __version__, version_text
+
+# Imported on first use: a help text or a look into a GGUF needs no native library.
+_MODULES = {
+    "binding.log": ("exit_on_abort", "set_log_level"),
+    "conversation": ("Answer", "Conversation"),
+    "drafting.interface": ("Drafter", "DrafterTraits", "DraftOutcome", "DraftRequest", "Proposal"),
+    "drafting.params": ("DraftParams", "PlainReason"),
+    "engine.chunk": ("Chunk",),
+    "engine.context": ("ContextParams",),
+    "engine.session": ("Session", "n_contexts"),
+    "errors": (
+        "BackendError",
+        "Closed",
+        "ContextFull",
+        "InvalidParameter",
+        "LibraryError",
+        "ModelError",
+        "PymtpError",
+        "StateError",
+        "UnsupportedModel",
+    ),
+    "loading.params": ("ModelParams",),
+    "model": ("Model",),
+    "sampling.params": ("SamplingParams",),
+    "serving.batch": ("Batch",),
+    "serving.generation": ("Generation",),
+    "serving.params": ("GenerationParams",),
+    "serving.statistics": ("Stats",),
+    "version": ("__version__", "version_text"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Answer",
+    "BackendError",
     "Batch",
     "Chunk",
+    "Closed",
+    "ContextFull",
     "ContextParams",
     "Conversation",
+    "DraftOutcome",
+    "DraftParams",
+    "DraftRequest",
+    "Drafter",
+    "DrafterTraits",
     "Generation",
     "GenerationParams",
+    "InvalidParameter",
+    "LibraryError",
     "Model",
+    "ModelError",
+    "ModelParams",
+    "PlainReason",
+    "Proposal",
     "PymtpError",
     "SamplingParams",
     "Session",
+    "StateError",
     "Stats",
+    "UnsupportedModel",
     "__version__",
     "exit_on_abort",
     "n_contexts",
     "set_log_level",
     "version_text",
 ]
-
-# Imported on first use: a help text or a look into a GGUF needs no native library.
-_HOME = {
-    "Answer": "conversation",
-    "Batch": "batch",
-    "Chunk": "session",
-    "ContextParams": "context",
-    "Conversation": "conversation",
-    "Generation": "batch",
-    "GenerationParams": "request",
-    "Model": "model",
-    "PymtpError": "errors",
-    "SamplingParams": "sampling",
-    "Session": "session",
-    "Stats": "statistics",
-    "__version__": "_version",
-    "exit_on_abort": "_log",
-    "n_contexts": "session",
-    "set_log_level": "_log",
-    "version_text": "_version",
-}
 
 
 def __getattr__(name: str) -> Any:
@@ -71,3 +120,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"pymtp.{_HOME[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,13 +12,13 @@ from functools import reduce
 from operator import add
 from typing import Any, Literal, TypedDict
 
-from pymtp.batch import Generation, OnPrompt
 from pymtp.errors import ContextFull, InvalidParameter
 from pymtp.model import Model
-from pymtp.request import GenerationParams
-from pymtp.sequence import FinishReason
-from pymtp.statistics import Stats
-from pymtp.thinking import TAGS
+from pymtp.serving.generation import Generation, OnPrompt
+from pymtp.serving.params import GenerationParams
+from pymtp.serving.sequence import FinishReason
+from pymtp.serving.statistics import Stats
+from pymtp.text.thinking import TAGS
 
 
 class Message(TypedDict):
@@ -129,7 +129,7 @@ class Conversation:
         if n_tokens >= n_ctx:
             raise ContextFull(
                 f"the last message makes a prompt of {n_tokens} tokens, the context has {n_ctx}: "
-                "shorten it or raise the context size (-c)"
+                "shorten it or raise the context size (n_ctx, -c)"
             )
         self.n_dropped = start
         return prompt
@@ -226,10 +226,11 @@ class Answer:
         request = self._request
         self._prompt = self._conversation._prompt(request, self._said)
         n_said = len(self._said.tokens)
-        generation = self._conversation.model.batch(keep=True).submit(
+        generation = self._conversation.model.generate(
             [*self._prompt.tokens, *self._said.tokens],
             request,
             on_prompt=self._on_prompt,
+            cache_prompt=True,
             max_tokens=request.max_tokens if request.max_tokens < 0 else request.max_tokens - n_said,
         )
         self._parts.append(generation)

@@ -16,7 +16,7 @@ class LibraryError(PymtpError):
 
 
 class BackendError(PymtpError):
-    """llama.cpp refused an allocation or a computation, usually for want of memory."""
+    """llama.cpp refused an allocation or a computation, usually because memory ran out."""
 
 
 class ModelError(PymtpError):
@@ -48,3 +48,7 @@ class InvalidParameter(PymtpError, ValueError):
         self.name = name
         self.allowed = allowed
         self.value = value
+
+
+class Closed(PymtpError, ValueError):
+    """The model, session or generation was closed before."""

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 import pymtp
 from pymtp.embedded import model_path
-from pymtp.gguf_file import inspect_gguf
-from pymtp.statistics import Stats
+from pymtp.gguf.facts import inspect_gguf
+from pymtp.serving.statistics import Stats
 
 
 class FakeParams:

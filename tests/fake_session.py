@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from pymtp.binding.types import Logits
+from pymtp.engine.chunk import Chunk
+from pymtp.engine.counters import Timing
 from pymtp.errors import ContextFull, PymtpError
-from pymtp.session import Chunk, Logits, Timing
 
 N_VOCAB = 32
 
@@ -63,18 +65,18 @@ class FakeSession:
         n_seq_max: int = 1,
         n_draft_max: int = 3,
         n_cells: int = 100_000,
-        computes_apart: bool = False,
+        is_async: bool = False,
     ) -> None:
         self.n_ctx, self.n_ubatch, self.n_seq_max, self.n_draft_max = n_ctx, n_ubatch, n_seq_max, n_draft_max
         self.n_cells = n_cells
         self.n_heads = min(n_draft_max, 2)
         self.n_reduced = 0
-        self.computes_apart = computes_apart
+        self.is_async = is_async
         self.n_draft_vocab = N_VOCAB
         self.slots = [Slot() for _ in range(n_seq_max)]
         self.passes: list[list[Chunk]] = []
         self.drafts: list[list[Chunk]] = []
-        self.barred: list[list[int]] = []
+        self.banned: list[list[int]] = []
         self.goes_back = True
         """Whether sequences can be truncated to any position, or only freed."""
         self.failure: Exception | None = None
@@ -124,7 +126,7 @@ class FakeSession:
         for i, chunk in enumerate(chunks):
             for step in range(n_steps):
                 logits = self._head_row(step, chunk)
-                logits[self.barred[-1] if self.barred else []] = -np.inf
+                logits[self.banned[-1] if self.banned else []] = -np.inf
                 logits[self.n_draft_vocab :] = -np.inf
                 drafts[i, step] = logits.argmax()
                 likelihood[i, step] = 1 / np.exp(logits - logits.max()).sum()
@@ -173,9 +175,9 @@ class FakeSession:
         self._invalidate()
         self.n_draft_vocab = n
 
-    def bar(self, tokens: Sequence[int]) -> None:
+    def ban_tokens(self, tokens: Sequence[int]) -> None:
         self._invalidate()
-        self.barred.append(list(tokens))
+        self.banned.append(list(tokens))
 
     def rows(self) -> list[Logits]:
         return list(self._logits)

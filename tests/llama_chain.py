@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pymtp._library import llama_cpp
-from pymtp.sampling import SamplingParams
+from pymtp.binding.library import llama_cpp
+from pymtp.sampling.params import SamplingParams
 
 N_HISTORY_MAX = 4096
 

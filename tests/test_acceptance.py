@@ -14,21 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pymtp.acceptance import (
-    BLOCK_REJECTION,
-    MATCH,
-    TOKENWISE_REJECTION,
-    Acceptance,
-    Forced,
-    Relaxed,
-    Trial,
-    Verdict,
-)
-from pymtp.distribution import Distribution
+from pymtp.acceptance.forced import Forced
+from pymtp.acceptance.interface import Acceptance, Trial, Verdict
+from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
+from pymtp.acceptance.relaxed import Relaxed
 from pymtp.errors import InvalidParameter
-from pymtp.sampler import Sampler
-from pymtp.sampling import SamplingParams
-from pymtp.thinking import Thinking
+from pymtp.sampling.chain import Sampler
+from pymtp.sampling.distribution import Distribution
+from pymtp.sampling.params import SamplingParams
+from pymtp.text.thinking import Thinking
 
 N_TOKENS = 3
 """Of a text, behind token 0."""
@@ -268,7 +263,7 @@ def test_blocks_keep_as_many_drafts_as_they_can_and_no_fewer_than_single_tokens(
 
 
 def test_the_check_sees_a_recovered_token_that_is_drawn_from_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Distribution, "recover", lambda target, source, weight, uniform: target.draw(uniform))
+    monkeypatch.setattr(Distribution, "sample_residual", lambda target, source, weight, uniform: target.draw(uniform))
     for accept in REJECTION:
         for n_draft in (1, 3):
             pair = random_pair(5, seed=n_draft)
@@ -279,9 +274,9 @@ def test_the_check_sees_a_residual_without_the_weight_of_what_was_kept(monkeypat
     pair = random_pair(4, scale=3, seed=1907)  # of many, the one where it matters most
     exact = exact_texts(pair)
     assert Play(BLOCK_REJECTION, pair, 2, draws=True, n_texts=2000).is_as(exact)
-    recover = Distribution.recover
+    recover = Distribution.sample_residual
     monkeypatch.setattr(
-        Distribution, "recover", lambda target, source, weight, uniform: recover(target, source, 1, uniform)
+        Distribution, "sample_residual", lambda target, source, weight, uniform: recover(target, source, 1, uniform)
     )
     assert not Play(BLOCK_REJECTION, pair, 2, draws=True, n_texts=2000).is_as(exact)
 

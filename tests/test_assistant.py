@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from pymtp import Model, SamplingParams
+from pymtp.engine.chunk import Chunk
+from pymtp.engine.session import Session, n_contexts
 from pymtp.errors import ModelError, PymtpError, StateError, UnsupportedModel
-from pymtp.gguf_file import find_draft_model, inspect_gguf
-from pymtp.inspection import inspect_model
-from pymtp.session import Chunk, Session, n_contexts
+from pymtp.gguf.facts import find_draft_model, inspect_gguf
+from pymtp.gguf.inspection import inspect_model
 from random_gguf import write_gemma4, write_gemma4_assistant, write_glm4moe
 from test_families import PARAMS, draft, load
 from test_side_files import drafts, text

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
-from pymtp._library import ffi
-from pymtp.batch import Batch, Generation
+from pymtp.binding.library import ffi
 from pymtp.errors import BackendError, ContextFull, InvalidParameter
-from pymtp.sampling import SamplingParams
-from pymtp.sequence import Round, TokenSequence
-from pymtp.text import TextStream
+from pymtp.sampling.params import SamplingParams
+from pymtp.serving.batch import Batch
+from pymtp.serving.generation import Generation
+from pymtp.serving.sequence import Round, TokenSequence
+from pymtp.text.stream import TextStream
 
 GREEDY = SamplingParams(temperature=0)
 EOG = 31
@@ -163,11 +164,11 @@ def test_what_may_begin_a_stop_string_comes_out_when_the_text_ends_otherwise() -
 
 @pytest.mark.parametrize("vocabulary", [Letters(), Halves()])
 @pytest.mark.parametrize("stops", [False, True])
-@pytest.mark.parametrize("computes_apart", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
 def test_parts_tell_accepted_drafts_from_what_the_target_sampled(
-    vocabulary: Letters, stops: bool, computes_apart: bool
+    vocabulary: Letters, stops: bool, is_async: bool
 ) -> None:
-    requests = Batch(FakeSession(computes_apart=computes_apart), vocabulary)  # type: ignore[arg-type]
+    requests = Batch(FakeSession(is_async=is_async), vocabulary)  # type: ignore[arg-type]
     options = {"sampling": GREEDY, "max_tokens": 60, "ignore_eos": True, "draft_max": 3}
     whole = "".join(requests.submit("ab", **options))
     stop = (whole[-8:-4],) if stops else ()

@@ -13,31 +13,17 @@ from typing import Any
 
 import pytest
 
-from pymtp.benchmark import (
-    Arm,
-    Plan,
-    Prompt,
-    Results,
-    Row,
-    Sample,
-    Setup,
-    Subject,
-    Text,
-    Workload,
-    make_arms,
-    measure,
-    read_texts,
-    rows,
-)
+from pymtp.benchmark import Row, Setup, measure, rows
 from pymtp.benchmark.formats import TABLE, write
-from pymtp.benchmark.plan import Turn, take_turns
+from pymtp.benchmark.plan import Arm, Plan, Turn, Workload, make_arms, take_turns
 from pymtp.benchmark.plot import check_plot, draw
-from pymtp.benchmark.prompts import BUILT_IN, prefix_for, prompts_for, synthetic
+from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, prefix_for, prompts_for, read_texts, synthetic
+from pymtp.benchmark.results import Results, Sample, Subject
 from pymtp.benchmark.spread import Mean, Ratio, Spread
 from pymtp.benchmark.tables import narrow
 from pymtp.errors import InvalidParameter, PymtpError
-from pymtp.gguf_file import inspect_gguf
-from pymtp.statistics import Stats
+from pymtp.gguf.facts import inspect_gguf
+from pymtp.serving.statistics import Stats
 
 PLAIN, DRAFTING = Arm(0), Arm(2)
 

@@ -18,7 +18,7 @@ from pymtp_cli.errors import CommandError
 from pymtp_cli.output import Output
 
 from pymtp.errors import InvalidParameter
-from pymtp.statistics import Stats
+from pymtp.serving.statistics import Stats
 
 
 def split(text: str, *, starts_inside: bool = False, sizes: random.Random | None = None) -> list[tuple[str, bool]]:

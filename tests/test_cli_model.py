@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pymtp.gguf_file import inspect_gguf
+from pymtp.gguf.facts import inspect_gguf
 
 pytestmark = pytest.mark.model
 

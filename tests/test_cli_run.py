@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fake_pymtp import FakeModel, Script, install
 from pymtp.errors import BackendError, ContextFull, InvalidParameter, PymtpError, UnsupportedModel
-from pymtp.sampling import SamplingParams
+from pymtp.sampling.params import SamplingParams
 
 Run = Callable[..., Any]
 

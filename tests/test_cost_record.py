@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from fake_session import FakeSession
-from pymtp import Model, cost_record
-from pymtp.cost_record import N_MEASURED, N_PROMPT, CostRecord, PassCosts, measure
-from pymtp.record import Record
-from pymtp.sampling import SamplingParams
+from pymtp import Model
+from pymtp.drafting.length import cost_record
+from pymtp.drafting.length.cost_record import N_MEASURED, N_PROMPT, CostRecord, PassCosts, measure
+from pymtp.drafting.length.store import Record
+from pymtp.sampling.params import SamplingParams
 
 SETUP = {"model": "abc", "n_draft_max": 3}
 KNOWN = PassCosts([1.0, 1.5, 2.0, 2.5], [0.25, 0.5, 0.75])

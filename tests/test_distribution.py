@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.distribution import Distribution
 from pymtp.errors import InvalidParameter, PymtpError
+from pymtp.sampling.distribution import Distribution
 
 N_VOCAB = 3000
 
@@ -60,26 +60,26 @@ def test_what_two_have_in_common_and_what_one_lacks(
     target: tuple[np.ndarray, np.ndarray], source: tuple[np.ndarray, np.ndarray], weight: float, uniform: float
 ) -> None:
     ours, other = Distribution(*target), Distribution(*source)
-    assert ours.shared(other) == pytest.approx(np.minimum(dense(*target), dense(*source)).sum())
-    assert ours.shared(other) == pytest.approx(other.shared(ours))
+    assert ours.overlap(other) == pytest.approx(np.minimum(dense(*target), dense(*source)).sum())
+    assert ours.overlap(other) == pytest.approx(other.overlap(ours))
     lacking = np.maximum(weight * dense(*target) - dense(*source), 0)[target[0]]
-    assert ours.missing(other, weight) == pytest.approx(lacking.sum())
+    assert ours.residual_mass(other, weight) == pytest.approx(lacking.sum())
     expected = Distribution(target[0], lacking if lacking.any() else target[1])
-    assert ours.recover(other, weight, uniform) == expected.draw(uniform)
+    assert ours.sample_residual(other, weight, uniform) == expected.draw(uniform)
 
 
 def test_nothing_is_lacking_of_itself() -> None:
     one = Distribution([4, 8], [0.25, 0.75])
-    assert one.missing(one) == 0
-    assert [one.recover(one, 1.0, uniform) for uniform in (0.2, 0.3)] == [4, 8]
+    assert one.residual_mass(one) == 0
+    assert [one.sample_residual(one, 1.0, uniform) for uniform in (0.2, 0.3)] == [4, 8]
 
 
 def test_without_tokens_there_is_nothing_to_draw() -> None:
     nothing, one = Distribution([], []), Distribution([4], [1.0])
     assert nothing.tokens.tolist() == []
     assert nothing.best is None
-    assert nothing.draw(0.5) == nothing.argmax == nothing.recover(one, 1.0, 0.5) == -1
-    assert one.missing(nothing) == 1
+    assert nothing.draw(0.5) == nothing.argmax == nothing.sample_residual(one, 1.0, 0.5) == -1
+    assert one.residual_mass(nothing) == 1
 
 
 @pytest.mark.parametrize("probs", [[1.0], [0.5, 0.25, 0.25], [[0.5], [0.5]]])

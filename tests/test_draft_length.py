@@ -10,9 +10,10 @@ from itertools import count
 import numpy as np
 import pytest
 
-from pymtp.draft_length import N_AT_FIRST, N_PLAIN_AT_FIRST, AdaptiveLength, FixedLength
-from pymtp.experience import Experience
-from pymtp.round_costs import N_KNOWN, N_SETTLING, N_WARM_UP, RoundCosts
+from pymtp.drafting.length.adaptive import N_AT_FIRST, N_PLAIN_AT_FIRST, AdaptiveLength
+from pymtp.drafting.length.costs import N_KNOWN, N_SETTLING, N_WARM_UP, RoundCosts
+from pymtp.drafting.length.experience import Experience
+from pymtp.drafting.length.policy import FixedLength
 
 # a row costs half of the first one, a draft an eighth; as on a few CPU cores
 VERIFY = {n: 1 + 0.5 * (n - 1) for n in range(1, 9)}

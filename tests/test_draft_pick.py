@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from pymtp.acceptance import MATCH, Trial, Verdict
-from pymtp.distribution import Distribution
-from pymtp.draft_pick import AutoPick, FixedPick
-from pymtp.sampler import Sampler
-from pymtp.sampling import SamplingParams
-from pymtp.sequence import Proposal, TokenSequence
+from pymtp.acceptance.interface import Trial, Verdict
+from pymtp.acceptance.match import MATCH
+from pymtp.drafting.interface import Proposal
+from pymtp.drafting.pick import AutoPick, FixedPick
+from pymtp.sampling.chain import Sampler
+from pymtp.sampling.distribution import Distribution
+from pymtp.sampling.params import SamplingParams
+from pymtp.serving.sequence import TokenSequence
 
 PLAIN = SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0, seed=1)
 

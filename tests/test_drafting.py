@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, head_logits, plain_text
-from pymtp.distribution import Distribution
-from pymtp.draft_length import FixedLength
-from pymtp.drafting import CATCH_UP, CATCH_UP_FOR_TRIAL, MtpDrafter, NoDrafter
-from pymtp.round import play_round
-from pymtp.sampler import Row, Sampler
-from pymtp.sampling import SamplingParams
-from pymtp.sequence import Round, TokenSequence
+from pymtp.drafting.length.policy import FixedLength
+from pymtp.drafting.mtp import CATCH_UP, CATCH_UP_FOR_PROBE, MtpDrafter
+from pymtp.drafting.plain import NoDrafter
+from pymtp.sampling.chain import Row, Sampler
+from pymtp.sampling.distribution import Distribution
+from pymtp.sampling.params import SamplingParams
+from pymtp.serving.sequence import Round, TokenSequence
 
 GREEDY = SamplingParams(temperature=0)
 PROMPT = [3, 1, 4, 1, 5]
@@ -23,7 +23,7 @@ class Picker(Sampler):
 
     def __init__(self) -> None:
         super().__init__(GREEDY, n_vocab=N_VOCAB)
-        self.draft_bar = None
+        self.draft_ban = None
 
 
 def begin(
@@ -43,7 +43,7 @@ def begin(
 
 
 def play(session: FakeSession, drafter: MtpDrafter, *seated: tuple[int, TokenSequence]) -> list[Round]:
-    rounds = play_round(session, drafter, [sequence.turn(slot, 64) for slot, sequence in seated])  # type: ignore[arg-type]
+    rounds = run_round(session, drafter, [sequence.turn(slot, 64) for slot, sequence in seated])  # type: ignore[arg-type]
     for played in rounds:
         played.turn.sequence.advance(played)
     return rounds
@@ -103,18 +103,18 @@ def test_sequences_that_bar_different_tokens_draft_step_by_step() -> None:
     session, drafter = pair(n_seq_max=2)
     prompts = [[1, 7], [2, 7]]
     likeliest = int(head_logits([*prompts[1], plain_text(prompts[1], 1)[0]]).argmax())
-    samplers = [Sampler(GREEDY, n_vocab=N_VOCAB), Sampler(GREEDY, n_vocab=N_VOCAB, barred=[likeliest])]
+    samplers = [Sampler(GREEDY, n_vocab=N_VOCAB), Sampler(GREEDY, n_vocab=N_VOCAB, banned=[likeliest])]
     seated = [(i, begin(session, drafter, slot=i, prompt=prompts[i], sampler=samplers[i])) for i in range(2)]
     rounds = play(session, drafter, *seated)
     assert likeliest not in rounds[1].proposal.drafts
-    assert session.barred == []
+    assert session.banned == []
     # on its own each drafts in one graph, with its tokens barred in the session
     for slot, sequence in seated:
         n_calls = len(session.drafts)
         play(session, drafter, (slot, sequence))
         play(session, drafter, (slot, sequence))
         assert len(session.drafts) == n_calls + 2
-    assert session.barred == [[], [likeliest]]
+    assert session.banned == [[], [likeliest]]
 
 
 def test_rounds_without_drafts_are_single_rows_that_leave_the_heads_alone() -> None:
@@ -162,7 +162,7 @@ def test_a_trial_begins_with_fewer_of_them_and_its_pass_does_not_feed_the_heads(
     sequence.length = Trying(1)
     play(session, drafter, (0, sequence))
     (chunk,) = session.drafts[-1]
-    assert len(chunk.tokens) == 1 + CATCH_UP_FOR_TRIAL < 1 + CATCH_UP
+    assert len(chunk.tokens) == 1 + CATCH_UP_FOR_PROBE < 1 + CATCH_UP
     assert not session.passes[-1][0].feed
 
 
@@ -199,7 +199,7 @@ def test_a_sequence_that_never_drafts_spares_the_heads() -> None:
 def test_plain_decoding_proposes_nothing() -> None:
     session = FakeSession()
     sequence = TokenSequence(list(PROMPT), Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=3)
-    rounds = play_round(session, NoDrafter(session), [sequence.turn(0, 64)])  # type: ignore[arg-type]
+    rounds = run_round(session, NoDrafter(session), [sequence.turn(0, 64)])  # type: ignore[arg-type]
     assert not rounds[0].proposal.drafts
     assert not session.passes[0][0].feed
 

@@ -16,19 +16,21 @@ import numpy as np
 import pytest
 
 import pymtp
-from pymtp._library import llama_cpp
-from pymtp.acceptance import Trial, Verdict
-from pymtp.context import ContextParams
-from pymtp.distribution import Distribution
-from pymtp.draft_length import FixedLength
-from pymtp.drafting import MtpDrafter
+from pymtp.acceptance.interface import Trial, Verdict
+from pymtp.binding.library import llama_cpp
+from pymtp.binding.types import Logits
+from pymtp.drafting.length.policy import FixedLength
+from pymtp.drafting.mtp import MtpDrafter
+from pymtp.engine.chunk import Chunk
+from pymtp.engine.context import ContextParams
+from pymtp.engine.logits import LogitsRow
+from pymtp.engine.session import Session
 from pymtp.errors import ContextFull, PymtpError
-from pymtp.round import play_round
-from pymtp.sampler import Sampler
-from pymtp.sampling import SamplingParams
-from pymtp.scheduler import Scheduler
-from pymtp.sequence import Round, TokenSequence
-from pymtp.session import Chunk, Logits, LogitsRow, Session
+from pymtp.sampling.chain import Sampler
+from pymtp.sampling.distribution import Distribution
+from pymtp.sampling.params import SamplingParams
+from pymtp.serving.scheduler import Scheduler
+from pymtp.serving.sequence import Round, TokenSequence
 from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen3next, write_qwen35
 from two_contexts import TwoContexts
 
@@ -60,7 +62,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 class Scripted:
     """Sampler and acceptance of a sequence: drafts what the script says, emits what the text says, keeps all logits."""
 
-    draft_bar = None
+    draft_ban = None
 
     def __init__(self, text: list[int], n_prompt: int) -> None:
         self.text = text
@@ -98,7 +100,7 @@ class Scripted:
 
 def play_turns(session: Session, drafter: MtpDrafter, sequences: dict[int, TokenSequence]) -> list[Round]:
     """One round of the sequences, by slot; a prompt is decoded whole."""
-    rounds = play_round(session, drafter, [sequence.turn(slot, 1000) for slot, sequence in sequences.items()])
+    rounds = run_round(session, drafter, [sequence.turn(slot, 1000) for slot, sequence in sequences.items()])
     for played in rounds:
         played.turn.sequence.advance(played)
     return rounds
@@ -185,7 +187,7 @@ class Picker(Sampler):
 
     def __init__(self) -> None:
         super().__init__(SamplingParams(temperature=0), n_vocab=N_VOCAB)
-        self.draft_bar = None
+        self.draft_ban = None
 
 
 def test_heads_that_read_the_hidden_states_of_other_rows_give_other_logits(family: tuple[object, int]) -> None:
@@ -252,10 +254,10 @@ def test_a_fused_draft_leaves_out_what_is_barred(family: tuple[object, int]) -> 
         session.decode([Chunk(list(range(20)), 0, feed=True)])
         newest = [Chunk([5], 20)]
         free = session.draft_greedy(newest, K)
-        session.bar(free[0, :1].tolist())
+        session.ban_tokens(free[0, :1].tolist())
         session.truncate(20)
         assert free[0, 0] not in session.draft_greedy(newest, K)
-        session.bar([])
+        session.ban_tokens([])
         session.truncate(20)
         np.testing.assert_array_equal(session.draft_greedy(newest, K), free)
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pymtp import Model
-from pymtp.experience import N_TOLD, Calibration, Experience, Learned, Outcomes
-from pymtp.record import Record
-from pymtp.round_costs import N_RECENT, N_SETTLING, N_WARM_UP
+from pymtp.drafting.length.costs import N_RECENT, N_SETTLING, N_WARM_UP
+from pymtp.drafting.length.experience import N_TOLD, Calibration, Experience, Learned, Outcomes
+from pymtp.drafting.length.store import Record
 
 
 def learned() -> Experience:

@@ -19,10 +19,12 @@ import numpy as np
 import pytest
 
 from families import FAMILIES, REFUSED, Family
-from pymtp._library import llama_cpp
-from pymtp.context import ContextParams
+from pymtp.binding.library import llama_cpp
+from pymtp.binding.types import Logits
+from pymtp.engine.chunk import Chunk
+from pymtp.engine.context import ContextParams
+from pymtp.engine.session import Session
 from pymtp.errors import PymtpError
-from pymtp.session import Chunk, Logits, Session
 from random_gguf import N_VOCAB, blocks, write_glm4moe
 from random_gguf.writer import Writer
 from two_contexts import TwoContexts

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pymtp import Chunk, Model, SamplingParams
-from pymtp._library import llama_cpp
+from pymtp.binding.library import llama_cpp
 from pymtp.errors import ContextFull, InvalidParameter
 
 pytestmark = [

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pymtp.errors import ModelError
-from pymtp.gguf_file import inspect_gguf, load_failure
+from pymtp.gguf.facts import inspect_gguf
+from pymtp.loading.loader import load_failure
 
 WriteGguf = Callable[..., Path]
 
@@ -39,7 +40,7 @@ def test_the_embedded_model_is_what_its_card_says(embedded_model: Path) -> None:
 def test_our_header_reader_agrees_with_the_gguf_package(embedded_model: Path) -> None:
     from gguf import GGUFReader
 
-    from pymtp._gguf_header import ArrayLength, read_header
+    from pymtp.gguf.header import ArrayLength, read_header
 
     header, reader = read_header(embedded_model), GGUFReader(embedded_model)
     assert [(t.name, list(t.shape), t.type_id) for t in header.tensors] == [
@@ -165,7 +166,7 @@ def test_a_file_that_may_not_be_read(write_gguf: WriteGguf, monkeypatch: pytest.
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("pymtp._gguf_shards.read_header", refuse)
+    monkeypatch.setattr("pymtp.gguf.shards.read_header", refuse)
     message = failure(write_gguf())
     assert "Permission denied" in message
     assert "permissions" in message

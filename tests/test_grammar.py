@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pymtp.errors import InvalidParameter
-from pymtp.grammar import check_grammar, grammar_of_schema
+from pymtp.sampling.grammar import check_grammar, grammar_of_schema
 
 
 @pytest.mark.parametrize(

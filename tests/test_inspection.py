@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from families import FAMILIES, REFUSED, Family
-from pymtp.inspection import Inspection, inspect_model
+from pymtp.gguf.inspection import Inspection, inspect_model
 
 N_CTX = 1500
 DRAFT_MAX = 3
@@ -138,7 +138,7 @@ def test_a_side_file_itself_has_heads_and_no_trunk(write_gguf: WriteGguf) -> Non
 def test_our_arrays_are_those_of_the_gguf_package(embedded_model: Path) -> None:
     from gguf import GGUFReader
 
-    from pymtp._gguf_header import ArrayLength, read_array, read_header
+    from pymtp.gguf.header import ArrayLength, read_array, read_header
 
     fields = GGUFReader(embedded_model).fields
     arrays = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pymtp import _library
+from pymtp.binding import library as _library
 from pymtp.errors import LibraryError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,7 +63,7 @@ def test_llama_cpp_and_the_extension_module_share_one_library() -> None:
 
 
 def test_importing_leaves_no_trace_in_the_environment() -> None:
-    show = "import os, pymtp._library; print(os.environ.get('LLAMA_CPP_LIB_PATH'))"
+    show = "import os, pymtp.binding.library; print(os.environ.get('LLAMA_CPP_LIB_PATH'))"
     assert python(show, LLAMA_CPP_LIB_PATH="/some/where") == "/some/where"
     without = {key: value for key, value in os.environ.items() if key != "LLAMA_CPP_LIB_PATH"}
     command = [sys.executable, "-c", show]
@@ -72,7 +72,7 @@ def test_importing_leaves_no_trace_in_the_environment() -> None:
 
 def test_another_librarys_path_in_the_environment_does_not_matter(tmp_path: Path) -> None:
     (tmp_path / "libllama.so").write_bytes(b"not a library")
-    show = "import pymtp._library as library; print(library.abi_id())"
+    show = "import pymtp.binding.library as library; print(library.abi_id())"
     assert python(show, LLAMA_CPP_LIB_PATH=str(tmp_path)) == _library.abi_id()
 
 
@@ -80,7 +80,7 @@ def test_another_librarys_path_in_the_environment_does_not_matter(tmp_path: Path
 def test_another_ggml_in_the_library_path_is_not_picked_up(tmp_path: Path) -> None:
     for file in _library.library_file().parent.glob("*.so"):
         (tmp_path / file.name).write_bytes(b"not a library")
-    show = "import pymtp._library as library; print(library.abi_id())"
+    show = "import pymtp.binding.library as library; print(library.abi_id())"
     assert python(show, LD_LIBRARY_PATH=str(tmp_path)) == _library.abi_id()
 
 
@@ -98,7 +98,7 @@ def test_a_missing_llama_cpp_python_is_named() -> None:
         "from importlib import metadata\n"
         "def hidden(name): raise metadata.PackageNotFoundError(name)\n"
         "metadata.version = hidden\n"
-        "import pymtp._library"
+        "import pymtp.binding.library"
     )
     assert error_of(hide) == (
         f"llama-cpp-python is not installed: CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install "
@@ -108,7 +108,7 @@ def test_a_missing_llama_cpp_python_is_named() -> None:
 
 def test_another_version_of_llama_cpp_python_is_named(tmp_path: Path) -> None:
     path = fake_distribution(tmp_path, "0.1.2")
-    message = error_of("import pymtp._library", PYTHONPATH=path)
+    message = error_of("import pymtp.binding.library", PYTHONPATH=path)
     assert message.startswith(f"llama-cpp-python is 0.1.2, pymtp needs {_library.VERSION}: ")
 
 
@@ -118,12 +118,12 @@ def test_a_llama_cpp_that_runs_on_another_library_is_named(tmp_path: Path) -> No
     package.mkdir()
     (package / "__init__.py").write_text("from . import llama_cpp\n")
     (package / "llama_cpp.py").write_text("class _lib:\n    _name = '/usr/lib/another/libllama.so'\n")
-    message = error_of("import llama_cpp\nimport pymtp._library", PYTHONPATH=str(tmp_path))
+    message = error_of("import llama_cpp\nimport pymtp.binding.library", PYTHONPATH=str(tmp_path))
     assert message == "llama_cpp already runs on /usr/lib/another/libllama.so: import pymtp before llama_cpp"
 
 
 def test_a_llama_cpp_that_was_imported_on_our_library_is_fine() -> None:
-    code = "import llama_cpp, pymtp._library as library; print(library.abi_id())"
+    code = "import llama_cpp, pymtp.binding.library as library; print(library.abi_id())"
     folder = str(_library.library_file().parent)
     assert python(code, LLAMA_CPP_LIB_PATH=folder) == _library.abi_id()
 

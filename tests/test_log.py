@@ -11,8 +11,8 @@ from random_gguf import write_glm4moe
 SCRIPT = """
 import ctypes, sys
 import pymtp
-from pymtp import _log
-from pymtp._library import llama_cpp
+from pymtp.binding import log as _log
+from pymtp.binding.library import llama_cpp
 pymtp.exit_on_abort()
 base = ctypes.CDLL(sys.argv[1])
 base.ggml_abort(b"somewhere.c", 12, b"%s", b"this cannot be")
@@ -24,7 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_failed_assertion_in_llama_cpp_is_one_line() -> None:
-    from pymtp._library import library_file
+    from pymtp.binding.library import library_file
 
     library = library_file()
     result = run(SCRIPT, str(library.with_name(library.name.replace("llama", "ggml-base"))))

@@ -10,9 +10,11 @@ import pytest
 
 from families import FAMILIES
 from pymtp import GenerationParams, Model, SamplingParams, Session
-from pymtp.drafting import Drafter, DrafterTraits, MtpDrafter, NoDrafter
+from pymtp.drafting.interface import Drafter, DrafterTraits, Proposal
+from pymtp.drafting.mtp import MtpDrafter
+from pymtp.drafting.plain import NoDrafter
 from pymtp.errors import InvalidParameter
-from pymtp.sequence import Proposal, Round, Turn
+from pymtp.serving.sequence import Round, Turn
 
 TEXT = "one two three four five six seven eight. " * 4
 GREEDY = SamplingParams(temperature=0)

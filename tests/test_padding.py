@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pymtp import Chunk, Model, SamplingParams
+from pymtp.engine.session import Session
 from pymtp.errors import PymtpError
-from pymtp.session import Session
 from random_gguf import N_VOCAB, write_glm4moe
 
 PADDING = frozenset(range(N_VOCAB - 8, N_VOCAB))

@@ -18,8 +18,9 @@ import pytest
 from conftest import REPOSITORY
 from families import FAMILIES, TRANSFORMERS, State
 from pymtp import Model, SamplingParams
-from pymtp._library import llama_cpp
-from pymtp.session import Chunk, Session
+from pymtp.binding.library import llama_cpp
+from pymtp.engine.chunk import Chunk
+from pymtp.engine.session import Session
 from random_gguf import N_VOCAB
 from reference.convert import Converted, convert
 from reference.recipes import RECIPES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymtp.repetition import N_LOOKED_BACK, Repetition
+from pymtp.drafting.length.repetition import N_LOOKED_BACK, Repetition
 
 
 def test_a_text_that_says_new_things_does_not() -> None:

@@ -6,14 +6,19 @@ from typing import Any
 
 import pytest
 
-from pymtp._library import ffi
-from pymtp.acceptance import BLOCK_REJECTION, MATCH, TOKENWISE_REJECTION, Acceptance, Forced, Relaxed
-from pymtp.draft_pick import AutoPick, FixedPick
+from pymtp.acceptance.forced import Forced
+from pymtp.acceptance.interface import Acceptance
+from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
+from pymtp.acceptance.relaxed import Relaxed
+from pymtp.binding.library import ffi
+from pymtp.drafting.length.experience import Experience
+from pymtp.drafting.pick import AutoPick, FixedPick
 from pymtp.errors import InvalidParameter
-from pymtp.experience import Experience
-from pymtp.request import GenerationParams, make_sequence
-from pymtp.sampling import SamplingParams
-from pymtp.sequence import TokenSequence
+from pymtp.sampling.params import SamplingParams
+from pymtp.serving.assembly import make_sequence
+from pymtp.serving.params import GenerationParams
+from pymtp.serving.sequence import TokenSequence
 
 PIECES = [b"a", b"b", b"<think>", b"</think>", b"</", b"think", b">", b""]
 EOG = 7

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
-from pymtp.acceptance import Trial, Verdict
-from pymtp.drafting import MtpDrafter
-from pymtp.round import play_round
-from pymtp.sampler import Sampler
-from pymtp.sampling import SamplingParams
-from pymtp.sequence import Proposal, Round, TokenSequence, Turn
+from pymtp.acceptance.interface import Trial, Verdict
+from pymtp.drafting.interface import Proposal
+from pymtp.drafting.mtp import MtpDrafter
+from pymtp.sampling.chain import Sampler
+from pymtp.sampling.params import SamplingParams
+from pymtp.serving.sequence import Round, TokenSequence, Turn
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -40,7 +40,7 @@ def sequence(session: FakeSession, slot: int, prompt: list[int], **options: obje
 
 def play(session: FakeSession, drafter: object, *seated: tuple[int, TokenSequence]) -> list[Round]:
     turns = [sequence.turn(slot, 64) for slot, sequence in seated]
-    rounds = play_round(session, drafter, turns)  # type: ignore[arg-type]
+    rounds = run_round(session, drafter, turns)  # type: ignore[arg-type]
     for played in rounds:
         played.turn.sequence.advance(played)
     return rounds
@@ -79,7 +79,7 @@ def test_a_prompt_shares_the_pass_and_samples_nothing_before_its_end() -> None:
     running = sequence(session, 0, [1, 2])
     prompt = TokenSequence(list(range(10)), Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx)
     turns = [running.turn(0, 64), prompt.turn(1, 6)]
-    rounds = play_round(session, Scripted([3, 4], []), turns)  # type: ignore[arg-type]
+    rounds = run_round(session, Scripted([3, 4], []), turns)  # type: ignore[arg-type]
     assert [chunk.logits for chunk in session.passes[-1]] == ["all", "none"]
     assert rounds[1].tokens == []
     for played in rounds:

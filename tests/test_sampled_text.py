@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from pymtp import Chunk, Generation, Model, SamplingParams
-from pymtp._library import llama_cpp
-from pymtp.drafting import MtpDrafter
-from pymtp.experience import Experience
-from pymtp.logprobs import TokenLogprobs, token_logprobs
-from pymtp.request import GenerationParams, make_sequence
-from pymtp.round import play_round
-from pymtp.sampler import Sampler
-from pymtp.session import Session
+from pymtp.binding.library import llama_cpp
+from pymtp.drafting.length.experience import Experience
+from pymtp.drafting.mtp import MtpDrafter
+from pymtp.engine.session import Session
+from pymtp.sampling.chain import Sampler
+from pymtp.sampling.logprobs import TokenLogprobs, token_logprobs
+from pymtp.serving.assembly import make_sequence
+from pymtp.serving.params import GenerationParams
 
 pytestmark = [
     pytest.mark.model,
@@ -418,7 +418,7 @@ def test_a_stop_string_inside_an_accepted_block_cuts_text_tokens_and_cache(load:
 
         one.cut = cut
         while not one.finish_reason:
-            (played,) = play_round(session, drafter, [one.turn(0, session.n_ubatch)])
+            (played,) = run_round(session, drafter, [one.turn(0, session.n_ubatch)])
             one.advance(played)
         assert one.finish_reason == "stop"
         assert one.history == [*prompt, *whole.tokens[:n_kept]]

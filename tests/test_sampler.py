@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from llama_chain import LlamaChain
-from pymtp._library import ffi, llama_cpp
-from pymtp.distribution import Distribution
+from pymtp.binding.library import ffi, llama_cpp
 from pymtp.errors import InvalidParameter, PymtpError
-from pymtp.sampler import Sampler
-from pymtp.sampling import DEFAULT_SAMPLERS, SamplingParams
-from pymtp.vocabulary import Vocabulary
+from pymtp.loading.vocabulary import Vocabulary
+from pymtp.sampling.chain import Sampler
+from pymtp.sampling.distribution import Distribution
+from pymtp.sampling.params import DEFAULT_SAMPLERS, SamplingParams
 
 LOGITS = np.random.default_rng(3).standard_normal(100).astype(np.float32)
 
@@ -273,8 +273,8 @@ def test_what_xtc_draws_depends_on_the_place_in_the_text_only() -> None:
 @pytest.mark.parametrize("temperature", [0, 1.0])
 def test_barred_tokens_are_neither_drafted_nor_sampled(temperature: float) -> None:
     top = np.argsort(LOGITS)[::-1]
-    sampler = Sampler(SamplingParams(temperature=temperature, seed=1), n_vocab=100, barred=top[:3].tolist())
-    assert sampler.draft_bar == tuple(sorted(top[:3]))
+    sampler = Sampler(SamplingParams(temperature=temperature, seed=1), n_vocab=100, banned=top[:3].tolist())
+    assert sampler.draft_ban == tuple(sorted(top[:3]))
     assert sampler.draft_distribution(LOGITS).argmax == top[3]
     assert not {sampler.sample(LOGITS) for _ in range(200)} & set(top[:3].tolist())
 
@@ -283,8 +283,8 @@ def test_tokens_that_the_vocabulary_suppresses_are_barred() -> None:
     class Hundred:
         size, native, suppressed = 100, ffi.NULL, [int(LOGITS.argmax()), 4]
 
-    sampler = Sampler(SamplingParams(temperature=0), Hundred(), barred=[2])  # type: ignore[arg-type]
-    assert sampler.draft_bar == tuple(sorted({2, 4, int(LOGITS.argmax())}))
+    sampler = Sampler(SamplingParams(temperature=0), Hundred(), banned=[2])  # type: ignore[arg-type]
+    assert sampler.draft_ban == tuple(sorted({2, 4, int(LOGITS.argmax())}))
     assert sampler.sample(LOGITS) == np.argsort(LOGITS)[-2]
 
 
@@ -298,14 +298,14 @@ def test_drafts_of_a_part_of_the_vocabulary_pass_the_same_chain() -> None:
 
 
 def test_a_part_of_the_vocabulary_of_which_no_token_can_follow_leaves_no_draft() -> None:
-    sampler = Sampler(PLAIN, n_vocab=100, barred=range(10))
+    sampler = Sampler(PLAIN, n_vocab=100, banned=range(10))
     assert sampler.draft_distribution(LOGITS[:10]).tokens.tolist() == []
     assert sampler.draft_distribution(LOGITS[:11]).tokens.tolist() == [10]
 
 
 def test_the_most_likely_draft_is_that_of_the_logits_unless_a_sampler_changes_it() -> None:
-    assert Sampler(SamplingParams(), n_vocab=100).draft_bar == ()
-    assert Sampler(SamplingParams(repeat_penalty=1.1), n_vocab=100).draft_bar is None
+    assert Sampler(SamplingParams(), n_vocab=100).draft_ban == ()
+    assert Sampler(SamplingParams(repeat_penalty=1.1), n_vocab=100).draft_ban is None
 
 
 def test_as_many_candidates_do_as_the_sampler_says() -> None:

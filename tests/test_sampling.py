@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from pymtp.errors import InvalidParameter
-from pymtp.sampling import DEFAULT_SAMPLERS, SAMPLERS, SamplingParams, samplers_from_letters
+from pymtp.sampling.params import DEFAULT_SAMPLERS, SAMPLERS, SamplingParams, samplers_from_letters
 
 NUMBER = [math.nan, math.inf, -math.inf, "1", None, 1e39]
 INTEGER = [1.0, 0.5, "1", None, 2**31]

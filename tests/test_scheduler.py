@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
-from pymtp.draft_length import FixedLength
-from pymtp.draft_vocab import AutoDraftVocab
-from pymtp.drafting import MtpDrafter
+from pymtp.drafting.length.policy import FixedLength
+from pymtp.drafting.mtp import MtpDrafter
+from pymtp.drafting.subset import AutoDraftVocab
+from pymtp.engine.counters import Timing
 from pymtp.errors import BackendError, ContextFull
-from pymtp.sampler import Sampler
-from pymtp.sampling import SamplingParams
-from pymtp.scheduler import Report, Scheduler
-from pymtp.sequence import Round, TokenSequence
-from pymtp.session import Timing
+from pymtp.sampling.chain import Sampler
+from pymtp.sampling.params import SamplingParams
+from pymtp.serving.scheduler import Report, Scheduler
+from pymtp.serving.sequence import Round, TokenSequence
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -67,9 +67,9 @@ def texts(*sequences: TokenSequence) -> list[list[int]]:
     return [one.history[one.n_prompt :] for one in sequences]
 
 
-@pytest.mark.parametrize("computes_apart", [False, True])
-def test_what_is_reported_is_the_text(computes_apart: bool) -> None:
-    session = FakeSession(n_seq_max=2, computes_apart=computes_apart)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_is_reported_is_the_text(is_async: bool) -> None:
+    session = FakeSession(n_seq_max=2, is_async=is_async)
     two = [sequence(session, [1, 2]), sequence(session, [3, 4], 7)]
     emitted: dict[TokenSequence, list[int]] = {one: [] for one in two}
 
@@ -85,7 +85,7 @@ def test_what_is_reported_is_the_text(computes_apart: bool) -> None:
 
 
 def test_where_a_device_computes_a_pass_is_reported_while_the_next_one_is_under_way() -> None:
-    session = FakeSession(computes_apart=True)
+    session = FakeSession(is_async=True)
     reports: list[tuple[int, int]] = []  # how many passes had begun, and tokens reported
 
     def report(one: TokenSequence, played: Round | None) -> None:
@@ -137,7 +137,7 @@ def test_what_drafts_cost_is_noted_also_where_nobody_asks_how_sure_they_are() ->
 
 
 def test_what_was_not_reported_yet_is_reported_before_a_sequence_is_removed() -> None:
-    session = FakeSession(computes_apart=True)
+    session = FakeSession(is_async=True)
     reported: list[int] = []
     work = scheduler(session, lambda one, played: reported.extend(played.tokens if played else []))
     submit(work, one := sequence(session, [1, 2]))

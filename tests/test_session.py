@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from pymtp import Model, SamplingParams, embedded
-from pymtp._library import ffi, lib, llama_cpp
-from pymtp.context import ContextParams
+from pymtp.binding.library import ffi, lib, llama_cpp
+from pymtp.engine.chunk import Chunk
+from pymtp.engine.context import ContextParams
+from pymtp.engine.session import Session
 from pymtp.errors import InvalidParameter, PymtpError, StateError, UnsupportedModel
-from pymtp.gguf_file import fingerprint, output_rows
-from pymtp.session import Chunk, Session
+from pymtp.gguf.weights import fingerprint, output_rows
 from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen35
 
 K = 3
@@ -106,7 +107,7 @@ def test_builds_are_the_passes_that_llama_cpp_did_not_reuse_a_graph_for(model: o
     with Session(model, PARAMS, n_draft_max=K) as session:
         play(session, [*prompt(session, 200), 5], [3, 1, 2, 0], 100)
         counters = session.counters
-        context = int(ffi.cast("intptr_t", lib.pymtp_session_context(session._handle)))
+        context = int(ffi.cast("intptr_t", lib.pymtp_session_context(session._handle.native)))
         n_reused = llama_cpp.llama_perf_context(context).n_reused
     n_passes = counters.n_trunk_passes + counters.n_head_passes
     assert n_passes == 4 + 100 + 75
@@ -157,7 +158,7 @@ def test_drafts_can_be_limited_to_tokens_whose_rows_come_from_the_file(nano: obj
         best = int(tokens[full[0, tokens].argmax()])
         assert session.draft_candidates(1)[0][0, 0] == best
         assert session.draft_greedy([Chunk([5], 40)], 1)[0, 0] == best
-        session.bar([best])
+        session.ban_tokens([best])
         assert session.draft_greedy([Chunk([5], 40)], 1)[0, 0] not in (best, *np.delete(np.arange(8192), tokens))
         session.limit_drafts(None)
         session.draft(0, K, [Chunk([5], 40)])

@@ -13,9 +13,10 @@ import pytest
 
 from families import FAMILIES
 from pymtp import Model, SamplingParams
+from pymtp.binding.types import Logits
+from pymtp.engine.chunk import Chunk
 from pymtp.errors import ModelError, StateError, UnsupportedModel
-from pymtp.gguf_file import find_draft_model, inspect_gguf
-from pymtp.session import Chunk, Logits
+from pymtp.gguf.facts import find_draft_model, inspect_gguf
 from random_gguf import write_glm4moe, write_qwen35, write_step35
 from random_gguf.side_files import split_heads
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pymtp import state
+from pymtp.engine import snapshot as state
 from pymtp.errors import StateError
 
 PAYLOAD = bytes(range(256)) * 5

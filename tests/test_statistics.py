@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pymtp.statistics import Stats
+from pymtp.serving.statistics import Stats
 
 
 def stats_of(*rounds: tuple[int, int]) -> Stats:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pymtp.text import Origins, TextStream
+from pymtp.text.stream import Origins, TextStream
 
 SAMPLES = [
     b"",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymtp.thinking import TAGS, Thinking, tags_of
+from pymtp.text.thinking import TAGS, Thinking, tags_of
 
 
 def phases(*pieces: str) -> list[bool]:

@@ -10,9 +10,9 @@ import ctypes
 
 import numpy as np
 
-from pymtp._library import llama_cpp
-from pymtp.context import ContextParams, native_params
-from pymtp.session import Logits
+from pymtp.binding.library import llama_cpp
+from pymtp.binding.types import Logits
+from pymtp.engine.context import ContextParams, native_params
 
 from llama_cpp import llama_cpp_ext as ext  # isort: skip
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-import pymtp.session
+import pymtp.engine.session
 
 from . import second_context
 from .schemes import Played, Scheme, Work, play
@@ -123,7 +123,7 @@ class _Timed:
 def native_clock() -> Iterator[NativeClock]:
     """Times each call that the schemes make into native code meanwhile."""
     clock = NativeClock()
-    places = [(pymtp.session, "lib"), (second_context, "llama_cpp"), (second_context, "ext")]
+    places = [(pymtp.engine.session, "lib"), (second_context, "llama_cpp"), (second_context, "ext")]
     originals = [getattr(module, name) for module, name in places]
     for (module, name), library in zip(places, originals, strict=True):
         setattr(module, name, clock.wrap(library))

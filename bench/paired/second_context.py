@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pymtp import ContextParams, set_log_level
-from pymtp._library import llama_cpp
-from pymtp.context import native_params
+from pymtp.binding.library import llama_cpp
+from pymtp.engine.context import native_params
 
 from .schemes import Work
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pymtp import ContextParams
-from pymtp._library import llama_cpp
-from pymtp.gguf_file import inspect_gguf
-from pymtp.vocabulary import Vocabulary
+from pymtp.binding.library import llama_cpp
+from pymtp.gguf.facts import inspect_gguf
+from pymtp.loading.vocabulary import Vocabulary
 
 from .measure import N_CLOCKED, N_WARM
 from .schemes import Plain
@@ -74,7 +74,7 @@ class Subject:
     def _continue(self, options: Options) -> list[int]:
         tokens = self.prompt(N_PROMPT)
         n = len(tokens) + max(n_text(lengths, options.n_scripted) for lengths in options.lengths)
-        if n > options.params.n_ctx:
+        if options.params.n_ctx and n > options.params.n_ctx:
             raise SystemExit(f"the rounds need {n} positions: take fewer --rounds, or a larger context (-c)")
         plain = Plain(self.handle, options.params)
         tokens.append(plain.begin(tokens))

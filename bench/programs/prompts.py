@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pymtp.benchmark.prompts import Prompt, read_texts, tokenized
-from pymtp.vocabulary import Vocabulary
+from pymtp.loading.vocabulary import Vocabulary
 
 
 def read_prompts(

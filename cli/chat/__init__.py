@@ -64,7 +64,7 @@ def chat(
         raise typer.BadParameter(f"with -m there is no other model, and {model!r} is one more")
     import pymtp
     from pymtp.embedded import model_path
-    from pymtp.gguf_file import inspect_gguf
+    from pymtp.gguf.facts import inspect_gguf
 
     if not debug:
         pymtp.exit_on_abort()

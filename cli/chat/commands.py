@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pymtp import state
+from pymtp.engine import snapshot as state
 
 from ..report import stats_block
 from . import settings

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from pymtp import Answer, Conversation, GenerationParams, Stats
-from pymtp.batch import OnPrompt
 from pymtp.errors import PymtpError
+from pymtp.serving.generation import OnPrompt
 
 from ..interrupt import Interrupt
 from ..progress import Show, prompting

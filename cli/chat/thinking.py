@@ -5,7 +5,7 @@ Owns the pieces of a marker whose end has not come yet. Knows text only.
 
 from __future__ import annotations
 
-from pymtp.thinking import TAGS
+from pymtp.text.thinking import TAGS
 
 Part = tuple[str, bool]
 """A text, and whether it is thinking. Markers are part of the thinking."""

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from pymtp.acceptance import Forced
+from pymtp.acceptance.forced import Forced
 from pymtp.benchmark.memory import memory
 from pymtp.benchmark.plan import Arm, Plan, Setup, Turn, Workload, take_turns
 from pymtp.benchmark.prompts import (
@@ -28,12 +28,12 @@ from pymtp.benchmark.prompts import (
 )
 from pymtp.benchmark.provenance import sha256
 from pymtp.benchmark.results import Results, Sample, Subject
-from pymtp.context import ContextParams, native_params
-from pymtp.gguf_file import find_draft_model, inspect_gguf
+from pymtp.engine.context import ContextParams, native_params
+from pymtp.gguf.facts import find_draft_model, inspect_gguf
 from pymtp.model import Model
-from pymtp.request import GenerationParams
-from pymtp.sampling import SamplingParams
-from pymtp.statistics import Stats
+from pymtp.sampling.params import SamplingParams
+from pymtp.serving.params import GenerationParams
+from pymtp.serving.statistics import Stats
 
 _N_WARM = 32
 _CTX_BLOCK = 256
@@ -151,23 +151,23 @@ class _Stage:
         return Sample(self.setup, work.test, arm, turn, category, self.prompts_only, stats, acceptance)
 
     def _generate(self, work: _Work, arm: Arm, turn: Turn, n_gen: int) -> tuple[Stats, str]:
-        """Generate behind one prompt, or as many as run together; the first tokens come with the prompts."""
-        self.model.batch()  # ends the kept one
-        batch = self.model.batch(keep=True)
+        """Generate after one prompt, or as many as run together; the first tokens come with the prompts."""
+        self.model.empty_cache()
         if work.prefix:
-            for _ in range(self.setup.n_parallel):
-                batch.submit(work.prefix, self._params(arm, turn, 1))
-            for _ in batch:
-                pass
-        before = batch.stats + Stats()
-        params = self._params(arm, turn, n_gen + 1)
-        generations = [batch.submit([*work.prefix, *prompt.tokens], params) for prompt in self._together(work, turn)]
+            self._run([work.prefix] * self.setup.n_parallel, self._params(arm, turn, 1))
+        prompts = [[*work.prefix, *prompt.tokens] for prompt in self._together(work, turn)]
+        return self._run(prompts, self._params(arm, turn, n_gen + 1))
+
+    def _run(self, prompts: Sequence[list[int]], params: GenerationParams) -> tuple[Stats, str]:
+        batch = self.model.batch()
+        # in one go: all of them are in the first pass
+        generations = self.model.call(lambda: [batch.submit(prompt, params) for prompt in prompts])
         for _ in batch:
             pass
         for generation in generations:
             if generation.error:
                 raise generation.error
-        return batch.stats - before, generations[0].acceptance
+        return batch.stats, generations[0].acceptance
 
     def _together(self, work: _Work, turn: Turn) -> list[Prompt]:
         """The prompts that run together: of one category, beginning with the turn's own."""
@@ -176,7 +176,7 @@ class _Stage:
         return list(islice(cycle(prompt for prompt in own if prompt.category == category), self.setup.n_parallel))
 
     def _params(self, arm: Arm, turn: Turn, max_tokens: int) -> GenerationParams:
-        # with a seed, the adaptive length would have to learn the costs anew each time
+        # with a seed, the adaptive length would have to learn the costs each time
         seed = None if arm.draft_max == "auto" else self.plan.seed + turn.repetition
         return GenerationParams(
             SamplingParams(temperature=arm.temperature, seed=seed),
@@ -185,6 +185,7 @@ class _Stage:
             draft_max=arm.draft_max,
             accept=arm.accept,
             forced=self._forced(arm, turn),
+            cache_prompt=True,
         )
 
     def _forced(self, arm: Arm, turn: Turn) -> Forced | None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pymtp.gguf_file import GgufInfo, inspect_gguf
-from pymtp.inspection import inspect_model
-from pymtp.session import Session
+from pymtp.engine.session import Session
+from pymtp.gguf.facts import GgufInfo, inspect_gguf
+from pymtp.gguf.inspection import inspect_model
 
 if TYPE_CHECKING:
     from pymtp.benchmark.plan import Setup

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pymtp.draft_length import AUTO_DRAFT_MAX
+from pymtp.drafting.length.policy import AUTO_DRAFT_MAX
 from pymtp.errors import InvalidParameter
 
 Accept = Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"]

@@ -15,12 +15,13 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from pymtp._library import llama_cpp
-from pymtp._log import take_recent
 from pymtp.benchmark.plan import Workload
+from pymtp.binding.library import llama_cpp
+from pymtp.binding.log import take_recent
 from pymtp.errors import PymtpError
-from pymtp.gguf_file import inspect_gguf, load_failure
-from pymtp.vocabulary import Vocabulary
+from pymtp.gguf.facts import inspect_gguf
+from pymtp.loading.loader import load_failure
+from pymtp.loading.vocabulary import Vocabulary
 
 SYNTHETIC = "synthetic"
 """The category of tokens without a meaning."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pymtp import version_text
-from pymtp._library import llama_cpp
-from pymtp.gguf_file import inspect_gguf
+from pymtp.binding.library import llama_cpp
+from pymtp.gguf.facts import inspect_gguf
 
 _KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")  # ggml_backend_dev_type
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from pymtp.benchmark.memory import Memory
 from pymtp.benchmark.plan import Arm, Setup, Turn, Workload
-from pymtp.gguf_file import GgufInfo
-from pymtp.statistics import Stats
+from pymtp.gguf.facts import GgufInfo
+from pymtp.serving.statistics import Stats
 
 
 @dataclass(frozen=True)

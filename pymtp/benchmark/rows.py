@@ -11,12 +11,12 @@ from functools import reduce
 from operator import add
 from typing import Any, Literal
 
-from pymtp._version import version_text
 from pymtp.benchmark.plan import Arm, Setup, Turn, Workload
 from pymtp.benchmark.provenance import backend, cpu, gpus
 from pymtp.benchmark.results import Results, Sample, Subject
 from pymtp.benchmark.spread import Mean, Ratio
-from pymtp.statistics import Stats
+from pymtp.serving.statistics import Stats
+from pymtp.version import version_text
 
 ALL = "all"
 """The category of the rows that sum up all categories."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pymtp import Model, SamplingParams
-from pymtp.acceptance import Forced
+from pymtp.acceptance.forced import Forced
 
 from .protocol import Answer, serve, timed
 

@@ -1,0 +1,105 @@
+"""Speculative sampling: accept drawn drafts at random, so that the target's distribution is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pymtp.acceptance.interface import Trial, Verdict
+from pymtp.acceptance.match import MATCH
+from pymtp.sampling.chain import Sampler
+from pymtp.sampling.distribution import Distribution
+
+
+@dataclass(frozen=True)
+class TokenwiseRejection:
+    """Keep a draft with probability min(1, target / draft), else sample the residual distribution.
+
+    Speculative sampling: arXiv 2211.17192, 2302.01318. The drafts must have been drawn from `distributions`; without
+    these a draft counts as certain (one-hot), for which the method is lossless as well.
+    """
+
+    name: str = "rejection (token-wise)"
+    is_lossless: bool = True
+
+    def __call__(self, sampler: Sampler, trial: Trial) -> Verdict:
+        """See Acceptance."""
+        tokens: list[int] = []
+        targets: list[Distribution] = []
+        drawn_from = trial.distributions or _one_hot(trial.drafts)
+        for row, draft, source in zip(trial.rows, trial.drafts, drawn_from, strict=False):
+            target = sampler.distribution(row)
+            targets.append(target)
+            draft_prob = source.prob(draft)
+            is_kept = draft_prob > 0 and sampler.random() * draft_prob < target.prob(draft)
+            tokens.append(draft if is_kept else target.sample_residual(source, 1.0, sampler.random()))
+            sampler.accept(tokens[-1])
+            if not is_kept:
+                return Verdict(tokens, len(tokens) - 1, targets)
+            if draft in trial.stop:
+                return Verdict(tokens, len(tokens), targets)
+        tokens.append(sampler.sample(trial.rows[-1]))
+        return Verdict(tokens, len(trial.drafts), [*targets, sampler.last_distribution] if trial.keep else targets)
+
+
+@dataclass(frozen=True)
+class BlockRejection:
+    """Decide about all drafts together: never keeps fewer of them, on average, than token-wise rejection.
+
+    Block verification: arXiv 2403.10444, algorithm 2.
+    """
+
+    name: str = "rejection"
+    is_lossless: bool = True
+
+    def __call__(self, sampler: Sampler, trial: Trial) -> Verdict:
+        """See Acceptance."""
+        drafts = trial.drafts
+        if not drafts:
+            return MATCH(sampler, trial)
+        drawn_from = trial.distributions or _one_hot(drafts)
+        targets = self._targets(sampler, trial)
+
+        # weight: the share of the drafts so far that the target would have sampled as well, at most all
+        n_kept, kept_weight, weight = 0, 1.0, 1.0
+        for i, draft in enumerate(drafts):
+            draft_prob = drawn_from[i].prob(draft)
+            target_prob = targets[i].prob(draft) if i < len(targets) else 0.0
+            weight = min(weight * target_prob / draft_prob, 1.0) if draft_prob > 0 else 0.0
+            accept_prob = weight
+            if i + 1 < len(drafts) and weight > 0:
+                residual = targets[i + 1].residual_mass(drawn_from[i + 1], weight)
+                accept_prob = residual / (residual + 1 - weight) if residual + 1 - weight > 0 else 1.0
+            if sampler.random() < accept_prob:
+                n_kept, kept_weight = i + 1, weight
+
+        tokens = list(drafts[:n_kept])
+        sampler.accept(*tokens)
+        if tokens and tokens[-1] in trial.stop:
+            return Verdict(tokens, n_kept, targets)
+        if n_kept == len(drafts):
+            tokens.append(sampler.sample(trial.rows[-1]))
+            return Verdict(tokens, n_kept, [*targets, sampler.last_distribution] if trial.keep else targets)
+        tokens.append(targets[n_kept].sample_residual(drawn_from[n_kept], kept_weight, sampler.random()))
+        sampler.accept(tokens[-1])
+        return Verdict(tokens, n_kept, targets[: n_kept + 1])
+
+    @staticmethod
+    def _targets(sampler: Sampler, trial: Trial) -> list[Distribution]:
+        """The target's distributions at the drafts' positions, up to the first draft that it cannot sample."""
+        targets = []
+        for row, draft in zip(trial.rows, trial.drafts, strict=False):
+            targets.append(sampler.distribution(row))
+            if targets[-1].prob(draft) == 0:
+                break  # it is rejected, and a grammar would not even take it as an assumption
+            sampler.assume(draft)
+        sampler.forget()
+        return targets
+
+
+TOKENWISE_REJECTION = TokenwiseRejection()
+BLOCK_REJECTION = BlockRejection()
+
+
+def _one_hot(drafts: Sequence[int]) -> list[Distribution]:
+    return [Distribution([draft], [1.0]) for draft in drafts]

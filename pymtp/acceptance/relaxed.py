@@ -1,0 +1,64 @@
+"""Accept any likely draft while the model thinks. Lossy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pymtp.acceptance.interface import Trial, Verdict
+from pymtp.engine.logits import Row
+from pymtp.errors import InvalidParameter
+from pymtp.sampling.chain import Sampler
+from pymtp.sampling.distribution import Distribution
+from pymtp.sampling.logprobs import top_probs
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """While the model thinks, keep a draft that is among the target's likely tokens; else `match`.
+
+    Likely: one of the `top_n` most likely ones before the chain, and at most `delta` less likely than the first
+    (TensorRT-LLM's relaxed acceptance). Lossy: what is thought is no longer distributed as in plain decoding.
+    """
+
+    is_thinking: Callable[[], bool]
+    """Whether the token after those that the sampler has accepted belongs to the thinking."""
+    observe: Callable[[int], object]
+    """Called with each token that is emitted."""
+    top_n: int = 10
+    delta: float = 0.6
+    name: str = "relaxed (lossy)"
+    is_lossless: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.top_n, int) or self.top_n < 1:
+            raise InvalidParameter("relaxed_top_n", "an integer, 1 or more", value=self.top_n)
+        if not isinstance(self.delta, (int, float)) or not 0 <= self.delta <= 1:
+            raise InvalidParameter("relaxed_delta", "between 0 and 1", value=self.delta)
+
+    def __call__(self, sampler: Sampler, trial: Trial) -> Verdict:
+        """See Acceptance."""
+        tokens: list[int] = []
+        targets: list[Distribution] = []
+        for row, draft in zip(trial.rows, [*trial.drafts, None], strict=True):
+            if draft is not None and self.is_thinking() and self._is_likely(row, draft) and sampler.allows(row, draft):
+                if trial.keep:
+                    targets.append(sampler.distribution(row))
+                sampler.accept(draft)
+                tokens.append(draft)
+            else:
+                tokens.append(sampler.sample(row))
+                if trial.keep:
+                    targets.append(sampler.last_distribution)
+            self.observe(tokens[-1])
+            if tokens[-1] != draft:
+                return Verdict(tokens, len(tokens) - 1, targets)
+            if draft in trial.stop:
+                break
+        return Verdict(tokens, len(tokens), targets)
+
+    def _is_likely(self, row: Row, draft: int) -> bool:
+        tokens, probs = top_probs(row, self.top_n)
+        return bool(np.any((tokens == draft) & (probs >= probs[0] - self.delta)))

@@ -1,0 +1,33 @@
+"""What llama.cpp says while it works: kept for error messages, shown on request."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pymtp.binding.library import ffi, lib
+
+LogLevel = Literal["none", "error", "warn", "info", "debug"]
+
+# as in ggml.h
+_LEVELS: dict[LogLevel, int] = {"none": 5, "error": 4, "warn": 3, "info": 2, "debug": 1}
+
+
+def set_log_level(level: LogLevel) -> None:
+    """Show llama.cpp's messages of this level and above on stderr; "none", the default, shows none."""
+    lib.pymtp_log_show(_LEVELS[level])
+
+
+def take_recent() -> str:
+    """Return the warnings and errors since the last call, and forget them."""
+    return str(ffi.string(lib.pymtp_log_take()).decode(errors="replace"))
+
+
+def exit_on_abort() -> None:
+    """Let a failed assertion in llama.cpp end the process with one line on stderr and exit code 1.
+
+    For programs: without it, llama.cpp prints a backtrace and aborts.
+    """
+    lib.pymtp_exit_on_abort()
+
+
+set_log_level("none")

@@ -1,0 +1,27 @@
+"""From the status codes of the native library to exceptions.
+
+Knows the codes and their messages; nothing of what was called.
+"""
+
+from __future__ import annotations
+
+from pymtp.binding.library import ffi, lib
+from pymtp.errors import BackendError, ContextFull, PymtpError
+
+_ERRORS: dict[int, type[PymtpError]] = {
+    lib.PYMTP_FULL: ContextFull,
+    lib.PYMTP_INVALID: PymtpError,
+    lib.PYMTP_FAILED: BackendError,
+}
+
+
+def check(status: int) -> None:
+    """Raise the exception that `status` stands for, with the library's message; nothing if the call succeeded."""
+    if status != lib.PYMTP_OK:
+        raise _ERRORS[status](error_message())
+
+
+def error_message() -> str:
+    """Why the last call of this thread failed."""
+    message: bytes = ffi.string(lib.pymtp_error_message())
+    return message.decode()

@@ -1,0 +1,4 @@
+"""Who proposes which tokens, and how many.
+
+Must not know how proposals are judged, or which sequences run.
+"""

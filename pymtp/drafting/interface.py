@@ -1,0 +1,150 @@
+"""What a drafter is asked, what it answers, and what it learns of the outcome.
+
+Owns the value types of drafting and the interface of drafters. Knows token ids and probabilities; never acceptance, the
+scheduler or the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+
+from pymtp.engine.logits import Row
+from pymtp.sampling.distribution import Distribution
+
+if TYPE_CHECKING:
+    from pymtp.engine.session import Session
+
+
+@dataclass(frozen=True)
+class DrafterTraits:
+    """What a drafter needs and what it allows, so that nobody has to know which one it is."""
+
+    name: str
+    """What reports call it."""
+    needs_rollback: bool = True
+    """Whether its drafts can turn out wrong: the session must be able to roll them back."""
+    uses_mtp_heads: bool = False
+    """Whether it drafts with the model's heads, which are loaded for it then."""
+    allows_grammar: bool = True
+    """Whether it drafts where a grammar constrains the text."""
+    allows_drawn: bool = False
+    """Whether it can draw its drafts (`DraftRequest.draws`) and report what from (`Proposal.distributions`)."""
+    allows_many: bool = True
+    """Whether it drafts for several sequences at a time."""
+
+
+class Picked(NamedTuple):
+    """A draft token."""
+
+    token: int
+    confidence: float
+    """The probability of the most likely token at its position."""
+    distribution: Distribution
+    """What it was picked from."""
+
+
+class DraftPicker(Protocol):
+    """Picks the draft tokens of one sequence with its sampler chain, and says how many are worth verifying."""
+
+    @property
+    def banned(self) -> tuple[int, ...] | None:
+        """If the top token of the logits, without these tokens, is the draft: they. None: ask `pick` for each."""
+
+    def pick(self, row: Row) -> Picked | None:
+        """The next draft, from a row of the heads; later picks have it in their history until `forget`.
+
+        None: no token of the row can follow.
+        """
+
+    def forget(self) -> None:
+        """Drop the picks so far from the sampler's history."""
+
+    def n_worth(self, drafts: Sequence[int], confidences: Sequence[float]) -> int:
+        """How many of the drafts are worth verifying, from the first on."""
+
+
+class DraftRequest(NamedTuple):
+    """Asks for drafts for one sequence."""
+
+    history: Sequence[int]
+    """Prompt and output so far. The last token is not decoded yet."""
+    n_draft: int
+    """The most tokens to propose."""
+    slot: int
+    """The number of the sequence in the session."""
+    position: int
+    """Of the first row of the sequence in the coming pass."""
+    n_rows: int
+    """Tokens of the history in the coming pass: 1 after the prompt."""
+    picker: DraftPicker
+    stop: Container[int] = ()
+    """Tokens that end the sequence."""
+    draws: bool = False
+    """Whether the drafts are to be drawn; else they are the most likely tokens."""
+    feeds: bool = False
+    """Whether the rows are a part of the prompt that the heads should see."""
+    keeps_up: bool = True
+    """Whether the next rounds will draft, so that the heads should see the rows of this one at once."""
+    uses_confidence: bool = False
+    """Whether `Proposal.confidences` will be looked at."""
+
+    @property
+    def end(self) -> int:
+        """The position after the rows, where drafts begin."""
+        return self.position + self.n_rows
+
+
+class Proposal(NamedTuple):
+    """What a drafter proposes for one sequence."""
+
+    drafts: Sequence[int] = ()
+    distributions: Sequence[Distribution] = ()
+    """What they were picked from, (len(drafts),); or empty."""
+    confidences: Sequence[float] = ()
+    """The probability of the most likely token at each draft's position, spare ones included; or empty."""
+    spare: Sequence[int] = ()
+    """Drafts after the others, which are not verified."""
+    n_heads: int = 0
+    """Heads that should see the rows of the pass."""
+    catches_up: bool = False
+    """Whether the draft took more than one row, so that its time shows nothing of what drafts cost."""
+
+    @property
+    def n_drafted(self) -> int:
+        """Drafts, verified or not."""
+        return len(self.drafts) + len(self.spare)
+
+    def are_right(self, tokens: Sequence[int]) -> list[bool]:
+        """Of the drafts whose correctness the emitted `tokens` show, from the first on: whether they were right."""
+        same = [token == draft for token, draft in zip(tokens, [*self.drafts, *self.spare], strict=False)]
+        return same[: same.index(False) + 1] if False in same else same
+
+
+class DraftOutcome(NamedTuple):
+    """What became of a proposal."""
+
+    request: DraftRequest
+    proposal: Proposal
+    tokens: Sequence[int]
+    """What the round emitted: the accepted drafts, then the recovered or bonus token."""
+    n_accepted: int
+
+
+class Drafter(Protocol):
+    """Proposes tokens that the target then verifies, for several sequences at once."""
+
+    traits: ClassVar[DrafterTraits]
+
+    def __init__(self, session: Session) -> None:
+        """Drafts for the sequences of `session`."""
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        """Return for each request at most `n_draft` tokens that may follow its history.
+
+        A round that raises may be run again.
+        """
+
+    def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
+        """Take note of what the target made of the proposals."""

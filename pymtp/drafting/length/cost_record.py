@@ -1,0 +1,103 @@
+"""What rounds cost on this machine, measured once and kept in a file.
+
+For texts that have to come out the same each time although the length of their drafts follows the costs. Knows passes
+and milliseconds; never texts.
+"""
+
+from __future__ import annotations
+
+import warnings
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from pymtp.drafting.length.costs import RoundCosts
+from pymtp.drafting.length.store import Record
+from pymtp.engine.chunk import Chunk
+from pymtp.engine.session import Session
+from pymtp.errors import StateError
+
+N_MEASURED = 3
+"""Measurements of each kind that count, behind one that does not."""
+N_PROMPT = 32
+"""Positions in the cache while it is measured."""
+
+
+class PassCosts(NamedTuple):
+    """Milliseconds."""
+
+    verify_ms: list[float]
+    """Of 1, 2, ... rows."""
+    draft_ms: list[float]
+    """Of 1, 2, ... steps."""
+
+
+class CostRecord:
+    """The costs of one setup, as `record` has them. `costs` are estimates until `ensure` was called."""
+
+    def __init__(self, record: Record) -> None:
+        self.costs = RoundCosts(is_measured=False)
+        self._record = record
+        self._is_known = False
+
+    def ensure(self, session: Session, slot: int) -> bool:
+        """Take the costs from the file, or measure them in the sequence `slot` of the session and write it.
+
+        Returns whether they were measured: the sequence is free then. In a context that is too small for it they stay
+        estimates.
+        """
+        n_positions = N_PROMPT + (1 + N_MEASURED) * (1 + session.n_draft_max)
+        if self._is_known or session.n_ctx < n_positions:
+            return False
+        found = self._read(session.n_draft_max)
+        known = found or self._write(measure(session, slot))
+        self.costs.know(known.verify_ms, known.draft_ms)
+        self._is_known = True
+        return found is None
+
+    def _read(self, n_draft_max: int) -> PassCosts | None:
+        found = self._record.read()
+        try:
+            known = PassCosts([float(ms) for ms in found["verify_ms"]], [float(ms) for ms in found["draft_ms"]])
+        except (ValueError, KeyError, TypeError):
+            return None
+        return known if (len(known.verify_ms), len(known.draft_ms)) == (n_draft_max + 1, n_draft_max) else None
+
+    def _write(self, known: PassCosts) -> PassCosts:
+        try:
+            self._record.write(known._asdict())
+        except (OSError, StateError) as error:
+            warnings.warn(f"costs are not recorded, a seed may give another text next time: {error}", stacklevel=2)
+        return known
+
+
+def measure(session: Session, slot: int) -> PassCosts:
+    """Time rounds that keep all of their drafts in the sequence `slot`, which is free before and after."""
+    tokens = np.random.default_rng(0).integers(session.n_draft_vocab, size=session.n_ctx).tolist()
+    known = PassCosts([], [])
+    try:
+        for n_draft in range(session.n_draft_max + 1):
+            session.truncate(0, sequence=slot)
+            session.decode([Chunk(tokens[:N_PROMPT], 0, slot, feed=session.n_heads > 0)])
+            times = [_play(session, slot, tokens, N_PROMPT + i * (n_draft + 1), n_draft) for i in range(1 + N_MEASURED)]
+            verify_ms, draft_ms = zip(*times[1:], strict=True)
+            known.verify_ms.append(median(verify_ms))
+            if n_draft > 0:
+                known.draft_ms.append(median(draft_ms))
+    finally:
+        session.truncate(0, sequence=slot)
+    return known
+
+
+def _play(session: Session, slot: int, tokens: list[int], position: int, n_draft: int) -> tuple[float, float]:
+    """A round behind `position`; return milliseconds that it took to verify its rows, and to draft."""
+    before = session.timing
+    feeds = n_draft > 0 and session.n_heads > 0
+    for step in range(n_draft if feeds else 0):
+        session.draft(step, n_draft, [Chunk([tokens[position + step]], position + step, slot)])
+        _ = session.draft_logits  # waits for them
+    session.decode([Chunk(tokens[position : position + n_draft + 1], position, slot, "all", feed=feeds)])
+    _ = session.logits
+    after = session.timing
+    return (after.trunk_us - before.trunk_us) / 1000, (after.head_us - before.head_us) / 1000

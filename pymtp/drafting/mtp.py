@@ -1,0 +1,151 @@
+"""Drafts from the model's own MTP heads.
+
+Knows token ids and the session's passes; never text, acceptance or the target's sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Picked, Proposal
+from pymtp.engine.chunk import Chunk
+from pymtp.engine.session import Session
+from pymtp.sampling.distribution import Distribution
+
+CATCH_UP, CATCH_UP_FOR_PROBE = 56, 32
+"""Positions that heads see before they draft, if they were left behind: the last of those that they have missed."""
+
+
+class MtpDrafter:
+    """Drafts with the model's own MTP heads, on the target's cache.
+
+    Prompts and verified rows go through the heads in the target's own pass, so that a draft takes one row of a
+    sequence, its newest token. Of several heads only those see them that draft. Rounds that do not draft leave the
+    heads alone, which is cheaper; the next draft begins with the last few positions that they have missed, and what
+    lies before these stays a gap in what the heads know. An assistant in the place of heads has no need of all this.
+
+    Where a draft is the head's top token, all steps run in one graph (a fused draft); else the samplers pick, step by
+    step. Requests of both kinds can share a round: each kind gets a pass of its own.
+    """
+
+    traits: ClassVar = DrafterTraits("mtp", uses_mtp_heads=True, allows_drawn=True)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._banned: tuple[int, ...] | None = None  # in the session's fused drafts
+        # a pass has room for the rows of all sequences, even if all have to catch up
+        self._catch_up_max = session.n_ubatch // session.n_seq_max - 1
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        """Draft for all requests. See Drafter."""
+        groups: dict[tuple[int, ...] | None, list[DraftRequest]] = {}
+        for request in requests:
+            if request.n_draft > 0:
+                groups.setdefault(request.picker.banned, []).append(request)
+        proposals: dict[int, Proposal] = {}
+        for banned, group in groups.items():
+            proposals |= self._propose(group, banned)
+        return [proposals.get(request.slot) or self._undrafted(request) for request in requests]
+
+    def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
+        """Nothing to note: the session knows what the heads have seen."""
+
+    def _propose(self, requests: list[DraftRequest], banned: tuple[int, ...] | None) -> dict[int, Proposal]:
+        """By slot."""
+        n_steps = max(request.n_draft for request in requests)
+        chunks = [self._first_chunk(request, n_steps) for request in requests]
+        if banned is None:
+            drafted = self._draft_by_steps(requests, chunks, n_steps)
+        else:
+            drafted = self._draft_fused(requests, chunks, n_steps, banned)
+        n_heads = min(n_steps, self._session.n_heads)
+        return {
+            request.slot: _proposal(request, made, n_heads, catches_up=len(chunk.tokens) > 1)
+            for request, made, chunk in zip(requests, drafted, chunks, strict=True)
+        }
+
+    def _undrafted(self, request: DraftRequest) -> Proposal:
+        return Proposal(n_heads=self._session.n_heads) if request.feeds else _NOTHING
+
+    def _first_chunk(self, request: DraftRequest, n_steps: int) -> Chunk:
+        n = CATCH_UP if request.keeps_up else CATCH_UP_FOR_PROBE
+        begin = max(self._session.seen_end(request.slot, n_steps), request.position - min(n, self._catch_up_max))
+        return Chunk(request.history[begin:], begin, request.slot)
+
+    def _draft_fused(
+        self, requests: list[DraftRequest], chunks: list[Chunk], n_steps: int, banned: tuple[int, ...]
+    ) -> list[_Drafted]:
+        if banned != self._banned:
+            self._session.ban_tokens(banned)
+            self._banned = banned
+        if any(request.uses_confidence for request in requests):
+            drafts, probs = self._session.draft_greedy(chunks, n_steps, probs=True)
+            confidences = probs.tolist()
+        else:
+            drafts, confidences = self._session.draft_greedy(chunks, n_steps), [[]] * len(requests)
+        useful = [_until_stop(row, request) for row, request in zip(drafts.tolist(), requests, strict=True)]
+        return [_Drafted(tokens, [], sure[: len(tokens)]) for tokens, sure in zip(useful, confidences, strict=True)]
+
+    def _draft_by_steps(self, requests: list[DraftRequest], chunks: list[Chunk], n_steps: int) -> list[_Drafted]:
+        drafted = {request.slot: _Drafted([], [], []) for request in requests}
+        drafting = requests
+        try:
+            for step in range(n_steps):
+                self._session.draft(step, n_steps, chunks)
+                for request, row in zip(drafting, self._session.draft_rows(), strict=True):
+                    if request.n_draft > step and (picked := request.picker.pick(row)):
+                        drafted[request.slot].add(picked)
+                drafting = [request for request in drafting if _continues(request, drafted[request.slot], step)]
+                if not drafting:
+                    break
+                chunks = [Chunk([drafted[each.slot].tokens[-1]], each.end + step, each.slot) for each in drafting]
+        finally:
+            for request in requests:
+                request.picker.forget()
+        return [drafted[request.slot] for request in requests]
+
+
+_NOTHING = Proposal()
+
+
+class _Drafted(NamedTuple):
+    """Tokens, what they were picked from (or nothing), and the probability of the most likely one at each position."""
+
+    tokens: list[int]
+    distributions: list[Distribution]
+    confidences: list[float]
+
+    def add(self, picked: Picked) -> None:
+        self.tokens.append(picked.token)
+        self.distributions.append(picked.distribution)
+        self.confidences.append(picked.confidence)
+
+
+def _proposal(request: DraftRequest, drafted: _Drafted, n_heads: int, *, catches_up: bool) -> Proposal:
+    n = request.picker.n_worth(drafted.tokens, drafted.confidences)
+    return Proposal(
+        drafted.tokens[:n],
+        drafted.distributions[:n],
+        drafted.confidences,
+        drafted.tokens[n:],
+        n_heads=n_heads if request.keeps_up else 0,
+        catches_up=catches_up,
+    )
+
+
+def _continues(request: DraftRequest, drafted: _Drafted, step: int) -> bool:
+    """Whether a request that took part in `step` drafts another token."""
+    tokens = drafted.tokens
+    if request.n_draft <= step + 1 or len(tokens) <= step or tokens[-1] in request.stop:
+        return False
+    return request.picker.n_worth(tokens, drafted.confidences) == len(tokens)  # else the last one is not worth a row
+
+
+def _until_stop(drafts: list[int], request: DraftRequest) -> list[int]:
+    """As many as were asked for, and none after a token that ends the sequence."""
+    drafts = drafts[: request.n_draft]
+    for i, token in enumerate(drafts):
+        if token in request.stop:
+            return drafts[: i + 1]
+    return drafts

@@ -1,0 +1,59 @@
+"""What drafts, and how much: the user's parameters, checked, and why a model decodes plainly instead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from pymtp.drafting.interface import Drafter
+from pymtp.drafting.length.policy import N_DRAFT_MAX
+from pymtp.errors import InvalidParameter
+
+StrPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class DraftParams:
+    """What drafts, and how much."""
+
+    draft: Literal["auto", "mtp", "none"] | type[Drafter] = "auto"
+    """auto: the model's MTP heads if it has usable ones; mtp: they must be usable; none: plain decoding; or a class of
+    your own, which is made for the session (see Drafter)."""
+    draft_model: StrPath | None = None
+    """The file with the heads of a model that has them apart, or its assistant (Gemma-4); without it a file mtp-*.gguf
+    beside the model is taken if it fits."""
+    draft_max: int | Literal["auto"] = "auto"
+    """Tokens that a round drafts; 0: none; auto: as many as pay."""
+    draft_vocab: int | Sequence[int] | StrPath | None = None
+    """Limits drafts, not the text, to that many first tokens of the vocabulary, to those that are given or that a file
+    lists, or ("auto") to as many as pay: drafting is cheaper then. None: no limit."""
+    mtp_context: Literal["auto", "chained", "target"] = "auto"
+    """What several heads read: each the head before it ("chained", as they are trained; "auto" is the same), or all of
+    them the trunk ("target", as in llama.cpp, which is cheaper and accepted less)."""
+
+    def __post_init__(self) -> None:
+        is_number = isinstance(self.draft_max, int) and not isinstance(self.draft_max, bool)
+        if self.draft_max != "auto" and not (is_number and 0 <= int(self.draft_max) <= N_DRAFT_MAX):
+            raise InvalidParameter("draft_max", f"auto, or between 0 and {N_DRAFT_MAX}", value=self.draft_max)
+        if self.draft not in ("auto", "mtp", "none") and not hasattr(self.draft, "traits"):
+            raise InvalidParameter("draft", "auto, mtp, none or a Drafter with traits", value=self.draft)
+        if self.mtp_context not in ("auto", "chained", "target"):
+            raise InvalidParameter("mtp_context", "auto, chained or target", value=self.mtp_context)
+
+    @property
+    def wants_heads(self) -> bool:
+        """Whether the model's heads are to draft, if there are any."""
+        return self.draft in ("auto", "mtp") and self.draft_max != 0
+
+
+class PlainReason(Enum):
+    """Why a model decodes plainly."""
+
+    ASKED = "it was asked to (draft none, or draft_max 0)"
+    NO_HEADS = "the file declares no MTP heads"
+    MISSING_TENSORS = "the file declares MTP heads and holds no tensors of them"
+    UNCLEAR_SIDE_FILE = "no file beside the model fits as its heads, or several do"
+    NOT_RUNNABLE = "the pinned llama.cpp cannot run these heads"

@@ -1,0 +1,100 @@
+"""How the tokens of a draft are picked from the chain's distributions: the most likely ones, or drawn.
+
+Most likely tokens are verified by match, drawn ones by rejection; which of both accepts more of them depends on the
+text. Knows probabilities; never tokens' meaning or the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pymtp.drafting.interface import Picked
+from pymtp.drafting.length.policy import DraftLength
+from pymtp.engine.logits import Row
+from pymtp.sampling.chain import Sampler
+from pymtp.sampling.distribution import Distribution
+
+
+class DraftPick(Protocol):
+    """Decides before each round of a sequence."""
+
+    draws: bool
+    """Whether the next round draws its drafts."""
+    compares: bool
+    """Whether `observe` wants the distributions."""
+
+    def observe(self, drafts: Sequence[Distribution], targets: Sequence[Distribution]) -> None:
+        """The distributions that a round drafted from, and the target's at the same positions."""
+
+
+class FixedPick:
+    """One way for all rounds."""
+
+    compares = False
+
+    def __init__(self, *, draws: bool) -> None:
+        self.draws = draws
+
+    def observe(self, drafts: Sequence[Distribution], targets: Sequence[Distribution]) -> None:
+        """See DraftPick."""
+
+
+class AutoPick:
+    """Whichever way would have had more of the recent drafts accepted.
+
+    Every verified row shows both rates: the target's probability of the most likely draft, and the overlap of the two
+    distributions. As no round looks at its own rows, the emitted text stays distributed as the target's.
+    """
+
+    compares = True
+
+    def __init__(self, *, memory: float = 64, margin: float = 0.02) -> None:
+        self.draws = False
+        self.match_rate = self.rejection_rate = 0.0
+        """Running means over about `memory` rows."""
+        self._memory, self._margin = memory, margin
+        self._weight = 0.0
+
+    def observe(self, drafts: Sequence[Distribution], targets: Sequence[Distribution]) -> None:
+        """See DraftPick."""
+        for draft, target in zip(drafts, targets, strict=False):
+            self._weight = min(self._weight + 1, self._memory)
+            self.match_rate += (target.prob(draft.argmax) - self.match_rate) / self._weight
+            self.rejection_rate += (target.overlap(draft) - self.rejection_rate) / self._weight
+        lead = self.rejection_rate - self.match_rate
+        self.draws = lead > (-self._margin if self.draws else self._margin)
+
+
+class ChainPicker:
+    """Picks the drafts of one sequence with its sampler chain. See DraftPicker."""
+
+    def __init__(self, sampler: Sampler, length: DraftLength, how: DraftPick) -> None:
+        self._sampler, self._length, self._how = sampler, length, how
+
+    @property
+    def banned(self) -> tuple[int, ...] | None:
+        """See DraftPicker."""
+        return None if self._how.draws or self._how.compares else self._sampler.draft_ban
+
+    def pick(self, row: Row) -> Picked | None:
+        """See DraftPicker."""
+        distribution = self._sampler.draft_distribution(row)
+        best = distribution.best
+        if best is None:
+            return None
+        token, confidence = best
+        if self._how.draws:
+            token = distribution.draw(self._sampler.random())
+        self._sampler.assume(token)
+        return Picked(token, confidence, distribution)
+
+    def forget(self) -> None:
+        """See DraftPicker."""
+        self._sampler.forget()
+
+    def n_worth(self, drafts: Sequence[int], confidences: Sequence[float]) -> int:
+        """See DraftPicker."""
+        if not confidences:
+            return len(drafts)
+        return self._length.n_verified(confidences, drawn=self._how.draws)

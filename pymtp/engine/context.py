@@ -1,0 +1,111 @@
+"""How a context is set up: the user's parameters, and what llama.cpp makes of them.
+
+Knows llama.cpp's structure of parameters; no model and no session.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import psutil
+from gguf.constants import GGMLQuantizationType
+
+from pymtp.binding.library import llama_cpp
+from pymtp.errors import InvalidParameter
+
+MAX_TOKENS = 2**31 - 1
+MAX_DEFAULT_N_CTX = 4096
+MAX_SEQUENCES = 256
+"""The most that llama.cpp takes."""
+MAX_THREADS = 512
+"""The most that ggml takes."""
+
+
+@dataclass(frozen=True)
+class ContextParams:
+    """How a context is set up. Names and meanings are those of llama.cpp."""
+
+    n_ctx: int | None = None
+    """Tokens of context of each sequence; None: the model's training context, but at most 4096; 0: all of it."""
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    n_seq_max: int = 1
+    """Sequences that are generated together; others wait for a place."""
+    n_threads: int | None = None
+    """None: one for each physical core that the process may use."""
+    flash_attn: Literal["auto", "on", "off"] = "auto"
+    type_k: str = "f16"
+    type_v: str = "f16"
+    kv_unified: bool = True
+    """All sequences share one cache, and so one pass; False: a stream each, so that a sequence's arithmetic never
+    depends on its neighbours."""
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("n_ctx", 0, MAX_TOKENS),
+            ("n_batch", 1, MAX_TOKENS),
+            ("n_ubatch", 1, MAX_TOKENS),
+            ("n_seq_max", 1, MAX_SEQUENCES),
+            ("n_threads", 1, MAX_THREADS),
+        ):
+            value = getattr(self, name)
+            if value is None and name in ("n_ctx", "n_threads"):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                raise InvalidParameter(name, f"an integer between {least} and {most}", value=value)
+        if not isinstance(self.kv_unified, bool):
+            raise InvalidParameter("kv_unified", "True or False", value=self.kv_unified)
+        if self.flash_attn not in _FLASH_ATTN:
+            raise InvalidParameter("flash_attn", "one of " + ", ".join(_FLASH_ATTN), value=self.flash_attn)
+        for name in ("type_k", "type_v"):
+            if getattr(self, name) not in KV_TYPES:
+                raise InvalidParameter(name, "one of " + ", ".join(KV_TYPES), value=getattr(self, name))
+        if self.flash_attn == "off" and self.type_v not in ("f32", "f16", "bf16"):
+            raise InvalidParameter("type_v", "f32, f16 or bf16 without flash attention", value=self.type_v)
+
+
+KV_TYPES = {
+    name: GGMLQuantizationType[name.upper()]
+    # those that llama.cpp's own command line accepts
+    for name in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+}
+
+_FLASH_ATTN = {
+    "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
+    "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+}
+
+
+def native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> ctypes.Structure:
+    """The `llama_context_params` of a context for `n_seq_max` sequences that verifies `n_draft_max` drafts of each."""
+    native = llama_cpp.llama_context_default_params()
+    native.n_ctx = (params.n_ctx or 0) * n_seq_max
+    # a round of all sequences is one ubatch; llama.cpp wants one row more where it keeps recurrent states
+    n_verified = n_draft_max + 2 if n_draft_max else 1
+    native.n_ubatch = max(params.n_ubatch, n_verified * n_seq_max)
+    native.n_batch = max(params.n_batch, native.n_ubatch)
+    native.n_seq_max = n_seq_max
+    native.kv_unified = params.kv_unified
+    native.n_threads = native.n_threads_batch = params.n_threads or _n_cores()
+    # keep the window and no more, as llama.cpp's own programs do
+    native.swa_full = False
+    native.flash_attn_type = _FLASH_ATTN[params.flash_attn]
+    native.type_k = KV_TYPES[params.type_k]
+    native.type_v = KV_TYPES[params.type_v]
+    native.no_perf = False
+    return native  # type: ignore[no-any-return]
+
+
+def default_n_ctx(n_ctx_train: int) -> int:
+    """Tokens of context where nobody asks for a number: as the model was trained, but at most 4096."""
+    return min(n_ctx_train or MAX_DEFAULT_N_CTX, MAX_DEFAULT_N_CTX)
+
+
+def _n_cores() -> int:
+    n_physical = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+    n_allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else n_physical
+    return min(n_physical, n_allowed)

@@ -1,0 +1,64 @@
+"""Which tokens a session's heads may propose: a part of the vocabulary, and banned tokens.
+
+What is emitted is never limited by this: the target judges every draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pymtp.binding.library import ffi, lib
+from pymtp.binding.status import check
+from pymtp.binding.types import Logits
+from pymtp.engine.handle import SessionHandle
+from pymtp.errors import InvalidParameter
+
+
+class DraftLimits:
+    """The limits of one session with `n_heads` heads and a vocabulary of `n_vocab` tokens."""
+
+    def __init__(self, handle: SessionHandle, n_heads: int, n_vocab: int) -> None:
+        self._handle, self._n_heads, self._n_vocab = handle, n_heads, n_vocab
+        self._tokens: npt.NDArray[np.int64] | None = None  # None: the first n_tokens
+        self.n_tokens = n_vocab
+        """Tokens that drafts are taken from."""
+
+    def limit_to_first(self, n: int | None) -> None:
+        """Draft only the first `n` tokens of the vocabulary (rounded up to 32); None: all of it."""
+        check(lib.pymtp_session_trim(self._handle.native, self._n_vocab if n is None else n, ffi.NULL, ffi.NULL))
+        self._tokens = None
+        self.n_tokens = self._n_vocab if n is None else n
+
+    def limit_to(self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Draft only `tokens`. `matrices`: for each head the rows of its output matrix, (len(tokens), bytes of a row).
+
+        See gguf.weights.output_rows.
+        """
+        rows = [np.ascontiguousarray(matrix) for matrix in matrices]
+        expected = [(len(tokens), self._row_bytes(head)) for head in range(self._n_heads)]
+        if [matrix.shape for matrix in rows] != expected or any(matrix.dtype != np.uint8 for matrix in rows):
+            raise InvalidParameter("matrices", f"uint8 of shapes {expected}", value=[matrix.shape for matrix in rows])
+        pointers = ffi.new("void *[]", [ffi.cast("void *", matrix.ctypes.data) for matrix in rows])
+        check(lib.pymtp_session_trim(self._handle.native, len(tokens), list(tokens), pointers))
+        self._tokens = np.asarray(tokens)
+        self.n_tokens = len(tokens)
+
+    def ban(self, tokens: Sequence[int]) -> None:
+        """Fused drafts never propose these tokens; replaces those of the call before."""
+        check(lib.pymtp_session_bar(self._handle.native, len(tokens), list(tokens)))
+
+    def widen(self, logits: Logits) -> Logits:
+        """Rows of limited logits as rows of the whole vocabulary, (rows, n_vocab), -inf for tokens left out."""
+        if logits.shape[1] == self._n_vocab:
+            return logits
+        everything = np.full((len(logits), self._n_vocab), -np.inf, np.float32)
+        everything[:, self._tokens if self._tokens is not None else slice(logits.shape[1])] = logits
+        return everything
+
+    def _row_bytes(self, head: int) -> int:
+        kind, n_bytes = ffi.new("int32_t *"), ffi.new("int64_t *")
+        check(lib.pymtp_session_output_type(self._handle.native, head, kind, n_bytes))
+        return int(n_bytes[0])

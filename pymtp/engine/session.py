@@ -1,0 +1,316 @@
+"""One context of the engine: passes of the trunk and of the MTP heads over rows of tokens.
+
+Owns the native session; its outputs, draft limits, counters and snapshots are parts in modules of their own. Knows
+token ids, positions and logits; never text, sampling or drafting policy. Belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from pymtp.binding.library import abi_id, ffi, lib, llama_cpp
+from pymtp.binding.status import check
+from pymtp.binding.types import Logits, Tokens, model_pointer
+from pymtp.engine import snapshot
+from pymtp.engine.chunk import Chunk, flags_of, rows_of
+from pymtp.engine.context import MAX_SEQUENCES, MAX_TOKENS, ContextParams, default_n_ctx, native_params
+from pymtp.engine.counters import CounterReader, Counters, Timing
+from pymtp.engine.draft_limits import DraftLimits
+from pymtp.engine.handle import SessionHandle
+from pymtp.engine.logits import LogitsRow, fetch_logits, logits_rows, top_logits
+from pymtp.errors import InvalidParameter
+
+_MEMORY: dict[int, Literal["shared", "own", "none"]] = {
+    lib.PYMTP_MEMORY_SHARED: "shared",
+    lib.PYMTP_MEMORY_OWN: "own",
+    lib.PYMTP_MEMORY_NONE: "none",
+}
+
+_HEAD_CONTEXT = {"target": lib.PYMTP_HEAD_CONTEXT_TARGET, "chained": lib.PYMTP_HEAD_CONTEXT_CHAINED}
+
+
+class Session:
+    """A context in which the trunk runs and, with `n_draft_max` > 0, the model's MTP heads.
+
+    `model` is llama-cpp-python's handle of a model, loaded with `load_mtp` if its heads are to draft;
+    without `uses_heads` the drafts that a round verifies come from somewhere else. `assistant` is the
+    handle of a second model that drafts in the place of heads; it must outlive the session. There are
+    `n_seq_max` sequences (None: `params.n_seq_max`), 0 and up, of `params.n_ctx` positions each.
+    `mtp_context` says what the rows of several heads read: all of them the trunk's hidden states
+    ("target"), or each those of the head before it ("chained"). `model_id` names the weights: a saved state belongs to them.
+
+    Every pass takes chunks of rows. Raises ContextFull when the cache has no room (the session is
+    then as before), BackendError when the backend fails (the rows of the pass are gone), PymtpError
+    for rows that do not fit (the session is as before).
+    """
+
+    def __init__(
+        self,
+        model: object,
+        params: ContextParams,
+        *,
+        n_draft_max: int = 0,
+        uses_heads: bool = True,
+        assistant: object | None = None,
+        n_seq_max: int | None = None,
+        mtp_context: Literal["target", "chained"] = "target",
+        model_id: str = "",
+    ) -> None:
+        n_seq_max = params.n_seq_max if n_seq_max is None else n_seq_max
+        if not 1 <= n_seq_max <= MAX_SEQUENCES:
+            raise InvalidParameter("n_seq_max", f"between 1 and {MAX_SEQUENCES}", value=n_seq_max)
+        if mtp_context not in _HEAD_CONTEXT:
+            raise InvalidParameter("mtp_context", "target or chained", value=mtp_context)
+        # llama.cpp rounds its cache up: what was asked for is the limit
+        n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(model)
+        self.n_ctx = default_n_ctx(n_ctx_train) if params.n_ctx is None else params.n_ctx or n_ctx_train
+        """Positions that a sequence can hold."""
+        if self.n_ctx * n_seq_max > MAX_TOKENS:
+            raise InvalidParameter(
+                "n_ctx", f"at most {MAX_TOKENS // n_seq_max} for {n_seq_max} sequences", value=self.n_ctx
+            )
+        params = replace(params, n_ctx=self.n_ctx)
+        self._handle = SessionHandle(
+            _init(
+                model,
+                params,
+                n_draft_max,
+                n_seq_max,
+                _HEAD_CONTEXT[mtp_context],
+                uses_heads=uses_heads,
+                assistant=assistant,
+            )
+        )
+        native = self._handle.native
+        context = int(ffi.cast("intptr_t", lib.pymtp_session_context(native)))
+        self._counters = CounterReader(self._handle)
+        self.n_reduced = 0
+        """See reduce_logits."""
+        self.model_id = model_id
+        """Names the weights."""
+        self.n_seq_max = n_seq_max
+        """Sequences that the session holds."""
+        self.n_ubatch: int = llama_cpp.llama_n_ubatch(context)
+        """Rows that are computed at once: at least those of a round of all sequences. `decode` takes more."""
+        self.is_async: bool = bool(lib.pymtp_session_computes_apart(native))
+        """Whether a device computes the passes: `decode` returns before it is done, and logits wait for it."""
+        is_recurrent = llama_cpp.llama_model_is_hybrid(model) or llama_cpp.llama_model_is_recurrent(model)
+        self.needs_equal_rows: bool = n_seq_max > 1 and bool(is_recurrent or not params.kv_unified)
+        """Whether sequences share a pass only if they have equally many rows in it."""
+        self.n_draft_max: int = lib.pymtp_session_n_draft_max(native)
+        """Drafts that a round can verify; 0: it decodes plainly."""
+        self.n_heads: int = lib.pymtp_session_n_heads(native)
+        """Heads that draft: at most one for each token."""
+        self.mtp_memory = _MEMORY[lib.pymtp_session_memory(native)]
+        """Where the MTP layers keep their K/V: in the trunk's cache ("shared"), in their "own", or nowhere."""
+        self.memory_note: str = ffi.string(lib.pymtp_session_memory_note(native)).decode()
+        """Why the heads have a cache of their own, or why sequences are computed one by one; else ""."""
+        n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        self._limits = DraftLimits(self._handle, self.n_heads, n_vocab)
+
+    def decode(self, chunks: Sequence[Chunk]) -> None:
+        """Run the trunk over all rows of `chunks`, in one pass as far as an ubatch reaches."""
+        flags = [flag for chunk in chunks for flag in flags_of(chunk, self.n_heads)]
+        check(lib.pymtp_session_decode(self._handle.native, *rows_of(chunks), flags))
+
+    def draft(self, step: int, n_steps: int, chunks: Sequence[Chunk]) -> None:
+        """Run step `step` of a draft of `n_steps`: the last row of each chunk predicts the token that follows.
+
+        Step 0 takes the newest token of each sequence, which the trunk has not decoded yet, and before it the
+        positions that the heads have not seen, if any; what lies before these they never see. A later step takes one
+        row, the draft of the step before.
+        """
+        check(lib.pymtp_session_draft(self._handle.native, step, n_steps, *rows_of(chunks)))
+
+    @overload
+    def draft_greedy(self, chunks: Sequence[Chunk], n_steps: int) -> Tokens: ...
+
+    @overload
+    def draft_greedy(self, chunks: Sequence[Chunk], n_steps: int, *, probs: Literal[True]) -> tuple[Tokens, Logits]: ...
+
+    def draft_greedy(
+        self, chunks: Sequence[Chunk], n_steps: int, *, probs: bool = False
+    ) -> Tokens | tuple[Tokens, Logits]:
+        """Draft the most likely tokens after `chunks` (as for step 0 of `draft`), all steps in one graph.
+
+        Returns the drafts: (len(chunks), n) int32, n <= n_steps as far as the context has room. With `probs` also
+        the probability of each, (len(chunks), n) float32. Leaves no logits.
+        """
+        if len({chunk.sequence for chunk in chunks}) < len(chunks):
+            raise InvalidParameter("chunks", "of different sequences")
+        n = ffi.new("int32_t *", n_steps)
+        drafts = np.empty(len(chunks) * n_steps, np.int32)
+        likelihood = np.empty(len(chunks) * n_steps if probs else 0, np.float32)
+        out = (
+            ffi.from_buffer("int32_t[]", drafts),
+            ffi.from_buffer("float[]", likelihood) if probs else ffi.NULL,
+        )
+        check(lib.pymtp_session_draft_greedy(self._handle.native, *rows_of(chunks), n, *out))
+        shape = len(chunks), n[0]
+        # the rows lie n apart, not n_steps
+        tokens = drafts[: shape[0] * shape[1]].reshape(shape)
+        return (tokens, likelihood[: tokens.size].reshape(shape)) if probs else tokens
+
+    def seen_end(self, sequence: int, n_heads: int) -> int:
+        """The position of `sequence` after the last that all of the first `n_heads` heads have seen."""
+        return int(lib.pymtp_session_seen_end(self._handle.native, sequence, n_heads))
+
+    def reduce_logits(self, n_max: int, *, also_on_host: bool = False) -> None:
+        """Have later passes prepare `candidates` of up to `n_max` on the device that computes the logits. 0: no more.
+
+        Without a device there is nothing to gain, and nothing is done unless `also_on_host` says so (for tests).
+        """
+        check(lib.pymtp_session_reduce(self._handle.native, n_max, also_on_host))
+        self.n_reduced = n_max
+
+    def candidates(self, n: int) -> tuple[Tokens, Logits]:
+        """The `n` highest logits of each row of the last `decode`, highest first: ids and values, (rows, n) each.
+
+        Cheaper than `logits` where these lie on a device and `reduce_logits` was asked for as many.
+        """
+        return top_logits(self._handle, n, of_draft=False)
+
+    def draft_candidates(self, n: int) -> tuple[Tokens, Logits]:
+        """The `n` highest logits of each row of the last `draft`. See `candidates`."""
+        return top_logits(self._handle, n, of_draft=True)
+
+    @property
+    def logits(self) -> Logits:
+        """Logits of the last `decode`: (rows that asked for them, n_vocab). Valid until the next call."""
+        return fetch_logits(self._handle, of_draft=False)
+
+    @property
+    def draft_logits(self) -> Logits:
+        """Logits of the last `draft`: (chunks, n_vocab), -inf for tokens that drafts cannot be.
+
+        Valid until the next call.
+        """
+        return self._limits.widen(fetch_logits(self._handle, of_draft=True))
+
+    def rows(self) -> list[LogitsRow]:
+        """The rows of logits of the last `decode`, for samplers."""
+        return logits_rows(self._handle, of_draft=False)
+
+    def draft_rows(self) -> list[LogitsRow]:
+        """The rows of logits of the last `draft`, for samplers."""
+        return logits_rows(self._handle, of_draft=True)
+
+    @property
+    def n_draft_vocab(self) -> int:
+        """Tokens that drafts are taken from."""
+        return self._limits.n_tokens
+
+    def limit_drafts(self, n: int | None) -> None:
+        """Draft only the first `n` tokens of the vocabulary (rounded up to 32); None: all of it.
+
+        The heads then multiply that much less. What is emitted is not limited.
+        """
+        self._limits.limit_to_first(n)
+
+    def limit_drafts_to(self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Draft only `tokens`. `matrices`: for each head the rows of its output matrix, (len(tokens), bytes of a row).
+
+        See gguf.weights.output_rows.
+        """
+        self._limits.limit_to(tokens, matrices)
+
+    def ban_tokens(self, tokens: Sequence[int]) -> None:
+        """`draft_greedy` never proposes these tokens; replaces those of the call before."""
+        self._limits.ban(tokens)
+
+    def truncate(self, position: int, *, sequence: int = 0) -> None:
+        """Drop the positions from `position` on, from the trunk's and the heads' cache alike; 0 frees the sequence."""
+        check(lib.pymtp_session_truncate(self._handle.native, sequence, position))
+
+    def copy(self, source: int, target: int) -> None:
+        """Make the sequence `target` what `source` is; both then continue, and draft, on their own."""
+        check(lib.pymtp_session_copy(self._handle.native, source, target))
+
+    def discard(self, position: int, n: int, *, sequence: int = 0) -> None:
+        """Drop `n` positions from `position` on; those after them move up, as they were computed (a context shift).
+
+        Raises PymtpError where the model's memory cannot move positions.
+        """
+        check(lib.pymtp_session_discard(self._handle.native, sequence, position, n))
+
+    def save(self) -> bytes:
+        """All sequences as bytes, what the heads know of them included. See `restore`."""
+        return snapshot.save(self._handle, engine=abi_id(), model=self.model_id)
+
+    def restore(self, data: bytes) -> None:
+        """Restore what `save` returned, in this session or another of the same model and shape.
+
+        Raises StateError for bytes that are damaged or of another model, version or shape; the session is then as
+        before.
+        """
+        snapshot.restore(self._handle, data, engine=abi_id(), model=self.model_id)
+
+    def save_file(self, path: str | os.PathLike[str]) -> None:
+        """`save` into a file. Raises StateError if it cannot be written; what was there before stays then."""
+        snapshot.write(path, self.save())
+
+    def restore_file(self, path: str | os.PathLike[str]) -> None:
+        """`restore` from a file."""
+        self.restore(snapshot.read(path))
+
+    @property
+    def counters(self) -> Counters:
+        """Passes, graph builds, copies and times so far."""
+        return self._counters.read()
+
+    @property
+    def timing(self) -> Timing:
+        """The times so far: cheaper than `counters`."""
+        return self._counters.read_timing()
+
+    @property
+    def compute_bytes(self) -> int:
+        """What the compute buffers of the session's graphs take at present, on all devices together."""
+        return int(lib.pymtp_session_compute_bytes(self._handle.native))
+
+    def close(self) -> None:
+        """Free the context. The session cannot be used afterwards; closing twice is harmless."""
+        self._handle.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _init(
+    model: object,
+    context: ContextParams,
+    n_draft_max: int,
+    n_seq_max: int,
+    mtp_context: int,
+    *,
+    uses_heads: bool,
+    assistant: object | None,
+) -> Any:
+    native = native_params(context, n_draft_max, n_seq_max)
+    params = ffi.new("struct pymtp_session_params *")
+    params.context = ffi.cast("struct llama_context_params *", ctypes.addressof(native))
+    params.n_draft_max = n_draft_max
+    params.uses_heads = uses_heads
+    params.head_context = mtp_context
+    params.assistant = model_pointer(assistant)
+    handle = ffi.new("struct pymtp_session **")
+    check(lib.pymtp_session_init(model_pointer(model), params, handle))
+    return handle[0]
+
+
+def n_contexts() -> int:
+    """llama_contexts that sessions of this process hold at present."""
+    return int(lib.pymtp_n_contexts())

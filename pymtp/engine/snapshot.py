@@ -1,0 +1,88 @@
+"""What a session remembers, as bytes that only a session which can use them restores.
+
+Owns the format: one line of JSON that names the engine and the model, then the engine's bytes. Knows nothing of what
+they mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from pymtp.binding.library import ffi, lib
+from pymtp.binding.status import check, error_message
+from pymtp.engine.handle import SessionHandle
+from pymtp.errors import StateError
+
+_MAGIC = b"pymtp-state "
+
+
+def save(handle: SessionHandle, *, engine: str, model: str) -> bytes:
+    """All sequences of a session. `engine` and `model` name the versions that can read them."""
+    data, size = ffi.new("const uint8_t **"), ffi.new("size_t *")
+    check(lib.pymtp_session_save(handle.native, data, size))
+    return pack(bytes(ffi.buffer(data[0], size[0])), engine=engine, model=model)
+
+
+def restore(handle: SessionHandle, data: bytes, *, engine: str, model: str) -> None:
+    """Restore what `save` returned. Raises StateError if it does not fit; the session is then as before."""
+    payload = unpack(data, engine=engine, model=model)
+    status = lib.pymtp_session_restore(handle.native, ffi.from_buffer("uint8_t[]", payload), len(payload))
+    if status == lib.PYMTP_INVALID:
+        raise StateError(error_message())
+    check(status)
+
+
+def pack(payload: bytes, *, engine: str, model: str) -> bytes:
+    """The engine's bytes with a header in front. `engine` and `model` name the versions that can read them."""
+    header = {"engine": engine, "model": model, "n_bytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
+    return _MAGIC + json.dumps(header).encode() + b"\n" + payload
+
+
+def unpack(data: bytes, *, engine: str, model: str) -> memoryview:
+    """The engine's bytes. Raises StateError if they are damaged, or of another version or model."""
+    head, newline, _ = data[:4096].partition(b"\n")
+    if not head.startswith(_MAGIC) or not newline:
+        raise StateError("this is not a saved state of pymtp; name a file that pymtp has saved")
+    try:
+        header = json.loads(head[len(_MAGIC) :])
+        saved = {key: header[key] for key in ("engine", "model", "n_bytes", "sha256")}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise StateError("the header of the saved state is damaged; save it again") from None
+    if saved["engine"] != engine:
+        raise StateError(f"the state was saved by another version ({saved['engine']}, this is {engine}); save it again")
+    if saved["model"] != model:
+        raise StateError("the state was saved with another model; load the model that it belongs to")
+    payload = memoryview(data)[len(head) + 1 :]
+    if len(payload) != saved["n_bytes"]:
+        raise StateError(f"the saved state is truncated: {len(payload)} of {saved['n_bytes']} bytes; save it again")
+    if hashlib.sha256(payload).hexdigest() != saved["sha256"]:
+        raise StateError("the saved state is damaged (its checksum differs); save it again")
+    return payload
+
+
+def write(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write all of `data` to `path`, or leave what was there. Raises StateError."""
+    target = Path(path)
+    try:
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+            try:
+                file.write(data)
+                file.close()
+                os.replace(file.name, target)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise StateError(f"cannot write {target}: {error.strerror or error}; choose another place") from error
+
+
+def read(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of the file at `path`. Raises StateError."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise StateError(f"cannot read {path}: {error.strerror or error}; check the path") from error

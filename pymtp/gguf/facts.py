@@ -1,0 +1,177 @@
+"""What a GGUF says about the model in it, without loading a weight.
+
+Owns the facts that others ask for: `GgufInfo`. Never touches the native library.
+
+Architectures are not judged here. The list of the gguf package is not that of the pinned llama.cpp
+(either may know names that the other lacks), and a second list would have to be kept in step with
+the pin. The loader decides: see loading.loader.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pymtp.errors import ModelError
+from pymtp.gguf.header import TensorInfo, Value
+from pymtp.gguf.model_file import ModelFile, is_assistant
+from pymtp.gguf.side_files import heads_beside, misfit
+
+_MAX_DEFAULT_N_CTX = 4096
+_LOADED_TWICE = ("gemma3n", "gemma4")  # architectures whose token embedding is, wherever it lies
+
+
+@dataclass(frozen=True)
+class GgufInfo:
+    """Facts of one model file; sizes and counts cover all the parts of a split model."""
+
+    path: Path
+    draft_model: Path | None
+    """The file that holds the MTP heads, where they are not in the model's own, or the assistant."""
+    has_assistant: bool
+    """Whether `draft_model` is an assistant: a small model that drafts for this one, whose cache it reads."""
+    files: tuple[Path, ...]
+    """Those of the model in the loader's order: the first says what the model is, of a tensor in several the last
+    counts. An assistant is loaded on its own."""
+    architecture: str
+    name: str | None
+    quantization: str | None
+    """Name of the file type, such as "Q4_K_M"."""
+    n_layer: int
+    """Layers of the target, MTP layers not counted."""
+    n_ctx_train: int
+    n_vocab: int
+    n_heads_declared: int
+    """MTP heads according to the metadata (`<architecture>.nextn_predict_layers`). An assistant counts as one."""
+    n_heads: int
+    """MTP heads whose tensors are in the file. Some converters keep the key and drop the tensors."""
+    tied_embedding_type: int | None
+    """The ggml_type of the token embedding, if the loader has one tensor for it and for the output matrix."""
+    n_tensors: int
+    n_parameters: int
+    size_bytes: int
+    chat_template: str | None
+
+    @property
+    def is_assistant(self) -> bool:
+        """Whether the file is itself an assistant, of which `gguf_facts` tells."""
+        return is_assistant(self.architecture)
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether the model can draft with its own heads, or its assistant: it names some, and holds all of them."""
+        return self.n_heads == self.n_heads_declared > 0
+
+    @property
+    def draft_source(self) -> str | None:
+        """What drafts if it is in a file of its own, for people."""
+        what = "assistant" if self.has_assistant else "MTP heads"
+        return f"the {what} in {self.draft_model}" if self.draft_model else None
+
+    @property
+    def n_ctx_default(self) -> int:
+        """Tokens of context where nobody asks for a number: as the model was trained, but at most 4096."""
+        return min(self.n_ctx_train or _MAX_DEFAULT_N_CTX, _MAX_DEFAULT_N_CTX)
+
+
+def inspect_gguf(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> GgufInfo:
+    """Read metadata and tensor infos of the GGUF at `path`, and of its other parts if it is split.
+
+    `draft_model` names the file that holds the model's MTP heads, where they are not in the model's own, or
+    its assistant.
+
+    Raises ModelError with one line that names the fix: no such file, a directory, an empty file, not
+    a GGUF or one of an unknown version, truncated, damaged, unreadable, a missing part, something
+    other than a model, heads without a model, or heads that are not this model's.
+    """
+    model = ModelFile(Path(path))
+    if model.is_assistant:
+        raise ModelError(
+            f"{path} is an assistant and drafts for another model; name that model, and this file with draft_model "
+            "(--draft-model)"
+        )
+    if model.is_heads_alone:
+        raise ModelError(
+            f"{path} holds MTP heads and no model; name the model, and this file with draft_model (--draft-model)"
+        )
+    if draft_model is None:
+        return _info(model, None)
+    heads = ModelFile(Path(draft_model))
+    if problem := misfit(model, heads):
+        raise ModelError(f"{problem}; name the file that was made with the model, or none")
+    return _info(model, heads)
+
+
+def gguf_facts(path: str | os.PathLike[str]) -> GgufInfo:
+    """Like `inspect_gguf`, also of a file that is no model of its own: MTP heads alone, or an assistant."""
+    return _info(ModelFile(Path(path)), None)
+
+
+def find_draft_model(path: str | os.PathLike[str]) -> tuple[Path | None, str | None]:
+    """Look for a file mtp-*.gguf with heads or an assistant beside the model at `path`, if that has no heads itself.
+
+    Returns the file, or why there is none to take, in one line that names the files; neither if there are none.
+    """
+    model = ModelFile(Path(path))
+    candidates = heads_beside(model) if model.n_heads == 0 else []
+    problems = {candidate: _problem(model, candidate) for candidate in candidates}
+    fitting = [candidate for candidate, problem in problems.items() if problem is None]
+    if len(fitting) > 1:
+        names = ", ".join(file.name for file in fitting)
+        return None, f"several files beside {path} hold its MTP heads ({names}), draft_model (--draft-model) names one"
+    return (fitting[0], None) if fitting else (None, next(iter(problems.values()), None))
+
+
+def _problem(model: ModelFile, candidate: Path) -> str | None:
+    try:
+        return misfit(model, ModelFile(candidate))
+    except ModelError as error:  # nobody asked for this file
+        return str(error)
+
+
+def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
+    source = heads or model
+    has_assistant = heads is not None and heads.is_assistant
+    # heads repeat tensors of the model; those of an assistant are its own
+    named = {**(heads.tensors if heads and not has_assistant else {}), **model.tensors}
+    tensors = [*named.values(), *(heads.tensors.values() if heads and has_assistant else [])]
+    shards = [*(heads.shards if heads else []), *model.shards]
+    return GgufInfo(
+        path=model.path,
+        draft_model=heads.path if heads else None,
+        has_assistant=has_assistant,
+        files=tuple(shard.path for shard in (model.shards if has_assistant else shards)),
+        architecture=model.architecture,
+        name=model.text("general.name"),
+        quantization=_file_type_name(model.metadata.get("general.file_type")),
+        n_layer=model.n_layer,
+        n_ctx_train=model.number("context_length"),
+        n_vocab=model.n_vocab,
+        n_heads_declared=source.n_heads_declared,
+        n_heads=source.n_heads,
+        tied_embedding_type=_tied_embedding_type(model.architecture, named),
+        n_tensors=len(tensors),
+        n_parameters=sum(tensor.n_elements for tensor in tensors),
+        size_bytes=sum(shard.size_bytes for shard in shards),
+        chat_template=model.text("tokenizer.chat_template"),
+    )
+
+
+def _tied_embedding_type(architecture: str, tensors: Mapping[str, TensorInfo]) -> int | None:
+    embedding = tensors.get("token_embd.weight")
+    is_tied = "output.weight" not in tensors and not architecture.startswith(_LOADED_TWICE)
+    return embedding.type_id if embedding and is_tied else None
+
+
+def _file_type_name(file_type: Value | None) -> str | None:
+    # Imported here because the package brings NumPy, which nothing else in this module needs.
+    from gguf.constants import LlamaFileType
+
+    if not isinstance(file_type, int):
+        return None
+    try:
+        return LlamaFileType(file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    except ValueError:
+        return None

@@ -1,0 +1,79 @@
+"""What the headers of a model's files say, by meaning: architecture, layers, MTP heads.
+
+Owns the names of metadata keys and tensors. Knows one model at a time; whether heads in a file of their own fit a model
+is _gguf_heads.py's business.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+from pymtp.errors import ModelError
+from pymtp.gguf.header import ArrayLength, TensorInfo, Value
+from pymtp.gguf.shards import Shard, read_shards
+
+
+def is_assistant(architecture: str) -> bool:
+    """Whether models of `architecture` are assistants: see ModelFile."""
+    return architecture.endswith("-assistant")
+
+
+class ModelFile:
+    """The model in the GGUF at `path`, or the heads of one. Raises ModelError as `read_shards` does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.shards: list[Shard] = read_shards(path)
+        self.metadata: dict[str, Value] = self.shards[0].header.metadata
+        self.tensors: dict[str, TensorInfo] = {
+            tensor.name: tensor for shard in self.shards for tensor in shard.header.tensors
+        }
+        kind = self.text("general.type") or "model"
+        if kind != "model":
+            raise ModelError(f"{path} holds a GGUF of type {kind!r}, not a model; name the model's own file")
+        self.architecture = self.text("general.architecture") or self._damaged("no general.architecture")
+        self.n_heads_declared = self.number("nextn_predict_layers")
+        self.n_layer = self.number("block_count") - self.n_heads_declared
+        self.n_vocab = self.length("tokenizer.ggml.tokens")
+        # every head, of whichever family, joins token embedding and hidden state in an eh_proj matrix
+        self.n_heads = sum(f"{prefix}nextn.eh_proj.weight" in self.tensors for prefix in self.head_prefixes)
+        if self.is_assistant:  # all its layers together are one head
+            self.n_heads_declared = min(1, self.n_heads_declared)
+            self.n_heads = int("nextn.pre_projection.weight" in self.tensors)
+
+    @property
+    def head_prefixes(self) -> tuple[str, ...]:
+        """How the names of the heads' tensors begin."""
+        return tuple(f"blk.{self.n_layer + i}." for i in range(self.n_heads_declared))
+
+    @property
+    def is_heads_alone(self) -> bool:
+        """Whether the layers of the target are in another file."""
+        has_target = self.n_layer > 0 and any(name.startswith("blk.0.") for name in self.tensors)
+        return self.n_heads_declared > 0 and not has_target
+
+    @property
+    def is_assistant(self) -> bool:
+        """Whether this is a small model that drafts for another, whose cache it reads, as Gemma-4's do."""
+        return is_assistant(self.architecture)
+
+    def text(self, key: str) -> str | None:
+        value = self.metadata.get(key)
+        return value if isinstance(value, str) else None
+
+    def value(self, key: str) -> Value | None:
+        """Of a key that is given without the architecture's prefix."""
+        return self.metadata.get(f"{self.architecture}.{key}")
+
+    def number(self, key: str) -> int:
+        """Of a key that is given without the architecture's prefix."""
+        value = self.value(key) or 0
+        return value if isinstance(value, int) else self._damaged(f"{self.architecture}.{key} is not an integer")
+
+    def length(self, key: str) -> int:
+        value = self.metadata.get(key)
+        return value.length if isinstance(value, ArrayLength) else 0
+
+    def _damaged(self, problem: str) -> NoReturn:
+        raise ModelError(f"{self.path} has damaged metadata ({problem}); convert or download it again")

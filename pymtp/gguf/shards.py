@@ -1,0 +1,122 @@
+"""The files of one model: a single GGUF, or all the parts of a split one.
+
+Owns the checks that need no model knowledge: the file exists, is a GGUF, and is complete. Each
+failure is a ModelError whose one line names the fix. Knows nothing of layers and heads.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pymtp.errors import ModelError
+from pymtp.gguf.header import MAGIC, Header, HeaderError, HeaderTruncated, HeaderUnsupported, TensorInfo, read_header
+
+_DEFAULT_ALIGNMENT = 32
+_SHARD_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One checked file of a model."""
+
+    path: Path
+    header: Header
+    size_bytes: int
+
+
+def read_shards(path: Path) -> list[Shard]:
+    """Read and check the file at `path` and, when it is the first part of a split, the others."""
+    first = _read_shard(path)
+    number, count = (first.header.metadata.get(key, 0) for key in ("split.no", "split.count"))
+    if not isinstance(count, int) or count <= 1:
+        return [first]
+    if number != 0:
+        raise ModelError(f"{path} is a later part of a split model; name its first part, ...-00001-of-{count:05}.gguf")
+    return [first, *(_read_shard(part) for part in _other_parts(path, count))]
+
+
+def _other_parts(path: Path, count: int) -> Iterator[Path]:
+    match = _SHARD_NAME.fullmatch(path.name)
+    if match is None or int(match["count"]) != count:
+        raise ModelError(
+            f"{path} is the first of {count} parts; name the parts NAME-00001-of-{count:05}.gguf and so on"
+        )
+    for number in range(2, count + 1):
+        yield path.with_name(f"{match['stem']}-{number:05}-of-{count:05}.gguf")
+
+
+def _read_shard(path: Path) -> Shard:
+    try:
+        size_bytes = _checked_size(path)
+        header = read_header(path)
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror or error}; check its permissions") from error
+    except HeaderTruncated:
+        raise ModelError(f"{path} is truncated: it ends inside its header; download it again") from None
+    except HeaderUnsupported as error:
+        raise ModelError(f"{path} is {error}") from None
+    except HeaderError as error:
+        raise ModelError(f"{path} has a damaged header ({error}); download it again") from error
+    _check_complete(path, header, size_bytes)
+    return Shard(path, header, size_bytes)
+
+
+def _checked_size(path: Path) -> int:
+    """Return the size in bytes of what can be a GGUF; anything else is named for what it is."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelError(f"{path}: no such file; check the path, or name no model to use the embedded one") from None
+    except ValueError as error:  # a NUL byte in the name
+        raise ModelError(f"{str(path)!r} is not a file name ({error}); check the path") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise ModelError(f"{path} is a directory; name the .gguf file inside it")
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelError(f"{path} is not a regular file; save the model to disk first")
+    if status.st_size == 0:
+        raise ModelError(f"{path} is empty (0 bytes); download it again")
+    with path.open("rb") as file:
+        magic = file.read(len(MAGIC))
+    if magic != MAGIC:
+        raise ModelError(
+            f"{path} is not a GGUF file (it starts with {magic!r}); convert the model to GGUF first, "
+            f"or, if it is a prompt, use -f {path}"
+        )
+    return status.st_size
+
+
+def _check_complete(path: Path, header: Header, size_bytes: int) -> None:
+    alignment = header.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise ModelError(f"{path} has a damaged header (alignment {alignment}); download it again")
+    start = _data_start(header, alignment)
+    needed = max((start + t.offset + tensor_bytes(t) for t in header.tensors), default=header.size_bytes)
+    if size_bytes < needed:
+        raise ModelError(f"{path} is truncated: {size_bytes} of {needed} bytes; download it again")
+
+
+def data_offset(shard: Shard, tensor: TensorInfo) -> int:
+    """Where the data of `tensor` begins in the shard's file, in bytes."""
+    alignment = shard.header.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    assert isinstance(alignment, int)  # checked when the shard was read
+    return _data_start(shard.header, alignment) + tensor.offset
+
+
+def _data_start(header: Header, alignment: int) -> int:
+    return -(-header.size_bytes // alignment) * alignment
+
+
+def tensor_bytes(tensor: TensorInfo) -> int:
+    """The size of a tensor's data in bytes; 0 if its type is newer than the gguf package."""
+    # Imported here because the package brings NumPy, which nothing else in this module needs.
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    try:
+        block_elements, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(tensor.type_id)]
+    except (KeyError, ValueError):
+        return 0  # a type newer than the package: the loader has the last word
+    return tensor.n_elements // block_elements * block_bytes

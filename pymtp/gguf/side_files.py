@@ -1,0 +1,88 @@
+"""What drafts for a model and lies in a file of its own, called mtp-*.gguf: MTP heads, or an assistant.
+
+Heads, which llama.cpp's converter writes with --mtp, come with the metadata of the whole model, and with embeddings,
+last norm and output once more. An assistant is a model of its own. Owns which file belongs to which model; reads
+headers only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pymtp.gguf.header import ArrayLength, Value
+from pymtp.gguf.model_file import ModelFile
+
+# differ as a matter of course between a model and its heads
+_OWN_KEYS = ("block_count", "nextn_predict_layers")
+# say how the keys and values that an assistant reads were made
+_KV_KEYS = (
+    "attention.key_length",
+    "attention.key_length_swa",
+    "attention.sliding_window",
+    "rope.dimension_count",
+    "rope.dimension_count_swa",
+    "rope.freq_base",
+    "rope.freq_base_swa",
+)
+
+
+def heads_beside(model: ModelFile) -> list[Path]:
+    """The files beside `model` that are named as heads in a file of their own, or as an assistant."""
+    return sorted(path for path in model.path.parent.glob("mtp-*.gguf") if path != model.path)
+
+
+def misfit(model: ModelFile, heads: ModelFile) -> str | None:
+    """Why `heads` cannot be the heads of `model`, or its assistant; None if it can."""
+    if model.n_heads:
+        return f"{model.path} has MTP heads of its own, {heads.path} would be others"
+    if heads.is_assistant:
+        other = _difference_of_assistant(model, heads)
+        return f"{heads.path} is not an assistant of {model.path} ({other})" if other else None
+    if heads.n_heads == 0 or heads.n_heads != heads.n_heads_declared:
+        return f"{heads.path} holds no usable MTP heads"
+    if len(heads.shards) > 1:
+        return f"{heads.path} is one of several parts, and heads must be in one file"
+    difference = _difference(model, heads)
+    return f"{heads.path} does not hold the heads of {model.path} ({difference})" if difference else None
+
+
+def _difference(model: ModelFile, heads: ModelFile) -> str | None:
+    if heads.architecture != model.architecture:
+        return f"its architecture is {heads.architecture}, not {model.architecture}"
+    for what, theirs, ours in (("layers", heads.n_layer, model.n_layer), ("tokens", heads.n_vocab, model.n_vocab)):
+        if theirs != ours:
+            return f"it is of a model with {theirs} {what}, not {ours}"
+    for key in sorted(model.metadata.keys() & heads.metadata.keys()):
+        if not key.startswith(f"{model.architecture}.") or key.endswith(_OWN_KEYS):
+            continue
+        if not _agree(model.metadata[key], heads.metadata[key], heads.n_heads):
+            return f"{key} is {heads.metadata[key]}, not {model.metadata[key]}"
+    for name, tensor in heads.tensors.items():
+        if name.startswith(heads.head_prefixes):
+            continue
+        if name not in model.tensors:
+            return f"it holds {name}, which the model has not"
+        if tensor.shape != model.tensors[name].shape:
+            return f"{name} has another shape"
+    return None
+
+
+def _difference_of_assistant(model: ModelFile, assistant: ModelFile) -> str | None:
+    if assistant.architecture != f"{model.architecture}-assistant":
+        return f"its architecture is {assistant.architecture}, the model's {model.architecture}"
+    if assistant.n_vocab != model.n_vocab:
+        return f"it is of a model with {assistant.n_vocab} tokens, not {model.n_vocab}"
+    theirs, ours = assistant.number("embedding_length_out"), model.number("embedding_length")
+    if theirs != ours:
+        return f"it is of a model with hidden states of {theirs} numbers, not {ours}"
+    for key in _KV_KEYS:
+        said, expected = assistant.value(key), model.value(key)
+        if None not in (said, expected) and said != expected:
+            return f"{key} is {said}, not {expected}"
+    return None
+
+
+def _agree(ours: Value, theirs: Value, n_heads: int) -> bool:
+    if isinstance(ours, ArrayLength) and isinstance(theirs, ArrayLength):
+        return theirs.length - ours.length in (0, n_heads)  # one value for each layer: heads are layers too
+    return theirs == ours

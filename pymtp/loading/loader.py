@@ -1,0 +1,105 @@
+"""From files to loaded weights: the model's, and those of an assistant that drafts for it.
+
+Owns the handles of llama-cpp-python and frees them. Never makes a context.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Callable
+
+from pymtp.binding import log
+from pymtp.binding.library import ffi, lib, llama_cpp
+from pymtp.binding.types import model_pointer
+from pymtp.errors import ModelError
+from pymtp.gguf.facts import GgufInfo, gguf_facts
+from pymtp.loading.params import ModelParams
+
+OnLoad = Callable[[float], object]
+"""Called while the weights are read, with the share that is there, 0 to 1; what it raises ends the loading."""
+
+
+class Weights:
+    """A loaded model, and the assistant that drafts for it, if it has one."""
+
+    def __init__(self, info: GgufInfo, params: ModelParams, on_load: OnLoad | None = None, *, with_heads: bool) -> None:
+        self.info = info
+        self._loaded: list[object] = []
+        self._free = weakref.finalize(self, _free, self._loaded)
+        self.model = self._load(info, params, on_load, load_mtp=with_heads)
+        """llama-cpp-python's handle."""
+        self.assistant: object | None = None
+        """Likewise, of the assistant."""
+        if with_heads and info.has_assistant and info.draft_model:
+            self.assistant = self._load(gguf_facts(info.draft_model), params, None, load_mtp=True)
+
+    @property
+    def draft_obstacle(self) -> str | None:
+        """Why llama.cpp cannot run the MTP heads, or the assistant; None if it can."""
+        obstacle = lib.pymtp_draft_obstacle(model_pointer(self.model), model_pointer(self.assistant))
+        return ffi.string(obstacle).decode() if obstacle else None
+
+    def close(self) -> None:
+        """Free them; closing twice is harmless."""
+        self._free()
+
+    def _load(self, info: GgufInfo, params: ModelParams, on_load: OnLoad | None, *, load_mtp: bool) -> object:
+        loaded = _load(info, params.n_gpu_layers, on_load, load_mtp=load_mtp)
+        self._loaded.append(loaded)
+        return loaded
+
+
+def _load(info: GgufInfo, n_gpu_layers: int, on_load: OnLoad | None, *, load_mtp: bool) -> object:
+    raised: list[BaseException] = []
+
+    # Also without `on_load`: it is the moment in which Ctrl-C can be noticed.
+    def report(share: float, _: object) -> bool:
+        try:
+            if on_load:
+                on_load(share)
+        except BaseException as error:
+            raised.append(error)
+        return not raised
+
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = n_gpu_layers
+    params.load_mtp = load_mtp
+    params.progress_callback = llama_cpp.llama_progress_callback(report)
+    llama_cpp.llama_backend_init()
+    layers_on_gpu = n_gpu_layers < 0 or n_gpu_layers > info.n_layer + info.n_heads_declared
+    if layers_on_gpu and info.tied_embedding_type is not None:
+        override = lib.pymtp_embedding_on_device(info.tied_embedding_type)
+        params.tensor_buft_overrides = int(ffi.cast("intptr_t", override)) or None
+    log.take_recent()
+    if info.draft_model is None or info.has_assistant:
+        loaded = llama_cpp.llama_model_load_from_file(os.fsencode(info.path), params)
+    else:
+        files = info.files
+        paths = (ctypes.c_char_p * len(files))(*map(os.fsencode, files))
+        loaded = llama_cpp.llama_model_load_from_splits(paths, len(files), params)
+    if raised:
+        if loaded:
+            llama_cpp.llama_model_free(loaded)
+        raise raised[0]
+    if not loaded:
+        raise load_failure(info, log.take_recent())
+    return loaded
+
+
+def _free(loaded: list[object]) -> None:
+    while loaded:
+        llama_cpp.llama_model_free(loaded.pop())
+
+
+def load_failure(info: GgufInfo, loader_log: str) -> ModelError:
+    """Say in one line why llama.cpp refused a file that `inspect_gguf` found sound."""
+    if "unknown model architecture" in loader_log:
+        return ModelError(
+            f"{info.path}: the pinned llama.cpp does not know the architecture {info.architecture!r}; "
+            "use a newer pymtp or another model"
+        )
+    reasons = [line for line in loader_log.splitlines() if "error" in line.lower()]
+    reason = reasons[0].strip() if reasons else "it gave no reason"
+    return ModelError(f"{info.path}: llama.cpp cannot load this {info.architecture} model ({reason}); see --verbose")

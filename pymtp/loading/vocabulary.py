@@ -1,0 +1,134 @@
+"""A model's vocabulary: text to token ids and back, its special tokens and its chat template.
+
+Knows text and token ids; never logits. A thin layer over llama-cpp-python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Any
+
+from pymtp.binding.library import ffi, lib, llama_cpp
+from pymtp.binding.status import check
+from pymtp.errors import Closed, InvalidParameter, ModelError, UnsupportedModel
+from pymtp.text.thinking import tags_of
+
+
+class Vocabulary:
+    """The vocabulary of a model that llama-cpp-python loaded."""
+
+    def __init__(self, model: object, chat_template: str | None) -> None:
+        self._open_vocab = llama_cpp.llama_model_get_vocab(model)
+        self.size: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        self.chat_template = chat_template
+        self.end_of_generation = frozenset(
+            token for token in range(self.size) if llama_cpp.llama_vocab_is_eog(self._vocab, token)
+        )
+        self.piece = lru_cache(maxsize=None)(self._piece)
+        self.special_piece = lru_cache(maxsize=None)(self._special_piece)
+        self.breakers = lru_cache(maxsize=16)(self._breakers)
+
+    @property
+    def _vocab(self) -> Any:
+        if self._open_vocab is None:
+            raise Closed("the model is closed")
+        return self._open_vocab
+
+    @property
+    def native(self) -> Any:
+        """The handle that pymtp's own library takes."""
+        return ffi.cast("struct llama_vocab *", ctypes.cast(self._vocab, ctypes.c_void_p).value)
+
+    @property
+    def suppressed(self) -> list[int]:
+        """Tokens that the model says are never to be sampled."""
+        n = ctypes.c_int32()
+        tokens = llama_cpp.llama_vocab_get_suppress_tokens(self._vocab, ctypes.byref(n))
+        return list(tokens[: n.value]) if n.value else []
+
+    def close(self) -> None:
+        """Drop the model, which is about to be freed."""
+        self._open_vocab = None
+
+    def tokenize(self, text: str, *, is_start: bool = True) -> list[int]:
+        """Token ids of `text`. Special tokens in it are recognised.
+
+        At the start of a sequence a BOS comes first if the model wants one.
+        """
+        try:
+            data = text.encode()
+        except (AttributeError, UnicodeEncodeError) as error:
+            raise InvalidParameter("text", f"a string that can be encoded as UTF-8 ({error})") from None
+        n_max = len(data) + 2
+        while True:
+            tokens = (llama_cpp.llama_token * n_max)()
+            n = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, n_max, is_start, True)
+            if n >= 0:
+                return list(tokens[:n])
+            n_max = -n
+
+    def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """The text of `tokens`; `special` shows special tokens as well. Raises InvalidParameter for an unknown id."""
+        if any(not 0 <= token < self.size for token in tokens):
+            raise InvalidParameter("tokens", f"token ids below {self.size}", value=list(tokens)[:10])
+        piece = self.special_piece if special else self.piece
+        return b"".join(map(piece, tokens)).decode("utf-8", errors="replace")
+
+    @cached_property
+    def thinking_tags(self) -> tuple[str, str] | None:
+        """The tags around the model's thinking; None if it has none."""
+        return tags_of({self._text(token): token for token in range(self.size)}, self.chat_template)
+
+    def _piece(self, token: int) -> bytes:
+        """The bytes that `token` adds to the text; special tokens add none."""
+        return self._bytes(token, special=False)
+
+    def _special_piece(self, token: int) -> bytes:
+        """The bytes of `token`, also if it is a special one."""
+        return self._bytes(token, special=True)
+
+    def _bytes(self, token: int, *, special: bool) -> bytes:
+        n_max = 64
+        while True:
+            buffer = ctypes.create_string_buffer(n_max)
+            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, n_max, 0, special)
+            if n >= 0:
+                return buffer.raw[:n]
+            n_max = -n
+
+    def _breakers(self, texts: tuple[str, ...]) -> Any:
+        """The native handle of `texts` as DRY's sequence breakers: it is a look at every token, so it is kept."""
+        data = [ffi.new("char[]", text.encode()) for text in texts]
+        handle = ffi.new("struct pymtp_breakers **")
+        check(lib.pymtp_breakers_init(self.native, len(data), data, handle))
+        return ffi.gc(handle[0], lib.pymtp_breakers_free)
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt that the model's chat template makes of `messages`, ready for the answer.
+
+        Raises UnsupportedModel if there is no template, ModelError if it fails.
+        """
+        if self.chat_template is None:
+            raise UnsupportedModel("the model has no chat template; pass the prompt as it is (generate, --raw)")
+        from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+        eos = self._text(llama_cpp.llama_vocab_eos(self._vocab))
+        bos = self._text(llama_cpp.llama_vocab_bos(self._vocab))
+        try:
+            formatter = Jinja2ChatFormatter(template=self.chat_template, eos_token=eos, bos_token=bos)
+            prompt = str(formatter(messages=list(messages)).prompt)  # type: ignore[arg-type]
+        except Exception as error:
+            # A template is a program that came with the model: it can fail in any way.
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ModelError(
+                f"the model's chat template fails ({reason}); use --raw, which completes the prompt as it stands"
+            ) from error
+        # some templates write the BOS that `tokenize` puts there
+        return prompt.removeprefix(bos) if llama_cpp.llama_vocab_get_add_bos(self._vocab) else prompt
+
+    def _text(self, token: int) -> str:
+        if token < 0:
+            return ""
+        return str(llama_cpp.llama_vocab_get_text(self._vocab, token).decode(errors="replace"))

@@ -1,0 +1,62 @@
+"""The keywords of `Model`: fields of ModelParams, ContextParams and DraftParams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from typing import Any, Literal, NamedTuple, TypedDict
+
+from pymtp.drafting.interface import Drafter
+from pymtp.drafting.params import DraftParams, StrPath
+from pymtp.engine.context import ContextParams
+from pymtp.loading.params import ModelParams
+
+
+class ModelOptions(TypedDict, total=False):
+    """What `Model` takes beside a path, as keywords."""
+
+    n_gpu_layers: int
+    n_ctx: int | None
+    n_batch: int
+    n_ubatch: int
+    n_seq_max: int
+    n_threads: int | None
+    flash_attn: Literal["auto", "on", "off"]
+    type_k: str
+    type_v: str
+    kv_unified: bool
+    draft: Literal["auto", "mtp", "none"] | type[Drafter]
+    draft_model: StrPath | None
+    draft_max: int | Literal["auto"]
+    draft_vocab: int | Sequence[int] | StrPath | None
+    mtp_context: Literal["auto", "chained", "target"]
+
+
+class Params(NamedTuple):
+    """All that says how a model is loaded and run."""
+
+    model: ModelParams
+    context: ContextParams
+    drafting: DraftParams
+
+
+def merge_options(params: Params, options: Mapping[str, Any]) -> Params:
+    """`params` with fields replaced.
+
+    Raises TypeError for an unknown name, InvalidParameter for a value out of range.
+    """
+    known = {each.name for part in (ModelParams, ContextParams, DraftParams) for each in fields(part)}
+    if unknown := options.keys() - known:
+        name = min(unknown)
+        near = get_close_matches(name, known, 1)
+        raise TypeError(f"unknown parameter {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+    def of(part: type) -> dict[str, Any]:
+        return {each.name: options[each.name] for each in fields(part) if each.name in options}
+
+    return Params(
+        replace(params.model, **of(ModelParams)),
+        replace(params.context, **of(ContextParams)),
+        replace(params.drafting, **of(DraftParams)),
+    )

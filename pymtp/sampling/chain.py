@@ -1,0 +1,231 @@
+"""From logits to tokens: the chain of samplers of one sequence, the history that it looks at, its generators.
+
+The chain runs in the native library (native/include/pymtp-sampler.h). Knows token ids, logits and probabilities;
+never text.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from pymtp.binding.library import ffi, lib
+from pymtp.binding.status import check
+from pymtp.engine.logits import LogitsRow, Row
+from pymtp.errors import InvalidParameter
+from pymtp.loading.vocabulary import Vocabulary
+from pymtp.sampling.distribution import Distribution
+from pymtp.sampling.params import SAMPLERS, SamplingParams
+
+
+class Sampler:
+    """Samples the tokens of one sequence.
+
+    `history` is what the text begins with, for the samplers that look at it. `banned` tokens are never drafted or
+    sampled, nor are those that the vocabulary suppresses. `vocabulary` None stands for one of `n_vocab` tokens
+    without texts, for chains without DRY's breakers, infill and grammars. `grammar` (GBNF) is what may follow: at
+    once, or behind the token for which `grammar_starts` is true; it is told each one that is accepted. `whole_rows`
+    makes the chain look at whole rows of logits always, which changes nothing but its cost.
+
+    The target's generators move only with what the target samples: drafts leave them alone.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        vocabulary: Vocabulary | None = None,
+        *,
+        n_vocab: int = 0,
+        history: Sequence[int] = (),
+        banned: Sequence[int] = (),
+        grammar: str | None = None,
+        grammar_starts: Callable[[int], bool] | None = None,
+        whole_rows: bool = False,
+    ) -> None:
+        self.params = params
+        seed = secrets.randbits(32) if params.seed is None else params.seed
+        self.random = np.random.default_rng(seed).random
+        """Draws what decides about drafts, and the drafts; the chain has a generator of its own."""
+        banned = sorted({*banned, *(vocabulary.suppressed if vocabulary else ())})
+        self.draft_ban = tuple(banned) if params.keeps_argmax and grammar is None else None
+        """The most likely token of the chain is that of the logits without these; None: of other logits."""
+        self._vocabulary = vocabulary  # the native sampler reads it
+        self._native = _init(params, vocabulary, n_vocab, banned, seed, whole_rows=whole_rows)
+        self._logits = ffi.new("struct pymtp_logits *")
+        self._token = ffi.new("int32_t *")
+        self._result = ffi.new("struct pymtp_distribution **")
+        self._has_grammar = False
+        self._grammar: str | None = None
+        self._grammar_starts: Callable[[int], bool] | None = None
+        self.accept(*history)
+        if grammar is not None and grammar_starts is None:
+            self._constrain(grammar)
+        else:
+            self._grammar, self._grammar_starts = grammar, grammar_starts
+
+    def accept(self, *tokens: int) -> None:
+        """The text goes on with `tokens`; those that were assumed are dropped."""
+        if self._grammar_starts is None:
+            check(lib.pymtp_sampler_accept(self._native, len(tokens), tokens))
+            return
+        for i, token in enumerate(tokens):
+            check(lib.pymtp_sampler_accept(self._native, 1, [token]))
+            if self._grammar is not None and self._grammar_starts(token):
+                self._constrain(self._grammar)
+                self.accept(*tokens[i + 1 :])
+                return
+
+    def assume(self, token: int) -> None:
+        """Look at rows as if the text went on with `token`, until `forget` or `accept`."""
+        check(lib.pymtp_sampler_assume(self._native, token))
+
+    def forget(self) -> None:
+        """Drop the tokens that were assumed."""
+        check(lib.pymtp_sampler_forget(self._native))
+
+    def sample(self, row: Row) -> int:
+        """Draw the next token from the chain's distribution, and accept it."""
+        check(lib.pymtp_sampler_sample(self._native, self._at(row), self._token))
+        token = int(self._token[0])
+        self.accept(token)
+        return token
+
+    def distribution(self, row: Row) -> Distribution:
+        """What the chain makes of a row of the target, behind the tokens that were accepted and assumed."""
+        check(lib.pymtp_sampler_apply(self._native, self._at(row)))
+        return self.last_distribution
+
+    def draft_distribution(self, row: Row) -> Distribution:
+        """What the chain makes of a row of a draft; without tokens if none of the row's can follow."""
+        self._at(row).of_draft = True
+        check(lib.pymtp_sampler_apply(self._native, self._logits))
+        return self.last_distribution
+
+    @property
+    def last_distribution(self) -> Distribution:
+        """What the chain made of the last row."""
+        check(lib.pymtp_sampler_result(self._native, self._result))
+        return Distribution.adopt(self._result[0])
+
+    @property
+    def n_candidates(self) -> int:
+        """So many of a row's highest logits do for the chain, also for some time to come; 0: it needs all of them."""
+        return int(lib.pymtp_sampler_n_candidates(self._native))
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How often the chain was applied to candidates, and how often to the whole vocabulary."""
+        pruned, full = ffi.new("int64_t *"), ffi.new("int64_t *")
+        lib.pymtp_sampler_counts(self._native, pruned, full)
+        return pruned[0], full[0]
+
+    @property
+    def awaits_grammar(self) -> bool:
+        """Whether a grammar is to hold from some later token on."""
+        return self._grammar is not None
+
+    def allows(self, row: Row, token: int) -> bool:
+        """Whether a grammar, if there is one, lets `token` follow. `row` is the target's at its position."""
+        return not self._has_grammar or self.distribution(row).prob(token) > 0
+
+    def _constrain(self, grammar: str) -> None:
+        self._has_grammar = True
+        check(lib.pymtp_sampler_constrain(self._native, grammar.encode()))
+        self._grammar, self._grammar_starts = None, None
+
+    def _at(self, row: Row) -> Any:
+        logits = self._logits
+        if isinstance(row, LogitsRow):
+            logits.session, logits.of_draft, logits.row = row.session.native, row.of_draft, row.row
+        else:
+            self._array = np.ascontiguousarray(row, np.float32)  # lives as long as it is pointed to
+            logits.session, logits.of_draft, logits.n_logits = ffi.NULL, False, len(self._array)
+            logits.logits = ffi.from_buffer("const float[]", self._array)
+        return logits
+
+
+def check_with_vocabulary(params: SamplingParams, grammar: str | None, vocabulary: Vocabulary) -> None:
+    """Raise InvalidParameter for token ids, and tokens that a grammar names, which the vocabulary does not have."""
+    _biases(params, vocabulary.size)
+    if grammar is not None:
+        checked = _CHECKED_GRAMMARS.setdefault(vocabulary, set())
+        if grammar not in checked:
+            Sampler(SamplingParams(), vocabulary, grammar=grammar)
+            if len(checked) >= _N_CHECKED_MAX:
+                checked.clear()
+            checked.add(grammar)
+
+
+_CHECKED_GRAMMARS: WeakKeyDictionary[Vocabulary, set[str]] = WeakKeyDictionary()
+_N_CHECKED_MAX = 64
+
+
+def _biases(params: SamplingParams, n_vocab: int) -> dict[int, float]:
+    biases = dict(params.logit_bias)
+    if any(token >= n_vocab for token in biases):
+        raise InvalidParameter("logit_bias", f"token ids below {n_vocab}", value=max(biases))
+    return biases
+
+
+def _init(
+    params: SamplingParams,
+    vocabulary: Vocabulary | None,
+    n_vocab: int,
+    banned: Sequence[int],
+    seed: int,
+    *,
+    whole_rows: bool,
+) -> Any:
+    n_vocab = vocabulary.size if vocabulary else n_vocab
+    biases = _biases(params, n_vocab) | dict.fromkeys(banned, -np.inf)
+
+    stages = ffi.new("int32_t[]", [_STAGES[name] for name in params.samplers])
+    bias_tokens, bias_values = ffi.new("int32_t[]", list(biases)), ffi.new("float[]", list(biases.values()))
+    native = ffi.new(
+        "struct pymtp_sampler_params *",
+        {
+            "seed": seed,
+            "n_stages": len(stages),
+            "stages": stages,
+            "min_keep": params.min_keep,
+            "top_k": params.top_k,
+            "top_p": params.top_p,
+            "min_p": params.min_p,
+            "typ_p": params.typical_p,
+            "top_n_sigma": params.top_n_sigma,
+            "xtc_probability": params.xtc_probability,
+            "xtc_threshold": params.xtc_threshold,
+            "temp": params.temperature,
+            "dynatemp_range": params.dynatemp_range,
+            "dynatemp_exponent": params.dynatemp_exponent,
+            "penalty_last_n": params.repeat_last_n,
+            "penalty_repeat": params.repeat_penalty,
+            "penalty_freq": params.frequency_penalty,
+            "penalty_present": params.presence_penalty,
+            "dry_multiplier": params.dry_multiplier,
+            "dry_base": params.dry_base,
+            "dry_allowed_length": params.dry_allowed_length,
+            "dry_penalty_last_n": params.dry_penalty_last_n,
+            "mirostat": params.mirostat,
+            "mirostat_tau": params.mirostat_tau,
+            "mirostat_eta": params.mirostat_eta,
+            "adaptive_target": params.adaptive_target,
+            "adaptive_decay": params.adaptive_decay,
+            "n_bias": len(biases),
+            "bias_token": bias_tokens,
+            "bias": bias_values,
+            "is_full": whole_rows,
+        },
+    )
+    uses_breakers = "dry" in params.samplers and params.dry_multiplier > 0 and not params.mirostat
+    breakers = vocabulary.breakers(params.dry_sequence_breakers) if vocabulary and uses_breakers else ffi.NULL
+    handle = ffi.new("struct pymtp_sampler **")
+    check(lib.pymtp_sampler_init(n_vocab, vocabulary.native if vocabulary else ffi.NULL, native, breakers, handle))
+    return ffi.gc(handle[0], lib.pymtp_sampler_free)
+
+
+_STAGES = {name: getattr(lib, f"PYMTP_STAGE_{name.upper()}") for name in SAMPLERS}

@@ -1,0 +1,89 @@
+"""What a chain of samplers leaves of the vocabulary, and the arithmetic that judges drafts with it.
+
+The arithmetic runs in the native library (native/include/pymtp-distribution.h). Knows token ids and probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pymtp.binding.library import ffi, lib
+from pymtp.binding.status import check
+from pymtp.binding.types import Probs, Tokens
+from pymtp.errors import InvalidParameter
+
+
+class Distribution:
+    """Different tokens, and probabilities that sum to 1; (n,) each. Raises InvalidParameter if they do not match."""
+
+    __slots__ = ("_native",)
+
+    def __init__(self, tokens: Sequence[int] | Tokens, probs: Sequence[float] | Probs) -> None:
+        ids, values = np.ascontiguousarray(tokens, np.int32), np.ascontiguousarray(probs, np.float64)
+        if ids.ndim != 1 or ids.shape != values.shape:
+            raise InvalidParameter("probs", f"of shape {ids.shape}, one for each token", value=values.shape)
+        handle = ffi.new("struct pymtp_distribution **")
+        data = ffi.from_buffer("int32_t[]", ids), ffi.from_buffer("double[]", values)
+        check(lib.pymtp_distribution_init(len(ids), *data, handle))
+        self._native = ffi.gc(handle[0], lib.pymtp_distribution_free)
+
+    @classmethod
+    def adopt(cls, native: Any) -> Distribution:
+        """The owner of a native one from now on."""
+        self = cls.__new__(cls)
+        self._native = ffi.gc(native, lib.pymtp_distribution_free)
+        return self
+
+    @property
+    def tokens(self) -> Tokens:
+        """(n,) int32; a copy."""
+        return np.array(self._views()[0])
+
+    @property
+    def probs(self) -> Probs:
+        """(n,) float64; a copy."""
+        return np.array(self._views()[1])
+
+    def prob(self, token: int) -> float:
+        """The probability of `token`; 0 if it is not there."""
+        return float(lib.pymtp_distribution_prob(self._native, token))
+
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """The most likely token, the first of equals, and its probability; None if there are no tokens."""
+        prob = ffi.new("double *")
+        token = lib.pymtp_distribution_best(self._native, prob)
+        return None if token < 0 else (token, prob[0])
+
+    @property
+    def argmax(self) -> int:
+        """The most likely token."""
+        return int(lib.pymtp_distribution_best(self._native, ffi.new("double *")))
+
+    def draw(self, uniform: float) -> int:
+        """The token at `uniform`, 0 <= uniform < 1, of the cumulated probabilities."""
+        return int(lib.pymtp_distribution_draw(self._native, uniform))
+
+    def overlap(self, other: Distribution) -> float:
+        """The mass that both have in common: the sum of the smaller probability of each token."""
+        return float(lib.pymtp_distribution_shared(self._native, other._native))
+
+    def residual_mass(self, source: Distribution, weight: float = 1.0) -> float:
+        """The mass of the residual: the sum of max(weight * self - source, 0)."""
+        return float(lib.pymtp_distribution_missing(self._native, source._native, weight))
+
+    def sample_residual(self, source: Distribution, weight: float, uniform: float) -> int:
+        """Draw from the residual, max(weight * self - source, 0); from all of `self` if that is zero."""
+        return int(lib.pymtp_distribution_recover(self._native, source._native, weight, uniform))
+
+    def _views(self) -> tuple[Tokens, Probs]:
+        """Valid as long as this distribution lives."""
+        tokens, probs = ffi.new("const int32_t **"), ffi.new("const double **")
+        n = lib.pymtp_distribution_read(self._native, tokens, probs)
+        return (
+            np.frombuffer(ffi.buffer(tokens[0], n * 4), np.int32),
+            np.frombuffer(ffi.buffer(probs[0], n * 8), np.float64),
+        )

@@ -1,0 +1,70 @@
+"""How likely tokens are to the target: before the chain of samplers, and after it.
+
+Knows token ids, logits and probabilities; never text.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pymtp.binding.types import Probs, Tokens
+from pymtp.engine.logits import LogitsRow, Row
+from pymtp.sampling.distribution import Distribution
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Natural logarithms of the probabilities of an emitted token and of the likeliest in its place.
+
+    -inf stands for a probability of 0.
+    """
+
+    token: int
+    logprob: float
+    """Before the chain: of the softmax of the target's logits."""
+    top: list[tuple[int, float]]
+    """The likeliest tokens, likeliest first."""
+    chain_logprob: float
+    """After the chain: of what the token was drawn from."""
+    chain_top: list[tuple[int, float]]
+
+
+def top_probs(row: Row, n: int) -> tuple[Tokens, Probs]:
+    """The `n` likeliest tokens before the chain and their probabilities, likeliest first: (n,) each."""
+    probs = np.exp(_log_softmax(row))
+    tokens = _highest(probs, n)
+    return tokens, probs[tokens]
+
+
+def token_logprobs(row: Row, target: Distribution, token: int, n: int) -> TokenLogprobs:
+    """Of `token`, which row and target judged, and of the `n` likeliest."""
+    logprobs = _log_softmax(row)
+    best = _highest(logprobs, n)
+    tokens, probs = target.tokens, target.probs
+    chain_best = _highest(probs, n)
+    return TokenLogprobs(
+        token,
+        float(logprobs[token]),
+        [(int(i), float(logprobs[i])) for i in best],
+        _log(target.prob(token)),
+        [(int(tokens[i]), _log(float(probs[i]))) for i in chain_best],
+    )
+
+
+def _log_softmax(row: Row) -> Probs:
+    logits = (row.logits if isinstance(row, LogitsRow) else row).astype(np.float64)
+    logits -= logits.max()
+    return logits - math.log(np.exp(logits).sum())
+
+
+def _highest(values: Probs, n: int) -> Tokens:
+    n = min(n, len(values))
+    best = np.argpartition(-values, n - 1)[:n] if n else np.empty(0, np.intp)
+    return best[np.argsort(-values[best], kind="stable")].astype(np.int32)
+
+
+def _log(prob: float) -> float:
+    return math.log(prob) if prob > 0 else -math.inf

@@ -1,0 +1,165 @@
+"""From a request's parameters to a sequence that can run: its sampler, its picks, its acceptance method.
+
+Knows parameters, traits and token ids; no session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pymtp.acceptance.interface import Acceptance
+from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
+from pymtp.acceptance.relaxed import Relaxed
+from pymtp.drafting.interface import DrafterTraits
+from pymtp.drafting.length.adaptive import AdaptiveLength
+from pymtp.drafting.length.cost_record import CostRecord
+from pymtp.drafting.length.costs import RoundCosts
+from pymtp.drafting.length.experience import Experience
+from pymtp.drafting.length.policy import DraftLength, FixedLength
+from pymtp.drafting.mtp import MtpDrafter
+from pymtp.drafting.pick import AutoPick, DraftPick, FixedPick
+from pymtp.errors import InvalidParameter
+from pymtp.loading.vocabulary import Vocabulary
+from pymtp.sampling.chain import Sampler, check_with_vocabulary
+from pymtp.serving.params import GenerationParams
+from pymtp.serving.sequence import TokenSequence
+from pymtp.text.thinking import Thinking
+
+
+def check_request(params: GenerationParams, vocabulary: Vocabulary, drafter: DrafterTraits) -> None:
+    """Raise InvalidParameter for what `make_sequence` would refuse: cheap enough for every request that waits."""
+    if not drafter.allows_drawn and params.draft_pick == "sample":
+        raise InvalidParameter("draft_pick", f"greedy or auto where {drafter.name} drafts", value="sample")
+    if params.accept == "relaxed" and not (params.thinking_tags or vocabulary.thinking_tags):
+        raise InvalidParameter("thinking_tags", "given for accept relaxed: the model is not known to have any")
+    check_with_vocabulary(params.sampling, params.grammar, vocabulary)
+
+
+def make_sequence(
+    prompt: list[int],
+    params: GenerationParams,
+    vocabulary: Vocabulary,
+    *,
+    n_ctx: int,
+    n_draft_max: int,
+    drafter: DrafterTraits = MtpDrafter.traits,
+    experience: Experience,
+    cost_record: CostRecord | None = None,
+) -> TokenSequence:
+    """The sequence that continues `prompt`, in a session that verifies `n_draft_max` drafts.
+
+    The length of its drafts follows `experience`, and where that must not depend on a clock, `cost_record`.
+    """
+    check_request(params, vocabulary, drafter)
+    if params.grammar is not None and not drafter.allows_grammar:
+        n_draft_max = 0
+    if not drafter.allows_drawn:
+        params = replace(params, draft_pick="greedy")
+    eog = vocabulary.end_of_generation
+    thinking = _thinking(prompt, params, vocabulary) if params.grammar is not None else None
+    sampler = Sampler(
+        params.sampling,
+        vocabulary,
+        history=prompt,
+        banned=sorted(eog) if params.ignore_eos else [],
+        grammar=params.grammar,
+        grammar_starts=_after(thinking, vocabulary) if thinking and thinking.is_inside else None,
+    )
+    n_draft = min(params.draft_max, n_draft_max) if isinstance(params.draft_max, int) else n_draft_max
+    # a grammar that begins somewhere in a block is not known to all of its rows
+    rejection = TOKENWISE_REJECTION if sampler.awaits_grammar else BLOCK_REJECTION
+    accept, accept_drawn = _methods(prompt, params, vocabulary, rejection)
+    needs_record = params.is_reproducible and params.draft_max == "auto"
+    if needs_record:
+        experience = Experience(cost_record.costs if cost_record else RoundCosts(is_measured=False))
+    return TokenSequence(
+        prompt,
+        sampler,
+        stop=eog,
+        n_ctx=n_ctx,
+        max_tokens=params.max_tokens,
+        draft_max=0 if params.draft_note else n_draft,
+        is_reproducible=params.is_reproducible,
+        length=_length(prompt, params, n_draft, experience),
+        cost_record=cost_record if needs_record else None,
+        pick=_pick(params),
+        accept=accept,
+        accept_drawn=accept_drawn,
+        n_logprobs=params.logprobs,
+    )
+
+
+def acceptance_name(params: GenerationParams) -> str:
+    """How reports call the way in which drafts will be verified."""
+    if params.forced:
+        return params.forced.name
+    if params.accept == "relaxed":
+        return Relaxed.name
+    named: dict[str, Acceptance] = {"match": MATCH, "rejection-tokenwise": TOKENWISE_REJECTION}
+    drawn = named.get(params.accept, BLOCK_REJECTION)
+    likely = MATCH if params.accept == "auto" else drawn
+    pick = _pick(params)
+    if pick.compares:
+        return " or ".join(dict.fromkeys((likely.name, drawn.name)))
+    return drawn.name if pick.draws else likely.name
+
+
+def _length(prompt: Sequence[int], params: GenerationParams, n_draft: int, experience: Experience) -> DraftLength:
+    if params.draft_max != "auto":
+        return FixedLength(n_draft, n_min=params.draft_min, p_min=params.draft_p_min)
+    n_min, p_min = params.draft_min, params.draft_p_min
+    return AdaptiveLength(n_draft, experience, prompt=prompt, n_min=n_min, p_min=p_min)
+
+
+def _pick(params: GenerationParams) -> DraftPick:
+    if params.picks_greedily or params.forced:
+        return FixedPick(draws=False)
+    return AutoPick() if params.draft_pick == "auto" else FixedPick(draws=True)
+
+
+def _methods(
+    prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary, rejection: Acceptance
+) -> tuple[Acceptance, Acceptance]:
+    """For drafts that are most likely tokens, and for drawn ones."""
+    if params.forced:
+        return params.forced, params.forced
+    if params.accept == "relaxed":
+        relaxed = _relaxed(prompt, params, vocabulary)
+        return relaxed, relaxed
+    return {
+        "auto": (MATCH, rejection),
+        "match": (MATCH, MATCH),
+        "rejection": (rejection, rejection),
+        "rejection-tokenwise": (TOKENWISE_REJECTION, TOKENWISE_REJECTION),
+    }[params.accept]
+
+
+def _relaxed(prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary) -> Relaxed:
+    thinking = _thinking(prompt, params, vocabulary)
+    if thinking is None:
+        raise InvalidParameter("thinking_tags", "given for accept relaxed: the model is not known to have any")
+    piece = vocabulary.special_piece
+    return Relaxed(
+        lambda: thinking.is_inside,
+        lambda token: thinking.observe(piece(token)),
+        params.relaxed_top_n,
+        params.relaxed_delta,
+    )
+
+
+def _thinking(prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary) -> Thinking | None:
+    """The state of the thinking after the prompt. Whoever follows the text has one of its own."""
+    tags = params.thinking_tags or vocabulary.thinking_tags
+    return Thinking(*tags, map(vocabulary.special_piece, prompt)) if tags else None
+
+
+def _after(thinking: Thinking, vocabulary: Vocabulary) -> Callable[[int], bool]:
+    """A function that takes each token and returns whether the thinking is over after it."""
+
+    def is_over(token: int) -> bool:
+        thinking.observe(vocabulary.special_piece(token))
+        return not thinking.is_inside
+
+    return is_over

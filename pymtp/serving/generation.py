@@ -1,0 +1,205 @@
+"""A generation as its user sees it: an iterator over text, synchronous or asynchronous.
+
+Owns the text. Takes the updates of its request in whatever thread or task iterates; the engine never waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from weakref import ref
+
+from pymtp.drafting.length.adaptive import AdaptiveLength
+from pymtp.drafting.length.policy import LengthRow
+from pymtp.loading.vocabulary import Vocabulary
+from pymtp.sampling.logprobs import TokenLogprobs
+from pymtp.serving.assembly import acceptance_name
+from pymtp.serving.loop import EngineLoop
+from pymtp.serving.request import Request, Update
+from pymtp.serving.sequence import FinishReason
+from pymtp.text.stream import Origins, TextStream
+
+OnPrompt = Callable[[int, int], object]
+"""Called after each part of a prompt: how many of its tokens are in the cache, and how many it has."""
+
+
+class Generation:
+    """One answer: iterate over it, with `for` or `async for`, for its text in the pieces in which it is made.
+
+    The model generates on in its own thread, whether or not anybody takes the pieces. `close`, leaving a `with` block
+    and dropping the object end it early. One thread or task may iterate over it.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        loop: EngineLoop,
+        vocabulary: Vocabulary,
+        on_prompt: OnPrompt | None = None,
+        arrived: SimpleQueue[ref[Generation]] | None = None,
+        owner: object = None,
+    ) -> None:
+        self._request, self._loop, self._vocabulary = request, loop, vocabulary
+        self._owner = owner  # the model: it lives as long as somebody waits for its text
+        if arrived is not None:
+            itself = ref(self)
+            request.listener = lambda: arrived.put(itself)
+        self._on_prompt = on_prompt  # until the prompt is done
+        self._stream = TextStream(request.params.stop)
+        self._origins = Origins()
+        self._is_over = False
+        self._wakes: asyncio.Event | None = None
+        self.n_prompt = request.n_prompt
+        """Tokens of the prompt."""
+        self.n_cached = 0
+        """Tokens of the prompt that were in the cache before, and were not decoded again."""
+        self.stats = request.stats
+        """Counts and times. The engine may be some tokens ahead of the pieces that were taken."""
+        self.tokens: list[int] = []
+        """Token ids so far; the one that ended the text, if any, is the last."""
+        self.logprobs: list[TokenLogprobs] = []
+        """Of the tokens, if they were asked for."""
+        self.text = ""
+        """The pieces so far."""
+        self.finish_reason: FinishReason | None = None
+        """Why the text ended, once it has; None also if it was closed."""
+        self.error: BaseException | None = None
+        """What ended it before its end: ContextFull where the cache had no room, or a failure of the model."""
+
+    @property
+    def acceptance(self) -> str:
+        """How drafts are verified; of methods that change the text it says so."""
+        sequence = self._request.sequence
+        if sequence is None:
+            return acceptance_name(self._request.params)
+        if sequence.pick.compares:
+            return " or ".join(dict.fromkeys((sequence.accept.name, sequence.accept_drawn.name)))
+        return sequence.accept_drawn.name if sequence.pick.draws else sequence.accept.name
+
+    @property
+    def length_table(self) -> list[LengthRow]:
+        """What the draft length is decided from at present; empty if it is fixed."""
+        sequence = self._request.sequence
+        if sequence is None or not isinstance(sequence.length, AdaptiveLength) or not sequence.draft_max:
+            return []
+        return sequence.length.table()
+
+    def parts(self, begin: int = 0, end: int | None = None) -> list[tuple[str, bool]]:
+        """Cut `text[begin:end]` where it changes between accepted drafts (True) and what the target sampled (False).
+
+        A character that several tokens make up belongs to the last of them.
+        """
+        return self._origins.parts(self.text[begin:end], begin)
+
+    def close(self) -> None:
+        """End the generation early; its place is free for another. Harmless if it has ended."""
+        if not self._is_over:
+            self._is_over = True
+            self._loop.cancel(self._request)
+            if listener := self._request.listener:
+                listener()  # nobody should wait for more of it
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there will be no more pieces: it has ended, or was closed."""
+        return self._is_over
+
+    def __enter__(self) -> Generation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = self.finish_reason or ("closed" if self._is_over else "running")
+        return f"<pymtp.Generation {state}: {len(self.tokens)} tokens, {self.text[:40]!r}>"
+
+    def __iter__(self) -> Generation:
+        return self
+
+    def __next__(self) -> str:
+        while not self._is_over:
+            try:
+                piece = self._take(self._request.updates.get())
+            except BaseException:  # Ctrl-C while waiting, or a callback
+                self.close()
+                raise
+            if piece:
+                return piece
+        self._raise_error()
+        raise StopIteration
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> str:
+        wakes = self._listen()
+        while not self._is_over:
+            wakes.clear()
+            try:
+                piece = self.take_now()
+                if piece is None:
+                    await wakes.wait()
+            except BaseException:  # the task was cancelled, or a callback
+                self.close()
+                raise
+            if piece:
+                return piece
+        self._raise_error()
+        raise StopAsyncIteration
+
+    def _listen(self) -> asyncio.Event:
+        """The event that is set, in the task's loop, after each update."""
+        if self._wakes is None:
+            self._wakes = wakes = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            before = self._request.listener
+
+            def wake() -> None:
+                if before:
+                    before()
+                with suppress(RuntimeError):  # the task's loop was closed
+                    loop.call_soon_threadsafe(wakes.set)
+
+            self._request.listener = wake
+        return self._wakes
+
+    def take_now(self) -> str | None:
+        """The text of the next update, which may be empty; None if there is none at present."""
+        try:
+            update = self._request.updates.get_nowait()
+        except Empty:
+            return None
+        return None if self._is_over else self._take(update)
+
+    def _take(self, update: Update) -> str:
+        """Note what a pass has brought; return the text that is certain with it."""
+        if update.error:
+            self.error = update.error
+        self.n_cached = update.n_cached or self.n_cached
+        self.tokens += update.tokens
+        self.logprobs += update.logprobs
+        piece = ""
+        for i, token in enumerate(update.tokens):
+            n_before = self._stream.n_characters
+            piece += self._stream.push(self._vocabulary.piece(token))
+            self._origins.add(self._stream.n_characters - n_before, drafted=i < update.n_accepted)
+        if update.finish_reason or update.error:
+            self.finish_reason = update.finish_reason
+            self._is_over = True
+            piece += self._stream.flush()
+        self.text += piece
+        if self._on_prompt and update.n_decoded:
+            self._on_prompt(min(update.n_decoded, self.n_prompt), self.n_prompt)
+            if update.n_decoded >= self.n_prompt:
+                self._on_prompt = None
+        return piece
+
+    def _raise_error(self) -> None:
+        if self.error:
+            raise self.error

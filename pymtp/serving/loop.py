@@ -1,0 +1,156 @@
+"""The engine's thread: it alone touches the session and the scheduler; others send it messages.
+
+Owns the thread and its inbox. Knows requests and errors; nothing of what they generate.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+from weakref import WeakSet
+
+from pymtp.errors import Closed, PymtpError
+from pymtp.serving.scheduler import Job, Scheduler
+
+T = TypeVar("T")
+Message = Callable[[], object]
+
+
+class EngineLoop:
+    """Runs a scheduler in a thread of its own, which begins with the first message.
+
+    All methods may be called from any thread. Messages take effect between passes, in the order in which they came.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._begin()
+        _loops.add(self)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()  # of what follows
+        self._inbox: SimpleQueue[Message] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._broken: PymtpError | None = None
+
+    def check_open(self) -> None:
+        """Raise Closed after `close`."""
+        if self._is_closed:
+            raise Closed("the model is closed")
+
+    def submit(self, job: Job) -> None:
+        """Queue a job. Raises Closed after `close`."""
+        self._send(lambda: self._scheduler.submit(job))
+
+    def cancel(self, job: Job) -> None:
+        """End a job early; its slot is free after the pass that is under way. Harmless if it has ended."""
+        # no lock: an object that is collected may be closed in the middle of anything
+        if self._thread is not None:
+            self._inbox.put(lambda: self._scheduler.remove(job))
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run `function` in the engine's thread, between passes, and return what it returns. Raises what it raises."""
+        if self.is_own_thread:
+            return function()
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+        def refuse() -> None:
+            future.set_exception(Closed("the model is closed"))
+
+        run.refuse = refuse  # type: ignore[attr-defined]
+        self._send(run)
+        return future.result()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether this is the engine's thread."""
+        return self._thread is threading.current_thread()
+
+    def close(self) -> None:
+        """End all jobs with a clear error, and the thread after its pass.
+
+        Waits for that; calling it twice is harmless.
+        """
+        with self._lock:
+            self._is_closed = True
+            thread = self._thread
+        if thread is None:
+            return
+        self._inbox.put(lambda: None)  # wakes it
+        if thread is not threading.current_thread():
+            thread.join()
+
+    def _send(self, message: Message) -> None:
+        with self._lock:
+            if self._is_closed:
+                raise Closed("the model is closed")
+            if self._broken:
+                raise self._broken
+            self._inbox.put(message)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="pymtp-engine", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closed:
+                try:
+                    if self._scheduler.is_idle:
+                        self._inbox.get()()
+                    self._handle_messages()
+                    self._scheduler.step()
+                except BaseException as error:
+                    self._scheduler.fail(error)
+        finally:
+            with self._lock:
+                self._is_closed = True
+            self._end()
+
+    def _handle_messages(self) -> None:
+        while not self._is_closed:
+            try:
+                message = self._inbox.get_nowait()
+            except Empty:
+                return
+            message()
+
+    def _end(self) -> None:
+        """Refuse what is still in the inbox, and end all jobs."""
+        while True:
+            try:
+                message = self._inbox.get_nowait()
+            except Empty:
+                break
+            getattr(message, "refuse", message)()
+        self._scheduler.fail(Closed("the model was closed before the text was complete"))
+
+    def _after_fork(self) -> None:
+        """In the child there is no such thread, and of its locks nothing is known."""
+        was_idle, is_closed = self._scheduler.is_idle, self._is_closed
+        self._begin()
+        self._is_closed = is_closed
+        if not was_idle:
+            self._broken = PymtpError("the process was forked while the model generated: load it again in the child")
+
+
+_loops: WeakSet[EngineLoop] = WeakSet()
+
+
+def _after_fork() -> None:
+    for loop in list(_loops):
+        loop._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

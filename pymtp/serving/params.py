@@ -1,0 +1,236 @@
+"""What is asked of a generation: its parameters, checked, and how keywords override them.
+
+Knows values and their ranges; no session, no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from pymtp.acceptance.forced import Forced
+from pymtp.acceptance.relaxed import Relaxed
+from pymtp.errors import InvalidParameter
+from pymtp.sampling.grammar import check_grammar, grammar_of_schema
+from pymtp.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise", "relaxed")
+
+
+@dataclass(frozen=True)
+class GenerationParams:
+    """What is asked of a generation.
+
+    Raises InvalidParameter for a value out of range, or for two that do not go together.
+    """
+
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_tokens: int = -1
+    """-1: until the model ends its text or the context is full."""
+    ignore_eos: bool = False
+    """Bans the tokens that end a text, for drafts and target alike."""
+    stop: tuple[str, ...] = ()
+    """The text ends before the first of these."""
+    grammar: str | None = None
+    """GBNF that the text has to follow; where the prompt leaves the model thinking, the text after the thinking."""
+    json_schema: str | Mapping[str, Any] | None = None
+    """Likewise, as a JSON schema."""
+    logprobs: int | None = None
+    """Report the probability of each token, and of this many others. See Generation.logprobs."""
+    cache_prompt: bool = False
+    """Reuse what the cache holds of the prompt, and leave this text in the cache for a later one. Sums may round
+    differently where less is computed, so the text can differ where two tokens are nearly tied."""
+
+    draft_max: int | Literal["auto"] | None = None
+    """Drafts of a round, at most as many as the model was set up for; auto: as many as pay; None: the model's own."""
+    draft_min: int = 0
+    """Fewer drafts than these are not verified; for drafts that are not drawn."""
+    draft_p_min: float = 0.0
+    """A round stops drafting at the first position where no token is as likely as this."""
+    draft_pick: Literal["greedy", "sample", "auto"] = "auto"
+    """A draft is the most likely token, or drawn; auto: whichever would have had more recent drafts accepted."""
+    accept: Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"] = "auto"
+    """How drafts are verified; auto: the most likely ones by match, drawn ones by rejection.
+
+    All but "relaxed" leave the distribution of the text as it is.
+    """
+    relaxed_top_n: int = 10
+    relaxed_delta: float = 0.6
+    """See acceptance.Relaxed."""
+    thinking_tags: tuple[str, str] | None = None
+    """Around the thinking; None: those that the model is known to have."""
+    forced: Forced | None = None
+    """For benchmarks only: the text is not valid output."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sampling, SamplingParams):
+            raise InvalidParameter("sampling", "a SamplingParams", value=self.sampling)
+        for name in ("ignore_eos", "cache_prompt"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidParameter(name, "True or False", value=getattr(self, name))
+        if not isinstance(self.grammar, (str, type(None))):
+            raise InvalidParameter("grammar", "a string of GBNF", value=self.grammar)
+        _check_int("max_tokens", self.max_tokens, -1, "-1 (no limit) or more")
+        if self.logprobs is not None:
+            _check_int("logprobs", self.logprobs, 0, "0 or more")
+        if self.draft_max not in (None, "auto"):
+            _check_int("draft_max", self.draft_max, 0, "auto, 0 (no drafts) or more")
+        _check_int("draft_min", self.draft_min, 0, "an integer, 0 or more")
+        if not isinstance(self.draft_p_min, (int, float)) or not 0 <= self.draft_p_min <= 1:
+            raise InvalidParameter("draft_p_min", "between 0 and 1", value=self.draft_p_min)
+        stop = (self.stop,) if isinstance(self.stop, str) else _as_tuple("stop", self.stop)
+        if not _are_texts(stop):
+            raise InvalidParameter("stop", "strings that are not empty", value=stop)
+        if self.thinking_tags is not None and not (len(self.thinking_tags) == 2 and _are_texts(self.thinking_tags)):
+            raise InvalidParameter("thinking_tags", "two strings that are not empty", value=self.thinking_tags)
+        object.__setattr__(self, "stop", stop)
+        if self.accept not in _ACCEPT:
+            raise InvalidParameter("accept", f"one of {', '.join(_ACCEPT)}", value=self.accept)
+        if self.draft_pick not in ("greedy", "sample", "auto"):
+            raise InvalidParameter("draft_pick", "greedy, sample or auto", value=self.draft_pick)
+        if self.draft_pick == "sample" and self.accept in ("match", "relaxed"):
+            raise InvalidParameter("draft_pick", f"greedy or auto with accept {self.accept}", value=self.draft_pick)
+        Relaxed(lambda: False, lambda token: None, self.relaxed_top_n, self.relaxed_delta)  # checks both
+        self._check_grammar()
+
+    def _check_grammar(self) -> None:
+        if self.grammar is not None and self.json_schema is not None:
+            raise InvalidParameter("grammar", "given without a JSON schema")
+        gbnf = self.grammar if self.json_schema is None else grammar_of_schema(self.json_schema)
+        if gbnf is None:
+            return
+        check_grammar(gbnf)
+        object.__setattr__(self, "grammar", gbnf)
+        object.__setattr__(self, "json_schema", None)
+        if self.ignore_eos:
+            raise InvalidParameter("ignore_eos", "off where a grammar says how the text ends")
+        if self.sampling.picks_itself:
+            raise InvalidParameter("grammar", f"left out with {self.sampling.picks_itself}")
+
+    @property
+    def draft_note(self) -> str | None:
+        """Why there are no drafts, if it is for these parameters."""
+        reason = self.sampling.picks_itself
+        return f"{reason} keeps a state that drafts cannot share: plain decoding" if reason else None
+
+    @property
+    def picks_greedily(self) -> bool:
+        """Whether all drafts are most likely tokens.
+
+        With a seed the text must be the same however fast the machine is. That of plain decoding is, and leaves the
+        length of drafts to the clock; where it is fixed, drafts may be drawn as well.
+        """
+        is_timed = self.draft_max == "auto" and self.sampling.seed is not None
+        picks = self.draft_pick == "greedy" or (self.draft_pick == "auto" and self.accept == "auto" and is_timed)
+        return self.sampling.is_greedy or picks or self.accept in ("match", "relaxed")
+
+    @property
+    def keeps_plain_text(self) -> bool:
+        """Whether the text is that of plain decoding with the same seed."""
+        return self.sampling.is_greedy or (self.picks_greedily and self.accept in ("auto", "match"))
+
+    @property
+    def is_reproducible(self) -> bool:
+        """Whether a seed promises the same text although drafts change it: no clock may decide their number then."""
+        return self.sampling.seed is not None and not self.keeps_plain_text
+
+
+def _check_int(name: str, value: object, least: int, allowed: str) -> None:
+    if not (isinstance(value, int) and value >= least):
+        raise InvalidParameter(name, f"an integer, {allowed}", value=value)
+
+
+def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
+    try:
+        return tuple(value)
+    except TypeError:
+        raise InvalidParameter(name, "a sequence of strings", value=value) from None
+
+
+def _are_texts(texts: Sequence[object]) -> bool:
+    return all(isinstance(text, str) and text for text in texts)
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of SamplingParams as keywords."""
+
+    samplers: tuple[str, ...]
+    seed: int | None
+    temperature: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    min_keep: int
+    repeat_last_n: int
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: tuple[str, ...]
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    adaptive_target: float
+    adaptive_decay: float
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...]
+
+
+class GenerationOptions(SamplingOptions, total=False):
+    """The fields of GenerationParams and of its SamplingParams as keywords: what `generate` and `submit` take."""
+
+    sampling: SamplingParams
+    max_tokens: int
+    ignore_eos: bool
+    stop: str | Sequence[str]
+    grammar: str | None
+    json_schema: str | Mapping[str, Any] | None
+    logprobs: int | None
+    cache_prompt: bool
+    draft_max: int | Literal["auto"] | None
+    draft_min: int
+    draft_p_min: float
+    draft_pick: Literal["greedy", "sample", "auto"]
+    accept: Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"]
+    relaxed_top_n: int
+    relaxed_delta: float
+    thinking_tags: tuple[str, str] | None
+    forced: Forced | None
+
+
+_SAMPLING_FIELDS = frozenset(each.name for each in fields(SamplingParams))
+_FIELDS = frozenset(each.name for each in fields(GenerationParams))
+
+
+def with_options(params: GenerationParams, options: Mapping[str, Any]) -> GenerationParams:
+    """`params` with fields replaced: those of GenerationParams, and of its SamplingParams.
+
+    Raises TypeError for an unknown name, InvalidParameter for a value out of range.
+    """
+    if not options:
+        return params
+    if unknown := options.keys() - _FIELDS - _SAMPLING_FIELDS:
+        name = min(unknown)
+        near = get_close_matches(name, _FIELDS | _SAMPLING_FIELDS, 1)
+        raise TypeError(f"unknown parameter {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    own = {name: value for name, value in options.items() if name in _FIELDS}
+    sampling = {name: value for name, value in options.items() if name in _SAMPLING_FIELDS}
+    if sampling:
+        chosen = own.get("sampling", params.sampling)
+        if not isinstance(chosen, SamplingParams):
+            raise InvalidParameter("sampling", "a SamplingParams", value=chosen)
+        own["sampling"] = replace(chosen, **sampling)
+    return replace(params, **own)

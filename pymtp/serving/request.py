@@ -1,0 +1,171 @@
+"""A request while it waits and while it runs: what was asked, and the updates for whoever asked.
+
+The engine's side of a generation: it lives in the engine's thread and hands updates over through a queue. Small while
+it waits: the sampler and the rest of a sequence are made when there is a slot for it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from pymtp.drafting.interface import DrafterTraits
+from pymtp.drafting.length.cost_record import CostRecord
+from pymtp.drafting.length.experience import Experience
+from pymtp.errors import ContextFull, InvalidParameter
+from pymtp.loading.vocabulary import Vocabulary
+from pymtp.sampling.logprobs import TokenLogprobs
+from pymtp.serving.assembly import check_request, make_sequence
+from pymtp.serving.params import GenerationParams
+from pymtp.serving.sequence import FinishReason, Round, TokenSequence
+from pymtp.serving.statistics import Stats
+from pymtp.text.stream import TextStream
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all requests of a model share."""
+
+    vocabulary: Vocabulary
+    drafter: DrafterTraits
+    n_ctx: int
+    """Positions of a sequence."""
+    n_draft_max: int
+    experience: Experience
+    cost_record: CostRecord | None = None
+
+
+class Update(NamedTuple):
+    """What a pass brought a request."""
+
+    n_decoded: int = 0
+    """Of the sequence's tokens, those in the cache: how far a prompt is."""
+    n_cached: int = 0
+    """Tokens of the prompt that were in the cache before."""
+    tokens: Sequence[int] = ()
+    n_accepted: int = 0
+    """Of the tokens, accepted drafts: the first ones."""
+    logprobs: Sequence[TokenLogprobs] = ()
+    finish_reason: FinishReason | None = None
+    """Set in the last update, unless there is an error."""
+    error: BaseException | None = None
+
+
+class Request:
+    """Asks for the continuation of a prompt. A scheduler.Job.
+
+    Raises what `check_request` raises, ContextFull if the prompt does not fit, InvalidParameter if it is empty.
+    """
+
+    __slots__ = ("__weakref__", "_setup", "listener", "n_prompt", "params", "prompt", "sequence", "stats", "updates")
+
+    def __init__(self, prompt: str | Sequence[int], params: GenerationParams, setup: Setup) -> None:
+        self.params = params
+        self.prompt: array[int] | None = _tokens(prompt, setup)
+        """Until it runs."""
+        self.n_prompt = len(self.prompt)
+        check_request(params, setup.vocabulary, setup.drafter)
+        self._setup = setup
+        self.stats = Stats()
+        """Counts and times of the passes so far. Written by the engine's thread."""
+        self.sequence: TokenSequence | None = None
+        """Once it runs. The engine's: others may look at what does not change."""
+        self.updates: SimpleQueue[Update] = SimpleQueue()
+        self.listener: Callable[[], object] | None = None
+        """Called in the engine's thread after each update; has to be quick."""
+
+    @property
+    def reuses_cache(self) -> bool:
+        """See Job."""
+        return self.params.cache_prompt
+
+    def start(self) -> TokenSequence:
+        """See Job."""
+        assert self.prompt is not None
+        setup = self._setup
+        self.sequence = make_sequence(
+            self.prompt.tolist(),
+            self.params,
+            setup.vocabulary,
+            n_ctx=setup.n_ctx,
+            n_draft_max=setup.n_draft_max,
+            drafter=setup.drafter,
+            experience=setup.experience,
+            cost_record=setup.cost_record,
+        )
+        self.prompt = None
+        self.sequence.stats = self.stats
+        if self.params.stop:
+            self.sequence.cut = _StopFinder(self.params.stop, setup.vocabulary)
+        return self.sequence
+
+    def report(self, sequence: TokenSequence, result: Round | None) -> None:
+        """See Job."""
+        tokens, n_accepted, logprobs = (result.tokens, result.n_accepted, result.logprobs) if result else ([], 0, ())
+        self._send(
+            Update(
+                sequence.n_decoded,
+                sequence.n_cached,
+                tokens,
+                n_accepted,
+                logprobs,
+                sequence.finish_reason,
+                sequence.error,
+            )
+        )
+
+    def fail(self, error: BaseException) -> None:
+        """See Job."""
+        self._send(Update(error=error))
+
+    def _send(self, update: Update) -> None:
+        self.updates.put(update)
+        if self.listener:
+            self.listener()
+
+
+class _StopFinder:
+    """Finds the token with which a stop string is complete. See TokenSequence.cut."""
+
+    def __init__(self, stop: Sequence[str], vocabulary: Vocabulary) -> None:
+        self._stream, self._vocabulary = TextStream(stop), vocabulary
+
+    def __call__(self, tokens: Sequence[int]) -> int | None:
+        for i, token in enumerate(tokens):
+            self._stream.push(self._vocabulary.piece(token))
+            if self._stream.has_stopped:
+                return i + 1
+        return None
+
+
+def _tokens(prompt: str | Sequence[int], setup: Setup) -> array[int]:
+    if isinstance(prompt, str):
+        tokens = array("i", setup.vocabulary.tokenize(prompt))
+    else:
+        tokens = _token_ids(prompt, setup.vocabulary.size)
+    if not tokens:
+        raise InvalidParameter("prompt", "at least one token long")
+    if len(tokens) >= setup.n_ctx:
+        raise ContextFull(
+            f"the prompt has {len(tokens)} tokens, the context only {setup.n_ctx}: "
+            "shorten it or raise the context size (n_ctx, -c)"
+        )
+    return tokens
+
+
+def _token_ids(prompt: Sequence[int], n_vocab: int) -> array[int]:
+    try:
+        tokens = array("i", prompt)
+    except (TypeError, OverflowError):
+        raise InvalidParameter("prompt", "a string, or a list of token ids", value=_short(prompt)) from None
+    if tokens and not 0 <= min(tokens) <= max(tokens) < n_vocab:
+        raise InvalidParameter("prompt", f"of token ids below {n_vocab}", value=_short(prompt))
+    return tokens
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -1,0 +1,39 @@
+"""The round: draft, verify, accept, roll back. For any number of sequences in one pass of the target.
+
+Knows token ids and logits; no text, no clock, and nothing of which turns come next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from pymtp.drafting.interface import Drafter
+from pymtp.engine.session import Session
+from pymtp.serving.sequence import Round, Turn, outcome_of
+
+
+def run_round(
+    session: Session, drafter: Drafter, turns: Sequence[Turn], meanwhile: Callable[[], object] = lambda: None
+) -> list[Round]:
+    """Draft, verify in one pass of the target, accept, and roll back what was not accepted.
+
+    Each turn decodes the next tokens of its sequence's history and, where these are its last, drafts after them.
+    Afterwards they and the accepted drafts are decoded, and the last token that the turn emitted is not. Raises
+    ContextFull if the cache has no room; nothing was sampled then, and the positions after those that the sequences had
+    decoded are to be truncated. `meanwhile` is called once the pass is under way.
+    """
+    requests = [turn.sequence.draft_request(turn) for turn in turns]
+    proposals = drafter.propose(requests)
+    session.decode([turn.sequence.chunk(turn, made) for turn, made in zip(turns, proposals, strict=True)])
+    meanwhile()
+    rows = iter(session.rows())
+    results = [
+        turn.sequence.judge(turn, list(islice(rows, turn.n_logits(made))), made)
+        for turn, made in zip(turns, proposals, strict=True)
+    ]
+    for result in results:
+        if result.proposal.drafts:
+            session.truncate(result.n_decoded, sequence=result.turn.slot)
+    drafter.observe([outcome_of(request, result) for request, result in zip(requests, results, strict=True)])
+    return results

@@ -1,0 +1,249 @@
+"""One sequence that runs: its tokens, how far they are decoded, and what it does in a round.
+
+Owns the state of a sequence: history, sampler, draft length, and why it ended. Knows token ids; never text, and nothing
+of the other sequences in the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from pymtp.acceptance.interface import Acceptance, Trial
+from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.rejection import BLOCK_REJECTION
+from pymtp.drafting.interface import DraftOutcome, DraftRequest, Proposal
+from pymtp.drafting.length.cost_record import CostRecord
+from pymtp.drafting.length.policy import N_DRAFT_MAX, DraftLength, FixedLength
+from pymtp.drafting.pick import ChainPicker, DraftPick, FixedPick
+from pymtp.engine.chunk import Chunk
+from pymtp.engine.logits import Row
+from pymtp.errors import ContextFull
+from pymtp.sampling.chain import Sampler
+from pymtp.sampling.distribution import Distribution
+from pymtp.sampling.logprobs import TokenLogprobs, token_logprobs
+from pymtp.serving.statistics import Stats
+
+FinishReason = Literal["eog", "length", "context", "stop"]
+
+
+class Turn(NamedTuple):
+    """What a sequence does in a pass: decode tokens of its prompt, or its newest token and drafts after it."""
+
+    sequence: TokenSequence
+    slot: int
+    """The number of the sequence in the session."""
+    position: int
+    """Of the first row."""
+    n_rows: int
+    """Tokens of the history that are decoded; 1 after the prompt."""
+    n_draft: int = 0
+    """The most drafts that are verified with them."""
+    draws: bool = False
+    """Whether the drafts are drawn; else they are the most likely tokens."""
+    of_prompt: bool = False
+    """Whether the tokens are the prompt's."""
+    samples: bool = True
+    """Whether the target samples: not in a part of the prompt that is not its last."""
+
+    @property
+    def end(self) -> int:
+        """The position after the rows, where drafts begin."""
+        return self.position + self.n_rows
+
+    def n_logits(self, proposal: Proposal) -> int:
+        """Rows whose logits it needs: that of the newest token and those of the drafts."""
+        return 1 + len(proposal.drafts) if self.samples else 0
+
+
+class Round(NamedTuple):
+    """What a turn brought: the drafts, and the tokens that it emitted."""
+
+    turn: Turn
+    proposal: Proposal
+    tokens: list[int]
+    """The accepted drafts, then the recovered or bonus token; none inside a prompt."""
+    n_accepted: int
+    """Drafts that the target accepted."""
+    is_cut: bool = False
+    """Whether a stop string ends the sequence here."""
+    logprobs: Sequence[TokenLogprobs] = ()
+    """Of the tokens, if the sequence asks for them."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the target's pass that were the sequence's."""
+        return self.turn.n_rows + len(self.proposal.drafts)
+
+    @property
+    def n_decoded(self) -> int:
+        """Positions of the sequence that stay decoded: all of its tokens but the last that was emitted."""
+        return self.turn.end + max(len(self.tokens) - 1, 0)
+
+
+class _Outcome(NamedTuple):
+    """What a round showed of its drafts, for the draft length."""
+
+    tokens: Sequence[int] = ()
+    confidences: Sequence[float] = ()
+    are_right: Sequence[bool] = ()
+
+
+@dataclass(eq=False)
+class TokenSequence:
+    """A prompt and what is generated after it.
+
+    It ends with a token in `stop`, after `max_tokens` (-1: no limit), where `n_ctx` positions are full, or where `cut`
+    ends it.
+    """
+
+    history: list[int]
+    """The prompt at first. Once tokens were generated, all but the last are decoded."""
+    sampler: Sampler
+    stop: frozenset[int]
+    n_ctx: int
+    max_tokens: int = -1
+    draft_max: int = 0
+    """The most that its rounds draft; 0 spares the heads the prompt, too."""
+    length: DraftLength = field(default_factory=lambda: FixedLength(N_DRAFT_MAX))
+    """Decides how many it drafts in a round, at most draft_max; 0 pauses drafting."""
+    pick: DraftPick = field(default_factory=lambda: FixedPick(draws=False))
+    """How its drafts are picked."""
+    accept: Acceptance = MATCH
+    """Judges drafts that are most likely tokens."""
+    accept_drawn: Acceptance = BLOCK_REJECTION
+    """Judges drafts that were drawn."""
+    cut: Callable[[Sequence[int]], int | None] = lambda tokens: None
+    """Called with the tokens of each round; returns after how many of them the sequence ends, None if it continues."""
+    is_reproducible: bool = False
+    """Whether its text depends on its drafts, and has to be the same each time."""
+    cost_record: CostRecord | None = None
+    """The costs that its length is decided from, if these must not be measured while it runs."""
+    n_logprobs: int | None = None
+    """Tokens whose probabilities are reported at each position, besides the emitted one; None: nothing is reported."""
+    stats: Stats = field(default_factory=Stats)
+    finish_reason: FinishReason | None = None
+    error: ContextFull | None = None
+    """Set if the cache had no room for it before the end of its own context."""
+
+    def __post_init__(self) -> None:
+        self.n_prompt = len(self.history)
+        self.n_decoded = self.n_cached = 0
+        self.n_left = self.n_ctx if self.max_tokens < 0 else self.max_tokens
+        self._picker = ChainPicker(self.sampler, self.length, self.pick)
+        self._outcome = _Outcome()  # of the latest round, until `learn`
+
+    @property
+    def in_prompt(self) -> bool:
+        """Whether tokens of the prompt are still to be decoded."""
+        return self.n_decoded < self.n_prompt
+
+    @property
+    def n_draft(self) -> int:
+        """The most drafts of the next round, as `length` decides."""
+        return min(self.length.steps(), self._draft_room)
+
+    @property
+    def _draft_room(self) -> int:
+        """The most that can be drafted: each needs a position in the context, and one token comes besides them."""
+        return max(0, min(self.draft_max, self.n_ctx - len(self.history), self.n_left - 1))
+
+    def turn(self, slot: int, n_rows_max: int, n_draft: int | None = None) -> Turn:
+        """Plan the next turn of the sequence in `slot`: at most `n_rows_max` tokens of the prompt, or a round.
+
+        `n_draft` replaces the sequence's own number of drafts, as far as there is room for them. Changes nothing.
+        """
+        position = self.n_decoded
+        if self.in_prompt:
+            n_rows = min(self.n_prompt - position, n_rows_max)
+            samples = position + n_rows == len(self.history) and self.n_left > 0
+            return Turn(self, slot, position, n_rows, of_prompt=True, samples=samples)
+        n_draft = self.n_draft if n_draft is None else min(n_draft, self._draft_room)
+        return Turn(self, slot, position, 1, n_draft, draws=self.pick.draws, samples=self.n_left > 0)
+
+    def begin(self, turn: Turn) -> None:
+        """The turn is about to run."""
+        if not turn.of_prompt:
+            self.length.begin_round()
+
+    def draft_request(self, turn: Turn) -> DraftRequest:
+        """What the drafter is asked for a turn that has begun."""
+        return DraftRequest(
+            self.history,
+            turn.n_draft,
+            turn.slot,
+            turn.position,
+            turn.n_rows,
+            self._picker,
+            self.stop,
+            turn.draws,
+            feeds=turn.of_prompt and self.draft_max > 0,
+            keeps_up=self.length.keeps_up,
+            uses_confidence=self.length.uses_confidence,
+        )
+
+    def chunk(self, turn: Turn, proposal: Proposal) -> Chunk:
+        """The rows of a turn in the pass of the target."""
+        tokens = [*self.history[turn.position : turn.end], *proposal.drafts]
+        logits: Literal["all", "last", "none"] = "last" if turn.of_prompt else "all"
+        logits = logits if turn.samples else "none"
+        return Chunk(tokens, turn.position, turn.slot, logits, proposal.n_heads > 0, proposal.n_heads)
+
+    def judge(self, turn: Turn, rows: Sequence[Row], proposal: Proposal) -> Round:
+        """Accept or reject the drafts. `rows`: (n_logits,) of the target."""
+        if not turn.samples:
+            return Round(turn, proposal, [], 0)
+        accept = self.accept_drawn if turn.draws and proposal.drafts else self.accept
+        compares = self.pick.compares and bool(proposal.distributions)
+        keep = compares or self.n_logprobs is not None
+        drawn_from = proposal.distributions if turn.draws else ()
+        verdict = accept(self.sampler, Trial(rows, proposal.drafts, drawn_from, self.stop, keep))
+        if compares:
+            self.pick.observe(proposal.distributions, verdict.targets)
+        self._outcome = _Outcome(verdict.tokens, proposal.confidences, proposal.are_right(verdict.tokens))
+        n_kept = self.cut(verdict.tokens)
+        tokens = verdict.tokens[:n_kept]
+        return Round(
+            turn,
+            proposal,
+            tokens,
+            min(verdict.n_accepted, len(tokens)),
+            is_cut=n_kept is not None,
+            logprobs=self._logprobs(rows, verdict.targets, tokens),
+        )
+
+    def learn(self) -> None:
+        """Feed the latest outcome to `length`: when there is time for it, before the round after the next."""
+        outcome, self._outcome = self._outcome, _Outcome()
+        self.length.observe(*outcome)
+
+    def advance(self, result: Round) -> None:
+        """Take what a turn brought."""
+        self.n_decoded = result.n_decoded
+        self.history += result.tokens
+        self.n_left -= len(result.tokens)
+        if self.in_prompt:
+            return
+        if result.is_cut:
+            self.finish_reason = "stop"
+        elif result.tokens and result.tokens[-1] in self.stop:
+            self.finish_reason = "eog"
+        elif self.n_left == 0:
+            self.finish_reason = "length"
+        elif len(self.history) > self.n_ctx:  # the last token needs no position of its own
+            self.finish_reason = "context"
+
+    def _logprobs(
+        self, rows: Sequence[Row], targets: Sequence[Distribution], tokens: Sequence[int]
+    ) -> list[TokenLogprobs]:
+        n = self.n_logprobs
+        if n is None:
+            return []
+        judged = zip(rows, targets, tokens, strict=False)
+        return [token_logprobs(row, target, token, n) for row, target, token in judged]
+
+
+def outcome_of(request: DraftRequest, result: Round) -> DraftOutcome:
+    """What the drafter observes of a round."""
+    return DraftOutcome(request, result.proposal, result.tokens, result.n_accepted)

@@ -1,0 +1,4 @@
+"""From the bytes of tokens to text: split characters, stop strings, thinking.
+
+Knows bytes and text. Must not know token ids or logits.
+"""

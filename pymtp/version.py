@@ -1,0 +1,14 @@
+"""Which pymtp this is, and what its native library was built from."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+__version__ = version("pymtp")
+
+
+def version_text() -> str:
+    """One line: the version, the pinned llama.cpp source and the hash of the patch series."""
+    from pymtp.binding.library import PIN, SERIES
+
+    return f"pymtp {__version__} ({PIN}, series {SERIES})"
