@@ -71,6 +71,7 @@ class FakeSession:
         self.n_cells = n_cells
         self.n_heads = min(n_draft_max, 2)
         self.n_reduced = 0
+        self.needs_equal_rows = False
         self.is_async = is_async
         self.n_draft_vocab = N_VOCAB
         self.slots = [Slot() for _ in range(n_seq_max)]

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import random
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
 from pymtp.binding.library import ffi
-from pymtp.errors import BackendError, ContextFull, InvalidParameter
+from pymtp.drafting.length.experience import Experience
+from pymtp.drafting.mtp import MtpDrafter
+from pymtp.errors import BackendError, Closed, ContextFull, InvalidParameter
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.batch import Batch
 from pymtp.serving.generation import Generation
+from pymtp.serving.loop import EngineLoop
+from pymtp.serving.params import GenerationParams, with_options
+from pymtp.serving.request import Request, Setup
+from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.sequence import Round, TokenSequence
+from pymtp.serving.statistics import Stats
 from pymtp.text.stream import TextStream
 
 GREEDY = SamplingParams(temperature=0)
@@ -41,12 +56,61 @@ class Halves(Letters):
         return E_ACUTE[token % 2 :][:1]
 
 
+class Engine:
+    """What a model has of an engine: requests, a scheduler and its thread, on a session without an engine."""
+
+    def __init__(self, session: FakeSession, vocabulary: Letters | None = None) -> None:
+        self.session, self.vocabulary = session, vocabulary or Letters()
+        self.scheduler = Scheduler(session, MtpDrafter(session))  # type: ignore[arg-type]
+        self.loop = EngineLoop(self.scheduler)
+        self.setup = Setup(
+            self.vocabulary,  # type: ignore[arg-type]
+            MtpDrafter.traits,
+            session.n_ctx,
+            session.n_draft_max,
+            Experience(),
+        )
+
+    def submit(
+        self,
+        prompt: Any,
+        params: GenerationParams | None = None,
+        *,
+        on_prompt: Any = None,
+        arrived: Any = None,
+        **options: object,
+    ) -> Generation:
+        asked = with_options(params or GenerationParams(), options)
+        request = Request(prompt, asked, self.setup)  # type: ignore[arg-type]
+        made = Generation(request, self.loop, self.vocabulary, on_prompt, arrived, owner=self)  # type: ignore[arg-type]
+        self.loop.submit(request)
+        return made
+
+    def together(self, *requests: Callable[[], Generation]) -> list[Generation]:
+        """Submitted in one go: all of them are in the first pass."""
+        return self.loop.call(lambda: [request() for request in requests])
+
+    def batch(self) -> Batch:
+        return Batch(self.submit, lambda: self.loop.call(lambda: self.scheduler.stats + Stats()))
+
+
+engines: list[Engine] = []
+
+
+@pytest.fixture(autouse=True)
+def closed_engines() -> Iterator[None]:
+    yield
+    while engines:
+        engines.pop().loop.close()
+
+
+def engine(vocabulary: Letters | None = None, **options: int) -> Engine:
+    engines.append(Engine(FakeSession(**options), vocabulary))
+    return engines[-1]
+
+
 def batch(**options: int) -> Batch:
-    return Batch(FakeSession(**options), Letters())  # type: ignore[arg-type]
-
-
-def session_of(batch: Batch) -> FakeSession:
-    return batch._session  # type: ignore[return-value]
+    return engine(**options).batch()
 
 
 def said(tokens: list[int]) -> str:
@@ -92,7 +156,7 @@ def test_waiting_for_one_generation_runs_all_and_loses_nothing() -> None:
     requests = batch(n_seq_max=2)
     one, other = (requests.submit(prompt, sampling=GREEDY, max_tokens=15) for prompt in ("ab", "cd"))
     assert "".join(one) == one.text
-    assert other.tokens != []
+    assert other.stats.generated_tokens > 0
     assert "".join(piece for generation, piece in requests if generation is other) == other.text
     assert list(one) == list(requests) == []
 
@@ -125,7 +189,7 @@ def test_each_request_has_its_own_limit_seed_and_draft_length() -> None:
 
 
 def test_a_character_that_is_split_between_tokens_comes_out_whole() -> None:
-    requests = Batch(FakeSession(), Halves())  # type: ignore[arg-type]
+    requests = engine(Halves()).batch()
     generation = requests.submit("ab", sampling=GREEDY, max_tokens=40, ignore_eos=True)
     pieces = list(generation)
     assert "é" in generation.text
@@ -166,19 +230,20 @@ def test_what_may_begin_a_stop_string_comes_out_when_the_text_ends_otherwise() -
 @pytest.mark.parametrize("stops", [False, True])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_parts_tell_accepted_drafts_from_what_the_target_sampled(
-    vocabulary: Letters, stops: bool, is_async: bool
+    vocabulary: Letters, stops: bool, is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests = Batch(FakeSession(is_async=is_async), vocabulary)  # type: ignore[arg-type]
+    requests = engine(vocabulary, is_async=is_async).batch()
     options = {"sampling": GREEDY, "max_tokens": 60, "ignore_eos": True, "draft_max": 3}
     whole = "".join(requests.submit("ab", **options))
     stop = (whole[-8:-4],) if stops else ()
     drafted: list[bool] = []  # of each token
 
-    def report(sequence: TokenSequence, played: Round | None) -> object:
+    def report(request: Request, sequence: TokenSequence, played: Round | None) -> None:
         drafted.extend(i < played.n_accepted for i in range(len(played.tokens)))  # type: ignore[union-attr]
-        return original(sequence, played)
+        original(request, sequence, played)
 
-    original, requests._scheduler._report = requests._scheduler._report, report
+    original = Request.report
+    monkeypatch.setattr(Request, "report", report)
     generation = requests.submit("ab", stop=stop, **options)
     parts, at = [], 0
     for piece in generation:
@@ -200,7 +265,7 @@ def test_a_request_that_cannot_be_met_is_refused_and_disturbs_nobody() -> None:
     requests = batch(n_ctx=32)
     running = requests.submit("ab", sampling=GREEDY, max_tokens=10)
     with pytest.raises(
-        ContextFull, match=r"the prompt has 32 tokens, the context only 32: shorten it or raise.*\(-c\)"
+        ContextFull, match=r"the prompt has 32 tokens, the context only 32: shorten it or raise.*\(n_ctx, -c\)"
     ):
         requests.submit([1] * 32)
     for options in ({"max_tokens": -2}, {"draft_max": -1}, {"prompt": ""}):
@@ -221,45 +286,200 @@ def test_a_generation_without_room_raises_and_the_others_go_on() -> None:
     assert (small.error, len(small.tokens)) == (None, 30)
 
 
-@pytest.mark.parametrize("failure", [BackendError("out of memory"), KeyboardInterrupt()])
-def test_a_failure_ends_the_batch_and_frees_the_session(failure: BaseException) -> None:
-    requests = batch(n_seq_max=2)
-    made = [requests.submit(prompt, sampling=GREEDY) for prompt in ("ab", "cd")]
+def test_a_failure_of_the_model_ends_all_with_its_error_and_frees_the_session() -> None:
+    work = engine(n_seq_max=2)
+    made = [work.submit(prompt, sampling=GREEDY, ignore_eos=True) for prompt in ("ab", "cd", "ef")]
     next(made[0])
-    session_of(requests).failure = failure  # type: ignore[assignment]
-    with pytest.raises(type(failure)):
+    work.session.failure = BackendError("out of memory")
+    for each in made:
+        with pytest.raises(BackendError, match="out of memory"):
+            list(each)
+        assert list(each.tokens) == each.tokens
+    assert [slot.tokens for slot in work.session.slots] == [[], []]
+    # and it goes on
+    assert "".join(work.submit("ab", sampling=GREEDY, max_tokens=10)) == expected("ab", 10)
+    requests = work.batch()
+    requests.submit("ab", sampling=GREEDY)
+    work.session.failure = BackendError("again")
+    requests.submit("cd", sampling=GREEDY)
+    with pytest.raises(BackendError, match="again"):
         list(requests)
-    assert [slot.tokens for slot in session_of(requests).slots] == [[], []]
-    assert list(requests) == list(made[1]) == []
-    assert made[0].tokens != []
 
 
-def test_a_listener_is_told_how_far_a_prompt_is_before_there_is_text() -> None:
-    requests = Batch(FakeSession(n_ubatch=16), Letters(), keep=True)  # type: ignore[arg-type]
-    told: list[tuple[int, int]] = []
-    list(requests.submit([5] * 40, max_tokens=3, ignore_eos=True, on_prompt=lambda *progress: told.append(progress)))
-    assert told == [(16, 40), (32, 40), (40, 40)]
-    told.clear()
-    list(requests.submit([5] * 30 + [6] * 9, max_tokens=3, on_prompt=lambda *progress: told.append(progress)))
-    assert told == [(39, 39)]  # 30 were in the cache
+def test_a_listener_is_called_with_how_far_a_prompt_is_before_there_is_text() -> None:
+    requests = batch(n_ubatch=16)
+    calls: list[tuple[int, int]] = []
+    options = {"max_tokens": 3, "cache_prompt": True, "on_prompt": lambda *progress: calls.append(progress)}
+    list(requests.submit([5] * 30 + [6] * 10, ignore_eos=True, **options))
+    assert calls == [(16, 40), (32, 40), (40, 40)]
+    calls.clear()
+    again = requests.submit([5] * 30 + [7] * 9, **options)
+    list(again)
+    assert calls == [(39, 39)]
+    assert again.n_cached == 30
 
 
-def test_what_a_listener_raises_ends_the_batch() -> None:
+def test_what_a_listener_raises_ends_its_generation_alone() -> None:
     def refuse(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
-    requests = batch(n_ubatch=16)
-    generation = requests.submit([5] * 40, on_prompt=refuse)
+    work = engine(n_ubatch=16, n_seq_max=2)
+    refused, other = (
+        work.submit([5] * 40, on_prompt=refuse, ignore_eos=True),
+        work.submit("ab", sampling=GREEDY, max_tokens=10),
+    )
     with pytest.raises(KeyboardInterrupt):
-        list(generation)
-    assert session_of(requests).slots[0].tokens == []
+        list(refused)
+    assert "".join(other) == expected("ab", 10)
+    work.loop.call(lambda: None)
+    assert work.scheduler.is_idle
+    assert [slot.tokens for slot in work.session.slots] == [[], []]
 
 
-def test_progress_shows_between_the_pieces_of_a_prompt() -> None:
-    requests = batch(n_ubatch=16)
-    generation = requests.submit([5] * 100, max_tokens=1)
-    seen = []
-    for _ in range(7):
-        requests._step()
-        seen.append(generation.stats.prompt_tokens)
-    assert seen == [16, 32, 48, 64, 80, 96, 100]
+#
+# threads and tasks
+#
+
+
+def test_four_threads_each_get_the_text_that_they_get_alone() -> None:
+    for n_seq_max in (1, 4):
+        work = engine(n_seq_max=n_seq_max)
+        texts: dict[tuple[int, int], str] = {}
+
+        def talk(i: int, work: Engine = work, texts: dict[tuple[int, int], str] = texts) -> None:
+            for j in range(10):
+                texts[i, j] = "".join(work.submit("ab" + "cdefghijklmn"[i] * j, sampling=GREEDY, max_tokens=5 + j))
+
+        threads = [threading.Thread(target=talk, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for (i, j), text in texts.items():
+            alone = engine().submit("ab" + "cdefghijklmn"[i] * j, sampling=GREEDY, max_tokens=5 + j)
+            assert text == "".join(alone)
+        assert len(texts) == 40
+
+
+def test_twenty_tasks_share_the_places() -> None:
+    work = engine(n_seq_max=4)
+
+    async def talk(i: int) -> str:
+        return "".join([piece async for piece in work.submit("ab" + "c" * i, sampling=GREEDY, max_tokens=12)])
+
+    async def main() -> list[str]:
+        return await asyncio.gather(*(talk(i) for i in range(20)))
+
+    alone = engine()
+    assert asyncio.run(main()) == [
+        "".join(alone.submit("ab" + "c" * i, sampling=GREEDY, max_tokens=12)) for i in range(20)
+    ]
+
+
+def test_a_task_that_is_cancelled_frees_its_place() -> None:
+    work = engine(n_ctx=100_000)
+
+    async def main() -> None:
+        generation = work.submit("ab", sampling=GREEDY, ignore_eos=True)
+
+        async def endless() -> None:
+            async for _ in generation:
+                pass
+
+        task = asyncio.create_task(endless())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert "".join([piece async for piece in work.submit("cd", sampling=GREEDY, max_tokens=10)]) == expected(
+            "cd", 10
+        )
+
+    asyncio.run(main())
+
+
+def test_a_generation_that_nobody_holds_any_more_frees_its_place() -> None:
+    work = engine(n_ctx=100_000)
+    next(work.submit("ab", sampling=GREEDY, ignore_eos=True))
+    gc.collect()
+    assert "".join(work.submit("cd", sampling=GREEDY, max_tokens=10)) == expected("cd", 10)
+
+
+def test_closing_the_engine_ends_all_generations_with_a_clear_error() -> None:
+    work = engine(n_ctx=100_000)
+    running, waiting = (work.submit(prompt, sampling=GREEDY, ignore_eos=True) for prompt in ("ab", "cd"))
+    next(running)
+    work.loop.close()
+    work.loop.close()
+    for generation in (running, waiting):
+        with pytest.raises(Closed, match="the model was closed before the text was complete"):
+            list(generation)
+    with pytest.raises(Closed):
+        work.submit("ab")
+    with pytest.raises(Closed):
+        work.loop.call(lambda: None)
+
+
+def test_a_generation_can_be_closed_in_any_callback() -> None:
+    work = engine(n_seq_max=2, n_ubatch=16)
+    made: list[Generation] = []
+
+    def close_other(done: int, total: int) -> None:
+        made[0 if done == total else 1].close()  # the other one while the prompt comes in, then itself
+
+    made += work.together(
+        lambda: work.submit([5] * 40, on_prompt=close_other, sampling=GREEDY, max_tokens=8, ignore_eos=True),
+        lambda: work.submit([6] * 40, sampling=GREEDY, max_tokens=8, ignore_eos=True),
+    )
+    assert list(made[0]) == list(made[1]) == []
+    assert "".join(work.submit("cd", sampling=GREEDY, max_tokens=10)) == expected("cd", 10)
+
+
+def test_five_hundred_requests_of_which_a_third_is_cancelled() -> None:
+    rng = random.Random(1)
+    work = engine(n_seq_max=4, n_ubatch=48)
+    expected_texts = {(n, m): expected("ab" + "c" * n, m) for n in range(8) for m in range(1, 30)}
+    results: list[bool] = []
+
+    def talk(seed: int) -> None:
+        dice = random.Random(seed)
+        for _ in range(125):
+            n, m = dice.randrange(8), dice.randrange(1, 30)
+            generation = work.submit("ab" + "c" * n, sampling=GREEDY, max_tokens=m, ignore_eos=False)
+            if dice.random() < 1 / 3:
+                for _ in range(dice.randrange(3)):
+                    next(generation, None)
+                generation.close()
+                continue
+            text = "".join(generation)
+            results.append(text == expected_texts[n, m][: len(text)] and generation.finish_reason in ("eog", "length"))
+
+    threads = [threading.Thread(target=talk, args=(rng.randrange(10**6),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(results) > 250
+    assert all(results)
+    work.loop.call(lambda: None)
+    assert work.scheduler.is_idle
+    assert all(slot.tokens == [] for slot in work.session.slots)
+
+
+def test_a_request_that_waits_is_small() -> None:
+    work = engine()
+    params = GenerationParams(SamplingParams(temperature=1, dry_multiplier=0.8), max_tokens=100)
+    block = threading.Event()
+    started = threading.Thread(target=lambda: work.loop.call(block.wait))
+    started.start()
+    work.submit("ab", params).close()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        waiting = [work.submit("ab" * 50, params) for _ in range(200)]
+        size = (tracemalloc.get_traced_memory()[0] - before) / len(waiting)
+    finally:
+        tracemalloc.stop()
+        block.set()
+        started.join()
+    assert size < 4096

@@ -1,4 +1,4 @@
-"""How long drafts get, without a model: texts whose drafts are kept by the dice, in rounds of known costs."""
+"""How long drafts get, without a model: texts whose drafts are accepted at random, in rounds of known costs."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ def play(
     told: Told = [], [], []
     while n_done < n_tokens:
         n_steps = length.steps()
+        length.begin_round()
         confidences = [text(rng) for _ in range(n_steps)]
         n = length.n_verified(confidences, drawn=False)
         length.observe(*told)
@@ -162,6 +163,7 @@ def test_while_it_does_not_draft_it_notices_that_drafts_have_become_cheap() -> N
     rng = np.random.default_rng(1)
     for _ in range(6000):
         n_steps = length.steps()
+        length.begin_round()
         confidences = [easy(rng) for _ in range(n_steps)]
         n = length.n_verified(confidences, drawn=False)
         if n_steps == 1 and not length.keeps_up:
@@ -338,6 +340,7 @@ def test_what_a_device_does_for_the_first_time_keeps_no_text_from_drafting() -> 
         told: Told = [], [], []
         for _ in range(60):
             n_steps = length.steps()
+            length.begin_round()
             confidences = [easy(rng) for _ in range(n_steps)]
             n = length.n_verified(confidences, drawn=False)
             n_seen[n] += 1

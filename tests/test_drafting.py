@@ -12,6 +12,7 @@ from pymtp.drafting.plain import NoDrafter
 from pymtp.sampling.chain import Row, Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams
+from pymtp.serving.round import run_round
 from pymtp.serving.sequence import Round, TokenSequence
 
 GREEDY = SamplingParams(temperature=0)
@@ -99,22 +100,34 @@ def test_each_sequence_drafts_as_many_tokens_as_it_wants(kind: type[Sampler]) ->
     assert rows == ([[0, 2, 3], [0, 2], [2]] if kind is Picker else [[0, 2, 3]])
 
 
-def test_sequences_that_bar_different_tokens_draft_step_by_step() -> None:
+def test_sequences_that_ban_different_tokens_draft_in_a_graph_each() -> None:
     session, drafter = pair(n_seq_max=2)
     prompts = [[1, 7], [2, 7]]
     likeliest = int(head_logits([*prompts[1], plain_text(prompts[1], 1)[0]]).argmax())
     samplers = [Sampler(GREEDY, n_vocab=N_VOCAB), Sampler(GREEDY, n_vocab=N_VOCAB, banned=[likeliest])]
     seated = [(i, begin(session, drafter, slot=i, prompt=prompts[i], sampler=samplers[i])) for i in range(2)]
+    n_calls = len(session.drafts)
     rounds = play(session, drafter, *seated)
     assert likeliest not in rounds[1].proposal.drafts
-    assert session.banned == []
-    # on its own each drafts in one graph, with its tokens barred in the session
-    for slot, sequence in seated:
-        n_calls = len(session.drafts)
-        play(session, drafter, (slot, sequence))
-        play(session, drafter, (slot, sequence))
-        assert len(session.drafts) == n_calls + 2
+    assert [[chunk.sequence for chunk in call] for call in session.drafts[n_calls:]] == [[0], [1]]
     assert session.banned == [[], [likeliest]]
+    n_calls = len(session.drafts)
+    play(session, drafter, *seated)
+    assert len(session.drafts) == n_calls + 2
+
+
+def test_a_sequence_that_drafts_step_by_step_leaves_the_others_their_fused_draft() -> None:
+    session, drafter = pair(n_seq_max=3)
+    samplers = [Sampler(GREEDY, n_vocab=N_VOCAB), Picker(), Sampler(GREEDY, n_vocab=N_VOCAB)]
+    seated = [(i, begin(session, drafter, slot=i, prompt=[i, 7], sampler=samplers[i])) for i in range(3)]
+    n_calls = len(session.drafts)
+    rounds = play(session, drafter, *seated)
+    assert [[chunk.sequence for chunk in call] for call in session.drafts[n_calls:]] == [[0, 2], [1], [1], [1]]
+    for (_, sequence), one in zip(seated, rounds, strict=True):
+        prefix = sequence.history[: one.turn.end]
+        for draft in one.proposal.drafts:
+            assert draft == head_logits(prefix).argmax()
+            prefix = [*prefix, draft]
 
 
 def test_rounds_without_drafts_are_single_rows_that_leave_the_heads_alone() -> None:
@@ -206,7 +219,7 @@ def test_plain_decoding_proposes_nothing() -> None:
 
 def test_a_draft_ends_where_none_of_the_heads_tokens_can_follow() -> None:
     class Barring(Picker):
-        """Leaves no token behind one draft, or none at all."""
+        """Leaves no token after one draft, or none at all."""
 
         def __init__(self, n_most: int) -> None:
             super().__init__()
@@ -220,7 +233,7 @@ def test_a_draft_ends_where_none_of_the_heads_tokens_can_follow() -> None:
     drafter = MtpDrafter(session)  # type: ignore[arg-type]
     samplers = [Barring(0), Barring(1), Picker()]
     made = [begin(session, drafter, slot=i, prompt=[i, 5], sampler=one) for i, one in enumerate(samplers)]
-    proposals = drafter.propose([one.turn(i, 64) for i, one in enumerate(made)])
+    proposals = drafter.propose([one.draft_request(one.turn(i, 64)) for i, one in enumerate(made)])
     assert [len(proposal.drafts) for proposal in proposals] == [0, 1, 3]
     assert [len(proposal.distributions) for proposal in proposals] == [0, 1, 3]
     assert [len(chunks) for chunks in session.drafts[-3:]] == [3, 2, 1]

@@ -29,6 +29,7 @@ from pymtp.errors import ContextFull, PymtpError
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams
+from pymtp.serving.round import run_round
 from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.sequence import Round, TokenSequence
 from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen3next, write_qwen35

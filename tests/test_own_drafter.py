@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -10,11 +11,10 @@ import pytest
 
 from families import FAMILIES
 from pymtp import GenerationParams, Model, SamplingParams, Session
-from pymtp.drafting.interface import Drafter, DrafterTraits, Proposal
+from pymtp.drafting.interface import Drafter, DrafterTraits, DraftOutcome, DraftRequest, Proposal
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.plain import NoDrafter
 from pymtp.errors import InvalidParameter
-from pymtp.serving.sequence import Round, Turn
 
 TEXT = "one two three four five six seven eight. " * 4
 GREEDY = SamplingParams(temperature=0)
@@ -28,14 +28,14 @@ class PromptLookup:
     def __init__(self, session: Session) -> None:
         self.n_observed = 0
 
-    def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
-        return [Proposal(self._look_up(turn.sequence.history, turn.n_draft)) for turn in turns]
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        return [Proposal(self._look_up(request.history, request.n_draft)) for request in requests]
 
-    def observe(self, rounds: Sequence[Round]) -> None:
-        self.n_observed += len(rounds)
+    def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
+        self.n_observed += len(outcomes)
 
     @staticmethod
-    def _look_up(text: list[int], n: int) -> list[int]:
+    def _look_up(text: Sequence[int], n: int) -> list[int]:
         at = next((i for i in range(len(text) - 2, -1, -1) if text[i] == text[-1]), None)
         return [] if at is None else text[at + 1 : at + 1 + n]
 
@@ -89,9 +89,28 @@ def test_what_it_does_not_allow_is_refused_or_left_out() -> None:
         assert model.stats.drafted > 0
 
 
+@pytest.mark.parametrize("accept", ["match", "rejection", "rejection-tokenwise", "relaxed", "auto"])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_drafts_that_a_grammar_forbids_are_rejected(accept: str, temperature: float) -> None:
+    with Model(draft=PromptLookup, draft_max=3, n_ctx=256, n_threads=1) as model:
+        generation = model.generate(
+            TEXT,
+            temperature=temperature,
+            seed=1,
+            grammar='root ::= ("one " [0-9] " " [a-c] " "){8}',
+            accept=accept,  # type: ignore[arg-type]
+            thinking_tags=("<x>", "</x>"),  # for relaxed: there are none
+            max_tokens=30,
+        )
+        text = "".join(generation)
+        assert generation.error is None
+        assert re.fullmatch(r"(one \d [a-c] )*(one?|one |one \d|one \d |one \d [a-c]|o)?", text), text
+        assert generation.stats.drafted > generation.stats.accepted
+
+
 @pytest.mark.parametrize(("drafter", "answers"), [(MtpDrafter, (True, True, True)), (NoDrafter, (False, False, False))])
 def test_the_drafters_answer_what_they_need(drafter: type[Drafter], answers: tuple[bool, bool, bool]) -> None:
     traits = drafter.traits
-    assert (traits.needs_rollback, traits.has_own_kv, traits.allows_drawn) == answers
+    assert (traits.needs_rollback, traits.uses_mtp_heads, traits.allows_drawn) == answers
     assert traits.allows_grammar
     assert traits.allows_many

@@ -6,11 +6,12 @@ import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
 from pymtp.acceptance.interface import Trial, Verdict
-from pymtp.drafting.interface import Proposal
+from pymtp.drafting.interface import DraftOutcome, DraftRequest, Proposal
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
-from pymtp.serving.sequence import Round, TokenSequence, Turn
+from pymtp.serving.round import run_round
+from pymtp.serving.sequence import Round, TokenSequence
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -20,13 +21,13 @@ class Scripted:
 
     def __init__(self, *drafts: list[int]) -> None:
         self.drafts = drafts
-        self.observed: list[Round] = []
+        self.observed: list[DraftOutcome] = []
 
-    def propose(self, turns: list[Turn]) -> list[Proposal]:
+    def propose(self, requests: list[DraftRequest]) -> list[Proposal]:
         return [Proposal(list(drafts)) for drafts in self.drafts]
 
-    def observe(self, rounds: list[Round]) -> None:
-        self.observed = rounds
+    def observe(self, outcomes: list[DraftOutcome]) -> None:
+        self.observed = outcomes
 
 
 def sequence(session: FakeSession, slot: int, prompt: list[int], **options: object) -> TokenSequence:
@@ -69,7 +70,9 @@ def test_sequences_with_different_accepted_lengths_share_one_pass() -> None:
     assert len(session.passes) == n_passes + 1
     assert [played.n_accepted for played in rounds] == [3, 0, 1]
     assert [played.tokens for played in rounds] == [right[0], right[1][:1], right[2][:2]]
-    assert drafter.observed == rounds
+    assert [(each.tokens, each.n_accepted) for each in drafter.observed] == [
+        (each.tokens, each.n_accepted) for each in rounds
+    ]
     for slot, one in seated:
         assert session.slots[slot].tokens == one.history[:-1]
 

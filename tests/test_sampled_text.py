@@ -22,6 +22,7 @@ from pymtp.sampling.chain import Sampler
 from pymtp.sampling.logprobs import TokenLogprobs, token_logprobs
 from pymtp.serving.assembly import make_sequence
 from pymtp.serving.params import GenerationParams
+from pymtp.serving.round import run_round
 
 pytestmark = [
     pytest.mark.model,

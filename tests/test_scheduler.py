@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
+from pymtp.drafting.length.adaptive import AdaptiveLength
+from pymtp.drafting.length.experience import Experience
 from pymtp.drafting.length.policy import FixedLength
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.subset import AutoDraftVocab
@@ -14,10 +16,12 @@ from pymtp.engine.counters import Timing
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
-from pymtp.serving.scheduler import Report, Scheduler
+from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.sequence import Round, TokenSequence
 
 GREEDY = SamplingParams(temperature=0)
+
+Report = Callable[[TokenSequence, Round | None], object]
 
 
 class Ticks:
@@ -31,8 +35,30 @@ class Ticks:
         return self.now
 
 
-def scheduler(session: FakeSession, report: Report = lambda sequence, played: None) -> Scheduler:
-    return Scheduler(session, MtpDrafter(session), report=report, clock=Ticks())  # type: ignore[arg-type]
+class Ready:
+    """A job whose sequence is there already."""
+
+    def __init__(self, sequence: TokenSequence, report: Report | None = None, *, reuses_cache: bool = False) -> None:
+        self.sequence, self.reuses_cache = sequence, reuses_cache
+        self.emitted: list[int] = []
+        self.error: BaseException | None = None
+        self._report = report
+
+    def start(self) -> TokenSequence:
+        return self.sequence
+
+    def report(self, sequence: TokenSequence, result: Round | None) -> None:
+        assert sequence is self.sequence
+        self.emitted += result.tokens if result else []
+        if self._report:
+            self._report(sequence, result)
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+
+
+def scheduler(session: FakeSession) -> Scheduler:
+    return Scheduler(session, MtpDrafter(session), clock=Ticks())  # type: ignore[arg-type]
 
 
 def sequence(session: FakeSession, prompt: list[int], max_tokens: int = 20, **options: object) -> TokenSequence:
@@ -48,9 +74,13 @@ def sequence(session: FakeSession, prompt: list[int], max_tokens: int = 20, **op
     )
 
 
-def submit(scheduler: Scheduler, *sequences: TokenSequence) -> None:
-    for one in sequences:
-        scheduler.submit(one)
+def submit(
+    scheduler: Scheduler, *sequences: TokenSequence, report: Report | None = None, reuses_cache: bool = False
+) -> list[Ready]:
+    jobs = [Ready(one, report, reuses_cache=reuses_cache) for one in sequences]
+    for job in jobs:
+        scheduler.submit(job)
+    return jobs
 
 
 def steps(scheduler: Scheduler) -> Iterator[None]:
@@ -71,16 +101,10 @@ def texts(*sequences: TokenSequence) -> list[list[int]]:
 def test_what_is_reported_is_the_text(is_async: bool) -> None:
     session = FakeSession(n_seq_max=2, is_async=is_async)
     two = [sequence(session, [1, 2]), sequence(session, [3, 4], 7)]
-    emitted: dict[TokenSequence, list[int]] = {one: [] for one in two}
-
-    def report(one: TokenSequence, played: Round | None) -> None:
-        assert played
-        emitted[one] += played.tokens
-
-    work = scheduler(session, report)
-    submit(work, *two)
+    work = scheduler(session)
+    jobs = submit(work, *two)
     run(work)
-    assert list(emitted.values()) == texts(*two) == [plain_text([1, 2], 20), plain_text([3, 4], 7)]
+    assert [job.emitted for job in jobs] == texts(*two) == [plain_text([1, 2], 20), plain_text([3, 4], 7)]
     assert [one.finish_reason for one in two] == ["length", "length"]
 
 
@@ -92,9 +116,9 @@ def test_where_a_device_computes_a_pass_is_reported_while_the_next_one_is_under_
         assert played
         reports.append((len(session.passes), len(played.tokens)))
 
-    work = scheduler(session, report)
+    work = scheduler(session)
     one = sequence(session, [1, 2], 30)
-    submit(work, one)
+    submit(work, one, report=report)
     run(work)
     n = len(session.passes)
     # the prompt's own pass, with the first token, and the last one are waited for
@@ -133,19 +157,18 @@ def test_what_drafts_cost_is_noted_also_where_nobody_asks_how_sure_they_are() ->
     work = scheduler(session)
     submit(work, sequence(session, [1, 2], 60, length=FixedLength(2)))
     run(work)
-    assert 2 in work._costs._draft
+    assert 2 in work._tuning._costs._draft
 
 
 def test_what_was_not_reported_yet_is_reported_before_a_sequence_is_removed() -> None:
     session = FakeSession(is_async=True)
-    reported: list[int] = []
-    work = scheduler(session, lambda one, played: reported.extend(played.tokens if played else []))
-    submit(work, one := sequence(session, [1, 2]))
+    work = scheduler(session)
+    (job,) = submit(work, one := sequence(session, [1, 2]))
     work.step()
     work.step()
-    assert len(reported) < len(texts(one)[0])
-    work.remove(one)
-    assert reported == texts(one)[0]
+    assert len(job.emitted) < len(texts(one)[0])
+    work.remove(job)
+    assert job.emitted == texts(one)[0]
 
 
 @pytest.mark.parametrize("n_seq_max", [1, 2, 5])
@@ -265,22 +288,111 @@ def test_a_sequence_without_room_ends_alone() -> None:
 def test_a_failure_of_the_backend_is_raised() -> None:
     session = FakeSession(n_seq_max=2)
     work = scheduler(session)
-    submit(work, sequence(session, [1, 2]), sequence(session, [3, 4]))
+    jobs = submit(work, sequence(session, [1, 2]), sequence(session, [3, 4]), sequence(session, [5, 6]))
     work.step()
     session.failure = BackendError("out of memory")
-    with pytest.raises(BackendError):
+    with pytest.raises(BackendError) as failure:
         work.step()
+    work.fail(failure.value)
+    assert [job.error for job in jobs] == [failure.value] * 3
+    assert work.is_idle
+    assert [slot.tokens for slot in session.slots] == [[], []]
+    submit(work, again := sequence(session, [1, 2]))
+    run(work)
+    assert texts(again) == [plain_text([1, 2], 20)]
+
+
+def test_a_job_that_cannot_start_ends_alone() -> None:
+    class Refused(Ready):
+        def start(self) -> TokenSequence:
+            raise ValueError("no")
+
+    session = FakeSession()
+    work = scheduler(session)
+    refused = Refused(sequence(session, [1, 2]))
+    work.submit(refused)
+    submit(work, one := sequence(session, [3, 4]))
+    run(work)
+    assert str(refused.error) == "no"
+    assert texts(one) == [plain_text([3, 4], 20)]
+
+
+def test_planning_changes_nothing() -> None:
+    session = FakeSession(n_seq_max=2)
+    work = scheduler(session)
+    known = Experience()
+    sequences = [sequence(session, [i, 1], 30, length=AdaptiveLength(3, known)) for i in range(2)]
+    submit(work, *sequences)
+    for _ in range(12):
+        work.step()
+        before = known.as_dict(), [one.history[:] for one in sequences], [slot.tokens[:] for slot in session.slots]
+        plans = [work.plan() for _ in range(50)]
+        assert all(plan == plans[0] for plan in plans)
+        assert before == (known.as_dict(), [one.history for one in sequences], [slot.tokens for slot in session.slots])
+
+
+def test_a_hundred_jobs_that_wait_change_nothing_that_is_learned() -> None:
+    session = FakeSession()
+    known = Experience()
+    work = scheduler(session)
+    before = known.as_dict()
+    submit(work, *(sequence(session, [i % 30, 1], 5, length=AdaptiveLength(3, known)) for i in range(100)))
+    assert known.as_dict() == before
+
+
+def test_sequences_that_need_equal_rows_draft_equally_much() -> None:
+    session = FakeSession(n_seq_max=3)
+    session.needs_equal_rows = True
+    work = scheduler(session)
+    three = [sequence(session, [i, 1], 40, length=FixedLength(i + 1)) for i in range(3)]
+    submit(work, *three)
+    work.step()
+    for _ in range(5):
+        work.step()
+        assert [len(chunk.tokens) for chunk in session.passes[-1]] == [3, 3, 3]
+    run(work)
+    assert texts(*three) == [plain_text([i, 1], 40) for i in range(3)]
+
+
+def test_what_is_prepared_of_logits_follows_the_sequences_that_run() -> None:
+    session = FakeSession(n_seq_max=2)
+    work = scheduler(session)
+    few = sequence(session, [1, 2], 40)
+    many = sequence(session, [3, 4], 5)
+    few.sampler = Counting(10)
+    many.sampler = Counting(900)
+    submit(work, few)
+    work.step()
+    assert session.n_reduced == 10
+    submit(work, many)
+    work.step()
+    assert session.n_reduced == 960
+    while many.finish_reason is None:
+        work.step()
+    assert session.n_reduced == 10
+
+
+class Counting(Sampler):
+    """Looks at a given number of candidates."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(GREEDY, n_vocab=N_VOCAB)
+        self._n = n
+
+    @property
+    def n_candidates(self) -> int:
+        return self._n
 
 
 def test_a_sequence_that_is_removed_frees_its_slot_or_its_place_in_the_queue() -> None:
     session = FakeSession()
     running, waiting, last = (sequence(session, [i, 1]) for i in range(3))
     work = scheduler(session)
-    submit(work, running, waiting, last)
+    jobs = submit(work, running, waiting, last)
     work.step()
-    work.remove(waiting)
-    work.remove(running)
-    work.remove(running)
+    work.remove(jobs[1])
+    work.remove(jobs[0])
+    work.remove(jobs[0])
     assert session.slots[0].tokens == []
     run(work)
     assert texts(last) == [plain_text([2, 1], 20)]
@@ -324,10 +436,6 @@ def test_counts_add_up_and_the_time_of_a_pass_is_shared_out() -> None:
     assert parts[0].prompt_s == 2
 
 
-def keeping(session: FakeSession) -> Scheduler:
-    return Scheduler(session, MtpDrafter(session), keep=True, clock=Ticks())  # type: ignore[arg-type]
-
-
 def n_prompt_rows(session: FakeSession, n_passes: int) -> int:
     """Rows of the passes from `n_passes` on that no round has."""
     chunks = [chunk for one in session.passes[n_passes:] for chunk in one]
@@ -336,14 +444,14 @@ def n_prompt_rows(session: FakeSession, n_passes: int) -> int:
 
 def test_a_kept_text_is_continued_with_what_is_new() -> None:
     session = FakeSession()
-    work = keeping(session)
+    work = scheduler(session)
     first = sequence(session, list(range(100)), 50)
-    submit(work, first)
+    submit(work, first, reuses_cache=True)
     run(work)
     n_passes = len(session.passes)
     prompt = [*first.history, 7, 8, 9]
     second = sequence(session, prompt, 30)
-    submit(work, second)
+    submit(work, second, reuses_cache=True)
     run(work)
     assert second.n_cached == len(first.history) - 1  # the last token was never decoded
     assert n_prompt_rows(session, n_passes) == second.stats.prompt_tokens == len(prompt) - second.n_cached
@@ -355,15 +463,15 @@ def test_a_kept_text_is_continued_with_what_is_new() -> None:
 @pytest.mark.parametrize("n_back", [1, 20, 145])
 def test_a_kept_text_is_continued_from_anywhere(n_back: int, draft_max: int) -> None:
     session = FakeSession()
-    work = keeping(session)
+    work = scheduler(session)
     first = sequence(session, list(range(100)), 50)
-    first.draft_max = first.n_draft = 3 - draft_max  # the heads need not have seen it
-    submit(work, first)
+    first.draft_max = 3 - draft_max  # the heads need not have seen it
+    submit(work, first, reuses_cache=True)
     run(work)
     prompt = [*first.history[: len(first.history) - 1 - n_back], -1, 5]
     second = sequence(session, prompt, 30)
-    second.draft_max = second.n_draft = draft_max
-    submit(work, second)
+    second.draft_max = draft_max
+    submit(work, second, reuses_cache=True)
     run(work)
     assert second.n_cached == len(prompt) - 2
     assert texts(second) == [plain_text(prompt, 30)]
@@ -373,15 +481,15 @@ def test_a_kept_text_is_continued_from_anywhere(n_back: int, draft_max: int) -> 
 def test_a_memory_that_cannot_go_back_begins_anew() -> None:
     session = FakeSession()
     session.goes_back = False
-    work = keeping(session)
+    work = scheduler(session)
     first = sequence(session, list(range(50)), 20)
-    submit(work, first)
+    submit(work, first, reuses_cache=True)
     session.goes_back = True  # rounds go back over their own drafts
     run(work)
     session.goes_back = False
     prompt = [*first.history[:-5], -1, 2]
     second = sequence(session, prompt, 0)
-    submit(work, second)
+    submit(work, second, reuses_cache=True)
     run(work)
     assert second.n_cached == 0
     assert session.slots[0].tokens == prompt
@@ -389,13 +497,13 @@ def test_a_memory_that_cannot_go_back_begins_anew() -> None:
 
 def test_a_text_goes_where_most_of_it_is_kept() -> None:
     session = FakeSession(n_seq_max=3)
-    work = keeping(session)
+    work = scheduler(session)
     firsts = [sequence(session, [i] * 30, 10) for i in range(3)]
-    submit(work, *firsts)
+    submit(work, *firsts, reuses_cache=True)
     run(work)
     for i in (1, 0, 2):
         again = sequence(session, [*firsts[i].history, 4], 5)
-        submit(work, again)
+        submit(work, again, reuses_cache=True)
         run(work)
         assert again.n_cached >= len(firsts[i].history) - 2
         assert texts(again) == [plain_text([*firsts[i].history, 4], 5)]
@@ -403,11 +511,11 @@ def test_a_text_goes_where_most_of_it_is_kept() -> None:
 
 def test_what_is_forgotten_leaves_the_cache() -> None:
     session = FakeSession(n_seq_max=2)
-    work = keeping(session)
-    submit(work, sequence(session, [1, 2, 3]), sequence(session, [4, 5, 6]))
+    work = scheduler(session)
+    submit(work, sequence(session, [1, 2, 3]), sequence(session, [4, 5, 6]), reuses_cache=True)
     run(work)
     assert all(slot.tokens for slot in session.slots)
-    work.forget()
+    work.empty_cache()
     assert not any(slot.tokens for slot in session.slots)
 
 

@@ -247,14 +247,16 @@ class Scheduler:
                 self._session.truncate(turn.position, sequence=turn.slot)
             if len(turns) > 1:  # each on its own: the room may be enough for some
                 return [each for turn in turns for each in self._run([turn], meanwhile, failures)]
+            self._session.truncate(0, sequence=turns[0].slot)  # the others may use its cells at once
             failures.append((turns[0], error))
             return []
 
     def _release(self, slot: int) -> None:
         running = self._running.pop(slot)
         running.sequence.learn()
-        keep = running.sequence.history[: running.sequence.n_decoded] if running.job.reuses_cache else None
-        self._slots.release(slot, keep)
+        sequence = running.sequence
+        keeps = running.job.reuses_cache and not sequence.error
+        self._slots.release(slot, sequence.history[: sequence.n_decoded] if keeps else None)
         self._reduce_logits()
 
     def _reduce_logits(self) -> None:

@@ -131,7 +131,6 @@ class TokenSequence:
         self.n_prompt = len(self.history)
         self.n_decoded = self.n_cached = 0
         self.n_left = self.n_ctx if self.max_tokens < 0 else self.max_tokens
-        self._picker = ChainPicker(self.sampler, self.length, self.pick)
         self._outcome = _Outcome()  # of the latest round, until `learn`
 
     @property
@@ -175,7 +174,7 @@ class TokenSequence:
             turn.slot,
             turn.position,
             turn.n_rows,
-            self._picker,
+            ChainPicker(self.sampler, self.length, self.pick),
             self.stop,
             turn.draws,
             feeds=turn.of_prompt and self.draft_max > 0,
