@@ -41,6 +41,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict pymtp cli bench
+	$(BIN)/lint-imports --no-cache >build/lint-imports.log || { cat build/lint-imports.log; false; }
 	$(BIN)/clang-format --dry-run -Werror $(CXX_SRC)
 
 # everything that needs no model

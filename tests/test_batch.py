@@ -8,6 +8,7 @@ import random
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -287,8 +288,9 @@ def test_a_generation_without_room_raises_and_the_others_go_on() -> None:
 
 
 def test_a_failure_of_the_model_ends_all_with_its_error_and_frees_the_session() -> None:
-    work = engine(n_seq_max=2)
-    made = [work.submit(prompt, sampling=GREEDY, ignore_eos=True) for prompt in ("ab", "cd", "ef")]
+    work = engine(n_seq_max=2, n_ctx=50_000)
+    request = partial(work.submit, sampling=GREEDY, ignore_eos=True)
+    made = work.together(*(partial(request, prompt) for prompt in ("ab", "cd", "ef")))
     next(made[0])
     work.session.failure = BackendError("out of memory")
     for each in made:
@@ -299,7 +301,7 @@ def test_a_failure_of_the_model_ends_all_with_its_error_and_frees_the_session() 
     # and it goes on
     assert "".join(work.submit("ab", sampling=GREEDY, max_tokens=10)) == expected("ab", 10)
     requests = work.batch()
-    requests.submit("ab", sampling=GREEDY)
+    requests.submit("ab", sampling=GREEDY, ignore_eos=True)
     work.session.failure = BackendError("again")
     requests.submit("cd", sampling=GREEDY)
     with pytest.raises(BackendError, match="again"):
@@ -431,7 +433,8 @@ def test_a_generation_can_be_closed_in_any_callback() -> None:
         lambda: work.submit([5] * 40, on_prompt=close_other, sampling=GREEDY, max_tokens=8, ignore_eos=True),
         lambda: work.submit([6] * 40, sampling=GREEDY, max_tokens=8, ignore_eos=True),
     )
-    assert list(made[0]) == list(made[1]) == []
+    assert len(list(made[0])) <= 1  # what came with the end of the prompt
+    assert list(made[1]) == []
     assert "".join(work.submit("cd", sampling=GREEDY, max_tokens=10)) == expected("cd", 10)
 
 

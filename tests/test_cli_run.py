@@ -327,12 +327,12 @@ def test_what_no_flag_sets_is_no_usage_error(run: Run, script: Script) -> None:
 def test_every_parameter_of_the_core_has_its_name_in_the_command() -> None:
     from pymtp_cli.run import run as command
 
-    from pymtp import ContextParams, GenerationParams, Model, SamplingParams
+    from pymtp import ContextParams, DraftParams, GenerationParams, ModelParams, SamplingParams
 
     parameters = set(signature(command).parameters)
-    for function in (ContextParams, SamplingParams, Model, GenerationParams):
+    for function in (ContextParams, SamplingParams, ModelParams, DraftParams, GenerationParams):
         # the command runs one text; min_keep has no flag in llama.cpp either; forced is for benchmarks
-        ours = {"self", "path", "sampling", "n_seq_max", "kv_unified", "min_keep", "forced", "on_load"}
+        ours = {"sampling", "n_seq_max", "kv_unified", "min_keep", "forced", "cache_prompt"}
         assert set(signature(function).parameters) - ours <= parameters
 
 

@@ -220,14 +220,12 @@ def test_every_kind_of_memory_goes_on_from_what_it_keeps(name: str, draft_max: i
     path = FAMILIES[name].write(tmp_path / "tiny.gguf")
     options = {"sampling": GREEDY, "ignore_eos": True, "draft_max": draft_max}
     with Model(path, n_ctx=256, n_ubatch=32, n_threads=1, type_k="f32", type_v="f32") as model:
-        first = model.batch(keep=True).submit(range(40), **options)  # type: ignore[arg-type]
-        while len(first.tokens) < 20:
-            next(first)
-        first.close()
+        first = model.generate(range(40), max_tokens=20, cache_prompt=True, **options)  # type: ignore[arg-type]
+        "".join(first)
         prompt = [*range(40), *first.tokens, *range(50, 70)]
-        second = model.batch(keep=True).submit(prompt, max_tokens=20, **options)  # type: ignore[arg-type]
+        second = model.generate(prompt, max_tokens=20, cache_prompt=True, **options)  # type: ignore[arg-type]
         "".join(second)
         assert second.n_cached == 40 + len(first.tokens) - 1
-        alone = model.batch().submit(prompt, max_tokens=20, **options)  # type: ignore[arg-type]
+        alone = model.generate(prompt, max_tokens=20, **options)  # type: ignore[arg-type]
         "".join(alone)
     assert second.tokens == alone.tokens

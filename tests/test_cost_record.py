@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,11 +98,10 @@ def test_measuring_leaves_the_sequence_empty_and_takes_no_more_room_than_it_says
 def test_what_a_chat_keeps_in_the_cache_outlives_all_but_the_measurement(tmp_path: Path) -> None:
     options = {"sampling": SamplingParams(temperature=1, seed=4), "max_tokens": 8, "draft_pick": "sample"}
     with Model(draft="mtp") as model:
-        model._cost_record = CostRecord(Record("costs", {}, tmp_path))
+        model._setup = replace(model._setup, cost_record=CostRecord(Record("costs", {}, tmp_path)))
         cached = []
         for _ in range(3):
-            texts = model.batch(keep=True)
-            generation = texts.submit("Once upon a time there was a sea", **options)
+            generation = model.generate("Once upon a time there was a sea", cache_prompt=True, **options)  # type: ignore[arg-type]
             "".join(generation)
             cached.append(generation.n_cached)
     assert cached[0] == 0

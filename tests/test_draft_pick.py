@@ -108,7 +108,7 @@ def test_a_round_is_judged_as_it_was_picked_whatever_its_own_rows_tell() -> None
     def play(target: Sequence[float]) -> None:
         one.n_decoded = len(one.history) - 1
         turn = one.turn(0, 8)
-        turn.judge([np.log(np.array(target, np.float32))] * 2, Proposal([0], [FLAT]))
+        one.judge(turn, [np.log(np.array(target, np.float32))] * 2, Proposal([0], [FLAT]))
 
     with np.errstate(divide="ignore"):
         one.history.append(1)

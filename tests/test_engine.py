@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import pymtp
+from jobs import Ready
 from pymtp.acceptance.interface import Trial, Verdict
 from pymtp.binding.library import llama_cpp
 from pymtp.binding.types import Logits
@@ -324,7 +325,7 @@ def test_the_same_seed_gives_the_same_text_alone_and_together(family: tuple[obje
             for i in numbers:
                 sampler = Sampler(SamplingParams(temperature=0.5 * (i % 2), seed=i), n_vocab=N_VOCAB)
                 sequences.append(TokenSequence(list(prompts[i]), sampler, frozenset(), 512, 15 + 10 * i, i % (K + 1)))
-                scheduler.submit(sequences[-1])
+                scheduler.submit(Ready(sequences[-1]))
             while not scheduler.is_idle:
                 scheduler.step()
         return [sequence.history for sequence in sequences]

@@ -141,11 +141,11 @@ def test_a_model_begins_with_what_was_learned_before(monkeypatch: pytest.MonkeyP
 
     def generate(**options: Any) -> Experience:
         with Model(draft="mtp", n_ctx=256, **options) as model:
-            before = model._experience
+            before = model._setup.experience
             assert written(before) == begins_with
             "".join(model.generate("Once upon a time", max_tokens=60, ignore_eos=True))
         model.close()
-        return model._experience
+        return model._setup.experience
 
     begins_with = written(Experience())
     first = generate()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
+from jobs import Ready, Report
 from pymtp.drafting.length.adaptive import AdaptiveLength
 from pymtp.drafting.length.experience import Experience
 from pymtp.drafting.length.policy import FixedLength
@@ -21,8 +22,6 @@ from pymtp.serving.sequence import Round, TokenSequence
 
 GREEDY = SamplingParams(temperature=0)
 
-Report = Callable[[TokenSequence, Round | None], object]
-
 
 class Ticks:
     """A clock that goes on by one second at each look."""
@@ -33,28 +32,6 @@ class Ticks:
     def __call__(self) -> float:
         self.now += 1
         return self.now
-
-
-class Ready:
-    """A job whose sequence is there already."""
-
-    def __init__(self, sequence: TokenSequence, report: Report | None = None, *, reuses_cache: bool = False) -> None:
-        self.sequence, self.reuses_cache = sequence, reuses_cache
-        self.emitted: list[int] = []
-        self.error: BaseException | None = None
-        self._report = report
-
-    def start(self) -> TokenSequence:
-        return self.sequence
-
-    def report(self, sequence: TokenSequence, result: Round | None) -> None:
-        assert sequence is self.sequence
-        self.emitted += result.tokens if result else []
-        if self._report:
-            self._report(sequence, result)
-
-    def fail(self, error: BaseException) -> None:
-        self.error = error
 
 
 def scheduler(session: FakeSession) -> Scheduler:

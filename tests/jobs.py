@@ -1,0 +1,31 @@
+"""Jobs of a scheduler whose sequences are there already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pymtp.serving.sequence import Round, TokenSequence
+
+Report = Callable[[TokenSequence, Round | None], object]
+
+
+class Ready:
+    """A job; `emitted` are the tokens that were reported."""
+
+    def __init__(self, sequence: TokenSequence, report: Report | None = None, *, reuses_cache: bool = False) -> None:
+        self.sequence, self.reuses_cache = sequence, reuses_cache
+        self.emitted: list[int] = []
+        self.error: BaseException | None = None
+        self._report = report
+
+    def start(self) -> TokenSequence:
+        return self.sequence
+
+    def report(self, sequence: TokenSequence, result: Round | None) -> None:
+        assert sequence is self.sequence
+        self.emitted += result.tokens if result else []
+        if self._report:
+            self._report(sequence, result)
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
