@@ -9,12 +9,11 @@ make patches-edit and make patches-export call it.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 
 from llama_cpp_source import Pin, PrepareError, fetch_archive, unpack
-from patch_series import FIELDS, Patch, apply, git, header_fields, patch_paths, touches
+from patch_series import FIELDS, Patch, apply, git, header_fields, patch_paths, touches, write_patch
 from prepare_llama_cpp import NATIVE, PATCHES, PIN
 
 BUILD = NATIVE.parent / "build"
@@ -51,19 +50,15 @@ def export(folder: Path, patches: Path = PATCHES) -> list[Path]:
     if run(["status", "--porcelain"], folder):
         raise PrepareError(f"{folder} has changes that are in no commit: commit or drop them first")
     commits = run(["rev-list", "--reverse", f"{PRISTINE}..HEAD"], folder).split()
-    files = {}
-    for number, commit_id in enumerate(commits, 1):
+    series = []
+    for commit_id in commits:
         title, _, header = run(["show", "--no-patch", "--format=%B", commit_id], folder).partition("\n")
-        # one line of context: enough for git apply to refuse a wrong place, and little of llama.cpp's text
-        diff = run(["diff-tree", "-p", "-U1", "--no-renames", "--no-commit-id", commit_id], folder)
-        diff = re.sub(r"(?m)^index .*\n", "", diff)  # blob ids: noise, the pin's digest says more
-        name = f"{number:04d}-{title.strip().replace(' ', '-')}.patch"
-        files[name] = f"{write_header(title, header, diff)}\n{diff}"
+        # whole blob ids: a 3-way merge looks for the old file by them
+        diff = run(["diff-tree", "-p", "-U3", "--full-index", "--no-renames", "--no-commit-id", commit_id], folder)
+        series.append((title.strip(), write_header(title, header, diff), diff))
     for path in patch_paths(patches):
         path.unlink()
-    for name, text in files.items():
-        (patches / name).write_text(text, "utf-8", newline="\n")
-    return [patches / name for name in files]
+    return [write_patch(patches, number, *parts) for number, parts in enumerate(series, 1)]
 
 
 def write_header(title: str, header: str, diff: str) -> str:

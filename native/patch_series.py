@@ -14,19 +14,24 @@ from pathlib import Path
 
 from llama_cpp_source import PrepareError
 
+AUTHOR = "pymtp <pymtp@localhost>"
 FIELDS = ("Purpose", "Touches", "Upstream", "Drop-when", "Proved-by")
 
 
 @dataclass(frozen=True)
 class Patch:
     path: Path
-    header: str  # all lines before the diff
+    title: str
+    header: str  # the fields
     diff: str
 
     @classmethod
     def read(cls, path: Path) -> Patch:
-        header, start, diff = path.read_text("utf-8").partition("diff --git ")
-        return cls(path, header.strip(), start + diff)
+        """A file that write_patch() wrote, or one without the two lines of a mail."""
+        text, start, diff = path.read_text("utf-8").partition("diff --git ")
+        mail = re.match(r"From: .*\nSubject: \[PATCH\] (.*)\n\n", text)
+        title = mail[1] if mail else path.stem.partition("-")[2].replace("-", " ")
+        return cls(path, title, text[mail.end() if mail else 0 :].strip(), start + diff)
 
     @property
     def fields(self) -> dict[str, list[str]]:
@@ -36,10 +41,12 @@ class Patch:
     def touches(self) -> list[str]:
         return touches(self.diff)
 
-    @property
-    def title(self) -> str:
-        """The file's name without number and suffix."""
-        return self.path.stem.partition("-")[2]
+
+def write_patch(folder: Path, number: int, title: str, header: str, diff: str) -> Path:
+    """Writes a patch as git format-patch does, so that git am can read it."""
+    path = folder / f"{number:04d}-{title.replace(' ', '-')}.patch"
+    path.write_text(f"From: {AUTHOR}\nSubject: [PATCH] {title}\n\n{header}\n{diff}", "utf-8", newline="\n")
+    return path
 
 
 def header_fields(header: str) -> dict[str, list[str]]:

@@ -303,6 +303,25 @@ def test_an_edited_series_is_exported_with_fresh_numbers_and_counts(workshop: Wo
     assert workshop.read("src/other.cpp") == "one\ntwo\n2.5\nthree\n"
 
 
+def test_git_am_merges_an_exported_patch_into_a_changed_file(workshop: Workshop) -> None:
+    (workshop.sources / "src" / "llama.cpp").write_text("one\ntwo\nthree\nfour\n")
+    workshop.write_pin()
+    repository = workshop.folder / "repository"
+    edit_patches.edit(repository, workshop.sources, workshop.pin_file, workshop.patches)
+    [patch] = edit_patches.export(repository, workshop.patches)
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=repository, check=True, capture_output=True, text=True).stdout
+
+    message = git("show", "--no-patch", "--format=%B")
+    git("checkout", "--quiet", edit_patches.PRISTINE)
+    (repository / "src" / "llama.cpp").write_text("one\ntwo\nthree\n4\n")  # the context of the patch is another
+    git("commit", "--quiet", "--all", "--message", "a later version")
+    git("am", "--quiet", "--3way", str(patch))
+    assert (repository / "src" / "llama.cpp").read_text() == "one\n2\nthree\n4\n"
+    assert git("show", "--no-patch", "--format=%B") == message
+
+
 def test_an_export_refuses_work_that_is_in_no_commit(workshop: Workshop) -> None:
     repository = workshop.folder / "repository"
     edit_patches.edit(repository, workshop.sources, workshop.pin_file, workshop.patches)
