@@ -7,6 +7,7 @@
 # PYTHON=python3.12       the interpreter that .venv is made with
 # CMAKE_ARGS="-DGGML_CUDA=ON" make ...   build options; they stay until others are given, or `make clean`
 # LLAMA_CPP=archive       the pinned archive of llama-cpp-python, if you have it: it is not downloaded then
+#                         (make patches-rebase: the archive of another version, to which the patches are moved)
 
 PYTHON    ?= python3
 PROMPT    ?= Once upon a time
@@ -21,7 +22,7 @@ NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patch
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/src/*.cpp native/src/*.h native/src/*.cu native/src/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow families lint check check-native docs patches-edit patches-export install clean
+.PHONY: run test test-slow families lint check check-native docs patches-edit patches-rebase patches-export install clean
 .DELETE_ON_ERROR:
 
 run: install
@@ -67,9 +68,15 @@ CONFIGURE = $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
 docs: install
 	$(BIN)/python docs/write_cli.py
 
-# build/patches: a git repository with one commit a patch; see native/patches/README.md
+# build/patches: a git repository with one commit for each patch; see native/patches/README.md
 patches-edit: $(VENV)/tools | $(ARCHIVE)
 	$(BIN)/python native/edit_patches.py edit --source $(ARCHIVE)
+
+# The pinned archive is fetched here, not by its own rule: LLAMA_CPP is another one.
+patches-rebase: $(VENV)/tools
+	@test -n "$(LLAMA_CPP)" || \
+	    { echo 'pymtp: make patches-rebase LLAMA_CPP=archive of another llama-cpp-python' >&2; exit 1; }
+	@$(BIN)/python native/edit_patches.py rebase --onto "$(LLAMA_CPP)"
 
 patches-export:
 	$(PYTHON) native/edit_patches.py export

@@ -1,9 +1,10 @@
-"""Turns the patch series into a git repository to edit, one commit a patch, and back into patch files.
+"""Turns the patch series into a git repository to edit, one commit for each patch, and back into patch files.
 
     python native/edit_patches.py edit [--source ARCHIVE_OR_DIR]
+    python native/edit_patches.py rebase --onto ARCHIVE [--source ARCHIVE_OR_DIR]
     python native/edit_patches.py export
 
-make patches-edit and make patches-export call it.
+make patches-edit, make patches-rebase and make patches-export call it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from llama_cpp_source import Pin, PrepareError, fetch_archive, unpack
+from llama_cpp_source import Pin, PrepareError, fetch_archive, unpack, unpack_other
 from patch_series import FIELDS, Patch, apply, git, header_fields, patch_paths, touches, write_patch
 from prepare_llama_cpp import NATIVE, PATCHES, PIN
 
 BUILD = NATIVE.parent / "build"
+SERIES = "series"  # the branch
 PRISTINE = "pristine"  # the tag of the commit below the series
+OLD_PRISTINE = "old-pristine"  # the same for the series before a rebase
 
 # The user's own git settings must not reach the patches
 SETTINGS = {
@@ -26,7 +29,26 @@ SETTINGS = {
     "commit.gpgsign": "false",
     "core.autocrlf": "false",
     "core.hooksPath": "/dev/null",
+    "merge.conflictStyle": "diff3",  # a conflict also shows what llama.cpp had before
 }
+
+NEXT_STEPS = """\
+Then, at the root of pymtp:
+    make patches-export
+    cp {pin} native/llama_cpp.pin
+    Set the version in pyproject.toml, Makefile, pymtp/_library.py, bench/compare.py and bench/pack_gpu.sh.
+    rm -rf {folder}
+    make test check-native"""
+
+CONFLICT = """\
+{folder}: patch {number} of {end} ('{title}') conflicts with {new} in
+    {files}
+Resolve it there:
+    cd {folder}
+    Edit these files (git diff shows the conflicts), then: git add --update && git rebase --continue
+    If llama.cpp no longer needs the patch, instead: git rebase --skip
+    Repeat this until git says that the rebase is done.
+{next_steps}"""
 
 
 def edit(folder: Path, source: Path | None, pin: Path = PIN, patches: Path = PATCHES) -> None:
@@ -35,6 +57,7 @@ def edit(folder: Path, source: Path | None, pin: Path = PIN, patches: Path = PAT
         raise PrepareError(f"{folder} exists: export it (make patches-export), then delete it")
     unpack(source or fetch_archive(Pin.read(pin), BUILD), Pin.read(pin), folder)
     run(["init", "--quiet"], folder)
+    run(["symbolic-ref", "HEAD", f"refs/heads/{SERIES}"], folder)
     for key, value in SETTINGS.items():
         run(["config", key, value], folder)
     commit(folder, f"llama.cpp of {Pin.read(pin)}")
@@ -45,8 +68,51 @@ def edit(folder: Path, source: Path | None, pin: Path = PIN, patches: Path = PAT
         commit(folder, f"{patch.title}\n\n{patch.header}\n")
 
 
+def rebase(folder: Path, source: Path | None, onto: Path, pin: Path = PIN, patches: Path = PATCHES) -> str | None:
+    """Makes the repository, then moves the series to the llama.cpp of another archive, by 3-way merges.
+
+    Writes the pin of that archive next to the repository. Returns None, or what to do about the first conflict, which
+    is left in the repository.
+    """
+    edit(folder, source, pin, patches)
+    run(["tag", OLD_PRISTINE, PRISTINE], folder)
+    run(["checkout", "--quiet", "--detach", PRISTINE], folder)
+    run(["rm", "-r", "--quiet", "."], folder)
+    new = unpack_other(onto, Pin.read(pin), folder)
+    commit(folder, f"llama.cpp of {new}")
+    run(["tag", "--force", PRISTINE], folder)
+    new_pin(folder).write_text(new.text(pin.read_text("utf-8")), "utf-8")
+
+    result = git(["rebase", "--quiet", "--onto", PRISTINE, OLD_PRISTINE, SERIES], folder)
+    if result.returncode == 0:
+        return None
+    files = run(["diff", "--name-only", "--diff-filter=U"], folder).split()
+    if not files:
+        raise PrepareError(f"git rebase failed in {folder}: {result.stderr.strip()}")
+    return CONFLICT.format(
+        folder=folder,
+        number=(folder / ".git/rebase-merge/msgnum").read_text().strip(),
+        end=(folder / ".git/rebase-merge/end").read_text().strip(),
+        title=run(["show", "--no-patch", "--format=%s", "REBASE_HEAD"], folder).strip(),
+        new=new,
+        files="\n    ".join(files),
+        next_steps=next_steps(folder),
+    )
+
+
+def new_pin(folder: Path) -> Path:
+    """Where a rebase in this folder leaves the pin of the new llama.cpp."""
+    return folder.with_name("new_llama_cpp.pin")
+
+
+def next_steps(folder: Path) -> str:
+    return NEXT_STEPS.format(folder=folder, pin=new_pin(folder))
+
+
 def export(folder: Path, patches: Path = PATCHES) -> list[Path]:
     """Writes the commits back as patch files, with fresh numbers and a fresh Touches field."""
+    if (folder / ".git" / "rebase-merge").exists():
+        raise PrepareError(f"a rebase is not finished in {folder}: git rebase --continue (or --skip, or --abort) there")
     if run(["status", "--porcelain"], folder):
         raise PrepareError(f"{folder} has changes that are in no commit: commit or drop them first")
     commits = run(["rev-list", "--reverse", f"{PRISTINE}..HEAD"], folder).split()
@@ -87,14 +153,23 @@ def run(arguments: list[str], folder: Path) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Edits pymtp's patches to llama.cpp in a git repository.")
-    parser.add_argument("action", choices=["edit", "export"])
+    parser.add_argument("action", choices=["edit", "rebase", "export"])
     parser.add_argument("--source", type=Path, help="archive or directory to use instead of a download")
+    parser.add_argument("--onto", type=Path, help="archive of another version, for rebase")
     options = parser.parse_args()
+    if options.action == "rebase" and not options.onto:
+        parser.error("rebase needs --onto ARCHIVE (make patches-rebase LLAMA_CPP=archive)")
     folder = BUILD / "patches"
     try:
         if options.action == "edit":
             edit(folder, options.source)
-            print(f"{folder}: one commit a patch. Change them, then run make patches-export")
+            print(f"{folder}: one commit for each patch. Change them, then run make patches-export")
+        elif options.action == "rebase":
+            conflict = rebase(folder, options.source, options.onto)
+            if conflict:
+                print(conflict, file=sys.stderr)
+                return 1
+            print(f"{folder}: the whole series is rebased.\n{next_steps(folder)}")
         else:
             for path in export(folder):
                 print(path.name)

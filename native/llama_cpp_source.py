@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 # What llama.cpp's CMakeLists.txt needs with common, tools, tests and examples off. It enters vendor/ always,
@@ -45,6 +46,12 @@ class Pin:
     def read(cls, path: Path) -> Pin:
         lines = [line for line in path.read_text("utf-8").splitlines() if line and not line.startswith("#")]
         return cls(**{key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)})
+
+    def text(self, old: str) -> str:
+        """The text of a pin file with these values in the place of its own. Comments stay."""
+        for key, value in vars(self).items():
+            old = re.sub(rf"(?m)^({key}\s*=\s*).*$", rf"\g<1>{value}", old)
+        return old
 
     @property
     def archive_name(self) -> str:
@@ -129,6 +136,19 @@ def unpack(source: Path, pin: Pin, target: Path) -> None:
             f"{source} does not hold the llama.cpp of {pin}: the digest of its sources is {found}, "
             f"the pin says {pin.tree}; give an unchanged copy of {pin.archive_name}"
         )
+
+
+def unpack_other(archive: Path, pin: Pin, target: Path) -> Pin:
+    """Writes the needed files of another version's archive to target. Returns the pin of that version."""
+    prefix = pin.archive_name.removesuffix(f"{pin.version}.tar.gz")
+    version = archive.name.removeprefix(prefix).removesuffix(".tar.gz")
+    if not archive.is_file() or archive.name != f"{prefix}{version}.tar.gz":
+        raise PrepareError(f"{archive} is no source archive of {pin.name}: give {prefix}<version>.tar.gz")
+    other = replace(pin, version=version, sha256=hashlib.sha256(archive.read_bytes()).hexdigest())
+    _write(_archive_files(archive, other, is_needed), target)
+    if not (target / "src" / "llama.cpp").is_file():
+        raise PrepareError(f"{archive} holds no llama.cpp in {pin.folder}")
+    return replace(other, tree=tree_digest(target))
 
 
 def unpack_programs(source: Path, pin: Pin, target: Path) -> None:

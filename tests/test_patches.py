@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,7 +18,7 @@ import pytest
 
 import edit_patches
 import prepare_llama_cpp
-from llama_cpp_source import Pin, PrepareError, fetch_archive, tree_digest, tree_files, unpack
+from llama_cpp_source import Pin, PrepareError, fetch_archive, tree_digest, tree_files, unpack, unpack_other
 from patch_series import FIELDS, Patch, apply, patch_paths, series_hash, touches
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -166,6 +167,15 @@ class Workshop:
     def write_patch(self, name: str, text: str) -> None:
         (self.patches / name).write_text(text)
 
+    def write_archive(self, version: str = "1.2.3") -> Path:
+        name = f"llama_cpp_python-{version}"
+        archive = self.folder / f"{name}.tar.gz"
+        with tarfile.open(archive, "w:gz") as tar:
+            tar.add(self.sources, f"{name}/vendor/llama.cpp")
+            extra = tarfile.TarInfo(f"{name}/vendor/llama.cpp/tools/main.cpp")
+            tar.addfile(extra, io.BytesIO())
+        return archive
+
     def prepare(self, source: Path | None = None, *, programs: bool = False) -> bool:
         source = source or self.sources
         return prepare_llama_cpp.prepare(self.tree, source, self.folder, self.pin_file, self.patches, programs=programs)
@@ -195,11 +205,7 @@ def test_no_patch_at_all_gives_the_pristine_tree(workshop: Workshop) -> None:
 
 
 def test_the_archive_gives_the_same_tree_as_the_directory(workshop: Workshop) -> None:
-    archive = workshop.folder / "llama_cpp_python-1.2.3.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(workshop.sources, "llama_cpp_python-1.2.3/vendor/llama.cpp")
-        extra = tarfile.TarInfo("llama_cpp_python-1.2.3/vendor/llama.cpp/tools/main.cpp")
-        tar.addfile(extra, io.BytesIO())
+    archive = workshop.write_archive()
     workshop.write_pin(sha256=hashlib.sha256(archive.read_bytes()).hexdigest())
     workshop.prepare(archive)
     from_archive = tree_digest(workshop.tree)
@@ -301,6 +307,49 @@ def test_an_edited_series_is_exported_with_fresh_numbers_and_counts(workshop: Wo
     assert second.fields["Touches"] == ["src/other.cpp +1 -0"]
     workshop.prepare()
     assert workshop.read("src/other.cpp") == "one\ntwo\n2.5\nthree\n"
+
+
+def rebase(workshop: Workshop, later: str) -> str | None:
+    """Rebases the workshop's series to a later version, in which src/llama.cpp is that."""
+    file = workshop.sources / "src" / "llama.cpp"
+    file.write_text("one\ntwo\nthree\nfour\n")
+    workshop.write_pin()
+    pinned = workshop.folder / "pinned"
+    shutil.copytree(workshop.sources, pinned)
+    file.write_text(later)
+    (workshop.sources / "src" / "other.cpp").unlink()
+    archive = workshop.write_archive("1.3.0")
+    return edit_patches.rebase(workshop.folder / "repository", pinned, archive, workshop.pin_file, workshop.patches)
+
+
+def test_a_series_is_rebased_to_another_version_with_its_pin(workshop: Workshop) -> None:
+    assert rebase(workshop, "zero\none\ntwo\nthree\n4\n") is None
+    edit_patches.export(workshop.folder / "repository", workshop.patches)
+    edit_patches.new_pin(workshop.folder / "repository").replace(workshop.pin_file)
+    assert Pin.read(workshop.pin_file).version == "1.3.0"
+    workshop.prepare(workshop.folder / "llama_cpp_python-1.3.0.tar.gz")
+    assert workshop.read("src/llama.cpp") == "zero\none\n2\nthree\n4\n"
+    assert not (workshop.tree / "src" / "other.cpp").exists()
+
+
+def test_a_conflict_names_its_patch_and_is_resolved_in_the_repository(workshop: Workshop) -> None:
+    repository = workshop.folder / "repository"
+    message = rebase(workshop, "one\nzwei\nthree\nfour\n")
+    assert message and "patch 1 of 1 ('hook') conflicts with llama-cpp-python 1.3.0 in\n    src/llama.cpp\n" in message
+    with pytest.raises(PrepareError, match="a rebase is not finished"):
+        edit_patches.export(repository, workshop.patches)
+    assert Patch.read(workshop.patches / "0001-hook.patch").diff in HOOK
+
+    (repository / "src" / "llama.cpp").write_text("one\n2, not zwei\nthree\nfour\n")
+    subprocess.run(["git", "add", "--update"], cwd=repository, check=True)
+    subprocess.run(["git", "-c", "core.editor=true", "rebase", "--continue"], cwd=repository, check=True)
+    [patch] = edit_patches.export(repository, workshop.patches)
+    assert "-zwei\n+2, not zwei\n" in patch.read_text("utf-8")
+
+
+def test_a_series_is_rebased_to_an_archive_only(workshop: Workshop) -> None:
+    with pytest.raises(PrepareError, match="is no source archive of llama-cpp-python: give llama_cpp_python-<version>"):
+        unpack_other(workshop.sources, Pin.read(workshop.pin_file), workshop.tree)
 
 
 def test_git_am_merges_an_exported_patch_into_a_changed_file(workshop: Workshop) -> None:
