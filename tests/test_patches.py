@@ -60,6 +60,14 @@ def source() -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def tree(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The series on the pristine sources."""
+    folder = tmp_path_factory.mktemp("tree")
+    prepare_llama_cpp.prepare(folder / "tree", source, folder)
+    return folder / "tree"
+
+
 # --- the series of this repository ---
 
 
@@ -105,12 +113,19 @@ def test_the_series_applies_and_exports_as_it_is(source: Path, tmp_path: Path) -
         )
 
 
-def test_the_tree_that_was_built_is_the_series_on_the_pristine_sources(source: Path, tmp_path: Path) -> None:
-    prepare_llama_cpp.prepare(tmp_path / "tree", source, tmp_path)
+def test_the_tree_that_was_built_is_the_series_on_the_pristine_sources(tree: Path) -> None:
     for stamp in ROOT.glob(f"build/*/llama.cpp/{prepare_llama_cpp.STAMP}"):
         series = series_hash(PIN_FILE, ROOT / "native" / "patches")
         if json.loads(stamp.read_text())["series"] == series:
-            assert tree_digest(stamp.parent) == tree_digest(tmp_path / "tree")
+            assert tree_digest(stamp.parent) == tree_digest(tree)
+
+
+def test_the_flag_of_the_series_is_above_all_of_llama_cpp(tree: Path) -> None:
+    header = (tree / "ggml" / "include" / "ggml.h").read_text("utf-8")
+    flags = dict(re.findall(r"(GGML_TENSOR_FLAG_\w+) *= *([^,\s][^,]*),", header))
+    assert flags.pop("GGML_TENSOR_FLAG_SINGLE_ROWS") == "1 << 30"
+    assert len(flags) >= 5
+    assert {name: value for name, value in flags.items() if not value.isdecimal() or int(value) >= 1 << 30} == {}
 
 
 # --- the archive and the pin ---
