@@ -49,11 +49,13 @@ lint: install
 check: lint
 	$(BIN)/python -m pytest -m "not slow and not model and not reference"
 
-# The native tests under AddressSanitizer and UndefinedBehaviorSanitizer; then llama.cpp's own contexts, which must
-# compute bit for bit what they compute in a build without the patches, with the same options.
+# The native tests under AddressSanitizer and UndefinedBehaviorSanitizer, with CUDA if pymtp is built with it; then
+# llama.cpp's own contexts, which must compute bit for bit what they compute in a build without the patches, with the
+# same options.
 check-native: install
 	@PYTHONPATH=tests $(BIN)/python -m random_gguf build/tiny-models
-	@$(CONFIGURE) -S native/tests -B build/native-tests >build/native-tests.log
+	@$(CONFIGURE) $$(grep -oE -e '-D(GGML_CUDA|CMAKE_CUDA_)[A-Z_]*=[^ ]*' build/cmake-args) \
+	    -S native/tests -B build/native-tests >build/native-tests.log
 	@$(BIN)/cmake --build build/native-tests
 	@$(BIN)/ctest --test-dir build/native-tests --output-on-failure
 	@$(CONFIGURE) $$(cat build/cmake-args) -DPYMTP_PATCHED_BUILD=$(abspath build/editable) \
