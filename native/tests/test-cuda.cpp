@@ -147,7 +147,8 @@ static product random_product(int64_t n_values, int64_t n_out, int64_t n_rows, i
     return p;
 }
 
-static void check(const product & p) {
+// of a product, or of several
+template <typename T> static void check(const T & p) {
     const size_t n_rows   = p.rows.size();
     const auto   together = p.compute(g_gpu, 0, n_rows);
 
@@ -224,6 +225,91 @@ static void routers_are_right_and_rows_do_not_matter() {
                 expected += (double) matrix[i * 256 + k] * rows[row * 256 + k];
             }
             CHECK(std::fabs(together[row * 40 + i] - expected) < 1e-5);
+        }
+    }
+}
+
+// What two products make of one RMS norm, of rows [begin, end): the activations are quantized once, by the norm itself.
+struct norm_with_products {
+    static constexpr int64_t N_OUT = 77;
+
+    int64_t                         n_values;
+    std::vector<std::vector<float>> rows;
+    std::vector<float>              weights     = random_values(n_values);
+    std::vector<uint8_t>            matrices[2] = { random_q8_0(N_OUT, n_values), random_q8_0(N_OUT, n_values) };
+
+    std::vector<float> compute(ggml_backend_dev_t device, size_t begin, size_t end) const {
+        graph         gf(device);
+        auto *        ctx     = gf.nodes();
+        ggml_tensor * input   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_values, end - begin);
+        ggml_tensor * factors = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, n_values);
+        ggml_tensor * norm    = ggml_mul(ctx, ggml_rms_norm(ctx, input, 1e-6f), factors);
+
+        std::vector<ggml_tensor *> q8_0;
+        std::vector<ggml_tensor *> products;
+        for (size_t i = 0; i < 2; ++i) {
+            q8_0.push_back(ggml_new_tensor_2d(gf.weights(), GGML_TYPE_Q8_0, n_values, N_OUT));
+            products.push_back(ggml_mul_mat(ctx, q8_0[i], norm));
+        }
+        gf.build(products);
+        set(factors, weights);
+        for (size_t i = 0; i < 2; ++i) {
+            set(q8_0[i], matrices[i]);
+        }
+        for (size_t i = begin; i < end; ++i) {
+            set(input, rows[i], i - begin);
+        }
+        gf.compute();
+
+        std::vector<float> res; // of each row: both products
+        const auto         first  = get<float>(products[0]);
+        const auto         second = get<float>(products[1]);
+        for (size_t i = 0; i < end - begin; ++i) {
+            res.insert(res.end(), first.begin() + i * N_OUT, first.begin() + (i + 1) * N_OUT);
+            res.insert(res.end(), second.begin() + i * N_OUT, second.begin() + (i + 1) * N_OUT);
+        }
+        return res;
+    }
+};
+
+static void products_of_one_norm_are_right_and_rows_do_not_matter() {
+    for (const int64_t n_values : { 512, 1024, 1408, 4096, 16384 }) { // 1408: not a whole number of blocks' padding
+        for (const int64_t n_rows : { 1, 2, 4, 5, 8 }) {
+            norm_with_products p{ n_values, {} };
+            for (int64_t i = 0; i < n_rows; ++i) {
+                p.rows.push_back(random_values(n_values));
+            }
+            check(p);
+        }
+    }
+}
+
+// The memory of a product's activations gets other values, and they are multiplied again, in two passes of one graph.
+static void activations_that_change_are_quantized_again() {
+    static constexpr int64_t N_VALUES = 1024;
+    static constexpr int64_t N_OUT    = 77;
+
+    const auto matrix = random_q8_0(N_OUT, N_VALUES);
+    for (const int64_t n_rows : { 1, 4 }) {
+        graph         gf(g_gpu);
+        auto *        ctx     = gf.nodes();
+        ggml_tensor * weights = ggml_new_tensor_2d(gf.weights(), GGML_TYPE_Q8_0, N_VALUES, N_OUT);
+        ggml_tensor * input   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_VALUES, n_rows);
+        ggml_tensor * before  = ggml_mul_mat(ctx, weights, input);
+        ggml_tensor * after   = ggml_mul_mat(ctx, weights, ggml_scale_inplace(ctx, input, -2.0f));
+        gf.build({ before, after });
+        set(weights, matrix);
+        for (int pass = 0; pass < 2; ++pass) {
+            const auto values = random_values(N_VALUES * n_rows);
+            set(input, values);
+            gf.compute();
+
+            auto expected = get<float>(before);
+            for (auto & value : expected) {
+                value *= -2.0f; // and so is its scale, exactly
+            }
+            CHECK(get<float>(after) == expected);
+            CHECK(std::any_of(expected.begin(), expected.end(), [](float value) { return value != 0.0f; }));
         }
     }
 }
@@ -305,6 +391,8 @@ int main() {
     RUN(products_are_right_and_rows_do_not_matter);
     RUN(experts_are_right_and_rows_do_not_matter);
     RUN(routers_are_right_and_rows_do_not_matter);
+    RUN(products_of_one_norm_are_right_and_rows_do_not_matter);
+    RUN(activations_that_change_are_quantized_again);
     RUN(the_first_of_the_highest_is_found);
     RUN(the_highest_comes_with_its_probability);
     return g_n_failed > 0;
