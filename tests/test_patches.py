@@ -91,14 +91,40 @@ def test_a_header_counts_what_the_diff_touches(patch: Patch) -> None:
     assert patch.fields["Touches"] == patch.touches
 
 
+def has_test(file: str, name: str) -> bool:
+    """Whether a file of this repository has that test: a function of a Python one, a case that a native one runs."""
+    path = ROOT / file
+    if not name or not path.is_file():
+        return False
+    text = path.read_text("utf-8")
+    if path.suffix == ".py":
+        return re.search(rf"(?m)^def {name}\(", text) is not None
+    programs = (path.parent / "CMakeLists.txt").read_text("utf-8")
+    parts = (rf"(?m)^static void {name}\(\)", rf"\bRUN\({name}\);")
+    return f"pymtp_test({path.stem}" in programs and all(re.search(part, text) for part in parts)
+
+
 @EACH_PATCH
-def test_a_patch_names_a_test_that_exists(patch: Patch) -> None:
+def test_a_patch_names_tests_that_exist(patch: Patch) -> None:
     for proof in patch.fields["Proved-by"]:
         file, _, name = proof.partition("::")
-        assert (ROOT / file).is_file(), f"{file} does not exist"
-        assert not name or re.search(rf"\b{re.escape(name)}\b", (ROOT / file).read_text("utf-8")), (
-            f"{file} has no {name}"
-        )
+        assert has_test(file, name), f"{proof} does not exist"
+
+
+def test_a_patch_of_the_cuda_backend_is_proved_on_it() -> None:
+    touching = [patch for patch in PATCHES if any("/ggml-cuda/" in file for file in patch.touches)]
+    assert touching
+    for patch in touching:
+        assert all(proof.startswith("native/tests/test-cuda.cpp::") for proof in patch.fields["Proved-by"])
+
+
+def test_what_is_no_test_is_not_taken_for_one() -> None:
+    assert has_test("native/tests/test-cuda.cpp", "the_first_of_the_highest_is_found")
+    assert not has_test("native/tests/test-cuda.cpp", "")
+    assert not has_test("native/tests/test-cuda.cpp", "random_product")  # a function, but no case
+    assert not has_test("native/tests/default-contexts.cpp", "main")
+    assert not has_test("tests/test_patches.py", "has_test_of_another_name")
+    assert not has_test("tests/no_such_file.py", "test_x")
 
 
 def test_the_series_applies_and_exports_as_it_is(source: Path, tmp_path: Path) -> None:
