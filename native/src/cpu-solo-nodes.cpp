@@ -50,3 +50,12 @@ bool mtp_next_is_solo(const ggml_cgraph * graph, int node_n) {
     }
     return false;
 }
+
+bool mtp_are_solo(const ggml_cgraph * graph, int first, int n) {
+    for (int i = first; i < first + n; ++i) {
+        if (!mtp_is_solo(graph->nodes[i])) {
+            return false;
+        }
+    }
+    return true;
+}
