@@ -88,11 +88,12 @@ def patch_paths(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.patch"))
 
 
-def series_hash(pin: Path, folder: Path, more: list[Path] | None = None) -> str:
-    """sha256 over the pin, the patches and further files: names and contents, in sorted order."""
+def series_hash(pin: Path, folder: Path, more: dict[str, Path] | None = None) -> str:
+    """sha256 over the pin, the patches and further files by their names: names and contents, in sorted order."""
+    files = {path.name: path for path in [pin, *patch_paths(folder)]} | dict(sorted((more or {}).items()))
     digest = hashlib.sha256()
-    for path in [pin, *patch_paths(folder), *sorted(more or [], key=lambda path: path.name)]:
-        digest.update(f"{path.name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    for name, path in files.items():
+        digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
 
 

@@ -14,6 +14,8 @@ from llama_cpp_source import Pin
 from patch_series import series_hash
 
 NATIVE = Path(__file__).resolve().parent
+FOLDERS = ("src", "include")
+SUFFIXES = (".cpp", ".h", ".cu", ".cuh")
 
 HEADER = """\
 #define PYMTP_BUILT_FOR "{id}"
@@ -29,11 +31,12 @@ extern "C" PYMTP_API const char * pymtp_abi_id(void) {
 """
 
 
-def abi_id() -> str:
-    pin = NATIVE / "llama_cpp.pin"
-    folders = (NATIVE / "src", NATIVE / "include")
-    engine = [path for folder in folders for path in folder.iterdir() if path.suffix in (".cpp", ".h")]
-    return f"{Pin.read(pin)} + {series_hash(pin, NATIVE / 'patches', engine)[:12]}"
+def abi_id(native: Path = NATIVE) -> str:
+    """The pinned version, and a hash over the pin, the patches and the engine's files for all backends."""
+    pin = native / "llama_cpp.pin"
+    paths = [path for folder in FOLDERS for path in (native / folder).rglob("*") if path.suffix in SUFFIXES]
+    engine = {path.relative_to(native).as_posix(): path for path in paths}
+    return f"{Pin.read(pin)} + {series_hash(pin, native / 'patches', engine)[:12]}"
 
 
 def main() -> None:

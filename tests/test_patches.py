@@ -20,6 +20,7 @@ import edit_patches
 import prepare_llama_cpp
 from llama_cpp_source import Pin, PrepareError, fetch_archive, tree_digest, tree_files, unpack, unpack_other
 from patch_series import FIELDS, Patch, apply, patch_paths, series_hash, touches
+from write_abi_id import SUFFIXES, abi_id
 
 ROOT = Path(__file__).resolve().parent.parent
 PIN_FILE = ROOT / "native" / "llama_cpp.pin"
@@ -181,6 +182,33 @@ def test_the_error_reaches_the_command_line_as_one_line(tmp_path: Path) -> None:
 def test_a_directory_without_llama_cpp_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PrepareError, match="holds no llama.cpp sources"):
         unpack(tmp_path, Pin.read(PIN_FILE), tmp_path / "tree")
+
+
+# --- the id of a build ---
+
+
+@pytest.mark.parametrize("file", ["engine.cpp", "engine.h", "cuda-argmax.cu", "cuda/few-rows.cu", "cuda/few-rows.cuh"])
+def test_an_edited_file_of_the_engine_changes_the_id(tmp_path: Path, file: str) -> None:
+    shutil.copy(PIN_FILE, tmp_path)
+    for folder in ("patches", "include", "src/cuda"):
+        (tmp_path / folder).mkdir(parents=True)
+    path = tmp_path / "src" / file
+    path.write_text("one\n")
+    (tmp_path / "src" / "notes.txt").write_text("one\n")
+    before = abi_id(tmp_path)
+    assert abi_id(tmp_path) == before and before.startswith(f"{Pin.read(PIN_FILE)} + ")
+    path.write_text("two\n")
+    assert abi_id(tmp_path) != before
+    path.write_text("one\n")
+    assert abi_id(tmp_path) == before
+    (tmp_path / "src" / "notes.txt").write_text("two\n")
+    assert abi_id(tmp_path) == before
+
+
+def test_every_source_of_the_engine_is_in_the_id() -> None:
+    sources = [path for path in (ROOT / "native" / "src").rglob("*") if path.is_file()]
+    assert {path.suffix for path in sources} <= set(SUFFIXES)
+    assert any(path.suffix == ".cu" for path in sources)
 
 
 # --- preparing a tree, on a small llama.cpp of the test's own ---
