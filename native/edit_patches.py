@@ -45,8 +45,9 @@ CONFLICT = """\
     {files}
 Resolve it there:
     cd {folder}
-    Edit these files (git diff shows the conflicts), then: git add --update && git rebase --continue
-    If llama.cpp no longer needs the patch, instead: git rebase --skip
+    Edit these files (git diff shows the conflicts), git rm those that llama.cpp no longer has, then:
+    git add --update && git rebase --continue
+    Or, if llama.cpp no longer needs the patch: git rebase --skip
     Repeat this until git says that the rebase is done.
 {next_steps}"""
 
