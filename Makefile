@@ -119,7 +119,7 @@ $(VENV)/installed: pyproject.toml $(VENV)/llama-cpp-python build/cmake-args CMak
 	    $(PIP) install --no-build-isolation $(if $(filter pyproject.toml $(VENV)/%,$?),,--no-deps) -e '.[dev]'
 	@touch $@
 
-# remembers CMAKE_ARGS; other options than the last ones start CMake afresh
+# remembers CMAKE_ARGS; other options than the last ones start CMake from the beginning
 build/cmake-args: FORCE
 	@mkdir -p build && touch -a $@
 	@test -z "$$CMAKE_ARGS" || test "$$CMAKE_ARGS" = "$$(cat $@)" || \
