@@ -18,9 +18,9 @@ ARCHIVE := build/llama_cpp_python-0.3.36.tar.gz
 VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
-NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patches/*.patch native/include/*.h native/src/*)
+NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patches/*.patch native/include/*.h native/src/*/*)
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
-CXX_SRC := $(wildcard native/src/*.cpp native/src/*.h native/src/*.cu native/src/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
+CXX_SRC := $(wildcard native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
 .PHONY: run test test-slow families lint check check-native docs patches-edit patches-rebase patches-export install clean
 .DELETE_ON_ERROR:

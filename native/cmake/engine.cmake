@@ -1,22 +1,22 @@
-# The engine: our sources, compiled into libllama, where llama.cpp's private headers are theirs to use; those named
-# cpu-* and cuda-* into the CPU and the CUDA backend, with their compilers' options.
+# The engine: our sources, in folders by what they are part of. abi (the C interface), engine and samplers are compiled
+# into libllama, where llama.cpp's private headers are theirs to use; cpu and cuda into the CPU and the CUDA backend,
+# with their compilers' options. Headers are included by name alone, as the patches include them.
 
-file(GLOB native_sources CONFIGURE_DEPENDS ${native}/src/*.cpp)
-file(GLOB native_cuda_sources CONFIGURE_DEPENDS ${native}/src/cuda-*.cu)
-file(GLOB native_headers CONFIGURE_DEPENDS ${native}/src/*.h ${native}/src/*.cuh ${native}/include/*.h)
-set(native_cpu_sources ${native_sources})
-list(FILTER native_cpu_sources INCLUDE REGEX "/cpu-[^/]*$")
-list(REMOVE_ITEM native_sources ${native_cpu_sources})
+set(native_folders ${native}/src/abi ${native}/src/engine ${native}/src/samplers)
+file(GLOB native_sources CONFIGURE_DEPENDS ${native}/src/abi/*.cpp ${native}/src/engine/*.cpp ${native}/src/samplers/*.cpp)
+file(GLOB native_cpu_sources CONFIGURE_DEPENDS ${native}/src/cpu/*.cpp)
+file(GLOB native_cuda_sources CONFIGURE_DEPENDS ${native}/src/cuda/*.cu)
+file(GLOB native_headers CONFIGURE_DEPENDS ${native}/src/*/*.h ${native}/src/*/*.cuh ${native}/include/*.h)
 
 target_sources(ggml-cpu PRIVATE ${native_cpu_sources})
-target_include_directories(ggml-cpu PRIVATE ${native}/src)
+target_include_directories(ggml-cpu PRIVATE ${native}/src/cpu)
 if(TARGET ggml-cuda)
     target_sources(ggml-cuda PRIVATE ${native_cuda_sources})
-    target_include_directories(ggml-cuda PRIVATE ${native}/src ${llama_cpp_tree}/ggml/src/ggml-cuda)
+    target_include_directories(ggml-cuda PRIVATE ${native}/src/cuda ${llama_cpp_tree}/ggml/src/ggml-cuda)
     target_compile_definitions(ggml-cuda PRIVATE MTP_CUDA) # not HIP, not MUSA, which compile the same files
 endif()
 target_sources(llama PRIVATE ${native_sources})
-target_include_directories(llama PRIVATE ${native}/src ${native}/include ${llama_cpp_tree}/src)
+target_include_directories(llama PRIVATE ${native_folders} ${native}/include ${llama_cpp_tree}/src)
 # llama.cpp merges its model files into few compilations; ours stay apart, so that an edit costs one file
 set_source_files_properties(${native_sources} TARGET_DIRECTORY llama PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 if(WIN32)
