@@ -89,5 +89,5 @@ def test_each_token_has_a_probability(probs: list[float]) -> None:
 
 
 def test_tokens_are_not_negative() -> None:
-    with pytest.raises(PymtpError, match="negative"):
+    with pytest.raises(PymtpError, match="token -1"):
         Distribution([-1], [1.0])

@@ -19,6 +19,7 @@ from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
 from pymtp.errors import InvalidParameter, PymtpError, StateError, UnsupportedModel
 from pymtp.gguf.weights import fingerprint, output_rows
+from pymtp.sampling.distribution import Distribution
 from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen35
 
 K = 3
@@ -370,3 +371,45 @@ def test_chunks_that_make_no_sense_are_refused(model: object) -> None:
             session.draft_greedy([Chunk([1], 30), Chunk([1], 30)], K)
     with pytest.raises(InvalidParameter, match="n_ctx must be at most"):
         Session(model, replace(PARAMS, n_ctx=2**30), n_seq_max=4)
+
+
+def test_sequences_that_are_none_are_refused(model: object) -> None:
+    with Session(model, PARAMS, n_draft_max=K, n_seq_max=2) as session:
+        prompt(session, 30)
+        for sequence in (-1, 2, 99):
+            with pytest.raises(PymtpError, match=f"sequence {sequence}"):
+                session.discard(3, 2, sequence=sequence)
+            with pytest.raises(PymtpError, match=f"sequence {sequence}"):
+                session.seen_end(sequence, 1)
+            with pytest.raises(PymtpError, match=f"sequence {sequence}"):
+                session.truncate(3, sequence=sequence)
+            with pytest.raises(PymtpError, match=f"sequence {sequence}"):
+                session.copy(sequence, 0)
+        session.decode([Chunk([1], 30)])
+
+
+def test_drafts_cannot_be_limited_to_a_token_twice(model: object) -> None:
+    with Session(model, PARAMS, n_draft_max=K) as session:
+        tokens = [7, 9, 7]
+        row_bytes = session._output_row_bytes(0)
+        with pytest.raises(PymtpError, match="token 7 is listed twice"):
+            session.limit_drafts_to(tokens, [np.zeros((len(tokens), row_bytes), np.uint8)] * session.n_heads)
+
+
+def test_a_state_with_more_positions_than_a_sequence_may_hold_is_refused(model: object) -> None:
+    """Caches are rounded up: this one has cells for the state, and its sequences do not."""
+    with Session(model, replace(PARAMS, n_ctx=512), n_draft_max=K, model_id="m") as session:
+        prompt(session, 400)
+        data = session.save()
+    with Session(model, replace(PARAMS, n_ctx=260), n_draft_max=K, model_id="m") as session:
+        tokens = prompt(session, 20)
+        with pytest.raises(StateError, match="400 positions, of which 260 are possible"):
+            session.restore(data)
+        session.decode([Chunk([1], len(tokens))])
+        session.restore(session.save())
+
+
+def test_distributions_of_impossible_tokens_are_refused() -> None:
+    for token in (-1, 2**31 - 1, 2**30):
+        with pytest.raises(PymtpError, match=f"token {token}"):
+            Distribution([token, 1], [0.5, 0.5])

@@ -18,7 +18,7 @@ extern "C" {
 
 struct pymtp_distribution;
 
-// Of n different tokens, none negative: token and prob are [n].
+// Of n different tokens below PYMTP_VOCAB_MAX: token and prob are [n].
 int32_t pymtp_distribution_init(int32_t n, const int32_t * token, const double * prob,
                                 struct pymtp_distribution ** distribution);
 void    pymtp_distribution_free(struct pymtp_distribution * distribution);
@@ -36,14 +36,15 @@ int32_t pymtp_distribution_best(const struct pymtp_distribution * distribution, 
 // The token at 0 <= uniform < 1 of the cumulated probabilities; -1 if there is none.
 int32_t pymtp_distribution_draw(const struct pymtp_distribution * distribution, double uniform);
 
-// What two of them have in common: the sum of the smaller probability of each token.
+// What two of them have in common: the sum of the smaller probability of each token. NAN, here and below, if the memory
+// has run out.
 double pymtp_distribution_shared(const struct pymtp_distribution * one, const struct pymtp_distribution * other);
 
 // What a source has too little of: the sum of max(weight * target - source, 0).
 double pymtp_distribution_missing(const struct pymtp_distribution * target, const struct pymtp_distribution * source,
                                   double weight);
 
-// Draws from that; from the target itself if it is nothing. -1 if the target has no tokens.
+// Draws from that; from the target itself if it is nothing. -1 if the target has no tokens, or the memory has run out.
 int32_t pymtp_distribution_recover(const struct pymtp_distribution * target, const struct pymtp_distribution * source,
                                    double weight, double uniform);
 

@@ -45,6 +45,11 @@ enum pymtp_status {
                        // recurrent models: the call's sequences are gone then)
 };
 
+// what the engine is built for
+enum pymtp_limit {
+    PYMTP_VOCAB_MAX = 1 << 22, // tokens of a vocabulary
+};
+
 // where the MTP layers keep their K/V
 enum pymtp_memory {
     PYMTP_MEMORY_NONE   = 0, // the session does not draft
@@ -116,6 +121,10 @@ struct pymtp_session_params {
     // A small model that drafts in the place of heads and reads the K/V of the trunk's last layers, as Gemma-4's does;
     // NULL: none. It outlives the session. It takes no cells, so that a draft never fails for want of room.
     const struct llama_model * assistant;
+
+    // Positions that a sequence may hold, which can be fewer than the cache has room for. A saved state with more is
+    // refused. 0: as many as there is room for.
+    int32_t n_ctx_seq;
 };
 
 int32_t pymtp_session_init(struct llama_model * model, const struct pymtp_session_params * params,
@@ -131,7 +140,8 @@ int32_t pymtp_session_n_draft_max(const struct pymtp_session * session); // as i
 
 int32_t pymtp_session_n_heads(const struct pymtp_session * session);     // heads that draft: at most one for each step
 
-// The position of a sequence behind the last that all of the first n_heads heads have seen.
+// The position of a sequence after the last that all of the first n_heads heads have seen; -1 if there is no such
+// sequence.
 int32_t pymtp_session_seen_end(const struct pymtp_session * session, int32_t seq, int32_t n_heads);
 
 // What is special about the session's memory, and what it costs; "" if there is nothing to say.
@@ -146,7 +156,7 @@ int32_t pymtp_session_decode(struct pymtp_session * session, int32_t n_rows, con
                              const int32_t * seq, const uint8_t * flags);
 
 // Logits of the last decode, [*n_rows, *n_vocab] float32 in the order of the rows that had PYMTP_ROW_LOGITS.
-// Valid until the next call on the session. NULL before the first decode.
+// Valid until the next call on the session. NULL before the first decode, and if they cannot be fetched.
 const float * pymtp_session_logits(struct pymtp_session * session, int32_t * n_rows, int32_t * n_vocab);
 
 // Passes from now on leave what it takes to find the n_max highest logits of a row on the device that computes them, so
@@ -174,7 +184,7 @@ int32_t pymtp_session_draft(struct pymtp_session * session, int32_t step, int32_
                             const int32_t * token, const int32_t * pos, const int32_t * seq);
 
 // Logits of the last draft step, [*n_rows, *n_vocab] float32 (n_vocab: of the draft vocabulary), one row a sequence in the order of their last rows.
-// Valid until the next call on the session. NULL before the first draft.
+// Valid until the next call on the session. NULL before the first draft, and if they cannot be fetched.
 const float * pymtp_session_draft_logits(struct pymtp_session * session, int32_t * n_rows, int32_t * n_vocab);
 
 // All steps of a draft in one graph, each taking the most likely token of the step before. Rows as for step 0 of
@@ -188,7 +198,8 @@ int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t n_row
 // Limits drafts to a part of the vocabulary, so that the heads multiply fewer rows of the output matrix; what is
 // emitted is not limited. With token = NULL to the first n_tokens ids (rounded up to a multiple of 32), as a view of the
 // matrix; else to the n_tokens ids in token, whose rows the caller hands over: rows[h] are those of head h's matrix, one
-// after another, [n_tokens, row_bytes of pymtp_session_output_type]. n_tokens = n_vocab without ids ends the limit.
+// after another, [n_tokens, row_bytes of pymtp_session_output_type]. An id that is listed twice is PYMTP_INVALID.
+// n_tokens = n_vocab without ids ends the limit.
 // Draft logits then have n_tokens columns; ids (drafts, candidates) are always those of the whole vocabulary.
 int32_t pymtp_session_trim(struct pymtp_session * session, int32_t n_tokens, const int32_t * token,
                            const void * const * rows);

@@ -63,7 +63,7 @@ struct session {
         params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
         params.n_outputs_max   = 64;
 
-        const pymtp_session_params of_session = { &params, o.n_draft, true, PYMTP_HEAD_CONTEXT_TARGET, g_assistant };
+        const pymtp_session_params of_session = { &params, o.n_draft, true, PYMTP_HEAD_CONTEXT_TARGET, g_assistant, 0 };
 
         status = pymtp_session_init(g_model, &of_session, &handle);
     }

@@ -45,7 +45,8 @@ class Session:
     handle of a second model that drafts in the place of heads; it must outlive the session. There are
     `n_seq_max` sequences (None: `params.n_seq_max`), 0 and up, of `params.n_ctx` positions each.
     `mtp_context` says what the rows of several heads read: all of them the trunk's hidden states
-    ("target"), or each those of the head before it ("chained"). `model_id` names the weights: a saved state belongs to them.
+    ("target"), or each those of the head before it ("chained"). `model_id` names the weights: a
+    saved state belongs to them.
 
     Every pass takes chunks of rows. Raises ContextFull when the cache has no room (the session is
     then as before), BackendError when the backend fails (the rows of the pass are gone), PymtpError
@@ -161,7 +162,10 @@ class Session:
 
     def seen_end(self, sequence: int, n_heads: int) -> int:
         """The position of `sequence` after the last that all of the first `n_heads` heads have seen."""
-        return int(lib.pymtp_session_seen_end(self._handle.native, sequence, n_heads))
+        end = int(lib.pymtp_session_seen_end(self._handle.native, sequence, n_heads))
+        if end < 0:
+            check(lib.PYMTP_INVALID)
+        return end
 
     def reduce_logits(self, n_max: int, *, also_on_host: bool = False) -> None:
         """Have later passes prepare `candidates` of up to `n_max` on the device that computes the logits. 0: no more.
@@ -306,6 +310,7 @@ def _init(
     params.uses_heads = uses_heads
     params.head_context = mtp_context
     params.assistant = model_pointer(assistant)
+    params.n_ctx_seq = context.n_ctx
     handle = ffi.new("struct pymtp_session **")
     check(lib.pymtp_session_init(model_pointer(model), params, handle))
     return handle[0]

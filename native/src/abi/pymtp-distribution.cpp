@@ -6,17 +6,24 @@
 #include "pymtp-session.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 int32_t pymtp_distribution_init(int32_t n, const int32_t * token, const double * prob,
-                                pymtp_distribution ** distribution) try {
-    if (n > 0 && *std::min_element(token, token + n) < 0) {
-        return pymtp_fail(PYMTP_INVALID, "a distribution of negative tokens");
-    }
-    *distribution = new pymtp_distribution{ { token, token + n }, { prob, prob + n } };
-    return PYMTP_OK;
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+                                pymtp_distribution ** distribution) {
+    return pymtp_guard([&]() -> int32_t {
+        if (n < 0) {
+            return pymtp_fail(PYMTP_INVALID, "a distribution of %d tokens", n);
+        }
+        for (int32_t i = 0; i < n; ++i) {
+            if (token[i] < 0 || token[i] >= PYMTP_VOCAB_MAX) {
+                return pymtp_fail(PYMTP_INVALID, "a distribution with token %d: 0 to %d are possible", token[i],
+                                  PYMTP_VOCAB_MAX - 1);
+            }
+        }
+        *distribution = new pymtp_distribution{ { token, token + n }, { prob, prob + n } };
+        return PYMTP_OK;
+    });
 }
 
 void pymtp_distribution_free(pymtp_distribution * distribution) {
@@ -87,24 +94,30 @@ static void for_both(const pymtp_distribution & one, const pymtp_distribution & 
 }
 
 double pymtp_distribution_shared(const pymtp_distribution * one, const pymtp_distribution * other) {
-    double sum = 0.0;
-    for_both(*one, *other, [&](double a, double b) { sum += std::min(a, b); });
-    return sum;
+    return pymtp_guard_or(NAN, [&] {
+        double sum = 0.0;
+        for_both(*one, *other, [&](double a, double b) { sum += std::min(a, b); });
+        return sum;
+    });
 }
 
 double pymtp_distribution_missing(const pymtp_distribution * target, const pymtp_distribution * source, double weight) {
-    double sum = 0.0;
-    for_both(*target, *source, [&](double t, double s) { sum += std::max(weight * t - s, 0.0); });
-    return sum;
+    return pymtp_guard_or(NAN, [&] {
+        double sum = 0.0;
+        for_both(*target, *source, [&](double t, double s) { sum += std::max(weight * t - s, 0.0); });
+        return sum;
+    });
 }
 
 int32_t pymtp_distribution_recover(const pymtp_distribution * target, const pymtp_distribution * source, double weight,
                                    double uniform) {
     thread_local std::vector<double> missing;
 
-    missing.clear();
-    for_both(*target, *source, [&](double t, double s) { missing.push_back(std::max(weight * t - s, 0.0)); });
-    // they are the same but for rounding
-    const bool is_nothing = std::all_of(missing.begin(), missing.end(), [](double m) { return m == 0.0; });
-    return is_nothing ? pymtp_distribution_draw(target, uniform) : target->tokens[draw(missing, uniform)];
+    return pymtp_guard_or(-1, [&] {
+        missing.clear();
+        for_both(*target, *source, [&](double t, double s) { missing.push_back(std::max(weight * t - s, 0.0)); });
+        // they are the same but for rounding
+        const bool is_nothing = std::all_of(missing.begin(), missing.end(), [](double m) { return m == 0.0; });
+        return is_nothing ? pymtp_distribution_draw(target, uniform) : target->tokens[draw(missing, uniform)];
+    });
 }

@@ -2,6 +2,7 @@
 // gives up. Native, because Python that runs inside a callback of llama.cpp would swallow a Ctrl-C.
 
 #include "ggml.h"
+#include "guard.h"
 #include "llama.h"
 #include "pymtp.h"
 
@@ -21,11 +22,16 @@ static void log_receive(ggml_log_level level, const char * text, void *) {
     if (level >= g_shown_from && level < GGML_LOG_LEVEL_CONT) {
         fputs(text, stderr);
     }
-    if (level == GGML_LOG_LEVEL_WARN || level == GGML_LOG_LEVEL_ERROR) {
+    if (level != GGML_LOG_LEVEL_WARN && level != GGML_LOG_LEVEL_ERROR) {
+        return;
+    }
+    try {
         const std::lock_guard<std::mutex> lock(g_mutex);
         if (g_kept.size() < LOG_KEPT_BYTES) {
             g_kept += text;
         }
+    } catch (...) {
+        // without the message, then
     }
 }
 
@@ -44,10 +50,12 @@ void pymtp_log_show(int32_t level) {
 const char * pymtp_log_take(void) {
     static thread_local std::string taken;
 
-    const std::lock_guard<std::mutex> lock(g_mutex);
-    taken.swap(g_kept);
-    g_kept.clear();
-    return taken.c_str();
+    return pymtp_guard_or("", [] {
+        const std::lock_guard<std::mutex> lock(g_mutex);
+        taken.swap(g_kept);
+        g_kept.clear();
+        return taken.c_str();
+    });
 }
 
 void pymtp_exit_on_abort(void) {

@@ -79,7 +79,7 @@ static pymtp_status check_draft(const pymtp_session & session, int32_t step, int
         const bool is_first = last[seq[i]] < 0;
         const bool is_last  = i + 1 == n_rows || seq[i + 1] != seq[i];
 
-        if (!is_first && (seq[i - 1] != seq[i] || pos[i] != pos[i - 1] + 1)) {
+        if (!is_first && (seq[i - 1] != seq[i] || pos[i] - 1 != pos[i - 1])) {
             return pymtp_fail(PYMTP_INVALID, "row %d: position %d of sequence %d does not follow %d", i, pos[i], seq[i],
                               last[seq[i]]);
         }
@@ -110,12 +110,7 @@ static std::vector<mtp_row> draft_rows(int32_t n_rows, const int32_t * token, co
 template <typename F>
 static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row> & rows, F draft) {
     pymtp_status status = PYMTP_FAILED;
-    std::string  why    = "the backend failed in a pass of the MTP heads";
-    try {
-        status = draft();
-    } catch (const std::exception & err) {
-        why = err.what();
-    }
+    const auto   why    = pymtp_thrown([&] { status = draft(); });
     if (status == PYMTP_OK) {
         return PYMTP_OK;
     }
@@ -123,7 +118,7 @@ static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row
     if (status == PYMTP_FULL) {
         return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room to draft", llama_n_ctx(session.ctx));
     }
-    return pymtp_fail(status, "%s", why.c_str());
+    return pymtp_fail(status, "%s", why.empty() ? "the backend failed in a pass of the MTP heads" : why.text);
 }
 
 // Decodes checked rows. If it fails, nothing of them is left.
@@ -155,13 +150,8 @@ pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int
     session.has_draft = false;
     session.mtp->row_flags.assign(flags, flags + n_rows);
 
-    int32_t     res = -1;
-    std::string why = "the backend failed in a pass of the trunk";
-    try {
-        res = llama_decode(session.ctx, batch);
-    } catch (const std::exception & err) {
-        why = err.what();
-    }
+    int32_t    res = -1;
+    const auto why = pymtp_thrown([&] { res = llama_decode(session.ctx, batch); });
 
     switch (res) {
         case 0:
@@ -178,7 +168,7 @@ pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int
             for (int32_t i = n_rows; i-- > 0;) {
                 pymtp_session_truncate(&session, seq[i], session.last_pass.empty() ? pos[i] : 0);
             }
-            return pymtp_fail(PYMTP_FAILED, "%s", why.c_str());
+            return pymtp_fail(PYMTP_FAILED, "%s", why.empty() ? "the backend failed in a pass of the trunk" : why.text);
     }
 }
 
@@ -200,101 +190,105 @@ static pymtp_status save_for_replay(pymtp_session & session, int32_t n_rows, con
 }
 
 int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
-                             const int32_t * seq, const uint8_t * flags) try {
-    const pymtp_timer timer = { session->t_trunk_us };
+                             const int32_t * seq, const uint8_t * flags) {
+    return pymtp_guard([&]() -> int32_t {
+        const pymtp_timer timer = { session->t_trunk_us };
 
-    pymtp_status status = check_rows(*session, n_rows, llama_n_batch(session->ctx), token, pos, seq);
-    if (status == PYMTP_OK) {
-        status = check_tail(*session, n_rows, pos, seq);
-    }
-    if (status == PYMTP_OK) {
-        status = check_feed(*session, n_rows, flags);
-    }
-    if (status == PYMTP_OK && session->replay) {
-        status = save_for_replay(*session, n_rows, token, pos, seq, flags);
-    }
-    if (status != PYMTP_OK) {
-        return status;
-    }
-    return pymtp_run_decode(*session, n_rows, token, pos, seq, flags);
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+        pymtp_status status = check_rows(*session, n_rows, llama_n_batch(session->ctx), token, pos, seq);
+        if (status == PYMTP_OK) {
+            status = check_tail(*session, n_rows, pos, seq);
+        }
+        if (status == PYMTP_OK) {
+            status = check_feed(*session, n_rows, flags);
+        }
+        if (status == PYMTP_OK && session->replay) {
+            status = save_for_replay(*session, n_rows, token, pos, seq, flags);
+        }
+        if (status != PYMTP_OK) {
+            return status;
+        }
+        return pymtp_run_decode(*session, n_rows, token, pos, seq, flags);
+    });
 }
 
 const float * pymtp_session_logits(pymtp_session * session, int32_t * n_rows, int32_t * n_vocab) {
-    *n_rows  = session->n_logits;
     *n_vocab = session->n_vocab();
-    return session->n_logits > 0 ? session->mtp->logits() : nullptr;
+    const float * found =
+        pymtp_guard_or(nullptr, [&] { return session->n_logits > 0 ? session->mtp->logits() : nullptr; });
+    *n_rows = found ? session->n_logits : 0;
+    return found;
 }
 
 int32_t pymtp_session_draft(pymtp_session * session, int32_t step, int32_t n_steps, int32_t n_rows,
-                            const int32_t * token, const int32_t * pos, const int32_t * seq) try {
-    const pymtp_timer timer = { session->t_head_us };
+                            const int32_t * token, const int32_t * pos, const int32_t * seq) {
+    return pymtp_guard([&]() -> int32_t {
+        const pymtp_timer timer = { session->t_head_us };
 
-    if (n_steps < 1 || n_steps > session->n_draft_max || step < 0 || step >= n_steps) {
-        return pymtp_fail(PYMTP_INVALID, "step %d of a draft of %d: at most %d are allowed", step, n_steps,
-                          session->n_draft_max);
-    }
-    const pymtp_status status = check_draft(*session, step, n_rows, token, pos, seq);
-    if (status != PYMTP_OK) {
-        return status;
-    }
-    session->n_logits  = 0;
-    session->has_draft = false;
+        if (n_steps < 1 || n_steps > session->n_draft_max || step < 0 || step >= n_steps) {
+            return pymtp_fail(PYMTP_INVALID, "step %d of a draft of %d: at most %d are allowed", step, n_steps,
+                              session->n_draft_max);
+        }
+        const pymtp_status status = check_draft(*session, step, n_rows, token, pos, seq);
+        if (status != PYMTP_OK) {
+            return status;
+        }
+        session->n_logits  = 0;
+        session->has_draft = false;
 
-    const auto         rows    = draft_rows(n_rows, token, pos, seq);
-    const pymtp_status drafted = run_draft(*session, rows, [&] { return session->mtp->draft(step, n_steps, rows); });
+        const auto         rows = draft_rows(n_rows, token, pos, seq);
+        const pymtp_status drafted =
+            run_draft(*session, rows, [&] { return session->mtp->draft(step, n_steps, rows); });
 
-    session->has_draft = drafted == PYMTP_OK;
-    return drafted;
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+        session->has_draft = drafted == PYMTP_OK;
+        return drafted;
+    });
 }
 
 const float * pymtp_session_draft_logits(pymtp_session * session, int32_t * n_rows, int32_t * n_vocab) {
-    *n_rows  = session->has_draft ? session->mtp->n_draft_rows : 0;
     *n_vocab = session->mtp->n_draft_vocab();
-    return session->has_draft ? session->mtp->draft_logits() : nullptr;
+    const float * found =
+        pymtp_guard_or(nullptr, [&] { return session->has_draft ? session->mtp->draft_logits() : nullptr; });
+    *n_rows = found ? session->mtp->n_draft_rows : 0;
+    return found;
 }
 
 int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
-                                   const int32_t * seq, int32_t * n_steps, int32_t * drafts, float * probs) try {
-    const pymtp_timer timer = { session->t_head_us };
+                                   const int32_t * seq, int32_t * n_steps, int32_t * drafts, float * probs) {
+    return pymtp_guard([&]() -> int32_t {
+        const pymtp_timer timer = { session->t_head_us };
 
-    if (*n_steps < 1 || *n_steps > session->n_draft_max) {
-        return pymtp_fail(PYMTP_INVALID, "a draft of %d: 1 to %d are allowed", *n_steps, session->n_draft_max);
-    }
-    const pymtp_status status = check_draft(*session, 0, n_rows, token, pos, seq);
-    if (status != PYMTP_OK) {
-        return status;
-    }
-    session->n_logits  = 0;
-    session->has_draft = false;
+        if (*n_steps < 1 || *n_steps > session->n_draft_max) {
+            return pymtp_fail(PYMTP_INVALID, "a draft of %d: 1 to %d are allowed", *n_steps, session->n_draft_max);
+        }
+        const pymtp_status status = check_draft(*session, 0, n_rows, token, pos, seq);
+        if (status != PYMTP_OK) {
+            return status;
+        }
+        session->n_logits  = 0;
+        session->has_draft = false;
 
-    const auto rows = draft_rows(n_rows, token, pos, seq);
-    return run_draft(*session, rows, [&] { return session->mtp->draft_greedy(rows, n_steps, drafts, probs); });
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+        const auto rows = draft_rows(n_rows, token, pos, seq);
+        return run_draft(*session, rows, [&] { return session->mtp->draft_greedy(rows, n_steps, drafts, probs); });
+    });
 }
 
 int32_t pymtp_session_n_logits(const pymtp_session * session, int32_t of_draft) {
     return of_draft ? (session->has_draft ? session->mtp->n_draft_rows : 0) : session->n_logits;
 }
 
-int32_t pymtp_session_candidates(pymtp_session * session, int32_t of_draft, int32_t n, int32_t * ids,
-                                 float * values) try {
-    const int32_t n_logits = session->mtp->n_logits(of_draft != 0);
-    const int32_t n_rows   = pymtp_session_n_logits(session, of_draft);
-    if (n < 1 || n > n_logits) {
-        return pymtp_fail(PYMTP_INVALID, "%d candidates of a vocabulary of %d", n, n_logits);
-    }
-    if (n_rows == 0) {
-        return pymtp_fail(PYMTP_INVALID, "the last pass has left no logits");
-    }
-    for (int32_t row = 0; row < n_rows; ++row) {
-        session->mtp->candidates(of_draft != 0, row, n, ids + row * n, values + row * n);
-    }
-    return PYMTP_OK;
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+int32_t pymtp_session_candidates(pymtp_session * session, int32_t of_draft, int32_t n, int32_t * ids, float * values) {
+    return pymtp_guard([&]() -> int32_t {
+        const int32_t n_logits = session->mtp->n_logits(of_draft != 0);
+        const int32_t n_rows   = pymtp_session_n_logits(session, of_draft);
+        if (n < 1 || n > n_logits) {
+            return pymtp_fail(PYMTP_INVALID, "%d candidates of a vocabulary of %d", n, n_logits);
+        }
+        if (n_rows == 0) {
+            return pymtp_fail(PYMTP_INVALID, "the last pass has left no logits");
+        }
+        for (int32_t row = 0; row < n_rows; ++row) {
+            session->mtp->candidates(of_draft != 0, row, n, ids + (size_t) row * n, values + (size_t) row * n);
+        }
+        return PYMTP_OK;
+    });
 }

@@ -247,39 +247,79 @@ llama_token pymtp_sampler::sample(sampler_row & row) {
 //
 
 int32_t pymtp_breakers_init(const llama_vocab * vocab, int32_t n, const char * const * text,
-                            pymtp_breakers ** breakers) try {
-    *breakers = new pymtp_breakers{ sampler_breakers(vocab, std::vector<std::string>(text, text + n)) };
-    return PYMTP_OK;
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+                            pymtp_breakers ** breakers) {
+    return pymtp_guard([&]() -> int32_t {
+        if (n < 0 || !vocab) {
+            return pymtp_fail(PYMTP_INVALID, "%d breakers of %s vocabulary", n, vocab ? "a" : "no");
+        }
+        *breakers = new pymtp_breakers{ sampler_breakers(vocab, std::vector<std::string>(text, text + n)) };
+        return PYMTP_OK;
+    });
 }
 
 void pymtp_breakers_free(pymtp_breakers * breakers) {
     delete breakers;
 }
 
-int32_t pymtp_sampler_init(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params * params,
-                           const pymtp_breakers * breakers, pymtp_sampler ** sampler) try {
-    *sampler = new pymtp_sampler(n_vocab, vocab, *params, breakers ? &breakers->data : nullptr);
+// whatever is an index, or a number of elements
+static int32_t check_params(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
+                            const pymtp_breakers * breakers) {
+    if (n_vocab < 1 || n_vocab > PYMTP_VOCAB_MAX) {
+        return pymtp_fail(PYMTP_INVALID, "a vocabulary of %d tokens: 1 to %d are possible", n_vocab, +PYMTP_VOCAB_MAX);
+    }
+    if ((vocab && llama_vocab_n_tokens(vocab) < n_vocab) || (breakers && breakers->data.n_tokens() < n_vocab)) {
+        return pymtp_fail(PYMTP_INVALID, "a vocabulary of fewer than %d tokens", n_vocab);
+    }
+    if (params.n_stages < 0 || params.n_bias < 0) {
+        return pymtp_fail(PYMTP_INVALID, "%d stages and %d biases", params.n_stages, params.n_bias);
+    }
+    for (int32_t i = 0; i < params.n_stages; ++i) {
+        const int32_t stage = params.stages[i];
+        if (stage < PYMTP_STAGE_PENALTIES || stage > PYMTP_STAGE_ADAPTIVE_P ||
+            (stage == PYMTP_STAGE_INFILL && !vocab)) {
+            return pymtp_fail(PYMTP_INVALID, "stage %d is unknown, or needs a vocabulary", stage);
+        }
+    }
+    for (int32_t i = 0; i < params.n_bias; ++i) {
+        if (params.bias_token[i] < 0 || params.bias_token[i] >= n_vocab) {
+            return pymtp_fail(PYMTP_INVALID, "a bias of token %d, which is not in the vocabulary of %d",
+                              params.bias_token[i], n_vocab);
+        }
+    }
     return PYMTP_OK;
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+}
+
+int32_t pymtp_sampler_init(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params * params,
+                           const pymtp_breakers * breakers, pymtp_sampler ** sampler) {
+    return pymtp_guard([&]() -> int32_t {
+        const int32_t status = check_params(n_vocab, vocab, *params, breakers);
+        if (status != PYMTP_OK) {
+            return status;
+        }
+        *sampler = new pymtp_sampler(n_vocab, vocab, *params, breakers ? &breakers->data : nullptr);
+        return PYMTP_OK;
+    });
 }
 
 void pymtp_sampler_free(pymtp_sampler * sampler) {
     delete sampler;
 }
 
-int32_t pymtp_sampler_constrain(pymtp_sampler * sampler, const char * grammar) try {
-    llama_sampler_ptr parsed(llama_sampler_init_grammar(sampler->vocab, grammar, "root"));
-    if (!parsed) {
-        return pymtp_fail(PYMTP_INVALID, "the grammar cannot be parsed");
-    }
-    sampler->forget();
-    sampler->grammar = std::move(parsed);
-    return PYMTP_OK;
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_INVALID, "the grammar cannot be parsed: %s", err.what());
+int32_t pymtp_sampler_constrain(pymtp_sampler * sampler, const char * grammar) {
+    return pymtp_guard([&]() -> int32_t {
+        if (!sampler->vocab) {
+            return pymtp_fail(PYMTP_INVALID, "a grammar needs a vocabulary");
+        }
+        llama_sampler_ptr parsed;
+        const auto        why =
+            pymtp_thrown([&] { parsed.reset(llama_sampler_init_grammar(sampler->vocab, grammar, "root")); });
+        if (!parsed) {
+            return pymtp_fail(PYMTP_INVALID, "the grammar cannot be parsed%s%s", why.empty() ? "" : ": ", why.text);
+        }
+        sampler->forget();
+        sampler->grammar = std::move(parsed);
+        return PYMTP_OK;
+    });
 }
 
 static int32_t check_token(const pymtp_sampler & sampler, int32_t token) {
@@ -289,60 +329,62 @@ static int32_t check_token(const pymtp_sampler & sampler, int32_t token) {
     return PYMTP_OK;
 }
 
-int32_t pymtp_sampler_accept(pymtp_sampler * sampler, int32_t n_tokens, const int32_t * token) try {
-    sampler->forget();
-    for (int32_t i = 0; i < n_tokens; ++i) {
-        if (check_token(*sampler, token[i]) != PYMTP_OK) {
+int32_t pymtp_sampler_accept(pymtp_sampler * sampler, int32_t n_tokens, const int32_t * token) {
+    return pymtp_guard([&]() -> int32_t {
+        sampler->forget();
+        for (int32_t i = 0; i < n_tokens; ++i) {
+            if (check_token(*sampler, token[i]) != PYMTP_OK) {
+                return PYMTP_INVALID;
+            }
+            if (sampler->grammar) {
+                if (!sampler->is_allowed(token[i])) {
+                    return pymtp_fail(PYMTP_INVALID, "the grammar does not allow token %d", token[i]);
+                }
+                llama_sampler_accept(sampler->grammar.get(), token[i]);
+            }
+            sampler->chain.accept(token[i]);
+            sampler->history.push(token[i]);
+            if (!sampler->xtc_rng_behind.empty()) {
+                sampler->xtc_rng = sampler->xtc_rng_behind.front();
+                sampler->xtc_rng_behind.pop_front();
+            }
+        }
+        return PYMTP_OK;
+    });
+}
+
+int32_t pymtp_sampler_assume(pymtp_sampler * sampler, int32_t token) {
+    return pymtp_guard([&]() -> int32_t {
+        if (check_token(*sampler, token) != PYMTP_OK) {
             return PYMTP_INVALID;
         }
         if (sampler->grammar) {
-            if (!sampler->is_allowed(token[i])) {
-                return pymtp_fail(PYMTP_INVALID, "the grammar does not allow token %d", token[i]);
+            if (!sampler->is_allowed(token)) {
+                return pymtp_fail(PYMTP_INVALID, "the grammar does not allow token %d", token);
             }
-            llama_sampler_accept(sampler->grammar.get(), token[i]);
+            if (sampler->n_assumed == 0) {
+                sampler->grammar_ahead.reset(llama_sampler_clone(sampler->grammar.get()));
+            }
+            llama_sampler_accept(sampler->grammar_ahead.get(), token);
         }
-        sampler->chain.accept(token[i]);
-        sampler->history.push(token[i]);
-        if (!sampler->xtc_rng_behind.empty()) {
-            sampler->xtc_rng = sampler->xtc_rng_behind.front();
-            sampler->xtc_rng_behind.pop_front();
-        }
-    }
-    return PYMTP_OK;
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
-}
-
-int32_t pymtp_sampler_assume(pymtp_sampler * sampler, int32_t token) try {
-    if (check_token(*sampler, token) != PYMTP_OK) {
-        return PYMTP_INVALID;
-    }
-    if (sampler->grammar) {
-        if (!sampler->is_allowed(token)) {
-            return pymtp_fail(PYMTP_INVALID, "the grammar does not allow token %d", token);
-        }
-        if (sampler->n_assumed == 0) {
-            sampler->grammar_ahead.reset(llama_sampler_clone(sampler->grammar.get()));
-        }
-        llama_sampler_accept(sampler->grammar_ahead.get(), token);
-    }
-    sampler->history.push(token);
-    ++sampler->n_assumed;
-    return PYMTP_OK;
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+        sampler->history.push(token);
+        ++sampler->n_assumed;
+        return PYMTP_OK;
+    });
 }
 
 int32_t pymtp_sampler_forget(pymtp_sampler * sampler) {
-    sampler->forget();
-    return PYMTP_OK;
+    return pymtp_guard([&] {
+        sampler->forget();
+        return PYMTP_OK;
+    });
 }
 
 // calls a function with the row that the caller means
 template <typename F>
 static int32_t with_row(const pymtp_sampler & sampler, const pymtp_logits & logits, F && function) {
     if (!logits.session) {
-        if (logits.n_logits < 1 || logits.n_logits > sampler.n_vocab) {
+        if (!logits.logits || logits.n_logits < 1 || logits.n_logits > sampler.n_vocab) {
             return pymtp_fail(PYMTP_INVALID, "%d logits for a vocabulary of %d", logits.n_logits, sampler.n_vocab);
         }
         host_row row(logits.logits, logits.n_logits);
@@ -352,6 +394,10 @@ static int32_t with_row(const pymtp_sampler & sampler, const pymtp_logits & logi
     const int32_t n_rows = pymtp_session_n_logits(logits.session, logits.of_draft);
     if (logits.row < 0 || logits.row >= n_rows) {
         return pymtp_fail(PYMTP_INVALID, "row %d of logits: the last pass has left %d", logits.row, n_rows);
+    }
+    if (logits.session->mtp->n_logits(false) > sampler.n_vocab) {
+        return pymtp_fail(PYMTP_INVALID, "a sampler of %d tokens for a vocabulary of %d", sampler.n_vocab,
+                          logits.session->mtp->n_logits(false));
     }
     session_row row(*logits.session->mtp, logits.of_draft != 0, logits.row);
 
@@ -363,28 +409,28 @@ static int32_t with_row(const pymtp_sampler & sampler, const pymtp_logits & logi
     return PYMTP_OK;
 }
 
-int32_t pymtp_sampler_apply(pymtp_sampler * sampler, const pymtp_logits * logits) try {
-    if (!sampler->chain.is_drawn()) {
-        return pymtp_fail(PYMTP_INVALID, "mirostat and adaptive-p have no distribution: they pick one token");
-    }
-    return with_row(*sampler, *logits, [&](sampler_row & row) {
-        logits->of_draft ? sampler->apply_draft(row) : sampler->apply_target(row);
+int32_t pymtp_sampler_apply(pymtp_sampler * sampler, const pymtp_logits * logits) {
+    return pymtp_guard([&]() -> int32_t {
+        if (!sampler->chain.is_drawn()) {
+            return pymtp_fail(PYMTP_INVALID, "mirostat and adaptive-p have no distribution: they pick one token");
+        }
+        return with_row(*sampler, *logits, [&](sampler_row & row) {
+            logits->of_draft ? sampler->apply_draft(row) : sampler->apply_target(row);
+        });
     });
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
 }
 
-int32_t pymtp_sampler_sample(pymtp_sampler * sampler, const pymtp_logits * logits, int32_t * token) try {
-    return with_row(*sampler, *logits, [&](sampler_row & row) { *token = sampler->sample(row); });
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+int32_t pymtp_sampler_sample(pymtp_sampler * sampler, const pymtp_logits * logits, int32_t * token) {
+    return pymtp_guard([&]() -> int32_t {
+        return with_row(*sampler, *logits, [&](sampler_row & row) { *token = sampler->sample(row); });
+    });
 }
 
-int32_t pymtp_sampler_result(const pymtp_sampler * sampler, pymtp_distribution ** distribution) try {
-    *distribution = new pymtp_distribution(sampler->result);
-    return PYMTP_OK;
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+int32_t pymtp_sampler_result(const pymtp_sampler * sampler, pymtp_distribution ** distribution) {
+    return pymtp_guard([&]() -> int32_t {
+        *distribution = new pymtp_distribution(sampler->result);
+        return PYMTP_OK;
+    });
 }
 
 int32_t pymtp_sampler_n_candidates(const pymtp_sampler * sampler) {

@@ -1,7 +1,8 @@
 #pragma once
 
-// What the files of the C interface share: the session, and how errors are named.
+// What the files of the C interface share: the session, and what they check it with.
 
+#include "guard.h"
 #include "mtp-engine.h"
 #include "mtp-replay.h"
 #include "pymtp.h"
@@ -9,13 +10,11 @@
 #include <memory>
 #include <vector>
 
-// Remembers why, for pymtp_error_message, and returns the status.
-pymtp_status pymtp_fail(pymtp_status status, const char * format, ...);
-
 struct pymtp_session {
     llama_context * ctx = nullptr;
     mtp_engine *    mtp = nullptr; // the context's
 
+    int32_t n_ctx_seq     = 0;     // positions that a sequence may hold
     int32_t n_draft_max   = 0;
     int32_t n_heads       = 0;
     int32_t n_outputs_max = 0;
@@ -32,8 +31,16 @@ struct pymtp_session {
 
     ~pymtp_session();
 
+    bool has_seq(int32_t seq) const { return seq >= 0 && seq < (int32_t) llama_n_seq_max(ctx); }
+
     int32_t n_vocab() const { return llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx))); }
 };
+
+// whatever changes the memory ends what the last pass has left
+inline void forget_outputs(pymtp_session & session) {
+    session.n_logits  = 0;
+    session.has_draft = false;
+}
 
 // Decodes checked rows. If it fails, nothing of them is left.
 pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,

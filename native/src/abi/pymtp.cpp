@@ -9,22 +9,19 @@
 #include <atomic>
 #include <cstdarg>
 #include <cstdio>
-#include <string>
+#include <vector>
 
 static constexpr int32_t PYMTP_DRAFT_MAX = 32;  // as in vLLM
 static constexpr int64_t QK_MAX          = 256; // a multiple of the block sizes of all types
 
-static thread_local std::string g_error;
-static std::atomic<int32_t>     g_n_contexts{ 0 };
+static thread_local char    g_error[256];
+static std::atomic<int32_t> g_n_contexts{ 0 };
 
 pymtp_status pymtp_fail(pymtp_status status, const char * format, ...) {
-    char    text[256];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
+    vsnprintf(g_error, sizeof(g_error), format, args);
     va_end(args);
-
-    g_error = text;
     return status;
 }
 
@@ -39,7 +36,7 @@ pymtp_session::~pymtp_session() {
 }
 
 const char * pymtp_error_message(void) {
-    return g_error.c_str();
+    return g_error;
 }
 
 int32_t pymtp_n_contexts(void) {
@@ -47,7 +44,10 @@ int32_t pymtp_n_contexts(void) {
 }
 
 const char * pymtp_draft_obstacle(const llama_model * model, const llama_model * assistant) {
-    return assistant || llama_model_n_layer_nextn(model) > 0 ? mtp_graph_obstacle(*model, assistant) : "it has none";
+    return pymtp_guard_or("it cannot be looked at", [&]() -> const char * {
+        return assistant || llama_model_n_layer_nextn(model) > 0 ? mtp_graph_obstacle(*model, assistant) :
+                                                                   "it has none";
+    });
 }
 
 static bool device_reads_rows(ggml_backend_dev_t device, ggml_type type) {
@@ -60,9 +60,8 @@ static bool device_reads_rows(ggml_backend_dev_t device, ggml_type type) {
     return ggml_backend_dev_supports_op(device, ggml_get_rows(ctx.get(), table, ids));
 }
 
-const llama_model_tensor_buft_override * pymtp_embedding_on_device(int32_t type) {
-    static llama_model_tensor_buft_override overrides[2] = {};
-
+// the only GPU; nullptr if there is none, or if the layers are divided among several
+static ggml_backend_dev_t only_gpu() {
     ggml_backend_dev_t device = nullptr;
     for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
         auto * const dev = ggml_backend_dev_get(i);
@@ -70,94 +69,108 @@ const llama_model_tensor_buft_override * pymtp_embedding_on_device(int32_t type)
             continue;
         }
         if (device) {
-            return nullptr; // the layers are divided among several
+            return nullptr;
         }
         device = dev;
     }
-    if (!device || type < 0 || type >= GGML_TYPE_COUNT || !device_reads_rows(device, (ggml_type) type)) {
-        return nullptr;
-    }
-    overrides[0] = { "^token_embd\\.weight$", ggml_backend_dev_buffer_type(device) };
-    return overrides;
+    return device;
 }
 
-int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * params, pymtp_session ** out) try {
-    *out = nullptr;
+const llama_model_tensor_buft_override * pymtp_embedding_on_device(int32_t type) {
+    static llama_model_tensor_buft_override overrides[2] = {};
 
-    const int32_t n_draft_max = params->n_draft_max;
-    if (n_draft_max < 0 || n_draft_max > PYMTP_DRAFT_MAX) {
-        return pymtp_fail(PYMTP_INVALID, "n_draft_max = %d is out of range: 0 to %d", n_draft_max, PYMTP_DRAFT_MAX);
-    }
-    const bool    uses_heads = params->uses_heads && n_draft_max > 0;
-    const auto *  assistant  = uses_heads ? params->assistant : nullptr;
-    const int32_t n_heads    = !uses_heads ? 0 : assistant ? 1 : llama_model_n_layer_nextn(model);
-    if (uses_heads && n_heads == 0) {
-        return pymtp_fail(PYMTP_INVALID, "the model has no MTP head; use n_draft_max = 0");
-    }
-    const char * obstacle = uses_heads ? mtp_graph_obstacle(*model, assistant) : nullptr;
-    if (obstacle) {
-        return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the %s of %s (%s); use n_draft_max = 0",
-                          assistant ? "assistant" : "MTP heads", llm_arch_name(model->arch), obstacle);
-    }
+    return pymtp_guard_or(nullptr, [&]() -> const llama_model_tensor_buft_override * {
+        const auto device = only_gpu();
+        if (!device || type < 0 || type >= GGML_TYPE_COUNT || !device_reads_rows(device, (ggml_type) type)) {
+            return nullptr;
+        }
+        overrides[0] = { "^token_embd\\.weight$", ggml_backend_dev_buffer_type(device) };
+        return overrides;
+    });
+}
 
-    auto session = std::make_unique<pymtp_session>();
-    auto cparams = *params->context;
+int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * params, pymtp_session ** out) {
+    return pymtp_guard([&]() -> int32_t {
+        *out = nullptr;
 
-    cparams.ctx_type = uses_heads ? LLAMA_CONTEXT_TYPE_MTP_SHARED : LLAMA_CONTEXT_TYPE_DEFAULT;
-    // recurrent states must be able to go back over a whole draft
-    cparams.n_rs_seq = std::max(cparams.n_rs_seq, (uint32_t) n_draft_max);
-    if (cparams.n_outputs_max == 0) {
-        cparams.n_outputs_max = cparams.n_seq_max * (n_draft_max + 1);
-    }
-    // a verify pass is one ubatch, and llama.cpp wants one row more where it keeps recurrent states
-    const uint32_t n_rows_max = n_draft_max + 2;
-    if (n_draft_max > 0 &&
-        std::min(cparams.n_ubatch > 0 ? cparams.n_ubatch : cparams.n_batch, cparams.n_batch) < n_rows_max) {
-        return pymtp_fail(PYMTP_INVALID, "n_ubatch = %u and n_batch = %u are too small: %d drafts need %u",
-                          cparams.n_ubatch, cparams.n_batch, n_draft_max, n_rows_max);
-    }
+        const int32_t n_draft_max = params->n_draft_max;
+        if (n_draft_max < 0 || n_draft_max > PYMTP_DRAFT_MAX) {
+            return pymtp_fail(PYMTP_INVALID, "n_draft_max = %d is out of range: 0 to %d", n_draft_max, PYMTP_DRAFT_MAX);
+        }
+        if (params->head_context != PYMTP_HEAD_CONTEXT_TARGET && params->head_context != PYMTP_HEAD_CONTEXT_CHAINED) {
+            return pymtp_fail(PYMTP_INVALID, "head_context = %d is unknown", params->head_context);
+        }
+        const bool    uses_heads = params->uses_heads && n_draft_max > 0;
+        const auto *  assistant  = uses_heads ? params->assistant : nullptr;
+        const int32_t n_heads    = !uses_heads ? 0 : assistant ? 1 : llama_model_n_layer_nextn(model);
+        if (uses_heads && n_heads == 0) {
+            return pymtp_fail(PYMTP_INVALID, "the model has no MTP head; use n_draft_max = 0");
+        }
+        const char * obstacle = uses_heads ? mtp_graph_obstacle(*model, assistant) : nullptr;
+        if (obstacle) {
+            return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the %s of %s (%s); use n_draft_max = 0",
+                              assistant ? "assistant" : "MTP heads", llm_arch_name(model->arch), obstacle);
+        }
 
-    const auto shortage = mtp_memory_check(*model, cparams);
-    if (shortage.device) {
-        constexpr double GiB = 1024.0 * 1024.0 * 1024.0;
-        return pymtp_fail(
-            PYMTP_FAILED,
-            "a context of %u tokens needs %.1f GiB on %s, which has %.1f GiB free: use a smaller context (-c)",
-            cparams.n_ctx, shortage.needed / GiB, ggml_backend_dev_name(shortage.device), shortage.free / GiB);
-    }
+        auto session = std::make_unique<pymtp_session>();
+        auto cparams = *params->context;
 
-    session->ctx = llama_init_from_model(model, cparams);
-    if (!session->ctx) {
-        return pymtp_fail(PYMTP_FAILED,
-                          "llama.cpp could not create a context of %u tokens; use a smaller one (-c), or free memory",
-                          cparams.n_ctx);
-    }
-    ++g_n_contexts;
+        cparams.ctx_type = uses_heads ? LLAMA_CONTEXT_TYPE_MTP_SHARED : LLAMA_CONTEXT_TYPE_DEFAULT;
+        // recurrent states must be able to go back over a whole draft
+        cparams.n_rs_seq = std::max(cparams.n_rs_seq, (uint32_t) n_draft_max);
+        if (cparams.n_outputs_max == 0) {
+            cparams.n_outputs_max = cparams.n_seq_max * (n_draft_max + 1);
+        }
+        // a verify pass is one ubatch, and llama.cpp wants one row more where it keeps recurrent states
+        const uint32_t n_rows_max = n_draft_max + 2;
+        if (n_draft_max > 0 &&
+            std::min(cparams.n_ubatch > 0 ? cparams.n_ubatch : cparams.n_batch, cparams.n_batch) < n_rows_max) {
+            return pymtp_fail(PYMTP_INVALID, "n_ubatch = %u and n_batch = %u are too small: %d drafts need %u",
+                              cparams.n_ubatch, cparams.n_batch, n_draft_max, n_rows_max);
+        }
 
-    session->n_draft_max   = n_draft_max;
-    session->n_heads       = std::min(n_heads, n_draft_max);
-    session->n_outputs_max = cparams.n_outputs_max;
+        const auto shortage = mtp_memory_check(*model, cparams);
+        if (shortage.device) {
+            constexpr double GiB = 1024.0 * 1024.0 * 1024.0;
+            return pymtp_fail(
+                PYMTP_FAILED,
+                "a context of %u tokens needs %.1f GiB on %s, which has %.1f GiB free: use a smaller context (-c)",
+                cparams.n_ctx, shortage.needed / GiB, ggml_backend_dev_name(shortage.device), shortage.free / GiB);
+        }
 
-    session->mtp = &mtp_engine::attach(
-        *session->ctx, {
-                           session->n_heads,
-                           session->n_heads > 1 && params->head_context == PYMTP_HEAD_CONTEXT_CHAINED,
-                           assistant,
-                           cparams.n_seq_max * (n_draft_max + 1),
-                           { cparams.type_k, cparams.type_v, cparams.swa_full, cparams.ctx_type, nullptr },
-                       });
+        session->ctx = llama_init_from_model(model, cparams);
+        if (!session->ctx) {
+            return pymtp_fail(
+                PYMTP_FAILED,
+                "llama.cpp could not create a context of %u tokens; use a smaller one (-c), or free memory",
+                cparams.n_ctx);
+        }
+        ++g_n_contexts;
 
-    if (mtp_memory_has_snapshots(llama_get_memory(session->ctx))) {
-        session->last_pass.assign(cparams.n_seq_max, -1);
-    }
-    if (n_draft_max > 0 && mtp_replay::is_needed(session->ctx)) {
-        session->replay = std::make_unique<mtp_replay>(cparams.n_seq_max);
-    }
+        session->n_ctx_seq     = params->n_ctx_seq > 0 ? params->n_ctx_seq : INT32_MAX;
+        session->n_draft_max   = n_draft_max;
+        session->n_heads       = std::min(n_heads, n_draft_max);
+        session->n_outputs_max = cparams.n_outputs_max;
 
-    *out = session.release();
-    return PYMTP_OK;
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+        session->mtp = &mtp_engine::attach(
+            *session->ctx, {
+                               session->n_heads,
+                               session->n_heads > 1 && params->head_context == PYMTP_HEAD_CONTEXT_CHAINED,
+                               assistant,
+                               cparams.n_seq_max * (n_draft_max + 1),
+                               { cparams.type_k, cparams.type_v, cparams.swa_full, cparams.ctx_type, nullptr },
+                           });
+
+        if (mtp_memory_has_snapshots(llama_get_memory(session->ctx))) {
+            session->last_pass.assign(cparams.n_seq_max, -1);
+        }
+        if (n_draft_max > 0 && mtp_replay::is_needed(session->ctx)) {
+            session->replay = std::make_unique<mtp_replay>(cparams.n_seq_max);
+        }
+
+        *out = session.release();
+        return PYMTP_OK;
+    });
 }
 
 void pymtp_session_free(pymtp_session * session) {
@@ -190,11 +203,13 @@ int32_t pymtp_session_n_draft_max(const pymtp_session * session) {
 }
 
 int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max, int32_t also_on_host) {
-    if (n_max < 0) {
-        return pymtp_fail(PYMTP_INVALID, "n_max = %d is negative", n_max);
-    }
-    session->mtp->reduce_logits(n_max, also_on_host != 0);
-    return PYMTP_OK;
+    return pymtp_guard([&]() -> int32_t {
+        if (n_max < 0) {
+            return pymtp_fail(PYMTP_INVALID, "n_max = %d is negative", n_max);
+        }
+        session->mtp->reduce_logits(n_max, also_on_host != 0);
+        return PYMTP_OK;
+    });
 }
 
 int32_t pymtp_session_computes_apart(const pymtp_session * session) {
@@ -206,7 +221,13 @@ int32_t pymtp_session_n_heads(const pymtp_session * session) {
 }
 
 int32_t pymtp_session_seen_end(const pymtp_session * session, int32_t seq, int32_t n_heads) {
-    return session->mtp->seen_end(seq, n_heads);
+    return pymtp_guard_or(-1, [&] {
+        if (!session->has_seq(seq)) {
+            pymtp_fail(PYMTP_INVALID, "sequence %d is not one of %u", seq, llama_n_seq_max(session->ctx));
+            return -1;
+        }
+        return session->mtp->seen_end(seq, n_heads);
+    });
 }
 
 int32_t pymtp_session_output_type(const pymtp_session * session, int32_t head, int32_t * type, int64_t * row_bytes) {
@@ -220,46 +241,67 @@ int32_t pymtp_session_output_type(const pymtp_session * session, int32_t head, i
     return PYMTP_OK;
 }
 
-int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int32_t * token,
-                           const void * const * rows) try {
-    const int32_t n_vocab = session->n_vocab();
-    if (n_tokens < 1 || n_tokens > n_vocab) {
-        return pymtp_fail(PYMTP_INVALID, "a draft vocabulary of %d tokens: 1 to %d are possible", n_tokens, n_vocab);
-    }
-    if (session->n_heads == 0) {
-        return pymtp_fail(PYMTP_INVALID, "the session does not draft");
-    }
-    session->has_draft = false;
-    session->n_logits  = 0;
-    if (!token) {
-        // repacked matrices keep rows in groups
-        session->mtp->trim(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
-        return PYMTP_OK;
-    }
+// tokens that drafts are to be limited to: each of them once
+static int32_t check_draft_tokens(const pymtp_session & session, int32_t n_tokens, const int32_t * token) {
+    const int32_t     n_usable = session.mtp->n_logits(false);
+    std::vector<bool> is_listed(n_usable, false);
     for (int32_t i = 0; i < n_tokens; ++i) {
-        if (token[i] < 0 || token[i] >= session->mtp->n_logits(false)) {
-            return pymtp_fail(PYMTP_INVALID, "token %d is not in the vocabulary of %d", token[i],
-                              session->mtp->n_logits(false));
+        if (token[i] < 0 || token[i] >= n_usable) {
+            return pymtp_fail(PYMTP_INVALID, "token %d is not in the vocabulary of %d", token[i], n_usable);
         }
+        if (is_listed[token[i]]) {
+            return pymtp_fail(PYMTP_INVALID, "token %d is listed twice", token[i]);
+        }
+        is_listed[token[i]] = true;
     }
-    session->mtp->trim(std::vector<llama_token>(token, token + n_tokens),
-                       std::vector<const void *>(rows, rows + session->n_heads));
     return PYMTP_OK;
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
 }
 
-int32_t pymtp_session_bar(pymtp_session * session, int32_t n_tokens, const int32_t * token) try {
-    const int32_t n_vocab = session->n_vocab();
-    for (int32_t i = 0; i < n_tokens; ++i) {
-        if (token[i] < 0 || token[i] >= n_vocab) {
-            return pymtp_fail(PYMTP_INVALID, "token %d is not in the vocabulary of %d", token[i], n_vocab);
+int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int32_t * token,
+                           const void * const * rows) {
+    return pymtp_guard([&]() -> int32_t {
+        const int32_t n_vocab = session->n_vocab();
+        if (n_tokens < 1 || n_tokens > n_vocab) {
+            return pymtp_fail(PYMTP_INVALID, "a draft vocabulary of %d tokens: 1 to %d are possible", n_tokens,
+                              n_vocab);
         }
-    }
-    session->mtp->bar({ token, token + n_tokens });
-    return PYMTP_OK;
-} catch (const std::exception & err) {
-    return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+        if (session->n_heads == 0) {
+            return pymtp_fail(PYMTP_INVALID, "the session does not draft");
+        }
+        if (!token) {
+            forget_outputs(*session);
+            // repacked matrices keep rows in groups
+            session->mtp->trim(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
+            return PYMTP_OK;
+        }
+        const int32_t status = check_draft_tokens(*session, n_tokens, token);
+        if (status != PYMTP_OK) {
+            return status;
+        }
+        if (!rows) {
+            return pymtp_fail(PYMTP_INVALID, "tokens without the rows of their matrices");
+        }
+        forget_outputs(*session);
+        session->mtp->trim(std::vector<llama_token>(token, token + n_tokens),
+                           std::vector<const void *>(rows, rows + session->n_heads));
+        return PYMTP_OK;
+    });
+}
+
+int32_t pymtp_session_bar(pymtp_session * session, int32_t n_tokens, const int32_t * token) {
+    return pymtp_guard([&]() -> int32_t {
+        const int32_t n_vocab = session->n_vocab();
+        if (n_tokens < 0) {
+            return pymtp_fail(PYMTP_INVALID, "%d tokens", n_tokens);
+        }
+        for (int32_t i = 0; i < n_tokens; ++i) {
+            if (token[i] < 0 || token[i] >= n_vocab) {
+                return pymtp_fail(PYMTP_INVALID, "token %d is not in the vocabulary of %d", token[i], n_vocab);
+            }
+        }
+        session->mtp->bar(std::vector<llama_token>(token, token + n_tokens));
+        return PYMTP_OK;
+    });
 }
 
 void pymtp_session_counters(const pymtp_session * session, pymtp_counters * counters) {

@@ -22,7 +22,9 @@ struct sampler_breakers {
     // The length of the part behind `head` if a breaker begins at tokens[head] and ends at the last token; else -1.
     int32_t match(const std::vector<llama_token> & tokens, int32_t head) const;
 
-    int32_t n_tail_max = 0; // the longest tail
+    int32_t n_tokens() const { return kind.size(); } // of the vocabulary
+
+    int32_t n_tail_max = 0;                          // the longest tail
 
   private:
     enum : uint8_t { NONE, HEAD, WHOLE };
