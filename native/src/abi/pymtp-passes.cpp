@@ -84,7 +84,7 @@ static pymtp_status check_draft(const pymtp_session & session, int32_t step, int
                               last[seq[i]]);
         }
         last[seq[i]] = pos[i];
-        if (is_last && !session.mtp->has_hidden(seq[i], pos[i] - 1)) {
+        if (is_last && !session.mtp->heads.has_hidden(seq[i], pos[i] - 1)) {
             return pymtp_fail(PYMTP_INVALID, "row %d: no hidden state of position %d of sequence %d", i, pos[i] - 1,
                               seq[i]);
         }
@@ -114,7 +114,7 @@ static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row
     if (status == PYMTP_OK) {
         return PYMTP_OK;
     }
-    session.mtp->forget_drafts(rows);
+    session.mtp->heads.forget_draft(rows);
     if (status == PYMTP_FULL) {
         return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room to draft", llama_n_ctx(session.ctx));
     }
@@ -148,10 +148,9 @@ pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int
 
     session.n_logits  = 0;
     session.has_draft = false;
-    session.mtp->row_flags.assign(flags, flags + n_rows);
 
     int32_t    res = -1;
-    const auto why = pymtp_thrown([&] { res = llama_decode(session.ctx, batch); });
+    const auto why = pymtp_thrown([&] { res = session.mtp->decode(batch, flags); });
 
     switch (res) {
         case 0:
@@ -245,10 +244,10 @@ int32_t pymtp_session_draft(pymtp_session * session, int32_t step, int32_t n_ste
 }
 
 const float * pymtp_session_draft_logits(pymtp_session * session, int32_t * n_rows, int32_t * n_vocab) {
-    *n_vocab = session->mtp->n_draft_vocab();
+    *n_vocab = session->mtp->vocab.size();
     const float * found =
         pymtp_guard_or(nullptr, [&] { return session->has_draft ? session->mtp->draft_logits() : nullptr; });
-    *n_rows = found ? session->mtp->n_draft_rows : 0;
+    *n_rows = found ? session->mtp->n_draft_rows() : 0;
     return found;
 }
 
@@ -273,7 +272,7 @@ int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t n_rows, cons
 }
 
 int32_t pymtp_session_n_logits(const pymtp_session * session, int32_t of_draft) {
-    return of_draft ? (session->has_draft ? session->mtp->n_draft_rows : 0) : session->n_logits;
+    return of_draft ? (session->has_draft ? session->mtp->n_draft_rows() : 0) : session->n_logits;
 }
 
 int32_t pymtp_session_candidates(pymtp_session * session, int32_t of_draft, int32_t n, int32_t * ids, float * values) {

@@ -38,7 +38,7 @@ static pymtp_status replay(pymtp_session & session, int32_t seq, int32_t pos) {
     }
 
     const auto & saved = session.replay->last(seq);
-    session.mtp->truncate(seq, saved.pos);
+    session.mtp->heads.truncate(seq, saved.pos);
 
     const int32_t              n_rows = pos - saved.pos;
     std::vector<int32_t>       rows_pos;
@@ -80,7 +80,7 @@ int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos
         if (!llama_memory_seq_rm(memory, seq, pos, -1)) {
             return replay(*session, seq, pos);
         }
-        session->mtp->truncate(seq, pos);
+        session->mtp->heads.truncate(seq, pos);
         return PYMTP_OK;
     });
 }

@@ -2,6 +2,7 @@
 // pymtp-sequences.cpp) it checks arguments, keeps exceptions and asserts on this side, and names errors.
 
 #include "llama-model.h"
+#include "mtp-graph.h"
 #include "mtp-memory.h"
 #include "pymtp-session.h"
 
@@ -152,14 +153,13 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
         session->n_heads       = std::min(n_heads, n_draft_max);
         session->n_outputs_max = cparams.n_outputs_max;
 
-        session->mtp = &mtp_engine::attach(
-            *session->ctx, {
-                               session->n_heads,
-                               session->n_heads > 1 && params->head_context == PYMTP_HEAD_CONTEXT_CHAINED,
-                               assistant,
-                               cparams.n_seq_max * (n_draft_max + 1),
-                               { cparams.type_k, cparams.type_v, cparams.swa_full, cparams.ctx_type, nullptr },
-                           });
+        const mtp_heads::params heads = {
+            session->n_heads,
+            session->n_heads > 1 && params->head_context == PYMTP_HEAD_CONTEXT_CHAINED,
+            assistant,
+            { cparams.type_k, cparams.type_v, cparams.swa_full, cparams.ctx_type, nullptr },
+        };
+        session->mtp = &mtp_engine::attach(*session->ctx, { heads, cparams.n_seq_max * (n_draft_max + 1) });
 
         if (mtp_memory_has_snapshots(llama_get_memory(session->ctx))) {
             session->last_pass.assign(cparams.n_seq_max, -1);
@@ -185,11 +185,11 @@ int32_t pymtp_session_memory(const pymtp_session * session) {
     if (session->n_heads == 0) {
         return PYMTP_MEMORY_NONE;
     }
-    return session->mtp->has_own_memory() ? PYMTP_MEMORY_OWN : PYMTP_MEMORY_SHARED;
+    return session->mtp->heads.own_memory() ? PYMTP_MEMORY_OWN : PYMTP_MEMORY_SHARED;
 }
 
 const char * pymtp_session_memory_note(const pymtp_session * session) {
-    if (session->mtp->has_own_memory()) {
+    if (session->mtp->heads.own_memory()) {
         return "the trunk's cache keeps more than K/V by position, so the heads have a cache of their own";
     }
     if (session->replay) {
@@ -226,7 +226,7 @@ int32_t pymtp_session_seen_end(const pymtp_session * session, int32_t seq, int32
             pymtp_fail(PYMTP_INVALID, "sequence %d is not one of %u", seq, llama_n_seq_max(session->ctx));
             return -1;
         }
-        return session->mtp->seen_end(seq, n_heads);
+        return session->mtp->heads.seen_end(seq, n_heads);
     });
 }
 
@@ -234,7 +234,7 @@ int32_t pymtp_session_output_type(const pymtp_session * session, int32_t head, i
     if (head < 0 || head >= session->n_heads) {
         return pymtp_fail(PYMTP_INVALID, "head %d is not one of %d", head, session->n_heads);
     }
-    const ggml_tensor * matrix = session->mtp->output_matrix(head);
+    const ggml_tensor * matrix = session->mtp->vocab.output_matrix(head);
 
     *type      = matrix->type;
     *row_bytes = ggml_row_size(matrix->type, matrix->ne[0]);
@@ -271,7 +271,7 @@ int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int3
         if (!token) {
             forget_outputs(*session);
             // repacked matrices keep rows in groups
-            session->mtp->trim(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
+            session->mtp->limit_drafts(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
             return PYMTP_OK;
         }
         const int32_t status = check_draft_tokens(*session, n_tokens, token);
@@ -282,8 +282,8 @@ int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int3
             return pymtp_fail(PYMTP_INVALID, "tokens without the rows of their matrices");
         }
         forget_outputs(*session);
-        session->mtp->trim(std::vector<llama_token>(token, token + n_tokens),
-                           std::vector<const void *>(rows, rows + session->n_heads));
+        session->mtp->limit_drafts(std::vector<llama_token>(token, token + n_tokens),
+                                   std::vector<const void *>(rows, rows + session->n_heads));
         return PYMTP_OK;
     });
 }
@@ -299,7 +299,7 @@ int32_t pymtp_session_bar(pymtp_session * session, int32_t n_tokens, const int32
                 return pymtp_fail(PYMTP_INVALID, "token %d is not in the vocabulary of %d", token[i], n_vocab);
             }
         }
-        session->mtp->bar(std::vector<llama_token>(token, token + n_tokens));
+        session->mtp->vocab.bar(std::vector<llama_token>(token, token + n_tokens));
         return PYMTP_OK;
     });
 }

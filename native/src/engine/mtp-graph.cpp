@@ -17,7 +17,7 @@ class mtp_graph_input_stage : public llm_graph_input_i {
     mtp_graph_input_stage(mtp_engine & mtp, size_t stage) : mtp(mtp), stage(stage) {}
 
     void set_input(const llama_ubatch *) override {
-        const auto & cur = mtp.stages[stage];
+        const auto & cur = mtp.plan().stages[stage];
         if (tokens) {
             set(tokens, cur.ubatch.token, cur.ubatch.n_tokens);
         }
@@ -31,7 +31,7 @@ class mtp_graph_input_stage : public llm_graph_input_i {
 
     // a slot's stages have the same runs, as its key says; their rows are counted here
     bool can_reuse(const llm_graph_params &) override {
-        return stage < mtp.stages.size() && mtp.stages[stage].ubatch.n_tokens == n_tokens;
+        return stage < mtp.plan().stages.size() && mtp.plan().stages[stage].ubatch.n_tokens == n_tokens;
     }
 
     uint32_t      n_tokens   = 0;
@@ -53,16 +53,16 @@ class mtp_graph_input_stage : public llm_graph_input_i {
 class mtp_graph_input_trunk : public llm_graph_input_i {
   public:
     mtp_graph_input_trunk(const mtp_engine & mtp, ggml_tensor * rows) :
-        mtp(mtp), rows(rows), feeds(!mtp.stages.empty()) {}
+        mtp(mtp), rows(rows), feeds(!mtp.plan().stages.empty()) {}
 
     void set_input(const llama_ubatch *) override {
-        GGML_ASSERT((int64_t) mtp.rows_trunk.size() == rows->ne[0]);
-        ggml_backend_tensor_set(rows, mtp.rows_trunk.data(), 0, ggml_nbytes(rows));
+        GGML_ASSERT((int64_t) mtp.plan().rows_trunk.size() == rows->ne[0]);
+        ggml_backend_tensor_set(rows, mtp.plan().rows_trunk.data(), 0, ggml_nbytes(rows));
     }
 
     // prompts have no slot whose key says whether they feed the heads
     bool can_reuse(const llm_graph_params & params) override {
-        return rows->ne[0] == params.ubatch.n_tokens && feeds == !mtp.stages.empty();
+        return rows->ne[0] == params.ubatch.n_tokens && feeds == !mtp.plan().stages.empty();
     }
 
   private:
@@ -84,13 +84,13 @@ class mtp_graph_input_part : public llm_graph_input_i {
     void set_input(const llama_ubatch *) override {
         // a part that only stores K/V has no output rows: they are not in the graph
         if (!out_ids || out_ids->buffer) {
-            mtp.set_head_input(head, *inner, mtp.stages[stage].ubatch);
+            mtp.heads.set_input(head, *inner, mtp.plan().stages[stage].ubatch);
         }
     }
 
     // all rows of a part have outputs, or none: mtp_graph_input_stage counts them
     bool can_reuse(const llm_graph_params & params) override {
-        return out_ids || (stage < mtp.stages.size() && inner->can_reuse(mtp.stage_params(stage, params)));
+        return out_ids || (stage < mtp.plan().stages.size() && inner->can_reuse(mtp.stage_params(stage, params)));
     }
 
   private:
@@ -154,7 +154,7 @@ llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input
 }
 
 ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight) {
-    return res.mtp && res.mtp->part ? res.mtp->trimmed_weight(res.get_ctx(), weight) : weight;
+    return res.mtp && res.mtp->part ? res.mtp->vocab.weight(res.get_ctx(), weight) : weight;
 }
 
 //
@@ -246,7 +246,7 @@ class mtp_graph_builder {
   public:
     explicit mtp_graph_builder(const llm_graph_params & params) :
         params(params), mtp(*params.res->mtp), res(params.res), ctx0(res->get_ctx()), gf(res->get_gf()),
-        planes(mtp.planes), outputs(mtp.planes.size(), nullptr) {}
+        planes(mtp.heads.planes()), outputs(mtp.heads.planes().size(), nullptr) {}
 
     // after the rows of a plane have been written in this graph, later parts read what was written
     void store(int32_t plane, ggml_tensor * hidden, ggml_tensor * rows) {
@@ -259,7 +259,7 @@ class mtp_graph_builder {
     // tokens: those of the stage if another part of the graph has them already, else nullptr
     // returns the logits, nullptr if no head of the stage gives any
     ggml_tensor * add_stage(size_t i, ggml_tensor * tokens) {
-        const auto & stage = mtp.stages[i];
+        const auto & stage = mtp.plan().stages[i];
 
         auto input = std::make_unique<mtp_graph_input_stage>(mtp, i);
 
@@ -329,8 +329,8 @@ class mtp_graph_builder {
 
         run_params.gtype                      = LLM_GRAPH_TYPE_DECODER_MTP;
         run_params.cparams.nextn_layer_offset = run.head;
-        run_params.ubatch                     = mtp.stages[i].ubatch;
-        run_params.mctx                       = mtp.stages[i].mctx;
+        run_params.ubatch                     = mtp.plan().stages[i].ubatch;
+        run_params.mctx                       = mtp.plan().stages[i].mctx;
         run_params.n_outputs                  = run.output == MTP_OUTPUT_NONE ? 0 : run_params.ubatch.n_tokens;
         mtp.set_head_model(run_params);
 
@@ -344,7 +344,7 @@ class mtp_graph_builder {
         {
             const built done = { mtp };
             mtp.part         = &part;
-            mtp.head_model().build_arch_graph(run_params);
+            mtp.heads.model().build_arch_graph(run_params);
         }
 
         if (run.output != MTP_OUTPUT_LOGITS) {
@@ -352,9 +352,9 @@ class mtp_graph_builder {
             return;
         }
 
-        // an architecture that multiplies with its output matrix past the hook: drop that product, and make it anew
+        // an architecture that multiplies with its output matrix past the hook: drop that product, and make it again
         ggml_tensor * logits = res->t_logits;
-        ggml_tensor * weight = logits->op == GGML_OP_MUL_MAT ? mtp.trimmed_weight(ctx0, logits->src[0]) : nullptr;
+        ggml_tensor * weight = logits->op == GGML_OP_MUL_MAT ? mtp.vocab.weight(ctx0, logits->src[0]) : nullptr;
         if (weight && weight != logits->src[0]) {
             cut_down(nodes_before, res->t_h_nextn);
             res->t_logits = ggml_mul_mat(ctx0, weight, logits->src[1]);
@@ -403,7 +403,7 @@ static void mtp_graph_add_heads(const llm_graph_params & params) {
 
     mtp_graph_builder builder(params);
     builder.store(0, hidden, rows);
-    if (!mtp->stages.empty()) {
+    if (!mtp->plan().stages.empty()) {
         builder.add_stage(0, res->t_inp_tokens);
     }
 
@@ -424,7 +424,7 @@ void mtp_graph_finish(const llm_graph_params & params) {
     auto * gf = params.res->get_gf();
 
     mtp->build_reduced(params.res->get_ctx(), gf, params.res->t_logits);
-    if (!mtp->planes.empty()) {
+    if (!mtp->heads.planes().empty()) {
         mtp_graph_add_heads(params);
     }
     if (params.ubatch.n_tokens <= MTP_SINGLE_ROWS_MAX) {
@@ -457,27 +457,27 @@ bool mtp_graph_build_draft(const llm_graph_params & params) {
     ggml_tensor * tokens = nullptr;
     ggml_tensor * logits = nullptr;
 
-    for (size_t i = 0; i < mtp->stages.size(); ++i) {
-        logits = builder.add_stage(i, mtp->stages[i].follows ? tokens : nullptr);
-        GGML_ASSERT(!logits || logits->ne[0] == mtp->n_draft_vocab());
-        if (!logits || !mtp->picks) {
+    for (size_t i = 0; i < mtp->plan().stages.size(); ++i) {
+        logits = builder.add_stage(i, mtp->plan().stages[i].follows ? tokens : nullptr);
+        GGML_ASSERT(!logits || logits->ne[0] == mtp->vocab.size());
+        if (!logits || !mtp->plan().picks) {
             continue;
         }
 
-        ggml_tensor * bias = mtp->trimmed_bias(ctx0);
+        ggml_tensor * bias = mtp->vocab.logit_bias(ctx0);
         ggml_tensor * best = ggml_argmax(ctx0, bias ? ggml_add(ctx0, logits, bias) : logits);
 
         ggml_build_forward_expand(gf, best);
-        if (mtp->picks_probs) { // right behind it, for CUDA to find both at once
+        if (mtp->plan().picks_probs) { // right behind it, for CUDA to find both at once
             res->t_sampled_probs.push_back(mtp_graph_probs(ctx0, logits, best));
             ggml_build_forward_expand(gf, res->t_sampled_probs.back());
         }
-        tokens = mtp->trimmed_tokens(ctx0, best);
+        tokens = mtp->vocab.tokens(ctx0, best);
         res->t_sampled.push_back(tokens);
         ggml_build_forward_expand(gf, tokens);
     }
 
-    res->t_logits = mtp->picks ? nullptr : logits;
+    res->t_logits = mtp->plan().picks ? nullptr : logits;
     mtp->build_reduced(ctx0, gf, res->t_logits);
     res->t_embd    = nullptr;
     res->t_h_nextn = nullptr;

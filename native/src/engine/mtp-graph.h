@@ -6,14 +6,6 @@
 
 #include "llama-graph.h"
 
-// While a head's part of a graph is built: what its inputs are tied to.
-struct mtp_graph_part {
-    size_t        stage;
-    int32_t       head;
-    ggml_tensor * tokens; // I32 [n_tokens]
-    ggml_tensor * hidden; // F32 [n_embd, n_tokens]
-};
-
 // Why llama.cpp cannot run the MTP heads of a model, or its assistant if one is given; nullptr if it can. Its graphs end
 // the process over what they do not support, so that all which a file can bring about is found here. Some architectures
 // load the tensors and have no graph.

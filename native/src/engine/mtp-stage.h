@@ -2,13 +2,15 @@
 
 // What the heads do inside one graph: stages, each a set of rows that one or more heads run on. A trunk pass that
 // feeds the heads has one stage, on the trunk's own rows; a draft has one for each step, and one more in front of
-// them for rows that catch up. Plain data: the plan is made in mtp-draft.cpp and built in mtp-graph.cpp.
+// them for rows that catch up. Plain data: plans are made in mtp-plan.cpp and built in mtp-graph.cpp.
 
 #include "llama-batch.h"
 #include "llama-memory.h"
 
 #include <cstdint>
 #include <vector>
+
+struct ggml_tensor;
 
 // what a head's run gives besides the K/V that it stores
 enum mtp_output {
@@ -37,4 +39,12 @@ struct mtp_stage {
 
     std::vector<int32_t> rows_read;  // [n_tokens] rows of the hidden buffer, unless it follows
     std::vector<int64_t> rows_write; // [n_tokens] rows of the hidden buffer, if it keeps
+};
+
+// While a head's part of a graph is built: what its inputs are tied to.
+struct mtp_graph_part {
+    size_t        stage;
+    int32_t       head;
+    ggml_tensor * tokens; // I32 [n_tokens]
+    ggml_tensor * hidden; // F32 [n_embd, n_tokens]
 };

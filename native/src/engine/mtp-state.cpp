@@ -36,8 +36,6 @@ class mtp_state_writer : public llama_io_write_i {
 
     size_t n_bytes() override { return data.size(); }
 
-    template <typename T> void write_value(const T & value) { write(&value, sizeof(value)); }
-
     std::vector<uint8_t> data;
 };
 
@@ -53,15 +51,9 @@ class mtp_state_reader : public llama_io_read_i {
 
     size_t n_bytes() override { return n_read; }
 
-    template <typename T> T read_value() {
-        T value;
-        read(&value, sizeof(value));
-        return value;
-    }
-
     void expect_end() const {
         if (n_read != size) {
-            throw std::runtime_error("it goes on behind its end");
+            throw std::runtime_error("it goes on after its end");
         }
     }
 
@@ -81,43 +73,30 @@ class mtp_state_reader : public llama_io_read_i {
 
 } // namespace
 
-static mtp_state_header mtp_state_header_of(const llama_context & ctx, size_t n_planes, bool own, int32_t n_heads) {
+static mtp_state_header mtp_state_header_of(const llama_context & ctx, const mtp_heads & heads) {
     mtp_state_header header;
     header.n_seq_max = llama_n_seq_max(&ctx);
-    header.n_planes  = n_planes;
+    header.n_planes  = heads.planes().size();
     header.n_embd    = ctx.get_model().hparams.n_embd_out();
-    header.own       = own;
-    header.n_heads   = n_heads;
+    header.own       = heads.own_memory() != nullptr;
+    header.n_heads   = heads.n_heads;
     return header;
 }
 
 std::vector<uint8_t> mtp_engine::save_state() {
     ctx.synchronize();
-    release_drafts();
+    heads.release_drafts();
 
-    const auto header = mtp_state_header_of(ctx, planes.size(), own_memory != nullptr, n_heads);
+    const auto header = mtp_state_header_of(ctx, heads);
 
     mtp_state_writer io;
-    io.write_value(header);
+    io.write(&header, sizeof(header));
     ctx.memory->state_write(io);
-    if (own_memory) {
-        own_memory->state_write(io);
+    if (heads.own_memory()) {
+        heads.own_memory()->state_write(io);
     }
-
-    for (uint32_t seq = 0; seq < header.n_seq_max; ++seq) {
-        const auto kept = hidden_rows.kept_rows(seq);
-        for (const auto & of_head : seen) {
-            io.write_value(of_head[seq]);
-        }
-        io.write_value((uint32_t) kept.size());
-        for (const auto & [pos, row] : kept) {
-            io.write_value(pos);
-            for (auto * plane : planes) {
-                io.write_tensor(plane, row * plane->nb[1], plane->nb[1]);
-                counters.n_hidden_bytes += plane->nb[1];
-            }
-        }
-    }
+    heads.write(io);
+    counters.n_hidden_bytes += heads.n_kept() * heads.row_bytes();
     return std::move(io.data);
 }
 
@@ -125,49 +104,24 @@ void mtp_engine::restore_state(const uint8_t * data, size_t size) {
     ctx.synchronize();
     mtp_state_reader io(data, size);
 
-    const auto header = mtp_state_header_of(ctx, planes.size(), own_memory != nullptr, n_heads);
-
-    if (!(io.read_value<mtp_state_header>() == header)) {
+    mtp_state_header header;
+    io.read(&header, sizeof(header));
+    if (!(header == mtp_state_header_of(ctx, heads))) {
         throw std::runtime_error("it is of a session of another kind");
     }
 
     ctx.memory->state_read(io);
-    if (own_memory) {
-        own_memory->state_read(io);
+    if (heads.own_memory()) {
+        heads.own_memory()->state_read(io);
     }
-
-    for (uint32_t seq = 0; seq < header.n_seq_max; ++seq) {
-        hidden_rows.truncate(seq, 0);
-        for (auto & of_head : seen) {
-            of_head[seq] = io.read_value<mtp_seen>();
-        }
-        const uint32_t n_kept = io.read_value<uint32_t>();
-        if (n_kept > mtp_rows::N_KEPT) {
-            throw std::runtime_error("it has too many hidden states");
-        }
-        for (uint32_t i = 0; i < n_kept; ++i) {
-            const int32_t row = hidden_rows.put_trunk(seq, io.read_value<llama_pos>());
-            for (auto * plane : planes) {
-                io.read_tensor(plane, row * plane->nb[1], plane->nb[1]);
-                counters.n_hidden_bytes += plane->nb[1];
-            }
-        }
-    }
+    heads.read(io);
+    counters.n_hidden_bytes += heads.n_kept() * heads.row_bytes();
     io.expect_end();
-}
-
-// what heads have written ahead of the trunk
-void mtp_engine::release_drafts() {
-    hidden_rows.drop_heads();
-    mtp_memory_release(ctx.memory.get());
-    for (uint32_t seq = 0; own_memory && seq < ctx.cparams.n_seq_max; ++seq) {
-        own_memory->seq_rm(seq, ctx.memory->seq_pos_max(seq) + 1, -1);
-    }
 }
 
 void mtp_engine::copy(llama_seq_id from, llama_seq_id to) {
     ctx.synchronize();
-    release_drafts();
+    heads.release_drafts();
 
     if (mtp_memory_has_snapshots(ctx.memory.get())) {
         // cells that sequences share cannot go back one without the other
@@ -179,54 +133,25 @@ void mtp_engine::copy(llama_seq_id from, llama_seq_id to) {
         ctx.memory->seq_cp(from, to, -1, -1);
         ctx.memory_update(false);
     }
-    if (own_memory) {
-        own_memory->seq_cp(from, to, -1, -1);
-        update_own_memory();
-    }
-
-    for (auto & of_head : seen) {
-        of_head[to] = of_head[from];
-    }
-    hidden_rows.copy(from, to);
-
-    // the kept rows of a sequence lie side by side
-    for (auto * plane : planes) {
-        ggml_init_params params = { 2 * ggml_tensor_overhead(), nullptr, true };
-        ggml_context_ptr views(ggml_init(params));
-
-        const auto view = [&](llama_seq_id seq) {
-            auto * rows = ggml_view_2d(views.get(), plane, plane->ne[0], mtp_rows::N_KEPT, plane->nb[1],
-                                       hidden_rows.first_kept(seq) * plane->nb[1]);
-            ggml_backend_view_init(rows);
-            return rows;
-        };
-        ggml_backend_tensor_copy(view(from), view(to));
-    }
+    heads.copy(from, to);
+    update_own_memory();
 }
 
 void mtp_engine::discard(llama_seq_id seq, llama_pos pos, int32_t n) {
-    const auto shift = [&](llama_memory_i & memory) {
-        memory.seq_rm(seq, pos, pos + n);
-        memory.seq_add(seq, pos + n, -1, -n);
-    };
-
     ctx.synchronize();
-    release_drafts();
-    shift(*ctx.memory);
+    heads.release_drafts();
+    ctx.memory->seq_rm(seq, pos, pos + n);
+    ctx.memory->seq_add(seq, pos + n, -1, -n);
     ctx.memory_update(false);
-    if (own_memory) {
-        shift(*own_memory);
-        update_own_memory();
-    }
-
-    for (auto & of_head : seen) {
-        of_head[seq].discard(pos, n);
-    }
-    hidden_rows.discard(seq, pos, n);
+    heads.discard(seq, pos, n);
+    update_own_memory();
 }
 
 void mtp_engine::update_own_memory() {
-    const auto mctx = own_memory->init_update(&ctx, false);
+    if (!heads.own_memory()) {
+        return;
+    }
+    const auto mctx = heads.own_memory()->init_update(&ctx, false);
     if (mctx->get_status() == LLAMA_MEMORY_STATUS_SUCCESS) {
         select_home();
         mctx->apply();

@@ -1,0 +1,130 @@
+#include "mtp-draft-vocab.h"
+
+#include "llama-model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+// Converters fill a vocabulary up with unused tokens where the matrices of the model have more rows.
+static int32_t mtp_vocab_usable(const llama_vocab & vocab) {
+    int32_t n = vocab.n_tokens();
+    while (n > 1 && (vocab.token_get_attr(n - 1) & LLAMA_TOKEN_ATTR_UNUSED) &&
+           strncmp(vocab.token_get_text(n - 1), "[PAD", 4) == 0) {
+        --n;
+    }
+    return n;
+}
+
+mtp_draft_vocab::mtp_draft_vocab(const llama_model & trunk, const llama_model & head_model, int32_t n_heads) :
+    trunk(trunk), head_model(head_model), n_heads(n_heads), n_tokens_usable(mtp_vocab_usable(trunk.vocab)),
+    n(trunk.vocab.n_tokens()) {}
+
+ggml_tensor * mtp_draft_vocab::output_matrix(int32_t head) const {
+    const auto & layer = head_model.layers[head_model.hparams.n_layer() + head];
+    return layer.nextn.shared_head_head ? layer.nextn.shared_head_head : head_model.output;
+}
+
+void mtp_draft_vocab::limit(int32_t n_first) {
+    n = n_first;
+    listed.clear();
+    matrices.clear();
+    fill_bias();
+}
+
+// Where a matrix like `of` can lie, with n_rows rows: beside it, unless the kind of memory only takes matrices of other
+// sizes (memory in which the CPU repacks weights does).
+static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, int64_t n_rows) {
+    auto * const buft = ggml_backend_buffer_get_type(of->buffer);
+    auto * const dev  = ggml_backend_buft_get_device(buft);
+    if (!dev || ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU) {
+        return buft;
+    }
+
+    const ggml_backend_buffer_ptr empty(ggml_backend_buft_alloc_buffer(buft, 0));
+    const ggml_init_params        params = { 4 * ggml_tensor_overhead(), nullptr, true };
+    const ggml_context_ptr        ctx0(ggml_init(params));
+
+    ggml_tensor * matrix = ggml_new_tensor_2d(ctx0.get(), of->type, of->ne[0], n_rows);
+    ggml_tensor * input  = ggml_new_tensor_2d(ctx0.get(), GGML_TYPE_F32, of->ne[0], 1);
+    matrix->buffer       = empty.get();
+    const bool can       = ggml_backend_dev_supports_op(dev, ggml_mul_mat(ctx0.get(), matrix, input));
+    return can ? buft : ggml_backend_cpu_buffer_type();
+}
+
+void mtp_draft_vocab::limit(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows) {
+    // all memory first: if it runs out, nothing has changed
+    mtp_device_tensor              new_mem;
+    std::vector<mtp_device_tensor> new_matrices(n_heads);
+
+    auto * ids = new_mem.alloc("mtp_draft_vocab", GGML_TYPE_I32, 1, tokens.size(),
+                               ggml_backend_dev_buffer_type(trunk.dev_output()));
+    ggml_backend_tensor_set(ids, tokens.data(), 0, ggml_nbytes(ids));
+
+    for (int32_t head = 0; head < n_heads; ++head) {
+        const ggml_tensor * of = output_matrix(head);
+
+        auto * matrix = new_matrices[head].alloc("mtp_output", of->type, of->ne[0], tokens.size(),
+                                                 mtp_matrix_buft(of, tokens.size()));
+        ggml_backend_tensor_set(matrix, rows[head], 0, ggml_nbytes(matrix));
+    }
+
+    n          = tokens.size();
+    listed     = tokens;
+    listed_mem = std::move(new_mem);
+    matrices   = std::move(new_matrices);
+    fill_bias();
+}
+
+void mtp_draft_vocab::bar(const std::vector<llama_token> & tokens) {
+    barred = tokens;
+    fill_bias();
+}
+
+void mtp_draft_vocab::fill_bias() {
+    const int32_t n_vocab = trunk.vocab.n_tokens();
+    if (barred.empty() && n_tokens_usable == n_vocab) {
+        bias = nullptr;
+        return;
+    }
+
+    if (!bias_mem.get()) {
+        bias_mem.alloc("mtp_bias", GGML_TYPE_F32, n_vocab, 1, ggml_backend_dev_buffer_type(trunk.dev_output()));
+    }
+    bias = bias_mem.get();
+
+    std::vector<float> by_token(n_vocab, 0.0f);
+    std::fill(by_token.begin() + n_tokens_usable, by_token.end(), -INFINITY);
+    for (const llama_token token : barred) {
+        by_token[token] = -INFINITY;
+    }
+    auto by_row = by_token;
+    for (size_t i = 0; i < listed.size(); ++i) {
+        by_row[i] = by_token[listed[i]];
+    }
+    ggml_backend_tensor_set(bias, by_row.data(), 0, ggml_nbytes(bias));
+}
+
+ggml_tensor * mtp_draft_vocab::weight(ggml_context * ctx0, ggml_tensor * weight) const {
+    if (!is_listed() && n == (int32_t) trunk.vocab.n_tokens()) {
+        return weight;
+    }
+    for (int32_t head = 0; head < n_heads; ++head) {
+        // by identity: other matrices may have as many rows
+        if (weight == output_matrix(head)) {
+            return is_listed() ? matrices[head].get() : ggml_view_2d(ctx0, weight, weight->ne[0], n, weight->nb[1], 0);
+        }
+    }
+    return weight;
+}
+
+ggml_tensor * mtp_draft_vocab::logit_bias(ggml_context * ctx0) const {
+    return bias ? ggml_view_1d(ctx0, bias, n, 0) : nullptr;
+}
+
+ggml_tensor * mtp_draft_vocab::tokens(ggml_context * ctx0, ggml_tensor * rows) const {
+    if (!is_listed()) {
+        return rows;
+    }
+    return ggml_reshape_1d(ctx0, ggml_get_rows(ctx0, listed_mem.get(), rows), rows->ne[0]);
+}

@@ -1,0 +1,79 @@
+#pragma once
+
+// Which tokens drafts may be: a part of the vocabulary, whose rows of the output matrices are all that a head
+// multiplies, and tokens that are barred. Owns the matrices of such a part. Verification knows nothing of it: what is
+// drafted stays lossless.
+
+#include "llama.h"
+#include "mtp-device-tensor.h"
+
+#include <vector>
+
+class mtp_draft_vocab {
+  public:
+    // head_model: the one whose layers from n_layer() on are the heads
+    mtp_draft_vocab(const llama_model & trunk, const llama_model & head_model, int32_t n_heads);
+
+    // allocates what is needed before drafts are limited. Throws if memory runs out
+    void init() { fill_bias(); }
+
+    // Limits drafts to the first n tokens of the vocabulary; all of them: to none.
+    void limit(int32_t n);
+
+    // Limits drafts to these tokens. rows[h]: the rows of head h's output matrix, in its type; one after another.
+    // Throws if memory runs out; the limit is then as it was.
+    void limit(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows);
+
+    // drafts that are picked in the graph are never these tokens
+    void bar(const std::vector<llama_token> & tokens);
+
+    // logits of a row of a draft
+    int32_t size() const { return n; }
+
+    // tokens of the whole vocabulary before its padding
+    int32_t n_usable() const { return n_tokens_usable; }
+
+    // logits of a draft's row that stand for tokens
+    int32_t n_draftable() const { return is_listed() ? n : n < n_tokens_usable ? n : n_tokens_usable; }
+
+    // whether the limit is a list of tokens; else the first n
+    bool is_listed() const { return !listed.empty(); }
+
+    // the token of a row's i-th logit
+    llama_token token_of(int32_t i) const { return is_listed() ? listed[i] : i; }
+
+    // the output matrix of a head: its own, or the trunk's
+    ggml_tensor * output_matrix(int32_t head) const;
+
+    //
+    // for graphs
+    //
+
+    // what graphs depend on: the same numbers, the same nodes
+    std::vector<int64_t> key() const { return { bias != nullptr, n, is_listed() }; }
+
+    // what to multiply with in the place of a weight: the rows that drafts are limited to, else the weight
+    ggml_tensor * weight(ggml_context * ctx0, ggml_tensor * weight) const;
+
+    // F32 [size()], to be added to logits before a pick; nullptr: nothing
+    ggml_tensor * logit_bias(ggml_context * ctx0) const;
+
+    // I32 [n]: the tokens of rows of logits, I32 [n]
+    ggml_tensor * tokens(ggml_context * ctx0, ggml_tensor * rows) const;
+
+  private:
+    const llama_model & trunk;
+    const llama_model & head_model;
+    const int32_t       n_heads;
+    const int32_t       n_tokens_usable;
+
+    int32_t                        n;
+    std::vector<llama_token>       listed;
+    mtp_device_tensor              listed_mem; // I32 [1, n]
+    std::vector<mtp_device_tensor> matrices;   // [n_heads] limited to the listed tokens; empty: the first n rows
+    std::vector<llama_token>       barred;
+    mtp_device_tensor              bias_mem;
+    ggml_tensor *                  bias = nullptr; // F32 [n_vocab] by row of the output matrix; nullptr: nothing
+
+    void fill_bias();
+};

@@ -1,0 +1,254 @@
+#include "mtp-heads.h"
+
+#include "llama-io.h"
+#include "llama-model.h"
+#include "mtp-memory.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+mtp_heads::mtp_heads(llama_context & ctx, const params & params) :
+    n_heads(params.n_heads), chained(params.chained), n_storing(params.assistant ? 0 : params.n_heads), ctx(ctx),
+    assistant(params.assistant), rows(ctx.get_cparams().n_ubatch, ctx.get_cparams().n_seq_max),
+    seen(n_storing, std::vector<mtp_seen>(ctx.get_cparams().n_seq_max)) {
+    if (n_heads == 0) {
+        return;
+    }
+    const auto & trunk = ctx.get_model();
+
+    // the trunk's; where heads are chained one for each head as well
+    plane_mem.resize(chained ? n_heads + 1 : 1);
+    for (auto & plane : plane_mem) {
+        plane_tensors.push_back(
+            plane.alloc("mtp_hidden", GGML_TYPE_F32, trunk.hparams.n_embd_out(), rows.size(),
+                        ggml_backend_dev_buffer_type(model().dev_layer(model().hparams.n_layer()))));
+    }
+    if (assistant) {
+        view = mtp_memory_create_view(*assistant, params.memory, ctx);
+    } else if (!mtp_memory_can_share(&trunk_memory())) {
+        own = mtp_memory_create_own(model(), params.memory, ctx.get_cparams());
+    }
+}
+
+llama_memory_i * mtp_heads::memory() const {
+    return own ? own.get() : view ? view.get() : &trunk_memory();
+}
+
+uint32_t mtp_heads::n_stream() const {
+    return ctx.get_cparams().kv_unified ? 1 : ctx.get_cparams().n_seq_max;
+}
+
+//
+// hidden states
+//
+
+std::vector<int64_t> mtp_heads::place_trunk(const llama_ubatch & ubatch) {
+    rows.drop_transient();
+
+    // from the back: how many rows of its sequence come after a row
+    std::vector<uint32_t> n_after(ubatch.n_tokens, 0);
+    std::vector<uint32_t> n_seen(ctx.get_cparams().n_seq_max, 0);
+    for (uint32_t i = ubatch.n_tokens; i-- > 0;) {
+        n_after[i] = n_seen[ubatch.seq_id[i][0]]++;
+    }
+
+    std::vector<int64_t> res(ubatch.n_tokens, mtp_rows::SPARE);
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        const llama_seq_id seq = ubatch.seq_id[i][0];
+        const llama_pos    pos = ubatch.pos[i];
+
+        // one kept row less: the last of the pass before is still to be read in this one
+        res[i] = n_after[i] < mtp_rows::N_KEPT - 1 ? rows.put_trunk(seq, pos) : rows.put_transient(seq, pos, i);
+    }
+    return res;
+}
+
+std::vector<int32_t> mtp_heads::find_read(const std::vector<mtp_row> & of) const {
+    std::vector<int32_t> res;
+    for (const auto & row : of) {
+        // what a row reads that nothing is known before does not matter, see take
+        res.push_back(std::max(mtp_rows::ZERO, rows.find(row.seq, row.pos - 1)));
+    }
+    return res;
+}
+
+std::vector<int64_t> mtp_heads::find_kept(const std::vector<mtp_row> & of) const {
+    std::vector<int64_t> res;
+    for (const auto & row : of) {
+        res.push_back(std::max(mtp_rows::SPARE, rows.find(row.seq, row.pos)));
+    }
+    return res;
+}
+
+//
+// what they have seen
+//
+
+// Chained, a head needs what the head before says of the position before.
+void mtp_heads::take(const mtp_row & row, int32_t n) {
+    for (int32_t head = 0; head < n; ++head) {
+        seen[head][row.seq].adopt_draft(row.pos);
+    }
+    bool is_whole = has_hidden(row.seq, row.pos - 1);
+    for (int32_t head = 0; head < n; ++head) {
+        auto & cur = seen[head][row.seq];
+        if (chained && head > 0 && row.pos > 0) {
+            is_whole =
+                has_hidden(row.seq, row.pos - 1) && cur.end >= row.pos && seen[head - 1][row.seq].has(row.pos - 1);
+        }
+        cur.take(row.pos, is_whole);
+    }
+}
+
+llama_pos mtp_heads::seen_end(llama_seq_id seq, int32_t n) const {
+    llama_pos res = trunk_memory().seq_pos_max(seq) + 1;
+    for (int32_t head = 0; head < std::min(n, n_storing); ++head) {
+        res = std::min(res, seen[head][seq].end);
+    }
+    return res;
+}
+
+void mtp_heads::start_draft(const std::vector<mtp_row> & rows, int32_t n) {
+    llama_pos begin = -1;
+    for (const auto & row : rows) {
+        begin = begin < 0 ? row.pos : begin;
+        if (!row.output) {
+            continue;
+        }
+        for (int32_t head = 0; head < n; ++head) {
+            // chained, a head has nothing to read for as many rows as there are heads before it
+            seen[head][row.seq].start_draft(begin, row.pos, chained ? head : 0);
+        }
+        begin = -1;
+    }
+}
+
+void mtp_heads::forget_draft(const std::vector<mtp_row> & of) {
+    auto * attention = mtp_memory_attention(memory());
+    for (const auto & row : of) {
+        for (auto & of_head : seen) {
+            of_head[row.seq].truncate(row.pos);
+        }
+        // what the trunk has decoded stays
+        if (row.output && row.pos > trunk_memory().seq_pos_max(row.seq)) {
+            rows.truncate(row.seq, row.pos);
+            attention->seq_rm(row.seq, row.pos, -1);
+        }
+    }
+}
+
+void mtp_heads::set_input(int32_t head, llm_graph_input_i & input, const llama_ubatch & ubatch) const {
+    const auto hides = [](const auto & s) {
+        return s.hides_any();
+    };
+    if (head >= n_storing || std::none_of(seen[head].begin(), seen[head].end(), hides)) {
+        input.set_input(&ubatch);
+        return;
+    }
+    const mtp_memory_gaps gaps(memory(), seen[head]);
+    input.set_input(&ubatch);
+}
+
+//
+// changes of sequences
+//
+
+void mtp_heads::truncate(llama_seq_id seq, llama_pos pos) {
+    rows.truncate(seq, pos);
+    for (auto & of_head : seen) {
+        of_head[seq].truncate(pos);
+    }
+    if (own) {
+        own->seq_rm(seq, pos, -1);
+    }
+}
+
+void mtp_heads::release_drafts() {
+    rows.drop_heads();
+    mtp_memory_release(&trunk_memory());
+    for (uint32_t seq = 0; own && seq < ctx.get_cparams().n_seq_max; ++seq) {
+        own->seq_rm(seq, trunk_memory().seq_pos_max(seq) + 1, -1);
+    }
+}
+
+void mtp_heads::copy(llama_seq_id from, llama_seq_id to) {
+    if (own) {
+        own->seq_cp(from, to, -1, -1);
+    }
+    for (auto & of_head : seen) {
+        of_head[to] = of_head[from];
+    }
+    rows.copy(from, to);
+
+    // the kept rows of a sequence lie side by side
+    for (auto * plane : plane_tensors) {
+        ggml_init_params params = { 2 * ggml_tensor_overhead(), nullptr, true };
+        ggml_context_ptr views(ggml_init(params));
+
+        const auto kept = [&](llama_seq_id seq) {
+            auto * res = ggml_view_2d(views.get(), plane, plane->ne[0], mtp_rows::N_KEPT, plane->nb[1],
+                                      rows.first_kept(seq) * plane->nb[1]);
+            ggml_backend_view_init(res);
+            return res;
+        };
+        ggml_backend_tensor_copy(kept(from), kept(to));
+    }
+}
+
+void mtp_heads::discard(llama_seq_id seq, llama_pos pos, int32_t n) {
+    if (own) {
+        own->seq_rm(seq, pos, pos + n);
+        own->seq_add(seq, pos + n, -1, -n);
+    }
+    for (auto & of_head : seen) {
+        of_head[seq].discard(pos, n);
+    }
+    rows.discard(seq, pos, n);
+}
+
+size_t mtp_heads::n_kept() const {
+    size_t res = 0;
+    for (uint32_t seq = 0; seq < ctx.get_cparams().n_seq_max; ++seq) {
+        res += rows.kept_rows(seq).size();
+    }
+    return res;
+}
+
+void mtp_heads::write(llama_io_write_i & io) const {
+    for (uint32_t seq = 0; seq < ctx.get_cparams().n_seq_max; ++seq) {
+        for (const auto & of_head : seen) {
+            io.write(&of_head[seq], sizeof(mtp_seen));
+        }
+        const auto     kept   = rows.kept_rows(seq);
+        const uint32_t n_kept = kept.size();
+        io.write(&n_kept, sizeof(n_kept));
+        for (const auto & [pos, row] : kept) {
+            io.write(&pos, sizeof(pos));
+            for (auto * plane : plane_tensors) {
+                io.write_tensor(plane, row * plane->nb[1], plane->nb[1]);
+            }
+        }
+    }
+}
+
+void mtp_heads::read(llama_io_read_i & io) {
+    for (uint32_t seq = 0; seq < ctx.get_cparams().n_seq_max; ++seq) {
+        rows.truncate(seq, 0);
+        for (auto & of_head : seen) {
+            io.read(&of_head[seq], sizeof(mtp_seen));
+        }
+        uint32_t n_kept;
+        io.read(&n_kept, sizeof(n_kept));
+        if (n_kept > mtp_rows::N_KEPT) {
+            throw std::runtime_error("it has too many hidden states");
+        }
+        for (uint32_t i = 0; i < n_kept; ++i) {
+            llama_pos pos;
+            io.read(&pos, sizeof(pos));
+            const int32_t row = rows.put_trunk(seq, pos);
+            for (auto * plane : plane_tensors) {
+                io.read_tensor(plane, row * plane->nb[1], plane->nb[1]);
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+#pragma once
+
+// What the heads of a context know: the hidden states that they go on from, which positions of each sequence each of
+// them has seen, and the cache that their K/V lies in. Owns all of that. Knows rows and positions; no graphs, and
+// nothing of when the heads run.
+
+#include "llama-context.h"
+#include "mtp-device-tensor.h"
+#include "mtp-rows.h"
+#include "mtp-seen.h"
+#include "mtp-ubatch.h"
+
+#include <memory>
+#include <vector>
+
+class mtp_heads {
+  public:
+    struct params {
+        int32_t n_heads; // heads that draft; 0: none, the context decodes plainly
+        bool    chained; // heads read the hidden states of the head before; else the trunk's
+
+        // A small model beside the trunk that drafts in the place of heads, like a single one; nullptr: none. Its layers
+        // have queries alone and read the K/V of the trunk's last ones: it stores nothing and need not see any row
+        // before it drafts. It goes on from one position, the newest token's, whatever the step.
+        const llama_model * assistant;
+
+        llama_memory_params memory; // for a cache of their own, where they need one
+    };
+
+    // Throws if memory runs out.
+    mtp_heads(llama_context & ctx, const params & params);
+
+    const int32_t n_heads;
+    const bool    chained;
+    const int32_t n_storing; // heads that store K/V, which have to see what the trunk decodes: all or none
+
+    bool has_assistant() const { return assistant != nullptr; }
+
+    // the model whose layers from n_layer() on are the heads
+    const llama_model & model() const { return assistant ? *assistant : ctx.get_model(); }
+
+    // F32 [n_embd_out, n_rows] hidden states, see mtp_stage; empty if there are no heads
+    const std::vector<ggml_tensor *> & planes() const { return plane_tensors; }
+
+    // where their K/V lies: their own cache, or the trunk's
+    llama_memory_i * memory() const;
+
+    // nullptr: it lies in the trunk's
+    llama_memory_i * own_memory() const { return own.get(); }
+
+    uint32_t n_stream() const;
+
+    //
+    // hidden states
+    //
+
+    // of a position; -1: that before the first
+    bool has_hidden(llama_seq_id seq, llama_pos pos) const { return rows.find(seq, pos) >= 0; }
+
+    // [n_tokens] rows of plane 0 that the trunk writes for an ubatch
+    std::vector<int64_t> place_trunk(const llama_ubatch & ubatch);
+
+    // the row that a head writes for a position
+    int64_t place_draft(llama_seq_id seq, llama_pos pos) { return rows.put_head(seq, pos); }
+
+    // [n] rows that hold the hidden states which heads read at these rows: those of the positions before
+    std::vector<int32_t> find_read(const std::vector<mtp_row> & of) const;
+
+    // [n] rows that hold those of the rows themselves, as far as there are some
+    std::vector<int64_t> find_kept(const std::vector<mtp_row> & of) const;
+
+    //
+    // what they have seen
+    //
+
+    // the position after the last that the first n of the heads have seen
+    llama_pos seen_end(llama_seq_id seq, int32_t n) const;
+
+    // the first n heads run on a row in the trunk's pass
+    void take(const mtp_row & row, int32_t n);
+
+    // The first n heads are about to draft. rows: each sequence's rows that catch up, and the one that predicts.
+    void start_draft(const std::vector<mtp_row> & rows, int32_t n);
+
+    // gives back what a draft has taken that failed. rows: those of the draft
+    void forget_draft(const std::vector<mtp_row> & rows);
+
+    // sets an input of a head's part of a graph: its masks leave out what the head has not seen
+    void set_input(int32_t head, llm_graph_input_i & input, const llama_ubatch & ubatch) const;
+
+    //
+    // changes of sequences, after llama.cpp's memory or before it
+    //
+
+    void truncate(llama_seq_id seq, llama_pos pos);
+
+    // drops what heads have written ahead of the trunk; comes before what follows
+    void release_drafts();
+
+    // The sequence `to`, which is empty, becomes what `from` is.
+    void copy(llama_seq_id from, llama_seq_id to);
+
+    // Drops n positions from pos on; those after them move up.
+    void discard(llama_seq_id seq, llama_pos pos, int32_t n);
+
+    // All of it but the caches, of all sequences. The reader throws if the bytes do not fit.
+    void write(llama_io_write_i & io) const;
+    void read(llama_io_read_i & io);
+
+    size_t row_bytes() const { return plane_tensors.empty() ? 0 : plane_tensors[0]->nb[1] * plane_tensors.size(); }
+
+    // rows that `write` writes
+    size_t n_kept() const;
+
+  private:
+    llama_context &           ctx;
+    const llama_model * const assistant;
+
+    std::unique_ptr<llama_memory_i>    own;
+    std::unique_ptr<llama_memory_i>    view; // the trunk's by the layers of the assistant
+    std::vector<mtp_device_tensor>     plane_mem;
+    std::vector<ggml_tensor *>         plane_tensors;
+    mtp_rows                           rows;
+    std::vector<std::vector<mtp_seen>> seen; // [n_storing][n_seq_max]
+
+    llama_memory_i & trunk_memory() const { return *ctx.get_memory(); }
+};

@@ -1,0 +1,277 @@
+#include "mtp-plan.h"
+
+#include "llama-model.h"
+#include "mtp-memory.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+//
+// mtp_plan
+//
+
+size_t mtp_plan::first_step() const {
+    const auto first = std::find_if(stages.begin(), stages.end(),
+                                    [](const auto & stage) { return stage.runs[0].output == MTP_OUTPUT_LOGITS; });
+    return first - stages.begin();
+}
+
+std::vector<int64_t> mtp_plan::key(bool has_streams) const {
+    std::vector<int64_t> key = { picks, picks_probs };
+    for (const auto & stage : stages) {
+        const auto & rows = stage.ubatch;
+        key.insert(key.end(), { rows.n_tokens, rows.n_seqs_unq });
+        if (has_streams) {
+            key.insert(key.end(), rows.seq_id_unq, rows.seq_id_unq + rows.n_seqs_unq);
+        }
+        for (const auto & run : stage.runs) {
+            key.insert(key.end(), { run.head, run.plane_read, run.plane_write, run.output });
+        }
+    }
+    return key;
+}
+
+size_t mtp_plan::n_runs() const {
+    size_t res = 0;
+    for (const auto & stage : stages) {
+        res += stage.runs.size();
+    }
+    return res;
+}
+
+//
+// what runs
+//
+
+// After a trunk pass the first n heads store the K/V of the trunk's rows. Chained, a head reads what the head before
+// it says of the row before, for all rows.
+std::vector<mtp_run> mtp_planner::feed_runs(int32_t n) const {
+    std::vector<mtp_run> runs;
+    for (int32_t head = 0; head < n; ++head) {
+        const bool feeds_next = heads.chained && head + 1 < n;
+        runs.push_back({ head, heads.chained ? head : 0, head + 1, feeds_next ? MTP_OUTPUT_HIDDEN : MTP_OUTPUT_NONE });
+    }
+    return runs;
+}
+
+// Step s runs head s modulo n_heads; heads of later steps store the K/V of its row.
+// Chained, head h of step s reads what head h - 1 said in the step before; a head that comes again reads the one that
+// drafted last.
+std::vector<mtp_run> mtp_planner::step_runs(int32_t step, int32_t n_steps) const {
+    std::vector<mtp_run> runs;
+
+    const int32_t n_heads = heads.n_heads;
+    const int32_t last    = step > 0 ? (step - 1) % n_heads : 0;
+
+    for (int32_t i = 0; i < n_heads; ++i) {
+        const int32_t head = (step + i) % n_heads;
+        if (step + i >= n_steps && i > 0) {
+            continue; // no later step runs this head
+        }
+        if (!heads.chained) {
+            runs.push_back({ head, 0, 0, i == 0 ? MTP_OUTPUT_LOGITS : MTP_OUTPUT_NONE });
+            continue;
+        }
+        const bool    is_again   = head < step;
+        const bool    feeds_next = !is_again && head + 1 < std::min(n_heads, n_steps);
+        const int32_t plane_read = step == 0 || !is_again ? head : last + 1;
+
+        runs.push_back({ head, plane_read, head + 1,
+                         i == 0     ? MTP_OUTPUT_LOGITS :
+                         feeds_next ? MTP_OUTPUT_HIDDEN :
+                                      MTP_OUTPUT_NONE });
+    }
+    return runs;
+}
+
+//
+// the trunk's passes
+//
+
+void mtp_planner::add_feed(mtp_plan & plan, const llama_ubatch & ubatch, const llama_memory_context_i * mctx, int32_t n,
+                           const std::vector<mtp_row> & rows) {
+    auto & stage = plan.stages.emplace_back();
+
+    stage.ubatch     = ubatch;
+    stage.runs       = feed_runs(n);
+    stage.rows_read  = heads.find_read(rows);
+    stage.keeps      = heads.chained && n > 1;
+    stage.rows_write = plan.rows_trunk;
+
+    auto * const own = heads.own_memory();
+    if (!own) {
+        stage.mctx = mtp_memory_attention(mctx);
+        return;
+    }
+    stage.mctx_owned = mtp_memory_place(own, ubatch);
+    stage.mctx       = stage.mctx_owned.get();
+    if (llama_memory_status_is_fail(stage.mctx->get_status())) {
+        throw std::runtime_error("the heads' own cache is full");
+    }
+    const mtp_memory_placed placed(own);
+    stage.mctx_owned->apply();
+}
+
+mtp_plan_ptr mtp_planner::trunk(const llama_ubatch & ubatch, const llama_memory_context_i * mctx,
+                                const std::vector<int32_t> & n_fed) {
+    auto plan = std::make_unique<mtp_plan>();
+    if (heads.n_heads == 0) {
+        return plan;
+    }
+    plan->rows_trunk = heads.place_trunk(ubatch);
+
+    std::vector<mtp_row> rows;
+    int32_t              n_most = 0;
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        const int32_t n = std::min(n_fed[ubatch.data->batch_idxs[i]], heads.n_storing);
+
+        rows.push_back({ ubatch.token[i], ubatch.pos[i], ubatch.seq_id[i][0], false });
+        heads.take(rows.back(), n);
+        n_most = std::max(n_most, n);
+    }
+    if (n_most > 0) {
+        add_feed(*plan, ubatch, mctx, n_most, rows);
+    }
+    return plan;
+}
+
+mtp_plan_ptr mtp_planner::largest(const llama_ubatch & ubatch, const llama_memory_context_i * mctx) {
+    auto plan = std::make_unique<mtp_plan>();
+    if (heads.n_storing > 0) {
+        auto & stage = plan->stages.emplace_back();
+
+        stage.ubatch = ubatch;
+        stage.runs   = feed_runs(heads.n_heads);
+        stage.keeps  = heads.chained && heads.n_heads > 1;
+        if (heads.own_memory()) {
+            stage.mctx_owned = heads.own_memory()->init_full();
+            stage.mctx       = stage.mctx_owned.get();
+        } else {
+            stage.mctx = mtp_memory_attention(mctx);
+        }
+    }
+    return plan;
+}
+
+//
+// drafts
+//
+
+std::vector<mtp_row> mtp_rows_with_output(const std::vector<mtp_row> & rows, bool output) {
+    std::vector<mtp_row> res;
+    for (const auto & row : rows) {
+        if (row.output == output) {
+            res.push_back(row);
+        }
+    }
+    return res;
+}
+
+std::vector<std::vector<mtp_row>> mtp_planner::split(const std::vector<mtp_row> & rows) const {
+    std::vector<std::vector<mtp_row>> parts;
+    for (const auto & row : rows) {
+        if (parts.empty() ||
+            (heads.n_stream() > 1 && row.seq != parts.back().back().seq && row.seq != parts.back().back().seq + 1)) {
+            parts.emplace_back();
+        }
+        parts.back().push_back(row);
+    }
+    return parts;
+}
+
+bool mtp_planner::add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & rows, int32_t n) {
+    if (n == 0) {
+        return true; // nobody has to
+    }
+    const uint32_t n_pos    = ctx.get_model().hparams.n_pos_per_embd();
+    const uint32_t n_stream = heads.n_stream();
+
+    for (const auto & part : split(rows)) {
+        const auto padded = mtp_rows_pad(part, n_stream > 1, ctx.get_cparams().n_ubatch);
+        if (heads.own_memory() && n_stream > 1 && !mtp_memory_reserve(heads.own_memory(), part, n_pos, n_stream)) {
+            return false;
+        }
+
+        auto & stage = plan.stages.emplace_back();
+
+        stage.ubatch     = mtp_ubatch_make(padded, n_pos, n_stream);
+        stage.mctx_owned = mtp_memory_place(heads.memory(), stage.ubatch);
+        stage.mctx       = stage.mctx_owned.get();
+        stage.runs       = feed_runs(n);
+        stage.rows_read  = heads.find_read(padded);
+        stage.keeps      = heads.chained && n > 1;
+        if (stage.keeps) {
+            stage.rows_write = heads.find_kept(padded);
+        }
+        if (llama_memory_status_is_fail(stage.mctx->get_status())) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool mtp_planner::add_step(mtp_plan & plan, int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows) {
+    auto standing = rows;
+    for (auto & row : standing) {
+        row.pos -= heads.has_assistant() ? step : 0;
+    }
+    mtp_stage stage;
+
+    stage.ubatch     = mtp_ubatch_make(standing, ctx.get_model().hparams.n_pos_per_embd(), heads.n_stream());
+    stage.mctx_owned = mtp_memory_place(heads.memory(), stage.ubatch);
+    stage.mctx       = stage.mctx_owned.get();
+    if (llama_memory_status_is_fail(stage.mctx->get_status())) {
+        return false;
+    }
+    stage.runs = step_runs(step, n_steps);
+    plan.stages.push_back(std::move(stage));
+    return true;
+}
+
+mtp_plan_ptr mtp_planner::step(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows) {
+    auto       plan     = std::make_unique<mtp_plan>();
+    const auto first    = mtp_rows_with_output(rows, true);
+    const auto catch_up = mtp_rows_with_output(rows, false);
+
+    if (!add_catch_up(*plan, catch_up, std::min(n_steps, heads.n_storing)) || !add_step(*plan, step, n_steps, first)) {
+        return nullptr;
+    }
+
+    auto & stage = plan->stages.back();
+
+    stage.rows_read = heads.find_read(first);
+    stage.keeps     = true;
+    for (const auto & row : first) {
+        stage.rows_write.push_back(heads.place_draft(row.seq, row.pos));
+    }
+    return plan;
+}
+
+mtp_plan_ptr mtp_planner::greedy(int32_t n_steps, int32_t n_asked, const std::vector<mtp_row> & rows, bool with_probs) {
+    auto       plan     = std::make_unique<mtp_plan>();
+    auto       first    = mtp_rows_with_output(rows, true);
+    const auto catch_up = mtp_rows_with_output(rows, false);
+
+    plan->picks       = true;
+    plan->picks_probs = with_probs;
+
+    // the cells of all steps before any graph input looks at the cache
+    if (!add_catch_up(*plan, catch_up, std::min(n_asked, heads.n_storing))) {
+        return nullptr;
+    }
+    const size_t i_first = plan->stages.size();
+    const auto   read    = heads.find_read(first);
+
+    for (int32_t step = 0; step < n_steps && add_step(*plan, step, n_asked, first); ++step) {
+        plan->stages.back().follows = step > 0;
+        for (auto & row : first) {
+            row.token = 0; // comes from the step before
+            row.pos++;
+        }
+    }
+    if (plan->stages.size() == i_first) {
+        return nullptr;
+    }
+    plan->stages[i_first].rows_read = read;
+    return plan;
+}

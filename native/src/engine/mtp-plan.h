@@ -1,0 +1,72 @@
+#pragma once
+
+// The plan of one pass: which rows the trunk writes, which head runs on which rows, what it reads, and what is kept of
+// it. It is made before the pass and does not change after that; the graph of the pass is built by it, and its inputs
+// are set by it. The planner knows the heads; it knows no graphs.
+
+#include "mtp-heads.h"
+#include "mtp-stage.h"
+
+#include <memory>
+#include <vector>
+
+struct mtp_plan {
+    std::vector<int64_t>   rows_trunk; // [n_tokens] rows of plane 0 that the trunk writes; none in a draft
+    std::vector<mtp_stage> stages;     // what the heads do
+
+    bool picks       = false;          // a draft that picks its tokens in the graph
+    bool picks_probs = false;          // and gives their probabilities
+
+    // The first stage that predicts stands for a draft's pass: rows that catch up come before it.
+    size_t first_step() const;
+
+    // steps of a draft
+    size_t n_steps() const { return stages.size() - first_step(); }
+
+    // What its graph depends on, beside what any graph does: the same numbers, the same nodes. has_streams: also which
+    // sequences it has.
+    std::vector<int64_t> key(bool has_streams) const;
+
+    size_t n_runs() const;
+};
+
+using mtp_plan_ptr = std::unique_ptr<const mtp_plan>;
+
+class mtp_planner {
+  public:
+    explicit mtp_planner(llama_context & ctx, mtp_heads & heads) : ctx(ctx), heads(heads) {}
+
+    // Of a trunk pass; marks what the heads see in it. n_fed: [n_tokens] of the batch that the ubatch is part of, how
+    // many heads see a row. Throws if the heads' own cache is full.
+    mtp_plan_ptr trunk(const llama_ubatch & ubatch, const llama_memory_context_i * mctx,
+                       const std::vector<int32_t> & n_fed);
+
+    // of the largest trunk pass, for llama.cpp to see how large its buffers must be: it feeds the heads
+    mtp_plan_ptr largest(const llama_ubatch & ubatch, const llama_memory_context_i * mctx);
+
+    // Of one step of a draft of n_steps. rows: each sequence's rows that catch up, and the one that predicts. nullptr if
+    // the cache is full.
+    mtp_plan_ptr step(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
+
+    // Of the first n_steps of a draft of n_asked that picks its tokens; of fewer if the cache has no room, nullptr if it
+    // has none for one.
+    mtp_plan_ptr greedy(int32_t n_steps, int32_t n_asked, const std::vector<mtp_row> & rows, bool with_probs);
+
+    // The rows of sequences that can share a pass: those with streams of their own if their streams lie side by side.
+    std::vector<std::vector<mtp_row>> split(const std::vector<mtp_row> & rows) const;
+
+  private:
+    llama_context & ctx;
+    mtp_heads &     heads;
+
+    std::vector<mtp_run> feed_runs(int32_t n) const;
+    std::vector<mtp_run> step_runs(int32_t step, int32_t n_steps) const;
+
+    bool add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & rows, int32_t n);
+    bool add_step(mtp_plan & plan, int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
+    void add_feed(mtp_plan & plan, const llama_ubatch & ubatch, const llama_memory_context_i * mctx, int32_t n,
+                  const std::vector<mtp_row> & rows);
+};
+
+// the rows that predict (output), or those that catch up
+std::vector<mtp_row> mtp_rows_with_output(const std::vector<mtp_row> & rows, bool output);

@@ -1,0 +1,77 @@
+#pragma once
+
+// Graphs that are kept. Graphs that alternate (verify, draft) each have their own result and scheduler, a slot, so that
+// none has to be built again because another ran in between. The context computes with what it holds itself: the slot
+// in use has exchanged its scheduler and its results with the context's. Owns the slots; does not know what a key says.
+
+#include "llama-graph.h"
+#include "mtp-candidates.h"
+#include "mtp-inputs.h"
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <vector>
+
+struct mtp_slot {
+    std::vector<int64_t>    key;  // what tells graphs apart
+    std::array<uint32_t, 2> n_kv; // cells that its graph looks at; grows with the text
+    uint64_t                t_used;
+
+    ggml_backend_sched_ptr              sched;
+    std::array<llm_graph_result_ptr, 2> results;
+    llm_graph_result *                  active = nullptr;
+
+    mtp_candidates reduced; // what its graph leaves of its logits
+    mtp_inputs     inputs;
+};
+
+// the members of a llama_context that slots are exchanged with, and what a scheduler is made of
+struct mtp_seat {
+    ggml_backend_sched_ptr &              sched;
+    std::array<llm_graph_result_ptr, 2> & results;
+    llm_graph_result *&                   active;
+
+    const std::vector<ggml_backend_t> &             backends;
+    const std::vector<ggml_backend_buffer_type_t> & bufts;
+    bool                                            op_offload;
+    std::function<void()>                           synchronize;
+};
+
+class mtp_slots {
+  public:
+    explicit mtp_slots(const mtp_seat & seat) : seat(seat) {}
+
+    // The slot of a graph: one that there is, else a new one with room for max_nodes, for which the one that was used
+    // longest ago may have to go. has_outputs: whether the graph gives logits or the like.
+    mtp_slot & find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes, bool has_outputs);
+
+    // the context's own scheduler and results: for prompts, reservations and cache shifts
+    mtp_slot & home() { return own; }
+
+    bool is_home() const { return cur == &own; }
+
+    // the one in use
+    mtp_slot & current() { return *cur; }
+
+    const mtp_slot & current() const { return *cur; }
+
+    void select(mtp_slot & slot);
+
+    // all but the context's own
+    void clear();
+
+    // the compute buffers of all
+    size_t compute_bytes() const;
+
+  private:
+    mtp_seat seat;
+
+    std::vector<std::unique_ptr<mtp_slot>> slots;
+    mtp_slot                               own = {};
+    mtp_slot *                             cur = &own;
+    uint64_t                               t   = 0;
+
+    void exchange(mtp_slot & slot);
+    void evict_oldest();
+};
