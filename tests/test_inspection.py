@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from families import FAMILIES, REFUSED, Family
+from pymtp.gguf.architectures import ARCHITECTURES, Architecture, Needs, head_obstacle
 from pymtp.gguf.inspection import Inspection, inspect_model
 
 N_CTX = 1500
@@ -100,8 +101,36 @@ def test_heads_that_llama_cpp_cannot_run_are_named(name: str, tmp_path: Path) ->
     assert write is not None
     path = write(tmp_path / "tiny.gguf")
     with Model(path, n_ctx=64) as model:
-        assert model.draft_note
-        assert inspect_model(path).obstacle in model.draft_note
+        obstacle = inspect_model(path).obstacle
+        assert obstacle and obstacle in model.draft_note
+
+
+def test_the_list_of_architectures_is_that_of_the_engine() -> None:
+    from pymtp.binding.library import ffi, lib
+
+    found, native = ffi.new("struct pymtp_architecture *"), {}
+    while lib.pymtp_architecture(len(native), found) == lib.PYMTP_OK:
+        needs = [need for need in Needs if found.conditions & getattr(lib, f"PYMTP_NEEDS_{need.name}")]
+        native[ffi.string(found.name).decode()] = Architecture(
+            found.n_heads_max or None, Needs(sum(n.value for n in needs))
+        )
+    assert native == ARCHITECTURES
+
+
+@pytest.mark.parametrize(
+    ("architecture", "n_heads", "meets", "obstacle"),
+    [
+        ("glm4moe", 1, Needs.ROPE, ""),
+        ("glm4moe", 1, Needs.NOTHING, "it does not rotate them with M-RoPE"),
+        ("glm4moe", 2, Needs.ROPE, "it runs a single head of them"),
+        ("step35", 3, Needs.NOTHING, ""),
+        ("a-new-one", 1, Needs.ROPE, "it has no graph for them"),
+    ],
+)
+def test_only_architectures_that_are_known_can_draft(
+    architecture: str, n_heads: int, meets: Needs, obstacle: str
+) -> None:
+    assert head_obstacle(architecture, n_heads, meets) == obstacle
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,9 @@ from pymtp.binding.library import ffi, lib, llama_cpp
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
+from pymtp.drafting.mtp import CATCH_UP
+from pymtp.drafting.length import policy
+from pymtp.gguf import memory
 from pymtp.errors import InvalidParameter, PymtpError, StateError, UnsupportedModel
 from pymtp.gguf.weights import fingerprint, output_rows
 from pymtp.sampling.distribution import Distribution
@@ -413,3 +416,9 @@ def test_distributions_of_impossible_tokens_are_refused() -> None:
     for token in (-1, 2**31 - 1, 2**30):
         with pytest.raises(PymtpError, match=f"token {token}"):
             Distribution([token, 1], [0.5, 0.5])
+
+
+def test_numbers_that_are_written_twice_are_the_same() -> None:
+    assert policy.N_DRAFT_MAX == lib.PYMTP_DRAFT_MAX
+    assert memory._OWN_CACHE_MARGIN == lib.PYMTP_OWN_CACHE_MARGIN
+    assert 0 < CATCH_UP < lib.PYMTP_KEPT_POSITIONS

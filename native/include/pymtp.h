@@ -47,7 +47,10 @@ enum pymtp_status {
 
 // what the engine is built for
 enum pymtp_limit {
-    PYMTP_VOCAB_MAX = 1 << 22, // tokens of a vocabulary
+    PYMTP_VOCAB_MAX        = 1 << 22, // tokens of a vocabulary
+    PYMTP_DRAFT_MAX        = 32,      // drafts that a round verifies, as in vLLM
+    PYMTP_KEPT_POSITIONS   = 64,      // of each sequence, whose hidden states stay at hand for its heads
+    PYMTP_OWN_CACHE_MARGIN = 64,      // positions of a sequence in a cache of the heads' own, beyond the trunk's
 };
 
 // where the MTP layers keep their K/V
@@ -61,6 +64,21 @@ enum pymtp_memory {
 enum pymtp_head_context {
     PYMTP_HEAD_CONTEXT_TARGET  = 0, // every head reads the trunk's
     PYMTP_HEAD_CONTEXT_CHAINED = 1, // the first head reads the trunk's, each other head that of the head before it
+};
+
+// what the graph of an architecture's heads takes for granted, a bit each
+enum pymtp_condition {
+    PYMTP_NEEDS_ATTN_QKV = 1, // Q, K and V of a head in one tensor
+    PYMTP_NEEDS_ROPE     = 2, // rotation without sections: no M-RoPE
+    PYMTP_NEEDS_LORA_Q   = 4, // queries of low rank
+    PYMTP_NEEDS_MLA      = 8, // K and V of low rank in tensors of their own
+};
+
+// one whose MTP heads can draft
+struct pymtp_architecture {
+    const char * name;        // as in GGUFs
+    int32_t      n_heads_max; // 0: any number
+    int32_t      conditions;  // of pymtp_condition
 };
 
 // flags of a trunk row; n << PYMTP_ROW_FEED_SHIFT: the first n heads see it as well, in the same graph
@@ -104,6 +122,9 @@ int32_t pymtp_n_contexts(void);
 
 // Why llama.cpp cannot run the MTP heads of a model, or its assistant unless that is NULL; NULL if it can.
 const char * pymtp_draft_obstacle(const struct llama_model * model, const struct llama_model * assistant);
+
+// The i-th architecture whose MTP heads llama.cpp can run. PYMTP_INVALID after the last.
+int32_t pymtp_architecture(int32_t i, struct pymtp_architecture * architecture);
 
 // For llama_model_params.tensor_buft_overrides, of a model whose output matrix is its token embedding, of this ggml_type:
 // has the GPU read the rows of tokens from that matrix, which lies there anyway, so that no pass has to wait for the CPU.
@@ -151,7 +172,7 @@ const char * pymtp_session_memory_note(const struct pymtp_session * session);
 // The positions of each sequence continue its decoded tail. At most n_batch rows, and at most n_outputs_max of
 // them with logits (params; 0 stands for n_draft_max + 1 a sequence). What the heads are not fed they never see: where
 // they are fed again later, they go on behind a gap. A row whose hidden state before is not at hand becomes part of it
-// (a session keeps those of the last 64 positions).
+// (a session keeps those of the last PYMTP_KEPT_POSITIONS).
 int32_t pymtp_session_decode(struct pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                              const int32_t * seq, const uint8_t * flags);
 

@@ -86,6 +86,8 @@ static void indexes_that_are_none_are_refused() {
         check_status(pymtp_session_discard(session, 0, n, 1));
         check_status(pymtp_session_discard(session, 1, 0, n));
         pymtp_embedding_on_device(n);
+        struct pymtp_architecture architecture;
+        check_status(pymtp_architecture(n, &architecture));
     }
     fill(session);
     CHECK_EQUAL(decode(session, { 5 }, 4, 0), +PYMTP_OK);

@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
+from pymtp.binding.library import lib
 from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Picked, Proposal
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.session import Session
 from pymtp.sampling.distribution import Distribution
 
-CATCH_UP, CATCH_UP_FOR_PROBE = 56, 32
-"""Positions that heads see before they draft, if they were left behind: the last of those that they have missed."""
+CATCH_UP, CATCH_UP_FOR_PROBE = lib.PYMTP_KEPT_POSITIONS - 8, 32
+"""Positions that heads see before they draft, if they were left behind: the last of those that they have missed.
+
+The session must have their hidden states; rejected drafts take the place of some that it keeps.
+"""
 
 
 class MtpDrafter:

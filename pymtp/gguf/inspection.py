@@ -17,6 +17,7 @@ from typing import Literal
 from gguf.constants import GGMLQuantizationType
 
 from pymtp.errors import PymtpError
+from pymtp.gguf.architectures import Needs, head_obstacle
 from pymtp.gguf.facts import GgufInfo, gguf_facts
 from pymtp.gguf.header import ArrayLength, TensorInfo, Value, read_array
 from pymtp.gguf.memory import Layer, MemoryEstimate, MemoryKind, Shape, estimate_memory
@@ -24,7 +25,6 @@ from pymtp.gguf.shards import Shard, read_shards, tensor_bytes
 from pymtp.text.thinking import TAGS
 
 # What the file cannot say, because it is about the pinned llama.cpp; the tests of the families hold this against it.
-_WITHOUT_HEAD_GRAPH = frozenset({"glm4", "glm5-next"})
 _WITHOUT_SNAPSHOTS = frozenset({"qwen3next"})
 
 _SIDE_FILES = "mtp-*.gguf"
@@ -150,7 +150,7 @@ def inspect_model(
         tensor_types=_bytes_by_type(tensors.all),
         has_trunk=has_trunk,
         heads=heads,
-        obstacle=_obstacle(info, has_trunk),
+        obstacle=_obstacle(info, has_trunk, keys, tensors),
         mtp_context="chained" if len(heads) > 1 else "target",
         trunk_pass_bytes=_pass_bytes(tensors.trunk(), keys) if has_trunk else 0,
         memory_kind=shape.kind,
@@ -163,7 +163,7 @@ def inspect_model(
     )
 
 
-def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
+def _obstacle(info: GgufInfo, has_trunk: bool, keys: _Keys, tensors: _Tensors) -> str:
     if info.is_assistant:
         return "an assistant: it drafts for another model, whose cache it reads"
     if not has_trunk:
@@ -172,10 +172,21 @@ def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
         return "the metadata names no MTP heads (nextn_predict_layers = 0)"
     if not info.has_heads:
         return f"the metadata names {info.n_heads_declared} MTP heads, the file holds the tensors of {info.n_heads}"
-    if info.architecture in _WITHOUT_HEAD_GRAPH:
-        reason = "it has no graph for them"
+    if reason := head_obstacle(info.architecture, info.n_heads_declared, _meets(keys, tensors)):
         return f"the pinned llama.cpp cannot run the MTP heads of this {info.architecture} model ({reason})"
     return ""
+
+
+def _meets(keys: _Keys, tensors: _Tensors) -> Needs:
+    """What the heads' graph may take for granted."""
+    sections = keys.array(keys.value("rope.dimension_sections"))
+    met = {
+        Needs.ATTN_QKV: all("attn_qkv.weight" in tensors.layer(i) for i in tensors.head_layers),
+        Needs.ROPE: not any(sections),
+        Needs.LORA_Q: keys.number("attention.q_lora_rank") > 0,
+        Needs.MLA: keys.number("attention.key_length_mla") > 0 and keys.number("attention.value_length_mla") > 0,
+    }
+    return Needs(sum(need.value for need, is_met in met.items() if is_met))
 
 
 class _Keys:

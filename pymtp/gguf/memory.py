@@ -15,7 +15,7 @@ MemoryKind = Literal["full", "sliding-window", "hybrid", "recurrent", "sparse", 
 _CELL_BLOCK = 256
 _F32_BYTES = 4
 _F16_BYTES = 2
-# drafts of the heads' own cache may lie this far beyond the trunk's last position
+# drafts of the heads' own cache may lie this far beyond the trunk's last position: the engine's PYMTP_OWN_CACHE_MARGIN
 _OWN_CACHE_MARGIN = 64
 
 

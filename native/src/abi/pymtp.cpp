@@ -2,7 +2,7 @@
 // pymtp-sequences.cpp) it checks arguments, keeps exceptions and asserts on this side, and names errors.
 
 #include "llama-model.h"
-#include "mtp-graph.h"
+#include "mtp-architectures.h"
 #include "mtp-memory.h"
 #include "pymtp-session.h"
 
@@ -12,8 +12,7 @@
 #include <cstdio>
 #include <vector>
 
-static constexpr int32_t PYMTP_DRAFT_MAX = 32;  // as in vLLM
-static constexpr int64_t QK_MAX          = 256; // a multiple of the block sizes of all types
+static constexpr int64_t QK_MAX = 256; // a multiple of the block sizes of all types
 
 static thread_local char    g_error[256];
 static std::atomic<int32_t> g_n_contexts{ 0 };
@@ -46,8 +45,18 @@ int32_t pymtp_n_contexts(void) {
 
 const char * pymtp_draft_obstacle(const llama_model * model, const llama_model * assistant) {
     return pymtp_guard_or("it cannot be looked at", [&]() -> const char * {
-        return assistant || llama_model_n_layer_nextn(model) > 0 ? mtp_graph_obstacle(*model, assistant) :
-                                                                   "it has none";
+        return assistant || llama_model_n_layer_nextn(model) > 0 ? mtp_obstacle(*model, assistant) : "it has none";
+    });
+}
+
+int32_t pymtp_architecture(int32_t i, struct pymtp_architecture * architecture) {
+    return pymtp_guard([&]() -> int32_t {
+        const auto & all = mtp_architectures();
+        if (i < 0 || i >= (int32_t) all.size()) {
+            return pymtp_fail(PYMTP_INVALID, "%zu architectures can draft", all.size());
+        }
+        *architecture = { llm_arch_name(all[i].arch), all[i].n_heads_max, all[i].conditions };
+        return PYMTP_OK;
     });
 }
 
@@ -96,7 +105,8 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
 
         const int32_t n_draft_max = params->n_draft_max;
         if (n_draft_max < 0 || n_draft_max > PYMTP_DRAFT_MAX) {
-            return pymtp_fail(PYMTP_INVALID, "n_draft_max = %d is out of range: 0 to %d", n_draft_max, PYMTP_DRAFT_MAX);
+            return pymtp_fail(PYMTP_INVALID, "n_draft_max = %d is out of range: 0 to %d", n_draft_max,
+                              +PYMTP_DRAFT_MAX);
         }
         if (params->head_context != PYMTP_HEAD_CONTEXT_TARGET && params->head_context != PYMTP_HEAD_CONTEXT_CHAINED) {
             return pymtp_fail(PYMTP_INVALID, "head_context = %d is unknown", params->head_context);
@@ -107,7 +117,7 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
         if (uses_heads && n_heads == 0) {
             return pymtp_fail(PYMTP_INVALID, "the model has no MTP head; use n_draft_max = 0");
         }
-        const char * obstacle = uses_heads ? mtp_graph_obstacle(*model, assistant) : nullptr;
+        const char * obstacle = uses_heads ? mtp_obstacle(*model, assistant) : nullptr;
         if (obstacle) {
             return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the %s of %s (%s); use n_draft_max = 0",
                               assistant ? "assistant" : "MTP heads", llm_arch_name(model->arch), obstacle);

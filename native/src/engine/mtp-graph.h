@@ -6,11 +6,6 @@
 
 #include "llama-graph.h"
 
-// Why llama.cpp cannot run the MTP heads of a model, or its assistant if one is given; nullptr if it can. Its graphs end
-// the process over what they do not support, so that all which a file can bring about is found here. Some architectures
-// load the tensors and have no graph.
-const char * mtp_graph_obstacle(const llama_model & model, const llama_model * assistant);
-
 // A weight of a matrix product: the rows of the output matrix that drafts are limited to in a head's part, else as
 // it is.
 ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight);

@@ -11,6 +11,7 @@
 // sequence, where other sequences' passes do not overwrite them.
 
 #include "llama.h"
+#include "pymtp.h"
 
 #include <cstdint>
 #include <utility>
@@ -22,7 +23,7 @@ class mtp_rows {
     static constexpr int32_t SPARE = 1;
 
     // rows of a sequence that stay at hand behind its tail
-    static constexpr uint32_t N_KEPT = 64;
+    static constexpr uint32_t N_KEPT = PYMTP_KEPT_POSITIONS;
 
     mtp_rows(uint32_t n_ubatch, uint32_t n_seq_max);
 

@@ -1,0 +1,66 @@
+"""Which architectures can draft with their own MTP heads, with how many of them, and on what conditions.
+
+For those who look at a file without the native library. What llama.cpp has graphs for is listed in
+native/src/engine/mtp-architectures.cpp; a test holds this list against that one.
+"""
+
+from __future__ import annotations
+
+from enum import Flag, auto
+from typing import NamedTuple
+
+
+class Needs(Flag):
+    """What the graph of an architecture's heads takes for granted."""
+
+    NOTHING = 0
+    ATTN_QKV = auto()
+    """Q, K and V of a head in one tensor."""
+    ROPE = auto()
+    """Rotation without sections: no M-RoPE."""
+    LORA_Q = auto()
+    """Queries of low rank."""
+    MLA = auto()
+    """K and V of low rank in tensors of their own."""
+
+
+class Architecture(NamedTuple):
+    """One that can draft. `n_heads_max` None: any number of heads."""
+
+    n_heads_max: int | None = 1
+    needs: Needs = Needs.NOTHING
+
+
+ARCHITECTURES = {
+    "bailingmoe3": Architecture(),
+    "cohere2moe": Architecture(),
+    "deepseek2": Architecture(needs=Needs.LORA_Q | Needs.MLA),
+    "deepseek32": Architecture(needs=Needs.MLA),
+    "deepseek4": Architecture(),
+    "glm4moe": Architecture(needs=Needs.ROPE),
+    "glm-dsa": Architecture(needs=Needs.MLA),
+    "hy_v3": Architecture(None),
+    "mimo2": Architecture(None, Needs.ATTN_QKV),
+    "nemotron_h_moe": Architecture(),
+    "qwen35": Architecture(),
+    "qwen35moe": Architecture(),
+    "qwen3next": Architecture(),
+    "step35": Architecture(None),
+}
+
+_REASONS = {
+    Needs.ATTN_QKV: "it needs attn_qkv in one tensor",
+    Needs.ROPE: "it does not rotate them with M-RoPE",
+    Needs.LORA_Q: "it needs attn_q_a and attn_q_b",
+    Needs.MLA: "it needs attn_k_b and attn_v_b",
+}
+
+
+def head_obstacle(architecture: str, n_heads: int, meets: Needs) -> str:
+    """Why llama.cpp cannot run so many heads of a model that meets some needs; "" if it can."""
+    known = ARCHITECTURES.get(architecture)
+    if known is None:
+        return "it has no graph for them"
+    if known.n_heads_max is not None and n_heads > known.n_heads_max:
+        return "it runs a single head of them"
+    return next((reason for need, reason in _REASONS.items() if need in known.needs and need not in meets), "")
