@@ -107,6 +107,24 @@ def test_texts_that_begin_anew_find_the_graphs_of_those_before(model: object) ->
     assert n_builds[2:] == [(0, 0)] * 2
 
 
+def test_a_limit_of_drafts_that_comes_again_builds_no_graph_again(model: object) -> None:
+    with Session(model, PARAMS, n_draft_max=K) as session:
+        history = [*prompt(session, 20), 5]
+        rows = np.zeros((64, session._output_row_bytes(0)), np.uint8)
+        n_builds = []
+        for limited in (False, True, False, True, False):
+            before = session.counters
+            for limit in (64, None, 32):
+                session.limit_drafts(limit)
+                play(session, history, [3], 4)
+            if limited:
+                session.limit_drafts_to(range(64), [rows] * session.n_heads)
+                play(session, history, [3], 4)
+            after = session.counters
+            n_builds.append((after.n_trunk_builds - before.n_trunk_builds, after.n_head_builds - before.n_head_builds))
+    assert n_builds == [(1, 3), (0, 1), (0, 0), (0, 1), (0, 0)]
+
+
 def test_builds_are_the_passes_that_llama_cpp_did_not_reuse_a_graph_for(model: object) -> None:
     with Session(model, PARAMS, n_draft_max=K) as session:
         play(session, [*prompt(session, 200), 5], [3, 1, 2, 0], 100)

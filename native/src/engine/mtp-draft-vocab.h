@@ -49,7 +49,10 @@ class mtp_draft_vocab {
     // for graphs
     //
 
-    // what graphs depend on: the same numbers, the same nodes
+    // what a list of tokens keeps for graphs, until drafts are limited otherwise; nullptr: there is no list
+    const void * listed_memory() const { return is_listed() ? listed_mem.get() : nullptr; }
+
+    // what graphs of drafts depend on: the same numbers, the same nodes
     std::vector<int64_t> key() const { return { bias != nullptr, n, is_listed() }; }
 
     // what to multiply with in the place of a weight: the rows that drafts are limited to, else the weight

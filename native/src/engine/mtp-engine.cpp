@@ -88,14 +88,17 @@ mtp_slot & mtp_engine::find_slot(const llama_ubatch & ubatch, llm_graph_type gty
     if (has_streams) {
         append({ ubatch.seq_id_unq, ubatch.seq_id_unq + ubatch.n_seqs_unq });
     }
-    append(vocab.key());
+    if (is_draft) {
+        append(vocab.key());
+    }
     append(plan().key(has_streams));
 
     // a draft has no trunk, and some nodes that are no head's
     const size_t max_nodes =
         (is_draft ? MTP_NODES_PER_RUN : ctx.gf_res_reserve->get_max_nodes()) + plan().n_runs() * MTP_NODES_PER_RUN;
 
-    return slots.find(std::move(key), mtp_memory_n_kv(mctx), max_nodes, ctx.n_outputs > 0);
+    return slots.find(std::move(key), mtp_memory_n_kv(mctx), max_nodes, ctx.n_outputs > 0,
+                      is_draft ? vocab.listed_memory() : nullptr);
 }
 
 void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx) {
@@ -284,14 +287,15 @@ void mtp_engine::fetch_picked(const llm_graph_result & res, size_t n, int32_t n_
     }
 }
 
-// graphs are built for the draft vocabulary: what is kept of them goes
 void mtp_engine::limit_drafts(int32_t n) {
-    drop_slots();
+    forget_outputs();
+    slots.drop_readers(vocab.listed_memory());
     vocab.limit(n);
 }
 
 void mtp_engine::limit_drafts(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows) {
-    drop_slots();
+    forget_outputs();
+    slots.drop_readers(vocab.listed_memory());
     vocab.limit(tokens, rows);
 }
 

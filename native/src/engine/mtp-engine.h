@@ -90,7 +90,7 @@ struct mtp_engine {
     // has no room for all; probs likewise, or nullptr.
     pymtp_status draft_greedy(const std::vector<mtp_row> & rows, int32_t * n_steps, int32_t * drafts, float * probs);
 
-    // see mtp_draft_vocab::limit
+    // See mtp_draft_vocab::limit. Graphs of other limits are kept, but for those of a list of tokens.
     void limit_drafts(int32_t n);
     void limit_drafts(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows);
 

@@ -36,7 +36,23 @@ void mtp_slots::evict_oldest() {
     slots.erase(oldest);
 }
 
-mtp_slot & mtp_slots::find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes, bool has_outputs) {
+void mtp_slots::drop_readers(const void * memory) {
+    const auto is_reader = [&](const mtp_slot & slot) {
+        return slot.reads == memory;
+    };
+    if (!memory) {
+        return;
+    }
+    seat.synchronize();
+    if (is_reader(*cur)) {
+        select(own);
+    }
+    slots.erase(std::remove_if(slots.begin(), slots.end(), [&](const auto & slot) { return is_reader(*slot); }),
+                slots.end());
+}
+
+mtp_slot & mtp_slots::find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes, bool has_outputs,
+                           const void * reads) {
     // Of graphs that only differ in how many cells they look at, two are kept: texts that begin again need the smaller
     // one again.
     mtp_slot * outworn = nullptr;
@@ -62,8 +78,9 @@ mtp_slot & mtp_slots::find(std::vector<int64_t> key, std::array<uint32_t, 2> n_k
 
     auto slot = std::make_unique<mtp_slot>();
 
-    slot->key  = std::move(key);
-    slot->n_kv = n_kv;
+    slot->key   = std::move(key);
+    slot->n_kv  = n_kv;
+    slot->reads = reads;
     // llama.cpp takes one of two, and a slot's graphs all have outputs, or none
     slot->results[has_outputs].reset(new llm_graph_result(max_nodes));
     slot->sched.reset(ggml_backend_sched_new(const_cast<ggml_backend_t *>(seat.backends.data()),

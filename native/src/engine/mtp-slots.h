@@ -14,8 +14,9 @@
 #include <vector>
 
 struct mtp_slot {
-    std::vector<int64_t>    key;  // what tells graphs apart
-    std::array<uint32_t, 2> n_kv; // cells that its graph looks at; grows with the text
+    std::vector<int64_t>    key;   // what tells graphs apart
+    std::array<uint32_t, 2> n_kv;  // cells that its graph looks at; grows with the text
+    const void *            reads; // memory of somebody else that its graph reads, see drop_readers; or nullptr
     uint64_t                t_used;
 
     ggml_backend_sched_ptr              sched;
@@ -44,7 +45,8 @@ class mtp_slots {
 
     // The slot of a graph: one that there is, else a new one with room for max_nodes, for which the one that was used
     // longest ago may have to go. has_outputs: whether the graph gives logits or the like.
-    mtp_slot & find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes, bool has_outputs);
+    mtp_slot & find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes, bool has_outputs,
+                    const void * reads);
 
     // the context's own scheduler and results: for prompts, reservations and cache shifts
     mtp_slot & home() { return own; }
@@ -60,6 +62,9 @@ class mtp_slots {
 
     // all but the context's own
     void clear();
+
+    // this memory is about to be freed: drops the graphs that read it
+    void drop_readers(const void * memory);
 
     // the compute buffers of all
     size_t compute_bytes() const;
