@@ -14,13 +14,13 @@ import pytest
 
 from pymtp import Model, SamplingParams, embedded
 from pymtp.binding.library import ffi, lib, llama_cpp
+from pymtp.drafting.length import policy
+from pymtp.drafting.mtp import CATCH_UP
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
-from pymtp.drafting.mtp import CATCH_UP
-from pymtp.drafting.length import policy
-from pymtp.gguf import memory
 from pymtp.errors import InvalidParameter, PymtpError, StateError, UnsupportedModel
+from pymtp.gguf import memory
 from pymtp.gguf.weights import fingerprint, output_rows
 from pymtp.sampling.distribution import Distribution
 from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen35
