@@ -7,22 +7,27 @@ batch's business.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from pymtp.errors import ContextFull, InvalidParameter
 from pymtp.model import Model
 from pymtp.serving.generation import Generation, OnPrompt
-from pymtp.serving.params import GenerationParams
+from pymtp.serving.params import GenerationParams, with_options
 from pymtp.serving.sequence import FinishReason
 from pymtp.serving.statistics import Stats
 from pymtp.text.thinking import TAGS
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pymtp.serving.params import GenerationOptions
+
 
 class Message(TypedDict):
-    """What one side said."""
+    """A message of one side."""
 
     role: Literal["user", "assistant"]
     content: str
@@ -30,7 +35,7 @@ class Message(TypedDict):
 
 @dataclass(frozen=True)
 class _Text:
-    """A text and the tokens that it is known to have come from."""
+    """A text and the tokens that it came from."""
 
     text: str = ""
     tokens: tuple[int, ...] = ()
@@ -48,42 +53,51 @@ class Conversation:
         self.system = system
         """The system prompt; may be changed at any time."""
         self.messages: list[Message] = []
-        """All that was said, beginning with the user."""
+        """All messages, beginning with the user's."""
         self.n_dropped = 0
         """Oldest messages that prompts leave out because the context is full."""
         self._known: list[_Text] = []  # prompts with their answers
         self._answer: Answer | None = None
 
     def ask(
-        self, text: str, params: GenerationParams | None = None, *, on_prompt: OnPrompt | None = None, **options: Any
+        self,
+        text: str,
+        params: GenerationParams | None = None,
+        *,
+        on_prompt: OnPrompt | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Answer:
-        """Say `text` and return the answer, to be iterated over; it is part of the conversation when it ends.
+        """Send `text` and return the answer, to be iterated over; it is part of the conversation when it ends.
 
-        Parameters and errors are those of `Batch.submit`. Raises ContextFull if the text is too long for the context,
+        Parameters and errors are those of `Model.generate`. Raises ContextFull if the text is too long for the context,
         ModelError if the chat template fails; the conversation is as before then.
         """
         self._end_answer()
         self.messages.append({"role": "user", "content": text})
         try:
-            self._answer = Answer(self, replace(params or GenerationParams(), **options), on_prompt)
+            self._answer = Answer(self, with_options(params or GenerationParams(), options), on_prompt)
         except BaseException:
             self.messages.pop()
             raise
         return self._answer
 
     def regenerate(
-        self, params: GenerationParams | None = None, *, on_prompt: OnPrompt | None = None, **options: Any
+        self,
+        params: GenerationParams | None = None,
+        *,
+        on_prompt: OnPrompt | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Answer:
-        """Answer the last message once more; the answer of before is gone. See `ask`.
+        """Answer the last message again; the answer before is dropped. See `ask`.
 
         Raises InvalidParameter if there is nothing to answer.
         """
         self._end_answer()
         if not self.messages:
-            raise InvalidParameter("messages", "begun before an answer can be made again")
+            raise InvalidParameter("messages", "not empty: there is no message to answer again")
         last = self.messages.pop()
         try:
-            self._answer = Answer(self, replace(params or GenerationParams(), **options), on_prompt)
+            self._answer = Answer(self, with_options(params or GenerationParams(), options), on_prompt)
         except BaseException:
             self.messages.append(last)
             raise
@@ -99,11 +113,11 @@ class Conversation:
         return True
 
     def clear(self) -> None:
-        """Begin anew, with the same system prompt."""
+        """Begin again, with the same system prompt."""
         self.restore([])
 
     def restore(self, messages: Sequence[Mapping[str, str]]) -> None:
-        """Go on from other messages. Raises InvalidParameter unless user and assistant take turns."""
+        """Continue from other messages. Raises InvalidParameter unless user and assistant take turns."""
         self._end_answer()
         roles = [message.get("role") for message in messages]
         if roles != ["user", "assistant"] * (len(roles) // 2):
@@ -116,7 +130,7 @@ class Conversation:
             self._answer.close()
 
     def _prompt(self, request: GenerationParams, said: _Text) -> _Text:
-        """What the model goes on from: as much of the conversation as leaves room, and what it has `said` already."""
+        """The prompt: as much of the conversation as leaves room for an answer of which `said` is there already."""
         n_ctx = self.model.session.n_ctx
         n_reserved = n_ctx // 4 if request.max_tokens < 0 else min(n_ctx // 4, request.max_tokens)
         # a turn begins with the user, and the last one stays
@@ -144,13 +158,13 @@ class Conversation:
         return _Text(text, (*known.tokens, *rest))
 
     def _note(self, text: _Text, answer: str) -> None:
-        """An answer has ended; `text` is its prompt and what was said."""
+        """An answer has ended; `text` is its prompt and the answer."""
         self.messages.append({"role": "assistant", "content": answer})
         self._known = [*(known for known in self._known if text.text.startswith(known.text)), text]
 
 
 class Answer:
-    """An answer in the making: an iterator over its text, in the pieces in which it is made.
+    """An answer: an iterator over its text, in the pieces in which it is made.
 
     Where the context gets full in the middle of it, the oldest turns go and it continues.
     """
@@ -172,7 +186,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """What was said so far."""
+        """The answer so far."""
         return self._said.text + self._parts[-1].text
 
     @property
@@ -196,7 +210,7 @@ class Answer:
         return self._parts[-1].finish_reason
 
     def close(self) -> None:
-        """End the answer here; what was said stays in the conversation."""
+        """End the answer here; the text so far stays in the conversation."""
         if not self._is_over:
             self._is_over = True
             self._parts[-1].close()
@@ -236,7 +250,7 @@ class Answer:
         self._parts.append(generation)
 
     def _continue(self) -> bool:
-        """Go on behind a full context without the oldest turns; False if that is not it, or nothing can go."""
+        """Continue without the oldest turns if the context is full; False if it is not, or none can be left out."""
         if self.finish_reason != "context":
             return False
         before = self._said

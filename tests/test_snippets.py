@@ -1,0 +1,31 @@
+"""The Python blocks of the documentation run as they are printed, each on its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "docs/python.md")
+BLOCKS = [
+    (page, number, block)
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.M | re.S))
+]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(("page", "number", "block"), BLOCKS, ids=[f"{page}-{number}" for page, number, _ in BLOCKS])
+def test_a_block_runs_as_it_is_printed(page: str, number: int, block: str, tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_there_are_blocks() -> None:
+    assert {page for page, _, _ in BLOCKS} == set(PAGES)
