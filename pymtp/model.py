@@ -22,7 +22,7 @@ from pymtp.drafting.params import DraftParams, PlainReason, StrPath
 from pymtp.drafting.subset import AutoDraftVocab, draft_tokens
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
-from pymtp.errors import InvalidParameter, StateError
+from pymtp.errors import Closed, InvalidParameter, StateError
 from pymtp.gguf.weights import fingerprint, output_rows
 from pymtp.loading.loader import OnLoad, Weights
 from pymtp.loading.params import ModelParams
@@ -127,7 +127,9 @@ class Model:
     @property
     def stats(self) -> Stats:
         """Of all that the model has generated. A pass's time is shared out between sequences by their rows."""
-        return self.call(self._read_stats)
+        with suppress(Closed):
+            return self.call(self._read_stats)
+        return self._read_stats()
 
     def tokenize(self, text: str, *, is_start: bool = True) -> list[int]:
         """Token ids of `text`. Special tokens in it are recognised.

@@ -10,14 +10,21 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
 from pymtp.errors import Closed, PymtpError
 from pymtp.serving.scheduler import Job, Scheduler
 
 T = TypeVar("T")
-Message = Callable[[], object]
+
+
+class Message(NamedTuple):
+    """What the engine's thread is asked to do between two passes."""
+
+    run: Callable[[], object]
+    refuse: Callable[[], object] = lambda: None
+    """Called instead, if the engine was closed before."""
 
 
 class EngineLoop:
@@ -45,13 +52,14 @@ class EngineLoop:
 
     def submit(self, job: Job) -> None:
         """Queue a job. Raises Closed after `close`."""
-        self._send(lambda: self._scheduler.submit(job))
+        closed = Closed("the model was closed before the text was complete")
+        self._send(Message(lambda: self._scheduler.submit(job), lambda: job.fail(closed)))
 
     def cancel(self, job: Job) -> None:
         """End a job early; its slot is free after the pass that is under way. Harmless if it has ended."""
         # no lock: an object that is collected may be closed in the middle of anything
         if self._thread is not None:
-            self._inbox.put(lambda: self._scheduler.remove(job))
+            self._inbox.put(Message(lambda: self._scheduler.remove(job)))
 
     def call(self, function: Callable[[], T]) -> T:
         """Run `function` in the engine's thread, between passes, and return what it returns. Raises what it raises."""
@@ -65,11 +73,7 @@ class EngineLoop:
             except BaseException as error:
                 future.set_exception(error)
 
-        def refuse() -> None:
-            future.set_exception(Closed("the model is closed"))
-
-        run.refuse = refuse  # type: ignore[attr-defined]
-        self._send(run)
+        self._send(Message(run, lambda: future.set_exception(Closed("the model is closed"))))
         return future.result()
 
     @property
@@ -87,7 +91,7 @@ class EngineLoop:
             thread = self._thread
         if thread is None:
             return
-        self._inbox.put(lambda: None)  # wakes it
+        self._inbox.put(Message(lambda: None))  # wakes it
         if thread is not threading.current_thread():
             thread.join()
 
@@ -107,7 +111,7 @@ class EngineLoop:
             while not self._is_closed:
                 try:
                     if self._scheduler.is_idle:
-                        self._inbox.get()()
+                        self._inbox.get().run()
                     self._handle_messages()
                     self._scheduler.step()
                 except BaseException as error:
@@ -123,7 +127,7 @@ class EngineLoop:
                 message = self._inbox.get_nowait()
             except Empty:
                 return
-            message()
+            message.run()
 
     def _end(self) -> None:
         """Refuse what is still in the inbox, and end all jobs."""
@@ -132,7 +136,7 @@ class EngineLoop:
                 message = self._inbox.get_nowait()
             except Empty:
                 break
-            getattr(message, "refuse", message)()
+            message.refuse()
         self._scheduler.fail(Closed("the model was closed before the text was complete"))
 
     def _after_fork(self) -> None:
