@@ -1,6 +1,6 @@
 # make run PROMPT="..."   install everything into .venv and run the embedded model on a prompt
 # make test               install everything into .venv and run the fast tests
-# make docs               write docs/cli.md from the commands
+# make docs               write docs/cli.md from the commands, and docs/api.md from the package
 # make families           runs every family of models, against PyTorch too, and writes docs/families.md
 # make check-native       the native tests under sanitizers, and the patched llama.cpp against the unpatched one
 #
@@ -69,6 +69,7 @@ CONFIGURE = $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
 
 docs: install
 	$(BIN)/python docs/write_cli.py
+	$(BIN)/python docs/write_api.py
 
 # build/patches: a git repository with one commit for each patch; see native/patches/README.md
 patches-edit: $(VENV)/tools | $(ARCHIVE)

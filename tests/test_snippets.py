@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import pymtp
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/python.md")
 BLOCKS = [
@@ -29,3 +31,15 @@ def test_a_block_runs_as_it_is_printed(page: str, number: int, block: str, tmp_p
 
 def test_there_are_blocks() -> None:
     assert {page for page, _, _ in BLOCKS} == set(PAGES)
+
+
+def test_the_reference_is_that_of_the_package() -> None:
+    import write_api
+
+    assert write_api.FILE.read_text("utf-8") == write_api.text(), "run `make docs`"
+    assert {name for names in write_api.SECTIONS.values() for name in names} == set(pymtp.__all__) - {"__version__"}
+
+
+def test_completion_shows_what_the_package_exports() -> None:
+    assert dir(pymtp) == sorted(pymtp.__all__)
+    assert all(hasattr(pymtp, name) for name in pymtp.__all__)

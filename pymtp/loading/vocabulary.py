@@ -112,6 +112,7 @@ class Vocabulary:
         """
         if self.chat_template is None:
             raise UnsupportedModel("the model has no chat template; pass the prompt as it is (generate, --raw)")
+        _check_messages(messages)
         from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
         eos = self._text(llama_cpp.llama_vocab_eos(self._vocab))
@@ -132,3 +133,13 @@ class Vocabulary:
         if token < 0:
             return ""
         return str(llama_cpp.llama_vocab_get_text(self._vocab, token).decode(errors="replace"))
+
+
+def _check_messages(messages: object) -> None:
+    """Raise InvalidParameter unless they are messages that a template can render."""
+    expected = 'a list of {"role": ..., "content": ...}'
+    if isinstance(messages, (str, bytes)) or not isinstance(messages, Sequence) or not messages:
+        raise InvalidParameter("messages", expected, value=messages)
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
+            raise InvalidParameter("messages", expected, value=message)

@@ -29,7 +29,7 @@ from pymtp.text.thinking import Thinking
 
 
 def check_request(params: GenerationParams, vocabulary: Vocabulary, drafter: DrafterTraits) -> None:
-    """Raise InvalidParameter for what `make_sequence` would refuse: cheap enough for every request that waits."""
+    """Raise InvalidParameter for what `make_sequence` or its sampler would refuse, before the request waits."""
     if not drafter.allows_drawn and params.draft_pick == "sample":
         raise InvalidParameter("draft_pick", f"greedy or auto where {drafter.name} drafts", value="sample")
     if params.accept == "relaxed" and not (params.thinking_tags or vocabulary.thinking_tags):
@@ -52,7 +52,6 @@ def make_sequence(
 
     The length of its drafts follows `experience`, and where that must not depend on a clock, `cost_record`.
     """
-    check_request(params, vocabulary, drafter)
     if params.grammar is not None and not drafter.allows_grammar:
         n_draft_max = 0
     if not drafter.allows_drawn:

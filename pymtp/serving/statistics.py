@@ -26,7 +26,7 @@ class StatsDict(TypedDict):
     acceptance_per_position: list[float]
 
 
-@dataclass
+@dataclass(repr=False)
 class Stats:
     """Counts and times (seconds) of one generation, or of several together.
 
@@ -74,6 +74,14 @@ class Stats:
             self._rounds - earlier._rounds,
         )
 
+    def __repr__(self) -> str:
+        rate = "-" if self.acceptance_rate is None else f"{self.acceptance_rate:.2f}"
+        return (
+            f"<pymtp.Stats {self.prompt_tokens} prompt tokens, {self.generated_tokens} generated in "
+            f"{self.generation_s:.3f} s, {self.accepted} of {self.drafted} drafts accepted ({rate}), "
+            f"{self.rounds} rounds>"
+        )
+
     def add_round(self, n_drafted: int, n_accepted: int) -> None:
         """Count one round that drafted `n_drafted` tokens, of which the first `n_accepted` were kept."""
         if not 0 <= n_accepted <= n_drafted:
@@ -108,12 +116,12 @@ class Stats:
     @property
     def drafted(self) -> int:
         """Draft tokens that the target verified."""
-        return sum(drafted * n for (drafted, _), n in self._rounds.items())
+        return sum(drafted * n for (drafted, _), n in self._counts())
 
     @property
     def accepted(self) -> int:
         """Draft tokens that were kept."""
-        return sum(accepted * n for (_, accepted), n in self._rounds.items())
+        return sum(accepted * n for (_, accepted), n in self._counts())
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -130,12 +138,16 @@ class Stats:
     @property
     def acceptance_per_position(self) -> list[float]:
         """Entry i: of the rounds that drafted position i, the share whose draft i was accepted."""
-        return [self._position_rate(i) for i in range(max((d for d, _ in self._rounds), default=0))]
+        return [self._position_rate(i) for i in range(max((d for (d, _), _ in self._counts()), default=0))]
 
     def _position_rate(self, position: int) -> float:
-        drafted = sum(n for (d, _), n in self._rounds.items() if d > position)
-        accepted = sum(n for (_, a), n in self._rounds.items() if a > position)
+        drafted = sum(n for (d, _), n in self._counts() if d > position)
+        accepted = sum(n for (_, a), n in self._counts() if a > position)
         return accepted / drafted
+
+    def _counts(self) -> list[tuple[tuple[int, int], int]]:
+        """A copy: another thread may be adding rounds."""
+        return list(self._rounds.items())
 
     def as_dict(self) -> StatsDict:
         """The report under the names that the command line's `--json` uses."""

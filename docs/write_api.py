@@ -1,0 +1,159 @@
+"""Writes docs/api.md from the package itself: what it exports, with signatures, fields and docstrings.
+
+    python docs/write_api.py
+
+A test compares the file with what this makes of the package.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pymtp
+
+FILE = Path(__file__).with_name("api.md")
+
+HEAD = """# API reference
+
+<!-- written by docs/write_api.py from the package: change it, then `make docs` -->
+
+What `import pymtp` gives, in the order of its own help. The [guide](python.md) shows how it is used.
+"""
+
+SECTIONS = {
+    "Models and texts": ("Model", "Generation", "Batch", "Conversation", "Answer", "Stats"),
+    "Parameters": ("ModelParams", "ContextParams", "DraftParams", "GenerationParams", "SamplingParams", "PlainReason"),
+    "Drafters": ("Drafter", "DrafterTraits", "DraftRequest", "DraftOutcome", "Proposal"),
+    "Sessions": ("Session", "Chunk"),
+    "Errors": (
+        "PymtpError",
+        "BackendError",
+        "Closed",
+        "ContextFull",
+        "InvalidParameter",
+        "LibraryError",
+        "ModelError",
+        "StateError",
+        "UnsupportedModel",
+    ),
+    "Functions": ("exit_on_abort", "n_contexts", "set_log_level", "version_text"),
+}
+
+
+def text() -> str:
+    """The whole of docs/api.md."""
+    parts = [HEAD]
+    for title, names in SECTIONS.items():
+        parts.append(f"## {title}\n")
+        parts += [_entry(name, getattr(pymtp, name)) for name in names]
+    return "\n".join(parts)
+
+
+def _entry(name: str, value: Any) -> str:
+    lines = [f"### {name}\n"]
+    if not inspect.isclass(value):
+        return "\n".join([*lines, f"```python\n{name}{_signature(value)}\n```\n", _doc(value)])
+    is_error = issubclass(value, Exception)
+    if name in ("Model", "Conversation", "Session"):  # the others are made by these
+        lines.append(f"```python\n{name}{_signature(value)}\n```\n")
+    lines.append(_doc(value))
+    if not is_error:
+        rows = [*_fields(value), *_attributes(value), *_methods(value)]
+        if rows:
+            lines.append("\n".join(["| | |", "|---|---|", *rows]) + "\n")
+    return "\n".join(lines)
+
+
+def _fields(value: type) -> list[str]:
+    """Fields of a dataclass or NamedTuple, and members of an enum, with the strings that stand below them."""
+    notes = _strings_below(value)
+    if issubclass(value, Enum):
+        return [_row(member.name, member.value) for member in value]
+    if is_dataclass(value):
+        return [
+            _row(f"{each.name} = {_default(each)}" if _default(each) else each.name, notes.get(each.name, ""))
+            for each in fields(value)
+            if not each.name.startswith("_")
+        ]
+    if hasattr(value, "_fields"):
+        return [_row(name, notes.get(name, "")) for name in value._fields]
+    return []
+
+
+def _attributes(value: type) -> list[str]:
+    """What __init__ sets and documents."""
+    source = ast.parse(textwrap.dedent(inspect.getsource(value)))
+    body = [node for node in ast.walk(source) if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    rows = []
+    for node, after in ((n, a) for function in body for n, a in zip(function.body, function.body[1:], strict=False)):
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if isinstance(target, ast.Tuple):
+            target = target.elts[0]
+        is_own = isinstance(target, ast.Attribute) and not target.attr.startswith("_")
+        if is_own and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            rows.append(_row(target.attr, str(after.value.value)))
+    return rows
+
+
+def _methods(value: type) -> list[str]:
+    rows = []
+    for name, member in vars(value).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(member, (property, classmethod)) or inspect.isfunction(member):
+            function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            called = "" if isinstance(member, property) else _signature(function)
+            rows.append(_row(f"{name}{called}", _doc(function)))
+    return rows
+
+
+def _signature(value: Any) -> str:
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return "(...)"
+    parameters = [
+        each.replace(annotation=inspect.Parameter.empty)
+        for name, each in signature.parameters.items()
+        if name != "self"
+    ]
+    shown = str(inspect.Signature(parameters))
+    return re.sub(r"<[^>]*>", "...", shown)
+
+
+def _default(field: Any) -> str:
+    if field.default is MISSING:
+        return ""
+    return repr(field.default)
+
+
+def _strings_below(value: type) -> dict[str, str]:
+    (body,) = (node.body for node in ast.parse(textwrap.dedent(inspect.getsource(value))).body)  # type: ignore[attr-defined]
+    found = {}
+    for node, after in zip(body, body[1:], strict=False):
+        if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            found[node.target.id] = str(after.value.value)
+    return found
+
+
+def _doc(value: Any) -> str:
+    return inspect.cleandoc(value.__doc__ or "") + "\n"
+
+
+def _row(name: str, meaning: str) -> str:
+    return f"| `{_cell(name)}` | {_cell(' '.join(meaning.split()))} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+if __name__ == "__main__":
+    FILE.write_text(text(), encoding="utf-8")
