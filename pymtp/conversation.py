@@ -129,15 +129,15 @@ class Conversation:
         if self._answer is not None:
             self._answer.close()
 
-    def _prompt(self, request: GenerationParams, said: _Text) -> _Text:
-        """The prompt: as much of the conversation as leaves room for an answer of which `said` is there already."""
+    def _prompt(self, request: GenerationParams, so_far: _Text) -> _Text:
+        """The prompt: as much of the conversation as leaves room for an answer of which `so_far` is there already."""
         n_ctx = self.model.session.n_ctx
         n_reserved = n_ctx // 4 if request.max_tokens < 0 else min(n_ctx // 4, request.max_tokens)
         # a turn begins with the user, and the last one stays
         starts = range(self.n_dropped, len(self.messages), 2)
         for start in starts:
             prompt = self._render(start)
-            n_tokens = len(prompt.tokens) + len(said.tokens)
+            n_tokens = len(prompt.tokens) + len(so_far.tokens)
             if n_tokens + n_reserved <= n_ctx:
                 break
         if n_tokens >= n_ctx:
@@ -151,8 +151,8 @@ class Conversation:
     def _render(self, start: int) -> _Text:
         """The prompt of the messages from `start` on, of tokens that are the known ones as far as its text is."""
         system = [{"role": "system", "content": self.system}] if self.system else []
-        said = [{"role": message["role"], "content": message["content"]} for message in self.messages[start:]]
-        text = self.model.chat_prompt(system + said)
+        messages = [{"role": message["role"], "content": message["content"]} for message in self.messages[start:]]
+        text = self.model.chat_prompt(system + messages)
         known = max((k for k in self._known if text.startswith(k.text)), key=lambda k: len(k.text), default=_Text())
         rest = self.model.vocabulary.tokenize(text[len(known.text) :], is_start=not known.text)
         return _Text(text, (*known.tokens, *rest))
@@ -175,7 +175,7 @@ class Answer:
         self._conversation = conversation
         self._request = request
         self._on_prompt = on_prompt
-        self._said = _Text()
+        self._so_far = _Text()
         self._parts: list[Generation] = []
         self._is_over = False
         self._submit()
@@ -187,7 +187,7 @@ class Answer:
     @property
     def text(self) -> str:
         """The answer so far."""
-        return self._said.text + self._parts[-1].text
+        return self._so_far.text + self._parts[-1].text
 
     @property
     def n_prompt(self) -> int:
@@ -214,9 +214,9 @@ class Answer:
         if not self._is_over:
             self._is_over = True
             self._parts[-1].close()
-            said = self._all_said()
+            so_far = self._all_so_far()
             prompt = self._prompt
-            self._conversation._note(_Text(prompt.text + said.text, prompt.tokens + said.tokens), said.text)
+            self._conversation._note(_Text(prompt.text + so_far.text, prompt.tokens + so_far.tokens), so_far.text)
 
     def __iter__(self) -> Answer:
         return self
@@ -238,10 +238,10 @@ class Answer:
 
     def _submit(self) -> None:
         request = self._request
-        self._prompt = self._conversation._prompt(request, self._said)
-        n_said = len(self._said.tokens)
+        self._prompt = self._conversation._prompt(request, self._so_far)
+        n_said = len(self._so_far.tokens)
         generation = self._conversation.model.generate(
-            [*self._prompt.tokens, *self._said.tokens],
+            [*self._prompt.tokens, *self._so_far.tokens],
             request,
             on_prompt=self._on_prompt,
             cache_prompt=True,
@@ -253,19 +253,19 @@ class Answer:
         """Continue without the oldest turns if the context is full; False if it is not, or none can be left out."""
         if self.finish_reason != "context":
             return False
-        before = self._said
-        self._said = self._all_said()
+        before = self._so_far
+        self._so_far = self._all_so_far()
         try:
             self._submit()
         except ContextFull:
-            self._said = before
+            self._so_far = before
             return False
         return True
 
-    def _all_said(self) -> _Text:
+    def _all_so_far(self) -> _Text:
         part = self._parts[-1]
         tokens = part.tokens[:-1] if part.finish_reason == "eog" else part.tokens
-        return _Text(self.text, (*self._said.tokens, *tokens))
+        return _Text(self.text, (*self._so_far.tokens, *tokens))
 
 
 def _role(name: str) -> Literal["user", "assistant"]:

@@ -55,7 +55,7 @@ class Model:
     called while the weights are read, with the share that is there, 0 to 1; what it raises ends the loading.
 
     Any number of threads and asyncio tasks may use a model at the same time: `n_seq_max` texts are generated together,
-    others wait for a place. The passes run in a thread of the model's own.
+    others wait for a slot. The passes run in a thread of the model's own.
 
     Raises ModelError for a file that cannot be used, UnsupportedModel if it must draft and cannot, InvalidParameter for
     a value out of range, BackendError if memory runs out.
@@ -76,7 +76,7 @@ class Model:
         """How it was loaded."""
         path = embedded.model_path() if path is None else path
         self.info, choice = choose_drafter(path, self.params.drafting)
-        """What the files say about themselves."""
+        """The facts in the headers of the files."""
         _check_traits(choice, self.params.context.n_seq_max)
         auto_vocab, tokens = draft_tokens(self.params.drafting.draft_vocab, self.info.n_vocab)
         weights = Weights(self.info, self.params.model, on_load, with_heads=choice.uses_heads)
@@ -121,7 +121,7 @@ class Model:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the GGUF brings a chat template."""
+        """Whether the GGUF has a chat template."""
         return self.vocabulary.chat_template is not None
 
     @property

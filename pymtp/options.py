@@ -34,7 +34,7 @@ class ModelOptions(TypedDict, total=False):
 
 
 class Params(NamedTuple):
-    """All that says how a model is loaded and run."""
+    """How a model is loaded and run."""
 
     model: ModelParams
     context: ContextParams

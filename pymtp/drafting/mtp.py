@@ -27,7 +27,7 @@ class MtpDrafter:
     Prompts and verified rows go through the heads in the target's own pass, so that a draft takes one row of a
     sequence, its newest token. Of several heads only those see them that draft. Rounds that do not draft leave the
     heads alone, which is cheaper; the next draft begins with the last few positions that they have missed, and what
-    lies before these stays a gap in what the heads know. An assistant in the place of heads has no need of all this.
+    lies before these stays a gap in what the heads know. An assistant needs none of this.
 
     Where a draft is the head's top token, all steps run in one graph (a fused draft); else the samplers pick, step by
     step. Requests of both kinds can share a round: each kind gets a pass of its own.

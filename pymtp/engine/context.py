@@ -33,7 +33,7 @@ class ContextParams:
     n_batch: int = 2048
     n_ubatch: int = 512
     n_seq_max: int = 1
-    """Sequences that are generated together; others wait for a place."""
+    """Sequences that are generated together; others wait for a slot."""
     n_threads: int | None = None
     """None: one for each physical core that the process may use."""
     flash_attn: Literal["auto", "on", "off"] = "auto"

@@ -42,7 +42,7 @@ class Session:
 
     `model` is llama-cpp-python's handle of a model, loaded with `load_mtp` if its heads are to draft;
     without `uses_heads` the drafts that a round verifies come from somewhere else. `assistant` is the
-    handle of a second model that drafts in the place of heads; it must outlive the session. There are
+    handle of a second model that drafts instead of heads; it must outlive the session. There are
     `n_seq_max` sequences (None: `params.n_seq_max`), 0 and up, of `params.n_ctx` positions each.
     `mtp_context` says what the rows of several heads read: all of them the trunk's hidden states
     ("target"), or each those of the head before it ("chained"). `model_id` names the weights: a
@@ -170,7 +170,7 @@ class Session:
     def reduce_logits(self, n_max: int, *, also_on_host: bool = False) -> None:
         """Have later passes prepare `candidates` of up to `n_max` on the device that computes the logits. 0: no more.
 
-        Without a device there is nothing to gain, and nothing is done unless `also_on_host` says so (for tests).
+        Does nothing without a device, where there is nothing to gain, unless `also_on_host` is set (for tests).
         """
         check(lib.pymtp_session_reduce(self._handle.native, n_max, also_on_host))
         self.n_reduced = n_max

@@ -27,7 +27,7 @@ class Batch:
 
     Iterating yields (generation, piece of its text) as the pieces come, until all generations have ended; the last
     piece of a generation may be empty. Requests can be submitted at any time, before and while iterating; those that
-    find all of the model's `n_seq_max` places taken wait for the next free one.
+    find all of the model's `n_seq_max` slots taken wait for the next free one.
 
     Iterating raises BackendError where the model fails. A generation for which the cache has no room ends with its
     `error` set.

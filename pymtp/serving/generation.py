@@ -28,7 +28,7 @@ OnPrompt = Callable[[int, int], object]
 class Generation:
     """One answer: iterate over it, with `for` or `async for`, for its text in the pieces in which it is made.
 
-    The model generates on in its own thread, whether or not anybody takes the pieces. `close`, leaving a `with` block
+    The model keeps generating in its own thread, whether or not anybody takes the pieces. `close`, leaving a `with` block
     and dropping the object end it early. One thread or task may iterate over it.
     """
 
@@ -66,11 +66,11 @@ class Generation:
         self.finish_reason: FinishReason | None = None
         """Why the text ended, once it has; None also if it was closed."""
         self.error: BaseException | None = None
-        """What ended it before its end: ContextFull where the cache had no room, or a failure of the model."""
+        """What ended it early: ContextFull if the cache had no room, or a failure of the model."""
 
     @property
     def acceptance(self) -> str:
-        """How drafts are verified; of methods that change the text it says so."""
+        """How drafts are verified; methods that change the text are marked as lossy."""
         sequence = self._request.sequence
         if sequence is None:
             return acceptance_name(self._request.params)
@@ -94,7 +94,7 @@ class Generation:
         return self._origins.parts(self.text[begin:end], begin)
 
     def close(self) -> None:
-        """End the generation early; its place is free for another. Harmless if it has ended."""
+        """End the generation early; its slot is free for another. Harmless if it has ended."""
         if not self._is_over:
             self._is_over = True
             self._loop.cancel(self._request)
@@ -178,7 +178,7 @@ class Generation:
         return None if self._is_over else self._take(update)
 
     def _take(self, update: Update) -> str:
-        """Note what a pass has brought; return the text that is certain with it."""
+        """Take over an update; return the text that is certain after it."""
         if update.error:
             self.error = update.error
         self.n_cached = update.n_cached or self.n_cached

@@ -39,7 +39,7 @@ class Setup:
 
 
 class Update(NamedTuple):
-    """What a pass brought a request."""
+    """What a pass did for a request."""
 
     n_decoded: int = 0
     """Of the sequence's tokens, those in the cache: how far a prompt is."""

@@ -53,7 +53,7 @@ class Running(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a pass brought."""
+    """The result of a pass."""
 
     turns: Sequence[Turn]
     rounds: Sequence[Round]
@@ -69,7 +69,7 @@ class Scheduler:
     A step is one pass of at most `session.n_ubatch` rows: a round of every sequence that generates, and with the rows
     that are left the next tokens of prompts. So a long prompt comes in pieces and holds up nobody.
 
-    A step plans the pass, runs it, applies what it brought, and reports that to the jobs. Where a device computes,
+    A step plans the pass, runs it, applies its result, and reports that to the jobs. Where a device computes,
     reports wait until the next pass is under way, unless a sequence begins or ends. Jobs are submitted and removed
     between steps, never in a report.
     """
@@ -200,7 +200,7 @@ class Scheduler:
         return Result(turns, rounds, failures, seconds, Timing(*map(sub, self._session.timing, before)))
 
     def apply(self, result: Result) -> None:
-        """Let the sequences take what a pass brought; those that end leave their slots."""
+        """Let the sequences take over the result of a pass; those that end leave their slots."""
         by_slot = {each.turn.slot: each for each in result.rounds}
         jobs = {turn.slot: self._running[turn.slot].job for turn in result.turns}
         for each in result.rounds:

@@ -58,7 +58,7 @@ class Turn(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What a turn brought: the drafts, and the tokens that it emitted."""
+    """The result of a turn: its drafts, and the tokens that it emitted."""
 
     turn: Turn
     proposal: Proposal
@@ -218,7 +218,7 @@ class TokenSequence:
         self.length.observe(*outcome)
 
     def advance(self, result: Round) -> None:
-        """Take what a turn brought."""
+        """Take over the result of a turn."""
         self.n_decoded = result.n_decoded
         self.history += result.tokens
         self.n_left -= len(result.tokens)

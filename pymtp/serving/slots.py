@@ -1,4 +1,4 @@
-"""The places of a session: which are free, and what their caches still hold.
+"""The slots of a session: which are free, and what their caches still hold.
 
 Owns prefix reuse: a sequence goes where the cache already holds most of its prompt. Knows token ids and slots; never
 what is sampled.
@@ -22,7 +22,7 @@ class Slots:
 
     @property
     def has_free(self) -> bool:
-        """Whether a sequence can be placed."""
+        """Whether there is room for another sequence."""
         return bool(self._free)
 
     def take(self, tokens: Sequence[int], *, reuse: bool) -> tuple[int, int]:
