@@ -82,7 +82,7 @@ def test_an_answer_can_be_made_again(model: Model) -> None:
     assert [m["role"] for m in conversation.messages] == ["user", "assistant"] * 2
     other = conversation.regenerate(sampling=SamplingParams(temperature=2, seed=3), max_tokens=40)
     assert "".join(other) != answer.text
-    with pytest.raises(InvalidParameter, match="begun"):
+    with pytest.raises(InvalidParameter, match="no message to answer again"):
         Conversation(model).regenerate()
 
 
