@@ -67,7 +67,10 @@ GBNF = 'root ::= "a"'
         ({"grammar": "root ::="[:4]}, r"grammar must be GBNF with a rule named root \("),
         ({"json_schema": "{"}, "json_schema must be valid JSON"),
         ({"grammar": GBNF, "json_schema": "{}"}, "grammar must be given without a JSON schema"),
-        ({"grammar": GBNF, "ignore_eos": True}, "ignore_eos must be off with a grammar, which decides how the text ends"),
+        (
+            {"grammar": GBNF, "ignore_eos": True},
+            "ignore_eos must be off with a grammar, which ends the text itself",
+        ),
         ({"grammar": GBNF, "sampling": SamplingParams(mirostat=2)}, "grammar must be left out with mirostat 2"),
         (
             {"json_schema": "{}", "sampling": SamplingParams(samplers=("adaptive_p",))},

@@ -81,6 +81,14 @@ struct pymtp_architecture {
     int32_t      conditions;  // of pymtp_condition
 };
 
+// Passes of many sequences that verify drafts can have more rows than asked for, so that they have few shapes, each of
+// which is a graph. Nobody sees these rows.
+enum pymtp_padding {
+    PYMTP_PADDING_AUTO   = 0, // where it pays
+    PYMTP_PADDING_NEVER  = 1,
+    PYMTP_PADDING_ALWAYS = 2, // wherever the memory allows it: for tests
+};
+
 // flags of a trunk row; n << PYMTP_ROW_FEED_SHIFT: the first n heads see it as well, in the same graph
 enum pymtp_row_flag {
     PYMTP_ROW_LOGITS     = 1, // compute the row's logits
@@ -146,6 +154,8 @@ struct pymtp_session_params {
     // Positions that a sequence may hold, which can be fewer than the cache has room for. A saved state with more is
     // refused. 0: as many as there is room for.
     int32_t n_ctx_seq;
+
+    int32_t padding; // a pymtp_padding
 };
 
 int32_t pymtp_session_init(struct llama_model * model, const struct pymtp_session_params * params,

@@ -35,7 +35,7 @@ static pymtp_session * create() {
     params.kv_unified      = true;
 
     const pymtp_session_params of_session = {
-        &params, N_DRAFT, true, PYMTP_HEAD_CONTEXT_TARGET, nullptr, 256,
+        &params, N_DRAFT, true, PYMTP_HEAD_CONTEXT_TARGET, nullptr, 256, PYMTP_PADDING_ALWAYS,
     };
     pymtp_session * session = nullptr;
     CHECK_EQUAL(pymtp_session_init(g_model, &of_session, &session), +PYMTP_OK);
@@ -188,10 +188,10 @@ static void sessions_of_any_numbers_are_refused_or_work() {
         params.n_threads = params.n_threads_batch = 1;
 
         const pymtp_session_params tries[] = {
-            { &params, n, true, PYMTP_HEAD_CONTEXT_TARGET, nullptr, 0 },
-            { &params, 1, n, PYMTP_HEAD_CONTEXT_TARGET, nullptr, 0 },
-            { &params, 1, true, n, nullptr, 0 },
-            { &params, 1, true, PYMTP_HEAD_CONTEXT_TARGET, nullptr, n },
+            { &params, n, true, PYMTP_HEAD_CONTEXT_TARGET, nullptr, 0, 0 },
+            { &params, 1, n, PYMTP_HEAD_CONTEXT_TARGET, nullptr, 0, 0 },
+            { &params, 1, true, n, nullptr, 0, 0 },
+            { &params, 1, true, PYMTP_HEAD_CONTEXT_TARGET, nullptr, n, 0 },
         };
         for (const auto & one : tries) {
             pymtp_session * session = nullptr;
@@ -199,7 +199,7 @@ static void sessions_of_any_numbers_are_refused_or_work() {
             pymtp_session_free(session);
         }
         params.n_seq_max                   = n;
-        const pymtp_session_params many    = { &params, 1, true, PYMTP_HEAD_CONTEXT_TARGET, nullptr, 0 };
+        const pymtp_session_params many    = { &params, 1, true, PYMTP_HEAD_CONTEXT_TARGET, nullptr, 0, 0 };
         pymtp_session *            session = nullptr;
         check_status(pymtp_session_init(g_model, &many, &session));
         pymtp_session_free(session);

@@ -42,6 +42,7 @@ struct options {
     uint32_t n_ctx    = 256;
     uint32_t n_ubatch = 32;
     bool     unified  = true;
+    int32_t  padding  = PYMTP_PADDING_AUTO;
 };
 
 // The only part that calls the interface.
@@ -63,7 +64,8 @@ struct session {
         params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
         params.n_outputs_max   = 64;
 
-        const pymtp_session_params of_session = { &params, o.n_draft, true, PYMTP_HEAD_CONTEXT_TARGET, g_assistant, 0 };
+        const pymtp_session_params of_session = { &params,     o.n_draft, true,     PYMTP_HEAD_CONTEXT_TARGET,
+                                                  g_assistant, 0,         o.padding };
 
         status = pymtp_session_init(g_model, &of_session, &handle);
     }
@@ -359,13 +361,14 @@ static void drafts_that_are_not_verified_leave_no_trace() {
     }
 }
 
-static void sequences_do_not_disturb_each_other(bool unified) {
+static void sequences_do_not_disturb_each_other(bool unified, int32_t padding) {
     constexpr int32_t N_SEQ = 3;
 
     options o;
     o.n_seq   = N_SEQ;
     o.n_ctx   = 256 * N_SEQ;
     o.unified = unified;
+    o.padding = padding;
     session together(o);
     session alone[N_SEQ];
 
@@ -391,7 +394,8 @@ static void sequences_do_not_disturb_each_other(bool unified) {
 
             // all verified in one pass
             tokens_t rows = { history[seq].back() };
-            rows.insert(rows.end(), drafts.begin(), drafts.begin() + std::min<size_t>(round % 4, drafts.size()));
+            rows.insert(rows.end(), drafts.begin(),
+                        drafts.begin() + std::min<size_t>((round + seq) % 4, drafts.size()));
             for (size_t i = 0; i < rows.size(); ++i) {
                 tokens.push_back(rows[i]);
                 pos.push_back(history[seq].size() - 1 + i);
@@ -416,11 +420,13 @@ static void sequences_do_not_disturb_each_other(bool unified) {
 }
 
 static void sequences_of_one_cache_do_not_disturb_each_other() {
-    sequences_do_not_disturb_each_other(true);
+    sequences_do_not_disturb_each_other(true, PYMTP_PADDING_NEVER);
+    sequences_do_not_disturb_each_other(true, PYMTP_PADDING_ALWAYS);
 }
 
 static void sequences_with_streams_do_not_disturb_each_other() {
-    sequences_do_not_disturb_each_other(false);
+    sequences_do_not_disturb_each_other(false, PYMTP_PADDING_NEVER);
+    sequences_do_not_disturb_each_other(false, PYMTP_PADDING_ALWAYS);
 }
 
 static void a_full_context_is_refused_and_changes_nothing() {

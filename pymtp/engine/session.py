@@ -34,6 +34,8 @@ _MEMORY: dict[int, Literal["shared", "own", "none"]] = {
     lib.PYMTP_MEMORY_NONE: "none",
 }
 
+_PADDING = {"auto": lib.PYMTP_PADDING_AUTO, "never": lib.PYMTP_PADDING_NEVER, "always": lib.PYMTP_PADDING_ALWAYS}
+
 _HEAD_CONTEXT = {"target": lib.PYMTP_HEAD_CONTEXT_TARGET, "chained": lib.PYMTP_HEAD_CONTEXT_CHAINED}
 
 
@@ -46,7 +48,8 @@ class Session:
     `n_seq_max` sequences (None: `params.n_seq_max`), 0 and up, of `params.n_ctx` positions each.
     `mtp_context` says what the rows of several heads read: all of them the trunk's hidden states
     ("target"), or each those of the head before it ("chained"). `model_id` names the weights: a
-    saved state belongs to them.
+    saved state belongs to them. `padding` says whether passes that verify drafts of many sequences get
+    more rows, unseen, so that they have few shapes ("auto": where that pays).
 
     Every pass takes chunks of rows. Raises ContextFull when the cache has no room (the session is
     then as before), BackendError when the backend fails (the rows of the pass are gone), PymtpError
@@ -64,6 +67,7 @@ class Session:
         n_seq_max: int | None = None,
         mtp_context: Literal["target", "chained"] = "target",
         model_id: str = "",
+        padding: Literal["auto", "never", "always"] = "auto",
     ) -> None:
         n_seq_max = params.n_seq_max if n_seq_max is None else n_seq_max
         if not 1 <= n_seq_max <= MAX_SEQUENCES:
@@ -88,6 +92,7 @@ class Session:
                 _HEAD_CONTEXT[mtp_context],
                 uses_heads=uses_heads,
                 assistant=assistant,
+                padding=_PADDING[padding],
             )
         )
         native = self._handle.native
@@ -302,6 +307,7 @@ def _init(
     *,
     uses_heads: bool,
     assistant: object | None,
+    padding: int,
 ) -> Any:
     native = native_params(context, n_draft_max, n_seq_max)
     params = ffi.new("struct pymtp_session_params *")
@@ -311,6 +317,7 @@ def _init(
     params.head_context = mtp_context
     params.assistant = model_pointer(assistant)
     params.n_ctx_seq = context.n_ctx
+    params.padding = padding
     handle = ffi.new("struct pymtp_session **")
     check(lib.pymtp_session_init(model_pointer(model), params, handle))
     return handle[0]

@@ -28,8 +28,8 @@ OnPrompt = Callable[[int, int], object]
 class Generation:
     """One answer: iterate over it, with `for` or `async for`, for its text in the pieces in which it is made.
 
-    The model keeps generating in its own thread, whether or not anybody takes the pieces. `close`, leaving a `with` block
-    and dropping the object end it early. One thread or task may iterate over it.
+    The model keeps generating in its own thread, whether or not anybody takes the pieces. `close`, leaving a `with`
+    block and dropping the object end it early. One thread or task may iterate over it.
     """
 
     def __init__(

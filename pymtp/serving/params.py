@@ -108,7 +108,7 @@ class GenerationParams:
         object.__setattr__(self, "grammar", gbnf)
         object.__setattr__(self, "json_schema", None)
         if self.ignore_eos:
-            raise InvalidParameter("ignore_eos", "off with a grammar, which decides how the text ends")
+            raise InvalidParameter("ignore_eos", "off with a grammar, which ends the text itself")
         if self.sampling.picks_itself:
             raise InvalidParameter("grammar", f"left out with {self.sampling.picks_itself}")
 

@@ -32,13 +32,12 @@ static pymtp_status check_rows(const pymtp_session & session, int32_t n_rows, in
 // the positions of each sequence go on from its decoded tail without a gap
 static pymtp_status check_tail(const pymtp_session & session, int32_t n_rows, const int32_t * pos,
                                const int32_t * seq) {
-    auto *                 memory = llama_get_memory(session.ctx);
     std::vector<llama_pos> next(llama_n_seq_max(session.ctx), -1);
 
     for (int32_t i = 0; i < n_rows; ++i) {
         auto & expected = next[seq[i]];
         if (expected < 0) {
-            expected = llama_memory_seq_pos_max(memory, seq[i]) + 1;
+            expected = pymtp_seq_end(session, seq[i]);
         }
         if (pos[i] != expected) {
             return pymtp_fail(PYMTP_INVALID, "row %d: position %d of sequence %d, but %d is next", i, pos[i], seq[i],
@@ -72,7 +71,6 @@ static pymtp_status check_draft(const pymtp_session & session, int32_t step, int
         return status;
     }
 
-    auto *                 memory = llama_get_memory(session.ctx);
     std::vector<llama_pos> last(llama_n_seq_max(session.ctx), -1);
 
     for (int32_t i = 0; i < n_rows; ++i) {
@@ -88,7 +86,7 @@ static pymtp_status check_draft(const pymtp_session & session, int32_t step, int
             return pymtp_fail(PYMTP_INVALID, "row %d: no hidden state of position %d of sequence %d", i, pos[i] - 1,
                               seq[i]);
         }
-        if (!is_last && (step > 0 || pos[i] > llama_memory_seq_pos_max(memory, seq[i]))) {
+        if (!is_last && (step > 0 || pos[i] >= pymtp_seq_end(session, seq[i]))) {
             return pymtp_fail(PYMTP_INVALID, "row %d: position %d of sequence %d is not decoded, and not the last", i,
                               pos[i], seq[i]);
         }
@@ -109,6 +107,9 @@ static std::vector<mtp_row> draft_rows(int32_t n_rows, const int32_t * token, co
 // Runs a draft on its rows. If it fails, the cells that it took are given back.
 template <typename F>
 static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row> & rows, F draft) {
+    for (const auto & row : rows) {
+        pymtp_drop_added(session, row.seq);
+    }
     pymtp_status status = PYMTP_FAILED;
     const auto   why    = pymtp_thrown([&] { status = draft(); });
     if (status == PYMTP_OK) {
@@ -121,36 +122,80 @@ static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row
     return pymtp_fail(status, "%s", why.empty() ? "the backend failed in a pass of the MTP heads" : why.text);
 }
 
+namespace {
+
+// the rows of a pass as llama.cpp takes them, and after them those that were added
+struct pass_batch {
+    std::vector<llama_token>    token;
+    std::vector<llama_pos>      pos;
+    std::vector<llama_seq_id>   seq;
+    std::vector<int8_t>         logits;
+    std::vector<int32_t>        n_seq_id;
+    std::vector<llama_seq_id *> seq_id;
+
+    void add(const mtp_row & row) {
+        token.push_back(row.token);
+        pos.push_back(row.pos);
+        seq.push_back(row.seq);
+        logits.push_back(row.output);
+    }
+
+    llama_batch batch() {
+        n_seq_id.assign(token.size(), 1);
+        seq_id.clear();
+        for (auto & one : seq) {
+            seq_id.push_back(&one);
+        }
+        return {
+            (int32_t) token.size(), token.data(), nullptr, pos.data(), n_seq_id.data(), seq_id.data(), logits.data(),
+        };
+    }
+};
+
+} // namespace
+
+// Decodes rows, which are more than asked for if there is room. Returns what llama_decode returns.
+static int32_t decode_padded(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,
+                             const int32_t * seq, const uint8_t * flags) {
+    pass_batch rows;
+    for (int32_t i = 0; i < n_rows; ++i) {
+        pymtp_drop_added(session, seq[i]);
+        rows.add({ token[i], pos[i], seq[i], (flags[i] & PYMTP_ROW_LOGITS) != 0 });
+    }
+    const auto added = pymtp_rows_to_add(session, n_rows, token, pos, seq, flags);
+    if (!added.empty()) {
+        auto padded = rows;
+        std::for_each(added.begin(), added.end(), [&](const mtp_row & row) { padded.add(row); });
+        const int32_t res = session.mtp->decode(padded.batch(), flags, added.size());
+        if (res == 0) {
+            pymtp_note_added(session, added);
+        }
+        if (res != 1) {
+            return res;
+        }
+    }
+    const int32_t res = session.mtp->decode(rows.batch(), flags, 0);
+    if (res != 1) {
+        return res;
+    }
+    // other sequences may still have rows that were added
+    pymtp_drop_added(session);
+    return session.mtp->decode(rows.batch(), flags, 0);
+}
+
 // Decodes checked rows. If it fails, nothing of them is left.
 pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                               const int32_t * seq, const uint8_t * flags) {
-    std::vector<int8_t>         logits(n_rows);
-    std::vector<int32_t>        n_seq_id(n_rows, 1);
-    std::vector<llama_seq_id *> seq_id(n_rows);
-
-    int32_t n_logits = 0;
-    for (int32_t i = 0; i < n_rows; ++i) {
-        logits[i] = (flags[i] & PYMTP_ROW_LOGITS) != 0;
-        seq_id[i] = const_cast<llama_seq_id *>(&seq[i]);
-        n_logits += logits[i];
-    }
+    const int32_t n_logits =
+        std::count_if(flags, flags + n_rows, [](uint8_t flag) { return (flag & PYMTP_ROW_LOGITS) != 0; });
     if (n_logits > session.n_outputs_max) {
         return pymtp_fail(PYMTP_INVALID, "%d rows with logits in a pass: at most %d are allowed", n_logits,
                           session.n_outputs_max);
     }
-
-    const llama_batch batch = {
-        n_rows,          const_cast<llama_token *>(token),
-        nullptr,         const_cast<llama_pos *>(pos),
-        n_seq_id.data(), seq_id.data(),
-        logits.data(),
-    };
-
-    session.n_logits  = 0;
-    session.has_draft = false;
+    forget_outputs(session);
 
     int32_t    res = -1;
-    const auto why = pymtp_thrown([&] { res = session.mtp->decode(batch, flags); });
+    const auto why = pymtp_thrown([&] { res = decode_padded(session, n_rows, token, pos, seq, flags); });
 
     switch (res) {
         case 0:

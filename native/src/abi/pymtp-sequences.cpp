@@ -10,7 +10,7 @@
 // Behind a copy, a shift or a restored state there is no pass to go back over.
 static void stay_from_now_on(pymtp_session & session, int32_t seq) {
     if (!session.last_pass.empty()) {
-        session.last_pass[seq] = llama_memory_seq_pos_max(llama_get_memory(session.ctx), seq);
+        session.last_pass[seq] = pymtp_seq_end(session, seq) - 1;
     }
     if (session.replay) {
         session.replay->forget(seq);
@@ -64,6 +64,9 @@ int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos
             return pymtp_fail(PYMTP_INVALID, "cannot truncate sequence %d at position %d", seq, pos);
         }
         auto * memory = llama_get_memory(session->ctx);
+        if (session->n_added[seq] > 0) {
+            pos = std::min(pos, pymtp_seq_end(*session, seq));
+        }
         if (pos > 0 && pos <= llama_memory_seq_pos_max(memory, seq)) {
             // a sliding-window cache has let go of what lies behind its window
             const int32_t n_swa = llama_model_n_swa(llama_get_model(session->ctx));
@@ -81,6 +84,7 @@ int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos
             return replay(*session, seq, pos);
         }
         session->mtp->heads.truncate(seq, pos);
+        session->n_added[seq] = 0;
         return PYMTP_OK;
     });
 }
@@ -96,6 +100,7 @@ int32_t pymtp_session_copy(pymtp_session * session, int32_t from, int32_t to) {
             return status;
         }
         forget_outputs(*session);
+        pymtp_drop_added(*session, from);
         session->mtp->copy(from, to);
         stay_from_now_on(*session, to);
         return PYMTP_OK;
@@ -107,6 +112,7 @@ int32_t pymtp_session_discard(pymtp_session * session, int32_t seq, int32_t pos,
         if (!session->has_seq(seq)) {
             return pymtp_fail(PYMTP_INVALID, "sequence %d is not one of %u", seq, llama_n_seq_max(session->ctx));
         }
+        pymtp_drop_added(*session, seq);
         auto *        memory = llama_get_memory(session->ctx);
         const int32_t last   = llama_memory_seq_pos_max(memory, seq);
         if (pos < 0 || n < 1 || n > last - pos) {
@@ -132,6 +138,7 @@ int32_t pymtp_session_discard(pymtp_session * session, int32_t seq, int32_t pos,
 int32_t pymtp_session_save(pymtp_session * session, const uint8_t ** data, size_t * size) {
     return pymtp_guard([&]() -> int32_t {
         forget_outputs(*session);
+        pymtp_drop_added(*session);
         session->state = session->mtp->save_state();
 
         *data = session->state.data();
@@ -143,6 +150,7 @@ int32_t pymtp_session_save(pymtp_session * session, const uint8_t ** data, size_
 int32_t pymtp_session_restore(pymtp_session * session, const uint8_t * data, size_t size) {
     return pymtp_guard([&]() -> int32_t {
         forget_outputs(*session);
+        pymtp_drop_added(*session);
         const auto before = session->mtp->save_state();
         const auto why    = pymtp_thrown([&] { restore(*session, data, size); });
         if (!why.empty()) {

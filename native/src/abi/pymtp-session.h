@@ -4,6 +4,7 @@
 
 #include "guard.h"
 #include "mtp-engine.h"
+#include "mtp-padding.h"
 #include "mtp-replay.h"
 #include "pymtp.h"
 
@@ -26,6 +27,9 @@ struct pymtp_session {
     // where the memory has recurrent states: the first position of each sequence's last pass, -1 before there is one
     std::vector<llama_pos> last_pass;
 
+    mtp_padding          padding = MTP_PADDING_NONE;
+    std::vector<int32_t> n_added; // [n_seq_max] rows of the last pass after a sequence's end, if they are still there
+
     std::unique_ptr<mtp_replay> replay; // set if the memory cannot drop rejected drafts
     std::vector<uint8_t>        state;  // the last that was saved
 
@@ -41,6 +45,23 @@ inline void forget_outputs(pymtp_session & session) {
     session.n_logits  = 0;
     session.has_draft = false;
 }
+
+// how passes are padded from now on; mode: a pymtp_padding
+void pymtp_choose_padding(pymtp_session & session, int32_t mode);
+
+// the rows that a pass is to have more than it was asked for
+std::vector<mtp_row> pymtp_rows_to_add(const pymtp_session & session, int32_t n_rows, const int32_t * token,
+                                       const int32_t * pos, const int32_t * seq, const uint8_t * flags);
+
+// they have been decoded
+void pymtp_note_added(pymtp_session & session, const std::vector<mtp_row> & added);
+
+// drops them, of one sequence or of all
+void pymtp_drop_added(pymtp_session & session, int32_t seq);
+void pymtp_drop_added(pymtp_session & session);
+
+// the position after the last of a sequence, without them
+int32_t pymtp_seq_end(const pymtp_session & session, int32_t seq);
 
 // Decodes checked rows. If it fails, nothing of them is left.
 pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,

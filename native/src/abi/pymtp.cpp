@@ -111,6 +111,9 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
         if (params->head_context != PYMTP_HEAD_CONTEXT_TARGET && params->head_context != PYMTP_HEAD_CONTEXT_CHAINED) {
             return pymtp_fail(PYMTP_INVALID, "head_context = %d is unknown", params->head_context);
         }
+        if (params->padding < PYMTP_PADDING_AUTO || params->padding > PYMTP_PADDING_ALWAYS) {
+            return pymtp_fail(PYMTP_INVALID, "padding = %d is unknown", params->padding);
+        }
         const bool    uses_heads = params->uses_heads && n_draft_max > 0;
         const auto *  assistant  = uses_heads ? params->assistant : nullptr;
         const int32_t n_heads    = !uses_heads ? 0 : assistant ? 1 : llama_model_n_layer_nextn(model);
@@ -178,6 +181,8 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
             session->replay = std::make_unique<mtp_replay>(cparams.n_seq_max);
         }
 
+        pymtp_choose_padding(*session, params->padding);
+
         *out = session.release();
         return PYMTP_OK;
     });
@@ -236,7 +241,7 @@ int32_t pymtp_session_seen_end(const pymtp_session * session, int32_t seq, int32
             pymtp_fail(PYMTP_INVALID, "sequence %d is not one of %u", seq, llama_n_seq_max(session->ctx));
             return -1;
         }
-        return session->mtp->heads.seen_end(seq, n_heads);
+        return std::min(session->mtp->heads.seen_end(seq, n_heads), pymtp_seq_end(*session, seq));
     });
 }
 

@@ -34,11 +34,17 @@ static ggml_backend_t mtp_backend_of(ggml_backend_dev_t dev, const std::vector<g
     return it == backends.end() ? nullptr : *it;
 }
 
+// A single text's cache grows; that of several goes back and forth between sizes, as some of them begin again.
+static int32_t mtp_n_alike(const llama_cparams & cparams) {
+    return 1 + std::min<int32_t>(cparams.n_seq_max, 7);
+}
+
 mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     heads(ctx, params.heads), vocab(ctx.model, heads.model(), heads.n_heads), ctx(ctx),
     n_rows_round(params.n_rows_round), device(mtp_backend_of(mtp_only_device(ctx.model), ctx.backend_ptrs)),
     planner(ctx, heads), slots({ ctx.sched, ctx.gf_res_prev, ctx.gf_res_prev_active, ctx.backend_ptrs, ctx.backend_buft,
-                                 ctx.cparams.op_offload, [&ctx] { ctx.synchronize(); } }),
+                                 ctx.cparams.op_offload, [&ctx] { ctx.synchronize(); } },
+                               mtp_n_alike(ctx.cparams)),
     trunk_outputs(ctx, counters.n_output_bytes, counters.t_trunk_us),
     draft_outputs(ctx, counters.n_output_bytes, counters.t_head_us) {
     // each slot has a scheduler: copies for pipelining would multiply its buffers, and only speed up long prompts
@@ -80,12 +86,13 @@ mtp_slot & mtp_engine::find_slot(const llama_ubatch & ubatch, llm_graph_type gty
     }
 
     const bool           has_streams = heads.n_stream() > 1;
-    std::vector<int64_t> key         = { gtype, ubatch.n_tokens, ctx.n_outputs, n_reduced, ubatch.n_seqs_unq };
+    std::vector<int64_t> key         = { gtype, ubatch.n_tokens, ctx.n_outputs, n_reduced };
 
     const auto append = [&](const std::vector<int64_t> & more) {
         key.insert(key.end(), more.begin(), more.end());
     };
-    if (has_streams) {
+    // sequences side by side: their streams, or their recurrent states
+    if (ubatch.equal_seqs()) {
         append({ ubatch.seq_id_unq, ubatch.seq_id_unq + ubatch.n_seqs_unq });
     }
     if (is_draft) {
@@ -107,12 +114,25 @@ void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const 
         ++counters.n_trunk_passes;
         cur_plan = planner.trunk(ubatch, mctx, n_fed);
     }
-    slots.select(find_slot(ubatch, gtype, mctx));
+    auto & slot = find_slot(ubatch, gtype, mctx);
+    slots.select(slot);
+    set_sequences(slot, ubatch);
     in_pass = true;
+}
+
+void mtp_engine::set_sequences(mtp_slot & slot, const llama_ubatch & ubatch) {
+    if (slot.params && slot.params->ubatch.n_seqs_unq != ubatch.n_seqs_unq && ctx.gf_res_prev_active) {
+        slot.params->ubatch.n_seqs_unq = ubatch.n_seqs_unq;
+        ctx.gf_res_prev_active->set_params(*slot.params);
+    }
 }
 
 void mtp_engine::begin_build(const llm_graph_params & params) {
     slots.current().reduced = {};
+    slots.current().params.reset();
+    if (in_pass && params.gtype != LLM_GRAPH_TYPE_DECODER_MTP && !params.ubatch.equal_seqs() && !slots.is_home()) {
+        slots.current().params = std::make_unique<llm_graph_params>(params);
+    }
     if (in_pass) {
         ++(params.gtype == LLM_GRAPH_TYPE_DECODER_MTP ? counters.n_head_builds : counters.n_trunk_builds);
     } else {
@@ -152,10 +172,10 @@ void mtp_engine::set_head_model(llm_graph_params & params) const {
     };
 }
 
-int32_t mtp_engine::decode(const llama_batch & batch, const uint8_t * flags) {
-    n_fed.clear();
-    for (int32_t i = 0; i < batch.n_tokens; ++i) {
-        n_fed.push_back(flags[i] >> PYMTP_ROW_FEED_SHIFT);
+int32_t mtp_engine::decode(const llama_batch & batch, const uint8_t * flags, int32_t n_added) {
+    n_fed.assign(batch.n_tokens, -1);
+    for (int32_t i = 0; i < batch.n_tokens - n_added; ++i) {
+        n_fed[i] = flags[i] >> PYMTP_ROW_FEED_SHIFT;
     }
     return llama_decode(&ctx, batch);
 }
@@ -208,12 +228,12 @@ pymtp_status mtp_engine::draft(int32_t step, int32_t n_steps, const std::vector<
         if (!plan) {
             return PYMTP_FULL;
         }
-        const size_t n_rows = plan->stages.back().ubatch.n_tokens;
+        const size_t n_rows = plan->n_drafting;
         const auto * res    = run_draft(std::move(plan));
         if (!res) {
             return PYMTP_FAILED;
         }
-        hold(draft_outputs, *res);
+        hold(draft_outputs, *res, n_rows);
         if (parts.size() > 1) {
             draft_outputs.fetch(logits + (size_t) n_drafted * vocab.size());
         }
@@ -236,7 +256,7 @@ pymtp_status mtp_engine::draft_greedy(const std::vector<mtp_row> & rows, int32_t
         }
         *n_steps = plan->n_steps();
 
-        const size_t n   = plan->stages.back().ubatch.n_tokens;
+        const size_t n   = plan->n_drafting;
         const auto * res = run_draft(std::move(plan));
         if (!res) {
             return PYMTP_FAILED;
@@ -265,9 +285,10 @@ void mtp_engine::fetch_picked(const llm_graph_result & res, size_t n, int32_t n_
     auto * const likely = (float *) (tokens + n_picked);
 
     const auto fetch = [&](ggml_tensor * tensor, void * data) {
+        // of the rows that count; both have 4 bytes for each
         auto * backend = ggml_backend_sched_get_tensor_backend(ctx.sched.get(), tensor);
-        ggml_backend_tensor_get_async(backend, tensor, data, 0, ggml_nbytes(tensor));
-        counters.n_output_bytes += ggml_nbytes(tensor);
+        ggml_backend_tensor_get_async(backend, tensor, data, 0, n * sizeof(int32_t));
+        counters.n_output_bytes += n * sizeof(int32_t);
     };
     for (size_t step = 0; step < n_steps; ++step) {
         fetch(res.t_sampled[step], tokens + step * n);
@@ -324,16 +345,17 @@ void mtp_engine::forget_outputs() {
     draft_outputs.forget();
 }
 
-void mtp_engine::hold(mtp_outputs & outputs, const llm_graph_result & res) {
+void mtp_engine::hold(mtp_outputs & outputs, const llm_graph_result & res, size_t n_rows) {
     ggml_tensor * logits = res.get_logits();
-    outputs.hold(logits, slots.current().reduced, ggml_backend_sched_get_tensor_backend(ctx.sched.get(), logits));
+    outputs.hold(logits, n_rows, slots.current().reduced,
+                 ggml_backend_sched_get_tensor_backend(ctx.sched.get(), logits));
 }
 
 bool mtp_engine::hold_logits(const llm_graph_result & res, bool is_whole_batch) {
     if (!is_whole_batch || ctx.n_outputs == 0) {
         return false;
     }
-    hold(trunk_outputs, res);
+    hold(trunk_outputs, res, ctx.n_outputs);
     return true;
 }
 

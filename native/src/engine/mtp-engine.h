@@ -80,8 +80,10 @@ struct mtp_engine {
     // called by the session
     //
 
-    // llama_decode, with the flags of the batch's rows
-    int32_t decode(const llama_batch & batch, const uint8_t * flags);
+    // llama_decode. The last n_added rows are there for the shape of the pass. flags: of the others
+    int32_t decode(const llama_batch & batch, const uint8_t * flags, int32_t n_added);
+
+    void pad_drafts() { planner.pad_drafts(); }
 
     // Runs one draft step over rows of (token, position, sequence), which the caller has checked.
     pymtp_status draft(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
@@ -158,12 +160,15 @@ struct mtp_engine {
 
     void       forget_outputs();
     mtp_slot & find_slot(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx);
-    void       hold(mtp_outputs & outputs, const llm_graph_result & res);
+    void       hold(mtp_outputs & outputs, const llm_graph_result & res, size_t n_rows);
     float *    draft_logits_data(size_t n_rows);
     int32_t    trunk_row(int32_t row) const;
 
     // runs the plan of a draft in one graph. nullptr if it failed
     llm_graph_result * run_draft(mtp_plan_ptr plan);
+
+    // a graph of one stream serves any number of sequences
+    void set_sequences(mtp_slot & slot, const llama_ubatch & ubatch);
 
     // Fetches what a draft of n sequences has picked. drafts: [n, n_asked]; probs likewise, or nullptr.
     void fetch_picked(const llm_graph_result & res, size_t n, int32_t n_asked, int32_t * drafts, float * probs);

@@ -42,21 +42,28 @@ uint32_t mtp_heads::n_stream() const {
 // hidden states
 //
 
-std::vector<int64_t> mtp_heads::place_trunk(const llama_ubatch & ubatch) {
+std::vector<int64_t> mtp_heads::place_trunk(const llama_ubatch & ubatch, const std::vector<int32_t> & n_fed) {
     rows.drop_transient();
+
+    const auto is_added = [&](uint32_t i) {
+        return n_fed[ubatch.data->batch_idxs[i]] < 0;
+    };
 
     // from the back: how many rows of its sequence come after a row
     std::vector<uint32_t> n_after(ubatch.n_tokens, 0);
     std::vector<uint32_t> n_seen(ctx.get_cparams().n_seq_max, 0);
     for (uint32_t i = ubatch.n_tokens; i-- > 0;) {
-        n_after[i] = n_seen[ubatch.seq_id[i][0]]++;
+        n_after[i] = n_seen[ubatch.seq_id[i][0]];
+        n_seen[ubatch.seq_id[i][0]] += !is_added(i);
     }
 
     std::vector<int64_t> res(ubatch.n_tokens, mtp_rows::SPARE);
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
         const llama_seq_id seq = ubatch.seq_id[i][0];
         const llama_pos    pos = ubatch.pos[i];
-
+        if (is_added(i)) {
+            continue; // nobody reads it
+        }
         // one kept row less: the last of the pass before is still to be read in this one
         res[i] = n_after[i] < mtp_rows::N_KEPT - 1 ? rows.put_trunk(seq, pos) : rows.put_transient(seq, pos, i);
     }

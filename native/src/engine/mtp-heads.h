@@ -57,8 +57,8 @@ class mtp_heads {
     // of a position; -1: that before the first
     bool has_hidden(llama_seq_id seq, llama_pos pos) const { return rows.find(seq, pos) >= 0; }
 
-    // [n_tokens] rows of plane 0 that the trunk writes for an ubatch
-    std::vector<int64_t> place_trunk(const llama_ubatch & ubatch);
+    // [n_tokens] rows of plane 0 that the trunk writes for an ubatch. n_fed: by row of the batch, see mtp_planner::trunk
+    std::vector<int64_t> place_trunk(const llama_ubatch & ubatch, const std::vector<int32_t> & n_fed);
 
     // the row that a head writes for a position
     int64_t place_draft(llama_seq_id seq, llama_pos pos) { return rows.put_head(seq, pos); }

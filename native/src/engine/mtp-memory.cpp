@@ -63,6 +63,14 @@ bool mtp_memory_has_snapshots(llama_memory_i * memory) {
     return mtp_memory_attention(memory) != memory || dynamic_cast<llama_kv_cache_dsv4 *>(memory);
 }
 
+bool mtp_memory_is_plain(llama_memory_i * memory) {
+    return mtp_memory_attention(memory) == memory && !mtp_memory_caches(memory).empty();
+}
+
+bool mtp_memory_is_hybrid(llama_memory_i * memory) {
+    return dynamic_cast<llama_memory_hybrid *>(memory) != nullptr;
+}
+
 bool mtp_memory_is_alone(llama_memory_i * memory, llama_seq_id seq) {
     for (auto * kv : mtp_memory_caches(memory)) {
         const auto & cells = kv->get_cells(seq);

@@ -33,6 +33,13 @@ std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx);
 // Whether the memory goes back by snapshots of a state, beside K/V or instead of it.
 bool mtp_memory_has_snapshots(llama_memory_i * memory);
 
+// Whether it holds K/V by position alone: any positions of it can go at any time.
+bool mtp_memory_is_plain(llama_memory_i * memory);
+
+// Whether it holds recurrent states beside K/V of all positions: sequences are computed together if they have equally
+// many rows.
+bool mtp_memory_is_hybrid(llama_memory_i * memory);
+
 // Whether no other sequence shares the cells of this one.
 bool mtp_memory_is_alone(llama_memory_i * memory, llama_seq_id seq);
 

@@ -1,7 +1,8 @@
 #include "mtp-outputs.h"
 
-void mtp_outputs::hold(ggml_tensor * logits, const mtp_candidates & reduced, ggml_backend_t backend) {
+void mtp_outputs::hold(ggml_tensor * logits, size_t n_rows, const mtp_candidates & reduced, ggml_backend_t backend) {
     held.logits  = logits;
+    held.n_rows  = n_rows;
     held.reduced = reduced;
     held.backend = backend;
 }
@@ -15,9 +16,10 @@ void mtp_outputs::wait() {
 void mtp_outputs::fetch(float * data) {
     if (held.logits) {
         wait();
-        ggml_backend_tensor_get_async(held.backend, held.logits, data, 0, ggml_nbytes(held.logits));
+        const size_t size = held.n_rows * held.logits->nb[1];
+        ggml_backend_tensor_get_async(held.backend, held.logits, data, 0, size);
         ggml_backend_synchronize(held.backend);
-        n_bytes += ggml_nbytes(held.logits);
+        n_bytes += size;
         forget();
     }
 }

@@ -13,8 +13,9 @@ class mtp_outputs {
     // Counts the bytes that it fetches, and in t_us the time that it waits for the pass.
     mtp_outputs(llama_context & ctx, int64_t & n_bytes, int64_t & t_us) : ctx(ctx), n_bytes(n_bytes), t_us(t_us) {}
 
-    // F32 [n_logits, n_rows] in the memory of a backend; reduced: what the graph leaves of them
-    void hold(ggml_tensor * logits, const mtp_candidates & reduced, ggml_backend_t backend);
+    // The first n_rows of logits, F32 [n_logits, n_rows or more], in the memory of a backend; reduced: what the graph
+    // leaves of them
+    void hold(ggml_tensor * logits, size_t n_rows, const mtp_candidates & reduced, ggml_backend_t backend);
 
     void forget() { held = {}; }
 
@@ -28,6 +29,7 @@ class mtp_outputs {
   private:
     struct {
         ggml_tensor *  logits  = nullptr; // nullptr: none, or fetched
+        size_t         n_rows  = 0;
         mtp_candidates reduced = {};
         ggml_backend_t backend = nullptr;
     } held;

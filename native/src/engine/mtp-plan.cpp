@@ -2,6 +2,7 @@
 
 #include "llama-model.h"
 #include "mtp-memory.h"
+#include "mtp-single-rows.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -118,7 +119,7 @@ mtp_plan_ptr mtp_planner::trunk(const llama_ubatch & ubatch, const llama_memory_
     if (heads.n_heads == 0) {
         return plan;
     }
-    plan->rows_trunk = heads.place_trunk(ubatch);
+    plan->rows_trunk = heads.place_trunk(ubatch, n_fed);
 
     std::vector<mtp_row> rows;
     int32_t              n_most = 0;
@@ -179,6 +180,27 @@ std::vector<std::vector<mtp_row>> mtp_planner::split(const std::vector<mtp_row> 
     return parts;
 }
 
+llama_ubatch mtp_planner::make_ubatch(const std::vector<mtp_row> & rows) const {
+    auto ubatch = mtp_ubatch_make(rows, ctx.get_model().hparams.n_pos_per_embd(), heads.n_stream());
+    if (heads.n_stream() == 1) {
+        ubatch.n_seqs_unq = 1; // graphs of one stream are the same however many sequences there are
+    }
+    return ubatch;
+}
+
+// The last row again, until there are 1, 2, 4, 8, 16, ...: it computes and stores the same.
+std::vector<mtp_row> mtp_planner::pad(const std::vector<mtp_row> & rows) const {
+    size_t n = 1;
+    while (n < rows.size()) {
+        n *= 2;
+    }
+    auto res = rows;
+    if (pads && heads.n_stream() == 1 && (n <= MTP_SINGLE_ROWS_MAX || rows.size() > MTP_SINGLE_ROWS_MAX)) {
+        res.resize(n, rows.back());
+    }
+    return res;
+}
+
 bool mtp_planner::add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & rows, int32_t n) {
     if (n == 0) {
         return true; // nobody has to
@@ -194,7 +216,7 @@ bool mtp_planner::add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & row
 
         auto & stage = plan.stages.emplace_back();
 
-        stage.ubatch     = mtp_ubatch_make(padded, n_pos, n_stream);
+        stage.ubatch     = make_ubatch(padded);
         stage.mctx_owned = mtp_memory_place(heads.memory(), stage.ubatch);
         stage.mctx       = stage.mctx_owned.get();
         stage.runs       = feed_runs(n);
@@ -215,9 +237,17 @@ bool mtp_planner::add_step(mtp_plan & plan, int32_t step, int32_t n_steps, const
     for (auto & row : standing) {
         row.pos -= heads.has_assistant() ? step : 0;
     }
+    if (plan.n_drafting < standing.size()) {
+        // each row that counts takes its cell first, where its copies then find it
+        const std::vector<mtp_row> counting(standing.begin(), standing.begin() + plan.n_drafting);
+        const auto                 placed = mtp_memory_place(heads.memory(), make_ubatch(counting));
+        if (llama_memory_status_is_fail(placed->get_status())) {
+            return false;
+        }
+    }
     mtp_stage stage;
 
-    stage.ubatch     = mtp_ubatch_make(standing, ctx.get_model().hparams.n_pos_per_embd(), heads.n_stream());
+    stage.ubatch     = make_ubatch(standing);
     stage.mctx_owned = mtp_memory_place(heads.memory(), stage.ubatch);
     stage.mctx       = stage.mctx_owned.get();
     if (llama_memory_status_is_fail(stage.mctx->get_status())) {
@@ -230,9 +260,11 @@ bool mtp_planner::add_step(mtp_plan & plan, int32_t step, int32_t n_steps, const
 
 mtp_plan_ptr mtp_planner::step(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows) {
     auto       plan     = std::make_unique<mtp_plan>();
-    const auto first    = mtp_rows_with_output(rows, true);
+    const auto counting = mtp_rows_with_output(rows, true);
+    const auto first    = pad(counting);
     const auto catch_up = mtp_rows_with_output(rows, false);
 
+    plan->n_drafting = counting.size();
     if (!add_catch_up(*plan, catch_up, std::min(n_steps, heads.n_storing)) || !add_step(*plan, step, n_steps, first)) {
         return nullptr;
     }
@@ -249,9 +281,11 @@ mtp_plan_ptr mtp_planner::step(int32_t step, int32_t n_steps, const std::vector<
 
 mtp_plan_ptr mtp_planner::greedy(int32_t n_steps, int32_t n_asked, const std::vector<mtp_row> & rows, bool with_probs) {
     auto       plan     = std::make_unique<mtp_plan>();
-    auto       first    = mtp_rows_with_output(rows, true);
+    const auto counting = mtp_rows_with_output(rows, true);
+    auto       first    = pad(counting);
     const auto catch_up = mtp_rows_with_output(rows, false);
 
+    plan->n_drafting  = counting.size();
     plan->picks       = true;
     plan->picks_probs = with_probs;
 

@@ -14,8 +14,9 @@ struct mtp_plan {
     std::vector<int64_t>   rows_trunk; // [n_tokens] rows of plane 0 that the trunk writes; none in a draft
     std::vector<mtp_stage> stages;     // what the heads do
 
-    bool picks       = false;          // a draft that picks its tokens in the graph
-    bool picks_probs = false;          // and gives their probabilities
+    size_t n_drafting  = 0;            // rows of each step of a draft that count; the others are there for the shape
+    bool   picks       = false;        // a draft that picks its tokens in the graph
+    bool   picks_probs = false;        // and gives their probabilities
 
     // The first stage that predicts stands for a draft's pass: rows that catch up come before it.
     size_t first_step() const;
@@ -37,7 +38,7 @@ class mtp_planner {
     explicit mtp_planner(llama_context & ctx, mtp_heads & heads) : ctx(ctx), heads(heads) {}
 
     // Of a trunk pass; marks what the heads see in it. n_fed: [n_tokens] of the batch that the ubatch is part of, how
-    // many heads see a row. Throws if the heads' own cache is full.
+    // many heads see a row; negative for a row that was added for the shape, of which nothing is kept. Throws if the heads' own cache is full.
     mtp_plan_ptr trunk(const llama_ubatch & ubatch, const llama_memory_context_i * mctx,
                        const std::vector<int32_t> & n_fed);
 
@@ -52,12 +53,19 @@ class mtp_planner {
     // has none for one.
     mtp_plan_ptr greedy(int32_t n_steps, int32_t n_asked, const std::vector<mtp_row> & rows, bool with_probs);
 
+    // drafts from now on have one of few numbers of rows
+    void pad_drafts() { pads = true; }
+
     // The rows of sequences that can share a pass: those with streams of their own if their streams lie side by side.
     std::vector<std::vector<mtp_row>> split(const std::vector<mtp_row> & rows) const;
 
   private:
     llama_context & ctx;
     mtp_heads &     heads;
+    bool            pads = false;
+
+    llama_ubatch         make_ubatch(const std::vector<mtp_row> & rows) const;
+    std::vector<mtp_row> pad(const std::vector<mtp_row> & rows) const;
 
     std::vector<mtp_run> feed_runs(int32_t n) const;
     std::vector<mtp_run> step_runs(int32_t step, int32_t n_steps) const;

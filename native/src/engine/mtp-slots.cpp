@@ -53,10 +53,10 @@ void mtp_slots::drop_readers(const void * memory) {
 
 mtp_slot & mtp_slots::find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes, bool has_outputs,
                            const void * reads) {
-    // Of graphs that only differ in how many cells they look at, two are kept: texts that begin again need the smaller
-    // one again.
+    // Of graphs that only differ in how many cells they look at, few are kept: texts that begin again need the smaller
+    // ones again.
     mtp_slot * outworn = nullptr;
-    int        n_alike = 0;
+    int32_t    n_alike = 0;
     for (auto & slot : slots) {
         if (slot->key != key) {
             continue;
@@ -68,7 +68,7 @@ mtp_slot & mtp_slots::find(std::vector<int64_t> key, std::array<uint32_t, 2> n_k
             outworn = slot.get();
         }
     }
-    if (n_alike > 1) {
+    if (n_alike >= n_alike_max) {
         outworn->n_kv = n_kv;
         return *outworn;
     }

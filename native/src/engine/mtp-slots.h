@@ -23,7 +23,9 @@ struct mtp_slot {
     std::array<llm_graph_result_ptr, 2> results;
     llm_graph_result *                  active = nullptr;
 
-    mtp_candidates reduced; // what its graph leaves of its logits
+    std::unique_ptr<llm_graph_params> params; // of the graph as it was built, for trunk passes of one stream
+
+    mtp_candidates reduced;                   // what its graph leaves of its logits
     mtp_inputs     inputs;
 };
 
@@ -41,7 +43,8 @@ struct mtp_seat {
 
 class mtp_slots {
   public:
-    explicit mtp_slots(const mtp_seat & seat) : seat(seat) {}
+    // n_alike_max: how many graphs are kept that only differ in how many cells they look at
+    mtp_slots(const mtp_seat & seat, int32_t n_alike_max) : seat(seat), n_alike_max(n_alike_max) {}
 
     // The slot of a graph: one that there is, else a new one with room for max_nodes, for which the one that was used
     // longest ago may have to go. has_outputs: whether the graph gives logits or the like.
@@ -70,7 +73,8 @@ class mtp_slots {
     size_t compute_bytes() const;
 
   private:
-    mtp_seat seat;
+    mtp_seat      seat;
+    const int32_t n_alike_max;
 
     std::vector<std::unique_ptr<mtp_slot>> slots;
     mtp_slot                               own = {};

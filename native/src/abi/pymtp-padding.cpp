@@ -1,0 +1,81 @@
+// Rows that passes of the trunk have more than they were asked for, see mtp-padding.h.
+//
+// A memory of K/V alone drops them at once. Recurrent states go back only once after a pass: there they stay until the
+// sequence is changed in any way, which is when they are dropped together with what else goes.
+
+#include "mtp-memory.h"
+#include "pymtp-session.h"
+
+#include <algorithm>
+
+void pymtp_choose_padding(pymtp_session & session, int32_t mode) {
+    auto * const memory     = llama_get_memory(session.ctx);
+    const bool   is_unified = session.mtp->heads.n_stream() == 1;
+    const bool   is_many    = llama_n_seq_max(session.ctx) > 1;
+
+    // A CPU needs as long for an added row as for building a graph, or longer (bench/graph_builds.py).
+    const bool is_wanted = mode == PYMTP_PADDING_ALWAYS || session.mtp->computes_apart();
+
+    session.n_added.assign(llama_n_seq_max(session.ctx), 0);
+    if (mode == PYMTP_PADDING_NEVER || session.n_draft_max == 0 || session.replay) {
+        return;
+    }
+    if (mtp_memory_is_plain(memory) && is_unified) {
+        if (is_wanted) {
+            session.padding = MTP_PADDING_TOTAL;
+            session.mtp->pad_drafts();
+        }
+    } else if (is_many && mtp_memory_is_plain(memory)) {
+        // streams of their own: likewise
+        session.padding = is_wanted ? MTP_PADDING_EQUAL : MTP_PADDING_NONE;
+    } else if (is_many && mtp_memory_is_hybrid(memory)) {
+        // one pass in the place of several, each of which reads all weights
+        session.padding = MTP_PADDING_EQUAL;
+    }
+}
+
+std::vector<mtp_row> pymtp_rows_to_add(const pymtp_session & session, int32_t n_rows, const int32_t * token,
+                                       const int32_t * pos, const int32_t * seq, const uint8_t * flags) {
+    // rows that all leave logits are a verify pass
+    const auto has_logits = [](uint8_t flag) {
+        return (flag & PYMTP_ROW_LOGITS) != 0;
+    };
+    if (session.padding == MTP_PADDING_NONE || !std::all_of(flags, flags + n_rows, has_logits)) {
+        return {};
+    }
+    std::vector<mtp_row> rows;
+    for (int32_t i = 0; i < n_rows; ++i) {
+        rows.push_back({ token[i], pos[i], seq[i], true });
+    }
+    const size_t n_most =
+        std::min({ llama_n_batch(session.ctx), llama_n_ubatch(session.ctx), (uint32_t) session.n_outputs_max });
+    return mtp_padding_rows(session.padding, rows, session.n_draft_max + 1, n_most);
+}
+
+void pymtp_note_added(pymtp_session & session, const std::vector<mtp_row> & added) {
+    for (const auto & row : added) {
+        ++session.n_added[row.seq];
+    }
+    if (session.last_pass.empty()) {
+        pymtp_drop_added(session);
+    }
+}
+
+int32_t pymtp_seq_end(const pymtp_session & session, int32_t seq) {
+    return llama_memory_seq_pos_max(llama_get_memory(session.ctx), seq) + 1 - session.n_added[seq];
+}
+
+void pymtp_drop_added(pymtp_session & session, int32_t seq) {
+    if (session.n_added[seq] > 0) {
+        const int32_t end = pymtp_seq_end(session, seq);
+        llama_memory_seq_rm(llama_get_memory(session.ctx), seq, end, -1);
+        session.mtp->heads.truncate(seq, end);
+        session.n_added[seq] = 0;
+    }
+}
+
+void pymtp_drop_added(pymtp_session & session) {
+    for (size_t seq = 0; seq < session.n_added.size(); ++seq) {
+        pymtp_drop_added(session, seq);
+    }
+}

@@ -1,0 +1,220 @@
+"""Sequences that share passes at different lengths: each computes what it computes alone, whatever rows are added."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pymtp.binding.library import llama_cpp
+from pymtp.engine.chunk import Chunk
+from pymtp.engine.context import ContextParams
+from pymtp.engine.session import Session
+from pymtp.errors import ContextFull
+from random_gguf import (
+    N_VOCAB,
+    write_bailingmoe3,
+    write_glm4moe,
+    write_glm_dsa,
+    write_mimo2,
+    write_nemotron_h_moe,
+    write_qwen3next,
+    write_qwen35,
+    write_step35,
+)
+
+PARAMS = ContextParams(n_ctx=256, n_ubatch=64, n_threads=1, flash_attn="off", type_k="f32", type_v="f32")
+K = 4
+N_SEQ = 5
+
+FAMILIES: dict[str, Callable[[Path], Path]] = {
+    "plain": write_glm4moe,
+    "sliding window": write_mimo2,
+    "sliding window, chained heads": lambda path: write_mimo2(path, n_heads=3),
+    "sliding window, 3 heads": write_step35,
+    "own cache": write_glm_dsa,
+    "hybrid": write_qwen35,
+    "hybrid, Mamba-2": write_nemotron_h_moe,
+    "hybrid, linear attention": write_bailingmoe3,
+    "hybrid that cannot go back": write_qwen3next,
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    params = llama_cpp.llama_model_default_params()
+    params.load_mtp = True
+    no_devices = (ctypes.c_void_p * 1)(None)
+    params.devices = ctypes.addressof(no_devices)
+    path = FAMILIES[request.param](tmp_path_factory.mktemp("models") / "tiny.gguf")
+    loaded = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+    yield loaded
+    llama_cpp.llama_model_free(loaded)
+
+
+class Together:
+    """Sequences of one session, each beside a session of its own that does the same alone."""
+
+    def __init__(self, model: object, rng: random.Random, params: ContextParams = PARAMS) -> None:
+        self.rng = rng
+        self.session = Session(model, params, n_draft_max=K, n_seq_max=N_SEQ, padding="always")
+        alone = replace(params, kv_unified=True)
+        self.alone = [Session(model, alone, n_draft_max=K, padding="never") for _ in range(N_SEQ)]
+        self.ends = [0] * N_SEQ
+
+    def close(self) -> None:
+        for session in (self.session, *self.alone):
+            session.close()
+
+    def begin(self, slot: int, n: int) -> None:
+        tokens = self._tokens(n)
+        self.session.truncate(0, sequence=slot)
+        self.session.decode([Chunk(tokens, 0, slot, feed=True)])
+        self.alone[slot].truncate(0)
+        self.alone[slot].decode([Chunk(tokens, 0, feed=True)])
+        self._same(self.session.logits, self.alone[slot].logits)
+        self.ends[slot] = n
+
+    def draft(self, slots: list[int], n_steps: int) -> None:
+        """Greedy drafts, and then the same by steps with tokens of any kind; none of it is verified."""
+        tokens = {slot: self._tokens(n_steps) for slot in slots}
+        chunks = [Chunk(tokens[slot][:1], self.ends[slot], slot) for slot in slots]
+        self.session.draft_greedy(chunks, n_steps)
+        for step in range(n_steps):
+            self.session.draft(
+                step, n_steps, [Chunk([tokens[slot][step]], self.ends[slot] + step, slot) for slot in slots]
+            )
+            logits = self.session.draft_logits.copy()
+            for row, slot in zip(logits, slots, strict=True):
+                alone = self.alone[slot]
+                alone.draft(step, n_steps, [Chunk([tokens[slot][step]], self.ends[slot] + step)])
+                self._same(row, alone.draft_logits[0])
+
+    def verify(self, lengths: dict[int, int]) -> None:
+        """One pass over so many drafts of each slot; keeps a random number of them."""
+        chunks = {
+            slot: Chunk(self._tokens(1 + n), self.ends[slot], slot, "all", feed=True) for slot, n in lengths.items()
+        }
+        self.session.decode(list(chunks.values()))
+        ids, values = self.session.candidates(3)
+        logits = self.session.logits.copy()
+        assert len(logits) == len(ids) == sum(len(chunk.tokens) for chunk in chunks.values())
+        np.testing.assert_allclose(values, np.take_along_axis(logits, ids, 1))
+        begin = 0
+        for slot, chunk in chunks.items():
+            alone = self.alone[slot]
+            alone.decode([chunk._replace(sequence=0)])
+            self._same(logits[begin : begin + len(chunk.tokens)], alone.logits)
+            begin += len(chunk.tokens)
+        for slot, n in lengths.items():
+            kept = self.rng.randint(0, n)
+            self.ends[slot] += 1 + kept
+            if kept < n or self.rng.random() < 0.5:  # nothing to drop: who would, need not
+                self.session.truncate(self.ends[slot], sequence=slot)
+                self.alone[slot].truncate(self.ends[slot])
+            assert self.session.seen_end(slot, 1) == self.alone[slot].seen_end(0, 1) <= self.ends[slot]
+
+    def _tokens(self, n: int) -> list[int]:
+        return [self.rng.randrange(N_VOCAB) for _ in range(n)]
+
+    @staticmethod
+    def _same(found: object, expected: object) -> None:
+        np.testing.assert_allclose(found, expected, atol=2e-4)
+
+
+@pytest.fixture(params=[True, False], ids=["unified", "streams"])
+def together(model: object, request: pytest.FixtureRequest) -> Iterator[Together]:
+    sequences = Together(model, random.Random(5), replace(PARAMS, kv_unified=request.param))
+    yield sequences
+    sequences.close()
+
+
+def test_rounds_of_random_lengths_are_those_of_each_sequence_alone(together: Together) -> None:
+    rng = together.rng
+    for slot in range(N_SEQ):
+        together.begin(slot, 10 + 9 * slot)
+    for _ in range(40):
+        active = [slot for slot in range(N_SEQ) if rng.random() < 0.8] or [1]
+        together.draft(sorted(rng.sample(active, rng.randint(1, len(active)))), rng.randint(1, 3))
+        together.verify({slot: rng.randint(0, K) for slot in active})
+        if rng.random() < 0.2:
+            together.begin(rng.randrange(N_SEQ), rng.randint(3, 60))
+
+
+def test_sequences_are_saved_copied_and_begun_again_between_rounds(together: Together) -> None:
+    rng, session = together.rng, together.session
+    for slot in range(N_SEQ):
+        together.begin(slot, 10 + 9 * slot)
+    for _ in range(6):
+        together.verify({slot: rng.randint(0, K) for slot in range(N_SEQ)})
+        session.restore(session.save())
+        for alone in together.alone:
+            alone.restore(alone.save())
+        together.verify({slot: rng.randint(0, K) for slot in range(N_SEQ)})
+        source, target = rng.sample(range(N_SEQ), 2)
+        session.copy(source, target)
+        together.alone[target].restore(together.alone[source].save())
+        together.alone[source].restore(together.alone[source].save())
+        together.ends[target] = together.ends[source]
+
+
+def test_rounds_go_on_to_the_very_end_of_the_context(model: object) -> None:
+    """Where rows to be added no longer fit, the pass has none."""
+    params = replace(PARAMS, n_ctx=64, n_ubatch=64)
+    together = Together(model, random.Random(7), params)
+    try:
+        n_ctx = 256 // N_SEQ  # what one of them may take of the cache that they share
+        for slot in range(N_SEQ):
+            together.begin(slot, n_ctx - 14)
+        while min(together.ends) < n_ctx:
+            together.verify(
+                {
+                    slot: min(together.rng.randint(0, K), n_ctx - end - 1)
+                    for slot, end in enumerate(together.ends)
+                    if end < n_ctx
+                }
+            )
+        n_room = llama_cpp.llama_n_ctx(int(context_of(together.session))) - sum(together.ends)
+        last = together.ends[0]
+        together.session.decode([Chunk([1] * n_room, last, 0)])
+        with pytest.raises(ContextFull):
+            together.session.decode([Chunk([1], together.ends[1], 1, "all")])
+    finally:
+        together.close()
+
+
+def context_of(session: Session) -> int:
+    from pymtp.binding.library import ffi, lib
+
+    return int(ffi.cast("intptr_t", lib.pymtp_session_context(session._handle)))
+
+
+def test_rounds_of_many_sequences_build_few_graphs(model: object) -> None:
+    rng = random.Random(3)
+    with Session(model, PARAMS, n_draft_max=K, n_seq_max=N_SEQ, padding="always") as session:
+        if "cannot go back" in session.memory_note or session.mtp_memory == "own":
+            pytest.skip("its passes have exact shapes")
+        ends = [10] * N_SEQ
+        for slot in range(N_SEQ):
+            session.decode([Chunk([3] * 10, 0, slot, feed=True)])
+
+        def play(n_rounds: int) -> int:
+            before = session.counters
+            for _ in range(n_rounds):
+                lengths = [rng.randint(0, K) for _ in range(N_SEQ)]
+                session.draft_greedy([Chunk([1], end, slot) for slot, end in enumerate(ends)], K)
+                session.decode([Chunk([1] * (1 + n), ends[i], i, "all", feed=True) for i, n in enumerate(lengths)])
+                for slot in range(N_SEQ):
+                    ends[slot] += 1
+                    session.truncate(ends[slot], sequence=slot)
+            after = session.counters
+            assert after.n_trunk_passes - before.n_trunk_passes == n_rounds
+            return after.n_trunk_builds + after.n_head_builds - before.n_trunk_builds - before.n_head_builds
+
+        play(20)
+        assert play(12) <= 1
