@@ -40,7 +40,7 @@ enum pymtp_stage {
 struct pymtp_sampler_params {
     uint32_t seed;
 
-    int32_t         n_stages; // in their order; the distribution is sampled behind the last
+    int32_t         n_stages; // in their order; the distribution is sampled after the last
     const int32_t * stages;   // [n_stages] of pymtp_stage
 
     int32_t min_keep;

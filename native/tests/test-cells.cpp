@@ -291,7 +291,7 @@ static void copying_keeping_and_shifting_release_first() {
     CHECK_EQUAL(c.n_used(), 6u);
 }
 
-// What lies behind the window of a sequence may be overwritten: counted from its decoded tail, not from what a head has
+// What lies before the window of a sequence may be overwritten: counted from its decoded tail, not from what a head has
 // reserved, which may all be rejected.
 static void a_reserved_tail_does_not_move_the_window() {
     constexpr int32_t N_SWA = 6;

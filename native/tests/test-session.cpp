@@ -82,7 +82,7 @@ struct session {
 
     int32_t next(int32_t seq = 0) { return llama_memory_seq_pos_max(llama_get_memory(context()), seq) + 1; }
 
-    // tokens that go on behind what is decoded; the logits of all of them
+    // tokens that go on after what is decoded; the logits of all of them
     logits_t decode(const tokens_t & tokens, int32_t seq = 0, bool feed = false) {
         return decode_at(tokens, next(seq), seq, feed);
     }
@@ -185,7 +185,7 @@ static tokens_t text(int32_t n, int32_t seed = 1) {
     return tokens;
 }
 
-// Drafts behind `history`, all of which is decoded but the last token. n_fed: positions that the heads have seen.
+// Drafts after `history`, all of which is decoded but the last token. n_fed: positions that the heads have seen.
 static tokens_t draft_by_steps(session & s, const tokens_t & history, int32_t & n_fed, int32_t seq = 0) {
     tokens_t tokens = history;
     for (int32_t step = 0; step < N_DRAFT; ++step) {
@@ -201,7 +201,7 @@ static tokens_t draft_by_steps(session & s, const tokens_t & history, int32_t & 
     return { tokens.begin() + history.size(), tokens.end() };
 }
 
-// the model's own text behind a prompt, token by token
+// the model's own text after a prompt, token by token
 static tokens_t plain_text(const tokens_t & prompt, int32_t n) {
     session  s;
     tokens_t tokens = prompt;

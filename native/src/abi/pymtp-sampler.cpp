@@ -45,14 +45,14 @@ struct pymtp_sampler {
 
     std::mt19937 rng;
 
-    // XTC's: for the row behind the text, and as it is behind each row of the target that was applied since. What a row
+    // XTC's: for the row after the text, and as it is after each row of the target that was applied since. What a row
     // draws depends on its place in the text only, so rows that are not accepted leave no trace
     std::mt19937             xtc_rng;
-    std::deque<std::mt19937> xtc_rng_behind;
+    std::deque<std::mt19937> xtc_rng_after;
     std::mt19937             xtc_rng_ahead; // of drafts, which see what the target is going to draw
 
     llama_sampler_ptr grammar;              // nullptr: none
-    llama_sampler_ptr grammar_ahead;        // behind the tentative tokens
+    llama_sampler_ptr grammar_ahead;        // after the tentative tokens
 
     std::vector<llama_token_data> mixed;    // see apply_target
     pymtp_distribution            result;
@@ -148,12 +148,12 @@ void pymtp_sampler::forget() {
     grammar_ahead.reset();
 }
 
-// for a row of the target behind the tentative tokens
+// for a row of the target after the tentative tokens
 std::mt19937 & pymtp_sampler::xtc_rng_of_row() {
-    auto & behind = xtc_rng_behind;
-    behind.resize(std::min<size_t>(behind.size(), n_assumed));
-    behind.push_back(behind.empty() ? xtc_rng : behind.back());
-    return behind.back();
+    auto & after = xtc_rng_after;
+    after.resize(std::min<size_t>(after.size(), n_assumed));
+    after.push_back(after.empty() ? xtc_rng : after.back());
+    return after.back();
 }
 
 void pymtp_sampler::set_result(const llama_token_data * data, size_t n) {
@@ -344,9 +344,9 @@ int32_t pymtp_sampler_accept(pymtp_sampler * sampler, int32_t n_tokens, const in
             }
             sampler->chain.accept(token[i]);
             sampler->history.push(token[i]);
-            if (!sampler->xtc_rng_behind.empty()) {
-                sampler->xtc_rng = sampler->xtc_rng_behind.front();
-                sampler->xtc_rng_behind.pop_front();
+            if (!sampler->xtc_rng_after.empty()) {
+                sampler->xtc_rng = sampler->xtc_rng_after.front();
+                sampler->xtc_rng_after.pop_front();
             }
         }
         return PYMTP_OK;

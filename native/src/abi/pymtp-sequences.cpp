@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-// Behind a copy, a shift or a restored state there is no pass to go back over.
+// After a copy, a shift or a restored state there is no pass to go back over.
 static void stay_from_now_on(pymtp_session & session, int32_t seq) {
     if (!session.last_pass.empty()) {
         session.last_pass[seq] = pymtp_seq_end(session, seq) - 1;
@@ -68,14 +68,14 @@ int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos
             pos = std::min(pos, pymtp_seq_end(*session, seq));
         }
         if (pos > 0 && pos <= llama_memory_seq_pos_max(memory, seq)) {
-            // a sliding-window cache has let go of what lies behind its window
+            // a sliding-window cache has let go of what lies before its window
             const int32_t n_swa = llama_model_n_swa(llama_get_model(session->ctx));
             if (n_swa > 0 && llama_memory_seq_pos_min(memory, seq) > std::max(0, pos - n_swa)) {
                 return pymtp_fail(PYMTP_INVALID,
                                   "sequence %d cannot go back to position %d: the window before it is gone", seq, pos);
             }
         }
-        // of the snapshots that recurrent states go back to, llama.cpp writes those behind a row of the last pass
+        // of the snapshots that recurrent states go back to, llama.cpp writes those after a row of the last pass
         const bool is_tail = pos == 0 || pos > llama_memory_seq_pos_max(memory, seq);
         if (!is_tail && !session->last_pass.empty() && pos <= session->last_pass[seq]) {
             return replay(*session, seq, pos);

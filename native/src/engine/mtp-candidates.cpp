@@ -213,7 +213,7 @@ void mtp_candidates::select(int32_t row, int32_t n, int32_t * ids, float * value
     const int64_t n_kept = blocks->ne[1];
     const int64_t n_rest = rest ? rest->ne[0] : 0;
 
-    // [n_kept * BLOCK], behind them [n_rest]
+    // [n_kept * BLOCK], then [n_rest]
     std::vector<float> all(n_kept * BLOCK + n_rest);
     std::copy_n(host_blocks + row * n_kept * BLOCK, n_kept * BLOCK, all.data());
     if (rest) {

@@ -18,7 +18,7 @@ struct mtp_candidates {
 
     ggml_tensor * blocks    = nullptr;    // F32 [BLOCK, n, n_rows]; nullptr: the graph leaves all logits only
     ggml_tensor * block_ids = nullptr;    // I32 [n, n_rows]
-    ggml_tensor * rest      = nullptr;    // F32 [n_logits % BLOCK, n_rows] the logits behind the last whole block
+    ggml_tensor * rest      = nullptr;    // F32 [n_logits % BLOCK, n_rows] the logits after the last whole block
     int64_t       n_blocks  = 0;          // of the vocabulary
 
     // Adds them to a graph, for the first n_logits of each row. Does nothing if there are no more than n blocks.

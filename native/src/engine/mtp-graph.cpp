@@ -305,7 +305,7 @@ class mtp_graph_builder {
     }
 };
 
-// Behind the trunk: its hidden states go to the buffer and, if the pass feeds them, through the heads.
+// After the trunk: its hidden states go to the buffer and, if the pass feeds them, through the heads.
 static void mtp_graph_add_heads(const llm_graph_params & params) {
     auto * mtp    = params.res->mtp;
     auto * res    = params.res;
@@ -387,7 +387,7 @@ bool mtp_graph_build_draft(const llm_graph_params & params) {
         ggml_tensor * best = ggml_argmax(ctx0, bias ? ggml_add(ctx0, logits, bias) : logits);
 
         ggml_build_forward_expand(gf, best);
-        if (mtp->plan().picks_probs) { // right behind it, for CUDA to find both at once
+        if (mtp->plan().picks_probs) { // right after it, for CUDA to find both at once
             res->t_sampled_probs.push_back(mtp_graph_probs(ctx0, logits, best));
             ggml_build_forward_expand(gf, res->t_sampled_probs.back());
         }

@@ -15,7 +15,7 @@ ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight);
 // the trunk come back as they are. The given input stays alive inside what is returned.
 llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input_ptr input);
 
-// Behind the trunk's graph: stores its hidden states in the buffer and, if the pass feeds them, runs the heads.
+// After the trunk's graph: stores its hidden states in the buffer and, if the pass feeds them, runs the heads.
 void mtp_graph_finish(const llm_graph_params & params);
 
 // Builds the graph of a draft. Returns false, and does nothing, if the pass is not one.

@@ -226,7 +226,7 @@ mtp_memory_shortage mtp_memory_check(const llama_model & model, const llama_cont
         if (device == cpu) {
             free = mtp_memory_host_available(free);
         }
-        // a device that does not tell reports 0
+        // a device that does not know reports 0
         if (total > 0 && n_bytes > free) {
             return { device, n_bytes, free };
         }

@@ -56,10 +56,10 @@ void mtp_rows::truncate(llama_seq_id seq, llama_pos pos) {
     trunk[seq].truncate(pos);
     head[seq].truncate(pos);
 
-    const auto is_behind = [&](const transient & row) {
+    const auto is_dropped = [&](const transient & row) {
         return row.seq == seq && row.pos >= pos;
     };
-    cur.erase(std::remove_if(cur.begin(), cur.end(), is_behind), cur.end());
+    cur.erase(std::remove_if(cur.begin(), cur.end(), is_dropped), cur.end());
 }
 
 uint32_t mtp_rows::kept::put(llama_pos p) {

@@ -22,7 +22,7 @@ class mtp_rows {
     static constexpr int32_t ZERO  = 0;
     static constexpr int32_t SPARE = 1;
 
-    // rows of a sequence that stay at hand behind its tail
+    // rows of a sequence that stay at hand after later passes
     static constexpr uint32_t N_KEPT = PYMTP_KEPT_POSITIONS;
 
     mtp_rows(uint32_t n_ubatch, uint32_t n_seq_max);
@@ -56,7 +56,7 @@ class mtp_rows {
     // `to` keeps what `from` keeps, in rows of its own
     void copy(llama_seq_id from, llama_seq_id to);
 
-    // forget the positions [pos, pos + n); those behind move up
+    // forget the positions [pos, pos + n); those after them move up
     void discard(llama_seq_id seq, llama_pos pos, int32_t n);
 
   private:

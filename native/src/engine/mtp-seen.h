@@ -8,7 +8,7 @@
 #include <algorithm>
 
 struct mtp_seen {
-    llama_pos end = 0; // behind the last one
+    llama_pos end = 0; // after the last one
 
     // the gap; there is none where both are equal
     llama_pos gap_begin = 0;
@@ -25,7 +25,7 @@ struct mtp_seen {
 
     bool has(llama_pos pos) const { return pos < end && !(pos >= gap_begin && pos < gap_end); }
 
-    // A draft predicts from pos, behind rows from begin on, of which the first n_broken read what is not there.
+    // A draft predicts from pos, after rows from begin on, of which the first n_broken read what is not there.
     void start_draft(llama_pos begin, llama_pos pos, llama_pos n_broken) {
         draft_begin = begin > end ? begin + n_broken : begin;
         draft_end   = pos;
@@ -55,7 +55,7 @@ struct mtp_seen {
         draft_begin = draft_end = 0;
     }
 
-    // n positions from pos on are gone; those behind move up
+    // n positions from pos on are gone; those after them move up
     void discard(llama_pos pos, llama_pos n) {
         for (auto * p : { &end, &gap_begin, &gap_end }) {
             *p = *p > pos ? std::max(pos, *p - n) : *p;

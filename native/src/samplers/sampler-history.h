@@ -19,7 +19,7 @@ struct sampler_breakers {
     // whether a token is one on its own
     bool is_breaker(llama_token token) const { return kind[token] == WHOLE; }
 
-    // The length of the part behind `head` if a breaker begins at tokens[head] and ends at the last token; else -1.
+    // The length of the part after `head` if a breaker begins at tokens[head] and ends at the last token; else -1.
     int32_t match(const std::vector<llama_token> & tokens, int32_t head) const;
 
     int32_t n_tokens() const { return kind.size(); } // of the vocabulary
@@ -70,7 +70,7 @@ struct sampler_history {
   private:
     struct breaker_end {
         int32_t head   = -1; // where the last breaker begins
-        int32_t n_tail = 0;  // tokens of it behind its head
+        int32_t n_tail = 0;  // tokens of it after its head
     };
 
     const params                   p;
