@@ -191,7 +191,7 @@ def test_rounds_go_on_to_the_very_end_of_the_context(model: object) -> None:
 def context_of(session: Session) -> int:
     from pymtp.binding.library import ffi, lib
 
-    return int(ffi.cast("intptr_t", lib.pymtp_session_context(session._handle)))
+    return int(ffi.cast("intptr_t", lib.pymtp_session_context(session._handle.native)))
 
 
 def test_rounds_of_many_sequences_build_few_graphs(model: object) -> None:
