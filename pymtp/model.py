@@ -98,7 +98,7 @@ class Model:
         setup = self._setup_names(choice, auto_vocab)
         record = Record("experience", setup)
         # what was learned in one process serves the next
-        experience = Experience.recall(record.read())
+        experience = Experience.from_dict(record.read())
         self._setup = Setup(
             self.vocabulary, traits, session.n_ctx, session.n_draft_max, experience, CostRecord(Record("costs", setup))
         )

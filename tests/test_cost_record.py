@@ -22,7 +22,7 @@ N_POSITIONS = N_PROMPT + (1 + N_MEASURED) * 4
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The slots in which something was measured."""
+    """The slots in which costs were measured."""
     slots: list[int] = []
 
     def known(session: object, slot: int) -> PassCosts:
@@ -56,7 +56,7 @@ def test_another_setup_has_costs_of_its_own(measured: list[int], tmp_path: Path)
 
 
 @pytest.mark.parametrize("damaged", ["", "{}", '{"verify_ms": [1], "draft_ms": []}', '{"verify_ms": 1, "draft_ms": 1}'])
-def test_what_cannot_be_read_is_measured_again(measured: list[int], tmp_path: Path, damaged: str) -> None:
+def test_a_damaged_file_is_measured_again(measured: list[int], tmp_path: Path, damaged: str) -> None:
     ensured(tmp_path)
     (path,) = tmp_path.iterdir()
     path.write_text(damaged)
@@ -65,14 +65,14 @@ def test_what_cannot_be_read_is_measured_again(measured: list[int], tmp_path: Pa
     assert measured == [0, 0]
 
 
-def test_where_nothing_can_be_written_there_is_a_warning(measured: list[int], tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_gives_a_warning(measured: list[int], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.warns(UserWarning, match="costs are not recorded, a seed may give another text"):
         costs = ensured(tmp_path / "file").costs
     assert costs.verify_ms(2) == 1.5
 
 
-def test_in_a_context_that_is_too_small_costs_stay_estimates(measured: list[int], tmp_path: Path) -> None:
+def test_costs_stay_estimates_if_the_context_is_too_small(measured: list[int], tmp_path: Path) -> None:
     for n_ctx in (N_POSITIONS - 1, N_POSITIONS):
         record = CostRecord(Record("costs", SETUP, tmp_path))
         record.ensure(FakeSession(n_ctx=n_ctx), 0)  # type: ignore[arg-type]
@@ -80,22 +80,22 @@ def test_in_a_context_that_is_too_small_costs_stay_estimates(measured: list[int]
 
 
 @pytest.mark.model
-def test_measuring_leaves_the_sequence_empty_and_takes_no_more_room_than_it_says() -> None:
+def test_measuring_needs_no_more_positions_than_ensure_asks_for_and_leaves_the_slot_empty() -> None:
     with Model(draft_max=3, n_seq_max=2, n_ctx=N_POSITIONS) as model:
         known = measure(model.session, 1)
         assert (len(known.verify_ms), len(known.draft_ms)) == (4, 3)
         assert min(*known.verify_ms, *known.draft_ms) > 0
         assert known.draft_ms[2] > known.draft_ms[0]
-        # both sequences have all of their room
-        text = model.batch()
-        both = [text.submit([5] * (N_POSITIONS - 8), max_tokens=8, ignore_eos=True) for _ in range(2)]
-        for _ in text:
+        # both sequences can still use the whole context
+        batch = model.batch()
+        both = [batch.submit([5] * (N_POSITIONS - 8), max_tokens=8, ignore_eos=True) for _ in range(2)]
+        for _ in batch:
             pass
         assert [len(one.tokens) for one in both] == [8, 8]
 
 
 @pytest.mark.model
-def test_what_a_chat_keeps_in_the_cache_outlives_all_but_the_measurement(tmp_path: Path) -> None:
+def test_only_the_measurement_costs_a_chat_its_cached_prompt(tmp_path: Path) -> None:
     options = {"sampling": SamplingParams(temperature=1, seed=4), "max_tokens": 8, "draft_pick": "sample"}
     with Model(draft="mtp") as model:
         model._setup = replace(model._setup, cost_record=CostRecord(Record("costs", {}, tmp_path)))
@@ -109,8 +109,8 @@ def test_what_a_chat_keeps_in_the_cache_outlives_all_but_the_measurement(tmp_pat
 
 
 @pytest.mark.model
-def test_drawn_drafts_with_a_seed_follow_the_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def said(name: str, known: PassCosts) -> tuple[str, int]:
+def test_seeded_drawn_drafts_depend_on_the_recorded_costs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def generate(name: str, known: PassCosts) -> tuple[str, int]:
         monkeypatch.setattr("platformdirs.user_cache_path", lambda *_, **__: tmp_path / name)
         monkeypatch.setattr(cost_record, "measure", lambda *_: known)
         with Model(draft="mtp") as model:
@@ -123,6 +123,6 @@ def test_drawn_drafts_with_a_seed_follow_the_record(monkeypatch: pytest.MonkeyPa
             return same[0]
 
     cheap = PassCosts([1.0, 1.1, 1.2, 1.3, 1.4], [0.1, 0.2, 0.3, 0.4])
-    dear = PassCosts([1.0, 3.0, 5.0, 7.0, 9.0], [1.0, 2.0, 3.0, 4.0])
-    assert said("one", cheap) == said("one", dear)  # measured once
-    assert said("one", cheap)[1] > said("other", dear)[1] == 0
+    expensive = PassCosts([1.0, 3.0, 5.0, 7.0, 9.0], [1.0, 2.0, 3.0, 4.0])
+    assert generate("one", cheap) == generate("one", expensive)  # measured once
+    assert generate("one", cheap)[1] > generate("other", expensive)[1] == 0

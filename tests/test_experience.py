@@ -1,4 +1,4 @@
-"""What was learned from drafts, and how the next process goes on from it."""
+"""What was learned from drafts, and how the next process starts from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from pymtp import Model
 from pymtp.drafting.length.costs import N_RECENT, N_SETTLING, N_WARM_UP
-from pymtp.drafting.length.experience import N_TOLD, Calibration, Experience, Learned, Outcomes
+from pymtp.drafting.length.experience import N_SHARED_ROUNDS, Calibration, Experience, Outcomes, SequenceStats
 from pymtp.drafting.length.store import Record
 
 
@@ -19,47 +19,47 @@ def learned() -> Experience:
     for n_steps in (0, 2):
         for _ in range(N_SETTLING + N_WARM_UP + 1):
             known.costs.observe(1 + n_steps, n_steps, verify_ms=1 + n_steps, draft_ms=0.2 * n_steps, rest_ms=0.1)
-    text = Learned(known.kinds[True], 2)
+    sequence = SequenceStats(known.kinds[True], 2)
     for _ in range(20):
-        text.observe([0.9], [text.is_right(0.9)], [False])
-    text.reckon(Outcomes([0, 1, 2], [1, 1.5, 1.75], [1.1, 2.3, 3.5]))
-    text.trials.plan(70, paid=False)
-    text.trials.plan(70, paid=False)
+        sequence.observe([0.9], [sequence.calibration(0.9)], [False])
+    sequence.add(Outcomes([0, 1, 2], [1, 1.5, 1.75], [1.1, 2.3, 3.5]))
+    sequence.probe_plan.plan(70, paid=False)
+    sequence.probe_plan.plan(70, paid=False)
     return known
 
 
-def written(known: Experience) -> Any:
+def saved(known: Experience) -> Any:
     return json.loads(json.dumps(known.as_dict()))
 
 
-def test_it_goes_on_where_another_has_ended() -> None:
-    known = Experience.recall(written(learned()))
-    assert written(known) == written(learned())
+def test_it_starts_where_the_last_process_ended() -> None:
+    known = Experience.from_dict(saved(learned()))
+    assert saved(known) == saved(learned())
     assert known.costs.table(2) == learned().costs.table(2)
     assert (known.costs.plain_ms, known.costs.verify_ms(3), known.costs.draft_ms(2)) == (1.1, 3, 0.4)
     kind = known.kinds[True]
-    assert kind.is_right(0.9) == learned().kinds[True].is_right(0.9) < 0.5
-    assert (kind.beginnings(2).weight, kind.beginnings(2).best(1.0)) == (1, 0)
-    assert kind.trials.n_until == 48
+    assert kind.calibration(0.9) == learned().kinds[True].calibration(0.9) < 0.5
+    assert (kind.first_rounds(2).weight, kind.first_rounds(2).best(1.0)) == (1, 0)
+    assert kind.probe_plan.n_until == 48
     assert known.kinds[False].as_dict() == Experience().kinds[False].as_dict()
 
 
 def test_new_measurements_soon_outvote_old_ones() -> None:
-    known = Experience.recall(written(learned()))
+    known = Experience.from_dict(saved(learned()))
     for _ in range(N_SETTLING + N_RECENT + 1):
         known.costs.observe(1, 0, verify_ms=5, draft_ms=0, rest_ms=0.1)
     assert known.costs.plain_ms == pytest.approx(5.1)
 
 
-def test_the_first_rounds_of_a_text_that_draft_tell_others() -> None:
+def test_later_sequences_start_from_the_first_drafting_rounds_of_earlier_ones() -> None:
     known = Experience()
     for _ in range(3):
-        text = Learned(known.kinds[False], 1)
-        for n_tokens in [1.0] * N_TOLD + [4.0] * 100:
-            text.reckon(Outcomes([0, 1], [1, n_tokens], [1, 1.5]))
-        assert text.reckoning.best(1.0) == 1
-    assert known.kinds[False].beginnings(1).best(1.0) == 0
-    assert not known.kinds[True].beginnings(1).weight
+        sequence = SequenceStats(known.kinds[False], 1)
+        for n_tokens in [1.0] * N_SHARED_ROUNDS + [4.0] * 100:
+            sequence.add(Outcomes([0, 1], [1, n_tokens], [1, 1.5]))
+        assert sequence.means.best(1.0) == 1
+    assert known.kinds[False].first_rounds(1).best(1.0) == 0
+    assert not known.kinds[True].first_rounds(1).weight
 
 
 @pytest.mark.parametrize(
@@ -88,43 +88,43 @@ def test_the_first_rounds_of_a_text_that_draft_tell_others() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_have_been_written_counts_for_nothing(where: list[Any], value: object) -> None:
-    found = written(learned())
-    part = found
+def test_a_damaged_file_is_ignored(where: list[Any], value: object) -> None:
+    values = saved(learned())
+    part = values
     for name in where[:-1]:
         part = part[name]
     part[where[-1]] = value
-    known = Experience.recall(found)
+    known = Experience.from_dict(values)
     assert not known.costs.knows_plain
     assert known.as_dict() == Experience().as_dict()
 
 
-def test_confidence_is_believed_as_far_as_it_was_right() -> None:
-    is_right = Calibration()
-    assert is_right(0.95) == pytest.approx(0.95)
+def test_calibration_follows_how_often_drafts_of_a_confidence_were_right() -> None:
+    calibration = Calibration()
+    assert calibration(0.95) == pytest.approx(0.95)
     for _ in range(20):
-        is_right.observe([0.95], [is_right(0.95)], [False])
-    assert is_right(0.3) < is_right(0.95) < 0.2
+        calibration.observe([0.95], [calibration(0.95)], [False])
+    assert calibration(0.3) < calibration(0.95) < 0.2
     for _ in range(20):
-        is_right.observe([0.3], [is_right(0.3)], [True])
-    assert is_right(0.3) > 0.6
+        calibration.observe([0.3], [calibration(0.3)], [True])
+    assert calibration(0.3) > 0.6
 
 
-def test_texts_begin_with_what_those_before_have_told_and_the_first_count_most() -> None:
-    shared, text = Calibration(), Calibration()
+def test_the_shared_calibration_follows_sequences_and_the_first_ones_most() -> None:
+    shared, sequence = Calibration(), Calibration()
     for _ in range(50):
-        text.observe([0.3], [text(0.3)], [True])
+        sequence.observe([0.3], [sequence(0.3)], [True])
     for _ in range(8):
-        shared.follow(text)
-    assert 0.55 < shared(0.3) < text(0.3)
+        shared.follow(sequence)
+    assert 0.55 < shared(0.3) < sequence(0.3)
     for _ in range(300):
-        shared.follow(text)
-    believed = shared(0.3)
+        shared.follow(sequence)
+    before = shared(0.3)
     shared.follow(Calibration(1.0, -9.0))
-    assert believed - 0.05 < shared(0.3) < believed
+    assert before - 0.05 < shared(0.3) < before
 
 
-def test_a_record_is_of_one_kind_and_setup(tmp_path: Path) -> None:
+def test_a_record_is_for_one_setup(tmp_path: Path) -> None:
     one = Record("experience", {"model": "abc"}, tmp_path)
     assert one.read() == {}
     one.write({"n": 1})
@@ -136,29 +136,29 @@ def test_a_record_is_of_one_kind_and_setup(tmp_path: Path) -> None:
 
 
 @pytest.mark.model
-def test_a_model_begins_with_what_was_learned_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_model_starts_from_what_an_earlier_one_learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("platformdirs.user_cache_path", lambda *_, **__: tmp_path)
 
     def generate(**options: Any) -> Experience:
         with Model(draft="mtp", n_ctx=256, **options) as model:
             before = model._setup.experience
-            assert written(before) == begins_with
+            assert saved(before) == begins_with
             "".join(model.generate("Once upon a time", max_tokens=60, ignore_eos=True))
         model.close()
         return model._setup.experience
 
-    begins_with = written(Experience())
+    begins_with = saved(Experience())
     first = generate()
     assert first.costs.knows_plain
     assert first.costs.knows_drafts
-    begins_with = written(first)
+    begins_with = saved(first)
     generate()
-    begins_with = written(Experience())
+    begins_with = saved(Experience())
     generate(n_ubatch=64)  # another setup
 
 
 @pytest.mark.model
-def test_where_nothing_can_be_written_nothing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_folder_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("platformdirs.user_cache_path", lambda *_, **__: tmp_path / "file")
     with Model(draft="mtp", n_ctx=256) as model:

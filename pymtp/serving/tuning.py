@@ -46,7 +46,7 @@ class DraftTuning:
             return
         if any(each.proposal.catches_up for each in rounds):
             if len(rounds) == 1 and rounds[0].proposal.n_drafted == 1:
-                self._costs.observe_trial(len(rounds[0].tokens), seconds * 1000)
+                self._costs.observe_probe(len(rounds[0].tokens), seconds * 1000)
             return
         n, n_steps = len(rounds), max(each.proposal.n_drafted for each in rounds)
         verify_ms, draft_ms = spent.trunk_us / 1000, spent.head_us / 1000

@@ -1,7 +1,7 @@
-"""How many tokens a round drafts, and how many of these it verifies.
+"""How many tokens a round drafts and how many of them it verifies, adapted to the text and the machine.
 
-Owns the decisions for one text; what they rest upon is `experience`. Knows probabilities and costs, and of tokens
-whether they have come before; never the clock.
+Owns the decisions for one sequence; `experience` holds the statistics behind them. Knows probabilities and costs, and
+of tokens only whether they repeat earlier ones; never the clock.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from operator import truediv
 from typing import Literal
 
 from pymtp.drafting.length.costs import N_SETTLING, N_WARM_UP, CostTable
-from pymtp.drafting.length.experience import TRIAL_GAP_MIN, Experience, Learned, Outcomes, TrialPlan
+from pymtp.drafting.length.experience import PROBE_GAP_MIN, Experience, Outcomes, ProbePlan, SequenceStats
 from pymtp.drafting.length.policy import LengthRow, confident
 from pymtp.drafting.length.repetition import Repetition
 
 
 class AdaptiveLength:
-    """As many as make the text come fastest: none, if drafts do not pay.
+    """The length that yields the most tokens per second: 0 if drafting does not pay.
 
-    Behind each draft it reckons what every length would have brought in the same place, from the drafts' confidences,
-    from how right drafts have been, and from the costs; the length that was best of late is the next one. A text begins
-    with what the texts before it have told. Where it repeats itself drafts are right far more often: what such places
-    tell is kept apart, and taken up again with the next one.
+    After each round that drafted, it estimates what every length would have yielded there, from the drafts'
+    confidences, from how often drafts of such confidence were right, and from the costs. The next length is the one
+    that did best in recent rounds. A sequence starts from the statistics of earlier ones. Drafts are right far more
+    often where the sequence repeats itself, so such passages have statistics of their own.
 
-    While the best length is none, a single draft now and then tells whether the text may have changed, and a few rounds
-    that draft whether it has; while it is not, a few plain rounds tell what these cost, and a few with the longest
-    drafts.
+    While drafting is off, a probe drafts one token now and then, and a few rounds that draft follow it if drafting
+    looks worthwhile. While drafting is on, a few plain rounds, and a few with the longest drafts, are measured now and
+    then.
     """
 
     uses_confidence = True
@@ -39,23 +39,23 @@ class AdaptiveLength:
         self._n_max, self._n_min, self._p_min = n_max, n_min, p_min
         self._experience, self._costs = experience, experience.costs
         self._repetition = Repetition(prompt)
-        self._told: list[tuple[Sequence[int], Sequence[float], Sequence[bool]]] = []  # and not learned from yet
-        self._by_kind = {repeats: Learned(kind, n_max) for repeats, kind in experience.kinds.items()}
-        self._learned = self._by_kind[False]
+        self._pending: list[tuple[Sequence[int], Sequence[float], Sequence[bool]]] = []  # rounds not learned from yet
+        self._by_kind = {repeats: SequenceStats(kind, n_max) for repeats, kind in experience.kinds.items()}
+        self._stats = self._by_kind[False]
         self._n = self._n_at_first = min(N_AT_FIRST, n_max)
-        self._prices: list[float] = []  # of the rows of the 1st, 2nd, ... draft: tokens that could be had instead
-        self._begin(MARGIN)
-        # rounds to come that measure what rounds without and with drafts cost, and how many drafts
-        self._n_plain: int | None = None  # not known before the text begins
+        self._prices: list[float] = []  # opportunity cost of each draft's row, in tokens
+        self._start_from_means(MARGIN)
+        # rounds to come that measure the costs of plain rounds and of rounds that draft, and the length of the latter
+        self._n_plain: int | None = None  # not known before the first round
         self._n_measuring, self._n_measured = 0, self._n_at_first
-        self._is_measuring = False  # whether this round does so, with drafts
-        self._tries: TrialPlan | None = None  # of the trial that is under way
+        self._is_measuring = False  # whether this round measures drafting
+        self._probing: ProbePlan | None = None  # the plan of the probe whose outcome is not learned yet
         self._measuring_gap = math.inf  # rounds
 
     @property
     def keeps_up(self) -> bool:
         """See DraftLength."""
-        return self._n > 0 or self._measures
+        return self._n > 0 or self._must_measure
 
     def steps(self) -> int:
         """See DraftLength."""
@@ -70,42 +70,42 @@ class AdaptiveLength:
 
     def begin_round(self) -> None:
         """See DraftLength."""
-        kind = self._next_round()
+        purpose = self._next_round()
         if self._n_plain is None:
             self._n_plain = self._n_plain_at_first
-            self._price()
-            for each in self._experience.kinds.values():
-                each.trials.n_until -= TRIAL_GAP_MIN  # a new text is as good a reason for a probe as so many rounds
-        if kind == "plain":
+            self._update_prices()
+            for kind in self._experience.kinds.values():
+                kind.probe_plan.n_until -= PROBE_GAP_MIN  # a new sequence counts as that many rounds
+        if purpose == "plain":
             self._n_plain -= 1
             return
-        self._is_measuring = kind == "measure"
-        if kind == "measure":
+        self._is_measuring = purpose == "measure"
+        if purpose == "measure":
             self._n_measuring = max(self._n_measuring - 1, 0)
-        elif kind in ("draft", "remeasure"):
+        elif purpose in ("draft", "remeasure"):
             self._experience.n_since_measured += 1
-            if kind == "remeasure":
+            if purpose == "remeasure":
                 self._n_plain, self._n_measuring, self._n_measured = N_PLAIN_AGAIN - 1, N_MEASURING, self._n_max
                 self._experience.n_since_measured = 0
         else:
-            trials = self._learned.trials
-            trials.n_until -= 1
-            if kind == "probe":
-                trials.n_until = TRIAL_GAP_MIN  # unless what is seen of this one says otherwise
-                self._experience.n_trials += 1
-                self._tries = trials
+            plan = self._stats.probe_plan
+            plan.n_until -= 1
+            if purpose == "probe":
+                plan.n_until = PROBE_GAP_MIN  # until its outcome is learned
+                self._experience.n_probes += 1
+                self._probing = plan
 
     def _next_round(self) -> Literal["plain", "measure", "draft", "remeasure", "off", "probe"]:
         """What the next round is for."""
         n_plain = self._n_plain_at_first if self._n_plain is None else self._n_plain
         if n_plain > 0:
             return "plain"
-        if self._measures:
+        if self._must_measure:
             return "measure"
         if self._n > 0:
             is_due = self._experience.n_since_measured + 1 >= self._measuring_gap and self._can_measure
             return "remeasure" if is_due else "draft"
-        n_until = self._learned.trials.n_until - (TRIAL_GAP_MIN if self._n_plain is None else 0)
+        n_until = self._stats.probe_plan.n_until - (PROBE_GAP_MIN if self._n_plain is None else 0)
         return "probe" if n_until <= 1 else "off"
 
     @property
@@ -117,74 +117,74 @@ class AdaptiveLength:
         n_min = 0 if drawn else self._n_min
         n = confident(confidences, n_min, self._p_min)
         if not self._is_measuring:
-            worth, _ = self._worth_by_length(self._are_right(confidences[:n]))
-            # whether a drawn one is worth a row must not depend on later ones, which know what it became
+            worth, _ = self._worth_by_length(self._calibrated(confidences[:n]))
+            # confidences after a drawn draft depend on which token it became: they must not decide its row
             n = next((i - 1 for i in range(1, n + 1) if worth[i] < i), n) if drawn else worth[n]
         return n if n >= n_min else 0
 
     def observe(self, tokens: Sequence[int], confidences: Sequence[float], are_right: Sequence[bool]) -> None:
         """See DraftLength."""
-        self._told.append((tokens, confidences, are_right))
-        if len(self._told) == N_AT_ONCE or (confidences and self._n == 0):
+        self._pending.append((tokens, confidences, are_right))
+        if len(self._pending) == LEARN_EVERY or (confidences and self._n == 0):
             self._learn()
 
     def _learn(self) -> None:
-        drafted = [(confidences, are_right) for _, confidences, are_right in self._told if confidences]
+        drafted = [(confidences, are_right) for _, confidences, are_right in self._pending if confidences]
         if drafted:
-            self._weigh(drafted)
-        self._repetition.observe([token for tokens, _, _ in self._told for token in tokens])
-        self._told.clear()
-        before, self._learned = self._learned, self._by_kind[self._repetition.share > REPEATS]
-        if self._learned is not before:
-            self._begin(1.0 if self._n > 0 else MARGIN)
-        if drafted or self._learned is not before:
-            self._price()
+            self._learn_from_drafts(drafted)
+        self._repetition.observe([token for tokens, _, _ in self._pending for token in tokens])
+        self._pending.clear()
+        before, self._stats = self._stats, self._by_kind[self._repetition.share > REPETITIVE_SHARE]
+        if self._stats is not before:
+            self._start_from_means(1.0 if self._n > 0 else MARGIN)
+        if drafted or self._stats is not before:
+            self._update_prices()
 
-    def _begin(self, margin: float) -> None:
-        """Go on with what texts of the present kind have told, if there is anything."""
-        if self._learned.reckoning.weight:
-            self._n = self._learned.reckoning.best(margin)
+    def _start_from_means(self, margin: float) -> None:
+        """Take the best length for the present kind of text, if there are statistics of it."""
+        if self._stats.means.weight:
+            self._n = self._stats.means.best(margin)
 
-    def _weigh(self, drafted: Sequence[tuple[Sequence[float], Sequence[bool]]]) -> None:
-        """Learn from what became of the drafts of some rounds: confidences, and which were right."""
+    def _learn_from_drafts(self, drafted: Sequence[tuple[Sequence[float], Sequence[bool]]]) -> None:
+        """Learn from rounds that drafted: the confidences of their drafts, and which were right."""
         costs = self._costs.table(self._n_max)
         outcomes = [self._outcomes(costs, confidences, are_right) for confidences, are_right in drafted]
         if self._costs.knows_drafts:
             for each in outcomes:
-                self._learned.reckon(each)
-            self._choose(costs, outcomes[-1])
+                self._stats.add(each)
+            self._update_length(costs, outcomes[-1])
 
     def _outcomes(self, costs: CostTable, confidences: Sequence[float], are_right: Sequence[bool]) -> Outcomes:
-        """What each length would have brought in this place; learn how right drafts are."""
-        right = self._are_right(confidences)
-        # what would follow them is as sure as the last
-        n_verified, n_kept = self._worth_by_length([*right, *[right[-1]] * (self._n_max - len(right))])
-        self._learned.observe(confidences, right, are_right)
+        """Estimate what each length would have yielded in this round, and update the calibration."""
+        probs = self._calibrated(confidences)
+        # drafts beyond the last one would have been as likely as the last
+        n_verified, n_kept = self._worth_by_length([*probs, *[probs[-1]] * (self._n_max - len(probs))])
+        self._stats.observe(confidences, probs, are_right)
         ms = [costs.verify[rows] + draft for rows, draft in zip(n_verified, costs.draft, strict=True)]
         ms[0] = costs.plain
         return Outcomes(n_verified, [1 + n for n in n_kept], ms)
 
-    def _choose(self, costs: CostTable, latest: Outcomes) -> None:
-        """Take the length that was best of late, and plan what else to try."""
-        reckoning = self._learned.reckoning
+    def _update_length(self, costs: CostTable, latest: Outcomes) -> None:
+        """Take the length that did best in recent rounds, and plan probes and measurements."""
+        means = self._stats.means
         was_on = self._n > 0
-        self._n = reckoning.best(1.0 if was_on else MARGIN)
+        self._n = means.best(1.0 if was_on else MARGIN)
         if self._n > 0:
-            best, longest, none = (reckoning.rate(n) for n in (self._n, self._n_max, 0))
+            best, longest, none = (means.rate(n) for n in (self._n, self._n_max, 0))
             lost = N_PLAIN_AGAIN * (1 - none / best) + N_MEASURING * (1 - longest / best)  # rounds
-            self._measuring_gap = max(lost / TRIAL_SHARE, TRIAL_GAP_MIN)
-        elif was_on or self._tries:
-            affordable = self._costs.trial_ms / (TRIAL_SHARE * costs.plain)
+            self._measuring_gap = max(lost / EXPLORATION_SHARE, PROBE_GAP_MIN)
+        elif was_on or self._probing:
+            affordable = self._costs.probe_ms / (EXPLORATION_SHARE * costs.plain)
             gain = costs.plain * max(map(truediv, latest.n_tokens, latest.ms))
-            if self._tries and (gain > MARGIN or (self._can_measure and _is_due(self._experience.n_trials))):
+            if self._probing and (gain > MARGIN or (self._can_measure and _is_due(self._experience.n_probes))):
                 self._n_measuring, self._n_measured = N_MEASURING, self._n_at_first
                 affordable *= MEASURING_COST
-            (self._tries or self._learned.trials).plan(affordable, paid=was_on)
-        self._tries = None
+            (self._probing or self._stats.probe_plan).plan(affordable, paid=was_on)
+        self._probing = None
 
     def table(self) -> list[LengthRow]:
-        """What it decides from."""
-        means = self._learned.reckoning
+        """The table that lengths are decided from."""
+        means = self._stats.means
         return [
             LengthRow(
                 n,
@@ -198,30 +198,33 @@ class AdaptiveLength:
         ]
 
     @property
-    def _measures(self) -> bool:
+    def _must_measure(self) -> bool:
         return self._n_measuring > 0 or not self._costs.knows_drafts
 
     @property
     def _can_measure(self) -> bool:
         return self._costs.is_measured and not self._costs.is_shared
 
-    def _are_right(self, confidences: Sequence[float]) -> list[float]:
-        """How probably each is, if those before it are."""
-        return [self._learned.is_right(confidence) for confidence in confidences]
+    def _calibrated(self, confidences: Sequence[float]) -> list[float]:
+        """The probability that each draft is right, given that those before it are."""
+        return [self._stats.calibration(confidence) for confidence in confidences]
 
-    def _price(self) -> None:
-        """Reckon prices anew: not when they are needed, as a device waits for that."""
+    def _update_prices(self) -> None:
+        """Do this ahead of the rounds that use the prices: there, a device would wait for it."""
         costs = self._costs.table(self._n_max)
-        speed = max(1 / costs.plain, self._learned.reckoning.rate(self._n))
+        speed = max(1 / costs.plain, self._stats.means.rate(self._n))
         self._prices = [speed * (more - less) for less, more in pairwise(costs.verify)]
 
-    def _worth_by_length(self, right: Sequence[float]) -> tuple[list[int], list[float]]:
-        """Of the first 0, 1, ... drafts: how many are worth their rows, and how many of these are kept on average."""
+    def _worth_by_length(self, probs: Sequence[float]) -> tuple[list[int], list[float]]:
+        """Of the first 0, 1, ... drafts: how many are worth verifying, and how many of these are accepted on average.
+
+        `probs` are those of `_calibrated`.
+        """
         all_right, n_right, gain = 1.0, 0.0, 0.0
         best, best_right, best_gain = 0, 0.0, 0.0
         n_verified, n_kept = [0], [0.0]
-        for n, (one, price) in enumerate(zip(right, self._prices, strict=False), 1):
-            all_right *= one
+        for n, (prob, price) in enumerate(zip(probs, self._prices, strict=False), 1):
+            all_right *= prob
             n_right += all_right
             gain += all_right - price
             if gain > best_gain:
@@ -232,27 +235,28 @@ class AdaptiveLength:
 
 
 N_PLAIN_AT_FIRST = N_SETTLING + N_WARM_UP + 2
-"""Rounds of a text that begins before it is known what plain rounds cost."""
+"""Plain rounds that a sequence starts with while their cost is not known."""
 N_PLAIN_AGAIN = N_SETTLING + 3
-"""Rounds amid drafts that measure them again; then come some with the longest drafts."""
+"""Plain rounds that measure their cost again while drafting is on; N_MEASURING rounds with long drafts follow."""
 N_AT_FIRST = 2
-"""Drafts of rounds that measure what these cost, as those behind do."""
+"""Draft length before there are statistics, and of rounds that measure what drafting costs."""
 MEASURING_GAP, N_MEASURING = 32, 1 + N_SETTLING + 3
-"""Behind every so many trials, more often at first, and behind those that would have paid come so many rounds that
-draft: their costs stay known while drafting is off, and what was measured before a device had warmed up does not keep
-it off."""
+"""N_MEASURING rounds that draft follow every MEASURING_GAPth probe, more often at first, and each probe that looked as
+if drafting would pay: the costs of drafting stay known while it is off, and measurements from before a device had
+warmed up do not keep it off."""
 MEASURING_COST = 3
-"""What such rounds take in the time of a trial, and the trial."""
+"""What a probe and the rounds that measure drafting after it cost, in probes."""
 MARGIN = 1.05
-"""How much faster drafting has to look than plain decoding to begin: the best of several lengths is overrated."""
-N_AT_ONCE = 4
-"""Rounds that are learned from together: amid passes of a model, Python is slow for what it has not just done."""
-REPEATS = 0.75
-"""The share of tokens that have come before in the same way from which on a text repeats itself."""
-TRIAL_SHARE = 0.002
-"""Of the time, what may be spent in the long run to try something else: drafts where there are none, or none."""
+"""How much faster than plain decoding drafting has to look to be turned on: the best of several noisy estimates is too
+high."""
+LEARN_EVERY = 4
+"""Rounds that are learned from at once: between passes of a model, Python is slow at code that it has not just run."""
+REPETITIVE_SHARE = 0.75
+"""The share of tokens that repeat earlier ones above which the text counts as repetitive."""
+EXPLORATION_SHARE = 0.002
+"""The long-run share of time spent on probes while drafting is off, and on measurements while it is on."""
 
 
-def _is_due(n_trials: int) -> bool:
-    """Whether costs are measured behind a trial in any case: the 1st, 2nd, 4th, ..., then each MEASURING_GAPth."""
-    return n_trials % min(1 << (n_trials.bit_length() - 1), MEASURING_GAP) == 0
+def _is_due(n_probes: int) -> bool:
+    """Whether costs are measured after a probe in any case: the 1st, 2nd, 4th, ..., then every MEASURING_GAPth."""
+    return n_probes % min(1 << (n_probes.bit_length() - 1), MEASURING_GAP) == 0

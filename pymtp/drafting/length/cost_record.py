@@ -1,7 +1,7 @@
 """What rounds cost on this machine, measured once and kept in a file.
 
-For texts that have to come out the same each time although the length of their drafts follows the costs. Knows passes
-and milliseconds; never texts.
+For sequences that must come out the same each time even though their draft length depends on costs. Knows passes and
+milliseconds; never text.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from pymtp.engine.session import Session
 from pymtp.errors import StateError
 
 N_MEASURED = 3
-"""Measurements of each kind that count, behind one that does not."""
+"""Measurements that count for each draft length, after one that does not."""
 N_PROMPT = 32
-"""Positions in the cache while it is measured."""
+"""Positions in the cache before the first measured round."""
 
 
 class PassCosts(NamedTuple):
-    """Milliseconds."""
+    """What passes cost."""
 
     verify_ms: list[float]
-    """Of 1, 2, ... rows."""
+    """Verifying 1, 2, ... rows."""
     draft_ms: list[float]
-    """Of 1, 2, ... steps."""
+    """Drafting 1, 2, ... steps."""
 
 
 class CostRecord:
-    """The costs of one setup, as `record` has them. `costs` are estimates until `ensure` was called."""
+    """The costs of one setup, kept in `record`. `costs` are estimates until `ensure` is called."""
 
     def __init__(self, record: Record) -> None:
         self.costs = RoundCosts(is_measured=False)
@@ -42,24 +42,24 @@ class CostRecord:
         self._is_known = False
 
     def ensure(self, session: Session, slot: int) -> bool:
-        """Take the costs from the file, or measure them in the sequence `slot` of the session and write it.
+        """Read the costs from the file, or measure them in sequence `slot` of the session and write the file.
 
-        Returns whether they were measured: the sequence is free then. In a context that is too small for it they stay
-        estimates.
+        Returns whether they were measured, which leaves that sequence empty. If the context is too small to measure in,
+        they stay estimates.
         """
         n_positions = N_PROMPT + (1 + N_MEASURED) * (1 + session.n_draft_max)
         if self._is_known or session.n_ctx < n_positions:
             return False
-        found = self._read(session.n_draft_max)
-        known = found or self._write(measure(session, slot))
-        self.costs.know(known.verify_ms, known.draft_ms)
+        saved = self._read(session.n_draft_max)
+        known = saved or self._write(measure(session, slot))
+        self.costs.load_measurements(known.verify_ms, known.draft_ms)
         self._is_known = True
-        return found is None
+        return saved is None
 
     def _read(self, n_draft_max: int) -> PassCosts | None:
-        found = self._record.read()
+        saved = self._record.read()
         try:
-            known = PassCosts([float(ms) for ms in found["verify_ms"]], [float(ms) for ms in found["draft_ms"]])
+            known = PassCosts([float(ms) for ms in saved["verify_ms"]], [float(ms) for ms in saved["draft_ms"]])
         except (ValueError, KeyError, TypeError):
             return None
         return known if (len(known.verify_ms), len(known.draft_ms)) == (n_draft_max + 1, n_draft_max) else None
@@ -73,14 +73,15 @@ class CostRecord:
 
 
 def measure(session: Session, slot: int) -> PassCosts:
-    """Time rounds that keep all of their drafts in the sequence `slot`, which is free before and after."""
+    """Time rounds that keep all of their drafts, in sequence `slot`, which is empty before and after."""
     tokens = np.random.default_rng(0).integers(session.n_draft_vocab, size=session.n_ctx).tolist()
     known = PassCosts([], [])
     try:
         for n_draft in range(session.n_draft_max + 1):
             session.truncate(0, sequence=slot)
             session.decode([Chunk(tokens[:N_PROMPT], 0, slot, feed=session.n_heads > 0)])
-            times = [_play(session, slot, tokens, N_PROMPT + i * (n_draft + 1), n_draft) for i in range(1 + N_MEASURED)]
+            starts = [N_PROMPT + i * (n_draft + 1) for i in range(1 + N_MEASURED)]
+            times = [_time_round(session, slot, tokens, start, n_draft) for start in starts]
             verify_ms, draft_ms = zip(*times[1:], strict=True)
             known.verify_ms.append(median(verify_ms))
             if n_draft > 0:
@@ -90,13 +91,13 @@ def measure(session: Session, slot: int) -> PassCosts:
     return known
 
 
-def _play(session: Session, slot: int, tokens: list[int], position: int, n_draft: int) -> tuple[float, float]:
-    """A round behind `position`; return milliseconds that it took to verify its rows, and to draft."""
+def _time_round(session: Session, slot: int, tokens: list[int], position: int, n_draft: int) -> tuple[float, float]:
+    """Run a round whose first row is at `position`; return the milliseconds of verifying its rows, and of drafting."""
     before = session.timing
     feeds = n_draft > 0 and session.n_heads > 0
     for step in range(n_draft if feeds else 0):
         session.draft(step, n_draft, [Chunk([tokens[position + step]], position + step, slot)])
-        _ = session.draft_logits  # waits for them
+        _ = session.draft_logits  # waits until they are computed
     session.decode([Chunk(tokens[position : position + n_draft + 1], position, slot, "all", feed=feeds)])
     _ = session.logits
     after = session.timing

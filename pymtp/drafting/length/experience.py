@@ -1,4 +1,4 @@
-"""What is learned from drafts: how often those of some confidence are right, and what each length would have brought.
+"""What is learned from drafts: how often drafts of some confidence are right, and what each length would have yielded.
 
 Knows probabilities and costs; never tokens, files or the clock.
 """
@@ -13,18 +13,18 @@ from pymtp.drafting.length.costs import RoundCosts, is_amount
 
 
 class Outcomes(NamedTuple):
-    """What a round brings with 0, 1, ... drafts, (n_max + 1,) each."""
+    """What a round yields and costs with 0, 1, ... drafts, (n_max + 1,) each."""
 
     n_verified: Sequence[int]
     n_tokens: Sequence[float]
     ms: Sequence[float]
 
 
-class Reckoning:
-    """Means of what each length would have brought, in which what came earlier counts less."""
+class LengthMeans:
+    """Running means of what each length would have yielded; older rounds weigh less."""
 
-    def __init__(self, n_max: int, fade: float) -> None:
-        self._fade = fade
+    def __init__(self, n_max: int, decay: float) -> None:
+        self._decay = decay
         # sums, by length
         self.verified = [0.0] * (n_max + 1)
         self.tokens = [0.0] * (n_max + 1)
@@ -32,19 +32,19 @@ class Reckoning:
         self.weight = 0.0
 
     def add(self, outcomes: Outcomes) -> None:
-        """Take in a round."""
-        fade = self._fade
-        self.weight = fade * self.weight + 1
-        self.verified = [fade * sum_ + n for sum_, n in zip(self.verified, outcomes.n_verified, strict=True)]
-        self.tokens = [fade * sum_ + n for sum_, n in zip(self.tokens, outcomes.n_tokens, strict=True)]
-        self.ms = [fade * sum_ + ms for sum_, ms in zip(self.ms, outcomes.ms, strict=True)]
+        """Add a round."""
+        decay = self._decay
+        self.weight = decay * self.weight + 1
+        self.verified = [decay * sum_ + n for sum_, n in zip(self.verified, outcomes.n_verified, strict=True)]
+        self.tokens = [decay * sum_ + n for sum_, n in zip(self.tokens, outcomes.n_tokens, strict=True)]
+        self.ms = [decay * sum_ + ms for sum_, ms in zip(self.ms, outcomes.ms, strict=True)]
 
     def rate(self, n: int) -> float:
-        """Tokens a millisecond with drafts of length n; 0 if nothing is known."""
+        """Tokens per millisecond with drafts of length `n`; 0 if nothing is known."""
         return self.tokens[n] / self.ms[n] if self.ms[n] else 0.0
 
     def best(self, margin: float) -> int:
-        """The length that is fastest; none, unless that is faster by this factor than none."""
+        """The fastest length; 0 unless another one is more than `margin` times as fast as plain decoding."""
         best = max(range(1, len(self.ms)), key=self.rate, default=0)
         return best if self.rate(best) > margin * self.rate(0) else 0
 
@@ -52,17 +52,17 @@ class Reckoning:
         """For a file."""
         return {"weight": self.weight, "verified": self.verified, "tokens": self.tokens, "ms": self.ms}
 
-    def recall(self, found: Mapping[str, Any]) -> None:
-        """Go on from what `as_dict` has said. Raises KeyError, TypeError or ValueError if it cannot have."""
-        sums = [list(map(float, found[name])) for name in ("verified", "tokens", "ms")]
-        weight = float(found["weight"])
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Restore what `as_dict` returned. Raises KeyError, TypeError or ValueError if it cannot have returned that."""
+        sums = [list(map(float, saved[name])) for name in ("verified", "tokens", "ms")]
+        weight = float(saved["weight"])
         if any(len(values) != len(self.ms) for values in sums) or not all(map(is_amount, [weight, *sum(sums, [])])):
             raise ValueError
         self.weight, (self.verified, self.tokens, self.ms) = weight, sums
 
-    def copy(self, weight_max: float) -> Reckoning:
-        """The same means with at most this weight, to go on from where a text begins."""
-        other = Reckoning(len(self.ms) - 1, FADE)
+    def copy(self, weight_max: float) -> LengthMeans:
+        """The same means with at most this weight, for a new sequence to start from."""
+        other = LengthMeans(len(self.ms) - 1, DECAY)
         if self.weight:
             share = min(weight_max / self.weight, 1.0)
             other.weight = share * self.weight
@@ -73,30 +73,30 @@ class Reckoning:
 
 
 class Calibration:
-    """How probably a draft of some confidence is right: a logistic regression that forgets fast.
+    """Maps a draft's confidence to the probability that it is right: an online logistic regression that adapts fast.
 
-    Texts differ: where one repeats itself, heads are right more often than they believe.
+    Sequences differ: heads are under-confident where a sequence repeats itself.
     """
 
     def __init__(self, slope: float = 1.0, offset: float = 0.0, n_followed: int = 0) -> None:
         self._slope, self._offset, self._n_followed = slope, offset, n_followed
 
     def __call__(self, confidence: float) -> float:
-        p = _bounded(confidence)
+        p = _clamped(confidence)
         return 1 / (1 + math.exp(-self._offset) * math.pow((1 - p) / p, self._slope))
 
-    def observe(self, confidences: Sequence[float], believed: Sequence[float], are_right: Sequence[bool]) -> None:
-        """Drafts of which it had `believed` so much turned out right or wrong: the first `len(are_right)` of them."""
-        for confidence, probability, is_right in zip(confidences, believed, are_right, strict=False):
-            error = is_right - probability
+    def observe(self, confidences: Sequence[float], estimates: Sequence[float], are_right: Sequence[bool]) -> None:
+        """Learn which drafts were right: the first `len(are_right)` ones, for which it had returned `estimates`."""
+        for confidence, estimate, is_right in zip(confidences, estimates, are_right, strict=False):
+            error = is_right - estimate
             self._offset += 0.4 * error
             self._slope += 0.1 * error * _logit(confidence)
         self._slope = min(max(self._slope, 0.2), 2.0)
 
     def follow(self, other: Calibration) -> None:
-        """Come a little closer to another; the more often it has, the less."""
+        """Move a little towards another one; less each time, down to SHARED_RATE_MIN."""
         self._n_followed += 1
-        rate = max(1 / (N_BY_ITSELF + self._n_followed), RATE_OF_ALL)
+        rate = max(1 / (SHARED_PRIOR_WEIGHT + self._n_followed), SHARED_RATE_MIN)
         self._slope += rate * (other._slope - self._slope)
         self._offset += rate * (other._offset - self._offset)
 
@@ -105,135 +105,142 @@ class Calibration:
         return {"slope": self._slope, "offset": self._offset, "n_followed": self._n_followed}
 
     @classmethod
-    def recall(cls, found: Mapping[str, Any]) -> Calibration:
-        """Go on from what `as_dict` has said. Raises KeyError, TypeError or ValueError if it cannot have."""
-        return cls(_finite(found["slope"]), _finite(found["offset"]), _count(found["n_followed"]))
+    def from_dict(cls, saved: Mapping[str, Any]) -> Calibration:
+        """Restore what `as_dict` returned. Raises KeyError, TypeError or ValueError if it cannot have returned that."""
+        return cls(_finite(saved["slope"]), _finite(saved["offset"]), _count(saved["n_followed"]))
 
     def copy(self) -> Calibration:
-        """One that goes on from here."""
+        """One that starts from here."""
         return Calibration(self._slope, self._offset)
 
 
-class TrialPlan:
-    """When it is tried again whether drafts pay, while there are none."""
+class ProbePlan:
+    """When to probe next, while drafting is off."""
 
     def __init__(self) -> None:
         self.n_until = 0.0
-        """Rounds to the next trial."""
+        """Rounds until the next probe."""
         self._gap = 0.0
 
     def plan(self, affordable: float, *, paid: bool) -> None:
-        """Behind a trial, or drafts that do not pay any more: `affordable` rounds later, if trials go on to fail."""
-        self._gap = TRIAL_GAP_MIN if paid else max(min(2 * self._gap, affordable), TRIAL_GAP_MIN)
+        """After a probe, or when drafting is turned off (`paid`): set the gap before the next probe.
+
+        While probes fail the gap doubles, up to `affordable` rounds.
+        """
+        self._gap = PROBE_GAP_MIN if paid else max(min(2 * self._gap, affordable), PROBE_GAP_MIN)
         self.n_until = self._gap
 
     def as_dict(self) -> dict[str, float]:
         """For a file."""
         return {"n_until": self.n_until, "gap": self._gap}
 
-    def recall(self, found: Mapping[str, Any]) -> None:
-        """Go on from what `as_dict` has said. Raises KeyError, OverflowError, TypeError or ValueError if it cannot."""
-        self.n_until, self._gap = _finite(found["n_until"]), _finite(found["gap"])
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Restore what `as_dict` returned.
+
+        Raises KeyError, OverflowError, TypeError or ValueError if it cannot have returned that.
+        """
+        self.n_until, self._gap = _finite(saved["n_until"]), _finite(saved["gap"])
 
 
-class Kind:
-    """What the texts of a kind share."""
+class KindStats:
+    """What sequences share about one kind of text: repetitive, or not."""
 
     def __init__(self) -> None:
-        self.is_right = Calibration()
-        self.trials = TrialPlan()
-        self._beginnings: dict[int, Reckoning] = {}
+        self.calibration = Calibration()
+        self.probe_plan = ProbePlan()
+        self._first_rounds: dict[int, LengthMeans] = {}
 
-    def beginnings(self, n_max: int) -> Reckoning:
-        """Of the first drafts of each text, whatever became of drafting behind them."""
-        return self._beginnings.setdefault(n_max, Reckoning(n_max, FADE_OF_ALL))
+    def first_rounds(self, n_max: int) -> LengthMeans:
+        """Means over the first rounds of each sequence that drafted, whether it kept drafting or not."""
+        return self._first_rounds.setdefault(n_max, LengthMeans(n_max, SHARED_DECAY))
 
     def as_dict(self) -> dict[str, Any]:
-        """For a file."""
+        """For a file. The keys are those of files on disk."""
         return {
-            "is_right": self.is_right.as_dict(),
-            "trials": self.trials.as_dict(),
-            "beginnings": {n_max: means.as_dict() for n_max, means in self._beginnings.items() if means.weight},
+            "is_right": self.calibration.as_dict(),
+            "trials": self.probe_plan.as_dict(),
+            "beginnings": {n_max: means.as_dict() for n_max, means in self._first_rounds.items() if means.weight},
         }
 
-    def recall(self, found: Mapping[str, Any]) -> None:
-        """Go on from what `as_dict` has said.
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Restore what `as_dict` returned.
 
-        Raises AttributeError, KeyError, OverflowError, TypeError or ValueError if it cannot have said that.
+        Raises AttributeError, KeyError, OverflowError, TypeError or ValueError if it cannot have returned that.
         """
-        self.is_right = Calibration.recall(found["is_right"])
-        self.trials.recall(found["trials"])
-        for n_max, means in found["beginnings"].items():
-            self.beginnings(int(n_max)).recall(means)
+        self.calibration = Calibration.from_dict(saved["is_right"])
+        self.probe_plan.load(saved["trials"])
+        for n_max, means in saved["beginnings"].items():
+            self.first_rounds(int(n_max)).load(means)
 
 
-class Learned:
-    """What the drafts of one text have told where it is of a kind; it begins with what the texts before have told."""
+class SequenceStats:
+    """One sequence's statistics for one kind of text; they start from those of earlier sequences."""
 
-    def __init__(self, kind: Kind, n_max: int) -> None:
-        self.trials = kind.trials
-        self.is_right = kind.is_right.copy()
-        self.reckoning = kind.beginnings(n_max).copy(PRIOR_WEIGHT)
-        self._kind, self._n_max, self._n_reckoned = kind, n_max, 0
+    def __init__(self, kind: KindStats, n_max: int) -> None:
+        self.probe_plan = kind.probe_plan
+        self.calibration = kind.calibration.copy()
+        self.means = kind.first_rounds(n_max).copy(PRIOR_WEIGHT)
+        self._kind, self._n_max, self._n_rounds = kind, n_max, 0
 
-    def observe(self, confidences: Sequence[float], believed: Sequence[float], are_right: Sequence[bool]) -> None:
-        """What became of a round's drafts. See Calibration."""
-        self.is_right.observe(confidences, believed, are_right)
-        self._kind.is_right.follow(self.is_right)
+    def observe(self, confidences: Sequence[float], estimates: Sequence[float], are_right: Sequence[bool]) -> None:
+        """Learn which of a round's drafts were right. See Calibration."""
+        self.calibration.observe(confidences, estimates, are_right)
+        self._kind.calibration.follow(self.calibration)
 
-    def reckon(self, outcomes: Outcomes) -> None:
-        """Take in what each length would have brought in their place."""
-        self.reckoning.add(outcomes)
-        if self._n_reckoned < N_TOLD:
-            self._kind.beginnings(self._n_max).add(outcomes)
-        self._n_reckoned += 1
+    def add(self, outcomes: Outcomes) -> None:
+        """Add what each length would have yielded in a round."""
+        self.means.add(outcomes)
+        if self._n_rounds < N_SHARED_ROUNDS:
+            self._kind.first_rounds(self._n_max).add(outcomes)
+        self._n_rounds += 1
 
 
 class Experience:
-    """What the texts of a model share: the costs, and for those to come what has been learned from drafts."""
+    """What the sequences of a model share: the costs of rounds, and what was learned from drafts."""
 
     def __init__(self, costs: RoundCosts | None = None) -> None:
         self.costs = costs or RoundCosts()
-        self.kinds = {False: Kind(), True: Kind()}
-        """By whether the text repeats itself: where it does, drafts are right far more often, and go on to be."""
-        self.n_trials = 0
-        """Rounds that only tried whether drafts would pay."""
+        self.kinds = {False: KindStats(), True: KindStats()}
+        """By whether the text is repetitive: where it is, drafts are right far more often."""
+        self.n_probes = 0
+        """Probes so far."""
         self.n_since_measured = 0
-        """Rounds that draft since there were plain ones, and some with the longest drafts, to measure them."""
+        """Rounds that drafted since the costs of plain rounds and of the longest drafts were last measured."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For a file, so that the next process need not begin anew."""
+        """For a file, so that the next process starts from here. The keys are those of files on disk."""
         return {
             "costs": self.costs.as_dict(),
             "kinds": [kind.as_dict() for kind in self.kinds.values()],
-            "n_trials": self.n_trials,
+            "n_trials": self.n_probes,
             "n_since_measured": self.n_since_measured,
         }
 
     @classmethod
-    def recall(cls, found: Mapping[str, Any]) -> Experience:
-        """Go on from what `as_dict` has said; where it cannot have, begin anew."""
-        known = cls()
+    def from_dict(cls, saved: Mapping[str, Any]) -> Experience:
+        """Restore what `as_dict` returned; if it cannot have returned that, start empty."""
+        restored = cls()
         try:
-            known.costs.recall(found["costs"])
-            for kind, learned in zip(known.kinds.values(), found["kinds"], strict=True):
-                kind.recall(learned)
-            known.n_trials, known.n_since_measured = _count(found["n_trials"]), _count(found["n_since_measured"])
+            restored.costs.load(saved["costs"])
+            for kind, stats in zip(restored.kinds.values(), saved["kinds"], strict=True):
+                kind.load(stats)
+            restored.n_probes = _count(saved["n_trials"])
+            restored.n_since_measured = _count(saved["n_since_measured"])
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return cls()
-        return known
+        return restored
 
 
-TRIAL_GAP_MIN = 24
-"""The least rounds between two trials, be it of one text or of several."""
+PROBE_GAP_MIN = 24
+"""Rounds between two probes at least, of one sequence or of several."""
 PRIOR_WEIGHT = 15.0
-"""Rounds that this counts for in a new text, at most."""
-FADE = 0.93
-"""What a round counts less with each one that follows it."""
-N_TOLD, FADE_OF_ALL = 16, 0.99
-"""Rounds that draft of each text and kind that tell the others, and what they count less with each that follows."""
-N_BY_ITSELF, RATE_OF_ALL = 8, 0.005
-"""How slowly texts learn from each other how right drafts are: faster as long as they are few."""
+"""The most rounds that earlier sequences count for in a new one."""
+DECAY = 0.93
+"""Factor by which a round's weight shrinks with each round after it."""
+N_SHARED_ROUNDS, SHARED_DECAY = 16, 0.99
+"""Drafting rounds of each sequence and kind of text that later sequences start from, and their decay."""
+SHARED_PRIOR_WEIGHT, SHARED_RATE_MIN = 8, 0.005
+"""The learning rate of a shared calibration is 1 / (SHARED_PRIOR_WEIGHT + updates so far), but not below the second."""
 
 
 def _count(value: Any) -> int:
@@ -249,10 +256,10 @@ def _finite(value: Any) -> float:
 
 
 def _logit(probability: float) -> float:
-    probability = _bounded(probability)
+    probability = _clamped(probability)
     return math.log(probability / (1 - probability))
 
 
-def _bounded(probability: float) -> float:
-    """So that none is certain; min and max would take as long as all the rest of a calibration."""
+def _clamped(probability: float) -> float:
+    """Never certain either way. Written without min and max, which take as long as the rest of a calibration."""
     return 0.01 if probability < 0.01 else 0.99 if probability > 0.99 else probability
