@@ -1,4 +1,4 @@
-"""How much a text repeats itself: a sign that costs next to nothing of how right its drafts may be.
+"""How much a sequence repeats itself: a nearly free hint at how often its drafts will be right.
 
 Knows token ids; never drafts or costs.
 """
@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-N_LOOKED_BACK = 4096
-"""Tokens of the prompt that a text can repeat: more would take more than a millisecond."""
+N_LOOKBACK = 4096
+"""Tokens at the end of the prompt that a sequence can repeat: more would take longer than a millisecond."""
 RATE = 0.1
-"""By how much a token moves the share."""
+"""Weight of the newest token in the share."""
 
 
 class Repetition:
-    """How many of the latest tokens followed the two before them as when these were last seen together."""
+    """Tracks how many recent tokens are the one that last followed the same two tokens."""
 
     def __init__(self, prompt: Sequence[int] = ()) -> None:
         self._followers: dict[tuple[int, int], int] = {}
         self._latest = -1, -1
         self.share = 0.0
-        """Of the latest tokens of the text; the prompt's do not count."""
-        self.observe(prompt[-N_LOOKED_BACK:])
+        """A running mean over the generated tokens; those of the prompt do not count."""
+        self.observe(prompt[-N_LOOKBACK:])
         self.share = 0.0
 
     def observe(self, tokens: Sequence[int]) -> None:
-        """The text goes on with these."""
+        """Add the next tokens of the sequence."""
         followers, latest, share = self._followers, self._latest, self.share
         for token in tokens:
             share += RATE * ((followers.get(latest) == token) - share)
