@@ -1,4 +1,4 @@
-"""How many tokens a round drafts, and how many of these it verifies: the interface, and a fixed number.
+"""How many tokens a round drafts and how many of them it verifies: the interface, and a fixed length.
 
 Knows probabilities; never the clock.
 """
@@ -12,46 +12,47 @@ from typing import Protocol
 N_DRAFT_MAX = 32
 """The longest draft, as in vLLM."""
 AUTO_DRAFT_MAX = 4
-"""The longest draft where the length adapts to the text."""
+"""The longest draft of the adaptive length."""
 
 
 class DraftLength(Protocol):
     """Decides for one sequence.
 
     A draft's confidence is the probability of the most likely token at its position. It is known before the draft is
-    drawn, so that these decisions leave the distribution of the text alone.
+    drawn, so decisions based on it do not change the distribution of the output.
     """
 
     def steps(self) -> int:
-        """Tokens that the next round drafts at most. Changes nothing."""
+        """The most tokens that the next round drafts. Changes nothing."""
 
     def begin_round(self) -> None:
-        """A round begins that drafts as `steps` says."""
+        """Called when a round begins, which drafts up to `steps()` tokens."""
 
     @property
     def uses_confidence(self) -> bool:
-        """Whether it wants to know confidences; else they may be missing."""
+        """Whether it needs confidences; if not, they may be left out."""
 
     @property
     def keeps_up(self) -> bool:
-        """Whether the next rounds will draft: the heads then see the tokens of this one at once."""
+        """Whether the next rounds will draft: the heads then compute this round's positions right away."""
 
     def n_verified(self, confidences: Sequence[float], *, drawn: bool) -> int:
-        """How many of the drafts are worth a row, from the first on.
+        """How many of the drafts, from the first on, are worth verifying.
 
-        Whether a drawn draft is verified depends on what was known before it was drawn only.
+        Whether a drawn draft is verified depends only on what was known before it was drawn.
         """
 
     def observe(self, tokens: Sequence[int], confidences: Sequence[float], are_right: Sequence[bool]) -> None:
-        """What a round emitted, and what became of its drafts: of those that are right, and the first that is not.
+        """The tokens that a round emitted, its drafts' confidences, and which drafts were right.
 
-        A draft that was not verified can be among them: if it follows the accepted ones, the next token shows whether
-        it was right. Called after each round, without drafts if it made none, when the next one has drafted already.
+        `are_right` covers the drafts whose outcome is known: those that are right, and the first that is not. The last
+        of them may not have been verified: if it follows the accepted ones, the next token shows whether it was right.
+        Called for every round, also without drafts, after the next round has drafted.
         """
 
 
 class FixedLength:
-    """Always `n`, but for drafts after one of a confidence below `p_min`."""
+    """Always `n`; drafts from the first one whose confidence is below `p_min` on are not verified."""
 
     def __init__(self, n: int, *, n_min: int = 0, p_min: float = 0.0) -> None:
         self._n, self._n_min, self._p_min = n, n_min, p_min
@@ -88,16 +89,16 @@ class LengthRow:
     n_steps: int
     draft_ms: float
     verify_ms: float
-    """Of all rows, if all drafts are verified."""
+    """If all drafts are verified."""
     n_verified: float
-    """Drafts of a round that are worth a row, on average."""
+    """Drafts per round that are worth verifying, on average."""
     n_tokens: float
-    """Tokens that a round yields."""
+    """Tokens per round, on average."""
     tok_s: float
 
 
 def confident(confidences: Sequence[float], n_min: int, p_min: float) -> int:
-    """Drafts up to the first whose confidence is below `p_min`; none if these are fewer than `n_min`."""
+    """The number of drafts before the first whose confidence is below `p_min`; 0 if there are fewer than `n_min`."""
     n = len(confidences)
     if p_min > 0:
         n = next((i for i, confidence in enumerate(confidences) if confidence < p_min), n)

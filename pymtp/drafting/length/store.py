@@ -1,6 +1,6 @@
-"""Small files of what was found out about a setup: a model, how it was loaded, and the machine.
+"""Small files that keep what was measured or learned for a setup: a model, how it was loaded, and the machine.
 
-Owns where they lie and how they are written; knows nothing of what they say.
+Owns where they are and how they are written; knows nothing of their content.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pymtp.engine import snapshot
 
 
 class Record:
-    """The file of one `kind` for a setup: `setup` is all that its content depends on, besides the machine."""
+    """The file of one `kind` for one setup: `setup` names all that its content depends on, besides the machine."""
 
     def __init__(self, kind: str, setup: Mapping[str, object], folder: Path | None = None) -> None:
         self._kind, self._folder = kind, folder
@@ -24,7 +24,7 @@ class Record:
 
     @property
     def path(self) -> Path:
-        """Where it is kept."""
+        """Where the file is."""
         from platformdirs import user_cache_path
 
         folder = self._folder or user_cache_path("pymtp", appauthor=False) / self._kind
@@ -32,14 +32,14 @@ class Record:
         return folder / f"{name}.json"
 
     def read(self) -> dict[str, Any]:
-        """What it says; empty if there is none that can be read."""
+        """Its content; empty if there is no file that can be read."""
         try:
-            found = json.loads(self.path.read_bytes())
+            content = json.loads(self.path.read_bytes())
         except (OSError, ValueError, RecursionError, MemoryError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
 
     def write(self, values: Mapping[str, object]) -> None:
-        """Let it say this, whatever it said. Raises OSError or StateError if it cannot be written."""
+        """Replace its content. Raises OSError or StateError if it cannot be written."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         snapshot.write(self.path, json.dumps({**self._setup, **values}, indent=1).encode())
