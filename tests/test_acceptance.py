@@ -155,7 +155,7 @@ every_way = pytest.mark.parametrize(("accept", "draws"), WAYS.values(), ids=WAYS
 
 @every_way
 @pytest.mark.parametrize("n_draft", [1, 2, 3, 4])
-def test_texts_are_distributed_as_in_plain_decoding(accept: Acceptance, draws: bool, n_draft: int) -> None:
+def test_outputs_are_distributed_as_in_plain_decoding(accept: Acceptance, draws: bool, n_draft: int) -> None:
     pair = random_pair(4 + n_draft % 2, seed=n_draft)
     play = Play(accept, pair, n_draft, draws=draws)
     assert accept.is_lossless
@@ -164,7 +164,7 @@ def test_texts_are_distributed_as_in_plain_decoding(accept: Acceptance, draws: b
 
 
 @every_way
-def test_drafts_outside_of_the_targets_tokens_and_tokens_outside_of_the_drafts(accept: Acceptance, draws: bool) -> None:
+def test_target_and_drafts_may_have_tokens_that_the_other_lacks(accept: Acceptance, draws: bool) -> None:
     both = random_pair(6, seed=8)
     pair = Pair(without(both.target, slice(0, 2)), without(both.draft, slice(4, 6)))
     play = Play(accept, pair, 2, draws=draws)
@@ -173,7 +173,7 @@ def test_drafts_outside_of_the_targets_tokens_and_tokens_outside_of_the_drafts(a
 
 
 @every_way
-def test_drafts_that_the_target_never_says_are_never_accepted(accept: Acceptance, draws: bool) -> None:
+def test_drafts_that_the_target_never_emits_are_never_accepted(accept: Acceptance, draws: bool) -> None:
     both = random_pair(8)
     pair = Pair(without(both.target, slice(0, 4)), without(both.draft, slice(4, 8)))
     play = Play(accept, pair, 3, draws=draws, n_texts=1000)
@@ -211,9 +211,7 @@ def similar_pair(seed: int) -> Pair:
 
 @every_way
 @pytest.mark.parametrize("options", CHAINS.values(), ids=CHAINS)
-def test_every_row_has_the_history_that_it_has_in_plain_decoding(
-    accept: Acceptance, draws: bool, options: dict[str, Any]
-) -> None:
+def test_every_row_sees_the_history_of_plain_decoding(accept: Acceptance, draws: bool, options: dict[str, Any]) -> None:
     params = replace(PLAIN, **options)
     pair = similar_pair(3)
     play = Play(accept, pair, 3, draws=draws, params=params)
@@ -222,7 +220,7 @@ def test_every_row_has_the_history_that_it_has_in_plain_decoding(
 
 
 @pytest.mark.parametrize("accept", REJECTION, ids=str)
-def test_rejection_and_xtc_go_together(accept: Acceptance) -> None:
+def test_rejection_works_with_xtc(accept: Acceptance) -> None:
     """XTC's draw for a place is the same in all rounds that come to it: a block is judged by rows behind its end."""
     params = replace(PLAIN, xtc_probability=0.5, xtc_threshold=0.15)
     pair = similar_pair(3)
@@ -246,7 +244,7 @@ def mean_accepted(pair: Pair, n_draft: int, *, blocks: bool) -> float:
 
 
 @pytest.mark.parametrize("n_draft", [1, 2, 3, 4])
-def test_blocks_keep_as_many_drafts_as_they_can_and_no_fewer_than_single_tokens(n_draft: int) -> None:
+def test_block_rejection_accepts_the_optimum_and_at_least_as_much_as_tokenwise(n_draft: int) -> None:
     pair = random_pair(4, seed=5)
     lengths = {}
     for accept in REJECTION:
@@ -262,7 +260,7 @@ def test_blocks_keep_as_many_drafts_as_they_can_and_no_fewer_than_single_tokens(
 # What must not pass: the checks above on methods with a flaw
 
 
-def test_the_check_sees_a_recovered_token_that_is_drawn_from_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_catches_recovered_tokens_drawn_from_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Distribution, "sample_residual", lambda target, source, weight, uniform: target.draw(uniform))
     for accept in REJECTION:
         for n_draft in (1, 3):
@@ -270,7 +268,7 @@ def test_the_check_sees_a_recovered_token_that_is_drawn_from_the_target(monkeypa
             assert not Play(accept, pair, n_draft, draws=True).is_as(exact_texts(pair))
 
 
-def test_the_check_sees_a_residual_without_the_weight_of_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_catches_a_residual_without_its_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = random_pair(4, scale=3, seed=1907)  # of many, the one where it matters most
     exact = exact_texts(pair)
     assert Play(BLOCK_REJECTION, pair, 2, draws=True, n_texts=2000).is_as(exact)
@@ -281,7 +279,7 @@ def test_the_check_sees_a_residual_without_the_weight_of_what_was_kept(monkeypat
     assert not Play(BLOCK_REJECTION, pair, 2, draws=True, n_texts=2000).is_as(exact)
 
 
-def test_the_check_sees_most_likely_drafts_that_pass_for_drawn_ones() -> None:
+def test_the_check_catches_greedy_drafts_treated_as_drawn() -> None:
     for accept in REJECTION:
         for n_draft in (1, 3):
             pair = random_pair(5, seed=n_draft)
@@ -289,7 +287,7 @@ def test_the_check_sees_most_likely_drafts_that_pass_for_drawn_ones() -> None:
             assert not play.is_as(exact_texts(pair))
 
 
-def test_the_check_sees_a_history_that_lacks_the_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_catches_a_history_without_the_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     params = replace(PLAIN, presence_penalty=2.0)
     pair = similar_pair(3)
     monkeypatch.setattr(Sampler, "assume", lambda self, token: None)
@@ -320,7 +318,7 @@ def test_a_draft_of_probability_0_is_rejected(accept: Acceptance) -> None:
 
 
 @pytest.mark.parametrize("accept", REJECTION, ids=str)
-def test_where_the_residual_is_empty_the_target_itself_is_drawn_from(accept: Acceptance) -> None:
+def test_an_empty_residual_falls_back_to_the_target(accept: Acceptance) -> None:
     """A draft of probability 0 from the target's own distribution."""
     row = logits(0.7, 0.3, 0)
     source = Sampler(PLAIN, n_vocab=3).distribution(row)
@@ -356,7 +354,7 @@ def says(*tokens: int) -> list[np.ndarray]:
     ],
 )
 @pytest.mark.parametrize("keep", [False, True])
-def test_at_temperature_0_all_methods_emit_what_the_target_says(
+def test_at_temperature_0_all_methods_emit_the_targets_tokens(
     accept: Acceptance, target: tuple[int, ...], drafts: list[int], emitted: list[int], n_accepted: int, keep: bool
 ) -> None:
     sampler = Sampler(GREEDY, n_vocab=10)
@@ -367,7 +365,7 @@ def test_at_temperature_0_all_methods_emit_what_the_target_says(
         assert [left.argmax for left in verdict.targets[: len(emitted)]] == emitted
 
 
-def test_match_samples_one_token_for_each_that_it_emits() -> None:
+def test_match_samples_once_per_emitted_token() -> None:
     rows = list(np.random.default_rng(1).standard_normal((4, 50)).astype(np.float32))
     plain, drafted = (Sampler(SamplingParams(temperature=1, seed=5), n_vocab=50) for _ in range(2))
     one_by_one = [plain.sample(row) for row in rows]
@@ -375,13 +373,13 @@ def test_match_samples_one_token_for_each_that_it_emits() -> None:
     assert drafted.sample(rows[0]) == plain.sample(rows[0])
 
 
-def test_match_needs_a_row_for_each_draft_and_one_more() -> None:
+def test_match_needs_one_row_more_than_drafts() -> None:
     with pytest.raises(ValueError, match="zip"):
         MATCH(Sampler(GREEDY, n_vocab=10), Trial(says(1, 2), (1, 2)))
 
 
 @pytest.mark.parametrize("accept", REJECTION, ids=str)
-def test_a_round_without_drafts_draws_nothing_but_its_token(accept: Acceptance) -> None:
+def test_a_round_without_drafts_draws_only_its_token(accept: Acceptance) -> None:
     row = np.random.default_rng(1).standard_normal(50).astype(np.float32)
     params = SamplingParams(temperature=2, seed=5)
     plain, other = Sampler(params, n_vocab=50), Sampler(params, n_vocab=50)
@@ -427,9 +425,7 @@ THINK, CLOSED = [3, 1], [3, 1, 4]
         ([1, 5, 6, 7, 3, 5, 6], [7, 1], [7, 0]),  # the end begins in the prompt
     ],
 )
-def test_drafts_are_relaxed_inside_of_the_thinking_only(
-    prompt: list[int], drafts: list[int], emitted: list[int]
-) -> None:
+def test_drafts_are_relaxed_only_inside_thinking(prompt: list[int], drafts: list[int], emitted: list[int]) -> None:
     accept = relaxed(prompt)
     sampler = Sampler(GREEDY, n_vocab=10)
     verdict = accept(sampler, Trial(nearly(*drafts, 1), drafts))
@@ -438,7 +434,7 @@ def test_drafts_are_relaxed_inside_of_the_thinking_only(
     assert "lossy" in accept.name
 
 
-def test_the_thinking_that_the_target_opens_itself_is_relaxed() -> None:
+def test_thinking_that_the_target_opens_is_relaxed() -> None:
     accept = relaxed([1])
     sampler = Sampler(GREEDY, n_vocab=10)
     rows = [*says(3), *nearly(1, 2, 1)]
@@ -457,14 +453,14 @@ def test_the_thinking_that_the_target_opens_itself_is_relaxed() -> None:
         (0, {"top_n": 1, "delta": 0.0}, True),
     ],
 )
-def test_a_draft_is_likely_by_rank_and_by_its_distance_from_the_first(
+def test_a_relaxed_draft_is_judged_by_rank_and_distance_from_the_top_token(
     draft: int, options: dict[str, Any], is_kept: bool
 ) -> None:
     verdict = relaxed(THINK, **options)(Sampler(GREEDY, n_vocab=10), Trial([*nearly(1), *says(2)], [draft]))
     assert (verdict.n_accepted == 1) == is_kept
 
 
-def test_what_is_likely_is_asked_of_the_target_before_the_chain() -> None:
+def test_relaxed_ranks_are_those_before_the_chain() -> None:
     """As TensorRT-LLM does: the chain here leaves nothing but a penalised token's rival."""
     params = SamplingParams(temperature=1, top_k=1, repeat_penalty=5.0, logit_bias={1: -20})
     verdict = relaxed(THINK)(Sampler(params, n_vocab=10, history=[1]), Trial([*nearly(1), *says(2)], [1], keep=True))
@@ -473,7 +469,7 @@ def test_what_is_likely_is_asked_of_the_target_before_the_chain() -> None:
     assert len(verdict.targets) == 2
 
 
-def test_a_relaxed_draft_can_end_the_text() -> None:
+def test_a_relaxed_draft_can_end_the_sequence() -> None:
     verdict = relaxed(THINK)(Sampler(GREEDY, n_vocab=10), Trial(nearly(EOG, 1), [EOG], stop={EOG}))
     assert verdict == Verdict([EOG], 1, [])
 
@@ -493,7 +489,7 @@ def forced_rounds(accept: Forced, n_draft: int, n_rounds: int = 2000) -> Iterato
         yield accept(sampler, Trial(says(*range(n_draft + 1)), [5] * n_draft))
 
 
-def test_forced_rates_are_those_of_the_positions() -> None:
+def test_forced_acceptance_has_the_given_rate_at_each_position() -> None:
     accept = Forced([0.9, 0.5, 0.5, 0.1])
     lengths = np.array([verdict.n_accepted for verdict in forced_rounds(accept, 4)])
     rates = [(lengths > i).mean() for i in range(4)]
@@ -502,7 +498,7 @@ def test_forced_rates_are_those_of_the_positions() -> None:
     assert "not valid output" in accept.name
 
 
-def test_forced_drafts_are_kept_whatever_the_target_says_and_then_it_is_sampled() -> None:
+def test_forced_drafts_ignore_the_target_and_one_token_is_sampled_after_them() -> None:
     verdicts = list(forced_rounds(Forced([1.0, 1.0, 0.0]), 3, 5))
     assert verdicts == [Verdict([5, 5, 2], 2, [])] * 5
     # rounds may draft more or less than there are rates
@@ -511,20 +507,20 @@ def test_forced_drafts_are_kept_whatever_the_target_says_and_then_it_is_sampled(
     assert next(forced_rounds(Forced([1.0]), 0, 1)).tokens == [0]
 
 
-def test_a_forced_draft_can_end_the_text() -> None:
+def test_a_forced_draft_can_end_the_sequence() -> None:
     verdict = Forced([1.0, 1.0])(Sampler(GREEDY, n_vocab=10), Trial(says(1, 2, 3), [5, EOG], stop={EOG}))
     assert verdict == Verdict([5, EOG], 2, [])
 
 
 @pytest.mark.parametrize("length", [1, 1.7, 2.8, 4])
-def test_forced_rounds_have_the_length_that_is_asked_for(length: float) -> None:
+def test_forced_rounds_have_the_requested_mean_length(length: float) -> None:
     accept = Forced.of_length(length, 3)
     assert 1 + sum(accept.rates) == pytest.approx(length, abs=1e-6)
     mean = np.mean([len(verdict.tokens) for verdict in forced_rounds(accept, 3)])
     assert mean == pytest.approx(length, abs=0.08)
 
 
-def test_forced_rates_that_cannot_be_are_refused() -> None:
+def test_impossible_forced_rates_are_refused() -> None:
     for rates in ([], [1.1], [-0.1], [0.5, 0.6]):
         with pytest.raises(InvalidParameter, match="rates must be between 0 and 1, none above the one before"):
             Forced(rates)

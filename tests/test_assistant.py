@@ -33,7 +33,7 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return write_gemma4(tmp_path / "gemma.gguf"), write_gemma4_assistant(tmp_path / "assistant" / "tiny.gguf")
 
 
-def test_an_assistant_drafts_in_the_one_context_there_is(pair: tuple[Path, Path]) -> None:
+def test_an_assistant_drafts_in_the_models_context(pair: tuple[Path, Path]) -> None:
     path, assistant = pair
     before = n_contexts()
     with (
@@ -48,7 +48,7 @@ def test_an_assistant_drafts_in_the_one_context_there_is(pair: tuple[Path, Path]
         assert model.info.n_parameters == plain.info.n_parameters + inspect_model(assistant).info.n_parameters
 
 
-def test_an_assistant_beside_the_model_is_found_and_said(pair: tuple[Path, Path]) -> None:
+def test_an_assistant_next_to_the_model_is_found_and_reported(pair: tuple[Path, Path]) -> None:
     path, assistant = pair
     beside = path.with_name("mtp-gemma.gguf")
     shutil.copy(assistant, beside)
@@ -59,7 +59,7 @@ def test_an_assistant_beside_the_model_is_found_and_said(pair: tuple[Path, Path]
     assert done.stderr.startswith(f"pymtp: drafting with the assistant in {beside}\n")
 
 
-def test_an_assistant_has_nothing_to_catch_up_with(pair: tuple[Path, Path]) -> None:
+def test_an_assistant_never_has_to_catch_up(pair: tuple[Path, Path]) -> None:
     model, assistant = map(load, pair)
     tokens = list(range(100, 140))
     with (
@@ -75,7 +75,7 @@ def test_an_assistant_has_nothing_to_catch_up_with(pair: tuple[Path, Path]) -> N
             assert session.seen_end(0, 3) == len(tokens) + 1
 
 
-def test_rounds_of_several_texts_rebuild_next_to_no_graph(pair: tuple[Path, Path]) -> None:
+def test_rounds_of_several_sequences_rebuild_almost_no_graph(pair: tuple[Path, Path]) -> None:
     model, assistant = map(load, pair)
     with Session(model, PARAMS, n_draft_max=3, assistant=assistant, n_seq_max=2) as session:
         positions = [40, 50]
@@ -118,7 +118,7 @@ def test_an_assistant_drafts_until_the_context_is_full(pair: tuple[Path, Path]) 
     assert said[0][1] == "context"
 
 
-def test_drafts_from_chosen_tokens_use_the_assistants_output(pair: tuple[Path, Path]) -> None:
+def test_a_listed_draft_vocab_uses_the_assistants_output_matrix(pair: tuple[Path, Path]) -> None:
     path, assistant = pair
     vocab = [3, 100, 300, 511]
     with (
@@ -130,7 +130,7 @@ def test_drafts_from_chosen_tokens_use_the_assistants_output(pair: tuple[Path, P
     np.testing.assert_allclose(chosen[:, vocab], everything[:, vocab], atol=1e-4)
 
 
-def test_a_saved_state_belongs_to_model_and_assistant(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_saved_state_needs_the_same_model_and_assistant(pair: tuple[Path, Path], tmp_path: Path) -> None:
     path, assistant = pair
     changed = write_gemma4_assistant(tmp_path / "changed.gguf", seed=2)
     with (
@@ -144,7 +144,7 @@ def test_a_saved_state_belongs_to_model_and_assistant(pair: tuple[Path, Path], t
             other.session.restore(state)
 
 
-def test_an_assistant_is_no_model_of_its_own(pair: tuple[Path, Path]) -> None:
+def test_an_assistant_cannot_be_loaded_as_a_model(pair: tuple[Path, Path]) -> None:
     _, assistant = pair
     with pytest.raises(
         ModelError, match="is an assistant and drafts for another model; name that model, and this file"
@@ -179,7 +179,7 @@ def test_an_assistant_of_another_model_is_refused(
     assert "attention.sliding_window is 32, not 16" in refusal(path, other)
 
 
-def test_one_that_llama_cpp_would_give_the_wrong_layers_is_refused_and_the_model_decodes(
+def test_an_assistant_that_llama_cpp_would_misread_is_refused_and_the_model_decodes_plainly(
     pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     _, assistant = pair

@@ -73,7 +73,7 @@ PROMPTS = [Prompt("code", "a", [1, 2]), Prompt("prose", "b", [1, 2, 3])]
 TITLES = {"one": "One", "other": "Other", "third": "Third"}
 
 
-def test_ratios_are_those_of_pairs() -> None:
+def test_ratios_are_medians_over_pairs() -> None:
     # in each pair One is twice as fast; the medians of their speeds say something else
     found = [
         Found("one", answers(200, 20, 2000, 60), Memory(3 * 2**20, None)),
@@ -88,7 +88,7 @@ def test_ratios_are_those_of_pairs() -> None:
     assert one["mean_acceptance_length"] == pytest.approx(20 / 14)
 
 
-def test_kinds_of_text_are_told_apart() -> None:
+def test_categories_have_rows_of_their_own() -> None:
     found = [Found("one", answers(200, 30, 200, 30)), Found("other", answers(100, 10, 100, 10))]
     rows = by_category(found, PROMPTS, {"other": "of_other"}, TITLES)
     assert [(row["category"], row["program"], row["of_other"]) for row in rows] == [
@@ -209,12 +209,12 @@ def test_pymtp_answers_with_and_without_drafts(case: Case) -> None:
             assert samples[0].n_accepted is not None and samples[0].n_drafted > samples[0].n_accepted
 
 
-def test_what_pymtp_lacks_is_an_error_that_says_so(case: Case) -> None:
+def test_an_unknown_sampling_field_is_an_error_that_names_it(case: Case) -> None:
     with pytest.raises(ProgramFailed, match=r"pymtp: .*no_such_sampler"):
         worker(case, "none", sampling={"no_such_sampler": 1})
 
 
-def test_a_program_that_fails_is_left_out_and_the_others_go_on(case: Case, tmp_path: Path) -> None:
+def test_a_program_that_fails_is_left_out_and_the_others_continue(case: Case, tmp_path: Path) -> None:
     prompts = [Prompt("code", "", list(range(30, 40))), Prompt("code", "", list(range(40, 60)))]
     case = replace(case, programs=tmp_path / "nowhere")
     plain, server = ask_in_turn(["pymtp-plain", "server"], case, prompts, 2, inf)

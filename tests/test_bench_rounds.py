@@ -57,12 +57,12 @@ def test_two_contexts_rebuild_graphs_and_carry_hidden_states(results: dict[str, 
         assert ours["trunk_builds"] == ours["head_builds"] == ours["hidden_bytes"] == 0
 
 
-def test_buffers_are_known(results: dict[str, Any]) -> None:
+def test_compute_buffers_are_measured(results: dict[str, Any]) -> None:
     for found in results["rounds"]:
         assert 2**20 < found["compute_bytes"] < 2**25
 
 
-def test_what_a_prompt_loses_at_least_follows_from_the_shapes(results: dict[str, Any]) -> None:
+def test_the_least_cost_of_a_prompt_follows_from_the_shapes(results: dict[str, Any]) -> None:
     without, *others = results["prompts"]
     assert without["heads_percent"] is without["floor_percent"] is None
     attention = 2 * 256 * 256 + 2 * 256 * 128 + (256 + 128 + 128) + 2 * 256

@@ -38,7 +38,7 @@ def test_it_loads_and_drafts_and_stays_finite(small: Path) -> None:
     assert len(set(texts[0])) > 12  # rows of the output matrix are not alike
 
 
-def test_matrices_are_q8_0_with_the_values_that_keep_sizes(small: Path) -> None:
+def test_matrices_are_q8_0_with_values_that_preserve_the_norm(small: Path) -> None:
     reader = gguf.GGUFReader(small)
     by_name = {tensor.name: tensor for tensor in reader.tensors}
     for name in ("output.weight", "blk.1.attn_output.weight", "blk.5.nextn.eh_proj.weight"):
@@ -50,7 +50,7 @@ def test_matrices_are_q8_0_with_the_values_that_keep_sizes(small: Path) -> None:
     assert by_name["output_norm.weight"].tensor_type.name == "F32"
 
 
-def test_real_shapes_have_their_size() -> None:
+def test_full_size_shapes_have_the_stated_number_of_parameters() -> None:
     sizes = {name: round(size.n_parameters / 1e9, 1) for name, size in SIZES.items()}
     assert sizes == {"dense": 10.7, "moe": 13.8}
     assert all(size.n_vocab > 151_000 for size in SIZES.values())

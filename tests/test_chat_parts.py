@@ -52,7 +52,7 @@ def split(text: str, *, starts_inside: bool = False, sizes: random.Random | None
         ("  ", False, [("  ", False)]),
     ],
 )
-def test_thinking_is_told_from_the_answer_however_it_comes(
+def test_thinking_is_split_from_the_answer_however_the_text_is_cut(
     text: str, starts_inside: bool, parts: list[tuple[str, bool]]
 ) -> None:
     assert split(text, starts_inside=starts_inside) == parts
@@ -60,7 +60,7 @@ def test_thinking_is_told_from_the_answer_however_it_comes(
         assert split(text, starts_inside=starts_inside, sizes=random.Random(seed)) == parts
 
 
-def test_an_answer_is_not_held_back_longer_than_a_marker_may_be() -> None:
+def test_an_answer_is_held_back_only_while_it_may_be_a_tag() -> None:
     splitter = ThinkingSplitter(starts_inside=False)
     assert splitter.push("<th") == []
     assert splitter.push("ree") == [("<three", False)]
@@ -113,13 +113,13 @@ def test_a_typed_value_gets_the_declared_type(name: str, text: str, value: objec
         ("mode", "three", "mode must be one of one, two, not 'three'"),
     ],
 )
-def test_a_value_that_is_none_is_named(name: str, text: str, message: str) -> None:
+def test_an_invalid_value_is_named(name: str, text: str, message: str) -> None:
     with pytest.raises(InvalidParameter) as caught:
         settings.with_value(Params(), name, text)
     assert str(caught.value) == message
 
 
-def test_every_sampling_parameter_can_be_set_to_what_it_is() -> None:
+def test_every_sampling_parameter_can_be_set_to_its_current_value() -> None:
     from pymtp import SamplingParams
 
     params = SamplingParams()
@@ -169,7 +169,7 @@ def test_a_pipe_that_is_not_utf8_says_so() -> None:
         PipeReader(io.BytesIO(b"caf\xe9\n")).read()
 
 
-def test_an_answer_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch, capsysbinary: Any) -> None:
+def test_an_answer_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPatch, capsysbinary: Any) -> None:
     screen = Screen(Output())
     monkeypatch.setattr(screen, "_is_terminal", True)
     screen.answer("a\x1b[2J\x07\x9b1m\tb\n日e\u0301\u200d\U0001f469")

@@ -41,7 +41,7 @@ def prompt_of(conversation: Conversation, n_messages: int) -> str:
     return conversation.model.chat_prompt([dict(m) for m in conversation.messages[:n_messages]])  # type: ignore[misc]
 
 
-def test_only_what_is_new_is_computed(model: Model) -> None:
+def test_only_new_tokens_are_computed(model: Model) -> None:
     conversation = Conversation(model)
     first, second, third = (ask(conversation, question) for question in QUESTIONS)
     assert first.n_cached == 0
@@ -51,7 +51,7 @@ def test_only_what_is_new_is_computed(model: Model) -> None:
         assert answer.stats.prompt_tokens == answer.n_prompt - answer.n_cached < 30
 
 
-def test_a_kept_cache_changes_no_word(model: Model) -> None:
+def test_a_cached_prompt_does_not_change_the_answer(model: Model) -> None:
     conversation = Conversation(model)
     for question in QUESTIONS:
         answer = ask(conversation, question)
@@ -61,7 +61,7 @@ def test_a_kept_cache_changes_no_word(model: Model) -> None:
     assert "".join(alone) == answer.text
 
 
-def test_the_prompt_is_the_template_s(model: Model) -> None:
+def test_the_prompt_is_what_the_chat_template_makes(model: Model) -> None:
     conversation = Conversation(model, system="Be brief.")
     for question in QUESTIONS:
         answer = ask(conversation, question)
@@ -73,7 +73,7 @@ def test_the_prompt_is_the_template_s(model: Model) -> None:
     assert pieces == without_control_tokens
 
 
-def test_an_answer_can_be_made_again(model: Model) -> None:
+def test_an_answer_can_be_regenerated(model: Model) -> None:
     conversation = Conversation(model)
     ask(conversation, QUESTIONS[0])
     answer = ask(conversation, QUESTIONS[1])
@@ -86,7 +86,7 @@ def test_an_answer_can_be_made_again(model: Model) -> None:
         Conversation(model).regenerate()
 
 
-def test_a_turn_can_be_taken_back(model: Model) -> None:
+def test_a_turn_can_be_undone(model: Model) -> None:
     conversation = Conversation(model)
     first = ask(conversation, QUESTIONS[0])
     second = ask(conversation, QUESTIONS[1])
@@ -97,7 +97,7 @@ def test_a_turn_can_be_taken_back(model: Model) -> None:
     assert ask(conversation, QUESTIONS[0]).text == first.text
 
 
-def test_an_answer_that_is_stopped_stays_as_far_as_it_came(model: Model) -> None:
+def test_an_interrupted_answer_stays_in_the_conversation(model: Model) -> None:
     conversation = Conversation(model)
     answer = conversation.ask(QUESTIONS[0], sampling=GREEDY, ignore_eos=True)
     for _ in range(10):
@@ -108,7 +108,7 @@ def test_an_answer_that_is_stopped_stays_as_far_as_it_came(model: Model) -> None
     assert ask(conversation, QUESTIONS[1]).n_cached > answer.n_prompt
 
 
-def test_who_asks_again_ends_the_answer_that_is_in_the_making(model: Model) -> None:
+def test_a_new_question_ends_the_unfinished_answer(model: Model) -> None:
     conversation = Conversation(model)
     answer = conversation.ask(QUESTIONS[0], sampling=GREEDY, ignore_eos=True)
     next(answer)
@@ -117,7 +117,7 @@ def test_who_asks_again_ends_the_answer_that_is_in_the_making(model: Model) -> N
     assert conversation.messages[1]["content"] == answer.text
 
 
-def test_what_others_generate_meanwhile_costs_the_cache_and_nothing_else(model: Model) -> None:
+def test_other_generations_in_between_cost_only_the_cache(model: Model) -> None:
     undisturbed = Conversation(model)
     expected = [ask(undisturbed, question).text for question in QUESTIONS]
     conversation = Conversation(model)
@@ -136,7 +136,7 @@ def test_two_conversations_do_not_mix(model: Model) -> None:
         assert ask(one, question).text == text
 
 
-def test_the_oldest_turns_go_when_the_context_is_full(narrow: Model) -> None:
+def test_the_oldest_turns_are_dropped_when_the_context_is_full(narrow: Model) -> None:
     conversation = Conversation(narrow)
     for i in range(6):
         answer = ask(conversation, f"{QUESTIONS[i % 2]} {i}", 60)
@@ -150,7 +150,7 @@ def test_the_oldest_turns_go_when_the_context_is_full(narrow: Model) -> None:
     assert answer.n_prompt + 50 <= 200
 
 
-def test_an_answer_that_fills_the_context_goes_on_without_the_oldest_turns(narrow: Model) -> None:
+def test_an_answer_that_fills_the_context_continues_without_the_oldest_turns(narrow: Model) -> None:
     conversation = Conversation(narrow)
     for question in QUESTIONS[:2]:
         ask(conversation, question, 40)
@@ -174,7 +174,7 @@ def test_a_message_longer_than_the_context_changes_nothing(narrow: Model) -> Non
     ask(conversation, QUESTIONS[1])
 
 
-def test_drafting_can_be_limited_from_answer_to_answer(model: Model) -> None:
+def test_the_draft_length_can_be_set_for_each_answer(model: Model) -> None:
     conversation = Conversation(model)
     drafted = []
     for draft_max in (0, 3, 0, 1, None):
@@ -184,14 +184,14 @@ def test_drafting_can_be_limited_from_answer_to_answer(model: Model) -> None:
     assert drafted == [0, 3, 0, 1, 3]
 
 
-def test_an_answer_may_begin_inside_the_thinking(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_may_start_inside_thinking(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Conversation(model).ask("hi").starts_thinking
     template = model.vocabulary.chat_template
     monkeypatch.setattr(model.vocabulary, "chat_template", f"{template}<think>\n")
     assert Conversation(model).ask("hi").starts_thinking
 
 
-def test_messages_that_take_no_turns_are_refused(model: Model) -> None:
+def test_messages_that_do_not_alternate_are_refused(model: Model) -> None:
     conversation = Conversation(model)
     for roles in (["user"], ["assistant", "user"], ["user", "user"], ["system", "assistant"]):
         with pytest.raises(InvalidParameter, match="pairs of user and assistant"):
@@ -200,7 +200,7 @@ def test_messages_that_take_no_turns_are_refused(model: Model) -> None:
     assert ask(conversation, "c").n_prompt > 10
 
 
-def test_a_bos_that_the_template_writes_is_not_written_twice(embedded_model: Path, tmp_path: Path) -> None:
+def test_a_bos_from_the_template_is_not_added_twice(embedded_model: Path, tmp_path: Path) -> None:
     data = embedded_model.read_bytes()
     key = b"tokenizer.ggml.add_bos_token" + (7).to_bytes(4, "little")
     old = b"{% for m in messages %}<|im_start|>{{ m['role'] }}"
@@ -216,7 +216,7 @@ def test_a_bos_that_the_template_writes_is_not_written_twice(embedded_model: Pat
 
 @pytest.mark.parametrize("name", ["glm4moe", "step35", "qwen35", "qwen3next", "deepseek32", "deepseek4"])
 @pytest.mark.parametrize("draft_max", [0, 3])
-def test_every_kind_of_memory_goes_on_from_what_it_keeps(name: str, draft_max: int, tmp_path: Path) -> None:
+def test_every_kind_of_memory_continues_a_cached_prompt(name: str, draft_max: int, tmp_path: Path) -> None:
     path = FAMILIES[name].write(tmp_path / "tiny.gguf")
     options = {"sampling": GREEDY, "ignore_eos": True, "draft_max": draft_max}
     with Model(path, n_ctx=256, n_ubatch=32, n_threads=1, type_k="f32", type_v="f32") as model:

@@ -31,7 +31,7 @@ def dense(tokens: np.ndarray, probs: np.ndarray) -> np.ndarray:
 
 
 @given(one=distributions())
-def test_a_distribution_knows_its_tokens(one: tuple[np.ndarray, np.ndarray]) -> None:
+def test_a_distribution_returns_its_tokens_and_probabilities(one: tuple[np.ndarray, np.ndarray]) -> None:
     tokens, probs = one
     distribution = Distribution(tokens, probs)
     np.testing.assert_array_equal(distribution.tokens, tokens)
@@ -42,7 +42,7 @@ def test_a_distribution_knows_its_tokens(one: tuple[np.ndarray, np.ndarray]) -> 
 
 
 @given(one=distributions(), uniform=st.floats(0, 1, exclude_max=True))
-def test_a_draw_is_a_place_of_the_cumulated_probabilities(one: tuple[np.ndarray, np.ndarray], uniform: float) -> None:
+def test_a_draw_inverts_the_cumulative_probabilities(one: tuple[np.ndarray, np.ndarray], uniform: float) -> None:
     tokens, probs = one
     cumulated = probs.cumsum()
     at = np.searchsorted(cumulated, uniform * cumulated[-1], side="right")
@@ -56,7 +56,7 @@ def test_tokens_without_probability_are_not_drawn() -> None:
 
 
 @given(target=distributions(), source=distributions(), weight=st.floats(0, 1), uniform=st.floats(0, 0.999))
-def test_what_two_have_in_common_and_what_one_lacks(
+def test_overlap_and_residual_mass(
     target: tuple[np.ndarray, np.ndarray], source: tuple[np.ndarray, np.ndarray], weight: float, uniform: float
 ) -> None:
     ours, other = Distribution(*target), Distribution(*source)
@@ -68,13 +68,13 @@ def test_what_two_have_in_common_and_what_one_lacks(
     assert ours.sample_residual(other, weight, uniform) == expected.draw(uniform)
 
 
-def test_nothing_is_lacking_of_itself() -> None:
+def test_a_distribution_has_no_residual_against_itself() -> None:
     one = Distribution([4, 8], [0.25, 0.75])
     assert one.residual_mass(one) == 0
     assert [one.sample_residual(one, 1.0, uniform) for uniform in (0.2, 0.3)] == [4, 8]
 
 
-def test_without_tokens_there_is_nothing_to_draw() -> None:
+def test_an_empty_distribution_draws_nothing() -> None:
     nothing, one = Distribution([], []), Distribution([4], [1.0])
     assert nothing.tokens.tolist() == []
     assert nothing.best is None
@@ -83,11 +83,11 @@ def test_without_tokens_there_is_nothing_to_draw() -> None:
 
 
 @pytest.mark.parametrize("probs", [[1.0], [0.5, 0.25, 0.25], [[0.5], [0.5]]])
-def test_each_token_has_a_probability(probs: list[float]) -> None:
+def test_tokens_and_probabilities_must_match_in_number(probs: list[float]) -> None:
     with pytest.raises(InvalidParameter, match="one for each token"):
         Distribution([1, 2], probs)
 
 
-def test_tokens_are_not_negative() -> None:
+def test_negative_tokens_are_refused() -> None:
     with pytest.raises(PymtpError, match="token -1"):
         Distribution([-1], [1.0])

@@ -31,7 +31,7 @@ CERTAIN = distribution(1, 0, 0)
 """As a target of a draft that is flat: the most likely token is always kept, a drawn one four times in ten."""
 
 
-def test_one_way_for_all_rounds_stays_what_it_is() -> None:
+def test_a_fixed_pick_never_changes() -> None:
     for draws in (False, True):
         pick = FixedPick(draws=draws)
         pick.observe([FLAT] * 100, [FLAT] * 100)
@@ -39,7 +39,7 @@ def test_one_way_for_all_rounds_stays_what_it_is() -> None:
         assert not pick.compares
 
 
-def test_it_begins_with_most_likely_tokens_and_draws_where_more_of_these_would_be_kept() -> None:
+def test_it_starts_greedy_and_draws_where_more_drawn_drafts_would_be_accepted() -> None:
     pick = AutoPick()
     assert (pick.draws, pick.compares) == (False, True)
     for _ in range(10):
@@ -49,7 +49,7 @@ def test_it_begins_with_most_likely_tokens_and_draws_where_more_of_these_would_b
     assert pick.rejection_rate == pytest.approx(1)
 
 
-def test_it_goes_back_where_most_likely_tokens_are_kept() -> None:
+def test_it_returns_to_greedy_where_greedy_drafts_are_accepted() -> None:
     pick = AutoPick(memory=16)
     pick.observe([FLAT] * 10, [FLAT] * 10)
     assert pick.draws
@@ -58,7 +58,7 @@ def test_it_goes_back_where_most_likely_tokens_are_kept() -> None:
     assert pick.match_rate > 0.9 > 0.5 > pick.rejection_rate
 
 
-def test_the_rates_are_what_the_verified_rows_tell() -> None:
+def test_the_rates_are_means_over_the_verified_rows() -> None:
     rng = np.random.default_rng(1)
     pick = AutoPick(memory=1000)
     drafts, targets = ([distribution(*rng.dirichlet(np.ones(6))) for _ in range(50)] for _ in range(2))
@@ -71,7 +71,7 @@ def test_the_rates_are_what_the_verified_rows_tell() -> None:
     assert pick.rejection_rate == pytest.approx(np.mean(shared))
 
 
-def test_what_hardly_differs_changes_nothing() -> None:
+def test_a_lead_within_the_margin_changes_nothing() -> None:
     pick = AutoPick(margin=0.05)
     draft, target = distribution(0.5, 0.5, 0), distribution(0.96, 0.02, 0.02)
     even = distribution(0.5, 0.28, 0.22)  # the most likely token: 0.5; shared: 0.5 + 0.02
@@ -89,7 +89,7 @@ def test_what_hardly_differs_changes_nothing() -> None:
     assert not pick.draws
 
 
-def test_a_round_is_judged_as_it_was_picked_whatever_its_own_rows_tell() -> None:
+def test_a_round_is_judged_as_it_was_picked_whatever_its_own_rows_show() -> None:
     """A choice that looked at the round would distort the text."""
     judged: list[str] = []
 

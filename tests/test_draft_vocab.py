@@ -26,12 +26,12 @@ def play(vocab: AutoDraftVocab, share_frequent: float, n_rounds: int, *, output_
     return vocab.limit
 
 
-def test_a_limit_comes_where_it_saves_more_than_it_loses() -> None:
+def test_a_limit_is_set_where_it_saves_more_than_it_loses() -> None:
     assert play(AutoDraftVocab(N_VOCAB), 0.99, 400, output_ms=0.5) == 2048
     assert play(AutoDraftVocab(N_VOCAB), 0.5, 400, output_ms=0.5) == N_VOCAB
 
 
-def test_a_limit_that_does_not_pay_is_given_up() -> None:
+def test_a_limit_that_does_not_pay_is_dropped() -> None:
     """Until it was measured, half of a step is taken to multiply with the output matrix."""
     vocab = AutoDraftVocab(N_VOCAB)
     vocab.note_tokens([1] * 500)
@@ -59,13 +59,13 @@ def test_token_ids_are_read_from_a_file(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "1 2 x", '["a"]', "[1, 2", '{"a": 1}'])
-def test_a_file_of_anything_else_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_without_token_ids_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "tokens"
     file.write_text(text, "utf-8")
     with pytest.raises(InvalidParameter, match="draft_vocab must be a file of token ids .*, which .*tokens is not"):
         read_draft_vocab(file)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="or a file of token ids .No such file or directory: .*nowhere"):
         read_draft_vocab(tmp_path / "nowhere")

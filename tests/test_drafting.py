@@ -56,7 +56,7 @@ def pair(**options: int) -> tuple[FakeSession, MtpDrafter]:
 
 
 @pytest.mark.parametrize("sampler", [Sampler(GREEDY, n_vocab=N_VOCAB), Picker()], ids=["fused", "step by step"])
-def test_drafts_are_what_the_heads_say_one_after_the_other(sampler: Sampler) -> None:
+def test_each_draft_is_the_heads_top_token_after_those_before_it(sampler: Sampler) -> None:
     session, drafter = pair()
     sequence = begin(session, drafter, sampler=sampler)
     prefix = list(sequence.history)
@@ -67,7 +67,7 @@ def test_drafts_are_what_the_heads_say_one_after_the_other(sampler: Sampler) -> 
         prefix.append(draft)
 
 
-def test_a_draft_takes_the_newest_token_and_nothing_else() -> None:
+def test_a_draft_starts_from_the_newest_token_alone() -> None:
     session, drafter = pair()
     sequence = begin(session, drafter)
     for _ in range(10):
@@ -77,7 +77,7 @@ def test_a_draft_takes_the_newest_token_and_nothing_else() -> None:
         assert ([newest[0]], newest[1]) == (chunk.tokens, chunk.position)
 
 
-def test_all_steps_of_several_sequences_run_in_one_call_if_the_likeliest_tokens_will_do() -> None:
+def test_greedy_drafts_of_several_sequences_run_in_one_call() -> None:
     session, drafter = pair(n_seq_max=3)
     seated = [(slot, begin(session, drafter, slot=slot, prompt=[slot, 7])) for slot in range(3)]
     n_calls = len(session.drafts)
@@ -86,7 +86,7 @@ def test_all_steps_of_several_sequences_run_in_one_call_if_the_likeliest_tokens_
 
 
 @pytest.mark.parametrize("kind", [Sampler, Picker])
-def test_each_sequence_drafts_as_many_tokens_as_it_wants(kind: type[Sampler]) -> None:
+def test_each_sequence_has_its_own_draft_length(kind: type[Sampler]) -> None:
     session, drafter = pair(n_seq_max=4)
     samplers = [Picker() if kind is Picker else Sampler(GREEDY, n_vocab=N_VOCAB) for _ in range(4)]
     seated = [(i, begin(session, drafter, slot=i, prompt=[i, 7], sampler=samplers[i])) for i in range(4)]
@@ -100,7 +100,7 @@ def test_each_sequence_drafts_as_many_tokens_as_it_wants(kind: type[Sampler]) ->
     assert rows == ([[0, 2, 3], [0, 2], [2]] if kind is Picker else [[0, 2, 3]])
 
 
-def test_sequences_that_ban_different_tokens_draft_in_a_graph_each() -> None:
+def test_sequences_that_ban_different_tokens_draft_in_separate_graphs() -> None:
     session, drafter = pair(n_seq_max=2)
     prompts = [[1, 7], [2, 7]]
     likeliest = int(head_logits([*prompts[1], plain_text(prompts[1], 1)[0]]).argmax())
@@ -116,7 +116,7 @@ def test_sequences_that_ban_different_tokens_draft_in_a_graph_each() -> None:
     assert len(session.drafts) == n_calls + 2
 
 
-def test_a_sequence_that_drafts_step_by_step_leaves_the_others_their_fused_draft() -> None:
+def test_a_sequence_that_drafts_step_by_step_does_not_affect_the_fused_draft_of_others() -> None:
     session, drafter = pair(n_seq_max=3)
     samplers = [Sampler(GREEDY, n_vocab=N_VOCAB), Picker(), Sampler(GREEDY, n_vocab=N_VOCAB)]
     seated = [(i, begin(session, drafter, slot=i, prompt=[i, 7], sampler=samplers[i])) for i in range(3)]
@@ -130,7 +130,7 @@ def test_a_sequence_that_drafts_step_by_step_leaves_the_others_their_fused_draft
             prefix = [*prefix, draft]
 
 
-def test_rounds_without_drafts_are_single_rows_that_leave_the_heads_alone() -> None:
+def test_rounds_without_drafts_are_single_rows_that_skip_the_heads() -> None:
     session, drafter = pair()
     sequence = begin(session, drafter)
     sequence.length = FixedLength(0)
@@ -143,7 +143,7 @@ def test_rounds_without_drafts_are_single_rows_that_leave_the_heads_alone() -> N
 
 
 @pytest.mark.parametrize("n_rounds", [3, 30, 300])
-def test_the_first_draft_after_a_pause_begins_with_the_last_positions_that_were_missed(n_rounds: int) -> None:
+def test_the_first_draft_after_a_pause_catches_up_on_the_last_missed_positions(n_rounds: int) -> None:
     session, drafter = pair(n_ubatch=CATCH_UP + 1)
     sequence = begin(session, drafter)
     sequence.length = FixedLength(0)
@@ -163,7 +163,7 @@ def test_the_first_draft_after_a_pause_begins_with_the_last_positions_that_were_
     assert not played.proposal.catches_up
 
 
-def test_a_trial_begins_with_fewer_of_them_and_its_pass_does_not_feed_the_heads() -> None:
+def test_a_probe_catches_up_on_fewer_positions_and_does_not_feed_the_heads() -> None:
     class Trying(FixedLength):
         keeps_up = False
 
@@ -179,7 +179,7 @@ def test_a_trial_begins_with_fewer_of_them_and_its_pass_does_not_feed_the_heads(
     assert not session.passes[-1][0].feed
 
 
-def test_only_heads_that_draft_see_what_is_verified() -> None:
+def test_only_heads_that_draft_see_verified_rows() -> None:
     session, drafter = pair(n_draft_max=3)
     sequence = begin(session, drafter)
     assert session.passes[-1][0].n_heads == session.n_heads == 2  # the prompt
@@ -189,7 +189,7 @@ def test_only_heads_that_draft_see_what_is_verified() -> None:
         assert session.passes[-1][0].n_heads == n_heads
 
 
-def test_one_pass_of_the_heads_holds_sequences_that_all_catch_up() -> None:
+def test_one_pass_of_the_heads_holds_all_sequences_that_catch_up() -> None:
     session, drafter = pair(n_ubatch=20, n_seq_max=4)
     seated = [(i, begin(session, drafter, slot=i, prompt=[i, 7])) for i in range(4)]
     for n in (0, 1):
@@ -200,7 +200,7 @@ def test_one_pass_of_the_heads_holds_sequences_that_all_catch_up() -> None:
     assert max(sum(len(chunk.tokens) for chunk in call) for call in session.drafts) == session.n_ubatch
 
 
-def test_a_sequence_that_never_drafts_spares_the_heads() -> None:
+def test_a_sequence_that_never_drafts_never_runs_the_heads() -> None:
     session, drafter = pair()
     sequence = TokenSequence(list(PROMPT), Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=0)
     for _ in range(100):
@@ -217,7 +217,7 @@ def test_plain_decoding_proposes_nothing() -> None:
     assert not session.passes[0][0].feed
 
 
-def test_a_draft_ends_where_none_of_the_heads_tokens_can_follow() -> None:
+def test_a_draft_ends_where_no_token_is_allowed() -> None:
     class Barring(Picker):
         """Leaves no token after one draft, or none at all."""
 

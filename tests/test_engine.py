@@ -210,7 +210,7 @@ def test_heads_that_read_the_hidden_states_of_other_rows_give_other_logits(famil
     reference.close()
 
 
-def test_a_fused_draft_is_the_one_drafted_step_by_step(family: tuple[object, int]) -> None:
+def test_a_fused_draft_equals_one_drafted_step_by_step(family: tuple[object, int]) -> None:
     model, _ = family
     rng = random.Random(5)
     text = greedy(model, random_tokens(rng, 40), 120)
@@ -231,7 +231,7 @@ def test_a_fused_draft_is_the_one_drafted_step_by_step(family: tuple[object, int
         assert one.counters.n_head_passes == 18
 
 
-def test_a_fused_draft_of_several_sequences_is_that_of_each(family: tuple[object, int]) -> None:
+def test_a_fused_draft_of_several_sequences_equals_that_of_each_alone(family: tuple[object, int]) -> None:
     model, _ = family
     rng = random.Random(6)
     prompts = [random_tokens(rng, n) for n in (20, 35, 9)]
@@ -250,7 +250,7 @@ def test_a_fused_draft_of_several_sequences_is_that_of_each(family: tuple[object
         np.testing.assert_allclose(probs[:, 0], exp.max(axis=1) / exp.sum(axis=1), rtol=1e-4)
 
 
-def test_a_fused_draft_leaves_out_what_is_barred(family: tuple[object, int]) -> None:
+def test_a_fused_draft_leaves_out_banned_tokens(family: tuple[object, int]) -> None:
     model, _ = family
     with Session(model, PARAMS, n_draft_max=K) as session:
         session.decode([Chunk(list(range(20)), 0, feed=True)])
@@ -340,7 +340,7 @@ def go_back(session: Session, position: int) -> None:
         pytest.skip(str(error))
 
 
-def test_heads_that_were_left_behind_never_look_at_what_they_missed(family: tuple[object, int]) -> None:
+def test_heads_never_attend_to_positions_that_they_missed(family: tuple[object, int]) -> None:
     """Whatever lies in the cells of the gap."""
     model, _ = family
     tokens = list(range(100, 200))
@@ -365,7 +365,7 @@ def test_heads_that_were_left_behind_never_look_at_what_they_missed(family: tupl
     np.testing.assert_allclose(logits[2], logits[0], atol=1e-5)
 
 
-def test_heads_go_on_also_where_a_hidden_state_is_gone(family: tuple[object, int]) -> None:
+def test_heads_continue_without_the_hidden_state_of_a_dropped_row(family: tuple[object, int]) -> None:
     model, _ = family
     with Session(model, PARAMS, n_draft_max=K) as session:
         session.decode([Chunk(list(range(100)), 0)])
@@ -379,7 +379,7 @@ def test_heads_go_on_also_where_a_hidden_state_is_gone(family: tuple[object, int
         np.testing.assert_array_equal(session.draft_greedy([Chunk([3], 23)], K), drafts)
 
 
-def test_small_ubatches_hold_a_round_of_all_sequences(family: tuple[object, int]) -> None:
+def test_ubatches_are_at_least_large_enough_for_a_round_of_all_sequences(family: tuple[object, int]) -> None:
     model, _ = family
     params = ContextParams(n_ctx=256, n_ubatch=1, n_batch=1, n_threads=1, flash_attn="off")
     with Session(model, params, n_draft_max=K, n_seq_max=2) as session:
@@ -395,7 +395,7 @@ def test_one_context_hosts_trunk_and_heads(family: tuple[object, int]) -> None:
     assert pymtp.n_contexts() == before
 
 
-def test_trunk_passes_are_prompt_ubatches_and_rounds(family: tuple[object, int]) -> None:
+def test_there_is_one_trunk_pass_per_prompt_ubatch_and_round(family: tuple[object, int]) -> None:
     model, _ = family
     with Session(model, PARAMS, n_draft_max=K) as session:
         play(session, n_prompt=70, n_rounds=10)
@@ -404,7 +404,7 @@ def test_trunk_passes_are_prompt_ubatches_and_rounds(family: tuple[object, int])
         assert session.counters.n_hidden_bytes == 0
 
 
-def test_recurrent_states_that_cannot_go_back_are_decoded_again(tmp_path: Path) -> None:
+def test_recurrent_states_that_cannot_roll_back_are_decoded_again(tmp_path: Path) -> None:
     path = write_qwen3next(tmp_path / "tiny.gguf")
     texts = []
     for draft_max in (0, K):

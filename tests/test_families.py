@@ -121,18 +121,18 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         llama_cpp.llama_model_free(loaded)
 
 
-def test_the_heads_keep_keys_and_values_where_the_table_says(tiny: Tiny) -> None:
+def test_the_heads_keys_and_values_are_where_the_table_says(tiny: Tiny) -> None:
     with tiny.session(PARAMS) as session:
         assert session.mtp_memory == tiny.family.memory
         assert ("cache of their own" in session.memory_note) == (tiny.family.memory == "own")
         assert ("cannot go back" in session.memory_note) == (not tiny.family.rolls_back)
 
 
-def test_logits_are_those_of_two_contexts(tiny: Tiny) -> None:
+def test_logits_equal_those_of_two_contexts(tiny: Tiny) -> None:
     compare_with_two_contexts(tiny, PARAMS)
 
 
-def test_logits_of_a_prompt_in_one_large_pass_are_those_of_two_contexts(tiny: Tiny) -> None:
+def test_logits_of_a_prompt_in_one_large_pass_equal_those_of_two_contexts(tiny: Tiny) -> None:
     compare_with_two_contexts(tiny._replace(prompt=tiny.text[:200]), replace(PARAMS, n_ubatch=256))
 
 
@@ -165,7 +165,7 @@ def compare_with_two_contexts(
     reference.close()
 
 
-def test_drafts_picked_in_the_graph_are_those_of_single_steps(tiny: Tiny) -> None:
+def test_fused_drafts_equal_those_of_single_steps(tiny: Tiny) -> None:
     rng, text, n = random.Random(5), tiny.text, len(tiny.prompt) + 1
     with (
         tiny.session(PARAMS) as steps,
@@ -190,7 +190,7 @@ def test_drafts_picked_in_the_graph_are_those_of_single_steps(tiny: Tiny) -> Non
 
 
 @pytest.mark.parametrize("params", [PARAMS, USUAL], ids=["F32", "flash attention, F16"])
-def test_greedy_text_with_drafts_is_the_plain_text(tiny: Tiny, params: ContextParams) -> None:
+def test_greedy_tokens_with_drafts_equal_plain_decoding(tiny: Tiny, params: ContextParams) -> None:
     rng = random.Random(3)
     text = tiny.text if params is PARAMS else plain_text(tiny.model, tiny.prompt, 3 * len(ROUNDS), params)
     with tiny.session(params) as session:
@@ -213,7 +213,7 @@ def test_greedy_text_with_drafts_is_the_plain_text(tiny: Tiny, params: ContextPa
 
 
 @pytest.mark.parametrize("n_right", range(K + 1))
-def test_what_follows_a_rollback_follows_a_fresh_decode(tiny: Tiny, n_right: int) -> None:
+def test_logits_after_a_rollback_equal_those_of_a_fresh_decode(tiny: Tiny, n_right: int) -> None:
     rng, text, n = random.Random(n_right), tiny.text, len(tiny.prompt) + 1
     with (
         tiny.session(PARAMS) as back,
@@ -236,7 +236,7 @@ def test_what_follows_a_rollback_follows_a_fresh_decode(tiny: Tiny, n_right: int
 
 
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["one cache", "a stream each"])
-def test_a_copied_sequence_and_the_original_go_on_alike(tiny: Tiny, kv_unified: bool) -> None:
+def test_a_copied_sequence_continues_like_the_original(tiny: Tiny, kv_unified: bool) -> None:
     params = replace(PARAMS, kv_unified=kv_unified)
     with tiny.session(params, n_seq_max=3) as session:
         session.decode([Chunk(tiny.prompt, 0, feed=True)])
@@ -244,7 +244,7 @@ def test_a_copied_sequence_and_the_original_go_on_alike(tiny: Tiny, kv_unified: 
         expect_same(go_on(tiny, session, 2), go_on(tiny, session, 0))
 
 
-def test_a_restored_session_goes_on_like_the_saved_one(tiny: Tiny) -> None:
+def test_a_restored_session_continues_like_the_saved_one(tiny: Tiny) -> None:
     with (
         tiny.session(PARAMS, n_seq_max=2) as saved,
         tiny.session(PARAMS, n_seq_max=2) as other,
@@ -257,7 +257,7 @@ def test_a_restored_session_goes_on_like_the_saved_one(tiny: Tiny) -> None:
             expect_same(go_on(tiny, session, 1), expected)
 
 
-def test_a_freed_sequence_begins_anew(tiny: Tiny) -> None:
+def test_a_freed_sequence_starts_over(tiny: Tiny) -> None:
     with tiny.session(PARAMS) as session:
         runs = []
         for _ in range(2):
@@ -285,7 +285,7 @@ def expect_same(actual: list[Logits], expected: list[Logits]) -> None:
         np.testing.assert_allclose(a, b, **(TRUNK if i % 2 else HEAD))
 
 
-def test_positions_move_up_where_the_memory_can(tiny: Tiny) -> None:
+def test_positions_shift_where_the_memory_supports_it(tiny: Tiny) -> None:
     rng = random.Random(2)
     with tiny.session(PARAMS) as session:
         session.decode([Chunk(tiny.prompt, 0, feed=True)])
@@ -333,13 +333,13 @@ def test_drafts_can_be_limited_to_a_part_of_the_vocabulary(tiny: Tiny) -> None:
 
 
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["one cache", "a stream each"])
-def test_three_sequences_together_are_what_each_is_alone(tiny: Tiny, kv_unified: bool) -> None:
+def test_three_sequences_together_equal_each_alone(tiny: Tiny, kv_unified: bool) -> None:
     together_alone(tiny, replace(PARAMS, kv_unified=kv_unified), "target")
 
 
 @pytest.mark.parametrize("tiny", [name for name in FAMILIES if FAMILIES[name].n_heads > 1], indirect=True)
 @pytest.mark.parametrize("mtp_context", ["target", "chained"])
-def test_several_heads_read_the_trunk_or_one_another(tiny: Tiny, mtp_context: Literal["target", "chained"]) -> None:
+def test_several_heads_read_the_trunk_or_each_other(tiny: Tiny, mtp_context: Literal["target", "chained"]) -> None:
     compare_with_two_contexts(tiny, PARAMS, mtp_context)
     for kv_unified in (True, False):
         together_alone(tiny, replace(PARAMS, kv_unified=kv_unified), mtp_context)

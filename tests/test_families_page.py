@@ -8,12 +8,12 @@ from families import FAMILIES, REFUSED
 from families_page import PAGE, read_results, render
 
 
-def test_the_page_is_made_of_the_table_and_the_results_it_holds() -> None:
+def test_the_page_matches_the_table_and_its_own_results() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert render(read_results(page)) == page, "docs/families.md is out of date: make families"
 
 
-def test_the_results_are_those_of_the_families_there_are() -> None:
+def test_the_results_cover_exactly_the_known_families() -> None:
     results = read_results(PAGE.read_text(encoding="utf-8"))
     assert list(results["families"]) == list(FAMILIES)
     assert results["refused"] == [name for name, refused in REFUSED.items() if refused.write]

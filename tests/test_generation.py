@@ -102,7 +102,7 @@ def first_difference(plain: Model, prompt: str, expected: list[int], got: list[i
 
 
 @pytest.mark.parametrize("n_draft", [1, 2, 3, 4])
-def test_greedy_text_with_drafts_is_the_plain_one(load: Callable[..., Model], n_draft: int) -> None:
+def test_greedy_text_with_drafts_equals_plain_decoding(load: Callable[..., Model], n_draft: int) -> None:
     plain, drafting = load(draft_max=0), load(draft_max=n_draft)
     assert len(prompts(plain)) >= 20
     differences, n_accepted = [], drafting.stats.accepted
@@ -190,7 +190,7 @@ def test_a_prompt_that_fills_the_context_still_gives_a_token(load: Callable[...,
         tokens(model, [5] * n_ctx)
 
 
-def test_a_text_ends_at_the_end_token_also_inside_an_accepted_block(load: Callable[..., Model]) -> None:
+def test_an_end_token_inside_an_accepted_block_ends_the_generation(load: Callable[..., Model]) -> None:
     plain, drafting = load(draft_max=0), load(draft_max=4)
     n_inside = 0
     for question in QUESTIONS[:10]:
@@ -210,7 +210,7 @@ def test_a_text_ends_at_the_end_token_also_inside_an_accepted_block(load: Callab
 
 
 @pytest.mark.parametrize("max_tokens", [0, 1, 2, 5])
-def test_a_token_limit_cuts_inside_a_block(load: Callable[..., Model], max_tokens: int) -> None:
+def test_max_tokens_can_cut_inside_an_accepted_block(load: Callable[..., Model], max_tokens: int) -> None:
     plain, drafting = load(draft_max=0), load(draft_max=4)
     prompt = prompts(plain)[0]
     generation = drafting.generate(prompt, sampling=GREEDY, max_tokens=max_tokens)
@@ -234,7 +234,7 @@ def test_characters_of_several_tokens_come_out_whole(load: Callable[..., Model])
     assert len(written) > len(whole) - 20
 
 
-def test_a_new_generation_carries_nothing_over(load: Callable[..., Model]) -> None:
+def test_a_new_generation_keeps_nothing_of_the_one_before(load: Callable[..., Model]) -> None:
     model = load(draft_max=3)
     first, other = prompts(model)[:2]
     expected = tokens(model, first, sampling=GREEDY, max_tokens=40)

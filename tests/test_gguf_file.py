@@ -25,7 +25,7 @@ def failure(path: Path | str) -> str:
     return message
 
 
-def test_the_embedded_model_is_what_its_card_says(embedded_model: Path) -> None:
+def test_the_embedded_model_matches_its_card(embedded_model: Path) -> None:
     info = inspect_gguf(embedded_model)
     assert (info.architecture, info.quantization, info.n_layer) == ("glm4moe", "Q4_K_M", 8)
     assert (info.n_heads_declared, info.n_heads, info.has_heads) == (1, 1, True)
@@ -69,14 +69,14 @@ def test_a_model_may_lack_a_chat_template(write_gguf: WriteGguf) -> None:
     assert inspect_gguf(write_gguf(chat_template="{{ x }}")).chat_template == "{{ x }}"
 
 
-def test_an_architecture_nobody_knows_is_left_to_the_loader(write_gguf: WriteGguf) -> None:
+def test_an_unknown_architecture_is_left_to_the_loader(write_gguf: WriteGguf) -> None:
     info = inspect_gguf(write_gguf(architecture="novelty"))
     error = load_failure(info, "llama_model_load: error loading model: unknown model architecture: 'novelty'")
     assert "'novelty'" in str(error)
     assert str(info.path) in str(error)
 
 
-def test_any_other_verdict_of_the_loader_is_passed_on(write_gguf: WriteGguf) -> None:
+def test_other_errors_of_the_loader_are_passed_on(write_gguf: WriteGguf) -> None:
     error = load_failure(
         inspect_gguf(write_gguf()), "noise\nerror loading model: missing tensor 'output_norm.weight'\n"
     )
@@ -125,7 +125,7 @@ def test_the_embedded_model_without_its_last_byte_is_truncated(embedded_model: P
     assert f"{path.stat().st_size} of " in failure(path)
 
 
-def test_counts_that_no_file_can_hold_are_truncation_not_a_hang(tmp_path: Path) -> None:
+def test_impossible_counts_are_reported_as_truncation_and_do_not_hang(tmp_path: Path) -> None:
     path = tmp_path / "huge.gguf"
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 2**63, 2**63))
     assert "truncated" in failure(path)
@@ -136,7 +136,7 @@ def test_counts_that_no_file_can_hold_are_truncation_not_a_hang(tmp_path: Path) 
     assert "truncated" in failure(path)
 
 
-def test_a_damaged_header_says_where(tmp_path: Path, write_gguf: WriteGguf) -> None:
+def test_a_damaged_header_is_described(tmp_path: Path, write_gguf: WriteGguf) -> None:
     path = tmp_path / "damaged.gguf"
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q1sI", 1, b"k", 77))
     assert "unknown type 77" in failure(path)
@@ -158,11 +158,11 @@ def test_a_gguf_of_another_kind_is_not_called_damaged(tmp_path: Path, version: b
     assert f"{path} is {what}" in failure(path)
 
 
-def test_a_gguf_that_holds_no_model(write_gguf: WriteGguf) -> None:
+def test_a_gguf_without_a_model(write_gguf: WriteGguf) -> None:
     assert "'adapter'" in failure(write_gguf(kind="adapter"))
 
 
-def test_a_file_that_may_not_be_read(write_gguf: WriteGguf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_read_permission(write_gguf: WriteGguf, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -186,7 +186,7 @@ def test_a_split_model_under_another_name_is_refused(write_gguf: WriteGguf) -> N
     assert "NAME-00001-of-00002.gguf" in failure(write_gguf("renamed.gguf", split=(0, 2)))
 
 
-def test_a_vocabulary_of_150_000_tokens_costs_no_time(write_gguf: WriteGguf) -> None:
+def test_a_vocabulary_of_150_000_tokens_is_inspected_quickly(write_gguf: WriteGguf) -> None:
     path = write_gguf(n_vocab=150_000)
     inspect_gguf(path)  # the gguf package is imported now
     start = time.perf_counter()

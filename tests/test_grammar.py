@@ -40,11 +40,11 @@ def test_a_grammar_that_cannot_be_parsed_is_refused_with_the_reason(grammar: str
         'root ::= <think> "a"',  # whether there is such a token, only a model can tell
     ],
 )
-def test_a_grammar_that_can_be_parsed_is_left_as_it_is(grammar: str) -> None:
+def test_a_valid_grammar_is_returned_unchanged(grammar: str) -> None:
     assert check_grammar(grammar) == grammar
 
 
-def test_what_is_wrong_is_said_in_the_error_only(capfd: pytest.CaptureFixture[str]) -> None:
+def test_parse_errors_are_not_written_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InvalidParameter):
         check_grammar("root ::= (")
     os.write(2, b"still there")

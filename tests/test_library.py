@@ -112,7 +112,7 @@ def test_another_version_of_llama_cpp_python_is_named(tmp_path: Path) -> None:
     assert message.startswith(f"llama-cpp-python is 0.1.2, pymtp needs {_library.VERSION}: ")
 
 
-def test_a_llama_cpp_that_runs_on_another_library_is_named(tmp_path: Path) -> None:
+def test_a_llama_cpp_that_uses_another_library_is_named(tmp_path: Path) -> None:
     # a full llama-cpp-python that was imported first, as far as Python can tell
     package = tmp_path / "llama_cpp"
     package.mkdir()
@@ -122,7 +122,7 @@ def test_a_llama_cpp_that_runs_on_another_library_is_named(tmp_path: Path) -> No
     assert message == "llama_cpp already runs on /usr/lib/another/libllama.so: import pymtp before llama_cpp"
 
 
-def test_a_llama_cpp_that_was_imported_on_our_library_is_fine() -> None:
+def test_a_llama_cpp_that_was_imported_with_our_library_is_fine() -> None:
     code = "import llama_cpp, pymtp.binding.library as library; print(library.abi_id())"
     folder = str(_library.library_file().parent)
     assert python(code, LLAMA_CPP_LIB_PATH=folder) == _library.abi_id()

@@ -12,7 +12,7 @@ from terminal import Terminal
 pytestmark = pytest.mark.model
 
 
-def test_the_share_grows_to_all_of_it() -> None:
+def test_progress_grows_to_1() -> None:
     shares: list[float] = []
     with Model(on_load=shares.append):
         assert shares == sorted(shares)
@@ -20,7 +20,7 @@ def test_the_share_grows_to_all_of_it() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("enough")])
-def test_what_the_listener_raises_ends_the_loading(error: BaseException) -> None:
+def test_an_exception_of_the_callback_ends_loading(error: BaseException) -> None:
     def refuse(share: float) -> None:
         raise error
 
@@ -30,7 +30,7 @@ def test_what_the_listener_raises_ends_the_loading(error: BaseException) -> None
     assert n_contexts() == 0
 
 
-def test_a_terminal_shows_the_share_and_then_nothing_of_it() -> None:
+def test_a_terminal_shows_progress_and_then_clears_it() -> None:
     code = (
         "import time; from pymtp_cli.progress import loading\n"
         "with loading('some/[b]m.gguf') as show: show(0.25); time.sleep(0.3); show(1.0)\n"
@@ -44,7 +44,7 @@ def test_a_terminal_shows_the_share_and_then_nothing_of_it() -> None:
     assert after.rstrip().endswith("done")
 
 
-def test_elsewhere_nobody_is_told() -> None:
+def test_there_is_no_progress_without_a_terminal() -> None:
     from pymtp_cli.progress import loading
 
     with loading(None) as show:

@@ -46,7 +46,7 @@ def tokens(model: Model, **options: object) -> list[int]:
     return generation.tokens
 
 
-def test_it_drafts_and_the_text_stays_that_of_plain_decoding() -> None:
+def test_it_drafts_and_the_text_equals_plain_decoding() -> None:
     with Model(draft="none", n_ctx=256, n_threads=1) as plain:
         expected = tokens(plain)
     with Model(draft=PromptLookup, draft_max=3, n_ctx=256, n_threads=1) as model:
@@ -56,7 +56,7 @@ def test_it_drafts_and_the_text_stays_that_of_plain_decoding() -> None:
         assert model.session.counters.n_head_passes == 0
 
 
-def test_it_can_draft_for_several_texts_also_where_a_memory_goes_back_by_decoding_again(tmp_path: Path) -> None:
+def test_it_drafts_for_several_sequences_even_if_rollback_decodes_again(tmp_path: Path) -> None:
     path = FAMILIES["qwen3next"].write(tmp_path / "tiny.gguf")
     texts = []
     for draft in ("none", PromptLookup):
@@ -71,7 +71,7 @@ def test_it_can_draft_for_several_texts_also_where_a_memory_goes_back_by_decodin
     assert drafted > 0
 
 
-def test_what_it_does_not_allow_is_refused_or_left_out() -> None:
+def test_its_traits_refuse_options_or_turn_drafting_off() -> None:
     class Alone(PromptLookup):
         traits = DrafterTraits("alone", allows_many=False, allows_grammar=False)
 
@@ -109,7 +109,7 @@ def test_drafts_that_a_grammar_forbids_are_rejected(accept: str, temperature: fl
 
 
 @pytest.mark.parametrize(("drafter", "answers"), [(MtpDrafter, (True, True, True)), (NoDrafter, (False, False, False))])
-def test_the_drafters_answer_what_they_need(drafter: type[Drafter], answers: tuple[bool, bool, bool]) -> None:
+def test_the_built_in_drafters_have_the_right_traits(drafter: type[Drafter], answers: tuple[bool, bool, bool]) -> None:
     traits = drafter.traits
     assert (traits.needs_rollback, traits.uses_mtp_heads, traits.allows_drawn) == answers
     assert traits.allows_grammar

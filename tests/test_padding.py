@@ -87,6 +87,6 @@ def test_padding_is_neither_drafted_nor_emitted(
     assert not (watched.verified | set(generation.tokens)) & PADDING
 
 
-def test_padding_cannot_be_listed_for_drafts(path: Path) -> None:
+def test_padding_cannot_be_listed_in_a_draft_vocab(path: Path) -> None:
     with pytest.raises(PymtpError, match="token 505 is not in the vocabulary of 504"):
         Model(path, n_ctx=64, draft_vocab=[1, 505])

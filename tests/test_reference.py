@@ -75,7 +75,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Case(request.param, checkpoint, convert(llama_cpp_source, checkpoint.folder))
 
 
-def test_logits_of_trunk_and_heads_are_those_of_pytorch(
+def test_logits_of_trunk_and_heads_equal_those_of_pytorch(
     case: Case, record_property: Callable[[str, object], None]
 ) -> None:
     from reference.heads import Reference
@@ -112,7 +112,7 @@ def test_logits_of_trunk_and_heads_are_those_of_pytorch(
 
 
 @pytest.mark.parametrize("name", ["gemma4"])
-def test_logits_of_trunk_and_assistant_are_those_of_transformers(
+def test_logits_of_trunk_and_assistant_equal_those_of_transformers(
     name: str, tmp_path: Path, llama_cpp_source: Path, record_property: Callable[[str, object], None]
 ) -> None:
     from reference import gemma
@@ -148,7 +148,7 @@ def test_logits_of_trunk_and_assistant_are_those_of_transformers(
 
 
 @pytest.mark.parametrize("case", [name for name in RECIPES if FAMILIES[name].after == TRANSFORMERS], indirect=True)
-def test_the_heads_written_here_are_those_of_transformers(case: Case) -> None:
+def test_our_reference_heads_equal_those_of_transformers(case: Case) -> None:
     from reference.heads import Reference, official_draft
 
     name, checkpoint, _ = case
@@ -160,7 +160,7 @@ def test_the_heads_written_here_are_those_of_transformers(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", [name for name in RECIPES if "DeepSeek-V3" not in name], indirect=True)
-def test_heads_that_the_converter_writes_apart_are_those_of_the_whole(case: Case) -> None:
+def test_heads_that_the_converter_writes_to_their_own_file_draft_the_same(case: Case) -> None:
     gguf = case.gguf
     with Model(gguf.whole, draft="mtp", n_threads=1) as one, Model(gguf.trunk, draft="mtp", n_threads=1) as two:
         assert two.info.draft_model == gguf.heads
@@ -168,7 +168,7 @@ def test_heads_that_the_converter_writes_apart_are_those_of_the_whole(case: Case
 
 
 @pytest.mark.model
-def test_the_row_at_position_0_does_a_trained_head_no_harm(embedded_model: Path) -> None:
+def test_the_row_at_position_0_does_not_hurt_a_trained_head(embedded_model: Path) -> None:
     """llama.cpp gives the heads a row at position 0, without a hidden state before it; published code does not."""
     from reference.heads import Reference
     from reference.trained import read_glm4moe

@@ -78,14 +78,14 @@ GBNF = 'root ::= "a"'
         ),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused_by_name_with_what_is_allowed(
+def test_an_invalid_request_is_refused_with_the_field_and_what_is_allowed(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidParameter, match=f"^{message}"):
         GenerationParams(**options)
 
 
-def test_a_schema_is_kept_as_its_grammar() -> None:
+def test_a_json_schema_becomes_a_grammar() -> None:
     params = GenerationParams(json_schema={"type": "boolean"}, stop="x")
     assert params.json_schema is None
     assert '"true"' in str(params.grammar)
@@ -96,7 +96,7 @@ def test_a_schema_is_kept_as_its_grammar() -> None:
     ("sampling", "name"),
     [({"mirostat": 1}, "mirostat 1"), ({"mirostat": 2}, "mirostat 2"), ({"samplers": ("adaptive_p",)}, "adaptive_p")],
 )
-def test_samplers_whose_state_drafts_cannot_share_turn_drafting_off_and_say_so(
+def test_samplers_with_a_state_that_drafts_cannot_share_turn_drafting_off_with_a_note(
     sampling: dict[str, Any], name: str
 ) -> None:
     params = GenerationParams(sampling=SamplingParams(**sampling))
@@ -119,7 +119,7 @@ def test_samplers_whose_state_drafts_cannot_share_turn_drafting_off_and_say_so(
         ({"accept": "rejection-tokenwise"}, AutoPick, False, TOKENWISE_REJECTION, TOKENWISE_REJECTION),
     ],
 )
-def test_the_way_to_pick_and_to_accept(
+def test_options_decide_pick_and_acceptance_method(
     options: dict[str, Any], pick: type, draws: bool, accept: Acceptance, accept_drawn: Acceptance
 ) -> None:
     made = sequence([0], **options)
@@ -128,14 +128,14 @@ def test_the_way_to_pick_and_to_accept(
     assert (made.accept, made.accept_drawn) == (accept, accept_drawn)
 
 
-def test_forced_drafts_are_most_likely_ones() -> None:
+def test_forced_acceptance_picks_drafts_greedily() -> None:
     forced = Forced([0.5])
     made = sequence([0], forced=forced, draft_pick="sample")
     assert not made.pick.draws
     assert made.accept is made.accept_drawn is forced
 
 
-def test_a_grammar_that_begins_inside_a_block_keeps_blocks_from_being_judged_as_one() -> None:
+def test_a_grammar_that_may_start_inside_a_block_turns_block_rejection_off() -> None:
     for accept in ("auto", "rejection"):
         made = sequence([2, 0], grammar=GBNF, accept=accept)
         assert made.sampler.awaits_grammar
@@ -155,7 +155,7 @@ def test_a_grammar_that_begins_inside_a_block_keeps_blocks_from_being_judged_as_
         ([0, 2, 0, 4], [5, 6, 0], "xx..", GBNF),
     ],
 )
-def test_relaxed_acceptance_follows_the_thinking_from_the_prompt_on(
+def test_relaxed_acceptance_tracks_thinking_from_the_prompt_on(
     prompt: list[int], tokens: list[int], phases: str, grammar: str | None
 ) -> None:
     vocabulary = Words()
@@ -176,7 +176,7 @@ def test_relaxed_acceptance_follows_the_thinking_from_the_prompt_on(
     assert not other.accept.is_thinking()  # type: ignore[attr-defined]
 
 
-def test_thinking_tags_can_be_given_and_are_needed() -> None:
+def test_relaxed_acceptance_needs_thinking_tags_which_can_be_given() -> None:
     class Thoughtless(Words):
         thinking_tags = None
 
@@ -198,7 +198,7 @@ def test_thinking_tags_can_be_given_and_are_needed() -> None:
         ({"draft_max": 2}, True),
     ],
 )
-def test_where_the_clock_has_a_say_a_seeded_text_draws_no_drafts_unless_it_is_told_to(
+def test_seeded_requests_with_an_adaptive_length_draw_drafts_only_if_asked(
     options: dict[str, Any], drawn: bool
 ) -> None:
     sampling = SamplingParams(temperature=1, seed=1)

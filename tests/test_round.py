@@ -48,7 +48,7 @@ def play(session: FakeSession, drafter: object, *seated: tuple[int, TokenSequenc
 
 
 @pytest.mark.parametrize("n_right", [0, 1, 2, 3])
-def test_accepted_drafts_and_one_token_more_are_emitted_and_the_rest_is_rolled_back(n_right: int) -> None:
+def test_accepted_drafts_and_one_more_token_are_emitted_and_the_rest_rolled_back(n_right: int) -> None:
     session = FakeSession()
     one = sequence(session, 0, [1, 2])
     right = plain_text(one.history, 4)
@@ -93,7 +93,7 @@ def test_a_prompt_shares_the_pass_and_samples_nothing_before_its_end() -> None:
     assert prompt.history[10:] == plain_text(list(range(10)), 1)
 
 
-def test_a_stop_token_inside_an_accepted_block_ends_the_text_there() -> None:
+def test_a_stop_token_inside_an_accepted_block_ends_the_sequence_there() -> None:
     session = FakeSession()
     one = sequence(session, 0, [1, 2])
     right = plain_text(one.history, 3)
@@ -106,7 +106,7 @@ def test_a_stop_token_inside_an_accepted_block_ends_the_text_there() -> None:
 
 
 @pytest.mark.parametrize("n_kept", [1, 2, 3, 4])
-def test_a_text_that_is_cut_inside_an_accepted_block_leaves_a_cache_that_fits_it(n_kept: int) -> None:
+def test_a_cut_inside_an_accepted_block_leaves_a_matching_cache(n_kept: int) -> None:
     session = FakeSession()
     drafter = MtpDrafter(session)  # type: ignore[arg-type]
     one = sequence(session, 0, [1, 2])
@@ -130,7 +130,7 @@ def test_a_text_that_is_cut_inside_an_accepted_block_leaves_a_cache_that_fits_it
     assert len(session.drafts) > 10
 
 
-def test_each_sequence_has_its_own_way_to_accept() -> None:
+def test_each_sequence_has_its_own_acceptance_method() -> None:
     session = FakeSession(n_seq_max=2)
 
     def anything(sampler: object, trial: Trial) -> Verdict:
@@ -143,7 +143,7 @@ def test_each_sequence_has_its_own_way_to_accept() -> None:
     assert [played.n_accepted for played in rounds] == [2, 0]
 
 
-def test_drafts_stay_inside_the_context_and_the_limit_of_tokens() -> None:
+def test_drafts_stay_within_the_context_and_max_tokens() -> None:
     session = FakeSession(n_ctx=8)
     full = sequence(session, 0, [1] * 6)
     assert full.turn(0, 64).n_draft == 1  # one position is left behind the newest token's
@@ -155,7 +155,7 @@ def test_drafts_stay_inside_the_context_and_the_limit_of_tokens() -> None:
     assert short.turn(0, 64).n_draft == 1  # two tokens are left, and a round emits one besides its drafts
 
 
-def test_text_with_drafts_is_the_text_without() -> None:
+def test_tokens_with_drafts_equal_plain_decoding() -> None:
     session = FakeSession()
     drafter = MtpDrafter(session)  # type: ignore[arg-type]
     one = TokenSequence([1, 2, 3], Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=3)

@@ -67,7 +67,7 @@ def generate(model: Model, prompt: str | Sequence[int], **options: Any) -> Gener
 
 
 @pytest.mark.parametrize("n_draft", [1, 3])
-def test_greedy_text_with_penalties_and_dry_is_the_plain_one(load: Callable[..., Model], n_draft: int) -> None:
+def test_greedy_text_with_penalties_and_dry_equals_plain_decoding(load: Callable[..., Model], n_draft: int) -> None:
     sampling = SamplingParams(temperature=0, **REPETITIONS)  # type: ignore[arg-type]
     n_accepted = 0
     for prompt in (chat(load(draft_max=0), APPLES), chat(load(draft_max=0), SEA), "import os\nimport sys\n\ndef main("):
@@ -93,7 +93,7 @@ CHAINS = {
 
 @pytest.mark.parametrize("n_draft", [1, 2, 3])
 @pytest.mark.parametrize("options", CHAINS.values(), ids=CHAINS)
-def test_the_same_seed_gives_the_plain_text_with_most_likely_drafts(
+def test_the_same_seed_gives_the_plain_text_with_greedy_drafts(
     load: Callable[..., Model], options: dict[str, Any], n_draft: int
 ) -> None:
     request = {"sampling": SamplingParams(seed=7, **options), "max_tokens": 60, "ignore_eos": True}
@@ -103,7 +103,7 @@ def test_the_same_seed_gives_the_plain_text_with_most_likely_drafts(
     assert drafting.stats.accepted > 5
 
 
-def test_the_same_seed_gives_the_plain_text_where_the_length_of_drafts_adapts(load: Callable[..., Model]) -> None:
+def test_the_same_seed_gives_the_plain_text_with_an_adaptive_length(load: Callable[..., Model]) -> None:
     options = {"sampling": SamplingParams(temperature=1, seed=7), "max_tokens": 60, "ignore_eos": True}
     plain = generate(load(draft_max=0), chat(load(draft_max=0), SEA), **options)
     adapting = [generate(load(draft_max="auto"), chat(load(draft_max=0), SEA), **options) for _ in range(3)]
@@ -112,9 +112,7 @@ def test_the_same_seed_gives_the_plain_text_where_the_length_of_drafts_adapts(lo
 
 
 @pytest.mark.parametrize("draft_pick", ["greedy", "sample", "auto"])
-def test_the_same_seed_gives_the_same_text_again_and_another_seed_another(
-    load: Callable[..., Model], draft_pick: str
-) -> None:
+def test_the_same_seed_repeats_the_text_and_another_seed_does_not(load: Callable[..., Model], draft_pick: str) -> None:
     model = load(draft_max=3)
     texts = [
         generate(
@@ -129,7 +127,7 @@ def test_the_same_seed_gives_the_same_text_again_and_another_seed_another(
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_each_text_of_a_batch_has_generators_of_its_own(load: Callable[..., Model]) -> None:
+def test_each_request_of_a_batch_has_its_own_random_generators(load: Callable[..., Model]) -> None:
     """The same requests alone and together, drafts drawn, seeds equal and different."""
     alone, together = load(draft_max=3), load(draft_max=3, n_seq_max=3, kv_unified=False)
     prompt = chat(alone, SEA)
@@ -173,7 +171,7 @@ def differ(one: Counter[tuple[int, ...]], other: Counter[tuple[int, ...]]) -> bo
 
 
 @pytest.mark.slow
-def test_the_first_tokens_are_distributed_as_without_drafts(load: Callable[..., Model]) -> None:
+def test_the_first_tokens_are_distributed_as_in_plain_decoding(load: Callable[..., Model]) -> None:
     plain, drafting = load(draft_max=0, n_seq_max=16), load(draft_max=3, n_seq_max=16)
     n_texts = 2000
     expected = first_tokens(plain, range(n_texts))
@@ -187,7 +185,7 @@ def test_the_first_tokens_are_distributed_as_without_drafts(load: Callable[..., 
 
 @pytest.mark.parametrize("n_reduced", [0, 25])
 @pytest.mark.parametrize("limit", [None, 4000, "listed"])
-def test_rows_of_a_session_pass_the_chain_like_their_logits(
+def test_sampling_from_a_row_equals_sampling_from_its_logits(
     load: Callable[..., Model], n_reduced: int, limit: int | str | None
 ) -> None:
     """Also where only candidates of them are fetched, and where drafts are limited to a part of the vocabulary."""
@@ -246,7 +244,7 @@ def plain_logprobs(
 
 
 @pytest.mark.parametrize("draft_pick", ["greedy", "sample", "auto"])
-def test_logprobs_of_drafted_and_other_tokens_are_those_of_plain_decoding(
+def test_logprobs_of_drafted_and_other_tokens_equal_those_of_plain_decoding(
     load: Callable[..., Model], draft_pick: str
 ) -> None:
     plain, drafting = load(draft_max=0), load(draft_max=3)
@@ -321,7 +319,9 @@ def test_drafts_follow_a_schema_with_penalties_and_logprobs(
 
 
 @pytest.mark.parametrize("draft_pick", ["greedy", "sample"])
-def test_heads_that_know_no_token_of_the_grammar_draft_nothing(load: Callable[..., Model], draft_pick: str) -> None:
+def test_a_draft_vocab_without_tokens_of_the_grammar_drafts_nothing(
+    load: Callable[..., Model], draft_pick: str
+) -> None:
     model = load(draft_max=3, draft_vocab=tuple(range(7000, 7100)))
     options = {"sampling": SamplingParams(temperature=1, seed=1), "draft_pick": draft_pick, "max_tokens": 20}
     made = generate(model, chat(model, APPLES), json_schema={"enum": ["apple", "pear"]}, **options)
@@ -330,7 +330,7 @@ def test_heads_that_know_no_token_of_the_grammar_draft_nothing(load: Callable[..
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_constrained_text_with_most_likely_drafts_is_the_plain_one(
+def test_constrained_text_with_greedy_drafts_equals_plain_decoding(
     load: Callable[..., Model], temperature: float
 ) -> None:
     grammar = 'root ::= "The " [a-z ]{5,40} ("." | "!") ("\\n" [a-z]+ ":" [0-9]{1,3}){2,4}'
@@ -349,7 +349,7 @@ def test_constrained_text_with_most_likely_drafts_is_the_plain_one(
 @pytest.mark.parametrize(
     ("draft_pick", "accept"), [("greedy", "auto"), ("sample", "auto"), ("sample", "rejection"), ("auto", "relaxed")]
 )
-def test_a_grammar_holds_behind_the_thinking_that_the_prompt_leaves_open(
+def test_a_grammar_applies_after_thinking_that_the_prompt_leaves_open(
     load: Callable[..., Model], draft_pick: str, accept: str
 ) -> None:
     model = load(draft_max=3)
@@ -373,7 +373,7 @@ def test_a_grammar_holds_behind_the_thinking_that_the_prompt_leaves_open(
     assert n_done >= 2
 
 
-def test_tags_that_are_given_bound_the_thinking(load: Callable[..., Model]) -> None:
+def test_given_thinking_tags_delimit_the_thinking(load: Callable[..., Model]) -> None:
     """The model does not know them: they are spread over tokens, which have other text, too."""
     model = load(draft_max=3)
     texts = [
@@ -393,7 +393,7 @@ def test_tags_that_are_given_bound_the_thinking(load: Callable[..., Model]) -> N
     assert all(re.fullmatch(r".+, \S* <[a-z]{1,10}>", text, re.DOTALL) and text.count(", ") == 1 for text in over)
 
 
-def test_a_stop_string_inside_an_accepted_block_cuts_text_tokens_and_cache(load: Callable[..., Model]) -> None:
+def test_a_stop_string_inside_an_accepted_block_cuts_tokens_and_cache(load: Callable[..., Model]) -> None:
     """At the session: what is decoded then is the text, and what is drafted next is what a fresh session drafts."""
     model = load(draft_max=3)
     vocabulary = model.vocabulary

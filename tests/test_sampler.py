@@ -95,7 +95,7 @@ def check_equal(ours: Distribution, theirs: tuple[np.ndarray, np.ndarray]) -> No
     np.testing.assert_allclose(ours.probs, theirs[1], rtol=0, atol=1e-6)
 
 
-def test_what_is_left_is_what_llama_cpps_samplers_leave_of_the_whole_vocabulary() -> None:
+def test_distributions_equal_those_of_llama_cpps_samplers_on_the_whole_vocabulary() -> None:
     n_paths = np.zeros(2, int)
 
     @settings(REPEATABLE, max_examples=400)
@@ -122,7 +122,7 @@ def test_what_is_left_is_what_llama_cpps_samplers_leave_of_the_whole_vocabulary(
                 logits[history[-8:]] += rng.random(len(history[-8:])).astype(np.float32) * 5
             assume(np.isfinite(np.delete(logits, [token for token, _ in params.logit_bias])).any())
             expected = theirs.apply(logits)
-            assume(np.isfinite(expected[1]).all() and len(expected[1]))  # see test_a_temperature_next_to_0
+            assume(np.isfinite(expected[1]).all() and len(expected[1]))  # see test_a_temperature_close_to_0
             left = ours.distribution(logits)
             check_equal(left, expected)
             np.testing.assert_array_equal(whole.distribution(logits).tokens, left.tokens)
@@ -187,7 +187,7 @@ def test_temperature_0_takes_the_most_likely_token_and_draws_nothing() -> None:
     assert [sampler.sample(LOGITS) for _ in range(5)] == [LOGITS.argmax()] * 5
 
 
-def test_a_temperature_next_to_0_takes_the_most_likely_token() -> None:
+def test_a_temperature_close_to_0_takes_the_most_likely_token() -> None:
     """The logits overflow; llama.cpp's probabilities are NaN then."""
     params = SamplingParams(temperature=1, dynatemp_range=1, dynatemp_exponent=9, top_p=1, min_p=0)
     logits = LOGITS.copy()
@@ -197,14 +197,14 @@ def test_a_temperature_next_to_0_takes_the_most_likely_token() -> None:
     assert left.prob(7) == 1
 
 
-def test_xtc_spares_the_last_token_that_can_be() -> None:
+def test_xtc_keeps_the_last_possible_token() -> None:
     """With a threshold of 0 llama.cpp goes on to tokens whose logits are -inf."""
     params = SamplingParams(samplers=("xtc",), xtc_probability=1, xtc_threshold=0)
     logits = np.array([2, -np.inf, 1, 0, -np.inf], np.float32)
     assert Sampler(params, n_vocab=5).distribution(logits).tokens.tolist() == [3]
 
 
-def test_sampled_frequencies_are_those_of_the_chain() -> None:
+def test_sampled_frequencies_match_the_chains_probabilities() -> None:
     """top-k 4 of known probabilities at temperature 1, against their exact values (chi-square, p = 0.001)."""
     probs = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
     sampler = Sampler(SamplingParams(temperature=1, top_k=4, top_p=1, min_p=0, seed=11), n_vocab=5)
@@ -216,7 +216,7 @@ def test_sampled_frequencies_are_those_of_the_chain() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"xtc_probability": 0.5}, {"repeat_penalty": 1.3, "dry_multiplier": 1}])
-def test_drafts_leave_what_the_target_samples_alone(options: dict[str, float]) -> None:
+def test_drafts_do_not_change_what_the_target_samples(options: dict[str, float]) -> None:
     params = SamplingParams(temperature=1.5, seed=1, **options)  # type: ignore[arg-type]
     plain, drafting = (Sampler(params, n_vocab=100) for _ in range(2))
     rng = np.random.default_rng(5)
@@ -227,7 +227,7 @@ def test_drafts_leave_what_the_target_samples_alone(options: dict[str, float]) -
         assert drafting.sample(LOGITS) == plain.sample(LOGITS)
 
 
-def test_a_draft_sees_the_chain_that_the_target_will_be_sampled_with() -> None:
+def test_drafts_pass_the_same_chain_as_the_target() -> None:
     """Penalties, DRY and XTC included: with the target's own logits drafts have its distributions."""
     params = SamplingParams(seed=3, xtc_probability=0.5, repeat_penalty=1.3, dry_multiplier=1, dry_allowed_length=1)
     sampler = Sampler(params, n_vocab=100, history=[1, 2, 3, 1, 2])
@@ -249,7 +249,7 @@ def test_a_draft_sees_the_chain_that_the_target_will_be_sampled_with() -> None:
     assert n_excluded > 20
 
 
-def test_what_xtc_draws_depends_on_the_place_in_the_text_only() -> None:
+def test_what_xtc_draws_depends_only_on_the_position() -> None:
     """Not on rows that were looked at and not accepted: so it is the same text in rounds of any length."""
     params = replace(PLAIN, samplers=("xtc",), xtc_probability=0.5, xtc_threshold=0.02)
     one_by_one, in_blocks = (Sampler(params, n_vocab=100) for _ in range(2))
@@ -271,7 +271,7 @@ def test_what_xtc_draws_depends_on_the_place_in_the_text_only() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0, 1.0])
-def test_barred_tokens_are_neither_drafted_nor_sampled(temperature: float) -> None:
+def test_banned_tokens_are_neither_drafted_nor_sampled(temperature: float) -> None:
     top = np.argsort(LOGITS)[::-1]
     sampler = Sampler(SamplingParams(temperature=temperature, seed=1), n_vocab=100, banned=top[:3].tolist())
     assert sampler.draft_ban == tuple(sorted(top[:3]))
@@ -279,7 +279,7 @@ def test_barred_tokens_are_neither_drafted_nor_sampled(temperature: float) -> No
     assert not {sampler.sample(LOGITS) for _ in range(200)} & set(top[:3].tolist())
 
 
-def test_tokens_that_the_vocabulary_suppresses_are_barred() -> None:
+def test_tokens_that_the_vocabulary_suppresses_are_banned() -> None:
     class Hundred:
         size, native, suppressed = 100, ffi.NULL, [int(LOGITS.argmax()), 4]
 
@@ -288,7 +288,7 @@ def test_tokens_that_the_vocabulary_suppresses_are_barred() -> None:
     assert sampler.sample(LOGITS) == np.argsort(LOGITS)[-2]
 
 
-def test_drafts_of_a_part_of_the_vocabulary_pass_the_same_chain() -> None:
+def test_drafts_from_a_part_of_the_vocabulary_pass_the_same_chain() -> None:
     params = SamplingParams(temperature=1, repeat_penalty=1.5, logit_bias={3: -1, 70: -np.inf}, top_k=5)
     sampler = Sampler(params, n_vocab=100, history=[1, 2, 60])
     everything = np.where(np.arange(100) < 50, LOGITS, -np.inf)
@@ -297,18 +297,18 @@ def test_drafts_of_a_part_of_the_vocabulary_pass_the_same_chain() -> None:
     np.testing.assert_array_equal(part.probs, whole.probs)
 
 
-def test_a_part_of_the_vocabulary_of_which_no_token_can_follow_leaves_no_draft() -> None:
+def test_there_is_no_draft_if_a_part_of_the_vocabulary_has_no_allowed_token() -> None:
     sampler = Sampler(PLAIN, n_vocab=100, banned=range(10))
     assert sampler.draft_distribution(LOGITS[:10]).tokens.tolist() == []
     assert sampler.draft_distribution(LOGITS[:11]).tokens.tolist() == [10]
 
 
-def test_the_most_likely_draft_is_that_of_the_logits_unless_a_sampler_changes_it() -> None:
+def test_greedy_drafts_follow_the_raw_logits_unless_a_sampler_changes_the_top_token() -> None:
     assert Sampler(SamplingParams(), n_vocab=100).draft_ban == ()
     assert Sampler(SamplingParams(repeat_penalty=1.1), n_vocab=100).draft_ban is None
 
 
-def test_as_many_candidates_do_as_the_sampler_says() -> None:
+def test_n_candidates_top_logits_are_enough() -> None:
     n_vocab = 5000
     rng = np.random.default_rng(4)
     params = SamplingParams(repeat_penalty=1.3, dry_multiplier=1, logit_bias={1: -2, 2: -np.inf}, seed=1)
@@ -325,7 +325,7 @@ def test_as_many_candidates_do_as_the_sampler_says() -> None:
     assert Sampler(replace(params, top_n_sigma=1.0), n_vocab=n_vocab).n_candidates == 0
 
 
-def test_what_cannot_be_asked_of_a_sampler_is_refused() -> None:
+def test_invalid_calls_of_a_sampler_are_refused() -> None:
     sampler = Sampler(PLAIN, n_vocab=100)
     for token in (-1, 100):
         with pytest.raises(PymtpError, match=f"token {token} is not in the vocabulary"):
@@ -388,7 +388,7 @@ def check_history(
     ),
     steps=HISTORIES,
 )
-def test_tokens_that_are_taken_back_leave_no_trace(params: SamplingParams, steps: list[tuple[str, list[int]]]) -> None:
+def test_tokens_that_are_undone_leave_no_trace(params: SamplingParams, steps: list[tuple[str, list[int]]]) -> None:
     check_history(params, steps)
 
 
@@ -417,7 +417,7 @@ BREAKERS = [
 
 @pytest.mark.model
 @pytest.mark.parametrize("breakers", BREAKERS, ids=str)
-def test_dry_ends_repetitions_where_llama_cpp_ends_them(vocabulary: Vocabulary, breakers: tuple[str, ...]) -> None:
+def test_dry_breakers_end_repetitions_where_llama_cpp_does(vocabulary: Vocabulary, breakers: tuple[str, ...]) -> None:
     words = vocabulary.tokenize(
         'the sea was calm. The sea was: "calm", he said. aaab aaaab aab\n* the sea was rising and falling. The sé, '
         "a long breaker that is cut behind forty bytes, and there it ends"
@@ -448,7 +448,7 @@ def test_dry_ends_repetitions_where_llama_cpp_ends_them(vocabulary: Vocabulary, 
 @pytest.mark.model
 @settings(REPEATABLE, max_examples=40)
 @given(breakers=st.sampled_from(BREAKERS), steps=HISTORIES)
-def test_breakers_that_are_taken_back_leave_no_trace(
+def test_breakers_that_are_undone_leave_no_trace(
     vocabulary: Vocabulary, breakers: tuple[str, ...], steps: list[tuple[str, list[int]]]
 ) -> None:
     words = vocabulary.tokenize("the sea was. The aaab:")
@@ -459,7 +459,7 @@ def test_breakers_that_are_taken_back_leave_no_trace(
 
 
 @pytest.mark.model
-def test_infill_is_llama_cpps(vocabulary: Vocabulary) -> None:
+def test_infill_equals_llama_cpps(vocabulary: Vocabulary) -> None:
     params = SamplingParams(samplers=("top_k", "top_p", "infill"), top_k=30, seed=5)
     theirs = LlamaChain(params, vocabulary.size, vocabulary._vocab)
     ours = Sampler(params, vocabulary)
@@ -472,7 +472,9 @@ def test_infill_is_llama_cpps(vocabulary: Vocabulary) -> None:
 
 @pytest.mark.model
 @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.8, "temperature": 1.5}], ids=str)
-def test_with_a_grammar_a_distribution_is_what_is_sampled(vocabulary: Vocabulary, options: dict[str, float]) -> None:
+def test_with_a_grammar_the_distribution_matches_what_is_sampled(
+    vocabulary: Vocabulary, options: dict[str, float]
+) -> None:
     """A token that the grammar refuses is drawn again among the others, as in llama.cpp (chi-square, p = 0.0001)."""
     letters = [vocabulary.tokenize(letter)[0] for letter in "abcdef"]
     logits = np.full(vocabulary.size, -np.inf, np.float32)
@@ -495,7 +497,7 @@ def test_with_a_grammar_a_distribution_is_what_is_sampled(vocabulary: Vocabulary
 
 
 @pytest.mark.model
-def test_a_grammar_goes_on_with_the_text_and_back_with_what_was_assumed(vocabulary: Vocabulary) -> None:
+def test_a_grammar_advances_with_accepted_tokens_and_undoes_assumed_ones(vocabulary: Vocabulary) -> None:
     a, b, c = (vocabulary.tokenize(letter)[0] for letter in "abc")
     logits = np.full(vocabulary.size, -np.inf, np.float32)
     logits[[a, b, c]] = 0
@@ -522,7 +524,7 @@ def test_a_grammar_goes_on_with_the_text_and_back_with_what_was_assumed(vocabula
 
 
 @pytest.mark.model
-def test_a_grammar_can_begin_behind_a_later_token(vocabulary: Vocabulary) -> None:
+def test_a_grammar_can_start_after_a_later_token(vocabulary: Vocabulary) -> None:
     a, b, c = (vocabulary.tokenize(letter)[0] for letter in "abc")
     logits = np.full(vocabulary.size, -np.inf, np.float32)
     logits[[a, b, c]] = 0

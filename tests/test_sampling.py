@@ -84,7 +84,7 @@ ACCEPTED: dict[str, list[object]] = {
 }
 
 
-def test_every_field_is_looked_at() -> None:
+def test_every_field_has_cases_here() -> None:
     names = {field.name for field in fields(SamplingParams)}
     assert names == set(REFUSED) == set(ACCEPTED)
 
@@ -92,18 +92,18 @@ def test_every_field_is_looked_at() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, (_, values) in REFUSED.items() for value in values]
 )
-def test_a_value_out_of_range_is_refused_by_name_with_the_range(name: str, value: object) -> None:
+def test_a_value_out_of_range_is_refused_with_name_and_range(name: str, value: object) -> None:
     with pytest.raises(InvalidParameter) as error:
         SamplingParams(**{name: value})  # type: ignore[arg-type]
     assert str(error.value).startswith(f"{name} must be {REFUSED[name][0]}")
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in ACCEPTED.items() for value in values])
-def test_the_ends_of_a_range_belong_to_it(name: str, value: object) -> None:
+def test_the_ends_of_a_range_are_allowed(name: str, value: object) -> None:
     SamplingParams(**{name: value})  # type: ignore[arg-type]
 
 
-def test_the_message_has_the_value() -> None:
+def test_the_message_shows_the_value() -> None:
     with pytest.raises(InvalidParameter, match=r"^top_k must be an integer, 0 \(off\) or more, not -3$"):
         SamplingParams(top_k=-3)
     with pytest.raises(InvalidParameter, match=r"^samplers must be .*, not 'top_k;topp'$"):
@@ -143,7 +143,7 @@ def test_the_defaults_are_those_of_llama_cpp() -> None:
     assert defaults.samplers == DEFAULT_SAMPLERS
 
 
-def test_samplers_have_llama_cpps_other_names_and_letters() -> None:
+def test_samplers_accept_llama_cpps_aliases_and_letters() -> None:
     names = ("temp", "typical-p", "nucleus", "top-k", "min_p")
     assert SamplingParams(samplers=names).samplers == ("temperature", "typ_p", "top_p", "top_k", "min_p")
     assert SamplingParams(samplers=("typical",)).samplers == ("typ_p",)
@@ -167,7 +167,9 @@ def test_samplers_have_llama_cpps_other_names_and_letters() -> None:
         ({"temperature": 0, "samplers": ("adaptive_p", "temperature")}, "adaptive_p", False),
     ],
 )
-def test_what_picks_tokens_is_known(options: dict[str, object], picks_itself: str | None, is_greedy: bool) -> None:
+def test_a_sampler_that_picks_tokens_itself_is_named(
+    options: dict[str, object], picks_itself: str | None, is_greedy: bool
+) -> None:
     params = SamplingParams(**options)  # type: ignore[arg-type]
     assert params.picks_itself == picks_itself
     assert params.is_greedy == is_greedy
@@ -194,5 +196,5 @@ def test_what_picks_tokens_is_known(options: dict[str, object], picks_itself: st
         ({"repeat_penalty": 1.1, "samplers": ("temperature",)}, True),
     ],
 )
-def test_what_changes_the_most_likely_token_is_known(options: dict[str, object], keeps: bool) -> None:
+def test_keeps_argmax_is_false_if_a_sampler_may_change_the_top_token(options: dict[str, object], keeps: bool) -> None:
     assert SamplingParams(**options).keeps_argmax == keeps  # type: ignore[arg-type]

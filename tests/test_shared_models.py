@@ -33,7 +33,7 @@ def models(request: pytest.FixtureRequest, shared: Path) -> Iterator[tuple[float
         yield RATES[request.param], plain, drafting
 
 
-def test_acceptance_and_text_on_all_prompts(
+def test_acceptance_rate_and_text_on_all_prompts(
     models: tuple[float, Model, Model], dev_prompts: list[dict[str, object]]
 ) -> None:
     expected, plain, drafting = models

@@ -65,7 +65,7 @@ def test_heads_in_a_file_of_their_own_draft_like_those_in_the_model(tmp_path: Pa
             assert getattr(two.info, each) == getattr(one.info, each)
 
 
-def test_a_trunk_alone_decodes_plainly_and_says_what_the_whole_model_says(apart: tuple[Path, Path, Path]) -> None:
+def test_a_trunk_without_heads_decodes_plainly_to_the_same_text(apart: tuple[Path, Path, Path]) -> None:
     whole, trunk, _ = apart
     with Model(whole, draft="none", n_threads=1) as one, Model(trunk, n_threads=1) as two:
         assert (two.draft_max, two.draft_note, two.info.draft_model) == (0, None, None)
@@ -74,7 +74,7 @@ def test_a_trunk_alone_decodes_plainly_and_says_what_the_whole_model_says(apart:
         Model(trunk, draft="mtp")
 
 
-def test_heads_beside_the_model_are_found_and_only_where_they_are_wanted(apart: tuple[Path, Path, Path]) -> None:
+def test_heads_next_to_the_model_are_found_but_only_used_if_wanted(apart: tuple[Path, Path, Path]) -> None:
     whole, trunk, heads = apart
     beside = trunk.with_name("mtp-tiny.gguf")
     shutil.copy(heads, beside)
@@ -88,7 +88,7 @@ def test_heads_beside_the_model_are_found_and_only_where_they_are_wanted(apart: 
         assert model.session.n_draft_max > 0
 
 
-def test_the_command_line_says_which_heads_it_has_found(apart: tuple[Path, Path, Path]) -> None:
+def test_the_command_line_names_the_heads_it_found(apart: tuple[Path, Path, Path]) -> None:
     _, trunk, heads = apart
 
     def run(*options: object) -> str:
@@ -103,7 +103,7 @@ def test_the_command_line_says_which_heads_it_has_found(apart: tuple[Path, Path,
     assert run().startswith(f"pymtp: drafting with the MTP heads in {beside}\n")
 
 
-def test_of_several_files_beside_the_model_none_is_taken(apart: tuple[Path, Path, Path]) -> None:
+def test_several_files_next_to_the_model_are_not_used(apart: tuple[Path, Path, Path]) -> None:
     _, trunk, heads = apart
     for name in ("mtp-a.gguf", "mtp-b.gguf"):
         shutil.copy(heads, trunk.with_name(name))
@@ -113,7 +113,7 @@ def test_of_several_files_beside_the_model_none_is_taken(apart: tuple[Path, Path
         assert "(mtp-a.gguf, mtp-b.gguf), draft_model (--draft-model) names one: plain decoding" in model.draft_note
 
 
-def test_other_files_beside_the_model_do_no_harm_and_are_named(apart: tuple[Path, Path, Path]) -> None:
+def test_unsuitable_files_next_to_the_model_are_named_and_not_used(apart: tuple[Path, Path, Path]) -> None:
     _, trunk, heads = apart
     beside = trunk.with_name("mtp-other.gguf")
     beside.write_bytes(heads.read_bytes()[:1000])
@@ -135,7 +135,7 @@ def test_heads_without_a_model_are_refused(apart: tuple[Path, Path, Path]) -> No
         Model(heads)
 
 
-def test_heads_that_are_not_the_models_are_refused(apart: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_heads_of_another_model_are_refused(apart: tuple[Path, Path, Path], tmp_path: Path) -> None:
     whole, trunk, heads = apart
 
     def refusal(model: Path, draft_model: Path) -> str:
@@ -160,13 +160,13 @@ def test_heads_that_are_not_the_models_are_refused(apart: tuple[Path, Path, Path
     assert "its architecture is step35, not glm4moe" in refusal(trunk, other_heads)
 
 
-def test_a_file_that_holds_fewer_heads_than_it_names_is_refused(write_gguf: WriteGguf) -> None:
+def test_a_file_with_fewer_heads_than_declared_is_refused(write_gguf: WriteGguf) -> None:
     heads = write_gguf("heads.gguf", declared=3, heads=1)
     with pytest.raises(ModelError, match="holds no usable MTP heads"):
         inspect_gguf(write_gguf("model.gguf"), heads)
 
 
-def test_a_saved_state_belongs_to_model_and_heads(apart: tuple[Path, Path, Path]) -> None:
+def test_a_saved_state_needs_the_same_model_and_heads(apart: tuple[Path, Path, Path]) -> None:
     whole, trunk, heads = apart
     with Model(trunk, draft_model=heads, n_threads=1) as model, Model(whole, n_threads=1) as other:
         text(model)
@@ -176,7 +176,7 @@ def test_a_saved_state_belongs_to_model_and_heads(apart: tuple[Path, Path, Path]
             other.session.restore(state)
 
 
-def test_drafts_from_chosen_tokens_use_the_output_that_the_heads_have(tmp_path: Path) -> None:
+def test_a_listed_draft_vocab_uses_the_heads_own_output_matrix(tmp_path: Path) -> None:
     whole, trunk, heads = (tmp_path / f"{name}.gguf" for name in ("whole", "trunk", "heads"))
     split_heads(write_step35(whole), trunk, heads)
     vocab = [3, 100, 300, 511]

@@ -22,14 +22,14 @@ BLOCKS = [
 
 @pytest.mark.model
 @pytest.mark.parametrize(("page", "number", "block"), BLOCKS, ids=[f"{page}-{number}" for page, number, _ in BLOCKS])
-def test_a_block_runs_as_it_is_printed(page: str, number: int, block: str, tmp_path: Path) -> None:
+def test_a_block_runs_as_printed(page: str, number: int, block: str, tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert result.returncode == 0, result.stderr
 
 
-def test_there_are_blocks() -> None:
+def test_every_page_has_blocks() -> None:
     assert {page for page, _, _ in BLOCKS} == set(PAGES)
 
 

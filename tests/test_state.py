@@ -14,7 +14,7 @@ PAYLOAD = bytes(range(256)) * 5
 WHO = {"engine": "engine 1", "model": "abc"}
 
 
-def test_what_was_packed_comes_back() -> None:
+def test_a_packed_payload_is_unpacked_unchanged() -> None:
     assert bytes(state.unpack(state.pack(PAYLOAD, **WHO), **WHO)) == PAYLOAD
     assert bytes(state.unpack(state.pack(b"", **WHO), **WHO)) == b""
 
@@ -50,7 +50,7 @@ def test_the_header_is_one_line_of_json() -> None:
     assert json.loads(head.removeprefix(b"pymtp-state "))["model"] == "abc"
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "session.state"
     state.write(path, b"old")
     with pytest.raises(StateError, match="cannot write .*choose another place"):

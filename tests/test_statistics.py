@@ -24,7 +24,7 @@ def test_a_generation_without_rounds_has_no_rates() -> None:
     assert stats.acceptance_per_position == []
 
 
-def test_what_came_since_is_the_difference() -> None:
+def test_a_difference_holds_what_was_added_since() -> None:
     earlier = Stats(3, 1.0, 5, 2.0, 0.5, 0.75, 0.25) + stats_of((2, 1))
     later = earlier + Stats(1, 0.5, 7, 4.0, 1.0, 2.0, 0.25) + stats_of((2, 1), (2, 0))
     since = later - earlier
@@ -49,7 +49,7 @@ def test_mean_acceptance_length_counts_the_recovered_or_bonus_token_of_every_rou
     assert stats_of((3, 3), (3, 0), (2, 1), (0, 0)).mean_acceptance_length == pytest.approx(1 + 4 / 4)
 
 
-def test_a_position_is_rated_over_the_rounds_that_drafted_it() -> None:
+def test_a_positions_rate_counts_only_rounds_that_drafted_it() -> None:
     stats = stats_of((3, 3), (3, 1), (1, 1), (1, 0), (0, 0))
     assert stats.acceptance_per_position == pytest.approx([3 / 4, 1 / 2, 1 / 2])
 

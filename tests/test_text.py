@@ -29,11 +29,11 @@ def streamed(pieces: list[bytes]) -> str:
 
 
 @pytest.mark.parametrize("data", SAMPLES)
-def test_byte_by_byte_gives_what_decoding_the_whole_gives(data: bytes) -> None:
+def test_byte_by_byte_equals_decoding_at_once(data: bytes) -> None:
     assert streamed([bytes([byte]) for byte in data]) == data.decode("utf-8", errors="replace")
 
 
-def test_random_bytes_in_random_pieces_give_what_decoding_the_whole_gives() -> None:
+def test_random_bytes_in_random_pieces_equal_decoding_at_once() -> None:
     source = random.Random(1)
     alphabet = b"a\x80\xbf\xc3\xe6\x97\xa5\xed\xa0\xf0\x9f\x98\x80\xff"
     for _ in range(500):
@@ -48,7 +48,7 @@ def test_a_character_is_held_back_until_its_last_byte() -> None:
     assert [stream.push(bytes([byte])) for byte in "\u65e5x".encode()] == ["", "", "\u65e5", "x"]
 
 
-def test_flush_replaces_an_incomplete_character_and_starts_afresh() -> None:
+def test_flush_replaces_an_incomplete_character_and_starts_over() -> None:
     stream = TextStream()
     assert stream.push(b"ok\xe6\x97") == "ok"
     assert stream.flush() == "\ufffd"
@@ -89,7 +89,7 @@ def test_characters_that_may_begin_a_stop_string_are_held_back() -> None:
     assert stream.flush() == ""
 
 
-def test_what_was_held_back_comes_out_at_the_end() -> None:
+def test_held_back_text_is_flushed_at_the_end() -> None:
     stream = TextStream(["END"])
     assert [stream.push(b"the E"), stream.push(b"N"), stream.flush()] == ["the ", "", "EN"]
     assert not stream.has_stopped
@@ -105,7 +105,7 @@ def test_parts_are_cut_where_origins_change_and_join_to_the_text() -> None:
     assert origins.parts("", 3) == []
 
 
-def test_characters_count_for_the_token_that_completes_them_also_where_they_are_held_back() -> None:
+def test_characters_count_for_the_token_that_completes_them_even_if_held_back() -> None:
     stream = TextStream(["END"])
     counts = []
     for piece in (b"\xe6", b"\x97", b"\xa5", b"xE", b"N", b"ot"):

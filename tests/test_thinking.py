@@ -33,7 +33,7 @@ def phases(*pieces: str) -> list[bool]:
         (["", "<think>", "", "</think>", ""], ".xx.."),
     ],
 )
-def test_tags_open_and_close_the_thinking_however_they_are_cut(pieces: list[str], expected: str) -> None:
+def test_tags_open_and_close_thinking_however_they_are_cut(pieces: list[str], expected: str) -> None:
     assert phases(*pieces) == [phase == "x" for phase in expected]
 
 
@@ -43,7 +43,7 @@ def test_a_prompt_may_leave_a_model_thinking() -> None:
     assert not Thinking("<think>", "</think>").is_inside
 
 
-def test_bytes_that_are_no_text_disturb_nothing() -> None:
+def test_invalid_utf8_does_no_harm() -> None:
     thinking = Thinking("<think>", "</think>", [b"\xe6\x97", b"\xa5<think>\xff", b"\xf0\x9f"])
     assert thinking.is_inside
     thinking.observe(b"\x98</think>")
