@@ -1,7 +1,7 @@
 """Every method of acceptance on small vocabularies, against exact probabilities.
 
-Target and draft say what follows a token; the chain is the real one. All seeds are fixed: a bound that holds, holds in
-every run.
+Target and draft model are tables of what follows a token; the chain is the real one. All seeds are fixed, so a bound
+that holds once holds in every run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pymtp.sampling.params import SamplingParams
 from pymtp.text.thinking import Thinking
 
 N_TOKENS = 3
-"""Of a text, behind token 0."""
+"""Tokens of a text, after token 0."""
 
 PLAIN = SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0, seed=1)
 GREEDY = SamplingParams(temperature=0)
@@ -37,7 +37,7 @@ Texts = dict[tuple[int, ...], float]
 
 @dataclass(frozen=True)
 class Pair:
-    """Logits of target and draft behind each token, (n, n) each."""
+    """Logits of target and draft after each token, (n, n) each."""
 
     target: np.ndarray
     draft: np.ndarray
@@ -126,7 +126,7 @@ def exact_texts(pair: Pair, params: SamplingParams = PLAIN) -> Texts:
     """The probability of every text in plain decoding."""
 
     def row(prefix: tuple[int, ...]) -> np.ndarray:
-        """(n,) behind a prefix; XTC is either on or off."""
+        """(n,) after a prefix; XTC is either on or off."""
         probs = np.zeros(pair.n)
         for xtc, weight in ((0, 1 - params.xtc_probability), (1, params.xtc_probability)):
             sampler = Sampler(replace(params, xtc_probability=xtc), n_vocab=pair.n, history=[0, *prefix])
@@ -221,7 +221,7 @@ def test_every_row_sees_the_history_of_plain_decoding(accept: Acceptance, draws:
 
 @pytest.mark.parametrize("accept", REJECTION, ids=str)
 def test_rejection_works_with_xtc(accept: Acceptance) -> None:
-    """XTC's draw for a place is the same in all rounds that come to it: a block is judged by rows behind its end."""
+    """XTC draws the same at a position in every round that reaches it: rows after the end of a block judge it too."""
     params = replace(PLAIN, xtc_probability=0.5, xtc_threshold=0.15)
     pair = similar_pair(3)
     play = Play(accept, pair, 3, draws=True, params=params)
@@ -248,7 +248,7 @@ def test_block_rejection_accepts_the_optimum_and_at_least_as_much_as_tokenwise(n
     pair = random_pair(4, seed=5)
     lengths = {}
     for accept in REJECTION:
-        # each text anew behind token 0: its first round
+        # every text starts after token 0, so this is its first round
         firsts = Play(accept, pair, n_draft, draws=True, n_texts=1200).n_accepted_first
         lengths[accept.name] = np.mean(firsts)
         expected = mean_accepted(pair, n_draft, blocks=accept is BLOCK_REJECTION)
@@ -319,7 +319,7 @@ def test_a_draft_of_probability_0_is_rejected(accept: Acceptance) -> None:
 
 @pytest.mark.parametrize("accept", REJECTION, ids=str)
 def test_an_empty_residual_falls_back_to_the_target(accept: Acceptance) -> None:
-    """A draft of probability 0 from the target's own distribution."""
+    """The draft has probability 0, and its distribution is the target's own."""
     row = logits(0.7, 0.3, 0)
     source = Sampler(PLAIN, n_vocab=3).distribution(row)
     sampler = Sampler(PLAIN, n_vocab=3)
@@ -337,7 +337,7 @@ EOG = 9
 
 
 def says(*tokens: int) -> list[np.ndarray]:
-    """Logits of a target that says these tokens."""
+    """Logits of a target that emits these tokens."""
     return list(np.eye(10, dtype=np.float32)[list(tokens)])
 
 
@@ -349,7 +349,7 @@ def says(*tokens: int) -> list[np.ndarray]:
         ((1, 2, 3, 4), [1, 7, 3], [1, 2], 1),  # a recovered token takes the wrong draft's place
         ((1, 2, 3, 4), [7, 2, 3], [1], 0),
         ((5,), [], [5], 0),  # no drafts: plain decoding
-        ((1, EOG, 3), [1, EOG], [1, EOG], 2),  # nothing is sampled behind the end
+        ((1, EOG, 3), [1, EOG], [1, EOG], 2),  # nothing is sampled after the end
         ((1, EOG, 3), [1, 2], [1, EOG], 1),
     ],
 )
@@ -414,7 +414,7 @@ THINK, CLOSED = [3, 1], [3, 1, 4]
     ("prompt", "drafts", "emitted"),
     [
         (THINK, [1, 2, 1], [1, 2, 1, 0]),  # all likely, and a bonus token
-        (CLOSED, [1, 2, 1], [0]),  # behind the thinking: by match
+        (CLOSED, [1, 2, 1], [0]),  # after thinking: by match
         ([1, 2], [1, 2, 1], [0]),
         ([1, 5, 6], [1], [0]),
         (THINK, [1, 4, 2, 1], [1, 4, 0]),  # the end of the thinking inside of the block
@@ -461,7 +461,7 @@ def test_a_relaxed_draft_is_judged_by_rank_and_distance_from_the_top_token(
 
 
 def test_relaxed_ranks_are_those_before_the_chain() -> None:
-    """As TensorRT-LLM does: the chain here leaves nothing but a penalised token's rival."""
+    """As in TensorRT-LLM: the chain here leaves only the rival of a penalised token."""
     params = SamplingParams(temperature=1, top_k=1, repeat_penalty=5.0, logit_bias={1: -20})
     verdict = relaxed(THINK)(Sampler(params, n_vocab=10, history=[1]), Trial([*nearly(1), *says(2)], [1], keep=True))
     assert verdict.tokens[0] == 1

@@ -1,4 +1,4 @@
-"""A model and the assistant that drafts for it: found, checked, loaded beside it, and run on its cache."""
+"""A model and the assistant that drafts for it: found, checked, loaded with it, and run on its cache."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_assistant_never_has_to_catch_up(pair: tuple[Path, Path]) -> None:
         unfed.decode([Chunk(tokens, 0)])
         assert fed.seen_end(0, 3) == unfed.seen_end(0, 3) == len(tokens)
         np.testing.assert_array_equal(*(draft(session, 5, len(tokens), [6, 7, 8]) for session in (fed, unfed)))
-        for session in (fed, unfed):  # nor does it leave anything
+        for session in (fed, unfed):  # nor does it fall behind
             session.decode([Chunk([5], len(tokens))])
             assert session.seen_end(0, 3) == len(tokens) + 1
 

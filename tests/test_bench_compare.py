@@ -1,4 +1,4 @@
-"""The comparison with other programs: what it makes of their answers; and of them, those that are there to be run."""
+"""The comparison with other programs: how it reads their answers, and runs of those that are installed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ TITLES = {"one": "One", "other": "Other", "third": "Third"}
 
 
 def test_ratios_are_medians_over_pairs() -> None:
-    # in each pair One is twice as fast; the medians of their speeds say something else
+    # in each pair One is twice as fast; the medians of their speeds have another ratio
     found = [
         Found("one", answers(200, 20, 2000, 60), Memory(3 * 2**20, None)),
         Found("other", answers(100, 10, 1000, 30, 77)),  # an answer that One has not
@@ -128,7 +128,7 @@ def test_the_report_has_every_answer_and_every_failure(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "a.svg").read_text("utf-8")
 
 
-# --- what llama.cpp's programs say, as they say it ---
+# --- output of llama.cpp's programs, word for word ---
 
 SIMPLE = """\
 0.00.319.842 I encoded   14 tokens in    0.016 seconds, speed:  895.599 t/s

@@ -1,4 +1,4 @@
-"""The benchmark of rounds, on its tiny model: what it counts is exact, what it times is not looked at."""
+"""The benchmark of rounds, on its tiny model: its counts are checked exactly, its times not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of real shape with random weights: small ones are run, of large ones the sizes are checked."""
+"""Models of real shape with random weights: small ones are run; for large ones the sizes are checked."""
 
 from __future__ import annotations
 

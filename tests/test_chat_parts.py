@@ -1,4 +1,4 @@
-"""What `pymtp chat` is made of, without a model: thinking, typed values, the status line, input, completion."""
+"""The parts of `pymtp chat`, without a model: thinking, typed values, the status line, input, completion."""
 
 from __future__ import annotations
 

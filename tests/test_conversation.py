@@ -1,4 +1,4 @@
-"""A chat with the embedded model: what it remembers, what it computes again, and what it leaves out."""
+"""A chat with the embedded model: what it keeps, what it computes again, and what it drops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How drafts are picked: the most likely tokens, or drawn ones, and what moves from one to the other."""
+"""How drafts are picked: greedily or drawn, and what switches between the two."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_lead_within_the_margin_changes_nothing() -> None:
 
 
 def test_a_round_is_judged_as_it_was_picked_whatever_its_own_rows_show() -> None:
-    """A choice that looked at the round would distort the text."""
+    """A choice that depended on the round itself would distort the output."""
     judged: list[str] = []
 
     def spy(name: str) -> object:

@@ -32,7 +32,7 @@ def test_a_limit_is_set_where_it_saves_more_than_it_loses() -> None:
 
 
 def test_a_limit_that_does_not_pay_is_dropped() -> None:
-    """Until it was measured, half of a step is taken to multiply with the output matrix."""
+    """Before it is measured, the output matrix is estimated at half of a step."""
     vocab = AutoDraftVocab(N_VOCAB)
     vocab.note_tokens([1] * 500)
     for _ in range(REVIEW):

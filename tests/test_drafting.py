@@ -219,7 +219,7 @@ def test_plain_decoding_proposes_nothing() -> None:
 
 def test_a_draft_ends_where_no_token_is_allowed() -> None:
     class Barring(Picker):
-        """Leaves no token after one draft, or none at all."""
+        """Allows no token after `n_most` drafts."""
 
         def __init__(self, n_most: int) -> None:
             super().__init__()

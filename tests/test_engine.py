@@ -1,6 +1,6 @@
 """The engine against llama.cpp's own two-context scheme, on tiny random models.
 
-Drafts are scripted: some right (what the target itself would say), then wrong, so that every number of accepted
+Drafts are scripted: some right (what the target itself would emit), then wrong, so that every number of accepted
 drafts occurs.
 """
 
@@ -62,7 +62,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 class Scripted:
-    """Sampler and acceptance of a sequence: drafts what the script says, emits what the text says, keeps all logits."""
+    """Sampler and acceptance of a sequence: drafts the script, emits the text, keeps all logits."""
 
     draft_ban = None
 
@@ -137,7 +137,7 @@ def scripted(right: list[int], n_right: int, rng: random.Random) -> list[int]:
 def test_logits_equal_those_of_llama_cpp_with_a_second_context(
     family: tuple[object, int], n_sequences: int, n_together: int, kv_unified: bool
 ) -> None:
-    """Rounds of 0 to K drafts, of which none to all are right; each sequence has two contexts of its own beside it."""
+    """Rounds of 0 to K drafts, of which none to all are right; each sequence has two contexts of its own to match."""
     model, n_heads = family
     rng = random.Random(7)
     # longer than an ubatch, and than the sliding window
@@ -193,7 +193,7 @@ class Picker(Sampler):
 
 
 def test_heads_that_read_the_hidden_states_of_other_rows_give_other_logits(family: tuple[object, int]) -> None:
-    """The comparison above can fail: with rows out of order the reference is far away."""
+    """The comparison above can fail: with rows out of order, the logits differ a lot."""
     model, n_heads = family
     rng = random.Random(7)
     tokens = random_tokens(rng, 40)
@@ -286,7 +286,7 @@ def test_drafts_that_are_not_verified_leave_no_trace(family: tuple[object, int])
 def test_a_slot_that_is_used_again_leaves_the_other_sequences_where_they_can_go_back(
     family: tuple[object, int],
 ) -> None:
-    """Sequences of different lengths in a pass: recurrent states change places when a new one comes between them."""
+    """Sequences of different lengths in a pass: recurrent states swap places when a new one comes between them."""
     model, _ = family
     rng = random.Random(8)
     with Session(model, PARAMS, n_draft_max=K, n_seq_max=3) as session, Session(model, PARAMS) as fresh:
@@ -312,7 +312,7 @@ def test_a_slot_that_is_used_again_leaves_the_other_sequences_where_they_can_go_
 
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["unified", "streams"])
 def test_the_same_seed_gives_the_same_text_alone_and_together(family: tuple[object, int], kv_unified: bool) -> None:
-    """Five sequences in three slots: prompts beside rounds, K from 0 to 3, slots used again."""
+    """Five sequences in three slots: prompts share passes with rounds, K from 0 to 3, slots are used again."""
     model, _ = family
     rng = random.Random(11)
     prompts = [random_tokens(rng, 10 + 17 * i) for i in range(5)]
@@ -341,7 +341,7 @@ def go_back(session: Session, position: int) -> None:
 
 
 def test_heads_never_attend_to_positions_that_they_missed(family: tuple[object, int]) -> None:
-    """Whatever lies in the cells of the gap."""
+    """Whatever the cells of the gap hold."""
     model, _ = family
     tokens = list(range(100, 200))
     logits = []

@@ -1,6 +1,6 @@
 """Every family against llama.cpp's own two-context scheme and against itself, on tiny random models.
 
-Drafts are scripted: some right (what plain decoding says next), then wrong, so that every number of accepted drafts
+Drafts are scripted: some right (what plain decoding emits next), then wrong, so that every number of accepted drafts
 occurs. Logits of the trunk have to agree within 1e-5, those of heads within 1e-4.
 """
 
@@ -40,7 +40,7 @@ ROUNDS = [0, 1, 2, 3] * 12
 
 
 class Tiny(NamedTuple):
-    """A tiny model, and what plain decoding says behind a prompt."""
+    """A tiny model, and what plain decoding emits after a prompt."""
 
     family: Family
     model: object
@@ -139,7 +139,7 @@ def test_logits_of_a_prompt_in_one_large_pass_equal_those_of_two_contexts(tiny: 
 def compare_with_two_contexts(
     tiny: Tiny, params: ContextParams, mtp_context: Literal["target", "chained"] = "target"
 ) -> None:
-    """A prompt, and scripted rounds behind it as far as the text goes."""
+    """A prompt, and scripted rounds after it to the end of the text."""
     rng, text, n = random.Random(7), tiny.text, len(tiny.prompt) + 1
     reference = tiny.two_contexts(params, chained=mtp_context == "chained")
     with tiny.session(params, mtp_context=mtp_context) as session:
@@ -268,7 +268,7 @@ def test_a_freed_sequence_starts_over(tiny: Tiny) -> None:
 
 
 def go_on(tiny: Tiny, session: Session, sequence: int = 0) -> list[Logits]:
-    """Two rounds behind the prompt: logits of the head and of the trunk in turn."""
+    """Two rounds after the prompt: logits of the head and of the trunk in turn."""
     rng, text, n, logits = random.Random(1), tiny.text, len(tiny.prompt) + 1, []
     for n_right in (1, 0):
         script = scripted(text[n : n + K], n_right, rng)

@@ -1,4 +1,4 @@
-"""docs/families.md is what the tests found, as far as that can be said without running them."""
+"""docs/families.md agrees with the tests, as far as that can be checked without running them."""
 
 from __future__ import annotations
 

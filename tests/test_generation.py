@@ -154,7 +154,7 @@ def test_verified_rows_equal_single_steps(load: Callable[..., Model], n_rows: in
 
 @pytest.mark.parametrize("n_tokens", [63, 64, 65, 128, 150])
 def test_prompts_around_the_size_of_an_ubatch(load: Callable[..., Model], n_tokens: int) -> None:
-    """64 rows an ubatch: shorter, equal, longer, twice, and more than twice."""
+    """Ubatches of 64 rows; prompts that are shorter, as long, longer, twice as long, and longer than that."""
     plain, drafting = (load(draft_max=k, n_ubatch=64, n_batch=128) for k in (0, 3))
     prompt = (plain.vocabulary.tokenize(" ".join(TEXTS)) * 4)[:n_tokens]
     options = {"sampling": GREEDY, "max_tokens": 40, "ignore_eos": True}
@@ -244,7 +244,7 @@ def test_a_new_generation_keeps_nothing_of_the_one_before(load: Callable[..., Mo
 
 
 def requests(model: Model) -> list[dict[str, object]]:
-    """Five different ones."""
+    """Five different requests."""
     return [
         {
             "prompt": prompt,
@@ -258,7 +258,7 @@ def requests(model: Model) -> list[dict[str, object]]:
 
 
 def test_the_same_seed_gives_the_same_text_alone_and_together(load: Callable[..., Model]) -> None:
-    """Three slots: admitted together, in the middle of others' text, and into a used slot."""
+    """Three slots: requests are admitted together, while others generate, and into a used slot."""
     alone = load(draft_max=3, n_ubatch=64)
     batch = load(draft_max=3, n_ubatch=64, n_seq_max=3, kv_unified=False).batch()
     made = [batch.submit(**request, draft_max=3 - i % 4) for i, request in enumerate(requests(alone))]  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A GGUF is understood from its header, and each unusable file is named for what it is."""
+"""What the header of a GGUF shows, and an error for each kind of unusable file."""
 
 from __future__ import annotations
 

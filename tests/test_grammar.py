@@ -37,7 +37,7 @@ def test_a_grammar_that_cannot_be_parsed_is_refused_with_the_reason(grammar: str
         'root ::= "a"',
         "root ::= [a-z]{1,20} | item+\nitem ::= [0-9] # a digit",
         'root ::= "é" "\\n"',
-        'root ::= <think> "a"',  # whether there is such a token, only a model can tell
+        'root ::= <think> "a"',  # only a model knows whether there is such a token
     ],
 )
 def test_a_valid_grammar_is_returned_unchanged(grammar: str) -> None:

@@ -1,4 +1,4 @@
-"""How pymtp finds its native library, and what it says when it cannot. Needs the built library, no model."""
+"""How pymtp finds its native library, and its errors when it cannot. Needs the built library, no model."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_another_version_of_llama_cpp_python_is_named(tmp_path: Path) -> None:
 
 
 def test_a_llama_cpp_that_uses_another_library_is_named(tmp_path: Path) -> None:
-    # a full llama-cpp-python that was imported first, as far as Python can tell
+    # looks to Python like a full llama-cpp-python that was imported first
     package = tmp_path / "llama_cpp"
     package.mkdir()
     (package / "__init__.py").write_text("from . import llama_cpp\n")

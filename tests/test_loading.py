@@ -1,4 +1,4 @@
-"""While a model is loaded: the share that is there is told, Ctrl-C ends it, and a terminal shows it."""
+"""Progress while a model is loaded: it is reported, a terminal shows it, and Ctrl-C ends loading."""
 
 from __future__ import annotations
 

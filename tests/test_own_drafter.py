@@ -1,4 +1,4 @@
-"""A drafter of one's own: any class with traits that proposes tokens."""
+"""A custom drafter: any class with traits that proposes tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GREEDY = SamplingParams(temperature=0)
 
 
 class PromptLookup:
-    """Goes on as the text did the last time that it said the newest token."""
+    """Copies what followed the newest token's last occurrence."""
 
     traits: ClassVar = DrafterTraits("prompt lookup")
 

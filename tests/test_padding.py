@@ -1,4 +1,4 @@
-"""Tokens that only pad a vocabulary: a tiny model to which they are the most likely ones everywhere."""
+"""Tokens that only pad a vocabulary, on a tiny model in which they are always the most likely ones."""
 
 from __future__ import annotations
 

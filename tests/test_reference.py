@@ -131,7 +131,7 @@ def test_logits_of_trunk_and_assistant_equal_those_of_transformers(
         llama_cpp.llama_model_free(loaded)
 
     np.testing.assert_allclose(trunk, gemma.trunk(pair, tokens[:-1])[-1], rtol=0, atol=TOLERANCE)
-    # of the text llama.cpp's assistant sees one position less than its window says, transformers' one more
+    # llama.cpp's assistant sees one position less than its window, that of transformers one more
     window = gemma.WINDOW - 2
     expected = gemma.draft(pair, tokens, script, window=window).numpy()
     np.testing.assert_allclose(drafted, expected, rtol=0, atol=TOLERANCE)

@@ -1,4 +1,4 @@
-"""What can be asked of a generation, and what becomes of it, without a model."""
+"""Parameters of a request, and the sequence that is made from them, without a model."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_relaxed_acceptance_tracks_thinking_from_the_prompt_on(
     relaxed = made.accept
     assert isinstance(relaxed, Relaxed)
     assert (relaxed.top_n, relaxed.delta) == (3, 0.2)
-    # as the sampler tells the grammar, and the method its own state
+    # as the sampler starts the grammar, and the method follows its own state
     starts = made.sampler._grammar_starts
     followed = [relaxed.is_thinking()]
     for token in tokens:

@@ -118,7 +118,7 @@ def test_a_cut_inside_an_accepted_block_leaves_a_matching_cache(n_kept: int) -> 
     assert one.finish_reason == "stop"
     assert session.slots[0].tokens == one.history[:-1]
 
-    # the next turn goes on behind it, and its drafts are made from what was emitted
+    # the next turn continues after it, and its drafts follow from what was emitted
     turn = TokenSequence(
         [*one.history, 7, 8], Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=3
     )
@@ -146,7 +146,7 @@ def test_each_sequence_has_its_own_acceptance_method() -> None:
 def test_drafts_stay_within_the_context_and_max_tokens() -> None:
     session = FakeSession(n_ctx=8)
     full = sequence(session, 0, [1] * 6)
-    assert full.turn(0, 64).n_draft == 1  # one position is left behind the newest token's
+    assert full.turn(0, 64).n_draft == 1  # one position is left after the newest token's
     session = FakeSession()
     short = TokenSequence(
         [1, 2], Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, max_tokens=3, draft_max=3

@@ -1,4 +1,4 @@
-"""Text with drafts on the embedded model, under the whole chain: plain decoding's text, or its distribution."""
+"""Text with drafts on the embedded model, with the whole chain: the text of plain decoding, or its distribution."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_the_same_seed_repeats_the_text_and_another_seed_does_not(load: Callable
 
 
 def test_each_request_of_a_batch_has_its_own_random_generators(load: Callable[..., Model]) -> None:
-    """The same requests alone and together, drafts drawn, seeds equal and different."""
+    """The same requests alone and together, with drawn drafts, and equal and different seeds."""
     alone, together = load(draft_max=3), load(draft_max=3, n_seq_max=3, kv_unified=False)
     prompt = chat(alone, SEA)
     sampling = [SamplingParams(temperature=1, seed=seed, xtc_probability=0.3) for seed in (1, 1, 2)]
@@ -188,7 +188,7 @@ def test_the_first_tokens_are_distributed_as_in_plain_decoding(load: Callable[..
 def test_sampling_from_a_row_equals_sampling_from_its_logits(
     load: Callable[..., Model], n_reduced: int, limit: int | str | None
 ) -> None:
-    """Also where only candidates of them are fetched, and where drafts are limited to a part of the vocabulary."""
+    """Also if only candidates are fetched, and if drafts are limited to a part of the vocabulary."""
     listed = np.random.default_rng(1).choice(8192, 3000, replace=False).tolist()
     model = load(draft_max=3, draft_vocab=tuple(listed) if limit == "listed" else limit)
     session = model.session
@@ -228,7 +228,7 @@ def close(one: list[tuple[int, float]], other: list[tuple[int, float]]) -> bool:
 def plain_logprobs(
     model: Model, prompt: list[int], tokens: list[int], params: SamplingParams, n: int
 ) -> list[TokenLogprobs]:
-    """Those of plain decoding, which says `tokens`."""
+    """Those of plain decoding, which emits `tokens`."""
     sampler = Sampler(params, model.vocabulary, history=prompt)
     session = model.session
     session.truncate(0)
@@ -374,7 +374,7 @@ def test_a_grammar_applies_after_thinking_that_the_prompt_leaves_open(
 
 
 def test_given_thinking_tags_delimit_the_thinking(load: Callable[..., Model]) -> None:
-    """The model does not know them: they are spread over tokens, which have other text, too."""
+    """The model does not know these tags: they span tokens that also hold other text."""
     model = load(draft_max=3)
     texts = [
         generate(
@@ -394,7 +394,7 @@ def test_given_thinking_tags_delimit_the_thinking(load: Callable[..., Model]) ->
 
 
 def test_a_stop_string_inside_an_accepted_block_cuts_tokens_and_cache(load: Callable[..., Model]) -> None:
-    """At the session: what is decoded then is the text, and what is drafted next is what a fresh session drafts."""
+    """The session then holds exactly the cut tokens, and drafts what a fresh session drafts."""
     model = load(draft_max=3)
     vocabulary = model.vocabulary
     prompt = vocabulary.tokenize("def main(argv):\n    import os\n    import sys\n    import")

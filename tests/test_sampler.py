@@ -1,4 +1,4 @@
-"""The chain of samplers beside llama.cpp's own, its history, and its generators."""
+"""The chain of samplers against llama.cpp's own, its history, and its random generators."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def text_of(rng: np.random.Generator, n_vocab: int, n_tokens: int) -> list[int]:
 
 
 def check_equal(ours: Distribution, theirs: tuple[np.ndarray, np.ndarray]) -> None:
-    """The order decides what the same seed draws."""
+    """The order matters too: it decides what a seed draws."""
     np.testing.assert_array_equal(ours.tokens, theirs[0])
     np.testing.assert_allclose(ours.probs, theirs[1], rtol=0, atol=1e-6)
 
@@ -118,7 +118,7 @@ def test_distributions_equal_those_of_llama_cpps_samplers_on_the_whole_vocabular
         whole = Sampler(params, n_vocab=n_vocab, history=history, whole_rows=True)
         for _ in range(3):
             logits = logits_of(rng, n_vocab, scale, share_impossible)
-            if history:  # what the text repeats is likely
+            if history:  # tokens that repeat are likely
                 logits[history[-8:]] += rng.random(len(history[-8:])).astype(np.float32) * 5
             assume(np.isfinite(np.delete(logits, [token for token, _ in params.logit_bias])).any())
             expected = theirs.apply(logits)
@@ -138,7 +138,7 @@ def test_distributions_equal_those_of_llama_cpps_samplers_on_the_whole_vocabular
 
 
 def drawn(chain: Sampler | LlamaChain, n_vocab: int, n_tokens: int = 300) -> list[int]:
-    """What a chain says to rows that are the same each time."""
+    """What a chain samples from rows that are the same each time."""
     rng = np.random.default_rng(8)
     return [chain.sample(logits_of(rng, n_vocab, 2, 0.1)) for _ in range(n_tokens)]
 
@@ -188,7 +188,7 @@ def test_temperature_0_takes_the_most_likely_token_and_draws_nothing() -> None:
 
 
 def test_a_temperature_close_to_0_takes_the_most_likely_token() -> None:
-    """The logits overflow; llama.cpp's probabilities are NaN then."""
+    """The logits overflow, which makes llama.cpp's probabilities NaN."""
     params = SamplingParams(temperature=1, dynatemp_range=1, dynatemp_exponent=9, top_p=1, min_p=0)
     logits = LOGITS.copy()
     logits[7] = 60
@@ -198,14 +198,14 @@ def test_a_temperature_close_to_0_takes_the_most_likely_token() -> None:
 
 
 def test_xtc_keeps_the_last_possible_token() -> None:
-    """With a threshold of 0 llama.cpp goes on to tokens whose logits are -inf."""
+    """With a threshold of 0, llama.cpp moves on to tokens whose logits are -inf."""
     params = SamplingParams(samplers=("xtc",), xtc_probability=1, xtc_threshold=0)
     logits = np.array([2, -np.inf, 1, 0, -np.inf], np.float32)
     assert Sampler(params, n_vocab=5).distribution(logits).tokens.tolist() == [3]
 
 
 def test_sampled_frequencies_match_the_chains_probabilities() -> None:
-    """top-k 4 of known probabilities at temperature 1, against their exact values (chi-square, p = 0.001)."""
+    """top-k 4 of known probabilities at temperature 1, against exact values (chi-square, p = 0.001)."""
     probs = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
     sampler = Sampler(SamplingParams(temperature=1, top_k=4, top_p=1, min_p=0, seed=11), n_vocab=5)
     n = 4000
@@ -228,7 +228,7 @@ def test_drafts_do_not_change_what_the_target_samples(options: dict[str, float])
 
 
 def test_drafts_pass_the_same_chain_as_the_target() -> None:
-    """Penalties, DRY and XTC included: with the target's own logits drafts have its distributions."""
+    """Penalties, DRY and XTC included: from the target's own logits, drafts get its distributions."""
     params = SamplingParams(seed=3, xtc_probability=0.5, repeat_penalty=1.3, dry_multiplier=1, dry_allowed_length=1)
     sampler = Sampler(params, n_vocab=100, history=[1, 2, 3, 1, 2])
     rng = np.random.default_rng(6)
@@ -250,7 +250,7 @@ def test_drafts_pass_the_same_chain_as_the_target() -> None:
 
 
 def test_what_xtc_draws_depends_only_on_the_position() -> None:
-    """Not on rows that were looked at and not accepted: so it is the same text in rounds of any length."""
+    """Not on rows that were not accepted, so the text is the same in rounds of any length."""
     params = replace(PLAIN, samplers=("xtc",), xtc_probability=0.5, xtc_threshold=0.02)
     one_by_one, in_blocks = (Sampler(params, n_vocab=100) for _ in range(2))
     targets = []
@@ -475,7 +475,7 @@ def test_infill_equals_llama_cpps(vocabulary: Vocabulary) -> None:
 def test_with_a_grammar_the_distribution_matches_what_is_sampled(
     vocabulary: Vocabulary, options: dict[str, float]
 ) -> None:
-    """A token that the grammar refuses is drawn again among the others, as in llama.cpp (chi-square, p = 0.0001)."""
+    """If the grammar refuses a token, another one is drawn, as in llama.cpp (chi-square, p = 0.0001)."""
     letters = [vocabulary.tokenize(letter)[0] for letter in "abcdef"]
     logits = np.full(vocabulary.size, -np.inf, np.float32)
     logits[letters] = [2, 1, 1.5, 0.5, 0, -0.5]

@@ -1,4 +1,4 @@
-"""Sampling parameters: names, ranges, contradictions, and what is told from them about drafts."""
+"""Sampling parameters: names, ranges, contradictions, and what they mean for drafts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pymtp.sampling.params import DEFAULT_SAMPLERS, SAMPLERS, SamplingParams, sa
 NUMBER = [math.nan, math.inf, -math.inf, "1", None, 1e39]
 INTEGER = [1.0, 0.5, "1", None, 2**31]
 
-# by field: what its message says is allowed, and values that it refuses
+# by field: what its message names as allowed, and values that it refuses
 REFUSED: dict[str, tuple[str, list[object]]] = {
     "temperature": ("0 or more", [-0.1, *NUMBER]),
     "dynatemp_range": ("0 or more", [-0.1, *NUMBER]),
@@ -133,7 +133,7 @@ def test_parameters_are_frozen_and_can_be_compared() -> None:
 
 
 def test_the_defaults_are_those_of_llama_cpp() -> None:
-    """Of its common_params_sampling; adaptive_p and infill are not among its default samplers either."""
+    """Those of common_params_sampling; adaptive_p and infill are not among its default samplers either."""
     defaults = SamplingParams()
     assert (defaults.temperature, defaults.top_k, defaults.top_p, defaults.min_p) == (0.8, 40, 0.95, 0.05)
     assert (defaults.repeat_last_n, defaults.repeat_penalty) == (64, 1.0)

@@ -1,4 +1,4 @@
-"""The nano models and prompts that lie beside the repository, where there are any: minutes, so not in the fast tier."""
+"""The nano models and prompts next to the repository, if any: takes minutes, so not in the fast tier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads in a file of their own: found, checked, and used as if they were in the model's."""
+"""Heads in a file of their own: found, checked, and used like those in a model's file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def apart(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 
 def text(model: Model) -> list[int]:
-    """What the model says, greedily."""
+    """What the model generates greedily."""
     generation = model.generate([7] * 40, sampling=SamplingParams(temperature=0), max_tokens=40, ignore_eos=True)
     list(generation)
     return generation.tokens

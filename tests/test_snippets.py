@@ -1,4 +1,4 @@
-"""The Python blocks of the documentation run as they are printed, each on its own."""
+"""The Python blocks of the documentation run as printed, each on its own."""
 
 from __future__ import annotations
 

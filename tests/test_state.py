@@ -1,4 +1,4 @@
-"""The format of saved states: only what fits comes back."""
+"""The format of saved states: only an intact state of the same model is restored."""
 
 from __future__ import annotations
 

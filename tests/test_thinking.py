@@ -1,4 +1,4 @@
-"""Where a text thinks, token by token."""
+"""Which tokens of a text are thinking."""
 
 from __future__ import annotations
 
