@@ -1,6 +1,6 @@
 """500 requests from four threads and twenty tasks, of which a random third is cancelled: for `make check-threads`.
 
-    python tests/stress.py MODEL.gguf
+    python tests/stress.py MODEL.gguf [REQUESTS OF A THREAD]
 
 Prints a line and exits 0 if every text is what the model gives alone, and every slot is free afterwards.
 """
@@ -14,7 +14,8 @@ import threading
 
 from pymtp import Model
 
-N_THREADS, N_REQUESTS, N_TASKS = 4, 100, 20
+N_THREADS, N_TASKS = 4, 20
+N_REQUESTS = int(sys.argv[2]) if len(sys.argv) > 2 else 100
 OPTIONS = {"temperature": 0, "ignore_eos": True}
 
 
