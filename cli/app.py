@@ -26,7 +26,7 @@ from .help import write_examples, write_options
 from .inspect import EXAMPLES as INSPECT_EXAMPLES
 from .inspect import inspect
 from .options import DEBUG
-from .output import Output, say
+from .output import Output, print_stderr
 from .run import EXAMPLES as RUN_EXAMPLES
 from .run import run
 
@@ -36,7 +36,7 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 class PymtpCommand(TyperCommand):
-    """Gives usage errors what their line needs: the command, and the flag that set a parameter."""
+    """Adds to usage errors what their line names: the command, and the flag that set a parameter."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         write_options(self, ctx, formatter)
@@ -51,7 +51,7 @@ class PymtpCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except _UsageError as error:
-            # the parser does not know the command in which a value is missing
+            # the parser does not know which command lacks the value
             error.ctx = getattr(error, "ctx", None) or ctx  # type: ignore[attr-defined]
             raise
 
@@ -66,7 +66,7 @@ class PymtpCommand(TyperCommand):
             raise typer.BadParameter(message, ctx=ctx, param=flag) from error
 
     def _flag(self, error: Exception) -> Any:
-        # A command's parameters have the names that pymtp has for what they set.
+        # Commands name their parameters as pymtp does.
         name = error.name if _is_a("InvalidParameter", error) else None  # type: ignore[attr-defined]
         return next((param for param in self.params if param.name == name), None)
 
@@ -89,7 +89,7 @@ class PymtpGroup(TyperGroup):
             return super().invoke(ctx)
         except Exception as error:
             if ctx.meta.get(DEBUG) and not isinstance(error, typer.Exit):
-                say(traceback.format_exc().rstrip("\n"))
+                print_stderr(traceback.format_exc().rstrip("\n"))
             raise
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -103,30 +103,30 @@ class PymtpGroup(TyperGroup):
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    say(f"pymtp: {message}")
+    print_stderr(f"pymtp: {message}")
 
 
 def _report(error: Exception) -> int:
-    """Say what went wrong in one line and return the exit code; an error of ours in the code goes on."""
+    """Print one line about the error and return the exit code; what is not for users (a bug) is raised again."""
     if isinstance(error, OutputClosed):
         return 141
     if isinstance(error, typer.Abort):
         return 130
     if isinstance(error, _UsageError):
-        return _complain(f"{_usage_text(error)} (see {_command_path(error)} --help)", 2)
+        return _print_error(f"{_usage_text(error)} (see {_command_path(error)} --help)", 2)
     if isinstance(error, CommandError) or _is_a("PymtpError", error):
-        return _complain(str(error), 1)
+        return _print_error(str(error), 1)
     raise error
 
 
-def _complain(message: str, code: int) -> int:
-    say(f"pymtp: {' '.join(message.split())}")
+def _print_error(message: str, code: int) -> int:
+    print_stderr(f"pymtp: {' '.join(message.split())}")
     return code
 
 
 def _is_a(name: str, error: Exception) -> bool:
     """Whether `error` is of the class `name` of pymtp.errors."""
-    # No import: where pymtp itself cannot be imported, the error at hand is the reason why.
+    # Not imported here: if pymtp itself cannot be imported, `error` is the reason.
     errors = sys.modules.get("pymtp.errors")
     return errors is not None and isinstance(error, getattr(errors, name))
 

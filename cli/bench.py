@@ -1,6 +1,6 @@
-"""`pymtp bench`: what drafting brings with a model on this machine, and what it costs.
+"""`pymtp bench`: how much faster drafting makes a model on this machine, and what it costs.
 
-Owns the order of things; the measuring and the layouts are pymtp.benchmark's.
+Owns the order of steps: cheap checks come before a model is loaded. pymtp.benchmark measures and formats.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import bench_options as lists
 from . import options as opt
 from .bench_options import each
 from .download import find_model
-from .output import Output, say
+from .output import Output, print_stderr
 from .progress import loading
 
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ def bench(
     verbose: lists.Verbose = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Measure drafting against plain decoding, in the same run and on the same prompts.
+    """Compare the speed of drafting and plain decoding.
 
-    All arms (draft lengths, temperatures, ways to accept) take turns on each prompt, and each time another
-    begins. Lists: 1,2 or 1-8 or 0-8+2 (steps of 2) or 128-1024*2 (doubled each time).
+    All arms (draft lengths, temperatures, acceptance methods) take turns on each prompt, in rotating order.
+    Lists: 1,2 or 1-8 or 0-8+2 (steps of 2) or 128-1024*2 (doubling).
     """
     output = Output()
     import pymtp
@@ -116,19 +116,19 @@ def bench(
     try:
         stopped = _measure(plan, texts, results, progress)
     finally:
-        # also of a run that fails halfway
+        # also after a run that fails halfway
         _show(results, output, form, error_form, wide=wide, picture=picture)
     if stopped:
         raise typer.Exit(130)
 
 
 def _measure(plan: Plan, texts: Any, results: Results, progress: bool) -> bool:
-    """Measure all that there is; return whether Ctrl-C ended it."""
+    """Measure the whole plan; return whether Ctrl-C ended it."""
     from pymtp.benchmark import measure
 
     def on_step(step: str) -> None:
         if progress:
-            say(f"pymtp: {step}")
+            print_stderr(f"pymtp: {step}")
 
     try:
         for setup in plan.setups:
@@ -139,7 +139,7 @@ def _measure(plan: Plan, texts: Any, results: Results, progress: bool) -> bool:
                     pass
     except KeyboardInterrupt:
         is_any = any(not sample.is_prompt_only for sample in results.samples)
-        say("pymtp: stopped; what was measured so far:" if is_any else "pymtp: stopped")
+        print_stderr("pymtp: stopped; results so far:" if is_any else "pymtp: stopped")
         return True
     return False
 
@@ -154,13 +154,13 @@ def _show(results: Results, output: Output, form: str, error_form: str, *, wide:
         return
     if form != "md":
         for note in results.notes:
-            say(f"pymtp: {note}")
+            print_stderr(f"pymtp: {note}")
     if error_form != "none":
-        say(write(error_form, found, notes=results.notes, wide=wide).rstrip("\n"))
+        print_stderr(write(error_form, found, notes=results.notes, wide=wide).rstrip("\n"))
     if form != "none":
         output.write(write(form, found, notes=results.notes, wide=wide))
     if picture and not draw(picture, found):
-        say(f"pymtp: no {picture}: nothing was drafted, so there is nothing to draw")
+        print_stderr(f"pymtp: {picture} not written: nothing was drafted, so there is nothing to plot")
 
 
 def _models(paths: list[str], hf_repo: str | None, offline: bool) -> list[Path]:
@@ -189,13 +189,13 @@ def _tests(
 
 
 def _check(plan: Plan) -> None:
-    """Raise InvalidParameter for what a model would be loaded for in vain."""
+    """Raise InvalidParameter for bad values before any model is loaded."""
     from pymtp import ContextParams
     from pymtp.errors import InvalidParameter
     from pymtp.gguf.facts import inspect_gguf
 
     for setup in plan.setups:
-        n_vocab = inspect_gguf(setup.path).n_vocab  # of the last one, a bad file would show late
+        n_vocab = inspect_gguf(setup.path).n_vocab  # opens every file now: a bad last one would show late
         if setup.draft_vocab and setup.draft_vocab > n_vocab:
             raise InvalidParameter("draft_vocab", f"at most {n_vocab} for {setup.path.name}", value=setup.draft_vocab)
         ContextParams(

@@ -1,6 +1,6 @@
 """The flags of `pymtp bench`: lists where other commands take one value, in llama-bench's notation.
 
-Owns names, types and help texts, and the reading of lists. Knows nothing of what is measured with them.
+Owns names, types, help texts and the parsing of lists. Knows nothing about what is measured with them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _MAX_ITEMS = 1000
 
 
 def each(occurrences: Iterable[Iterable[Any]]) -> list[Any]:
-    """All values of a flag that takes lists and may be given several times, each once."""
+    """All values of a list flag that may be given several times, without duplicates."""
     return list(dict.fromkeys(value for values in occurrences for value in values))
 
 
 def integers(least: int, most: int = _MAX_INT, *, auto: bool = False) -> Callable[[str], tuple[Any, ...]]:
-    """Reads `1,2`, `1-8`, `0-8+2` (steps of 2) and `128-1024*2` (doubled each time); with `auto`, that word as well."""
+    """A parser of `1,2`, `1-8`, `0-8+2` (steps of 2) and `128-1024*2` (doubling); `auto` allows that word as well."""
     one: Callable[[str], Any] = _auto_or(_integer(least, most)) if auto else _integer(least, most)
 
     def parse(text: str) -> tuple[Any, ...]:
@@ -50,13 +50,13 @@ def _range(found: re.Match[str], text: str) -> list[int]:
         first = first * step if found["how"] == "*" else first + step
     if not 0 < len(values) <= _MAX_ITEMS:
         raise typer.BadParameter(
-            f"must be a list as 1,2 or 1-8 or 0-8+2 or 128-1024*2, of at most {_MAX_ITEMS} values, not {text!r}"
+            f"must be a list such as 1,2 or 1-8 or 0-8+2 or 128-1024*2, of at most {_MAX_ITEMS} values, not {text!r}"
         )
     return values
 
 
 def numbers(least: float, most: float, range_text: str) -> Callable[[str], tuple[float, ...]]:
-    """Reads `0,0.8`."""
+    """A parser of `0,0.8`."""
 
     def parse(text: str) -> tuple[float, ...]:
         try:
@@ -71,7 +71,7 @@ def numbers(least: float, most: float, range_text: str) -> Callable[[str], tuple
 
 
 def words(choices: Iterable[str], **aliases: str) -> Callable[[str], tuple[str, ...]]:
-    """Reads `f16,q8_0`."""
+    """A parser of `f16,q8_0`."""
     one = _one_of(tuple(choices))
 
     def parse(text: str) -> tuple[str, ...]:
@@ -81,14 +81,14 @@ def words(choices: Iterable[str], **aliases: str) -> Callable[[str], tuple[str, 
 
 
 def _paths(text: str) -> tuple[str, ...]:
-    # a name may have a comma itself
+    # a file name may contain a comma
     return (text,) if os.path.exists(text) else tuple(filter(None, text.split(",")))
 
 
 def _pair(text: str) -> tuple[tuple[int, int], ...]:
     parts = text.split(",")
     if len(parts) != 2:
-        raise typer.BadParameter(f"must be two numbers as 512,128, not {text!r}")
+        raise typer.BadParameter(f"must be two numbers such as 512,128, not {text!r}")
     n_prompt, n_gen = map(_integer(1), parts)
     return ((n_prompt, n_gen),)
 
@@ -104,47 +104,47 @@ GpuLayers = _list(
     *("-ngl", "--gpu-layers", "--n-gpu-layers"),
     parser=integers(-1),
     metavar="N,...",
-    help="Layers kept on the GPU; -1: all.",
+    help="Layers on the GPU; -1: all.",
 )
 Threads = _list(
     "-t",
     "--threads",
     parser=integers(1, _MAX_THREADS),
     metavar="N,...",
-    help="CPU threads.  [default: to suit the machine]",
+    help="CPU threads.  [default: one per physical core]",
 )
 
-NPrompt = _list("-p", "--n-prompt", parser=integers(0), metavar="N,...", help="Time prompts of N tokens; 0: none.")
-NGen = _list("-n", "--n-gen", parser=integers(0), metavar="N,...", help="Time N generated tokens; 0: none.")
-PromptGen = _list("-pg", parser=_pair, metavar="P,N", help="Time both together; may be given several times.")
-NDepth = _list("-d", "--n-depth", parser=integers(0), metavar="N,...", help="Tokens in the cache before it begins.")
+NPrompt = _list("-p", "--n-prompt", parser=integers(0), metavar="N,...", help="Measure prompts of N tokens; 0: none.")
+NGen = _list("-n", "--n-gen", parser=integers(0), metavar="N,...", help="Measure N generated tokens; 0: none.")
+PromptGen = _list("-pg", parser=_pair, metavar="P,N", help="Measure both together; may be given several times.")
+NDepth = _list("-d", "--n-depth", parser=integers(0), metavar="N,...", help="Tokens already in the cache.")
 Repetitions = Annotated[
-    int, typer.Option("-r", "--repetitions", parser=_integer(1, 10000), metavar="N", help="Each test N times.")
+    int, typer.Option("-r", "--repetitions", parser=_integer(1, 10000), metavar="N", help="Run each test N times.")
 ]
 PromptsFile = Annotated[
     str | None,
     typer.Option(
         "--prompts",
         metavar="FILE",
-        help='A line each: {"category": "code", "prompt": "..."}, or "messages".  [default: four of our own]',
+        help='One per line: {"category": "code", "prompt": "..."}, or "messages".  [default: four built-in ones]',
     ),
 ]
 Synthetic = _list(
     "--synthetic",
     parser=numbers(0, 1, "between 0 and 1"),
     metavar="P,...",
-    help="Prompts of random tokens, each draft accepted with probability P: no valid model output.",
+    help="Use random prompts and accept each draft with probability P. The output is not valid.",
 )
-Parallel = _list("--parallel", parser=integers(1, 256), metavar="N,...", help="Texts that are generated together.")
+Parallel = _list("--parallel", parser=integers(1, 256), metavar="N,...", help="Sequences generated together.")
 
-BatchSizes = _list("-b", "--batch-size", parser=integers(1), metavar="N,...", help="Prompt tokens in one batch.")
-UbatchSizes = _list("-ub", "--ubatch-size", parser=integers(1), metavar="N,...", help="Tokens computed at once.")
+BatchSizes = _list("-b", "--batch-size", parser=integers(1), metavar="N,...", help="Prompt tokens per batch.")
+UbatchSizes = _list("-ub", "--ubatch-size", parser=integers(1), metavar="N,...", help="Tokens per pass.")
 FlashAttn = _list(
     "-fa",
     "--flash-attn",
     parser=words(get_args(opt.FlashAttention), _1="on", _0="off"),
     metavar="on|off|auto,...",
-    help="Flash attention; also 1 and 0.",
+    help="Flash attention; 1 and 0 mean on and off.",
 )
 CacheTypeK = _list(
     "-ctk", "--cache-type-k", parser=words(get_args(opt.CacheType)), metavar="TYPE,...", help="Type of the K cache."
@@ -158,17 +158,15 @@ DraftMax = _list(
     "--draft-max",
     parser=integers(0, 32, auto=True),
     metavar="K,...",
-    help="Draft tokens in a round; auto: as many as pay. 0, plain decoding, is always measured.",
+    help="Draft tokens per round; auto: adapts to what is fastest. 0 (plain decoding) is always measured.",
 )
 DraftVocab = _list(
     "--draft-vocab",
     parser=integers(1),
     metavar="N,...",
-    help="Draft only the first N tokens of the vocabulary.  [default: all]",
+    help="Draft only from the first N tokens of the vocabulary.  [default: all]",
 )
-Accept = _list(
-    "--accept", parser=words(ACCEPT), metavar="METHOD,...", help=f"How drafts are verified: {', '.join(ACCEPT)}."
-)
+Accept = _list("--accept", parser=words(ACCEPT), metavar="METHOD,...", help=f"Acceptance method: {', '.join(ACCEPT)}.")
 Temperature = _list(
     *("--temp", "--temperature"),
     parser=numbers(0, 100, "0 or more"),
@@ -179,19 +177,21 @@ Temperature = _list(
 OutputFormat = Annotated[
     str,
     typer.Option(
-        "-o", "--output", parser=_one_of(FORMATS), metavar="md|csv|json|jsonl|sql|none", help="Format on stdout."
+        "-o", "--output", parser=_one_of(FORMATS), metavar="md|csv|json|jsonl|sql|none", help="Output format on stdout."
     ),
 ]
 ErrorFormat = Annotated[
     str,
-    typer.Option("-oe", "--output-err", parser=_one_of(FORMATS), metavar="FORMAT", help="The same on stderr, as well."),
+    typer.Option(
+        "-oe", "--output-err", parser=_one_of(FORMATS), metavar="FORMAT", help="Also print the results on stderr."
+    ),
 ]
-Wide = Annotated[bool, typer.Option("--wide", help="md: all columns in one table, wider than a screen.")]
+Wide = Annotated[bool, typer.Option("--wide", help="With md: all columns in one table, wider than a screen.")]
 Plot = Annotated[
     str | None,
-    typer.Option("--plot", metavar="FILE.png|svg", help="Draw speed-up and acceptance by K and kind of text."),
+    typer.Option("--plot", metavar="FILE.png|svg", help="Plot speed-up and acceptance rate by K and kind of text."),
 ]
-Progress = Annotated[bool, typer.Option("--progress", help="Say on stderr what is measured.")]
-NoWarmup = Annotated[bool, typer.Option("--no-warmup", help="Measure from the first run on.")]
+Progress = Annotated[bool, typer.Option("--progress", help="Show on stderr what is being measured.")]
+NoWarmup = Annotated[bool, typer.Option("--no-warmup", help="Measure without a warm-up run.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's log on stderr.")]
-ListDevices = Annotated[bool, typer.Option("--list-devices", help="List the devices to compute on, and exit.")]
+ListDevices = Annotated[bool, typer.Option("--list-devices", help="List the available devices and exit.")]

@@ -1,6 +1,6 @@
-"""Models from the Hugging Face Hub: which file of a repository, and its copy on this machine.
+"""Models from the Hugging Face Hub: picks a file of a repository and downloads it.
 
-Owns the choice of the file and the errors on the way; downloading, resuming and the cache are huggingface_hub's.
+Owns the choice of the file and the error messages; huggingface_hub owns transfers and the cache.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from .errors import CommandError
-from .output import say
+from .output import print_stderr
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRevisionInfo
 
 _DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
-# files that go with a model and are none: projectors, importance matrices, heads and drafters on their own
-_NO_MODEL = re.compile(r"mmproj|imatrix|^(mtp|eagle3|dflash|dspark)-", re.IGNORECASE)
+# companion files that are not models: projectors, importance matrices, heads and drafters in files of their own
+_NOT_A_MODEL = re.compile(r"mmproj|imatrix|^(mtp|eagle3|dflash|dspark)-", re.IGNORECASE)
 _HEADS = re.compile(r"mtp-.*\.gguf")
 _PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _SHOWN = 12
@@ -32,10 +32,10 @@ class _Unreachable(Exception):
 
 
 def find_model(path: str | None, hf_repo: str | None, *, offline: bool) -> str | None:
-    """The model that the command line names: a path, a repository, or neither, which is the embedded one."""
+    """The path of the model that the command line names, downloaded if need be; None: the embedded model."""
     if hf_repo is None:
         if offline:
-            raise typer.BadParameter("--offline goes with -hf")
+            raise typer.BadParameter("--offline needs -hf USER/REPO")
         return path
     if path is not None:
         raise typer.BadParameter(f"give the model as a file or with -hf, not both ({path!r} and {hf_repo!r})")
@@ -45,8 +45,8 @@ def find_model(path: str | None, hf_repo: str | None, *, offline: bool) -> str |
 def download(name: str, *, offline: bool = False) -> Path:
     """Return the local copy of the model `user/repo[:quant]`, the first part if it is split; fetch what is missing.
 
-    The file with its MTP heads comes along if they are not in its own: pymtp finds it beside the model.
-    Without a network, or `offline`, it is the copy of an earlier download. Raises CommandError.
+    MTP heads in a file of their own are fetched as well; pymtp finds them next to the model.
+    Without a network, or with `offline`, uses an earlier download. Raises CommandError.
     """
     from huggingface_hub.utils import logging
 
@@ -64,16 +64,18 @@ def download(name: str, *, offline: bool = False) -> Path:
         return path
     except _Unreachable as problem:
         path = _cached(repo, quant, str(problem))
-        say(f"pymtp: {problem}; using {path.name} as it was downloaded before")
+        print_stderr(f"pymtp: {problem}; using {path.name} from an earlier download")
         return path
 
 
 def choose_file(files: Iterable[str], repo: str, quant: str) -> str:
-    """The GGUF of that quantisation, or of the usual ones; of a split model the first part. Raises CommandError."""
-    models = sorted(file for file in files if file.endswith(".gguf") and not _NO_MODEL.search(Path(file).name))
+    """The GGUF with quantisation `quant`, or a usual one; of a split model the first part. Raises CommandError."""
+    models = sorted(file for file in files if file.endswith(".gguf") and not _NOT_A_MODEL.search(Path(file).name))
     models = [file for file in models if (part := _PART.fullmatch(file)) is None or int(part["number"]) == 1]
     if not models:
-        raise CommandError(f"{repo} has no GGUF models; name a repository that has (they often end in -GGUF)")
+        raise CommandError(
+            f"{repo} has no GGUF models; name a repository that has them (their names often end in -GGUF)"
+        )
     for wanted in [quant] if quant else _DEFAULT_QUANTS:
         pattern = re.compile(rf"(^|[-._/]){re.escape(wanted)}[-./]", re.IGNORECASE)
         if found := [file for file in models if pattern.search(file)]:
@@ -81,13 +83,13 @@ def choose_file(files: Iterable[str], repo: str, quant: str) -> str:
     if not quant:
         return models[0]
     more = f" and {len(models) - _SHOWN} more" if len(models) > _SHOWN else ""
-    raise CommandError(f"{repo} has no {quant}; there is {', '.join(models[:_SHOWN])}{more}")
+    raise CommandError(f"{repo} has no {quant}; it has {', '.join(models[:_SHOWN])}{more}")
 
 
 def choose_heads(files: Iterable[str], model: str) -> str | None:
-    """The file beside `model` that is named as its MTP heads, if there is one.
+    """The file next to `model` that is named like its MTP heads, if there is one.
 
-    Of several the same for all quantisations of the model: beside it there is never a choice then.
+    Of several, always the same one, whatever the model's quantisation: so only one ever lies next to the model.
     """
     folder = PurePosixPath(model).parent
     heads = sorted(file for file in files if PurePosixPath(file).parent == folder and _HEADS.fullmatch(Path(file).name))
@@ -95,7 +97,7 @@ def choose_heads(files: Iterable[str], model: str) -> str | None:
 
 
 def parts(file: str) -> list[str]:
-    """All the files of the model whose first one is `file`."""
+    """All files of the model whose first part is `file`."""
     match = _PART.fullmatch(file)
     if match is None:
         return [file]
@@ -131,7 +133,7 @@ def _has_heads(path: Path) -> bool:
 def _complete_blob(repo: str, file: str) -> None:
     """Put the file's content where hf_hub_download looks for it.
 
-    Its own downloads begin anew when they were interrupted; this one goes on where it ended.
+    hf_hub_download starts again after an interruption; this continues where the download stopped.
     """
     from filelock import FileLock
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
@@ -141,7 +143,7 @@ def _complete_blob(repo: str, file: str) -> None:
     url = hf_hub_url(repo, file)
     metadata = get_hf_file_metadata(url)
     if metadata.etag is None or (metadata.size or 0) > constants.MAX_HTTP_DOWNLOAD_SIZE:
-        return  # beyond what plain HTTP gives: left to hf_hub_download
+        return  # too large for plain HTTP: left to hf_hub_download
     cache, folder = Path(constants.HF_HUB_CACHE), repo_folder_name(repo_id=repo, repo_type="model")
     blob, lock = cache / folder / "blobs" / metadata.etag, cache / ".locks" / folder / f"{metadata.etag}.pymtp.lock"
     partial = blob.with_name(f"{blob.name}.pymtp-partial")
@@ -167,7 +169,7 @@ def _progress() -> type[Any]:
     from tqdm import tqdm
 
     class Progress(tqdm):  # type: ignore[misc]  # it has no types
-        """On a terminal only."""
+        """Shown on a terminal only."""
 
         def __init__(self, *args: Any, name: str = "", **options: Any) -> None:
             shows = sys.stderr is not None and sys.stderr.isatty()
@@ -177,13 +179,13 @@ def _progress() -> type[Any]:
 
 
 def _explain(error: Exception, repo: str) -> NoReturn:
-    """Say in one line what the Hub, the network or the disk has against it."""
+    """Raise CommandError or _Unreachable: one line about the problem with the Hub, the network or the disk."""
     from huggingface_hub import constants, errors
 
     host = constants.ENDPOINT
     if isinstance(error, errors.GatedRepoError):
         raise CommandError(
-            f"{repo} is gated: accept its terms at {host}/{repo}, and set HF_TOKEN to a token of yours"
+            f"{repo} is gated: accept its terms at {host}/{repo}, and set HF_TOKEN to your access token"
         ) from error
     if isinstance(error, errors.RepositoryNotFoundError):
         raise CommandError(
@@ -198,7 +200,7 @@ def _explain(error: Exception, repo: str) -> NoReturn:
         raise CommandError(
             f"cannot store the download in {constants.HF_HUB_CACHE}: {error.strerror}; free some space, or set HF_HOME"
         ) from error
-    # whatever its HTTP client raises: no route, no name, a connection that ends too early
+    # anything else from its HTTP client: no route, unknown host, a dropped connection
     reason = " ".join(str(error).split()) or type(error).__name__
     raise _Unreachable(f"cannot reach {host} ({reason})") from error
 
@@ -206,7 +208,7 @@ def _explain(error: Exception, repo: str) -> NoReturn:
 def _cached(repo: str, quant: str, why: str) -> Path:
     files = _cached_files(repo)
     if not files:
-        raise CommandError(f"{why}: nothing of {repo} was downloaded before; connect, or name a local file with -m")
+        raise CommandError(f"{why}: {repo} was not downloaded before; connect, or name a local file with -m")
     file = choose_file(files, repo, quant)
     missing = [part for part in parts(file) if part not in files]
     if missing:

@@ -11,4 +11,4 @@ class CommandError(Exception):
 
 
 class OutputClosed(Exception):
-    """Whoever read our stdout has closed it, as `head` does. Not an error: it has seen enough."""
+    """The reader of stdout has closed it, as `head` does. Not an error: it has read enough."""

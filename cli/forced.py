@@ -1,6 +1,6 @@
-"""Acceptance by the dice, for benchmarks: from flags, or from the environment.
+"""Forced acceptance at given rates, for benchmarks: from flags, or from the environment.
 
-Owns the layout of the values. The text is not valid output then: whoever asks for it is told.
+Owns the format of the values. The text is not valid output then, and the command warns about it.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from .output import say
+from .output import print_stderr
 
 if TYPE_CHECKING:
     from pymtp.acceptance.forced import Forced
 
 VARIABLE = "PYMTP_FORCED_ACCEPTANCE"
-"""count=N, rates=P,P,... or length=L: for runs whose flags are not at hand."""
+"""count=N, rates=P,P,... or length=L: for runs whose flags cannot be changed."""
 
 
 def forced_acceptance(
     rates: str | None, length: float | None, n_draft: int, seed: int | None, environ: Mapping[str, str] = os.environ
 ) -> Forced | None:
-    """What the flags say, else the environment; None if nothing is forced. `n_draft`: drafts of a round.
+    """What the flags ask for, else the environment; None if nothing is forced. `n_draft`: drafts of a round.
 
-    Raises InvalidParameter for a flag that makes no sense. A variable that makes none is ignored, with a warning.
+    Raises InvalidParameter for an invalid flag. An invalid variable is ignored with a warning.
     """
     from pymtp.errors import InvalidParameter
 
@@ -41,7 +41,7 @@ def forced_acceptance(
     try:
         return _read(kind, text, n_draft, seed, VARIABLE)
     except InvalidParameter as error:
-        say(f"pymtp: ignoring the environment: {error}")
+        print_stderr(f"pymtp: ignoring the environment: {error}")
         return None
 
 
@@ -62,7 +62,7 @@ def _read(kind: str, text: str, n_draft: int, seed: int | None, name: str) -> Fo
     except ValueError:  # also InvalidParameter
         pass
     allowed = {
-        "rates": "numbers between 0 and 1, none above the one before (0.8,0.5,0.3)",
+        "rates": "numbers between 0 and 1 that never increase (0.8,0.5,0.3)",
         "length": f"a mean length between 1 and {n_draft + 1}",
     }.get(kind if name != VARIABLE else "", f"count=N, rates=P,P,... or length=L, up to {n_draft} drafts")
     raise InvalidParameter(name, allowed, value=text if name != VARIABLE else f"{kind}={text}")

@@ -1,6 +1,6 @@
-"""How help is laid out: options in groups that fit a screen each, examples at the end.
+"""Lays out help texts: options in groups that fit a screen each, examples at the end.
 
-Owns the groups and their order. Knows the names of parameters, not what they do; docs/cli.md is made from the same.
+Owns the groups and their order; docs/cli.md is generated from them. Knows names of parameters, not what they do.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 
 def groups(command: Any, ctx: Any) -> Iterator[tuple[str, list[Any]]]:
-    """The options of a command by group, as far as it has any; those that no group names come last."""
+    """The options of a command by group, without empty groups; options that no group names come last."""
     options = {param.name: param for param in command.get_params(ctx) if param.param_type_name == "option"}
     for title, names in GROUPS.items():
         if found := [options.pop(name) for name in names if name in options]:
@@ -52,7 +52,7 @@ def groups(command: Any, ctx: Any) -> Iterator[tuple[str, list[Any]]]:
 
 
 def rows(options: Sequence[Any], ctx: Any) -> list[tuple[str, str]]:
-    """Flags and meaning of each option that is not hidden."""
+    """Flags and help text of each option that is not hidden."""
     records = [option.get_help_record(ctx) for option in options]
     return [(str(flags), str(text)) for flags, text in filter(None, records)]
 
@@ -65,7 +65,7 @@ def write_options(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 def write_examples(examples: str | None, formatter: Any) -> None:
-    """Write the examples as they stand, one a line."""
+    """Write the examples unchanged, one per line."""
     if examples:
         with formatter.section("Examples"):
             for line in examples.strip().splitlines():

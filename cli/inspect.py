@@ -1,6 +1,6 @@
-"""`pymtp inspect`: what a GGUF says about itself, and about drafting with it.
+"""`pymtp inspect`: what is in a GGUF, and what drafting with it costs.
 
-Owns both layouts, for people and as JSON. Loads neither weights nor the native library.
+Owns both layouts, text and JSON. Loads neither weights nor the native library.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ pymtp inspect -hf user/repo:Q4_K_M --json
 
 _MEMORY = {
     "full": "K/V of every position, in one cache",
-    "sliding-window": "K/V, in some layers of a window only",
-    "hybrid": "recurrent states beside K/V",
+    "sliding-window": "K/V, in some layers only for a sliding window",
+    "hybrid": "recurrent states and K/V",
     "recurrent": "recurrent states",
-    "sparse": "K/V, and an index that decides what a position attends to",
-    "compressed": "K of a window, and compressed K of what lies before it",
+    "sparse": "K/V, and an index of what each position attends to",
+    "compressed": "K of a window, and compressed K of the positions before it",
 }
 
 
@@ -48,14 +48,13 @@ def inspect(
     as_json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Show what is in a GGUF: its MTP heads, what drafting with them costs, memory, tokens.
+    """Show a GGUF's MTP heads, drafting cost, memory and tokens.
 
-    Reads headers only, so it is quick for models of any size. Memory is estimated for the context that the flags
-    describe.
+    Reads headers only, so it is quick for models of any size. The flags describe the context to estimate memory for.
     """
     output = Output()
     if model is not None and model_file is not None:
-        raise typer.BadParameter(f"with -m there is no other model, and {model!r} is one more")
+        raise typer.BadParameter(f"give the model as an argument or with -m, not both ({model!r} and {model_file!r})")
     path = find_model(model_file or model, hf_repo, offline=offline)
     from pymtp.embedded import model_path as embedded_path
     from pymtp.gguf.inspection import inspect_model
@@ -104,7 +103,7 @@ def _block(rows: list[tuple[str, str]]) -> str:
 def _model_rows(found: Inspection) -> list[tuple[str, str]]:
     info = found.info
     types = ", ".join(f"{name} {_size(size)}" for name, size in found.tensor_types.items())
-    alone = "is an assistant" if info.is_assistant else "holds the MTP heads alone"
+    alone = "is an assistant" if info.is_assistant else "holds only the MTP heads"
     rows = [
         ("file", str(info.path) + (f" and {found.n_files - 1} more" if found.n_files > 1 else "")),
         ("name", _printable(info.name or "-")),
@@ -115,7 +114,7 @@ def _model_rows(found: Inspection) -> list[tuple[str, str]]:
         ("size", _size(info.size_bytes)),
     ]
     if found.n_experts:
-        rows.insert(4, ("experts", f"{found.n_experts}, of which a token takes {found.n_experts_used}"))
+        rows.insert(4, ("experts", f"{found.n_experts}, {found.n_experts_used} per token"))
     return rows
 
 
@@ -133,7 +132,7 @@ def _head_rows(found: Inspection) -> list[tuple[str, str]]:
             ("memory", _MEMORY[found.memory_kind]),
             (
                 "heads' cache",
-                "in the cells of the trunk's" if found.shares_cache else "of their own, beside the trunk's",
+                "in the cells of the trunk's cache" if found.shares_cache else "separate from the trunk's",
             ),
         ]
     elif found.has_trunk:
@@ -149,7 +148,7 @@ def _head(head: Head) -> str:
 def _context_rows(found: Inspection) -> str:
     if len(found.heads) == 1:
         return "the trunk's hidden states"
-    return "chained: each head reads the one before it (--mtp-context target: all of them the trunk)"
+    return "chained: each head reads the one before it (--mtp-context target: all read the trunk)"
 
 
 def _pass(found: Inspection) -> str:
@@ -165,7 +164,7 @@ def _memory_rows(memory: MemoryEstimate) -> list[tuple[str, str]]:
         ("K/V", f"{_size(memory.kv_bytes)}, and {_size(memory.heads_kv_bytes)} for the heads"),
         ("states", _size(memory.state_bytes)),
         ("compute", f"about {_size(memory.compute_bytes)}"),
-        ("in all", f"about {_size(memory.total_bytes)} beside the weights"),
+        ("total", f"about {_size(memory.total_bytes)}, weights not included"),
     ]
     return [row for row in rows if row[0] != "states" or memory.state_bytes]
 
@@ -193,7 +192,7 @@ def _side_file(file: SideFile) -> str:
 
 
 def _printable(text: str) -> str:
-    """A file's own words, without what could steer a terminal."""
+    """Text from a file, without characters that could control the terminal."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 

@@ -12,9 +12,9 @@ from types import FrameType, TracebackType
 class Interrupt:
     """Context manager. The first Ctrl-C sets `requested` once `defer` was called.
 
-    Until then, and from the second on, it raises KeyboardInterrupt: a prompt may take minutes to
-    process, and nobody should have to wait for it. A SIGINT that the caller's environment ignores
-    (as for a background job) stays ignored.
+    Before that, and from the second on, it raises KeyboardInterrupt: a prompt may take minutes to
+    process, and nobody should have to wait for it. A SIGINT that the environment ignores (as for a
+    background job) stays ignored.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Interrupt:
         self._previous = signal.getsignal(signal.SIGINT)
 
     def defer(self) -> None:
-        """From now on the caller looks at `requested` often."""
+        """Call this when `requested` is checked often from now on."""
         self._deferred = True
 
     def __enter__(self) -> Interrupt:

@@ -1,4 +1,4 @@
-"""Entry point of the installed command, from its first moment on.
+"""Entry point of the installed command.
 
 Owns Ctrl-C before the command itself runs. Knows nothing of commands: they are in app.py.
 """
@@ -11,7 +11,7 @@ import sys
 def main() -> None:
     """Run the command line; ends the process with an exit code."""
     try:
-        # Not at module level: imports take a moment, and Ctrl-C may come in it.
+        # Not at module level: imports take a moment, in which Ctrl-C may come.
         from .app import app
 
         app(prog_name="pymtp")

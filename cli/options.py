@@ -1,9 +1,8 @@
 """The flags that commands share, under llama.cpp's names.
 
-Owns names, types and help texts; knows nothing of what a command does with the values. Integers are
-checked here, so that a wrong one shows before a prompt is asked for. What only pymtp can judge it
-reports as InvalidParameter; app.py finds the flag by the parameter's name, so that a command names
-its parameters as pymtp does.
+Owns names, types and help texts; knows nothing about what a command does with the values. Integers are
+checked here, so that a wrong one shows before a prompt is asked for. pymtp checks the rest and raises
+InvalidParameter; app.py finds the flag by the parameter's name, so commands name their parameters as pymtp does.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 DEBUG = "pymtp.debug"
-"""Key of the context's `meta` that tells app.py to show tracebacks."""
+"""Key in the context's `meta`: whether app.py shows tracebacks."""
 
 Draft = Literal["auto", "mtp", "none"]
 MtpContext = Literal["auto", "chained", "target"]
@@ -26,7 +25,7 @@ _MAX_INT = 2**31 - 1
 _MAX_THREADS = 512  # ggml takes no more
 
 
-# Parsers of our own, because the messages of typer's differ from release to release.
+# Our own parsers, because the messages of typer's change from release to release.
 
 
 def _integer(least: int, most: int = _MAX_INT) -> Callable[[str], int]:
@@ -97,12 +96,12 @@ HfRepo = Annotated[
         "--hf-repo",
         parser=_repository,
         metavar="USER/REPO[:QUANT]",
-        help="Model from Hugging Face, downloaded once; QUANT: Q4_K_M, else Q8_0, else the first file.",
+        help="Model from Hugging Face, downloaded once. QUANT defaults to Q4_K_M, else Q8_0, else the first file.",
     ),
 ]
-Offline = Annotated[bool, typer.Option("--offline", help="With -hf: use what was downloaded, and no network.")]
+Offline = Annotated[bool, typer.Option("--offline", help="With -hf: use an earlier download, no network.")]
 PromptFile = Annotated[str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from FILE.")]
-Raw = Annotated[bool, typer.Option("--raw", help="Complete the prompt as it stands, without the chat template.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Complete the prompt as is, without the chat template.")]
 
 NPredict = Annotated[
     int,
@@ -111,10 +110,10 @@ NPredict = Annotated[
         "--n-predict",
         parser=_integer(-1),
         metavar="N",
-        help="Tokens to generate; -1: until the model ends or the context is full.",
+        help="Tokens to generate; -1: until the model stops or the context is full.",
     ),
 ]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Bar end-of-generation tokens.")]
+IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Never generate end-of-generation tokens.")]
 
 CtxSize = Annotated[
     int | None,
@@ -123,14 +122,14 @@ CtxSize = Annotated[
         "--ctx-size",
         parser=_integer(0),
         metavar="N",
-        help="Context in tokens; 0: as the model was trained. Default: the same, but at most 4096.",
+        help="Context size in tokens; 0: as the model was trained.  [default: the same, but at most 4096]",
     ),
 ]
 BatchSize = Annotated[
-    int, typer.Option("-b", "--batch-size", parser=_integer(1), metavar="N", help="Prompt tokens in one batch.")
+    int, typer.Option("-b", "--batch-size", parser=_integer(1), metavar="N", help="Prompt tokens per batch.")
 ]
 UbatchSize = Annotated[
-    int, typer.Option("-ub", "--ubatch-size", parser=_integer(1), metavar="N", help="Tokens computed at once.")
+    int, typer.Option("-ub", "--ubatch-size", parser=_integer(1), metavar="N", help="Tokens per pass.")
 ]
 Threads = Annotated[
     int | None,
@@ -139,7 +138,7 @@ Threads = Annotated[
         "--threads",
         parser=_integer(1, _MAX_THREADS),
         metavar="N",
-        help="CPU threads.  [default: to suit the machine]",
+        help="CPU threads.  [default: one per physical core]",
     ),
 ]
 GpuLayers = Annotated[
@@ -150,7 +149,7 @@ GpuLayers = Annotated[
         "--n-gpu-layers",
         parser=_integer(-1),
         metavar="N",
-        help="Layers kept on the GPU; -1: all.",
+        help="Layers on the GPU; -1: all.",
     ),
 ]
 FlashAttn = Annotated[FlashAttention, _choice(FlashAttention, "-fa", "--flash-attn", help_text="Flash attention.")]
@@ -163,12 +162,12 @@ Logprobs = Annotated[
         "--logprobs",
         parser=_integer(0),
         metavar="N",
-        help="With --json: the probability of each token and of the N likeliest in its place.",
+        help="With --json: log probabilities of each token and of the N most likely in its place.",
     ),
 ]
 
 DraftMode = Annotated[
-    Draft, _choice(Draft, "--draft", help_text="Draft with the model's MTP heads; auto: when it has them.")
+    Draft, _choice(Draft, "--draft", help_text="Draft with the model's MTP heads; auto: if it has any.")
 ]
 DraftModel = Annotated[
     str | None,
@@ -178,7 +177,7 @@ DraftModel = Annotated[
         "--draft-model",
         metavar="MODEL",
         help="GGUF file with the MTP heads, if they are not in the model's, or with its assistant.  "
-        "[default: mtp-*.gguf beside it]",
+        "[default: mtp-*.gguf next to the model]",
     ),
 ]
 DraftMax = Annotated[
@@ -188,7 +187,7 @@ DraftMax = Annotated[
         "--draft-max",
         parser=_auto_or(_integer(0, 32)),
         metavar="K",
-        help="Draft tokens in a round, at most 32; 0: no drafting; auto: as many as pay.",
+        help="Draft tokens per round, at most 32; 0: no drafting; auto: adapts to what is fastest.",
     ),
 ]
 
@@ -197,7 +196,8 @@ MtpContextMode = Annotated[
     _choice(
         MtpContext,
         "--mtp-context",
-        help_text="What several heads read: the head before (chained, as trained) or the trunk; auto: chained.",
+        help_text="What each of several heads reads: the head before (chained, as trained) or the trunk (target); "
+        "auto: chained.",
     ),
 ]
 DraftVocab = Annotated[
@@ -206,7 +206,8 @@ DraftVocab = Annotated[
         "--draft-vocab",
         parser=_draft_vocab,
         metavar="N|auto|FILE",
-        help="Draft only the first N tokens, as many as pay, or those whose ids FILE lists.  [default: all]",
+        help="Draft only from the first N tokens, from as many as is fastest (auto), or from the ids in FILE.  "
+        "[default: all]",
     ),
 ]
 
@@ -215,19 +216,17 @@ SynthRates = Annotated[
     typer.Option(
         "--spec-synth-rates",
         metavar="P,P,...",
-        help="Benchmarks only, the text is not valid: keep drafts by these shares of rounds, by position.",
+        help="For benchmarks: accept drafts at these rates, by position, at random. The output is not valid.",
     ),
 ]
 SynthLen = Annotated[
     float | None,
-    typer.Option("--spec-synth-len", metavar="L", help="The same, for a mean acceptance length of L tokens."),
+    typer.Option("--spec-synth-len", metavar="L", help="The same, at rates for a mean acceptance length of L."),
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Color = Annotated[
-    bool, typer.Option("-co", "--color", help="On a terminal, show accepted drafts in a colour of their own.")
-]
+Color = Annotated[bool, typer.Option("-co", "--color", help="On a terminal, show accepted drafts in another colour.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's log and the engine's counters on stderr.")]
 Debug = Annotated[
-    bool, typer.Option("--debug", is_eager=True, callback=_remember_debug, help="Show the traceback of an error.")
+    bool, typer.Option("--debug", is_eager=True, callback=_remember_debug, help="Show tracebacks of errors.")
 ]

@@ -1,6 +1,6 @@
-"""stdout as this program's data channel: UTF-8 whatever the locale says, flushed, failures named. stderr for chatter.
+"""stdout for data (UTF-8 whatever the locale, flushed, with clear errors), stderr for chatter.
 
-Owns writing to both. Knows nothing of what is written.
+Owns writing to both. Knows nothing about what is written.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import typer
 from .errors import CommandError, OutputClosed
 
 
-def say(text: str, *, ends_line: bool = True) -> None:
-    """Write a line, or the beginning of one, to stderr; where it cannot be written, nobody misses it."""
+def print_stderr(text: str, *, ends_line: bool = True) -> None:
+    """Write a line, or the beginning of one, to stderr; errors are ignored."""
     with suppress(OSError, ValueError):
         typer.echo(text, err=True, nl=ends_line)
 
 
 def shows_color(stream: TextIO | None) -> bool:
-    """Whether it is a terminal that wants colours: NO_COLOR and TERM=dumb mean no escape sequences."""
+    """Whether `stream` is a terminal that wants colours: NO_COLOR and TERM=dumb mean no escape sequences."""
     wants_color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return wants_color and stream is not None and stream.isatty()
 
 
 class Output:
-    """Writes text to stdout. Made before a model is loaded, so that a closed stdout shows early."""
+    """Writes text to stdout. Create it before loading a model, so that a closed stdout shows early."""
 
     def __init__(self) -> None:
         if sys.stdout is None:
@@ -49,8 +49,8 @@ class Output:
 
 
 def _discard_stdout() -> None:
-    # What could not be written stays in the buffer, and the interpreter would try, and fail, once
-    # more on its way out. From here on stdout leads nowhere.
+    # What could not be written stays in the buffer, and the interpreter would fail on it again at
+    # exit. From here on stdout goes to the null device.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

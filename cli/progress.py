@@ -1,6 +1,6 @@
-"""How far a model or a prompt is read: a line on a terminal's stderr while it takes time, and nothing elsewhere.
+"""Progress of loading a model or reading a prompt: a line on stderr if it is a terminal, else nothing.
 
-Owns the drawing. Knows how much is done and how much there is; never what it is made of.
+Owns the drawing. Knows how much is done of how much; nothing about what it is.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 Show = Callable[[float, float], object]
-"""To be called with how much is done, and how much there is."""
+"""Called with the amount done and the total."""
 
 
 @contextmanager
 def loading(path: str | None) -> Iterator[Callable[[float], object] | None]:
-    """Give a function to call with the share of the model that is loaded; None where nobody would see it.
+    """Yield a function to call with the share of the model that is loaded, 0 to 1; None without a terminal.
 
-    The line is gone once all is loaded, or when the context is left.
+    The line disappears once all is loaded, or on leaving the context.
     """
     name = Path(path).name if path else "the embedded model"
     with _line(f"loading {name}", "{task.percentage:>3.0f}%") as show:
@@ -27,7 +27,7 @@ def loading(path: str | None) -> Iterator[Callable[[float], object] | None]:
 
 @contextmanager
 def prompting() -> Iterator[Show | None]:
-    """Give a function to call with the tokens of a prompt that are done, and all of them; see `loading`."""
+    """Yield a function to call with the tokens of a prompt that are done and all of them; see `loading`."""
     with _line("prompt", "{task.completed}/{task.total}") as show:
         yield show
 

@@ -12,17 +12,17 @@ from pathlib import Path
 import typer
 
 from .errors import CommandError
-from .output import say
+from .output import print_stderr
 
 
 def split_positionals(model: str | None, first: str | None, second: str | None) -> tuple[str | None, str | None]:
     """Return (model, prompt) for `[MODEL] [PROMPT]`, with `model` from -m or -hf.
 
-    A lone positional is the model if it names an existing path or ends in .gguf, else the prompt.
+    A single positional is the model if it names an existing path or ends in .gguf, else the prompt.
     """
     if model is not None:
         if second is not None:
-            raise typer.BadParameter(f"with -m or -hf the only positional is the prompt, and {second!r} is one more")
+            raise typer.BadParameter(f"with -m or -hf the only argument is the prompt; leave out {second!r}")
         _check_prompt(first)
         return model, first
     if second is None and first is not None and not _names_a_model(first):
@@ -33,9 +33,7 @@ def split_positionals(model: str | None, first: str | None, second: str | None) 
 
 def _check_prompt(prompt: str | None) -> None:
     if prompt is not None and prompt.endswith(".gguf") and os.path.exists(prompt):
-        raise typer.BadParameter(
-            f"{prompt} is a model, and stands where the prompt should be: name it first, or with -m"
-        )
+        raise typer.BadParameter(f"{prompt} is a model but takes the place of the prompt: name it first, or with -m")
 
 
 def read_prompt(argument: str | None, file: str | None) -> str:
@@ -47,17 +45,17 @@ def read_prompt(argument: str | None, file: str | None) -> str:
         raise typer.BadParameter("give the prompt as an argument or with -f, not both")
     prompt = _checked_argument(argument) if argument is not None else _read_text(file)
     if not prompt:
-        raise CommandError("the prompt is empty; give a text as an argument, with -f FILE, or on stdin")
+        raise CommandError("the prompt is empty; give one as an argument, with -f FILE, or on stdin")
     return prompt
 
 
 def _names_a_model(text: str) -> bool:
-    # os.path.exists takes what Path refuses or misreads: an empty prompt, one too long for a file name.
+    # os.path.exists accepts what Path rejects or misreads: an empty prompt, one too long for a file name.
     return text.endswith(".gguf") or os.path.exists(text)
 
 
 def _checked_argument(argument: str) -> str:
-    # The interpreter smuggles undecodable bytes of an argument through as lone surrogates.
+    # The interpreter passes undecodable bytes of an argument on as lone surrogates.
     try:
         argument.encode("utf-8")
     except UnicodeEncodeError:
@@ -86,8 +84,8 @@ def _read_file(file: str) -> bytes:
 
 def _read_stdin() -> bytes:
     if sys.stdin is None:
-        raise CommandError("there is no prompt and stdin is closed; give a text as an argument or with -f FILE")
+        raise CommandError("there is no prompt and stdin is closed; give one as an argument or with -f FILE")
     if not sys.stdin.isatty():
         return sys.stdin.buffer.read()
-    say("prompt> ", ends_line=False)
+    print_stderr("prompt> ", ends_line=False)
     return sys.stdin.buffer.readline()

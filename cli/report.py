@@ -1,6 +1,6 @@
-"""What a generation did: for people as a block of lines, for programs as one JSON object.
+"""Reports on a generation: a block of lines for people, one JSON object for programs.
 
-Owns both layouts. Knows the names of the figures, not how they came about.
+Owns both layouts. Knows the names of the figures, not how they are measured.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def session_block(session: Session) -> str:
 
 
 def times_block(stats: Stats) -> str:
-    """Return the lines that `run --verbose` adds on where a round's time goes; "" if there was no round."""
+    """Return the lines that `run --verbose` adds about where a round's time goes; "" if there was no round."""
     if not stats.rounds:
         return ""
     parts = (
@@ -65,7 +65,7 @@ def times_block(stats: Stats) -> str:
 
 
 def length_block(table: Sequence[LengthRow]) -> str:
-    """Return the table that the adaptive draft length decides from; "" if the length is fixed."""
+    """Return the table from which the adaptive draft length decides; "" if the length is fixed."""
     if not table:
         return ""
     lines = ["draft length   draft ms  verify ms  verified  tokens a round  tok/s"]

@@ -1,6 +1,6 @@
 """`pymtp run`: one prompt in, the model's text out.
 
-Owns the order of things: what can fail cheaply fails before the model is loaded.
+Owns the order of steps: what can fail cheaply fails before the model is loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from . import options as opt
 from .download import find_model
 from .forced import forced_acceptance
 from .interrupt import Interrupt
-from .output import Output, say, shows_color
+from .output import Output, print_stderr, shows_color
 from .progress import loading, prompting
 from .prompt import read_prompt, split_positionals
 from .report import json_report, length_block, session_block, stats_block, times_block
@@ -70,8 +70,8 @@ def run(
 ) -> None:
     """Generate text from a prompt.
 
-    A lone positional is the model if it is an existing path or ends in .gguf, else the prompt. Without
-    a prompt, text comes from stdin. The model's chat template is applied when it has one.
+    A single argument is the model if it is an existing path or ends in .gguf, else the prompt. Without a
+    prompt argument, the prompt is read from stdin. The model's chat template is applied if it has one.
     """
     output = Output()
     path, argument = split_positionals(model_file or hf_repo, first, second)
@@ -83,12 +83,12 @@ def run(
         pymtp.exit_on_abort()
     n_draft = AUTO_DRAFT_MAX if draft_max == "auto" else draft_max
     forced = forced_acceptance(spec_synth_rates, spec_synth_len, n_draft, params["sampling"].seed)
-    asked = pymtp.GenerationParams(
+    generation_params = pymtp.GenerationParams(
         **params, max_tokens=max_tokens, ignore_eos=ignore_eos, logprobs=logprobs, forced=forced
     )
     path = find_model(model_file if hf_repo else path, hf_repo, offline=offline)
     if path is not None:
-        inspect_gguf(path, draft_model)  # costs milliseconds, and a bad file shows before anything is asked or loaded
+        inspect_gguf(path, draft_model)  # takes milliseconds, and a bad file shows before anything else
     text = read_prompt(argument, prompt_file)
     if verbose:
         pymtp.set_log_level("info")
@@ -113,27 +113,28 @@ def run(
         ) as model,
     ):
         if model.info.draft_model and not draft_model:
-            say(f"pymtp: drafting with {model.info.draft_source}")
-        note = model.draft_note or (asked.draft_note if model.draft_max else None)
+            print_stderr(f"pymtp: drafting with {model.info.draft_source}")
+        note = model.draft_note or (generation_params.draft_note if model.draft_max else None)
         if note:
-            say(f"pymtp: {note}")
+            print_stderr(f"pymtp: {note}")
         if forced and model.draft_max:
-            say("pymtp: acceptance is forced: the text is not valid output of the model")
+            print_stderr("pymtp: acceptance is forced: the text is not valid output of the model")
         pieces: list[str] = []
         with prompting() as on_prompt:
-            generation = model.generate(text if raw else _chat_prompt(model, text), asked, on_prompt=on_prompt)
+            prompt = text if raw else _chat_prompt(model, text)
+            generation = model.generate(prompt, generation_params, on_prompt=on_prompt)
             write = _colored(generation, output.write) if color and shows_color(sys.stdout) else output.write
             stopped = _consume(generation, pieces.append if as_json else write)
         if as_json:
             output.write(json_report("".join(pieces), generation, model, stopped=stopped) + "\n")
         else:
             output.write("\n")
-            say(stats_block(generation.stats, generation.acceptance))
+            print_stderr(stats_block(generation.stats, generation.acceptance))
         if verbose:
-            say(session_block(model.session))
+            print_stderr(session_block(model.session))
             for block in (times_block(generation.stats), length_block(generation.length_table)):
                 if block:
-                    say(block)
+                    print_stderr(block)
     if stopped:
         raise typer.Exit(130)
 
@@ -143,7 +144,7 @@ def _chat_prompt(model: Model, text: str) -> str:
 
 
 def _colored(generation: Generation, write: Callable[[str], object]) -> Callable[[str], object]:
-    """Like `write` for the pieces of a generation, with its accepted drafts in another colour."""
+    """A `write` for the pieces of a generation that shows its accepted drafts in another colour."""
     n_written = 0
 
     def write_colored(piece: str) -> None:
@@ -156,7 +157,7 @@ def _colored(generation: Generation, write: Callable[[str], object]) -> Callable
 
 
 def _consume(generation: Generation, write: Callable[[str], object]) -> bool:
-    """Hand each piece of text to `write` as it is made; return whether Ctrl-C ended the generation."""
+    """Pass each piece of text to `write` as it arrives; return whether Ctrl-C ended the generation."""
     with Interrupt() as interrupt:
         try:
             for piece in generation:

@@ -1,6 +1,6 @@
-"""The flags that say how to sample, how to draft and what may be said, under llama.cpp's names.
+"""The flags for sampling, drafting and constraining the output, under llama.cpp's names.
 
-Owns names and help texts, and puts values together as pymtp's parameters. Defaults and ranges are pymtp's own.
+Owns names and help texts, and turns values into pymtp's parameters. Defaults and ranges are pymtp's own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .errors import CommandError
 
 
 def with_sampling(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the flags of this module instead of its parameter `params`: a dict for pymtp.GenerationParams."""
+    """Replace a command's parameter `params` (a dict for pymtp.GenerationParams) by the flags of this module."""
     signature = inspect.signature(command, eval_str=True)
     own = [parameter for parameter in signature.parameters.values() if parameter.name != "params"]
     flags = [
@@ -39,7 +39,7 @@ def with_sampling(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def generation_params(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of pymtp.GenerationParams that values of the flags stand for. Raises InvalidParameter."""
+    """The fields of pymtp.GenerationParams for the values of the flags. Raises InvalidParameter."""
     sampling = {name: values[name] for name in _SAMPLING if name not in ("sampler_seq", "samplers")}
     sampling["seed"] = None if values["seed"] == -1 else values["seed"]
     sampling["logit_bias"] = [_bias(text) for text in values["logit_bias"]]
@@ -72,7 +72,7 @@ def _default(name: str) -> Any:
 
 
 def _bias(text: str) -> tuple[int, float]:
-    """`15043+1` or `15043-inf`, as llama.cpp has it."""
+    """Parse `15043+1` or `15043-inf`, as llama.cpp writes it."""
     sign = max(text.find("+"), text.find("-", 1))
     try:
         return int(text[:sign]) if sign > 0 else int(""), float(text[sign:])
@@ -103,7 +103,7 @@ def _number(what: type[float] | type[int]) -> Callable[[str], Any]:
         try:
             return what(text)
         except ValueError:
-            return text  # pymtp refuses it, and knows the range
+            return text  # pymtp rejects it, with the range in the message
 
     return parse
 
@@ -125,47 +125,47 @@ _SAMPLING: dict[str, Any] = {
         str | None,
         "--samplers",
         metavar="NAMES",
-        help=f"The chain, names separated by ';', out of {', '.join(SAMPLERS)}.  [default: as llama.cpp]",
+        help=f"The sampler chain, separated by ';', from {', '.join(SAMPLERS)}.  [default: as llama.cpp]",
     ),
     "sampler_seq": _text(
         str | None,
         "--sampler-seq",
         "--sampling-seq",
         metavar="LETTERS",
-        help=f"The same by letters: {', '.join(f'{letter} {name}' for name, letter in SAMPLERS.items())}.",
+        help=f"The sampler chain as letters: {', '.join(f'{letter} {name}' for name, letter in SAMPLERS.items())}.",
     ),
     "seed": _int("-s", "--seed", help="Seed; -1: random.  [default: random]", kind=int | None),
     "temperature": _float("--temp", "--temperature", help="Temperature; 0: greedy.", metavar="T"),
-    "top_k": _int("--top-k", help="Keep the N likeliest tokens; 0: all."),
-    "top_p": _float("--top-p", help="Keep the likeliest tokens that sum to P; 1: all.", metavar="P"),
-    "min_p": _float("--min-p", help="Drop tokens below P times the likeliest one; 0: none.", metavar="P"),
+    "top_k": _int("--top-k", help="Keep the N most likely tokens; 0: all."),
+    "top_p": _float("--top-p", help="Keep the top tokens whose probabilities sum to P; 1: all.", metavar="P"),
+    "min_p": _float("--min-p", help="Drop tokens less likely than P times the top one; 0: none.", metavar="P"),
     "typical_p": _float("--typical", "--typical-p", help="Locally typical sampling; 1: off.", metavar="P"),
     "top_n_sigma": _float(
         "--top-nsigma", "--top-n-sigma", help="Keep logits within N standard deviations of the highest; -1: off."
     ),
-    "xtc_probability": _float("--xtc-probability", help="How often XTC acts; 0: off.", metavar="P"),
-    "xtc_threshold": _float("--xtc-threshold", help="XTC drops all above it but the least likely.", metavar="P"),
-    "repeat_last_n": _int("--repeat-last-n", help="Tokens that penalties look at; 0: off, -1: all."),
-    "repeat_penalty": _float("--repeat-penalty", help="Penalty for tokens that were there; 1: off."),
-    "presence_penalty": _float("--presence-penalty", help="Taken off the logits of such tokens; 0: off."),
-    "frequency_penalty": _float("--frequency-penalty", help="The same for each time that they were; 0: off."),
-    "dry_multiplier": _float("--dry-multiplier", help="DRY: penalty for going on with a repetition; 0: off."),
-    "dry_base": _float("--dry-base", help="DRY: growth of the penalty with each token."),
+    "xtc_probability": _float("--xtc-probability", help="Probability that XTC is applied; 0: off.", metavar="P"),
+    "xtc_threshold": _float("--xtc-threshold", help="XTC drops all tokens above P but the least likely.", metavar="P"),
+    "repeat_last_n": _int("--repeat-last-n", help="Last tokens that penalties look at; 0: off, -1: all."),
+    "repeat_penalty": _float("--repeat-penalty", help="Penalty for repeated tokens; 1: off."),
+    "presence_penalty": _float("--presence-penalty", help="Subtracted from the logits of repeated tokens; 0: off."),
+    "frequency_penalty": _float("--frequency-penalty", help="The same, once per occurrence; 0: off."),
+    "dry_multiplier": _float("--dry-multiplier", help="DRY: penalty for continuing a repetition; 0: off."),
+    "dry_base": _float("--dry-base", help="DRY: growth of the penalty per token."),
     "dry_allowed_length": _int("--dry-allowed-length", help="DRY: repetitions up to N tokens are free."),
-    "dry_penalty_last_n": _int("--dry-penalty-last-n", help="DRY: tokens that are looked at; 0: off, -1: all."),
+    "dry_penalty_last_n": _int("--dry-penalty-last-n", help="DRY: last tokens that it looks at; 0: off, -1: all."),
     "dry_sequence_breakers": _text(
         list[str],
         "--dry-sequence-breaker",
         metavar="TEXT",
-        help="DRY: no repetition reaches over TEXT; may be given several times, none: nothing.",
+        help="DRY: repetitions end at TEXT; may be given several times; none: no breakers.",
     ),
-    "dynatemp_range": _float("--dynatemp-range", help="The temperature follows the entropy, so far up and down."),
-    "dynatemp_exponent": _float("--dynatemp-exp", help="How it follows."),
-    "mirostat": _int("--mirostat", help="1 or 2: mirostat instead of the chain, without drafts; 0: off."),
+    "dynatemp_range": _float("--dynatemp-range", help="Vary the temperature by up to N with the entropy; 0: off."),
+    "dynatemp_exponent": _float("--dynatemp-exp", help="Exponent of the entropy in dynamic temperature."),
+    "mirostat": _int("--mirostat", help="1 or 2: mirostat instead of the chain, without drafting; 0: off."),
     "mirostat_eta": _float("--mirostat-lr", help="Mirostat's learning rate, eta."),
     "mirostat_tau": _float("--mirostat-ent", help="Mirostat's target entropy, tau."),
     "adaptive_target": _float(
-        "--adaptive-target", help="Probability that adaptive_p prefers, without drafts.", metavar="P"
+        "--adaptive-target", help="Probability that adaptive_p prefers, without drafting.", metavar="P"
     ),
     "adaptive_decay": _float("--adaptive-decay", help="How slowly adaptive_p adapts."),
     "logit_bias": _text(
@@ -173,51 +173,51 @@ _SAMPLING: dict[str, Any] = {
         "-l",
         "--logit-bias",
         metavar="TOKEN(+/-)BIAS",
-        help="Make a token id likelier or less likely; may be given several times.",
+        help="Add BIAS to the logit of a token id; may be given several times.",
     ),
 }
 
 _GENERATION: dict[str, Any] = {
-    "grammar": _text(str | None, "--grammar", metavar="GBNF", help="What the text can be."),
-    "grammar_file": _text(Path | None, "--grammar-file", metavar="FILE", help="The same from FILE."),
+    "grammar": _text(str | None, "--grammar", metavar="GBNF", help="Constrain the output to this grammar."),
+    "grammar_file": _text(Path | None, "--grammar-file", metavar="FILE", help="The same, from FILE."),
     "json_schema": _text(
-        str | None, "-j", "--json-schema", metavar="JSON", help="A JSON schema that the text follows."
+        str | None, "-j", "--json-schema", metavar="JSON", help="Constrain the output to this JSON schema."
     ),
-    "json_schema_file": _text(Path | None, "-jf", "--json-schema-file", metavar="FILE", help="The same from FILE."),
+    "json_schema_file": _text(Path | None, "-jf", "--json-schema-file", metavar="FILE", help="The same, from FILE."),
     "stop": _text(
         list[str],
         "-r",
         "--stop",
         "--reverse-prompt",
         metavar="TEXT",
-        help="The text ends before TEXT; may be given several times.",
+        help="Stop before TEXT; may be given several times.",
     ),
-    "draft_min": _int("--spec-draft-n-min", "--draft-min", help="Do not verify fewer drafts than N."),
+    "draft_min": _int("--spec-draft-n-min", "--draft-min", help="Verify no drafts if there are fewer than N."),
     "draft_p_min": _float(
         "--spec-draft-p-min",
         "--draft-p-min",
-        help="Draft nothing behind the first place where no token is as likely as P.",
+        help="Stop drafting where no token is as likely as P.",
         metavar="P",
     ),
     "draft_pick": _text(
         str,
         "--draft-pick",
         metavar="greedy|sample|auto",
-        help="Draft the likeliest tokens, or draw them; auto: what is accepted more often.",
+        help="Draft the most likely tokens (greedy) or draw them (sample); auto: whichever is accepted more often.",
     ),
     "accept": _text(
         str,
         "--accept",
         metavar="auto|match|rejection|rejection-tokenwise|relaxed",
-        help="How drafts are verified; relaxed changes the text (while the model thinks), the others do not.",
+        help="Acceptance method; relaxed changes the output (while the model thinks), the others do not.",
     ),
-    "relaxed_top_n": _int("--relaxed-top-n", help="Relaxed: drafts among the target's N likeliest tokens."),
-    "relaxed_delta": _float("--relaxed-delta", help="Relaxed: at most P less likely than the likeliest.", metavar="P"),
+    "relaxed_top_n": _int("--relaxed-top-n", help="Relaxed: accept drafts among the target's top N tokens."),
+    "relaxed_delta": _float("--relaxed-delta", help="Relaxed: at most P less likely than the top token.", metavar="P"),
     "thinking_tags": _text(
         tuple[str, str],
         "--thinking-tags",
         metavar="BEGIN END",
-        help="Around the model's thinking.  [default: as the model has them]",
+        help="Tags around the model's thinking.  [default: the model's own]",
     ),
 }
 

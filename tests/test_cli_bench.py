@@ -79,13 +79,13 @@ def test_a_flag_can_be_given_several_times() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("-p 1-0", "'-p/--n-prompt': must be a list as 1,2 or 1-8 or 0-8+2 or 128-1024*2"),
-        ("-p 1-8+0", "must be a list as"),
-        ("-p 0-8*2", "must be a list as"),
+        ("-p 1-0", "'-p/--n-prompt': must be a list such as 1,2 or 1-8 or 0-8+2 or 128-1024*2"),
+        ("-p 1-8+0", "must be a list such as"),
+        ("-p 0-8*2", "must be a list such as"),
         ("-n 0-9999999", "of at most 1000 values"),
         ("-n x", "must be an integer between 0 and 2147483647, not 'x'"),
         ("-p 5-auto", "not '5-auto'"),
-        ("-pg 512", "must be two numbers as 512,128, not '512'"),
+        ("-pg 512", "must be two numbers such as 512,128, not '512'"),
         ("--draft-max 33", "must be an integer between 0 and 32, not '33'"),
         ("--draft-max 30-40", "not '33'"),
         ("--temp 0,-1", "must be numbers 0 or more, separated by commas, not '0,-1'"),
@@ -274,7 +274,7 @@ def test_ctrl_c_prints_what_was_measured_so_far() -> None:
     code, stdout, stderr = finish(process)
     found = json.loads(stdout)
     assert code == 130
-    assert stderr.endswith("pymtp: stopped; what was measured so far:\n")
+    assert stderr.endswith("pymtp: stopped; results so far:\n")
     assert "Traceback" not in stderr
     assert {row["draft_max"] for row in found} == {0, 1}
     assert 3 <= found[1]["n_samples"] < 32

@@ -71,7 +71,7 @@ def test_a_model_is_downloaded_once_and_found_without_a_network(hub: Hub, enviro
     hub.is_broken = True
     code, again, stderr = inspect(environment, "-hf", REPO)
     assert (code, again) == (0, stdout)
-    assert "answers 500; using tiny-Q4_K_M.gguf as it was downloaded before" in stderr
+    assert "answers 500; using tiny-Q4_K_M.gguf from an earlier download" in stderr
 
 
 def test_heads_in_a_file_of_their_own_come_along(hub: Hub, environment: dict[str, str], tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_without_a_network_what_was_never_downloaded_is_one_line(environment: di
     nobody = {**environment, "HF_ENDPOINT": "http://127.0.0.1:9"}
     line = one_line(inspect(nobody, "-hf", REPO))
     assert "cannot reach http://127.0.0.1:9 (" in line
-    assert f"nothing of {REPO} was downloaded before; connect, or name a local file with -m" in line
+    assert f"{REPO} was not downloaded before; connect, or name a local file with -m" in line
     assert "without a network (--offline)" in one_line(inspect(environment, "-hf", REPO, "--offline"))
 
 
@@ -103,7 +103,7 @@ def test_what_the_hub_refuses_is_one_line(hub: Hub, environment: dict[str, str])
     assert f"{hub.url} has no repository user/nothing; check the name" in one_line(
         inspect(environment, "-hf", "user/nothing")
     )
-    assert "has no Q5_K; there is tiny-Q4_K_M.gguf, tiny-Q8_0.gguf" in one_line(
+    assert "has no Q5_K; it has tiny-Q4_K_M.gguf, tiny-Q8_0.gguf" in one_line(
         inspect(environment, "-hf", f"{REPO}:Q5_K")
     )
     hub.gated.add(REPO)

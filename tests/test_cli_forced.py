@@ -34,7 +34,7 @@ def test_the_dice_are_those_of_the_seed() -> None:
 @pytest.mark.parametrize(
     ("rates", "length", "message"),
     [
-        ("0.1,0.5", None, "spec_synth_rates must be numbers between 0 and 1, none above the one before"),
+        ("0.1,0.5", None, "spec_synth_rates must be numbers between 0 and 1 that never increase"),
         ("a", None, "spec_synth_rates must be numbers"),
         (None, 4.5, "spec_synth_len must be a mean length between 1 and 4"),
         ("0.1", 2.0, "spec_synth_len must be given without --spec-synth-rates"),

@@ -79,7 +79,7 @@ def test_a_model_in_the_prompts_place(tmp_path: Path) -> None:
     for arguments in (["hello", str(path)], ["-m", str(path), str(path)]):
         result: Any = CliRunner().invoke(app, ["run", *arguments], prog_name="pymtp")
         assert (result.exit_code, result.stdout) == (2, "")
-        assert "stands where the prompt should be" in result.stderr
+        assert "takes the place of the prompt" in result.stderr
 
 
 def test_what_cannot_be_said_on_stderr_changes_no_exit_code() -> None:

@@ -66,7 +66,7 @@ def test_what_is_missing_is_said(write_gguf: WriteGguf) -> None:
     assert rows(write_gguf())["drafting"] == "the metadata names no MTP heads (nextn_predict_layers = 0)"
     assert rows(write_gguf(declared=2, heads=1))["MTP heads"] == "2 in the metadata, 1 in the tensors"
     side = rows(write_gguf("mtp-tiny.gguf", n_layer=0, declared=1, heads=1))
-    assert side["layers"] == "none: this file holds the MTP heads alone"
+    assert side["layers"] == "none: this file holds only the MTP heads"
     assert "context" not in side
 
 

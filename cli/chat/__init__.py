@@ -1,6 +1,6 @@
 """`pymtp chat`: a conversation at a terminal, or line by line through a pipe.
 
-Owns the order of things, as run.py does; the conversation itself is in repl.py.
+Owns the order of steps, as run.py does; the conversation itself is in repl.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import typer
 from .. import options as opt
 from ..download import find_model
 from ..errors import CommandError
-from ..output import Output, say
+from ..output import Output, print_stderr
 from ..progress import loading
 from ..report import session_block
 from ..sampling import with_sampling
@@ -54,24 +54,24 @@ def chat(
     debug: opt.Debug = False,
     params: Any = None,
 ) -> None:
-    """Talk with a model.
+    """Chat with a model.
 
-    /help lists the commands of the conversation. Ctrl-C stops an answer, twice it leaves. Through a pipe each line is
-    a message; one that ends in a backslash goes on in the next.
+    /help lists the commands. Ctrl-C stops an answer, twice quits. From a pipe, each line is a message; a backslash at
+    the end continues it on the next line.
     """
     output = Output()
     if model is not None and model_file is not None:
-        raise typer.BadParameter(f"with -m there is no other model, and {model!r} is one more")
+        raise typer.BadParameter(f"give the model as an argument or with -m, not both ({model!r} and {model_file!r})")
     import pymtp
     from pymtp.embedded import model_path
     from pymtp.gguf.facts import inspect_gguf
 
     if not debug:
         pymtp.exit_on_abort()
-    asked = pymtp.GenerationParams(**params, max_tokens=max_tokens)
+    generation_params = pymtp.GenerationParams(**params, max_tokens=max_tokens)
     path = find_model(model_file or model, hf_repo, offline=offline)
     if inspect_gguf(path or model_path()).chat_template is None:
-        raise CommandError(f"{path} has no chat template; complete texts with it: pymtp run {path} --raw")
+        raise CommandError(f"{path} has no chat template; use it without one: pymtp run {path} --raw")
     if verbose:
         pymtp.set_log_level("info")
     with loading(path) as on_load:
@@ -98,13 +98,13 @@ def chat(
         from .screen import Screen
 
         if loaded.info.draft_model and not draft_model:
-            say(f"pymtp: drafting with {loaded.info.draft_source}")
-        note = loaded.draft_note or (asked.draft_note if loaded.draft_max else None)
+            print_stderr(f"pymtp: drafting with {loaded.info.draft_source}")
+        note = loaded.draft_note or (generation_params.draft_note if loaded.draft_max else None)
         if note:
-            say(f"pymtp: {note}")
+            print_stderr(f"pymtp: {note}")
         conversation = pymtp.Conversation(loaded, system=system)
-        code = Repl(conversation, asked, screen=Screen(output), open_reader=open_reader).run()
+        code = Repl(conversation, generation_params, screen=Screen(output), open_reader=open_reader).run()
         if verbose:
-            say(session_block(loaded.session))
+            print_stderr(session_block(loaded.session))
     if code:
         raise typer.Exit(code)

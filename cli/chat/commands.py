@@ -1,6 +1,6 @@
-"""The commands of a conversation: what follows a slash.
+"""The slash commands of a chat.
 
-Owns their names, their help and what they do. A command is an entry of COMMANDS.
+Owns their names, help texts and actions. A command is an entry of COMMANDS.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FORMAT = "pymtp chat"
 
 
 class Refused(Exception):
-    """The command cannot be carried out. The message is one line that names the fix."""
+    """The command cannot be run. The message is one line that names the fix."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """`run` takes the conversation and what was typed behind the name."""
+    """`run` takes the chat and what was typed after the name."""
 
     arguments: str
     help: str
@@ -38,15 +38,15 @@ class Command:
 
 
 def execute(text: str, repl: Repl) -> None:
-    """Carry out a command. Raises Refused and PymtpError with one line that says what is wrong."""
+    """Run a command. Raises Refused and PymtpError with a one-line message."""
     name, _, argument = text.partition(" ")
     command = COMMANDS.get(name)
     if command is None:
         nearest = get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean /{nearest[0]}?" if nearest else "/help lists them"
-        raise Refused(f"no command /{name}; {hint} (to say it, begin with //)")
+        raise Refused(f"no command /{name}; {hint} (to send it as a message, begin with //)")
     if argument.strip() and not command.arguments:
-        raise Refused(f"/{name} takes nothing behind it")
+        raise Refused(f"/{name} takes no argument")
     command.run(repl, argument.strip())
 
 
@@ -64,31 +64,31 @@ def completions(before: str, repl: Repl) -> Iterator[tuple[str, int]]:
 
 def _help(repl: Repl, _: str) -> None:
     repl.screen.table((f"/{name} {command.arguments}".rstrip(), command.help) for name, command in COMMANDS.items())
-    repl.screen.note("Enter sends, Alt-Enter begins a new line; Ctrl-C stops an answer, twice it leaves")
+    repl.screen.note("Enter sends, Alt-Enter starts a new line; Ctrl-C stops an answer, twice quits")
 
 
 def _exit(repl: Repl, _: str) -> None:
-    from .repl import Leave
+    from .repl import Quit
 
-    raise Leave(0)
+    raise Quit(0)
 
 
 def _clear(repl: Repl, _: str) -> None:
     repl.conversation.clear()
     repl.attached = []
-    repl.screen.note("a new conversation, with the same system prompt")
+    repl.screen.note("new conversation, same system prompt")
 
 
 def _regenerate(repl: Repl, _: str) -> None:
     if not repl.conversation.messages:
-        raise Refused("there is no answer yet to make again")
+        raise Refused("there is no answer to regenerate yet")
     repl.regenerate()
 
 
 def _undo(repl: Repl, _: str) -> None:
     if not repl.conversation.undo():
-        raise Refused("there is nothing to take back")
-    repl.screen.note(f"the last message and its answer are gone; {_turns(repl)} left")
+        raise Refused("there is nothing to undo")
+    repl.screen.note(f"removed the last message and its answer; {_turns(repl)} left")
 
 
 def _system(repl: Repl, text: str) -> None:
@@ -131,7 +131,7 @@ def _show(repl: Repl, what: str) -> None:
             repl.screen.answer(message["content"] + "\n")
         return
     if what:
-        raise Refused("/show shows what is set, /show chat what was said")
+        raise Refused("/show shows the settings, /show chat the messages")
     model, info = repl.conversation.model, repl.conversation.model.info
     repl.screen.table(
         [
@@ -169,13 +169,13 @@ def _draft_max(text: str, limit: int) -> int | Literal["auto"] | None:
     if text == "off":
         return 0
     if limit == 0:
-        raise Refused("the model decodes plainly: it has no usable MTP heads, or was loaded with --draft none")
+        raise Refused("the model cannot draft: it has no usable MTP heads, or was loaded with --draft none")
     if text == "auto":
         return "auto"
     if text == "on":
         return None
     if not text.isdecimal() or int(text) > limit:
-        raise Refused(f"/mtp takes on, off, auto or 0 to {limit}; for more, start with --draft-max")
+        raise Refused(f"/mtp takes on, off, auto or 0 to {limit}; for more, restart with --draft-max")
     return int(text)
 
 
@@ -183,8 +183,8 @@ def _drafting(repl: Repl) -> str:
     asked, loaded = repl.params.draft_max, repl.conversation.model.draft_max
     n = loaded if asked is None or not loaded else asked
     if n == "auto":
-        return "as much as pays"
-    return f"{n} tokens a round" if n else "off"
+        return "adaptive"
+    return f"{n} tokens per round" if n else "off"
 
 
 def _read(repl: Repl, file: str) -> None:
@@ -196,7 +196,7 @@ def _read(repl: Repl, file: str) -> None:
 def _save(repl: Repl, file: str) -> None:
     path = _path(file, "/save")
     if path.exists() and not _is_chat(path):
-        raise Refused(f"{file} exists and is no saved chat; choose another name")
+        raise Refused(f"{file} exists and is not a saved chat; choose another name")
     saved = {"format": _FORMAT, "system": repl.conversation.system, "messages": repl.conversation.messages}
     state.write(path, f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode())
     repl.screen.note(f"{file}: {_turns(repl)} saved")
@@ -205,7 +205,7 @@ def _save(repl: Repl, file: str) -> None:
 def _load(repl: Repl, file: str) -> None:
     saved = _chat_in(_text_of(file, "/load"))
     if saved is None:
-        raise Refused(f"{file} is no saved chat; name a file that /save has written")
+        raise Refused(f"{file} is not a saved chat; name a file written by /save")
     repl.conversation.restore(saved["messages"])
     repl.conversation.system = saved["system"]
     repl.screen.note(f"{file}: {_turns(repl)} loaded")
@@ -219,7 +219,7 @@ def _is_chat(path: Path) -> bool:
 
 
 def _chat_in(text: str) -> dict[str, Any] | None:
-    """What /save has written, if `text` is that."""
+    """The saved chat in `text`, or None if it is not one."""
     try:
         saved = json.loads(text)
     except ValueError:
@@ -235,7 +235,7 @@ def _path(file: str, command: str) -> Path:
         raise Refused(f"{command} needs the name of a file")
     try:
         return Path(file).expanduser()
-    except RuntimeError as error:  # nobody of that name
+    except RuntimeError as error:  # no user of that name
         raise Refused(f"{file}: {error}; check the path") from error
 
 
@@ -278,16 +278,16 @@ def _files(repl: Repl, typed: str) -> list[str]:
 
 COMMANDS: dict[str, Command] = {
     "help": Command("", "list the commands", _help),
-    "exit": Command("", "leave; so does Ctrl-D", _exit),
-    "clear": Command("", "begin a new conversation", _clear),
-    "regen": Command("", "answer the last message once more", _regenerate),
-    "undo": Command("", "take back the last message and its answer", _undo),
-    "system": Command("[TEXT]", "show or change the system prompt; none: without one", _system),
+    "exit": Command("", "quit; so does Ctrl-D", _exit),
+    "clear": Command("", "start a new conversation", _clear),
+    "regen": Command("", "answer the last message again", _regenerate),
+    "undo": Command("", "remove the last message and its answer", _undo),
+    "system": Command("[TEXT]", "show or change the system prompt; none removes it", _system),
     "set": Command("[NAME [VALUE]]", "show or change sampling parameters", _set, _names),
-    "show": Command("[chat]", "show what is set, or what was said", _show, lambda repl, typed: ["chat"]),
-    "stats": Command("", "speed, acceptance and cache of the last answer and of all", _stats),
-    "mtp": Command("[on|off|K|auto]", "show or change how many tokens are drafted", _mtp, _modes),
+    "show": Command("[chat]", "show the settings or the messages", _show, lambda repl, typed: ["chat"]),
+    "stats": Command("", "show speed, acceptance and cache of the last answer and of all", _stats),
+    "mtp": Command("[on|off|K|auto]", "show or change the draft length", _mtp, _modes),
     "read": Command("FILE", "send a text file with the next message", _read, _files),
     "save": Command("FILE", "save the conversation", _save, _files),
-    "load": Command("FILE", "go on with a saved conversation", _load, _files),
+    "load": Command("FILE", "continue a saved conversation", _load, _files),
 }

@@ -1,6 +1,6 @@
 """Where messages come from: a terminal with history and completion, or a pipe.
 
-Owns prompt_toolkit. Knows lines; nothing of what they ask for.
+Owns prompt_toolkit. Knows lines; nothing about what they mean.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
 
 Completions = Callable[[str], Iterable[tuple[str, int]]]
-"""For what stands before the cursor: texts, and how many characters before the cursor each replaces."""
+"""From the text before the cursor to completions, each with how many characters before the cursor it replaces."""
 
 
 class Reader(Protocol):
     """Where messages come from."""
 
     is_interactive: bool
-    """Whether somebody sits there."""
+    """Whether messages are typed at a terminal."""
 
     def read(self) -> str:
-        """The next message. Raises EOFError at the end, KeyboardInterrupt for Ctrl-C where nothing was typed."""
+        """The next message. Raises EOFError at the end, KeyboardInterrupt for Ctrl-C on an empty line."""
 
-    def hushed(self) -> AbstractContextManager[None]:
-        """While an answer is shown, keys do not show; they are read afterwards."""
+    def without_echo(self) -> AbstractContextManager[None]:
+        """While an answer is shown, keys are not echoed; they are read afterwards."""
 
 
 def open_reader(completions: Completions) -> Reader:
     """The terminal if stdin is one, else the pipe. Raises CommandError."""
     if sys.stdin is None:
-        raise CommandError("stdin is closed: there is nobody to talk with")
+        raise CommandError("stdin is closed: run chat at a terminal, or pipe messages to it")
     if not sys.stdin.isatty():
         return PipeReader(sys.stdin.buffer)
-    shown_on = next((stream for stream in (sys.stdout, sys.stderr) if stream is not None and stream.isatty()), None)
-    if shown_on is None or os.environ.get("TERM") == "dumb":
+    stream = next((one for one in (sys.stdout, sys.stderr) if one is not None and one.isatty()), None)
+    if stream is None or os.environ.get("TERM") == "dumb":
         return PipeReader(sys.stdin.buffer)
-    return TerminalReader(completions, shown_on)
+    return TerminalReader(completions, stream)
 
 
 class PipeReader:
-    """A message is a line; one that ends in a backslash goes on in the next. Empty lines say nothing."""
+    """Each line is a message; a backslash at the end continues it on the next line. Empty lines are skipped."""
 
     is_interactive = False
 
@@ -65,8 +65,8 @@ class PipeReader:
             if text := "\n".join(lines).strip():
                 return text
 
-    def hushed(self) -> AbstractContextManager[None]:
-        """Nobody types. See Reader."""
+    def without_echo(self) -> AbstractContextManager[None]:
+        """Does nothing: there is no terminal. See Reader."""
         return nullcontext()
 
     def _line(self, *, may_end: bool = False) -> str:
@@ -80,12 +80,12 @@ class PipeReader:
 
 
 class TerminalReader:
-    """A prompt with history across runs. Enter sends, Alt-Enter or a backslash before Enter begins a new line."""
+    """A prompt with history across runs. Enter sends, Alt-Enter or a backslash before Enter starts a new line."""
 
     is_interactive = True
 
-    def __init__(self, completions: Completions, shown_on: Any) -> None:
-        self._session = _prompt_session(completions, shown_on)
+    def __init__(self, completions: Completions, stream: Any) -> None:
+        self._session = _prompt_session(completions, stream)
 
     def read(self) -> str:
         """The next message that is not empty. Raises EOFError and KeyboardInterrupt."""
@@ -94,7 +94,7 @@ class TerminalReader:
                 return text
 
     @contextmanager
-    def hushed(self) -> Iterator[None]:
+    def without_echo(self) -> Iterator[None]:
         """See Reader."""
         try:
             import termios
@@ -103,7 +103,7 @@ class TerminalReader:
             return
         stdin = sys.stdin.fileno()
         before = termios.tcgetattr(stdin)
-        # as prompt_toolkit reads them, so that Enter is still Enter then; Ctrl-C goes on to be a signal
+        # prompt_toolkit's own mode, so that it reads Enter as Enter later; Ctrl-C stays a signal
         iflag, lflag = before[0] & ~termios.ICRNL, before[3] & ~(termios.ECHO | termios.ICANON)
         termios.tcsetattr(stdin, termios.TCSANOW, [iflag, *before[1:3], lflag, *before[4:]])
         try:
@@ -112,8 +112,8 @@ class TerminalReader:
             termios.tcsetattr(stdin, termios.TCSANOW, before)
 
 
-def _prompt_session(completions: Completions, shown_on: Any) -> PromptSession[str]:
-    # asking a terminal where its cursor is takes a second on those that do not answer, and gains nothing here
+def _prompt_session(completions: Completions, stream: Any) -> PromptSession[str]:
+    # asking a terminal for its cursor position takes a second if it does not answer, and is not needed here
     os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
     from prompt_toolkit import PromptSession
     from prompt_toolkit.output import create_output
@@ -126,7 +126,7 @@ def _prompt_session(completions: Completions, shown_on: Any) -> PromptSession[st
         completer=_completer(completions),
         complete_while_typing=False,
         key_bindings=_keys(),
-        output=create_output(stdout=shown_on),
+        output=create_output(stdout=stream),
     )
 
 
@@ -176,7 +176,7 @@ def _history() -> Any:
     from prompt_toolkit.history import FileHistory
 
     class History(FileHistory):
-        """What cannot be remembered is forgotten: a full disk or somebody else's folder stops no conversation."""
+        """Ignores errors: a full disk or a folder without write access must not stop the chat."""
 
         def load_history_strings(self) -> Iterable[str]:
             with suppress(OSError):

@@ -1,6 +1,6 @@
-"""The conversation at work: reads messages and commands, shows answers, takes Ctrl-C.
+"""The chat loop: reads messages and commands, shows answers, handles Ctrl-C.
 
-Owns what the user has set for the next answers. The commands are in commands.py.
+Owns the user's settings for the next answers. The commands are in commands.py.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .thinking import ThinkingSplitter
 INTERRUPTED = 130
 
 
-class Leave(Exception):
-    """The user wants to leave; the argument is the exit code."""
+class Quit(Exception):
+    """The user wants to quit; the argument is the exit code."""
 
 
 class Repl:
-    """See `run`. What commands set is public."""
+    """The chat loop: see `run`. What commands change is public."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class Repl:
         self.screen = screen
         self._reader = open_reader(lambda before: commands.completions(before, self))
         self.attached: list[str] = []
-        """Texts that go with the next message."""
+        """Texts to send with the next message."""
         self.last_answer: Answer | None = None
         self.stats = Stats()
-        """Of all answers."""
-        self._leaves_next = False  # whether the next Ctrl-C leaves
+        """Of all answers together."""
+        self._quits_next = False  # whether the next Ctrl-C quits
 
     def run(self) -> int:
-        """Talk until the user leaves; return the exit code. Raises OutputClosed and CommandError."""
+        """Chat until the user quits; return the exit code. Raises OutputClosed and CommandError."""
         if self._reader.is_interactive:
             model = self.conversation.model
             name = model.info.name or model.info.path.name
@@ -57,45 +57,45 @@ class Repl:
         while True:
             try:
                 text = self._reader.read()
-                self._leaves_next = False
-                self._take(text)
+                self._quits_next = False
+                self._handle(text)
             except EOFError:
                 return 0
             except KeyboardInterrupt:
-                if self._leaves_next or not self._reader.is_interactive:
+                if self._quits_next or not self._reader.is_interactive:
                     return INTERRUPTED
-                self._leaves_next = True
-                self.screen.note("Ctrl-C once more, or Ctrl-D, leaves")
-            except Leave as leave:
-                return int(leave.args[0])
+                self._quits_next = True
+                self.screen.note("press Ctrl-C again, or Ctrl-D, to quit")
+            except Quit as quit_:
+                return int(quit_.args[0])
 
-    def say(self, text: str) -> None:
-        """Send a message, and what is attached to it, and show the answer."""
+    def send(self, text: str) -> None:
+        """Send a message with the attached texts, and show the answer."""
         message = "\n\n".join([*self.attached, text])
         self._show(lambda on_prompt: self.conversation.ask(message, self.params, on_prompt=on_prompt))
         self.attached = []
 
     def regenerate(self) -> None:
-        """Show another answer to the last message: with a fixed seed it would be the same."""
+        """Answer the last message again, with a random seed: a fixed one would give the same answer."""
         params = replace(self.params, sampling=replace(self.params.sampling, seed=None))
         self._show(lambda on_prompt: self.conversation.regenerate(params, on_prompt=on_prompt))
 
-    def _take(self, text: str) -> None:
+    def _handle(self, text: str) -> None:
         try:
             if text.startswith("/") and not text.startswith("//"):
                 commands.execute(text[1:], self)
             else:
-                self.say(text.removeprefix("/") if text.startswith("//") else text)
+                self.send(text.removeprefix("/") if text.startswith("//") else text)
         except (PymtpError, commands.Refused) as error:
             self.screen.end_answer()
             self.screen.note(f"pymtp: {error}")
 
     def _show(self, start: Callable[[OnPrompt | None], Answer]) -> None:
-        with Interrupt() as interrupt, self._reader.hushed():
+        with Interrupt() as interrupt, self._reader.without_echo():
             was_stopped = self._answer(start, interrupt)
         if was_stopped and not self._reader.is_interactive:
-            raise Leave(INTERRUPTED)
-        self._leaves_next = was_stopped
+            raise Quit(INTERRUPTED)
+        self._quits_next = was_stopped
 
     def _answer(self, start: Callable[[OnPrompt | None], Answer], interrupt: Interrupt) -> bool:
         """Show an answer and its status line; return whether Ctrl-C has stopped it."""
@@ -108,16 +108,16 @@ class Repl:
                 self._stream(answer, interrupt)
             was_stopped = interrupt.requested
         except KeyboardInterrupt:
-            if interrupt.requested:  # it is the second one
-                raise Leave(INTERRUPTED) from None
+            if interrupt.requested:  # the second Ctrl-C
+                raise Quit(INTERRUPTED) from None
             was_stopped = True
         self.screen.end_answer()
         if answer is not None:
-            self._sum_up(answer)
+            self._finish(answer)
         return was_stopped
 
     def _below_text(self, show: Show) -> Show:
-        """Like `show`, with its line below what there is of an answer that takes another prompt to go on."""
+        """Like `show`, on a line below the answer so far: a long answer may need another prompt to continue."""
 
         def show_below(done: float, total: float) -> None:
             self.screen.end_answer()
@@ -152,9 +152,9 @@ class Repl:
             self.screen.note(f"[the context is full: {turns} left out from now on]")
         return n_dropped
 
-    def _sum_up(self, answer: Answer) -> None:
+    def _finish(self, answer: Answer) -> None:
         self.last_answer = answer
         self.stats += answer.stats
         if answer.finish_reason == "context":
-            self.screen.note("[the context is full: the answer ends here; -c makes it larger]")
+            self.screen.note("[the context is full: the answer ends here; use a larger one (-c)]")
         self.screen.note(status_line(answer, self.screen.columns))

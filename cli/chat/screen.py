@@ -1,6 +1,6 @@
-"""What a conversation shows: answers on stdout, everything else on stderr, colours where they are wanted.
+"""The chat's output: answers on stdout, everything else on stderr, colours if wanted.
 
-Owns escape sequences and widths. Knows text; nothing of models or commands.
+Owns escape sequences and widths. Knows text; nothing about models or commands.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..output import Output, say, shows_color
+from ..output import Output, print_stderr, shows_color
 
 if TYPE_CHECKING:
     from pymtp import Answer
@@ -20,9 +20,9 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[22m"
 
 
 class Screen:
-    """Writes answers piece by piece, and lines beside them.
+    """Writes answers piece by piece, and notes and tables.
 
-    Nothing but text goes where no terminal is. NO_COLOR and TERM=dumb mean no escape sequences at all.
+    Only terminals get escape sequences, and none at all with NO_COLOR or TERM=dumb.
     """
 
     def __init__(self, output: Output) -> None:
@@ -34,7 +34,7 @@ class Screen:
 
     @property
     def columns(self) -> int:
-        """Of the terminal, now; 80 where there is none."""
+        """The terminal's current width; 80 without a terminal."""
         return shutil.get_terminal_size().columns
 
     def answer(self, text: str, *, is_thinking: bool = False) -> None:
@@ -42,23 +42,23 @@ class Screen:
         if not text:
             return
         if self._is_terminal:
-            text = _harmless(text)
+            text = _sanitized(text)
         self._last = text[-1]
         self._output.write(f"{_DIM}{text}{_PLAIN}" if is_thinking and self._dims_answers else text)
 
     def end_answer(self) -> None:
-        """Begin a new line unless one has begun."""
+        """Start a new line unless the last piece ended one."""
         if self._last != "\n":
             self.answer("\n")
 
     def note(self, text: str) -> None:
-        """Show a line beside the conversation, wrapped to the terminal's width."""
+        """Show a note on stderr, wrapped to the terminal's width."""
         for line in text.splitlines() or [""]:
             wrapped = textwrap.fill(line, max(self.columns - 1, 20), subsequent_indent="  ", break_on_hyphens=False)
-            say(f"{_DIM}{wrapped}{_PLAIN}" if self._dims_notes else wrapped)
+            print_stderr(f"{_DIM}{wrapped}{_PLAIN}" if self._dims_notes else wrapped)
 
     def table(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Show names and what there is to say of each: side by side, or below each other where that is too wide."""
+        """Show names and descriptions: side by side, or below each other if the terminal is too narrow."""
         rows = list(rows)
         width = max(len(name) for name, _ in rows) + 2
         if width > self.columns // 2:
@@ -67,11 +67,11 @@ class Screen:
         for name, text in rows:
             lines = textwrap.wrap(text, max(self.columns - width - 1, 10), break_on_hyphens=False) or [""]
             for i, line in enumerate(lines):
-                say(f"{name if i == 0 else '':<{width}}{line}".rstrip())
+                print_stderr(f"{name if i == 0 else '':<{width}}{line}".rstrip())
 
 
 def status_line(answer: Answer, columns: int) -> str:
-    """One line about an answer that has ended: as much as fits."""
+    """One line of figures about a finished answer: as many as fit."""
     stats = answer.stats
     parts = [f"{stats.generation_tok_s:.0f} tok/s"] if stats.generation_tok_s is not None else []
     if stats.drafted:
@@ -84,6 +84,6 @@ def status_line(answer: Answer, columns: int) -> str:
     return f"[{line}]"
 
 
-def _harmless(text: str) -> str:
-    """An answer's own control characters must not steer the terminal."""
+def _sanitized(text: str) -> str:
+    """Control characters in an answer must not reach the terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" or ord(char) > 0x9F else "\ufffd" for char in text)

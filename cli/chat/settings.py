@@ -1,6 +1,6 @@
-"""Values that people type for parameters, by the types that the parameters declare.
+"""Parses the values that people type for parameters, by the parameters' declared types.
 
-Owns the reading of one value. Knows fields of dataclasses, whatever they are.
+Owns the parsing of one value. Works with any dataclass.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from pymtp.errors import InvalidParameter
 
-_NOT_HERE = "set by a flag when the program starts: it is not a value that can be typed here"
+_NOT_HERE = "set by a flag when the program starts: it cannot be typed here"
 
 Params = TypeVar("Params")
 
@@ -22,28 +22,28 @@ def names(params: Any) -> list[str]:
 
 
 def with_value(params: Params, name: str, text: str) -> Params:
-    """Return `params`, a frozen dataclass, with the value that `text` stands for. Raises InvalidParameter."""
-    value = _parsed(name, text, get_type_hints(type(params))[name])
+    """Return `params`, a frozen dataclass, with `name` set to the value in `text`. Raises InvalidParameter."""
+    value = _parse(name, text, get_type_hints(type(params))[name])
     try:
         return replace(params, **{name: value})  # type: ignore[type-var]
     except (TypeError, ValueError) as error:
         if isinstance(error, InvalidParameter):
             raise
-        raise InvalidParameter(name, "of another kind", value=text) from error
+        raise InvalidParameter(name, "of another type", value=text) from error
 
 
-def _parsed(name: str, text: str, kind: Any) -> Any:
+def _parse(name: str, text: str, kind: Any) -> Any:
     if get_origin(kind) in (Union, types.UnionType):
-        return _parsed_union(name, text, get_args(kind))
+        return _parse_union(name, text, get_args(kind))
     if get_origin(kind) is Literal:
-        return _checked(name, text, {str(choice): choice for choice in get_args(kind)})
+        return _parse_choice(name, text, {str(choice): choice for choice in get_args(kind)})
     if kind is bool:
-        return _checked(name, text, {"on": True, "true": True, "off": False, "false": False})
+        return _parse_choice(name, text, {"on": True, "true": True, "off": False, "false": False})
     if get_origin(kind) in (tuple, list):
         element = next(iter(get_args(kind)), str)
         if get_origin(element) is not None:
             raise InvalidParameter(name, _NOT_HERE)
-        return tuple(_parsed(name, part.strip(), element) for part in text.split(",") if part.strip())
+        return tuple(_parse(name, part.strip(), element) for part in text.split(",") if part.strip())
     if kind in (int, float):
         try:
             return kind(text)
@@ -54,19 +54,19 @@ def _parsed(name: str, text: str, kind: Any) -> Any:
     return text
 
 
-def _parsed_union(name: str, text: str, kinds: tuple[Any, ...]) -> Any:
+def _parse_union(name: str, text: str, kinds: tuple[Any, ...]) -> Any:
     if type(None) in kinds and text.lower() in ("none", "random", "default"):
         return None
     others = [kind for kind in kinds if kind is not type(None)]
     for kind in others[:-1]:
         try:
-            return _parsed(name, text, kind)
+            return _parse(name, text, kind)
         except InvalidParameter:
             continue
-    return _parsed(name, text, others[-1])
+    return _parse(name, text, others[-1])
 
 
-def _checked(name: str, text: str, choices: dict[str, Any]) -> Any:
+def _parse_choice(name: str, text: str, choices: dict[str, Any]) -> Any:
     if text.lower() not in choices:
         raise InvalidParameter(name, "one of " + ", ".join(choices), value=text)
     return choices[text.lower()]

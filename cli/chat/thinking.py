@@ -1,6 +1,6 @@
-"""Which part of an answer is thinking, as the answer arrives.
+"""Splits an answer into thinking and the rest, as it arrives.
 
-Owns the pieces of a marker whose end has not come yet. Knows text only.
+Owns the beginning of a marker until its end arrives. Knows text only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CLOSING = tuple(closing for _, closing in TAGS)
 
 
 class ThinkingSplitter:
-    """Splits the pieces of an answer. Thinking begins with the answer, or has begun before it (`starts_inside`)."""
+    """Splits the pieces of an answer. Thinking starts with the answer, or before it in the prompt (`starts_inside`)."""
 
     def __init__(self, *, starts_inside: bool) -> None:
         self._held = ""
@@ -23,9 +23,9 @@ class ThinkingSplitter:
         self._closing = _CLOSING if starts_inside else ()
 
     def push(self, piece: str) -> list[Part]:
-        """Return what is certain after `piece`."""
+        """Return the parts that are certain after `piece`."""
         self._held += piece
-        if self._is_start and not self._has_begun():
+        if self._is_start and not self._start_is_known():
             return []
         return self._split()
 
@@ -34,8 +34,8 @@ class ThinkingSplitter:
         held, self._held = self._held, ""
         return [(held, bool(self._closing))] if held else []
 
-    def _has_begun(self) -> bool:
-        """Whether it is certain that the answer begins with a marker, or with none."""
+    def _start_is_known(self) -> bool:
+        """Whether it is certain by now that the answer starts with a marker, or with none."""
         text = self._held.lstrip()
         if any(opening.startswith(text) and opening != text for opening in _OPENING):
             return False
