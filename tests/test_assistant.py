@@ -147,7 +147,7 @@ def test_a_saved_state_needs_the_same_model_and_assistant(pair: tuple[Path, Path
 def test_an_assistant_cannot_be_loaded_as_a_model(pair: tuple[Path, Path]) -> None:
     _, assistant = pair
     with pytest.raises(
-        ModelError, match="is an assistant and drafts for another model; name that model, and this file"
+        ModelError, match="is an assistant, which drafts for another model; name that model, and this file"
     ):
         Model(assistant)
     assert inspect_model(assistant).obstacle.startswith("an assistant: it drafts for another model")
@@ -163,13 +163,13 @@ def test_an_assistant_of_another_model_is_refused(
         with pytest.raises(ModelError) as caught:
             inspect_gguf(model, draft_model)
         message = str(caught.value)
-        assert message.endswith("; name the file that was made with the model, or none")
+        assert message.endswith("; name the draft file that belongs to the model, or none")
         return message
 
     assert "its architecture is gemma4-assistant, the model's glm4moe" in refusal(
         write_gguf("glm.gguf", n_layer=2), assistant
     )
-    assert "has MTP heads of its own" in refusal(write_glm4moe(other), assistant)
+    assert "has its own MTP heads" in refusal(write_glm4moe(other), assistant)
     assert "it is of a model with 5 tokens, not 512" in refusal(
         path, write_gguf("few.gguf", architecture="gemma4-assistant", n_layer=0, declared=4)
     )

@@ -110,7 +110,7 @@ def test_several_files_next_to_the_model_are_not_used(apart: tuple[Path, Path, P
     with Model(trunk, n_threads=1) as model:
         assert model.draft_max == 0
         assert model.draft_note is not None
-        assert "(mtp-a.gguf, mtp-b.gguf), draft_model (--draft-model) names one: plain decoding" in model.draft_note
+        assert "(mtp-a.gguf, mtp-b.gguf), draft_model (--draft-model) picks one: plain decoding" in model.draft_note
 
 
 def test_unsuitable_files_next_to_the_model_are_named_and_not_used(apart: tuple[Path, Path, Path]) -> None:
@@ -129,9 +129,7 @@ def test_unsuitable_files_next_to_the_model_are_named_and_not_used(apart: tuple[
 
 def test_heads_without_a_model_are_refused(apart: tuple[Path, Path, Path]) -> None:
     heads = apart[2]
-    with pytest.raises(
-        ModelError, match="holds MTP heads and no model; name the model, and this file with draft_model"
-    ):
+    with pytest.raises(ModelError, match="holds only MTP heads; name the model, and this file with draft_model"):
         Model(heads)
 
 
@@ -143,10 +141,10 @@ def test_heads_of_another_model_are_refused(apart: tuple[Path, Path, Path], tmp_
             inspect_gguf(model, draft_model)
         message = str(caught.value)
         assert "\n" not in message
-        assert message.endswith("; name the file that was made with the model, or none")
+        assert message.endswith("; name the draft file that belongs to the model, or none")
         return message
 
-    assert f"{whole} has MTP heads of its own" in refusal(whole, heads)
+    assert f"{whole} has its own MTP heads" in refusal(whole, heads)
     assert f"{trunk} holds no usable MTP heads" in refusal(trunk, trunk)
 
     other, other_heads = tmp_path / "other.gguf", tmp_path / "other-heads.gguf"

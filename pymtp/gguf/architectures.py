@@ -1,7 +1,7 @@
 """Which architectures can draft with their own MTP heads, with how many of them, and on what conditions.
 
-For those who look at a file without the native library. What llama.cpp has graphs for is listed in
-native/src/engine/mtp-architectures.cpp; a test holds this list against that one.
+For code that looks at a file without the native library. What llama.cpp has graphs for is listed in
+native/src/engine/mtp-architectures.cpp; a test compares the two lists.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Needs(Flag):
-    """What the graph of an architecture's heads takes for granted."""
+    """What the graph of an architecture's heads requires."""
 
     NOTHING = 0
     ATTN_QKV = auto()
@@ -19,13 +19,13 @@ class Needs(Flag):
     ROPE = auto()
     """Rotation without sections: no M-RoPE."""
     LORA_Q = auto()
-    """Queries of low rank."""
+    """Low-rank queries."""
     MLA = auto()
-    """K and V of low rank in tensors of their own."""
+    """Low-rank K and V, in separate tensors."""
 
 
 class Architecture(NamedTuple):
-    """One that can draft. `n_heads_max` None: any number of heads."""
+    """An architecture that can draft. `n_heads_max` None: any number of heads."""
 
     n_heads_max: int | None = 1
     needs: Needs = Needs.NOTHING
@@ -57,7 +57,7 @@ _REASONS = {
 
 
 def head_obstacle(architecture: str, n_heads: int, meets: Needs) -> str:
-    """Why llama.cpp cannot run so many heads of a model that meets some needs; "" if it can."""
+    """Why llama.cpp cannot run `n_heads` heads of a model that meets the needs `meets`; "" if it can."""
     known = ARCHITECTURES.get(architecture)
     if known is None:
         return "it has no graph for them"

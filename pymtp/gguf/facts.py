@@ -1,10 +1,9 @@
 """What a GGUF says about the model in it, without loading a weight.
 
-Owns the facts that others ask for: `GgufInfo`. Never touches the native library.
+Owns the facts that other packages use: `GgufInfo`. Never touches the native library.
 
-Architectures are not judged here. The list of the gguf package is not that of the pinned llama.cpp
-(either may know names that the other lacks), and a second list would have to be kept in step with
-the pin. The loader decides: see loading.loader.
+Does not check whether an architecture is supported: the gguf package and the pinned llama.cpp know
+different ones, and a list of our own would have to follow the pin. The loader decides: see loading.loader.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from pathlib import Path
 from pymtp.errors import ModelError
 from pymtp.gguf.header import TensorInfo, Value
 from pymtp.gguf.model_file import ModelFile, is_assistant
-from pymtp.gguf.side_files import heads_beside, misfit
+from pymtp.gguf.side_files import mismatch, side_files_of
 
 _MAX_DEFAULT_N_CTX = 4096
-_LOADED_TWICE = ("gemma3n", "gemma4")  # architectures whose token embedding is, wherever it lies
+_LOADED_TWICE = ("gemma3n", "gemma4")  # architectures whose token embedding the loader always loads twice
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,12 @@ class GgufInfo:
 
     path: Path
     draft_model: Path | None
-    """The file that holds the MTP heads, where they are not in the model's own, or the assistant."""
+    """The file that holds the assistant, or the MTP heads if they are not in the model's own file."""
     has_assistant: bool
     """Whether `draft_model` is an assistant: a small model that drafts for this one, whose cache it reads."""
     files: tuple[Path, ...]
-    """Those of the model in the loader's order: the first says what the model is, of a tensor in several the last
-    counts. An assistant is loaded on its own."""
+    """The model's files in the loader's order: metadata comes from the first; a tensor that is in several comes from
+    the last. Without an assistant's, which is loaded separately."""
     architecture: str
     name: str | None
     quantization: str | None
@@ -48,7 +47,7 @@ class GgufInfo:
     n_heads: int
     """MTP heads whose tensors are in the file. Some converters keep the key and drop the tensors."""
     tied_embedding_type: int | None
-    """The ggml_type of the token embedding, if the loader has one tensor for it and for the output matrix."""
+    """The ggml_type of the token embedding, if the loader uses the same tensor as output matrix."""
     n_tensors: int
     n_parameters: int
     size_bytes: int
@@ -56,31 +55,30 @@ class GgufInfo:
 
     @property
     def is_assistant(self) -> bool:
-        """Whether the file is itself an assistant, of which `gguf_facts` tells."""
+        """Whether the file is itself an assistant; only with `gguf_facts`."""
         return is_assistant(self.architecture)
 
     @property
     def has_heads(self) -> bool:
-        """Whether the model can draft with its own heads, or its assistant: it names some, and holds all of them."""
+        """Whether there are heads to draft with, or an assistant: the metadata names some, and all are in the file."""
         return self.n_heads == self.n_heads_declared > 0
 
     @property
     def draft_source(self) -> str | None:
-        """What drafts if it is in a file of its own, for people."""
+        """What drafts, if it is in a separate file: words for a message."""
         what = "assistant" if self.has_assistant else "MTP heads"
         return f"the {what} in {self.draft_model}" if self.draft_model else None
 
     @property
     def n_ctx_default(self) -> int:
-        """Tokens of context where nobody asks for a number: as the model was trained, but at most 4096."""
+        """The default context size in tokens: as the model was trained, but at most 4096."""
         return min(self.n_ctx_train or _MAX_DEFAULT_N_CTX, _MAX_DEFAULT_N_CTX)
 
 
 def inspect_gguf(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> GgufInfo:
     """Read metadata and tensor infos of the GGUF at `path`, and of its other parts if it is split.
 
-    `draft_model` names the file that holds the model's MTP heads, where they are not in the model's own, or
-    its assistant.
+    `draft_model` names the model's assistant, or the file with its MTP heads if they are not in its own.
 
     Raises ModelError with one line that names the fix: no such file, a directory, an empty file, not
     a GGUF or one of an unknown version, truncated, damaged, unreadable, a missing part, something
@@ -89,45 +87,43 @@ def inspect_gguf(path: str | os.PathLike[str], draft_model: str | os.PathLike[st
     model = ModelFile(Path(path))
     if model.is_assistant:
         raise ModelError(
-            f"{path} is an assistant and drafts for another model; name that model, and this file with draft_model "
+            f"{path} is an assistant, which drafts for another model; name that model, and this file with draft_model "
             "(--draft-model)"
         )
     if model.is_heads_alone:
-        raise ModelError(
-            f"{path} holds MTP heads and no model; name the model, and this file with draft_model (--draft-model)"
-        )
+        raise ModelError(f"{path} holds only MTP heads; name the model, and this file with draft_model (--draft-model)")
     if draft_model is None:
         return _info(model, None)
     heads = ModelFile(Path(draft_model))
-    if problem := misfit(model, heads):
-        raise ModelError(f"{problem}; name the file that was made with the model, or none")
+    if problem := mismatch(model, heads):
+        raise ModelError(f"{problem}; name the draft file that belongs to the model, or none")
     return _info(model, heads)
 
 
 def gguf_facts(path: str | os.PathLike[str]) -> GgufInfo:
-    """Like `inspect_gguf`, also of a file that is no model of its own: MTP heads alone, or an assistant."""
+    """Like `inspect_gguf`, but also accepts files that are not complete models: MTP heads alone, or an assistant."""
     return _info(ModelFile(Path(path)), None)
 
 
 def find_draft_model(path: str | os.PathLike[str]) -> tuple[Path | None, str | None]:
-    """Look for a file mtp-*.gguf with heads or an assistant beside the model at `path`, if that has no heads itself.
+    """Look for a file mtp-*.gguf with heads or an assistant next to the model at `path`, if that has no heads itself.
 
-    Returns the file, or why there is none to take, in one line that names the files; neither if there are none.
+    Returns the file, or one line that says why none of the files can be used; (None, None) if there are none.
     """
     model = ModelFile(Path(path))
-    candidates = heads_beside(model) if model.n_heads == 0 else []
+    candidates = side_files_of(model) if model.n_heads == 0 else []
     problems = {candidate: _problem(model, candidate) for candidate in candidates}
     fitting = [candidate for candidate, problem in problems.items() if problem is None]
     if len(fitting) > 1:
         names = ", ".join(file.name for file in fitting)
-        return None, f"several files beside {path} hold its MTP heads ({names}), draft_model (--draft-model) names one"
+        return None, f"several files next to {path} hold its MTP heads ({names}), draft_model (--draft-model) picks one"
     return (fitting[0], None) if fitting else (None, next(iter(problems.values()), None))
 
 
 def _problem(model: ModelFile, candidate: Path) -> str | None:
     try:
-        return misfit(model, ModelFile(candidate))
-    except ModelError as error:  # nobody asked for this file
+        return mismatch(model, ModelFile(candidate))
+    except ModelError as error:  # the user did not name this file: not an error
         return str(error)
 
 

@@ -1,9 +1,9 @@
 """The binary layout of a GGUF header: metadata values and tensor infos.
 
 Owns byte offsets. Reads through a memory map, keeps the place of an array instead of its elements
-and never touches tensor data, so its cost is that of the vocabulary (tens of milliseconds), whatever
-the size of the file. The gguf package's reader makes objects of every array element, which takes
-seconds for 150,000 tokens. Knows nothing of models: what the values mean is gguf_file.py's business.
+and never touches tensor data, so the cost is that of skipping the vocabulary (tens of milliseconds),
+whatever the size of the file. The gguf package's reader makes an object of every array element, which
+takes seconds for 150,000 tokens. Knows nothing about models: model_file.py interprets the values.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class HeaderTruncated(HeaderError):
 
 
 class HeaderUnsupported(HeaderError):
-    """The header is of a kind that llama.cpp does not read either. The message says which, and the fix."""
+    """The header has a format that llama.cpp cannot read either. The message names the format and the fix."""
 
 
 @dataclass(frozen=True)
 class ArrayLength:
-    """Stands for an array in the metadata; its elements were skipped. See `read_array`."""
+    """Stands for an array in the metadata whose elements were skipped. See `read_array`."""
 
     length: int
     type_id: int = field(default=0, compare=False)
@@ -76,7 +76,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Header:
-    """What stands before the tensor data; `size_bytes` is the header's own size, without padding."""
+    """What comes before the tensor data; `size_bytes` is the header's own size, without padding."""
 
     metadata: dict[str, Value]
     tensors: tuple[TensorInfo, ...]
@@ -93,7 +93,7 @@ def read_header(path: Path) -> Header:
 
 
 def read_array(path: Path, array: ArrayLength) -> list[int | float | str]:
-    """Read the elements of an array that the header of the file at `path` holds. Raises OSError."""
+    """Read the elements of an array in the header of the file at `path`. Raises OSError."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return _Cursor(data, array.offset).elements(array)
 
@@ -176,8 +176,8 @@ def _check_version(version: int) -> None:
     if version and version & 0xFFFF == 0:  # a small number, its bytes in the other order
         raise HeaderUnsupported("a big-endian GGUF; use the model's little-endian file, or convert it")
     if version == 1:
-        raise HeaderUnsupported("a GGUF of version 1, which is no longer read; convert the model again")
-    raise HeaderUnsupported(f"a GGUF of version {version}, and only 2 and 3 are known; use a newer pymtp")
+        raise HeaderUnsupported("a GGUF of version 1, which is no longer supported; convert the model again")
+    raise HeaderUnsupported(f"a GGUF of version {version}, but only 2 and 3 are supported; use a newer pymtp")
 
 
 def _scalar(type_id: int) -> struct.Struct:

@@ -1,7 +1,7 @@
 """Everything that a GGUF says about drafting with the model in it: heads, their cost, memory, tokens.
 
-Owns the reading of tensor names and metadata for people who look at a file. Reads headers only, never a weight, and
-needs no native library; what loading needs to know is in gguf_file.
+Owns the reading of tensor names and metadata for `pymtp inspect`. Reads headers only, never a weight, and needs no
+native library; what loading needs is in facts.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pymtp.gguf.memory import Layer, MemoryEstimate, MemoryKind, Shape, estimate
 from pymtp.gguf.shards import Shard, read_shards, tensor_bytes
 from pymtp.text.thinking import TAGS
 
-# What the file cannot say, because it is about the pinned llama.cpp; the tests of the families hold this against it.
+# Not in any file: a limit of the pinned llama.cpp. The tests of the families check it.
 _WITHOUT_SNAPSHOTS = frozenset({"qwen3next"})
 
 _SIDE_FILES = "mtp-*.gguf"
@@ -43,11 +43,11 @@ class Head:
     """One MTP head whose tensors are in the file."""
 
     layer: int
-    """Number of its block, as in the names of its tensors."""
+    """Its block number, as in the names of its tensors."""
     n_parameters: int
     size_bytes: int
     tensor_types: tuple[str, ...]
-    """Types of its matrices, that of the most bytes first."""
+    """Types of its matrices, the one with the most bytes first."""
     lm_head: Literal["own", "shared"]
     """Whose output matrix scores the vocabulary: its own, or the trunk's."""
     pass_bytes: int
@@ -56,7 +56,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Token:
-    """A token with a role of its own."""
+    """A token with a special role."""
 
     role: str
     id: int
@@ -65,7 +65,7 @@ class Token:
 
 @dataclass(frozen=True)
 class SideFile:
-    """A GGUF of MTP heads beside the model, named mtp-*.gguf. `problem` says why it could not be read, else ""."""
+    """A GGUF of MTP heads next to the model, named mtp-*.gguf. `problem`: why it could not be read, else ""."""
 
     path: Path
     architecture: str
@@ -76,7 +76,7 @@ class SideFile:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What there is to say about a model file without loading it."""
+    """What a model file shows without being loaded."""
 
     info: GgufInfo
     n_files: int
@@ -86,12 +86,12 @@ class Inspection:
     tensor_types: dict[str, int]
     """Bytes of each type, the largest first."""
     has_trunk: bool
-    """False for a side file, which has the heads alone."""
+    """False for a side file, which has only the heads."""
     heads: tuple[Head, ...]
     obstacle: str
     """Why the model cannot draft with its own heads, or ""."""
     mtp_context: Literal["chained", "target"]
-    """What the rows of the heads read unless told otherwise: see Model."""
+    """What the rows of the heads read by default: see Model."""
     trunk_pass_bytes: int
     """Weights that the trunk reads for one token."""
     memory_kind: MemoryKind
@@ -122,9 +122,9 @@ def inspect_model(
     type_k: str = "f16",
     type_v: str = "f16",
 ) -> Inspection:
-    """Look into the GGUF at `path`; memory is estimated for a context of these parameters.
+    """Inspect the GGUF at `path`; memory is estimated for a context with these parameters.
 
-    `n_ctx` in tokens: None is what Model takes, 0 as the model was trained. Raises ModelError as `gguf_facts` does.
+    `n_ctx` in tokens; None: Model's default, 0: as the model was trained. Raises ModelError as `gguf_facts` does.
     """
     info = gguf_facts(path)
     shards = read_shards(Path(path))
@@ -178,7 +178,7 @@ def _obstacle(info: GgufInfo, has_trunk: bool, keys: _Keys, tensors: _Tensors) -
 
 
 def _meets(keys: _Keys, tensors: _Tensors) -> Needs:
-    """What the heads' graph may take for granted."""
+    """The needs of heads' graphs that the model meets."""
     sections = keys.array(keys.value("rope.dimension_sections"))
     met = {
         Needs.ATTN_QKV: all("attn_qkv.weight" in tensors.layer(i) for i in tensors.head_layers),
@@ -190,7 +190,7 @@ def _meets(keys: _Keys, tensors: _Tensors) -> Needs:
 
 
 class _Keys:
-    """Metadata of the architecture: keys are given without its prefix."""
+    """Metadata of the architecture; keys without its prefix."""
 
     def __init__(self, architecture: str, shard: Shard) -> None:
         self._architecture = architecture
@@ -205,7 +205,7 @@ class _Keys:
         return value if isinstance(value, int) else default
 
     def at(self, key: str, layer: int, default: int = 0) -> int:
-        """A number that may differ from layer to layer."""
+        """A number that may differ by layer."""
         value = self.value(key)
         if not isinstance(value, ArrayLength):
             return self.number(key, default)
@@ -234,19 +234,19 @@ class _Tensors:
         self.head_layers = [i for i in range(info.n_layer, last) if _HEAD_TENSOR in self.layer(i)]
 
     def layer(self, number: int) -> dict[str, TensorInfo]:
-        """Tensors of a layer by what comes behind its number."""
+        """Tensors of a layer, by the part of their names after its number."""
         return self._layers.get(number, {})
 
     def of_layers(self, numbers: Iterable[int]) -> list[TensorInfo]:
         return [tensor for number in numbers for tensor in self.layer(number).values()]
 
     def output(self) -> list[TensorInfo]:
-        """The trunk's output matrix: that of the token embedding where there is no other."""
+        """The trunk's output matrix; the token embedding if there is no other."""
         names = [name for name in ("output.weight", "token_embd.weight") if name in self._outside]
         return [self._outside[name] for name in names[:1]]
 
     def trunk(self) -> list[TensorInfo]:
-        """What the trunk reads for a token; of the token embedding that is one row, which does not count."""
+        """What the trunk reads for a token, without the one row of the token embedding."""
         apart = {"output.weight", "token_embd.weight"}
         others = [tensor for name, tensor in self._outside.items() if name not in apart]
         return [*self.of_layers(range(self._n_layer)), *others, *self.output()]
@@ -267,7 +267,7 @@ def _head(tensors: _Tensors, keys: _Keys, layer: int) -> Head:
 
 
 def _pass_bytes(tensors: Sequence[TensorInfo], keys: _Keys) -> int:
-    """Weights that one token reads: of routed experts those that it is sent to."""
+    """Bytes of weights that one token reads: of routed experts, only those that it is sent to."""
     n_experts, n_used = keys.number("expert_count"), keys.number("expert_used_count")
     share = n_used / n_experts if n_experts else 1.0
     routed = sum(tensor_bytes(tensor) for tensor in tensors if "_exps." in tensor.name)
@@ -308,7 +308,7 @@ def _layer(keys: _Keys, number: int, names: Container[str]) -> Layer:
     if reads_earlier or not any(name in names for name in _K_TENSORS):
         return Layer()
     k_width, v_width = _kv_widths(keys, number)
-    if _HEAD_TENSOR in names:  # whatever the trunk has, a head attends to K and V of its window or of everything
+    if _HEAD_TENSOR in names:  # whatever the trunk has, a head attends to K and V of its window or of all positions
         is_windowed = keys.value(_RATIOS) is not None or _has_window(keys, number)
         return Layer(k_width, 0 if _MLA_TENSOR in names else v_width, is_windowed)
     index_width = keys.number("attention.indexer.key_length") if _INDEX_TENSOR in names else 0
@@ -324,7 +324,7 @@ def _kv_widths(keys: _Keys, number: int) -> tuple[int, int]:
     n_head_kv = keys.at("attention.head_count_kv", number, n_head)
     width = keys.number("embedding_length") // max(1, n_head)
     widths = [keys.number(f"attention.{x}_length", width) for x in ("key", "value")]
-    if _has_window(keys, number):  # may have heads of another size
+    if _has_window(keys, number):  # heads may have another size here
         widths = [keys.number(f"attention.{x}_length_swa", w) for x, w in zip(("key", "value"), widths, strict=True)]
     return n_head_kv * widths[0], n_head_kv * widths[1]
 
@@ -334,7 +334,7 @@ def _has_window(keys: _Keys, number: int) -> bool:
 
 
 def _state_elements(keys: _Keys, number: int) -> int:
-    """Of a recurrent layer: what it remembers, and the inputs that its convolution still needs."""
+    """Elements of a recurrent layer's state, and of the inputs that its convolution still needs."""
     n_taps = max(0, keys.number("ssm.conv_kernel") - 1)
     if width := keys.number("kda.head_dim"):
         n_head = keys.at("attention.head_count", number, 1)
@@ -344,7 +344,7 @@ def _state_elements(keys: _Keys, number: int) -> int:
 
 
 def _compressor_elements(ratio: int, k_width: int, index_width: int) -> int:
-    """Of a layer with compressed keys: sums and weights of the cells that are not complete yet."""
+    """Elements of a layer with compressed keys: sums and weights of the cells that are not complete yet."""
     if not index_width:
         return 2 * ratio * k_width
     return 2 * (2 * ratio) * 2 * (k_width + index_width)  # windows that overlap by half
@@ -361,7 +361,7 @@ def _row_elements(keys: _Keys, number: int) -> int:
 
 
 class _TokenTable:
-    """The vocabulary, as far as people ask about it."""
+    """Special and thinking tokens of the vocabulary."""
 
     def __init__(self, keys: _Keys) -> None:
         self._keys = keys
@@ -389,8 +389,8 @@ class _TokenTable:
 
 
 def _side_files(path: Path) -> tuple[SideFile, ...]:
-    beside = sorted(file for file in path.parent.glob(_SIDE_FILES) if file.name != path.name)
-    return tuple(map(_side_file, beside))
+    found = sorted(file for file in path.parent.glob(_SIDE_FILES) if file.name != path.name)
+    return tuple(map(_side_file, found))
 
 
 def _side_file(path: Path) -> SideFile:

@@ -1,6 +1,6 @@
-"""What a context of a model takes, from its metadata alone.
+"""Estimates the memory of a model's context from its metadata.
 
-Owns the arithmetic of llama.cpp's caches for the families that have MTP heads: which layer keeps what, in how many
+Owns the arithmetic of llama.cpp's caches for the families that have MTP heads: which layer stores what, in how many
 cells. Reads no file and needs no native library; knows numbers, not where they come from.
 """
 
@@ -15,30 +15,30 @@ MemoryKind = Literal["full", "sliding-window", "hybrid", "recurrent", "sparse", 
 _CELL_BLOCK = 256
 _F32_BYTES = 4
 _F16_BYTES = 2
-# drafts of the heads' own cache may lie this far beyond the trunk's last position: the engine's PYMTP_OWN_CACHE_MARGIN
+# how far drafts in the heads' own cache may reach beyond the trunk's last position: the engine's PYMTP_OWN_CACHE_MARGIN
 _OWN_CACHE_MARGIN = 64
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer keeps of a text; MTP heads are layers like the others."""
+    """What one layer stores of a sequence; MTP heads are layers like the others."""
 
     k_width: int = 0
-    """Elements of K for a position; 0: the layer keeps no K/V."""
+    """Elements of K per position; 0: the layer stores no K/V."""
     v_width: int = 0
-    """Elements of V; 0 where K holds it as well (MLA)."""
+    """Elements of V per position; 0 if K includes it (MLA)."""
     has_window: bool = False
     index_width: int = 0
-    """Elements of the index that sparse attention keeps for a position."""
+    """Elements per position of the index that sparse attention stores."""
     ratio: int = 1
     """Positions that one cell of compressed K stands for."""
     state_bytes: int = 0
-    """Of one recurrent state."""
+    """Size of one recurrent state."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides the memory of a model's context."""
+    """What the memory of a model's context depends on."""
 
     trunk: tuple[Layer, ...]
     heads: tuple[Layer, ...]
@@ -47,7 +47,7 @@ class Shape:
     row_elements: int
     """Floats that the widest layer holds of a row while it is computed."""
     has_snapshots: bool = True
-    """Whether recurrent states are kept for each row of a verify pass; else for one."""
+    """Whether recurrent states are stored for each row of a verify pass; else for one."""
 
     @property
     def kind(self) -> MemoryKind:
@@ -63,7 +63,7 @@ class Shape:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the heads' K/V lies in the cells of the trunk's cache; else they have a cache of their own."""
+        """Whether the heads' K/V lies in the cells of the trunk's cache; else the heads have their own cache."""
         return self.kind not in ("sparse", "compressed")
 
 
@@ -77,15 +77,15 @@ class MemoryEstimate:
     kv_bytes: int
     """The trunk's cache."""
     heads_kv_bytes: int
-    """What the MTP heads add to it, or keep beside it."""
+    """What the MTP heads add to it, or store in their own cache."""
     state_bytes: int
-    """Recurrent states, with those that a rejected draft goes back to."""
+    """Recurrent states, including those that rollback restores."""
     compute_bytes: int
-    """Intermediate results of one ubatch, with flash attention: roughly."""
+    """Intermediate results of one ubatch, with flash attention; a rough figure."""
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
+        """The sum."""
         return self.kv_bytes + self.heads_kv_bytes + self.state_bytes + self.compute_bytes
 
 
@@ -113,7 +113,7 @@ def _compute_bytes(shape: Shape, n_rows: int, n_cells: int, n_window_cells: int,
     masks = _F16_BYTES * n_rows * n_cells
     if any(layer.has_window for layer in shape.trunk):
         masks += _F16_BYTES * n_rows * n_window_cells
-    # the scores of the index, and those that are left of them
+    # the scores of the index, and the selected ones
     scores = 2 * _F32_BYTES * n_rows * n_cells if shape.kind == "sparse" else 0
     logits = _F32_BYTES * shape.n_vocab * (draft_max + 1)
     return masks + scores + logits + _F32_BYTES * n_rows * shape.row_elements

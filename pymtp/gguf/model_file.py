@@ -1,7 +1,7 @@
-"""What the headers of a model's files say, by meaning: architecture, layers, MTP heads.
+"""Interprets the headers of a model's files: architecture, layers, MTP heads.
 
-Owns the names of metadata keys and tensors. Knows one model at a time; whether heads in a file of their own fit a model
-is _gguf_heads.py's business.
+Owns the names of metadata keys and tensors. Knows one model at a time; side_files.py checks whether heads in a separate
+file fit a model.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class ModelFile:
         self.n_heads_declared = self.number("nextn_predict_layers")
         self.n_layer = self.number("block_count") - self.n_heads_declared
         self.n_vocab = self.length("tokenizer.ggml.tokens")
-        # every head, of whichever family, joins token embedding and hidden state in an eh_proj matrix
+        # the heads of every family combine token embedding and hidden state with an eh_proj matrix
         self.n_heads = sum(f"{prefix}nextn.eh_proj.weight" in self.tensors for prefix in self.head_prefixes)
-        if self.is_assistant:  # all its layers together are one head
+        if self.is_assistant:  # all its layers together count as one head
             self.n_heads_declared = min(1, self.n_heads_declared)
             self.n_heads = int("nextn.pre_projection.weight" in self.tensors)
 
     @property
     def head_prefixes(self) -> tuple[str, ...]:
-        """How the names of the heads' tensors begin."""
+        """The prefixes of the names of the heads' tensors."""
         return tuple(f"blk.{self.n_layer + i}." for i in range(self.n_heads_declared))
 
     @property
@@ -55,7 +55,7 @@ class ModelFile:
 
     @property
     def is_assistant(self) -> bool:
-        """Whether this is a small model that drafts for another, whose cache it reads, as Gemma-4's do."""
+        """Whether this is a small model that drafts for another and reads its cache, as Gemma-4's assistants do."""
         return is_assistant(self.architecture)
 
     def text(self, key: str) -> str | None:
@@ -63,11 +63,11 @@ class ModelFile:
         return value if isinstance(value, str) else None
 
     def value(self, key: str) -> Value | None:
-        """Of a key that is given without the architecture's prefix."""
+        """The value of a key, given without the architecture's prefix."""
         return self.metadata.get(f"{self.architecture}.{key}")
 
     def number(self, key: str) -> int:
-        """Of a key that is given without the architecture's prefix."""
+        """The value of a key, given without the architecture's prefix."""
         value = self.value(key) or 0
         return value if isinstance(value, int) else self._damaged(f"{self.architecture}.{key} is not an integer")
 

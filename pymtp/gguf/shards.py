@@ -1,7 +1,7 @@
 """The files of one model: a single GGUF, or all the parts of a split one.
 
 Owns the checks that need no model knowledge: the file exists, is a GGUF, and is complete. Each
-failure is a ModelError whose one line names the fix. Knows nothing of layers and heads.
+failure is a ModelError whose one line names the fix. Knows nothing about layers and heads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Shard:
 
 
 def read_shards(path: Path) -> list[Shard]:
-    """Read and check the file at `path` and, when it is the first part of a split, the others."""
+    """Read and check the file at `path` and, if it is the first part of a split model, the others."""
     first = _read_shard(path)
     number, count = (first.header.metadata.get(key, 0) for key in ("split.no", "split.count"))
     if not isinstance(count, int) or count <= 1:
@@ -43,7 +43,7 @@ def _other_parts(path: Path, count: int) -> Iterator[Path]:
     match = _SHARD_NAME.fullmatch(path.name)
     if match is None or int(match["count"]) != count:
         raise ModelError(
-            f"{path} is the first of {count} parts; name the parts NAME-00001-of-{count:05}.gguf and so on"
+            f"{path} is the first of {count} parts; rename the parts to NAME-00001-of-{count:05}.gguf and so on"
         )
     for number in range(2, count + 1):
         yield path.with_name(f"{match['stem']}-{number:05}-of-{count:05}.gguf")
@@ -66,7 +66,7 @@ def _read_shard(path: Path) -> Shard:
 
 
 def _checked_size(path: Path) -> int:
-    """Return the size in bytes of what can be a GGUF; anything else is named for what it is."""
+    """Return the size in bytes of a file that may be a GGUF; raise ModelError that says what else it is."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,8 +1,7 @@
-"""What drafts for a model and lies in a file of its own, called mtp-*.gguf: MTP heads, or an assistant.
+"""MTP heads or an assistant in a separate file, named mtp-*.gguf.
 
-Heads, which llama.cpp's converter writes with --mtp, come with the metadata of the whole model, and with embeddings,
-last norm and output once more. An assistant is a model of its own. Owns which file belongs to which model; reads
-headers only.
+llama.cpp's converter writes heads with --mtp; their file repeats the metadata of the whole model, and its embeddings,
+last norm and output. An assistant is a separate model. Owns which file belongs to which model; reads headers only.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from pathlib import Path
 from pymtp.gguf.header import ArrayLength, Value
 from pymtp.gguf.model_file import ModelFile
 
-# differ as a matter of course between a model and its heads
+# always differ between a model and its heads
 _OWN_KEYS = ("block_count", "nextn_predict_layers")
-# say how the keys and values that an assistant reads were made
+# describe the keys and values that an assistant reads
 _KV_KEYS = (
     "attention.key_length",
     "attention.key_length_swa",
@@ -26,22 +25,22 @@ _KV_KEYS = (
 )
 
 
-def heads_beside(model: ModelFile) -> list[Path]:
-    """The files beside `model` that are named as heads in a file of their own, or as an assistant."""
+def side_files_of(model: ModelFile) -> list[Path]:
+    """The files next to `model` whose names say that they hold its heads or its assistant."""
     return sorted(path for path in model.path.parent.glob("mtp-*.gguf") if path != model.path)
 
 
-def misfit(model: ModelFile, heads: ModelFile) -> str | None:
+def mismatch(model: ModelFile, heads: ModelFile) -> str | None:
     """Why `heads` cannot be the heads of `model`, or its assistant; None if it can."""
     if model.n_heads:
-        return f"{model.path} has MTP heads of its own, {heads.path} would be others"
+        return f"{model.path} has its own MTP heads, so those in {heads.path} cannot be used"
     if heads.is_assistant:
         other = _difference_of_assistant(model, heads)
         return f"{heads.path} is not an assistant of {model.path} ({other})" if other else None
     if heads.n_heads == 0 or heads.n_heads != heads.n_heads_declared:
         return f"{heads.path} holds no usable MTP heads"
     if len(heads.shards) > 1:
-        return f"{heads.path} is one of several parts, and heads must be in one file"
+        return f"{heads.path} is one of several parts, but heads must be in one file"
     difference = _difference(model, heads)
     return f"{heads.path} does not hold the heads of {model.path} ({difference})" if difference else None
 
@@ -61,7 +60,7 @@ def _difference(model: ModelFile, heads: ModelFile) -> str | None:
         if name.startswith(heads.head_prefixes):
             continue
         if name not in model.tensors:
-            return f"it holds {name}, which the model has not"
+            return f"it holds {name}, which the model does not have"
         if tensor.shape != model.tensors[name].shape:
             return f"{name} has another shape"
     return None
@@ -76,9 +75,9 @@ def _difference_of_assistant(model: ModelFile, assistant: ModelFile) -> str | No
     if theirs != ours:
         return f"it is of a model with hidden states of {theirs} numbers, not {ours}"
     for key in _KV_KEYS:
-        said, expected = assistant.value(key), model.value(key)
-        if None not in (said, expected) and said != expected:
-            return f"{key} is {said}, not {expected}"
+        found, expected = assistant.value(key), model.value(key)
+        if None not in (found, expected) and found != expected:
+            return f"{key} is {found}, not {expected}"
     return None
 
 

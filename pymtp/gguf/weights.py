@@ -1,4 +1,4 @@
-"""Bytes of the weights themselves: a name for them, and rows of the output matrices.
+"""Reads bytes of the weights: for a fingerprint, and rows of the output matrices.
 
 Reads samples and single rows through the file system; never loads a model.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pymtp.gguf.facts import inspect_gguf
 from pymtp.gguf.shards import Shard, data_offset, read_shards, tensor_bytes
 
-if TYPE_CHECKING:  # inspecting a file does without it, and it takes a while to load
+if TYPE_CHECKING:  # slow to import, and not needed to inspect a file
     import numpy as np
     import numpy.typing as npt
 
@@ -22,9 +22,9 @@ _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 def fingerprint(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> str:
-    """A name for the weights of the GGUF at `path`: 32 hex digits over its headers and samples of its data.
+    """A fingerprint of the weights of the GGUF at `path`: 32 hex digits over its headers and samples of its data.
 
-    Reads some hundred kilobytes, whatever the size of the files. Raises ModelError as `inspect_gguf` does.
+    Reads a few hundred kilobytes, whatever the size of the files. Raises ModelError as `inspect_gguf` does.
     """
     digest = hashlib.sha256()
     for shard in _shards(path, draft_model):
@@ -43,10 +43,10 @@ def output_rows(
     tokens: Sequence[int],
     draft_model: str | os.PathLike[str] | None = None,
 ) -> npt.NDArray[np.uint8]:
-    """Rows of the matrix with which MTP head `head` scores the vocabulary, as they lie in the GGUF at `path`.
+    """Rows of the matrix with which MTP head `head` computes logits, as stored in the GGUF at `path`.
 
-    Returns (len(tokens), bytes of a row) uint8 in the matrix's own type: the head's, else the target's, else the
-    token embedding, which llama.cpp takes where there is no other. For Session.limit_drafts_to. Raises ModelError.
+    Returns (len(tokens), bytes of a row) uint8 in the matrix's own type. The matrix is the head's, else the target's,
+    else the token embedding, as in llama.cpp. For Session.limit_drafts_to. Raises ModelError.
     """
     import numpy as np
 
