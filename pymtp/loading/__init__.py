@@ -1,4 +1,4 @@
-"""From a file and its parameters to loaded weights and a vocabulary.
+"""Loads a model file: its weights and its vocabulary.
 
 Must not know sessions, sampling or drafting.
 """

@@ -1,4 +1,4 @@
-"""From files to loaded weights: the model's, and those of an assistant that drafts for it.
+"""Loads weights from files: the model's, and those of an assistant that drafts for it.
 
 Owns the handles of llama-cpp-python and frees them. Never makes a context.
 """
@@ -18,7 +18,7 @@ from pymtp.gguf.facts import GgufInfo, gguf_facts
 from pymtp.loading.params import ModelParams
 
 OnLoad = Callable[[float], object]
-"""Called while the weights are read, with the share that is there, 0 to 1; what it raises ends the loading."""
+"""Called while the weights are read, with the share that is loaded, 0 to 1; an exception from it ends the loading."""
 
 
 class Weights:
@@ -31,7 +31,7 @@ class Weights:
         self.model = self._load(info, params, on_load, load_mtp=with_heads)
         """llama-cpp-python's handle."""
         self.assistant: object | None = None
-        """Likewise, of the assistant."""
+        """The same for the assistant."""
         if with_heads and info.has_assistant and info.draft_model:
             self.assistant = self._load(gguf_facts(info.draft_model), params, None, load_mtp=True)
 
@@ -42,7 +42,7 @@ class Weights:
         return ffi.string(obstacle).decode() if obstacle else None
 
     def close(self) -> None:
-        """Free them; closing twice is harmless."""
+        """Free the weights; closing twice is harmless."""
         self._free()
 
     def _load(self, info: GgufInfo, params: ModelParams, on_load: OnLoad | None, *, load_mtp: bool) -> object:
@@ -54,7 +54,7 @@ class Weights:
 def _load(info: GgufInfo, n_gpu_layers: int, on_load: OnLoad | None, *, load_mtp: bool) -> object:
     raised: list[BaseException] = []
 
-    # Also without `on_load`: it is the moment in which Ctrl-C can be noticed.
+    # Also without `on_load`: only here can Ctrl-C be noticed.
     def report(share: float, _: object) -> bool:
         try:
             if on_load:
@@ -94,7 +94,7 @@ def _free(loaded: list[object]) -> None:
 
 
 def load_failure(info: GgufInfo, loader_log: str) -> ModelError:
-    """Say in one line why llama.cpp refused a file that `inspect_gguf` found sound."""
+    """The error, in one line, for a file that llama.cpp rejects although `inspect_gguf` found no problem."""
     if "unknown model architecture" in loader_log:
         return ModelError(
             f"{info.path}: the pinned llama.cpp does not know the architecture {info.architecture!r}; "

@@ -1,4 +1,4 @@
-"""How the weights of a model are loaded: the user's parameters, checked."""
+"""The user's parameters for loading a model's weights, checked."""
 
 from __future__ import annotations
 

@@ -38,12 +38,12 @@ class Vocabulary:
 
     @property
     def native(self) -> Any:
-        """The handle that pymtp's own library takes."""
+        """The handle for pymtp's own library."""
         return ffi.cast("struct llama_vocab *", ctypes.cast(self._vocab, ctypes.c_void_p).value)
 
     @property
     def suppressed(self) -> list[int]:
-        """Tokens that the model says are never to be sampled."""
+        """Tokens that must never be sampled, according to the model."""
         n = ctypes.c_int32()
         tokens = llama_cpp.llama_vocab_get_suppress_tokens(self._vocab, ctypes.byref(n))
         return list(tokens[: n.value]) if n.value else []
@@ -55,7 +55,7 @@ class Vocabulary:
     def tokenize(self, text: str, *, is_start: bool = True) -> list[int]:
         """Token ids of `text`. Special tokens in it are recognised.
 
-        At the start of a sequence a BOS comes first if the model wants one.
+        `is_start`: `text` starts a sequence, so a BOS comes first if the model uses one.
         """
         try:
             data = text.encode()
@@ -99,19 +99,19 @@ class Vocabulary:
             n_max = -n
 
     def _breakers(self, texts: tuple[str, ...]) -> Any:
-        """The native handle of `texts` as DRY's sequence breakers: it is a look at every token, so it is kept."""
+        """The native handle of `texts` as DRY's sequence breakers. Cached, because it looks at every token."""
         data = [ffi.new("char[]", text.encode()) for text in texts]
         handle = ffi.new("struct pymtp_breakers **")
         check(lib.pymtp_breakers_init(self.native, len(data), data, handle))
         return ffi.gc(handle[0], lib.pymtp_breakers_free)
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt that the model's chat template makes of `messages`, ready for the answer.
+        """The prompt that the model's chat template makes from `messages`, ready for the answer.
 
         Raises UnsupportedModel if there is no template, ModelError if it fails.
         """
         if self.chat_template is None:
-            raise UnsupportedModel("the model has no chat template; pass the prompt as it is (generate, --raw)")
+            raise UnsupportedModel("the model has no chat template; pass the prompt as is (generate, --raw)")
         _check_messages(messages)
         from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
@@ -121,12 +121,12 @@ class Vocabulary:
             formatter = Jinja2ChatFormatter(template=self.chat_template, eos_token=eos, bos_token=bos)
             prompt = str(formatter(messages=list(messages)).prompt)  # type: ignore[arg-type]
         except Exception as error:
-            # A template is a program that came with the model: it can fail in any way.
+            # A template is a program from the model's file: it can fail in any way.
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ModelError(
-                f"the model's chat template fails ({reason}); use --raw, which completes the prompt as it stands"
+                f"the model's chat template fails ({reason}); use --raw, which completes the prompt as is"
             ) from error
-        # some templates write the BOS that `tokenize` puts there
+        # some templates write the BOS that `tokenize` adds
         return prompt.removeprefix(bos) if llama_cpp.llama_vocab_get_add_bos(self._vocab) else prompt
 
     def _text(self, token: int) -> str:
