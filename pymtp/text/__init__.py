@@ -1,4 +1,4 @@
-"""From the bytes of tokens to text: split characters, stop strings, thinking.
+"""Turns the bytes of tokens into text: split characters, stop strings, thinking.
 
 Knows bytes and text. Must not know token ids or logits.
 """

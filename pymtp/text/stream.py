@@ -1,7 +1,7 @@
-"""From the bytes of single tokens to text, as the tokens arrive.
+"""Turns the bytes of single tokens into text, as the tokens arrive.
 
-Owns what is not certain yet: the bytes of a character whose end has not come, and characters that may turn out to
-begin a stop string. Knows bytes and text; never token ids.
+Owns what is not certain yet: the bytes of an incomplete character, and characters that may be the start of a stop
+string. Knows bytes and text; never token ids.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class TextStream:
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
         self.has_stopped = False
-        """Whether a stop string has come. Nothing comes out any more."""
+        """Whether a stop string has been found. Nothing more is returned then."""
         self.n_characters = 0
-        """That have come so far, with those that are held back and those behind a stop string."""
+        """Characters decoded so far, including those held back and those after a stop string."""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stop = tuple(stop)
         self._held = ""
@@ -55,18 +55,18 @@ class TextStream:
 
 
 class Origins:
-    """Of each character of a text: whether it came from an accepted draft. It is of the token that completes it."""
+    """Whether each character of a text came from an accepted draft: its last token decides."""
 
     def __init__(self) -> None:
-        self._drafted = bytearray()  # one flag a character
+        self._drafted = bytearray()  # one flag per character
 
     def add(self, n_characters: int, *, drafted: bool) -> None:
-        """Note where the next characters come from."""
+        """Record the origin of the next characters."""
         self._drafted += bytes([drafted]) * n_characters
 
     def parts(self, text: str, begin: int) -> list[tuple[str, bool]]:
         """Cut `text`, which begins at character `begin`, where origins change: parts, and whether they were drafted."""
-        # no token has completed what a flush adds
+        # characters that a flush adds were completed by no token
         drafted = self._drafted[begin : begin + len(text)].ljust(len(text), b"\0")
         runs = groupby(zip(text, drafted, strict=True), itemgetter(1))
         return [("".join(character for character, _ in run), bool(flag)) for flag, run in runs]

@@ -15,7 +15,7 @@ TAGS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|begin_of_thought|>", "<|end_of_thought|>"),
 )
-"""What models are known to use."""
+"""The tags of known models."""
 
 
 def tags_of(tokens: Mapping[str, int], template: str | None) -> tuple[str, str] | None:
@@ -27,7 +27,7 @@ def tags_of(tokens: Mapping[str, int], template: str | None) -> tuple[str, str] 
 
 
 class Thinking:
-    """Follows a text token by token. A tag may be spread over several, and share one with other text."""
+    """Follows a text token by token. A tag may span several tokens, or share one with other text."""
 
     def __init__(self, begin: str, end: str, text: Iterable[bytes] = ()) -> None:
         self.is_inside = False
@@ -38,7 +38,7 @@ class Thinking:
             self.observe(piece)
 
     def observe(self, piece: bytes) -> None:
-        """The text goes on with these bytes, those of special tokens included."""
+        """Continue the text with these bytes, those of special tokens included."""
         text = self._tail + piece
         found = max((text.rfind(tag) + len(tag), tag) if tag in text else (0, b"") for tag in self._tags)
         if found[0]:
