@@ -26,7 +26,9 @@ def main() -> None:
         alone = [list(_tokens(model, prompt, 24)) for prompt in prompts]
     with Model(sys.argv[1], n_ctx=128, n_threads=2, draft_max=2, n_seq_max=4, kv_unified=False) as model:
         wrong: list[object] = []
-        threads = [threading.Thread(target=_talk, args=(model, prompts, alone, seed, wrong)) for seed in range(N_THREADS)]
+        threads = [
+            threading.Thread(target=_talk, args=(model, prompts, alone, seed, wrong)) for seed in range(N_THREADS)
+        ]
         for thread in threads:
             thread.start()
         asyncio.run(_tasks(model, prompts, alone, wrong))

@@ -63,10 +63,10 @@ def test_parse_errors_are_not_written_to_stderr(capfd: pytest.CaptureFixture[str
         ("null", "a JSON object"),
         ("[1]", "a JSON object"),
         ("true", "a JSON object"),
-        ('{"type": "number of beasts"}', "one that can be turned into a grammar"),
-        ('{"$ref": "#/nowhere"}', "one that can be turned into a grammar"),
-        ({"type": "string", "pattern": "^(?=a)"}, "one that can be turned into a grammar"),
-        ({"anyOf": []}, "one that can be turned into a grammar"),
+        ('{"type": "number of beasts"}', "a schema that can be turned into a grammar"),
+        ('{"$ref": "#/nowhere"}', "a schema that can be turned into a grammar"),
+        ({"type": "string", "pattern": "^(?=a)"}, "a schema that can be turned into a grammar"),
+        ({"anyOf": []}, "a schema that can be turned into a grammar"),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_refused_with_the_reason(schema: object, reason: str) -> None:

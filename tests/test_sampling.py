@@ -45,7 +45,7 @@ REFUSED: dict[str, tuple[str, list[object]]] = {
         "adaptive_p",
         [["top_q"], ["top_k", "top_k"], ["temp", "temperature"], "top_k;top_p", [""]],
     ),
-    "dry_sequence_breakers": ("texts that are not empty", [[""], ["a", ""], "", [1]]),
+    "dry_sequence_breakers": ("strings that are not empty", [[""], ["a", ""], "", [1]]),
     "logit_bias": (
         "token ids with numbers below infinity",
         [{-1: 1.0}, {1: math.inf}, {1: math.nan}, {"1": 1.0}, {1: "1"}, [(0.5, 1.0)]],
@@ -115,7 +115,7 @@ def test_the_message_shows_the_value() -> None:
     [
         ({"mirostat": 1, "samplers": ("temperature", "adaptive_p")}, "mirostat must be 0 where adaptive_p is among"),
         ({"adaptive_target": 0.5}, "adaptive_target must be below 0 unless adaptive_p is among the samplers"),
-        ({"logit_bias": [(1, 2.0), (1, 3.0)]}, "logit_bias must be one number for a token id"),
+        ({"logit_bias": [(1, 2.0), (1, 3.0)]}, "logit_bias must be one number per token id"),
     ],
 )
 def test_parameters_that_contradict_each_other_are_refused(options: dict[str, object], message: str) -> None:
@@ -155,7 +155,7 @@ def test_samplers_accept_llama_cpps_aliases_and_letters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "picks_itself", "is_greedy"),
+    ("options", "stateful_sampler", "is_greedy"),
     [
         ({}, None, False),
         ({"temperature": 0}, None, True),
@@ -168,10 +168,10 @@ def test_samplers_accept_llama_cpps_aliases_and_letters() -> None:
     ],
 )
 def test_a_sampler_that_picks_tokens_itself_is_named(
-    options: dict[str, object], picks_itself: str | None, is_greedy: bool
+    options: dict[str, object], stateful_sampler: str | None, is_greedy: bool
 ) -> None:
     params = SamplingParams(**options)  # type: ignore[arg-type]
-    assert params.picks_itself == picks_itself
+    assert params.stateful_sampler == stateful_sampler
     assert params.is_greedy == is_greedy
 
 

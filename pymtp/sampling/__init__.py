@@ -1,4 +1,4 @@
-"""From a row of logits to a distribution to a token: parameters, the chain, grammars, log probabilities.
+"""Turns a row of logits into a distribution and a token: parameters, the chain, grammars, log probabilities.
 
-Gets rows of logits. Must not know passes, drafting or text.
+Must not know passes, drafting or text.
 """

@@ -1,4 +1,4 @@
-"""From logits to tokens: the chain of samplers of one sequence, the history that it looks at, its generators.
+"""Samples tokens from logits: the chain of samplers of one sequence, its history and its random generators.
 
 The chain runs in the native library (native/include/pymtp-sampler.h). Knows token ids, logits and probabilities;
 never text.
@@ -25,13 +25,13 @@ from pymtp.sampling.params import SAMPLERS, SamplingParams
 class Sampler:
     """Samples the tokens of one sequence.
 
-    `history` is what the text begins with, for the samplers that look at it. `banned` tokens are never drafted or
-    sampled, nor are those that the vocabulary suppresses. `vocabulary` None stands for one of `n_vocab` tokens
-    without texts, for chains without DRY's breakers, infill and grammars. `grammar` (GBNF) is what may follow: at
-    once, or behind the token for which `grammar_starts` is true; it is told each one that is accepted. `whole_rows`
-    makes the chain look at whole rows of logits always, which changes nothing but its cost.
+    `history` holds the first tokens of the sequence, for the samplers that look at it. `banned` tokens are never
+    drafted or sampled, nor are those that the vocabulary suppresses. `vocabulary` None stands for `n_vocab` tokens
+    without texts, for chains without DRY's breakers, infill and grammars. `grammar` (GBNF) constrains what follows: at
+    once, or after the first token for which `grammar_starts` returns true; it is called with each accepted token.
+    `whole_rows` makes the chain always look at whole rows of logits, which changes nothing but its cost.
 
-    The target's generators move only with what the target samples: drafts leave them alone.
+    The target's generators advance only when the target samples, not with drafts.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Sampler:
         self.params = params
         seed = secrets.randbits(32) if params.seed is None else params.seed
         self.random = np.random.default_rng(seed).random
-        """Draws what decides about drafts, and the drafts; the chain has a generator of its own."""
+        """Draws drafts, and decides which are accepted. The chain has its own generator."""
         banned = sorted({*banned, *(vocabulary.suppressed if vocabulary else ())})
         self.draft_ban = tuple(banned) if params.keeps_argmax and grammar is None else None
-        """The most likely token of the chain is that of the logits without these; None: of other logits."""
+        """The chain's top token is that of the logits without these tokens; None: it may be another."""
         self._vocabulary = vocabulary  # the native sampler reads it
         self._native = _init(params, vocabulary, n_vocab, banned, seed, whole_rows=whole_rows)
         self._logits = ffi.new("struct pymtp_logits *")
@@ -68,7 +68,7 @@ class Sampler:
             self._grammar, self._grammar_starts = grammar, grammar_starts
 
     def accept(self, *tokens: int) -> None:
-        """The text goes on with `tokens`; those that were assumed are dropped."""
+        """Append `tokens` to the history; tokens that were assumed are dropped."""
         if self._grammar_starts is None:
             check(lib.pymtp_sampler_accept(self._native, len(tokens), tokens))
             return
@@ -80,7 +80,7 @@ class Sampler:
                 return
 
     def assume(self, token: int) -> None:
-        """Look at rows as if the text went on with `token`, until `forget` or `accept`."""
+        """Treat `token` as part of the history until `forget` or `accept`."""
         check(lib.pymtp_sampler_assume(self._native, token))
 
     def forget(self) -> None:
@@ -95,25 +95,25 @@ class Sampler:
         return token
 
     def distribution(self, row: Row) -> Distribution:
-        """What the chain makes of a row of the target, behind the tokens that were accepted and assumed."""
+        """The chain's distribution for a row of the target, after the accepted and assumed tokens."""
         check(lib.pymtp_sampler_apply(self._native, self._at(row)))
         return self.last_distribution
 
     def draft_distribution(self, row: Row) -> Distribution:
-        """What the chain makes of a row of a draft; without tokens if none of the row's can follow."""
+        """The chain's distribution for a row of a draft; without tokens if none of the row's can follow."""
         self._at(row).of_draft = True
         check(lib.pymtp_sampler_apply(self._native, self._logits))
         return self.last_distribution
 
     @property
     def last_distribution(self) -> Distribution:
-        """What the chain made of the last row."""
+        """The chain's distribution for the last row."""
         check(lib.pymtp_sampler_result(self._native, self._result))
         return Distribution.adopt(self._result[0])
 
     @property
     def n_candidates(self) -> int:
-        """So many of a row's highest logits do for the chain, also for some time to come; 0: it needs all of them."""
+        """How many of a row's highest logits the chain needs, now and for a while; 0: all of them."""
         return int(lib.pymtp_sampler_n_candidates(self._native))
 
     @property
@@ -125,11 +125,11 @@ class Sampler:
 
     @property
     def awaits_grammar(self) -> bool:
-        """Whether a grammar is to hold from some later token on."""
+        """Whether a grammar will apply from some later token on."""
         return self._grammar is not None
 
     def allows(self, row: Row, token: int) -> bool:
-        """Whether a grammar, if there is one, lets `token` follow. `row` is the target's at its position."""
+        """Whether the grammar, if there is one, allows `token` next. `row` is the target's at its position."""
         return not self._has_grammar or self.distribution(row).prob(token) > 0
 
     def _constrain(self, grammar: str) -> None:
@@ -142,14 +142,14 @@ class Sampler:
         if isinstance(row, LogitsRow):
             logits.session, logits.of_draft, logits.row = row.session.native, row.of_draft, row.row
         else:
-            self._array = np.ascontiguousarray(row, np.float32)  # lives as long as it is pointed to
+            self._array = np.ascontiguousarray(row, np.float32)  # must live as long as the pointer to it
             logits.session, logits.of_draft, logits.n_logits = ffi.NULL, False, len(self._array)
             logits.logits = ffi.from_buffer("const float[]", self._array)
         return logits
 
 
 def check_with_vocabulary(params: SamplingParams, grammar: str | None, vocabulary: Vocabulary) -> None:
-    """Raise InvalidParameter for token ids, and tokens that a grammar names, which the vocabulary does not have."""
+    """Raise InvalidParameter for token ids, or tokens named in a grammar, that are not in the vocabulary."""
     _biases(params, vocabulary.size)
     if grammar is not None:
         checked = _CHECKED_GRAMMARS.setdefault(vocabulary, set())

@@ -1,4 +1,4 @@
-"""What a chain of samplers leaves of the vocabulary, and the arithmetic that judges drafts with it.
+"""The distribution that a chain of samplers produces, and the arithmetic that accepts or rejects drafts with it.
 
 The arithmetic runs in the native library (native/include/pymtp-distribution.h). Knows token ids and probabilities.
 """
@@ -17,7 +17,7 @@ from pymtp.errors import InvalidParameter
 
 
 class Distribution:
-    """Different tokens, and probabilities that sum to 1; (n,) each. Raises InvalidParameter if they do not match."""
+    """Distinct tokens and their probabilities, which sum to 1: (n,) each. Raises InvalidParameter if shapes differ."""
 
     __slots__ = ("_native",)
 
@@ -32,7 +32,7 @@ class Distribution:
 
     @classmethod
     def adopt(cls, native: Any) -> Distribution:
-        """The owner of a native one from now on."""
+        """Take ownership of a native distribution."""
         self = cls.__new__(cls)
         self._native = ffi.gc(native, lib.pymtp_distribution_free)
         return self
@@ -48,7 +48,7 @@ class Distribution:
         return np.array(self._views()[1])
 
     def prob(self, token: int) -> float:
-        """The probability of `token`; 0 if it is not there."""
+        """The probability of `token`; 0 if the distribution does not have it."""
         return float(lib.pymtp_distribution_prob(self._native, token))
 
     @property
@@ -64,11 +64,11 @@ class Distribution:
         return int(lib.pymtp_distribution_best(self._native, ffi.new("double *")))
 
     def draw(self, uniform: float) -> int:
-        """The token at `uniform`, 0 <= uniform < 1, of the cumulated probabilities."""
+        """The token at `uniform`, 0 <= uniform < 1, of the cumulative probabilities."""
         return int(lib.pymtp_distribution_draw(self._native, uniform))
 
     def overlap(self, other: Distribution) -> float:
-        """The mass that both have in common: the sum of the smaller probability of each token."""
+        """The probability mass that both share: the sum over tokens of the smaller probability."""
         return float(lib.pymtp_distribution_shared(self._native, other._native))
 
     def residual_mass(self, source: Distribution, weight: float = 1.0) -> float:

@@ -1,6 +1,6 @@
-"""Grammars that a text has to follow: GBNF, or a JSON schema turned into it by llama-cpp-python.
+"""Grammars that constrain the output: GBNF, or a JSON schema that llama-cpp-python turns into GBNF.
 
-Knows grammars as texts; parsing and applying them is llama.cpp's.
+Knows grammars as texts; llama.cpp parses and applies them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pymtp.errors import InvalidParameter
 def check_grammar(grammar: str) -> str:
     """Return `grammar` if it is GBNF with a rule "root". Raises InvalidParameter.
 
-    Tokens that it names (<think>) are only known to a model: a grammar with such is checked where one is loaded.
+    Tokens that it names (<think>) are not checked here, but where a model is loaded: see chain.check_with_vocabulary.
     """
     _log.take_recent()
-    with _stderr_of_c() as complaints:
+    with _captured_stderr() as captured_lines:
         parsed = llama_cpp.llama_sampler_init_grammar(None, grammar.encode(), b"root") if grammar.strip() else None
-        lines = complaints()
+        lines = captured_lines()
     if parsed:
         llama_cpp.llama_sampler_free(parsed)
     elif not any("no vocab" in line for line in lines):
@@ -36,8 +36,8 @@ def check_grammar(grammar: str) -> str:
 
 
 @contextlib.contextmanager
-def _stderr_of_c() -> Iterator[Callable[[], list[str]]]:
-    """Keeps what C code writes to stderr, where llama.cpp says what is wrong with a grammar; yields who reads it."""
+def _captured_stderr() -> Iterator[Callable[[], list[str]]]:
+    """Capture what C code writes to stderr, as llama.cpp does for bad grammars; yields a function that reads it."""
     with tempfile.TemporaryFile() as file:
         saved = os.dup(2)
         os.dup2(file.fileno(), 2)
@@ -54,7 +54,7 @@ def _stderr_of_c() -> Iterator[Callable[[], list[str]]]:
 
 
 def grammar_of_schema(schema: str | Mapping[str, Any]) -> str:
-    """The GBNF of a JSON schema, given as JSON or as what JSON decodes to. Raises InvalidParameter."""
+    """The GBNF of a JSON schema, given as JSON text or as decoded JSON. Raises InvalidParameter."""
     from llama_cpp.llama_grammar import json_schema_to_gbnf
 
     try:
@@ -66,6 +66,6 @@ def grammar_of_schema(schema: str | Mapping[str, Any]) -> str:
         raise InvalidParameter("json_schema", "a JSON object", value=text[:60])
     try:
         return check_grammar(json_schema_to_gbnf(text))
-    except Exception as error:  # what the schema asks for may be beyond the converter in many ways
+    except Exception as error:  # the converter fails in many ways on schemas that it does not support
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise InvalidParameter("json_schema", f"one that can be turned into a grammar ({reason})") from error
+        raise InvalidParameter("json_schema", f"a schema that can be turned into a grammar ({reason})") from error

@@ -1,4 +1,4 @@
-"""How likely tokens are to the target: before the chain of samplers, and after it.
+"""The target's log probabilities of tokens, before and after the chain of samplers.
 
 Knows token ids, logits and probabilities; never text.
 """
@@ -17,30 +17,30 @@ from pymtp.sampling.distribution import Distribution
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Natural logarithms of the probabilities of an emitted token and of the likeliest in its place.
+    """Log probabilities (natural) of an emitted token and of the top tokens at its position.
 
     -inf stands for a probability of 0.
     """
 
     token: int
     logprob: float
-    """Before the chain: of the softmax of the target's logits."""
+    """Before the chain: from the softmax of the target's logits."""
     top: list[tuple[int, float]]
-    """The likeliest tokens, likeliest first."""
+    """The top tokens before the chain, most likely first."""
     chain_logprob: float
-    """After the chain: of what the token was drawn from."""
+    """After the chain: from the distribution that the token was drawn from."""
     chain_top: list[tuple[int, float]]
 
 
 def top_probs(row: Row, n: int) -> tuple[Tokens, Probs]:
-    """The `n` likeliest tokens before the chain and their probabilities, likeliest first: (n,) each."""
+    """The top `n` tokens before the chain and their probabilities, most likely first: (n,) each."""
     probs = np.exp(_log_softmax(row))
     tokens = _highest(probs, n)
     return tokens, probs[tokens]
 
 
 def token_logprobs(row: Row, target: Distribution, token: int, n: int) -> TokenLogprobs:
-    """Of `token`, which row and target judged, and of the `n` likeliest."""
+    """Log probabilities of `token` and of the top `n` tokens, from the target's row and its distribution."""
     logprobs = _log_softmax(row)
     best = _highest(logprobs, n)
     tokens, probs = target.tokens, target.probs

@@ -1,4 +1,4 @@
-"""What to sample with: llama.cpp's parameters under its names, with its defaults, checked.
+"""The sampling parameters: llama.cpp's, under its names, with its defaults, checked.
 
 Knows values and their ranges; never tokens or logits.
 """
@@ -34,7 +34,7 @@ _FLOAT_MAX = (2 - 2**-23) * 2.0**127
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """What to sample with. Names and defaults are those of llama.cpp.
+    """The sampling parameters. Names and defaults are those of llama.cpp.
 
     Raises InvalidParameter for a value outside its range.
     """
@@ -47,7 +47,7 @@ class SamplingParams:
     temperature: float = 0.8
     """0: always the most likely token."""
     dynatemp_range: float = 0.0
-    """The temperature follows the entropy, this far up and down; 0: off."""
+    """The temperature varies with the entropy by up to this much; 0: off."""
     dynatemp_exponent: float = 1.0
 
     top_k: int = 40
@@ -65,10 +65,10 @@ class SamplingParams:
     xtc_threshold: float = 0.1
     """Above 0.5: off."""
     min_keep: int = 0
-    """Tokens that top_p, min_p, typical_p and xtc leave at least."""
+    """The fewest tokens that top_p, min_p, typical_p and xtc leave."""
 
     repeat_last_n: int = 64
-    """Tokens that the three penalties look at; 0: none, -1: all."""
+    """Last tokens that the three penalties look at; 0: none, -1: all."""
     repeat_penalty: float = 1.0
     """1: off."""
     presence_penalty: float = 0.0
@@ -79,11 +79,11 @@ class SamplingParams:
     dry_base: float = 1.75
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = 64
-    """Tokens in which repetitions are looked for; 0: none, -1: all."""
+    """Last tokens in which DRY looks for repetitions; 0: none, -1: all."""
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
 
     mirostat: int = 0
-    """1 or 2: this version of mirostat instead of the chain, behind the temperature. Turns drafting off."""
+    """1 or 2: this version of mirostat, after the temperature, instead of the chain. Turns drafting off."""
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
 
@@ -127,25 +127,25 @@ class SamplingParams:
             raise InvalidParameter("adaptive_target", "below 0 unless adaptive_p is among the samplers")
 
     @property
-    def picks_itself(self) -> str | None:
-        """The sampler that picks tokens by a state of its own, which drafts cannot share; None: there is none."""
+    def stateful_sampler(self) -> str | None:
+        """The sampler that picks tokens by its own state, which drafts cannot share; None: there is none."""
         if self.mirostat:
             return f"mirostat {self.mirostat}"
         return "adaptive_p" if "adaptive_p" in self.samplers else None
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the most likely token is taken, of those that the rest of the chain leaves."""
+        """Whether the most likely of the tokens that the chain leaves is always taken."""
         return (
             self.temperature == 0
             and self.dynatemp_range == 0
             and "temperature" in self.samplers
-            and not self.picks_itself
+            and not self.stateful_sampler
         )
 
     @property
     def keeps_argmax(self) -> bool:
-        """Whether no sampler changes which token is the most likely."""
+        """Whether no sampler changes which token is most likely."""
         uses = self.samplers
         return not (
             self.logit_bias
@@ -164,7 +164,7 @@ class SamplingParams:
 
     def _check(self, name: str, least: float, most: float, allowed: str) -> None:
         value = getattr(self, name)
-        # beyond the limit lies infinity for llama.cpp
+        # llama.cpp's floats overflow to infinity above the limit
         if not (isinstance(value, (int, float)) and least <= value <= most and abs(value) <= _FLOAT_MAX):
             raise InvalidParameter(name, allowed, value=value)
 
@@ -175,7 +175,7 @@ class SamplingParams:
 
 
 def samplers_from_letters(letters: str) -> tuple[str, ...]:
-    """The samplers that llama.cpp's `--sampler-seq` means. Raises InvalidParameter."""
+    """The samplers for the letters of llama.cpp's `--sampler-seq`. Raises InvalidParameter."""
     by_letter = {letter: name for name, letter in SAMPLERS.items()}
     unknown = sorted(set(letters) - set(by_letter))
     if unknown:
@@ -184,7 +184,7 @@ def samplers_from_letters(letters: str) -> tuple[str, ...]:
 
 
 def _sampler_names(names: Iterable[str]) -> tuple[str, ...]:
-    # a string would be taken for its letters
+    # a string would be split into its letters
     given = (names,) if isinstance(names, str) else tuple(names)
     aliases = {"temp": "temperature", "typical_p": "typ_p", "typical": "typ_p", "nucleus": "top_p"}
     plain = tuple(name.replace("-", "_") for name in given)
@@ -197,7 +197,7 @@ def _sampler_names(names: Iterable[str]) -> tuple[str, ...]:
 def _breakers(texts: Iterable[str]) -> tuple[str, ...]:
     given = (texts,) if isinstance(texts, str) else tuple(texts)
     if not all(isinstance(text, str) and text for text in given):
-        raise InvalidParameter("dry_sequence_breakers", "texts that are not empty", value=given)
+        raise InvalidParameter("dry_sequence_breakers", "strings that are not empty", value=given)
     return given
 
 
@@ -207,5 +207,5 @@ def _biases(biases: Mapping[int, float] | Iterable[tuple[int, float]]) -> tuple[
         if not (isinstance(token, int) and token >= 0 and isinstance(bias, (int, float)) and bias < math.inf):
             raise InvalidParameter("logit_bias", "token ids with numbers below infinity", value=(token, bias))
     if len({token for token, _ in pairs}) < len(pairs):
-        raise InvalidParameter("logit_bias", "one number for a token id")
+        raise InvalidParameter("logit_bias", "one number per token id")
     return pairs

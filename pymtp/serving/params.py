@@ -109,13 +109,13 @@ class GenerationParams:
         object.__setattr__(self, "json_schema", None)
         if self.ignore_eos:
             raise InvalidParameter("ignore_eos", "off with a grammar, which ends the text itself")
-        if self.sampling.picks_itself:
-            raise InvalidParameter("grammar", f"left out with {self.sampling.picks_itself}")
+        if self.sampling.stateful_sampler:
+            raise InvalidParameter("grammar", f"left out with {self.sampling.stateful_sampler}")
 
     @property
     def draft_note(self) -> str | None:
         """Why there are no drafts, if it is for these parameters."""
-        reason = self.sampling.picks_itself
+        reason = self.sampling.stateful_sampler
         return f"{reason} keeps a state that drafts cannot share: plain decoding" if reason else None
 
     @property
