@@ -522,7 +522,7 @@ def test_forced_rounds_have_the_requested_mean_length(length: float) -> None:
 
 def test_impossible_forced_rates_are_refused() -> None:
     for rates in ([], [1.1], [-0.1], [0.5, 0.6]):
-        with pytest.raises(InvalidParameter, match="rates must be between 0 and 1, none above the one before"):
+        with pytest.raises(InvalidParameter, match="rates must be between 0 and 1 and never increase"):
             Forced(rates)
     for length in (0.9, 4.1):
         with pytest.raises(InvalidParameter, match=f"length must be between 1 and 4, not {length}"):

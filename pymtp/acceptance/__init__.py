@@ -1,4 +1,4 @@
-"""Which drafts the target keeps.
+"""Methods that accept or reject drafts.
 
-Knows token ids and probabilities. Must not know who drafted, or text.
+Knows token ids and probabilities. Must not know the drafter, or text.
 """

@@ -1,4 +1,4 @@
-"""Accept drafts at given rates, whatever the target says: for benchmarks. The text is not valid output."""
+"""Accepts drafts at given rates, whatever the target's logits: for benchmarks. The text is not valid output."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pymtp.sampling.chain import Sampler
 
 @dataclass(frozen=True)
 class Forced:
-    """Keep drafts at random at the given rates, whatever the target says. For benchmarks.
+    """Accept drafts at random at the given rates, whatever the target's logits. For benchmarks.
 
     The text is not valid output.
     """
 
     rates: Sequence[float]
-    """Of each position: the share of rounds that keep it and all drafts before it."""
+    """For each position, the share of rounds that accept its draft and all before it."""
     random: Callable[[], float] = field(default_factory=lambda: np.random.default_rng(0).random)
     name: str = "forced (not valid output)"
     is_lossless: bool = False
@@ -28,11 +28,11 @@ class Forced:
     def __post_init__(self) -> None:
         ordered = all(a >= b for a, b in zip([1.0, *self.rates], [*self.rates, 0.0], strict=True))
         if not self.rates or not ordered:
-            raise InvalidParameter("rates", "between 0 and 1, none above the one before", value=list(self.rates))
+            raise InvalidParameter("rates", "between 0 and 1 and never increase", value=list(self.rates))
 
     @classmethod
     def of_length(cls, length: float, n_draft: int, random: Callable[[], float] | None = None) -> Forced:
-        """Rates r, r^2, ... with which rounds of `n_draft` drafts have this mean acceptance length."""
+        """Rates r, r^2, ... that give rounds of `n_draft` drafts this mean acceptance length."""
         if not 1 <= length <= n_draft + 1:
             raise InvalidParameter("length", f"between 1 and {n_draft + 1}", value=length)
         low, high = 0.0, 1.0
@@ -45,11 +45,14 @@ class Forced:
     def __call__(self, sampler: Sampler, trial: Trial) -> Verdict:
         """See Acceptance."""
         before = [1.0, *self.rates]
-        n_kept = 0
-        while n_kept < min(len(trial.drafts), len(self.rates)) and self.random() * before[n_kept] < self.rates[n_kept]:
-            n_kept += 1
-        tokens = list(trial.drafts[:n_kept])
+        n_accepted = 0
+        while (
+            n_accepted < min(len(trial.drafts), len(self.rates))
+            and self.random() * before[n_accepted] < self.rates[n_accepted]
+        ):
+            n_accepted += 1
+        tokens = list(trial.drafts[:n_accepted])
         sampler.accept(*tokens)
         if not (tokens and tokens[-1] in trial.stop):
-            tokens.append(sampler.sample(trial.rows[n_kept]))
-        return Verdict(tokens, n_kept, [])
+            tokens.append(sampler.sample(trial.rows[n_accepted]))
+        return Verdict(tokens, n_accepted, [])

@@ -1,4 +1,4 @@
-"""What is judged, the verdict, and the interface of acceptance methods.
+"""The interface of acceptance methods: what they judge, and their verdict.
 
 A method takes the target's rows after the newest token and after each draft, and returns the tokens to emit.
 """
@@ -17,38 +17,38 @@ class Trial(NamedTuple):
     """Drafts of one sequence, for the target to judge."""
 
     rows: Sequence[Row]
-    """Of the target: after the newest token, and after each draft; (len(drafts) + 1,)."""
+    """The target's rows after the newest token and after each draft: (len(drafts) + 1,)."""
     drafts: Sequence[int]
     distributions: Sequence[Distribution] = ()
-    """What the drafts were drawn from, (len(drafts),); empty: they were not drawn."""
+    """The distributions that the drafts were drawn from, (len(drafts),); empty: they were not drawn."""
     stop: Container[int] = ()
-    """Tokens that end the sequence. Only the last draft may be one."""
+    """Tokens that end the sequence. Only the last draft may be one of them."""
     keep: bool = False
-    """Whether the verdict should hold the targets."""
+    """Whether the verdict must include all of the target's distributions."""
 
 
 class Verdict(NamedTuple):
     """Which drafts were accepted, and what to emit."""
 
     tokens: list[int]
-    """To emit: the accepted drafts and one more, recovered (in the place of a draft) or bonus (all were accepted); none
-    after a token that ends the sequence. Token i was judged by row i."""
+    """To emit: the accepted drafts, then the recovered token (after a rejected draft) or the bonus token (all were
+    accepted), unless the last draft ends the sequence. Token i belongs to row i."""
     n_accepted: int
-    """Drafts among them."""
+    """How many of the tokens are drafts."""
     targets: list[Distribution]
-    """What the tokens were drawn from; perhaps not all, unless the trial asked to keep them."""
+    """The target's distributions for the tokens; maybe not all of them, unless `Trial.keep`."""
 
 
 class Acceptance(Protocol):
-    """A method."""
+    """An acceptance method."""
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
 
     @property
     def is_lossless(self) -> bool:
-        """Whether what is emitted is distributed as in plain decoding."""
+        """Whether emitted tokens have the same distribution as in plain decoding."""
 
     def __call__(self, sampler: Sampler, trial: Trial) -> Verdict:
-        """Judge the drafts; the sampler accepts the tokens that are emitted."""
+        """Accept or reject the drafts; the sampler's history gets the emitted tokens."""

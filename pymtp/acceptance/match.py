@@ -1,4 +1,4 @@
-"""Accept drafts for as long as they are what the target samples."""
+"""Accepts drafts up to the first that differs from what the target samples."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pymtp.sampling.distribution import Distribution
 
 @dataclass(frozen=True)
 class Match:
-    """Sample the target row by row, and keep the drafts for as long as they are what was sampled.
+    """Sample the target row by row, and accept drafts up to the first that differs from the sampled token.
 
-    Lossless whatever the drafts are: every token is sampled from the target, in order, as plain decoding samples it,
-    with the same generator. So the same seed gives the text of plain decoding.
+    Lossless whatever the drafts are: every token is sampled from the target, in order and with the same generator, as
+    in plain decoding. So the same seed gives the same text as plain decoding.
     """
 
     name: str = "match"

@@ -1,4 +1,4 @@
-"""Speculative sampling: accept drawn drafts at random, so that the target's distribution is kept."""
+"""Speculative sampling: accepts drawn drafts at random, so that the output keeps the target's distribution."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pymtp.sampling.distribution import Distribution
 
 @dataclass(frozen=True)
 class TokenwiseRejection:
-    """Keep a draft with probability min(1, target / draft), else sample the residual distribution.
+    """Accept a draft with probability min(1, target / draft), else sample the residual distribution.
 
     Speculative sampling: arXiv 2211.17192, 2302.01318. The drafts must have been drawn from `distributions`; without
-    these a draft counts as certain (one-hot), for which the method is lossless as well.
+    these a draft counts as certain (one-hot), which is lossless as well.
     """
 
     name: str = "rejection (token-wise)"
@@ -31,10 +31,10 @@ class TokenwiseRejection:
             target = sampler.distribution(row)
             targets.append(target)
             draft_prob = source.prob(draft)
-            is_kept = draft_prob > 0 and sampler.random() * draft_prob < target.prob(draft)
-            tokens.append(draft if is_kept else target.sample_residual(source, 1.0, sampler.random()))
+            is_accepted = draft_prob > 0 and sampler.random() * draft_prob < target.prob(draft)
+            tokens.append(draft if is_accepted else target.sample_residual(source, 1.0, sampler.random()))
             sampler.accept(tokens[-1])
-            if not is_kept:
+            if not is_accepted:
                 return Verdict(tokens, len(tokens) - 1, targets)
             if draft in trial.stop:
                 return Verdict(tokens, len(tokens), targets)
@@ -44,7 +44,7 @@ class TokenwiseRejection:
 
 @dataclass(frozen=True)
 class BlockRejection:
-    """Decide about all drafts together: never keeps fewer of them, on average, than token-wise rejection.
+    """Decide about all drafts together: on average, never accepts fewer of them than token-wise rejection.
 
     Block verification: arXiv 2403.10444, algorithm 2.
     """
@@ -60,8 +60,8 @@ class BlockRejection:
         drawn_from = trial.distributions or _one_hot(drafts)
         targets = self._targets(sampler, trial)
 
-        # weight: the share of the drafts so far that the target would have sampled as well, at most all
-        n_kept, kept_weight, weight = 0, 1.0, 1.0
+        # weight: probability of the drafts so far under the target, relative to the draft distributions, at most 1
+        n_accepted, accepted_weight, weight = 0, 1.0, 1.0
         for i, draft in enumerate(drafts):
             draft_prob = drawn_from[i].prob(draft)
             target_prob = targets[i].prob(draft) if i < len(targets) else 0.0
@@ -71,18 +71,18 @@ class BlockRejection:
                 residual = targets[i + 1].residual_mass(drawn_from[i + 1], weight)
                 accept_prob = residual / (residual + 1 - weight) if residual + 1 - weight > 0 else 1.0
             if sampler.random() < accept_prob:
-                n_kept, kept_weight = i + 1, weight
+                n_accepted, accepted_weight = i + 1, weight
 
-        tokens = list(drafts[:n_kept])
+        tokens = list(drafts[:n_accepted])
         sampler.accept(*tokens)
         if tokens and tokens[-1] in trial.stop:
-            return Verdict(tokens, n_kept, targets)
-        if n_kept == len(drafts):
+            return Verdict(tokens, n_accepted, targets)
+        if n_accepted == len(drafts):
             tokens.append(sampler.sample(trial.rows[-1]))
-            return Verdict(tokens, n_kept, [*targets, sampler.last_distribution] if trial.keep else targets)
-        tokens.append(targets[n_kept].sample_residual(drawn_from[n_kept], kept_weight, sampler.random()))
+            return Verdict(tokens, n_accepted, [*targets, sampler.last_distribution] if trial.keep else targets)
+        tokens.append(targets[n_accepted].sample_residual(drawn_from[n_accepted], accepted_weight, sampler.random()))
         sampler.accept(tokens[-1])
-        return Verdict(tokens, n_kept, targets[: n_kept + 1])
+        return Verdict(tokens, n_accepted, targets[: n_accepted + 1])
 
     @staticmethod
     def _targets(sampler: Sampler, trial: Trial) -> list[Distribution]:
@@ -91,7 +91,7 @@ class BlockRejection:
         for row, draft in zip(trial.rows, trial.drafts, strict=False):
             targets.append(sampler.distribution(row))
             if targets[-1].prob(draft) == 0:
-                break  # it is rejected, and a grammar would not even take it as an assumption
+                break  # it is rejected, and a grammar would not let the sampler assume it
             sampler.assume(draft)
         sampler.forget()
         return targets

@@ -1,4 +1,4 @@
-"""Accept any likely draft while the model thinks. Lossy."""
+"""Accepts any likely draft while the model thinks. Lossy."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pymtp.sampling.logprobs import top_probs
 
 @dataclass(frozen=True)
 class Relaxed:
-    """While the model thinks, keep a draft that is among the target's likely tokens; else `match`.
+    """While the model thinks, accept a draft that is among the target's likely tokens; otherwise `match`.
 
-    Likely: one of the `top_n` most likely ones before the chain, and at most `delta` less likely than the first
-    (TensorRT-LLM's relaxed acceptance). Lossy: what is thought is no longer distributed as in plain decoding.
+    Likely: one of the `top_n` most likely tokens before the chain, and at most `delta` less likely than the top one
+    (TensorRT-LLM's relaxed acceptance). Lossy: the thinking is no longer distributed as in plain decoding.
     """
 
     is_thinking: Callable[[], bool]
-    """Whether the token after those that the sampler has accepted belongs to the thinking."""
+    """Whether the next token belongs to the thinking."""
     observe: Callable[[int], object]
-    """Called with each token that is emitted."""
+    """Called with each emitted token."""
     top_n: int = 10
     delta: float = 0.6
     name: str = "relaxed (lossy)"
