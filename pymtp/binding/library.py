@@ -1,7 +1,7 @@
-"""Loads the native library, once for the process, before anything else may load another one.
+"""Loads the native library once per process, before anything else can load another one.
 
-llama-cpp-python's Python side and pymtp's extension module must share one libllama, the patched one that was
-built with this package. Knows where it lies and what it was built from; nothing of models.
+llama-cpp-python's Python side and pymtp's extension module must share one libllama: the patched one that was
+built with this package. Knows where it is and what it was built from; nothing about models.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _INSTALL = f"CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install llama-cpp-python=={VERSION
 
 
 def library_file() -> Path:
-    """The patched libllama of this installation. Raises LibraryError where there is none."""
-    # the extension module shows the place: an editable install keeps it apart from the Python files
+    """The patched libllama of this installation. Raises LibraryError if there is none."""
+    # next to the extension module, which an editable install does not put next to the Python files
     spec = util.find_spec("pymtp._native")
     if spec is None or spec.origin is None:
         raise LibraryError("pymtp's native library was not built: run `make`, or `pip install .`")
@@ -35,7 +35,7 @@ def library_file() -> Path:
 
 
 def check_version() -> None:
-    """Raises LibraryError unless the llama-cpp-python that an import would find is the pinned one."""
+    """Raise LibraryError unless the installed llama-cpp-python is the pinned one."""
     try:
         found = metadata.version("llama-cpp-python")
     except metadata.PackageNotFoundError:
@@ -45,7 +45,7 @@ def check_version() -> None:
 
 
 def import_llama_cpp(library: Path) -> ModuleType:
-    """Imports llama_cpp on top of the given libllama. Raises LibraryError if it runs on another one already."""
+    """Import llama_cpp with the given libllama. Raises LibraryError if it already uses another one."""
     if "llama_cpp" not in sys.modules:
         # only for the import: child processes and other packages must not see it
         before = os.environ.get("LLAMA_CPP_LIB_PATH")
@@ -77,7 +77,7 @@ def import_native(library: Path) -> tuple[Any, Any]:
 
 
 def check_abi_id(library: str, module: str) -> None:
-    """Raises LibraryError unless library and extension module come from the same sources, and from the pin's."""
+    """Raise LibraryError unless library and extension module were built from the same sources, those of the pin."""
     if library != module or not library.startswith(PIN + " "):
         raise LibraryError(
             f"libllama is '{library}', the extension module was built for '{module}', this package for '{PIN}': "
@@ -86,7 +86,7 @@ def check_abi_id(library: str, module: str) -> None:
 
 
 def abi_id() -> str:
-    """What the loaded library was built from: "llama-cpp-python 0.3.36 + <hash of patches and engine>"."""
+    """The sources of the loaded library: "llama-cpp-python 0.3.36 + <hash of patches and engine>"."""
     return _string(lib.pymtp_abi_id())
 
 

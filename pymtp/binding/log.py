@@ -1,4 +1,4 @@
-"""What llama.cpp says while it works: kept for error messages, shown on request."""
+"""llama.cpp's log: kept for error messages, shown on request."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def set_log_level(level: LogLevel) -> None:
 
 
 def take_recent() -> str:
-    """Return the warnings and errors since the last call, and forget them."""
+    """Return and clear the warnings and errors since the last call."""
     return str(ffi.string(lib.pymtp_log_take()).decode(errors="replace"))
 
 
 def exit_on_abort() -> None:
-    """Let a failed assertion in llama.cpp end the process with one line on stderr and exit code 1.
+    """Make a failed assertion in llama.cpp end the process with one line on stderr and exit code 1.
 
-    For programs: without it, llama.cpp prints a backtrace and aborts.
+    For command-line programs. Otherwise llama.cpp prints a backtrace and aborts.
     """
     lib.pymtp_exit_on_abort()
 

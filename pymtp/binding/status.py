@@ -1,6 +1,6 @@
-"""From the status codes of the native library to exceptions.
+"""Turns the status codes of the native library into exceptions.
 
-Knows the codes and their messages; nothing of what was called.
+Knows the codes and their messages; nothing about the calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ERRORS: dict[int, type[PymtpError]] = {
 
 
 def check(status: int) -> None:
-    """Raise the exception that `status` stands for, with the library's message; nothing if the call succeeded."""
+    """Raise the exception for `status`, with the library's message; do nothing if the call succeeded."""
     if status != lib.PYMTP_OK:
         raise _ERRORS[status](error_message())
 

@@ -1,4 +1,4 @@
-"""What crosses the boundary to the native library: array types, and pointers of llama-cpp-python's handles."""
+"""The types at the boundary to the native library: arrays, and pointers from llama-cpp-python's handles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Probs = npt.NDArray[np.float64]
 
 
 def model_pointer(model: object | None) -> Any:
-    """llama-cpp-python's handle of a model as the native library takes it; None becomes NULL."""
+    """llama-cpp-python's handle of a model, as a pointer for the native library; None becomes NULL."""
     if model is None:
         return ffi.NULL
     return ffi.cast("struct llama_model *", ctypes.cast(model, ctypes.c_void_p).value)  # type: ignore[arg-type]
