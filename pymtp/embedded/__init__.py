@@ -1,6 +1,6 @@
 """The model that comes with the package, so that pymtp runs before anything is downloaded.
 
-Owns where it lies. MODEL_CARD.md beside this file says what it is and what it learned from.
+Owns its path. MODEL_CARD.md in this folder describes the model and its training data.
 """
 
 from __future__ import annotations
