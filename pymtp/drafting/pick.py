@@ -1,7 +1,7 @@
-"""How the tokens of a draft are picked from the chain's distributions: the most likely ones, or drawn.
+"""How draft tokens are picked from the chain's distributions: the most likely ones (greedy), or drawn.
 
-Most likely tokens are verified by match, drawn ones by rejection; which of both accepts more of them depends on the
-text. Knows probabilities; never tokens' meaning or the clock.
+Greedy picks are accepted by match, drawn ones by rejection; which accepts more depends on the text. Knows
+probabilities; never text or the clock.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from pymtp.sampling.distribution import Distribution
 
 
 class DraftPick(Protocol):
-    """Decides before each round of a sequence."""
+    """Decides before each round of a sequence how its drafts are picked."""
 
     draws: bool
     """Whether the next round draws its drafts."""
     compares: bool
-    """Whether `observe` wants the distributions."""
+    """Whether `observe` needs the distributions."""
 
     def observe(self, drafts: Sequence[Distribution], targets: Sequence[Distribution]) -> None:
-        """The distributions that a round drafted from, and the target's at the same positions."""
+        """Learn from the distributions that a round drafted from, and the target's at the same positions."""
 
 
 class FixedPick:
-    """One way for all rounds."""
+    """The same pick for all rounds."""
 
     compares = False
 
@@ -41,10 +41,10 @@ class FixedPick:
 
 
 class AutoPick:
-    """Whichever way would have had more of the recent drafts accepted.
+    """Whichever pick would have had more of the recent drafts accepted.
 
-    Every verified row shows both rates: the target's probability of the most likely draft, and the overlap of the two
-    distributions. As no round looks at its own rows, the emitted text stays distributed as the target's.
+    Every verified row shows both acceptance rates: the target's probability of the most likely draft token, and the
+    overlap of the two distributions. No round looks at its own rows, so the output keeps the target's distribution.
     """
 
     compares = True

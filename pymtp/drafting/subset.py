@@ -1,7 +1,7 @@
-"""Which part of the vocabulary drafts are taken from: a list in a file, or as much as pays.
+"""Which part of the vocabulary is drafted from: a list in a file, or as many tokens as is fastest.
 
-A draft outside of it is never made, and so never kept; what is emitted is not limited. Knows token ids and
-milliseconds; reads no clock.
+Tokens outside of it are never drafted; what is emitted is not limited. Knows token ids and milliseconds; reads no
+clock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_draft_vocab(path: str | os.PathLike[str]) -> list[int]:
 def draft_tokens(
     vocab: int | Sequence[int] | str | os.PathLike[str] | None, n_vocab: int
 ) -> tuple[AutoDraftVocab | None, range | list[int] | None]:
-    """What `draft_vocab` asks for in a vocabulary of `n_vocab` tokens: a limit that adapts, or the tokens, or neither.
+    """Interpret `draft_vocab` for a vocabulary of `n_vocab` tokens: a limit that adapts, or the tokens, or neither.
 
     A range stands for the first tokens. Raises InvalidParameter.
     """
@@ -56,7 +56,7 @@ def draft_tokens(
         raise InvalidParameter("draft_vocab", f"1 to {n_vocab} tokens of the vocabulary")
     if len(set(tokens)) < len(tokens):
         twice = next(token for token, n in Counter(tokens).items() if n > 1)
-        raise InvalidParameter("draft_vocab", f"of different token ids: {twice} is given twice")
+        raise InvalidParameter("draft_vocab", f"distinct token ids: {twice} is given twice")
     return None, tokens
 
 
@@ -68,24 +68,24 @@ def _token_list(vocab: object) -> list[int]:
 
 
 class AutoDraftVocab:
-    """The first tokens of the vocabulary, as many as make the text come fastest.
+    """Limits drafts to the first N tokens of the vocabulary, with the N that is fastest.
 
-    Most vocabularies begin with what is frequent. Every emitted token tells for each limit whether a draft could have
-    been that token; passes tell what drafts cost with a limit. What is lost and what is gained are weighed now and
-    then; a limit that turns out not to pay is given up.
+    Most vocabularies begin with frequent tokens. Every emitted token shows for each limit whether it could have been
+    drafted, and passes show what drafts cost with the current limit. A review from time to time estimates the speed
+    with each limit, and switches to a faster one.
     """
 
     def __init__(self, n_vocab: int) -> None:
         self.limits = [n_vocab, *(n for n in (n_vocab // 2, n_vocab // 4, n_vocab // 8) if n >= 1024)]
         self.limit = n_vocab
-        """Tokens that can be drafted at present."""
-        self._inside = dict.fromkeys(self.limits, 1.0)  # share of the emitted tokens, fading
-        self._step_ms: dict[int, float] = {}  # of a draft, by limit, fading
-        self._accepted = self._steps = self._other_ms = 0.0  # of a round that drafts, fading
+        """Tokens that can be drafted now."""
+        self._inside = dict.fromkeys(self.limits, 1.0)  # share of the emitted tokens below each limit, running mean
+        self._step_ms: dict[int, float] = {}  # of a draft step, by limit, running mean
+        self._accepted = self._steps = self._other_ms = 0.0  # per round that drafts, running means
         self._n_tokens = self._n_rounds = 0
 
     def note_tokens(self, tokens: Iterable[int]) -> None:
-        """These were emitted, or are in a prompt."""
+        """Record tokens that were emitted, or are in a prompt."""
         for token in tokens:
             self._n_tokens += 1
             weight = max(1 / self._n_tokens, TOKEN_WEIGHT)
@@ -93,7 +93,7 @@ class AutoDraftVocab:
                 self._inside[limit] = share + ((token < limit) - share) * weight
 
     def note_round(self, n_steps: int, n_accepted: float, *, draft_ms: float, other_ms: float) -> None:
-        """A round drafted `n_steps` tokens in `draft_ms`, and kept `n_accepted`; all the rest of it took `other_ms`."""
+        """Record a round: `n_steps` draft steps in `draft_ms`, `n_accepted` drafts, `other_ms` for all else."""
         self._n_rounds += 1
         weight = max(1 / self._n_rounds, ROUND_WEIGHT)
         self._steps += (n_steps - self._steps) * weight
@@ -104,7 +104,7 @@ class AutoDraftVocab:
             self._step_ms[self.limit] = known + (draft_ms / n_steps - known) * ROUND_WEIGHT
 
     def review(self) -> int:
-        """The limit for the rounds to come; another one than before only behind some rounds."""
+        """Return the limit for the next rounds. It changes only after `REVIEW` rounds with the same one."""
         if self._n_rounds >= REVIEW:
             best = max(self.limits, key=self.speed)
             if self.speed(best) > MARGIN * self.speed(self.limit):
@@ -113,24 +113,24 @@ class AutoDraftVocab:
         return self.limit
 
     def speed(self, limit: int) -> float:
-        """Tokens a millisecond that rounds like the latest ones would yield."""
-        kept = self._inside[limit] / max(self._inside[self.limit], 0.01)
-        # the first draft that is lost takes with it those behind
-        accepted = self._accepted * float(kept ** (1 + self._accepted))
+        """Estimated tokens per millisecond of rounds like the recent ones, with `limit`."""
+        covered = self._inside[limit] / max(self._inside[self.limit], 0.01)
+        # the first draft that is lost takes those after it with it
+        accepted = self._accepted * float(covered ** (1 + self._accepted))
         return (1 + accepted) / (self._other_ms + self._steps * self._cost(limit))
 
     def _cost(self, limit: int) -> float:
-        """Milliseconds of a step."""
+        """Milliseconds of a draft step."""
         if limit in self._step_ms:
             return self._step_ms[limit]
         nearest = min(self._step_ms, key=lambda known: abs(known - limit))
-        # half of a step, until it was measured, multiplies with the output matrix
+        # until it is measured, half of a step is assumed to be the multiplication with the output matrix
         return self._step_ms[nearest] * (1 + limit / nearest) / 2
 
 
 REVIEW = 48
-"""Rounds with a limit before there can be another."""
+"""Rounds with one limit before it can change."""
 MARGIN = 1.02
-"""How much faster another limit has to look."""
+"""How much faster another limit must be, by the estimate."""
 ROUND_WEIGHT, TOKEN_WEIGHT = 0.05, 0.005
-"""Of the latest round, and token, in a running mean."""
+"""Weights of the latest round, and of the latest token, in a running mean."""
