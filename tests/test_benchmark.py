@@ -101,10 +101,10 @@ def test_a_file_of_prompts_has_a_text_or_messages_on_each_line(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("", "is empty; put"),
+        ("", "is empty; write"),
         ("{", "line 1 is not JSON"),
-        ("[]", "line 1 names no category"),
-        ('{"prompt": "x"}', "line 1 names no category"),
+        ("[]", "line 1 has no category"),
+        ('{"prompt": "x"}', "line 1 has no category"),
         ('{"category": "x", "prompt": "y"}\n{"category": "x"}', "line 2 has no prompt; add"),
         ('{"category": "x", "messages": [{"content": "y"}]}', "line 1 has no prompt; add"),
     ],
@@ -279,7 +279,7 @@ def test_output_that_is_not_the_models_says_so(results: Results) -> None:
     assert "not valid model output" not in write("md", rows(results))
     results.samples = [replace(s, arm=replace(s.arm, forced_rate=0.5)) for s in results.samples if s.arm == DRAFTING]
     found = rows(results)
-    assert write("md", found).startswith("Drafts were accepted by chance")
+    assert write("md", found).startswith("Drafts were accepted at random")
     assert not any(row.is_valid_text for row in found)
 
 

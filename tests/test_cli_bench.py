@@ -113,7 +113,7 @@ def test_wrong_usage_is_one_line_that_names_the_fix(arguments: str, expected: st
     [
         ("-m nowhere.gguf", "nowhere.gguf: no such file; check the path"),
         ("--prompts nowhere.jsonl", "cannot read the prompts in nowhere.jsonl: No such file or directory; check"),
-        ("--plot plot.gif", "plot.gif is neither .png nor .svg; name the picture so"),
+        ("--plot plot.gif", "plot.gif is neither .png nor .svg; use one of these suffixes"),
     ],
 )
 def test_what_cannot_be_used_is_one_line_before_anything_is_loaded(arguments: str, expected: str) -> None:
@@ -189,7 +189,7 @@ def test_two_setups_two_temperatures_and_texts_together(prompts: Path) -> None:
 def test_forced_acceptance_is_as_asked_for_and_no_valid_output(tmp_path: Path) -> None:
     result = bench(*SHORT, "-n", "24", "--synthetic", "1,0", "--draft-max", "3", "-o", "md", "-oe", "jsonl")
     assert result.exit_code == 0
-    assert result.stdout.startswith("Drafts were accepted by chance")
+    assert result.stdout.startswith("Drafts were accepted at random")
     found = [json.loads(line) for line in result.stderr.splitlines()]
     generated = {row["forced_rate"]: row for row in found if row["n_gen"]}
     assert [generated[rate]["acceptance_rate"] for rate in (None, 0, 1)] == [None, 0, 1]

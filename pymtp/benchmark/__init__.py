@@ -1,4 +1,4 @@
-"""Measures what drafting brings: arms that generate in turn on the same prompts, each held against plain decoding.
+"""Measures how much faster drafting is: arms generate in turn on the same prompts and are compared with plain decoding.
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from pymtp.benchmark import Plan, Results, Setup, Workload, make_arms, measure, 
 
 results = Results()
 plan = Plan((Setup(Path("model.gguf")),), (Workload(n_gen=128),), make_arms([1, 2, 3]))
-for sample in measure(plan, results):  # stop at any time: the results are those so far
+for sample in measure(plan, results):  # can be stopped at any time: the results so far are valid
     print(sample.arm, sample.stats.generation_tok_s)
 print(rows(results))
 """

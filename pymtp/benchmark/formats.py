@@ -1,4 +1,4 @@
-"""Rows as text: Markdown for people, CSV, JSON, JSON lines and SQL for programs.
+"""Formats rows: Markdown for people; CSV, JSON, JSON lines and SQL for programs.
 
 Owns the layouts. The formats for programs carry every field of a row under its name.
 """
@@ -23,7 +23,7 @@ _NAMES = tuple(field.name for field in fields(Row))
 
 
 def write(form: str, rows: Sequence[Row], *, notes: Sequence[str] = (), wide: bool = False) -> str:
-    """The rows in one of FORMATS. `notes` and `wide` are for people."""
+    """The rows in one of FORMATS. `notes` and `wide` apply to "md" only."""
     if form == "md":
         return markdown_report(rows, notes=notes, wide=wide)
     return _WRITERS[form](rows)
@@ -56,14 +56,14 @@ def _sql(rows: Sequence[Row]) -> str:
 
 def _sql_type(annotation: str) -> str:
     kind = annotation.partition(" |")[0]
-    # what is a number or "auto" stays what it is in a column without a type of its own
+    # SQLite leaves numbers and "auto" as they are in a NUMERIC column
     if "Literal" in annotation:
         return "NUMERIC"
     return {"int": "INTEGER", "bool": "INTEGER", "float": "REAL"}.get(kind, "TEXT")
 
 
 def _flat(value: Any) -> Any:
-    """Positions in one cell; true and false as numbers."""
+    """A value for one cell: positions joined, true and false as numbers."""
     if isinstance(value, tuple):
         return " ".join(f"{one:.4f}" for one in value)
     return int(value) if isinstance(value, bool) else value

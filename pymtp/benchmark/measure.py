@@ -1,6 +1,6 @@
-"""Plays a plan: loads models one after the other, and has the arms generate in turn.
+"""Runs a plan: loads one model after another, and lets the arms generate in turn.
 
-Owns the models while they are measured. Knows nothing of statistics or of how they are shown.
+Owns the models while they are measured. Knows nothing about statistics or how they are shown.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from pymtp.sampling.params import SamplingParams
 from pymtp.serving.params import GenerationParams
 from pymtp.serving.statistics import Stats
 
-_N_WARM = 32
+_N_WARMUP = 32
 _CTX_BLOCK = 256
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A test, ready for one model."""
+    """A test, prepared for one model."""
 
     test: Workload
     prefix: list[int]
@@ -60,10 +60,10 @@ def measure(
     on_load: Callable[[float], object] | None = None,
     on_step: Callable[[str], object] = lambda step: None,
 ) -> Iterator[Sample]:
-    """Measure all of `plan` into `results`; yields each sample when it is there.
+    """Run all of `plan` and add the samples to `results`; yields each sample as it is measured.
 
-    Prompts are `texts`, or tokens without a meaning if an arm's acceptance is forced. `on_load` is told how far the
-    loading of a model is, `on_step` what comes next. Raises what Model and Batch.submit raise.
+    Prompts are `texts`, or random tokens if an arm's acceptance is forced. `on_load` is called with the share of a
+    model that is loaded, `on_step` with a description of each step. Raises what Model and Batch.submit raise.
     """
     for setup in plan.setups:
         on_step(f"reading {setup.path.name}")
@@ -87,9 +87,9 @@ def _measure_setup(
         problem = problem or f"{setup.path.name} has no usable MTP head"
         results.note(f"{problem}: plain decoding only")
     n_threads = native_params(ContextParams(n_threads=setup.n_threads), 0, 1).n_threads
-    known = Subject(info, sha256(setup.path), n_threads, n_ctx, _now())
-    results.subjects[setup] = known
-    # one after the other: two would not fit where memory matters
+    subject = Subject(info, sha256(setup.path), n_threads, n_ctx, _now())
+    results.subjects[setup] = subject
+    # one after the other: with little memory, two would not fit
     for mode in ("none", "mtp") if drafts else ("none",):
         on_step(f"loading {setup.path.name}" + (", with MTP" if mode == "mtp" else ""))
         with _load(setup, n_ctx, plan.draft_max if mode == "mtp" else 0, on_load) as model:
@@ -98,43 +98,43 @@ def _measure_setup(
             stage = _Stage(plan, setup, model, prompts_only=drafts and mode == "none")
             yield from stage.play(works, results, on_step)
             used = memory(info, model.session, setup)
-        known = replace(known, without_mtp=used) if mode == "none" else replace(known, with_mtp=used)
-        results.subjects[setup] = known
+        subject = replace(subject, without_mtp=used) if mode == "none" else replace(subject, with_mtp=used)
+        results.subjects[setup] = subject
 
 
 @dataclass(frozen=True)
 class _Stage:
-    """A loaded model, and what it is to do."""
+    """A loaded model, and what to measure with it."""
 
     plan: Plan
     setup: Setup
     model: Model
     prompts_only: bool
-    """Whether it is there for what prompts take without MTP only."""
+    """Whether to measure only how long prompts take without MTP."""
 
     @property
     def has_heads(self) -> bool:
         return self.model.session.n_draft_max > 0
 
     def arms(self, test: Workload) -> list[Arm]:
-        """Those that can be told apart in a test."""
+        """The arms that differ in a test."""
         plain = self.plan.arms[0].plain
         if self.prompts_only:
             return [plain]
         arms = [arm for arm in self.plan.arms if not arm.draft_max or self.has_heads]
         if test.n_gen:
             return arms
-        # what feeds the heads with a prompt does not depend on how they draft later
+        # how a prompt is fed to the heads does not depend on how they draft later
         return [plain, *[arm for arm in arms if arm.draft_max][:1]]
 
     def play(self, works: Sequence[_Work], results: Results, on_step: Callable[[str], object]) -> Iterator[Sample]:
         if self.plan.warms_up:
             on_step("warming up")
-            # builds graphs and touches pages; what lies in the cache before changes neither
+            # builds graphs and touches pages; what is already in the cache changes neither
             shapes = {(work.test.n_prompt, work.test.n_gen > 0): replace(work, prefix=[]) for work in works}
             for work in shapes.values():
                 for arm in self.arms(work.test):
-                    self._generate(work, arm, Turn(0, 0), min(work.test.n_gen, _N_WARM))
+                    self._generate(work, arm, Turn(0, 0), min(work.test.n_gen, _N_WARMUP))
         for work in works:
             for turn, arms in take_turns(len(work.prompts), self.plan.n_repeat, self.arms(work.test)):
                 for arm in arms:
@@ -151,7 +151,7 @@ class _Stage:
         return Sample(self.setup, work.test, arm, turn, category, self.prompts_only, stats, acceptance)
 
     def _generate(self, work: _Work, arm: Arm, turn: Turn, n_gen: int) -> tuple[Stats, str]:
-        """Generate after one prompt, or as many as run together; the first tokens come with the prompts."""
+        """Generate after one prompt, or after those that run together; the first tokens come with the prompts."""
         self.model.empty_cache()
         if work.prefix:
             self._run([work.prefix] * self.setup.n_parallel, self._params(arm, turn, 1))
@@ -160,7 +160,7 @@ class _Stage:
 
     def _run(self, prompts: Sequence[list[int]], params: GenerationParams) -> tuple[Stats, str]:
         batch = self.model.batch()
-        # in one go: all of them are in the first pass
+        # submitted together, so that all are in the first pass
         generations = self.model.call(lambda: [batch.submit(prompt, params) for prompt in prompts])
         for _ in batch:
             pass
@@ -170,13 +170,13 @@ class _Stage:
         return batch.stats, generations[0].acceptance
 
     def _together(self, work: _Work, turn: Turn) -> list[Prompt]:
-        """The prompts that run together: of one category, beginning with the turn's own."""
+        """The prompts that run together: of one category, starting with the turn's own."""
         category = work.prompts[turn.prompt].category
         own = work.prompts[turn.prompt :] + work.prompts[: turn.prompt]
         return list(islice(cycle(prompt for prompt in own if prompt.category == category), self.setup.n_parallel))
 
     def _params(self, arm: Arm, turn: Turn, max_tokens: int) -> GenerationParams:
-        # with a seed, the adaptive length would have to learn the costs each time
+        # with a seed, the adaptive length would have to learn the costs again each time
         seed = None if arm.draft_max == "auto" else self.plan.seed + turn.repetition
         return GenerationParams(
             SamplingParams(temperature=arm.temperature, seed=seed),
@@ -192,8 +192,8 @@ class _Stage:
         if arm.forced_rate is None or not arm.draft_max:
             return None
         n_draft = self.model.session.n_draft_max if arm.draft_max == "auto" else arm.draft_max
-        dice = np.random.default_rng((self.plan.seed, *turn)).random
-        return Forced([arm.forced_rate**i for i in range(1, n_draft + 1)], dice)
+        random = np.random.default_rng((self.plan.seed, *turn)).random
+        return Forced([arm.forced_rate**i for i in range(1, n_draft + 1)], random)
 
 
 def _now() -> str:

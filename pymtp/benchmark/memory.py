@@ -1,6 +1,6 @@
-"""What a model takes in a session, on all devices together.
+"""The memory of a model in a session, on all devices together.
 
-The model's files and the shapes in them say what weights and caches take; the session says it of its compute buffers.
+Weights and caches are computed from the model's files; compute buffers are reported by the session.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Memory:
     kv_bytes: int
     """K/V and recurrent states."""
     compute_bytes: int
-    """Measured, after the work."""
+    """Measured after the tests."""
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
+        """The sum."""
         return self.weights_bytes + self.kv_bytes + self.compute_bytes
 
 
 def memory(info: GgufInfo, session: Session, setup: Setup) -> Memory | None:
-    """Of a model in a session; None where the heads lie in a file of their own, which says too little about them."""
+    """The memory of a model in a session; None if the heads are in a separate file, which shows too little of it."""
     has_heads = session.n_draft_max > 0
     if has_heads and info.draft_model:
         return None
@@ -47,11 +47,11 @@ def memory(info: GgufInfo, session: Session, setup: Setup) -> Memory | None:
     )
     if found.memory is None:
         return None
-    # of heads that are not asked for, llama.cpp loads nothing
-    spared = 0 if has_heads else sum(head.size_bytes for head in found.heads)
+    # llama.cpp does not load heads that are not used
+    unused_bytes = 0 if has_heads else sum(head.size_bytes for head in found.heads)
     estimate = found.memory
     return Memory(
-        inspect_gguf(info.path).size_bytes - spared,
+        inspect_gguf(info.path).size_bytes - unused_bytes,
         estimate.kv_bytes + estimate.state_bytes * setup.n_parallel + (estimate.heads_kv_bytes if has_heads else 0),
         session.compute_bytes,
     )

@@ -1,6 +1,6 @@
-"""What is to be measured: models and how they are set up, tests, and the arms that are compared in each.
+"""What to measure: models and their setups, tests, and the arms that are compared in each.
 
-Owns the order in which arms take their turns. Knows no model that is loaded, and no clock.
+Owns the order in which arms take turns. Knows no loaded model, and no clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Accept = Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"]
 
 @dataclass(frozen=True)
 class Setup:
-    """A model and how it is loaded: what cannot change between two generations. See Model and ContextParams."""
+    """A model and how it is loaded: everything that is fixed for its generations. See Model and ContextParams."""
 
     path: Path
     draft_model: Path | None = None
@@ -32,19 +32,19 @@ class Setup:
     draft_vocab: int | None = None
     mtp_context: Literal["auto", "chained", "target"] = "auto"
     n_parallel: int = 1
-    """Texts that are generated together."""
+    """Sequences that are generated together."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Work for a model. Both counts together are one piece of work, as llama-bench's `-pg`."""
+    """A test: a prompt, tokens to generate, or both in one test as with llama-bench's `-pg`."""
 
     n_prompt: int = 0
-    """Tokens of the prompt; 0: as the prompts are, and not part of what is timed."""
+    """Tokens of the prompt; 0: prompts have their own length and are not timed."""
     n_gen: int = 0
     """Tokens that rounds generate; 0: none."""
     n_depth: int = 0
-    """Tokens in the cache before it begins."""
+    """Tokens in the cache before the test begins."""
 
     def __post_init__(self) -> None:
         if self.n_prompt + self.n_gen < 1:
@@ -52,25 +52,25 @@ class Workload:
 
     @property
     def name(self) -> str:
-        """As llama-bench writes it."""
+        """Its name, as in llama-bench."""
         parts = [f"pp{self.n_prompt}"] * (self.n_prompt > 0) + [f"tg{self.n_gen}"] * (self.n_gen > 0)
         return "+".join(parts) + (f" @ d{self.n_depth}" if self.n_depth else "")
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A way to generate."""
+    """One of the ways to generate that are compared."""
 
     draft_max: int | Literal["auto"] = 0
     """K; 0: plain decoding."""
     temperature: float = 0.0
     accept: Accept = "auto"
     forced_rate: float | None = None
-    """Each draft is kept with this probability, whatever the target says; None: where the target agrees."""
+    """Accept each draft with this probability, whatever the target's logits; None: acceptance is not forced."""
 
     @property
     def plain(self) -> Arm:
-        """What it is compared with."""
+        """The arm that it is compared with."""
         return Arm(0, self.temperature)
 
 
@@ -98,7 +98,7 @@ def make_arms(
     accept: Sequence[Accept] = ("auto",),
     forced_rates: Sequence[float | None] = (None,),
 ) -> tuple[Arm, ...]:
-    """All that these combine to, each once; plain decoding at each temperature comes first, asked for or not."""
+    """All combinations, each once; plain decoding at each temperature always comes first."""
     arms: dict[Arm, None] = {}
     for temperature in temperatures:
         arms[Arm(0, temperature)] = None
@@ -110,7 +110,7 @@ def make_arms(
 
 
 class Turn(NamedTuple):
-    """Every arm generates once."""
+    """One prompt in one repetition: every arm generates once."""
 
     prompt: int
     """Its index."""
@@ -118,9 +118,9 @@ class Turn(NamedTuple):
 
 
 def take_turns(n_prompts: int, n_repeat: int, arms: Sequence[Arm]) -> Iterator[tuple[Turn, list[Arm]]]:
-    """Each prompt in each repetition, with the arms in the order in which they generate: each time another begins.
+    """Each prompt in each repetition, with the arms in rotating order.
 
-    So whatever else the machine does hits all arms alike, and each arm comes behind each other one.
+    So whatever else the machine does affects all arms alike, and none is always the first.
     """
     turns = [Turn(prompt, repetition) for repetition in range(n_repeat) for prompt in range(n_prompts)]
     for i, turn in enumerate(turns):

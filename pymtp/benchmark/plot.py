@@ -1,4 +1,4 @@
-"""Speed-up and acceptance by K and kind of text, as a picture. Needs matplotlib, which nothing else does."""
+"""Plots speed-up and acceptance rate by K and kind of text. The only module that needs matplotlib."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ SUFFIXES = (".png", ".svg")
 
 
 def check_plot(path: Path) -> None:
-    """Raises PymtpError if there can be no picture at `path`: before anything is measured for it."""
+    """Raise PymtpError if a plot cannot be written to `path`. For use before measuring."""
     if path.suffix not in SUFFIXES:
-        raise PymtpError(f"{path} is neither .png nor .svg; name the picture so")
+        raise PymtpError(f"{path} is neither .png nor .svg; use one of these suffixes")
     if not path.parent.is_dir():
-        raise PymtpError(f"{path.parent} is not a folder; create it, or name another for the picture")
+        raise PymtpError(f"{path.parent} is not a folder; create it, or name another one for the plot")
     if importlib.util.find_spec("matplotlib") is None:
         raise PymtpError("a plot needs matplotlib: pip install matplotlib, or install pymtp[plot]")
 
 
 def draw(path: Path, rows: Sequence[Row]) -> bool:
-    """Draw the rows that have drafts; False: there are none. Raises PymtpError if the file cannot be written."""
+    """Plot the rows that have drafts; return False if there are none. Raises PymtpError if writing fails."""
     from matplotlib.figure import Figure
 
     drafting = [row for row in rows if row.speedup is not None and row.n_gen]
@@ -42,7 +42,7 @@ def draw(path: Path, rows: Sequence[Row]) -> bool:
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), title="K")
     if not all(row.is_valid_text for row in rows):
-        figure.suptitle("drafts accepted by chance: not valid model output", fontsize="medium")
+        figure.suptitle("drafts accepted at random: not valid model output", fontsize="medium")
     try:
         figure.savefig(path)
     except OSError as error:
@@ -51,7 +51,7 @@ def draw(path: Path, rows: Sequence[Row]) -> bool:
 
 
 def _group(row: Row) -> tuple[Any, ...]:
-    """What shares a picture: draft lengths and kinds of text of one test."""
+    """The key of rows that share a plot: all draft lengths and kinds of text of one test."""
     return *setup_key(row), row.test, row.temperature, row.accept, row.forced_rate
 
 

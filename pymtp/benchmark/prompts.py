@@ -1,6 +1,6 @@
-"""Prompts to measure with: those of a file, a few of our own, or tokens without a meaning.
+"""Prompts to measure with: from a file, a few built-in ones, or random tokens.
 
-Owns the texts and their cutting to length. Loads the vocabulary of a model, not its weights.
+Owns the texts and cuts them to length. Loads the vocabulary of a model, not its weights.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pymtp.loading.loader import load_failure
 from pymtp.loading.vocabulary import Vocabulary
 
 SYNTHETIC = "synthetic"
-"""The category of tokens without a meaning."""
+"""The category of prompts of random tokens."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A prompt as it is written down: a text, or the messages of a chat."""
+    """A prompt before tokenisation: a text, or the messages of a chat."""
 
     category: str
     prompt: str = ""
@@ -38,7 +38,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as it goes into the model: the chat template is applied."""
+    """A prompt for the model, with the chat template applied, and its tokens."""
 
     category: str
     text: str
@@ -67,7 +67,7 @@ BUILT_IN = (
         "60 km/h. Which of them arrives first, and by how many minutes? Think step by step.",
     ),
 )
-"""One of each kind that drafts fare differently with."""
+"""One of each kind of text; acceptance differs between them."""
 
 
 def read_texts(path: Path) -> list[Text]:
@@ -82,12 +82,12 @@ def read_texts(path: Path) -> list[Text]:
         raise PymtpError(f"cannot read the prompts in {path}: {reason}; check the path") from error
     texts = [_text(line, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()]
     if not texts:
-        raise PymtpError(f"{path} is empty; put one JSON object on each line")
+        raise PymtpError(f"{path} is empty; write one JSON object per line")
     return texts
 
 
 def tokenized(text: Text, vocabulary: Vocabulary) -> Prompt:
-    """As the model takes it. Without a chat template, messages are put one below the other."""
+    """The prompt for `text`. Without a chat template, messages are joined by newlines."""
     written = text.prompt
     if text.messages and vocabulary.chat_template is not None:
         written = vocabulary.apply_chat_template(text.messages)
@@ -97,25 +97,25 @@ def tokenized(text: Text, vocabulary: Vocabulary) -> Prompt:
 
 
 def prompts_for(test: Workload, texts: Sequence[Prompt]) -> list[Prompt]:
-    """The prompts of a test: those of `texts`, made as long as the test wants them."""
+    """The prompts of a test: those of `texts`, repeated or cut to the test's length."""
     if not test.n_gen:
         everything = [token for text in texts for token in text.tokens]
         return [Prompt("", "", _filled(everything, test.n_prompt))]
     if not test.n_prompt:
         return list(texts)
-    # the end is what is answered; what comes before only makes it longer
+    # the end is what the model answers; repetitions before it only make the prompt longer
     return [Prompt(text.category, "", _filled(text.tokens[::-1], test.n_prompt)[::-1]) for text in texts]
 
 
 def prefix_for(test: Workload, texts: Sequence[Prompt]) -> list[int]:
-    """What lies in the cache before a test begins."""
+    """The tokens in the cache before a test begins."""
     return _filled([token for text in texts for token in text.tokens], test.n_depth)
 
 
 def synthetic(n_vocab: int, n: int = 64, n_prompts: int = 4, seed: int = 1) -> list[Prompt]:
     """Prompts of `n` random tokens."""
-    dice = random.Random(seed)
-    return [Prompt(SYNTHETIC, "", [dice.randrange(n_vocab) for _ in range(n)]) for _ in range(n_prompts)]
+    rng = random.Random(seed)
+    return [Prompt(SYNTHETIC, "", [rng.randrange(n_vocab) for _ in range(n)]) for _ in range(n_prompts)]
 
 
 @contextmanager
@@ -144,9 +144,9 @@ def _text(line: str, place: str) -> Text:
     try:
         item = json.loads(line)
     except ValueError as error:
-        raise PymtpError(f"{place} is not JSON ({error}); write one object on each line") from error
+        raise PymtpError(f"{place} is not JSON ({error}); write one object per line") from error
     if not isinstance(item, dict) or not isinstance(item.get("category"), str):
-        raise PymtpError(f'{place} names no category; write {{"category": "code", "prompt": "..."}}')
+        raise PymtpError(f'{place} has no category; write {{"category": "code", "prompt": "..."}}')
     if isinstance(item.get("prompt"), str) and item["prompt"]:
         return Text(item["category"], item["prompt"])
     messages: Any = item.get("messages")

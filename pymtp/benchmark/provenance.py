@@ -1,4 +1,4 @@
-"""What a figure was measured with: machine, devices, model, and what the library was built from."""
+"""The provenance of figures: machine, devices, model, and the library's sources."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Device(NamedTuple):
 
 
 def devices() -> list[Device]:
-    """All of them; none where the system does not find ggml's functions behind libllama (Windows)."""
+    """All devices; none if ggml's functions cannot be reached through libllama (Windows)."""
     llama_cpp.llama_backend_init()
-    # llama_cpp's Python side has no names for them
+    # llama-cpp-python does not export these functions
     try:
         count, get = _ggml("dev_count", ctypes.c_size_t), _ggml("dev_get", ctypes.c_void_p, ctypes.c_size_t)
     except AttributeError:
@@ -44,7 +44,7 @@ def devices() -> list[Device]:
 
 @cache
 def backend(n_gpu_layers: int) -> str:
-    """What a model with so many layers on the GPU computes with, such as "CUDA"."""
+    """The backends that a model with `n_gpu_layers` layers on the GPU uses, such as "CUDA"."""
     kinds = ("GPU", "IGPU", "ACCEL") if n_gpu_layers else ("ACCEL",)
     names = dict.fromkeys(device.backend for device in devices() if device.kind in kinds)
     return ",".join(names) or "CPU"
@@ -57,7 +57,7 @@ def gpus() -> list[str]:
 
 
 def gpus_in(load_log: str) -> list[str]:
-    """The GPUs that llama.cpp named when it loaded a model."""
+    """The GPUs in llama.cpp's log of loading a model."""
     return re.findall(r"using device \S+ \((.+?)\)", load_log)
 
 
@@ -80,7 +80,7 @@ def model_text(path: Path) -> str:
 
 @cache
 def sha256(path: Path) -> str:
-    """Of the whole file, 64 hex digits. A file is read once."""
+    """The hash of the whole file, 64 hex digits. Each file is read only once."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -118,6 +118,6 @@ def _device(handle: int) -> Device:
 
 
 def _ggml(name: str, result: Any, *arguments: Any) -> Any:
-    # a function object of its own: that of the library belongs to whoever else set its types
+    # a new function object: the library's own may get other types elsewhere
     function = ctypes.CFUNCTYPE(result, *arguments)
     return function((f"ggml_backend_{name}", llama_cpp.llama_cpp._lib))

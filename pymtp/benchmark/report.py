@@ -1,6 +1,6 @@
-"""Rows for people: Markdown that fits a screen and an issue, and says what was measured with what.
+"""Formats rows for people: Markdown that fits a screen and an issue, with the provenance of the figures.
 
-Knows the fields of a row; nothing of how they came about.
+Knows the fields of a row; nothing about how they were measured.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _N_POSITIONS = 4
 
 _TEST: Columns = [("test", "test", ""), ("K", "k", "s")]
 _VARIED: Columns = [("temp", "temperature", "g"), ("accept", "accept", ""), ("forced", "forced_rate", "g")]
-"""Shown where they tell rows apart."""
+"""Shown if rows differ in them."""
 _TEXT: Columns = [("text", "category", "")]
 _SPEED: Columns = [("tok/s", "speed", "s"), ("speed-up", "speedup_text", "s")]
 _DRAFTS: Columns = [
@@ -57,19 +57,19 @@ _OF_SETUP = (
     *("model_sha256", "model_filename", "n_threads", "n_gpu_layers", "flash_attn", "type_k", "type_v"),
     *("n_batch", "n_ubatch", "n_parallel", "draft_vocab", "mtp_context"),
 )
-_NOT_VALID = "Drafts were accepted by chance and prompts have no meaning: the text is not valid model output."
+_NOT_VALID = "Drafts were accepted at random and prompts are random tokens: the text is not valid model output."
 _EXPLAINED = (
-    "K: drafts of a round; 0: plain decoding. tok/s: mean and standard deviation. Speed-up: over plain decoding of the "
-    "same prompt in the same repetition, the median of all pairs, and an interval that holds it with 95 % "
-    "probability (fewer than 6 pairs: their range). Accepted: of the drafted tokens; length: tokens a round yields. "
-    "Sample: sampling, and all else in a round. MTP costs: how much slower prompts are than in a session without MTP, "
-    "which ran before and not in turn."
+    "K: draft tokens per round; 0: plain decoding. tok/s: mean and standard deviation. Speed-up: over plain decoding "
+    "of the same prompt in the same repetition, the median of all pairs, and an interval that contains it with 95 % "
+    "probability (fewer than 6 pairs: their range). Accepted: share of the drafted tokens; length: mean acceptance "
+    "length. Sample: sampling, and all else in a round. MTP costs: how much slower prompts are than in a session "
+    "without MTP, which ran before and not in turn."
 )
-_MEMORY_EXPLAINED = "weights and K/V by the shapes in the GGUF, compute buffers as the session reports them"
+_MEMORY_EXPLAINED = "weights and K/V from the shapes in the GGUF, compute buffers as the session reports them"
 
 
 def markdown_report(rows: Sequence[Row], *, notes: Sequence[str] = (), wide: bool = False) -> str:
-    """All of them, at least one; at most 100 columns wide unless it is to be `wide`."""
+    """A report on `rows`, at least one; at most 100 columns wide unless `wide`."""
     parts = [] if all(row.is_valid_text for row in rows) else [fill(_NOT_VALID)]
     if wide:
         columns = [*_MODEL, *_TEST, *_TEXT, *_VARIED, *_SPEED, *_DRAFTS, *_ROUND, *_PROMPT, *_MEMORY]
@@ -83,7 +83,7 @@ def markdown_report(rows: Sequence[Row], *, notes: Sequence[str] = (), wide: boo
 
 
 def _group(rows: Sequence[Row]) -> list[str]:
-    """What was measured with one setup."""
+    """The tables of one setup."""
     varied = [column for column in _VARIED if _varies(rows, column[1])]
     summed = {row.test for row in rows if row.category == ALL}
     first = [_cells(row, _N_POSITIONS) for row in rows if row.category == ALL or row.test not in summed]
@@ -128,7 +128,7 @@ def _cells(row: Row, n_positions: int) -> dict[str, Any]:
 def _cost(row: Row) -> str | None:
     if row.mtp_prompt_cost is None or row.mtp_prompt_cost_low is None or row.mtp_prompt_cost_high is None:
         return None
-    # with "to": a cost within the noise can be below zero
+    # "to" and not "-": a cost within the noise can be negative
     return f"{row.mtp_prompt_cost:.0%} ({row.mtp_prompt_cost_low:.0%} to {row.mtp_prompt_cost_high:.0%})"
 
 
@@ -145,7 +145,7 @@ def _subject(row: Row) -> str:
 
 
 def unusual(row: Row) -> list[str]:
-    """What was set up otherwise than by default."""
+    """The settings that are not the defaults."""
     titles = {name: title for title, name, _ in _MODEL}
     defaults = Setup.__dataclass_fields__
     return [
@@ -156,7 +156,7 @@ def unusual(row: Row) -> list[str]:
 
 
 def setup_key(row: Row) -> tuple[Any, ...]:
-    """What rows of one setup have in common, and no others."""
+    """A key that is equal for rows of the same setup."""
     return tuple(getattr(row, name) for name in _OF_SETUP)
 
 

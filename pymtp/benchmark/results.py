@@ -1,6 +1,6 @@
-"""What was measured: samples, and what is known of the models that they are of.
+"""The results of a benchmark: samples, and facts about the measured models.
 
-Knows nothing of how it came about, or of statistics.
+Knows nothing about measuring or statistics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pymtp.serving.statistics import Stats
 
 @dataclass(frozen=True)
 class Sample:
-    """What one arm did in one turn."""
+    """What one arm generated in one turn."""
 
     setup: Setup
     test: Workload
@@ -23,35 +23,35 @@ class Sample:
     turn: Turn
     category: str
     is_prompt_only: bool
-    """Whether it tells what the prompt takes in a session without MTP, and nothing else."""
+    """Whether it only measures the prompt in a session without MTP."""
     stats: Stats
     acceptance: str
-    """How drafts were verified."""
+    """The acceptance method."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is known of a setup once its model was loaded."""
+    """Facts about a setup that are known once its model is loaded."""
 
     info: GgufInfo
     sha256: str
-    """Of the model file; of a split model's first part."""
+    """Of the model file; of the first part if it is split."""
     n_threads: int
     n_ctx: int
     test_time: str = ""
-    """When it began: UTC, ISO 8601."""
+    """When its tests began: UTC, ISO 8601."""
     without_mtp: Memory | None = None
     with_mtp: Memory | None = None
 
 
 @dataclass
 class Results:
-    """What was measured so far; whole at any time."""
+    """What was measured so far; valid at any time."""
 
     subjects: dict[Setup, Subject] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Lines that say what else is to be known of them."""
+    """Lines of remarks for the report."""
 
     def note(self, line: str) -> None:
         """Add a line, once."""

@@ -1,6 +1,6 @@
-"""From samples to rows: means and spreads, ratios of pairs, acceptance.
+"""Turns samples into rows: means and spreads, ratios of pairs, acceptance.
 
-Owns the names of all that is reported; where llama-bench reports the same, they are its own. Knows nothing of layouts.
+Owns the names of all reported values, which are llama-bench's where it reports the same. Knows nothing about layouts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pymtp.serving.statistics import Stats
 from pymtp.version import version_text
 
 ALL = "all"
-"""The category of the rows that sum up all categories."""
+"""The category of rows over all categories."""
 
 Pairs = dict[Turn, Sample]
 
@@ -33,8 +33,8 @@ _SETUP = (
 class Row:
     """One arm in one test, over one category of prompts or all of them. None: there is no such value.
 
-    Times of a round are those of the sum of all rounds; intervals hold their median with 95 % probability (fewer
-    than 6 pairs: their range).
+    Times of a round are means over all rounds; intervals contain the median with 95 % probability (fewer than 6
+    pairs: their range).
     """
 
     pin: str
@@ -68,17 +68,17 @@ class Row:
     draft_max: int | Literal["auto"]
     temperature: float
     accept: str
-    """As it was asked for."""
+    """The method that was asked for."""
     acceptance: str
-    """What it was."""
+    """The method that was used."""
     forced_rate: float | None
     is_valid_text: bool
     n_samples: int
     avg_ts: float
-    """Tokens a second."""
+    """Tokens per second."""
     stddev_ts: float
     speedup: float | None
-    """Over plain decoding of the same prompt in the same repetition: the median of all pairs."""
+    """Ratio to plain decoding of the same prompt in the same repetition: the median of all pairs."""
     speedup_low: float | None
     speedup_high: float | None
     drafted: int
@@ -88,16 +88,16 @@ class Row:
     mean_acceptance_length: float | None
     acceptance_per_position: tuple[float, ...]
     draft_ms: float | None
-    """Of a round."""
+    """Per round, like the next three."""
     verify_ms: float | None
     sample_ms: float | None
     python_ms: float | None
-    """What is neither a pass nor sampling."""
+    """Everything but passes and sampling."""
     prompt_ts: float | None
-    """Tokens of prompts a second."""
+    """Prompt tokens per second."""
     prompt_ts_without_mtp: float | None
     mtp_prompt_cost: float | None
-    """How much slower prompts are, 0 to 1, than in a session without MTP: the median of all pairs."""
+    """How much slower prompts are than in a session without MTP, as a share: the median of all pairs."""
     mtp_prompt_cost_low: float | None
     mtp_prompt_cost_high: float | None
     memory_bytes: int | None
@@ -105,7 +105,7 @@ class Row:
 
 
 def rows(results: Results) -> list[Row]:
-    """A row for each setup, test, category and arm that has samples; that of plain decoding comes first."""
+    """A row for each setup, test, category and arm that has samples; plain decoding comes first."""
     found: list[Row] = []
     for setup, subject in results.subjects.items():
         of_setup = [sample for sample in results.samples if sample.setup == setup]
@@ -133,7 +133,7 @@ def _rows_of_arms(
         if not sample.is_prompt_only:
             arms.setdefault(sample.arm, {})[sample.turn] = sample
     plain_arms = {arm.temperature: pairs for arm, pairs in arms.items() if not arm.draft_max}
-    # rotation has let another arm begin
+    # samples come in rotating order
     for arm, pairs in sorted(arms.items(), key=lambda entry: _order(entry[0])):
         yield _row(setup, subject, test, category, arm, pairs, plain_arms.get(arm.temperature, {}), without)
 
@@ -152,7 +152,7 @@ def _row(
     speedup = Ratio.of(ratios) if ratios and arm.draft_max else None
     costs = [1 - _prompt_ratio(sample, without[turn]) for turn, sample in pairs.items() if turn in without]
     cost = Ratio.of(costs) if costs and arm.draft_max else None
-    a_sample = next(iter(pairs.values()))
+    any_sample = next(iter(pairs.values()))
     per_round_ms = 1000 / stats.rounds if stats.rounds else None
     prompt_ts = [sample.stats.prompt_tok_s for sample in pairs.values() if sample.stats.prompt_tok_s]
     without_ts = [sample.stats.prompt_tok_s for sample in without.values() if sample.stats.prompt_tok_s]
@@ -166,7 +166,7 @@ def _row(
         draft_max=arm.draft_max,
         temperature=arm.temperature,
         accept=arm.accept,
-        acceptance=a_sample.acceptance if arm.draft_max else "plain",
+        acceptance=any_sample.acceptance if arm.draft_max else "plain",
         forced_rate=arm.forced_rate,
         is_valid_text=arm.forced_rate is None,
         n_samples=len(pairs),
@@ -215,7 +215,7 @@ def _of_setup(setup: Setup, subject: Subject) -> dict[str, Any]:
 
 
 def tok_s(sample: Sample) -> float:
-    """Tokens a second of what the test times: the prompt, the rounds, or both."""
+    """Tokens per second of what the test times: the prompt, the rounds, or both."""
     stats, test = sample.stats, sample.test
     tokens = (stats.prompt_tokens if test.n_prompt else 0) + (stats.round_tokens if test.n_gen else 0)
     seconds = (stats.prompt_s if test.n_prompt else 0.0) + (stats.generation_s if test.n_gen else 0.0)

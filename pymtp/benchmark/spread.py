@@ -1,4 +1,4 @@
-"""What a list of measurements says: its middle, and how far it scatters.
+"""Statistics of a list of measurements: medians, means, spreads and intervals.
 
 Knows numbers only.
 """
@@ -14,32 +14,32 @@ import numpy as np
 
 
 class Spread(NamedTuple):
-    """Of a list of measurements: the median, and the distance between the quartiles."""
+    """The median of a list of measurements, and its interquartile range."""
 
     median: float
     iqr: float
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of `values`, at least one."""
+        """From `values`, at least one."""
         low, middle, high = np.percentile(values, (25, 50, 75))
         return cls(float(middle), float(high - low))
 
 
 class Mean(NamedTuple):
-    """Of a list of measurements: the mean and the standard deviation, as llama-bench has them."""
+    """The mean and the standard deviation of a list of measurements, as in llama-bench."""
 
     mean: float
     stddev: float
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Mean:
-        """Of `values`, at least one; a single one has no deviation."""
+        """From `values`, at least one; a single one has a deviation of 0."""
         return cls(fmean(values), stdev(values) if len(values) > 1 else 0.0)
 
 
 class Ratio(NamedTuple):
-    """Of pairs of measurements: the median ratio, and an interval that holds it with 95 % probability."""
+    """The median ratio of pairs of measurements, and an interval that contains it with 95 % probability."""
 
     median: float
     low: float
@@ -47,14 +47,14 @@ class Ratio(NamedTuple):
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> Ratio:
-        """Of `ratios`, at least one. See median_interval."""
+        """From `ratios`, at least one. See median_interval."""
         return cls(median(ratios), *median_interval(ratios))
 
 
 def median_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """An interval that holds the median of what `values` were drawn from, with probability `level` at least.
+    """An interval that contains the median of the distribution of `values` with probability `level` or more.
 
-    It lies between two of the values, whatever their distribution (the sign test's interval; Conover, Practical
+    Its ends are two of the values, and it holds for any distribution (the sign test's interval; Conover, Practical
     Nonparametric Statistics, 3.2). Too few values (fewer than 6 for 0.95) give their whole range.
     """
     ordered = sorted(values)

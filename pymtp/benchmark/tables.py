@@ -1,6 +1,6 @@
-"""Rows as Markdown tables that people can read in their source as well.
+"""Formats rows as Markdown tables whose source is readable too.
 
-Knows columns and formats; nothing of how the rows came about.
+Knows columns and formats; nothing about where the rows come from.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 Table = Sequence[Mapping[str, Any]]
 Columns = list[tuple[str, str, str]]
-"""Title, key, format; texts have no format."""
+"""Title, key, format; the format of text is ""."""
 
 COLUMNS = 100
-"""Of a terminal or an issue, where tables are to stay readable."""
+"""Width at which tables stay readable in a terminal or an issue."""
 
 fill = partial(textwrap.fill, width=COLUMNS, break_on_hyphens=False)
 
@@ -35,9 +35,9 @@ def markdown(columns: Columns, rows: Table) -> str:
 
 
 def narrow(keys: Columns, groups: Sequence[Columns], rows: Table, width: int = COLUMNS) -> list[str]:
-    """The columns of all groups, in as many tables as they need; each begins with the columns `keys`.
+    """The columns of all groups, split into tables of at most `width`; each begins with the columns `keys`.
 
-    A group stays together if it can. Columns without any value are left out, and rows without any in a table.
+    A group stays in one table if it fits. Columns without values are left out, and so are a table's empty rows.
     """
     parts: list[Columns] = [[]]
     for group in groups:
