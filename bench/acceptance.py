@@ -1,7 +1,7 @@
 """Acceptance on a list of prompts, by category: python bench/acceptance.py PROMPTS.jsonl [--model M] [--draft-max K].
 
 Each line of the list is {"category": ..., "prompt": ...} or {"category": ..., "messages": [...]}; messages are
-rendered with the model's chat template. Greedy, end-of-generation tokens barred, 96 tokens a prompt: the counts do
+rendered with the model's chat template. Greedy, 96 tokens per prompt, without end-of-generation tokens: the counts do
 not depend on the machine.
 """
 
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="default: the embedded model")
     parser.add_argument("--draft-max", type=int, default=3)
     parser.add_argument("--mtp-context", choices=["auto", "chained", "target"], default="auto")
-    parser.add_argument("-n", type=int, default=96, help="tokens a prompt (default: 96)")
+    parser.add_argument("-n", type=int, default=96, help="tokens per prompt (default: 96)")
     options = parser.parse_args()
 
     drafted: dict[str, int] = defaultdict(int)

@@ -1,9 +1,9 @@
-"""Adaptive and fixed draft lengths beside plain decoding: python bench/adaptive.py PROMPTS.jsonl [--model M].
+"""Adaptive and fixed draft lengths against plain decoding: python bench/adaptive.py PROMPTS.jsonl [--model M].
 
 tok/s of each draft length over that of plain decoding (`--draft none`, a session without heads), in pairs: the same
-prompt, one right after the other, in an order that is drawn each time. Medians of the ratios by category, and over all
-prompts together, each with an interval that holds the median with 95 % probability; and how much faster each length is
-done with the whole list. Greedy, or at temperature 1 with penalties.
+prompt, one right after the other, in random order. Prints medians of the ratios by category and over all prompts, each
+with an interval that contains the median with 95 % probability, and the speed-up of each length over the whole list.
+Greedy, or at temperature 1 with penalties.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--draft-max", nargs="+", default=["auto"], help="lengths: auto, 1, 2, ... (default: auto)")
     parser.add_argument("--temp", type=float, choices=[0.0, 1.0], default=0.0, help="0, or 1 with penalties")
     parser.add_argument("--draft-vocab", default=None, help="auto, or a number of tokens")
-    parser.add_argument("-n", type=int, default=96, help="tokens a prompt (default: 96)")
+    parser.add_argument("-n", type=int, default=96, help="tokens per prompt (default: 96)")
     parser.add_argument("-r", type=int, default=2, help="repetitions of the whole list (default: 2)")
     given = parser.parse_args()
 
@@ -44,7 +44,7 @@ def main() -> None:
         arms = {"none": plain, **dict.fromkeys(lengths, drafting)}
         texts = read_texts(given.prompts)
         speeds, accepted, seconds = measure(arms, texts, params, given.r)
-        print(f"{plain.info.path.name}, temperature {given.temp:g}, {given.n} tokens a prompt, {version_text()}\n")
+        print(f"{plain.info.path.name}, temperature {given.temp:g}, {given.n} tokens per prompt, {version_text()}\n")
     print("| category | K | of plain decoding | 95 % | pairs | mean acceptance length |")
     print("|---|--:|--:|--:|--:|--:|")
     for (category, length), ratios in speeds.items():
@@ -64,15 +64,15 @@ Lists = dict[tuple[str, Arm], list[float]]
 def measure(
     arms: dict[Arm, Model], texts: list[Text], params: GenerationParams, n_repeat: int
 ) -> tuple[Lists, Lists, dict[Arm, float]]:
-    """Ratios to plain decoding and mean acceptance lengths by category and draft length; seconds a token, summed up."""
+    """Ratios to plain decoding and mean acceptance lengths by category and draft length; summed seconds per token."""
     speeds: Lists = defaultdict(list)
     accepted: Lists = defaultdict(list)
     seconds: dict[Arm, float] = defaultdict(float)
-    dice = random.Random(0)
+    rng = random.Random(0)
     for repetition in range(n_repeat + 1):  # the first one warms up, on a few prompts
         for text in texts if repetition else texts[:: max(len(texts) // 4, 1)]:
             stats = {}
-            for arm in dice.sample(list(arms), len(arms)):
+            for arm in rng.sample(list(arms), len(arms)):
                 model = arms[arm]
                 prompt = text.prompt or model.chat_prompt(text.messages)
                 generation = model.generate(prompt, params, draft_max=_draft_max(arm))

@@ -1,7 +1,7 @@
-"""pymtp beside llama.cpp's own programs: python bench/compare.py MODEL.gguf PROMPTS.jsonl [-k 1 3] [--out NAME].
+"""Compares pymtp with llama.cpp's own programs: python bench/compare.py MODEL.gguf PROMPTS.jsonl [-k 1 3] [--out NAME].
 
 Builds llama.cpp's programs, unpatched, from the pinned sources and with pymtp's build options; then all programs answer
-the same prompts with the same K, sampling and threads, in turn. Prints medians, spreads and ratios of pairs; --out
+the same prompts in turn, with the same K, sampling and threads. Prints medians, spreads and ratios of pairs; --out
 writes NAME.md, every answer to NAME.csv, and a plot to NAME.svg.
 """
 
@@ -41,7 +41,7 @@ TITLES = {name: entry.title for name, entry in CATALOGUE.items()}
 
 def main() -> None:
     given = _arguments()
-    # the programs must not outlive this one, and what is measured by then must not be lost
+    # SIGTERM must end the programs too, and must not lose what was measured so far
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as scratch:
         results = measure(given, given.logs or Path(scratch))
@@ -64,11 +64,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("prompts", type=Path, metavar="PROMPTS.jsonl")
     parser.add_argument("--programs", nargs="+", choices=CATALOGUE, default=DEFAULT, metavar="NAME")
     parser.add_argument("-k", "--draft-max", type=int, nargs="+", default=[3], metavar="K", help="default: 3")
-    parser.add_argument("-n", "--predict", type=int, default=128, help="tokens an answer (default: 128)")
+    parser.add_argument("-n", "--predict", type=int, default=128, help="tokens per answer (default: 128)")
     parser.add_argument("--per-category", type=int, help="prompts of each category (default: all)")
     parser.add_argument("--categories", nargs="+", default=[], metavar="NAME", help="default: all")
     parser.add_argument("--repeat", type=int, default=5, help="repetitions (default: 5)")
-    parser.add_argument("--time-limit", type=float, default=inf, metavar="S", help="begin nothing new after S seconds")
+    parser.add_argument("--time-limit", type=float, default=inf, metavar="S", help="start no answer after S seconds")
     parser.add_argument(
         "--sampling",
         type=_parameter,
@@ -77,14 +77,14 @@ def _arguments() -> argparse.Namespace:
         metavar="NAME=VALUE",
         help="llama.cpp's names, for all programs (default: temperature=0)",
     )
-    parser.add_argument("--forced-length", type=float, metavar="L", help="accept drafts by chance, to this mean length")
-    parser.add_argument("--threads", type=int, help="default: one for each physical core")
-    parser.add_argument("-c", "--ctx-size", type=int, default=2048, help="positions of a context (default: 2048)")
+    parser.add_argument("--forced-length", type=float, metavar="L", help="accept drafts at random, to this mean length")
+    parser.add_argument("--threads", type=int, help="default: one per physical core")
+    parser.add_argument("-c", "--ctx-size", type=int, default=2048, help="context size in tokens (default: 2048)")
     parser.add_argument("-ngl", "--gpu-layers", type=int, default=-1, help="layers on the GPU (default: all)")
-    parser.add_argument("--llama-cpp", type=Path, metavar="DIR", help="llama.cpp's programs; nothing is built then")
-    parser.add_argument("--source", type=Path, help="the pinned archive (default: the one that make keeps in build/)")
-    parser.add_argument("--cmake-arg", action="append", help="a build option (default: those that make remembers)")
-    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="of the build (default: all cores)")
+    parser.add_argument("--llama-cpp", type=Path, metavar="DIR", help="use llama.cpp's programs in DIR, build nothing")
+    parser.add_argument("--source", type=Path, help="the pinned archive (default: the one in build/, from make)")
+    parser.add_argument("--cmake-arg", action="append", help="a build option (default: those of the last make)")
+    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="build jobs (default: all cores)")
     parser.add_argument("--out", type=Path, metavar="NAME", help="write NAME.md, NAME.csv and NAME.svg")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the programs' logs")
     parser.add_argument("--short", action="store_true", help="print one short table")
@@ -92,7 +92,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def measure(given: argparse.Namespace, logs: Path) -> dict[str, Any]:
-    """Everything, K by K."""
+    """Run the whole comparison, one K after another."""
     logs.mkdir(parents=True, exist_ok=True)
     programs = given.llama_cpp or _build(given)
     with open_vocabulary(given.model) as vocabulary:
@@ -147,10 +147,10 @@ def _build(given: argparse.Namespace) -> Path:
 def _method(given: argparse.Namespace, prompts: Sequence[Prompt]) -> str:
     counts = Counter(prompt.category for prompt in prompts)
     acceptance = (
-        "" if given.forced_length is None else f", drafts accepted by chance to a length of {given.forced_length}"
+        "" if given.forced_length is None else f", drafts accepted at random to a mean length of {given.forced_length}"
     )
     return (
-        f"{given.predict} tokens an answer, end-of-generation tokens barred, {_sampling(given)}{acceptance}; "
+        f"{given.predict} tokens per answer, no end-of-generation tokens, {_sampling(given)}{acceptance}; "
         f"{given.repeat} repetitions of {', '.join(f'{n} {name}' for name, n in counts.items())} prompts of "
         f"{min(len(p.tokens) for p in prompts)} to {max(len(p.tokens) for p in prompts)} tokens."
     )

@@ -1,11 +1,11 @@
 """Time of a round, by scheme: python bench/rounds.py [MODEL.gguf ...] [--tiny] [-k 1 2 3 3,1,2].
 
 Schemes: plain decoding; two contexts, as llama.cpp's own programs draft; pymtp step by step; pymtp fused. All of them
-run in one process on one model, in turn, round by round. A round drafts K tokens, verifies K + 1 rows, picks the
-likeliest token behind each row and rolls back; plain decoding decodes one token. What is verified is scripted: the
-model's own continuation, of which 0 to K tokens in turn are right, so that all schemes walk the same text.
+run in one process on one model, in turn, round by round. A round drafts K tokens, verifies K + 1 rows, picks the most
+likely token after each row and rolls back; plain decoding decodes one token. The verified drafts are scripted: tokens
+of the model's own continuation, of which 0 to K in turn are right, so that all schemes decode the same tokens.
 
-Then what drafting costs a prompt.
+Then measures how much drafting slows down a prompt.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from random_models.tiny import write_tiny
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", type=Path, nargs="*", metavar="MODEL.gguf")
-    parser.add_argument("--tiny", action="store_true", help="first a tiny model with random weights")
+    parser.add_argument("--tiny", action="store_true", help="also measure a tiny model with random weights")
     parser.add_argument(
         "-k",
         type=_lengths,
         nargs="+",
         default=[(1,), (2,), (3,), (3, 1, 2)],
         metavar="K",
-        help="drafts a round; 3,1,2: in turn (default: 1 2 3 3,1,2)",
+        help="drafts per round; 3,1,2: in turn (default: 1 2 3 3,1,2)",
     )
-    parser.add_argument("--rounds", type=int, default=120, help="measured rounds of a walk (default: 120)")
-    parser.add_argument("--repeat", type=int, default=3, help="walks (default: 3)")
-    parser.add_argument("--prompt-tokens", type=int, default=512, help="of the prompts that are timed (default: 512)")
-    parser.add_argument("--threads", type=int, help="default: one for each physical core")
-    parser.add_argument("-c", "--ctx-size", type=int, default=2048, help="positions of a context (default: 2048)")
+    parser.add_argument("--rounds", type=int, default=120, help="measured rounds per repetition (default: 120)")
+    parser.add_argument("--repeat", type=int, default=3, help="repetitions (default: 3)")
+    parser.add_argument("--prompt-tokens", type=int, default=512, help="length of the timed prompts (default: 512)")
+    parser.add_argument("--threads", type=int, help="default: one per physical core")
+    parser.add_argument("-c", "--ctx-size", type=int, default=2048, help="context size in tokens (default: 2048)")
     parser.add_argument("-ngl", "--gpu-layers", type=int, default=-1, help="layers on the GPU (default: all)")
-    parser.add_argument("--json", action="store_true", help="one object instead of tables")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     given = parser.parse_args()
     if not given.models and not given.tiny:
         parser.error("name a model, or give --tiny")
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def measure(paths: Sequence[Path], options: Options) -> dict[str, Any]:
-    """Everything, model by model."""
+    """Measure one model after another."""
     results: dict[str, Any] = {"library": library(), "models": {}, "rounds": [], "prompts": []}
     for path in paths:
         model = Subject(path, options)

@@ -1,16 +1,16 @@
-"""What sampling costs and what it is worth.
+"""Measures what sampling costs, and what drafting with the sampler chain gains.
 
     python bench/sampling.py cost [--n-vocab 152064]
     python bench/sampling.py acceptance PROMPTS.jsonl [--model M] [--draft-max 1 3] [-n 96]
 
 `cost`: microseconds on the host per row of logits that has just been written, medians, interleaved: llama.cpp's
-default chain on the whole vocabulary, ours on the whole vocabulary, and ours as it is used; with penalties and DRY, and
-with a long history.
+default chain on the whole vocabulary, ours on the whole vocabulary, and ours as normally used; with penalties and DRY,
+and with a long history.
 
 `acceptance`: acceptance rate and mean acceptance length on prompts at temperature 1, with usual and with strong
-penalties, for drafts that are the heads' most likely tokens whatever the samplers are (raw), for drafts of the full
-chain with match, and for drawn drafts with both kinds of rejection; and tok/s beside those of raw drafts, as medians
-of ratios over the prompts.
+penalties: for the heads' most likely tokens, ignoring the samplers (raw), for greedy picks of the full chain with
+match, and for drawn drafts with both kinds of rejection; and tok/s relative to raw drafts, as medians of ratios over
+the prompts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LlamaCpp:
         penalties = params.repeat_penalty, params.frequency_penalty, params.presence_penalty
         stages = [
             llama_cpp.llama_sampler_init_penalties(n_vocab, params.repeat_last_n, *penalties),
-            # the vocabulary is only looked at for breakers
+            # the vocabulary is used only for breakers
             llama_cpp.llama_sampler_init_dry(
                 ctypes.c_void_p(8), params.dry_multiplier, params.dry_base, params.dry_allowed_length, last_n, None, 0
             ),
@@ -85,7 +85,7 @@ class LlamaCpp:
 
 
 def apply(sampler: Sampler, logits: Logits) -> None:
-    """The chain alone, as llama.cpp's: without handing out what it has left."""
+    """Apply the chain alone, as for llama.cpp's: without returning the distribution."""
     check(lib.pymtp_sampler_apply(sampler._native, sampler._at(logits)))
 
 
@@ -93,7 +93,7 @@ def cost(n_vocab: int, n_times: int) -> None:
     rng = np.random.default_rng(1)
     rows = [rng.normal(scale=3, size=n_vocab).astype(np.float32) for _ in range(4)]  # of a round with K = 3
     short, long = rng.integers(0, 3000, 200).tolist(), rng.integers(0, 3000, 32768).tolist()
-    print(f"{n_vocab} logits a row, microseconds, medians of {n_times}; {version_text()}\n")
+    print(f"{n_vocab} logits per row, microseconds, medians of {n_times}; {version_text()}\n")
     print("| chain | history | llama.cpp | ours, whole rows | ours | whole / ours |")
     print("|---|--:|--:|--:|--:|--:|")
     for name, params, history in (
@@ -112,7 +112,7 @@ def cost(n_vocab: int, n_times: int) -> None:
         for i in range(n_times):
             for way, spent in zip(ways, times, strict=True):
                 row = rows[i % len(rows)]
-                row += 0  # it was just written
+                row += 0  # as if just written: in the CPU's cache
                 start = time.perf_counter()
                 way(row)
                 spent.append((time.perf_counter() - start) * 1e6)
@@ -126,13 +126,13 @@ def cost(n_vocab: int, n_times: int) -> None:
 
 
 class RawPicker:
-    """Takes the heads' most likely token that does not end the text, as if there were no samplers."""
+    """Picks the heads' most likely token that does not end the sequence, as if there were no samplers."""
 
     def __init__(self, banned: tuple[int, ...]) -> None:
         self.banned = banned
 
     def pick(self, row: Row) -> None:
-        """Never asked: the session picks."""
+        """Never called: the session picks."""
 
     def forget(self) -> None:
         """Nothing to forget."""
@@ -168,7 +168,7 @@ def acceptance(prompts: Path, model_file: Path | None, draft_max: Sequence[int],
             Model(model_file, draft=RawDrafter, draft_max=k, n_ctx=2048) as raw_model,
         ):
             texts = [model.chat_prompt(item["messages"]) if "messages" in item else item["prompt"] for item in items]
-            print(f"\n{model.info.path.name}, K = {k}, temperature 1, {n_tokens} tokens a prompt, {version_text()}\n")
+            print(f"\n{model.info.path.name}, K = {k}, temperature 1, {n_tokens} tokens per prompt, {version_text()}\n")
             print("| penalties | drafts | acceptance rate | mean acceptance length | tok/s over raw |")
             print("|---|---|--:|--:|--:|")
             for name, sampling in (("usual", USUAL), ("strong", STRONG)):
@@ -205,7 +205,7 @@ def main() -> None:
     of_acceptance.add_argument("prompts", type=Path)
     of_acceptance.add_argument("--model", type=Path, help="default: the embedded model")
     of_acceptance.add_argument("--draft-max", type=int, nargs="+", default=[1, 3])
-    of_acceptance.add_argument("-n", type=int, default=96, help="tokens a prompt (default: 96)")
+    of_acceptance.add_argument("-n", type=int, default=96, help="tokens per prompt (default: 96)")
     options = parser.parse_args()
     if options.command == "cost":
         cost(options.n_vocab, options.times)

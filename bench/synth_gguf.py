@@ -1,9 +1,9 @@
-"""A model of real shape with random weights, for speed alone: python bench/synth_gguf.py {dense,moe} OUT.gguf.
+"""Writes a model of real shape with random weights, to measure speed: python bench/synth_gguf.py {dense,moe} OUT.gguf.
 
-dense: step35, 10.7 billion parameters, 3 heads with output matrices of their own, a vocabulary of 152 thousand tokens.
+dense: step35, 10.7 billion parameters, 3 heads with their own output matrices, a vocabulary of 152 thousand tokens.
 moe: glm4moe, 13.8 billion parameters, 32 experts of which a token uses 8, 1 head. Both in Q8_0, 11 and 15 GB.
 
-Acceptance means nothing with them: have it forced.
+Their acceptance means nothing: force it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shape", choices=SIZES)
     parser.add_argument("out", type=Path, metavar="OUT.gguf")
-    parser.add_argument("--scale", type=int, default=1, help="so many times narrower, for trying things out")
+    parser.add_argument("--scale", type=int, default=1, help="make the model N times narrower, for tests", metavar="N")
     given = parser.parse_args()
     size = SIZES[given.shape] if given.scale == 1 else SIZES[given.shape].scaled(given.scale)
     begin = perf_counter()

@@ -21,7 +21,7 @@ from programs.process import Process
 from programs.python_library import PythonLibrary
 from programs.report import plot, report, write_csv
 from programs.summary import by_category, raw_rows, summarize
-from programs.turns import Found, Samples, Turn, ask_in_turn
+from programs.turns import ProgramResult, Samples, Turn, ask_in_turn
 from pymtp.benchmark.prompts import Prompt
 from pymtp.benchmark.spread import median_interval
 from random_models.tiny import write_tiny
@@ -76,9 +76,9 @@ TITLES = {"one": "One", "other": "Other", "third": "Third"}
 def test_ratios_are_medians_over_pairs() -> None:
     # in each pair One is twice as fast; the medians of their speeds have another ratio
     found = [
-        Found("one", answers(200, 20, 2000, 60), Memory(3 * 2**20, None)),
-        Found("other", answers(100, 10, 1000, 30, 77)),  # an answer that One has not
-        Found("third", {}, failure="it fell"),
+        ProgramResult("one", answers(200, 20, 2000, 60), Memory(3 * 2**20, None)),
+        ProgramResult("other", answers(100, 10, 1000, 30, 77)),  # an answer that One has not
+        ProgramResult("third", {}, failure="it fell"),
     ]
     one, other = summarize(found, {"other": "of_other"}, TITLES)
     assert (one["program"], one["tok_s"], one["n"]) == ("One", 130, 4)
@@ -89,7 +89,7 @@ def test_ratios_are_medians_over_pairs() -> None:
 
 
 def test_categories_have_rows_of_their_own() -> None:
-    found = [Found("one", answers(200, 30, 200, 30)), Found("other", answers(100, 10, 100, 10))]
+    found = [ProgramResult("one", answers(200, 30, 200, 30)), ProgramResult("other", answers(100, 10, 100, 10))]
     rows = by_category(found, PROMPTS, {"other": "of_other"}, TITLES)
     assert [(row["category"], row["program"], row["of_other"]) for row in rows] == [
         ("code", "One", 2),
@@ -100,7 +100,7 @@ def test_categories_have_rows_of_their_own() -> None:
 
 
 def test_the_report_has_every_answer_and_every_failure(tmp_path: Path) -> None:
-    found = [Found("one", answers(200, 30)), Found("other", answers(100, 10))]
+    found = [ProgramResult("one", answers(200, 30)), ProgramResult("other", answers(100, 10))]
     references = {"one": "of_plain", "other": "of_draft_mtp"}
     results: dict[str, Any] = {
         "provenance": "a machine",

@@ -1,1 +1,1 @@
-"""What the benchmarks share: schemes that run in turn on one model, and how their times are told."""
+"""Runs schemes in turn on one model, and reports their times."""

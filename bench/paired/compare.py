@@ -1,4 +1,4 @@
-"""Rows of the tables: schemes compared on one model, round by round and on prompts."""
+"""Makes the rows of the tables: schemes compared on one model, round by round and on prompts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def compare_rounds(model: Subject, options: Options, lengths: tuple[int, ...]) -
 
 def _schemes(model: Subject, options: Options, n_draft_max: int) -> list[Scheme]:
     schemes: list[Scheme] = [Plain(model.handle, options.params)]
-    # llama.cpp runs each of several heads once
+    # llama.cpp runs each of several heads only once
     if model.n_heads == 1 or n_draft_max <= model.n_heads:
         schemes.append(TwoContexts(model.handle, options.params, n_draft_max))
     return [*schemes, *(kind(model.handle, options.params, n_draft_max) for kind in (StepByStep, Fused))]
@@ -68,23 +68,23 @@ def _times(found: Sequence[Rounds], n_tokens: float, reference: Sequence[Rounds]
 
 
 def _ratios(found: Sequence[Rounds], reference: Sequence[Rounds]) -> list[float]:
-    """Round by round: the two were played next to each other, on a machine in the same mood."""
+    """Round by round: both ran right after each other, on a machine in the same state."""
     return [a / b for one, other in zip(found, reference, strict=True) for a, b in zip(one.ms, other.ms, strict=True)]
 
 
 def _mean_tokens(lengths: tuple[int, ...]) -> float:
-    """Tokens of a round, over a whole cycle of the script."""
+    """Mean tokens per round, over a whole cycle of the script."""
     return sum(1 + n / 2 for n in lengths) / len(lengths)
 
 
 def _agreement(found: Sequence[Rounds], reference: Sequence[Rounds]) -> float:
-    """The share of rounds in which both have drafted the same."""
+    """The share of rounds in which both drafted the same tokens."""
     same = [a == b for a, b in zip(found[-1].drafts, reference[-1].drafts, strict=True)]
     return sum(same) / len(same)
 
 
 def compare_prompts(model: Subject, options: Options) -> Table:
-    """A row for prompts without heads, and one for each way to feed them."""
+    """A row for prompts without heads, and one for each way to feed the heads."""
     n_draft_max = min(3, model.n_heads) if model.n_heads > 1 else 3
     schemes: dict[str, Scheme] = {
         "without": Plain(model.handle, options.params),
@@ -115,7 +115,7 @@ def compare_prompts(model: Subject, options: Options) -> Table:
 
 
 def _time_prompts(schemes: Sequence[Scheme], prompt: list[int], n_times: int) -> list[list[float]]:
-    """Tokens a second of each scheme, `n_times` in turn."""
+    """Tokens per second of each scheme, `n_times` in turn."""
     tok_s: list[list[float]] = [[] for _ in schemes]
     for scheme in schemes:
         scheme.begin(prompt)  # builds the graphs, touches the pages

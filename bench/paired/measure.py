@@ -1,4 +1,4 @@
-"""Times schemes in turn, so that whatever else the machine does hits all of them alike.
+"""Times schemes in turn, so that whatever else the machine does affects all of them alike.
 
 Owns the clock.
 """
@@ -18,48 +18,48 @@ from . import second_context
 from .schemes import Played, Scheme, Work, play
 from .scripted import ScriptedRound
 
-N_WARM = 12
-"""Rounds before those that are measured: every graph is built, and every page touched."""
+N_WARMUP = 12
+"""Rounds before the measured ones, which build every graph and touch every page."""
 N_CLOCKED = 24
-"""Rounds behind them, in which each call of native code is timed, too."""
+"""Rounds after the measured ones, in which each call of native code is timed, too."""
 
 
 @dataclass
 class Rounds:
-    """What was measured of a scheme."""
+    """The measurements of one scheme."""
 
     ms: list[float] = field(default_factory=list)
     """Of each round."""
     python_ms: list[float] = field(default_factory=list)
-    """Of each clocked round: the part outside of native code, picking with NumPy included."""
+    """Of each clocked round: the time outside of native code, picking with NumPy included."""
     work: Work = field(default_factory=Work)
-    """A round's, in the mean of the last walk."""
+    """Mean per round, in the last repetition."""
     drafts: list[list[int]] = field(default_factory=list)
-    """What was drafted in the rounds of the last walk."""
+    """What was drafted in the rounds of the last repetition."""
     n_astray: int = 0
-    """Rounds whose acceptance was not the scripted one: passes of several rows round differently there."""
+    """Rounds whose acceptance was not the scripted one, because passes of several rows round differently."""
 
 
 def walk(schemes: Sequence[Scheme], scripts: Sequence[list[ScriptedRound]], prompt: list[int]) -> list[Rounds]:
-    """Play each scheme's script (N_WARM rounds, those to measure, and N_CLOCKED) once, round by round in turn."""
-    n_rounds = len(scripts[0]) - N_WARM - N_CLOCKED
+    """Run each scheme's script (N_WARMUP rounds, those to measure, and N_CLOCKED) once, round by round in turn."""
+    n_rounds = len(scripts[0]) - N_WARMUP - N_CLOCKED
     for scheme in schemes:
         scheme.begin(prompt)
-    for _ in _in_turn(schemes, scripts, 0, N_WARM):
+    for _ in _in_turn(schemes, scripts, 0, N_WARMUP):
         pass
     before = [scheme.work() for scheme in schemes]
     results = [Rounds() for _ in schemes]
     gc.collect()
     gc.disable()
     try:
-        for i, played, script, ms in _in_turn(schemes, scripts, N_WARM, n_rounds):
+        for i, played, script, ms in _in_turn(schemes, scripts, N_WARMUP, n_rounds):
             results[i].ms.append(ms)
             results[i].drafts.append(played.drafts)
             results[i].n_astray += not played.follows(script)
         for result, scheme, start in zip(results, schemes, before, strict=True):
             result.work = scheme.work().per_round(start, n_rounds)
         with native_clock() as clock:
-            for i, _, _, ms in _in_turn(schemes, scripts, N_WARM + n_rounds, N_CLOCKED):
+            for i, _, _, ms in _in_turn(schemes, scripts, N_WARMUP + n_rounds, N_CLOCKED):
                 results[i].python_ms.append(ms - clock.take_ms())
     finally:
         gc.enable()
@@ -69,7 +69,7 @@ def walk(schemes: Sequence[Scheme], scripts: Sequence[list[ScriptedRound]], prom
 def _in_turn(
     schemes: Sequence[Scheme], scripts: Sequence[list[ScriptedRound]], first: int, n: int
 ) -> Iterator[tuple[int, Played, ScriptedRound, float]]:
-    """Play `n` rounds of all schemes; each round another one begins. Yields the scheme's index and ms."""
+    """Run `n` rounds of all schemes in rotating order. Yields the scheme's index, the results, the script and ms."""
     for i in range(first, first + n):
         for j in range(len(schemes)):
             k = (i + j) % len(schemes)
@@ -80,7 +80,7 @@ def _in_turn(
 
 
 class NativeClock:
-    """Adds up the time in native code."""
+    """Sums the time in native code."""
 
     def __init__(self) -> None:
         self._ms = 0.0
@@ -91,7 +91,7 @@ class NativeClock:
         return taken
 
     def wrap(self, library: object) -> object:
-        """Stands in for `library`; its functions are timed."""
+        """A substitute for `library` whose functions are timed."""
         return _Timed(library, self)
 
     def add_since(self, begin: float) -> None:
@@ -113,7 +113,7 @@ class _Timed:
             self._clock.add_since(begin)
             return result
 
-        # types and constants are handed out as they are
+        # types and constants are returned as they are
         is_function = callable(found) and not isinstance(found, type)
         setattr(self, name, timed if is_function else found)
         return getattr(self, name)
@@ -121,7 +121,7 @@ class _Timed:
 
 @contextmanager
 def native_clock() -> Iterator[NativeClock]:
-    """Times each call that the schemes make into native code meanwhile."""
+    """Times each call of the schemes into native code while the context is active."""
     clock = NativeClock()
     places = [(pymtp.engine.session, "lib"), (second_context, "llama_cpp"), (second_context, "ext")]
     originals = [getattr(module, name) for module, name in places]

@@ -1,13 +1,13 @@
-"""What drafting costs a prompt at least, from the shapes of a GGUF's tensors.
+"""The least that drafting costs a prompt, from the shapes of a GGUF's tensors.
 
-A prompt's rows only store the heads' K/V: each of them is multiplied with the head's eh_proj and its K and V
-projections, and goes through the norms before them. But the heads read the trunk's hidden states of all rows, so the
-last layer's feed forward is needed for all rows, too; without heads llama.cpp computes it for rows with output alone,
-in some architectures (glm4moe; but not in step35).
+A prompt's rows only store the heads' K/V: each row is multiplied with the head's eh_proj and its K and V projections,
+and goes through the norms before them. But the heads read the trunk's hidden states of all rows, so the last layer's
+feed forward is needed for all rows, too; without heads, llama.cpp computes it only for rows with output in some
+architectures (glm4moe; but not in step35).
 
-Counts multiply-adds a row: the elements of each tensor, of routed experts the share that one token uses. Attention
-itself, embeddings and the output matrix (one row a prompt) count nothing. Where K and V come out of one matrix with
-the queries, all of it counts.
+Counts multiply-adds per row: the elements of each tensor, of routed experts the share that one token uses. Attention
+itself, embeddings and the output matrix (one row per prompt) are not counted. If one matrix computes K and V together
+with the queries, all of it counts.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _FEED_FORWARD = re.compile(r"ffn_\w+|post_attention_norm|exp_probs_b")
 
 @dataclass
 class PromptCost:
-    """Multiply-adds a row."""
+    """Multiply-adds per row."""
 
     trunk: float = 0
     last_feed_forward: float = 0
-    """The part of the trunk that rows without output do not need, if there are no heads."""
+    """The part of the trunk that rows without output do not need without heads."""
     heads: float = 0
 
     @property
     def heads_loss(self) -> float:
-        """The share of a prompt's speed that the heads' tensors alone take."""
+        """The share of a prompt's speed that is lost to the heads' tensors alone."""
         return self.heads / (self.trunk + self.heads)
 
     @property
@@ -47,7 +47,7 @@ class PromptCost:
 
 
 def prompt_cost(path: Path, n_heads: int) -> PromptCost:
-    """Of the model at `path` with its first `n_heads` heads."""
+    """The cost for the model at `path` with its first `n_heads` heads."""
     reader = gguf.GGUFReader(path)
     architecture = _value(reader, "general.architecture")
     n_layer = _value(reader, f"{architecture}.block_count") - _value(reader, f"{architecture}.nextn_predict_layers")

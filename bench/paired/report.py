@@ -1,4 +1,4 @@
-"""Prints what was measured as Markdown, readable at 100 columns."""
+"""Formats the results as Markdown, readable at 100 columns."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ _PROMPTS: Columns = [
 ]
 
 _NOTES = (
-    "A round drafts K tokens, verifies K + 1 rows, picks the likeliest token behind each row and rolls back; plain: "
-    "one token. Acceptance is scripted, 0 to K in turn, so ms/token says nothing of real texts. Of two contexts: the "
-    "median of the ratio, round by round. Python ms: the part of a round outside of native code, NumPy's picks "
-    "included. Builds, passes and bytes are those of a round; bytes are copied between host and device. Buffers: "
-    "compute buffers of all graphs that a scheme keeps."
+    "A round drafts K tokens, verifies K + 1 rows, picks the most likely token after each row and rolls back; plain: "
+    "one token. Acceptance is scripted, 0 to K in turn, so ms/token says nothing about real texts. Of two contexts: "
+    "the median of the ratio, round by round. Python ms: the part of a round outside of native code, NumPy's picks "
+    "included. Builds, passes and bytes are per round; bytes are copied between host and device. Buffers: compute "
+    "buffers of all graphs that a scheme keeps."
 )
 _PROMPT_NOTES = (
-    "Loss: the median, prompt by prompt. Heads and floor are losses that follow from multiply-adds, by the shapes in "
-    "the GGUF. Heads: the head tensors that each row of a prompt needs (eh_proj, K, V, norms), beside the trunk's "
-    "layers; routed experts count the share that is used. Floor: the trunk's last feed forward as well, which heads "
-    "need for all rows; without heads llama.cpp computes it for the last row only in some architectures (glm4moe), for "
-    "all rows in others (step35)."
+    "Loss: the median, prompt by prompt. Heads and floor are losses computed from multiply-adds, by the shapes in the "
+    "GGUF. Heads: the head tensors that each row of a prompt needs (eh_proj, K, V, norms), relative to the trunk's "
+    "layers; of routed experts, the share that is used. Floor: includes the trunk's last feed forward, which heads "
+    "need for all rows; without heads llama.cpp computes it only for the last row in some architectures (glm4moe), "
+    "for all rows in others (step35)."
 )
 
 
 def report(results: dict[str, Any], options: Options) -> str:
-    """All tables, and how they were made."""
+    """All tables, with provenance and notes."""
     parts = [
         fill(
             f"{results['machine']}. {results['library']}. Medians of {options.n_repeat} x {options.n_rounds} rounds, "
@@ -73,7 +73,7 @@ def report(results: dict[str, Any], options: Options) -> str:
 def _rounds(rows: Table) -> list[str]:
     rows = [{**row, "compute_mib": row["compute_bytes"] / 2**20} for row in rows]
     astray = [
-        f"K = {row['k']}, {row['scheme']}: {row['n_astray']} rounds accepted other than scripted"
+        f"K = {row['k']}, {row['scheme']}: {row['n_astray']} rounds accepted other drafts than scripted"
         for row in rows
         if row["n_astray"]
     ]

@@ -1,4 +1,4 @@
-"""What the schemes that are compared have in common, and those that run on pymtp's sessions.
+"""The interface of the compared schemes, and the schemes that run on pymtp's sessions.
 
 Knows passes and token ids; no clock, and no text.
 """
@@ -16,10 +16,10 @@ from .scripted import ScriptedRound
 
 @dataclass(frozen=True)
 class Work:
-    """What a scheme has done. A pass is one graph run."""
+    """Counts of what a scheme has done. A pass is one graph run."""
 
     trunk_builds: float = 0
-    """Graphs of the trunk that were built, not reused."""
+    """Graphs of the trunk that were built and not reused."""
     head_builds: float = 0
     head_passes: float = 0
     hidden_bytes: float = 0
@@ -33,44 +33,44 @@ class Work:
 
 
 class Scheme(Protocol):
-    """One way to decode a text, in contexts of its own. Picks are the most likely tokens."""
+    """One way to decode a sequence, in its own contexts. Picks are the most likely tokens."""
 
     name: str
 
     def begin(self, prompt: Sequence[int]) -> int:
-        """Forget everything, decode `prompt`, and return the pick behind it."""
+        """Clear the cache, decode `prompt`, and return the pick after it."""
 
     def draft(self, newest: int, position: int, n: int) -> list[int]:
-        """Draft `n` tokens behind `newest`, which is at `position` and not decoded yet."""
+        """Draft `n` tokens after `newest`, which is at `position` and not decoded yet."""
 
     def verify(self, tokens: Sequence[int], position: int) -> list[int]:
-        """Decode `tokens` from `position` on, and return the pick behind each."""
+        """Decode `tokens` from `position` on, and return the pick after each."""
 
     def truncate(self, position: int) -> None:
         """Drop the positions from `position` on."""
 
     def work(self) -> Work:
-        """What was done so far."""
+        """The counts so far."""
 
     def close(self) -> int:
-        """Free the contexts, and return how many bytes their graphs' compute buffers had."""
+        """Free the contexts, and return the bytes of their graphs' compute buffers."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """What came of a round."""
+    """The result of a round."""
 
     drafts: list[int]
     picks: list[int]
 
     def follows(self, script: ScriptedRound) -> bool:
-        """Whether the target accepts what the script says."""
+        """Whether the target accepts exactly the scripted drafts."""
         accepted = [draft == pick for draft, pick in zip(script.drafts, self.picks, strict=False)]
         return [*accepted, False].index(False) == script.n_right
 
 
 def play(scheme: Scheme, script: ScriptedRound) -> Played:
-    """Draft, verify the scripted drafts instead, pick behind each row, and roll back."""
+    """Draft, verify the scripted drafts instead, pick after each row, and roll back."""
     n_draft = len(script.drafts)
     drafts = scheme.draft(script.newest, script.position, n_draft) if n_draft else []
     picks = scheme.verify([script.newest, *script.drafts], script.position)
@@ -129,7 +129,7 @@ class Plain:
 
 
 class StepByStep(Plain):
-    """pymtp, one pass for each draft; the host picks."""
+    """pymtp with one pass per draft; the host picks."""
 
     name = "step by step"
 
@@ -143,7 +143,7 @@ class StepByStep(Plain):
 
 
 class Fused(Plain):
-    """pymtp, all drafts in one pass; the graph picks."""
+    """pymtp with all drafts in one pass; the graph picks."""
 
     name = "fused"
 

@@ -1,6 +1,6 @@
-"""Rounds whose acceptance is scripted, so that every scheme walks the same text and does the same work.
+"""Rounds whose acceptance is scripted, so that every scheme decodes the same tokens and does the same work.
 
-Knows token ids; nothing of models.
+Knows token ids; nothing about models.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ScriptedRound:
-    """One round: the newest token, and the drafts that are verified, whatever the heads have drafted."""
+    """One round: the newest token, and the drafts to verify, whatever the heads draft."""
 
     position: int
     """Of the newest token, which is not decoded yet."""
     newest: int
     drafts: list[int]
     n_right: int
-    """Drafts that the target is going to accept: they are the text's own, the others are wrong."""
+    """Drafts that the target will accept: they continue the text, the others are wrong."""
 
     @property
     def end(self) -> int:
-        """The position behind the tokens that stay."""
+        """The position after the tokens that stay."""
         return self.position + 1 + self.n_right
 
 
@@ -34,14 +34,14 @@ def acceptances(lengths: Sequence[int], n_rounds: int) -> list[tuple[int, int]]:
 
 
 def n_text(lengths: Sequence[int], n_rounds: int) -> int:
-    """Tokens of the continuation that `n_rounds` rounds walk over, with the drafts of the last."""
+    """Tokens of the continuation that `n_rounds` rounds need, including the drafts of the last."""
     return sum(1 + n_right for _, n_right in acceptances(lengths, n_rounds)) + max(lengths) + 1
 
 
 def write_script(
     text: Sequence[int], n_prompt: int, lengths: Sequence[int], n_rounds: int, n_vocab: int
 ) -> list[ScriptedRound]:
-    """Rounds over `text`, of which `n_prompt` tokens are decoded; `text` is the model's own continuation of them."""
+    """Rounds over `text`: `n_prompt` tokens that are decoded, then the model's own continuation."""
     rng = random.Random(1)
     rounds = []
     position = n_prompt

@@ -1,8 +1,8 @@
-"""MTP as llama.cpp's own programs do it: a second context for the heads, hidden states through the host.
+"""MTP as in llama.cpp's own programs: a second context for the heads, hidden states copied through the host.
 
 Follows `draft_mtp` in llama.cpp's common/speculative.cpp and the calls around it in its server. Differs in two ways,
-both to its advantage: a draft is the row's highest logit (llama.cpp sorts the ten highest), and all buffers are
-there before the first round, so that Python costs as little as for the other schemes.
+both of which make it faster: a draft is the row's highest logit (llama.cpp sorts the ten highest), and all buffers are
+allocated before the first round, so that Python costs as little as for the other schemes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TwoContexts:
         """See Scheme."""
         tokens, hidden = [newest], [self._pending]
         for step in range(n):
-            # a chained head builds its own K/V of the whole draft, in place of that of the head before
+            # a chained head computes its own K/V of the whole draft, replacing that of the head before
             first = 0 if self._n_heads > 1 else step
             if self._n_heads > 1:
                 self._draft.truncate(position)
@@ -121,7 +121,7 @@ class TwoContexts:
 
 
 class _Context:
-    """A llama_context, its batches, and what was copied for it."""
+    """A llama_context, its batches, and counts of the bytes copied for it."""
 
     def __init__(self, handle: object, model: object) -> None:
         self.handle = handle
@@ -138,7 +138,7 @@ class _Context:
         return self.n_passes - int(llama_cpp.llama_perf_context(self.handle).n_reused)
 
     def decode(self, tokens: Sequence[int], position: int, hidden: Sequence[Rows] | Rows | None, outputs: str) -> None:
-        """Run the context over `tokens`. `hidden`: of the head's rows. `outputs`: rows with logits."""
+        """Decode `tokens`. `hidden`: hidden states for the heads' rows. `outputs`: which rows have logits."""
         n = len(tokens)
         batch = self._batch(n, outputs, hidden is not None)
         batch.token[:] = tokens
@@ -151,31 +151,31 @@ class _Context:
             raise RuntimeError(f"llama_decode returned {status}")
         self.n_passes += 1
         self.output_bytes += 4 * self._n_vocab * batch.n_outputs
-        # the target hands over all rows, the heads those with output
+        # the target returns hidden states of all rows, the heads of those with output
         n_states = n if hidden is None else n + batch.n_outputs
         self.hidden_bytes += 4 * self.n_embd * n_states
 
     def logits(self, row: int) -> Rows:
-        """Of one row of the last pass."""
+        """Logits of one row of the last pass."""
         return self._as_array(llama_cpp.llama_get_logits_ith(self.handle, row), self._n_vocab)
 
     def all_logits(self, n: int) -> Rows:
-        """Of the `n` rows of the last pass, all of which have output."""
+        """Logits of the `n` rows of the last pass, all of which have output."""
         return self._as_array(llama_cpp.llama_get_logits(self.handle), n, self._n_vocab)
 
     def hidden(self, row: int) -> Rows:
-        """What a head leaves for the next step."""
+        """The hidden state that a head leaves for the next draft step."""
         return self._as_array(ext.llama_get_embeddings_nextn_ith(self.handle, row), self.n_embd)
 
     def all_hidden(self, n: int) -> Rows:
-        """The `n` rows of the trunk's last pass."""
+        """Hidden states of the `n` rows of the trunk's last pass."""
         return self._as_array(ext.llama_get_embeddings_nextn(self.handle), n, self.n_embd)
 
     def truncate(self, position: int) -> None:
         llama_cpp.llama_memory_seq_rm(self._memory, 0, position, -1)
 
     def close(self) -> int:
-        """Free the context; llama.cpp then says how large its compute buffers were."""
+        """Free the context, and return the size of its compute buffers, which llama.cpp logs then."""
         with captured_log() as lines:
             llama_cpp.llama_free(self.handle)
         return sum(
@@ -216,7 +216,7 @@ class _Batch:
 
 @contextmanager
 def captured_log() -> Iterator[list[str]]:
-    """What llama.cpp logs meanwhile, in pieces of lines."""
+    """llama.cpp's log while the context is active, in pieces of lines."""
     lines: list[str] = []
     callback = llama_cpp.llama_log_callback(lambda level, text, data: lines.append(text.decode(errors="replace")))
     llama_cpp.llama_log_set(callback, None)

@@ -1,4 +1,4 @@
-"""A model that is measured: loaded once for all schemes, with the text that they walk along."""
+"""The measured model: loaded once for all schemes, with the tokens that they decode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pymtp.binding.library import llama_cpp
 from pymtp.gguf.facts import inspect_gguf
 from pymtp.loading.vocabulary import Vocabulary
 
-from .measure import N_CLOCKED, N_WARM
+from .measure import N_CLOCKED, N_WARMUP
 from .schemes import Plain
 from .scripted import n_text
 from .second_context import captured_log
@@ -20,9 +20,9 @@ TEXT = (
     "The harbour lies behind two long walls of grey stone. In the morning the boats come in with the tide, one after "
     "another, and the gulls follow them up to the steps where the fish are counted and sold. "
 )
-"""English prose; prompts repeat it."""
+"""English prose, repeated in prompts."""
 N_PROMPT = 96
-"""Tokens of the prompt behind which rounds are timed."""
+"""Tokens of the prompt before the timed rounds."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ class Options:
     """What to measure."""
 
     lengths: list[tuple[int, ...]]
-    """Drafts a round, the numbers of an entry in turn."""
+    """Drafts per round; the numbers of an entry are used in turn."""
     n_rounds: int
     n_repeat: int
     n_prompt: int
-    """Tokens of the prompts that are timed."""
+    """Tokens of the timed prompts."""
     params: ContextParams
     n_gpu_layers: int
 
     @property
     def n_scripted(self) -> int:
-        """Rounds of a walk, those included that are not measured."""
-        return N_WARM + self.n_rounds + N_CLOCKED
+        """Rounds of a repetition, including those that are not measured."""
+        return N_WARMUP + self.n_rounds + N_CLOCKED
 
 
 class Subject:
@@ -54,7 +54,7 @@ class Subject:
         if self.n_heads == 0:
             raise SystemExit(f"{path} has no usable MTP head")
         self.log: str
-        """What llama.cpp said while it loaded the model."""
+        """llama.cpp's log of loading the model."""
         self.handle, self.log = _load(path, options.n_gpu_layers)
         vocabulary = Vocabulary(self.handle, None)
         self._tokens = vocabulary.tokenize(TEXT)
@@ -75,7 +75,7 @@ class Subject:
         tokens = self.prompt(N_PROMPT)
         n = len(tokens) + max(n_text(lengths, options.n_scripted) for lengths in options.lengths)
         if options.params.n_ctx and n > options.params.n_ctx:
-            raise SystemExit(f"the rounds need {n} positions: take fewer --rounds, or a larger context (-c)")
+            raise SystemExit(f"the rounds need {n} positions: use fewer --rounds, or a larger context (-c)")
         plain = Plain(self.handle, options.params)
         tokens.append(plain.begin(tokens))
         while len(tokens) < n:

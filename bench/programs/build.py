@@ -1,6 +1,6 @@
 """Builds llama.cpp's own programs, unpatched, from the sources that pymtp is built from and with its options.
 
-Owns the build folder; what is built there is `llama_cpp/CMakeLists.txt`'s business. A second call finds all of it done.
+Owns the build folder; `llama_cpp/CMakeLists.txt` says what is built. A second call builds nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _generator() -> list[str]:
 
 
 def _tool(name: str) -> str | None:
-    """As installed beside this Python, else the system's."""
+    """The tool installed with this Python, else the system's."""
     return shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
 
 

@@ -1,4 +1,4 @@
-"""What all programs are given alike, and what each of them reports back.
+"""What all programs get, and what each of them reports.
 
 Knows no program.
 """
@@ -13,22 +13,22 @@ from typing import Protocol
 from pymtp.benchmark.prompts import Prompt
 
 Sampling = Mapping[str, float]
-"""Parameters under llama.cpp's names, the same for all programs."""
+"""Sampling parameters under llama.cpp's names, the same for all programs."""
 
 
 class ProgramFailed(Exception):
-    """One line: which program failed, why, and where its log lies."""
+    """One line: which program failed, why, and where its log is."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and how it is run. Paths are absolute: programs start in folders of their own."""
+    """A model, and how it is run. Paths are absolute: programs start in other folders."""
 
     model: Path
     draft_max: int
     """K: tokens that a round drafts, in programs that draft."""
     n_predict: int
-    """Tokens to generate; those that end a text are barred."""
+    """Tokens to generate, without end-of-generation tokens."""
     end_tokens: tuple[int, ...]
     n_ctx: int
     n_threads: int
@@ -36,7 +36,7 @@ class Case:
     """-1: all, if there is a GPU."""
     sampling: Sampling
     forced_length: float | None
-    """Drafts are accepted by chance, to this mean length; None: where the target agrees."""
+    """Accept drafts at random, to this mean length; None: acceptance is not forced."""
     programs: Path
     """The folder of llama.cpp's own programs and of the unpatched libraries."""
     logs: Path
@@ -45,11 +45,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Sample:
-    """One answer. None: the program does not say."""
+    """Figures of one answer. None: the program does not report it."""
 
     n_generated: int
     tok_s: float
-    """Of the generation alone: the first token comes with the prompt and does not count."""
+    """Of the generation only: the first token comes with the prompt and does not count."""
     prompt_tok_s: float | None = None
     n_drafted: int | None = None
     n_accepted: int | None = None
@@ -59,7 +59,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Memory:
-    """A program's peaks. None: unknown."""
+    """A program's peak memory. None: unknown."""
 
     host_bytes: int | None
     """Resident, the mapped model file included."""
@@ -70,10 +70,10 @@ class Program(Protocol):
     """A program that is ready to answer."""
 
     def answer(self, prompt: Prompt) -> Sample:
-        """Generate. Raises ProgramFailed."""
+        """Generate an answer. Raises ProgramFailed."""
 
     def memory(self) -> Memory:
-        """The peaks so far."""
+        """Peak memory so far."""
 
     def close(self) -> None:
         """End its processes."""

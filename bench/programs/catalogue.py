@@ -43,4 +43,4 @@ CATALOGUE = {
 }
 DEFAULT = ("pymtp", "pymtp-plain", "server", "server-plain")
 PLAIN, DRAFT_MTP = "server-plain", "server"
-"""What the others' speed is a multiple of."""
+"""The programs with which the others' speed is compared."""

@@ -1,4 +1,4 @@
-"""What nvidia-smi says; nothing where there is none."""
+"""GPUs and their memory, from nvidia-smi; nothing if it is not installed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import subprocess
 
 
 def names() -> list[str]:
-    """Of the GPUs."""
+    """The names of the GPUs."""
     return _query("--query-gpu=name").splitlines()
 
 
 def used_bytes(pid: int) -> int | None:
-    """What a process has on all GPUs; None if that is unknown."""
+    """The memory of a process on all GPUs; None if unknown."""
     used = re.findall(rf"^{pid}, (\d+)$", _query("--query-compute-apps=pid,used_memory"), re.MULTILINE)
     return sum(int(mib) * 2**20 for mib in used) if used else None
 

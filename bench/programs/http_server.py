@@ -1,4 +1,4 @@
-"""Programs that answer over HTTP, for the whole of a case: llama.cpp's server, and the one of llama-cpp-python's
+"""Programs that answer over HTTP and run for a whole case: llama.cpp's server, and the one of llama-cpp-python's
 examples.
 """
 
@@ -67,7 +67,7 @@ class _Server:
         return connection.getresponse()
 
     def _lines(self, method: str, path: str, body: object = None) -> Iterator[bytes]:
-        """The lines of the reply as they come."""
+        """The lines of the reply, as they arrive."""
         try:
             with self._send(method, path, body) as response:
                 if response.status != 200:
@@ -78,7 +78,7 @@ class _Server:
 
 
 class LlamaServer(_Server):
-    """llama-server. It is told to keep no answers for later ones."""
+    """llama-server, without its cache of earlier prompts."""
 
     def __init__(self, case: Case, *, drafts: bool) -> None:
         port = _free_port()
@@ -100,7 +100,7 @@ class LlamaServer(_Server):
 
 
 def server_sample(timings: Any) -> Sample:
-    """What llama-server says of an answer."""
+    """The figures of an answer, from llama-server's timings."""
     n, accepted = timings["predicted_n"], timings.get("draft_n_accepted")
     return Sample(
         n_generated=n,
@@ -108,28 +108,28 @@ def server_sample(timings: Any) -> Sample:
         prompt_tok_s=timings["prompt_per_second"],
         n_drafted=timings.get("draft_n"),
         n_accepted=accepted,
-        # the first token comes with the prompt; a round gives one token and those that it accepted
+        # the first token comes with the prompt; a round emits one token and those that it accepted
         n_rounds=None if accepted is None else n - 1 - accepted,
     )
 
 
 def context_flags(case: Case) -> list[object]:
-    """What all of llama.cpp's programs are told."""
+    """The flags for all of llama.cpp's programs."""
     layers = "all" if case.n_gpu_layers < 0 else case.n_gpu_layers
     threads = case.n_threads
     return ["-c", case.n_ctx, "-t", threads, "-tb", threads, "-ngl", layers, "--fit", "off"]
 
 
 def draft_flags(case: Case) -> list[object]:
-    """Drafts with the model's own heads."""
+    """The flags for drafting with the model's own heads."""
     return ["--spec-type", "draft-mtp", "--spec-draft-n-max", case.draft_max]
 
 
 class ExampleServer(_Server):
     """The server of llama-cpp-python's examples, with its Python MTP provider, on the unpatched library.
 
-    It knows few sampling parameters. Where its provider loses count of positions it goes on without drafts, hangs or
-    ends: it is left out then.
+    It knows few sampling parameters. If its provider loses count of positions, it continues without drafts, hangs or
+    exits; it is left out then.
     """
 
     _NEEDS = ("fastapi", "openai", "safetensors", "uvicorn", "websockets")

@@ -1,4 +1,4 @@
-"""llama.cpp's programs that answer one prompt and end. Their own timings say how fast they were."""
+"""llama.cpp's programs that answer one prompt and exit. Speeds are from their own timings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _OneShot:
         self._memory = Memory(None, None)
 
     def memory(self) -> Memory:
-        """See Program. Of the latest process; on GPUs unknown, as it has ended."""
+        """See Program. Of the latest process; unknown on GPUs, because it has ended."""
         return self._memory
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class _OneShot:
 
     def _prompt_flags(self, prompt: Prompt) -> list[object]:
         path = self._log.with_suffix(".prompt")
-        path.write_text(prompt.text + "\n", "utf-8")  # they take one line end off
+        path.write_text(prompt.text + "\n", "utf-8")  # the programs remove one newline at the end
         case = self._case
         flags: list[object] = ["-m", case.model, *context_flags(case), "-f", path, "-n", case.n_predict, "--ignore-eos"]
         for name, value in case.sampling.items():
@@ -60,7 +60,7 @@ class _OneShot:
 
 
 class LlamaCli(_OneShot):
-    """llama-cli: a chat with a server inside it. A chat template that copies the message keeps the prompt as it is."""
+    """llama-cli: a chat with a server inside. Its chat template here copies the message, so the prompt is unchanged."""
 
     name = "llama-cli"
 
@@ -73,13 +73,13 @@ class LlamaCli(_OneShot):
         return self.sample(self._run(flags))
 
     def sample(self, output: str) -> Sample:
-        """What its output says."""
+        """The figures in its output."""
         found = self._match(r"\[ Prompt: ([\d.]+) t/s \| Generation: ([\d.]+) t/s \]", output)
         return Sample(self._case.n_predict, float(found[2]), float(found[1]))
 
 
 class SpeculativeSimple(_OneShot):
-    """llama-speculative-simple. It takes sampled tokens as they come, so acceptance cannot be forced."""
+    """llama-speculative-simple. Its acceptance cannot be forced."""
 
     name = "llama-speculative-simple"
 
@@ -89,14 +89,14 @@ class SpeculativeSimple(_OneShot):
         super().__init__(case, drafts=True)
 
     def answer(self, prompt: Prompt) -> Sample:
-        """See Program. Its end can overtake the thread that writes its log: it is asked again then."""
+        """See Program. Tries again if the process exited before its log thread had written the timings."""
         for _ in range(N_TRIES - 1):
             with suppress(ProgramFailed):
                 return self.sample(self._run(self._prompt_flags(prompt)))
         return self.sample(self._run(self._prompt_flags(prompt)))
 
     def sample(self, output: str) -> Sample:
-        """What its log says. All its tokens are decoded behind the prompt, the first as well."""
+        """The figures in its log. All its tokens are decoded after the prompt, including the first."""
         prompt_tok_s = self._match(r"encoded +\d+ tokens in +[\d.]+ seconds, speed: +([\d.]+) t/s", output)
         decoded = self._match(r"decoded +(\d+) tokens in +[\d.]+ seconds, speed: +([\d.]+) t/s", output)
         n, accepted = int(decoded[1]), int(self._match(r"n_accept +=\s+(\d+)", output)[1])
@@ -111,7 +111,7 @@ class SpeculativeSimple(_OneShot):
 
 
 class LlamaBench(_OneShot):
-    """llama-bench: decodes random tokens behind as many as the prompt has, and samples none."""
+    """llama-bench: decodes random tokens after as many as the prompt has, without sampling."""
 
     name = "llama-bench"
 
@@ -123,6 +123,6 @@ class LlamaBench(_OneShot):
         return self.sample(self._run(arguments))
 
     def sample(self, output: str) -> Sample:
-        """What its JSON says; its log may follow."""
+        """The figures in its JSON, which its log may follow."""
         found, _ = json.JSONDecoder().raw_decode(output[self._match(r"^\[", output).start() :])
         return Sample(n_generated=found[0]["n_gen"], tok_s=found[0]["avg_ts"])

@@ -1,6 +1,6 @@
-"""A process that is measured: its log, its peak memory, and how it is ended.
+"""A measured process: its log, its peak memory, and ending it.
 
-Knows nothing of what it computes.
+Knows nothing about what it computes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .case import Memory, ProgramFailed
 
 POLL_S = 0.02
 END_S = 10
-"""How long a process may take to end when it is asked to."""
+"""How long a process may take to end before it is killed."""
 
 
 class Process:
-    """A child process. What it says on stderr goes to `log`, and on stdout to a file beside it.
+    """A child process. Its stderr goes to `log`, its stdout to a file next to it.
 
-    It starts in `folder`. `talks`: stdin and stdout are pipes instead. Raises ProgramFailed if it cannot be run.
+    It starts in `folder`. `talks`: stdin and stdout are pipes. Raises ProgramFailed if it cannot be run.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Process:
         return self._output.read_text("utf-8", "replace")
 
     def log(self) -> str:
-        """What it said on stderr so far."""
+        """Its stderr so far."""
         return self._log.read_text("utf-8", "replace")
 
     def failure(self, reason: str) -> ProgramFailed:
@@ -93,12 +93,12 @@ class Process:
         return ProgramFailed(f"{self.name}: {reason}; the last line of {self._log}: {last}")
 
     def memory(self) -> Memory:
-        """Its peak of resident memory so far, and what it has on GPUs now: their pools do not shrink."""
+        """Its peak resident memory so far, and its memory on GPUs now, which never shrinks."""
         self._note_memory()
         return Memory(self._peak_bytes, gpu.used_bytes(self._child.pid))
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._child.terminate()
         try:
             self._child.wait(END_S)

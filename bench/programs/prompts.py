@@ -1,4 +1,4 @@
-"""The prompts, ready for every program: chat template applied, and tokens counted, by the model's own vocabulary."""
+"""The prompts for all programs: rendered with the model's chat template, and tokenised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python libraries as programs: a worker process each, for the whole of a case."""
+"""Python libraries as programs: one worker process each, for a whole case."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ BENCH = Path(__file__).resolve().parent.parent
 
 
 class PythonLibrary:
-    """A module of `workers`. `settings` add to those of the case; `environment` to that of this process."""
+    """Runs a module of `workers`. `settings` are added to the case's, `environment` to that of this process."""
 
     def __init__(self, name: str, module: str, case: Case, settings: dict[str, Any], **environment: str) -> None:
         command = [sys.executable, "-m", f"programs.workers.{module}"]
         log = case.logs / f"{name}.log"
-        # it imports from the folder where it starts: from a checkout that would be a pymtp that is not built
+        # Python imports from the current folder: in a checkout that would be a pymtp that is not built
         self._process = Process(command, log, {**os.environ, **environment}, folder=BENCH, talks=True)
         try:
             self._ask(

@@ -1,6 +1,6 @@
-"""What was measured, as Markdown for people, as CSV for machines, and as a plot.
+"""Formats the results: Markdown for people, CSV for programs, and a plot.
 
-Knows columns; nothing of how they came about.
+Knows columns; nothing about how they were measured.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ _CATEGORIES: Columns = [
 SHORT: Columns = [_SPEED[i] for i in (0, 1, 2, 4, 6)]
 
 _NOTES = (
-    "tok/s: the median of all answers, and the distance between the quartiles; of the generation alone. Of plain, of "
-    "draft-mtp: the median over pairs of answers to the same prompt in the same repetition, as a multiple of "
-    "llama-server's speed without drafts and with them, and an interval that holds the median with 95 % probability "
-    "(fewer than 6 pairs: their range). llama-server, llama-cli, llama-bench and llama-speculative-simple report their "
-    "own times; Python programs are timed from the first piece of text to the end. llama-bench samples nothing. "
-    "llama-cpp-python's Llama ends with the model's own end of a text. Mean length: tokens a round yields. Host MiB: "
-    "peak of resident memory, the mapped model file included; device MiB: at the end."
+    "tok/s: the median of all answers and its interquartile range, for the generation only. Of plain, of draft-mtp: "
+    "the median over pairs of answers to the same prompt in the same repetition, as a multiple of llama-server's speed "
+    "without drafts and with them, and an interval that contains the median with 95 % probability (fewer than 6 pairs: "
+    "their range). llama-server, llama-cli, llama-bench and llama-speculative-simple report their own times; Python "
+    "programs are timed from the first piece of text to the end. llama-bench samples nothing. llama-cpp-python's Llama "
+    "stops where the model does. Mean length: mean acceptance length. Host MiB: peak resident memory, including the "
+    "mapped model file; device MiB: at the end."
 )
 
 
 def report(results: dict[str, Any]) -> str:
-    """All tables, and how they were made."""
+    """All tables, with provenance and notes."""
     parts = [fill(results["provenance"]), fill(results["model"]), fill(results["method"])]
     parts += [markdown(_SPEED, results["rows"]), markdown(_DRAFTS, results["rows"])]
     if len({row["category"] for row in results["categories"]}) > 1:
@@ -73,7 +73,7 @@ def write_csv(path: Path, rows: Table) -> None:
 
 
 def plot(path: Path, rows: Sequence[dict[str, Any]], title: str) -> None:
-    """Speeds as bars, grouped by K; the whiskers are the distance between the quartiles. Needs matplotlib."""
+    """Speeds as bars, grouped by K; whiskers show the interquartile range. Needs matplotlib."""
     from matplotlib.figure import Figure
 
     lengths = list(dict.fromkeys(row["k"] for row in rows))
@@ -89,6 +89,6 @@ def plot(path: Path, rows: Sequence[dict[str, Any]], title: str) -> None:
         axes.bar_label(bars, [f"{row['tok_s']:.0f}" for row in part], padding=3)
         axes.margins(x=0.12)
         axes.set_ylabel(f"K = {k}")
-    axes.set_xlabel("tokens a second")
+    axes.set_xlabel("tokens per second")
     figure.suptitle(title, fontsize="medium")
     figure.savefig(path)

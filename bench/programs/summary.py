@@ -1,4 +1,4 @@
-"""From samples to rows: medians, spreads, ratios of pairs, acceptance.
+"""Turns samples into rows: medians, spreads, ratios of pairs, acceptance.
 
 Knows no program by name.
 """
@@ -14,13 +14,13 @@ from pymtp.benchmark.prompts import Prompt
 from pymtp.benchmark.spread import Spread, median_interval
 
 from .case import Sample
-from .turns import Found, Samples
+from .turns import ProgramResult, Samples
 
 
-def summarize(found: Sequence[Found], references: Mapping[str, str], titles: Mapping[str, str]) -> Table:
+def summarize(found: Sequence[ProgramResult], references: Mapping[str, str], titles: Mapping[str, str]) -> Table:
     """A row for each program that has samples.
 
-    `references`: programs, by name, whose speed the others are compared with, and what the columns are called.
+    `references`: names of the programs with which the others are compared, and the names of the columns for that.
     """
     samples = {entry.name: entry.samples for entry in found}
     rows = []
@@ -42,17 +42,17 @@ def summarize(found: Sequence[Found], references: Mapping[str, str], titles: Map
 
 
 def by_category(
-    found: Sequence[Found], prompts: Sequence[Prompt], references: Mapping[str, str], titles: Mapping[str, str]
+    found: Sequence[ProgramResult], prompts: Sequence[Prompt], references: Mapping[str, str], titles: Mapping[str, str]
 ) -> Table:
-    """Rows as those of `summarize`, for each kind of text."""
+    """The rows of `summarize`, for each kind of text."""
     rows = []
     for category in dict.fromkeys(prompt.category for prompt in prompts):
-        part = [Found(entry.name, _of(entry.samples, prompts, category)) for entry in found]
+        part = [ProgramResult(entry.name, _of(entry.samples, prompts, category)) for entry in found]
         rows += [{"category": category, **row} for row in summarize(part, references, titles)]
     return rows
 
 
-def raw_rows(found: Sequence[Found], prompts: Sequence[Prompt], titles: Mapping[str, str]) -> Table:
+def raw_rows(found: Sequence[ProgramResult], prompts: Sequence[Prompt], titles: Mapping[str, str]) -> Table:
     """A row for each sample."""
     return [
         {
@@ -83,7 +83,7 @@ def _interval(ratios: Sequence[float]) -> str | None:
 
 
 def _acceptance(samples: Iterable[Sample]) -> dict[str, float | None]:
-    """Over all samples: they are answers to the same prompts in each repetition."""
+    """Acceptance over all samples."""
     drafting = [sample for sample in samples if sample.n_drafted and sample.n_accepted is not None]
     drafted = sum(sample.n_drafted or 0 for sample in drafting)
     accepted = sum(sample.n_accepted or 0 for sample in drafting)

@@ -1,4 +1,4 @@
-"""Asks programs in turn, so that whatever else the machine does hits all of them alike.
+"""Runs programs in turn, so that whatever else the machine does affects all of them alike.
 
 Owns the order, and which programs take part.
 """
@@ -16,11 +16,11 @@ from .case import Case, Memory, Program, ProgramFailed, Sample
 from .catalogue import CATALOGUE
 
 SETTLE_S = 0.02
-"""Before each answer: threads of the program before may still spin."""
+"""Pause before each answer: threads of the previous program may still spin."""
 
 
 class Turn(NamedTuple):
-    """Every program answers once."""
+    """One prompt in one repetition: every program answers once."""
 
     prompt: int
     """Its index."""
@@ -28,12 +28,12 @@ class Turn(NamedTuple):
 
 
 Samples = dict[Turn, Sample]
-"""Those of two programs in one turn are a pair."""
+"""Samples of two programs in the same turn are a pair."""
 
 
 @dataclass
-class Found:
-    """What was measured of a program."""
+class ProgramResult:
+    """The measurements of one program."""
 
     name: str
     samples: Samples = field(default_factory=dict)
@@ -44,13 +44,13 @@ class Found:
 
 def ask_in_turn(
     names: Sequence[str], case: Case, prompts: Sequence[Prompt], n_repeat: int, deadline: float
-) -> list[Found]:
-    """Ask every program for every prompt, `n_repeat` times; each time another one begins.
+) -> list[ProgramResult]:
+    """Let every program answer every prompt `n_repeat` times, in rotating order.
 
-    Behind the first turn no answer is begun after `deadline` (of time.monotonic()). A program that fails is left out,
+    After the first turn, no answer starts after `deadline` (of time.monotonic()). A program that fails is left out,
     with the reason.
     """
-    found = [Found(name) for name in names]
+    found = [ProgramResult(name) for name in names]
     running: dict[int, Program] = {}
     try:
         for i, entry in enumerate(found):
@@ -77,7 +77,7 @@ def ask_in_turn(
     return found
 
 
-def _leave_out(i: int, running: dict[int, Program], entry: Found, error: ProgramFailed) -> None:
+def _leave_out(i: int, running: dict[int, Program], entry: ProgramResult, error: ProgramFailed) -> None:
     if i in running:
         running.pop(i).close()
     entry.failure = str(error)

@@ -1,1 +1,1 @@
-"""Models with random weights: fast or slow like real ones, and without meaning."""
+"""Models with random weights: as fast or slow as real ones, but with meaningless output."""

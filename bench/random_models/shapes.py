@@ -1,5 +1,4 @@
-"""Sizes of models of two architectures, and what follows from them: tensors and metadata as llama.cpp's converters
-name them.
+"""Sizes of models of two architectures, and their tensors and metadata, under the names of llama.cpp's converters.
 
 Knows names, shapes and metadata; no values and no file. Shapes are ggml's, fastest dimension first.
 """
@@ -15,13 +14,13 @@ Metadata = dict[str, bool | int | float | Sequence[bool]]
 """By key, without the architecture's prefix."""
 
 WINDOW = 512
-"""Positions that three of four layers of step35 see."""
+"""Positions that three of every four layers of step35 attend to."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a model. In glm4moe the first layer is dense and the others, heads too, are mixtures of experts
-    with a shared one; in step35 all are dense, and heads have an output matrix of their own.
+    """The size of a model. In glm4moe the first layer is dense and the others, including heads, are mixtures of
+    experts with a shared one; in step35 all are dense, and heads have their own output matrix.
     """
 
     architecture: Literal["glm4moe", "step35"]
@@ -41,7 +40,7 @@ class Size:
     n_ctx: int = 8192
 
     def scaled(self, divisor: int) -> Size:
-        """A shape `divisor` times narrower and with fewer layers. Each kind of layer stays."""
+        """A size `divisor` times narrower and with fewer layers, but with all kinds of layers."""
         n_head_kv = max(self.n_head_kv // divisor, 1)
         return replace(
             self,
@@ -65,7 +64,7 @@ def _part(n: int, divisor: int) -> int:
 
 
 def n_elements(shape: tuple[int, ...]) -> int:
-    """Of a tensor."""
+    """The number of elements of a tensor."""
     n = 1
     for dimension in shape:
         n *= dimension
@@ -73,7 +72,7 @@ def n_elements(shape: tuple[int, ...]) -> int:
 
 
 def tensors(size: Size) -> Shapes:
-    """All tensors."""
+    """The shapes of all tensors, by name."""
     shapes: Shapes = {
         "token_embd.weight": (size.n_embd, size.n_vocab),
         "output_norm.weight": (size.n_embd,),
@@ -87,7 +86,7 @@ def tensors(size: Size) -> Shapes:
 
 
 def metadata(size: Size) -> Metadata:
-    """What the architecture needs."""
+    """The metadata that the architecture needs."""
     common: Metadata = {
         "block_count": size.n_layer + size.n_heads,
         "nextn_predict_layers": size.n_heads,

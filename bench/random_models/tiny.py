@@ -1,6 +1,6 @@
 """A tiny model with random F32 weights: one MTP head, and rounds of about a millisecond.
 
-So small that what a round costs besides its multiplications shows.
+So small that the overhead of a round shows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes a model of a given size with random weights, in F32 or in Q8_0.
 
-In Q8_0 it takes seconds for ten gigabytes: one stretch of random quants is written again and again. Its length in
-blocks is a prime number, so that no two rows of a matrix are alike.
+In Q8_0, ten gigabytes take only seconds: the same random blocks are written again and again. Their number is prime, so
+that no two rows of a matrix are equal.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .shapes import Metadata, Size, metadata, n_elements, tensors
 
 N_BLOCKS = 1_000_003
 BLOCK = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
-"""32 values of Q8_0."""
+"""32 values in Q8_0."""
 QUANT_STD = 73.6
-"""Of integers drawn evenly from -127 to 127."""
+"""Standard deviation of integers drawn uniformly from -127 to 127."""
 
 
 def write_model(path: Path, size: Size, *, q8_0: bool) -> Path:
-    """Write a model to `path`. `q8_0`: its matrices; a router, norms and biases stay F32."""
+    """Write a model to `path`. `q8_0`: matrices are Q8_0; routers, norms and biases are always F32."""
     writer = gguf.GGUFWriter(path, size.architecture)
     writer.add_name(f"{size.architecture}, random weights")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0 if q8_0 else gguf.LlamaFileType.ALL_F32)
@@ -60,7 +60,7 @@ def _add_metadata(writer: gguf.GGUFWriter, values: Metadata) -> None:
 
 
 def _add_vocabulary(writer: gguf.GGUFWriter, n_vocab: int) -> None:
-    """Bytes, a token that ends texts, and tokens that no text is split into: such a vocabulary loads quickly."""
+    """Bytes, an end-of-text token, and tokens that tokenisation never yields: such a vocabulary loads quickly."""
     # GPT-2's alphabet: bytes that can be printed stand for themselves, the others follow at 256
     printed = {*range(33, 127), *range(161, 173), *range(174, 256)}
     alphabet = [chr(byte) for byte in sorted(printed)] + [chr(256 + i) for i in range(256 - len(printed))]
@@ -77,11 +77,11 @@ def _add_vocabulary(writer: gguf.GGUFWriter, n_vocab: int) -> None:
 
 def _write_values(file: Any, shapes: dict[str, tuple[int, ...]], quantized: set[str], alignment: int) -> None:
     random = np.random.default_rng(1)
-    stretch = _Stretch(random)
+    blocks = _RandomBlocks(random)
     _pad(file, alignment)
     for name, shape in shapes.items():
         if name in quantized:
-            stretch.write(file, n_elements(shape) // 32, _scale(name, shape))
+            blocks.write(file, n_elements(shape) // 32, _scale(name, shape))
         else:
             values = random.standard_normal(shape[::-1]) * _scale(name, shape) + name.endswith("norm.weight")
             file.write(values.astype(np.float32).tobytes())
@@ -89,7 +89,7 @@ def _write_values(file: Any, shapes: dict[str, tuple[int, ...]], quantized: set[
 
 
 def _scale(name: str, shape: tuple[int, ...]) -> float:
-    """The standard deviation: a matrix keeps the size of its input, norms and biases change little."""
+    """The standard deviation: matrices keep the magnitude of their input, norms and biases change it little."""
     if len(shape) == 1:
         return 0.1
     return 1.0 if name == "token_embd.weight" else float(shape[0]) ** -0.5
@@ -99,8 +99,8 @@ def _pad(file: Any, alignment: int) -> None:
     file.write(bytes(-file.tell() % alignment))
 
 
-class _Stretch:
-    """Random blocks, on a ring."""
+class _RandomBlocks:
+    """Random blocks in a ring buffer."""
 
     def __init__(self, random: np.random.Generator) -> None:
         self._quants = random.integers(-127, 128, (N_BLOCKS, 32), np.int8)

@@ -1,1 +1,1 @@
-"""What runs in processes of their own: Python libraries that answer prompts, one JSON object a line."""
+"""Worker processes: Python libraries that answer prompts, one JSON object per line."""

@@ -1,5 +1,5 @@
-"""llama-cpp-python's Llama, as its users call it: a streamed completion. It drafts with no heads, and ends at the
-model's own end of a text.
+"""llama-cpp-python's Llama, as its users call it: a streamed completion. It drafts with no heads, and stops where the
+model does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A worker's side of the pipe: settings come first, then requests; each gets one line back.
+"""A worker's side of the pipe: it reads settings first, then requests, and answers each with one line.
 
-Knows JSON; nothing of models.
+Knows JSON; nothing about models.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Answer = Callable[[Any], dict[str, Any]]
 
 
 def serve(start: Callable[[Any], Answer]) -> None:
-    """Answer until stdin ends. `start` takes the settings. Errors are replies, too: {"error": one line}."""
+    """Answer until stdin ends. `start` gets the settings. Errors are replies, too: {"error": one line}."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a library prints must not come between the replies
+    os.dup2(2, 1)  # what a library prints must not mix with the replies
     answer: Answer | None = None
     for line in sys.stdin:
         try:
@@ -34,9 +34,7 @@ def serve(start: Callable[[Any], Answer]) -> None:
 
 
 def timed(pieces: Iterable[object], count: Callable[[], int]) -> dict[str, Any]:
-    """Take all `pieces` of an answer. The time counts from the first piece on, and so do tokens: `count()` says how
-    many there are by now.
-    """
+    """Consume all `pieces` of an answer, and time them from the first piece on. `count()` returns the tokens so far."""
     iterator = iter(pieces)
     next(iterator, None)
     begin, n_first = perf_counter(), count()
