@@ -1,6 +1,6 @@
 """Entry point of the installed command.
 
-Owns Ctrl-C before the command itself runs. Knows nothing of commands: they are in app.py.
+Owns Ctrl-C before the command itself runs. Knows nothing about commands: they are in app.py.
 """
 
 from __future__ import annotations

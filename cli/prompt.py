@@ -1,6 +1,6 @@
 """Where the prompt comes from: an argument, a file, a pipe, or one line typed at a terminal.
 
-Owns the reading and its errors. Knows nothing of models or chat templates.
+Owns the reading and its errors. Knows nothing about models or chat templates.
 """
 
 from __future__ import annotations
