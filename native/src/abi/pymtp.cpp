@@ -99,89 +99,117 @@ const llama_model_tensor_buft_override * pymtp_embedding_on_device(int32_t type)
     });
 }
 
+static bool drafts(const pymtp_session_params & params) {
+    return params.uses_heads && params.n_draft_max > 0;
+}
+
+// heads of the model that a session has to draft with
+static int32_t n_heads_of(const llama_model & model, const pymtp_session_params & params) {
+    return !drafts(params) ? 0 : params.assistant ? 1 : llama_model_n_layer_nextn(&model);
+}
+
+static int32_t check_params(const llama_model & model, const pymtp_session_params & params) {
+    if (params.n_draft_max < 0 || params.n_draft_max > PYMTP_DRAFT_MAX) {
+        return pymtp_fail(PYMTP_INVALID, "n_draft_max = %d is out of range: 0 to %d", params.n_draft_max,
+                          +PYMTP_DRAFT_MAX);
+    }
+    if (params.head_context != PYMTP_HEAD_CONTEXT_TARGET && params.head_context != PYMTP_HEAD_CONTEXT_CHAINED) {
+        return pymtp_fail(PYMTP_INVALID, "head_context = %d is unknown", params.head_context);
+    }
+    if (params.padding < PYMTP_PADDING_AUTO || params.padding > PYMTP_PADDING_ALWAYS) {
+        return pymtp_fail(PYMTP_INVALID, "padding = %d is unknown", params.padding);
+    }
+    if (drafts(params) && n_heads_of(model, params) == 0) {
+        return pymtp_fail(PYMTP_INVALID, "the model has no MTP head; use n_draft_max = 0");
+    }
+    const char * obstacle = drafts(params) ? mtp_obstacle(model, params.assistant) : nullptr;
+    if (obstacle) {
+        return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the %s of %s (%s); use n_draft_max = 0",
+                          params.assistant ? "assistant" : "MTP heads", llm_arch_name(model.arch), obstacle);
+    }
+    // a verify pass is one ubatch, and llama.cpp wants one row more where it keeps recurrent states
+    const uint32_t n_rows_max = params.n_draft_max + 2;
+    const uint32_t n_batch    = params.context->n_batch;
+    const uint32_t n_ubatch   = params.context->n_ubatch;
+    if (params.n_draft_max > 0 && std::min(n_ubatch > 0 ? n_ubatch : n_batch, n_batch) < n_rows_max) {
+        return pymtp_fail(PYMTP_INVALID, "n_ubatch = %u and n_batch = %u are too small: %d drafts need %u", n_ubatch,
+                          n_batch, params.n_draft_max, n_rows_max);
+    }
+    return PYMTP_OK;
+}
+
+static llama_context_params context_params(const pymtp_session_params & params) {
+    auto cparams = *params.context;
+
+    cparams.ctx_type = drafts(params) ? LLAMA_CONTEXT_TYPE_MTP_SHARED : LLAMA_CONTEXT_TYPE_DEFAULT;
+    // recurrent states must be able to go back over a whole draft
+    cparams.n_rs_seq = std::max(cparams.n_rs_seq, (uint32_t) params.n_draft_max);
+    if (cparams.n_outputs_max == 0) {
+        cparams.n_outputs_max = cparams.n_seq_max * (params.n_draft_max + 1);
+    }
+    return cparams;
+}
+
+static int32_t create_context(pymtp_session & session, llama_model & model, const llama_context_params & cparams) {
+    const auto shortage = mtp_memory_check(model, cparams);
+    if (shortage.device) {
+        constexpr double GiB = 1024.0 * 1024.0 * 1024.0;
+        return pymtp_fail(
+            PYMTP_FAILED,
+            "a context of %u tokens needs %.1f GiB on %s, which has %.1f GiB free: use a smaller context (-c)",
+            cparams.n_ctx, shortage.needed / GiB, ggml_backend_dev_name(shortage.device), shortage.free / GiB);
+    }
+    session.ctx = llama_init_from_model(&model, cparams);
+    if (!session.ctx) {
+        return pymtp_fail(PYMTP_FAILED,
+                          "llama.cpp could not create a context of %u tokens; use a smaller one (-c), or free memory",
+                          cparams.n_ctx);
+    }
+    ++g_n_contexts;
+    return PYMTP_OK;
+}
+
+// what a session knows of its context, and the engine
+static void set_up(pymtp_session & session, const llama_model & model, const pymtp_session_params & params,
+                   const llama_context_params & cparams) {
+    session.n_ctx_seq     = params.n_ctx_seq > 0 ? params.n_ctx_seq : INT32_MAX;
+    session.n_draft_max   = params.n_draft_max;
+    session.n_heads       = std::min(n_heads_of(model, params), params.n_draft_max);
+    session.n_outputs_max = cparams.n_outputs_max;
+
+    const mtp_heads::params heads = {
+        session.n_heads,
+        session.n_heads > 1 && params.head_context == PYMTP_HEAD_CONTEXT_CHAINED,
+        drafts(params) ? params.assistant : nullptr,
+        { cparams.type_k, cparams.type_v, cparams.swa_full, cparams.ctx_type, nullptr },
+    };
+    session.mtp = &mtp_engine::attach(*session.ctx, { heads, cparams.n_seq_max * (params.n_draft_max + 1) });
+
+    if (mtp_memory_has_snapshots(llama_get_memory(session.ctx))) {
+        session.last_pass.assign(cparams.n_seq_max, -1);
+    }
+    if (params.n_draft_max > 0 && mtp_replay::is_needed(session.ctx)) {
+        session.replay = std::make_unique<mtp_replay>(cparams.n_seq_max);
+    }
+    pymtp_choose_padding(session, params.padding);
+}
+
 int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * params, pymtp_session ** out) {
     return pymtp_guard([&]() -> int32_t {
         *out = nullptr;
 
-        const int32_t n_draft_max = params->n_draft_max;
-        if (n_draft_max < 0 || n_draft_max > PYMTP_DRAFT_MAX) {
-            return pymtp_fail(PYMTP_INVALID, "n_draft_max = %d is out of range: 0 to %d", n_draft_max,
-                              +PYMTP_DRAFT_MAX);
+        int32_t status = check_params(*model, *params);
+        if (status != PYMTP_OK) {
+            return status;
         }
-        if (params->head_context != PYMTP_HEAD_CONTEXT_TARGET && params->head_context != PYMTP_HEAD_CONTEXT_CHAINED) {
-            return pymtp_fail(PYMTP_INVALID, "head_context = %d is unknown", params->head_context);
-        }
-        if (params->padding < PYMTP_PADDING_AUTO || params->padding > PYMTP_PADDING_ALWAYS) {
-            return pymtp_fail(PYMTP_INVALID, "padding = %d is unknown", params->padding);
-        }
-        const bool    uses_heads = params->uses_heads && n_draft_max > 0;
-        const auto *  assistant  = uses_heads ? params->assistant : nullptr;
-        const int32_t n_heads    = !uses_heads ? 0 : assistant ? 1 : llama_model_n_layer_nextn(model);
-        if (uses_heads && n_heads == 0) {
-            return pymtp_fail(PYMTP_INVALID, "the model has no MTP head; use n_draft_max = 0");
-        }
-        const char * obstacle = uses_heads ? mtp_obstacle(*model, assistant) : nullptr;
-        if (obstacle) {
-            return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the %s of %s (%s); use n_draft_max = 0",
-                              assistant ? "assistant" : "MTP heads", llm_arch_name(model->arch), obstacle);
-        }
+        auto       session = std::make_unique<pymtp_session>();
+        const auto cparams = context_params(*params);
 
-        auto session = std::make_unique<pymtp_session>();
-        auto cparams = *params->context;
-
-        cparams.ctx_type = uses_heads ? LLAMA_CONTEXT_TYPE_MTP_SHARED : LLAMA_CONTEXT_TYPE_DEFAULT;
-        // recurrent states must be able to go back over a whole draft
-        cparams.n_rs_seq = std::max(cparams.n_rs_seq, (uint32_t) n_draft_max);
-        if (cparams.n_outputs_max == 0) {
-            cparams.n_outputs_max = cparams.n_seq_max * (n_draft_max + 1);
+        status = create_context(*session, *model, cparams);
+        if (status != PYMTP_OK) {
+            return status;
         }
-        // a verify pass is one ubatch, and llama.cpp wants one row more where it keeps recurrent states
-        const uint32_t n_rows_max = n_draft_max + 2;
-        if (n_draft_max > 0 &&
-            std::min(cparams.n_ubatch > 0 ? cparams.n_ubatch : cparams.n_batch, cparams.n_batch) < n_rows_max) {
-            return pymtp_fail(PYMTP_INVALID, "n_ubatch = %u and n_batch = %u are too small: %d drafts need %u",
-                              cparams.n_ubatch, cparams.n_batch, n_draft_max, n_rows_max);
-        }
-
-        const auto shortage = mtp_memory_check(*model, cparams);
-        if (shortage.device) {
-            constexpr double GiB = 1024.0 * 1024.0 * 1024.0;
-            return pymtp_fail(
-                PYMTP_FAILED,
-                "a context of %u tokens needs %.1f GiB on %s, which has %.1f GiB free: use a smaller context (-c)",
-                cparams.n_ctx, shortage.needed / GiB, ggml_backend_dev_name(shortage.device), shortage.free / GiB);
-        }
-
-        session->ctx = llama_init_from_model(model, cparams);
-        if (!session->ctx) {
-            return pymtp_fail(
-                PYMTP_FAILED,
-                "llama.cpp could not create a context of %u tokens; use a smaller one (-c), or free memory",
-                cparams.n_ctx);
-        }
-        ++g_n_contexts;
-
-        session->n_ctx_seq     = params->n_ctx_seq > 0 ? params->n_ctx_seq : INT32_MAX;
-        session->n_draft_max   = n_draft_max;
-        session->n_heads       = std::min(n_heads, n_draft_max);
-        session->n_outputs_max = cparams.n_outputs_max;
-
-        const mtp_heads::params heads = {
-            session->n_heads,
-            session->n_heads > 1 && params->head_context == PYMTP_HEAD_CONTEXT_CHAINED,
-            assistant,
-            { cparams.type_k, cparams.type_v, cparams.swa_full, cparams.ctx_type, nullptr },
-        };
-        session->mtp = &mtp_engine::attach(*session->ctx, { heads, cparams.n_seq_max * (n_draft_max + 1) });
-
-        if (mtp_memory_has_snapshots(llama_get_memory(session->ctx))) {
-            session->last_pass.assign(cparams.n_seq_max, -1);
-        }
-        if (n_draft_max > 0 && mtp_replay::is_needed(session->ctx)) {
-            session->replay = std::make_unique<mtp_replay>(cparams.n_seq_max);
-        }
-
-        pymtp_choose_padding(*session, params->padding);
+        set_up(*session, *model, *params, cparams);
 
         *out = session.release();
         return PYMTP_OK;

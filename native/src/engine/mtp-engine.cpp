@@ -113,6 +113,8 @@ void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const 
     if (gtype != LLM_GRAPH_TYPE_DECODER_MTP) {
         ++counters.n_trunk_passes;
         cur_plan = planner.trunk(ubatch, mctx, n_fed);
+        // sequences side by side come in another order
+        n_unread = ubatch.equal_seqs() ? 0 : std::count(n_fed.begin(), n_fed.end(), -1);
     }
     auto & slot = find_slot(ubatch, gtype, mctx);
     slots.select(slot);
@@ -355,7 +357,7 @@ bool mtp_engine::hold_logits(const llm_graph_result & res, bool is_whole_batch) 
     if (!is_whole_batch || ctx.n_outputs == 0) {
         return false;
     }
-    hold(trunk_outputs, res, ctx.n_outputs);
+    hold(trunk_outputs, res, ctx.n_outputs - n_unread);
     return true;
 }
 

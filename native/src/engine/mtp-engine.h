@@ -146,6 +146,7 @@ struct mtp_engine {
     mtp_slots   slots;
 
     mtp_plan_ptr         cur_plan = std::make_unique<mtp_plan>();
+    int32_t              n_unread = 0;    // rows of logits of the pass at hand that nobody reads, its last ones
     std::vector<int32_t> n_fed;           // heads that see the rows of the batch that is being decoded
     bool                 in_pass = false; // else llama.cpp reserves, or shifts the cache
 
