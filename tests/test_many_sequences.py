@@ -66,6 +66,7 @@ class Together:
         alone = replace(params, kv_unified=True)
         self.alone = [Session(model, alone, n_draft_max=K, padding="never") for _ in range(N_SEQ)]
         self.ends = [0] * N_SEQ
+        self.texts: list[list[int]] = [[] for _ in range(N_SEQ)]
 
     def close(self) -> None:
         for session in (self.session, *self.alone):
@@ -79,6 +80,7 @@ class Together:
         self.alone[slot].decode([Chunk(tokens, 0, feed=True)])
         self._same(self.session.logits, self.alone[slot].logits)
         self.ends[slot] = n
+        self.texts[slot] = tokens
 
     def draft(self, slots: list[int], n_steps: int) -> None:
         """Greedy drafts, and then the same by steps with tokens of any kind; none of it is verified."""
@@ -95,10 +97,10 @@ class Together:
                 alone.draft(step, n_steps, [Chunk([tokens[slot][step]], self.ends[slot] + step)])
                 self._same(row, alone.draft_logits[0])
 
-    def verify(self, lengths: dict[int, int]) -> None:
+    def verify(self, lengths: dict[int, int], *, feed: bool = True) -> None:
         """One pass over so many drafts of each slot; keeps a random number of them."""
         chunks = {
-            slot: Chunk(self._tokens(1 + n), self.ends[slot], slot, "all", feed=True) for slot, n in lengths.items()
+            slot: Chunk(self._tokens(1 + n), self.ends[slot], slot, "all", feed=feed) for slot, n in lengths.items()
         }
         self.session.decode(list(chunks.values()))
         ids, values = self.session.candidates(3)
@@ -114,10 +116,21 @@ class Together:
         for slot, n in lengths.items():
             kept = self.rng.randint(0, n)
             self.ends[slot] += 1 + kept
+            self.texts[slot] += chunks[slot].tokens[: 1 + kept]
             if kept < n or self.rng.random() < 0.5:  # nothing to drop: who would, need not
                 self.session.truncate(self.ends[slot], sequence=slot)
                 self.alone[slot].truncate(self.ends[slot])
             assert self.session.seen_end(slot, 1) == self.alone[slot].seen_end(0, 1) <= self.ends[slot]
+
+    def catch_up(self, n_max: int) -> None:
+        """A draft of all slots whose heads first see up to so many positions that they have missed."""
+        begins = [max(self.session.seen_end(slot, 1), end - n_max) for slot, end in enumerate(self.ends)]
+        tokens = [[*self.texts[slot][begin:], 7] for slot, begin in enumerate(begins)]
+        self.session.draft(0, 1, [Chunk(tokens[slot], begin, slot) for slot, begin in enumerate(begins)])
+        logits = self.session.draft_logits.copy()
+        for slot, begin in enumerate(begins):
+            self.alone[slot].draft(0, 1, [Chunk(tokens[slot], begin)])
+            self._same(logits[slot], self.alone[slot].draft_logits[0])
 
     def _tokens(self, n: int) -> list[int]:
         return [self.rng.randrange(N_VOCAB) for _ in range(n)]
@@ -146,6 +159,17 @@ def test_rounds_of_random_lengths_are_those_of_each_sequence_alone(together: Tog
             together.begin(rng.randrange(N_SEQ), rng.randint(3, 60))
 
 
+def test_heads_catch_up_by_hidden_states_that_added_rows_leave_alone(together: Together) -> None:
+    rng = together.rng
+    for slot in range(N_SEQ):
+        together.begin(slot, 10 + 9 * slot)
+    for _ in range(3):
+        for _ in range(9):
+            together.verify({slot: rng.randint(0, 1 if slot else K) for slot in range(N_SEQ)}, feed=False)
+        together.catch_up(12)
+        together.verify({slot: rng.randint(0, K) for slot in range(N_SEQ)})
+
+
 def test_sequences_are_saved_copied_and_begun_again_between_rounds(together: Together) -> None:
     rng, session = together.rng, together.session
     for slot in range(N_SEQ):
@@ -161,6 +185,7 @@ def test_sequences_are_saved_copied_and_begun_again_between_rounds(together: Tog
         together.alone[target].restore(together.alone[source].save())
         together.alone[source].restore(together.alone[source].save())
         together.ends[target] = together.ends[source]
+        together.texts[target] = list(together.texts[source])
 
 
 def test_rounds_go_on_to_the_very_end_of_the_context(model: object) -> None:

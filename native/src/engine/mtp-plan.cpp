@@ -210,7 +210,8 @@ bool mtp_planner::add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & row
 
     for (const auto & part : split(rows)) {
         const auto padded = mtp_rows_pad(part, n_stream > 1, ctx.get_cparams().n_ubatch);
-        if (heads.own_memory() && n_stream > 1 && !mtp_memory_reserve(heads.own_memory(), part, n_pos, n_stream)) {
+        // in a cache of their own rows may be new: each takes its cell once, where the repeated ones then find it
+        if (heads.own_memory() && !mtp_memory_reserve(heads.own_memory(), part, n_pos, n_stream)) {
             return false;
         }
 
