@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
+from .flags import Command, with_flags
+
 DEBUG = "pymtp.debug"
 """Key in the context's `meta`: whether app.py shows tracebacks."""
 
@@ -230,3 +232,29 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's log a
 Debug = Annotated[
     bool, typer.Option("--debug", is_eager=True, callback=_remember_debug, help="Show tracebacks of errors.")
 ]
+
+
+def with_model(command: Command) -> Command:
+    """Replace a command's parameter `model_options` (a dict of keywords for pymtp.Model) by the flags of the model."""
+    return with_flags(command, "model_options", _MODEL, _model_options)
+
+
+_MODEL = {
+    "draft": (DraftMode, "auto"),
+    "draft_model": (DraftModel, None),
+    "draft_max": (DraftMax, "auto"),
+    "draft_vocab": (DraftVocab, None),
+    "mtp_context": (MtpContextMode, "auto"),
+    "n_ctx": (CtxSize, None),
+    "n_batch": (BatchSize, 2048),
+    "n_ubatch": (UbatchSize, 512),
+    "n_threads": (Threads, None),
+    "n_gpu_layers": (GpuLayers, -1),
+    "flash_attn": (FlashAttn, "auto"),
+    "type_k": (CacheTypeK, "f16"),
+    "type_v": (CacheTypeV, "f16"),
+}
+
+
+def _model_options(values: dict[str, Any]) -> dict[str, Any]:
+    return {**values, "draft": values["draft"] if values["draft_max"] else "none"}

@@ -36,6 +36,7 @@ pymtp run --draft none "Hello"
 
 
 @with_sampling
+@opt.with_model
 def run(
     first: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
     second: Annotated[str | None, typer.Argument(metavar="PROMPT", show_default=False)] = None,
@@ -46,26 +47,14 @@ def run(
     raw: opt.Raw = False,
     max_tokens: opt.NPredict = -1,
     ignore_eos: opt.IgnoreEos = False,
-    draft: opt.DraftMode = "auto",
-    draft_model: opt.DraftModel = None,
-    draft_max: opt.DraftMax = "auto",
-    draft_vocab: opt.DraftVocab = None,
-    mtp_context: opt.MtpContextMode = "auto",
     spec_synth_rates: opt.SynthRates = None,
     spec_synth_len: opt.SynthLen = None,
     logprobs: opt.Logprobs = None,
-    n_ctx: opt.CtxSize = None,
-    n_batch: opt.BatchSize = 2048,
-    n_ubatch: opt.UbatchSize = 512,
-    n_threads: opt.Threads = None,
-    n_gpu_layers: opt.GpuLayers = -1,
-    flash_attn: opt.FlashAttn = "auto",
-    type_k: opt.CacheTypeK = "f16",
-    type_v: opt.CacheTypeV = "f16",
     as_json: opt.Json = False,
     color: opt.Color = False,
     verbose: opt.Verbose = False,
     debug: opt.Debug = False,
+    model_options: Any = None,
     params: Any = None,
 ) -> None:
     """Generate text from a prompt.
@@ -81,6 +70,7 @@ def run(
 
     if not debug:
         pymtp.exit_on_abort()
+    draft_max = model_options["draft_max"]
     n_draft = AUTO_DRAFT_MAX if draft_max == "auto" else draft_max
     forced = forced_acceptance(spec_synth_rates, spec_synth_len, n_draft, params["sampling"].seed)
     generation_params = pymtp.GenerationParams(
@@ -88,7 +78,9 @@ def run(
     )
     path = find_model(model_file if hf_repo else path, hf_repo, offline=offline)
     if path is not None:
-        inspect_gguf(path, draft_model)  # takes milliseconds, and a bad file shows before anything else
+        inspect_gguf(
+            path, model_options["draft_model"]
+        )  # takes milliseconds; a bad file shows at once
     text = read_prompt(argument, prompt_file)
     if verbose:
         pymtp.set_log_level("info")
@@ -96,23 +88,11 @@ def run(
         loading(path) as on_load,
         pymtp.Model(
             path,
-            n_ctx=n_ctx,
-            n_batch=n_batch,
-            n_ubatch=n_ubatch,
-            n_threads=n_threads,
-            n_gpu_layers=n_gpu_layers,
-            flash_attn=flash_attn,
-            type_k=type_k,
-            type_v=type_v,
-            draft=draft if draft_max else "none",
-            draft_model=draft_model,
-            draft_max=draft_max,
-            draft_vocab=draft_vocab,
-            mtp_context=mtp_context,
+            **model_options,
             on_load=on_load,
         ) as model,
     ):
-        if model.info.draft_model and not draft_model:
+        if model.info.draft_model and not model_options["draft_model"]:
             print_stderr(f"pymtp: drafting with {model.info.draft_source}")
         note = model.draft_note or (generation_params.draft_note if model.draft_max else None)
         if note:

@@ -5,7 +5,6 @@ Owns names and help texts, and turns values into pymtp's parameters. Defaults an
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -17,25 +16,13 @@ from pymtp.errors import InvalidParameter
 from pymtp.sampling.params import SAMPLERS, SamplingParams, samplers_from_letters
 
 from .errors import CommandError
+from .flags import with_flags
 
 
 def with_sampling(command: Callable[..., None]) -> Callable[..., None]:
     """Replace a command's parameter `params` (a dict for pymtp.GenerationParams) by the flags of this module."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [parameter for parameter in signature.parameters.values() if parameter.name != "params"]
-    flags = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=_default(name))
-        for name, kind in {**_SAMPLING, **_GENERATION}.items()
-    ]
-
-    def wrapped(**values: Any) -> None:
-        given = {flag.name: values.pop(flag.name) for flag in flags}
-        command(**values, params=generation_params(given))
-
-    wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
-    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *flags]}
-    wrapped.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
-    return wrapped
+    flags = {name: (kind, _default(name)) for name, kind in {**_SAMPLING, **_GENERATION}.items()}
+    return with_flags(command, "params", flags, generation_params)
 
 
 def generation_params(values: Mapping[str, Any]) -> dict[str, Any]:

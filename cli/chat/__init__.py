@@ -30,6 +30,7 @@ SystemPrompt = Annotated[
 
 
 @with_sampling
+@opt.with_model
 def chat(
     model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
     model_file: opt.ModelFile = None,
@@ -37,21 +38,9 @@ def chat(
     offline: opt.Offline = False,
     system: SystemPrompt = None,
     max_tokens: opt.NPredict = -1,
-    draft: opt.DraftMode = "auto",
-    draft_model: opt.DraftModel = None,
-    draft_max: opt.DraftMax = "auto",
-    draft_vocab: opt.DraftVocab = None,
-    mtp_context: opt.MtpContextMode = "auto",
-    n_ctx: opt.CtxSize = None,
-    n_batch: opt.BatchSize = 2048,
-    n_ubatch: opt.UbatchSize = 512,
-    n_threads: opt.Threads = None,
-    n_gpu_layers: opt.GpuLayers = -1,
-    flash_attn: opt.FlashAttn = "auto",
-    type_k: opt.CacheTypeK = "f16",
-    type_v: opt.CacheTypeV = "f16",
     verbose: opt.Verbose = False,
     debug: opt.Debug = False,
+    model_options: Any = None,
     params: Any = None,
 ) -> None:
     """Chat with a model.
@@ -77,19 +66,7 @@ def chat(
     with loading(path) as on_load:
         loaded = pymtp.Model(
             path,
-            n_ctx=n_ctx,
-            n_batch=n_batch,
-            n_ubatch=n_ubatch,
-            n_threads=n_threads,
-            n_gpu_layers=n_gpu_layers,
-            flash_attn=flash_attn,
-            type_k=type_k,
-            type_v=type_v,
-            draft=draft if draft_max else "none",
-            draft_model=draft_model,
-            draft_max=draft_max,
-            draft_vocab=draft_vocab,
-            mtp_context=mtp_context,
+            **model_options,
             on_load=on_load,
         )
     with loaded:
@@ -97,7 +74,7 @@ def chat(
         from .repl import Repl
         from .screen import Screen
 
-        if loaded.info.draft_model and not draft_model:
+        if loaded.info.draft_model and not model_options["draft_model"]:
             print_stderr(f"pymtp: drafting with {loaded.info.draft_source}")
         note = loaded.draft_note or (generation_params.draft_note if loaded.draft_max else None)
         if note:
