@@ -2,6 +2,7 @@
 # make test               install everything into .venv and run the fast tests
 # make docs               write docs/cli.md from the commands, and docs/api.md from the package
 # make families           runs every family of models, against PyTorch too, and writes docs/families.md
+# make check-threads      threads and asyncio tasks that share a model, under ThreadSanitizer (gcc; takes minutes)
 # make check-native       the native tests under sanitizers, and the patched llama.cpp against the unpatched one
 #
 # PYTHON=python3.12       the interpreter that .venv is made with
@@ -22,7 +23,7 @@ NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patch
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow families lint check check-native docs patches-edit patches-rebase patches-export install clean
+.PHONY: run test test-slow families lint check check-native check-threads docs patches-edit patches-rebase patches-export install clean
 .DELETE_ON_ERROR:
 
 run: install
@@ -62,6 +63,17 @@ check-native: install
 	    -S native/tests/unpatched -B build/unpatched >build/unpatched.log
 	@$(BIN)/cmake --build build/unpatched
 	@$(BIN)/ctest --test-dir build/unpatched --output-on-failure
+
+# Threads and tasks that share a model, under ThreadSanitizer: a build of its own, without OpenMP, which it cannot follow.
+THREADS = -fsanitize=thread -O1 -g1
+check-threads: install
+	@PYTHONPATH=tests $(BIN)/python -m random_gguf build/tiny-models
+	@CMAKE_ARGS="-DGGML_OPENMP=OFF -DCMAKE_C_FLAGS='$(THREADS)' -DCMAKE_CXX_FLAGS='$(THREADS)' \
+	    -DPYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE))" $(PIP) install --no-build-isolation --no-deps --upgrade \
+	    --target build/threads --config-settings build-dir=build/threads-build .
+	@TSAN_OPTIONS="suppressions=$(abspath tests/tsan.supp) report_signal_unsafe=0" LD_PRELOAD=$$(gcc -print-file-name=libtsan.so) \
+	    PYTHONPATH=build/threads:$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+	    $(BIN)/python -S tests/stress.py build/tiny-models/glm4moe.gguf 20
 
 CONFIGURE = $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
     -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DPYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE)) \
