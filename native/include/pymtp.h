@@ -81,8 +81,10 @@ struct pymtp_architecture {
     int32_t      conditions;  // of pymtp_condition
 };
 
-// Passes of many sequences that verify drafts can have more rows than asked for, so that they have few shapes, each of
-// which is a graph. Nobody sees these rows.
+// Passes that verify drafts of many sequences can have more rows than asked for, so that they have few shapes, each of
+// which is a graph. Nobody sees these rows: they come after the end of a sequence, as further drafts would, and are
+// dropped after the pass. A hybrid model computes sequences together only if they have equally many rows: there each gets
+// as many as the one with the most. Elsewhere the last one gets some until the number of all is one of few.
 enum pymtp_padding {
     PYMTP_PADDING_AUTO   = 0, // where it pays
     PYMTP_PADDING_NEVER  = 1,
