@@ -8,6 +8,11 @@
 
 #include <algorithm>
 
+// A pass reads all weights, which takes a CPU as long as it computes some rows: a random qwen35 of 0.5 GB in F32, 8
+// sequences with 0 to 4 drafts, 1 and 2 threads: with 16 rows in the place of 3 passes a round takes as long as without
+// (bench/graph_builds.py). More threads compute faster and read no faster.
+static constexpr int32_t PASS_WORTH_ON_CPU = 8;
+
 void pymtp_choose_padding(pymtp_session & session, int32_t mode) {
     auto * const memory     = llama_get_memory(session.ctx);
     const bool   is_unified = session.mtp->heads.n_stream() == 1;
@@ -17,6 +22,7 @@ void pymtp_choose_padding(pymtp_session & session, int32_t mode) {
     // 1 thread: 36 ms a round with exact shapes and 39 with added rows (bench/graph_builds.py --padding never, always).
     const bool is_wanted = mode == PYMTP_PADDING_ALWAYS || session.mtp->computes_apart();
 
+    session.n_worth = is_wanted ? INT32_MAX : PASS_WORTH_ON_CPU;
     session.n_added.assign(llama_n_seq_max(session.ctx), 0);
     if (mode == PYMTP_PADDING_NEVER || session.n_draft_max == 0 || session.replay) {
         return;
@@ -50,7 +56,7 @@ std::vector<mtp_row> pymtp_rows_to_add(const pymtp_session & session, int32_t n_
     }
     const size_t n_most =
         std::min({ llama_n_batch(session.ctx), llama_n_ubatch(session.ctx), (uint32_t) session.n_outputs_max });
-    return mtp_padding_rows(session.padding, rows, session.n_draft_max + 1, n_most);
+    return mtp_padding_rows(session.padding, rows, session.n_draft_max + 1, n_most, session.n_worth);
 }
 
 void pymtp_note_added(pymtp_session & session, const std::vector<mtp_row> & added) {

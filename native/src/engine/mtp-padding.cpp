@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 uint32_t mtp_padded_total(uint32_t n) {
     if (n <= 8) {
@@ -18,16 +19,18 @@ uint32_t mtp_padded_total(uint32_t n) {
 }
 
 std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row> & rows, size_t n_seq_rows,
-                                      size_t n_most) {
+                                      size_t n_most, size_t n_worth) {
     std::map<llama_seq_id, std::vector<mtp_row>> added; // the last row of each sequence, then those to add
     std::map<llama_seq_id, size_t>               n_rows;
     for (const auto & row : rows) {
         added[row.seq] = { row };
         ++n_rows[row.seq];
     }
-    size_t n_longest = 0;
+    size_t           n_longest = 0;
+    std::set<size_t> lengths; // a pass each
     for (const auto & [seq, n] : n_rows) {
         n_longest = std::max(n_longest, n);
+        lengths.insert(n);
     }
     if (how == MTP_PADDING_NONE || n_longest > n_seq_rows) {
         return {};
@@ -50,6 +53,9 @@ std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row
             add(seq, n_longest - n);
         }
         total = n_longest * n_rows.size();
+        if (total - rows.size() > n_worth * (lengths.size() - 1)) {
+            return {};
+        }
     }
     if (total > n_most) {
         return {};
