@@ -78,9 +78,7 @@ def run(
     )
     path = find_model(model_file if hf_repo else path, hf_repo, offline=offline)
     if path is not None:
-        inspect_gguf(
-            path, model_options["draft_model"]
-        )  # takes milliseconds; a bad file shows at once
+        inspect_gguf(path, model_options["draft_model"])  # takes milliseconds; a bad file shows at once
     text = read_prompt(argument, prompt_file)
     if verbose:
         pymtp.set_log_level("info")

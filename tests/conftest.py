@@ -47,7 +47,7 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
 
 @pytest.fixture(autouse=True)
 def cache_of_its_own(request: pytest.FixtureRequest, cache_of_the_tests: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no test goes on from what another has recorded."""
+    """And no test starts from what another has recorded."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache_of_the_tests / f"{abs(hash(request.node.nodeid)):x}"))
 
 

@@ -23,13 +23,13 @@ N_VOCAB = 32
 
 
 def target_logits(prefix: Sequence[int]) -> Logits:
-    """What the target says behind `prefix`: (N_VOCAB,)."""
+    """What the target says after `prefix`: (N_VOCAB,)."""
     seed = zlib.crc32(np.array(prefix, np.int32).tobytes())
     return np.random.default_rng(seed).normal(scale=3, size=N_VOCAB).astype(np.float32)
 
 
 def head_logits(prefix: Sequence[int]) -> Logits:
-    """What the heads say behind `prefix`: (N_VOCAB,); the target's words, or others."""
+    """What the heads say after `prefix`: (N_VOCAB,); the target's words, or others."""
     is_right = zlib.crc32(b"head" + np.array(prefix, np.int32).tobytes()) % 3
     return target_logits(prefix if is_right else [*prefix, -1])
 

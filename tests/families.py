@@ -48,7 +48,7 @@ from random_gguf import (
 )
 
 State = Literal["normed", "plain"]
-"""A hidden state behind the norm that follows the last layer (of the trunk, or of the head), or before it."""
+"""A hidden state after the norm that follows the last layer (of the trunk, or of the head), or before it."""
 
 Deviation = Literal["attends to all", "rotates", "centres", "sees less"]
 """What llama.cpp's heads do otherwise than the published ones."""

@@ -1,6 +1,6 @@
 """docs/families.md: what the table in `families` says, and what the tests found. `python families_page.py` writes it.
 
-The page ends in a comment that holds the tests' results, so that everything else on it can be made anew, and checked,
+The page ends in a comment that holds the tests' results, so that everything else on it can be made again, and checked,
 without running the tests that need PyTorch. Knows the names of tests; computes nothing.
 """
 
@@ -40,7 +40,7 @@ INTRODUCTION = """\
 
 `make families` writes this page from the tests' results; `tests/families.py` holds the table.
 
-Heads read a hidden state of the trunk and hand one on to the next step: behind the norm that follows the last layer
+Heads read a hidden state of the trunk and hand one on to the next step: after the norm that follows the last layer
 (*normed*), or before it (*plain*). *Shared*: they keep keys and values in the cells of the trunk's cache; *own*: in one
 beside it, in the same context. An assistant is a small model of its own that drafts like a head. Its layers have
 queries alone and attend to what the trunk's last two layers have in the cache, so it stores nothing there.
@@ -51,7 +51,7 @@ CHECKS = """
 
 On tiny random models with the tensors and metadata of the converters, in F32: logits of trunk and heads against
 llama.cpp's own scheme of two contexts, over 48 rounds of scripted acceptance (within 1e-5 and 1e-4); greedy text with
-drafts against plain greedy text; decoding behind a rollback against a fresh decode; three sequences, in one cache and
+drafts against plain greedy text; decoding after a rollback against a fresh decode; three sequences, in one cache and
 in streams, against each alone; copies, saved states, limited vocabularies; heads in a file of their own against those
 in the model. M-RoPE models (qwen35, qwen35moe) pass all of it with positions of text. `checks` counts the tests
 that passed.

@@ -44,7 +44,7 @@ class Terminal:
         os.write(self._controller, keys.encode())
 
     def wait_for(self, text: str, *, after: int = 0) -> int:
-        """Read until `text` was shown behind position `after` of `seen`; return the position behind it."""
+        """Read until `text` was shown after position `after` of `seen`; return the position after it."""
         deadline = time.monotonic() + TIMEOUT_S
         while (at := self.seen.find(text, after)) < 0:
             assert time.monotonic() < deadline, f"no {text!r} in {self.seen[after:]!r}"
@@ -52,7 +52,7 @@ class Terminal:
         return at + len(text)
 
     def wait_for_more(self, n: int, *, after: int) -> None:
-        """Read until `n` characters were shown behind position `after` of `seen`."""
+        """Read until `n` characters were shown after position `after` of `seen`."""
         while len(self.seen) < after + n:
             assert self._read(), f"only {self.seen[after:]!r}"
 

@@ -48,7 +48,7 @@ class TwoContexts:
         # with them (deepseek4): they would be overwritten. To take away a control vector makes it start afresh.
         for context in (self._target, self._draft):
             llama_cpp.llama_set_adapter_cvec(context, None, 0, 0, 0, 0)
-        # hidden[i]: the target's hidden state behind position i - 1; zeros before position 0.
+        # hidden[i]: the target's hidden state after position i - 1; zeros before position 0.
         # Behind it those of each head, where they are chained.
         n_hidden = n_heads if chained else 1
         self._hidden = [np.zeros((1, self._n_embd), np.float32) for _ in range(n_hidden)]
@@ -79,7 +79,7 @@ class TwoContexts:
                 self._keep(head + 1, position, ext.llama_get_embeddings_nextn(self._draft))
 
     def draft(self, last: int, position: int, drafts: list[int]) -> None:
-        """Draft behind `last` at `position`; the drafts are given, their logits are what is wanted."""
+        """Draft after `last` at `position`; the drafts are given, their logits are what is wanted."""
         self.draft_logits = []
         hidden = self._hidden[0][position : position + 1]
         if self._has_assistant:
@@ -90,7 +90,7 @@ class TwoContexts:
             return
         rows = [last, *drafts]
         for step in range(len(drafts)):
-            # one head goes on where it is; several have not seen the drafts before theirs
+            # one head continues where it is; several have not seen the drafts before theirs
             first = step if self._n_heads == 1 else 0
             n = step + 1 - first
             said = self._run_head(step % self._n_heads, rows[first : step + 1], position + first, hidden[first:])
@@ -117,7 +117,7 @@ class TwoContexts:
             self._pass(self._target, self._tokens[start : start + self._n_ubatch], start, None)
 
     def discard(self, position: int, n: int) -> None:
-        """Drop `n` positions; those behind move up."""
+        """Drop `n` positions; those after them move up."""
         for context in (self._target, self._draft):
             memory = llama_cpp.llama_get_memory(context)
             llama_cpp.llama_memory_seq_rm(memory, 0, position, position + n)

@@ -157,7 +157,7 @@ struct two_contexts {
     int32_t n_heads;
     int32_t n_embd;
 
-    std::vector<std::vector<float>> hidden; // [N_SEQ][(position + 1) * n_embd]: behind the position; zeros before 0
+    std::vector<std::vector<float>> hidden; // [N_SEQ][(position + 1) * n_embd]: after the position; zeros before 0
 
     two_contexts(llama_model * model, llama_context_params params, const std::string & name) :
         target(model, params, name + " target"), draft(model, draft_params(params, target.ctx), name + " draft"),

@@ -69,20 +69,12 @@ class Session:
         model_id: str = "",
         padding: Literal["auto", "never", "always"] = "auto",
     ) -> None:
-        n_seq_max = params.n_seq_max if n_seq_max is None else n_seq_max
-        if not 1 <= n_seq_max <= MAX_SEQUENCES:
-            raise InvalidParameter("n_seq_max", f"between 1 and {MAX_SEQUENCES}", value=n_seq_max)
         if mtp_context not in _HEAD_CONTEXT:
             raise InvalidParameter("mtp_context", "target or chained", value=mtp_context)
-        # llama.cpp rounds its cache up: what was asked for is the limit
-        n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(model)
-        self.n_ctx = default_n_ctx(n_ctx_train) if params.n_ctx is None else params.n_ctx or n_ctx_train
+        params = _resolved(model, params, n_seq_max)
+        n_seq_max = params.n_seq_max
+        self.n_ctx: int = params.n_ctx or 0
         """Positions that a sequence can hold."""
-        if self.n_ctx * n_seq_max > MAX_TOKENS:
-            raise InvalidParameter(
-                "n_ctx", f"at most {MAX_TOKENS // n_seq_max} for {n_seq_max} sequences", value=self.n_ctx
-            )
-        params = replace(params, n_ctx=self.n_ctx)
         self._handle = SessionHandle(
             _init(
                 model,
@@ -296,6 +288,19 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _resolved(model: object, params: ContextParams, n_seq_max: int | None) -> ContextParams:
+    """`params` with numbers for what they leave open. Raises InvalidParameter if these do not go together."""
+    n_seq_max = params.n_seq_max if n_seq_max is None else n_seq_max
+    if not 1 <= n_seq_max <= MAX_SEQUENCES:
+        raise InvalidParameter("n_seq_max", f"between 1 and {MAX_SEQUENCES}", value=n_seq_max)
+    n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(model)
+    # llama.cpp rounds its cache up: what was asked for is the limit
+    n_ctx = default_n_ctx(n_ctx_train) if params.n_ctx is None else params.n_ctx or n_ctx_train
+    if n_ctx * n_seq_max > MAX_TOKENS:
+        raise InvalidParameter("n_ctx", f"at most {MAX_TOKENS // n_seq_max} for {n_seq_max} sequences", value=n_ctx)
+    return replace(params, n_ctx=n_ctx, n_seq_max=n_seq_max)
 
 
 def _init(

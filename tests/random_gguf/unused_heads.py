@@ -19,7 +19,7 @@ SHAPE: dict[str, Value] = {
 
 
 def write_exaone4(path: Path, n_layer: int = 3) -> Path:
-    """Norms behind attention and feed-forward, not before them."""
+    """Norms after attention and feed-forward, not before them."""
     w = Writer(path, "exaone4", n_layer, 1, SHAPE)
     blocks.embeddings(w)
     for i in range(n_layer + 1):

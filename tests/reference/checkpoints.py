@@ -110,7 +110,7 @@ def _head(model: Any, recipe: Recipe, head: int) -> Head:
 
 
 def final_norm(decoder: Any) -> Any:
-    """The norm behind the last layer."""
+    """The norm after the last layer."""
     return decoder.norm if hasattr(decoder, "norm") else decoder.norm_f
 
 

@@ -122,7 +122,7 @@ def trunk(pair: Pair, tokens: list[int]) -> torch.Tensor:
 def draft(
     pair: Pair, tokens: list[int], script: list[int], *, window: int, fed: State = "normed", rises: bool = False
 ) -> torch.Tensor:
-    """Logits of a draft behind `tokens`, which goes on with the tokens of `script`: (len(script), n_vocab).
+    """Logits of a draft after `tokens`, which continues with the tokens of `script`: (len(script), n_vocab).
 
     What transformers' SinglePositionMultiTokenCandidateGenerator does with the tokens that it picks. `window`: the
     assistant's, with which it sees `window + 1` positions; `rises`: its position goes up with each step.

@@ -47,7 +47,7 @@ class Reference:
         return self._logits(self.states(tokens)[0], self._model.lm_head.weight)
 
     def draft(self, tokens: list[int], script: list[int]) -> torch.Tensor:
-        """Logits of a draft behind `tokens`, which goes on with the tokens of `script`: (len(script), n_vocab)."""
+        """Logits of a draft after `tokens`, which continues with the tokens of `script`: (len(script), n_vocab)."""
         steps = self.steps(tokens, self.states(tokens[:-1]))
         return torch.stack([next(steps), *(steps.send(token) for token in script[:-1])])
 
@@ -55,7 +55,7 @@ class Reference:
     def steps(
         self, tokens: list[int], states: list[torch.Tensor], first_row: int = 0
     ) -> Generator[torch.Tensor, int, None]:
-        """Draft behind `tokens`, of which the trunk has given `states` for all but the last: yields the logits of each
+        """Draft after `tokens`, of which the trunk has given `states` for all but the last: yields the logits of each
         step, (n_vocab,), and wants the token to go on with.
 
         The heads' rows begin at position `first_row`. That at 0 has no hidden state before it, and takes zeros.
@@ -74,7 +74,7 @@ class Reference:
 
     @torch.no_grad()
     def first_drafts(self, tokens: list[int], first_row: int = 0) -> torch.Tensor:
-        """The tokens that the first head drafts behind each position from `first_row` on."""
+        """The tokens that the first head drafts after each position from `first_row` on."""
         normed, plain = self.states(tokens)
         hidden = normed if self._fed == "normed" else plain
         rows = torch.cat([torch.zeros_like(hidden[:1]), hidden[:-1]])[first_row:]
@@ -91,7 +91,7 @@ class Reference:
 
 
 def official_draft(checkpoint: Checkpoint, tokens: list[int]) -> torch.Tensor:
-    """Logits of the first draft behind `tokens` as transformers itself computes them: (n_vocab,).
+    """Logits of the first draft after `tokens` as transformers itself computes them: (n_vocab,).
 
     Its heads have no row at position 0, where there is no hidden state before the token.
     """
@@ -128,7 +128,7 @@ def deviate(head: Head, deviation: Deviation | None) -> Head:
 
 
 def part_of(decoder: Any, layers: list[Any], norm: Any, first: int) -> Any:
-    """`decoder` with only these layers, which begin at number `first`, and another norm behind them."""
+    """`decoder` with only these layers, which begin at number `first`, and another norm after them."""
     part = copy.deepcopy(decoder)
     part.layers = torch.nn.ModuleList(copy.deepcopy(layers))
     setattr(part, "norm" if hasattr(part, "norm") else "norm_f", copy.deepcopy(norm))
@@ -142,7 +142,7 @@ def part_of(decoder: Any, layers: list[Any], norm: Any, first: int) -> Any:
 
 
 def run(part: Any, rows: torch.Tensor, first: int = 0) -> list[torch.Tensor]:
-    """Hidden states behind the norm and before it, (n_rows, n_embd) each. `first`: the position of the first row."""
+    """Hidden states after the norm and before it, (n_rows, n_embd) each. `first`: the position of the first row."""
     norm = final_norm(part)
     before: list[torch.Tensor] = []
     handle = norm.register_forward_pre_hook(lambda _, inputs: before.append(inputs[0][0]))

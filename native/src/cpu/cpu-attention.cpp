@@ -21,7 +21,7 @@ static constexpr int64_t N_BLOCK = 128;
 static constexpr int64_t N_VALUES_MAX = 512;
 static constexpr int     N_VECTORS    = GGML_F16_STEP / GGML_F16_EPR;
 
-// sums are rounded to F16 behind every cell, as the CPU backend keeps them
+// sums are rounded to F16 after every cell, as the CPU backend keeps them
 static inline GGML_F16_VEC round_to_f16(GGML_F16_VEC x) {
 #    if defined(__AVX512F__)
     return _mm512_cvtph_ps(_mm512_cvtps_ph(x, 0));

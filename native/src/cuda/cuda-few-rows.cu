@@ -25,7 +25,7 @@ static constexpr int N_ROWS_MAX = 128; // matrix rows of a thread block
 // Devices with less shared memory have slower memory too, which llama.cpp's kernel keeps up with.
 static constexpr size_t SHARED_SIZE_MIN = 160 * 1024;
 
-// so many columns fit into shared memory, or there is no kernel
+// the most columns that fit into shared memory; beyond that there is no kernel
 static constexpr int N_COLUMNS_FIT = 4;
 
 // thread blocks of a multiprocessor for which there are registers, if they have n columns
@@ -118,7 +118,7 @@ template <int N> static __device__ __forceinline__ float few_rows_sum(const floa
     return kept[0];
 }
 
-// A lane's activations: two blocks of each column. Those behind the end of a row are 0.
+// A lane's activations: two blocks of each column. Those after the end of a row are 0.
 template <int N> struct few_rows_activations {
     int   values[N][2 * N_BLOCK_INTS];
     float scales[N][2];

@@ -114,7 +114,7 @@ class mtp_graph_input_none : public llm_graph_input_i {
     llm_graph_input_ptr host;
 };
 
-// The architecture's graph goes on to use the leaf, and nothing has been expanded yet: make the leaf itself a view. So
+// The architecture's graph keeps using the leaf, and nothing has been expanded yet: make the leaf itself a view. So
 // no architecture has to know that its inputs come from the device.
 static void mtp_graph_leaf_to_view(ggml_tensor * leaf, ggml_tensor * src) {
     GGML_ASSERT(leaf->op == GGML_OP_NONE && leaf->type == src->type && ggml_nelements(leaf) == ggml_nelements(src));
@@ -326,7 +326,7 @@ static void mtp_graph_add_heads(const llm_graph_params & params) {
         builder.add_stage(0, res->t_inp_tokens);
     }
 
-    // llama.cpp goes on with the trunk's, and has no use for the hidden states
+    // llama.cpp continues with the trunk's, and has no use for the hidden states
     res->t_logits  = logits;
     res->t_embd    = embd;
     res->t_h_nextn = nullptr;

@@ -21,7 +21,7 @@ class mtp_heads {
 
         // A small model beside the trunk that drafts in the place of heads, like a single one; nullptr: none. Its layers
         // have queries alone and read the K/V of the trunk's last ones: it stores nothing and need not see any row
-        // before it drafts. It goes on from one position, the newest token's, whatever the step.
+        // before it drafts. It continues from one position, the newest token's, whatever the step.
         const llama_model * assistant;
 
         llama_memory_params memory; // for a cache of their own, where they need one

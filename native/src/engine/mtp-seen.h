@@ -1,6 +1,6 @@
 #pragma once
 
-// Which positions of a sequence a head has K/V for. A head that was left behind for a while goes on without what it
+// Which positions of a sequence a head has K/V for. A head that was left behind for a while continues without what it
 // has missed: that stays a gap, which it never looks at. Knows positions; knows no cells.
 
 #include "llama.h"
@@ -15,7 +15,7 @@ struct mtp_seen {
     llama_pos gap_end   = 0;
 
     // Rows that the draft at hand has caught up with, up to the one that it predicts from. They count once the trunk
-    // goes on there with the head in its pass; a draft that leads to nothing leaves no trace.
+    // continues there with the head in its pass; a draft that leads to nothing leaves no trace.
     llama_pos draft_begin = 0;
     llama_pos draft_end   = 0;
 
@@ -41,7 +41,7 @@ struct mtp_seen {
         end = pos + 1;
     }
 
-    // the trunk goes on at pos: the rows of a draft from there count
+    // the trunk continues at pos: the rows of a draft from there count
     void adopt_draft(llama_pos pos) {
         if (pos == draft_end && end < draft_end) {
             skip(std::min(draft_begin, draft_end));

@@ -14,7 +14,7 @@
 #include <vector>
 
 struct mtp_slot {
-    std::vector<int64_t>    key;   // what tells graphs apart
+    std::vector<int64_t>    key;   // what distinguishes graphs
     std::array<uint32_t, 2> n_kv;  // cells that its graph looks at; grows with the text
     const void *            reads; // memory of somebody else that its graph reads, see drop_readers; or nullptr
     uint64_t                t_used;

@@ -53,7 +53,7 @@ class mtp_state_reader : public llama_io_read_i {
 
     void expect_end() const {
         if (n_read != size) {
-            throw std::runtime_error("it goes on after its end");
+            throw std::runtime_error("it continues after its end");
         }
     }
 
