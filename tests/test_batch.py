@@ -438,6 +438,37 @@ def test_a_generation_can_be_closed_in_any_callback() -> None:
     assert "".join(work.submit("cd", sampling=GREEDY, max_tokens=10)) == expected("cd", 10)
 
 
+@pytest.mark.parametrize("waits", ["iterating", "in a task", "for a slot", "in a batch"])
+def test_closing_a_generation_wakes_whoever_waits_for_it_in_another_thread(waits: str) -> None:
+    work = engine(n_ctx=100_000)
+    hold = threading.Event()
+    blocked = threading.Thread(target=lambda: work.loop.call(hold.wait))  # the engine does nothing meanwhile
+    blocked.start()
+    requests = work.batch()
+    submit = requests.submit if waits == "in a batch" else work.submit
+    generation = submit("ab", sampling=GREEDY, ignore_eos=True)
+
+    async def task() -> None:
+        async for _ in generation:
+            pass
+
+    def wait() -> None:
+        if waits == "in a task":
+            asyncio.run(task())
+        else:
+            list(requests if waits == "in a batch" else generation)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    generation.close()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    hold.set()
+    blocked.join()
+
+
 def test_five_hundred_requests_of_which_a_third_is_cancelled() -> None:
     rng = random.Random(1)
     work = engine(n_seq_max=4, n_ubatch=48)

@@ -98,8 +98,7 @@ class Generation:
         if not self._is_over:
             self._is_over = True
             self._loop.cancel(self._request)
-            if listener := self._request.listener:
-                listener()  # nobody should wait for more of it
+            self._request.wake()  # whoever waits for more of it
 
     @property
     def is_over(self) -> bool:
@@ -143,7 +142,7 @@ class Generation:
             wakes.clear()
             try:
                 piece = self.take_now()
-                if piece is None:
+                if piece is None and not self._is_over:
                     await wakes.wait()
             except BaseException:  # the task was cancelled, or a callback
                 self.close()

@@ -121,6 +121,10 @@ class Request:
         """See Job."""
         self._send(Update(error=error))
 
+    def wake(self) -> None:
+        """Send an update without content, for whoever waits for one."""
+        self._send(Update())
+
     def _send(self, update: Update) -> None:
         self.updates.put(update)
         if self.listener:
