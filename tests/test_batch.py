@@ -441,10 +441,10 @@ def test_a_generation_can_be_closed_in_any_callback() -> None:
 @pytest.mark.parametrize("waits", ["iterating", "in a task", "for a slot", "in a batch"])
 def test_closing_a_generation_wakes_whoever_waits_for_it_in_another_thread(waits: str) -> None:
     work = engine(n_ctx=100_000)
+    requests = work.batch()
     hold = threading.Event()
     blocked = threading.Thread(target=lambda: work.loop.call(hold.wait))  # the engine does nothing meanwhile
     blocked.start()
-    requests = work.batch()
     submit = requests.submit if waits == "in a batch" else work.submit
     generation = submit("ab", sampling=GREEDY, ignore_eos=True)
 
