@@ -8,7 +8,7 @@ the next call.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,7 +84,14 @@ class FakeSession:
         """Raised by the next pass of the trunk."""
         self._logits = self._draft_logits = np.empty((0, N_VOCAB), np.float32)
 
-    def decode(self, chunks: Sequence[Chunk]) -> None:
+    def decode(self, chunks: Sequence[Chunk], meanwhile: Callable[[], object] = lambda: None) -> None:
+        if not self.is_async:
+            meanwhile()
+        self._decode_all(chunks)
+        if self.is_async:
+            meanwhile()
+
+    def _decode_all(self, chunks: Sequence[Chunk]) -> None:
         self._invalidate()
         assert chunks
         assert len({chunk.sequence for chunk in chunks}) == len(chunks)

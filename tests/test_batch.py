@@ -19,6 +19,7 @@ from pymtp.drafting.length.experience import Experience
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.errors import BackendError, Closed, ContextFull, InvalidParameter
 from pymtp.sampling.params import SamplingParams
+from pymtp.serving import request as request_module
 from pymtp.serving.batch import Batch
 from pymtp.serving.generation import Generation
 from pymtp.serving.loop import EngineLoop
@@ -99,7 +100,8 @@ engines: list[Engine] = []
 
 
 @pytest.fixture(autouse=True)
-def closed_engines() -> Iterator[None]:
+def closed_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(request_module, "SEND_INTERVAL_S", 0.0)  # an update for each pass
     yield
     while engines:
         engines.pop().loop.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gguf
@@ -54,9 +54,9 @@ class Watched:
         self.was_likely: list[bool] = []
         decode = session.decode
 
-        def watch(chunks: list[Chunk]) -> None:
+        def watch(chunks: list[Chunk], meanwhile: Callable[[], object]) -> None:
             self.verified |= {token for chunk in chunks if chunk.position >= len(PROMPT) for token in chunk.tokens}
-            decode(chunks)
+            decode(chunks, meanwhile)
             self.was_likely += [int(row.argmax()) in PADDING for row in session.logits]
 
         monkeypatch.setattr(session, "decode", watch)

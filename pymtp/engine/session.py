@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -114,10 +114,17 @@ class Session:
         n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         self._limits = DraftLimits(self._handle, self.n_heads, n_vocab)
 
-    def decode(self, chunks: Sequence[Chunk]) -> None:
-        """Run the trunk over all rows of `chunks`, in one pass as far as an ubatch reaches."""
+    def decode(self, chunks: Sequence[Chunk], meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Run the trunk over all rows of `chunks`, in one pass as far as an ubatch reaches.
+
+        `meanwhile` is called once the pass is under way on a device; a CPU is busy with it, so there just before it.
+        """
         flags = [flag for chunk in chunks for flag in flags_of(chunk, self.n_heads)]
+        if not self.is_async:
+            meanwhile()
         check(lib.pymtp_session_decode(self._handle.native, *rows_of(chunks), flags))
+        if self.is_async:
+            meanwhile()
 
     def draft(self, step: int, n_steps: int, chunks: Sequence[Chunk]) -> None:
         """Run step `step` of a draft of `n_steps`: the last row of each chunk predicts the token that follows.

@@ -6,7 +6,7 @@ Owns the text. Takes the updates of its request in whatever thread or task itera
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from weakref import ref
@@ -171,13 +171,16 @@ class Generation:
     def take_now(self) -> str | None:
         """The text of the next update, which may be empty; None if there is none at present."""
         try:
-            update = self._request.updates.get_nowait()
+            updates = self._request.updates.get_nowait()
         except Empty:
             return None
-        return None if self._is_over else self._take(update)
+        return None if self._is_over else self._take(updates)
 
-    def _take(self, update: Update) -> str:
-        """Take over an update; return the text that is certain after it."""
+    def _take(self, updates: Sequence[Update]) -> str:
+        """Take over some updates; return the text that is certain after them."""
+        return "".join(map(self._take_one, updates))
+
+    def _take_one(self, update: Update) -> str:
         if update.error:
             self.error = update.error
         self.n_cached = update.n_cached or self.n_cached

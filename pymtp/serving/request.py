@@ -6,6 +6,7 @@ it waits: the sampler and the rest of a sequence are made when there is a slot f
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,19 @@ class Request:
     Raises what `check_request` raises, ContextFull if the prompt does not fit, InvalidParameter if it is empty.
     """
 
-    __slots__ = ("__weakref__", "_setup", "listener", "n_prompt", "params", "prompt", "sequence", "stats", "updates")
+    __slots__ = (
+        "__weakref__",
+        "_held",
+        "_sent_at",
+        "_setup",
+        "listener",
+        "n_prompt",
+        "params",
+        "prompt",
+        "sequence",
+        "stats",
+        "updates",
+    )
 
     def __init__(self, prompt: str | Sequence[int], params: GenerationParams, setup: Setup) -> None:
         self.params = params
@@ -73,7 +86,9 @@ class Request:
         """Counts and times of the passes so far. Written by the engine's thread."""
         self.sequence: TokenSequence | None = None
         """Once it runs. The engine's: others may look at what does not change."""
-        self.updates: SimpleQueue[Update] = SimpleQueue()
+        self.updates: SimpleQueue[tuple[Update, ...]] = SimpleQueue()
+        self._held: tuple[Update, ...] = ()  # not sent yet
+        self._sent_at = 0.0  # seconds of a monotonic clock
         self.listener: Callable[[], object] | None = None
         """Called in the engine's thread after each update; has to be quick."""
 
@@ -126,9 +141,20 @@ class Request:
         self._send(Update())
 
     def _send(self, update: Update) -> None:
-        self.updates.put(update)
+        self._held += (update,)
+        now = time.monotonic()
+        is_text = update.tokens and not (update.finish_reason or update.error)
+        if is_text and now - self._sent_at < SEND_INTERVAL_S:
+            return  # the next pass is a short one, too
+        self.updates.put(self._held)
+        self._held, self._sent_at = (), now
         if self.listener:
             self.listener()
+
+
+SEND_INTERVAL_S = 0.004
+"""The least time between two updates amid a text. To wake another thread takes some 50 us of the engine's: 4 % of a
+round of a small model on a CPU. Rounds that take longer are sent one by one. (nano-glm, 2 cores)"""
 
 
 class _StopFinder:

@@ -21,12 +21,11 @@ def run_round(
     Each turn decodes the next tokens of its sequence's history and, where these are its last, drafts after them.
     Afterwards they and the accepted drafts are decoded, and the last token that the turn emitted is not. Raises
     ContextFull if the cache has no room; nothing was sampled then, and the positions after those that the sequences had
-    decoded are to be truncated. `meanwhile` is called once the pass is under way.
+    decoded are to be truncated. `meanwhile` is called with the pass: see Session.decode.
     """
     requests = [turn.sequence.draft_request(turn) for turn in turns]
     proposals = drafter.propose(requests)
-    session.decode([turn.sequence.chunk(turn, made) for turn, made in zip(turns, proposals, strict=True)])
-    meanwhile()
+    session.decode([turn.sequence.chunk(turn, made) for turn, made in zip(turns, proposals, strict=True)], meanwhile)
     rows = iter(session.rows())
     results = [
         turn.sequence.judge(turn, list(islice(rows, turn.n_logits(made))), made)

@@ -69,8 +69,8 @@ class Scheduler:
     A step is one pass of at most `session.n_ubatch` rows: a round of every sequence that generates, and with the rows
     that are left the next tokens of prompts. So a long prompt comes in pieces and holds up nobody.
 
-    A step plans the pass, runs it, applies its result, and reports that to the jobs. Where a device computes,
-    reports wait until the next pass is under way, unless a sequence begins or ends. Jobs are submitted and removed
+    A step plans the pass, runs it, applies its result, and reports that to the jobs. Unless a sequence begins or ends,
+    reports come with the next pass: whoever takes them works while that is computed. Jobs are submitted and removed
     between steps, never in a report.
     """
 
@@ -154,8 +154,7 @@ class Scheduler:
         self._tuning.limit_drafts([running.sequence for running in self._running.values()])
         result = self.run(turns, meanwhile=lambda: self._finish_previous(turns))
         self.apply(result)
-        begins_or_ends = any(turn.of_prompt or turn.sequence.finish_reason for turn in turns)
-        if not self._session.is_async or begins_or_ends:
+        if any(turn.of_prompt or turn.sequence.finish_reason for turn in turns):
             self.report()
 
     def admit(self) -> None:
@@ -190,7 +189,7 @@ class Scheduler:
         return turns
 
     def run(self, turns: Sequence[Turn], meanwhile: Callable[[], object] = lambda: None) -> Result:
-        """Run the pass. `meanwhile` is called once it is under way."""
+        """Run the pass. `meanwhile` is called with it: see Session.decode."""
         for turn in turns:
             turn.sequence.begin(turn)
         failures: list[tuple[Turn, ContextFull]] = []
