@@ -191,8 +191,11 @@ class Model:
         self.call(lambda: self.session.save_file(path))
 
     def restore_state(self, path: StrPath) -> None:
-        """Restore what `save_state` has saved. Raises StateError for a file that is damaged or of another model."""
-        self.call(lambda: self.session.restore_file(path))
+        """Restore what `save_state` has saved.
+
+        Raises StateError for a file that is damaged or of another model, and while texts are generated.
+        """
+        self.call(lambda: self._scheduler.restore(path))
 
     def empty_cache(self) -> None:
         """Drop what texts with `cache_prompt` have left in the cache."""

@@ -6,8 +6,10 @@ import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
 from pymtp.acceptance.interface import Trial, Verdict
-from pymtp.drafting.interface import DraftOutcome, DraftRequest, Proposal
+from pymtp.acceptance.rejection import BLOCK_REJECTION
+from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Proposal
 from pymtp.drafting.mtp import MtpDrafter
+from pymtp.errors import PymtpError
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.round import run_round
@@ -18,6 +20,8 @@ GREEDY = SamplingParams(temperature=0)
 
 class Scripted:
     """Proposes given drafts."""
+
+    traits = DrafterTraits("scripted")
 
     def __init__(self, *drafts: list[int]) -> None:
         self.drafts = drafts
@@ -162,3 +166,27 @@ def test_tokens_with_drafts_equal_plain_decoding() -> None:
     accepted = sum(play(session, drafter, (0, one))[0].n_accepted for _ in range(60))
     assert accepted > 60
     assert one.history[3:] == plain_text([1, 2, 3], len(one.history) - 3)
+
+
+def test_a_drafter_that_breaks_its_contract_is_named() -> None:
+    session = FakeSession()
+    one = sequence(session, 0, [1, 2])
+    with pytest.raises(PymtpError, match="the drafter scripted proposed 4 tokens, 3 were asked for"):
+        play(session, Scripted([1, 2, 3, 4]), (0, one))
+    with pytest.raises(PymtpError, match="the drafter scripted made 2 proposals for 1 requests"):
+        play(session, Scripted([1], [2]), (0, one))
+    prompt = TokenSequence([1, 2, 3], Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=3)
+    with pytest.raises(PymtpError, match="proposed 1 tokens, 0 were asked for"):
+        play(session, Scripted([1]), (0, prompt))
+
+
+def test_what_a_drafter_proposes_after_the_end_of_a_sequence_is_left_out() -> None:
+    session = FakeSession()
+    one = sequence(session, 0, [1, 2])
+    right = plain_text(one.history, 3)
+    one.stop = frozenset({right[0]})
+    one.accept = BLOCK_REJECTION
+    (played,) = play(session, Scripted(right), (0, one))
+    assert played.proposal.drafts == right[:1]
+    assert played.tokens == right[:1]
+    assert one.finish_reason == "eog"

@@ -538,3 +538,49 @@ def test_a_limit_of_the_vocabulary_moves_with_the_text_but_not_where_it_would_ch
         run(work)
         assert session.n_draft_vocab == limit
     assert texts(one, two) == [plain_text([1, 2, n], 20) for n in range(2)]
+
+
+def test_a_sequence_whose_text_depends_on_its_drafts_keeps_its_own_length() -> None:
+    session = FakeSession(n_seq_max=2)
+    session.needs_equal_rows = True
+    work = scheduler(session)
+    own, other = (sequence(session, [i, 1], 20, length=FixedLength(n)) for i, n in enumerate((3, 0)))
+    own.is_reproducible = True
+    submit(work, own, other)
+    work.step()
+    work.step()
+    assert [len(chunk.tokens) for chunk in session.passes[-1]] == [4, 3]
+
+
+def test_two_conversations_keep_their_slots() -> None:
+    session = FakeSession(n_seq_max=2)
+    work = scheduler(session)
+    texts_so_far = [[1, *[i + 5] * 30] for i in range(2)]
+    for turn in range(4):
+        for i in range(2):
+            one = sequence(session, texts_so_far[i], 5)
+            submit(work, one, reuses_cache=True)
+            run(work)
+            assert (one.n_cached > 20) == (turn > 0)
+            texts_so_far[i] = [*one.history, 3]
+
+
+def test_a_job_whose_admission_fails_is_told_and_leaves_its_slot() -> None:
+    class Broken(FakeSession):
+        def truncate(self, position: int, *, sequence: int = 0) -> None:
+            if self.failure:
+                failure, self.failure = self.failure, None
+                raise failure
+            super().truncate(position, sequence=sequence)
+
+    session = Broken()
+    work = scheduler(session)
+    (job,) = submit(work, sequence(session, [1, 2]))
+    session.failure = RuntimeError("no")
+    with pytest.raises(RuntimeError) as failure:
+        work.step()
+    work.fail(failure.value)
+    assert job.error is failure.value
+    submit(work, again := sequence(session, [1, 2]))
+    run(work)
+    assert texts(again) == [plain_text([1, 2], 20)]

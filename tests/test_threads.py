@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pymtp import Closed, Generation, Model, PymtpError
+from pymtp import Closed, Generation, Model, PymtpError, StateError
 
 pytestmark = pytest.mark.model
 
@@ -132,8 +134,13 @@ with Model(n_ctx=256, n_threads=1) as model:
         try:
             model.generate("Once")
         except PymtpError as error:
-            os._exit(0 if "forked" in str(error) else 3)
-        os._exit(4)
+            if "forked" not in str(error):
+                os._exit(3)
+        try:
+            "".join(running)
+        except PymtpError as error:
+            os._exit(0 if "forked" in str(error) else 4)
+        os._exit(5)
     "".join(running)
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
@@ -165,3 +172,87 @@ def test_errors_of_a_closed_model_are_pymtps() -> None:
     for call in (lambda: model.generate("x"), lambda: model.tokenize("x"), model.__enter__):
         with pytest.raises(PymtpError, match="closed"):
             call()
+
+
+def test_closing_a_model_waits_for_threads_that_tokenize() -> None:
+    for _ in range(6):
+        model = Model(n_ctx=256, n_threads=1)
+        started = threading.Barrier(3)
+
+        def tokenize(model: Model = model, started: threading.Barrier = started) -> None:
+            started.wait(60)
+            while True:
+                model.tokenize("one two three four " * 500)
+
+        def close(model: Model = model, started: threading.Barrier = started) -> None:
+            started.wait(60)
+            model.close()
+
+        errors = run(close, tokenize, tokenize)
+        assert [type(error) for error in errors] == [Closed, Closed]
+
+
+def test_a_restored_state_leaves_nothing_known_of_the_cache(tmp_path: Path) -> None:
+    with Model(n_ctx=256, n_threads=1) as model:
+        one, other = [5, 6, 7] * 9, [8, 9, 10] * 9
+        options = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
+        expected = _tokens(model, other, **options)
+        _tokens(model, one, cache_prompt=True, **options)
+        model.save_state(tmp_path / "one")
+        _tokens(model, other, cache_prompt=True, **options)
+        model.restore_state(tmp_path / "one")
+        assert _tokens(model, other, cache_prompt=True, **options) == expected
+        running = model.generate("Once", ignore_eos=True)
+        next(running)
+        with pytest.raises(StateError, match="while texts are generated"):
+            model.restore_state(tmp_path / "one")
+        running.close()
+
+
+def _tokens(model: Model, prompt: list[int], **options: Any) -> list[int]:
+    generation = model.generate(prompt, **options)
+    "".join(generation)
+    return generation.tokens
+
+
+def test_a_text_cannot_be_awaited_in_the_engines_thread() -> None:
+    with Model(n_ctx=256, n_threads=1) as model, pytest.raises(PymtpError, match="in the engine's own thread"):
+        model.call(lambda: "".join(model.generate("Once", max_tokens=5)))
+
+
+def test_a_generation_goes_from_one_event_loop_to_another(model: Model, alone: dict[str, str]) -> None:
+    generation = model.generate(PROMPTS[0], **OPTIONS)
+
+    async def first() -> str:
+        return await anext(aiter(generation))
+
+    async def rest() -> str:
+        return "".join([piece async for piece in generation])
+
+    assert asyncio.run(first()) + asyncio.run(rest()) == alone[PROMPTS[0]]
+
+
+def test_a_thread_that_cannot_start_leaves_the_model_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Model(n_ctx=256, n_threads=1) as model:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="can't start"):
+                model.generate("Once")
+        assert len(_tokens(model, [5, 6, 7], max_tokens=3, ignore_eos=True)) == 3
+
+
+def test_numbers_that_no_vocabulary_has_disturb_nobody(model: Model, alone: dict[str, str]) -> None:
+    running = model.generate(PROMPTS[0], **OPTIONS)
+    "".join(model.generate("Once", top_k=2**31 - 1, max_tokens=2))
+    assert "".join(running) == alone[PROMPTS[0]]
+
+
+def test_a_text_without_a_limit_ends_with_the_context() -> None:
+    with Model(n_ctx=64, n_threads=1) as model:
+        for n in (1, 2):
+            generation = model.generate([5] * n, ignore_eos=True)
+            "".join(generation)
+            assert (generation.finish_reason, len(generation.tokens)) == ("context", 65 - n)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from pymtp.engine.logits import Row
+from pymtp.errors import PymtpError
 from pymtp.sampling.distribution import Distribution
 
 if TYPE_CHECKING:
@@ -148,3 +149,22 @@ class Drafter(Protocol):
 
     def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
         """Take note of what the target made of the proposals."""
+
+
+def checked(drafter: Drafter, requests: Sequence[DraftRequest], proposals: Sequence[Proposal]) -> Sequence[Proposal]:
+    """`proposals`, if there is one for each request, and none has more drafts than were asked for.
+
+    What follows a token that ends the sequence is left out. Raises PymtpError: a drafter has broken its contract.
+    """
+    name = drafter.traits.name
+    if len(proposals) != len(requests):
+        raise PymtpError(f"the drafter {name} made {len(proposals)} proposals for {len(requests)} requests")
+    return [_checked(name, request, made) for request, made in zip(requests, proposals, strict=True)]
+
+
+def _checked(name: str, request: DraftRequest, made: Proposal) -> Proposal:
+    drafts = made.drafts
+    if len(drafts) > max(request.n_draft, 0):
+        raise PymtpError(f"the drafter {name} proposed {len(drafts)} tokens, {request.n_draft} were asked for")
+    n = next((i + 1 for i, token in enumerate(drafts[:-1]) if token in request.stop), len(drafts))
+    return made if n == len(drafts) else made._replace(drafts=drafts[:n], distributions=made.distributions[:n])

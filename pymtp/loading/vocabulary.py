@@ -6,7 +6,9 @@ Knows text and token ids; never logits. A thin layer over llama-cpp-python.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -21,6 +23,8 @@ class Vocabulary:
 
     def __init__(self, model: object, chat_template: str | None) -> None:
         self._open_vocab = llama_cpp.llama_model_get_vocab(model)
+        self._users: dict[int, int] = {}  # by thread: calls that are under way
+        self._changed = threading.Condition()  # of both, which is re-entrant: a collection may close it anywhere
         self.size: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         self.chat_template = chat_template
         self.end_of_generation = frozenset(
@@ -49,8 +53,28 @@ class Vocabulary:
         return list(tokens[: n.value]) if n.value else []
 
     def close(self) -> None:
-        """Drop the model, which is about to be freed."""
-        self._open_vocab = None
+        """Drop the model, which is about to be freed. Waits for the calls of other threads."""
+        with self._changed:
+            self._open_vocab = None
+            while self._users.keys() - {threading.get_ident()}:
+                self._changed.wait()
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Keep the model while the body calls native functions with it. Raises Closed after `close`."""
+        thread = threading.get_ident()
+        with self._changed:
+            if self._open_vocab is None:
+                raise Closed("the model is closed")
+            self._users[thread] = self._users.get(thread, 0) + 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._users[thread] -= 1
+                if not self._users[thread]:
+                    del self._users[thread]
+                    self._changed.notify_all()
 
     def tokenize(self, text: str, *, is_start: bool = True) -> list[int]:
         """Token ids of `text`. Special tokens in it are recognised.
@@ -64,7 +88,8 @@ class Vocabulary:
         n_max = len(data) + 2
         while True:
             tokens = (llama_cpp.llama_token * n_max)()
-            n = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, n_max, is_start, True)
+            with self.using():
+                n = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, n_max, is_start, True)
             if n >= 0:
                 return list(tokens[:n])
             n_max = -n
@@ -93,7 +118,8 @@ class Vocabulary:
         n_max = 64
         while True:
             buffer = ctypes.create_string_buffer(n_max)
-            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, n_max, 0, special)
+            with self.using():
+                n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, n_max, 0, special)
             if n >= 0:
                 return buffer.raw[:n]
             n_max = -n
@@ -102,7 +128,8 @@ class Vocabulary:
         """The native handle of `texts` as DRY's sequence breakers. Cached, because it looks at every token."""
         data = [ffi.new("char[]", text.encode()) for text in texts]
         handle = ffi.new("struct pymtp_breakers **")
-        check(lib.pymtp_breakers_init(self.native, len(data), data, handle))
+        with self.using():
+            check(lib.pymtp_breakers_init(self.native, len(data), data, handle))
         return ffi.gc(handle[0], lib.pymtp_breakers_free)
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
@@ -132,7 +159,8 @@ class Vocabulary:
     def _text(self, token: int) -> str:
         if token < 0:
             return ""
-        return str(llama_cpp.llama_vocab_get_text(self._vocab, token).decode(errors="replace"))
+        with self.using():
+            return str(llama_cpp.llama_vocab_get_text(self._vocab, token).decode(errors="replace"))
 
 
 def _check_messages(messages: object) -> None:

@@ -154,7 +154,8 @@ def check_with_vocabulary(params: SamplingParams, grammar: str | None, vocabular
     if grammar is not None:
         checked = _CHECKED_GRAMMARS.setdefault(vocabulary, set())
         if grammar not in checked:
-            Sampler(SamplingParams(), vocabulary, grammar=grammar)
+            with vocabulary.using():
+                Sampler(SamplingParams(), vocabulary, grammar=grammar)
             if len(checked) >= _N_CHECKED_MAX:
                 checked.clear()
             checked.add(grammar)

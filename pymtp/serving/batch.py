@@ -58,21 +58,26 @@ class Batch:
         """Ask for the continuation of `prompt`. Parameters and errors are those of `Model.generate`."""
         generation = self._submit(prompt, params, on_prompt=on_prompt, arrived=self._arrived, **options)
         self._live[id(generation)] = generation
+        self._arrived.put(ref(generation))  # its updates may have come before it was among the live ones
         return generation
 
     def __iter__(self) -> Iterator[tuple[Generation, str]]:
         while self._live:
             generation = self._arrived.get()()
-            if generation is None:
+            if generation is None or id(generation) not in self._live:
                 continue
-            piece = generation.take_now()
-            is_over = generation.is_over
-            if is_over:
+            try:
+                pieces = list(iter(generation.take_now, None))
+            except BaseException:  # of a callback
+                self._live.pop(id(generation), None)
+                generation.close()
+                raise
+            if generation.is_over:
                 self._live.pop(id(generation), None)
             if generation.error and not isinstance(generation.error, ContextFull):
                 raise generation.error
-            if piece or (piece is not None and is_over):
-                yield generation, piece
+            if any(pieces) or (pieces and generation.is_over):
+                yield generation, "".join(pieces)
 
     def close(self) -> None:
         """End all generations early."""

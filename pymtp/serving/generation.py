@@ -13,6 +13,7 @@ from weakref import ref
 
 from pymtp.drafting.length.adaptive import AdaptiveLength
 from pymtp.drafting.length.policy import LengthRow
+from pymtp.errors import PymtpError
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.assembly import acceptance_name
@@ -50,7 +51,9 @@ class Generation:
         self._stream = TextStream(request.params.stop)
         self._origins = Origins()
         self._is_over = False
+        self._first_listener = request.listener
         self._wakes: asyncio.Event | None = None
+        self._waits_in: asyncio.AbstractEventLoop | None = None
         self.n_prompt = request.n_prompt
         """Tokens of the prompt."""
         self.n_cached = 0
@@ -122,6 +125,8 @@ class Generation:
         return self
 
     def __next__(self) -> str:
+        if self._loop.is_own_thread and not self._is_over:
+            raise PymtpError("a text cannot be awaited in the engine's own thread; await it in another")
         while not self._is_over:
             try:
                 piece = self._take(self._request.updates.get())
@@ -154,10 +159,11 @@ class Generation:
 
     def _listen(self) -> asyncio.Event:
         """The event that is set, in the task's loop, after each update."""
-        if self._wakes is None:
+        loop = asyncio.get_running_loop()
+        if self._wakes is None or self._waits_in is not loop:
             self._wakes = wakes = asyncio.Event()
-            loop = asyncio.get_running_loop()
-            before = self._request.listener
+            self._waits_in = loop
+            before = self._first_listener
 
             def wake() -> None:
                 if before:

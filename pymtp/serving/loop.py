@@ -43,6 +43,7 @@ class EngineLoop:
         self._inbox: SimpleQueue[Message] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        self._is_busy = False  # whether it does anything but wait for a message
         self._broken: PymtpError | None = None
 
     def check_open(self) -> None:
@@ -101,17 +102,21 @@ class EngineLoop:
                 raise Closed("the model is closed")
             if self._broken:
                 raise self._broken
-            self._inbox.put(message)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pymtp-engine", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="pymtp-engine", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._inbox.put(message)
 
     def _run(self) -> None:
         try:
             while not self._is_closed:
                 try:
                     if self._scheduler.is_idle:
-                        self._inbox.get().run()
+                        self._is_busy = False
+                        message = self._inbox.get()
+                        self._is_busy = True
+                        message.run()
                     self._handle_messages()
                     self._scheduler.step()
                 except BaseException as error:
@@ -141,11 +146,16 @@ class EngineLoop:
 
     def _after_fork(self) -> None:
         """In the child there is no such thread, and of its locks nothing is known."""
-        was_idle, is_closed = self._scheduler.is_idle, self._is_closed
+        was_idle = self._scheduler.is_idle and self._inbox.empty() and not self._is_busy
+        inbox, is_closed = self._inbox, self._is_closed
         self._begin()
         self._is_closed = is_closed
-        if not was_idle:
-            self._broken = PymtpError("the process was forked while the model generated: load it again in the child")
+        if was_idle:
+            return
+        self._broken = PymtpError("the process was forked while the model generated: load it again in the child")
+        while not inbox.empty():
+            inbox.get_nowait().refuse()
+        self._scheduler.abandon(self._broken)
 
 
 _loops: WeakSet[EngineLoop] = WeakSet()

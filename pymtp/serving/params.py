@@ -78,6 +78,8 @@ class GenerationParams:
         _check_int("max_tokens", self.max_tokens, -1, "-1 (no limit) or more")
         if self.logprobs is not None:
             _check_int("logprobs", self.logprobs, 0, "0 or more")
+            if self.forced:
+                raise InvalidParameter("logprobs", "left out where acceptance is forced")
         if self.draft_max not in (None, "auto"):
             _check_int("draft_max", self.draft_max, 0, "auto, 0 (no drafts) or more")
         _check_int("draft_min", self.draft_min, 0, "an integer, 0 or more")

@@ -188,7 +188,7 @@ def _tokens(prompt: str | Sequence[int], setup: Setup) -> array[int]:
 
 def _token_ids(prompt: Sequence[int], n_vocab: int) -> array[int]:
     try:
-        tokens = array("i", prompt)
+        tokens = array("i", [] if isinstance(prompt, (bytes, bytearray)) else prompt)
     except (TypeError, OverflowError):
         raise InvalidParameter("prompt", "a string, or a list of token ids", value=_short(prompt)) from None
     if tokens and not 0 <= min(tokens) <= max(tokens) < n_vocab:

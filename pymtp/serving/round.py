@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from pymtp.drafting.interface import Drafter
+from pymtp.drafting.interface import Drafter, checked
 from pymtp.engine.session import Session
 from pymtp.serving.sequence import Round, Turn, outcome_of
 
@@ -24,7 +24,7 @@ def run_round(
     decoded are to be truncated. `meanwhile` is called with the pass: see Session.decode.
     """
     requests = [turn.sequence.draft_request(turn) for turn in turns]
-    proposals = drafter.propose(requests)
+    proposals = checked(drafter, requests, drafter.propose(requests))
     session.decode([turn.sequence.chunk(turn, made) for turn, made in zip(turns, proposals, strict=True)], meanwhile)
     rows = iter(session.rows())
     results = [

@@ -6,6 +6,7 @@ and drafted.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from pymtp.drafting.length.costs import RoundCosts
 from pymtp.drafting.subset import AutoDraftVocab
 from pymtp.engine.counters import Timing
 from pymtp.engine.session import Session
-from pymtp.errors import ContextFull, PymtpError
+from pymtp.errors import ContextFull, PymtpError, StateError
 from pymtp.serving.round import run_round
 from pymtp.serving.sequence import Round, TokenSequence, Turn
 from pymtp.serving.slots import Slots
@@ -132,14 +133,31 @@ class Scheduler:
         self._running.clear()
         for job in jobs:
             job.fail(error)
-        with suppress(PymtpError):  # what has failed may fail again
-            for slot in slots:
+        for slot in slots:
+            with suppress(PymtpError):  # what has failed may fail again
                 self._slots.release(slot)
+        with suppress(PymtpError):
             self._slots.empty()
+
+    def abandon(self, error: BaseException) -> None:
+        """End all jobs with an error, and leave the session alone: nothing is known of it any more."""
+        jobs = [*(running.job for running in self._running.values()), *self._waiting]
+        self._running.clear()
+        self._waiting.clear()
+        self._unreported.clear()
+        for job in jobs:
+            job.fail(error)
 
     def empty_cache(self) -> None:
         """Drop what ended sequences have left for later ones."""
         self._slots.empty()
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Restore a saved session. Raises StateError if that fails, or while sequences run in it."""
+        if self._running:
+            raise StateError("a state cannot be restored while texts are generated; wait for them, or close them")
+        self._session.restore_file(path)
+        self._slots.forget()
 
     def step(self) -> None:
         """Run one pass.
@@ -167,11 +185,13 @@ class Scheduler:
             except Exception as error:  # of this job alone
                 job.fail(error)
                 continue
-            slot, sequence.n_cached = self._slots.take(sequence.history, reuse=job.reuses_cache)
+            slot = self._slots.choose(sequence.history, reuse=job.reuses_cache)
+            # before anything that can fail: `fail` has to find it
+            self._running[slot] = Running(job, sequence, sequence.sampler.n_candidates)
+            sequence.n_cached = self._slots.take(slot, sequence.history, reuse=job.reuses_cache)
             if sequence.cost_record and sequence.cost_record.ensure(self._session, slot):
                 sequence.n_cached = 0
             sequence.n_decoded = sequence.n_cached
-            self._running[slot] = Running(job, sequence, sequence.sampler.n_candidates)
             self._tuning.observe_prompt(sequence.history)
         if len(self._running) != n_before:
             self._reduce_logits()
@@ -261,7 +281,7 @@ class Scheduler:
     def _reduce_logits(self) -> None:
         """Have passes prepare as many candidates as the samplers of the running sequences look at."""
         n = max((running.n_candidates for running in self._running.values()), default=0)
-        n = n if n <= N_EXACT else -(-n // N_EXACT) * N_EXACT
+        n = n if n <= N_EXACT else min(-(-n // N_EXACT) * N_EXACT, N_CANDIDATES_MAX)
         if n not in (0, self._session.n_reduced):
             self._session.reduce_logits(n)
 
@@ -282,5 +302,7 @@ class Scheduler:
                     stats.add_round(len(each.proposal.drafts), each.n_accepted)
 
 
+N_CANDIDATES_MAX = 1 << 22
+"""More than any vocabulary has."""
 N_EXACT = 64
 """Candidates up to which their exact number is prepared; above it multiples, as each number has graphs of its own."""

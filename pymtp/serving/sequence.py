@@ -130,7 +130,8 @@ class TokenSequence:
     def __post_init__(self) -> None:
         self.n_prompt = len(self.history)
         self.n_decoded = self.n_cached = 0
-        self.n_left = self.n_ctx if self.max_tokens < 0 else self.max_tokens
+        # the context ends a text without a limit: its last token needs no position
+        self.n_left = self.n_ctx + 1 if self.max_tokens < 0 else self.max_tokens
         self._outcome = _Outcome()  # of the latest round, until `learn`
 
     @property
@@ -158,7 +159,8 @@ class TokenSequence:
             n_rows = min(self.n_prompt - position, n_rows_max)
             samples = position + n_rows == len(self.history) and self.n_left > 0
             return Turn(self, slot, position, n_rows, of_prompt=True, samples=samples)
-        n_draft = self.n_draft if n_draft is None else min(n_draft, self._draft_room)
+        # where the text depends on the drafts, their number must not depend on others
+        n_draft = self.n_draft if n_draft is None or self.is_reproducible else min(n_draft, self._draft_room)
         return Turn(self, slot, position, 1, n_draft, draws=self.pick.draws, samples=self.n_left > 0)
 
     def begin(self, turn: Turn) -> None:
@@ -228,7 +230,7 @@ class TokenSequence:
             self.finish_reason = "stop"
         elif result.tokens and result.tokens[-1] in self.stop:
             self.finish_reason = "eog"
-        elif self.n_left == 0:
+        elif self.n_left <= 0:
             self.finish_reason = "length"
         elif len(self.history) > self.n_ctx:  # the last token needs no position of its own
             self.finish_reason = "context"

@@ -25,20 +25,27 @@ class Slots:
         """Whether there is room for another sequence."""
         return bool(self._free)
 
-    def take(self, tokens: Sequence[int], *, reuse: bool) -> tuple[int, int]:
-        """Take a free slot for a sequence that begins with `tokens`: the slot, and how many of them stay decoded in it.
+    def choose(self, tokens: Sequence[int], *, reuse: bool) -> int:
+        """Take a free slot out for a sequence that begins with `tokens`.
 
-        With `reuse` it is the slot that holds most of them; else an empty one, if there is any.
+        With `reuse` it is the slot that holds most of them, if that is a good part of what it holds; else an empty
+        slot, if there is any, or the one that was left first.
         """
-        if reuse:
-            slot = max(reversed(self._free), key=lambda slot: _n_common(self._kept.get(slot, ()), tokens))
-        else:
-            slot = next((slot for slot in reversed(self._free) if slot not in self._kept), self._free[-1])
+        empty = [slot for slot in self._free if slot not in self._kept]
+        slot = empty[-1] if empty else self._free[0]
+        if reuse and self._kept:
+            best = max(reversed(self._kept), key=lambda slot: _n_common(self._kept[slot], tokens))
+            if _n_common(self._kept[best], tokens) >= GOOD_PART * len(self._kept[best]):
+                slot = best
         self._free.remove(slot)
+        return slot
+
+    def take(self, slot: int, tokens: Sequence[int], *, reuse: bool) -> int:
+        """Prepare a slot that was chosen for `tokens`; return how many of them stay decoded in it."""
         kept = self._kept.pop(slot, [])
         # the last token of a prompt is decoded in any case, for its logits
         n = min(_n_common(kept, tokens), len(tokens) - 1) if reuse else 0
-        return slot, self._truncate(slot, n)
+        return self._truncate(slot, n)
 
     def release(self, slot: int, keep: Sequence[int] | None = None) -> None:
         """A sequence has ended; its slot keeps the tokens `keep`, which are decoded in it, or nothing."""
@@ -47,6 +54,10 @@ class Slots:
             self._kept[slot] = list(keep)
         else:
             self._session.truncate(0, sequence=slot)
+
+    def forget(self) -> None:
+        """The caches of free slots have changed: nothing is known of them."""
+        self._kept.clear()
 
     def empty(self) -> None:
         """Drop what ended sequences have left in free slots."""
@@ -62,6 +73,10 @@ class Slots:
             n = 0
             self._session.truncate(0, sequence=slot)
         return n
+
+
+GOOD_PART = 0.5
+"""Of what a slot holds: less in common, and it is left to those who may want more of it, if there is another slot."""
 
 
 def _n_common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -58,7 +58,7 @@ class Stats:
             self.draft_s + other.draft_s,
             self.verify_s + other.verify_s,
             self.sample_s + other.sample_s,
-            self._rounds + other._rounds,
+            Counter(dict(self._counts())) + Counter(dict(other._counts())),
         )
 
     def __sub__(self, earlier: Stats) -> Stats:
@@ -71,7 +71,7 @@ class Stats:
             self.draft_s - earlier.draft_s,
             self.verify_s - earlier.verify_s,
             self.sample_s - earlier.sample_s,
-            self._rounds - earlier._rounds,
+            Counter(dict(self._counts())) - Counter(dict(earlier._counts())),
         )
 
     def __repr__(self) -> str:
