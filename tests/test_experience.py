@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +135,15 @@ def test_a_record_is_for_one_setup(tmp_path: Path) -> None:
     assert Record("experience", {"model": "other"}, tmp_path).read() == {}
     one.path.write_text("[1, 2")
     assert one.read() == {}
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+def test_what_is_no_regular_file_is_never_opened(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    record = Record("experience", {"model": "abc"}, tmp_path)
+    make(record.path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"opened {path}"))
+        assert record.read() == {}
 
 
 @pytest.mark.model

@@ -34,6 +34,8 @@ class Record:
     def read(self) -> dict[str, Any]:
         """Its content; empty if there is no file that can be read."""
         try:
+            if not self.path.is_file():  # reading a pipe would wait for a writer, a device might never end
+                return {}
             content = json.loads(self.path.read_bytes())
         except (OSError, ValueError, RecursionError, MemoryError):
             return {}
