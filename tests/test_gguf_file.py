@@ -12,6 +12,7 @@ import pytest
 
 from pymtp.errors import ModelError
 from pymtp.gguf.facts import inspect_gguf
+from pymtp.gguf.inspection import inspect_model
 from pymtp.loading.loader import load_failure
 
 WriteGguf = Callable[..., Path]
@@ -142,6 +143,27 @@ def test_a_damaged_header_is_described(tmp_path: Path, write_gguf: WriteGguf) ->
     assert "unknown type 77" in failure(path)
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
     assert "no general.architecture" in failure(path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"n_blocks": 100_000_000}, "block_count is 100000000, llama.cpp takes at most 512 layers"),
+        ({"n_blocks": 513}, "block_count is 513, llama.cpp takes at most 512 layers"),
+        ({"declared": 2_000_000_000, "n_blocks": 3}, "nextn_predict_layers is 2000000000, block_count is 3"),
+        ({"n_blocks": 400}, "it names 400 layers, the last tensors are those of layer 1"),
+        ({"declared": 1, "heads": 1, "n_blocks": 100}, "it names 99 layers, the last tensors are those of layer 2"),
+    ],
+)
+def test_numbers_of_layers_that_no_model_has_are_refused_at_once(
+    write_gguf: WriteGguf, wrong: dict[str, int], what: str
+) -> None:
+    path = write_gguf(**wrong)
+    start = time.perf_counter()
+    assert f"{path} has damaged metadata ({what})" in failure(path)
+    with pytest.raises(ModelError, match="damaged metadata"):
+        inspect_model(path)
+    assert time.perf_counter() - start < 1
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,16 @@ def write(
     chat_template: str | None = None,
     kind: str = "model",
     split: tuple[int, int] | None = None,
+    n_blocks: int | None = None,
 ) -> Path:
-    """Write a model of `n_layer` layers that declares `declared` MTP heads and holds `heads` of them."""
+    """Write a model of `n_layer` layers that declares `declared` MTP heads and holds `heads` of them.
+
+    `n_blocks`: the number of layers in the metadata, if it is a wrong one.
+    """
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_type(kind)
     writer.add_name("tiny")
-    writer.add_block_count(n_layer + declared)
+    writer.add_block_count(n_layer + declared if n_blocks is None else n_blocks)
     writer.add_context_length(64)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     writer.add_token_list([f"token{i}" for i in range(n_vocab)])

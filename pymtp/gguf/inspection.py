@@ -21,6 +21,7 @@ from pymtp.gguf.architectures import Needs, head_obstacle
 from pymtp.gguf.facts import GgufInfo, gguf_facts
 from pymtp.gguf.header import ArrayLength, TensorInfo, Value, read_array
 from pymtp.gguf.memory import Layer, MemoryEstimate, MemoryKind, Shape, estimate_memory
+from pymtp.gguf.model_file import LAYER_TENSOR
 from pymtp.gguf.shards import Shard, read_shards, tensor_bytes
 from pymtp.text.thinking import TAGS
 
@@ -28,7 +29,6 @@ from pymtp.text.thinking import TAGS
 _WITHOUT_SNAPSHOTS = frozenset({"qwen3next"})
 
 _SIDE_FILES = "mtp-*.gguf"
-_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 _HEAD_TENSOR = "nextn.eh_proj.weight"
 _MLA_TENSOR = "attn_kv_a_mqa.weight"
 _INDEX_TENSOR = "indexer.proj.weight"
@@ -225,7 +225,7 @@ class _Tensors:
         self._layers: dict[int, dict[str, TensorInfo]] = {}
         self._outside: dict[str, TensorInfo] = {}
         for tensor in self.all:
-            match = _LAYER.fullmatch(tensor.name)
+            match = LAYER_TENSOR.fullmatch(tensor.name)
             if match:
                 self._layers.setdefault(int(match[1]), {})[match[2]] = tensor
             else:

@@ -6,12 +6,19 @@ file fit a model.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NoReturn
 
 from pymtp.errors import ModelError
 from pymtp.gguf.header import ArrayLength, TensorInfo, Value
 from pymtp.gguf.shards import Shard, read_shards
+
+MAX_LAYERS = 512
+"""LLAMA_MAX_LAYERS of the pinned llama.cpp; MTP heads are layers too."""
+
+LAYER_TENSOR = re.compile(r"blk\.(\d{1,9})\.(.+)")
+"""The name of a layer's tensor: its number, and the part after it."""
 
 
 def is_assistant(architecture: str) -> bool:
@@ -35,6 +42,7 @@ class ModelFile:
         self.architecture = self.text("general.architecture") or self._damaged("no general.architecture")
         self.n_heads_declared = self.number("nextn_predict_layers")
         self.n_layer = self.number("block_count") - self.n_heads_declared
+        self._check_layers()
         self.n_vocab = self.length("tokenizer.ggml.tokens")
         # the heads of every family combine token embedding and hidden state with an eh_proj matrix
         self.n_heads = sum(f"{prefix}nextn.eh_proj.weight" in self.tensors for prefix in self.head_prefixes)
@@ -74,6 +82,19 @@ class ModelFile:
     def length(self, key: str) -> int:
         value = self.metadata.get(key)
         return value.length if isinstance(value, ArrayLength) else 0
+
+    def _check_layers(self) -> None:
+        """Refuse numbers that no model has, before anything loops over them."""
+        n_blocks, n_heads = self.number("block_count"), self.n_heads_declared
+        if n_blocks > MAX_LAYERS:
+            self._damaged(f"block_count is {n_blocks}, llama.cpp takes at most {MAX_LAYERS} layers")
+        if n_blocks < 0:
+            self._damaged(f"block_count is {n_blocks}")
+        if not 0 <= n_heads <= n_blocks:
+            self._damaged(f"nextn_predict_layers is {n_heads}, block_count is {n_blocks}")
+        held = {int(match[1]) for match in map(LAYER_TENSOR.fullmatch, self.tensors) if match}
+        if 0 in held and max(held) < self.n_layer - 1:  # without layer 0 the file holds only heads
+            self._damaged(f"it names {self.n_layer} layers, the last tensors are those of layer {max(held)}")
 
     def _damaged(self, problem: str) -> NoReturn:
         raise ModelError(f"{self.path} has damaged metadata ({problem}); convert or download it again")
