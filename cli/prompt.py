@@ -13,6 +13,7 @@ import typer
 
 from .errors import CommandError
 from .output import print_stderr
+from .text import decoded
 
 
 def split_positionals(model: str | None, first: str | None, second: str | None) -> tuple[str | None, str | None]:
@@ -43,7 +44,7 @@ def read_prompt(argument: str | None, file: str | None) -> str:
     """
     if argument is not None and file is not None:
         raise typer.BadParameter("give the prompt as an argument or with -f, not both")
-    prompt = _checked_argument(argument) if argument is not None else _read_text(file)
+    prompt = checked_text(argument, "the prompt") if argument is not None else _read_text(file)
     if not prompt:
         raise CommandError("the prompt is empty; give one as an argument, with -f FILE, or on stdin")
     return prompt
@@ -54,13 +55,12 @@ def _names_a_model(text: str) -> bool:
     return text.endswith(".gguf") or os.path.exists(text)
 
 
-def _checked_argument(argument: str) -> str:
-    # The interpreter passes undecodable bytes of an argument on as lone surrogates.
+def checked_text(argument: str, what: str) -> str:
+    """Return an argument as valid Unicode. Raises CommandError, which names it as `what`."""
     try:
-        argument.encode("utf-8")
-    except UnicodeEncodeError:
-        raise CommandError("the prompt is not valid UTF-8; convert it first (iconv -t UTF-8)") from None
-    return argument
+        return decoded(argument)
+    except UnicodeError:
+        raise CommandError(f"{what} is not valid UTF-8; convert it first (iconv -t UTF-8)") from None
 
 
 def _read_text(file: str | None) -> str:

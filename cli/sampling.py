@@ -17,6 +17,7 @@ from pymtp.sampling.params import SAMPLERS, SamplingParams, samplers_from_letter
 
 from .errors import CommandError
 from .flags import with_flags
+from .text import decoded
 
 
 def with_sampling(command: Callable[..., None]) -> Callable[..., None]:
@@ -27,6 +28,7 @@ def with_sampling(command: Callable[..., None]) -> Callable[..., None]:
 
 def generation_params(values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of pymtp.GenerationParams for the values of the flags. Raises InvalidParameter."""
+    values = {**values, **_texts(values)}
     sampling = {name: values[name] for name in _SAMPLING if name not in ("sampler_seq", "samplers")}
     sampling["seed"] = None if values["seed"] == -1 else values["seed"]
     sampling["logit_bias"] = [_bias(text) for text in values["logit_bias"]]
@@ -65,6 +67,18 @@ def _bias(text: str) -> tuple[int, float]:
         return int(text[:sign]) if sign > 0 else int(""), float(text[sign:])
     except ValueError:
         raise InvalidParameter("logit_bias", "TOKEN_ID+BIAS or TOKEN_ID-BIAS", value=text) from None
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The texts among the values, decoded. Raises InvalidParameter for one that is not UTF-8."""
+
+    def text_of(name: str, value: Any) -> Any:
+        try:
+            return decoded(value) if isinstance(value, str) else value and type(value)(map(decoded, value))
+        except UnicodeError:
+            raise InvalidParameter(name, "valid UTF-8; convert it first (iconv -t UTF-8)") from None
+
+    return {name: text_of(name, values[name]) for name in _TEXTS}
 
 
 def _unescape(text: str) -> str:
@@ -207,6 +221,8 @@ _GENERATION: dict[str, Any] = {
         help="Tags around the model's thinking.  [default: the model's own]",
     ),
 }
+
+_TEXTS = ("grammar", "json_schema", "stop", "dry_sequence_breakers", "thinking_tags")
 
 _DEFAULTS: dict[str, Any] = {
     "draft_min": 0,

@@ -103,6 +103,7 @@ def test_a_file_of_prompts_has_a_text_or_messages_on_each_line(tmp_path: Path) -
     [
         ("", "is empty; write"),
         ("{", "line 1 is not JSON"),
+        ("[" * 100_000, "line 1 is nested too deeply"),
         ("[]", "line 1 has no category"),
         ('{"prompt": "x"}', "line 1 has no category"),
         ('{"category": "x", "prompt": "y"}\n{"category": "x"}', "line 2 has no prompt; add"),

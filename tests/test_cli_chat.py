@@ -143,7 +143,11 @@ def test_a_conversation_can_be_saved_and_taken_up(tmp_path: Path) -> None:
     assert "Tell me about the sea." in again.stdout
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"format": "pymtp chat", "messages": [1]}', "my diary"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{}", "[]", "[" * 100_000, '{"format": "pymtp chat", "messages": [1]}', "my diary"],
+    ids=lambda content: content[:20],
+)
 def test_what_is_no_chat_is_neither_loaded_nor_overwritten(tmp_path: Path, content: str) -> None:
     path = tmp_path / "file.json"
     path.write_text(content, encoding="utf-8")
@@ -155,6 +159,19 @@ def test_what_is_no_chat_is_neither_loaded_nor_overwritten(tmp_path: Path, conte
     assert "file.json exists and is not a saved chat" in result.stderr
     assert "cannot write /nonexistent/x: No such file" in result.stderr
     assert path.read_text(encoding="utf-8") == content
+
+
+def test_text_that_utf8_cannot_encode_is_one_line(tmp_path: Path) -> None:
+    result = chat("Hello", flags=["-sys", "\udcff"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "pymtp: the system prompt is not valid UTF-8; convert it first (iconv -t UTF-8)\n"
+    messages = [{"role": "user", "content": "\ud800"}, {"role": "assistant", "content": "b"}]
+    saved = {"format": "pymtp chat", "system": None, "messages": messages}
+    (tmp_path / "chat.json").write_text(json.dumps(saved), encoding="utf-8")
+    result = chat("/load chat.json", "Hello", "/save again.json")
+    assert result.exit_code == 0
+    assert "text must be a string that can be encoded as UTF-8" in result.stderr
+    assert json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))["messages"][0]["content"] == "?"
 
 
 def test_turns_that_do_not_alternate_are_not_loaded(tmp_path: Path) -> None:

@@ -271,6 +271,29 @@ def test_a_prompt_that_is_not_utf8(run: Run, tmp_path: Path) -> None:
     assert FakeModel.calls == []
 
 
+@pytest.mark.parametrize(
+    ("flag", "names"),
+    [
+        ("--grammar", "--grammar"),
+        ("-j", "-j/--json-schema"),
+        ("--stop", "-r/--stop/--reverse-prompt"),
+        ("--dry-sequence-breaker", "--dry-sequence-breaker"),
+    ],
+)
+def test_a_flag_whose_text_is_not_utf8(run: Run, flag: str, names: str) -> None:
+    line = one_line(run("hi", flag, "caf\udce9"), code=2)
+    assert line.startswith(f"pymtp: Invalid value for {names}: must be valid UTF-8; convert it first (iconv -t UTF-8)")
+    assert FakeModel.calls == []
+
+
+def test_text_in_utf8_is_read_in_any_locale(run: Run) -> None:
+    accented = "caf\u00e9"
+    as_ascii = accented.encode().decode("ascii", "surrogateescape")
+    assert run(as_ascii, "--raw", "--stop", as_ascii, "--thinking-tags", as_ascii, "b").exit_code == 0
+    call = FakeModel.calls[-1]
+    assert (call["prompt"], call["stop"], call["thinking_tags"]) == (accented, (accented,), (accented, "b"))
+
+
 def test_a_prompt_file_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
     assert "No such file" in one_line(run("-f", "missing.txt"))
     assert "directory" in one_line(run("-f", str(tmp_path)))

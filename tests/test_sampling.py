@@ -45,7 +45,7 @@ REFUSED: dict[str, tuple[str, list[object]]] = {
         "adaptive_p",
         [["top_q"], ["top_k", "top_k"], ["temp", "temperature"], "top_k;top_p", [""]],
     ),
-    "dry_sequence_breakers": ("strings that are not empty", [[""], ["a", ""], "", [1]]),
+    "dry_sequence_breakers": ("strings that are not empty", [[""], ["a", ""], "", [1], ["\udcff"]]),
     "logit_bias": (
         "token ids with numbers below infinity",
         [{-1: 1.0}, {1: math.inf}, {1: math.nan}, {"1": 1.0}, {1: "1"}, [(0.5, 1.0)]],

@@ -14,6 +14,7 @@ from ..download import find_model
 from ..errors import CommandError
 from ..output import Output, print_stderr
 from ..progress import loading
+from ..prompt import checked_text
 from ..report import session_block
 from ..sampling import with_sampling
 
@@ -49,6 +50,7 @@ def chat(
     the end continues it on the next line.
     """
     output = Output()
+    system = checked_text(system, "the system prompt") if system else None
     if model is not None and model_file is not None:
         raise typer.BadParameter(f"give the model as an argument or with -m, not both ({model!r} and {model_file!r})")
     import pymtp

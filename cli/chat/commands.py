@@ -198,7 +198,7 @@ def _save(repl: Repl, file: str) -> None:
     if path.exists() and not _is_chat(path):
         raise Refused(f"{file} exists and is not a saved chat; choose another name")
     saved = {"format": _FORMAT, "system": repl.conversation.system, "messages": repl.conversation.messages}
-    state.write(path, f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode())
+    state.write(path, f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode("utf-8", "replace"))
     repl.screen.note(f"{file}: {_turns(repl)} saved")
 
 
@@ -213,7 +213,7 @@ def _load(repl: Repl, file: str) -> None:
 
 def _is_chat(path: Path) -> bool:
     try:
-        return _chat_in(path.read_text(encoding="utf-8")) is not None
+        return path.is_file() and _chat_in(path.read_text(encoding="utf-8")) is not None
     except (OSError, ValueError):
         return False
 
@@ -222,7 +222,7 @@ def _chat_in(text: str) -> dict[str, Any] | None:
     """The saved chat in `text`, or None if it is not one."""
     try:
         saved = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     is_chat = isinstance(saved, dict) and saved.get("format") == _FORMAT and isinstance(saved.get("messages"), list)
     if not is_chat or not all(isinstance(message, dict) for message in saved["messages"]):

@@ -143,6 +143,8 @@ def _filled(tokens: Sequence[int], n: int) -> list[int]:
 def _text(line: str, place: str) -> Text:
     try:
         item = json.loads(line)
+    except RecursionError:
+        raise PymtpError(f"{place} is nested too deeply; write one object per line") from None
     except ValueError as error:
         raise PymtpError(f"{place} is not JSON ({error}); write one object per line") from error
     if not isinstance(item, dict) or not isinstance(item.get("category"), str):

@@ -22,9 +22,13 @@ def check_grammar(grammar: str) -> str:
 
     Tokens that it names (<think>) are not checked here, but where a model is loaded: see chain.check_with_vocabulary.
     """
+    try:
+        data = grammar.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidParameter("grammar", f"GBNF in valid Unicode ({error})") from None
     _log.take_recent()
     with _captured_stderr() as captured_lines:
-        parsed = llama_cpp.llama_sampler_init_grammar(None, grammar.encode(), b"root") if grammar.strip() else None
+        parsed = llama_cpp.llama_sampler_init_grammar(None, data, b"root") if grammar.strip() else None
         lines = captured_lines()
     if parsed:
         llama_cpp.llama_sampler_free(parsed)
@@ -60,6 +64,8 @@ def grammar_of_schema(schema: str | Mapping[str, Any]) -> str:
     try:
         text = schema if isinstance(schema, str) else json.dumps(schema)
         decoded = json.loads(text)
+    except RecursionError:
+        raise InvalidParameter("json_schema", "valid JSON that is not nested so deeply") from None
     except (TypeError, ValueError) as error:
         raise InvalidParameter("json_schema", f"valid JSON ({error})") from error
     if not isinstance(decoded, dict):

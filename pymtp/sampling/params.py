@@ -194,10 +194,18 @@ def _sampler_names(names: Iterable[str]) -> tuple[str, ...]:
     return chain
 
 
+def is_text(value: object) -> bool:
+    """Whether `value` is a string that is not empty and that UTF-8 can encode: a lone surrogate cannot be."""
+    try:
+        return isinstance(value, str) and bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def _breakers(texts: Iterable[str]) -> tuple[str, ...]:
     given = (texts,) if isinstance(texts, str) else tuple(texts)
-    if not all(isinstance(text, str) and text for text in given):
-        raise InvalidParameter("dry_sequence_breakers", "strings that are not empty", value=given)
+    if not all(map(is_text, given)):
+        raise InvalidParameter("dry_sequence_breakers", "strings that are not empty, in valid Unicode", value=given)
     return given
 
 

@@ -14,7 +14,7 @@ from pymtp.acceptance.forced import Forced
 from pymtp.acceptance.relaxed import Relaxed
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.grammar import check_grammar, grammar_of_schema
-from pymtp.sampling.params import SamplingParams
+from pymtp.sampling.params import SamplingParams, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,10 +86,11 @@ class GenerationParams:
         if not isinstance(self.draft_p_min, (int, float)) or not 0 <= self.draft_p_min <= 1:
             raise InvalidParameter("draft_p_min", "between 0 and 1", value=self.draft_p_min)
         stop = (self.stop,) if isinstance(self.stop, str) else _as_tuple("stop", self.stop)
-        if not _are_texts(stop):
-            raise InvalidParameter("stop", "strings that are not empty", value=stop)
-        if self.thinking_tags is not None and not (len(self.thinking_tags) == 2 and _are_texts(self.thinking_tags)):
-            raise InvalidParameter("thinking_tags", "two strings that are not empty", value=self.thinking_tags)
+        if not all(map(is_text, stop)):
+            raise InvalidParameter("stop", "strings that are not empty, in valid Unicode", value=stop)
+        tags = self.thinking_tags
+        if tags is not None and not (len(tags) == 2 and all(map(is_text, tags))):
+            raise InvalidParameter("thinking_tags", "two strings that are not empty, in valid Unicode", value=tags)
         object.__setattr__(self, "stop", stop)
         if self.accept not in _ACCEPT:
             raise InvalidParameter("accept", f"one of {', '.join(_ACCEPT)}", value=self.accept)
@@ -152,10 +153,6 @@ def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
         return tuple(value)
     except TypeError:
         raise InvalidParameter(name, "a sequence of strings", value=value) from None
-
-
-def _are_texts(texts: Sequence[object]) -> bool:
-    return all(isinstance(text, str) and text for text in texts)
 
 
 class SamplingOptions(TypedDict, total=False):
