@@ -29,6 +29,7 @@ from .options import DEBUG
 from .output import Output, print_stderr
 from .run import EXAMPLES as RUN_EXAMPLES
 from .run import run
+from .unknown import answer, unknown_flag
 
 # typer took over click's exceptions and moved them between releases; in all of them the parent of
 # BadParameter is the usage error that every parsing problem derives from.
@@ -46,6 +47,22 @@ class PymtpCommand(TyperCommand):
 
     def get_help_option(self, ctx: Any) -> Any:
         return _through_output(super().get_help_option(ctx))
+
+    def make_parser(self, ctx: Any) -> Any:
+        parser: Any = super().make_parser(ctx)
+        process = parser._process_opts
+        known = _flags(self)
+
+        def process_known(argument: str, state: Any) -> None:
+            # typer would take the letters of -sys for the short flags -s, -y and -s, and a value that ends them
+            if name := unknown_flag(argument, known):
+                siblings = ctx.parent.command.commands if ctx.parent else {}
+                others = {other: _flags(command) for other, command in siblings.items() if command is not self}
+                raise _UsageError(answer(name, known, others), ctx)
+            process(argument, state)
+
+        parser._process_opts = process_known
+        return parser
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         try:
@@ -100,6 +117,10 @@ class PymtpGroup(TyperGroup):
             except Exception as error:
                 code = _report(error)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _flags(command: Any) -> set[str]:
+    return {flag for param in command.params for flag in param.opts if flag.startswith("-")} | {"-h", "--help"}
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pymtp_cli.app import app
+from pymtp_cli.unknown import LLAMA_CPP, MEANT, unknown_flag
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -47,6 +48,11 @@ def test_the_reference_is_that_of_the_commands() -> None:
     [
         ("run --temprature 1 hi", "No such option: --temprature; did you mean --temperature?"),
         ("run --ctxsize 1 hi", "No such option: --ctxsize; did you mean --ctx-size?"),
+        ("run --lorra x hi", "No such option: --lorra (see"),
+        ("chat --logprobs 1", "No such option: --logprobs; pymtp run has it"),
+        ("chat --json", "No such option: --json; pymtp run and pymtp inspect have it"),
+        ("run --num-ctx 5 hi", "No such option: --num-ctx; did you mean --ctx-size?"),
+        ("run --no-mtp hi", "No such option: --no-mtp; did you mean --draft none?"),
         ("rnu hi", "No such command 'rnu'. Did you mean 'run'?"),
     ],
 )
@@ -54,6 +60,49 @@ def test_a_wrong_name_is_answered_with_the_nearest(arguments: str, expected: str
     result = CliRunner().invoke(app, arguments.split(), prog_name="pymtp")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert expected in result.stderr
+
+
+@pytest.mark.parametrize("argument", ["-xyz", "-tq", "-rEND", "-ngl7", "-nfoo", "-mmodel.gguf", "-x", "-nan"])
+def test_a_flag_of_several_letters_is_never_several_flags(argument: str) -> None:
+    known = {"-n", "-t", "-r", "-s", "-m", "-ngl"}
+    assert unknown_flag(argument, known) == argument
+
+
+@pytest.mark.parametrize("argument", ["-n5", "-n-1", "-t2", "-ngl", "-ngl=7", "-m/a.gguf", "-r\n", "-s"])
+def test_a_value_may_follow_one_letter(argument: str) -> None:
+    assert unknown_flag(argument, {"-n", "-t", "-r", "-s", "-m", "-ngl"}) is None
+
+
+def llama_cpp_flags() -> list[str]:
+    return [name for names in LLAMA_CPP for name in names.split()]
+
+
+REFUSED = """
+-no-cnv --no-conversation -cnv -mli -i --interactive --lora --mmproj -ot -ts -dev -sm -mg --rpc --mlock --no-mmap
+-tb --poll --prio --rope-freq-base --jinja --chat-template --chat-template-file --reasoning --reasoning-budget
+-ngld -mmp -v
+"""
+
+
+@pytest.mark.parametrize("flag", REFUSED.split())
+@pytest.mark.parametrize("command", ["run", "chat", "bench"])
+def test_flags_of_llama_cpp_are_refused_by_name(command: str, flag: str) -> None:
+    result = CliRunner().invoke(app, [command, flag, "1"], prog_name="pymtp")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith(f"pymtp: {flag} of llama.cpp is not supported")
+
+
+def test_no_flag_is_listed_twice_and_what_is_named_instead_exists() -> None:
+    commands = get_command(app).commands.values()  # type: ignore[attr-defined]
+    ours = {flag for command in commands for param in command.params for flag in param.opts}
+    flags = llama_cpp_flags()
+    assert len(set(flags)) == len(flags)
+    run = {flag for param in get_command(app).commands["run"].params for flag in param.opts}  # type: ignore[attr-defined]
+    assert not run & set(flags)
+    assert {meant.split()[0] for meant in MEANT.values()} <= ours
+    named = {word.rstrip(":,") for hint in LLAMA_CPP.values() for word in hint.split() if word.startswith("--")}
+    assert named <= ours
+    assert not {name for names in MEANT for name in names.split()} & ours
 
 
 def completions(words: str) -> list[str]:

@@ -1,0 +1,144 @@
+"""What to answer to a flag that a command does not have.
+
+Owns two tables: the flags of llama.cpp that pymtp lacks, with what to use instead, and other names for flags that it
+has. Knows names only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+_SIMILAR = 0.75  # of difflib; at 0.6, its default, --lora is close to --color
+
+LLAMA_CPP: dict[str, str] = {
+    # programs
+    "-cnv --conversation -i --interactive -if --interactive-first": "use pymtp chat",
+    "-no-cnv --no-conversation -st --single-turn": "leave it out: pymtp run answers one prompt and ends",
+    "-mli --multiline-input": "leave it out: in pymtp chat, Alt-Enter or a backslash at the end starts a new line",
+    "-sysf --system-prompt-file": 'use --system-prompt "$(cat FILE)"',
+    "-bf --binary-file": "use --file",
+    "-e --escape --no-escape": "leave it out: prompts are taken as they are, and --stop knows \\n",
+    "--in-prefix --in-prefix-bos --in-suffix": "leave it out: the chat template writes them",
+    "--keep --context-shift --no-context-shift": "a text ends where the context is full (-c)",
+    "--prompt-cache --prompt-cache-all --prompt-cache-ro -cram --cache-ram -ctxcp --ctx-checkpoints": "",
+    "-sp --special -ptc --print-token-count --verbose-prompt": "--json shows the tokens",
+    "--display-prompt --no-display-prompt --simple-io": "leave it out: only the answer is printed",
+    "--warmup --no-warmup": "leave it out: only pymtp bench warms up",
+    "-v --log-verbose -lv --verbosity --log-verbosity": "use --verbose",
+    "--log-*": "--verbose shows llama.cpp's log on stderr",
+    # chat templates and thinking
+    "--jinja --no-jinja": "leave it out: chat templates are always rendered with Jinja",
+    "--chat-template* --skip-chat-parsing --prefill-assistant": "the model's own template is used; --raw uses none",
+    "-rea --reasoning* --no-reasoning-preserve": "the model's own template decides whether it thinks",
+    # files
+    "-mu --model-url -hff --hf-file -hfr -dr --docker-repo": "use --hf-repo USER/REPO:QUANT, or download the file",
+    "-hft --hf-token": "set the environment variable HF_TOKEN",
+    "--spec-draft-hf -hfd -hfrd --hf-repo-draft": "download the file, and name it with --draft-model",
+    "--lora* --control-vector*": "merge it into the model first",
+    "-mm -mmu --mmproj* --no-mmproj* --image* --audio --video*": "models read and write text only",
+    "--mlock --mmap --no-mmap -mmp -dio --direct-io -lm --load-mode -lzm --lazy-mode --no-host": (
+        "the model's file is always mapped into memory"
+    ),
+    "--override-kv --check-tensors -nr --repack --no-repack": "",
+    # threads
+    "-tb --threads-batch": "--threads sets those for prompts as well",
+    "-C -Cr -Cb -Crb --cpu-mask* --cpu-range* --cpu-strict* --numa": "use taskset or numactl",
+    "--prio --prio-batch": "use nice",
+    "--poll --poll-batch": "",
+    # devices
+    "-dev --device": "CUDA_VISIBLE_DEVICES picks GPUs, --gpu-layers 0 uses none",
+    "-sm --split-mode -mg --main-gpu -ts --tensor-split": "CUDA_VISIBLE_DEVICES picks GPUs",
+    "-ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn -fit* --fit*": (
+        "--gpu-layers sets how many layers are on the GPU"
+    ),
+    "--rpc -rpc": "",
+    "-kvo --kv-offload -nkvo --no-kv-offload -nopo --op-offload --no-op-offload": "",
+    # context
+    "--rope-* --yarn-* -gan --grp-attn-n -gaw --grp-attn-w": "the model's metadata decides",
+    "-dt --defrag-thold --swa-full": "leave it out",
+    "-np --parallel -cb --cont-batching -nocb --no-cont-batching -kvu --kv-unified -no-kvu --no-kv-unified": (
+        "a command generates one text at a time; in Python, Model.batch takes several"
+    ),
+    # sampling
+    "--predict": "use --n-predict",
+    "-bs --backend-sampling --spec-draft-backend-sampling --no-spec-draft-backend-sampling": "",
+    # drafting
+    "--spec-draft-model": "use --draft-model",
+    "--draft-n": "use --draft-max",
+    "--draft-n-min": "use --draft-min",
+    "--spec-type --spec-default --spec-ngram-* -lcs --lookup-cache-static -lcd --lookup-cache-dynamic": (
+        "pymtp drafts with MTP heads: see --draft"
+    ),
+    "--spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft": "heads are where --gpu-layers puts the model",
+    "--spec-draft-device -devd --device-draft --spec-draft-cpu-moe -cmoed --cpu-moe-draft -ncmoed -otd": (
+        "heads are where --gpu-layers puts the model"
+    ),
+    "--spec-draft-threads* -td --threads-draft -tbd --threads-batch-draft": "--threads is for drafting as well",
+    "--spec-draft-type-k -ctkd --cache-type-k-draft": "--cache-type-k is for the heads as well",
+    "--spec-draft-type-v -ctvd --cache-type-v-draft": "--cache-type-v is for the heads as well",
+    "--spec-draft-p-split --draft-p-split": "",
+    # llama-bench
+    "-embd --embeddings --embedding": "",
+    "--delay": "",
+}
+"""Names of flags, where * is any ending, and what to use instead; "": nothing."""
+
+MEANT: dict[str, str] = {
+    "--system --sys --system-message": "--system-prompt",
+    "--prompt-file --input --input-file": "--file",
+    "--ctx --context --context-size --context-length --n-ctx --num-ctx --max-context": "--ctx-size",
+    "--max-tokens --max-new-tokens --num-tokens --num-predict --tokens --length": "--n-predict",
+    "--num-threads --cpus": "--threads",
+    "--gpu --gpus --ngl": "--gpu-layers",
+    "--kv-type --cache-type": "--cache-type-k",
+    "--repetition-penalty --rep-pen": "--repeat-penalty",
+    "--stop-sequence --stop-string --stop-word": "--stop",
+    "--schema --format": "--json-schema",
+    "--gbnf": "--grammar",
+    "--random-seed": "--seed",
+    "--greedy": "--temp 0",
+    "--no-draft --no-mtp --no-drafts --no-speculation": "--draft none",
+    "--mtp --speculative": "--draft mtp",
+    "--num-speculative-tokens --num-drafts --n-draft --draft-length --draft-tokens --k": "--draft-max",
+    "--heads --drafter --assistant": "--draft-model",
+    "--no-template --no-chat-template --completion": "--raw",
+    "--probs --n-probs --log-probs": "--logprobs",
+    "--repo --huggingface": "--hf-repo",
+    "--colour": "--color",
+    "--reps --repeat": "--repetitions",
+}
+"""Other names for flags, and the flags."""
+
+
+def unknown_flag(argument: str, known: Collection[str]) -> str | None:
+    """The flag in an argument that begins with a dash, if it is not among `known`.
+
+    A value may follow a single letter without a space (-n5), but not one that begins with a letter: -sys is a flag.
+    """
+    name = argument.partition("=")[0]
+    if name in known:
+        return None
+    has_value = not name.startswith("--") and not re.match("-[^-][^\\W\\d]", name)
+    return None if has_value and argument[:2] in known else name
+
+
+def answer(name: str, known: Collection[str], others: Mapping[str, Collection[str]]) -> str:
+    """What to say about the flag `name`. `known`: those of the command; `others`: those of the other commands."""
+    hint = _found(LLAMA_CPP, name)
+    if hint is not None:
+        return f"{name} of llama.cpp is not supported" + (f": {hint}" if hint else "")
+    if having := [f"pymtp {command}" for command, flags in others.items() if name in flags]:
+        return f"No such option: {name}; {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it"
+    meant = _found(MEANT, name)
+    if meant is None or meant.split()[0] not in known:
+        meant = next(iter(get_close_matches(name, known, n=1, cutoff=_SIMILAR)), None)
+    return f"No such option: {name}" + (f"; did you mean {meant}?" if meant else "")
+
+
+def _found(table: Mapping[str, str], name: str) -> str | None:
+    """What a table has under `name`."""
+    rows = ((pattern, meaning) for names, meaning in table.items() for pattern in names.split())
+    return next((meaning for pattern, meaning in rows if fnmatchcase(name, pattern)), None)
