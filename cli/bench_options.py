@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from . import options as opt
-from .options import _MAX_INT, _MAX_THREADS, _auto_or, _integer, _one_of
+from .options import _MAX_INT, _MAX_THREADS, _auto_or_integer, _integer, _one_of
 
 FORMATS = ("none", "md", "csv", "json", "jsonl", "sql")
 ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise", "relaxed")
@@ -29,7 +29,7 @@ def each(occurrences: Iterable[Iterable[Any]]) -> list[Any]:
 
 def integers(least: int, most: int = _MAX_INT, *, auto: bool = False) -> Callable[[str], tuple[Any, ...]]:
     """A parser of `1,2`, `1-8`, `0-8+2` (steps of 2) and `128-1024*2` (doubling); `auto` allows that word as well."""
-    one: Callable[[str], Any] = _auto_or(_integer(least, most)) if auto else _integer(least, most)
+    one: Callable[[str], Any] = _auto_or_integer(least, most) if auto else _integer(least, most)
 
     def parse(text: str) -> tuple[Any, ...]:
         values: list[Any] = []

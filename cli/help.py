@@ -11,7 +11,7 @@ from typing import Any
 GROUPS: dict[str, tuple[str, ...]] = {
     "Model": ("model_file", "hf_repo", "offline", "n_gpu_layers", "n_threads"),
     "Text": (
-        *("prompt_file", "system", "raw", "max_tokens", "ignore_eos", "stop"),
+        *("prompt_text", "prompt_file", "system", "raw", "max_tokens", "ignore_eos", "stop"),
         *("grammar", "grammar_file", "json_schema", "json_schema_file"),
     ),
     "Tests": (
@@ -34,7 +34,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Context": ("n_ctx", "n_batch", "n_ubatch", "flash_attn", "type_k", "type_v"),
     "Output": (
-        *("as_json", "color", "logprobs", "form", "error_form", "wide", "plot", "progress", "list_devices"),
+        *("quiet", "as_json", "color", "logprobs", "form", "error_form", "wide", "plot", "progress", "list_devices"),
         *("verbose", "debug", "version", "install_completion", "show_completion", "help"),
     ),
 }

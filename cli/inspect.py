@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options as opt
+from .context import warn_beyond_training
 from .download import find_model
 from .output import Output
 
@@ -66,6 +67,7 @@ def inspect(
         type_k=type_k,
         type_v=type_v,
     )
+    warn_beyond_training(n_ctx, found.info.n_ctx_train)
     output.write((_as_json(found) if as_json else _as_text(found)) + "\n")
 
 

@@ -31,23 +31,27 @@ _MAX_THREADS = 512  # ggml takes no more
 
 
 def _integer(least: int, most: int = _MAX_INT) -> Callable[[str], int]:
-    def parse(text: str) -> int:
+    return _integer_or((), least, most)
+
+
+def _auto_or_integer(least: int, most: int) -> Callable[[str], int | str]:
+    return _integer_or(("auto",), least, most)
+
+
+def _integer_or(words: tuple[str, ...], least: int, most: int) -> Callable[[str], Any]:
+    def parse(text: str) -> int | str:
+        if text in words:
+            return text
         try:
             value = int(text)
         except ValueError:
             value = None
         if value is None or not least <= value <= most:
-            raise typer.BadParameter(f"must be an integer between {least} and {most}, not {text!r}")
+            allowed = " or ".join([*words, f"an integer between {least} and {most}"])
+            raise typer.BadParameter(f"must be {allowed}, not {text!r}")
         return value
 
     return parse
-
-
-def _auto_or(parse: Callable[[str], int]) -> Callable[[str], int | str]:
-    def parse_or_auto(text: str) -> int | str:
-        return text if text == "auto" else parse(text)
-
-    return parse_or_auto
 
 
 def _draft_vocab(text: str) -> int | str:
@@ -102,7 +106,15 @@ HfRepo = Annotated[
     ),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="With -hf: use an earlier download, no network.")]
-PromptFile = Annotated[str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from FILE.")]
+PromptText = Annotated[
+    str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt; the same as the argument.")
+]
+PromptFile = Annotated[
+    str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from FILE; -: from stdin.")
+]
+SystemPrompt = Annotated[
+    str | None, typer.Option("-sys", "--system-prompt", metavar="TEXT", help="System prompt.  [default: none]")
+]
 Raw = Annotated[bool, typer.Option("--raw", help="Complete the prompt as is, without the chat template.")]
 
 NPredict = Annotated[
@@ -187,7 +199,7 @@ DraftMax = Annotated[
     typer.Option(
         "--spec-draft-n-max",
         "--draft-max",
-        parser=_auto_or(_integer(0, 32)),
+        parser=_auto_or_integer(0, 32),
         metavar="K",
         help="Draft tokens per round, at most 32; 0: no drafting; auto: adapts to what is fastest.",
     ),
@@ -226,6 +238,7 @@ SynthLen = Annotated[
     typer.Option("--spec-synth-len", metavar="L", help="The same, at rates for a mean acceptance length of L."),
 ]
 
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no statistics.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Color = Annotated[bool, typer.Option("-co", "--color", help="On a terminal, show accepted drafts in another colour.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's log and the engine's counters on stderr.")]

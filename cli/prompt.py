@@ -16,11 +16,19 @@ from .output import print_stderr
 from .text import decoded
 
 
-def split_positionals(model: str | None, first: str | None, second: str | None) -> tuple[str | None, str | None]:
-    """Return (model, prompt) for `[MODEL] [PROMPT]`, with `model` from -m or -hf.
+def split_positionals(
+    model: str | None, prompt: str | None, first: str | None, second: str | None
+) -> tuple[str | None, str | None]:
+    """Return (model, prompt) for `[MODEL] [PROMPT]`, with `model` from -m or -hf and `prompt` from -p.
 
-    A single positional is the model if it names an existing path or ends in .gguf, else the prompt.
+    A single positional is the model if it names an existing path or ends in .gguf, or if -p gives the prompt; else it
+    is the prompt.
     """
+    if prompt is not None:
+        extra = second if model is None else first
+        if extra is not None:
+            raise typer.BadParameter(f"with -p the prompt is given already; leave out {extra!r}")
+        return model or first, prompt
     if model is not None:
         if second is not None:
             raise typer.BadParameter(f"with -m or -hf the only argument is the prompt; leave out {second!r}")
@@ -43,7 +51,7 @@ def read_prompt(argument: str | None, file: str | None) -> str:
     One newline at the end of a file or of piped text is not part of the prompt.
     """
     if argument is not None and file is not None:
-        raise typer.BadParameter("give the prompt as an argument or with -f, not both")
+        raise typer.BadParameter("give the prompt as an argument, with -p or with -f, in one of these ways")
     prompt = checked_text(argument, "the prompt") if argument is not None else _read_text(file)
     if not prompt:
         raise CommandError("the prompt is empty; give one as an argument, with -f FILE, or on stdin")
@@ -64,8 +72,8 @@ def checked_text(argument: str, what: str) -> str:
 
 
 def _read_text(file: str | None) -> str:
-    source = "stdin" if file is None else file
-    data = _read_stdin() if file is None else _read_file(file)
+    source = "stdin" if file in (None, "-") else file
+    data = _read_stdin() if file is None or file == "-" else _read_file(file)
     try:
         return data.decode("utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:

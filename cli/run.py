@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options as opt
+from .context import warn_beyond_training
 from .download import find_model
+from .errors import CommandError
 from .forced import forced_acceptance
 from .interrupt import Interrupt
 from .output import Output, print_stderr, shows_color
 from .progress import loading, prompting
-from .prompt import read_prompt, split_positionals
+from .prompt import checked_text, read_prompt, split_positionals
 from .report import json_report, length_block, session_block, stats_block, times_block
 from .sampling import with_sampling
 
@@ -31,6 +33,7 @@ pymtp run model.gguf "Write a haiku about rivers."
 git diff | pymtp run model.gguf -n 400 --temp 0.3
 pymtp run -m model.gguf -f prompt.txt --draft-max 2 --json
 pymtp run -hf user/repo:Q4_K_M "Hello"
+pymtp run -q -sys "You are brief." -p "Who are you?"
 pymtp run --draft none "Hello"
 """
 
@@ -43,13 +46,16 @@ def run(
     model_file: opt.ModelFile = None,
     hf_repo: opt.HfRepo = None,
     offline: opt.Offline = False,
+    prompt_text: opt.PromptText = None,
     prompt_file: opt.PromptFile = None,
+    system: opt.SystemPrompt = None,
     raw: opt.Raw = False,
     max_tokens: opt.NPredict = -1,
     ignore_eos: opt.IgnoreEos = False,
     spec_synth_rates: opt.SynthRates = None,
     spec_synth_len: opt.SynthLen = None,
     logprobs: opt.Logprobs = None,
+    quiet: opt.Quiet = False,
     as_json: opt.Json = False,
     color: opt.Color = False,
     verbose: opt.Verbose = False,
@@ -63,9 +69,13 @@ def run(
     prompt argument, the prompt is read from stdin. The model's chat template is applied if it has one.
     """
     output = Output()
-    path, argument = split_positionals(model_file or hf_repo, first, second)
+    path, argument = split_positionals(model_file or hf_repo, prompt_text, first, second)
+    system = checked_text(system, "the system prompt") if system else None
+    if system and raw:
+        raise typer.BadParameter("a system prompt needs the chat template: leave out --raw or -sys")
     import pymtp
     from pymtp.drafting.length.policy import AUTO_DRAFT_MAX
+    from pymtp.embedded import model_path
     from pymtp.gguf.facts import inspect_gguf
 
     if not debug:
@@ -77,9 +87,12 @@ def run(
         **params, max_tokens=max_tokens, ignore_eos=ignore_eos, logprobs=logprobs, forced=forced
     )
     path = find_model(model_file if hf_repo else path, hf_repo, offline=offline)
-    if path is not None:
-        inspect_gguf(path, model_options["draft_model"])  # takes milliseconds; a bad file shows at once
+    # takes milliseconds; a bad file shows at once
+    info = inspect_gguf(path or model_path(), model_options["draft_model"] if path else None)
+    if system and info.chat_template is None:
+        raise CommandError(f"{path} has no chat template, which a system prompt needs; leave out -sys")
     text = read_prompt(argument, prompt_file)
+    warn_beyond_training(model_options["n_ctx"], info.n_ctx_train)
     if verbose:
         pymtp.set_log_level("info")
     with (
@@ -99,15 +112,16 @@ def run(
             print_stderr("pymtp: acceptance is forced: the text is not valid output of the model")
         pieces: list[str] = []
         with prompting() as on_prompt:
-            prompt = text if raw else _chat_prompt(model, text)
-            generation = model.generate(prompt, generation_params, on_prompt=on_prompt)
+            whole = text if raw else _chat_prompt(model, text, system)
+            generation = model.generate(whole, generation_params, on_prompt=on_prompt)
             write = _colored(generation, output.write) if color and shows_color(sys.stdout) else output.write
             stopped = _consume(generation, pieces.append if as_json else write)
         if as_json:
             output.write(json_report("".join(pieces), generation, model, stopped=stopped) + "\n")
         else:
             output.write("\n")
-            print_stderr(stats_block(generation.stats, generation.acceptance))
+            if not quiet:
+                print_stderr(stats_block(generation.stats, generation.acceptance))
         if verbose:
             print_stderr(session_block(model.session))
             for block in (times_block(generation.stats), length_block(generation.length_table)):
@@ -117,8 +131,9 @@ def run(
         raise typer.Exit(130)
 
 
-def _chat_prompt(model: Model, text: str) -> str:
-    return model.chat_prompt([{"role": "user", "content": text}]) if model.has_chat_template else text
+def _chat_prompt(model: Model, text: str, system: str | None) -> str:
+    messages = [{"role": "system", "content": system}] if system else []
+    return model.chat_prompt([*messages, {"role": "user", "content": text}]) if model.has_chat_template else text
 
 
 def _colored(generation: Generation, write: Callable[[str], object]) -> Callable[[str], object]:

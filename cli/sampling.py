@@ -109,6 +109,16 @@ def _number(what: type[float] | type[int]) -> Callable[[str], Any]:
     return parse
 
 
+def _seed(text: str) -> int:
+    try:
+        seed = int(text)
+    except ValueError:
+        seed = None
+    if seed is None or not -1 <= seed < 2**32:
+        raise typer.BadParameter(f"must be an integer between 0 and {2**32 - 1}, or -1 for a random one, not {text!r}")
+    return seed
+
+
 def _float(*names: str, help: str, metavar: str = "N") -> Any:
     return Annotated[float, typer.Option(*names, parser=_number(float), metavar=metavar, help=help)]
 
@@ -135,7 +145,10 @@ _SAMPLING: dict[str, Any] = {
         metavar="LETTERS",
         help=f"The sampler chain as letters: {', '.join(f'{letter} {name}' for name, letter in SAMPLERS.items())}.",
     ),
-    "seed": _int("-s", "--seed", help="Seed; -1: random.  [default: random]", kind=int | None),
+    "seed": Annotated[
+        int | None,
+        typer.Option("-s", "--seed", parser=_seed, metavar="N", help="Seed; -1: random.  [default: random]"),
+    ],
     "temperature": _float("--temp", "--temperature", help="Temperature; 0: greedy.", metavar="T"),
     "top_k": _int("--top-k", help="Keep the N most likely tokens; 0: all."),
     "top_p": _float("--top-p", help="Keep the top tokens whose probabilities sum to P; 1: all.", metavar="P"),

@@ -26,6 +26,7 @@ LLAMA_CPP: dict[str, str] = {
     "--prompt-cache --prompt-cache-all --prompt-cache-ro -cram --cache-ram -ctxcp --ctx-checkpoints": "",
     "-sp --special -ptc --print-token-count --verbose-prompt": "--json shows the tokens",
     "--display-prompt --no-display-prompt --simple-io": "leave it out: only the answer is printed",
+    "--perf --no-perf --show-timings --no-show-timings": "run prints statistics unless --quiet is given",
     "--warmup --no-warmup": "leave it out: only pymtp bench warms up",
     "-v --log-verbose -lv --verbosity --log-verbosity": "use --verbose",
     "--log-*": "--verbose shows llama.cpp's log on stderr",
@@ -88,6 +89,7 @@ LLAMA_CPP: dict[str, str] = {
 
 MEANT: dict[str, str] = {
     "--system --sys --system-message": "--system-prompt",
+    "--user --text --message": "--prompt",
     "--prompt-file --input --input-file": "--file",
     "--ctx --context --context-size --context-length --n-ctx --num-ctx --max-context": "--ctx-size",
     "--max-tokens --max-new-tokens --num-tokens --num-predict --tokens --length": "--n-predict",
@@ -104,6 +106,7 @@ MEANT: dict[str, str] = {
     "--mtp --speculative": "--draft mtp",
     "--num-speculative-tokens --num-drafts --n-draft --draft-length --draft-tokens --k": "--draft-max",
     "--heads --drafter --assistant": "--draft-model",
+    "--silent --no-stats": "--quiet",
     "--no-template --no-chat-template --completion": "--raw",
     "--probs --n-probs --log-probs": "--logprobs",
     "--repo --huggingface": "--hf-repo",

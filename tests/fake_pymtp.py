@@ -102,7 +102,7 @@ class FakeModel:
         pass
 
     def chat_prompt(self, messages: list[dict[str, str]]) -> str:
-        return f"<user>{messages[-1]['content']}<assistant>"
+        return "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
 
     def generate(self, prompt: str, params: FakeParams, *, on_prompt: object) -> FakeGeneration:
         self.calls.append({"prompt": prompt, **params.options})

@@ -86,7 +86,7 @@ def test_a_flag_can_be_given_several_times() -> None:
         ("-n x", "must be an integer between 0 and 2147483647, not 'x'"),
         ("-p 5-auto", "not '5-auto'"),
         ("-pg 512", "must be two numbers such as 512,128, not '512'"),
-        ("--draft-max 33", "must be an integer between 0 and 32, not '33'"),
+        ("--draft-max 33", "must be auto or an integer between 0 and 32, not '33'"),
         ("--draft-max 30-40", "not '33'"),
         ("--temp 0,-1", "must be numbers 0 or more, separated by commas, not '0,-1'"),
         ("--synthetic 1.5", "must be numbers between 0 and 1"),

@@ -174,6 +174,12 @@ def test_text_that_utf8_cannot_encode_is_one_line(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))["messages"][0]["content"] == "?"
 
 
+def test_a_context_beyond_what_the_model_was_trained_with_is_said() -> None:
+    result = chat("/exit", flags=["-c", "4096"])
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "a context of 4096 tokens, but the model was trained with 2048" in result.stderr
+
+
 def test_turns_that_do_not_alternate_are_not_loaded(tmp_path: Path) -> None:
     saved = {"format": "pymtp chat", "system": None, "messages": [{"role": "user", "content": "a"}]}
     (tmp_path / "odd.json").write_text(json.dumps(saved), encoding="utf-8")

@@ -51,6 +51,8 @@ def test_the_reference_is_that_of_the_commands() -> None:
         ("run --lorra x hi", "No such option: --lorra (see"),
         ("chat --logprobs 1", "No such option: --logprobs; pymtp run has it"),
         ("chat --json", "No such option: --json; pymtp run and pymtp inspect have it"),
+        ("run --system x hi", "No such option: --system; did you mean --system-prompt?"),
+        ("run --silent hi", "No such option: --silent; did you mean --quiet?"),
         ("run --num-ctx 5 hi", "No such option: --num-ctx; did you mean --ctx-size?"),
         ("run --no-mtp hi", "No such option: --no-mtp; did you mean --draft none?"),
         ("rnu hi", "No such command 'rnu'. Did you mean 'run'?"),

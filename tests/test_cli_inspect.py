@@ -45,6 +45,8 @@ def test_the_model_may_be_named_three_ways(write_gguf: WriteGguf) -> None:
 
 def test_memory_follows_the_flags() -> None:
     assert rows("-c", 1024)["K/V"] == "4.0 MiB, and 512.0 KiB for the heads"
+    beyond = inspect("-c", 4096).stderr
+    assert beyond.startswith("pymtp: a context of 4096 tokens, but the model was trained with 2048") and "\n" in beyond
     assert rows("-c", 0)["context"].startswith("2048 tokens")
     assert rows("-c", 1024, "-ctk", "q8_0", "-ctv", "q8_0")["K/V"] == "2.1 MiB, and 272.0 KiB for the heads"
 

@@ -227,6 +227,39 @@ def test_a_lone_positional_is_a_model_only_if_it_looks_like_one(run: Run, tmp_pa
     assert run("x" * 100_000).exit_code == 0
 
 
+def test_the_prompt_may_be_given_by_flag(run: Run, embedded_model: Path) -> None:
+    path = str(embedded_model)
+    for arguments in (["-p", "hi"], [path, "--prompt", "hi"], ["-m", path, "-p", "hi"]):
+        assert run(*arguments, stdin=b"unread").exit_code == 0
+        assert sent_prompt() == "<user>hi<assistant>"
+        assert FakeModel.calls[-2]["path"] == (path if path in arguments else None)
+    for arguments in ([path, "two", "-p", "hi"], ["-m", path, "two", "-p", "hi"]):
+        assert "with -p the prompt is given already; leave out 'two'" in one_line(run(*arguments), code=2)
+    assert "in one of these ways" in one_line(run("-p", "hi", "-f", "prompt.txt"), code=2)
+
+
+def test_a_system_prompt_comes_first(run: Run, write_gguf: Callable[..., Path]) -> None:
+    assert run("-sys", "Be brief.", "hi").exit_code == 0
+    assert sent_prompt() == "<system>Be brief.<user>hi<assistant>"
+    assert "leave out --raw or -sys" in one_line(run("hi", "--raw", "--system-prompt", "x"), code=2)
+    assert "has no chat template, which a system prompt needs" in one_line(run(str(write_gguf()), "hi", "-sys", "x"))
+    assert "the system prompt is not valid UTF-8" in one_line(run("hi", "-sys", "\udcff"))
+
+
+def test_quiet_prints_no_statistics(run: Run, script: Script) -> None:
+    script.note = "plain decoding"
+    for flag in ("-q", "--quiet"):
+        result = run("hi", flag)
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "Hello\n", "pymtp: plain decoding\n")
+
+
+def test_a_context_beyond_what_the_model_was_trained_with(run: Run) -> None:
+    result = run("hi", "-q", "-c", "2049")
+    line = "a context of 2049 tokens, but the model was trained with 2048: what lies beyond may make no sense"
+    assert (result.exit_code, result.stderr) == (0, f"pymtp: {line}\n")
+    assert run("hi", "-q", "-c", "2048").stderr == run("hi", "-q", "-c", "0").stderr == ""
+
+
 def test_with_m_a_second_positional_is_one_too_many(run: Run, embedded_model: Path) -> None:
     assert "'two'" in one_line(run("-m", str(embedded_model), "one", "two"), code=2)
 
@@ -237,6 +270,8 @@ def test_the_prompt_may_come_from_a_file_or_from_stdin(run: Run, tmp_path: Path)
     assert sent_prompt() == "from a file\n"
     assert run("--raw", stdin="stdin, \u65e5\u672c\n".encode()).exit_code == 0
     assert sent_prompt() == "stdin, \u65e5\u672c"
+    assert run("--raw", "-f", "-", stdin=b"from a pipe\n").exit_code == 0
+    assert sent_prompt() == "from a pipe"
 
 
 def test_raw_and_a_model_without_a_template_take_the_prompt_as_it_stands(run: Run, script: Script) -> None:
@@ -297,14 +332,15 @@ def test_text_in_utf8_is_read_in_any_locale(run: Run) -> None:
 def test_a_prompt_file_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
     assert "No such file" in one_line(run("-f", "missing.txt"))
     assert "directory" in one_line(run("-f", str(tmp_path)))
-    assert "not both" in one_line(run("hi", "-f", "missing.txt"), code=2)
+    assert "in one of these ways" in one_line(run("hi", "-f", "missing.txt"), code=2)
 
 
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ("--draft-max 33", "--spec-draft-n-max/--draft-max: must be an integer between 0 and 32, not '33'"),
-        ("--spec-draft-n-max -1", "--spec-draft-n-max/--draft-max: must be an integer between 0 and 32, not '-1'"),
+        ("--draft-max 33", "--spec-draft-n-max/--draft-max: must be auto or an integer between 0 and 32, not '33'"),
+        ("--draft-max abc", "--spec-draft-n-max/--draft-max: must be auto or an integer between 0 and 32, not 'abc'"),
+        ("--spec-draft-n-max -1", "--spec-draft-n-max/--draft-max: must be auto or an integer between 0 and 32, not"),
         ("--draft maybe", "--draft: must be one of auto, mtp, none, not 'maybe'"),
         ("-ctk q9_9", "-ctk/--cache-type-k: must be one of f32, f16, bf16, q8_0,"),
         ("-ctv q9_9", "-ctv/--cache-type-v: must be one of f32, f16, bf16, q8_0,"),
@@ -314,7 +350,8 @@ def test_a_prompt_file_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
         ("-c 2147483648", "-c/--ctx-size: must be an integer between 0 and 2147483647, not '2147483648'"),
         ("-ub 0", "-ub/--ubatch-size: must be an integer between 1 and"),
         ("-t 100000", "-t/--threads: must be an integer between 1 and 512, not '100000'"),
-        ("-s 4294967296", "-s/--seed: must be an integer between 0 and 4294967295, not 4294967296"),
+        ("-s 4294967296", "-s/--seed: must be an integer between 0 and 4294967295, or -1 for a random one, not"),
+        ("-s abc", "-s/--seed: must be an integer between 0 and 4294967295, or -1 for a random one, not 'abc'"),
         ("--top-k 1.5", "--top-k: must be an integer, 0 (off) or more, not '1.5'"),
         ("--temp hot", "--temp/--temperature: must be 0 or more, not 'hot'"),
     ],

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import options as opt
+from ..context import warn_beyond_training
 from ..download import find_model
 from ..errors import CommandError
 from ..output import Output, print_stderr
@@ -25,10 +26,6 @@ pymtp chat --temp 0.3 -c 8192 --draft-max 2
 printf 'Hello\\n/stats\\n' | pymtp chat
 """
 
-SystemPrompt = Annotated[
-    str | None, typer.Option("-sys", "--system-prompt", metavar="TEXT", help="System prompt.  [default: none]")
-]
-
 
 @with_sampling
 @opt.with_model
@@ -37,7 +34,7 @@ def chat(
     model_file: opt.ModelFile = None,
     hf_repo: opt.HfRepo = None,
     offline: opt.Offline = False,
-    system: SystemPrompt = None,
+    system: opt.SystemPrompt = None,
     max_tokens: opt.NPredict = -1,
     verbose: opt.Verbose = False,
     debug: opt.Debug = False,
@@ -61,7 +58,9 @@ def chat(
         pymtp.exit_on_abort()
     generation_params = pymtp.GenerationParams(**params, max_tokens=max_tokens)
     path = find_model(model_file or model, hf_repo, offline=offline)
-    if inspect_gguf(path or model_path()).chat_template is None:
+    info = inspect_gguf(path or model_path())
+    warn_beyond_training(model_options["n_ctx"], info.n_ctx_train)
+    if info.chat_template is None:
         raise CommandError(f"{path} has no chat template; use it without one: pymtp run {path} --raw")
     if verbose:
         pymtp.set_log_level("info")
