@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, get_args
 
 import typer
@@ -93,8 +93,13 @@ def _pair(text: str) -> tuple[tuple[int, int], ...]:
     return ((n_prompt, n_gen),)
 
 
-def _list(*names: str, parser: Callable[[str], Any], metavar: str, help: str) -> Any:
-    return Annotated[list[Any], typer.Option(*names, parser=parser, metavar=metavar, help=help)]
+def _list(
+    *names: str, parser: Callable[[str], Any], metavar: str, help: str, choices: Sequence[str] | None = None
+) -> Any:
+    complete = opt.completing(choices) if choices else None
+    return Annotated[
+        list[Any], typer.Option(*names, parser=parser, metavar=metavar, help=help, autocompletion=complete)
+    ]
 
 
 ModelFiles = _list(
@@ -144,13 +149,22 @@ FlashAttn = _list(
     "--flash-attn",
     parser=words(get_args(opt.FlashAttention), _1="on", _0="off"),
     metavar="on|off|auto,...",
+    choices=get_args(opt.FlashAttention),
     help="Flash attention; 1 and 0 mean on and off.",
 )
 CacheTypeK = _list(
-    "-ctk", "--cache-type-k", parser=words(get_args(opt.CacheType)), metavar="TYPE,...", help="Type of the K cache."
+    *("-ctk", "--cache-type-k"),
+    parser=words(get_args(opt.CacheType)),
+    metavar="TYPE,...",
+    choices=get_args(opt.CacheType),
+    help="Type of the K cache.",
 )
 CacheTypeV = _list(
-    "-ctv", "--cache-type-v", parser=words(get_args(opt.CacheType)), metavar="TYPE,...", help="Type of the V cache."
+    *("-ctv", "--cache-type-v"),
+    parser=words(get_args(opt.CacheType)),
+    metavar="TYPE,...",
+    choices=get_args(opt.CacheType),
+    help="Type of the V cache.",
 )
 
 DraftMax = _list(
@@ -158,6 +172,7 @@ DraftMax = _list(
     "--draft-max",
     parser=integers(0, 32, auto=True),
     metavar="K,...",
+    choices=["auto"],
     help="Draft tokens per round; auto: adapts to what is fastest. 0 (plain decoding) is always measured.",
 )
 DraftVocab = _list(
@@ -166,7 +181,13 @@ DraftVocab = _list(
     metavar="N,...",
     help="Draft only from the first N tokens of the vocabulary.  [default: all]",
 )
-Accept = _list("--accept", parser=words(ACCEPT), metavar="METHOD,...", help=f"Acceptance method: {', '.join(ACCEPT)}.")
+Accept = _list(
+    "--accept",
+    parser=words(ACCEPT),
+    metavar="METHOD,...",
+    choices=ACCEPT,
+    help=f"Acceptance method: {', '.join(ACCEPT)}.",
+)
 Temperature = _list(
     *("--temp", "--temperature"),
     parser=numbers(0, 100, "0 or more"),
@@ -177,13 +198,21 @@ Temperature = _list(
 OutputFormat = Annotated[
     str,
     typer.Option(
-        "-o", "--output", parser=_one_of(FORMATS), metavar="md|csv|json|jsonl|sql|none", help="Output format on stdout."
+        *("-o", "--output"),
+        parser=_one_of(FORMATS),
+        metavar="md|csv|json|jsonl|sql|none",
+        autocompletion=opt.completing(FORMATS),
+        help="Output format on stdout.",
     ),
 ]
 ErrorFormat = Annotated[
     str,
     typer.Option(
-        "-oe", "--output-err", parser=_one_of(FORMATS), metavar="FORMAT", help="Also print the results on stderr."
+        *("-oe", "--output-err"),
+        parser=_one_of(FORMATS),
+        metavar="FORMAT",
+        autocompletion=opt.completing(FORMATS),
+        help="Also print the results on stderr.",
     ),
 ]
 Wide = Annotated[bool, typer.Option("--wide", help="With md: all columns in one table, wider than a screen.")]

@@ -8,7 +8,7 @@ InvalidParameter; app.py finds the flag by the parameter's name, so commands nam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, get_args
 
 import typer
@@ -75,6 +75,16 @@ def _repository(text: str) -> str:
     return text
 
 
+def completing(choices: Sequence[str]) -> Callable[[str], list[str]]:
+    """Completes a value in a shell; in a list, the part after the last comma."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [before + comma + choice for choice in choices if choice.startswith(last)]
+
+    return complete
+
+
 def _choice(kind: Any, *names: str, help_text: str) -> Any:
     """An option that takes one of the values of the Literal `kind`."""
     choices = get_args(kind)
@@ -83,7 +93,7 @@ def _choice(kind: Any, *names: str, help_text: str) -> Any:
         parser=_one_of(choices),
         metavar="|".join(choices),
         help=help_text,
-        autocompletion=lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)],
+        autocompletion=completing(choices),
     )
 
 
@@ -201,6 +211,7 @@ DraftMax = Annotated[
         "--draft-max",
         parser=_auto_or_integer(0, 32),
         metavar="K",
+        autocompletion=completing(["auto"]),
         help="Draft tokens per round, at most 32; 0: no drafting; auto: adapts to what is fastest.",
     ),
 ]

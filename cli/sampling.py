@@ -17,6 +17,7 @@ from pymtp.sampling.params import SAMPLERS, SamplingParams, samplers_from_letter
 
 from .errors import CommandError
 from .flags import with_flags
+from .options import completing
 from .text import decoded
 
 
@@ -131,6 +132,11 @@ def _text(kind: Any, *names: str, help: str, metavar: str) -> Any:
     return Annotated[kind, typer.Option(*names, metavar=metavar, help=help)]
 
 
+def _choice(*names: str, help: str, metavar: str) -> Any:
+    complete = completing(metavar.split("|"))
+    return Annotated[str, typer.Option(*names, metavar=metavar, help=help, autocompletion=complete)]
+
+
 _SAMPLING: dict[str, Any] = {
     "samplers": _text(
         str | None,
@@ -213,14 +219,12 @@ _GENERATION: dict[str, Any] = {
         help="Stop drafting where no token is as likely as P.",
         metavar="P",
     ),
-    "draft_pick": _text(
-        str,
+    "draft_pick": _choice(
         "--draft-pick",
         metavar="greedy|sample|auto",
         help="Draft the most likely tokens (greedy) or draw them (sample); auto: whichever is accepted more often.",
     ),
-    "accept": _text(
-        str,
+    "accept": _choice(
         "--accept",
         metavar="auto|match|rejection|rejection-tokenwise|relaxed",
         help="Acceptance method; relaxed changes the output (while the model thinks), the others do not.",

@@ -124,6 +124,25 @@ def test_the_shell_completes_commands_flags_and_values() -> None:
     assert completions("pymtp run --draft m") == ["mtp"]
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("pymtp run --accept ", "auto match rejection rejection-tokenwise relaxed"),
+        ("pymtp chat --draft-pick ", "greedy sample auto"),
+        ("pymtp run --draft-max ", "auto"),
+        ("pymtp run -ctk q8", "q8_0"),
+        ("pymtp run --mtp-context ", "auto chained target"),
+        ("pymtp run -fa o", "on off"),
+        ("pymtp bench -ctv f16,q8", "f16,q8_0"),
+        ("pymtp bench --accept match,rel", "match,relaxed"),
+        ("pymtp bench -fa a", "auto"),
+        ("pymtp bench -o js", "json jsonl"),
+    ],
+)
+def test_the_shell_completes_choices(words: str, expected: str) -> None:
+    assert completions(words) == expected.split()
+
+
 def test_a_model_in_the_prompts_place(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.touch()
