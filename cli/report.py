@@ -18,12 +18,29 @@ if TYPE_CHECKING:
     from pymtp.serving.statistics import Stats
 
 
-def stats_block(stats: Stats, acceptance: str) -> str:
-    """Return the lines that `run` prints on stderr after the text. `acceptance`: how drafts were verified."""
+_ENDED = {
+    "eog": "eog, by the model",
+    "length": "length (-n)",
+    "context": "context full (-c)",
+    "stop": "stop text (--stop)",
+}
+
+
+def ended_text(finish_reason: str | None, *, stopped: bool) -> str:
+    """Why a text ended, in words. `stopped`: by Ctrl-C."""
+    return "interrupted (Ctrl-C)" if stopped or finish_reason is None else _ENDED[finish_reason]
+
+
+def stats_block(stats: Stats, acceptance: str, ended: str = "") -> str:
+    """Return the lines that `run` prints on stderr after the text.
+
+    `acceptance`: how drafts were verified; `ended`: why the text ended.
+    """
     positions = " ".join(f"{rate:.3f}" for rate in stats.acceptance_per_position)
     rows = [
         ("prompt", _speed(stats.prompt_tokens, stats.prompt_tok_s)),
         ("generation", _speed(stats.generated_tokens, stats.generation_tok_s)),
+        *([("ended", ended)] if ended else []),
         ("rounds", f"{stats.rounds}, drafted {stats.drafted}, accepted {stats.accepted}"),
         ("accept", acceptance),
         ("acceptance rate", _number(stats.acceptance_rate, ".3f")),

@@ -20,7 +20,7 @@ from .interrupt import Interrupt
 from .output import Output, print_stderr, shows_color
 from .progress import loading, prompting
 from .prompt import checked_text, read_prompt, split_positionals
-from .report import json_report, length_block, session_block, stats_block, times_block
+from .report import ended_text, json_report, length_block, session_block, stats_block, times_block
 from .sampling import with_sampling
 
 if TYPE_CHECKING:
@@ -92,7 +92,6 @@ def run(
     if system and info.chat_template is None:
         raise CommandError(f"{path} has no chat template, which a system prompt needs; leave out -sys")
     text = read_prompt(argument, prompt_file)
-    warn_beyond_training(model_options["n_ctx"], info.n_ctx_train)
     if verbose:
         pymtp.set_log_level("info")
     with (
@@ -103,6 +102,7 @@ def run(
             on_load=on_load,
         ) as model,
     ):
+        warn_beyond_training(model_options["n_ctx"], info.n_ctx_train)
         if model.info.draft_model and not model_options["draft_model"]:
             print_stderr(f"pymtp: drafting with {model.info.draft_source}")
         note = model.draft_note or (generation_params.draft_note if model.draft_max else None)
@@ -121,7 +121,8 @@ def run(
         else:
             output.write("\n")
             if not quiet:
-                print_stderr(stats_block(generation.stats, generation.acceptance))
+                ended = ended_text(generation.finish_reason, stopped=stopped)
+                print_stderr(stats_block(generation.stats, generation.acceptance, ended))
         if verbose:
             print_stderr(session_block(model.session))
             for block in (times_block(generation.stats), length_block(generation.length_table)):

@@ -43,15 +43,31 @@ def generation_params(values: Mapping[str, Any]) -> dict[str, Any]:
     sampling["dry_sequence_breakers"] = (
         SamplingParams.dry_sequence_breakers
         if not breakers
-        else [_unescape(text) for text in breakers if text != "none"]
+        else [unescaped(text) for text in breakers if text != "none"]
     )
     return {
         "sampling": SamplingParams(**sampling),
         "grammar": _text_of(values["grammar"], values["grammar_file"], "grammar"),
         "json_schema": _text_of(values["json_schema"], values["json_schema_file"], "json_schema"),
-        "stop": tuple(map(_unescape, values["stop"])),
+        "stop": tuple(map(unescaped, values["stop"])),
         **{name: values[name] for name in (*_DEFAULTS, "thinking_tags")},
     }
+
+
+def parameter_of_flag() -> dict[str, str]:
+    """The fields of SamplingParams by the names of their flags, without dashes: top_k for top-k."""
+    found = {}
+    for name, kind in _SAMPLING.items():
+        option = kind.__metadata__[0]
+        # of a flag in an annotation, typer has the first name in the place of the default
+        names = [flag for flag in (option.default, *(option.param_decls or ())) if isinstance(flag, str)]
+        found.update({flag.lstrip("-"): name for flag in names if name != "sampler_seq"})
+    return found
+
+
+def escaped(text: str) -> str:
+    """The opposite of `unescaped`."""
+    return "".join({"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char, char) for char in text)
 
 
 def _default(name: str) -> Any:
@@ -82,7 +98,8 @@ def _texts(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: text_of(name, values[name]) for name in _TEXTS}
 
 
-def _unescape(text: str) -> str:
+def unescaped(text: str) -> str:
+    """The text that was meant by one typed in a shell: \\n for a new line."""
     for written, meant in (("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r"), ('\\"', '"'), ("\\\\", "\\")):
         text = text.replace(written, meant)
     return text

@@ -43,6 +43,7 @@ class Script:
     """A file that the model makes once a whole round of pieces was taken."""
     load_error: Exception | None = None
     generate_error: Exception | None = None
+    finish_reason: str = "eog"
     exits_on_abort: bool = False
     """Whether the command line asked for it."""
 
@@ -75,7 +76,7 @@ class FakeGeneration:
             time.sleep(0.02)
         if self.script.generate_error is not None:
             raise self.script.generate_error
-        self.finish_reason = "eog"
+        self.finish_reason = self.script.finish_reason
 
     def close(self) -> None:
         self.closed = True

@@ -94,6 +94,8 @@ class Params:
         ("is_on", "False", False),
         ("mode", "two", "two"),
         ("words", "a, b", ("a", "b")),
+        ("words", "a;b", ("a", "b")),
+        ("words", "none", ()),
     ],
 )
 def test_a_typed_value_gets_the_declared_type(name: str, text: str, value: object) -> None:
@@ -125,27 +127,30 @@ def test_every_sampling_parameter_can_be_set_to_its_current_value() -> None:
     params = SamplingParams()
     for name in settings.names(params):
         value = getattr(params, name)
-        if isinstance(value, (int, float, str, type(None))):
-            assert settings.with_value(params, name, str(value).lower()) == params
+        if name != "logit_bias":
+            assert settings.with_value(params, name, settings.typed(value)) == params
 
 
-def answer(*, drafted: bool = True) -> Any:
+def answer(*, drafted: bool = True, finish_reason: str | None = "eog") -> Any:
     stats = Stats(prompt_tokens=20, generated_tokens=52, generation_s=0.2)
     for i in range(30):
         stats.add_round(3 if drafted else 0, i % 4 if drafted else 0)
-    return SimpleNamespace(stats=stats, n_cached=100, n_prompt=120)
+    return SimpleNamespace(stats=stats, n_cached=100, n_prompt=120, finish_reason=finish_reason)
 
 
 def test_the_status_line_fits_its_terminal() -> None:
-    everything = "[260 tok/s, accepted 0.48, length 2.43, 52 tokens, 100 of 120 prompt tokens kept]"
-    assert status_line(answer(), 100) == everything
-    assert status_line(answer(), 40) == "[260 tok/s, accepted 0.48, length 2.43]"
+    everything = "[260 tok/s, 52 tokens, drafts 43 of 90 accepted, prompt 20 + 100 cached, 2.43 tokens per round]"
+    assert status_line(answer(), 120) == everything
+    assert status_line(answer(), 60) == "[260 tok/s, 52 tokens, drafts 43 of 90 accepted]"
     assert status_line(answer(), 5) == "[260 tok/s]"
     assert status_line(answer(drafted=False), 40) == "[260 tok/s, 52 tokens]"
-    assert (
-        status_line(SimpleNamespace(stats=Stats(), n_cached=0, n_prompt=9), 40)
-        == "[0 tokens, 0 of 9 prompt tokens kept]"
-    )
+    nothing = SimpleNamespace(stats=Stats(), n_cached=0, n_prompt=9, finish_reason="eog")
+    assert status_line(nothing, 40) == "[0 tokens, prompt 9 + 0 cached]"
+
+
+def test_the_status_line_says_of_a_text_that_it_was_cut() -> None:
+    assert "52 tokens (-n)," in status_line(answer(finish_reason="length"), 120)
+    assert "52 tokens (interrupted)," in status_line(answer(finish_reason=None), 120)
 
 
 def messages(data: bytes) -> list[str]:

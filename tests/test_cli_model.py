@@ -46,6 +46,7 @@ def test_the_embedded_model_answers_and_reports_what_it_drafted() -> None:
     assert [line.split(":")[0] for line in result.stderr.splitlines()] == [
         "prompt",
         "generation",
+        "ended",
         "rounds",
         "accept",
         "acceptance rate",
@@ -85,7 +86,7 @@ def test_costs_that_cannot_be_recorded_are_one_line(monkeypatch: pytest.MonkeyPa
 
 def test_llama_cpp_is_quiet_unless_asked() -> None:
     quiet, verbose = (pymtp("run", "-n", 1, *flags, "hi").stderr for flags in ([], ["--verbose"]))
-    assert len(quiet.splitlines()) == 7
+    assert len(quiet.splitlines()) == 8
     assert len(verbose.splitlines()) > 20
     # one token: the prompt is one trunk pass, which feeds the head as well
     assert "trunk passes:            1, " in verbose

@@ -54,12 +54,26 @@ def test_text_goes_to_stdout_and_the_stats_to_stderr(run: Run) -> None:
     assert result.stderr == (
         "prompt:                  4 tokens, 8.0 tok/s\n"
         "generation:              2 tokens, 4.0 tok/s\n"
+        "ended:                   eog, by the model\n"
         "rounds:                  2, drafted 4, accepted 2\n"
         "accept:                  match\n"
         "acceptance rate:         0.500\n"
         "mean acceptance length:  2.00\n"
         "acceptance per position: 1.000 0.000\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("length", "length (-n)"),
+        ("context", "context full (-c)"),
+        ("stop", "stop text (--stop)"),
+    ],
+)
+def test_the_statistics_say_why_the_text_ended(run: Run, script: Script, reason: str, words: str) -> None:
+    script.finish_reason = reason
+    assert f"\nended:                   {words}\n" in run("hi").stderr
 
 
 def test_json_is_one_object_and_nothing_else(run: Run, embedded_model: Path) -> None:

@@ -60,7 +60,7 @@ PROGRESS = re.compile(r"prompt (\d+)/(\d+)")
 
 def long_prompt(*flags: str) -> list[str]:
     """A command whose prompt takes many passes."""
-    return [*COMMAND, "--raw", "-n", "4", "-c", "4096", "-ub", "16", *flags, LONG]
+    return [*COMMAND, "--raw", "-n", "4", "-c", "2048", "-ub", "16", *flags, LONG]
 
 
 def test_the_progress_of_a_long_prompt_is_shown_until_there_is_text(environment: dict[str, str]) -> None:

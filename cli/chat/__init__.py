@@ -59,7 +59,6 @@ def chat(
     generation_params = pymtp.GenerationParams(**params, max_tokens=max_tokens)
     path = find_model(model_file or model, hf_repo, offline=offline)
     info = inspect_gguf(path or model_path())
-    warn_beyond_training(model_options["n_ctx"], info.n_ctx_train)
     if info.chat_template is None:
         raise CommandError(f"{path} has no chat template; use it without one: pymtp run {path} --raw")
     if verbose:
@@ -75,6 +74,7 @@ def chat(
         from .repl import Repl
         from .screen import Screen
 
+        warn_beyond_training(model_options["n_ctx"], info.n_ctx_train)
         if loaded.info.draft_model and not model_options["draft_model"]:
             print_stderr(f"pymtp: drafting with {loaded.info.draft_source}")
         note = loaded.draft_note or (generation_params.draft_note if loaded.draft_max else None)

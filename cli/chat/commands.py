@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pymtp.engine import snapshot as state
 
 from ..report import stats_block
+from ..sampling import escaped, parameter_of_flag, unescaped
 from . import settings
 
 if TYPE_CHECKING:
@@ -98,20 +99,32 @@ def _system(repl: Repl, text: str) -> None:
 
 
 def _set(repl: Repl, text: str) -> None:
-    name, _, value = text.partition(" ")
+    typed, _, value = text.partition(" ")
     values = _settings(repl)
-    if not name:
+    if not typed:
         repl.screen.table(values.items())
         return
+    name = _parameter(typed)
     if name not in values:
-        nearest = get_close_matches(name, values, n=1)
+        nearest = get_close_matches(name, [*values, *parameter_of_flag()], n=1)
         raise Refused(f"no parameter {name}; " + (f"did you mean {nearest[0]}?" if nearest else "/set lists them"))
     if value:
         _change(repl, name, value.strip())
     repl.screen.note(f"{name}: {_settings(repl)[name]}")
 
 
+def _parameter(typed: str) -> str:
+    """The parameter of a name, or of the name of its flag."""
+    flags = {**parameter_of_flag(), "n": "max_tokens", "n-predict": "max_tokens"}
+    name = typed.lstrip("-")
+    return flags.get(name) or flags.get(name.replace("_", "-")) or name.replace("-", "_")
+
+
 def _change(repl: Repl, name: str, value: str) -> None:
+    if name == "seed" and value == "-1":
+        value = "random"
+    if name == "dry_sequence_breakers":
+        value = unescaped(value)
     if name == "max_tokens":
         repl.params = settings.with_value(repl.params, name, value)
     else:
@@ -120,8 +133,13 @@ def _change(repl: Repl, name: str, value: str) -> None:
 
 def _settings(repl: Repl) -> dict[str, str]:
     sampling = repl.params.sampling
-    values = {name: str(getattr(sampling, name)) for name in settings.names(sampling)}
-    return {**values, "max_tokens": str(repl.params.max_tokens)}
+    values = {name: settings.typed(getattr(sampling, name)) for name in settings.names(sampling)}
+    special = {
+        "seed": "random" if sampling.seed is None else str(sampling.seed),
+        "dry_sequence_breakers": escaped(values["dry_sequence_breakers"]),
+        "logit_bias": ";".join(f"{token}{bias:+g}" for token, bias in dict(sampling.logit_bias).items()) or "none",
+    }
+    return {**values, **special, "max_tokens": str(repl.params.max_tokens)}
 
 
 def _show(repl: Repl, what: str) -> None:

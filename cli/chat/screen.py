@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _DIM, _PLAIN = "\x1b[2m", "\x1b[22m"
 
 
+_CUT = {"length": " (-n)", None: " (interrupted)"}  # a full context has a note of its own
+
+
 class Screen:
     """Writes answers piece by piece, and notes and tables.
 
@@ -74,9 +77,13 @@ def status_line(answer: Answer, columns: int) -> str:
     """One line of figures about a finished answer: as many as fit."""
     stats = answer.stats
     parts = [f"{stats.generation_tok_s:.0f} tok/s"] if stats.generation_tok_s is not None else []
+    parts.append(f"{stats.generated_tokens} tokens{_CUT.get(answer.finish_reason, '')}")
     if stats.drafted:
-        parts += [f"accepted {stats.acceptance_rate:.2f}", f"length {stats.mean_acceptance_length:.2f}"]
-    parts += [f"{stats.generated_tokens} tokens", f"{answer.n_cached} of {answer.n_prompt} prompt tokens kept"]
+        # counts beside the tokens of the whole text: 1 of 1 is not mistaken for a share of it
+        parts.append(f"drafts {stats.accepted} of {stats.drafted} accepted")
+    parts.append(f"prompt {answer.n_prompt - answer.n_cached} + {answer.n_cached} cached")
+    if stats.drafted:
+        parts.append(f"{stats.mean_acceptance_length:.2f} tokens per round")
     line = ", ".join(parts)
     while len(line) + 2 >= columns and len(parts) > 1:
         parts.pop()

@@ -5,6 +5,7 @@ Owns the parsing of one value. Works with any dataclass.
 
 from __future__ import annotations
 
+import re
 import types
 from dataclasses import fields, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -32,6 +33,19 @@ def with_value(params: Params, name: str, text: str) -> Params:
         raise InvalidParameter(name, "of another type", value=text) from error
 
 
+def typed(value: Any) -> str:
+    """How people type a value: what `with_value` reads again."""
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return ";".join(map(typed, value))
+    return str(value)
+
+
 def _parse(name: str, text: str, kind: Any) -> Any:
     if get_origin(kind) in (Union, types.UnionType):
         return _parse_union(name, text, get_args(kind))
@@ -43,7 +57,8 @@ def _parse(name: str, text: str, kind: Any) -> Any:
         element = next(iter(get_args(kind)), str)
         if get_origin(element) is not None:
             raise InvalidParameter(name, _NOT_HERE)
-        return tuple(_parse(name, part.strip(), element) for part in text.split(",") if part.strip())
+        parts = [] if text == "none" else (part.strip(" ") for part in re.split("[;,]", text))
+        return tuple(_parse(name, part, element) for part in parts if part)
     if kind in (int, float):
         try:
             return kind(text)
