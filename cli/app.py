@@ -120,7 +120,8 @@ class PymtpGroup(TyperGroup):
 
 
 def _flags(command: Any) -> set[str]:
-    return {flag for param in command.params for flag in param.opts if flag.startswith("-")} | {"-h", "--help"}
+    names = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
+    return {name for name in names if name.startswith("-")} | {"-h", "--help"}
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -5,6 +5,7 @@ Owns the order of steps: cheap checks come before a model is loaded. pymtp.bench
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,6 +16,7 @@ import typer
 from . import bench_options as lists
 from . import options as opt
 from .bench_options import each
+from .context import warn_beyond_training
 from .download import find_model
 from .output import Output, print_stderr
 from .progress import loading
@@ -61,7 +63,7 @@ def bench(
     error_form: lists.ErrorFormat = "none",
     wide: lists.Wide = False,
     plot: lists.Plot = None,
-    progress: lists.Progress = False,
+    progress: lists.Progress = None,
     no_warmup: lists.NoWarmup = False,
     list_devices: lists.ListDevices = False,
     verbose: lists.Verbose = False,
@@ -112,6 +114,8 @@ def bench(
     tests = _tests(each(n_prompt), each(n_gen), each(prompt_gen), each(n_depth))
     plan = Plan(tuple(setups), tests, arms, n_repeat, warms_up=not no_warmup)
     _check(plan)
+    if progress is None:
+        progress = sys.stderr is not None and sys.stderr.isatty()
     results = Results()
     try:
         stopped = _measure(plan, texts, results, progress)
@@ -194,8 +198,9 @@ def _check(plan: Plan) -> None:
     from pymtp.errors import InvalidParameter
     from pymtp.gguf.facts import inspect_gguf
 
+    infos = {setup.path: inspect_gguf(setup.path) for setup in plan.setups}  # a bad last one would show late
     for setup in plan.setups:
-        n_vocab = inspect_gguf(setup.path).n_vocab  # opens every file now: a bad last one would show late
+        n_vocab = infos[setup.path].n_vocab
         if setup.draft_vocab and setup.draft_vocab > n_vocab:
             raise InvalidParameter("draft_vocab", f"at most {n_vocab} for {setup.path.name}", value=setup.draft_vocab)
         ContextParams(
@@ -206,6 +211,9 @@ def _check(plan: Plan) -> None:
             type_k=setup.type_k,
             type_v=setup.type_v,
         )
+    n_longest = max(test.n_depth + test.n_prompt + test.n_gen for test in plan.tests)
+    for path, info in infos.items():
+        warn_beyond_training(n_longest, info.n_ctx_train, f"{path.name}: the longest test has")
 
 
 def _devices() -> str:

@@ -220,7 +220,13 @@ Plot = Annotated[
     str | None,
     typer.Option("--plot", metavar="FILE.png|svg", help="Plot speed-up and acceptance rate by K and kind of text."),
 ]
-Progress = Annotated[bool, typer.Option("--progress", help="Show on stderr what is being measured.")]
+Progress = Annotated[
+    bool | None,
+    typer.Option(
+        "--progress/--no-progress",
+        help="Show on stderr what is being measured.  [default: if stderr is a terminal]",
+    ),
+]
 NoWarmup = Annotated[bool, typer.Option("--no-warmup", help="Measure without a warm-up run.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's log on stderr.")]
 ListDevices = Annotated[bool, typer.Option("--list-devices", help="List the available devices and exit.")]

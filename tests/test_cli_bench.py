@@ -18,12 +18,14 @@ from typing import Any, get_args
 import pytest
 from pymtp_cli import bench_options as lists
 from pymtp_cli.app import app
+from pymtp_cli.bench import _check
 from typer.testing import CliRunner
 
 from pymtp.benchmark.formats import FORMATS
-from pymtp.benchmark.plan import Accept
+from pymtp.benchmark.plan import Accept, Plan, Setup, Workload, make_arms
 from random_gguf import write_glm4moe
 from random_gguf.side_files import split_heads
+from terminal import Terminal
 
 COMMAND = [sys.executable, "-m", "pymtp_cli", "bench"]
 SHORT = ["-p", "16", "-n", "8", "-r", "2", "-t", "1"]
@@ -248,6 +250,36 @@ def test_a_run_that_fails_halfway_shows_what_it_has(embedded_model: Path, tmp_pa
 
 
 # --- as a process ---
+
+
+@model
+def test_a_terminal_shows_progress_unless_told_not_to() -> None:
+    given = [*COMMAND, "-p", "16", "-n", "0", "-r", "1", "-t", "1", "--no-warmup"]
+    with Terminal(given) as terminal:
+        assert terminal.wait() == 0
+    assert "pymtp: pp16, plain, 1 of 1\r\n" in terminal.seen
+    with Terminal([*given, "--no-progress"]) as terminal:
+        assert terminal.wait() == 0
+    assert "1 of 1" not in terminal.seen
+
+
+def test_tests_longer_than_the_trained_context_are_said(
+    embedded_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for n_prompt, beyond in ((1900, False), (1901, True)):
+        tests = (Workload(n_prompt, 99, 49), Workload(0, 5))
+        _check(
+            Plan(
+                (Setup(embedded_model), Setup(embedded_model, n_threads=2)),
+                tests,
+                make_arms([0], [0], ["auto"], [None]),
+            )
+        )
+        line = (
+            f"pymtp: {embedded_model.name}: the longest test has 2049 tokens, but the model was trained with 2048: "
+            "what lies beyond may make no sense\n"
+        )
+        assert capsys.readouterr().err == (line if beyond else "")
 
 
 def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
