@@ -60,10 +60,13 @@ def _draft_vocab(text: str) -> int | str:
     return text  # a file
 
 
-def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
+def _one_of(choices: tuple[str, ...], number: str = "") -> Callable[[str], str]:
+    """A parser of choices. `number`: what to use for a number."""
+
     def parse(text: str) -> str:
         if text not in choices:
-            raise typer.BadParameter(f"must be one of {', '.join(choices)}, not {text!r}")
+            hint = f"; {number}" if number and text.lstrip("-").isdecimal() else ""
+            raise typer.BadParameter(f"must be one of {', '.join(choices)}, not {text!r}{hint}")
         return text
 
     return parse
@@ -85,12 +88,12 @@ def completing(choices: Sequence[str]) -> Callable[[str], list[str]]:
     return complete
 
 
-def _choice(kind: Any, *names: str, help_text: str) -> Any:
+def _choice(kind: Any, *names: str, help_text: str, number: str = "") -> Any:
     """An option that takes one of the values of the Literal `kind`."""
     choices = get_args(kind)
     return typer.Option(
         *names,
-        parser=_one_of(choices),
+        parser=_one_of(choices, number),
         metavar="|".join(choices),
         help=help_text,
         autocompletion=completing(choices),
@@ -191,7 +194,13 @@ Logprobs = Annotated[
 ]
 
 DraftMode = Annotated[
-    Draft, _choice(Draft, "--draft", help_text="Draft with the model's MTP heads; auto: if it has any.")
+    Draft,
+    _choice(
+        Draft,
+        "--draft",
+        help_text="Draft with the model's MTP heads; auto: if it has any.",
+        number="for a number of draft tokens use --draft-max",
+    ),
 ]
 DraftModel = Annotated[
     str | None,

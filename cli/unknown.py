@@ -15,8 +15,9 @@ _SIMILAR = 0.75  # of difflib; at 0.6, its default, --lora is close to --color
 
 LLAMA_CPP: dict[str, str] = {
     # programs
-    "-cnv --conversation -i --interactive -if --interactive-first": "use pymtp chat",
-    "-no-cnv --no-conversation -st --single-turn": "leave it out: pymtp run answers one prompt and ends",
+    "-cnv --conversation -no-cnv --no-conversation -i --interactive -if --interactive-first -st --single-turn": (
+        "leave it out: pymtp run answers one prompt, pymtp chat converses"
+    ),
     "-mli --multiline-input": "leave it out: in pymtp chat, Alt-Enter or a backslash at the end starts a new line",
     "-sysf --system-prompt-file": 'use --system-prompt "$(cat FILE)"',
     "-bf --binary-file": "use --file",
