@@ -164,6 +164,8 @@ def checked(drafter: Drafter, requests: Sequence[DraftRequest], proposals: Seque
 
 def _checked(name: str, request: DraftRequest, made: Proposal) -> Proposal:
     drafts = made.drafts
+    if not drafts:
+        return made
     if len(drafts) > max(request.n_draft, 0):
         raise PymtpError(f"the drafter {name} proposed {len(drafts)} tokens, {request.n_draft} were asked for")
     n = next((i + 1 for i, token in enumerate(drafts[:-1]) if token in request.stop), len(drafts))

@@ -169,7 +169,7 @@ class Scheduler:
         turns = self.plan()
         if not turns:
             return
-        self._tuning.limit_drafts([running.sequence for running in self._running.values()])
+        self._tuning.limit_drafts(running.sequence for running in self._running.values())
         result = self.run(turns, meanwhile=lambda: self._finish_previous(turns))
         self.apply(result)
         if any(turn.of_prompt or turn.sequence.finish_reason for turn in turns):
