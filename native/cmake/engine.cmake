@@ -1,9 +1,10 @@
-# The engine: our sources, in folders by what they are part of. abi (the C interface), engine and samplers are compiled
-# into libllama, where llama.cpp's private headers are theirs to use; cpu and cuda into the CPU and the CUDA backend,
-# with their compilers' options. Headers are included by name alone, as the patches include them.
+# The engine: our sources, in folders by what they are part of. abi (the C interface), engine, lookup and samplers are
+# compiled into libllama, where llama.cpp's private headers are theirs to use; cpu and cuda into the CPU and the CUDA
+# backend, with their compilers' options. Headers are included by name alone, as the patches include them.
 
-set(native_folders ${native}/src/abi ${native}/src/engine ${native}/src/samplers)
-file(GLOB native_sources CONFIGURE_DEPENDS ${native}/src/abi/*.cpp ${native}/src/engine/*.cpp ${native}/src/samplers/*.cpp)
+set(native_folders ${native}/src/abi ${native}/src/engine ${native}/src/lookup ${native}/src/samplers)
+file(GLOB native_sources CONFIGURE_DEPENDS ${native}/src/abi/*.cpp ${native}/src/engine/*.cpp ${native}/src/lookup/*.cpp
+    ${native}/src/samplers/*.cpp)
 file(GLOB native_cpu_sources CONFIGURE_DEPENDS ${native}/src/cpu/*.cpp)
 file(GLOB native_cuda_sources CONFIGURE_DEPENDS ${native}/src/cuda/*.cu)
 file(GLOB native_headers CONFIGURE_DEPENDS ${native}/src/*/*.h ${native}/src/*/*.cuh ${native}/include/*.h)

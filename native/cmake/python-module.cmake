@@ -6,7 +6,8 @@ if(failed)
 endif()
 
 # in the order of their types
-set(public_headers ${native}/include/pymtp.h ${native}/include/pymtp-distribution.h ${native}/include/pymtp-sampler.h)
+set(public_headers ${native}/include/pymtp.h ${native}/include/pymtp-distribution.h ${native}/include/pymtp-lookup.h
+    ${native}/include/pymtp-sampler.h)
 
 add_custom_command(
     OUTPUT ${native_generated}/_native.c
