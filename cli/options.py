@@ -18,7 +18,7 @@ from .flags import Command, with_flags
 DEBUG = "pymtp.debug"
 """Key in the context's `meta`: whether app.py shows tracebacks."""
 
-Draft = Literal["auto", "mtp", "none"]
+Draft = Literal["auto", "mtp", "lookup", "none"]
 MtpContext = Literal["auto", "chained", "target"]
 FlashAttention = Literal["on", "off", "auto"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
@@ -198,7 +198,7 @@ DraftMode = Annotated[
     _choice(
         Draft,
         "--draft",
-        help_text="Draft with the model's MTP heads; auto: if it has any.",
+        help_text="From MTP heads or earlier text (lookup); auto: heads, if any.",
         number="for a number of draft tokens use --draft-max",
     ),
 ]
@@ -221,7 +221,7 @@ DraftMax = Annotated[
         parser=_auto_or_integer(0, 32),
         metavar="K",
         autocompletion=completing(["auto"]),
-        help="Draft tokens per round, at most 32; 0: no drafting; auto: adapts to what is fastest.",
+        help="Draft tokens per round, at most 32; 0: no drafting; auto: adapts to what is fastest (lookup: 8).",
     ),
 ]
 

@@ -74,14 +74,13 @@ def run(
     if system and raw:
         raise typer.BadParameter("a system prompt needs the chat template: leave out --raw or -sys")
     import pymtp
-    from pymtp.drafting.length.policy import AUTO_DRAFT_MAX
+    from pymtp.drafting.choice import longest_draft
     from pymtp.embedded import model_path
     from pymtp.gguf.facts import inspect_gguf
 
     if not debug:
         pymtp.exit_on_abort()
-    draft_max = model_options["draft_max"]
-    n_draft = AUTO_DRAFT_MAX if draft_max == "auto" else draft_max
+    n_draft = longest_draft(pymtp.DraftParams(draft=model_options["draft"], draft_max=model_options["draft_max"]))
     forced = forced_acceptance(spec_synth_rates, spec_synth_len, n_draft, params["sampling"].seed)
     generation_params = pymtp.GenerationParams(
         **params, max_tokens=max_tokens, ignore_eos=ignore_eos, logprobs=logprobs, forced=forced

@@ -124,8 +124,7 @@ def _signature(value: Any) -> str:
         for name, each in signature.parameters.items()
         if name != "self"
     ]
-    shown = str(inspect.Signature(parameters))
-    return re.sub(r"<[^>]*>", "...", shown)
+    return re.sub(r"<[^>]*>", "...", str(inspect.Signature(parameters)).replace("Ellipsis", "..."))
 
 
 def _default(field: Any) -> str:

@@ -103,6 +103,8 @@ class Model:
             self.vocabulary, traits, session.n_ctx, session.n_draft_max, experience, CostRecord(Record("costs", setup))
         )
         draft_max = self.params.drafting.draft_max if session.n_draft_max else 0
+        if draft_max == "auto" and traits.auto_draft_max is not None:
+            draft_max = session.n_draft_max
         self._defaults = GenerationParams(draft_max=draft_max)
         self._scheduler = Scheduler(session, choice.drafter(session), costs=experience.costs, draft_vocab=auto_vocab)
         self._loop = EngineLoop(self._scheduler)

@@ -26,7 +26,7 @@ class ModelOptions(TypedDict, total=False):
     type_k: str
     type_v: str
     kv_unified: bool
-    draft: Literal["auto", "mtp", "none"] | type[Drafter]
+    draft: Literal["auto", "mtp", "lookup", "none"] | type[Drafter]
     draft_model: StrPath | None
     draft_max: int | Literal["auto"]
     draft_vocab: int | Sequence[int] | StrPath | None

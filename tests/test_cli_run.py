@@ -214,6 +214,11 @@ def test_drafting_can_be_turned_off_two_ways(run: Run, flags: str) -> None:
     assert FakeModel.calls[0]["draft"] == "none"
 
 
+def test_any_model_can_be_told_to_draft_by_lookup(run: Run) -> None:
+    assert run("--draft", "lookup", "--draft-max", "6", "hi").exit_code == 0
+    assert (FakeModel.calls[0]["draft"], FakeModel.calls[0]["draft_max"]) == ("lookup", 6)
+
+
 @pytest.mark.parametrize("seed", ["-1", None])
 def test_seed_minus_one_is_random_as_is_no_seed(run: Run, seed: str | None) -> None:
     assert run("hi", *(["-s", seed] if seed else [])).exit_code == 0
@@ -355,10 +360,10 @@ def test_a_prompt_file_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
         ("--draft-max 33", "--spec-draft-n-max/--draft-max: must be auto or an integer between 0 and 32, not '33'"),
         ("--draft-max abc", "--spec-draft-n-max/--draft-max: must be auto or an integer between 0 and 32, not 'abc'"),
         ("--spec-draft-n-max -1", "--spec-draft-n-max/--draft-max: must be auto or an integer between 0 and 32, not"),
-        ("--draft maybe", "--draft: must be one of auto, mtp, none, not 'maybe'"),
+        ("--draft maybe", "--draft: must be one of auto, mtp, lookup, none, not 'maybe'"),
         (
             "--draft 16",
-            "--draft: must be one of auto, mtp, none, not '16'; for a number of draft tokens use --draft-max",
+            "--draft: must be one of auto, mtp, lookup, none, not '16'; for a number of draft tokens use --draft-max",
         ),
         ("-ctk q9_9", "-ctk/--cache-type-k: must be one of f32, f16, bf16, q8_0,"),
         ("-ctv q9_9", "-ctv/--cache-type-v: must be one of f32, f16, bf16, q8_0,"),

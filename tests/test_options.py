@@ -76,7 +76,7 @@ def test_a_wrong_type_is_named_with_what_was_expected(options: dict[str, Any], m
         ({"kv_unified": 1}, "kv_unified must be True or False, not 1"),
         ({"n_gpu_layers": "all"}, "n_gpu_layers must be an integer, -1 for all layers, not 'all'"),
         ({"draft_max": True}, "draft_max must be auto, or between 0 and 32, not True"),
-        ({"draft": "eagle"}, "draft must be auto, mtp, none or a Drafter with traits, not 'eagle'"),
+        ({"draft": "eagle"}, "draft must be auto, mtp, lookup, none or a Drafter with traits, not 'eagle'"),
         ({"draft_vocab": [1, 2, 1]}, r"draft_vocab must be distinct token ids"),
         ({"draft_vocab": 2**40}, "draft_vocab must be 1 to"),
         ({"draft_vocab": [1.5]}, "draft_vocab must be"),

@@ -12,6 +12,7 @@ import pytest
 from families import FAMILIES
 from pymtp import GenerationParams, Model, SamplingParams, Session
 from pymtp.drafting.interface import Drafter, DrafterTraits, DraftOutcome, DraftRequest, Proposal
+from pymtp.drafting.lookup import LookupDrafter
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.plain import NoDrafter
 from pymtp.errors import InvalidParameter
@@ -77,7 +78,7 @@ def test_its_traits_refuse_options_or_turn_drafting_off() -> None:
 
     with pytest.raises(InvalidParameter, match="n_seq_max must be 1 where alone drafts, not 2"):
         Model(draft=Alone, n_seq_max=2)
-    with pytest.raises(InvalidParameter, match="draft must be auto, mtp, none or a Drafter with traits"):
+    with pytest.raises(InvalidParameter, match="draft must be auto, mtp, lookup, none or a Drafter with traits"):
         Model(draft=list)  # type: ignore[arg-type]
     with Model(draft=Alone, draft_max=3, n_ctx=256, n_threads=1) as model:
         with pytest.raises(InvalidParameter, match="draft_pick must be greedy or auto where alone drafts"):
@@ -108,7 +109,14 @@ def test_drafts_that_a_grammar_forbids_are_rejected(accept: str, temperature: fl
         assert generation.stats.drafted > generation.stats.accepted
 
 
-@pytest.mark.parametrize(("drafter", "answers"), [(MtpDrafter, (True, True, True)), (NoDrafter, (False, False, False))])
+@pytest.mark.parametrize(
+    ("drafter", "answers"),
+    [
+        (MtpDrafter, (True, True, True)),
+        (LookupDrafter, (True, False, False)),
+        (NoDrafter, (False, False, False)),
+    ],
+)
 def test_the_built_in_drafters_have_the_right_traits(drafter: type[Drafter], answers: tuple[bool, bool, bool]) -> None:
     traits = drafter.traits
     assert (traits.needs_rollback, traits.uses_mtp_heads, traits.allows_drawn) == answers

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pymtp.drafting.interface import Drafter
 from pymtp.drafting.length.policy import AUTO_DRAFT_MAX
+from pymtp.drafting.lookup import LookupDrafter
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.params import DraftParams, PlainReason, StrPath
 from pymtp.drafting.plain import NoDrafter
@@ -44,11 +45,13 @@ def choose_drafter(path: StrPath, params: DraftParams) -> tuple[GgufInfo, DraftC
     info = inspect_gguf(path, draft_model)
     if params.draft == "mtp" and not info.has_heads:
         raise UnsupportedModel(f"{problem or _no_heads(info)}; use --draft none")
-    n_draft_max = AUTO_DRAFT_MAX if params.draft_max == "auto" else params.draft_max
+    n_draft_max = longest_draft(params)
     if not isinstance(params.draft, str):
         return info, DraftChoice(params.draft, n_draft_max if params.draft.traits.needs_rollback else 0)
-    if not params.wants_heads:
+    if n_draft_max == 0 or params.draft == "none":
         return info, _plain(PlainReason.ASKED)
+    if params.draft == "lookup":
+        return info, DraftChoice(LookupDrafter, n_draft_max)
     if info.has_heads:
         return info, DraftChoice(MtpDrafter, n_draft_max)
     if problem:
@@ -56,6 +59,15 @@ def choose_drafter(path: StrPath, params: DraftParams) -> tuple[GgufInfo, DraftC
     if info.n_heads_declared == 0:
         return info, _plain(PlainReason.NO_HEADS)
     return info, _plain(PlainReason.MISSING_TENSORS, _no_heads(info))
+
+
+def longest_draft(params: DraftParams) -> int:
+    """Drafts that a round can verify with these parameters."""
+    if params.draft_max != "auto":
+        return params.draft_max
+    drafter = LookupDrafter if params.draft == "lookup" else params.draft
+    own = None if isinstance(drafter, str) else drafter.traits.auto_draft_max
+    return AUTO_DRAFT_MAX if own is None else own
 
 
 def without_runnable_heads(info: GgufInfo, params: DraftParams, obstacle: str) -> DraftChoice:

@@ -34,6 +34,8 @@ class DrafterTraits:
     """Whether it can draw its drafts (`DraftRequest.draws`) and report what from (`Proposal.distributions`)."""
     allows_many: bool = True
     """Whether it drafts for several sequences at a time."""
+    auto_draft_max: int | None = None
+    """The fixed draft length that `draft_max` "auto" stands for; None: the length adapts."""
 
 
 class Picked(NamedTuple):
@@ -95,6 +97,14 @@ class DraftRequest(NamedTuple):
     def end(self) -> int:
         """The position after the rows, where drafts begin."""
         return self.position + self.n_rows
+
+    def until_stop(self, drafts: list[int]) -> list[int]:
+        """The first `n_draft` of the drafts, and none after a token that ends the sequence."""
+        drafts = drafts[: self.n_draft]
+        for i, token in enumerate(drafts):
+            if token in self.stop:
+                return drafts[: i + 1]
+        return drafts
 
 
 class Proposal(NamedTuple):

@@ -88,7 +88,7 @@ class MtpDrafter:
             confidences = probs.tolist()
         else:
             drafts, confidences = self._session.draft_greedy(chunks, n_steps), [[]] * len(requests)
-        useful = [_until_stop(row, request) for row, request in zip(drafts.tolist(), requests, strict=True)]
+        useful = [request.until_stop(row) for row, request in zip(drafts.tolist(), requests, strict=True)]
         return [_Drafted(tokens, [], sure[: len(tokens)]) for tokens, sure in zip(useful, confidences, strict=True)]
 
     def _draft_by_steps(self, requests: list[DraftRequest], chunks: list[Chunk], n_steps: int) -> list[_Drafted]:
@@ -144,12 +144,3 @@ def _continues(request: DraftRequest, drafted: _Drafted, step: int) -> bool:
     if request.n_draft <= step + 1 or len(tokens) <= step or tokens[-1] in request.stop:
         return False
     return request.picker.n_worth(tokens, drafted.confidences) == len(tokens)  # else the last one is not worth a row
-
-
-def _until_stop(drafts: list[int], request: DraftRequest) -> list[int]:
-    """As many as were asked for, and none after a token that ends the sequence."""
-    drafts = drafts[: request.n_draft]
-    for i, token in enumerate(drafts):
-        if token in request.stop:
-            return drafts[: i + 1]
-    return drafts

@@ -13,20 +13,22 @@ from pymtp.drafting.length.policy import N_DRAFT_MAX
 from pymtp.errors import InvalidParameter
 
 StrPath = str | os.PathLike[str]
+DRAFTS = ("auto", "mtp", "lookup", "none")
 
 
 @dataclass(frozen=True)
 class DraftParams:
     """What drafts, and how much."""
 
-    draft: Literal["auto", "mtp", "none"] | type[Drafter] = "auto"
-    """auto: the model's MTP heads if it has usable ones; mtp: they must be usable; none: plain decoding; or a class of
-    your own, which is made for the session (see Drafter)."""
+    draft: Literal["auto", "mtp", "lookup", "none"] | type[Drafter] = "auto"
+    """auto: the model's MTP heads if it has usable ones; mtp: they must be usable; lookup: what followed the newest
+    tokens where the text had them before, for any model; none: plain decoding; or a class of your own, which is made
+    for the session (see Drafter)."""
     draft_model: StrPath | None = None
     """The file with the heads of a model that has them apart, or its assistant (Gemma-4); without it a file mtp-*.gguf
     beside the model is taken if it fits."""
     draft_max: int | Literal["auto"] = "auto"
-    """Tokens that a round drafts; 0: none; auto: as many as pay."""
+    """Tokens that a round drafts; 0: none; auto: as many as pay, and with lookup at most 8."""
     draft_vocab: int | Sequence[int] | StrPath | None = None
     """Limits drafts, not the text, to that many first tokens of the vocabulary, to those that are given or that a file
     lists, or ("auto") to as many as pay: drafting is cheaper then. None: no limit."""
@@ -38,8 +40,8 @@ class DraftParams:
         is_number = isinstance(self.draft_max, int) and not isinstance(self.draft_max, bool)
         if self.draft_max != "auto" and not (is_number and 0 <= int(self.draft_max) <= N_DRAFT_MAX):
             raise InvalidParameter("draft_max", f"auto, or between 0 and {N_DRAFT_MAX}", value=self.draft_max)
-        if self.draft not in ("auto", "mtp", "none") and not hasattr(self.draft, "traits"):
-            raise InvalidParameter("draft", "auto, mtp, none or a Drafter with traits", value=self.draft)
+        if self.draft not in DRAFTS and not hasattr(self.draft, "traits"):
+            raise InvalidParameter("draft", f"{', '.join(DRAFTS)} or a Drafter with traits", value=self.draft)
         if self.mtp_context not in ("auto", "chained", "target"):
             raise InvalidParameter("mtp_context", "auto, chained or target", value=self.mtp_context)
 

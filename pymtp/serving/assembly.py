@@ -56,6 +56,8 @@ def make_sequence(
         n_draft_max = 0
     if not drafter.allows_drawn:
         params = replace(params, draft_pick="greedy")
+    if params.draft_max == "auto" and drafter.auto_draft_max is not None:
+        params = replace(params, draft_max=drafter.auto_draft_max)
     eog = vocabulary.end_of_generation
     thinking = _thinking(prompt, params, vocabulary) if params.grammar is not None else None
     sampler = Sampler(

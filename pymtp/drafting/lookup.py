@@ -1,0 +1,136 @@
+"""Drafts from the text itself: what followed the newest tokens where they were seen before.
+
+The index is native (native/include/pymtp-lookup.h). Knows token ids; never text, acceptance or the target's sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from pymtp.binding.library import ffi, lib
+from pymtp.binding.status import check
+from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Proposal
+
+if TYPE_CHECKING:
+    from pymtp.engine.session import Session
+
+LOOKUP_DRAFT_MAX = 8
+"""Tokens that a round drafts where `draft_max` is "auto"."""
+MATCH_MIN = 3
+"""Tokens that have to be the same. Tuned on this repository's files (bench/lookup.py): with 2 drafts are right less
+often, with 4 there are fewer."""
+MATCH_MAX: int = lib.PYMTP_LOOKUP_MATCH_MAX
+"""Tokens that are compared."""
+
+
+class Match(NamedTuple):
+    """Where the newest tokens were seen before."""
+
+    tokens: list[int]
+    """What followed there."""
+    n_matched: int
+    """The tokens that are the same, at most MATCH_MAX; 0: none was found."""
+
+
+class LookupIndex:
+    """Finds tokens that occurred before. Holds one history that grows, or many, each ended by `end_history`.
+
+    It keeps the latest `n_max` tokens (rounded up to a power of two, 64 or more), in 16 bytes each, and grows with what
+    it holds. A match has at least `n_min` tokens. Raises PymtpError for values out of range, BackendError if memory
+    runs out.
+    """
+
+    def __init__(self, n_max: int, *, n_min: int = MATCH_MIN) -> None:
+        handle = ffi.new("struct pymtp_lookup **")
+        check(lib.pymtp_lookup_init(n_max, n_min, handle))
+        self._native = ffi.gc(handle[0], lib.pymtp_lookup_free)
+
+    def __len__(self) -> int:
+        """Tokens in it, ends of histories included."""
+        return int(lib.pymtp_lookup_n_tokens(self._native))
+
+    @property
+    def n_bytes(self) -> int:
+        """What it takes of memory at present."""
+        return int(lib.pymtp_lookup_bytes(self._native))
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Add tokens to the history; the oldest ones are dropped for them if it is full."""
+        check(lib.pymtp_lookup_append(self._native, len(tokens), _array(tokens)))
+
+    def end_history(self) -> None:
+        """What is appended from now on belongs to another history: no match crosses over."""
+        check(lib.pymtp_lookup_end(self._native))
+
+    def clear(self) -> None:
+        """Drop all tokens."""
+        lib.pymtp_lookup_clear(self._native)
+
+    def find(self, n: int, after: Sequence[int] | None = None) -> Match:
+        """What followed the longest match with the last tokens, at most `n` tokens; the latest of equal matches.
+
+        They are the last tokens of the index itself, or of `after`. Of many occurrences the latest 64 are compared.
+        """
+        tail = ffi.NULL if after is None else _array(after[-MATCH_MAX:])
+        n_tail = len(tail) if tail else 0
+        tokens, n_matched = ffi.new("int32_t[]", max(n, 0)), ffi.new("int32_t *")
+        n_found = lib.pymtp_lookup_find(self._native, n_tail, tail, n, tokens, n_matched)
+        return Match(ffi.unpack(tokens, n_found) if n_found else [], n_matched[0])
+
+
+class SequenceIndex:
+    """The index of what a slot holds."""
+
+    def __init__(self, n_max: int) -> None:
+        self.index = LookupIndex(n_max)
+        self._history: Sequence[int] = ()
+        self._n = 0  # of its tokens, those in the index
+
+    def follow(self, history: Sequence[int]) -> LookupIndex:
+        """Bring the index up to `history`, and return it.
+
+        A sequence's history only grows. Another sequence has another list, of which the index keeps what it can use.
+        """
+        n = self._n
+        if len(history) < n or (history is not self._history and history[:n] != self._history[:n]):
+            self.index.clear()
+            self._n = 0
+        self.index.append(history[self._n :])
+        self._history, self._n = history, len(history)
+        return self.index
+
+
+class LookupDrafter:
+    """Drafts what followed the longest match of a sequence's newest tokens in its own prompt and output.
+
+    Needs no heads. Where nothing matches, a round drafts nothing.
+    """
+
+    traits: ClassVar = DrafterTraits("lookup", auto_draft_max=LOOKUP_DRAFT_MAX)
+
+    def __init__(self, session: Session) -> None:
+        self._n_max = session.n_ctx + 1  # the last token needs no position
+        self._indexes: dict[int, SequenceIndex] = {}  # by slot
+
+    @property
+    def n_bytes(self) -> int:
+        """What the indexes take of memory at present."""
+        return sum(each.index.n_bytes for each in self._indexes.values())
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        """Draft for all requests. See Drafter."""
+        return [self._propose(request) if request.n_draft > 0 else Proposal() for request in requests]
+
+    def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
+        """Nothing to note: the next histories show what was accepted."""
+
+    def _propose(self, request: DraftRequest) -> Proposal:
+        index = self._indexes.get(request.slot)
+        if index is None:
+            index = self._indexes[request.slot] = SequenceIndex(self._n_max)
+        return Proposal(request.until_stop(index.follow(request.history).find(request.n_draft).tokens))
+
+
+def _array(tokens: Sequence[int]) -> Any:
+    return ffi.new("int32_t[]", tokens if isinstance(tokens, list) else list(tokens))
