@@ -148,9 +148,18 @@ def test_every_slot_drafts_from_its_own_history() -> None:
     assert 0 < drafter.n_bytes < 10_000
 
 
+def test_a_draft_is_as_long_as_the_match_at_most() -> None:
+    drafter = LookupDrafter(FakeSession())  # type: ignore[arg-type]
+    for history, drafts in (
+        ([1, 2, 3, 4, 5, 6, 7, 1, 2, 3], [4, 5, 6]),
+        ([0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3], [4, 5, 6, 7]),
+    ):
+        assert drafter.propose([draft_request(history, 6)])[0].drafts == drafts
+
+
 def test_no_draft_follows_a_token_that_ends_the_sequence() -> None:
     drafter = LookupDrafter(FakeSession())  # type: ignore[arg-type]
-    (made,) = drafter.propose([draft_request([1, 2, 3, 4, 5, 6, 1, 2, 3], 4, stop=[5])])
+    (made,) = drafter.propose([draft_request([1, 2, 3, 4, 5, 6, 1, 2, 3], 3, stop=[5])])
     assert made == (made.drafts, (), (), (), 0, False)
     assert made.drafts == [4, 5]
 
@@ -216,7 +225,7 @@ def test_greedy_text_of_the_embedded_model_equals_plain_decoding() -> None:
             texts.append([generation.tokens for generation in made])
             n_accepted = batch.stats.accepted
     assert texts[0] == texts[1]
-    assert n_accepted > 100
+    assert n_accepted > 50
 
 
 @pytest.mark.model

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 LOOKUP_DRAFT_MAX = 8
 """Tokens that a round drafts where `draft_max` is "auto"."""
 MATCH_MIN = 3
-"""Tokens that have to be the same. Tuned on this repository's files (bench/lookup.py): with 2 drafts are right less
-often, with 4 there are fewer."""
+"""Tokens that have to be the same. Tuned on this repository's files (bench/lookup.py): with 2, drafts are right less
+often; with 4, there are fewer."""
 MATCH_MAX: int = lib.PYMTP_LOOKUP_MATCH_MAX
 """Tokens that are compared."""
 
@@ -45,6 +45,7 @@ class LookupIndex:
         handle = ffi.new("struct pymtp_lookup **")
         check(lib.pymtp_lookup_init(n_max, n_min, handle))
         self._native = ffi.gc(handle[0], lib.pymtp_lookup_free)
+        self._found, self._n_matched = ffi.new("int32_t[]", LOOKUP_DRAFT_MAX), ffi.new("int32_t *")
 
     def __len__(self) -> int:
         """Tokens in it, ends of histories included."""
@@ -74,9 +75,10 @@ class LookupIndex:
         """
         tail = ffi.NULL if after is None else _array(after[-MATCH_MAX:])
         n_tail = len(tail) if tail else 0
-        tokens, n_matched = ffi.new("int32_t[]", max(n, 0)), ffi.new("int32_t *")
-        n_found = lib.pymtp_lookup_find(self._native, n_tail, tail, n, tokens, n_matched)
-        return Match(ffi.unpack(tokens, n_found) if n_found else [], n_matched[0])
+        if n > len(self._found):
+            self._found = ffi.new("int32_t[]", n)
+        n_found = lib.pymtp_lookup_find(self._native, n_tail, tail, n, self._found, self._n_matched)
+        return Match(ffi.unpack(self._found, n_found) if n_found else [], self._n_matched[0])
 
 
 class SequenceIndex:
@@ -104,13 +106,14 @@ class SequenceIndex:
 class LookupDrafter:
     """Drafts what followed the longest match of a sequence's newest tokens in its own prompt and output.
 
-    Needs no heads. Where nothing matches, a round drafts nothing.
+    Needs no heads. A round drafts no more tokens than match, so nothing where nothing matches: longer drafts are mostly
+    wrong (bench/lookup.py measures it).
     """
 
     traits: ClassVar = DrafterTraits("lookup", auto_draft_max=LOOKUP_DRAFT_MAX)
 
     def __init__(self, session: Session) -> None:
-        self._n_max = session.n_ctx + 1  # the last token needs no position
+        self._n_max = session.n_ctx
         self._indexes: dict[int, SequenceIndex] = {}  # by slot
 
     @property
@@ -129,7 +132,8 @@ class LookupDrafter:
         index = self._indexes.get(request.slot)
         if index is None:
             index = self._indexes[request.slot] = SequenceIndex(self._n_max)
-        return Proposal(request.until_stop(index.follow(request.history).find(request.n_draft).tokens))
+        match = index.follow(request.history).find(request.n_draft)
+        return Proposal(request.until_stop(match.tokens[: match.n_matched]))
 
 
 def _array(tokens: Sequence[int]) -> Any:
