@@ -119,10 +119,10 @@ def _signature(value: Any) -> str:
         signature = inspect.signature(value)
     except (TypeError, ValueError):
         return "(...)"
+    given = [each for name, each in signature.parameters.items() if name != "self"]
     parameters = [
-        each.replace(annotation=inspect.Parameter.empty)
-        for name, each in signature.parameters.items()
-        if name != "self"
+        each.replace(annotation=each.empty, default=... if inspect.isfunction(each.default) else each.default)
+        for each in given
     ]
     return re.sub(r"<[^>]*>", "...", str(inspect.Signature(parameters)).replace("Ellipsis", "..."))
 
