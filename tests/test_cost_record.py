@@ -85,7 +85,7 @@ def test_measuring_needs_no_more_positions_than_ensure_asks_for_and_leaves_the_s
         known = measure(model.session, 1)
         assert (len(known.verify_ms), len(known.draft_ms)) == (4, 3)
         assert min(*known.verify_ms, *known.draft_ms) > 0
-        assert all(ms > 0 for ms in known.draft_ms)
+        assert known.draft_ms[2] > known.draft_ms[0]
         # both sequences can still use the whole context
         batch = model.batch()
         both = [batch.submit([5] * (N_POSITIONS - 8), max_tokens=8, ignore_eos=True) for _ in range(2)]

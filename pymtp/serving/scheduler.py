@@ -101,16 +101,6 @@ class Scheduler:
         """Whether no job runs or waits."""
         return not self._running and not self._waiting
 
-    @property
-    def n_running(self) -> int:
-        """Sequences in slots."""
-        return len(self._running)
-
-    @property
-    def n_waiting(self) -> int:
-        """Jobs without a slot."""
-        return len(self._waiting)
-
     def submit(self, job: Job) -> None:
         """Queue a job."""
         self._waiting.append(job)
@@ -125,14 +115,8 @@ class Scheduler:
 
     def fail(self, error: BaseException) -> None:
         """End all jobs with an error: a pass has failed, and nothing is known of the sequences in it."""
-        jobs = [*(running.job for running in self._running.values()), *self._waiting]
-        self._waiting.clear()
-        self._unreported.clear()
-        self._uncounted = None
         slots = list(self._running)
-        self._running.clear()
-        for job in jobs:
-            job.fail(error)
+        self.abandon(error)
         for slot in slots:
             with suppress(PymtpError):  # what has failed may fail again
                 self._slots.release(slot)
@@ -145,6 +129,7 @@ class Scheduler:
         self._running.clear()
         self._waiting.clear()
         self._unreported.clear()
+        self._uncounted = None
         for job in jobs:
             job.fail(error)
 
