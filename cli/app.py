@@ -29,6 +29,8 @@ from .options import DEBUG
 from .output import Output, print_stderr
 from .run import EXAMPLES as RUN_EXAMPLES
 from .run import run
+from .serve import EXAMPLES as SERVE_EXAMPLES
+from .serve import serve
 from .unknown import answer, unknown_flag
 
 # typer took over click's exceptions and moved them between releases; in all of them the parent of
@@ -190,6 +192,7 @@ def _show_version(wanted: bool) -> None:
 _EXAMPLES = """
 pymtp run "Write a haiku about rivers."
 pymtp chat
+pymtp serve -m model.gguf --port 8080
 pymtp inspect model.gguf
 pymtp bench model.gguf --draft-max 0-3,auto
 pymtp --install-completion
@@ -204,6 +207,7 @@ app = typer.Typer(
 )
 app.command(cls=PymtpCommand, epilog=RUN_EXAMPLES)(run)
 app.command(cls=PymtpCommand, epilog=CHAT_EXAMPLES)(chat)
+app.command(cls=PymtpCommand, epilog=SERVE_EXAMPLES)(serve)
 app.command(cls=PymtpCommand, epilog=INSPECT_EXAMPLES)(inspect)
 app.command(cls=PymtpCommand, epilog=BENCH_EXAMPLES)(bench)
 

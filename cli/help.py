@@ -10,6 +10,11 @@ from typing import Any
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Model": ("model_file", "hf_repo", "offline", "n_gpu_layers", "n_threads"),
+    "Server": (
+        *("host", "port", "alias", "tags", "page", "metrics", "api_key", "api_key_file", "ssl_key_file"),
+        *("ssl_cert_file", "cors_origins", "timeout"),
+    ),
+    "Slots": ("n_slots", "kv_unified", "cache_prompt", "queue_max", "slots", "slot_save_path"),
     "Text": (
         *("prompt_text", "prompt_file", "system", "raw", "max_tokens", "ignore_eos", "stop"),
         *("grammar", "grammar_file", "json_schema", "json_schema_file"),

@@ -46,6 +46,16 @@ class Vocabulary:
         return ffi.cast("struct llama_vocab *", ctypes.cast(self._vocab, ctypes.c_void_p).value)
 
     @property
+    def bos_text(self) -> str:
+        """The token that begins a text; empty if there is none."""
+        return self._text(llama_cpp.llama_vocab_bos(self._vocab))
+
+    @property
+    def eos_text(self) -> str:
+        """The token that ends a text; empty if there is none."""
+        return self._text(llama_cpp.llama_vocab_eos(self._vocab))
+
+    @property
     def suppressed(self) -> list[int]:
         """Tokens that must never be sampled, according to the model."""
         n = ctypes.c_int32()
@@ -76,8 +86,8 @@ class Vocabulary:
                     del self._users[thread]
                     self._changed.notify_all()
 
-    def tokenize(self, text: str, *, is_start: bool = True) -> list[int]:
-        """Token ids of `text`. Special tokens in it are recognised.
+    def tokenize(self, text: str, *, is_start: bool = True, parse_special: bool = True) -> list[int]:
+        """Token ids of `text`. Special tokens in it are recognised, unless `parse_special` is off.
 
         `is_start`: `text` starts a sequence, so a BOS comes first if the model uses one.
         """
@@ -89,7 +99,7 @@ class Vocabulary:
         while True:
             tokens = (llama_cpp.llama_token * n_max)()
             with self.using():
-                n = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, n_max, is_start, True)
+                n = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, n_max, is_start, parse_special)
             if n >= 0:
                 return list(tokens[:n])
             n_max = -n
@@ -142,10 +152,9 @@ class Vocabulary:
         _check_messages(messages)
         from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-        eos = self._text(llama_cpp.llama_vocab_eos(self._vocab))
-        bos = self._text(llama_cpp.llama_vocab_bos(self._vocab))
+        bos = self.bos_text
         try:
-            formatter = Jinja2ChatFormatter(template=self.chat_template, eos_token=eos, bos_token=bos)
+            formatter = Jinja2ChatFormatter(template=self.chat_template, eos_token=self.eos_text, bos_token=bos)
             prompt = str(formatter(messages=list(messages)).prompt)  # type: ignore[arg-type]
         except Exception as error:
             # A template is a program from the model's file: it can fail in any way.

@@ -18,6 +18,7 @@ from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.assembly import acceptance_name
 from pymtp.serving.loop import EngineLoop
+from pymtp.serving.params import GenerationParams
 from pymtp.serving.request import Request, Update
 from pymtp.serving.sequence import FinishReason
 from pymtp.text.stream import Origins, TextStream
@@ -58,6 +59,8 @@ class Generation:
         """Tokens of the prompt."""
         self.n_cached = 0
         """Tokens of the prompt that were in the cache before, and were not decoded again."""
+        self.n_prompt_done = 0
+        """Tokens of the prompt that are in the cache by now."""
         self.stats = request.stats
         """Counts and times. The engine may be some tokens ahead of the pieces that were taken."""
         self.tokens: list[int] = []
@@ -80,6 +83,27 @@ class Generation:
         if sequence.pick.compares:
             return " or ".join(dict.fromkeys((sequence.accept.name, sequence.accept_drawn.name)))
         return sequence.accept_drawn.name if sequence.pick.draws else sequence.accept.name
+
+    @property
+    def params(self) -> GenerationParams:
+        """What was asked for."""
+        return self._request.params
+
+    @property
+    def slot(self) -> int | None:
+        """The slot in which it runs or ran; None while it waits."""
+        sequence = self._request.sequence
+        return sequence.slot if sequence else None
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the context was full before the text was complete."""
+        return self.finish_reason == "context"
+
+    @property
+    def stop_text(self) -> str | None:
+        """The stop string that ended the text, if one did."""
+        return self._stream.stopped_by
 
     @property
     def length_table(self) -> list[LengthRow]:
@@ -142,6 +166,13 @@ class Generation:
         return self
 
     async def __anext__(self) -> str:
+        while (piece := await self.take()) is not None:
+            if piece:
+                return piece
+        raise StopAsyncIteration
+
+    async def take(self) -> str | None:
+        """Wait for the next update; its text, which may be empty. None once it is over; raises what ended it early."""
         wakes = self._listen()
         while not self._is_over:
             wakes.clear()
@@ -152,10 +183,10 @@ class Generation:
             except BaseException:  # the task was cancelled, or a callback
                 self.close()
                 raise
-            if piece:
+            if piece is not None:
                 return piece
         self._raise_error()
-        raise StopAsyncIteration
+        return None
 
     def _listen(self) -> asyncio.Event:
         """The event that is set, in the task's loop, after each update."""
@@ -190,6 +221,7 @@ class Generation:
         if update.error:
             self.error = update.error
         self.n_cached = update.n_cached or self.n_cached
+        self.n_prompt_done = min(update.n_decoded, self.n_prompt) or self.n_prompt_done
         self.tokens += update.tokens
         self.logprobs += update.logprobs
         piece = ""
@@ -203,7 +235,7 @@ class Generation:
             piece += self._stream.flush()
         self.text += piece
         if self._on_prompt and update.n_decoded:
-            self._on_prompt(min(update.n_decoded, self.n_prompt), self.n_prompt)
+            self._on_prompt(self.n_prompt_done, self.n_prompt)
             if update.n_decoded >= self.n_prompt:
                 self._on_prompt = None
         return piece

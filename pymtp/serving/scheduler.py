@@ -170,7 +170,7 @@ class Scheduler:
             except Exception as error:  # of this job alone
                 job.fail(error)
                 continue
-            slot = self._slots.choose(sequence.history, reuse=job.reuses_cache)
+            slot = sequence.slot = self._slots.choose(sequence.history, reuse=job.reuses_cache)
             # before anything that can fail: `fail` has to find it
             self._running[slot] = Running(job, sequence, sequence.sampler.n_candidates)
             sequence.n_cached = self._slots.take(slot, sequence.history, reuse=job.reuses_cache)

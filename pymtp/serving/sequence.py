@@ -123,6 +123,8 @@ class TokenSequence:
     n_logprobs: int | None = None
     """Tokens whose probabilities are reported at each position, besides the emitted one; None: nothing is reported."""
     stats: Stats = field(default_factory=Stats)
+    slot: int | None = None
+    """Its slot, once it has one."""
     finish_reason: FinishReason | None = None
     error: ContextFull | None = None
     """Set if the cache had no room for it before the end of its own context."""

@@ -20,13 +20,18 @@ class TextStream:
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
-        self.has_stopped = False
-        """Whether a stop string has been found. Nothing more is returned then."""
+        self.stopped_by: str | None = None
+        """The stop string that has been found. Nothing more is returned then."""
         self.n_characters = 0
         """Characters decoded so far, including those held back and those after a stop string."""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stop = tuple(stop)
         self._held = ""
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a stop string has been found."""
+        return self.stopped_by is not None
 
     def push(self, piece: bytes) -> str:
         """Return the text that is certain after `piece`; it may be empty."""
@@ -45,10 +50,11 @@ class TextStream:
         if self.has_stopped:
             return ""
         text = self._held + text
-        begins = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
-        if begins:
-            self.has_stopped, self._held = True, ""
-            return text[: min(begins)]
+        found = [(text.find(stop), stop) for stop in self._stop if stop in text]
+        if found:
+            at, self.stopped_by = min(found)
+            self._held = ""
+            return text[:at]
         n_held = max(_overlap(text, stop) for stop in self._stop)
         self._held = text[len(text) - n_held :]
         return text[: len(text) - n_held]

@@ -1,0 +1,180 @@
+"""`pymtp serve`: a model behind HTTP.
+
+Owns the flags of a server, and what is checked before the model is loaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import options as opt
+from .context import warn_beyond_training
+from .download import find_model
+from .errors import CommandError
+from .options import _integer
+from .output import print_stderr
+from .sampling import with_sampling
+
+EXAMPLES = """
+pymtp serve
+pymtp serve -m model.gguf --port 8080 -np 8 -c 32768
+pymtp serve -hf user/repo:Q4_K_M --api-key-file keys.txt --host 0.0.0.0
+pymtp serve --metrics --slot-save-path slots --draft-max 3
+"""
+
+N_SLOTS = 4
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+@with_sampling
+@opt.with_model
+def serve(
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
+    model_file: opt.ModelFile = None,
+    hf_repo: opt.HfRepo = None,
+    offline: opt.Offline = False,
+    host: Annotated[str, typer.Option(metavar="HOST,...", help="Addresses to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(parser=_integer(0, 65535), metavar="N", help="Port to listen at.")] = 8080,
+    n_slots: Annotated[
+        int | None,
+        typer.Option(
+            "-np",
+            "--parallel",
+            parser=_integer(1, 256),
+            metavar="N",
+            help=f"Slots: answers that are made at the same time.  [default: {N_SLOTS}]",
+        ),
+    ] = None,
+    kv_unified: Annotated[
+        bool | None,
+        typer.Option(
+            "-kvu/-no-kvu",
+            "--kv-unified/--no-kv-unified",
+            help="All slots share a cache of -c tokens, or each gets its part of it.  [default: shared without -np]",
+        ),
+    ] = None,
+    alias: Annotated[
+        str | None, typer.Option("-a", "--alias", metavar="NAME,...", help="Names of the model.  [default: its file's]")
+    ] = None,
+    tags: Annotated[str | None, typer.Option(metavar="TAG,...", help="Tags of the model, shown by /v1/models.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option("--api-key", metavar="KEY,...", help="Keys, one of which each request needs.")
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", metavar="FILE", help="The same, one on each line of FILE.")
+    ] = None,
+    ssl_key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Key of a certificate, for HTTPS.")] = None,
+    ssl_cert_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate, for HTTPS.")] = None,
+    cors_origins: Annotated[
+        str, typer.Option(metavar="ORIGIN|localhost|*", help="Origins whose pages may use the server.")
+    ] = "*",
+    slots: Annotated[bool, typer.Option("--slots/--no-slots", help="Whether /slots answers.")] = True,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Whether /metrics answers.")] = False,
+    slot_save_path: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of saved slots.  [default: they cannot be saved]")
+    ] = None,
+    page: Annotated[bool, typer.Option("--ui/--no-ui", help="Whether there is a page at /.")] = True,
+    cache_prompt: Annotated[
+        bool, typer.Option("--cache-prompt/--no-cache-prompt", help="Reuse what slots hold of a prompt.")
+    ] = True,
+    queue_max: Annotated[
+        int,
+        typer.Option(
+            "--queue-max", parser=_integer(0), metavar="N", help="Requests that may wait for a slot; others get 429."
+        ),
+    ] = 1024,
+    timeout: Annotated[
+        float, typer.Option("-to", "--timeout", metavar="S", help="Seconds in which a request's body has to arrive.")
+    ] = 600,
+    max_tokens: opt.NPredict = -1,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+    debug: opt.Debug = False,
+    model_options: Any = None,
+    params: Any = None,
+) -> None:
+    """Answer requests over HTTP, with the APIs of OpenAI, Anthropic and llama-server."""
+    _check_installed()
+    import pymtp
+    from pymtp.embedded import model_path
+    from pymtp.errors import InvalidParameter
+    from pymtp.gguf.facts import inspect_gguf
+    from pymtp.server.run import serve as run_server
+    from pymtp.server.settings import ServerSettings
+
+    keys = _keys(api_key, api_key_file)
+    hosts = _names(host)
+    if not keys and any(each not in _LOCAL for each in hosts):
+        print_stderr(f"pymtp: {host} is open to others, and no key is needed; set --api-key or --api-key-file")
+    if slot_save_path is not None and not slot_save_path.is_dir():
+        raise InvalidParameter("slot_save_path", f"a folder that exists, not {slot_save_path}")
+    path = find_model(model_file or model if not hf_repo else model_file, hf_repo, offline=offline)
+    info = inspect_gguf(path or model_path(), model_options["draft_model"] if path else None)
+    options = _context(model_options, n_slots, kv_unified, info.n_ctx_train)
+    settings = ServerSettings(
+        params=pymtp.GenerationParams(**params, max_tokens=max_tokens, cache_prompt=cache_prompt),
+        aliases=_names(alias),
+        tags=_names(tags),
+        api_keys=keys,
+        has_slots=slots,
+        has_metrics=metrics,
+        has_page=page,
+        slot_save_path=slot_save_path,
+        n_queue_max=queue_max,
+        timeout_s=timeout,
+        is_verbose=verbose,
+        cors_origins=cors_origins,
+    )
+    warn_beyond_training(options["n_ctx"], info.n_ctx_train)
+    pymtp.exit_on_abort()
+    if verbose:
+        pymtp.set_log_level("info")
+    run_server(
+        lambda: pymtp.Model(path, **options),
+        settings,
+        hosts=hosts,
+        port=port,
+        ssl_cert=ssl_cert_file,
+        ssl_key=ssl_key_file,
+        is_quiet=quiet,
+    )
+
+
+def _context(options: dict[str, Any], n_slots: int | None, shared: bool | None, n_ctx_train: int) -> dict[str, Any]:
+    """The options of the model. As for llama-server, -c is what all slots have together."""
+    shared = n_slots is None if shared is None else shared
+    n_slots = n_slots or N_SLOTS
+    n_ctx = n_ctx_train if options["n_ctx"] == 0 else options["n_ctx"]
+    if n_ctx is not None and not shared:
+        n_ctx = max(n_ctx // n_slots, 1)
+    # a prompt comes in pieces of a batch
+    n_ubatch = min(options["n_ubatch"], options["n_batch"])
+    return {**options, "n_ctx": n_ctx, "n_ubatch": n_ubatch, "n_seq_max": n_slots}
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(filter(None, (part.strip() for part in (text or "").split(","))))
+
+
+def _keys(text: str | None, file: Path | None) -> tuple[str, ...]:
+    if file is None:
+        return _names(text)
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"cannot read {file}: {error}; check the path") from error
+    keys = tuple(filter(None, map(str.strip, lines)))
+    if not keys:
+        raise CommandError(f"{file} has no keys; write one on each line")
+    return (*_names(text), *keys)
+
+
+def _check_installed() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("msgspec", "starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise CommandError(f"a server needs {', '.join(missing)}: pip install 'pymtp[serve]'")

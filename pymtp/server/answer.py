@@ -1,0 +1,101 @@
+"""One answer while it is made: its pieces as they come, and how it ended.
+
+Owns what has been taken of a generation. Knows tokens and text; nothing of the APIs that show them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from pymtp.sampling.logprobs import TokenLogprobs
+from pymtp.serving.generation import Generation
+
+from .parameters import Options
+
+StopType = Literal["none", "eos", "word", "limit"]
+
+_STOP_TYPES: dict[str | None, StopType] = {
+    "eog": "eos",
+    "stop": "word",
+    "length": "limit",
+    "context": "limit",
+    None: "none",
+}
+
+
+class Piece(NamedTuple):
+    """What has come since the piece before: the result of a round, or of a part of the prompt."""
+
+    text: str
+    """It may be empty: a character or a stop string is not complete then."""
+    tokens: Sequence[int]
+    logprobs: Sequence[TokenLogprobs]
+
+
+class Answer:
+    """One of the texts that a request gets."""
+
+    def __init__(self, generation: Generation, index: int, prompt: Sequence[int], options: Options) -> None:
+        self.generation = generation
+        self.index = index
+        self.prompt = prompt
+        """Token ids."""
+        self.options = options
+        self.asked_at = time.monotonic()
+        self.first_at: float | None = None
+        """When its first token came, in seconds of a monotonic clock."""
+        self.is_over_time = False
+        """Whether it was ended because it took too long."""
+        self._n_tokens = self._n_logprobs = 0
+        self._n_shown = -1  # of the prompt
+
+    async def take(self) -> Piece | None:
+        """Wait for the next piece; None once there are no more. Raises what ended the generation early."""
+        generation = self.generation
+        text = await generation.take()
+        if text is None:
+            return None
+        tokens, logprobs = generation.tokens[self._n_tokens :], generation.logprobs[self._n_logprobs :]
+        self._n_tokens, self._n_logprobs = len(generation.tokens), len(generation.logprobs)
+        if tokens:
+            self._check_time()
+        return Piece(text, tokens, logprobs)
+
+    def new_progress(self) -> list[int]:
+        """How far the prompt has come since the last call, if anybody wants to know: at first what was in the cache."""
+        generation, n_shown = self.generation, self._n_shown
+        self._n_shown = n_done = generation.n_prompt_done
+        if not self.options.return_progress or n_done in (0, n_shown):
+            return []
+        return [generation.n_cached, n_done] if n_shown < 0 else [n_done]
+
+    @property
+    def text(self) -> str:
+        """All of it so far."""
+        return self.generation.text
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """All of them so far, with the one that ended the text."""
+        return self.generation.tokens
+
+    @property
+    def stop_type(self) -> StopType:
+        """How it ended, as llama-server names it."""
+        return "limit" if self.is_over_time else _STOP_TYPES[self.generation.finish_reason]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the model, or a stop string, ended it."""
+        return self.generation.finish_reason in ("eog", "stop")
+
+    def _check_time(self) -> None:
+        now = time.monotonic()
+        if self.first_at is None:
+            self.first_at = now
+        limit = self.options.predict_ms_max
+        if limit >= 0 and (now - self.first_at) * 1000 > limit and "\n" in self.text and not self.generation.is_over:
+            self.is_over_time = True
+            self.generation.close()

@@ -1,0 +1,101 @@
+"""The server as an ASGI application: which path leads where.
+
+Owns the routes and the layers around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pymtp.model import Model
+
+from . import info, native
+from .access import PUBLIC, KeyCheck, Origins
+from .chat_completions import chat_completions, count_chat_tokens
+from .completions import completions
+from .context import Context
+from .engine import Engine
+from .errors import ApiError, unsupported
+from .gate import Gate
+from .settings import ServerSettings
+
+_UNSUPPORTED = {
+    "embeddings": ("/embedding", "/embeddings", "/v1/embeddings"),
+    "reranking": ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"),
+    "adapters": ("/lora-adapters",),
+    "audio": ("/audio/transcriptions", "/v1/audio/transcriptions"),
+}
+"""What llama-server can do and this one cannot."""
+
+
+def make_app(
+    load: Callable[[], Model], settings: ServerSettings, on_failure: Callable[[], object] = lambda: None
+) -> Starlette:
+    """The application that serves the model that `load` loads, in a thread of its own.
+
+    `on_failure` is called if there is no model, or no more; `app.state.engine.error` says why.
+    """
+    engine = Engine(load, settings)
+    engine.on_failure = on_failure
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        engine.start()
+        yield
+        await engine.stop()
+
+    app = Starlette(
+        routes=list(_routes()),
+        middleware=[
+            Middleware(Gate),
+            Middleware(Origins, settings=settings),
+            Middleware(KeyCheck, keys=settings.api_keys, public=PUBLIC),
+        ],
+        exception_handlers={404: _not_found, 405: _wrong_method},
+        lifespan=lifespan,
+    )
+    app.state.engine, app.state.settings = engine, settings
+    app.state.context = Context(engine, settings)
+    return app
+
+
+def _routes() -> Iterator[Route]:
+    for prefix in ("", "/v1"):
+        yield Route(f"{prefix}/health", info.health)
+        yield Route(f"{prefix}/models", info.models)
+        yield Route(f"{prefix}/chat/completions", chat_completions, methods=["POST"])
+        yield Route(f"{prefix}/chat/completions/input_tokens", count_chat_tokens, methods=["POST"])
+    yield Route("/props", info.props)
+    yield Route("/props", info.set_props, methods=["POST"])
+    yield Route("/completion", native.completion, methods=["POST"])
+    yield Route("/completions", native.completion, methods=["POST"])
+    yield Route("/v1/completions", completions, methods=["POST"])
+    yield Route("/tokenize", native.tokenize, methods=["POST"])
+    yield Route("/detokenize", native.detokenize, methods=["POST"])
+    yield Route("/apply-template", native.apply_template, methods=["POST"])
+    for what, paths in _UNSUPPORTED.items():
+        for path in paths:
+            yield Route(path, _refuse(what), methods=["GET", "POST"])
+
+
+def _refuse(what: str) -> Callable[[Request], Any]:
+    async def refuse(request: Request) -> Response:
+        raise unsupported(f"{what} are not supported by this server")
+
+    return refuse
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    raise ApiError(404, f"there is nothing at {request.url.path}")
+
+
+async def _wrong_method(request: Request, error: Exception) -> Response:
+    raise ApiError(405, f"{request.method} is not possible at {request.url.path}")

@@ -1,0 +1,65 @@
+"""Reads the body of a request: within its limits, and as a structure.
+
+Knows bytes and structures; nothing of what they ask for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from .errors import ApiError, invalid
+
+T = TypeVar("T")
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """The body, a JSON object. Raises ApiError."""
+    return _decode(await read_bytes(request), dict[str, Any])
+
+
+async def read(request: Request, kind: type[T]) -> T:
+    """The body as a structure. Raises ApiError."""
+    return _decode(await read_bytes(request), kind)
+
+
+def as_structure(body: object, kind: type[T]) -> T:
+    """Decoded JSON as a structure. Raises ApiError."""
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        raise invalid(str(error)) from None
+
+
+async def read_bytes(request: Request) -> bytes:
+    """The body. Raises ApiError if it is too long or takes too long."""
+    settings = request.app.state.settings
+    try:
+        return await asyncio.wait_for(_collect(request, settings.body_bytes_max), settings.timeout_s)
+    except asyncio.TimeoutError:
+        raise ApiError(408, f"the body did not arrive within {settings.timeout_s:g} s") from None
+
+
+async def _collect(request: Request, n_max: int) -> bytes:
+    declared = request.headers.get("content-length", "")
+    parts, n = [], int(declared) if declared.isdecimal() else 0
+    if n <= n_max:
+        n = 0
+        async for part in request.stream():
+            n += len(part)
+            if n > n_max:
+                break
+            parts.append(part)
+    if n > n_max:
+        raise ApiError(413, f"the body is longer than {n_max} bytes", headers={"Connection": "close"})
+    return b"".join(parts)
+
+
+def _decode(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data or b"{}", type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid(f"the body is not what was expected: {error}") from None

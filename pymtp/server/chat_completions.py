@@ -1,0 +1,158 @@
+"""OpenAI's /v1/chat/completions, and how its requests become answers for the other chat APIs.
+
+Owns the form of its answers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pymtp.sampling.logprobs import TokenLogprobs
+
+from . import reports
+from .answer import Answer, Piece
+from .bodies import read
+from .chat import Chat, Rendered
+from .completions import extras, finish_reason
+from .context import Context, context_of
+from .errors import invalid
+from .fields import ChatBody
+from .ids import new_id
+from .parsing import Delta, Parsing
+from .respond import Stream, event, json_response, respond
+
+N_TOP_DEFAULT = 20
+
+
+async def chat_completions(request: Request) -> Response | Stream:
+    """POST /v1/chat/completions"""
+    context, body = context_of(request), await read(request, ChatBody)
+    answers, rendered = submit_chat(context, body)
+    return await respond(request, context.engine, answers, ChatReply(context, rendered))
+
+
+async def count_chat_tokens(request: Request) -> Response:
+    """POST /v1/chat/completions/input_tokens"""
+    context, body = context_of(request), await read(request, ChatBody)
+    return json_response({"object": "response.input_tokens", "input_tokens": len(chat_tokens(context, body))})
+
+
+def chat_tokens(context: Context, body: ChatBody) -> list[int]:
+    """The prompt of a chat request. Raises ApiError."""
+    return context.vocabulary.tokenize(Chat(context).render(body).prompt)
+
+
+def submit_chat(context: Context, body: ChatBody) -> tuple[list[Answer], Rendered]:
+    """Ask for the answers to a chat request. Raises ApiError."""
+    n_probs = body.n_probs or 0
+    if body.logprobs:
+        n_probs = N_TOP_DEFAULT if body.top_logprobs is None else body.top_logprobs
+    elif body.top_logprobs is not None:
+        raise invalid("top_logprobs requires logprobs to be set to true")
+    rendered = Chat(context).render(body)
+    prompt = context.vocabulary.tokenize(rendered.prompt)
+    return context.submit([prompt], body, n_probs=n_probs, **rendered.options), rendered
+
+
+class ChatReply:
+    """Answers as chat completions. See respond.Reply."""
+
+    def __init__(self, context: Context, rendered: Rendered) -> None:
+        self._context, self._rendered = context, rendered
+        self._head = {
+            "id": new_id("chatcmpl"),
+            "created": int(time.time()),
+            "model": context.name,
+            "system_fingerprint": context.fingerprint,
+        }
+        self._parsing: dict[int, Parsing] = {}  # by answer
+        self._logprobs: dict[int, list[TokenLogprobs]] = {}  # by answer, those without text so far
+
+    def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
+        """See Reply."""
+        held = self._logprobs.setdefault(answer.index, [])
+        held += piece.logprobs
+        if self._begin(answer):
+            yield event(self._chunk(answer, {"role": "assistant", "content": None}))
+        deltas = self._parsing[answer.index].follow(answer.text)
+        yield from self._events(answer, deltas, held)
+
+    def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
+        """See Reply."""
+        self._begin(answer)
+        data = self._chunk(answer, {"role": "assistant", "content": None})
+        data["prompt_progress"] = reports.progress(answer, n_done)
+        if answer.options.timings_per_token:
+            data["timings"] = reports.timings_of_prompt(answer, n_done)
+        yield event(data)
+
+    def end(self, answer: Answer) -> Iterable[bytes]:
+        """See Reply."""
+        if self._begin(answer):
+            yield event(self._chunk(answer, {"role": "assistant", "content": None}))
+        parsing = self._parsing[answer.index]
+        yield from self._events(answer, parsing.finish(answer.text), [])
+        data = self._chunk(answer, {}, self._reason(answer, has_calls=bool(parsing.message.tool_calls)))
+        yield event(data if answer.options.include_usage else data | extras(self._context, answer))
+
+    def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
+        """See Reply."""
+        if answers[0].options.include_usage:
+            head = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": reports.usage(answers)}
+            yield event(head | extras(self._context, answers[0]))
+        yield b"data: [DONE]\n\n"
+
+    def whole(self, answers: Sequence[Answer]) -> Any:
+        """See Reply."""
+        return {
+            **self._head,
+            "object": "chat.completion",
+            "choices": [self._choice(answer) for answer in answers],
+            "usage": reports.usage(answers),
+            **extras(self._context, answers[0]),
+        }
+
+    def _choice(self, answer: Answer) -> dict[str, Any]:
+        message = self._rendered.parse(answer.text, is_partial=False)
+        choice: dict[str, Any] = {
+            "finish_reason": self._reason(answer, has_calls=bool(message.tool_calls)),
+            "index": answer.index,
+            "message": message.as_openai(),
+        }
+        if answer.generation.logprobs:
+            choice["logprobs"] = {"content": self._shown(answer, answer.generation.logprobs)}
+        return choice
+
+    def _begin(self, answer: Answer) -> bool:
+        """Whether this is the first event of the answer."""
+        if answer.index in self._parsing:
+            return False
+        self._parsing[answer.index] = Parsing(self._rendered)
+        return True
+
+    def _events(self, answer: Answer, deltas: Sequence[Delta], logprobs: list[TokenLogprobs]) -> Iterable[bytes]:
+        for i, delta in enumerate(deltas):
+            data = self._chunk(answer, delta.as_openai())
+            if i == len(deltas) - 1:
+                if logprobs:
+                    data["choices"][0]["logprobs"] = {"content": self._shown(answer, logprobs)}
+                    logprobs.clear()
+                if answer.options.timings_per_token:
+                    data["timings"] = reports.timings(answer)
+            yield event(data)
+
+    def _chunk(self, answer: Answer, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        choice = {"finish_reason": reason, "index": answer.index, "delta": delta}
+        return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
+
+    def _reason(self, answer: Answer, *, has_calls: bool) -> str:
+        reason = finish_reason(answer)
+        return "tool_calls" if has_calls and reason == "stop" else reason
+
+    def _shown(self, answer: Answer, entries: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:
+        return reports.logprobs_of(entries, self._context.vocabulary, of_chain=answer.options.of_chain)

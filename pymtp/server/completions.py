@@ -1,0 +1,124 @@
+"""OpenAI's /v1/completions.
+
+Owns the form of its answers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pymtp.sampling.logprobs import TokenLogprobs
+
+from . import reports
+from .answer import Answer, Piece
+from .bodies import read
+from .context import Context, context_of
+from .fields import CompletionBody
+from .ids import new_id
+from .native import NativeReply
+from .prompts import prompts_of
+from .respond import Stream, event, respond
+
+
+async def completions(request: Request) -> Response | Stream:
+    """POST /v1/completions"""
+    context, body = context_of(request), await read(request, CompletionBody)
+    prompts = prompts_of(body.prompt, context.vocabulary)
+    answers = context.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
+    return await respond(request, context.engine, answers, CompletionReply(context))
+
+
+class CompletionReply:
+    """Answers as text completions. See respond.Reply."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._head = {
+            "id": new_id("cmpl"),
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": context.name,
+            "system_fingerprint": context.fingerprint,
+        }
+        self._logprobs: dict[int, list[TokenLogprobs]] = {}  # by answer, those without text so far
+
+    def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
+        """See Reply."""
+        held = self._logprobs.setdefault(answer.index, [])
+        held += piece.logprobs
+        if not piece.text:
+            return
+        data = self._chunk(answer, piece.text, self._shown(answer, held), None)
+        held.clear()
+        if answer.options.timings_per_token:
+            data["timings"] = reports.timings(answer)
+        yield event(data)
+
+    def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
+        """See Reply."""
+        data = self._chunk(answer, "", None, None) | {"prompt_progress": reports.progress(answer, n_done)}
+        if answer.options.timings_per_token:
+            data["timings"] = reports.timings_of_prompt(answer, n_done)
+        yield event(data)
+
+    def end(self, answer: Answer) -> Iterable[bytes]:
+        """See Reply."""
+        data = self._chunk(answer, "", None, finish_reason(answer)) | self._extras(answer)
+        if answer.options.include_usage:
+            data["usage"] = reports.usage([answer])
+        yield event(data)
+
+    def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
+        """See Reply."""
+        yield b"data: [DONE]\n\n"
+
+    def whole(self, answers: Sequence[Answer]) -> Any:
+        """See Reply."""
+        choices = [
+            {
+                "text": answer.text,
+                "index": answer.index,
+                "logprobs": self._shown(answer, answer.generation.logprobs),
+                "finish_reason": finish_reason(answer),
+            }
+            for answer in answers
+        ]
+        return {**self._head, "choices": choices, "usage": reports.usage(answers), **self._extras(answers[0])}
+
+    def _chunk(self, answer: Answer, text: str, logprobs: Any, reason: str | None) -> dict[str, Any]:
+        choice = {"text": text, "index": answer.index, "logprobs": logprobs, "finish_reason": reason}
+        return {**self._head, "choices": [choice]}
+
+    def _extras(self, answer: Answer) -> dict[str, Any]:
+        return extras(self._context, answer)
+
+    def _shown(self, answer: Answer, entries: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+        """In OpenAI's form for completions, and in that of chats, which is llama-server's for both."""
+        if not entries:
+            return None
+        content = reports.logprobs_of(entries, self._context.vocabulary, of_chain=answer.options.of_chain)
+        key, top = ("prob", "top_probs") if answer.options.of_chain else ("logprob", "top_logprobs")
+        return {
+            "content": content,
+            "tokens": [each["token"] for each in content],
+            "token_logprobs": [each[key] for each in content],
+            "top_logprobs": [{other["token"]: other[key] for other in each[top]} for each in content],
+        }
+
+
+def finish_reason(answer: Answer) -> str:
+    """Why an answer ended, in OpenAI's words."""
+    return "stop" if answer.is_complete else "length"
+
+
+def extras(context: Context, answer: Answer) -> dict[str, Any]:
+    """What answers carry beside OpenAI's fields."""
+    found = {"timings": reports.timings(answer), "drafting": reports.drafting(answer)}
+    if answer.options.is_verbose:
+        found["__verbose"] = NativeReply(context).final(answer)
+    return found

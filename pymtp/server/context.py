@@ -1,0 +1,76 @@
+"""What the endpoints share: the engine, the settings, and how a request's fields become answers.
+
+Knows no API's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from starlette.requests import Request
+
+from pymtp.loading.vocabulary import Vocabulary
+from pymtp.model import Model
+
+from .answer import Answer
+from .engine import Engine
+from .fields import GenerationFields
+from .parameters import options_of, params_of
+from .settings import ServerSettings
+
+
+class Context:
+    """Of a server: one for all of its requests."""
+
+    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
+        self.engine = engine
+        self.settings = settings
+
+    @property
+    def model(self) -> Model:
+        """The model. Raises ApiError while there is none."""
+        return self.engine.model
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Of the model."""
+        return self.model.vocabulary
+
+    @property
+    def name(self) -> str:
+        """What the model is called."""
+        return min(self.settings.aliases) if self.settings.aliases else self.model.info.path.name
+
+    @property
+    def fingerprint(self) -> str:
+        """What answers were computed with. Clients of llama-server expect a build number: b, and digits."""
+        return build_info()
+
+    def submit(
+        self, prompts: Sequence[Sequence[int]], fields: GenerationFields, *, n_probs: int, **more: Any
+    ) -> list[Answer]:
+        """Ask for what a request asks for; `more`: further parameters of the generation. Raises ApiError."""
+        settings = self.settings
+        params = params_of(fields, settings.params, self.vocabulary, n_probs=n_probs)
+        options = options_of(
+            fields,
+            n_probs=n_probs,
+            n_slots=self.engine.n_slots,
+            ping_s=settings.ping_s,
+            is_verbose=settings.is_verbose,
+        )
+        return self.engine.submit(prompts, replace(params, **more) if more else params, options)
+
+
+def context_of(request: Request) -> Context:
+    """The context of the server that got the request."""
+    return cast(Context, request.app.state.context)
+
+
+def build_info() -> str:
+    """Which pymtp this is."""
+    from pymtp.version import __version__
+
+    return f"b{__version__}-pymtp"

@@ -1,0 +1,149 @@
+"""The model that answers, from loading to draining, and the requests that it has at present.
+
+Owns the model, how many requests may wait for it, and what happens when it fails. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from pymtp.errors import BackendError
+from pymtp.model import Model
+from pymtp.serving.params import GenerationParams, with_options
+
+from .answer import Answer
+from .errors import busy, too_long, unavailable
+from .logs import log
+from .parameters import Options
+from .settings import ServerSettings
+
+State = Literal["loading", "ready", "failed", "stopping"]
+
+
+class Engine:
+    """A model and its requests. Lives in one asyncio loop."""
+
+    def __init__(self, load: Callable[[], Model], settings: ServerSettings) -> None:
+        self.settings = settings
+        self.state: State = "loading"
+        self.started_at = time.time()
+        self.answers: set[Answer] = set()
+        """Those that are not complete."""
+        self.error: BaseException | None = None
+        """Why there is no model."""
+        self.on_failure: Callable[[], object] = lambda: None
+        """Called when there is no hope of a model."""
+        self._load = load
+        self._model: Model | None = None
+        self._restarts_left = 1
+        self._task: asyncio.Task[None] | None = None
+        self._answer_s = 1.0  # how long answers take, smoothed
+
+    def start(self) -> None:
+        """Begin to load the model."""
+        self._task = asyncio.create_task(self._load_model())
+
+    async def stop(self) -> None:
+        """Close the model. Answers that are not complete end with an error."""
+        self.state = "stopping"
+        if self._task:
+            await asyncio.wait([self._task])
+        model, self._model = self._model, None
+        if model:
+            await asyncio.to_thread(model.close)
+
+    @property
+    def model(self) -> Model:
+        """The model. Raises ApiError while there is none."""
+        if self._model is None or self.state != "ready":
+            raise unavailable("Loading model" if self.state == "loading" else f"the server is {self.state}")
+        return self._model
+
+    @property
+    def n_slots(self) -> int:
+        """Answers that are made at the same time."""
+        return self.model.session.n_seq_max
+
+    @property
+    def n_waiting(self) -> int:
+        """Answers that wait for a slot."""
+        return max(len(self.answers) - self.n_slots, 0)
+
+    def submit(self, prompts: Sequence[Sequence[int]], params: GenerationParams, options: Options) -> list[Answer]:
+        """Ask for `options.n` answers to each prompt. Raises ApiError, and what Model.generate raises."""
+        model = self.model
+        for prompt in prompts:
+            if len(prompt) >= model.n_ctx:
+                raise too_long(len(prompt), model.n_ctx)
+        self._check_queue(len(prompts) * options.n)
+        answers: list[Answer] = []
+        try:
+            for prompt in prompts:
+                for i in range(options.n):
+                    answers.append(self._submit_one(prompt, _varied(params, i), options, len(answers)))
+        except BaseException:
+            for answer in answers:
+                self.finish(answer)
+            raise
+        return answers
+
+    def finish(self, answer: Answer, error: BaseException | None = None) -> None:
+        """The answer is complete, or nobody wants it any more; its slot is free for another."""
+        answer.generation.close()
+        if answer in self.answers:
+            self.answers.remove(answer)
+            self._answer_s += 0.1 * (time.monotonic() - answer.asked_at - self._answer_s)
+        if isinstance(error, BackendError):
+            self._restart(error)
+
+    def _submit_one(self, prompt: Sequence[int], params: GenerationParams, options: Options, index: int) -> Answer:
+        answer = Answer(self.model.generate(prompt, params), index, prompt, options)
+        self.answers.add(answer)
+        return answer
+
+    def _check_queue(self, n_new: int) -> None:
+        n_slots, n_max = self.n_slots, self.settings.n_queue_max
+        if len(self.answers) + n_new - n_slots > n_max and self.answers:
+            raise busy(self.n_waiting, max(1, round(self._answer_s * (1 + self.n_waiting / n_slots))))
+
+    async def _load_model(self) -> None:
+        self.state = "loading"
+        try:
+            self._model = await asyncio.to_thread(self._load)
+        except BaseException as error:
+            self.error, self.state = error, "failed"
+            self.on_failure()
+            return
+        if self.state == "loading":
+            self.state = "ready"
+            log("model loaded", model=self._model.info.path.name, slots=self._model.session.n_seq_max)
+
+    def _restart(self, error: BackendError) -> None:
+        """The engine has failed: all that it had is lost. Load the model again, once."""
+        if self.state != "ready":
+            return
+        log("engine failed", level="error", error=str(error))
+        self.error = error
+        if not self._restarts_left:
+            self.state = "failed"
+            return
+        self._restarts_left -= 1
+        self.state = "loading"
+        self._task = asyncio.create_task(self._reload())
+
+    async def _reload(self) -> None:
+        model, self._model = self._model, None
+        if model:
+            await asyncio.to_thread(model.close)
+        await self._load_model()
+
+
+def _varied(params: GenerationParams, i: int) -> GenerationParams:
+    """The parameters of the i-th answer to a prompt: a seed of its own."""
+    seed = params.sampling.seed
+    if not i or seed is None:
+        return params
+    return with_options(params, {"seed": (seed + i) % 2**32})

@@ -1,0 +1,103 @@
+"""What a client gets instead of an answer: a status, and a reason in the form of the API that it asked.
+
+Owns which error of pymtp is whose fault. Knows no request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pymtp.errors import Closed, ContextFull, InvalidParameter, ModelError, PymtpError
+
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "method_not_allowed_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "server_error",
+    501: "not_supported_error",
+    503: "unavailable_error",
+}
+"""By status, as llama-server names them."""
+
+_ANTHROPIC_TYPES = {500: "api_error", 501: "invalid_request_error", 503: "overloaded_error"}
+
+
+class ApiError(Exception):
+    """A request that is refused, or fails."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind or TYPES.get(status, "server_error")
+        self.headers = dict(headers or {})
+        self.more = more
+        """Further fields of the error."""
+
+    def as_json(self, path: str) -> dict[str, Any]:
+        """The body of the response, as clients of `path` expect it."""
+        error = {"code": self.status, "message": str(self), "type": self.kind, **self.more}
+        if not path.startswith("/v1/messages"):
+            return {"error": error}
+        return {"type": "error", "error": {**error, "type": _ANTHROPIC_TYPES.get(self.status, self.kind)}}
+
+
+def invalid(message: str) -> ApiError:
+    """The request makes no sense."""
+    return ApiError(400, message)
+
+
+def unsupported(message: str) -> ApiError:
+    """The request asks for what this server, or this model, cannot do."""
+    return ApiError(501, message)
+
+
+def too_long(n_prompt: int, n_ctx: int) -> ApiError:
+    """The prompt does not fit."""
+    return ApiError(
+        400,
+        f"request ({n_prompt} tokens) exceeds the available context size ({n_ctx} tokens): "
+        "shorten it or raise the context size (-c)",
+        kind="exceed_context_size_error",
+        n_prompt_tokens=n_prompt,
+        n_ctx=n_ctx,
+    )
+
+
+def busy(n_waiting: int, retry_after_s: int) -> ApiError:
+    """The queue is full."""
+    message = f"{n_waiting} requests are waiting already: try again later"
+    return ApiError(429, message, headers={"Retry-After": str(retry_after_s)})
+
+
+def unavailable(message: str, retry_after_s: int = 1) -> ApiError:
+    """The server cannot answer at present."""
+    return ApiError(503, message, headers={"Retry-After": str(retry_after_s)})
+
+
+def as_api_error(error: BaseException) -> ApiError:
+    """`error` as clients get it."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, Closed):
+        return unavailable("the server is stopping")
+    if isinstance(error, (InvalidParameter, ModelError)):
+        return invalid(str(error))
+    if isinstance(error, ContextFull):
+        return ApiError(500, f"{error}; the Context size has been exceeded by the requests of all slots together")
+    if isinstance(error, PymtpError):
+        return ApiError(500, str(error))
+    return ApiError(500, f"an error of the server ({type(error).__name__}); its log says more")

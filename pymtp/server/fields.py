@@ -1,0 +1,149 @@
+"""The fields of requests, under llama-server's and OpenAI's names.
+
+Knows names and types. What they mean is in `parameters`; null stands for a field that is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Raw, Struct, field
+
+Texts = str | list[str]
+
+
+class StreamOptions(Struct):
+    """How a stream is sent."""
+
+    include_usage: bool | None = None
+
+
+class GenerationFields(Struct, kw_only=True):
+    """What every request for text can ask for."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    n: int | None = None
+    n_cmpl: int | None = None
+    n_predict: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    t_max_predict_ms: float | None = None
+    stop: Texts | None = None
+    ignore_eos: bool | None = None
+    cache_prompt: bool | None = None
+    id_slot: int | None = None
+
+    seed: int | None = None
+    temperature: float | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    min_keep: int | None = None
+    repeat_last_n: int | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: list[str] | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    adaptive_target: float | None = None
+    adaptive_decay: float | None = None
+    samplers: Texts | None = None
+    logit_bias: list[Any] | dict[str, Any] | None = None
+
+    grammar: str | None = None
+    json_schema: Any = None
+
+    n_probs: int | None = None
+    post_sampling_probs: bool | None = None
+    return_tokens: bool | None = None
+    return_progress: bool | None = None
+    timings_per_token: bool | None = None
+    response_fields: list[str] | None = None
+    sse_ping_interval: float | None = None
+    verbose: bool | None = None
+
+    draft_max: int | Literal["auto"] | None = None
+    draft_min: int | None = None
+    draft_p_min: float | None = None
+    draft_pick: Literal["greedy", "sample", "auto"] | None = None
+    accept: str | None = None
+    relaxed_top_n: int | None = None
+    relaxed_delta: float | None = None
+    speculative_n_max: int | None = field(default=None, name="speculative.n_max")
+    speculative_n_min: int | None = field(default=None, name="speculative.n_min")
+    speculative_p_min: float | None = field(default=None, name="speculative.p_min")
+
+    # known, and refused where they ask for anything
+    lora: list[Any] | None = None
+    n_indent: int | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+    echo: bool | None = None
+
+
+class CompletionBody(GenerationFields, kw_only=True):
+    """A request of /completion and /v1/completions."""
+
+    prompt: Any = None
+    logprobs: int | None = None
+
+
+class ChatBody(GenerationFields, kw_only=True):
+    """A request of /v1/chat/completions, to which those of the other chat APIs are turned."""
+
+    messages: Any = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | str | None = None
+    reasoning_format: str | None = None
+    reasoning_effort: str | None = None
+    reasoning_budget_tokens: int | None = None
+    thinking_budget_tokens: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class TokenizeBody(Struct, kw_only=True):
+    """A request of /tokenize."""
+
+    content: Any = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
+
+
+class DetokenizeBody(Struct, kw_only=True):
+    """A request of /detokenize."""
+
+    tokens: list[int] | None = None
+
+
+class SlotBody(Struct, kw_only=True):
+    """A request of /slots/{id}."""
+
+    filename: str | None = None
+
+
+class AnyBody(Struct, kw_only=True):
+    """A request whose fields do not matter."""
+
+    raw: Raw | None = None

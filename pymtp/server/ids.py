@@ -1,0 +1,21 @@
+"""Names of requests, answers and their parts.
+
+Knows nothing of what they name.
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+
+_LETTERS = string.ascii_letters + string.digits
+
+
+def new_id(kind: str) -> str:
+    """A name that nothing else has."""
+    return f"{kind}-{random_name()}"
+
+
+def random_name() -> str:
+    """32 random letters and digits."""
+    return "".join(secrets.choice(_LETTERS) for _ in range(32))

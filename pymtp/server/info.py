@@ -1,0 +1,107 @@
+"""What a server says of itself and its model: /health, /props, /v1/models.
+
+Owns the form of these answers.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from . import reports
+from .context import Context, build_info, context_of
+from .errors import unavailable, unsupported
+from .respond import json_response
+
+
+async def health(request: Request) -> Response:
+    """GET /health"""
+    engine = context_of(request).engine
+    if engine.state == "ready":
+        return json_response({"status": "ok"})
+    raise unavailable("Loading model" if engine.state == "loading" else f"the server is {engine.state}")
+
+
+async def props(request: Request) -> Response:
+    """GET /props"""
+    context = context_of(request)
+    model, settings = context.model, context.settings
+    params = reports.settings_of(settings.params, None)
+    for name in ("logit_bias", "dry_sequence_breakers", "grammar", "stop"):
+        del params[name]
+    return json_response(
+        {
+            "default_generation_settings": {"params": params, "n_ctx": model.n_ctx},
+            "total_slots": context.engine.n_slots,
+            "model_alias": context.name,
+            "model_ftype": model.info.quantization,
+            "model_path": str(model.info.path),
+            "modalities": {"vision": False, "video": False, "audio": False},
+            "endpoint_slots": settings.has_slots,
+            "endpoint_props": False,
+            "endpoint_metrics": settings.has_metrics,
+            "ui": settings.has_page,
+            "chat_template": model.vocabulary.chat_template or "",
+            "bos_token": model.vocabulary.bos_text,
+            "eos_token": model.vocabulary.eos_text,
+            "build_info": build_info(),
+            "is_sleeping": False,
+            "drafting": {"draft_max": model.draft_max, "note": model.draft_note},
+        }
+    )
+
+
+async def set_props(request: Request) -> Response:
+    """POST /props"""
+    raise unsupported("properties cannot be changed while the server runs; set them for each request")
+
+
+async def models(request: Request) -> Response:
+    """GET /v1/models"""
+    context = context_of(request)
+    name = context.name
+    ollama = {
+        "name": name,
+        "model": name,
+        "modified_at": "",
+        "size": "",
+        "digest": "",
+        "type": "model",
+        "description": "",
+        "tags": [""],
+        "capabilities": ["completion"],
+        "parameters": "",
+        "details": {
+            "parent_model": "",
+            "format": "gguf",
+            "family": "",
+            "families": [""],
+            "parameter_size": "",
+            "quantization_level": "",
+        },
+    }
+    return json_response({"models": [ollama], "object": "list", "data": [_model(context)]})
+
+
+def _model(context: Context) -> dict[str, Any]:
+    model, settings = context.model, context.settings
+    info = model.info
+    return {
+        "id": context.name,
+        "aliases": sorted(settings.aliases) or [context.name],
+        "tags": sorted(settings.tags),
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "pymtp",
+        "meta": {
+            "n_vocab": info.n_vocab,
+            "n_ctx": model.n_ctx,
+            "n_ctx_train": info.n_ctx_train,
+            "n_heads": model.session.n_heads,
+            "size": info.path.stat().st_size,
+            "ftype": info.quantization,
+        },
+    }

@@ -1,0 +1,40 @@
+"""The server's log: one line of JSON for each event, on stderr.
+
+Owns the form of the lines and the id of the request that they belong to.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
+"""The request that is being answered."""
+
+_logger = logging.getLogger("pymtp.server")
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def set_up(*, is_quiet: bool = False) -> None:
+    """Write the log to stderr; quiet: warnings and errors only."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    _logger.handlers = [handler]
+    _logger.propagate = False
+    _logger.setLevel(logging.WARNING if is_quiet else logging.INFO)
+
+
+def log(event: str, *, level: str = "info", **fields: Any) -> None:
+    """Write one line."""
+    number = _LEVELS[level]
+    if not _logger.isEnabledFor(number):
+        return
+    line: dict[str, Any] = {"time": round(time.time(), 3), "level": level, "event": event}
+    if request_id.get():
+        line["request"] = request_id.get()
+    _logger.log(number, msgspec.json.encode(line | fields).decode())

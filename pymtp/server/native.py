@@ -1,0 +1,141 @@
+"""llama-server's own endpoints for text: /completion, /tokenize, /detokenize, /apply-template.
+
+Owns their answers. Generates nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from . import reports
+from .answer import Answer, Piece
+from .bodies import read
+from .chat import Chat
+from .context import Context, context_of
+from .fields import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from .prompts import mixed_tokens, prompts_of
+from .respond import Stream, event, json_response, respond
+
+
+async def completion(request: Request) -> Response | Stream:
+    """POST /completion"""
+    context, body = context_of(request), await read(request, CompletionBody)
+    prompts = prompts_of(body.prompt, context.vocabulary)
+    answers = context.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
+    return await respond(request, context.engine, answers, NativeReply(context))
+
+
+async def tokenize(request: Request) -> Response:
+    """POST /tokenize"""
+    context, body = context_of(request), await read(request, TokenizeBody)
+    tokens: list[Any] = []
+    if body.content is not None:
+        tokens += mixed_tokens(
+            body.content,
+            context.vocabulary,
+            add_special=bool(body.add_special),
+            parse_special=body.parse_special is not False,
+        )
+    if body.with_pieces:
+        tokens = [{"id": token, "piece": _piece(context.vocabulary.special_piece(token))} for token in tokens]
+    return json_response({"tokens": tokens})
+
+
+async def detokenize(request: Request) -> Response:
+    """POST /detokenize"""
+    context, body = context_of(request), await read(request, DetokenizeBody)
+    return json_response({"content": context.vocabulary.detokenize(body.tokens or [], special=True)})
+
+
+async def apply_template(request: Request) -> Response:
+    """POST /apply-template"""
+    context, body = context_of(request), await read(request, ChatBody)
+    return json_response({"prompt": Chat(context).render(body).prompt})
+
+
+class NativeReply:
+    """Answers in the form of /completion. See respond.Reply."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
+        """See Reply."""
+        data = self._partial(answer, piece.text, piece.tokens)
+        if answer.options.timings_per_token:
+            data["timings"] = reports.timings(answer)
+        if piece.logprobs:
+            data["completion_probabilities"] = self._probabilities(answer, piece.logprobs)
+        yield event(data)
+
+    def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
+        """See Reply."""
+        data = self._partial(answer, "", ()) | {"prompt_progress": reports.progress(answer, n_done)}
+        if answer.options.timings_per_token:
+            data["timings"] = reports.timings_of_prompt(answer, n_done)
+        yield event(data)
+
+    def end(self, answer: Answer) -> Iterable[bytes]:
+        """See Reply."""
+        yield event(self.final(answer))
+
+    def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
+        """See Reply."""
+        return ()
+
+    def whole(self, answers: Sequence[Answer]) -> Any:
+        """See Reply."""
+        found = [self.final(answer) for answer in answers]
+        return found[0] if len(found) == 1 else found
+
+    def final(self, answer: Answer) -> dict[str, Any]:
+        """All about an answer that is complete."""
+        generation, options, vocabulary = answer.generation, answer.options, self._context.vocabulary
+        data = {
+            "index": answer.index,
+            "content": "" if options.stream else answer.text,
+            "tokens": list(answer.tokens) if options.return_tokens and not options.stream else [],
+            "id_slot": generation.slot,
+            "stop": True,
+            "model": self._context.name,
+            "tokens_predicted": len(answer.tokens),
+            "tokens_evaluated": len(answer.prompt),
+            "generation_settings": reports.settings_of(generation.params, vocabulary)
+            | {"stream": options.stream, "timings_per_token": options.timings_per_token},
+            "prompt": vocabulary.detokenize(answer.prompt, special=True),
+            "has_new_line": "\n" in answer.text,
+            "truncated": generation.is_truncated,
+            "stop_type": answer.stop_type,
+            "stopping_word": generation.stop_text or "",
+            "tokens_cached": generation.n_cached,
+            "timings": reports.timings(answer),
+            "drafting": reports.drafting(answer),
+        }
+        if generation.logprobs and not options.stream:
+            data["completion_probabilities"] = self._probabilities(answer, generation.logprobs)
+        return reports.only(options.fields, data) if options.fields else data
+
+    def _partial(self, answer: Answer, text: str, tokens: Sequence[int]) -> dict[str, Any]:
+        return {
+            "index": answer.index,
+            "content": text,
+            "tokens": tokens,
+            "stop": False,
+            "id_slot": answer.generation.slot,
+            "tokens_predicted": len(answer.tokens),
+            "tokens_evaluated": len(answer.prompt),
+        }
+
+    def _probabilities(self, answer: Answer, logprobs: Sequence[Any]) -> list[dict[str, Any]]:
+        return reports.logprobs_of(logprobs, self._context.vocabulary, of_chain=answer.options.of_chain)
+
+
+def _piece(data: bytes) -> str | list[int]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)

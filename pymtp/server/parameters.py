@@ -1,0 +1,188 @@
+"""From the fields of a request to the parameters of a generation.
+
+Owns what names mean and which values are out of the question. Knows the vocabulary; generates nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from pymtp.loading.vocabulary import Vocabulary
+from pymtp.sampling.params import samplers_from_letters
+from pymtp.serving.params import GenerationParams, with_options
+
+from .errors import invalid, unsupported
+from .fields import GenerationFields
+
+RANDOM_SEED = 2**32 - 1
+"""What llama.cpp takes for no seed."""
+N_CHOICES_MAX = 128
+
+_SAMPLING = (
+    *("dynatemp_range", "dynatemp_exponent", "typical_p", "top_n_sigma", "min_keep", "repeat_last_n"),
+    *("repeat_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_allowed_length"),
+    *("dry_penalty_last_n", "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay"),
+)
+_GENERATION = ("ignore_eos", "cache_prompt", "draft_max", "draft_min", "draft_p_min", "draft_pick", "accept")
+_RELAXED = ("relaxed_top_n", "relaxed_delta")
+# values beyond these count as the nearest one, as llama-server has it: clients send -1 for "off"
+_CLAMPED = {
+    "top_k": (0, 2**31 - 1),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "xtc_probability": (0, 1),
+    "xtc_threshold": (0, 1),
+    "temperature": (0, math.inf),
+    "mirostat": (0, 2),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How an answer is given, besides its text."""
+
+    n: int = 1
+    stream: bool = False
+    include_usage: bool = False
+    slot: int | None = None
+    """The slot that it has to run in."""
+    n_probs: int = 0
+    """Tokens whose probabilities are shown at each position; 0: none are."""
+    of_chain: bool = False
+    """Whether probabilities are those after the sampler chain."""
+    return_tokens: bool = False
+    return_progress: bool = False
+    timings_per_token: bool = False
+    fields: tuple[str, ...] = ()
+    """Of llama-server's answers, those that are wanted; none: all."""
+    predict_ms_max: float = -1
+    """The longest that it generates after its first token, if there is a new line by then; negative: no limit."""
+    ping_s: float = 30
+    is_verbose: bool = False
+
+
+def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, ping_s: float, is_verbose: bool) -> Options:
+    """How the answer is given. Raises ApiError."""
+    n = _first(fields.n_cmpl, fields.n, 1)
+    if not 1 <= n <= N_CHOICES_MAX:
+        raise invalid(f"Field 'n': Value must be between 1 and {N_CHOICES_MAX}, not {n}")
+    slot = _first(fields.id_slot, -1)
+    if slot >= n_slots:
+        raise invalid(f"Field 'id_slot': there are {n_slots} slots, 0 to {n_slots - 1}, not {slot}")
+    usage = fields.stream_options.include_usage if fields.stream_options else None
+    return Options(
+        n=n,
+        stream=bool(fields.stream),
+        include_usage=bool(usage),
+        slot=slot if slot >= 0 else None,
+        n_probs=n_probs,
+        of_chain=bool(fields.post_sampling_probs),
+        return_tokens=bool(fields.return_tokens),
+        return_progress=bool(fields.return_progress),
+        timings_per_token=bool(fields.timings_per_token),
+        fields=tuple(fields.response_fields or ()),
+        predict_ms_max=_first(fields.t_max_predict_ms, -1),
+        ping_s=_first(fields.sse_ping_interval, ping_s),
+        is_verbose=_first(fields.verbose, is_verbose),
+    )
+
+
+def params_of(
+    fields: GenerationFields, defaults: GenerationParams, vocabulary: Vocabulary, *, n_probs: int
+) -> GenerationParams:
+    """The parameters of the generation. Raises ApiError, and InvalidParameter for a value out of range."""
+    _refuse_unsupported(fields)
+    asked: dict[str, Any] = {name: getattr(fields, name) for name in (*_SAMPLING, *_GENERATION, *_RELAXED)}
+    for name, (least, most) in _CLAMPED.items():
+        value = getattr(fields, name)
+        asked[name] = None if value is None else min(max(value, least), most)
+    asked["max_tokens"] = _first(fields.n_predict, fields.max_completion_tokens, fields.max_tokens, None)
+    asked["draft_max"] = _first(fields.draft_max, fields.speculative_n_max, None)
+    asked["draft_min"] = _first(fields.draft_min, fields.speculative_n_min, None)
+    asked["draft_p_min"] = _first(fields.draft_p_min, fields.speculative_p_min, None)
+    asked["stop"] = _stop(fields.stop)
+    asked["logprobs"] = n_probs or None
+    asked["logit_bias"] = None if fields.logit_bias is None else _biases(fields.logit_bias, vocabulary)
+    if fields.dry_base is not None and fields.dry_base >= 1:
+        asked["dry_base"] = fields.dry_base
+    if fields.dry_sequence_breakers is not None:
+        if not fields.dry_sequence_breakers:
+            raise invalid("Field 'dry_sequence_breakers': must be a non-empty array of strings")
+        asked["dry_sequence_breakers"] = tuple(fields.dry_sequence_breakers)
+    if fields.samplers is not None:
+        letters = isinstance(fields.samplers, str)
+        asked["samplers"] = samplers_from_letters(fields.samplers) if letters else tuple(fields.samplers)  # type: ignore[arg-type]
+    options = {name: value for name, value in asked.items() if value is not None}
+    if fields.seed is not None:
+        options["seed"] = None if fields.seed in (-1, RANDOM_SEED) else fields.seed % 2**32
+    options |= _constraint(fields)
+    if options.get("ignore_eos") and (options.get("grammar") or options.get("json_schema")):
+        raise invalid("Field 'ignore_eos': must be off with a grammar, which ends the text itself")
+    return with_options(defaults, options)
+
+
+def _first(*values: Any) -> Any:
+    """The first that was given, else the last."""
+    return next((value for value in values if value is not None), values[-1])
+
+
+def _refuse_unsupported(fields: GenerationFields) -> None:
+    if fields.lora:
+        raise unsupported("Field 'lora': adapters are not supported")
+    if fields.n_indent:
+        raise unsupported("Field 'n_indent': is not supported; use stop strings")
+    if fields.best_of not in (None, 1):
+        raise unsupported("Field 'best_of': is not supported; use n")
+    if fields.suffix:
+        raise unsupported("Field 'suffix': is not supported; use /infill")
+    if fields.echo:
+        raise unsupported("Field 'echo': is not supported; the prompt is not repeated")
+
+
+def _stop(value: str | list[str] | None) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    stop = (value,) if isinstance(value, str) else tuple(value)
+    return tuple(filter(None, stop)) or None
+
+
+def _constraint(fields: GenerationFields) -> dict[str, Any]:
+    """The grammar or schema that the text has to follow."""
+    if fields.grammar and fields.json_schema is not None:
+        raise invalid("Cannot use both json_schema and grammar")
+    if fields.grammar:
+        return {"grammar": fields.grammar, "json_schema": None}
+    if fields.json_schema is None:
+        return {}
+    if not isinstance(fields.json_schema, dict):
+        raise invalid("Field 'json_schema': must be an object")
+    # an empty schema means any object
+    return {"json_schema": fields.json_schema or {"type": "object"}, "grammar": None}
+
+
+def _biases(value: list[Any] | dict[str, Any], vocabulary: Vocabulary) -> dict[int, float]:
+    pairs = list(value.items()) if isinstance(value, dict) else value
+    found: dict[int, float] = {}
+    for pair in pairs:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise invalid("Field 'logit_bias': must be an object, or a list of [token, bias]")
+        what, bias = pair
+        if bias is False:
+            bias = -math.inf
+        if isinstance(bias, bool) or not isinstance(bias, (int, float)):
+            raise invalid("Field 'logit_bias': a bias must be a number, or false to ban the token")
+        for token in _biased(what, vocabulary):
+            found[token] = float(bias)
+    return found
+
+
+def _biased(what: Any, vocabulary: Vocabulary) -> list[int]:
+    if isinstance(what, str):
+        if not what.lstrip("-").isdecimal():
+            return vocabulary.tokenize(what, is_start=False)
+        what = int(what)
+    if not isinstance(what, int) or isinstance(what, bool):
+        raise invalid("Field 'logit_bias': a token must be an id or a text")
+    return [what] if 0 <= what < vocabulary.size else []

@@ -1,0 +1,157 @@
+"""What answers say of themselves: counts, times, settings, probabilities. In llama-server's words.
+
+Knows finished and running answers; sends nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pymtp.loading.vocabulary import Vocabulary
+from pymtp.sampling.logprobs import TokenLogprobs
+from pymtp.serving.params import GenerationParams
+
+from .answer import Answer
+from .parameters import RANDOM_SEED
+
+_SAMPLING = (
+    *("temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "top_n_sigma"),
+    *("xtc_probability", "xtc_threshold", "typical_p", "repeat_last_n", "repeat_penalty", "presence_penalty"),
+    *("frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "mirostat"),
+    *("mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay", "min_keep"),
+)
+_DRAFTING = ("draft_max", "draft_min", "draft_p_min", "draft_pick", "accept")
+_MISSING = object()
+LEAST_LOGPROB = -3.4028234663852886e38
+"""Stands for minus infinity, which JSON cannot say."""
+
+
+def timings(answer: Answer) -> dict[str, float]:
+    """What the answer has cost so far."""
+    stats, generation = answer.generation.stats, answer.generation
+    prompt_ms, predicted_ms = stats.prompt_s * 1000, stats.generation_s * 1000
+    n_steps = max(stats.generated_tokens - 1, 0)  # the first token comes with the prompt
+    found = {
+        "cache_n": generation.n_cached,
+        "prompt_n": stats.prompt_tokens,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": _ratio(prompt_ms, stats.prompt_tokens),
+        "prompt_per_second": _ratio(1000 * stats.prompt_tokens, prompt_ms),
+        "predicted_n": stats.generated_tokens,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": _ratio(predicted_ms, n_steps),
+        "predicted_per_second": _ratio(1000 * n_steps, predicted_ms),
+    }
+    if stats.drafted:
+        found |= {"draft_n": stats.drafted, "draft_n_accepted": stats.accepted}
+    return found
+
+
+def timings_of_prompt(answer: Answer, n_done: int) -> dict[str, float]:
+    """What it has cost when `n_done` tokens of the prompt are in the cache: nothing before the first of them."""
+    found = timings(answer)
+    return found if n_done > answer.generation.n_cached else dict.fromkeys(found, 0.0) | {"cache_n": n_done}
+
+
+def progress(answer: Answer, n_done: int) -> dict[str, Any]:
+    """How far the prompt is."""
+    return {
+        "total": answer.generation.n_prompt,
+        "cache": answer.generation.n_cached,
+        "processed": n_done,
+        "time_ms": round((time.monotonic() - answer.asked_at) * 1000),
+    }
+
+
+def only(names: Sequence[str], data: dict[str, Any]) -> dict[str, Any]:
+    """The fields with these names; a/b stands for the field b of a."""
+    found: dict[str, Any] = {}
+    for name in names:
+        value: Any = data
+        for key in name.split("/"):
+            value = value.get(key, _MISSING) if isinstance(value, dict) else _MISSING
+        if value is not _MISSING:
+            found[name] = value
+    return found
+
+
+def drafting(answer: Answer) -> dict[str, Any]:
+    """How the answer was drafted."""
+    generation = answer.generation
+    params, stats = generation.params, generation.stats
+    asked = {name: getattr(params, name) for name in _DRAFTING}
+    return asked | {
+        "acceptance": generation.acceptance,
+        "rounds": stats.rounds,
+        "mean_acceptance_length": stats.mean_acceptance_length,
+    }
+
+
+def usage(answers: Sequence[Answer]) -> dict[str, Any]:
+    """The tokens of a request, in OpenAI's words. Several answers to one prompt share it."""
+    prompts = {id(answer.prompt): answer for answer in answers}.values()
+    n_prompt = sum(len(answer.prompt) for answer in prompts)
+    n_text = sum(len(answer.tokens) for answer in answers)
+    return {
+        "completion_tokens": n_text,
+        "prompt_tokens": n_prompt,
+        "total_tokens": n_prompt + n_text,
+        "prompt_tokens_details": {"cached_tokens": sum(answer.generation.n_cached for answer in prompts)},
+    }
+
+
+def settings_of(params: GenerationParams, vocabulary: Vocabulary | None) -> dict[str, Any]:
+    """The parameters of a generation. Tokens that may not come are among the biases if there is a vocabulary."""
+    sampling = params.sampling
+    biases = [{"bias": _finite_or_none(bias), "token": token} for token, bias in dict(sampling.logit_bias).items()]
+    if params.ignore_eos and vocabulary:
+        biases += [{"bias": None, "token": token} for token in sorted(vocabulary.end_of_generation)]
+    return {
+        "seed": RANDOM_SEED if sampling.seed is None else sampling.seed,
+        **{name: getattr(sampling, name) for name in _SAMPLING},
+        "dry_sequence_breakers": list(sampling.dry_sequence_breakers),
+        "stop": list(params.stop),
+        "max_tokens": params.max_tokens,
+        "n_predict": params.max_tokens,
+        "ignore_eos": params.ignore_eos,
+        "logit_bias": biases,
+        "n_probs": params.logprobs or 0,
+        "grammar": params.grammar or "",
+        "samplers": list(sampling.samplers),
+        **{name: getattr(params, name) for name in _DRAFTING},
+    }
+
+
+def logprobs_of(entries: Sequence[TokenLogprobs], vocabulary: Vocabulary, *, of_chain: bool) -> list[dict[str, Any]]:
+    """Log probabilities before the sampler chain, or probabilities after it."""
+    return [_entry(each, vocabulary, of_chain=of_chain) for each in entries]
+
+
+def _entry(each: TokenLogprobs, vocabulary: Vocabulary, *, of_chain: bool) -> dict[str, Any]:
+    value, top = (each.chain_logprob, each.chain_top) if of_chain else (each.logprob, each.top)
+    own = _probability(each.token, value, vocabulary, of_chain=of_chain)
+    others = [_probability(token, logprob, vocabulary, of_chain=of_chain) for token, logprob in top]
+    if of_chain:
+        others = [other for other in others if other["prob"] > 0]
+    return {**own, "top_probs" if of_chain else "top_logprobs": others}
+
+
+def _probability(token: int, logprob: float, vocabulary: Vocabulary, *, of_chain: bool) -> dict[str, Any]:
+    data = vocabulary.piece(token)
+    return {
+        "id": token,
+        "token": data.decode("utf-8", errors="ignore"),
+        "bytes": list(data),
+        **({"prob": math.exp(logprob)} if of_chain else {"logprob": max(logprob, LEAST_LOGPROB)}),
+    }
+
+
+def _ratio(value: float, by: float) -> float:
+    return value / by if by > 0 else 0.0
+
+
+def _finite_or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,220 @@
+"""From answers to a response: streamed as they come, or whole. In the words of whichever API asked.
+
+Owns the order of events, and the end of answers that nobody waits for. Knows no API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from .answer import Answer, Piece
+from .engine import Engine
+from .errors import as_api_error
+from .logs import log
+
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Reply(Protocol):
+    """How an API shows answers."""
+
+    def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
+        """The events of a piece."""
+
+    def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
+        """The events of a prompt of which `n_done` tokens are in the cache."""
+
+    def end(self, answer: Answer) -> Iterable[bytes]:
+        """The events of an answer that is complete."""
+
+    def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
+        """The events after all answers are complete."""
+
+    def whole(self, answers: Sequence[Answer]) -> Any:
+        """The body, where nothing is streamed."""
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    """A server-sent event."""
+    head = f"event: {name}\n".encode() if name else b""
+    return head + b"data: " + _encode(data) + b"\n\n"
+
+
+def json_response(data: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A body of JSON."""
+    return Response(_encode(data), status, headers, media_type="application/json")
+
+
+async def respond(request: Request, engine: Engine, answers: Sequence[Answer], reply: Reply) -> Response | Stream:
+    """The response to a request, in the words of `reply`."""
+    options = answers[0].options
+    if not options.stream:
+        await unless_gone(request.receive, _finish(engine, answers))
+        return json_response(reply.whole(answers))
+    events = _events(engine, answers, reply, request.url.path)
+    first = asyncio.ensure_future(_next(events))
+    # an error before the first event has a status of its own; those who wait for long get the headers meanwhile
+    await unless_gone(request.receive, asyncio.wait([first], timeout=max(options.ping_s, 0) or None))
+    if first.done():
+        first.result()
+    return Stream(first, events, options.ping_s)
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled if the client leaves. Raises ClientGone then."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+class ClientGone(Exception):
+    """Nobody waits for the response any more."""
+
+
+class Stream:
+    """A response of server-sent events."""
+
+    def __init__(self, first: asyncio.Future[bytes | None], events: AsyncGenerator[bytes, None], ping_s: float) -> None:
+        self._first, self._events = first, events
+        self._ping_s = ping_s
+        self._sent_at = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it. See ASGI."""
+        ping = asyncio.ensure_future(self._ping(send))
+        try:
+            await unless_gone(receive, self._send(send))
+        finally:
+            for each in (ping, self._first):
+                each.cancel()
+            await asyncio.gather(ping, self._first, return_exceptions=True)
+            await self._events.aclose()
+
+    async def _send(self, send: Send) -> None:
+        headers = [
+            (b"content-type", b"text/event-stream"),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._sent_at = time.monotonic()
+        body = await self._first
+        while body is not None:
+            self._sent_at = time.monotonic()
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            body = await anext(self._events, None)
+        self._ping_s = 0
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _ping(self, send: Send) -> None:
+        """Send a comment after each time of silence."""
+        while self._ping_s > 0:
+            await asyncio.sleep(self._ping_s)
+            if self._sent_at and self._ping_s and time.monotonic() - self._sent_at >= self._ping_s:
+                await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
+
+
+async def _next(events: AsyncGenerator[bytes, None]) -> bytes | None:
+    return await anext(events, None)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _finish(engine: Engine, answers: Sequence[Answer]) -> None:
+    """Wait for all of them."""
+    try:
+        for answer in answers:
+            while await answer.take() is not None:
+                pass
+            engine.finish(answer)
+    except BaseException as error:
+        _give_up(engine, answers, error)
+        raise
+
+
+async def _events(engine: Engine, answers: Sequence[Answer], reply: Reply, path: str) -> AsyncGenerator[bytes, None]:
+    """The events of all answers, several in one where they come together."""
+    has_begun = False
+    try:
+        async for answer, piece in _pieces(answers):
+            events = _of_piece(reply, answer, piece)
+            if piece is None:
+                engine.finish(answer)
+            if events:
+                has_begun = True
+                yield events
+        yield b"".join(reply.close(answers))
+    except BaseException as error:
+        _give_up(engine, answers, error)
+        if not has_begun or not isinstance(error, Exception):
+            raise
+        failure = as_api_error(error)
+        log("answer failed", level="error", error=str(failure))
+        yield event(failure.as_json(path), "error" if path.startswith("/v1/messages") else None)
+
+
+def _of_piece(reply: Reply, answer: Answer, piece: Piece | None) -> bytes:
+    if piece is None:
+        return b"".join(reply.end(answer))
+    events = [event for n_done in answer.new_progress() for event in reply.progress(answer, n_done)]
+    if piece.tokens or piece.text:
+        events += reply.piece(answer, piece)
+    return b"".join(events)
+
+
+async def _pieces(answers: Sequence[Answer]) -> AsyncIterator[tuple[Answer, Piece | None]]:
+    """The pieces of all answers as they come; None at the end of each."""
+    if len(answers) == 1:
+        while (piece := await answers[0].take()) is not None:
+            yield answers[0], piece
+        yield answers[0], None
+        return
+    queue: asyncio.Queue[tuple[Answer, Piece | None | BaseException]] = asyncio.Queue()
+
+    async def follow(answer: Answer) -> None:
+        try:
+            while (piece := await answer.take()) is not None:
+                queue.put_nowait((answer, piece))
+            queue.put_nowait((answer, None))
+        except BaseException as error:
+            queue.put_nowait((answer, error))
+
+    tasks = [asyncio.create_task(follow(answer)) for answer in answers]
+    n_left = len(tasks)
+    try:
+        while n_left:
+            answer, came = await queue.get()
+            if isinstance(came, BaseException):
+                raise came
+            n_left -= came is None
+            yield answer, came
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _give_up(engine: Engine, answers: Sequence[Answer], error: BaseException) -> None:
+    for answer in answers:
+        engine.finish(answer, error)

@@ -1,0 +1,91 @@
+"""Runs a server until it is told to stop: its sockets, its signals, its end.
+
+Knows uvicorn; nothing of what the application does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from pymtp.errors import InvalidParameter
+from pymtp.model import Model
+
+from . import logs
+from .app import make_app
+from .settings import ServerSettings
+
+
+def serve(
+    load: Callable[[], Model],
+    settings: ServerSettings,
+    *,
+    hosts: Sequence[str] = ("127.0.0.1",),
+    port: int = 8080,
+    ssl_cert: Path | None = None,
+    ssl_key: Path | None = None,
+    is_quiet: bool = False,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C. What has begun is completed first; a second signal ends it at once.
+
+    Raises InvalidParameter for an address that cannot be used, and what `load` raises.
+    """
+    logs.set_up(is_quiet=is_quiet)
+    sockets = [bound(host, port) for host in hosts]
+    app = make_app(load, settings, on_failure=lambda: setattr(server, "should_exit", True))
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=30,
+        ssl_certfile=ssl_cert,
+        ssl_keyfile=ssl_key,
+    )
+    server = _Server(config)
+    logs.log("listening", addresses=[f"{host}:{port}" for host in hosts])
+    asyncio.run(server.serve(sockets=sockets))
+    engine = app.state.engine
+    if engine.error is not None:
+        raise engine.error
+
+
+class _Server(uvicorn.Server):
+    """Ends on a signal with its work done, and with status 0: uvicorn would let the signal end the process."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def handle_exit(self, sig: int, frame: object) -> None:
+        logs.log("stopping", signal=signal.Signals(sig).name)
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket at the address. Raises InvalidParameter."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InvalidParameter("host", f"an address that is free: {host}:{port} cannot be used ({reason})") from None
+    return bound

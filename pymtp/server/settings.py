@@ -1,0 +1,47 @@
+"""How a server is set up.
+
+Knows values; no model and no connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pymtp.serving.params import GenerationParams
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What a server is asked to be. Names are those of llama-server's flags."""
+
+    params: GenerationParams = field(default_factory=GenerationParams)
+    """What requests that say nothing else get."""
+    aliases: tuple[str, ...] = ()
+    """Names of the model; none: its file's."""
+    tags: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = ()
+    """One of them has to come with each request; none: anybody may ask."""
+    has_slots: bool = True
+    """Whether /slots answers."""
+    has_metrics: bool = False
+    """Whether /metrics answers."""
+    has_page: bool = True
+    """Whether there is a page at /."""
+    slot_save_path: Path | None = None
+    """The folder of saved slots; None: slots cannot be saved."""
+    n_queue_max: int = 1024
+    """Requests that may wait for a slot; others are refused with 429."""
+    body_bytes_max: int = 64 << 20
+    """The longest body of a request."""
+    timeout_s: float = 3600
+    """How long a body may take to arrive, and a request may wait for its first token."""
+    ping_s: float = 30
+    """A stream that has been silent for this long gets a comment, so that nobody gives it up."""
+    is_verbose: bool = False
+    """Whether answers show what they were made from."""
+    cors_origins: str = "localhost"
+    """Origins whose pages may ask: `*` for all, `localhost` for those of this machine, or one."""
+    cors_credentials: bool = True
+    cors_methods: str = "GET, POST, DELETE, OPTIONS"
+    cors_headers: str = "*"

@@ -1,0 +1,309 @@
+"""The HTTP server on the embedded model: its endpoints, and that its texts are those of the library."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from http_server import Client, running
+from pymtp import GenerationParams, Model
+from pymtp.server.settings import ServerSettings
+
+pytestmark = pytest.mark.model
+
+PROMPT = "Once upon a time"
+N_CTX = 256
+GREEDY = {"temperature": 0, "n_predict": 16}
+MESSAGES = [{"role": "user", "content": "Hello"}]
+
+
+def load() -> Model:
+    """Sequences have streams of their own, and nothing is taken from the cache unless asked for: texts are exact."""
+    return Model(n_ctx=N_CTX, n_seq_max=2, draft_max=2, n_threads=1, kv_unified=False)
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    """What the library generates."""
+    with load() as model:
+        return "".join(model.generate(PROMPT, temperature=0, max_tokens=16))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Client]:
+    settings = ServerSettings(aliases=("nano",), has_metrics=True)
+    with running(load, settings) as client:
+        yield client
+
+
+def test_health_props_and_models_describe_the_server(server: Client) -> None:
+    assert server.get("/health").json == {"status": "ok"}
+    props = server.get("/props").json
+    assert props["total_slots"] == 2 and props["default_generation_settings"]["n_ctx"] == N_CTX
+    assert props["model_path"].endswith(".gguf") and "im_start" in props["chat_template"]
+    assert [each["id"] for each in server.get("/v1/models").json["data"]] == ["nano"]
+
+
+def test_tokenize_and_detokenize_are_inverse(server: Client) -> None:
+    tokens = server.post("/tokenize", content="Hello wörld").json["tokens"]
+    assert server.post("/detokenize", tokens=tokens).json == {"content": "Hello wörld"}
+    pieces = server.post("/tokenize", content="ö", with_pieces=True).json["tokens"]
+    assert (
+        b"".join(p["piece"].encode() if isinstance(p["piece"], str) else bytes(p["piece"]) for p in pieces)
+        == "ö".encode()
+    )
+
+
+def test_special_tokens_are_text_if_they_are_not_to_be_parsed(server: Client) -> None:
+    parsed = server.post("/tokenize", content="<|im_start|>").json["tokens"]
+    literal = server.post("/tokenize", content="<|im_start|>", parse_special=False).json["tokens"]
+    assert len(parsed) == 1 < len(literal)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("draft_max", [0, 2])
+def test_texts_are_those_of_the_library(server: Client, text: str, stream: bool, draft_max: int) -> None:
+    response = server.post("/completion", prompt=PROMPT, stream=stream, draft_max=draft_max, **GREEDY)
+    found = "".join(each["content"] for each in response.events) if stream else response.json["content"]
+    assert found == text
+
+
+def test_openai_completions_stream_the_same_text(server: Client, text: str) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 16, "temperature": 0}
+    whole = server.post("/v1/completions", **body).json
+    assert whole["choices"][0]["text"] == text and whole["object"] == "text_completion"
+    events = server.post("/v1/completions", stream=True, **body).events
+    assert "".join(each["choices"][0]["text"] for each in events) == text
+    assert events[-1]["choices"][0]["finish_reason"] == "length"
+
+
+def test_chats_stream_the_same_text(server: Client) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 16, "temperature": 0}
+    whole = server.post("/v1/chat/completions", **body).json
+    content = whole["choices"][0]["message"]["content"]
+    with load() as model:
+        assert content == "".join(model.chat(MESSAGES, temperature=0, max_tokens=16))
+    events = server.post("/v1/chat/completions", stream=True, stream_options={"include_usage": True}, **body).events
+    deltas = [each["choices"][0]["delta"] for each in events if each["choices"]]
+    assert deltas[0] == {"role": "assistant", "content": None}
+    assert "".join(delta.get("content") or "" for delta in deltas) == content
+    assert events[-1]["usage"] == whole["usage"] | {
+        "prompt_tokens_details": events[-1]["usage"]["prompt_tokens_details"]
+    }
+
+
+def test_draft_settings_are_of_a_request_and_are_reported(server: Client) -> None:
+    body = {"prompt": PROMPT, "n_predict": 40, "temperature": 0, "ignore_eos": True}
+    drafted = server.post("/completion", draft_max=2, **body).json
+    plain = server.post("/completion", draft_max=0, **body).json
+    assert drafted["content"] == plain["content"]
+    assert drafted["timings"]["draft_n"] >= drafted["timings"]["draft_n_accepted"] > 0
+    assert drafted["drafting"]["draft_max"] == 2 and drafted["drafting"]["rounds"] < plain["drafting"]["rounds"]
+    assert "draft_n" not in plain["timings"] and plain["drafting"]["draft_max"] == 0
+
+
+def test_log_probabilities_are_those_of_the_library(server: Client) -> None:
+    with load() as model:
+        generation = model.generate(PROMPT, temperature=0, max_tokens=5, logprobs=3)
+        "".join(generation)
+    entries = server.post("/completion", prompt=PROMPT, temperature=0, n_predict=5, n_probs=3).json
+    for entry, known in zip(entries["completion_probabilities"], generation.logprobs, strict=True):
+        assert entry["id"] == known.token and entry["logprob"] == pytest.approx(known.logprob, abs=0.02)
+        assert [top["id"] for top in entry["top_logprobs"]] == [token for token, _ in known.top]
+
+
+def test_streamed_log_probabilities_belong_to_the_streamed_text(server: Client) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 8, "temperature": 0, "logprobs": True, "top_logprobs": 2}
+    events = server.post("/v1/chat/completions", stream=True, **body).events
+    choices = [each["choices"][0] for each in events]
+    content = "".join(choice["delta"].get("content") or "" for choice in choices)
+    entries = [entry for choice in choices for entry in (choice.get("logprobs") or {}).get("content", [])]
+    assert "".join(entry["token"] for entry in entries) == content != ""
+
+
+def test_several_choices_and_several_prompts(server: Client, text: str) -> None:
+    reply = server.post("/v1/completions", prompt=[PROMPT, PROMPT], n=2, max_tokens=16, temperature=0).json
+    assert [choice["text"] for choice in reply["choices"]] == [text] * 4
+    assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2, 3]
+    events = server.post("/v1/completions", prompt=PROMPT, n=3, max_tokens=16, temperature=0, stream=True).events
+    for i in range(3):
+        assert "".join(e["choices"][0]["text"] for e in events if e["choices"][0]["index"] == i) == text
+
+
+def test_each_choice_has_a_seed_of_its_own(server: Client) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 16, "temperature": 1.5, "seed": 7}
+    texts = [choice["text"] for choice in server.post("/v1/completions", n=2, **body).json["choices"]]
+    assert texts[0] != texts[1]
+
+
+def test_a_stop_string_ends_the_text_and_is_named(server: Client, text: str) -> None:
+    stop = text[5:9]
+    reply = server.post("/completion", prompt=PROMPT, stop=["no such text", stop], **GREEDY).json
+    assert reply["content"] == text[: text.index(stop)]
+    assert reply["stop_type"] == "word" and reply["stopping_word"] == stop
+
+
+def test_progress_of_a_prompt_begins_with_what_was_cached(server: Client) -> None:
+    prompt = "one two three four five six seven eight nine ten " * 3
+    for _ in range(2):
+        events = server.post(
+            "/completion", prompt=prompt, stream=True, return_progress=True, n_predict=2, cache_prompt=True
+        ).events
+    progress = [each["prompt_progress"] for each in events if "prompt_progress" in each]
+    assert progress[0]["processed"] == progress[0]["cache"] > 0
+    assert progress[-1]["processed"] == progress[-1]["total"]
+
+
+def test_a_grammar_and_a_schema_constrain_the_text(server: Client) -> None:
+    assert server.post("/completion", prompt=PROMPT, grammar='root ::= "yes" | "no"').json["content"] in ("yes", "no")
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    asked = {"type": "json_schema", "json_schema": {"schema": schema}}
+    reply = server.post("/v1/chat/completions", messages=MESSAGES, response_format=asked, max_tokens=30).json
+    assert isinstance(json.loads(reply["choices"][0]["message"]["content"])["a"], bool)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/completion", {}, 400, "prompt"),
+        ("/completion", {"prompt": ""}, 400, "empty"),
+        ("/completion", {"prompt": [1, 10**6]}, 400, "below"),
+        ("/completion", {"prompt": "a", "temperature": "hot"}, 400, "temperature"),
+        ("/completion", {"prompt": "a", "n_predict": -7}, 400, "max_tokens"),
+        ("/completion", {"prompt": "a", "grammar": "root ::= ("}, 400, "grammar"),
+        ("/completion", {"prompt": "a", "id_slot": 99}, 400, "id_slot"),
+        ("/completion", {"prompt": "a", "lora": [{"id": 0, "scale": 1}]}, 501, "lora"),
+        ("/completion", {"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, 501, "multimodal_data"),
+        ("/v1/completions", {"prompt": "a", "best_of": 3}, 501, "best_of"),
+        ("/v1/completions", {"prompt": "a", "n": 0}, 400, "'n'"),
+        ("/v1/chat/completions", {}, 400, "messages"),
+        ("/v1/chat/completions", {"messages": [{}]}, 400, "role"),
+        ("/v1/chat/completions", {"messages": MESSAGES, "top_logprobs": 1}, 400, "logprobs"),
+        ("/v1/chat/completions", {"messages": MESSAGES, "response_format": {"type": "sound"}}, 400, "sound"),
+        ("/v1/embeddings", {"input": "a"}, 501, "embeddings"),
+        ("/nowhere", {}, 404, "/nowhere"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_by_name(
+    server: Client, path: str, body: dict[str, Any], status: int, message: str
+) -> None:
+    response = server.post(path, **body)
+    assert response.status == status
+    error = response.json["error"]
+    assert message in error["message"] and error["code"] == status and error["type"]
+
+
+def test_a_body_that_is_not_json_is_refused(server: Client) -> None:
+    assert server.send("POST", "/completion", b'{"prompt": ').status == 400
+    assert server.send("POST", "/completion", b"\xff\xfe").status == 400
+    assert server.send("POST", "/completion", b'{"prompt": "\\ud800"}').status == 400
+
+
+def test_a_prompt_beyond_the_context_says_how_long_it_is(server: Client) -> None:
+    error = server.post("/v1/completions", prompt=[1] * 300).json["error"]
+    assert error["type"] == "exceed_context_size_error"
+    assert (error["n_prompt_tokens"], error["n_ctx"]) == (300, N_CTX)
+
+
+def test_a_zero_character_in_a_prompt_is_text(server: Client) -> None:
+    assert server.post("/completion", prompt="a\0b", n_predict=1).status == 200
+
+
+def test_a_failing_request_leaves_others_alone(server: Client, text: str) -> None:
+    replies: list[str] = []
+
+    def ask() -> None:
+        replies.append(server.post("/completion", prompt=PROMPT, **GREEDY).json["content"])
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(10):
+        assert server.post("/completion", prompt=PROMPT, grammar="root ::= (").status == 400
+    for thread in threads:
+        thread.join()
+    assert replies == [text] * 4
+
+
+def test_a_client_that_leaves_frees_its_slot(server: Client) -> None:
+    engine = server.app.state.engine
+    body = json.dumps({"prompt": PROMPT, "n_predict": -1, "ignore_eos": True, "stream": True}).encode()
+    for ends in ("stream", "before"):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            if ends == "stream":
+                assert connection.recv(1000)
+        end = time.monotonic() + 20
+        while engine.answers:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+def test_the_name_of_a_request_comes_back(server: Client) -> None:
+    assert server.get("/health").headers["x-request-id"].startswith("req-")
+    assert server.send("GET", "/health", headers={"X-Request-Id": "mine-1"}).headers["x-request-id"] == "mine-1"
+    assert server.send("GET", "/health", headers={"X-Request-Id": "a b"}).headers["x-request-id"] != "a b"
+
+
+def test_a_key_is_needed_where_there_are_some() -> None:
+    with running(load, ServerSettings(api_keys=("one", "two"))) as client:
+        body = {"prompt": PROMPT, "max_tokens": 1}
+        assert client.get("/health").status == 200
+        for headers in ({}, {"Authorization": "Bearer three"}, {"Authorization": "Bearer o"}, {"X-Api-Key": ""}):
+            response = client.send("POST", "/v1/completions", body, headers)
+            assert response.status == 401 and response.json["error"]["type"] == "authentication_error"
+        for headers in ({"Authorization": "Bearer one"}, {"X-Api-Key": "two"}):
+            assert client.send("POST", "/v1/completions", body, headers).status == 200
+
+
+def test_more_requests_than_may_wait_are_told_when_to_come_back() -> None:
+    settings = ServerSettings(params=GenerationParams(max_tokens=150, ignore_eos=True), n_queue_max=1)
+    with running(load, settings) as client:
+        statuses: list[tuple[int, str | None]] = []
+
+        def ask() -> None:
+            response = client.post("/completion", prompt=PROMPT)
+            statuses.append((response.status, response.headers.get("retry-after")))
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        refused = [retry for status, retry in statuses if status == 429]
+        assert sum(status == 200 for status, _ in statuses) >= 3
+        assert refused and all(retry is not None and int(retry) >= 1 for retry in refused)
+
+
+def test_bodies_have_a_limit() -> None:
+    with running(load, ServerSettings(body_bytes_max=1000, timeout_s=0.5)) as client:
+        assert client.send("POST", "/tokenize", {"content": "a" * 2000}).status == 413
+        assert client.send("POST", "/tokenize", {"content": "a" * 500}).status == 200
+        with socket.create_connection(("127.0.0.1", client.port)) as connection:
+            connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            assert b" 408 " in connection.recv(1000)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "origin", "answer"),
+    [
+        ("*", "http://a.example", "http://a.example"),
+        ("localhost", "http://localhost:3000", "http://localhost:3000"),
+        ("localhost", "http://localhost.evil.example", None),
+        ("https://a.example", "https://b.example", "https://a.example"),
+    ],
+)
+def test_origins_are_allowed_as_set(allowed: str, origin: str, answer: str | None) -> None:
+    with running(load, ServerSettings(cors_origins=allowed)) as client:
+        headers = client.send("OPTIONS", "/v1/models", headers={"Origin": origin}).headers
+        assert headers.get("access-control-allow-origin") == answer
+        assert (
+            client.send("GET", "/v1/models", headers={"Origin": origin}).headers.get("access-control-allow-origin")
+            == answer
+        )
