@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from http_server import Client, running
 
+from http_server import Client, running
 from pymtp import Model
 
 pytestmark = pytest.mark.model
