@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
 
 from pymtp.errors import ModelError
 from pymtp.gguf.facts import inspect_gguf
 from pymtp.gguf.inspection import inspect_model
+from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES
 from pymtp.loading.loader import load_failure
 
 WriteGguf = Callable[..., Path]
@@ -208,9 +210,15 @@ def test_a_split_model_under_another_name_is_refused(write_gguf: WriteGguf) -> N
     assert "NAME-00001-of-00002.gguf" in failure(write_gguf("renamed.gguf", split=(0, 2)))
 
 
+def test_the_types_are_those_of_the_gguf_package() -> None:
+    sizes = {kind.value: (kind.name, *GGML_QUANT_SIZES[kind]) for kind in GGMLQuantizationType}
+    assert sizes == TENSOR_TYPES
+    names = {kind.value: kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in LlamaFileType}
+    assert names == FILE_TYPES
+
+
 def test_a_vocabulary_of_150_000_tokens_is_inspected_quickly(write_gguf: WriteGguf) -> None:
     path = write_gguf(n_vocab=150_000)
-    inspect_gguf(path)  # the gguf package is imported now
     start = time.perf_counter()
     assert inspect_gguf(path).n_vocab == 150_000
     assert time.perf_counter() - start < 0.15

@@ -2,8 +2,8 @@
 
 Owns the facts that other packages use: `GgufInfo`. Never touches the native library.
 
-Does not check whether an architecture is supported: the gguf package and the pinned llama.cpp know
-different ones, and a list of our own would have to follow the pin. The loader decides: see loading.loader.
+Does not check whether an architecture is supported: a list of our own would have to follow the
+pinned llama.cpp. The loader decides: see loading.loader.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pymtp.errors import ModelError
 from pymtp.gguf.header import TensorInfo, Value
 from pymtp.gguf.model_file import ModelFile, is_assistant
 from pymtp.gguf.side_files import mismatch, side_files_of
+from pymtp.gguf.types import FILE_TYPES
 
 _MAX_DEFAULT_N_CTX = 4096
 _LOADED_TWICE = ("gemma3n", "gemma4")  # architectures whose token embedding the loader always loads twice
@@ -162,12 +163,4 @@ def _tied_embedding_type(architecture: str, tensors: Mapping[str, TensorInfo]) -
 
 
 def _file_type_name(file_type: Value | None) -> str | None:
-    # Imported here because the package brings NumPy, which nothing else in this module needs.
-    from gguf.constants import LlamaFileType
-
-    if not isinstance(file_type, int):
-        return None
-    try:
-        return LlamaFileType(file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
-    except ValueError:
-        return None
+    return FILE_TYPES.get(file_type) if isinstance(file_type, int) else None

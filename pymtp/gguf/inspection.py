@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gguf.constants import GGMLQuantizationType
-
 from pymtp.errors import PymtpError
 from pymtp.gguf.architectures import Needs, head_obstacle
 from pymtp.gguf.facts import GgufInfo, gguf_facts
@@ -23,6 +21,7 @@ from pymtp.gguf.header import ArrayLength, TensorInfo, Value, read_array
 from pymtp.gguf.memory import Layer, MemoryEstimate, MemoryKind, Shape, estimate_memory
 from pymtp.gguf.model_file import LAYER_TENSOR
 from pymtp.gguf.shards import Shard, read_shards, tensor_bytes
+from pymtp.gguf.types import TENSOR_TYPES
 from pymtp.text.thinking import TAGS
 
 # Not in any file: a limit of the pinned llama.cpp. The tests of the families check it.
@@ -282,10 +281,8 @@ def _bytes_by_type(tensors: Iterable[TensorInfo]) -> dict[str, int]:
 
 
 def _type_name(type_id: int) -> str:
-    try:
-        return GGMLQuantizationType(type_id).name
-    except ValueError:
-        return f"type {type_id}"  # newer than the gguf package
+    known = TENSOR_TYPES.get(type_id)
+    return known.name if known else f"type {type_id}"
 
 
 def _shape(info: GgufInfo, keys: _Keys, tensors: _Tensors) -> Shape:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pymtp.gguf.types import TENSOR_TYPES
+
 MemoryKind = Literal["full", "sliding-window", "hybrid", "recurrent", "sparse", "compressed"]
 
 _CELL_BLOCK = 256
@@ -139,10 +141,8 @@ class _Sizes:
 
 
 def _row_bytes(kind: str, n_elements: int) -> int:
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    block_elements, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[kind.upper()]]
-    return -(-n_elements // block_elements) * block_bytes
+    found = next(each for each in TENSOR_TYPES.values() if each.name == kind.upper())
+    return -(-n_elements // found.block_elements) * found.block_bytes
 
 
 def _padded(n: int) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pymtp.errors import ModelError
 from pymtp.gguf.header import MAGIC, Header, HeaderError, HeaderTruncated, HeaderUnsupported, TensorInfo, read_header
+from pymtp.gguf.types import TENSOR_TYPES
 
 _DEFAULT_ALIGNMENT = 32
 _SHARD_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -111,12 +112,6 @@ def _data_start(header: Header, alignment: int) -> int:
 
 
 def tensor_bytes(tensor: TensorInfo) -> int:
-    """The size of a tensor's data in bytes; 0 if its type is newer than the gguf package."""
-    # Imported here because the package brings NumPy, which nothing else in this module needs.
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    try:
-        block_elements, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(tensor.type_id)]
-    except (KeyError, ValueError):
-        return 0  # a type newer than the package: the loader has the last word
-    return tensor.n_elements // block_elements * block_bytes
+    """The size of a tensor's data in bytes; 0 if its type is not known: the loader has the last word."""
+    kind = TENSOR_TYPES.get(tensor.type_id)
+    return tensor.n_elements // kind.block_elements * kind.block_bytes if kind else 0
