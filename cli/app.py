@@ -32,6 +32,7 @@ from .run import run
 from .serve import EXAMPLES as SERVE_EXAMPLES
 from .serve import serve
 from .unknown import answer, unknown_flag
+from .values import parse_without_schemas
 
 # typer took over click's exceptions and moved them between releases; in all of them the parent of
 # BadParameter is the usage error that every parsing problem derives from.
@@ -67,6 +68,7 @@ class PymtpCommand(TyperCommand):
         return parser
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        parse_without_schemas(self.get_params(ctx))
         try:
             return super().parse_args(ctx, args)
         except _UsageError as error:
@@ -102,6 +104,10 @@ class PymtpGroup(TyperGroup):
 
     def get_help_option(self, ctx: Any) -> Any:
         return _through_output(super().get_help_option(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        parse_without_schemas(self.get_params(ctx))
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
