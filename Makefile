@@ -118,8 +118,8 @@ $(ARCHIVE): | $(VENV)/tools
 	@$(if $(LLAMA_CPP),cp $(LLAMA_CPP) $@,true)
 	@$(BIN)/python native/prepare_llama_cpp.py fetch --cache build
 
-# llama-cpp-python's Python side. Its native library is ours, so LLAMA_BUILD=OFF; --no-cache-dir because pip would
-# take a wheel that was built with other options.
+# llama-cpp-python, which tests and benchmarks run on pymtp's libraries: LLAMA_BUILD=OFF leaves out its own, and
+# --no-cache-dir keeps that wheel out of other environments. See native/link_llama_cpp.py.
 $(VENV)/llama-cpp-python: native/llama_cpp.pin $(VENV)/tools | $(ARCHIVE)
 	@CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP) install --no-build-isolation --no-cache-dir $(ARCHIVE)
 	@touch $@
@@ -130,6 +130,8 @@ $(VENV)/installed: pyproject.toml $(VENV)/llama-cpp-python build/cmake-args CMak
 	@echo 'pymtp: building (the first time takes some minutes)'
 	@CMAKE_ARGS="$$(cat build/cmake-args)" SKBUILD_CMAKE_DEFINE="PYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE))" \
 	    $(PIP) install --no-build-isolation $(if $(filter pyproject.toml $(VENV)/%,$?),,--no-deps) -e '.[dev]'
+	@$(BIN)/python native/link_llama_cpp.py
+	@$(BIN)/python -m compileall -q pymtp cli
 	@touch $@
 
 # remembers CMAKE_ARGS; other options than the last ones start CMake from the beginning

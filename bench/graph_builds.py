@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import llama_cpp
 import numpy as np
 
-from pymtp.binding.library import llama_cpp
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
 from pymtp.engine.counters import Counters

@@ -26,12 +26,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import llama_cpp
 import numpy as np
 
 from pymtp import Model, SamplingParams, version_text
-from pymtp.binding.library import lib, llama_cpp
+from pymtp.binding.arrays import Logits
+from pymtp.binding.library import lib
 from pymtp.binding.status import check
-from pymtp.binding.types import Logits
 from pymtp.drafting.interface import DraftRequest, Proposal
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.engine.logits import Row

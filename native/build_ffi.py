@@ -1,9 +1,9 @@
-"""Writes the C source of pymtp._native: cffi in API mode, from the marked regions of the public headers.
+"""Writes the C source of pymtp._native: cffi in API mode, from the public headers' marked regions and llama.cffi.
 
 The module also carries the id that it was compiled for (PYMTP_BUILT_FOR), so that Python can compare it with
 what the library says of itself.
 
-    python native/build_ffi.py OUTPUT_C HEADER...
+    python native/build_ffi.py OUTPUT_C HEADER_OR_CFFI...
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ PREAMBLE = """
 #include "pymtp-lookup.h"
 #include "pymtp-sampler.h"
 #include "pymtp-abi.h"
+#include "ggml-backend.h"
+#include "llama.h"
 """
 
 
 def declarations(header: Path) -> str:
-    """What lies between the two markers, in the C that cffi reads."""
+    """What lies between a header's two markers, in the C that cffi reads; of other files everything."""
+    if header.suffix != ".h":
+        return header.read_text("utf-8")
     region = re.search(r"// \[cffi begin\]\n(.*)// \[cffi end\]", header.read_text("utf-8"), re.DOTALL)
     if not region:
         raise SystemExit(f"{header.name}: the marks [cffi begin] and [cffi end] are missing")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import llama_cpp  # noqa: F401  # takes llama.cpp's log, so before pymtp, which takes it over
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent

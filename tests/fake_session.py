@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pymtp.binding.types import Logits
+from pymtp.binding.arrays import Logits
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.counters import Timing
 from pymtp.errors import ContextFull, PymtpError
@@ -125,7 +125,7 @@ class FakeSession:
         self.drafts.append(list(chunks))
         self._draft_logits = np.array([self._head_row(step, chunk) for chunk in chunks], np.float32)
 
-    def draft_greedy(self, chunks: Sequence[Chunk], n_steps: int, *, probs: bool = False) -> Any:
+    def draft_tokens(self, chunks: Sequence[Chunk], n_steps: int, *, probs: bool = False) -> Any:
         self._invalidate()
         self._check_draft(chunks, n_steps)
         self.drafts.append(list(chunks))
@@ -139,7 +139,7 @@ class FakeSession:
                 drafts[i, step] = logits.argmax()
                 likelihood[i, step] = 1 / np.exp(logits - logits.max()).sum()
                 chunk = Chunk([int(drafts[i, step])], chunk.position + len(chunk.tokens), chunk.sequence)
-        return (drafts, likelihood) if probs else drafts
+        return drafts.tolist(), likelihood.tolist() if probs else [[]] * len(chunks)
 
     def _check_draft(self, chunks: Sequence[Chunk], n_steps: int) -> None:
         assert chunks

@@ -11,9 +11,10 @@ import ctypes
 import weakref
 from typing import Any
 
+import llama_cpp
 import numpy as np
 
-from pymtp.binding.library import llama_cpp
+from pymtp.binding.library import ffi
 from pymtp.sampling.params import SamplingParams
 
 N_HISTORY_MAX = 4096
@@ -25,7 +26,8 @@ class LlamaChain:
     """What llama.cpp's common_sampler_init makes of the parameters. `vocab`: for DRY's breakers and infill."""
 
     def __init__(self, params: SamplingParams, n_vocab: int, vocab: Any = None) -> None:
-        self._samplers = list(_samplers(params, n_vocab, vocab))
+        address = int(ffi.cast("intptr_t", vocab)) if vocab else None
+        self._samplers = list(_samplers(params, n_vocab, address))
         weakref.finalize(self, _free, [sampler for _, sampler in self._samplers])
 
     def accept(self, *tokens: int) -> None:

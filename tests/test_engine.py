@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 import pytest
 
 import pymtp
 from jobs import Ready
 from pymtp.acceptance.interface import Trial, Verdict
-from pymtp.binding.library import llama_cpp
-from pymtp.binding.types import Logits
+from pymtp.binding.arrays import Logits
 from pymtp.drafting.length.policy import FixedLength
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.engine.chunk import Chunk

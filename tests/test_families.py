@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import gguf
+import llama_cpp
 import numpy as np
 import pytest
 
 from families import FAMILIES, REFUSED, Family
-from pymtp.binding.library import llama_cpp
-from pymtp.binding.types import Logits
+from pymtp.binding.arrays import Logits
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session

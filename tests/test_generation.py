@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 import pytest
 
 from pymtp import Chunk, Model, SamplingParams
-from pymtp.binding.library import llama_cpp
 from pymtp.errors import ContextFull, InvalidParameter
 
 pytestmark = [

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import llama_cpp
 import pytest
 
 from pymtp.binding import library as _library
@@ -57,7 +58,7 @@ def test_the_pin_is_the_same_everywhere() -> None:
 
 def test_llama_cpp_and_the_extension_module_share_one_library() -> None:
     # ctypes and cffi hand out the same static string: there is one copy of the library in this process
-    abi_id = _library.llama_cpp.llama_cpp._lib.pymtp_abi_id
+    abi_id = llama_cpp.llama_cpp._lib.pymtp_abi_id
     abi_id.restype = ctypes.c_void_p
     assert abi_id() == int(_library.ffi.cast("uintptr_t", _library.lib.pymtp_abi_id()))
 
@@ -98,7 +99,7 @@ def test_a_missing_llama_cpp_python_is_named() -> None:
         "from importlib import metadata\n"
         "def hidden(name): raise metadata.PackageNotFoundError(name)\n"
         "metadata.version = hidden\n"
-        "import pymtp.binding.library"
+        "import pymtp.binding.library as library; library.import_llama_cpp()"
     )
     assert error_of(hide) == (
         f"llama-cpp-python is not installed: CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install "
@@ -108,7 +109,7 @@ def test_a_missing_llama_cpp_python_is_named() -> None:
 
 def test_another_version_of_llama_cpp_python_is_named(tmp_path: Path) -> None:
     path = fake_distribution(tmp_path, "0.1.2")
-    message = error_of("import pymtp.binding.library", PYTHONPATH=path)
+    message = error_of("from pymtp.binding import library\nlibrary.import_llama_cpp()", PYTHONPATH=path)
     assert message.startswith(f"llama-cpp-python is 0.1.2, pymtp needs {_library.VERSION}: ")
 
 
@@ -118,7 +119,9 @@ def test_a_llama_cpp_that_uses_another_library_is_named(tmp_path: Path) -> None:
     package.mkdir()
     (package / "__init__.py").write_text("from . import llama_cpp\n")
     (package / "llama_cpp.py").write_text("class _lib:\n    _name = '/usr/lib/another/libllama.so'\n")
-    message = error_of("import llama_cpp\nimport pymtp.binding.library", PYTHONPATH=str(tmp_path))
+    message = error_of(
+        "import llama_cpp\nfrom pymtp.binding import library\nlibrary.import_llama_cpp()", PYTHONPATH=str(tmp_path)
+    )
     assert message == "llama_cpp already runs on /usr/lib/another/libllama.so: import pymtp before llama_cpp"
 
 

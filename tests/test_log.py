@@ -12,7 +12,6 @@ SCRIPT = """
 import ctypes, sys
 import pymtp
 from pymtp.binding import log as _log
-from pymtp.binding.library import llama_cpp
 pymtp.exit_on_abort()
 base = ctypes.CDLL(sys.argv[1])
 base.ggml_abort(b"somewhere.c", 12, b"%s", b"this cannot be")

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import llama_cpp
 import numpy as np
 import pytest
 
 from conftest import REPOSITORY
 from families import FAMILIES, TRANSFORMERS, State
 from pymtp import Model, SamplingParams
-from pymtp.binding.library import llama_cpp
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.session import Session
 from random_gguf import N_VOCAB

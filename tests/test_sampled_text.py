@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import llama_cpp
 import numpy as np
 import pytest
 
 from pymtp import Chunk, Generation, Model, SamplingParams
-from pymtp.binding.library import llama_cpp
 from pymtp.drafting.length.experience import Experience
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.engine.session import Session

@@ -6,13 +6,14 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
+import llama_cpp
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from llama_chain import LlamaChain
-from pymtp.binding.library import ffi, llama_cpp
+from pymtp.binding.library import ffi
 from pymtp.errors import InvalidParameter, PymtpError
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.chain import Sampler

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 import pytest
 
 from pymtp import Model, SamplingParams, embedded
-from pymtp.binding.library import ffi, lib, llama_cpp
+from pymtp.binding.library import ffi, lib
 from pymtp.drafting.length import policy
 from pymtp.drafting.mtp import CATCH_UP
 from pymtp.engine.chunk import Chunk

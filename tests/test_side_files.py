@@ -13,7 +13,7 @@ import pytest
 
 from families import FAMILIES
 from pymtp import Model, SamplingParams
-from pymtp.binding.types import Logits
+from pymtp.binding.arrays import Logits
 from pymtp.engine.chunk import Chunk
 from pymtp.errors import ModelError, StateError, UnsupportedModel
 from pymtp.gguf.facts import find_draft_model, inspect_gguf

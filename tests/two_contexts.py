@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ctypes
 
+import llama_cpp
 import numpy as np
 
-from pymtp.binding.library import llama_cpp
-from pymtp.binding.types import Logits
+from pymtp.binding.arrays import Logits
+from pymtp.binding.library import ffi
 from pymtp.engine.context import ContextParams, native_params
 
 from llama_cpp import llama_cpp_ext as ext  # isort: skip
@@ -58,7 +59,7 @@ class TwoContexts:
 
     @staticmethod
     def _context(model: object, params: ContextParams, kind: int, other: object | None = None) -> object:
-        native = native_params(params, 0, 1)
+        native = llama_cpp.llama_context_params.from_buffer_copy(ffi.buffer(native_params(params, 0, 1)))
         native.ctx_other = other
         native.ctx_type = kind
         native.n_rs_seq = 8  # recurrent states can go back over the longest draft of the tests

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
+import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from pymtp import ContextParams, set_log_level
-from pymtp.binding.library import llama_cpp
+from pymtp.binding.library import ffi
 from pymtp.engine.context import native_params
 
 from .schemes import Work
@@ -227,7 +228,7 @@ def captured_log() -> Iterator[list[str]]:
 
 
 def _open(model: object, params: ContextParams, n_draft_max: int, *, is_draft: bool) -> object:
-    native = native_params(params, n_draft_max, 1)
+    native = llama_cpp.llama_context_params.from_buffer_copy(ffi.buffer(native_params(params, n_draft_max, 1)))
     if is_draft:
         native.ctx_type = _MTP
         native.n_outputs_max = 1

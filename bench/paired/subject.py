@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import llama_cpp
+
 from pymtp import ContextParams
-from pymtp.binding.library import llama_cpp
 from pymtp.gguf.facts import inspect_gguf
 from pymtp.loading.vocabulary import Vocabulary
 

@@ -1,4 +1,4 @@
-# pymtp._native: the extension module that cffi writes from the public headers.
+# pymtp._native: the extension module that cffi writes from the public headers, and from what it calls of llama.h.
 
 execute_process(COMMAND ${Python_EXECUTABLE} -c "import cffi" RESULT_VARIABLE failed ERROR_QUIET)
 if(failed)
@@ -8,11 +8,12 @@ endif()
 # in the order of their types
 set(public_headers ${native}/include/pymtp.h ${native}/include/pymtp-distribution.h ${native}/include/pymtp-lookup.h
     ${native}/include/pymtp-sampler.h)
+set(declarations ${public_headers} ${native}/llama.cffi)
 
 add_custom_command(
     OUTPUT ${native_generated}/_native.c
-    COMMAND ${Python_EXECUTABLE} ${native}/build_ffi.py ${native_generated}/_native.c ${public_headers}
-    DEPENDS ${native}/build_ffi.py ${public_headers}
+    COMMAND ${Python_EXECUTABLE} ${native}/build_ffi.py ${native_generated}/_native.c ${declarations}
+    DEPENDS ${native}/build_ffi.py ${declarations}
     COMMENT "Writing the Python module's source"
     VERBATIM)
 
@@ -25,8 +26,11 @@ endif()
 
 add_dependencies(_native pymtp-abi) # writes pymtp-abi.h
 target_include_directories(_native PRIVATE ${native}/include ${native_generated})
-target_link_libraries(_native PRIVATE llama)
+target_link_libraries(_native PRIVATE llama ggml)
 set_target_properties(_native PROPERTIES INSTALL_RPATH "${origin}/lib")
+if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+    target_link_options(_native PRIVATE LINKER:--disable-new-dtags) # as for the libraries: see llama-cpp.cmake
+endif()
 
 install(TARGETS _native COMPONENT pymtp
     LIBRARY DESTINATION pymtp

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
+from random import Random
 
 from pymtp.acceptance.interface import Trial, Verdict
 from pymtp.errors import InvalidParameter
@@ -21,7 +20,7 @@ class Forced:
 
     rates: Sequence[float]
     """For each position, the share of rounds that accept its draft and all before it."""
-    random: Callable[[], float] = field(default_factory=lambda: np.random.default_rng(0).random)
+    random: Callable[[], float] = field(default_factory=lambda: Random(0).random)
     name: str = "forced (not valid output)"
     is_lossless: bool = False
 

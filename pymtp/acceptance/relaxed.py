@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from pymtp.acceptance.interface import Trial, Verdict
 from pymtp.engine.logits import Row
 from pymtp.errors import InvalidParameter
@@ -61,4 +59,4 @@ class Relaxed:
 
     def _is_likely(self, row: Row, draft: int) -> bool:
         tokens, probs = top_probs(row, self.top_n)
-        return bool(np.any((tokens == draft) & (probs >= probs[0] - self.delta)))
+        return bool(((tokens == draft) & (probs >= probs[0] - self.delta)).any())

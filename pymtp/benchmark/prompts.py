@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pymtp.benchmark.plan import Workload
-from pymtp.binding.library import llama_cpp
+from pymtp.binding.library import lib
 from pymtp.binding.log import take_recent
 from pymtp.errors import PymtpError
 from pymtp.gguf.facts import inspect_gguf
@@ -122,18 +122,18 @@ def synthetic(n_vocab: int, n: int = 64, n_prompts: int = 4, seed: int = 1) -> l
 def open_vocabulary(model: Path) -> Iterator[Vocabulary]:
     """The vocabulary of a GGUF. Raises ModelError."""
     info = inspect_gguf(model)
-    params = llama_cpp.llama_model_default_params()
+    params = lib.llama_model_default_params()
     params.vocab_only = True
-    llama_cpp.llama_backend_init()
+    lib.llama_backend_init()
     take_recent()
-    handle = llama_cpp.llama_model_load_from_file(os.fsencode(model), params)
+    handle = lib.llama_model_load_from_file(os.fsencode(model), params)
     if not handle:
         raise load_failure(info, take_recent())
     try:
         with closing(Vocabulary(handle, info.chat_template)) as vocabulary:
             yield vocabulary
     finally:
-        llama_cpp.llama_model_free(handle)
+        lib.llama_model_free(handle)
 
 
 def _filled(tokens: Sequence[int], n: int) -> list[int]:

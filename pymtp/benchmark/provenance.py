@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import platform
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pymtp import version_text
-from pymtp.binding.library import llama_cpp
+from pymtp.binding.library import ffi, lib
 from pymtp.gguf.facts import inspect_gguf
 
 _KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")  # ggml_backend_dev_type
@@ -32,14 +31,9 @@ class Device(NamedTuple):
 
 
 def devices() -> list[Device]:
-    """All devices; none if ggml's functions cannot be reached through libllama (Windows)."""
-    llama_cpp.llama_backend_init()
-    # llama-cpp-python does not export these functions
-    try:
-        count, get = _ggml("dev_count", ctypes.c_size_t), _ggml("dev_get", ctypes.c_void_p, ctypes.c_size_t)
-    except AttributeError:
-        return []
-    return [_device(get(i)) for i in range(count())]
+    """All devices."""
+    lib.llama_backend_init()
+    return [_device(lib.ggml_backend_dev_get(i)) for i in range(lib.ggml_backend_dev_count())]
 
 
 @cache
@@ -102,22 +96,20 @@ def cpu() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _device(handle: int) -> Device:
-    pointer, text = ctypes.c_void_p, ctypes.c_char_p
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    _ggml("dev_memory", None, pointer, pointer, pointer)(handle, ctypes.addressof(free), ctypes.addressof(total))
-    kind = _ggml("dev_type", ctypes.c_int, pointer)(handle)
+def _device(handle: Any) -> Device:
+    free, total = ffi.new("size_t *"), ffi.new("size_t *")
+    lib.ggml_backend_dev_memory(handle, free, total)
+    kind = lib.ggml_backend_dev_type(handle)
     return Device(
-        _ggml("dev_name", text, pointer)(handle).decode(),
+        _text(lib.ggml_backend_dev_name(handle)),
         _KINDS[kind] if kind < len(_KINDS) else "GPU",
-        _ggml("reg_name", text, pointer)(_ggml("dev_backend_reg", pointer, pointer)(handle)).decode(),
-        _ggml("dev_description", text, pointer)(handle).decode(),
-        free.value,
-        total.value,
+        _text(lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(handle))),
+        _text(lib.ggml_backend_dev_description(handle)),
+        free[0],
+        total[0],
     )
 
 
-def _ggml(name: str, result: Any, *arguments: Any) -> Any:
-    # a new function object: the library's own may get other types elsewhere
-    function = ctypes.CFUNCTYPE(result, *arguments)
-    return function((f"ggml_backend_{name}", llama_cpp.llama_cpp._lib))
+def _text(pointer: Any) -> str:
+    text: bytes = ffi.string(pointer)
+    return text.decode()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module, metadata, util
+from importlib import import_module, util
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,6 +36,8 @@ def library_file() -> Path:
 
 def check_version() -> None:
     """Raise LibraryError unless the installed llama-cpp-python is the pinned one."""
+    from importlib import metadata
+
     try:
         found = metadata.version("llama-cpp-python")
     except metadata.PackageNotFoundError:
@@ -44,8 +46,10 @@ def check_version() -> None:
         raise LibraryError(f"llama-cpp-python is {found}, pymtp needs {VERSION}: {_INSTALL}")
 
 
-def import_llama_cpp(library: Path) -> ModuleType:
-    """Import llama_cpp with the given libllama. Raises LibraryError if it already uses another one."""
+def import_llama_cpp() -> ModuleType:
+    """Import llama_cpp with our libllama. Raises LibraryError if it already uses another one."""
+    check_version()
+    library = library_file()
     if "llama_cpp" not in sys.modules:
         # only for the import: child processes and other packages must not see it
         before = os.environ.get("LLAMA_CPP_LIB_PATH")
@@ -59,6 +63,8 @@ def import_llama_cpp(library: Path) -> ModuleType:
                 del os.environ["LLAMA_CPP_LIB_PATH"]
             else:
                 os.environ["LLAMA_CPP_LIB_PATH"] = before
+        log = import_module("pymtp.binding.log")  # llama_cpp has taken it over
+        log.set_log_level(log.level)
     loaded = Path(import_module("llama_cpp.llama_cpp")._lib._name)
     if not loaded.exists() or not loaded.samefile(library):
         raise LibraryError(f"llama_cpp already runs on {loaded}: import pymtp before llama_cpp")
@@ -95,10 +101,7 @@ def _string(pointer: Any) -> str:
     return text.decode()
 
 
-check_version()
-_file = library_file()
-llama_cpp = import_llama_cpp(_file)
-ffi, lib = import_native(_file)
+ffi, lib = import_native(library_file())
 check_abi_id(abi_id(), _string(lib.PYMTP_BUILT_FOR))
 
 SERIES = abi_id().rpartition(" ")[2]  # 12 hex digits over the pin, the patches and the engine

@@ -83,13 +83,10 @@ class MtpDrafter:
         if banned != self._banned:
             self._session.ban_tokens(banned)
             self._banned = banned
-        if any(request.uses_confidence for request in requests):
-            drafts, probs = self._session.draft_greedy(chunks, n_steps, probs=True)
-            confidences = probs.tolist()
-        else:
-            drafts, confidences = self._session.draft_greedy(chunks, n_steps), [[]] * len(requests)
-        useful = [request.until_stop(row) for row, request in zip(drafts.tolist(), requests, strict=True)]
-        return [_Drafted(tokens, [], sure[: len(tokens)]) for tokens, sure in zip(useful, confidences, strict=True)]
+        with_probs = any(request.uses_confidence for request in requests)
+        drafts, confidences = self._session.draft_tokens(chunks, n_steps, probs=with_probs)
+        useful = [request.until_stop(row) for row, request in zip(drafts, requests, strict=True)]
+        return [_Drafted(tokens, [], probs[: len(tokens)]) for tokens, probs in zip(useful, confidences, strict=True)]
 
     def _draft_by_steps(self, requests: list[DraftRequest], chunks: list[Chunk], n_steps: int) -> list[_Drafted]:
         drafted = {request.slot: _Drafted([], [], []) for request in requests}

@@ -5,15 +5,11 @@ Knows llama.cpp's structure of parameters; no model and no session.
 
 from __future__ import annotations
 
-import ctypes
-import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-import psutil
-from gguf.constants import GGMLQuantizationType
-
-from pymtp.binding.library import llama_cpp
+from pymtp.binding.library import ffi, lib
+from pymtp.engine.cores import n_cores
 from pymtp.errors import InvalidParameter
 
 MAX_TOKENS = 2**31 - 1
@@ -68,21 +64,21 @@ class ContextParams:
 
 
 KV_TYPES = {
-    name: GGMLQuantizationType[name.upper()]
+    name: getattr(lib, f"GGML_TYPE_{name.upper()}")
     # those that llama.cpp's own command line accepts
     for name in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 }
 
 _FLASH_ATTN = {
-    "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
-    "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
-    "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
+    "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
 
 
-def native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> ctypes.Structure:
-    """The `llama_context_params` of a context for `n_seq_max` sequences that verifies `n_draft_max` drafts of each."""
-    native = llama_cpp.llama_context_default_params()
+def native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> Any:
+    """The `llama_context_params *` for `n_seq_max` sequences that verifies `n_draft_max` drafts of each."""
+    native = ffi.new("struct llama_context_params *", lib.llama_context_default_params())
     native.n_ctx = (params.n_ctx or 0) * n_seq_max
     # a round of all sequences is one ubatch; llama.cpp wants one row more where it keeps recurrent states
     n_verified = n_draft_max + 2 if n_draft_max else 1
@@ -90,22 +86,16 @@ def native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> ct
     native.n_batch = max(params.n_batch, native.n_ubatch)
     native.n_seq_max = n_seq_max
     native.kv_unified = params.kv_unified
-    native.n_threads = native.n_threads_batch = params.n_threads or _n_cores()
+    native.n_threads = native.n_threads_batch = params.n_threads or n_cores()
     # keep the window and no more, as llama.cpp's own programs do
     native.swa_full = False
     native.flash_attn_type = _FLASH_ATTN[params.flash_attn]
     native.type_k = KV_TYPES[params.type_k]
     native.type_v = KV_TYPES[params.type_v]
     native.no_perf = False
-    return native  # type: ignore[no-any-return]
+    return native
 
 
 def default_n_ctx(n_ctx_train: int) -> int:
     """Tokens of context where nobody asks for a number: as the model was trained, but at most 4096."""
     return min(n_ctx_train or MAX_DEFAULT_N_CTX, MAX_DEFAULT_N_CTX)
-
-
-def _n_cores() -> int:
-    n_physical = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
-    n_allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else n_physical
-    return min(n_physical, n_allowed)

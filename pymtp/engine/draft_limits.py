@@ -6,15 +6,18 @@ What is emitted is never limited by this: the target judges every draft.
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
-from pymtp.binding.types import Logits
 from pymtp.engine.handle import SessionHandle
 from pymtp.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from pymtp.binding.arrays import Logits
 
 
 class DraftLimits:
@@ -37,6 +40,8 @@ class DraftLimits:
 
         See gguf.weights.output_rows.
         """
+        import numpy as np
+
         rows = [np.ascontiguousarray(matrix) for matrix in matrices]
         expected = [(len(tokens), self._row_bytes(head)) for head in range(self._n_heads)]
         if [matrix.shape for matrix in rows] != expected or any(matrix.dtype != np.uint8 for matrix in rows):
@@ -54,6 +59,8 @@ class DraftLimits:
         """Rows of limited logits as rows of the whole vocabulary, (rows, n_vocab), -inf for tokens left out."""
         if logits.shape[1] == self._n_vocab:
             return logits
+        import numpy as np
+
         everything = np.full((len(logits), self._n_vocab), -np.inf, np.float32)
         everything[:, self._tokens if self._tokens is not None else slice(logits.shape[1])] = logits
         return everything

@@ -5,14 +5,14 @@ A row may still lie on a device: it is fetched when somebody looks at all of it.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
-from pymtp.binding.types import Logits, Tokens
 from pymtp.engine.handle import SessionHandle
+
+if TYPE_CHECKING:
+    from pymtp.binding.arrays import Logits, Tokens
 
 
 class LogitsRow(NamedTuple):
@@ -32,12 +32,14 @@ class LogitsRow(NamedTuple):
         return logits
 
 
-Row = LogitsRow | Logits
+Row: TypeAlias = "LogitsRow | Logits"
 """One row of logits: of a session's last pass, or an array (n_vocab,) float32."""
 
 
 def fetch_logits(handle: SessionHandle, *, of_draft: bool) -> Logits:
     """Logits of the last pass, (rows, n_vocab or n_draft_vocab) float32; valid until the session's next call."""
+    import numpy as np
+
     shape = ffi.new("int32_t[2]")
     read = lib.pymtp_session_draft_logits if of_draft else lib.pymtp_session_logits
     data: Any = read(handle.native, shape, shape + 1)
@@ -55,6 +57,8 @@ def logits_rows(handle: SessionHandle, *, of_draft: bool) -> list[LogitsRow]:
 
 def top_logits(handle: SessionHandle, n: int, *, of_draft: bool) -> tuple[Tokens, Logits]:
     """The `n` highest logits of each row of the last pass, highest first: ids and values, (rows, n) each."""
+    import numpy as np
+
     shape = lib.pymtp_session_n_logits(handle.native, of_draft), n
     ids, values = np.empty(shape, np.int32), np.empty(shape, np.float32)
     out = ffi.from_buffer("int32_t[]", ids), ffi.from_buffer("float[]", values)

@@ -6,19 +6,15 @@ token ids, positions and logits; never text, sampling or drafting policy. Belong
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
-import numpy.typing as npt
-
-from pymtp.binding.library import abi_id, ffi, lib, llama_cpp
+from pymtp.binding.library import abi_id, ffi, lib
 from pymtp.binding.status import check
-from pymtp.binding.types import Logits, Tokens, model_pointer
+from pymtp.binding.types import model_pointer
 from pymtp.engine import snapshot
 from pymtp.engine.chunk import Chunk, flags_of, rows_of
 from pymtp.engine.context import MAX_SEQUENCES, MAX_TOKENS, ContextParams, default_n_ctx, native_params
@@ -27,6 +23,12 @@ from pymtp.engine.draft_limits import DraftLimits
 from pymtp.engine.handle import SessionHandle
 from pymtp.engine.logits import LogitsRow, fetch_logits, logits_rows, top_logits
 from pymtp.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from pymtp.binding.arrays import Logits, Tokens
 
 _MEMORY: dict[int, Literal["shared", "own", "none"]] = {
     lib.PYMTP_MEMORY_SHARED: "shared",
@@ -42,7 +44,7 @@ _HEAD_CONTEXT = {"target": lib.PYMTP_HEAD_CONTEXT_TARGET, "chained": lib.PYMTP_H
 class Session:
     """A context in which the trunk runs and, with `n_draft_max` > 0, the model's MTP heads.
 
-    `model` is llama-cpp-python's handle of a model, loaded with `load_mtp` if its heads are to draft;
+    `model` is llama.cpp's handle of a model (Weights.model), loaded with `load_mtp` if its heads are to draft;
     without `uses_heads` the drafts that a round verifies come from somewhere else. `assistant` is the
     handle of a second model that drafts instead of heads; it must outlive the session. There are
     `n_seq_max` sequences (None: `params.n_seq_max`), 0 and up, of `params.n_ctx` positions each.
@@ -88,7 +90,7 @@ class Session:
             )
         )
         native = self._handle.native
-        context = int(ffi.cast("intptr_t", lib.pymtp_session_context(native)))
+        model = model_pointer(model)
         self._counters = CounterReader(self._handle)
         self.n_reduced = 0
         """See reduce_logits."""
@@ -96,11 +98,11 @@ class Session:
         """Names the weights."""
         self.n_seq_max = n_seq_max
         """Sequences that the session holds."""
-        self.n_ubatch: int = llama_cpp.llama_n_ubatch(context)
+        self.n_ubatch: int = lib.llama_n_ubatch(lib.pymtp_session_context(native))
         """Rows that are computed at once: at least those of a round of all sequences. `decode` takes more."""
         self.is_async: bool = bool(lib.pymtp_session_computes_apart(native))
         """Whether a device computes the passes: `decode` returns before it is done, and logits wait for it."""
-        is_recurrent = llama_cpp.llama_model_is_hybrid(model) or llama_cpp.llama_model_is_recurrent(model)
+        is_recurrent = lib.llama_model_is_hybrid(model) or lib.llama_model_is_recurrent(model)
         self.needs_equal_rows: bool = n_seq_max > 1 and bool(is_recurrent or not params.kv_unified)
         """Whether sequences share a pass only if they have equally many rows in it."""
         self.n_draft_max: int = lib.pymtp_session_n_draft_max(native)
@@ -111,7 +113,7 @@ class Session:
         """Where the MTP layers keep their K/V: in the trunk's cache ("shared"), in their "own", or nowhere."""
         self.memory_note: str = ffi.string(lib.pymtp_session_memory_note(native)).decode()
         """Why the heads have a cache of their own, or why sequences are computed one by one; else ""."""
-        n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        n_vocab: int = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
         self._limits = DraftLimits(self._handle, self.n_heads, n_vocab)
 
     def decode(self, chunks: Sequence[Chunk], meanwhile: Callable[[], object] = lambda: None) -> None:
@@ -149,20 +151,25 @@ class Session:
         Returns the drafts: (len(chunks), n) int32, n <= n_steps as far as the context has room. With `probs` also
         the probability of each, (len(chunks), n) float32. Leaves no logits.
         """
+        import numpy as np
+
+        drafts, likelihood = self.draft_tokens(chunks, n_steps, probs=probs)
+        tokens = np.array(drafts, np.int32)
+        return (tokens, np.array(likelihood, np.float32)) if probs else tokens
+
+    def draft_tokens(
+        self, chunks: Sequence[Chunk], n_steps: int, *, probs: bool = False
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """As `draft_greedy`, in lists: the drafts after each chunk, and with `probs` the probability of each."""
         if len({chunk.sequence for chunk in chunks}) < len(chunks):
             raise InvalidParameter("chunks", "of different sequences")
         n = ffi.new("int32_t *", n_steps)
-        drafts = np.empty(len(chunks) * n_steps, np.int32)
-        likelihood = np.empty(len(chunks) * n_steps if probs else 0, np.float32)
-        out = (
-            ffi.from_buffer("int32_t[]", drafts),
-            ffi.from_buffer("float[]", likelihood) if probs else ffi.NULL,
-        )
-        check(lib.pymtp_session_draft_greedy(self._handle.native, *rows_of(chunks), n, *out))
-        shape = len(chunks), n[0]
+        tokens = ffi.new("int32_t[]", len(chunks) * n_steps)
+        likelihood = ffi.new("float[]", len(chunks) * n_steps) if probs else ffi.NULL
+        check(lib.pymtp_session_draft_greedy(self._handle.native, *rows_of(chunks), n, tokens, likelihood))
         # the rows lie n apart, not n_steps
-        tokens = drafts[: shape[0] * shape[1]].reshape(shape)
-        return (tokens, likelihood[: tokens.size].reshape(shape)) if probs else tokens
+        rows = [slice(i * n[0], (i + 1) * n[0]) for i in range(len(chunks))]
+        return [list(tokens[row]) for row in rows], [list(likelihood[row]) if probs else [] for row in rows]
 
     def seen_end(self, sequence: int, n_heads: int) -> int:
         """The position of `sequence` after the last that all of the first `n_heads` heads have seen."""
@@ -302,7 +309,7 @@ def _resolved(model: object, params: ContextParams, n_seq_max: int | None) -> Co
     n_seq_max = params.n_seq_max if n_seq_max is None else n_seq_max
     if not 1 <= n_seq_max <= MAX_SEQUENCES:
         raise InvalidParameter("n_seq_max", f"between 1 and {MAX_SEQUENCES}", value=n_seq_max)
-    n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(model)
+    n_ctx_train: int = lib.llama_model_n_ctx_train(model_pointer(model))
     # llama.cpp rounds its cache up: what was asked for is the limit
     n_ctx = default_n_ctx(n_ctx_train) if params.n_ctx is None else params.n_ctx or n_ctx_train
     if n_ctx * n_seq_max > MAX_TOKENS:
@@ -323,7 +330,7 @@ def _init(
 ) -> Any:
     native = native_params(context, n_draft_max, n_seq_max)
     params = ffi.new("struct pymtp_session_params *")
-    params.context = ffi.cast("struct llama_context_params *", ctypes.addressof(native))
+    params.context = native
     params.n_draft_max = n_draft_max
     params.uses_heads = uses_heads
     params.head_context = mtp_context

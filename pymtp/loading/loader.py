@@ -1,17 +1,17 @@
 """Loads weights from files: the model's, and those of an assistant that drafts for it.
 
-Owns the handles of llama-cpp-python and frees them. Never makes a context.
+Owns the handles of loaded models and frees them. Never makes a context.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 from pymtp.binding import log
-from pymtp.binding.library import ffi, lib, llama_cpp
+from pymtp.binding.library import ffi, lib
 from pymtp.binding.types import model_pointer
 from pymtp.errors import ModelError
 from pymtp.gguf.facts import GgufInfo, gguf_facts
@@ -29,7 +29,7 @@ class Weights:
         self._loaded: list[object] = []
         self._free = weakref.finalize(self, _free, self._loaded)
         self.model = self._load(info, params, on_load, load_mtp=with_heads)
-        """llama-cpp-python's handle."""
+        """llama.cpp's handle."""
         self.assistant: object | None = None
         """The same for the assistant."""
         if with_heads and info.has_assistant and info.draft_model:
@@ -52,37 +52,28 @@ class Weights:
 
 
 def _load(info: GgufInfo, n_gpu_layers: int, on_load: OnLoad | None, *, load_mtp: bool) -> object:
-    raised: list[BaseException] = []
-
-    # Also without `on_load`: only here can Ctrl-C be noticed.
-    def report(share: float, _: object) -> bool:
-        try:
-            if on_load:
-                on_load(share)
-        except BaseException as error:
-            raised.append(error)
-        return not raised
-
-    params = llama_cpp.llama_model_default_params()
+    params = lib.llama_model_default_params()
     params.n_gpu_layers = n_gpu_layers
     params.load_mtp = load_mtp
-    params.progress_callback = llama_cpp.llama_progress_callback(report)
-    llama_cpp.llama_backend_init()
+    # also without `on_load`: only there can Ctrl-C be noticed
+    progress = _Progress(on_load)
+    handle = ffi.new_handle(progress)
+    params.progress_callback = lib.pymtp_on_progress
+    params.progress_callback_user_data = handle
+    lib.llama_backend_init()
     layers_on_gpu = n_gpu_layers < 0 or n_gpu_layers > info.n_layer + info.n_heads_declared
     if layers_on_gpu and info.tied_embedding_type is not None:
-        override = lib.pymtp_embedding_on_device(info.tied_embedding_type)
-        params.tensor_buft_overrides = int(ffi.cast("intptr_t", override)) or None
+        params.tensor_buft_overrides = lib.pymtp_embedding_on_device(info.tied_embedding_type)
     log.take_recent()
     if info.draft_model is None or info.has_assistant:
-        loaded = llama_cpp.llama_model_load_from_file(os.fsencode(info.path), params)
+        loaded = lib.llama_model_load_from_file(os.fsencode(info.path), params)
     else:
-        files = info.files
-        paths = (ctypes.c_char_p * len(files))(*map(os.fsencode, files))
-        loaded = llama_cpp.llama_model_load_from_splits(paths, len(files), params)
-    if raised:
+        paths = [ffi.new("char[]", os.fsencode(file)) for file in info.files]
+        loaded = lib.llama_model_load_from_splits(paths, len(paths), params)
+    if progress.error:
         if loaded:
-            llama_cpp.llama_model_free(loaded)
-        raise raised[0]
+            lib.llama_model_free(loaded)
+        raise progress.error
     if not loaded:
         raise load_failure(info, log.take_recent())
     return loaded
@@ -90,7 +81,30 @@ def _load(info: GgufInfo, n_gpu_layers: int, on_load: OnLoad | None, *, load_mtp
 
 def _free(loaded: list[object]) -> None:
     while loaded:
-        llama_cpp.llama_model_free(loaded.pop())
+        lib.llama_model_free(loaded.pop())
+
+
+class _Progress:
+    """Passes llama.cpp's progress on, and keeps the exception that ended the loading."""
+
+    def __init__(self, on_load: OnLoad | None) -> None:
+        self._on_load = on_load
+        self.error: BaseException | None = None
+
+    def report(self, share: float) -> bool:
+        """Return whether to go on."""
+        try:
+            if self._on_load:
+                self._on_load(share)
+        except BaseException as error:
+            self.error = error
+        return self.error is None
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator]
+def pymtp_on_progress(share: float, progress: Any) -> bool:
+    """Called by llama.cpp."""
+    return bool(ffi.from_handle(progress).report(share))
 
 
 def load_failure(info: GgufInfo, loader_log: str) -> ModelError:

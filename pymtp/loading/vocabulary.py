@@ -1,34 +1,34 @@
 """A model's vocabulary: text to token ids and back, its special tokens and its chat template.
 
-Knows text and token ids; never logits. A thin layer over llama-cpp-python.
+Knows text and token ids; never logits. A thin layer over llama.cpp.
 """
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any
 
-from pymtp.binding.library import ffi, lib, llama_cpp
+from pymtp.binding.library import ffi, import_llama_cpp, lib
 from pymtp.binding.status import check
+from pymtp.binding.types import model_pointer
 from pymtp.errors import Closed, InvalidParameter, ModelError, UnsupportedModel
 from pymtp.text.thinking import tags_of
 
 
 class Vocabulary:
-    """The vocabulary of a model that llama-cpp-python loaded."""
+    """The vocabulary of a loaded model."""
 
     def __init__(self, model: object, chat_template: str | None) -> None:
-        self._open_vocab = llama_cpp.llama_model_get_vocab(model)
+        self._open_vocab = lib.llama_model_get_vocab(model_pointer(model))
         self._users: dict[int, int] = {}  # by thread: calls that are under way
         self._changed = threading.Condition()  # of both, which is re-entrant: a collection may close it anywhere
-        self.size: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        self.size: int = lib.llama_vocab_n_tokens(self._vocab)
         self.chat_template = chat_template
         self.end_of_generation = frozenset(
-            token for token in range(self.size) if llama_cpp.llama_vocab_is_eog(self._vocab, token)
+            token for token in range(self.size) if lib.llama_vocab_is_eog(self._vocab, token)
         )
         self.piece = lru_cache(maxsize=None)(self._piece)
         self.special_piece = lru_cache(maxsize=None)(self._special_piece)
@@ -43,24 +43,24 @@ class Vocabulary:
     @property
     def native(self) -> Any:
         """The handle for pymtp's own library."""
-        return ffi.cast("struct llama_vocab *", ctypes.cast(self._vocab, ctypes.c_void_p).value)
+        return self._vocab
 
     @property
     def bos_text(self) -> str:
         """The token that begins a text; empty if there is none."""
-        return self._text(llama_cpp.llama_vocab_bos(self._vocab))
+        return self._text(lib.llama_vocab_bos(self._vocab))
 
     @property
     def eos_text(self) -> str:
         """The token that ends a text; empty if there is none."""
-        return self._text(llama_cpp.llama_vocab_eos(self._vocab))
+        return self._text(lib.llama_vocab_eos(self._vocab))
 
     @property
     def suppressed(self) -> list[int]:
         """Tokens that must never be sampled, according to the model."""
-        n = ctypes.c_int32()
-        tokens = llama_cpp.llama_vocab_get_suppress_tokens(self._vocab, ctypes.byref(n))
-        return list(tokens[: n.value]) if n.value else []
+        n = ffi.new("int32_t *")
+        tokens = lib.llama_vocab_get_suppress_tokens(self._vocab, n)
+        return ffi.unpack(tokens, n[0]) if n[0] else []
 
     def close(self) -> None:
         """Drop the model, which is about to be freed. Waits for the calls of other threads."""
@@ -97,11 +97,11 @@ class Vocabulary:
             raise InvalidParameter("text", f"a string that can be encoded as UTF-8 ({error})") from None
         n_max = len(data) + 2
         while True:
-            tokens = (llama_cpp.llama_token * n_max)()
+            tokens = ffi.new("llama_token[]", n_max)
             with self.using():
-                n = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, n_max, is_start, parse_special)
+                n = lib.llama_tokenize(self._vocab, data, len(data), tokens, n_max, is_start, parse_special)
             if n >= 0:
-                return list(tokens[:n])
+                return list(ffi.unpack(tokens, n)) if n else []
             n_max = -n
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
@@ -127,11 +127,11 @@ class Vocabulary:
     def _bytes(self, token: int, *, special: bool) -> bytes:
         n_max = 64
         while True:
-            buffer = ctypes.create_string_buffer(n_max)
+            buffer = ffi.new("char[]", n_max)
             with self.using():
-                n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, n_max, 0, special)
+                n = lib.llama_token_to_piece(self._vocab, token, buffer, n_max, 0, special)
             if n >= 0:
-                return buffer.raw[:n]
+                return bytes(ffi.buffer(buffer, n))
             n_max = -n
 
     def _breakers(self, texts: tuple[str, ...]) -> Any:
@@ -150,6 +150,7 @@ class Vocabulary:
         if self.chat_template is None:
             raise UnsupportedModel("the model has no chat template; pass the prompt as is (generate, --raw)")
         _check_messages(messages)
+        import_llama_cpp()
         from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
         bos = self.bos_text
@@ -163,13 +164,13 @@ class Vocabulary:
                 f"the model's chat template fails ({reason}); use --raw, which completes the prompt as is"
             ) from error
         # some templates write the BOS that `tokenize` adds
-        return prompt.removeprefix(bos) if llama_cpp.llama_vocab_get_add_bos(self._vocab) else prompt
+        return prompt.removeprefix(bos) if lib.llama_vocab_get_add_bos(self._vocab) else prompt
 
     def _text(self, token: int) -> str:
         if token < 0:
             return ""
         with self.using():
-            return str(llama_cpp.llama_vocab_get_text(self._vocab, token).decode(errors="replace"))
+            return str(ffi.string(lib.llama_vocab_get_text(self._vocab, token)).decode(errors="replace"))
 
 
 def _check_messages(messages: object) -> None:

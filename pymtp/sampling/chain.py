@@ -6,12 +6,12 @@ never text.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 from weakref import WeakKeyDictionary
-
-import numpy as np
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
@@ -48,7 +48,7 @@ class Sampler:
     ) -> None:
         self.params = params
         seed = secrets.randbits(32) if params.seed is None else params.seed
-        self.random = np.random.default_rng(seed).random
+        self.random = Random(seed).random
         """Draws drafts, and decides which are accepted. The chain has its own generator."""
         banned = sorted({*banned, *(vocabulary.suppressed if vocabulary else ())})
         self.draft_ban = tuple(banned) if params.keeps_argmax and grammar is None else None
@@ -142,6 +142,8 @@ class Sampler:
         if isinstance(row, LogitsRow):
             logits.session, logits.of_draft, logits.row = row.session.native, row.of_draft, row.row
         else:
+            import numpy as np
+
             self._array = np.ascontiguousarray(row, np.float32)  # must live as long as the pointer to it
             logits.session, logits.of_draft, logits.n_logits = ffi.NULL, False, len(self._array)
             logits.logits = ffi.from_buffer("const float[]", self._array)
@@ -182,7 +184,7 @@ def _init(
     whole_rows: bool,
 ) -> Any:
     n_vocab = vocabulary.size if vocabulary else n_vocab
-    biases = _biases(params, n_vocab) | dict.fromkeys(banned, -np.inf)
+    biases = _biases(params, n_vocab) | dict.fromkeys(banned, -math.inf)
 
     stages = ffi.new("int32_t[]", [_STAGES[name] for name in params.samplers])
     bias_tokens, bias_values = ffi.new("int32_t[]", list(biases)), ffi.new("float[]", list(biases.values()))

@@ -6,14 +6,14 @@ The arithmetic runs in the native library (native/include/pymtp-distribution.h).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
-from pymtp.binding.types import Probs, Tokens
 from pymtp.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from pymtp.binding.arrays import Probs, Tokens
 
 
 class Distribution:
@@ -22,6 +22,8 @@ class Distribution:
     __slots__ = ("_native",)
 
     def __init__(self, tokens: Sequence[int] | Tokens, probs: Sequence[float] | Probs) -> None:
+        import numpy as np
+
         ids, values = np.ascontiguousarray(tokens, np.int32), np.ascontiguousarray(probs, np.float64)
         if ids.ndim != 1 or ids.shape != values.shape:
             raise InvalidParameter("probs", f"of shape {ids.shape}, one for each token", value=values.shape)
@@ -40,12 +42,12 @@ class Distribution:
     @property
     def tokens(self) -> Tokens:
         """(n,) int32; a copy."""
-        return np.array(self._views()[0])
+        return self._copies()[0]
 
     @property
     def probs(self) -> Probs:
         """(n,) float64; a copy."""
-        return np.array(self._views()[1])
+        return self._copies()[1]
 
     def prob(self, token: int) -> float:
         """The probability of `token`; 0 if the distribution does not have it."""
@@ -79,11 +81,12 @@ class Distribution:
         """Draw from the residual, max(weight * self - source, 0); from all of `self` if that is zero."""
         return int(lib.pymtp_distribution_recover(self._native, source._native, weight, uniform))
 
-    def _views(self) -> tuple[Tokens, Probs]:
-        """Valid as long as this distribution lives."""
+    def _copies(self) -> tuple[Tokens, Probs]:
+        import numpy as np
+
         tokens, probs = ffi.new("const int32_t **"), ffi.new("const double **")
         n = lib.pymtp_distribution_read(self._native, tokens, probs)
         return (
-            np.frombuffer(ffi.buffer(tokens[0], n * 4), np.int32),
-            np.frombuffer(ffi.buffer(probs[0], n * 8), np.float64),
+            np.frombuffer(ffi.buffer(tokens[0], n * 4), np.int32).copy(),
+            np.frombuffer(ffi.buffer(probs[0], n * 8), np.float64).copy(),
         )

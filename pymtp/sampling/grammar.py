@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pymtp.binding import log as _log
-from pymtp.binding.library import llama_cpp
+from pymtp.binding.library import ffi, import_llama_cpp, lib
 from pymtp.errors import InvalidParameter
 
 
@@ -28,10 +28,10 @@ def check_grammar(grammar: str) -> str:
         raise InvalidParameter("grammar", f"GBNF in valid Unicode ({error})") from None
     _log.take_recent()
     with _captured_stderr() as captured_lines:
-        parsed = llama_cpp.llama_sampler_init_grammar(None, data, b"root") if grammar.strip() else None
+        parsed = lib.llama_sampler_init_grammar(ffi.NULL, data, b"root") if grammar.strip() else None
         lines = captured_lines()
     if parsed:
-        llama_cpp.llama_sampler_free(parsed)
+        lib.llama_sampler_free(parsed)
     elif not any("no vocab" in line for line in lines):
         lines += [line for line in _log.take_recent().splitlines() if line.strip()]
         reason = lines[0].rpartition("error parsing grammar: ")[2].strip() if lines else "it is empty"
@@ -59,6 +59,7 @@ def _captured_stderr() -> Iterator[Callable[[], list[str]]]:
 
 def grammar_of_schema(schema: str | Mapping[str, Any]) -> str:
     """The GBNF of a JSON schema, given as JSON text or as decoded JSON. Raises InvalidParameter."""
+    import_llama_cpp()
     from llama_cpp.llama_grammar import json_schema_to_gbnf
 
     try:

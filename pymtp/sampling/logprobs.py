@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from pymtp.binding.types import Probs, Tokens
 from pymtp.engine.logits import LogitsRow, Row
 from pymtp.sampling.distribution import Distribution
+
+if TYPE_CHECKING:
+    from pymtp.binding.arrays import Probs, Tokens
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class TokenLogprobs:
 
 def top_probs(row: Row, n: int) -> tuple[Tokens, Probs]:
     """The top `n` tokens before the chain and their probabilities, most likely first: (n,) each."""
+    import numpy as np
+
     probs = np.exp(_log_softmax(row))
     tokens = _highest(probs, n)
     return tokens, probs[tokens]
@@ -55,12 +58,16 @@ def token_logprobs(row: Row, target: Distribution, token: int, n: int) -> TokenL
 
 
 def _log_softmax(row: Row) -> Probs:
+    import numpy as np
+
     logits = (row.logits if isinstance(row, LogitsRow) else row).astype(np.float64)
     logits -= logits.max()
     return logits - math.log(np.exp(logits).sum())
 
 
 def _highest(values: Probs, n: int) -> Tokens:
+    import numpy as np
+
     n = min(n, len(values))
     best = np.argpartition(-values, n - 1)[:n] if n else np.empty(0, np.intp)
     return best[np.argsort(-values[best], kind="stable")].astype(np.int32)

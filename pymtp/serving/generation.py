@@ -5,10 +5,10 @@ Owns the text. Takes the updates of its request in whatever thread or task itera
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from pymtp.drafting.length.adaptive import AdaptiveLength
@@ -22,6 +22,9 @@ from pymtp.serving.params import GenerationParams
 from pymtp.serving.request import Request, Update
 from pymtp.serving.sequence import FinishReason
 from pymtp.text.stream import Origins, TextStream
+
+if TYPE_CHECKING:
+    import asyncio
 
 OnPrompt = Callable[[int, int], object]
 """Called after each part of a prompt: how many of its tokens are in the cache, and how many it has."""
@@ -190,6 +193,8 @@ class Generation:
 
     def _listen(self) -> asyncio.Event:
         """The event that is set, in the task's loop, after each update."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         if self._wakes is None or self._waits_in is not loop:
             self._wakes = wakes = asyncio.Event()

@@ -7,10 +7,9 @@ milliseconds; never text.
 from __future__ import annotations
 
 import warnings
+from random import Random
 from statistics import median
 from typing import NamedTuple
-
-import numpy as np
 
 from pymtp.drafting.length.costs import RoundCosts
 from pymtp.drafting.length.store import Record
@@ -74,7 +73,7 @@ class CostRecord:
 
 def measure(session: Session, slot: int) -> PassCosts:
     """Time rounds that keep all of their drafts, in sequence `slot`, which is empty before and after."""
-    tokens = np.random.default_rng(0).integers(session.n_draft_vocab, size=session.n_ctx).tolist()
+    tokens = Random(0).choices(range(session.n_draft_vocab), k=session.n_ctx)
     known = PassCosts([], [])
     try:
         for n_draft in range(session.n_draft_max + 1):
