@@ -86,7 +86,7 @@ def test_its_traits_refuse_options_or_turn_drafting_off() -> None:
         list(model.generate(TEXT, sampling=GREEDY, grammar='root ::= "one two one two one two"'))
         assert model.stats.drafted == 0
         # at temperature 1 drafts are still not drawn
-        list(model.generate(TEXT, GenerationParams(max_tokens=20), accept="rejection"))
+        list(model.generate(TEXT, GenerationParams(max_tokens=100), accept="rejection", ignore_eos=True))
         assert model.stats.drafted > 0
 
 

@@ -86,13 +86,15 @@ def test_a_prompt_shares_the_pass_and_samples_nothing_before_its_end() -> None:
     running = sequence(session, 0, [1, 2])
     prompt = TokenSequence(list(range(10)), Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx)
     turns = [running.turn(0, 64), prompt.turn(1, 6)]
-    rounds = run_round(session, Scripted([3, 4], []), turns)  # type: ignore[arg-type]
+    drafter = Scripted([3, 4])
+    rounds = run_round(session, drafter, turns)  # type: ignore[arg-type]
     assert [chunk.logits for chunk in session.passes[-1]] == ["all", "none"]
     assert rounds[1].tokens == []
     for played in rounds:
         played.turn.sequence.advance(played)
     assert prompt.in_prompt
-    play(session, Scripted([], []), (0, running), (1, prompt))
+    assert [outcome.tokens for outcome in drafter.observed] == [rounds[0].tokens]  # nobody asked for the prompt's
+    play(session, Scripted([]), (0, running), (1, prompt))
     assert [chunk.logits for chunk in session.passes[-1]] == ["all", "last"]
     assert prompt.history[10:] == plain_text(list(range(10)), 1)
 

@@ -133,6 +133,9 @@ class Proposal(NamedTuple):
         return same[: same.index(False) + 1] if False in same else same
 
 
+NO_DRAFTS = Proposal()
+
+
 class DraftOutcome(NamedTuple):
     """What became of a proposal."""
 
@@ -144,7 +147,10 @@ class DraftOutcome(NamedTuple):
 
 
 class Drafter(Protocol):
-    """Proposes tokens that the target then verifies, for several sequences at once."""
+    """Proposes tokens that the target then verifies, for several sequences at once.
+
+    Sequences that neither draft in a round nor have a prompt for the heads to see are not among its requests.
+    """
 
     traits: ClassVar[DrafterTraits]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from pymtp.binding.library import lib
-from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Picked, Proposal
+from pymtp.drafting.interface import NO_DRAFTS, DrafterTraits, DraftOutcome, DraftRequest, Picked, Proposal
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.session import Session
 from pymtp.sampling.distribution import Distribution
@@ -70,7 +70,7 @@ class MtpDrafter:
         }
 
     def _undrafted(self, request: DraftRequest) -> Proposal:
-        return Proposal(n_heads=self._session.n_heads) if request.feeds else _NOTHING
+        return Proposal(n_heads=self._session.n_heads) if request.feeds else NO_DRAFTS
 
     def _first_chunk(self, request: DraftRequest, n_steps: int) -> Chunk:
         n = CATCH_UP if request.keeps_up else CATCH_UP_FOR_PROBE
@@ -105,9 +105,6 @@ class MtpDrafter:
             for request in requests:
                 request.picker.forget()
         return [drafted[request.slot] for request in requests]
-
-
-_NOTHING = Proposal()
 
 
 class _Drafted(NamedTuple):

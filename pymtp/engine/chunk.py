@@ -39,9 +39,15 @@ def rows_of(chunks: Sequence[Chunk]) -> tuple[int, list[int], list[int], list[in
     return len(tokens), tokens, positions, sequences
 
 
-def flags_of(chunk: Chunk, n_heads: int) -> list[int]:
+def flags_of(chunks: Sequence[Chunk], n_heads: int) -> list[int]:
     """Of each row: whether it leaves logits, and how many of the `n_heads` heads see it."""
-    n = len(chunk.tokens)
-    n_silent = {"all": 0, "last": n - 1, "none": n}[chunk.logits]
-    feed = (n_heads if chunk.n_heads is None else chunk.n_heads) << lib.PYMTP_ROW_FEED_SHIFT if chunk.feed else 0
-    return [feed] * n_silent + [feed | lib.PYMTP_ROW_LOGITS] * (n - n_silent)
+    flags: list[int] = []
+    for chunk in chunks:
+        n = len(chunk.tokens)
+        n_logits = n if chunk.logits == "all" else 1 if chunk.logits == "last" else 0
+        feed = (n_heads if chunk.n_heads is None else chunk.n_heads) << _FEED_SHIFT if chunk.feed else 0
+        flags += [feed] * (n - n_logits) + [feed | _LOGITS] * n_logits
+    return flags
+
+
+_FEED_SHIFT, _LOGITS = lib.PYMTP_ROW_FEED_SHIFT, lib.PYMTP_ROW_LOGITS

@@ -121,7 +121,7 @@ class Session:
 
         `meanwhile` is called once the pass is under way on a device; a CPU is busy with it, so there just before it.
         """
-        flags = [flag for chunk in chunks for flag in flags_of(chunk, self.n_heads)]
+        flags = flags_of(chunks, self.n_heads)
         if not self.is_async:
             meanwhile()
         check(lib.pymtp_session_decode(self._handle.native, *rows_of(chunks), flags))

@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
@@ -127,21 +127,13 @@ class EngineLoop:
             self._end()
 
     def _handle_messages(self) -> None:
-        while not self._is_closed:
-            try:
-                message = self._inbox.get_nowait()
-            except Empty:
-                return
-            message.run()
+        while not self._is_closed and not self._inbox.empty():
+            self._inbox.get().run()
 
     def _end(self) -> None:
         """Refuse what is still in the inbox, and end all jobs."""
-        while True:
-            try:
-                message = self._inbox.get_nowait()
-            except Empty:
-                break
-            message.refuse()
+        while not self._inbox.empty():
+            self._inbox.get().refuse()
         self._scheduler.fail(Closed("the model was closed before the text was complete"))
 
     def _after_fork(self) -> None:

@@ -152,9 +152,10 @@ class Request:
             self.listener()
 
 
-SEND_INTERVAL_S = 0.004
-"""The least time between two updates amid a text. To wake another thread takes some 50 us of the engine's: 4 % of a
-round of a small model on a CPU. Rounds that take longer are sent one by one. (nano-glm, 2 cores)"""
+SEND_INTERVAL_S = 0.01
+"""The least time between two updates amid a text, less than a screen takes to show one. To wake another thread takes
+some 100 us of a pass, on a CPU: of a small model's passes that is a tenth. Rounds that take longer are sent one by one.
+(nano-glm, 2 cores)"""
 
 
 class _StopFinder:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from pymtp.drafting.interface import Drafter, checked
+from pymtp.drafting.interface import NO_DRAFTS, Drafter, checked
 from pymtp.engine.session import Session
 from pymtp.serving.sequence import Round, Turn, outcome_of
 
@@ -23,8 +23,9 @@ def run_round(
     ContextFull if the cache has no room; nothing was sampled then, and the positions after those that the sequences had
     decoded are to be truncated. `meanwhile` is called with the pass: see Session.decode.
     """
-    requests = [turn.sequence.draft_request(turn) for turn in turns]
-    proposals = checked(drafter, requests, drafter.propose(requests))
+    requests = [turn.sequence.draft_request(turn) for turn in turns if turn.asks]
+    proposed = iter(checked(drafter, requests, drafter.propose(requests)) if requests else ())
+    proposals = [next(proposed) if turn.asks else NO_DRAFTS for turn in turns]
     session.decode([turn.sequence.chunk(turn, made) for turn, made in zip(turns, proposals, strict=True)], meanwhile)
     rows = iter(session.rows())
     results = [
@@ -34,5 +35,7 @@ def run_round(
     for result in results:
         if result.proposal.drafts:
             session.truncate(result.n_decoded, sequence=result.turn.slot)
-    drafter.observe([outcome_of(request, result) for request, result in zip(requests, results, strict=True)])
+    if requests:
+        asked = [result for result in results if result.turn.asks]
+        drafter.observe([outcome_of(request, result) for request, result in zip(requests, asked, strict=True)])
     return results

@@ -272,19 +272,24 @@ class Scheduler:
 
     def _count(self, result: Result) -> None:
         n_rows = sum(each.n_rows for each in result.rounds)
-        seconds, spent = result.seconds, result.spent
         for each in result.rounds:
-            for stats, share in ((each.turn.sequence.stats, 1.0), (self.stats, each.n_rows / n_rows)):
-                stats.generated_tokens += len(each.tokens)
-                if each.turn.of_prompt:
-                    stats.prompt_tokens += each.turn.n_rows
-                    stats.prompt_s += seconds * share
-                else:
-                    stats.generation_s += seconds * share
-                    stats.draft_s += spent.head_us / 1e6 * share
-                    stats.verify_s += spent.trunk_us / 1e6 * share
-                    stats.sample_s += spent.sample_us / 1e6 * share
-                    stats.add_round(len(each.proposal.drafts), each.n_accepted)
+            _add(each.turn.sequence.stats, each, result, 1.0)
+            _add(self.stats, each, result, each.n_rows / n_rows)
+
+
+def _add(stats: Stats, each: Round, result: Result, share: float) -> None:
+    """Count one sequence's part in a pass, and `share` of the time that the pass took."""
+    stats.generated_tokens += len(each.tokens)
+    if each.turn.of_prompt:
+        stats.prompt_tokens += each.turn.n_rows
+        stats.prompt_s += result.seconds * share
+        return
+    spent, share_us = result.spent, share / 1e6
+    stats.generation_s += result.seconds * share
+    stats.draft_s += spent.head_us * share_us
+    stats.verify_s += spent.trunk_us * share_us
+    stats.sample_s += spent.sample_us * share_us
+    stats.add_round(len(each.proposal.drafts), each.n_accepted)
 
 
 N_CANDIDATES_MAX = 1 << 22

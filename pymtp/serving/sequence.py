@@ -48,6 +48,11 @@ class Turn(NamedTuple):
     """Whether the target samples: not in a part of the prompt that is not its last."""
 
     @property
+    def asks(self) -> bool:
+        """Whether the drafter has a part in it: it drafts, or its heads see the prompt."""
+        return self.n_draft > 0 or (self.of_prompt and self.sequence.draft_max > 0)
+
+    @property
     def end(self) -> int:
         """The position after the rows, where drafts begin."""
         return self.position + self.n_rows
@@ -181,7 +186,7 @@ class TokenSequence:
             ChainPicker(self.sampler, self.length, self.pick),
             self.stop,
             turn.draws,
-            feeds=turn.of_prompt and self.draft_max > 0,
+            feeds=turn.of_prompt,
             keeps_up=self.length.keeps_up,
             uses_confidence=self.length.uses_confidence,
         )

@@ -42,7 +42,7 @@ class DraftTuning:
 
     def observe(self, rounds: Sequence[Round], seconds: float, spent: Timing) -> None:
         """After a pass. One that takes prompts, or builds a graph first, shows nothing of what rounds cost."""
-        if not rounds or spent.n_builds or any(each.turn.of_prompt for each in rounds):
+        if not (self._session.n_draft_max and rounds) or spent.n_builds or any(each.turn.of_prompt for each in rounds):
             return
         if any(each.proposal.catches_up for each in rounds):
             if len(rounds) == 1 and rounds[0].proposal.n_drafted == 1:
