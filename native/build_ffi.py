@@ -15,6 +15,7 @@ from pathlib import Path
 import cffi
 
 PREAMBLE = """
+#include "pymtp-chat.h"
 #include "pymtp-lookup.h"
 #include "pymtp-sampler.h"
 #include "pymtp-abi.h"

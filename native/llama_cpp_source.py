@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 # What llama.cpp's CMakeLists.txt needs with common, tools, tests and examples off. It enters vendor/ always,
-# and of the libraries there only hash has sources that CMake wants to see.
+# and of the libraries there only hash has sources that CMake wants to see. Of common chats need a part
+# (cmake/chat.cmake), and nlohmann's JSON.
 NEEDED_FILES = ("CMakeLists.txt", "LICENSE", "vendor/*", "vendor/*/CMakeLists.txt")
-NEEDED_FOLDERS = ("cmake", "ggml", "include", "src", "vendor/hash")
+NEEDED_FOLDERS = ("cmake", "common", "ggml", "include", "src", "vendor/hash", "vendor/nlohmann")
 
 # What llama.cpp's own programs need besides: their sources, without tests, models and the web pages.
 PROGRAM_FOLDERS = ("common", "examples", "pocs", "scripts", "tools", "vendor")

@@ -7,6 +7,7 @@
             print(piece, end="", flush=True)
 
 Model, and what it returns: Generation, Batch, Conversation, Answer, Stats.
+Chats: ChatParams, ChatPrompt, ChatTemplate, and what answers are taken apart into: ChatParser, ChatMessage, ChatDelta.
 Parameters: ModelParams, ContextParams, DraftParams, GenerationParams, SamplingParams.
 Errors: PymtpError and those derived from it.
 Drafters of your own: Drafter, DrafterTraits, DraftRequest, DraftOutcome, Proposal.
@@ -20,6 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pymtp.binding.log import exit_on_abort, set_log_level
+    from pymtp.chat.params import ChatParams
+    from pymtp.chat.parser import ChatDelta, ChatMessage, ChatParser, ToolCall, ToolCallDelta
+    from pymtp.chat.prompt import ChatPrompt
+    from pymtp.chat.template import ChatTemplate
     from pymtp.conversation import Answer, Conversation
     from pymtp.drafting.interface import Drafter, DrafterTraits, DraftOutcome, DraftRequest, Proposal
     from pymtp.drafting.params import DraftParams, PlainReason
@@ -49,6 +54,10 @@ if TYPE_CHECKING:
 # Imported on first use: a help text or a look into a GGUF needs no native library.
 _MODULES = {
     "binding.log": ("exit_on_abort", "set_log_level"),
+    "chat.params": ("ChatParams",),
+    "chat.parser": ("ChatDelta", "ChatMessage", "ChatParser", "ToolCall", "ToolCallDelta"),
+    "chat.prompt": ("ChatPrompt",),
+    "chat.template": ("ChatTemplate",),
     "conversation": ("Answer", "Conversation"),
     "drafting.interface": ("Drafter", "DrafterTraits", "DraftOutcome", "DraftRequest", "Proposal"),
     "drafting.params": ("DraftParams", "PlainReason"),
@@ -81,6 +90,12 @@ __all__ = [
     "Answer",
     "BackendError",
     "Batch",
+    "ChatDelta",
+    "ChatMessage",
+    "ChatParams",
+    "ChatParser",
+    "ChatPrompt",
+    "ChatTemplate",
     "Chunk",
     "Closed",
     "ContextFull",
@@ -105,6 +120,8 @@ __all__ = [
     "Session",
     "StateError",
     "Stats",
+    "ToolCall",
+    "ToolCallDelta",
     "UnsupportedModel",
     "__version__",
     "exit_on_abort",

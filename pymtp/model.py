@@ -9,11 +9,15 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pymtp import embedded
 from pymtp.binding.library import abi_id
+from pymtp.chat.params import ChatParams
+from pymtp.chat.prompt import ChatPrompt
+from pymtp.chat.template import ChatTemplate
 from pymtp.drafting.choice import DraftChoice, choose_drafter, without_runnable_heads
 from pymtp.drafting.length.cost_record import CostRecord
 from pymtp.drafting.length.experience import Experience
@@ -144,9 +148,22 @@ class Model:
         """The text of `tokens`; `special` shows special tokens as well."""
         return self.vocabulary.detokenize(tokens, special=special)
 
-    def chat_prompt(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Render `messages` ({"role": ..., "content": ...}) with the model's chat template, ready for the answer."""
-        return self.vocabulary.apply_chat_template(messages)
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """The model's chat template. Raises UnsupportedModel if it has none, ModelError if it is not Jinja."""
+        return ChatTemplate(self.vocabulary)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], chat: ChatParams | None = None) -> ChatPrompt:
+        """Render `messages`, as in OpenAI's chat completions, with the model's chat template, ready for the answer.
+
+        What comes of it has the prompt's text, and says what the answer may look like and how it is parsed. Raises
+        what `chat_template` raises, InvalidParameter for messages, tools or a schema that cannot be used.
+        """
+        return self.chat_template.render(messages, chat)
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The text of `render`."""
+        return self.render(messages).text
 
     def generate(
         self,

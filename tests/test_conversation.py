@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from families import FAMILIES
-from pymtp import Answer, Conversation, Model, SamplingParams
+from pymtp import Answer, ChatTemplate, Conversation, Model, SamplingParams
 from pymtp.errors import ContextFull, InvalidParameter
 
 pytestmark = pytest.mark.model
@@ -187,7 +187,7 @@ def test_the_draft_length_can_be_set_for_each_answer(model: Model) -> None:
 def test_an_answer_may_start_inside_thinking(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Conversation(model).ask("hi").starts_thinking
     template = model.vocabulary.chat_template
-    monkeypatch.setattr(model.vocabulary, "chat_template", f"{template}<think>\n")
+    monkeypatch.setattr(model, "chat_template", ChatTemplate(model.vocabulary, f"{template}<think>\n"))
     assert Conversation(model).ask("hi").starts_thinking
 
 

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from pymtp.chat.schema import grammar_of_schema
 from pymtp.errors import InvalidParameter
-from pymtp.sampling.grammar import check_grammar, grammar_of_schema
+from pymtp.sampling.grammar import check_grammar
 
 
 @pytest.mark.parametrize(

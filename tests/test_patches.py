@@ -18,6 +18,7 @@ import pytest
 
 import edit_patches
 import prepare_llama_cpp
+from llama_archive import pristine_source
 from llama_cpp_source import Pin, PrepareError, fetch_archive, tree_digest, tree_files, unpack, unpack_other
 from patch_series import FIELDS, Patch, apply, patch_paths, series_hash, touches
 from write_abi_id import SUFFIXES, abi_id
@@ -43,14 +44,6 @@ diff --git a/src/llama.cpp b/src/llama.cpp
 +2
  three
 """
-
-
-def pristine_source() -> Path | None:
-    """The archive or the directory that this checkout was built from."""
-    archive = ROOT / "build" / Pin.read(PIN_FILE).archive_name
-    stamps = [json.loads(path.read_text()) for path in ROOT.glob(f"build/*/llama.cpp/{prepare_llama_cpp.STAMP}")]
-    found = [archive, *(Path(stamp["source"]) for stamp in stamps)]
-    return next((path for path in found if path.exists()), None)
 
 
 @pytest.fixture(scope="session")

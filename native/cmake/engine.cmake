@@ -1,6 +1,7 @@
 # The engine: our sources, in folders by what they are part of. abi (the C interface), engine, lookup and samplers are
 # compiled into libllama, where llama.cpp's private headers are theirs to use; cpu and cuda into the CPU and the CUDA
-# backend, with their compilers' options. Headers are included by name alone, as the patches include them.
+# backend, with their compilers' options. Headers are included by name alone, as the patches include them. chat has a
+# file of its own: chat.cmake.
 
 set(native_folders ${native}/src/abi ${native}/src/engine ${native}/src/lookup ${native}/src/samplers)
 file(GLOB native_sources CONFIGURE_DEPENDS ${native}/src/abi/*.cpp ${native}/src/engine/*.cpp ${native}/src/lookup/*.cpp
@@ -27,8 +28,8 @@ endif()
 add_custom_command(
     OUTPUT ${native_generated}/pymtp-abi.h ${native_generated}/pymtp-abi.cpp
     COMMAND ${Python_EXECUTABLE} ${native}/write_abi_id.py ${native_generated}
-    DEPENDS ${native}/write_abi_id.py ${native}/llama_cpp.pin ${native_patches} ${native_sources} ${native_cpu_sources}
-        ${native_cuda_sources} ${native_headers}
+    DEPENDS ${native}/write_abi_id.py ${native}/llama_cpp.pin ${native_patches} ${native_sources} ${native_chat_sources}
+        ${native_cpu_sources} ${native_cuda_sources} ${native_headers}
     COMMENT "Naming the sources"
     VERBATIM)
 

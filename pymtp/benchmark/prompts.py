@@ -18,6 +18,7 @@ from typing import Any
 from pymtp.benchmark.plan import Workload
 from pymtp.binding.library import lib
 from pymtp.binding.log import take_recent
+from pymtp.chat.template import ChatTemplate
 from pymtp.errors import PymtpError
 from pymtp.gguf.facts import inspect_gguf
 from pymtp.loading.loader import load_failure
@@ -90,7 +91,7 @@ def tokenized(text: Text, vocabulary: Vocabulary) -> Prompt:
     """The prompt for `text`. Without a chat template, messages are joined by newlines."""
     written = text.prompt
     if text.messages and vocabulary.chat_template is not None:
-        written = vocabulary.apply_chat_template(text.messages)
+        written = ChatTemplate(vocabulary).render(text.messages).text
     elif text.messages:
         written = "\n".join(message["content"] for message in text.messages)
     return Prompt(text.category, written, vocabulary.tokenize(written))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from pymtp.binding.library import ffi, lib
@@ -21,6 +25,24 @@ def set_log_level(level: LogLevel) -> None:
 def take_recent() -> str:
     """Return and clear the warnings and errors since the last call."""
     return str(ffi.string(lib.pymtp_log_take()).decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def captured_stderr() -> Iterator[Callable[[], list[str]]]:
+    """Capture what C code writes to stderr itself, as llama.cpp does for bad grammars; yields a function to read it."""
+    with tempfile.TemporaryFile() as file:
+        saved = os.dup(2)
+        os.dup2(file.fileno(), 2)
+
+        def lines() -> list[str]:
+            file.seek(0)
+            return file.read().decode(errors="replace").splitlines()
+
+        try:
+            yield lines
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
 
 
 def exit_on_abort() -> None:

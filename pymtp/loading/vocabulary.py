@@ -1,4 +1,4 @@
-"""A model's vocabulary: text to token ids and back, its special tokens and its chat template.
+"""A model's vocabulary: text to token ids and back, its special tokens.
 
 Knows text and token ids; never logits. A thin layer over llama.cpp.
 """
@@ -6,15 +6,15 @@ Knows text and token ids; never logits. A thin layer over llama.cpp.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any
 
-from pymtp.binding.library import ffi, import_llama_cpp, lib
+from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
 from pymtp.binding.types import model_pointer
-from pymtp.errors import Closed, InvalidParameter, ModelError, UnsupportedModel
+from pymtp.errors import Closed, InvalidParameter
 from pymtp.text.thinking import tags_of
 
 
@@ -23,6 +23,7 @@ class Vocabulary:
 
     def __init__(self, model: object, chat_template: str | None) -> None:
         self._open_vocab = lib.llama_model_get_vocab(model_pointer(model))
+        self._model = model
         self._users: dict[int, int] = {}  # by thread: calls that are under way
         self._changed = threading.Condition()  # of both, which is re-entrant: a collection may close it anywhere
         self.size: int = lib.llama_vocab_n_tokens(self._vocab)
@@ -54,6 +55,11 @@ class Vocabulary:
     def eos_text(self) -> str:
         """The token that ends a text; empty if there is none."""
         return self._text(lib.llama_vocab_eos(self._vocab))
+
+    @property
+    def native_model(self) -> Any:
+        """The handle of its model, for pymtp's own library; inside `using`."""
+        return model_pointer(self._model)
 
     @property
     def suppressed(self) -> list[int]:
@@ -142,42 +148,8 @@ class Vocabulary:
             check(lib.pymtp_breakers_init(self.native, len(data), data, handle))
         return ffi.gc(handle[0], lib.pymtp_breakers_free)
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt that the model's chat template makes from `messages`, ready for the answer.
-
-        Raises UnsupportedModel if there is no template, ModelError if it fails.
-        """
-        if self.chat_template is None:
-            raise UnsupportedModel("the model has no chat template; pass the prompt as is (generate, --raw)")
-        _check_messages(messages)
-        import_llama_cpp()
-        from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-
-        bos = self.bos_text
-        try:
-            formatter = Jinja2ChatFormatter(template=self.chat_template, eos_token=self.eos_text, bos_token=bos)
-            prompt = str(formatter(messages=list(messages)).prompt)  # type: ignore[arg-type]
-        except Exception as error:
-            # A template is a program from the model's file: it can fail in any way.
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise ModelError(
-                f"the model's chat template fails ({reason}); use --raw, which completes the prompt as is"
-            ) from error
-        # some templates write the BOS that `tokenize` adds
-        return prompt.removeprefix(bos) if lib.llama_vocab_get_add_bos(self._vocab) else prompt
-
     def _text(self, token: int) -> str:
         if token < 0:
             return ""
         with self.using():
             return str(ffi.string(lib.llama_vocab_get_text(self._vocab, token)).decode(errors="replace"))
-
-
-def _check_messages(messages: object) -> None:
-    """Raise InvalidParameter unless they are messages that a template can render."""
-    expected = 'a list of {"role": ..., "content": ...}'
-    if isinstance(messages, (str, bytes)) or not isinstance(messages, Sequence) or not messages:
-        raise InvalidParameter("messages", expected, value=messages)
-    for message in messages:
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
-            raise InvalidParameter("messages", expected, value=message)

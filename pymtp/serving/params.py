@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from pymtp.acceptance.forced import Forced
 from pymtp.acceptance.relaxed import Relaxed
+from pymtp.chat.schema import grammar_of_schema
 from pymtp.errors import InvalidParameter
-from pymtp.sampling.grammar import check_grammar, grammar_of_schema
+from pymtp.sampling.grammar import check_grammar
 from pymtp.sampling.params import SamplingParams, is_text
 
 if TYPE_CHECKING:

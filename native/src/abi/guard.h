@@ -47,7 +47,7 @@ template <typename F> auto pymtp_guard_or(std::invoke_result_t<F> fallback, F &&
 
 // what a function has thrown, in words
 struct pymtp_reason {
-    char text[256] = "";
+    char text[1024] = "";
 
     bool empty() const { return text[0] == '\0'; }
 };

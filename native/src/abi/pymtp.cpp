@@ -14,7 +14,7 @@
 
 static constexpr int64_t QK_MAX = 256; // a multiple of the block sizes of all types
 
-static thread_local char    g_error[256];
+static thread_local char    g_error[1024];
 static std::atomic<int32_t> g_n_contexts{ 0 };
 
 pymtp_status pymtp_fail(pymtp_status status, const char * format, ...) {

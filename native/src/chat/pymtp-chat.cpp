@@ -1,0 +1,152 @@
+// The C interface of chats: templates, parsers of answers, JSON schemas.
+
+#include "pymtp-chat.h"
+
+#include "chat-request.h"
+#include "guard.h"
+#include "json-schema-to-grammar.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+struct pymtp_chat_template {
+    common_chat_templates_ptr   templates;
+    std::map<std::string, bool> caps;
+};
+
+struct pymtp_chat_parser {
+    common_chat_parser_params params;
+    std::string               text;     // of the answer so far
+    common_chat_msg           message;
+    std::vector<std::string>  call_ids; // of its tool calls
+};
+
+static int32_t give(const common_json & value, char ** json) {
+    const std::string text = value.dump_safe();
+    *json                  = (char *) malloc(text.size() + 1);
+    if (!*json) {
+        throw std::bad_alloc();
+    }
+    memcpy(*json, text.c_str(), text.size() + 1);
+    return PYMTP_OK;
+}
+
+void pymtp_json_free(char * json) {
+    free(json);
+}
+
+//
+// templates
+//
+
+int32_t pymtp_chat_template_init(const llama_model * model, const char * source, pymtp_chat_template ** chat_template) {
+    return pymtp_guard([&]() -> int32_t {
+        if (!source && !(model && llama_model_chat_template(model, nullptr))) {
+            return pymtp_fail(PYMTP_INVALID, "there is no chat template");
+        }
+        auto made       = std::make_unique<pymtp_chat_template>();
+        made->templates = common_chat_templates_init(model, source ? source : "");
+        made->caps      = common_chat_templates_get_caps(made->templates.get());
+
+        bool & thinks = made->caps["supports_thinking"];
+        thinks        = false;
+        pymtp_thrown([&] { thinks = common_chat_templates_support_enable_thinking(made->templates.get()); });
+        *chat_template = made.release();
+        return PYMTP_OK;
+    });
+}
+
+void pymtp_chat_template_free(pymtp_chat_template * chat_template) {
+    delete chat_template;
+}
+
+int32_t pymtp_chat_template_caps(const pymtp_chat_template * chat_template, char ** json) {
+    return pymtp_guard([&] { return give(common_json(chat_template->caps), json); });
+}
+
+int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, const char * request, char ** json) {
+    return pymtp_guard([&]() -> int32_t {
+        const auto & caps = chat_template->caps;
+
+        common_chat_templates_inputs inputs;
+        const auto                   why = pymtp_thrown([&] {
+            inputs = chat_request_read(common_json::parse(request), caps.at("supports_thinking"),
+                                       caps.at("supports_parallel_tool_calls"));
+        });
+        if (!why.empty()) {
+            return pymtp_fail(PYMTP_INVALID, "%s", why.text);
+        }
+        return give(chat_prompt_write(common_chat_templates_apply(chat_template->templates.get(), inputs), inputs),
+                    json);
+    });
+}
+
+//
+// parsers
+//
+
+int32_t pymtp_chat_parser_init(const char * parser, pymtp_chat_parser ** chat_parser) {
+    return pymtp_guard([&] {
+        auto made    = std::make_unique<pymtp_chat_parser>();
+        made->params = chat_parser_read(common_json::parse(parser));
+        if (made->params.is_continuation) {
+            // what the prompt has of the message is not part of the answer
+            made->message = common_chat_parse("", true, made->params);
+        }
+        *chat_parser = made.release();
+        return PYMTP_OK;
+    });
+}
+
+void pymtp_chat_parser_free(pymtp_chat_parser * chat_parser) {
+    delete chat_parser;
+}
+
+static std::string random_id() {
+    static const char         letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    thread_local std::mt19937 rng(std::random_device{}());
+
+    std::uniform_int_distribution<size_t> pick(0, sizeof(letters) - 2);
+    std::string                           id(32, ' ');
+    for (char & letter : id) {
+        letter = letters[pick(rng)];
+    }
+    return id;
+}
+
+int32_t pymtp_chat_parser_push(pymtp_chat_parser * chat_parser, const char * text, int64_t n_bytes, int32_t is_partial,
+                               char ** json) {
+    return pymtp_guard([&] {
+        chat_parser->text.append(text, n_bytes);
+        auto deltas  = common_json::array();
+        auto message = common_chat_parse(chat_parser->text, is_partial != 0, chat_parser->params);
+        if (!message.empty()) {
+            message.set_tool_call_ids(chat_parser->call_ids, random_id);
+            for (const auto & delta : common_chat_msg_diff::compute_diffs(chat_parser->message, message)) {
+                deltas.push_back(chat_delta_write(delta));
+            }
+            chat_parser->message = std::move(message);
+        }
+        return give(deltas, json);
+    });
+}
+
+int32_t pymtp_chat_parser_message(const pymtp_chat_parser * chat_parser, char ** json) {
+    return pymtp_guard([&] { return give(chat_message_write(chat_parser->message), json); });
+}
+
+//
+// schemas
+//
+
+int32_t pymtp_schema_to_grammar(const char * schema, char ** json) {
+    return pymtp_guard([&]() -> int32_t {
+        std::string grammar;
+        const auto  why = pymtp_thrown([&] { grammar = json_schema_to_grammar(common_json::parse(schema)); });
+        if (!why.empty()) {
+            return pymtp_fail(PYMTP_INVALID, "%s", why.text);
+        }
+        return give(common_json(grammar), json);
+    });
+}

@@ -1,0 +1,97 @@
+"""Takes an answer apart while it arrives: reasoning, content, tool calls.
+
+llama.cpp parses; this keeps the message of one answer. Knows text; never tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pymtp.binding.library import ffi, lib
+from pymtp.chat.native import Failed, check_call, json_of
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call of a function."""
+
+    name: str
+    arguments: str
+    """JSON, as the model wrote it."""
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class ChatMessage:
+    """What an answer says."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True)
+class ToolCallDelta:
+    """What a call of a function got: its id and name come once, with the first delta of the call; then arguments."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True)
+class ChatDelta:
+    """What a piece of an answer adds to its message: one of the three."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_call: ToolCallDelta | None = None
+
+
+class ChatParser:
+    """Parses one answer: `push` its pieces as they come, `finish` after the last.
+
+    The deltas of all calls together make up `message`. `parser`: ChatPrompt.parser. One thread at a time.
+    """
+
+    def __init__(self, parser: str) -> None:
+        handle = ffi.new("struct pymtp_chat_parser **")
+        check_call(lib.pymtp_chat_parser_init(parser.encode(), handle))
+        self._native = ffi.gc(handle[0], lib.pymtp_chat_parser_free)
+
+    def push(self, piece: str) -> list[ChatDelta]:
+        """Take the next piece of the answer's text; return what it adds, which may be nothing yet."""
+        return self._push(piece, is_partial=True)
+
+    def finish(self, piece: str = "", *, is_cut: bool = False) -> list[ChatDelta]:
+        """Take the last piece; return what is certain now.
+
+        `is_cut`: the answer ended before its end, at a limit of tokens or a stop string.
+        """
+        return self._push(piece, is_partial=is_cut)
+
+    @property
+    def message(self) -> ChatMessage:
+        """The message so far."""
+        message = json_of(lib.pymtp_chat_parser_message, self._native)
+        calls = tuple(ToolCall(call["name"], call["arguments"], call["id"]) for call in message["tool_calls"])
+        return ChatMessage(message["content"], message["reasoning_content"], calls)
+
+    def _push(self, piece: str, *, is_partial: bool) -> list[ChatDelta]:
+        data = piece.encode(errors="replace")
+        try:
+            deltas = json_of(lib.pymtp_chat_parser_push, self._native, data, len(data), is_partial)
+        except Failed:
+            return []  # an answer that is none of the template's: the message stays as it was
+        return [_delta(delta) for delta in deltas]
+
+
+def _delta(delta: dict[str, Any]) -> ChatDelta:
+    call = delta.get("tool_call")
+    return ChatDelta(
+        delta.get("content", ""),
+        delta.get("reasoning_content", ""),
+        ToolCallDelta(call["index"], call["id"], call["name"], call["arguments"]) if call else None,
+    )

@@ -1,0 +1,46 @@
+"""A chat that was rendered: the prompt, and what its template says of the answer.
+
+Knows texts; the tokens that they become are the business of whoever generates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pymtp.chat.parser import ChatParser
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A text from which on a lazy grammar applies: a word, or a regular expression (ECMAScript) of the whole text."""
+
+    text: str
+    is_pattern: bool = False
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """What a template makes of a chat."""
+
+    text: str
+    """The prompt; without a BOS that `tokenize` adds."""
+    parser: str = ""
+    """How answers are parsed, in llama.cpp's own notation; see `parse`."""
+    grammar: str | None = None
+    """GBNF that the answer follows, thinking included, with `generation_prompt` in front of it."""
+    triggers: tuple[Trigger, ...] = ()
+    """If there are any the grammar applies from the first of them on, and never inside the thinking."""
+    preserved_tokens: tuple[str, ...] = ()
+    """Special tokens that are part of the answer's text, for the parser."""
+    stop: tuple[str, ...] = ()
+    """Texts at which the answer ends."""
+    generation_prompt: str = ""
+    """The end of `text`: what it has of the answer already."""
+    thinking_begin: str = ""
+    """What opens the model's thinking; empty if there is none."""
+    thinking_ends: tuple[str, ...] = ()
+    """What closes it; the first closes it where a budget is used up."""
+
+    def parse(self) -> ChatParser:
+        """A parser for one answer to this prompt."""
+        return ChatParser(self.parser)

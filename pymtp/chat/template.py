@@ -1,0 +1,123 @@
+"""A chat template: a model's own, or another in its place.
+
+Owns the native handle. Knows messages and texts; never tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pymtp.binding.library import ffi, lib
+from pymtp.chat.native import Failed, Refused, check_call, json_of
+from pymtp.chat.params import ChatParams
+from pymtp.chat.prompt import ChatPrompt, Trigger
+from pymtp.chat.schema import checked_schema, decoded
+from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel
+from pymtp.loading.vocabulary import Vocabulary
+
+
+class ChatTemplate:
+    """A chat template, as Jinja; any number of threads may use it.
+
+    `source` None takes the model's own, "chatml" stands for that one. `vocabulary` is the model's; None: a template
+    without a model, for which no token begins or ends a text.
+
+    Raises UnsupportedModel if there is no template, ModelError if the model's own is not Jinja, InvalidParameter if
+    `source` is not.
+    """
+
+    def __init__(self, vocabulary: Vocabulary | None, source: str | None = None) -> None:
+        self.source = source or (vocabulary.chat_template if vocabulary else None)
+        """Its text."""
+        if self.source is None:
+            raise UnsupportedModel("the model has no chat template; pass the prompt as is (generate, --raw)")
+        handle = ffi.new("struct pymtp_chat_template **")
+        data = source.encode(errors="replace") if source else ffi.NULL
+        try:
+            if vocabulary:
+                with vocabulary.using():
+                    check_call(lib.pymtp_chat_template_init(vocabulary.native_model, data, handle))
+            else:
+                check_call(lib.pymtp_chat_template_init(ffi.NULL, data, handle))
+        except (Refused, Failed) as error:
+            if source:
+                raise InvalidParameter("chat_template", f"a Jinja template ({error})") from None
+            raise _failure(error) from None
+        self._native = ffi.gc(handle[0], lib.pymtp_chat_template_free)
+        self.caps: Mapping[str, bool] = json_of(lib.pymtp_chat_template_caps, self._native)
+        """What it can do, by llama.cpp's names: supports_thinking, supports_tools, ..."""
+
+    @property
+    def supports_thinking(self) -> bool:
+        """Whether it has a place for the model's thinking."""
+        return self.caps["supports_thinking"]
+
+    def render(self, messages: Sequence[Mapping[str, Any]], params: ChatParams | None = None) -> ChatPrompt:
+        """The prompt of `messages`, as in OpenAI's chat completions, and what the answer may look like.
+
+        Raises InvalidParameter for messages, tools or a schema that cannot be used, ModelError if the template fails.
+        """
+        _check_messages(messages)
+        asked = _request(messages, params or ChatParams())
+        try:
+            request = json.dumps(asked)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidParameter("messages", f"such that JSON can hold them ({error})") from None
+        try:
+            return _prompt(json_of(lib.pymtp_chat_template_render, self._native, request.encode()))
+        except Refused as error:
+            raise InvalidParameter("messages and tools", f"as in OpenAI's chat completions ({error})") from None
+        except Failed as error:
+            raise _failure(error) from None
+
+
+def _failure(error: Exception) -> ModelError:
+    """A template is a program from the model's file: it can fail in any way."""
+    why = str(error).rpartition("Error: ")[2].removeprefix("Jinja Exception: ")
+    return ModelError(f"the chat template fails ({why}); use --raw, which completes the prompt as is")
+
+
+def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> dict[str, Any]:
+    request: dict[str, Any] = {
+        "messages": list(messages),
+        "tools": params.offered_tools,
+        "tool_choice": params.has_to_call,
+        "reasoning_format": params.reasoning_format,
+        "enable_thinking": params.reasoning != "off",
+        "chat_template_kwargs": dict(params.template_kwargs),
+        "add_generation_prompt": params.add_generation_prompt,
+        "continue_final_message": params.continue_final_message,
+    }
+    if params.parallel_tool_calls is not None:
+        request["parallel_tool_calls"] = params.parallel_tool_calls
+    if params.json_schema is not None:
+        request["json_schema"] = checked_schema(decoded(params.json_schema))
+    return request
+
+
+def _prompt(made: Mapping[str, Any]) -> ChatPrompt:
+    triggers = [Trigger(one["value"], one["type"] == "pattern") for one in made["grammar_triggers"]]
+    return ChatPrompt(
+        text=made["prompt"],
+        parser=made["parser"],
+        grammar=made["grammar"] or None,
+        triggers=tuple(triggers) if made["grammar_lazy"] else (),
+        preserved_tokens=tuple(made["preserved_tokens"]),
+        stop=tuple(made["additional_stops"]),
+        generation_prompt=made["generation_prompt"],
+        thinking_begin=made["thinking_start_tag"],
+        thinking_ends=tuple(made["thinking_end_tags"]),
+    )
+
+
+def _check_messages(messages: object) -> None:
+    """Raise InvalidParameter unless they look like messages; what is in them is llama.cpp's to judge."""
+    expected = 'a list of {"role": ..., "content": ...}'
+    if isinstance(messages, (str, bytes)) or not isinstance(messages, Sequence) or not messages:
+        raise InvalidParameter("messages", expected, value=messages)
+    for message in messages:
+        is_message = isinstance(message, Mapping) and isinstance(message.get("role"), str)
+        if not is_message or ("content" not in message and not message.get("tool_calls")):
+            raise InvalidParameter("messages", expected, value=message)

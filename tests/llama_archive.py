@@ -1,0 +1,56 @@
+"""Files of llama.cpp's source archive that pymtp was built from: its tests and its chat templates."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import prepare_llama_cpp
+from llama_cpp_source import Pin
+
+ROOT = Path(__file__).resolve().parent.parent
+PIN = Pin.read(ROOT / "native" / "llama_cpp.pin")
+
+
+def pristine_source() -> Path | None:
+    """The archive or the directory that this checkout was built from."""
+    archive = ROOT / "build" / PIN.archive_name
+    stamps = [json.loads(path.read_text()) for path in ROOT.glob(f"build/*/llama.cpp/{prepare_llama_cpp.STAMP}")]
+    found = [archive, *(Path(stamp["source"]) for stamp in stamps)]
+    return next((path for path in found if path.exists()), None)
+
+
+@lru_cache
+def texts(folder: str, suffix: str) -> dict[str, str]:
+    """The files of a folder of llama.cpp, by name; none if the archive is not at hand."""
+    source = pristine_source()
+    if source is None or not source.is_file():
+        return {}
+    prefix = f"{PIN.archive_name.removesuffix('.tar.gz')}/{PIN.folder}/{folder}/"
+    with tarfile.open(source) as archive:
+        found = [m for m in archive if m.name.startswith(prefix) and m.name.endswith(suffix)]
+        files = {member.name.removeprefix(prefix): archive.extractfile(member) for member in found}
+        return {name: file.read().decode() for name, file in files.items() if file}
+
+
+class SchemaCase(NamedTuple):
+    """A case of llama.cpp's own test of its converter."""
+
+    name: str
+    schema: str
+    grammar: str | None
+    """None: it has to be refused."""
+
+
+def schema_cases() -> list[SchemaCase]:
+    """All cases of llama.cpp's test-json-schema-to-grammar."""
+    text = r'(?:R"""\((.*?)\)"""|"([^"]*)")'
+    case = re.compile(rf'test\(\{{\s*(SUCCESS|FAILURE),\s*"((?:[^"\\]|\\.)*)",\s*{text},\s*{text}\s*\}}\);', re.DOTALL)
+    found = case.findall(texts("tests", ".cpp").get("test-json-schema-to-grammar.cpp", ""))
+    return [
+        SchemaCase(name, raw or plain, gbnf if ok == "SUCCESS" else None) for ok, name, raw, plain, gbnf, _ in found
+    ]

@@ -1,0 +1,92 @@
+"""JSON schemas: the grammar is that of llama.cpp's own converter, and what it would ignore is refused."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from llama_archive import SchemaCase, schema_cases
+from pymtp.chat.schema import grammar_of_schema
+from pymtp.errors import InvalidParameter
+
+CASES = schema_cases()
+
+IGNORED = {
+    "array with empty items and prefixItems": "prefixItems beside items",
+    "unanchored regexp": r"not anchored",
+    "regexp with unsupported shorthand": r"unsupported escape: \\w",
+    "unsupported regexp in a property": "unsupported group syntax",
+}
+"""Cases in which llama.cpp makes a grammar of a part of the schema, and what it passes over."""
+
+
+def trimmed(grammar: str) -> str:
+    """As llama.cpp's test compares them: without indentation."""
+    return re.sub(r"(^|\n)[ \t]+", r"\1", grammar.strip())
+
+
+@pytest.mark.skipif(not CASES, reason="llama.cpp's tests are not at hand (build/ holds no archive): run make")
+def test_all_cases_of_llama_cpps_own_test_are_found() -> None:
+    assert len(CASES) > 70
+    assert IGNORED.keys() <= {case.name for case in CASES}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_grammar_is_what_llama_cpps_own_test_expects(case: SchemaCase) -> None:
+    if case.name in IGNORED:
+        with pytest.raises(InvalidParameter, match=IGNORED[case.name]):
+            grammar_of_schema(case.schema)
+    elif case.grammar is None:
+        with pytest.raises(InvalidParameter, match="^json_schema must be a schema that can be turned into a grammar"):
+            grammar_of_schema(case.schema)
+    else:
+        assert trimmed(grammar_of_schema(case.schema)) == trimmed(case.grammar)
+
+
+@pytest.mark.parametrize(
+    ("schema", "what"),
+    [
+        ({"type": "object", "required": ["name"]}, "at # they cannot know required 'name' without a property"),
+        ({"properties": {"a": {"type": "number", "minimum": 0}}}, "at #/properties/a they cannot know minimum"),
+        ({"type": "integer", "multipleOf": 5}, "multipleOf"),
+        ({"type": "integer", "minimum": 1, "exclusiveMinimum": 1}, "minimum beside exclusiveMinimum"),
+        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "uniqueItems"),
+        (
+            {"type": "array", "prefixItems": [{"type": "string"}], "minItems": 1},
+            "minItems beside a list of prefixItems",
+        ),
+        ({"type": "object", "patternProperties": {"^a$": {}}}, "patternProperties"),
+        ({"type": "object", "minProperties": 1}, "minProperties"),
+        ({"type": "string", "format": "email"}, "the format 'email'"),
+        ({"type": "string", "pattern": "^a$", "maxLength": 3}, "maxLength beside pattern"),
+        ({"anyOf": [{"type": "null"}], "minLength": 3}, "minLength beside anyOf"),
+        ({"anyOf": [{"not": {"type": "null"}}]}, "at #/anyOf/0 they cannot know not"),
+        ({"$defs": {"a": {"minimum": 1}}, "items": {"$ref": "#/$defs/a"}}, "at #/\\$defs/a they cannot know minimum"),
+        ({"type": ["string", "number"], "minimum": 3}, "minimum"),
+        ({"type": "object", "properties": {}, "allOf": [{}]}, "allOf"),
+        ({"if": {}, "then": {}}, "if"),
+    ],
+)
+def test_what_a_grammar_would_ignore_is_refused_with_its_place(schema: object, what: str) -> None:
+    with pytest.raises(InvalidParameter, match=f"^json_schema must be a schema that grammars can follow: .*{what}"):
+        grammar_of_schema(schema)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"title": "A", "description": "b", "default": 3, "examples": [1], "type": "integer", "format": "int32"},
+        {"type": ["string", "null"], "maxLength": 3},
+        {"type": "array", "items": {"type": "null"}, "uniqueItems": False, "minLength": 3},
+        {"$schema": "x", "$defs": {"unused": {"not": {}}}, "type": "boolean", "x-own": {"minimum": 1}},
+        {
+            "type": "object",
+            "properties": {"not": {"type": "string"}},
+            "required": ["not"],
+            "additionalProperties": True,
+        },
+    ],
+)
+def test_what_constrains_nothing_is_let_through(schema: object) -> None:
+    assert "root ::=" in grammar_of_schema(schema)  # type: ignore[arg-type]
