@@ -216,6 +216,32 @@ class Model:
         """
         self.call(lambda: self._scheduler.restore(path))
 
+    def save_slot(self, slot: int) -> tuple[list[int], bytes]:
+        """What a free slot holds of an earlier text: its tokens, and bytes for `restore_slot`, heads included.
+
+        Raises StateError while a text is generated in it, InvalidParameter for a slot that does not exist.
+        """
+        return self.call(lambda: self._scheduler.save_slot(slot))
+
+    def restore_slot(self, slot: int, tokens: Sequence[int], data: bytes) -> None:
+        """Put what `save_slot` returned into a free slot, for later texts with `cache_prompt`.
+
+        Raises StateError for bytes that are damaged or of another model, and while a text is generated in it.
+        """
+        self.call(lambda: self._scheduler.restore_slot(slot, tokens, data))
+
+    def erase_slot(self, slot: int) -> int:
+        """Empty a free slot; returns how many tokens it held. Raises StateError while a text is generated in it."""
+        return self.call(lambda: self._scheduler.erase_slot(slot))
+
+    def keep_prefixes(self, n_bytes: int) -> None:
+        """Keep in host memory what slots held of texts with `cache_prompt`, up to `n_bytes`, for later ones."""
+        self.call(lambda: self._scheduler.keep_prefixes(n_bytes))
+
+    def cells_used(self) -> int:
+        """Positions of the cache that are taken; of `session.n_cells`."""
+        return self.call(lambda: self._scheduler.n_cells_used)
+
     def empty_cache(self) -> None:
         """Drop what texts with `cache_prompt` have left in the cache."""
         self.call(self._scheduler.empty_cache)

@@ -18,6 +18,7 @@ class ModelOptions(TypedDict, total=False):
 
     n_gpu_layers: int
     n_ctx: int | None
+    n_cells: int | None
     n_batch: int
     n_ubatch: int
     n_seq_max: int

@@ -12,8 +12,15 @@ Report = Callable[[TokenSequence, Round | None], object]
 class Ready:
     """A job; `emitted` are the tokens that were reported."""
 
-    def __init__(self, sequence: TokenSequence, report: Report | None = None, *, reuses_cache: bool = False) -> None:
-        self.sequence, self.reuses_cache = sequence, reuses_cache
+    def __init__(
+        self,
+        sequence: TokenSequence,
+        report: Report | None = None,
+        *,
+        reuses_cache: bool = False,
+        slot: int | None = None,
+    ) -> None:
+        self.sequence, self.reuses_cache, self.slot = sequence, reuses_cache, slot
         self.emitted: list[int] = []
         self.error: BaseException | None = None
         self._report = report

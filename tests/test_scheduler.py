@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -242,6 +243,19 @@ def test_drafting_can_pause_and_resume_in_the_middle_of_others() -> None:
         three[1].length = FixedLength(i % 4)
     assert texts(*three) == [plain_text([i, 1], 150) for i in range(3)]
     assert three[0].stats.accepted > 0
+
+
+def test_a_full_cache_takes_the_slot_of_the_newest_and_no_text_changes() -> None:
+    session = FakeSession(n_seq_max=4, n_cells=150)
+    many = [sequence(session, [i, 1, 2], 60) for i in range(6)]
+    work = scheduler(session)
+    submit(work, *many)
+    slots = [{slot for slot, each in enumerate(session.slots) if each.tokens} for _ in steps(work)]
+    assert texts(*many) == [plain_text([i, 1, 2], 60) for i in range(6)]
+    assert max(map(len, slots)) > 2
+    # 63 tokens each: two have room to the end, and others had begun
+    assert sum(len(before - after) for before, after in itertools.pairwise(slots)) > 6
+    assert all(each.error is None for each in many)
 
 
 def test_a_sequence_without_room_ends_alone() -> None:

@@ -262,6 +262,11 @@ int32_t pymtp_session_save(struct pymtp_session * session, const uint8_t ** data
 // the session is as it was. The bytes are trusted: the caller checks that nobody has changed them.
 int32_t pymtp_session_restore(struct pymtp_session * session, const uint8_t * data, size_t size);
 
+// The same for one sequence. It can be restored as any sequence, in sessions with any number of them; one that does not
+// fit, or for which the cache has no room, is PYMTP_INVALID and leaves the sequence empty and the others as they were.
+int32_t pymtp_session_save_sequence(struct pymtp_session * session, int32_t seq, const uint8_t ** data, size_t * size);
+int32_t pymtp_session_restore_sequence(struct pymtp_session * session, int32_t seq, const uint8_t * data, size_t size);
+
 void pymtp_session_counters(const struct pymtp_session * session, struct pymtp_counters * counters);
 
 // What the compute buffers of the session's graphs take at present, on all devices together.

@@ -26,6 +26,8 @@ class ContextParams:
 
     n_ctx: int | None = None
     """Tokens of context of each sequence; None: the model's training context, but at most 4096; 0: all of it."""
+    n_cells: int | None = None
+    """Tokens that all sequences together can hold, in a cache that they share; None: n_ctx of each."""
     n_batch: int = 2048
     n_ubatch: int = 512
     n_seq_max: int = 1
@@ -42,18 +44,21 @@ class ContextParams:
     def __post_init__(self) -> None:
         for name, least, most in (
             ("n_ctx", 0, MAX_TOKENS),
+            ("n_cells", 1, MAX_TOKENS),
             ("n_batch", 1, MAX_TOKENS),
             ("n_ubatch", 1, MAX_TOKENS),
             ("n_seq_max", 1, MAX_SEQUENCES),
             ("n_threads", 1, MAX_THREADS),
         ):
             value = getattr(self, name)
-            if value is None and name in ("n_ctx", "n_threads"):
+            if value is None and name in ("n_ctx", "n_cells", "n_threads"):
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
                 raise InvalidParameter(name, f"an integer between {least} and {most}", value=value)
         if not isinstance(self.kv_unified, bool):
             raise InvalidParameter("kv_unified", "True or False", value=self.kv_unified)
+        if self.n_cells is not None and not self.kv_unified:
+            raise InvalidParameter("n_cells", "left out without kv_unified: sequences share no cache then")
         if self.flash_attn not in _FLASH_ATTN:
             raise InvalidParameter("flash_attn", "one of " + ", ".join(_FLASH_ATTN), value=self.flash_attn)
         for name in ("type_k", "type_v"):
@@ -79,7 +84,7 @@ _FLASH_ATTN = {
 def native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> Any:
     """The `llama_context_params *` for `n_seq_max` sequences that verifies `n_draft_max` drafts of each."""
     native = ffi.new("struct llama_context_params *", lib.llama_context_default_params())
-    native.n_ctx = (params.n_ctx or 0) * n_seq_max
+    native.n_ctx = params.n_cells or (params.n_ctx or 0) * n_seq_max
     # a round of all sequences is one ubatch; llama.cpp wants one row more where it keeps recurrent states
     n_verified = n_draft_max + 2 if n_draft_max else 1
     native.n_ubatch = max(params.n_ubatch, n_verified * n_seq_max)

@@ -98,6 +98,8 @@ class Session:
         """Names the weights."""
         self.n_seq_max = n_seq_max
         """Sequences that the session holds."""
+        self.n_cells: int = params.n_cells or self.n_ctx * n_seq_max
+        """Positions that all of them together can hold; the cache may have a few more."""
         self.n_ubatch: int = lib.llama_n_ubatch(lib.pymtp_session_context(native))
         """Rows that are computed at once: at least those of a round of all sequences. `decode` takes more."""
         self.is_async: bool = bool(lib.pymtp_session_computes_apart(native))
@@ -267,6 +269,18 @@ class Session:
         before.
         """
         snapshot.restore(self._handle, data, engine=abi_id(), model=self.model_id)
+
+    def save_sequence(self, sequence: int) -> bytes:
+        """One sequence as bytes, what the heads know of it included. See `restore_sequence`."""
+        return snapshot.save_sequence(self._handle, sequence, engine=abi_id(), model=self.model_id)
+
+    def restore_sequence(self, sequence: int, data: bytes) -> None:
+        """Make a sequence what `save_sequence` returned, of this session or another of the same model.
+
+        Raises StateError for bytes that are damaged or do not fit, or for which the cache has no room; the sequence is
+        empty then, unless they are damaged.
+        """
+        snapshot.restore_sequence(self._handle, sequence, data, engine=abi_id(), model=self.model_id)
 
     def save_file(self, path: str | os.PathLike[str]) -> None:
         """`save` into a file. Raises StateError if it cannot be written; what was there before stays then."""

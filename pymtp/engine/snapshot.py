@@ -27,6 +27,23 @@ def save(handle: SessionHandle, *, engine: str, model: str) -> bytes:
     return pack(bytes(ffi.buffer(data[0], size[0])), engine=engine, model=model)
 
 
+def save_sequence(handle: SessionHandle, sequence: int, *, engine: str, model: str) -> bytes:
+    """One sequence of a session."""
+    data, size = ffi.new("const uint8_t **"), ffi.new("size_t *")
+    check(lib.pymtp_session_save_sequence(handle.native, sequence, data, size))
+    return pack(bytes(ffi.buffer(data[0], size[0])), engine=engine, model=model)
+
+
+def restore_sequence(handle: SessionHandle, sequence: int, data: bytes, *, engine: str, model: str) -> None:
+    """Restore what `save_sequence` returned. Raises StateError if it does not fit; the sequence is empty then."""
+    payload = unpack(data, engine=engine, model=model)
+    native = ffi.from_buffer("uint8_t[]", payload)
+    status = lib.pymtp_session_restore_sequence(handle.native, sequence, native, len(payload))
+    if status == lib.PYMTP_INVALID:
+        raise StateError(error_message())
+    check(status)
+
+
 def restore(handle: SessionHandle, data: bytes, *, engine: str, model: str) -> None:
     """Restore what `save` returned. Raises StateError if it does not fit; the session is then as before."""
     payload = unpack(data, engine=engine, model=model)

@@ -89,6 +89,7 @@ def make_sequence(
         accept=accept,
         accept_drawn=accept_drawn,
         n_logprobs=params.logprobs,
+        n_keep=params.n_keep,
     )
 
 

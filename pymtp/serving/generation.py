@@ -100,8 +100,9 @@ class Generation:
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the context was full before the text was complete."""
-        return self.finish_reason == "context"
+        """Whether the context was full before the text was complete; it may have continued without its oldest part."""
+        sequence = self._request.sequence
+        return self.finish_reason == "context" or (sequence is not None and sequence.is_shifted)
 
     @property
     def stop_text(self) -> str | None:
@@ -226,7 +227,7 @@ class Generation:
         if update.error:
             self.error = update.error
         self.n_cached = update.n_cached or self.n_cached
-        self.n_prompt_done = min(update.n_decoded, self.n_prompt) or self.n_prompt_done
+        self.n_prompt_done = max(min(update.n_decoded, self.n_prompt), self.n_prompt_done)
         self.tokens += update.tokens
         self.logprobs += update.logprobs
         piece = ""

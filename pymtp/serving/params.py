@@ -47,6 +47,12 @@ class GenerationParams:
     """Reuse what the cache holds of the prompt, and leave this text in the cache for a later one. Sums may round
     differently where less is computed, so the text can differ where two tokens are nearly tied."""
 
+    slot: int | None = None
+    """The slot of the model to run in; None: any that is free."""
+    n_keep: int | None = None
+    """When the context is full, keep so many of the first tokens, drop half of the others, and continue; None: the text
+    ends then. Only with models whose memory can move positions."""
+
     draft_max: int | Literal["auto"] | None = None
     """Drafts of a round, at most as many as the model was set up for; auto: as many as pay; None: the model's own."""
     draft_min: int = 0
@@ -83,6 +89,9 @@ class GenerationParams:
                 raise InvalidParameter("logprobs", "left out where acceptance is forced")
         if self.draft_max not in (None, "auto"):
             _check_int("draft_max", self.draft_max, 0, "auto, 0 (no drafts) or more")
+        for name in ("slot", "n_keep"):
+            if getattr(self, name) is not None:
+                _check_int(name, getattr(self, name), 0, "0 or more")
         _check_int("draft_min", self.draft_min, 0, "an integer, 0 or more")
         if not isinstance(self.draft_p_min, (int, float)) or not 0 <= self.draft_p_min <= 1:
             raise InvalidParameter("draft_p_min", "between 0 and 1", value=self.draft_p_min)
@@ -200,6 +209,8 @@ class GenerationOptions(SamplingOptions, total=False):
     json_schema: str | Mapping[str, Any] | None
     logprobs: int | None
     cache_prompt: bool
+    slot: int | None
+    n_keep: int | None
     draft_max: int | Literal["auto"] | None
     draft_min: int
     draft_p_min: float

@@ -97,6 +97,11 @@ class Request:
         """See Job."""
         return self.params.cache_prompt
 
+    @property
+    def slot(self) -> int | None:
+        """See Job."""
+        return self.params.slot
+
     def start(self) -> TokenSequence:
         """See Job."""
         assert self.prompt is not None

@@ -34,6 +34,10 @@ class Job(Protocol):
     def reuses_cache(self) -> bool:
         """Whether it begins with what the cache holds of its prompt, and leaves its own tokens there."""
 
+    @property
+    def slot(self) -> int | None:
+        """The slot that it has to run in; None: any."""
+
     def start(self) -> TokenSequence:
         """The sequence, now that there is a slot for it."""
 
@@ -58,8 +62,8 @@ class Result(NamedTuple):
 
     turns: Sequence[Turn]
     rounds: Sequence[Round]
-    failures: Sequence[tuple[Turn, ContextFull]]
-    """Turns for which the cache had no room."""
+    errors: Sequence[ContextFull]
+    """One for each turn for which the cache had no room."""
     seconds: float
     spent: Timing
 
@@ -93,13 +97,14 @@ class Scheduler:
         self._slots = Slots(session)
         self._running: dict[int, Running] = {}  # by slot, in the order of admission
         self._waiting: deque[Job] = deque()
+        self._suspended: list[tuple[Job, TokenSequence]] = []  # that have had a slot; the oldest first
         self._unreported: list[tuple[Job, TokenSequence, Round | None]] = []
         self._uncounted: Result | None = None
 
     @property
     def is_idle(self) -> bool:
         """Whether no job runs or waits."""
-        return not self._running and not self._waiting
+        return not self._running and not self._waiting and not self._suspended
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
@@ -110,6 +115,7 @@ class Scheduler:
         self.report()
         if job in self._waiting:
             self._waiting.remove(job)
+        self._suspended = [each for each in self._suspended if each[0] is not job]
         for slot in [slot for slot, running in self._running.items() if running.job is job]:
             self._release(slot)
 
@@ -125,8 +131,10 @@ class Scheduler:
 
     def abandon(self, error: BaseException) -> None:
         """End all jobs with an error, and leave the session alone: nothing is known of it any more."""
-        jobs = [*(running.job for running in self._running.values()), *self._waiting]
+        suspended = (job for job, _ in self._suspended)
+        jobs = [*(running.job for running in self._running.values()), *suspended, *self._waiting]
         self._running.clear()
+        self._suspended.clear()
         self._waiting.clear()
         self._unreported.clear()
         self._uncounted = None
@@ -136,6 +144,27 @@ class Scheduler:
     def empty_cache(self) -> None:
         """Drop what ended sequences have left for later ones."""
         self._slots.empty()
+
+    def keep_prefixes(self, n_bytes: int) -> None:
+        """Keep in host memory what slots held before others needed them, up to `n_bytes`."""
+        self._slots.cache.limit(n_bytes)
+
+    def save_slot(self, slot: int) -> tuple[list[int], bytes]:
+        """See Slots.save."""
+        return self._slots.save(slot)
+
+    def restore_slot(self, slot: int, tokens: Sequence[int], data: bytes) -> None:
+        """See Slots.restore."""
+        self._slots.restore(slot, tokens, data)
+
+    def erase_slot(self, slot: int) -> int:
+        """See Slots.erase."""
+        return self._slots.erase(slot)
+
+    @property
+    def n_cells_used(self) -> int:
+        """Positions of the cache that are taken, by sequences that run and for those that may come."""
+        return sum(running.sequence.n_decoded for running in self._running.values()) + self._slots.n_kept
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Restore a saved session. Raises StateError if that fails, or while sequences run in it."""
@@ -161,16 +190,12 @@ class Scheduler:
             self.report()
 
     def admit(self) -> None:
-        """Give free slots to the jobs that have waited longest."""
+        """Give free slots to the jobs that have waited longest: first to those whose slot was taken from them."""
         n_before = len(self._running)
-        while self._slots.has_free and self._waiting:
-            job = self._waiting.popleft()
-            try:
-                sequence = job.start()
-            except Exception as error:  # of this job alone
-                job.fail(error)
-                continue
-            slot = sequence.slot = self._slots.choose(sequence.history, reuse=job.reuses_cache)
+        while self._slots.has_free and (found := self._next()):
+            job, sequence = found
+            slot = self._slots.choose(sequence.history, reuse=job.reuses_cache, slot=job.slot)
+            sequence.slot = slot
             # before anything that can fail: `fail` has to find it
             self._running[slot] = Running(job, sequence, sequence.sampler.n_candidates)
             sequence.n_cached = self._slots.take(slot, sequence.history, reuse=job.reuses_cache)
@@ -180,6 +205,29 @@ class Scheduler:
             self._tuning.observe_prompt(sequence.history)
         if len(self._running) != n_before:
             self._reduce_logits()
+
+    def _next(self) -> tuple[Job, TokenSequence] | None:
+        """The next sequence that can begin, or begin again; it waits no more."""
+        if self._suspended:
+            job, sequence = self._suspended[0]
+            if not self._has_room(len(sequence.history)) or not self._is_free(job):
+                return None
+            return self._suspended.pop(0)
+        for job in [job for job in self._waiting if self._is_free(job)]:
+            self._waiting.remove(job)
+            try:
+                return job, job.start()
+            except Exception as error:  # of this job alone
+                job.fail(error)
+        return None
+
+    def _is_free(self, job: Job) -> bool:
+        return job.slot is None or self._slots.is_free(job.slot)
+
+    def _has_room(self, n_tokens: int) -> bool:
+        """Whether the cache has room for so many tokens, and for some more of all sequences, without what is kept."""
+        needed = sum(len(running.sequence.history) for running in self._running.values()) + n_tokens
+        return not self._running or needed + N_HEADROOM * (len(self._running) + 1) <= self._session.n_cells
 
     def plan(self) -> list[Turn]:
         """What the next pass does. Changes nothing."""
@@ -197,26 +245,51 @@ class Scheduler:
         """Run the pass. `meanwhile` is called with it: see Session.decode."""
         for turn in turns:
             turn.sequence.begin(turn)
-        failures: list[tuple[Turn, ContextFull]] = []
+        errors: list[ContextFull] = []
         before, start = self._session.timing, self._clock()
-        rounds = self._run(turns, meanwhile, failures)
+        rounds = self._run(turns, meanwhile, errors)
         seconds = self._clock() - start
-        return Result(turns, rounds, failures, seconds, Timing(*map(sub, self._session.timing, before)))
+        return Result(turns, rounds, errors, seconds, Timing(*map(sub, self._session.timing, before)))
 
     def apply(self, result: Result) -> None:
         """Let the sequences take over the result of a pass; those that end leave their slots."""
-        by_slot = {each.turn.slot: each for each in result.rounds}
-        jobs = {turn.slot: self._running[turn.slot].job for turn in result.turns}
+        n_before = len(self._running)
         for each in result.rounds:
-            each.turn.sequence.advance(each)
-        for turn, error in result.failures:
-            turn.sequence.error = error
-            turn.sequence.finish_reason = "context"
-        for turn in result.turns:
-            self._unreported.append((jobs[turn.slot], turn.sequence, by_slot.get(turn.slot)))
-            if turn.sequence.finish_reason:
-                self._release(turn.slot)
+            slot, sequence = each.turn.slot, each.turn.sequence
+            sequence.advance(each)
+            self._unreported.append((self._running[slot].job, sequence, each))
+            if sequence.finish_reason == "context":
+                self._shift(slot, sequence)
+            if sequence.finish_reason:
+                self._release(slot)
+        if result.errors and len(self._running) == n_before:
+            self._make_room(result.errors[-1])
         self._uncounted = result
+
+    def _make_room(self, error: ContextFull) -> None:
+        """Take the slot of the newest sequence from it, as the cache had no room for a turn; a lone sequence ends."""
+        slot = next(reversed(self._running))
+        job, sequence, _ = self._running[slot]
+        if len(self._running) == 1:
+            sequence.error, sequence.finish_reason = error, "context"
+            self._unreported.append((job, sequence, None))
+            self._release(slot)
+            return
+        self.report()
+        del self._running[slot]
+        sequence.begin_again()
+        self._suspended.insert(0, (job, sequence))
+        self._slots.release(slot)
+        self._reduce_logits()
+
+    def _shift(self, slot: int, sequence: TokenSequence) -> None:
+        """Let the oldest tokens of a sequence go, if it wants to continue with a full context, and if it can."""
+        if sequence.n_keep is None:
+            return
+        position, n = sequence.what_goes()
+        with suppress(PymtpError):  # there are memories that cannot move positions
+            self._session.discard(position, n, sequence=slot)
+            sequence.shift(position, n)
 
     def report(self) -> None:
         """Count the last pass, and report it to the jobs that took part."""
@@ -241,18 +314,17 @@ class Scheduler:
         for turn in turns:
             turn.sequence.learn()
 
-    def _run(
-        self, turns: Sequence[Turn], meanwhile: Callable[[], object], failures: list[tuple[Turn, ContextFull]]
-    ) -> list[Round]:
+    def _run(self, turns: Sequence[Turn], meanwhile: Callable[[], object], errors: list[ContextFull]) -> list[Round]:
         try:
             return run_round(self._session, self._drafter, turns, meanwhile)
         except ContextFull as error:
             for turn in turns:
                 self._session.truncate(turn.position, sequence=turn.slot)
+            if self._slots.drop_oldest():
+                return self._run(turns, meanwhile, errors)
             if len(turns) > 1:  # each on its own: the room may be enough for some
-                return [each for turn in turns for each in self._run([turn], meanwhile, failures)]
-            self._session.truncate(0, sequence=turns[0].slot)  # the others may use its cells at once
-            failures.append((turns[0], error))
+                return [each for turn in turns for each in self._run([turn], meanwhile, errors)]
+            errors.append(error)
             return []
 
     def _release(self, slot: int) -> None:
@@ -292,6 +364,9 @@ def _add(stats: Stats, each: Round, result: Result, share: float) -> None:
     stats.add_round(len(each.proposal.drafts), each.n_accepted)
 
 
+N_HEADROOM = 64
+"""Tokens of each sequence for which there has to be room besides its own when another begins again: it would lose its
+slot at once otherwise."""
 N_CANDIDATES_MAX = 1 << 22
 """More than any vocabulary has."""
 N_EXACT = 64

@@ -130,12 +130,17 @@ class TokenSequence:
     stats: Stats = field(default_factory=Stats)
     slot: int | None = None
     """Its slot, once it has one."""
+    n_keep: int | None = None
+    """First tokens that stay when the context is full and half of the others go; None: the text ends then."""
+    is_shifted: bool = False
+    """Whether tokens have gone because the context was full."""
     finish_reason: FinishReason | None = None
     error: ContextFull | None = None
     """Set if the cache had no room for it before the end of its own context."""
 
     def __post_init__(self) -> None:
         self.n_prompt = len(self.history)
+        self._n_given = self.n_prompt  # to be decoded before it generates: more where it begins again
         self.n_decoded = self.n_cached = 0
         # the context ends a text without a limit: its last token needs no position
         self.n_left = self.n_ctx + 1 if self.max_tokens < 0 else self.max_tokens
@@ -144,7 +149,7 @@ class TokenSequence:
     @property
     def in_prompt(self) -> bool:
         """Whether tokens of the prompt are still to be decoded."""
-        return self.n_decoded < self.n_prompt
+        return self.n_decoded < self._n_given
 
     @property
     def n_draft(self) -> int:
@@ -163,7 +168,7 @@ class TokenSequence:
         """
         position = self.n_decoded
         if self.in_prompt:
-            n_rows = min(self.n_prompt - position, n_rows_max)
+            n_rows = min(self._n_given - position, n_rows_max)
             samples = position + n_rows == len(self.history) and self.n_left > 0
             return Turn(self, slot, position, n_rows, of_prompt=True, samples=samples)
         # where the text depends on the drafts, their number must not depend on others
@@ -241,6 +246,25 @@ class TokenSequence:
             self.finish_reason = "length"
         elif len(self.history) > self.n_ctx:  # the last token needs no position of its own
             self.finish_reason = "context"
+
+    def what_goes(self) -> tuple[int, int]:
+        """What can be let go of when the context is full: the position of the first token, and how many."""
+        n_keep = max(min(self.n_keep or 0, self.n_decoded - 2), 0)
+        return n_keep, (self.n_decoded - n_keep) // 2
+
+    def shift(self, position: int, n: int) -> None:
+        """Let go of `n` tokens from `position` on, and continue."""
+        # a new list: who follows the old one has to see that it is another history
+        self.history = self.history[:position] + self.history[position + n :]
+        self.n_decoded -= n
+        self._n_given = min(self._n_given, self.n_decoded)
+        self.is_shifted, self.finish_reason = True, None
+
+    def begin_again(self) -> None:
+        """Its slot was taken from it: all of its tokens are to be decoded again."""
+        self.slot = None
+        self.n_decoded, self._n_given = 0, len(self.history)
+        self.learn()
 
     def _logprobs(
         self, rows: Sequence[Row], targets: Sequence[Distribution], tokens: Sequence[int]

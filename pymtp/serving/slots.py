@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pymtp.engine.session import Session
-from pymtp.errors import PymtpError
+from pymtp.errors import InvalidParameter, PymtpError, StateError
+from pymtp.serving.prefix_cache import PrefixCache, n_common
 
 
 class Slots:
@@ -18,34 +19,54 @@ class Slots:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._free = list(reversed(range(session.n_seq_max)))  # the last one to become free comes last
-        self._kept: dict[int, list[int]] = {}  # by free slot: the tokens that are decoded in it
+        self._kept: dict[int, list[int]] = {}  # by free slot: the tokens that are decoded in it; the oldest first
+        self.cache = PrefixCache(0)
+        """What slots held before."""
 
     @property
     def has_free(self) -> bool:
         """Whether there is room for another sequence."""
         return bool(self._free)
 
-    def choose(self, tokens: Sequence[int], *, reuse: bool) -> int:
-        """Take a free slot out for a sequence that begins with `tokens`.
+    @property
+    def n_kept(self) -> int:
+        """Tokens that free slots hold."""
+        return sum(map(len, self._kept.values()))
 
-        With `reuse` it is the slot that holds most of them, if that is a good part of what it holds; else an empty
+    def is_free(self, slot: int) -> bool:
+        """Whether nothing runs in the slot. Raises InvalidParameter for one that does not exist."""
+        if not 0 <= slot < self._session.n_seq_max:
+            raise InvalidParameter("slot", f"between 0 and {self._session.n_seq_max - 1}", value=slot)
+        return slot in self._free
+
+    def choose(self, tokens: list[int], *, reuse: bool, slot: int | None = None) -> int:
+        """Take a free slot out for a sequence that begins with `tokens`: `slot`, if it is given.
+
+        Else, with `reuse`, the slot that holds most of them, if that is a good part of what it holds; else an empty
         slot, if there is any, or the one that was left first.
         """
+        if slot is not None:
+            self._free.remove(slot)
+            return slot
         empty = [slot for slot in self._free if slot not in self._kept]
         slot = empty[-1] if empty else self._free[0]
         if reuse and self._kept:
-            best = max(reversed(self._kept), key=lambda slot: _n_common(self._kept[slot], tokens))
-            if _n_common(self._kept[best], tokens) >= GOOD_PART * len(self._kept[best]):
+            best = max(reversed(self._kept), key=lambda slot: n_common(self._kept[slot], tokens))
+            if n_common(self._kept[best], tokens) >= GOOD_PART * len(self._kept[best]):
                 slot = best
         self._free.remove(slot)
         return slot
 
-    def take(self, slot: int, tokens: Sequence[int], *, reuse: bool) -> int:
+    def take(self, slot: int, tokens: list[int], *, reuse: bool) -> int:
         """Prepare a slot that was chosen for `tokens`; return how many of them stay decoded in it."""
         kept = self._kept.pop(slot, [])
+        n = n_common(kept, tokens) if reuse else 0
+        if n < len(kept):
+            self._save(slot, kept)
+        if reuse and (found := self.cache.find(tokens)) and found[0] > n:
+            n = self._restore(slot, *found)
         # the last token of a prompt is decoded in any case, for its logits
-        n = min(_n_common(kept, tokens), len(tokens) - 1) if reuse else 0
-        return self._truncate(slot, n)
+        return self._truncate(slot, min(n, len(tokens) - 1))
 
     def release(self, slot: int, keep: Sequence[int] | None = None) -> None:
         """A sequence has ended; its slot keeps the tokens `keep`, which are decoded in it, or nothing."""
@@ -54,6 +75,36 @@ class Slots:
             self._kept[slot] = list(keep)
         else:
             self._session.truncate(0, sequence=slot)
+
+    def drop_oldest(self) -> bool:
+        """Empty the free slot that was left first, for its room; whether there was one."""
+        if not self._kept:
+            return False
+        slot = next(iter(self._kept))
+        self._save(slot, self._kept.pop(slot))
+        self._session.truncate(0, sequence=slot)
+        return True
+
+    def save(self, slot: int) -> tuple[list[int], bytes]:
+        """The tokens that a free slot holds, and its saved sequence. Raises StateError while something runs in it."""
+        self._check_free(slot)
+        tokens = self._kept.get(slot, [])
+        return list(tokens), self._session.save_sequence(slot) if tokens else b""
+
+    def restore(self, slot: int, tokens: Sequence[int], data: bytes) -> None:
+        """Put a saved sequence into a free slot. Raises StateError if it does not fit; the slot is empty then."""
+        self._check_free(slot)
+        self.erase(slot)
+        if tokens:
+            self._session.restore_sequence(slot, data)
+            self._kept[slot] = list(tokens)
+
+    def erase(self, slot: int) -> int:
+        """Empty a free slot; return how many tokens it held. Raises StateError while something runs in it."""
+        self._check_free(slot)
+        n = len(self._kept.pop(slot, []))
+        self._session.truncate(0, sequence=slot)
+        return n
 
     def forget(self) -> None:
         """The caches of free slots have changed: nothing is known of them."""
@@ -64,6 +115,23 @@ class Slots:
         for slot in self._kept:
             self._session.truncate(0, sequence=slot)
         self._kept.clear()
+        self.cache.clear()
+
+    def _check_free(self, slot: int) -> None:
+        if not self.is_free(slot):
+            raise StateError(f"slot {slot} is in use: wait for its text, or close it")
+
+    def _save(self, slot: int, tokens: list[int]) -> None:
+        """Keep in host memory what the slot holds."""
+        if self.cache.is_on and not self.cache.covers(tokens):
+            self.cache.put(tokens, self._session.save_sequence(slot))
+
+    def _restore(self, slot: int, n: int, data: bytes) -> int:
+        try:
+            self._session.restore_sequence(slot, data)
+        except StateError:  # there is no room for it
+            return 0
+        return n
 
     def _truncate(self, slot: int, n: int) -> int:
         """Leave the first `n` positions in the slot; return how many could be left."""
@@ -77,11 +145,3 @@ class Slots:
 
 GOOD_PART = 0.5
 """Of what a slot holds: less in common, and it is left to those who may want more of it, if there is another slot."""
-
-
-def _n_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """The length of the prefix that both share."""
-    for i, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return i
-    return min(len(one), len(other))

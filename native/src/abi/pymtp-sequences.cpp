@@ -17,15 +17,19 @@ static void stay_from_now_on(pymtp_session & session, int32_t seq) {
     }
 }
 
+static void take_over(pymtp_session & session, int32_t seq) {
+    const int32_t end = llama_memory_seq_pos_max(llama_get_memory(session.ctx), seq) + 1;
+    if (end > session.n_ctx_seq) {
+        throw std::runtime_error("sequence " + std::to_string(seq) + " has " + std::to_string(end) +
+                                 " positions, of which " + std::to_string(session.n_ctx_seq) + " are possible");
+    }
+    stay_from_now_on(session, seq);
+}
+
 static void restore(pymtp_session & session, const uint8_t * data, size_t size) {
     session.mtp->restore_state(data, size);
     for (uint32_t seq = 0; seq < llama_n_seq_max(session.ctx); ++seq) {
-        const int32_t end = llama_memory_seq_pos_max(llama_get_memory(session.ctx), seq) + 1;
-        if (end > session.n_ctx_seq) {
-            throw std::runtime_error("sequence " + std::to_string(seq) + " has " + std::to_string(end) +
-                                     " positions, of which " + std::to_string(session.n_ctx_seq) + " are possible");
-        }
-        stay_from_now_on(session, seq);
+        take_over(session, seq);
     }
 }
 
@@ -155,6 +159,43 @@ int32_t pymtp_session_restore(pymtp_session * session, const uint8_t * data, siz
         const auto why    = pymtp_thrown([&] { restore(*session, data, size); });
         if (!why.empty()) {
             restore(*session, before.data(), before.size());
+            return pymtp_fail(PYMTP_INVALID, "the saved state does not fit this session: %s", why.text);
+        }
+        return PYMTP_OK;
+    });
+}
+
+int32_t pymtp_session_save_sequence(pymtp_session * session, int32_t seq, const uint8_t ** data, size_t * size) {
+    return pymtp_guard([&]() -> int32_t {
+        if (!session->has_seq(seq)) {
+            return pymtp_fail(PYMTP_INVALID, "sequence %d is not one of %u", seq, llama_n_seq_max(session->ctx));
+        }
+        forget_outputs(*session);
+        pymtp_drop_added(*session, seq);
+        session->state = session->mtp->save_state(seq);
+
+        *data = session->state.data();
+        *size = session->state.size();
+        return PYMTP_OK;
+    });
+}
+
+int32_t pymtp_session_restore_sequence(pymtp_session * session, int32_t seq, const uint8_t * data, size_t size) {
+    return pymtp_guard([&]() -> int32_t {
+        if (!session->has_seq(seq)) {
+            return pymtp_fail(PYMTP_INVALID, "sequence %d is not one of %u", seq, llama_n_seq_max(session->ctx));
+        }
+        const int32_t status = pymtp_session_truncate(session, seq, 0);
+        if (status != PYMTP_OK) {
+            return status;
+        }
+        forget_outputs(*session);
+        const auto why = pymtp_thrown([&] {
+            session->mtp->restore_state(data, size, seq);
+            take_over(*session, seq);
+        });
+        if (!why.empty()) {
+            pymtp_session_truncate(session, seq, 0);
             return pymtp_fail(PYMTP_INVALID, "the saved state does not fit this session: %s", why.text);
         }
         return PYMTP_OK;

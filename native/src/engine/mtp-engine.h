@@ -122,11 +122,13 @@ struct mtp_engine {
     // the n highest logits of a row of the last decode or draft step. ids, values: [n], highest first
     void candidates(bool of_draft, int32_t row, int32_t n, int32_t * ids, float * values);
 
-    // All that the context remembers, as bytes; drops what heads have written ahead of the trunk.
-    std::vector<uint8_t> save_state();
+    // All that the context remembers of a sequence, or of all (-1), as bytes; drops what heads have written ahead of the
+    // trunk.
+    std::vector<uint8_t> save_state(llama_seq_id seq = -1);
 
-    // Throws if the bytes do not fit; the context is then in no state to go on, and needs one that fits.
-    void restore_state(const uint8_t * data, size_t size);
+    // Throws if the bytes do not fit; the sequence is then in no state to go on: it has to be dropped, or needs bytes
+    // that fit.
+    void restore_state(const uint8_t * data, size_t size, llama_seq_id seq = -1);
 
     // The sequence `to`, which is empty, becomes what `from` is.
     void copy(llama_seq_id from, llama_seq_id to);

@@ -213,49 +213,41 @@ void mtp_heads::discard(llama_seq_id seq, llama_pos pos, int32_t n) {
     rows.discard(seq, pos, n);
 }
 
-size_t mtp_heads::n_kept() const {
-    size_t res = 0;
-    for (uint32_t seq = 0; seq < ctx.get_cparams().n_seq_max; ++seq) {
-        res += rows.kept_rows(seq).size();
-    }
-    return res;
+size_t mtp_heads::n_kept(llama_seq_id seq) const {
+    return rows.kept_rows(seq).size();
 }
 
-void mtp_heads::write(llama_io_write_i & io) const {
-    for (uint32_t seq = 0; seq < ctx.get_cparams().n_seq_max; ++seq) {
-        for (const auto & of_head : seen) {
-            io.write(&of_head[seq], sizeof(mtp_seen));
-        }
-        const auto     kept   = rows.kept_rows(seq);
-        const uint32_t n_kept = kept.size();
-        io.write(&n_kept, sizeof(n_kept));
-        for (const auto & [pos, row] : kept) {
-            io.write(&pos, sizeof(pos));
-            for (auto * plane : plane_tensors) {
-                io.write_tensor(plane, row * plane->nb[1], plane->nb[1]);
-            }
+void mtp_heads::write(llama_io_write_i & io, llama_seq_id seq) const {
+    for (const auto & of_head : seen) {
+        io.write(&of_head[seq], sizeof(mtp_seen));
+    }
+    const auto     kept   = rows.kept_rows(seq);
+    const uint32_t n_kept = kept.size();
+    io.write(&n_kept, sizeof(n_kept));
+    for (const auto & [pos, row] : kept) {
+        io.write(&pos, sizeof(pos));
+        for (auto * plane : plane_tensors) {
+            io.write_tensor(plane, row * plane->nb[1], plane->nb[1]);
         }
     }
 }
 
-void mtp_heads::read(llama_io_read_i & io) {
-    for (uint32_t seq = 0; seq < ctx.get_cparams().n_seq_max; ++seq) {
-        rows.truncate(seq, 0);
-        for (auto & of_head : seen) {
-            io.read(&of_head[seq], sizeof(mtp_seen));
-        }
-        uint32_t n_kept;
-        io.read(&n_kept, sizeof(n_kept));
-        if (n_kept > mtp_rows::N_KEPT) {
-            throw std::runtime_error("it has too many hidden states");
-        }
-        for (uint32_t i = 0; i < n_kept; ++i) {
-            llama_pos pos;
-            io.read(&pos, sizeof(pos));
-            const int32_t row = rows.put_trunk(seq, pos);
-            for (auto * plane : plane_tensors) {
-                io.read_tensor(plane, row * plane->nb[1], plane->nb[1]);
-            }
+void mtp_heads::read(llama_io_read_i & io, llama_seq_id seq) {
+    rows.truncate(seq, 0);
+    for (auto & of_head : seen) {
+        io.read(&of_head[seq], sizeof(mtp_seen));
+    }
+    uint32_t n_kept;
+    io.read(&n_kept, sizeof(n_kept));
+    if (n_kept > mtp_rows::N_KEPT) {
+        throw std::runtime_error("it has too many hidden states");
+    }
+    for (uint32_t i = 0; i < n_kept; ++i) {
+        llama_pos pos;
+        io.read(&pos, sizeof(pos));
+        const int32_t row = rows.put_trunk(seq, pos);
+        for (auto * plane : plane_tensors) {
+            io.read_tensor(plane, row * plane->nb[1], plane->nb[1]);
         }
     }
 }

@@ -104,13 +104,14 @@ class mtp_heads {
     void discard(llama_seq_id seq, llama_pos pos, int32_t n);
 
     // All of it but the caches, of all sequences. The reader throws if the bytes do not fit.
-    void write(llama_io_write_i & io) const;
-    void read(llama_io_read_i & io);
+    // what is known of a sequence, apart from their K/V
+    void write(llama_io_write_i & io, llama_seq_id seq) const;
+    void read(llama_io_read_i & io, llama_seq_id seq);
 
     size_t row_bytes() const { return plane_tensors.empty() ? 0 : plane_tensors[0]->nb[1] * plane_tensors.size(); }
 
     // rows that `write` writes
-    size_t n_kept() const;
+    size_t n_kept(llama_seq_id seq) const;
 
   private:
     llama_context &           ctx;

@@ -7,6 +7,7 @@
 #include "mtp-memory.h"
 
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 
 namespace {
@@ -14,7 +15,7 @@ namespace {
 struct mtp_state_header {
     uint32_t magic     = 0x50544d50; // "PMTP"
     uint32_t version   = 2;
-    uint32_t n_seq_max = 0;
+    uint32_t n_seq_max = 0;          // 0: a single sequence, of a session of any number
     uint32_t n_planes  = 0;
     uint32_t n_embd    = 0;
     uint32_t own       = 0; // the heads have a cache of their own
@@ -73,9 +74,9 @@ class mtp_state_reader : public llama_io_read_i {
 
 } // namespace
 
-static mtp_state_header mtp_state_header_of(const llama_context & ctx, const mtp_heads & heads) {
+static mtp_state_header mtp_state_header_of(const llama_context & ctx, const mtp_heads & heads, llama_seq_id seq) {
     mtp_state_header header;
-    header.n_seq_max = llama_n_seq_max(&ctx);
+    header.n_seq_max = seq < 0 ? llama_n_seq_max(&ctx) : 0;
     header.n_planes  = heads.planes().size();
     header.n_embd    = ctx.get_model().hparams.n_embd_out();
     header.own       = heads.own_memory() != nullptr;
@@ -83,39 +84,53 @@ static mtp_state_header mtp_state_header_of(const llama_context & ctx, const mtp
     return header;
 }
 
-std::vector<uint8_t> mtp_engine::save_state() {
+// the sequences that a state is about: one, or all for -1
+static std::vector<llama_seq_id> mtp_state_sequences(const llama_context & ctx, llama_seq_id seq) {
+    if (seq >= 0) {
+        return { seq };
+    }
+    std::vector<llama_seq_id> res(llama_n_seq_max(&ctx));
+    std::iota(res.begin(), res.end(), 0);
+    return res;
+}
+
+std::vector<uint8_t> mtp_engine::save_state(llama_seq_id seq) {
     ctx.synchronize();
     heads.release_drafts();
 
-    const auto header = mtp_state_header_of(ctx, heads);
+    const auto header = mtp_state_header_of(ctx, heads, seq);
 
     mtp_state_writer io;
     io.write(&header, sizeof(header));
-    ctx.memory->state_write(io);
+    ctx.memory->state_write(io, seq);
     if (heads.own_memory()) {
-        heads.own_memory()->state_write(io);
+        heads.own_memory()->state_write(io, seq);
     }
-    heads.write(io);
-    counters.n_hidden_bytes += heads.n_kept() * heads.row_bytes();
+    for (const auto each : mtp_state_sequences(ctx, seq)) {
+        heads.write(io, each);
+        counters.n_hidden_bytes += heads.n_kept(each) * heads.row_bytes();
+    }
     return std::move(io.data);
 }
 
-void mtp_engine::restore_state(const uint8_t * data, size_t size) {
+void mtp_engine::restore_state(const uint8_t * data, size_t size, llama_seq_id seq) {
     ctx.synchronize();
     mtp_state_reader io(data, size);
 
     mtp_state_header header;
     io.read(&header, sizeof(header));
-    if (!(header == mtp_state_header_of(ctx, heads))) {
+    if (!(header == mtp_state_header_of(ctx, heads, seq))) {
         throw std::runtime_error("it is of a session of another kind");
     }
 
-    ctx.memory->state_read(io);
+    ctx.memory->state_read(io, seq);
     if (heads.own_memory()) {
-        heads.own_memory()->state_read(io);
+        heads.own_memory()->state_read(io, seq);
     }
-    heads.read(io);
-    counters.n_hidden_bytes += heads.n_kept() * heads.row_bytes();
+    for (const auto each : mtp_state_sequences(ctx, seq)) {
+        heads.read(io, each);
+        counters.n_hidden_bytes += heads.n_kept(each) * heads.row_bytes();
+    }
     io.expect_end();
 }
 

@@ -1,0 +1,111 @@
+"""Slots of the embedded model: what they hold can be saved and restored, moved to host memory, and taken from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pymtp import Generation, InvalidParameter, Model, StateError
+
+pytestmark = pytest.mark.model
+
+FRANCE = "What is the capital of France? It is a city on a river, and its name is"
+OTHER = "A list of things that can be found in a kitchen: a pan, a spoon, a"
+OPTIONS: dict[str, Any] = {"temperature": 0, "max_tokens": 24, "ignore_eos": True, "cache_prompt": True}
+
+
+@pytest.fixture(params=["none", "mtp"])
+def load(request: pytest.FixtureRequest) -> Callable[..., Model]:
+    def load(**options: Any) -> Model:
+        return Model(**{"n_ctx": 256, "n_threads": 1, "draft": request.param, "n_seq_max": 2} | options)
+
+    return load
+
+
+def finish(generation: Generation) -> str:
+    return "".join(generation)
+
+
+def test_a_generation_runs_in_the_slot_that_it_asks_for(load: Callable[..., Model]) -> None:
+    with load() as model:
+        many = [model.generate(FRANCE, slot=1, **OPTIONS) for _ in range(3)]
+        texts = [finish(each) for each in many]
+        assert [each.slot for each in many] == [1, 1, 1]
+        assert len(set(texts)) == 1
+        with pytest.raises(InvalidParameter, match="slot must be between 0 and 1, not 2"):
+            finish(model.generate(FRANCE, slot=2, **OPTIONS))
+        waiting = model.generate(FRANCE, slot=0, max_tokens=200, ignore_eos=True)
+        # others pass the one that waits for a slot that is in use
+        blocked, free = model.generate(OTHER, slot=0, **OPTIONS), model.generate(OTHER, slot=1, **OPTIONS)
+        finish(free)
+        waiting.close()
+        finish(blocked)
+
+
+def test_a_slot_is_restored_in_another_place_and_process(load: Callable[..., Model]) -> None:
+    with load(draft_max=3) as model:
+        first = finish(model.generate(FRANCE, slot=1, **OPTIONS))
+        tokens, data = model.save_slot(1)
+        assert model.tokenize(FRANCE) == tokens[: len(model.tokenize(FRANCE))]
+        assert model.save_slot(0) == ([], b"")
+    with load(n_seq_max=3, draft_max=3) as model:
+        model.restore_slot(2, tokens, data)
+        again = model.generate(FRANCE, slot=2, **OPTIONS)
+        assert finish(again) == first
+        assert again.n_cached == again.n_prompt - 1
+        if model.draft_max:
+            assert again.stats.accepted > 0
+        assert model.erase_slot(2) == len(tokens)
+        with pytest.raises(StateError, match="damaged"):
+            model.restore_slot(0, tokens, data[:-1] + bytes([data[-1] ^ 1]))
+        with pytest.raises(StateError):
+            model.restore_slot(0, tokens, b"nothing")
+        assert finish(model.generate(OTHER, slot=0, **OPTIONS))
+
+
+def test_a_slot_in_use_is_neither_saved_nor_erased(load: Callable[..., Model]) -> None:
+    with load() as model, model.generate(FRANCE, slot=0, ignore_eos=True) as generation:
+        next(generation)
+        for change in (model.save_slot, model.erase_slot):
+            with pytest.raises(StateError, match="slot 0 is in use"):
+                change(0)
+
+
+def test_prompts_come_back_from_host_memory(load: Callable[..., Model]) -> None:
+    with load(n_seq_max=1) as model:
+        model.keep_prefixes(64 << 20)
+        first = finish(model.generate(FRANCE, **OPTIONS))
+        finish(model.generate(OTHER, **OPTIONS))
+        again = model.generate(FRANCE, **OPTIONS)
+        assert finish(again) == first
+        assert again.n_cached == again.n_prompt - 1
+        model.keep_prefixes(0)
+        model.generate(OTHER, **OPTIONS).close()
+        finish(model.generate("def add(a, b):", **OPTIONS))
+        forgotten = model.generate(FRANCE, **OPTIONS)
+        finish(forgotten)
+        assert forgotten.n_cached < forgotten.n_prompt - 1
+
+
+def test_a_full_cache_takes_slots_from_the_newest_and_loses_nothing(load: Callable[..., Model]) -> None:
+    options = OPTIONS | {"max_tokens": 100, "cache_prompt": False}
+    with load(n_seq_max=4, n_cells=256) as model:
+        many = [model.generate(f"{i}. {FRANCE}", **options) for i in range(5)]
+        assert all(map(finish, many))
+        assert [len(each.tokens) for each in many] == [100] * 5
+
+
+def test_a_full_context_lets_go_of_its_oldest_part(load: Callable[..., Model]) -> None:
+    with load(n_ctx=64) as model:
+        prompt = model.tokenize(FRANCE)
+        generation = model.generate(prompt, temperature=0, max_tokens=150, ignore_eos=True, n_keep=4)
+        finish(generation)
+        assert len(generation.tokens) == 150
+        assert generation.finish_reason == "length"
+        assert generation.is_truncated
+        short = model.generate(prompt, temperature=0, max_tokens=150, ignore_eos=True)
+        finish(short)
+        assert (short.finish_reason, short.is_truncated) == ("context", True)
+        assert generation.tokens[: len(short.tokens)] == short.tokens
