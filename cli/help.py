@@ -14,7 +14,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("host", "port", "alias", "tags", "page", "metrics", "api_key", "api_key_file", "ssl_key_file"),
         *("ssl_cert_file", "cors_origins", "timeout"),
     ),
-    "Slots": ("n_slots", "kv_unified", "cache_prompt", "queue_max", "slots", "slot_save_path"),
+    "Slots": (
+        *("n_slots", "kv_unified", "context_shift", "cache_prompt", "cache_ram", "queue_max", "slots"),
+        "slot_save_path",
+    ),
+    "Chats": ("chat_template", "chat_template_file", "jinja", "reasoning", "reasoning_format"),
     "Text": (
         *("prompt_text", "prompt_file", "system", "raw", "max_tokens", "ignore_eos", "stop"),
         *("grammar", "grammar_file", "json_schema", "json_schema_file"),

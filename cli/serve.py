@@ -6,7 +6,7 @@ Owns the flags of a server, and what is checked before the model is loaded.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -14,7 +14,7 @@ from . import options as opt
 from .context import warn_beyond_training
 from .download import find_model
 from .errors import CommandError
-from .options import _integer
+from .options import _choice, _integer
 from .output import print_stderr
 from .sampling import with_sampling
 
@@ -26,6 +26,8 @@ pymtp serve --metrics --slot-save-path slots --draft-max 3
 """
 
 N_SLOTS = 4
+Reasoning = Literal["auto", "on", "off"]
+ReasoningFormat = Literal["auto", "deepseek", "deepseek-legacy", "none"]
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -80,6 +82,34 @@ def serve(
     cache_prompt: Annotated[
         bool, typer.Option("--cache-prompt/--no-cache-prompt", help="Reuse what slots hold of a prompt.")
     ] = True,
+    cache_ram: Annotated[
+        int,
+        typer.Option(
+            "-cram",
+            "--cache-ram",
+            parser=_integer(0),
+            metavar="MIB",
+            help="Host memory for prompts that slots no longer hold; 0: none.",
+        ),
+    ] = 8192,
+    context_shift: Annotated[
+        bool,
+        typer.Option(
+            "--context-shift/--no-context-shift", help="A full context lets go of its oldest part; else the text ends."
+        ),
+    ] = False,
+    chat_template: Annotated[
+        str | None, typer.Option(metavar="JINJA|chatml", help="Chat template.  [default: the model's own]")
+    ] = None,
+    chat_template_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The same, from FILE.")] = None,
+    jinja: Annotated[bool, typer.Option("--jinja", help="Taken for granted: templates always are.")] = True,
+    reasoning: Annotated[
+        Reasoning, _choice(Reasoning, "-rea", "--reasoning", help_text="Thinking, where a request does not say.")
+    ] = "auto",
+    reasoning_format: Annotated[
+        ReasoningFormat,
+        _choice(ReasoningFormat, "--reasoning-format", help_text="Where the thinking goes; none: into the content."),
+    ] = "auto",
     queue_max: Annotated[
         int,
         typer.Option(
@@ -113,6 +143,7 @@ def serve(
         raise InvalidParameter("slot_save_path", f"a folder that exists, not {slot_save_path}")
     path = find_model(model_file or model if not hf_repo else model_file, hf_repo, offline=offline)
     info = inspect_gguf(path or model_path(), model_options["draft_model"] if path else None)
+    template = _text(chat_template, chat_template_file)
     options = _context(model_options, n_slots, kv_unified, info.n_ctx_train)
     settings = ServerSettings(
         params=pymtp.GenerationParams(**params, max_tokens=max_tokens, cache_prompt=cache_prompt),
@@ -122,6 +153,11 @@ def serve(
         has_slots=slots,
         has_metrics=metrics,
         has_page=page,
+        chat_template=template,
+        reasoning=reasoning,
+        reasoning_format=reasoning_format,
+        has_context_shift=context_shift,
+        cache_bytes=cache_ram << 20,
         slot_save_path=slot_save_path,
         n_queue_max=queue_max,
         timeout_s=timeout,
@@ -148,11 +184,12 @@ def _context(options: dict[str, Any], n_slots: int | None, shared: bool | None, 
     shared = n_slots is None if shared is None else shared
     n_slots = n_slots or N_SLOTS
     n_ctx = n_ctx_train if options["n_ctx"] == 0 else options["n_ctx"]
+    n_cells = n_ctx if shared else None
     if n_ctx is not None and not shared:
         n_ctx = max(n_ctx // n_slots, 1)
     # a prompt comes in pieces of a batch
     n_ubatch = min(options["n_ubatch"], options["n_batch"])
-    return {**options, "n_ctx": n_ctx, "n_ubatch": n_ubatch, "n_seq_max": n_slots}
+    return {**options, "n_ctx": n_ctx, "n_cells": n_cells, "n_ubatch": n_ubatch, "n_seq_max": n_slots}
 
 
 def _names(text: str | None) -> tuple[str, ...]:
@@ -170,6 +207,15 @@ def _keys(text: str | None, file: Path | None) -> tuple[str, ...]:
     if not keys:
         raise CommandError(f"{file} has no keys; write one on each line")
     return (*_names(text), *keys)
+
+
+def _text(text: str | None, file: Path | None) -> str | None:
+    if file is None:
+        return text
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"cannot read {file}: {error}; check the path") from error
 
 
 def _check_installed() -> None:

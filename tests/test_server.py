@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -307,3 +308,103 @@ def test_origins_are_allowed_as_set(allowed: str, origin: str, answer: str | Non
             client.send("GET", "/v1/models", headers={"Origin": origin}).headers.get("access-control-allow-origin")
             == answer
         )
+
+
+def test_responses_stream_what_they_return(server: Client) -> None:
+    body = {"input": "Hello", "instructions": "You are brief.", "max_output_tokens": 12, "temperature": 0}
+    whole = server.post("/v1/responses", **body).json
+    assert whole["id"].startswith("resp_") and whole["object"] == "response"
+    text = whole["output"][0]["content"][0]["text"]
+    events = server.post("/v1/responses", stream=True, **body).events
+    assert [each["sequence_number"] for each in events] == list(range(len(events)))
+    deltas = [each["delta"] for each in events if each["type"] == "response.output_text.delta"]
+    assert "".join(deltas) == text != ""
+    assert events[-1]["type"] == "response.completed"
+    assert events[-1]["response"]["output"][0]["content"][0]["text"] == text
+    assert events[-1]["response"]["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
+
+
+def test_messages_stream_what_they_return(server: Client) -> None:
+    body = {"messages": MESSAGES, "system": "You are brief.", "max_tokens": 12, "temperature": 0}
+    whole = server.post("/v1/messages", **body).json
+    text = whole["content"][0]["text"]
+    assert whole["type"] == "message" and whole["usage"]["output_tokens"] <= 12
+    events = server.post("/v1/messages", stream=True, **body).events
+    kinds = [each["type"] for each in events]
+    assert (kinds[0], kinds[1], kinds[-2], kinds[-1]) == (
+        *("message_start", "content_block_start"),
+        *("message_delta", "message_stop"),
+    )
+    deltas = [each["delta"]["text"] for each in events if each["type"] == "content_block_delta"]
+    assert "".join(deltas) == text != ""
+    tokens = server.post("/v1/messages/count_tokens", **body).json["input_tokens"]
+    assert tokens == whole["usage"]["input_tokens"] + whole["usage"]["cache_read_input_tokens"]
+
+
+def test_errors_of_messages_have_the_form_of_that_api(server: Client) -> None:
+    response = server.post("/v1/messages", max_tokens=1)
+    assert response.status == 400
+    assert response.json["type"] == "error" and response.json["error"]["type"] == "invalid_request_error"
+
+
+def test_metrics_count_what_was_done(server: Client) -> None:
+    def read() -> dict[str, float]:
+        lines = server.get("/metrics").data.decode().splitlines()
+        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+    before = read()
+    timings = server.post("/completion", prompt=PROMPT, draft_max=2, **GREEDY).json["timings"]
+    after = read()
+    for name, n in (
+        ("prompt_tokens_total", timings["prompt_n"]),
+        ("tokens_predicted_total", timings["predicted_n"]),
+        ("spec_decode_num_draft_tokens_total", timings["draft_n"]),
+        ("spec_decode_num_accepted_tokens_total", timings["draft_n_accepted"]),
+        ("time_to_first_token_seconds_count", 1),
+        ("inter_token_seconds_count", timings["predicted_n"] - 1),
+        ('answers_total{reason="length"}', 1),
+    ):
+        assert after[f"llamacpp:{name}"] - before.get(f"llamacpp:{name}", 0) == n, name
+    assert after["llamacpp:requests_processing"] == after["llamacpp:requests_deferred"] == 0
+    assert 0 <= after["llamacpp:kv_cache_usage_ratio"] <= 1
+
+
+def test_slots_show_what_runs_in_them(server: Client) -> None:
+    body = json.dumps({"prompt": PROMPT, "n_predict": 200, "ignore_eos": True, "stream": True, "id_slot": 1}).encode()
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        assert connection.recv(1000)
+        slots = server.get("/slots").json
+    assert [slot["is_processing"] for slot in slots] == [False, True]
+    assert slots[1]["n_ctx"] == N_CTX and slots[1]["next_token"][0]["n_decoded"] >= 1
+
+
+def test_slots_are_saved_restored_and_erased_within_their_folder(tmp_path: Path) -> None:
+    settings = ServerSettings(params=GenerationParams(cache_prompt=True), slot_save_path=tmp_path)
+    body = {"prompt": PROMPT, **GREEDY}
+    with running(load, settings) as client:
+        first = client.post("/completion", id_slot=1, **body).json
+        saved = client.post("/slots/1?action=save", filename="one.bin").json
+        assert saved["n_saved"] == len(first["prompt"].split()) + 15 or saved["n_saved"] > 15
+        assert saved["n_written"] == (tmp_path / "one.bin").stat().st_size
+        restored = client.post("/slots/0?action=restore", filename="one.bin").json
+        assert (restored["n_restored"], restored["n_read"]) == (saved["n_saved"], saved["n_written"])
+        again = client.post("/completion", id_slot=0, **body).json
+        assert again["timings"]["prompt_n"] == 1 and again["content"] == first["content"]
+        assert client.post("/slots/0?action=erase").json["n_erased"] > 15
+        assert client.post("/completion", id_slot=0, **body).json["timings"]["cache_n"] == 0
+        for name in ("../one.bin", "/etc/passwd", "a/b", "", ".hidden", "a\0b"):
+            for action in ("save", "restore"):
+                assert client.post(f"/slots/0?action={action}", filename=name).status == 400, name
+        (tmp_path / "bad.bin").write_bytes(b"[1,2]\nnothing")
+        assert client.post("/slots/0?action=restore", filename="bad.bin").status == 400
+        assert client.post("/slots/7?action=erase").status == 400
+        assert client.post("/slots/0?action=jump").status == 400
+    assert [path.name for path in tmp_path.iterdir() if path.name not in ("one.bin", "bad.bin")] == []
+
+
+def test_an_answer_that_continues_a_message_begins_where_it_ends(server: Client) -> None:
+    begun = [*MESSAGES, {"role": "assistant", "content": "The answer is"}]
+    assert server.post("/apply-template", messages=begun).json["prompt"].endswith("The answer is")
+    twice = [*begun, {"role": "assistant", "content": "again"}]
+    assert server.post("/apply-template", messages=twice).status == 400

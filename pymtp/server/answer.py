@@ -46,6 +46,8 @@ class Answer:
         self.asked_at = time.monotonic()
         self.first_at: float | None = None
         """When its first token came, in seconds of a monotonic clock."""
+        self.last_at = self.asked_at
+        """When its latest token came."""
         self.is_over_time = False
         """Whether it was ended because it took too long."""
         self._n_tokens = self._n_logprobs = 0
@@ -92,7 +94,7 @@ class Answer:
         return self.generation.finish_reason in ("eog", "stop")
 
     def _check_time(self) -> None:
-        now = time.monotonic()
+        now = self.last_at = time.monotonic()
         if self.first_at is None:
             self.first_at = now
         limit = self.options.predict_ms_max

@@ -25,7 +25,11 @@ from .context import Context
 from .engine import Engine
 from .errors import ApiError, unsupported
 from .gate import Gate
+from .messages import count_tokens, messages
+from .metrics import metrics
+from .responses import count_response_tokens, responses
 from .settings import ServerSettings
+from .slots import slot_action, slots
 
 _UNSUPPORTED = {
     "embeddings": ("/embedding", "/embeddings", "/v1/embeddings"),
@@ -73,11 +77,18 @@ def _routes() -> Iterator[Route]:
         yield Route(f"{prefix}/models", info.models)
         yield Route(f"{prefix}/chat/completions", chat_completions, methods=["POST"])
         yield Route(f"{prefix}/chat/completions/input_tokens", count_chat_tokens, methods=["POST"])
+        yield Route(f"{prefix}/responses", responses, methods=["POST"])
+        yield Route(f"{prefix}/responses/input_tokens", count_response_tokens, methods=["POST"])
+    yield Route("/metrics", metrics)
+    yield Route("/slots", slots)
+    yield Route("/slots/{slot}", slot_action, methods=["POST"])
     yield Route("/props", info.props)
     yield Route("/props", info.set_props, methods=["POST"])
     yield Route("/completion", native.completion, methods=["POST"])
     yield Route("/completions", native.completion, methods=["POST"])
     yield Route("/v1/completions", completions, methods=["POST"])
+    yield Route("/v1/messages", messages, methods=["POST"])
+    yield Route("/v1/messages/count_tokens", count_tokens, methods=["POST"])
     yield Route("/tokenize", native.tokenize, methods=["POST"])
     yield Route("/detokenize", native.detokenize, methods=["POST"])
     yield Route("/apply-template", native.apply_template, methods=["POST"])

@@ -1,69 +1,117 @@
-"""From a chat request to a prompt, and from text to a message: the one place that knows how templates are applied.
+"""From a chat request to a prompt: what of it is the template's, and what the answer may look like.
 
-Owns what a chat format decides: prompt, constraints, how text is read. Knows messages and text; no tokens.
+Owns the checks of messages before a template sees them. Knows messages and texts; no tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pymtp.chat.params import ChatParams
+from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall
+from pymtp.chat.prompt import ChatPrompt
 
 from .context import Context
-from .errors import invalid, unsupported
+from .errors import ApiError, invalid
 from .fields import ChatBody
+from .ids import random_name
 
-
-@dataclass
-class Message:
-    """What the model has said, taken apart."""
-
-    content: str = ""
-    reasoning_content: str = ""
-    tool_calls: list[dict[str, Any]] = field(default_factory=list)
-
-    def as_openai(self) -> dict[str, Any]:
-        """The message of a chat completion."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.content or None}
-        if self.reasoning_content:
-            message["reasoning_content"] = self.reasoning_content
-        if self.tool_calls:
-            message["tool_calls"] = self.tool_calls
-        elif message["content"] is None:
-            message["content"] = ""
-        return message
+_MEDIA = ("image_url", "input_audio", "input_video", "video_url")
 
 
 @dataclass(frozen=True)
 class Rendered:
     """A chat request as the model gets it."""
 
-    prompt: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Further parameters of the generation."""
+    prompt: ChatPrompt
+    json_schema: Any = None
+    """What the answer has to follow."""
 
-    def parse(self, text: str, *, is_partial: bool) -> Message:
-        """What the model has said."""
-        return Message(text)
-
-
-class Chat:
-    """Applies the chat template of a model."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def render(self, body: ChatBody) -> Rendered:
-        """The prompt of a request. Raises ApiError."""
-        if body.tools:
-            raise unsupported("tools are not supported")
-        messages = _checked(body.messages)
-        schema = schema_of(body)
-        options = {} if schema is None else {"json_schema": schema}
-        return Rendered(self._context.model.chat_prompt(messages), options)
+    def message(self, text: str, *, is_cut: bool) -> ChatMessage:
+        """What a whole answer says."""
+        parser = self.prompt.parse()
+        parser.finish(text, is_cut=is_cut)
+        return parser.message
 
 
-def schema_of(body: ChatBody) -> Any:
+def render(context: Context, body: ChatBody) -> Rendered:
+    """The prompt of a request. Raises ApiError, and what ChatTemplate.render raises."""
+    schema = _schema(body)
+    messages = _checked(body.messages)
+    kwargs = dict(body.chat_template_kwargs or {})
+    thinks = kwargs.get("enable_thinking", True)
+    if not isinstance(thinks, bool):
+        raise invalid('invalid type for "enable_thinking" (expected boolean)')
+    if body.reasoning_effort and body.reasoning_effort != "none":
+        kwargs["reasoning_effort"] = body.reasoning_effort
+    is_off = not thinks or body.reasoning_effort == "none" or context.settings.reasoning == "off"
+    tools = body.tools or []
+    if tools and body.grammar:
+        raise invalid("Cannot use custom grammar constraints with tools.")
+    continues, begins = _ends(body, messages)
+    chat = ChatParams(
+        tools=tools,
+        tool_choice=cast(Any, body.tool_choice or "auto"),
+        parallel_tool_calls=body.parallel_tool_calls,
+        reasoning="off" if is_off else "auto",
+        reasoning_format=cast(Any, body.reasoning_format or context.settings.reasoning_format),
+        template_kwargs=kwargs,
+        add_generation_prompt=begins,
+        continue_final_message=cast(Any, continues),
+    )
+    return Rendered(context.template.render(messages, chat), schema)
+
+
+def message_as_openai(message: ChatMessage) -> dict[str, Any]:
+    """The message of a chat completion."""
+    found: dict[str, Any] = {"role": "assistant", "content": message.content}
+    if message.reasoning:
+        found["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        found["content"] = message.content or None
+        found["tool_calls"] = [call_as_openai(call) for call in message.tool_calls]
+    return found
+
+
+def call_as_openai(call: ToolCall) -> dict[str, Any]:
+    """A tool call of a message."""
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id or random_name(), "type": "function", "function": function}
+
+
+def delta_as_openai(delta: ChatDelta) -> dict[str, Any]:
+    """The delta of a chunk."""
+    if delta.reasoning:
+        return {"reasoning_content": delta.reasoning}
+    if delta.tool_call is None:
+        return {"content": delta.content}
+    part = delta.tool_call
+    call: dict[str, Any] = {"index": part.index}
+    function = {"arguments": part.arguments}
+    if part.name:
+        call |= {"id": part.id or random_name(), "type": "function"}
+        function = {"name": part.name, "arguments": part.arguments}
+    return {"tool_calls": [call | {"function": function}]}
+
+
+def _ends(body: ChatBody, messages: list[dict[str, Any]]) -> tuple[bool | str, bool]:
+    """Whether the answer continues the last message, and whether the prompt ends where an answer begins."""
+    continues, begins = body.continue_final_message or False, body.add_generation_prompt is not False
+    roles = [message["role"] for message in messages]
+    if not continues and roles[-1:] == ["assistant"]:
+        if roles[-2:] == ["assistant", "assistant"]:
+            raise invalid("Cannot have 2 or more assistant messages at the end of the list.")
+        continues, begins = True, False
+    elif continues and begins:
+        raise invalid("Cannot set both add_generation_prompt and continue_final_message to true.")
+    if continues and messages[-1].get("tool_calls"):
+        raise invalid("Cannot continue an assistant message that contains tool calls.")
+    return continues, begins
+
+
+def _schema(body: ChatBody) -> Any:
     """The JSON schema that the answer has to follow; None: none. Raises ApiError."""
     schema = body.json_schema
     if schema is not None and body.grammar:
@@ -96,19 +144,23 @@ def _message(message: Any) -> dict[str, Any]:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise invalid("each message must be an object with a role")
     content = message.get("content")
-    if content is None and message["role"] != "assistant":
+    if message["role"] != "assistant" and "content" not in message:
         raise invalid("All non-assistant messages must contain 'content'")
+    if message["role"] == "assistant" and "content" not in message and not message.get("tool_calls"):
+        raise invalid("Assistant message must contain either 'content' or 'tool_calls'!")
     if isinstance(content, list):
-        content = "\n".join(_text(part) for part in content)
-    if not isinstance(content, str):
+        for part in content:
+            _check_part(part)
+    elif content is not None and not isinstance(content, str):
         raise invalid("Expected 'content' to be a string or an array")
-    return {**message, "content": content}
+    return message
 
 
-def _text(part: Any) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind in ("image_url", "input_audio", "input_video", "video_url"):
-        raise unsupported(f"{str(kind).partition('_')[0]} input is not supported: the model reads text only")
-    if kind != "text" or not isinstance(part.get("text"), str):
+def _check_part(part: Any) -> None:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind in _MEDIA:
+        what = {"image_url": "image", "input_audio": "audio"}.get(kind, "video")
+        # llama-server's status
+        raise ApiError(500, f"{what} input is not supported: the model reads text only")
+    if kind != "text":
         raise invalid("unsupported content[].type")
-    return str(part["text"])

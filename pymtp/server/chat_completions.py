@@ -12,18 +12,18 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pymtp.chat.parser import ChatDelta, ChatParser
 from pymtp.sampling.logprobs import TokenLogprobs
 
 from . import reports
 from .answer import Answer, Piece
 from .bodies import read
-from .chat import Chat, Rendered
+from .chat import Rendered, delta_as_openai, message_as_openai, render
 from .completions import extras, finish_reason
 from .context import Context, context_of
 from .errors import invalid
 from .fields import ChatBody
 from .ids import new_id
-from .parsing import Delta, Parsing
 from .respond import Stream, event, json_response, respond
 
 N_TOP_DEFAULT = 20
@@ -44,7 +44,7 @@ async def count_chat_tokens(request: Request) -> Response:
 
 def chat_tokens(context: Context, body: ChatBody) -> list[int]:
     """The prompt of a chat request. Raises ApiError."""
-    return context.vocabulary.tokenize(Chat(context).render(body).prompt)
+    return context.vocabulary.tokenize(render(context, body).prompt.text)
 
 
 def submit_chat(context: Context, body: ChatBody) -> tuple[list[Answer], Rendered]:
@@ -54,9 +54,16 @@ def submit_chat(context: Context, body: ChatBody) -> tuple[list[Answer], Rendere
         n_probs = N_TOP_DEFAULT if body.top_logprobs is None else body.top_logprobs
     elif body.top_logprobs is not None:
         raise invalid("top_logprobs requires logprobs to be set to true")
-    rendered = Chat(context).render(body)
-    prompt = context.vocabulary.tokenize(rendered.prompt)
-    return context.submit([prompt], body, n_probs=n_probs, **rendered.options), rendered
+    rendered = render(context, body)
+    if rendered.json_schema is not None:
+        body.json_schema = rendered.json_schema
+    body.stop = [*_as_list(body.stop), *rendered.prompt.stop] or None
+    tokens = context.vocabulary.tokenize(rendered.prompt.text)
+    return context.submit([tokens], body, n_probs=n_probs), rendered
+
+
+def _as_list(stop: str | list[str] | None) -> list[str]:
+    return [stop] if isinstance(stop, str) else stop or []
 
 
 class ChatReply:
@@ -70,7 +77,7 @@ class ChatReply:
             "model": context.name,
             "system_fingerprint": context.fingerprint,
         }
-        self._parsing: dict[int, Parsing] = {}  # by answer
+        self._parsers: dict[int, ChatParser] = {}  # by answer
         self._logprobs: dict[int, list[TokenLogprobs]] = {}  # by answer, those without text so far
 
     def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
@@ -79,8 +86,7 @@ class ChatReply:
         held += piece.logprobs
         if self._begin(answer):
             yield event(self._chunk(answer, {"role": "assistant", "content": None}))
-        deltas = self._parsing[answer.index].follow(answer.text)
-        yield from self._events(answer, deltas, held)
+        yield from self._events(answer, self._parsers[answer.index].push(piece.text), held)
 
     def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
         """See Reply."""
@@ -95,9 +101,9 @@ class ChatReply:
         """See Reply."""
         if self._begin(answer):
             yield event(self._chunk(answer, {"role": "assistant", "content": None}))
-        parsing = self._parsing[answer.index]
-        yield from self._events(answer, parsing.finish(answer.text), [])
-        data = self._chunk(answer, {}, self._reason(answer, has_calls=bool(parsing.message.tool_calls)))
+        parser = self._parsers[answer.index]
+        yield from self._events(answer, parser.finish(is_cut=not answer.is_complete), [])
+        data = self._chunk(answer, {}, self._reason(answer, has_calls=bool(parser.message.tool_calls)))
         yield event(data if answer.options.include_usage else data | extras(self._context, answer))
 
     def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
@@ -118,11 +124,11 @@ class ChatReply:
         }
 
     def _choice(self, answer: Answer) -> dict[str, Any]:
-        message = self._rendered.parse(answer.text, is_partial=False)
+        message = self._rendered.message(answer.text, is_cut=not answer.is_complete)
         choice: dict[str, Any] = {
             "finish_reason": self._reason(answer, has_calls=bool(message.tool_calls)),
             "index": answer.index,
-            "message": message.as_openai(),
+            "message": message_as_openai(message),
         }
         if answer.generation.logprobs:
             choice["logprobs"] = {"content": self._shown(answer, answer.generation.logprobs)}
@@ -130,14 +136,14 @@ class ChatReply:
 
     def _begin(self, answer: Answer) -> bool:
         """Whether this is the first event of the answer."""
-        if answer.index in self._parsing:
+        if answer.index in self._parsers:
             return False
-        self._parsing[answer.index] = Parsing(self._rendered)
+        self._parsers[answer.index] = self._rendered.prompt.parse()
         return True
 
-    def _events(self, answer: Answer, deltas: Sequence[Delta], logprobs: list[TokenLogprobs]) -> Iterable[bytes]:
+    def _events(self, answer: Answer, deltas: Sequence[ChatDelta], logprobs: list[TokenLogprobs]) -> Iterable[bytes]:
         for i, delta in enumerate(deltas):
-            data = self._chunk(answer, delta.as_openai())
+            data = self._chunk(answer, delta_as_openai(delta))
             if i == len(deltas) - 1:
                 if logprobs:
                     data["choices"][0]["logprobs"] = {"content": self._shown(answer, logprobs)}

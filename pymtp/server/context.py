@@ -6,11 +6,11 @@ Knows no API's words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from starlette.requests import Request
 
+from pymtp.chat.template import ChatTemplate
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.model import Model
 
@@ -27,6 +27,15 @@ class Context:
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self.engine = engine
         self.settings = settings
+        self._template: tuple[Model, ChatTemplate] | None = None
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The chat template. Raises what ChatTemplate raises."""
+        model = self.model
+        if self._template is None or self._template[0] is not model:
+            self._template = model, ChatTemplate(model.vocabulary, self.settings.chat_template)
+        return self._template[1]
 
     @property
     def model(self) -> Model:
@@ -48,12 +57,10 @@ class Context:
         """What answers were computed with. Clients of llama-server expect a build number: b, and digits."""
         return build_info()
 
-    def submit(
-        self, prompts: Sequence[Sequence[int]], fields: GenerationFields, *, n_probs: int, **more: Any
-    ) -> list[Answer]:
-        """Ask for what a request asks for; `more`: further parameters of the generation. Raises ApiError."""
+    def submit(self, prompts: Sequence[Sequence[int]], fields: GenerationFields, *, n_probs: int) -> list[Answer]:
+        """Ask for what a request asks for. Raises ApiError."""
         settings = self.settings
-        params = params_of(fields, settings.params, self.vocabulary, n_probs=n_probs)
+        params = params_of(fields, settings.params, self.vocabulary, n_probs=n_probs, shifts=settings.has_context_shift)
         options = options_of(
             fields,
             n_probs=n_probs,
@@ -61,7 +68,7 @@ class Context:
             ping_s=settings.ping_s,
             is_verbose=settings.is_verbose,
         )
-        return self.engine.submit(prompts, replace(params, **more) if more else params, options)
+        return self.engine.submit(prompts, params, options)
 
 
 def context_of(request: Request) -> Context:

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from pymtp.errors import BackendError
+from pymtp.errors import BackendError, PymtpError
 from pymtp.model import Model
 from pymtp.serving.params import GenerationParams, with_options
 
 from .answer import Answer
+from .counts import Counts
 from .errors import busy, too_long, unavailable
 from .logs import log
 from .parameters import Options
@@ -30,6 +31,7 @@ class Engine:
         self.settings = settings
         self.state: State = "loading"
         self.started_at = time.time()
+        self.counts = Counts()
         self.answers: set[Answer] = set()
         """Those that are not complete."""
         self.error: BaseException | None = None
@@ -96,8 +98,20 @@ class Engine:
         if answer in self.answers:
             self.answers.remove(answer)
             self._answer_s += 0.1 * (time.monotonic() - answer.asked_at - self._answer_s)
+            self._count(answer, error)
         if isinstance(error, BackendError):
             self._restart(error)
+
+    def _count(self, answer: Answer, error: BaseException | None) -> None:
+        counts, generation = self.counts, answer.generation
+        counts.n_cached += generation.n_cached
+        counts.n_tokens_max = max(counts.n_tokens_max, generation.n_prompt + len(answer.tokens))
+        counts.ended[generation.finish_reason or ("error" if isinstance(error, PymtpError) else "closed")] += 1
+        if answer.first_at is not None:
+            counts.first_token.observe(answer.first_at - answer.asked_at)
+            n_more = len(answer.tokens) - 1
+            if n_more > 0:
+                counts.between_tokens.observe((answer.last_at - answer.first_at) / n_more, n_more)
 
     def _submit_one(self, prompt: Sequence[int], params: GenerationParams, options: Options, index: int) -> Answer:
         answer = Answer(self.model.generate(prompt, params), index, prompt, options)
@@ -117,6 +131,8 @@ class Engine:
             self.error, self.state = error, "failed"
             self.on_failure()
             return
+        if self.settings.cache_bytes:
+            self._model.keep_prefixes(self.settings.cache_bytes)
         if self.state == "loading":
             self.state = "ready"
             log("model loaded", model=self._model.info.path.name, slots=self._model.session.n_seq_max)

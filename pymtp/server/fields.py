@@ -34,6 +34,7 @@ class GenerationFields(Struct, kw_only=True):
     stop: Texts | None = None
     ignore_eos: bool | None = None
     cache_prompt: bool | None = None
+    n_keep: int | None = None
     id_slot: int | None = None
 
     seed: int | None = None

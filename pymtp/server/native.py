@@ -14,7 +14,7 @@ from starlette.responses import Response
 from . import reports
 from .answer import Answer, Piece
 from .bodies import read
-from .chat import Chat
+from .chat import render
 from .context import Context, context_of
 from .fields import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from .prompts import mixed_tokens, prompts_of
@@ -54,7 +54,7 @@ async def detokenize(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     """POST /apply-template"""
     context, body = context_of(request), await read(request, ChatBody)
-    return json_response({"prompt": Chat(context).render(body).prompt})
+    return json_response({"prompt": render(context, body).prompt.text})
 
 
 class NativeReply:

@@ -46,8 +46,6 @@ class Options:
     n: int = 1
     stream: bool = False
     include_usage: bool = False
-    slot: int | None = None
-    """The slot that it has to run in."""
     n_probs: int = 0
     """Tokens whose probabilities are shown at each position; 0: none are."""
     of_chain: bool = False
@@ -76,7 +74,6 @@ def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, ping_s: 
         n=n,
         stream=bool(fields.stream),
         include_usage=bool(usage),
-        slot=slot if slot >= 0 else None,
         n_probs=n_probs,
         of_chain=bool(fields.post_sampling_probs),
         return_tokens=bool(fields.return_tokens),
@@ -90,7 +87,7 @@ def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, ping_s: 
 
 
 def params_of(
-    fields: GenerationFields, defaults: GenerationParams, vocabulary: Vocabulary, *, n_probs: int
+    fields: GenerationFields, defaults: GenerationParams, vocabulary: Vocabulary, *, n_probs: int, shifts: bool
 ) -> GenerationParams:
     """The parameters of the generation. Raises ApiError, and InvalidParameter for a value out of range."""
     _refuse_unsupported(fields)
@@ -114,6 +111,9 @@ def params_of(
     if fields.samplers is not None:
         letters = isinstance(fields.samplers, str)
         asked["samplers"] = samplers_from_letters(fields.samplers) if letters else tuple(fields.samplers)  # type: ignore[arg-type]
+    asked["slot"] = fields.id_slot if _first(fields.id_slot, -1) >= 0 else None
+    if shifts:
+        asked["n_keep"] = max(_first(fields.n_keep, 0), 0)
     options = {name: value for name, value in asked.items() if value is not None}
     if fields.seed is not None:
         options["seed"] = None if fields.seed in (-1, RANDOM_SEED) else fields.seed % 2**32

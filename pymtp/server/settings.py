@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from pymtp.serving.params import GenerationParams
 
@@ -40,6 +41,16 @@ class ServerSettings:
     """A stream that has been silent for this long gets a comment, so that nobody gives it up."""
     is_verbose: bool = False
     """Whether answers show what they were made from."""
+    chat_template: str | None = None
+    """Jinja; None: the model's own."""
+    reasoning: Literal["auto", "on", "off"] = "auto"
+    """Thinking, where a request does not say."""
+    reasoning_format: str = "auto"
+    """Where the thinking goes, where a request does not say: see ChatParams."""
+    has_context_shift: bool = False
+    """Whether a full context lets go of its oldest part; else the text ends."""
+    cache_bytes: int = 0
+    """Of host memory, for what slots held before."""
     cors_origins: str = "localhost"
     """Origins whose pages may ask: `*` for all, `localhost` for those of this machine, or one."""
     cors_credentials: bool = True

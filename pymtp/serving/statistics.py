@@ -140,6 +140,13 @@ class Stats:
         """Entry i: of the rounds that drafted position i, the share whose draft i was accepted."""
         return [self._position_rate(i) for i in range(max((d for (d, _), _ in self._counts()), default=0))]
 
+    @property
+    def accepted_per_position(self) -> list[int]:
+        """Entry i: the rounds whose draft i was accepted."""
+        counts = self._counts()
+        most = max((accepted for (_, accepted), _ in counts), default=0)
+        return [sum(n for (_, accepted), n in counts if accepted > i) for i in range(most)]
+
     def _position_rate(self, position: int) -> float:
         drafted = sum(n for (d, _), n in self._counts() if d > position)
         accepted = sum(n for (_, a), n in self._counts() if a > position)

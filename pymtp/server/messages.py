@@ -1,0 +1,278 @@
+"""Anthropic's /v1/messages: its requests as chats, and its events.
+
+Owns the form of its answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pymtp.chat.parser import ChatDelta, ChatParser
+
+from .answer import Answer, Piece
+from .bodies import as_structure, read_json
+from .chat import Rendered
+from .chat_completions import chat_tokens, submit_chat
+from .completions import extras
+from .context import Context, context_of
+from .errors import invalid
+from .fields import ChatBody
+from .ids import random_name
+from .respond import Stream, event, json_response, respond
+
+N_TOKENS_DEFAULT = 4096
+
+
+async def messages(request: Request) -> Response | Stream:
+    """POST /v1/messages"""
+    context = context_of(request)
+    body = as_structure(as_chat(await read_json(request)), ChatBody)
+    answers, rendered = submit_chat(context, body)
+    return await respond(request, context.engine, answers, MessagesReply(context, rendered))
+
+
+async def count_tokens(request: Request) -> Response:
+    """POST /v1/messages/count_tokens"""
+    body = as_structure(as_chat(await read_json(request)), ChatBody)
+    return json_response({"input_tokens": len(chat_tokens(context_of(request), body))})
+
+
+def as_chat(body: dict[str, Any]) -> dict[str, Any]:
+    """A request as one of /v1/chat/completions. Raises ApiError."""
+    if "messages" not in body:
+        raise invalid("'messages' is required")
+    chat = {key: value for key, value in body.items() if key not in _TURNED}
+    chat["messages"] = [*_system(body.get("system")), *_messages(body["messages"])]
+    if tools := body.get("tools"):
+        chat["tools"] = [_tool(tool) for tool in tools]
+    choice = (body.get("tool_choice") or {}).get("type")
+    if choice in ("any", "tool"):
+        chat["tool_choice"] = "required"
+    elif choice == "none":
+        chat["tool_choice"] = "none"
+    if body.get("stop_sequences"):
+        chat["stop"] = body["stop_sequences"]
+    chat.setdefault("max_tokens", N_TOKENS_DEFAULT)
+    thinking = body.get("thinking") or {}
+    if thinking.get("type") == "enabled":
+        chat["thinking_budget_tokens"] = thinking.get("budget_tokens", 10000)
+    return chat
+
+
+_TURNED = ("n", "system", "messages", "tools", "tool_choice", "stop_sequences", "thinking", "metadata")
+
+
+def _system(system: Any) -> list[dict[str, Any]]:
+    if isinstance(system, list):
+        system = "".join(block.get("text", "") for block in system if block.get("type") == "text")
+    return [{"role": "system", "content": system}] if system else []
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    function = {
+        "name": tool.get("name", ""),
+        "description": tool.get("description", ""),
+        "parameters": tool.get("input_schema") or {},
+    }
+    return {"type": "function", "function": function}
+
+
+def _messages(given: Any) -> Iterator[dict[str, Any]]:
+    if not isinstance(given, list):
+        raise invalid("Expected 'messages' to be an array")
+    for message in given:
+        if not isinstance(message, dict) or not isinstance(message.get("content"), list):
+            yield message
+        else:
+            yield from _turned(message)
+
+
+def _turned(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The messages of a chat that a message with blocks stands for: results of tools are messages of their own."""
+    content: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    thinking = ""
+    for block in message["content"]:
+        kind = block.get("type")
+        if kind == "text":
+            content.append({"type": "text", "text": block.get("text", "")})
+        elif kind == "image":
+            content.append(_image(block))
+        elif kind == "thinking":
+            thinking += block.get("thinking", "")
+        elif kind == "tool_use":
+            arguments = msgspec.json.encode(block.get("input") or {}).decode()
+            function = {"name": block.get("name", ""), "arguments": arguments}
+            calls.append({"id": block.get("id", ""), "type": "function", "function": function})
+        elif kind == "tool_result":
+            results.append(
+                {"role": "tool", "tool_call_id": block.get("tool_use_id", ""), "content": _result(block.get("content"))}
+            )
+    if content or calls or thinking:
+        turned: dict[str, Any] = {"role": message.get("role"), "content": content or ""}
+        if calls:
+            turned["tool_calls"] = calls
+        if thinking:
+            turned["reasoning_content"] = thinking
+        yield turned
+    yield from results
+
+
+def _image(block: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": (block.get("source") or {}).get("url", "")}}
+
+
+def _result(content: Any) -> str | list[dict[str, Any]]:
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else ""
+    if any(block.get("type") == "image" for block in content):
+        return [_image(block) if block.get("type") == "image" else block for block in content]
+    return "".join(block.get("text", "") for block in content if block.get("type") == "text")
+
+
+class MessagesReply:
+    """Answers as messages. See respond.Reply."""
+
+    def __init__(self, context: Context, rendered: Rendered) -> None:
+        self._context, self._rendered = context, rendered
+        self._id = f"msg_{random_name()}"
+        self._parser: ChatParser | None = None
+        self._open: tuple[str, int | None] | None = None  # the block that is being sent: its kind, and which call
+        self._n_blocks = 0
+
+    def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
+        """See Reply."""
+        yield from self._begin(answer)
+        assert self._parser is not None
+        for delta in self._parser.push(piece.text):
+            yield from self._delta(delta)
+
+    def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
+        """See Reply."""
+        yield event({"type": "ping"}, "ping")
+
+    def end(self, answer: Answer) -> Iterable[bytes]:
+        """See Reply."""
+        yield from self._begin(answer)
+        assert self._parser is not None
+        for delta in self._parser.finish(is_cut=not answer.is_complete):
+            yield from self._delta(delta)
+        yield from self._close_block()
+        has_calls = bool(self._parser.message.tool_calls)
+        data = {
+            "type": "message_delta",
+            "delta": {
+                "stop_reason": _reason(answer, has_calls=has_calls),
+                "stop_sequence": answer.generation.stop_text,
+            },
+            "usage": {"output_tokens": len(answer.tokens)},
+        }
+        yield event(data | extras(self._context, answer), "message_delta")
+        yield event({"type": "message_stop"}, "message_stop")
+
+    def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
+        """See Reply."""
+        return ()
+
+    def whole(self, answers: Sequence[Answer]) -> Any:
+        """See Reply."""
+        answer = answers[0]
+        message = self._rendered.message(answer.text, is_cut=not answer.is_complete)
+        content: list[dict[str, Any]] = []
+        if message.reasoning:
+            content.append({"type": "thinking", "thinking": message.reasoning, "signature": ""})
+        if message.content:
+            content.append({"type": "text", "text": message.content})
+        for call in message.tool_calls:
+            name = call.id or random_name()
+            content.append({"type": "tool_use", "id": name, "name": call.name, "input": _input(call.arguments)})
+        return {
+            **self._head(answer),
+            "content": content,
+            "stop_reason": _reason(answer, has_calls=bool(message.tool_calls)),
+            "stop_sequence": answer.generation.stop_text,
+            "usage": _usage(answer, len(answer.tokens)),
+            **extras(self._context, answer),
+        }
+
+    def _begin(self, answer: Answer) -> Iterator[bytes]:
+        if self._parser is None:
+            self._parser = self._rendered.prompt.parse()
+            message = self._head(answer) | {"usage": _usage(answer, 0)}
+            yield event({"type": "message_start", "message": message}, "message_start")
+
+    def _delta(self, delta: ChatDelta) -> Iterator[bytes]:
+        if delta.reasoning:
+            yield from self._open_block("thinking", None, {"type": "thinking", "thinking": ""})
+            yield self._block_delta({"type": "thinking_delta", "thinking": delta.reasoning})
+        elif delta.tool_call:
+            call = delta.tool_call
+            block = {"type": "tool_use", "id": call.id or random_name(), "name": call.name, "input": {}}
+            yield from self._open_block("tool_use", call.index, block)
+            if call.arguments:
+                yield self._block_delta({"type": "input_json_delta", "partial_json": call.arguments})
+        elif delta.content:
+            yield from self._open_block("text", None, {"type": "text", "text": ""})
+            yield self._block_delta({"type": "text_delta", "text": delta.content})
+
+    def _open_block(self, kind: str, call: int | None, block: dict[str, Any]) -> Iterator[bytes]:
+        if self._open == (kind, call):
+            return
+        yield from self._close_block()
+        self._open = kind, call
+        data = {"type": "content_block_start", "index": self._n_blocks, "content_block": block}
+        yield event(data, "content_block_start")
+
+    def _close_block(self) -> Iterator[bytes]:
+        if self._open is None:
+            return
+        if self._open[0] == "thinking":
+            yield self._block_delta({"type": "signature_delta", "signature": ""})
+        yield event({"type": "content_block_stop", "index": self._n_blocks}, "content_block_stop")
+        self._open = None
+        self._n_blocks += 1
+
+    def _block_delta(self, delta: dict[str, Any]) -> bytes:
+        data = {"type": "content_block_delta", "index": self._n_blocks, "delta": delta}
+        return event(data, "content_block_delta")
+
+    def _head(self, answer: Answer) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "content": [],
+            "model": self._context.name,
+            "stop_reason": None,
+            "stop_sequence": None,
+        }
+
+
+def _usage(answer: Answer, n_output: int) -> dict[str, int]:
+    generation = answer.generation
+    return {
+        "cache_read_input_tokens": generation.n_cached,
+        "input_tokens": generation.n_prompt - generation.n_cached,
+        "output_tokens": n_output,
+    }
+
+
+def _reason(answer: Answer, *, has_calls: bool) -> str:
+    if not answer.is_complete:
+        return "max_tokens"
+    if has_calls:
+        return "tool_use"
+    return "stop_sequence" if answer.generation.stop_text else "end_turn"
+
+
+def _input(arguments: str) -> Any:
+    try:
+        return msgspec.json.decode(arguments)
+    except msgspec.DecodeError:
+        return {}

@@ -1,0 +1,74 @@
+"""Counts and times of a server, for Prometheus.
+
+Owns what is counted besides the engine's own statistics. Names are llama-server's where it has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pymtp.serving.statistics import Stats
+
+from .context import Context, context_of
+from .counts import PREFIX, head
+from .errors import unsupported
+
+
+async def metrics(request: Request) -> Response:
+    """GET /metrics"""
+    context = context_of(request)
+    if not context.settings.has_metrics:
+        raise unsupported("This server does not support metrics endpoint. Start it with `--metrics`")
+    model = context.model
+    stats, n_cells = await asyncio.to_thread(lambda: (model.stats, model.cells_used()))
+    body = "\n".join(_lines(context, stats, n_cells)) + "\n"
+    headers = {"Process-Start-Time-Unix": str(int(context.engine.started_at))}
+    return Response(body, headers=headers, media_type="text/plain; version=0.0.4")
+
+
+def _lines(context: Context, stats: Stats, n_cells: int) -> Iterator[str]:
+    engine, counts, model = context.engine, context.engine.counts, context.model
+    n_running, passes = min(len(engine.answers), engine.n_slots), model.session.counters.n_trunk_passes
+    per_position = stats.accepted_per_position
+    yield from _values(
+        "counter",
+        ("prompt_tokens_total", "Prompt tokens processed, without cached ones", stats.prompt_tokens),
+        ("prompt_tokens_cached_total", "Prompt tokens that were in the cache", counts.n_cached),
+        ("prompt_seconds_total", "Time spent on prompts", stats.prompt_s),
+        ("tokens_predicted_total", "Tokens generated", stats.generated_tokens),
+        ("tokens_predicted_seconds_total", "Time spent on generating", stats.generation_s),
+        ("n_decode_total", "Passes of the target", passes),
+        ("n_tokens_max", "Longest prompt with its answer", counts.n_tokens_max),
+        ("spec_decode_num_draft_tokens_total", "Draft tokens proposed", stats.drafted),
+        ("spec_decode_num_accepted_tokens_total", "Draft tokens accepted", stats.accepted),
+        ("spec_decode_num_drafts_total", "Rounds", stats.rounds),
+    )
+    yield from _values(
+        "gauge",
+        ("prompt_tokens_seconds", "Prompt tokens a second", stats.prompt_tok_s or 0),
+        ("predicted_tokens_seconds", "Generated tokens a second", stats.generation_tok_s or 0),
+        ("requests_processing", "Answers that are being made", n_running),
+        ("requests_deferred", "Answers that wait for a slot", engine.n_waiting),
+        ("kv_cache_usage_ratio", "Part of the cache that is in use", n_cells / model.session.n_cells),
+        ("n_busy_slots_per_decode", "Sequences in a pass", (stats.rounds or 0) / max(passes, 1)),
+        ("draft_tokens_per_round", "Draft length at present, on average", stats.drafted / max(stats.rounds, 1)),
+    )
+    name = "spec_decode_num_accepted_tokens_per_pos_total"
+    yield from head(name, "counter", "Draft tokens accepted, by position")
+    for position, n in enumerate(per_position):
+        yield f'{PREFIX}{name}{{position="{position}"}} {n}'
+    yield from head("answers_total", "counter", "Answers, by how they ended")
+    for reason, n in sorted(counts.ended.items()):
+        yield f'{PREFIX}answers_total{{reason="{reason}"}} {n}'
+    yield from counts.first_token.lines("time_to_first_token_seconds", "From the request to the first token")
+    yield from counts.between_tokens.lines("inter_token_seconds", "Between tokens of an answer")
+
+
+def _values(kind: str, *items: tuple[str, str, float]) -> Iterable[str]:
+    for name, text, value in items:
+        yield from head(name, kind, text)
+        yield f"{PREFIX}{name} {value:.9g}" if isinstance(value, float) else f"{PREFIX}{name} {value}"

@@ -1,0 +1,304 @@
+"""OpenAI's /v1/responses: its requests as chats, and its events.
+
+Owns the form of its answers. Keeps no responses: each request brings the whole conversation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pymtp.chat.parser import ChatDelta, ChatMessage, ChatParser, ToolCall
+
+from . import reports
+from .answer import Answer, Piece
+from .bodies import as_structure, read_json
+from .chat import Rendered
+from .chat_completions import chat_tokens, submit_chat
+from .completions import extras
+from .context import Context, context_of
+from .errors import invalid, unsupported
+from .fields import ChatBody
+from .ids import random_name
+from .respond import Stream, event, json_response, respond
+
+
+async def responses(request: Request) -> Response | Stream:
+    """POST /v1/responses"""
+    context = context_of(request)
+    body = as_structure(as_chat(await read_json(request)), ChatBody)
+    answers, rendered = submit_chat(context, body)
+    return await respond(request, context.engine, answers, ResponsesReply(context, rendered))
+
+
+async def count_response_tokens(request: Request) -> Response:
+    """POST /v1/responses/input_tokens"""
+    body = as_structure(as_chat(await read_json(request)), ChatBody)
+    n = len(chat_tokens(context_of(request), body))
+    return json_response({"object": "response.input_tokens", "input_tokens": n})
+
+
+def as_chat(body: dict[str, Any]) -> dict[str, Any]:
+    """A request as one of /v1/chat/completions. Raises ApiError."""
+    if body.get("previous_response_id"):
+        raise unsupported("previous_response_id is not supported: send the whole conversation as input")
+    if "input" not in body:
+        raise invalid("'input' is required")
+    chat = {key: value for key, value in body.items() if key not in _TURNED}
+    messages: list[dict[str, Any]] = []
+    if body.get("instructions"):
+        messages.append({"role": "system", "content": body["instructions"]})
+    if isinstance(body["input"], str):
+        messages.append({"role": "user", "content": body["input"]})
+    elif isinstance(body["input"], list):
+        for item in body["input"]:
+            _add_item(messages, item)
+    else:
+        raise invalid("'input' must be a string or an array of objects")
+    chat["messages"] = messages
+    if tools := [_tool(tool) for tool in body.get("tools") or [] if tool.get("type") == "function"]:
+        chat["tools"] = tools
+    if body.get("max_output_tokens") is not None:
+        chat["max_tokens"] = body["max_output_tokens"]
+    if effort := (body.get("reasoning") or {}).get("effort"):
+        chat["reasoning_effort"] = effort
+    form = (body.get("text") or {}).get("format") or {}
+    if form.get("type") == "json_schema":
+        chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": form.get("schema") or {}}}
+    elif form.get("type") == "json_object":
+        chat["response_format"] = form
+    return chat
+
+
+_TURNED = ("n", "input", "instructions", "tools", "max_output_tokens", "reasoning", "text", "include", "store")
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
+
+
+def _add_item(messages: list[dict[str, Any]], item: Any) -> None:
+    """Add an item of the input: what the assistant did in one turn is one message."""
+    if not isinstance(item, dict):
+        raise invalid("each item of 'input' must be an object")
+    kind, role = item.get("type"), item.get("role")
+    if role in ("user", "system", "developer"):
+        messages.append({"role": "system" if role == "developer" else role, "content": _content(item.get("content"))})
+    elif role == "assistant":
+        _assistant(messages).setdefault("content", []).extend(_content(item.get("content")))
+    elif kind == "function_call":
+        function = {"name": item.get("name"), "arguments": item.get("arguments")}
+        call = {"id": item.get("call_id"), "type": "function", "function": function}
+        _assistant(messages).setdefault("tool_calls", []).append(call)
+    elif kind == "function_call_output":
+        output = item.get("output")
+        content = output if isinstance(output, str) else _content(output)
+        messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+    elif kind == "reasoning":
+        texts = [part.get("text", "") for part in item.get("content") or []]
+        _assistant(messages)["reasoning_content"] = "".join(texts)
+    else:
+        raise invalid(f"an item of 'input' has the type {kind!r}, which is not supported")
+
+
+def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": []})
+    return messages[-1]
+
+
+def _content(content: Any) -> list[dict[str, Any]]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        raise invalid("'content' must be a string or an array")
+    return [_part(part) for part in content]
+
+
+def _part(part: Any) -> dict[str, Any]:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in ("input_text", "output_text", "text"):
+        return {"type": "text", "text": part.get("text", "")}
+    if kind == "input_image":
+        return {"type": "image_url", "image_url": {"url": part.get("image_url")}}
+    if kind == "refusal":
+        return {"type": "text", "text": part.get("refusal", "")}
+    raise unsupported(f"content of the type {kind!r} is not supported")
+
+
+class ResponsesReply:
+    """Answers as responses. See respond.Reply."""
+
+    def __init__(self, context: Context, rendered: Rendered) -> None:
+        self._context, self._rendered = context, rendered
+        self._id = f"resp_{random_name()}"
+        self._ids = {"reasoning": f"rs_{random_name()}", "message": f"msg_{random_name()}"}
+        self._created = int(time.time())
+        self._parser: ChatParser | None = None
+        self._open: list[str] = []  # items, in the order of their indexes
+        self._calls: list[str] = []  # their ids
+        self._n_events = 0
+
+    def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
+        """See Reply."""
+        yield from self._begin()
+        assert self._parser is not None
+        deltas = self._parser.push(piece.text)
+        for i, delta in enumerate(deltas):
+            more = {"timings": reports.timings(answer)} if answer.options.timings_per_token else {}
+            yield from self._delta(delta, more if i == len(deltas) - 1 else {})
+
+    def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
+        """See Reply."""
+        yield from self._begin()
+        yield self._event(
+            "response.in_progress", response=self._head("in_progress"), prompt_progress=reports.progress(answer, n_done)
+        )
+
+    def end(self, answer: Answer) -> Iterable[bytes]:
+        """See Reply."""
+        yield from self._begin()
+        assert self._parser is not None
+        for delta in self._parser.finish(is_cut=not answer.is_complete):
+            yield from self._delta(delta, {})
+        message = self._parser.message
+        output = self._output(message)
+        for index, item in enumerate(output):
+            yield from self._done(index, item)
+        response = self._whole(answer, output)
+        yield self._event("response.completed", response=response, timings=reports.timings(answer))
+
+    def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
+        """See Reply."""
+        return ()
+
+    def whole(self, answers: Sequence[Answer]) -> Any:
+        """See Reply."""
+        message = self._rendered.message(answers[0].text, is_cut=not answers[0].is_complete)
+        response = self._whole(answers[0], self._output(message))
+        return response | extras(self._context, answers[0])
+
+    def _begin(self) -> Iterator[bytes]:
+        if self._parser is None:
+            self._parser = self._rendered.prompt.parse()
+            for name in ("created", "in_progress"):
+                yield self._event(f"response.{name}", response=self._head("in_progress"))
+
+    def _delta(self, delta: ChatDelta, more: dict[str, Any]) -> Iterator[bytes]:
+        if delta.reasoning:
+            item, index = self._ids["reasoning"], self._index("reasoning")
+            if index is None:
+                index, added = self._add("reasoning"), {"type": "reasoning", "summary": [], "content": []}
+                yield self._added(index, added | {"id": item, "status": "in_progress"})
+            yield self._event(
+                "response.reasoning_text.delta",
+                **{"item_id": item, "output_index": index, "content_index": 0, "delta": delta.reasoning, **more},
+            )
+        elif delta.tool_call:
+            yield from self._call_delta(delta.tool_call.index, delta, more)
+        elif delta.content:
+            item, index = self._ids["message"], self._index("message")
+            where = {"item_id": item, "output_index": index, "content_index": 0}
+            if index is None:
+                where["output_index"] = index = self._add("message")
+                added = {"type": "message", "role": "assistant", "content": [], "id": item, "status": "in_progress"}
+                yield self._added(index, added)
+                part = {"type": "output_text", "text": "", "annotations": []}
+                yield self._event("response.content_part.added", part=part, **where)
+            yield self._event("response.output_text.delta", delta=delta.content, logprobs=[], **where, **more)
+
+    def _call_delta(self, i: int, delta: ChatDelta, more: dict[str, Any]) -> Iterator[bytes]:
+        call = delta.tool_call
+        assert call is not None
+        if i >= len(self._calls):
+            self._calls.append(call.id or random_name())
+            index = self._add(f"call {i}")
+            yield self._added(index, self._call_item(i, ToolCall(call.name, ""), "in_progress"))
+        if call.arguments:
+            yield self._event(
+                "response.function_call_arguments.delta",
+                item_id=f"fc_{self._calls[i]}",
+                output_index=self._index(f"call {i}"),
+                delta=call.arguments,
+                **more,
+            )
+
+    def _done(self, index: int, item: dict[str, Any]) -> Iterator[bytes]:
+        where = {"item_id": item["id"], "output_index": index}
+        if item["type"] == "message":
+            part = item["content"][0]
+            yield self._event("response.output_text.done", text=part["text"], logprobs=[], content_index=0, **where)
+            yield self._event("response.content_part.done", part=part, content_index=0, **where)
+        elif item["type"] == "function_call":
+            yield self._event("response.function_call_arguments.done", arguments=item["arguments"], **where)
+        yield self._event("response.output_item.done", output_index=index, item=item)
+
+    def _output(self, message: ChatMessage) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = []
+        if message.reasoning:
+            content = [{"type": "reasoning_text", "text": message.reasoning}]
+            item = {"id": self._ids["reasoning"], "type": "reasoning", "summary": [], "content": content}
+            items.append(item | {"encrypted_content": "", "status": "completed"})
+        if message.content:
+            part = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": []}
+            item = {"id": self._ids["message"], "type": "message", "role": "assistant", "content": [part]}
+            items.append(item | {"status": "completed"})
+        for i, call in enumerate(message.tool_calls):
+            if i >= len(self._calls):
+                self._calls.append(call.id or random_name())
+            items.append(self._call_item(i, call, "completed"))
+        return items
+
+    def _call_item(self, i: int, call: ToolCall, status: str) -> dict[str, Any]:
+        name = self._calls[i]
+        ids = {"id": f"fc_{name}", "call_id": f"call_{name}", "status": status}
+        return {"type": "function_call", "name": call.name, "arguments": call.arguments, **ids}
+
+    def _whole(self, answer: Answer, output: list[dict[str, Any]]) -> dict[str, Any]:
+        usage = reports.usage([answer])
+        # clients wait for the event "completed": a text that was cut is completed, too
+        details = None if answer.is_complete else {"reason": "max_output_tokens"}
+        return {
+            **self._head("completed"),
+            "completed_at": int(time.time()),
+            "output": output,
+            "incomplete_details": details,
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            "usage": {
+                "input_tokens": usage["prompt_tokens"],
+                "output_tokens": usage["completion_tokens"],
+                "total_tokens": usage["total_tokens"],
+                "input_tokens_details": usage["prompt_tokens_details"],
+                "output_tokens_details": {"reasoning_tokens": 0},
+            },
+        }
+
+    def _head(self, status: str) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "model": self._context.name,
+            "output": [],
+        }
+
+    def _index(self, item: str) -> int | None:
+        return self._open.index(item) if item in self._open else None
+
+    def _add(self, item: str) -> int:
+        self._open.append(item)
+        return len(self._open) - 1
+
+    def _added(self, index: int, item: dict[str, Any]) -> bytes:
+        return self._event("response.output_item.added", output_index=index, item=item)
+
+    def _event(self, kind: str, **data: Any) -> bytes:
+        self._n_events += 1
+        return event({"type": kind, "sequence_number": self._n_events - 1, **data}, kind)

@@ -1,0 +1,116 @@
+"""llama-server's /slots: what runs where, and what slots hold, saved, restored and erased.
+
+Owns the folder of saved slots. Files have the tokens first, then the engine's bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pymtp.engine import snapshot
+from pymtp.errors import StateError
+from pymtp.model import Model
+
+from . import reports
+from .answer import Answer
+from .bodies import read
+from .context import Context, context_of
+from .errors import invalid, unavailable, unsupported
+from .fields import SlotBody
+from .respond import json_response
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}")
+
+
+async def slots(request: Request) -> Response:
+    """GET /slots"""
+    context = context_of(request)
+    if not context.settings.has_slots:
+        raise unsupported("This server does not support slots endpoint. Start it with `--slots`")
+    n_slots = context.engine.n_slots
+    running = {answer.generation.slot: answer for answer in context.engine.answers}
+    if request.query_params.get("fail_on_no_slot") and all(i in running for i in range(n_slots)):
+        raise unavailable("no slot available")
+    return json_response([_slot(context, i, running.get(i)) for i in range(n_slots)])
+
+
+async def slot_action(request: Request) -> Response:
+    """POST /slots/{id}?action=save|restore|erase"""
+    context = context_of(request)
+    folder = context.settings.slot_save_path
+    if folder is None:
+        raise unsupported("This server does not support slots action. Start it with `--slot-save-path`")
+    slot, action = request.path_params["slot"], request.query_params.get("action")
+    if not slot.isdecimal() or int(slot) >= context.engine.n_slots:
+        raise invalid("Invalid slot ID")
+    if action not in _ACTIONS:
+        raise invalid("Invalid action")
+    body = await read(request, SlotBody)
+    try:
+        found = await asyncio.to_thread(_ACTIONS[action], context.model, int(slot), folder, body.filename or "")
+    except StateError as error:
+        raise invalid(str(error)) from None
+    return json_response({"id_slot": int(slot)} | found)
+
+
+def _save(model: Model, slot: int, folder: Path, name: str) -> dict[str, Any]:
+    path, began = _path(folder, name), time.perf_counter()
+    tokens, data = model.save_slot(slot)
+    head = msgspec.json.encode(tokens) + b"\n"
+    snapshot.write(path, head + data)
+    timings = {"save_ms": (time.perf_counter() - began) * 1000}
+    return {"filename": name, "n_saved": len(tokens), "n_written": len(head) + len(data), "timings": timings}
+
+
+def _restore(model: Model, slot: int, folder: Path, name: str) -> dict[str, Any]:
+    path, began = _path(folder, name), time.perf_counter()
+    head, _, data = snapshot.read(path).partition(b"\n")
+    try:
+        tokens = msgspec.json.decode(head, type=list[int])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise invalid(f"{name} is not a saved slot") from None
+    model.restore_slot(slot, tokens, data)
+    timings = {"restore_ms": (time.perf_counter() - began) * 1000}
+    return {"filename": name, "n_restored": len(tokens), "n_read": len(head) + 1 + len(data), "timings": timings}
+
+
+def _erase(model: Model, slot: int, folder: Path, name: str) -> dict[str, Any]:
+    return {"n_erased": model.erase_slot(slot)}
+
+
+_ACTIONS = {"save": _save, "restore": _restore, "erase": _erase}
+
+
+def _path(folder: Path, name: str) -> Path:
+    """Of a saved slot: always in the folder."""
+    if not _NAME.fullmatch(name):
+        raise invalid("Invalid filename: use letters, digits, dots, - and _")
+    return folder / name
+
+
+def _slot(context: Context, i: int, answer: Answer | None) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "id": i,
+        "n_ctx": context.model.n_ctx,
+        "speculative": bool(context.model.draft_max),
+        "is_processing": answer is not None,
+    }
+    if answer is not None:
+        n_max = answer.generation.params.max_tokens
+        n = len(answer.tokens)
+        found |= {
+            "n_prompt_tokens": answer.generation.n_prompt,
+            "n_prompt_tokens_processed": answer.generation.n_prompt_done,
+            "n_prompt_tokens_cache": answer.generation.n_cached,
+            "timings": reports.timings(answer),
+            "next_token": [{"n_decoded": n, "n_remain": -1 if n_max < 0 else n_max - n}],
+        }
+    return found
