@@ -60,12 +60,12 @@ build_programs() {
 trap 'kill $(jobs -p) 2>/dev/null; rm -f "$models/pymtp-synth.gguf"' EXIT
 build_programs >"$logs/programs.log" 2>&1 &
 export CMAKE_BUILD_PARALLEL_LEVEL=$(nproc)
-CMAKE_ARGS="-DLLAMA_BUILD=OFF -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$capability
+CMAKE_ARGS="-DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$capability
     -DPYMTP_LLAMA_CPP_DIR=$work/llama.cpp" step pymtp.log \
     python3 -m pip install --no-index --no-deps --no-build-isolation --upgrade --target "$site" .
 say 'pymtp is built'
 wait $! || { tail -n 30 "$logs/programs.log" >&2; fail "llama.cpp's own programs were not built"; }
-step programs-cuda.log build_programs -DPYMTP_GPU_LIBRARY="$site/pymtp/lib/libggml-cuda.so"
+step programs-cuda.log build_programs -DPYMTP_GPU_LIBRARY="$site/pymtp/lib/libpymtp-ggml-cuda.so"
 step devices.log "$programs/bin/llama-server" --list-devices
 grep -q CUDA0 "$logs/devices.log" || fail "llama-server sees no GPU: see $logs/devices.log"
 say "llama.cpp's own programs are built"

@@ -38,16 +38,13 @@ for tag in manylinux_2_28 manylinux_2_27 manylinux_2_24 manylinux_2_17 manylinux
     platforms+=(--platform "${tag}_x86_64")
 done
 pip=("$python" -m pip --disable-pip-version-check --quiet)
-CMAKE_ARGS=-DLLAMA_BUILD=OFF "${pip[@]}" wheel --no-deps --no-build-isolation --no-cache-dir \
-    --wheel-dir "$scratch/wheels" "$archive"
-# what a build needs, and what pymtp and llama-cpp-python ask for
+# what a build needs, and what pymtp and the models' writer ask for
 requirements=('scikit-build-core>=0.12')
 while read -r requirement; do
     requirements+=("$requirement")
 done < <("$python" -c '
 from importlib.metadata import requires
-needed = [*requires("pymtp"), *requires("llama_cpp_python")]
-print(*(r for r in needed if "extra ==" not in r and not r.startswith("llama-cpp-python")), sep="\n")')
+print(*(r for r in requires("pymtp-gguf") if "extra ==" not in r), "gguf", sep="\n")')
 "${pip[@]}" download --only-binary=:all: --python-version "$version" --implementation cp "${platforms[@]}" \
     --dest "$scratch/wheels" "${requirements[@]}"
 for wheel in "$scratch"/wheels/*.whl; do

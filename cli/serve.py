@@ -223,4 +223,4 @@ def _check_installed() -> None:
 
     missing = [name for name in ("msgspec", "starlette", "uvicorn") if find_spec(name) is None]
     if missing:
-        raise CommandError(f"a server needs {', '.join(missing)}: pip install 'pymtp[serve]'")
+        raise CommandError(f"a server needs {', '.join(missing)}: pip install 'pymtp-gguf[serve]'")

@@ -26,7 +26,9 @@ def main() -> None:
     for link in links.iterdir():
         link.unlink()
     for library in (folder_of("pymtp._native") / "lib").iterdir():
-        (links / library.name).symlink_to(library)
+        # under the name that llama_cpp looks for, and under that by which the libraries find each other
+        for name in (library.name, library.name.replace("pymtp-", "")):
+            (links / name).symlink_to(library)
 
 
 if __name__ == "__main__":

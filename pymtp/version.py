@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-__version__ = version("pymtp")
+__version__ = version("pymtp-gguf")
 
 
 def version_text() -> str:

@@ -35,3 +35,8 @@ endif()
 install(TARGETS _native COMPONENT pymtp
     LIBRARY DESTINATION pymtp
     RUNTIME DESTINATION pymtp)
+
+# names of our own: a loader takes a library that is in the process already for another one of its name
+foreach(library IN LISTS llama_cpp_libraries)
+    set_property(TARGET ${library} PROPERTY OUTPUT_NAME pymtp-${library})
+endforeach()

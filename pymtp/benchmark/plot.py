@@ -21,7 +21,7 @@ def check_plot(path: Path) -> None:
     if not path.parent.is_dir():
         raise PymtpError(f"{path.parent} is not a folder; create it, or name another one for the plot")
     if importlib.util.find_spec("matplotlib") is None:
-        raise PymtpError("a plot needs matplotlib: pip install matplotlib, or install pymtp[plot]")
+        raise PymtpError("a plot needs matplotlib: pip install matplotlib, or install pymtp-gguf[plot]")
 
 
 def draw(path: Path, rows: Sequence[Row]) -> bool:

@@ -18,7 +18,6 @@ _LEVELS: dict[LogLevel, int] = {"none": 5, "error": 4, "warn": 3, "info": 2, "de
 
 def set_log_level(level: LogLevel) -> None:
     """Show llama.cpp's messages of this level and above on stderr; "none", the default, shows none."""
-    globals()["level"] = level
     lib.pymtp_log_show(_LEVELS[level])
 
 
