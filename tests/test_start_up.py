@@ -43,12 +43,12 @@ def imported(*arguments: str, **env: str) -> set[str]:
 
 @pytest.mark.model
 def test_a_plain_answer_needs_no_slow_module() -> None:
-    assert imported("run", "--raw", "--draft", "none", "-n", "1", "Hello") & SLOW == set()
+    assert imported("run", "--draft", "none", "-n", "1", "Hello") & SLOW == set()
 
 
 @pytest.mark.model
 def test_drafting_needs_no_slow_module() -> None:
-    modules = imported("run", "--raw", "--draft-max", "2", "-n", "20", "--ignore-eos", "Hello")
+    modules = imported("run", "--draft-max", "2", "-n", "20", "--ignore-eos", "Hello")
     assert modules & SLOW == set()
 
 
