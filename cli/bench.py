@@ -19,6 +19,7 @@ from .bench_options import each
 from .context import warn_beyond_training
 from .download import find_model
 from .output import Output, print_stderr
+from .placement import with_placement
 from .progress import loading
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ pymtp bench model.gguf --synthetic 0.5,0.8 --draft-max 1-8 -p 0
 """
 
 
+@with_placement
 def bench(
+    placement: dict[str, Any],
     model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
     model_file: lists.ModelFiles = (),
     hf_repo: opt.HfRepo = None,
@@ -65,7 +68,6 @@ def bench(
     plot: lists.Plot = None,
     progress: lists.Progress = None,
     no_warmup: lists.NoWarmup = False,
-    list_devices: lists.ListDevices = False,
     verbose: lists.Verbose = False,
     debug: opt.Debug = False,
 ) -> None:
@@ -82,9 +84,6 @@ def bench(
     from pymtp.benchmark.prompts import BUILT_IN, read_texts
     from pymtp.benchmark.results import Results
 
-    if list_devices:
-        output.write(_devices())
-        return
     if not debug:
         pymtp.exit_on_abort()
     if verbose:
@@ -95,8 +94,9 @@ def bench(
     if picture:
         check_plot(picture)
     texts = read_texts(Path(prompts)) if prompts else BUILT_IN
+    where = pymtp.ModelParams(**placement)
     setups = [
-        Setup(path, Path(draft_model) if draft_model else None, mtp_context=mtp_context, **settings)
+        Setup(path, Path(draft_model) if draft_model else None, mtp_context=mtp_context, placement=where, **settings)
         for path in _models([*filter(None, [model]), *each(model_file)], hf_repo, offline)
         for settings in _combined(
             n_parallel=each(n_parallel),
@@ -214,14 +214,3 @@ def _check(plan: Plan) -> None:
     n_longest = max(test.n_depth + test.n_prompt + test.n_gen for test in plan.tests)
     for path, info in infos.items():
         warn_beyond_training(n_longest, info.n_ctx_train, f"{path.name}: the longest test has")
-
-
-def _devices() -> str:
-    from pymtp.benchmark.provenance import devices
-
-    lines = [
-        f"  {device.name}: {device.description} ({device.kind}, {device.total_bytes >> 20} MiB, "
-        f"{device.free_bytes >> 20} MiB free)\n"
-        for device in devices()
-    ]
-    return "".join(["Available devices:\n", *lines])

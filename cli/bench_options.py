@@ -13,7 +13,8 @@ from typing import Annotated, Any, get_args
 import typer
 
 from . import options as opt
-from .options import _MAX_INT, _MAX_THREADS, _auto_or_integer, _integer, _one_of
+from .options import _MAX_THREADS
+from .parsers import MAX_INT, auto_or_integer, completing, integer, one_of
 
 FORMATS = ("none", "md", "csv", "json", "jsonl", "sql")
 ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise", "relaxed")
@@ -27,9 +28,9 @@ def each(occurrences: Iterable[Iterable[Any]]) -> list[Any]:
     return list(dict.fromkeys(value for values in occurrences for value in values))
 
 
-def integers(least: int, most: int = _MAX_INT, *, auto: bool = False) -> Callable[[str], tuple[Any, ...]]:
+def integers(least: int, most: int = MAX_INT, *, auto: bool = False) -> Callable[[str], tuple[Any, ...]]:
     """A parser of `1,2`, `1-8`, `0-8+2` (steps of 2) and `128-1024*2` (doubling); `auto` allows that word as well."""
-    one: Callable[[str], Any] = _auto_or_integer(least, most) if auto else _integer(least, most)
+    one: Callable[[str], Any] = auto_or_integer(least, most) if auto else integer(least, most)
 
     def parse(text: str) -> tuple[Any, ...]:
         values: list[Any] = []
@@ -72,7 +73,7 @@ def numbers(least: float, most: float, range_text: str) -> Callable[[str], tuple
 
 def words(choices: Iterable[str], **aliases: str) -> Callable[[str], tuple[str, ...]]:
     """A parser of `f16,q8_0`."""
-    one = _one_of(tuple(choices))
+    one = one_of(tuple(choices))
 
     def parse(text: str) -> tuple[str, ...]:
         return tuple(one(aliases.get(f"_{word}", word)) for word in text.split(","))
@@ -89,14 +90,14 @@ def _pair(text: str) -> tuple[tuple[int, int], ...]:
     parts = text.split(",")
     if len(parts) != 2:
         raise typer.BadParameter(f"must be two numbers such as 512,128, not {text!r}")
-    n_prompt, n_gen = map(_integer(1), parts)
+    n_prompt, n_gen = map(integer(1), parts)
     return ((n_prompt, n_gen),)
 
 
 def _list(
     *names: str, parser: Callable[[str], Any], metavar: str, help: str, choices: Sequence[str] | None = None
 ) -> Any:
-    complete = opt.completing(choices) if choices else None
+    complete = completing(choices) if choices else None
     return Annotated[
         list[Any], typer.Option(*names, parser=parser, metavar=metavar, help=help, autocompletion=complete)
     ]
@@ -124,7 +125,7 @@ NGen = _list("-n", "--n-gen", parser=integers(0), metavar="N,...", help="Measure
 PromptGen = _list("-pg", parser=_pair, metavar="P,N", help="Measure both together; may be given several times.")
 NDepth = _list("-d", "--n-depth", parser=integers(0), metavar="N,...", help="Tokens already in the cache.")
 Repetitions = Annotated[
-    int, typer.Option("-r", "--repetitions", parser=_integer(1, 10000), metavar="N", help="Run each test N times.")
+    int, typer.Option("-r", "--repetitions", parser=integer(1, 10000), metavar="N", help="Run each test N times.")
 ]
 PromptsFile = Annotated[
     str | None,
@@ -199,9 +200,9 @@ OutputFormat = Annotated[
     str,
     typer.Option(
         *("-o", "--output"),
-        parser=_one_of(FORMATS),
+        parser=one_of(FORMATS),
         metavar="md|csv|json|jsonl|sql|none",
-        autocompletion=opt.completing(FORMATS),
+        autocompletion=completing(FORMATS),
         help="Output format on stdout.",
     ),
 ]
@@ -209,9 +210,9 @@ ErrorFormat = Annotated[
     str,
     typer.Option(
         *("-oe", "--output-err"),
-        parser=_one_of(FORMATS),
+        parser=one_of(FORMATS),
         metavar="FORMAT",
-        autocompletion=opt.completing(FORMATS),
+        autocompletion=completing(FORMATS),
         help="Also print the results on stderr.",
     ),
 ]
@@ -229,4 +230,3 @@ Progress = Annotated[
 ]
 NoWarmup = Annotated[bool, typer.Option("--no-warmup", help="Measure without a warm-up run.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's log on stderr.")]
-ListDevices = Annotated[bool, typer.Option("--list-devices", help="List the available devices and exit.")]

@@ -10,6 +10,10 @@ from typing import Any
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Model": ("model_file", "hf_repo", "offline", "n_gpu_layers", "n_threads"),
+    "Devices": (
+        *("device", "split_mode", "tensor_split", "main_gpu", "override_tensor", "cpu_moe", "n_cpu_moe", "load_mode"),
+        "list_devices",
+    ),
     "Server": (
         *("host", "port", "alias", "tags", "page", "metrics", "api_key", "api_key_file", "ssl_key_file"),
         *("ssl_cert_file", "cors_origins", "timeout"),
@@ -43,7 +47,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Context": ("n_ctx", "n_batch", "n_ubatch", "flash_attn", "type_k", "type_v"),
     "Output": (
-        *("quiet", "as_json", "color", "logprobs", "form", "error_form", "wide", "plot", "progress", "list_devices"),
+        *("quiet", "as_json", "color", "logprobs", "form", "error_form", "wide", "plot", "progress"),
         *("verbose", "debug", "version", "install_completion", "show_completion", "help"),
     ),
 }

@@ -8,12 +8,13 @@ InvalidParameter; app.py finds the flag by the parameter's name, so commands nam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import typer
 
 from .flags import Command, with_flags
+from .parsers import auto_or_integer, choice, completing, integer
+from .placement import PLACEMENT, placement_of
 
 DEBUG = "pymtp.debug"
 """Key in the context's `meta`: whether app.py shows tracebacks."""
@@ -23,81 +24,19 @@ MtpContext = Literal["auto", "chained", "target"]
 FlashAttention = Literal["on", "off", "auto"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 
-_MAX_INT = 2**31 - 1
 _MAX_THREADS = 512  # ggml takes no more
-
-
-# Our own parsers, because the messages of typer's change from release to release.
-
-
-def _integer(least: int, most: int = _MAX_INT) -> Callable[[str], int]:
-    return _integer_or((), least, most)
-
-
-def _auto_or_integer(least: int, most: int) -> Callable[[str], int | str]:
-    return _integer_or(("auto",), least, most)
-
-
-def _integer_or(words: tuple[str, ...], least: int, most: int) -> Callable[[str], Any]:
-    def parse(text: str) -> int | str:
-        if text in words:
-            return text
-        try:
-            value = int(text)
-        except ValueError:
-            value = None
-        if value is None or not least <= value <= most:
-            allowed = " or ".join([*words, f"an integer between {least} and {most}"])
-            raise typer.BadParameter(f"must be {allowed}, not {text!r}")
-        return value
-
-    return parse
 
 
 def _draft_vocab(text: str) -> int | str:
     if re.fullmatch(r"[-+]?\d+", text):
-        return _integer(1)(text)
+        return integer(1)(text)
     return text  # a file
-
-
-def _one_of(choices: tuple[str, ...], number: str = "") -> Callable[[str], str]:
-    """A parser of choices. `number`: what to use for a number."""
-
-    def parse(text: str) -> str:
-        if text not in choices:
-            hint = f"; {number}" if number and text.lstrip("-").isdecimal() else ""
-            raise typer.BadParameter(f"must be one of {', '.join(choices)}, not {text!r}{hint}")
-        return text
-
-    return parse
 
 
 def _repository(text: str) -> str:
     if not re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", text):
         raise typer.BadParameter(f"must be USER/REPO or USER/REPO:QUANT, not {text!r}")
     return text
-
-
-def completing(choices: Sequence[str]) -> Callable[[str], list[str]]:
-    """Completes a value in a shell; in a list, the part after the last comma."""
-
-    def complete(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",")
-        return [before + comma + choice for choice in choices if choice.startswith(last)]
-
-    return complete
-
-
-def _choice(kind: Any, *names: str, help_text: str, number: str = "") -> Any:
-    """An option that takes one of the values of the Literal `kind`."""
-    choices = get_args(kind)
-    return typer.Option(
-        *names,
-        parser=_one_of(choices, number),
-        metavar="|".join(choices),
-        help=help_text,
-        autocompletion=completing(choices),
-    )
 
 
 def _remember_debug(ctx: typer.Context, wanted: bool) -> bool:
@@ -135,7 +74,7 @@ NPredict = Annotated[
     typer.Option(
         "-n",
         "--n-predict",
-        parser=_integer(-1),
+        parser=integer(-1),
         metavar="N",
         help="Tokens to generate; -1: until the model stops or the context is full.",
     ),
@@ -147,23 +86,23 @@ CtxSize = Annotated[
     typer.Option(
         "-c",
         "--ctx-size",
-        parser=_integer(0),
+        parser=integer(0),
         metavar="N",
         help="Context size in tokens; 0: as the model was trained.  [default: the same, but at most 4096]",
     ),
 ]
 BatchSize = Annotated[
-    int, typer.Option("-b", "--batch-size", parser=_integer(1), metavar="N", help="Prompt tokens per batch.")
+    int, typer.Option("-b", "--batch-size", parser=integer(1), metavar="N", help="Prompt tokens per batch.")
 ]
 UbatchSize = Annotated[
-    int, typer.Option("-ub", "--ubatch-size", parser=_integer(1), metavar="N", help="Tokens per pass.")
+    int, typer.Option("-ub", "--ubatch-size", parser=integer(1), metavar="N", help="Tokens per pass.")
 ]
 Threads = Annotated[
     int | None,
     typer.Option(
         "-t",
         "--threads",
-        parser=_integer(1, _MAX_THREADS),
+        parser=integer(1, _MAX_THREADS),
         metavar="N",
         help="CPU threads.  [default: one per physical core]",
     ),
@@ -174,20 +113,20 @@ GpuLayers = Annotated[
         "-ngl",
         "--gpu-layers",
         "--n-gpu-layers",
-        parser=_integer(-1),
+        parser=integer(-1),
         metavar="N",
         help="Layers on the GPU; -1: all.",
     ),
 ]
-FlashAttn = Annotated[FlashAttention, _choice(FlashAttention, "-fa", "--flash-attn", help_text="Flash attention.")]
-CacheTypeK = Annotated[CacheType, _choice(CacheType, "-ctk", "--cache-type-k", help_text="Type of the K cache.")]
-CacheTypeV = Annotated[CacheType, _choice(CacheType, "-ctv", "--cache-type-v", help_text="Type of the V cache.")]
+FlashAttn = Annotated[FlashAttention, choice(FlashAttention, "-fa", "--flash-attn", help_text="Flash attention.")]
+CacheTypeK = Annotated[CacheType, choice(CacheType, "-ctk", "--cache-type-k", help_text="Type of the K cache.")]
+CacheTypeV = Annotated[CacheType, choice(CacheType, "-ctv", "--cache-type-v", help_text="Type of the V cache.")]
 
 Logprobs = Annotated[
     int | None,
     typer.Option(
         "--logprobs",
-        parser=_integer(0),
+        parser=integer(0),
         metavar="N",
         help="With --json: log probabilities of each token and of the N most likely in its place.",
     ),
@@ -195,7 +134,7 @@ Logprobs = Annotated[
 
 DraftMode = Annotated[
     Draft,
-    _choice(
+    choice(
         Draft,
         "--draft",
         help_text="From MTP heads or earlier text (lookup); auto: heads, if any.",
@@ -218,7 +157,7 @@ DraftMax = Annotated[
     typer.Option(
         "--spec-draft-n-max",
         "--draft-max",
-        parser=_auto_or_integer(0, 32),
+        parser=auto_or_integer(0, 32),
         metavar="K",
         autocompletion=completing(["auto"]),
         help="Draft tokens per round, at most 32; 0: no drafting; auto: adapts to what is fastest (lookup: 8).",
@@ -227,7 +166,7 @@ DraftMax = Annotated[
 
 MtpContextMode = Annotated[
     MtpContext,
-    _choice(
+    choice(
         MtpContext,
         "--mtp-context",
         help_text="What each of several heads reads: the head before (chained, as trained) or the trunk (target); "
@@ -286,8 +225,10 @@ _MODEL = {
     "flash_attn": (FlashAttn, "auto"),
     "type_k": (CacheTypeK, "f16"),
     "type_v": (CacheTypeV, "f16"),
+    **PLACEMENT,
 }
 
 
 def _model_options(values: dict[str, Any]) -> dict[str, Any]:
-    return {**values, "draft": values["draft"] if values["draft_max"] else "none"}
+    own = {name: value for name, value in values.items() if name not in PLACEMENT}
+    return {**own, **placement_of(values), "draft": values["draft"] if values["draft_max"] else "none"}

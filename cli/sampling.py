@@ -17,7 +17,7 @@ from pymtp.sampling.params import SAMPLERS, SamplingParams, samplers_from_letter
 
 from .errors import CommandError
 from .flags import with_flags
-from .options import completing
+from .parsers import completing
 from .text import decoded
 
 

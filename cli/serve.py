@@ -14,8 +14,8 @@ from . import options as opt
 from .context import warn_beyond_training
 from .download import find_model
 from .errors import CommandError
-from .options import _choice, _integer
 from .output import print_stderr
+from .parsers import choice, integer
 from .sampling import with_sampling
 
 EXAMPLES = """
@@ -39,13 +39,13 @@ def serve(
     hf_repo: opt.HfRepo = None,
     offline: opt.Offline = False,
     host: Annotated[str, typer.Option(metavar="HOST,...", help="Addresses to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(parser=_integer(0, 65535), metavar="N", help="Port to listen at.")] = 8080,
+    port: Annotated[int, typer.Option(parser=integer(0, 65535), metavar="N", help="Port to listen at.")] = 8080,
     n_slots: Annotated[
         int | None,
         typer.Option(
             "-np",
             "--parallel",
-            parser=_integer(1, 256),
+            parser=integer(1, 256),
             metavar="N",
             help=f"Slots: answers that are made at the same time.  [default: {N_SLOTS}]",
         ),
@@ -87,7 +87,7 @@ def serve(
         typer.Option(
             "-cram",
             "--cache-ram",
-            parser=_integer(0),
+            parser=integer(0),
             metavar="MIB",
             help="Host memory for prompts that slots no longer hold; 0: none.",
         ),
@@ -104,16 +104,16 @@ def serve(
     chat_template_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The same, from FILE.")] = None,
     jinja: Annotated[bool, typer.Option("--jinja", help="Taken for granted: templates always are.")] = True,
     reasoning: Annotated[
-        Reasoning, _choice(Reasoning, "-rea", "--reasoning", help_text="Thinking, where a request does not say.")
+        Reasoning, choice(Reasoning, "-rea", "--reasoning", help_text="Thinking, where a request does not say.")
     ] = "auto",
     reasoning_format: Annotated[
         ReasoningFormat,
-        _choice(ReasoningFormat, "--reasoning-format", help_text="Where the thinking goes; none: into the content."),
+        choice(ReasoningFormat, "--reasoning-format", help_text="Where the thinking goes; none: into the content."),
     ] = "auto",
     queue_max: Annotated[
         int,
         typer.Option(
-            "--queue-max", parser=_integer(0), metavar="N", help="Requests that may wait for a slot; others get 429."
+            "--queue-max", parser=integer(0), metavar="N", help="Requests that may wait for a slot; others get 429."
         ),
     ] = 1024,
     timeout: Annotated[

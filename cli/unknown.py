@@ -41,9 +41,8 @@ LLAMA_CPP: dict[str, str] = {
     "--spec-draft-hf -hfd -hfrd --hf-repo-draft": "download the file, and name it with --draft-model",
     "--lora* --control-vector*": "merge it into the model first",
     "-mm -mmu --mmproj* --no-mmproj* --image* --audio --video*": "models read and write text only",
-    "--mlock --mmap --no-mmap -mmp -dio --direct-io -lm --load-mode -lzm --lazy-mode --no-host": (
-        "the model's file is always mapped into memory"
-    ),
+    "--mlock --mmap --no-mmap -mmp -dio --direct-io": "use --load-mode none, mmap, mlock, mmap+mlock or dio",
+    "-lzm --lazy-mode --no-host": "",
     "--override-kv --check-tensors -nr --repack --no-repack": "",
     # threads
     "-tb --threads-batch": "--threads sets those for prompts as well",
@@ -51,11 +50,8 @@ LLAMA_CPP: dict[str, str] = {
     "--prio --prio-batch": "use nice",
     "--poll --poll-batch": "",
     # devices
-    "-dev --device": "CUDA_VISIBLE_DEVICES picks GPUs, --gpu-layers 0 uses none",
-    "-sm --split-mode -mg --main-gpu -ts --tensor-split": "CUDA_VISIBLE_DEVICES picks GPUs",
-    "-ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn -fit* --fit*": (
-        "--gpu-layers sets how many layers are on the GPU"
-    ),
+    "-ncffn --n-cpu-ffn": "use --override-tensor",
+    "-fit* --fit*": "use --gpu-layers, --n-cpu-moe or --override-tensor",
     "--rpc -rpc": "",
     "-kvo --kv-offload -nkvo --no-kv-offload -nopo --op-offload --no-op-offload": "",
     # context
@@ -74,9 +70,11 @@ LLAMA_CPP: dict[str, str] = {
     "--spec-type --spec-default --spec-ngram-* -lcs --lookup-cache-static -lcd --lookup-cache-dynamic": (
         "pymtp drafts with MTP heads: see --draft"
     ),
-    "--spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft": "heads are where --gpu-layers puts the model",
-    "--spec-draft-device -devd --device-draft --spec-draft-cpu-moe -cmoed --cpu-moe-draft -ncmoed -otd": (
-        "heads are where --gpu-layers puts the model"
+    "--spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-device -devd --device-draft": (
+        "heads are where --gpu-layers and --override-tensor put them"
+    ),
+    "--spec-draft-cpu-moe -cmoed --cpu-moe-draft -ncmoed -otd": (
+        "heads are where --gpu-layers and --override-tensor put them"
     ),
     "--spec-draft-threads* -td --threads-draft -tbd --threads-batch-draft": "--threads is for drafting as well",
     "--spec-draft-type-k -ctkd --cache-type-k-draft": "--cache-type-k is for the heads as well",

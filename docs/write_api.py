@@ -30,6 +30,10 @@ What `import pymtp` gives, in the order of its own help. The [guide](python.md) 
 SECTIONS = {
     "Models and texts": ("Model", "Generation", "Batch", "Conversation", "Answer", "Stats"),
     "Parameters": ("ModelParams", "ContextParams", "DraftParams", "GenerationParams", "SamplingParams", "PlainReason"),
+    "Chat templates": (
+        *("ChatTemplate", "ChatParams", "ChatPrompt"),
+        *("ChatParser", "ChatMessage", "ChatDelta", "ToolCall", "ToolCallDelta"),
+    ),
     "Drafters": ("Drafter", "DrafterTraits", "DraftRequest", "DraftOutcome", "Proposal"),
     "Sessions": ("Session", "Chunk"),
     "Errors": (
@@ -43,7 +47,8 @@ SECTIONS = {
         "StateError",
         "UnsupportedModel",
     ),
-    "Functions": ("exit_on_abort", "n_contexts", "set_log_level", "version_text"),
+    "Devices": ("Device",),
+    "Functions": ("devices", "exit_on_abort", "n_contexts", "set_log_level", "version_text"),
 }
 
 

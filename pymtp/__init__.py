@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         StateError,
         UnsupportedModel,
     )
+    from pymtp.loading.devices import Device, devices
     from pymtp.loading.params import ModelParams
     from pymtp.model import Model
     from pymtp.sampling.params import SamplingParams
@@ -75,6 +76,7 @@ _MODULES = {
         "StateError",
         "UnsupportedModel",
     ),
+    "loading.devices": ("Device", "devices"),
     "loading.params": ("ModelParams",),
     "model": ("Model",),
     "sampling.params": ("SamplingParams",),
@@ -101,6 +103,7 @@ __all__ = [
     "ContextFull",
     "ContextParams",
     "Conversation",
+    "Device",
     "DraftOutcome",
     "DraftParams",
     "DraftRequest",
@@ -124,6 +127,7 @@ __all__ = [
     "ToolCallDelta",
     "UnsupportedModel",
     "__version__",
+    "devices",
     "exit_on_abort",
     "n_contexts",
     "set_log_level",

@@ -10,13 +10,21 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from pymtp.drafting.interface import Drafter
 from pymtp.drafting.params import DraftParams, StrPath
 from pymtp.engine.context import ContextParams
-from pymtp.loading.params import ModelParams
+from pymtp.loading.params import LoadMode, ModelParams, SplitMode
 
 
 class ModelOptions(TypedDict, total=False):
     """What `Model` takes beside a path, as keywords."""
 
     n_gpu_layers: int
+    device: Sequence[str] | None
+    split_mode: SplitMode
+    tensor_split: Sequence[float]
+    main_gpu: int
+    override_tensor: Sequence[tuple[str, str]]
+    cpu_moe: bool
+    n_cpu_moe: int
+    load_mode: LoadMode
     n_ctx: int | None
     n_cells: int | None
     n_batch: int

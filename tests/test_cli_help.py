@@ -80,7 +80,7 @@ def llama_cpp_flags() -> list[str]:
 
 
 REFUSED = """
--no-cnv --no-conversation -cnv -mli -i --interactive --lora --mmproj -ot -ts -dev -sm -mg --rpc --mlock --no-mmap
+-no-cnv --no-conversation -cnv -mli -i --interactive --lora --mmproj -ncffn -fit --rpc --mlock --no-mmap
 -tb --poll --prio --rope-freq-base --jinja --chat-template --chat-template-file --reasoning --reasoning-budget
 -ngld -mmp -v
 """

@@ -72,11 +72,12 @@ def play(session: Session, history: list[int], lengths: list[int], n_rounds: int
         session.truncate(len(history) - 1)
 
 
-def test_token_embeddings_go_where_a_gpu_can_read_them() -> None:
-    placed = [lib.pymtp_embedding_on_device(kind) != ffi.NULL for kind in range(-1, 64)]
-    assert not any((placed[0], placed[5], placed[-1]))  # -1, 4 (a type of the past), 63
-    if not llama_cpp.llama_supports_gpu_offload():
-        assert not any(placed)
+def test_a_device_is_asked_which_rows_it_can_read() -> None:
+    cpu = lib.ggml_backend_dev_get(0)
+    can = [lib.pymtp_device_reads_rows(cpu, kind) for kind in range(-1, 64)]
+    assert can[1:3] == [True, True]  # F32, F16
+    assert not any((can[0], can[5], can[-1]))  # -1, 4 (a type of the past), 63
+    assert not lib.pymtp_device_reads_rows(ffi.NULL, 0)
 
 
 @pytest.mark.parametrize("lengths", [[3], [1], [3, 1, 2, 0]], ids=str)

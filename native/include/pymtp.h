@@ -14,6 +14,7 @@
 #ifndef PYMTP_H
 #define PYMTP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,7 +32,7 @@ extern "C" {
 // [cffi begin]
 
 struct llama_model;
-struct llama_model_tensor_buft_override;
+struct ggml_backend_device;
 struct llama_context;
 struct llama_context_params;
 
@@ -136,10 +137,8 @@ const char * pymtp_draft_obstacle(const struct llama_model * model, const struct
 // The i-th architecture whose MTP heads llama.cpp can run. PYMTP_INVALID after the last.
 int32_t pymtp_architecture(int32_t i, struct pymtp_architecture * architecture);
 
-// For llama_model_params.tensor_buft_overrides, of a model whose output matrix is its token embedding, of this ggml_type:
-// has the GPU read the rows of tokens from that matrix, which lies there anyway, so that no pass has to wait for the CPU.
-// Valid for good. NULL if there is no GPU or more than one, or if it cannot read such rows.
-const struct llama_model_tensor_buft_override * pymtp_embedding_on_device(int32_t type);
+// Whether a device can look up rows of a matrix of this ggml_type, as a token embedding needs it.
+bool pymtp_device_reads_rows(struct ggml_backend_device * device, int32_t type);
 
 struct pymtp_session_params {
     // as for llama_init_from_model; ctx_type is set by pymtp

@@ -4,6 +4,7 @@
 //   test-abi MODEL.gguf...      tiny models with MTP layers
 
 #include "check.h"
+#include "ggml-backend.h"
 #include "llama.h"
 #include "pymtp-sampler.h"
 #include "pymtp.h"
@@ -85,7 +86,8 @@ static void indexes_that_are_none_are_refused() {
         CHECK_EQUAL(pymtp_session_output_type(session, n, &type, &n_bytes), is_head ? +PYMTP_OK : +PYMTP_INVALID);
         check_status(pymtp_session_discard(session, 0, n, 1));
         check_status(pymtp_session_discard(session, 1, 0, n));
-        pymtp_embedding_on_device(n);
+        pymtp_device_reads_rows(nullptr, n);
+        pymtp_device_reads_rows(ggml_backend_dev_get(0), n);
         struct pymtp_architecture architecture;
         check_status(pymtp_architecture(n, &architecture));
     }

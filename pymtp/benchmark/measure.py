@@ -217,6 +217,7 @@ def _load(setup: Setup, n_ctx: int, draft_max: int, on_load: Callable[[float], o
     draft: Literal["auto", "none"] = "auto" if draft_max else "none"
     return Model(
         setup.path,
+        model=setup.placement,
         n_ctx=n_ctx,
         n_batch=setup.n_batch,
         n_ubatch=setup.n_ubatch,

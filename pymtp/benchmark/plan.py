@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from pymtp.drafting.length.policy import AUTO_DRAFT_MAX
 from pymtp.errors import InvalidParameter
+from pymtp.loading.params import ModelParams
 
 Accept = Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"]
 
@@ -33,6 +34,8 @@ class Setup:
     mtp_context: Literal["auto", "chained", "target"] = "auto"
     n_parallel: int = 1
     """Sequences that are generated together."""
+    placement: ModelParams = ModelParams()
+    """Where the weights go; `n_gpu_layers` above replaces its own."""
 
 
 @dataclass(frozen=True)

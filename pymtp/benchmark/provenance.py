@@ -9,31 +9,10 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from pymtp import version_text
-from pymtp.binding.library import ffi, lib
 from pymtp.gguf.facts import inspect_gguf
-
-_KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")  # ggml_backend_dev_type
-
-
-class Device(NamedTuple):
-    """A device that llama.cpp can compute on."""
-
-    name: str
-    kind: str
-    """CPU, GPU, IGPU (shares the host's memory), ACCEL (helps the CPU) or META."""
-    backend: str
-    description: str
-    free_bytes: int
-    total_bytes: int
-
-
-def devices() -> list[Device]:
-    """All devices."""
-    lib.llama_backend_init()
-    return [_device(lib.ggml_backend_dev_get(i)) for i in range(lib.ggml_backend_dev_count())]
+from pymtp.loading.devices import devices
 
 
 @cache
@@ -94,22 +73,3 @@ def cpu() -> str:
     except OSError:
         names = []
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def _device(handle: Any) -> Device:
-    free, total = ffi.new("size_t *"), ffi.new("size_t *")
-    lib.ggml_backend_dev_memory(handle, free, total)
-    kind = lib.ggml_backend_dev_type(handle)
-    return Device(
-        _text(lib.ggml_backend_dev_name(handle)),
-        _KINDS[kind] if kind < len(_KINDS) else "GPU",
-        _text(lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(handle))),
-        _text(lib.ggml_backend_dev_description(handle)),
-        free[0],
-        total[0],
-    )
-
-
-def _text(pointer: Any) -> str:
-    text: bytes = ffi.string(pointer)
-    return text.decode()

@@ -16,6 +16,7 @@ from pymtp.binding.types import model_pointer
 from pymtp.errors import ModelError
 from pymtp.gguf.facts import GgufInfo, gguf_facts
 from pymtp.loading.params import ModelParams
+from pymtp.loading.placement import Placement
 
 OnLoad = Callable[[float], object]
 """Called while the weights are read, with the share that is loaded, 0 to 1; an exception from it ends the loading."""
@@ -27,7 +28,8 @@ class Weights:
     def __init__(self, info: GgufInfo, params: ModelParams, on_load: OnLoad | None = None, *, with_heads: bool) -> None:
         self.info = info
         self._loaded: list[object] = []
-        self._free = weakref.finalize(self, _free, self._loaded)
+        self._placements: list[Placement] = []  # the models point into them
+        self._free = weakref.finalize(self, _free, self._loaded, self._placements)
         self.model = self._load(info, params, on_load, load_mtp=with_heads)
         """llama.cpp's handle."""
         self.assistant: object | None = None
@@ -46,14 +48,16 @@ class Weights:
         self._free()
 
     def _load(self, info: GgufInfo, params: ModelParams, on_load: OnLoad | None, *, load_mtp: bool) -> object:
-        loaded = _load(info, params.n_gpu_layers, on_load, load_mtp=load_mtp)
+        placement = Placement(params, info)
+        loaded = _load(info, placement, on_load, load_mtp=load_mtp)
         self._loaded.append(loaded)
+        self._placements.append(placement)
         return loaded
 
 
-def _load(info: GgufInfo, n_gpu_layers: int, on_load: OnLoad | None, *, load_mtp: bool) -> object:
+def _load(info: GgufInfo, placement: Placement, on_load: OnLoad | None, *, load_mtp: bool) -> object:
     params = lib.llama_model_default_params()
-    params.n_gpu_layers = n_gpu_layers
+    placement.write(params)
     params.load_mtp = load_mtp
     # also without `on_load`: only there can Ctrl-C be noticed
     progress = _Progress(on_load)
@@ -61,9 +65,6 @@ def _load(info: GgufInfo, n_gpu_layers: int, on_load: OnLoad | None, *, load_mtp
     params.progress_callback = lib.pymtp_on_progress
     params.progress_callback_user_data = handle
     lib.llama_backend_init()
-    layers_on_gpu = n_gpu_layers < 0 or n_gpu_layers > info.n_layer + info.n_heads_declared
-    if layers_on_gpu and info.tied_embedding_type is not None:
-        params.tensor_buft_overrides = lib.pymtp_embedding_on_device(info.tied_embedding_type)
     log.take_recent()
     if info.draft_model is None or info.has_assistant:
         loaded = lib.llama_model_load_from_file(os.fsencode(info.path), params)
@@ -79,9 +80,10 @@ def _load(info: GgufInfo, n_gpu_layers: int, on_load: OnLoad | None, *, load_mtp
     return loaded
 
 
-def _free(loaded: list[object]) -> None:
+def _free(loaded: list[object], placements: list[Placement]) -> None:
     while loaded:
         lib.llama_model_free(loaded.pop())
+    placements.clear()
 
 
 class _Progress:

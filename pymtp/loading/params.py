@@ -2,18 +2,81 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from pymtp.errors import InvalidParameter
+
+SplitMode = Literal["none", "layer", "row", "tensor"]
+LoadMode = Literal["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"]
 
 
 @dataclass(frozen=True)
 class ModelParams:
-    """How the weights of a model are loaded. Names and meanings are those of llama.cpp."""
+    """How the weights of a model are loaded, and where they go. Names and meanings are those of llama.cpp."""
 
     n_gpu_layers: int = -1
-    """Layers on the GPU, if there is one; -1: all."""
+    """Layers on the GPUs, if there are any, counted from the last one; -1: all."""
+    device: Sequence[str] | None = None
+    """Names of the devices that take layers, see pymtp.devices(); (): the CPU alone; None: all GPUs."""
+    split_mode: SplitMode = "layer"
+    """Among several devices: none (one takes all), layer (each takes some), or each a part of every tensor."""
+    tensor_split: Sequence[float] = ()
+    """The share of each device, in any unit; (): by their free memory."""
+    main_gpu: int = 0
+    """With `split_mode` none: the device that takes all, from 0."""
+    override_tensor: Sequence[tuple[str, str]] = ()
+    """Regular expressions of tensors' names, and the buffer type that these go to; the first that matches counts."""
+    cpu_moe: bool = False
+    """All experts stay on the CPU, those of the MTP heads too."""
+    n_cpu_moe: int = 0
+    """The experts of the first layers that stay on the CPU; the heads' are those of the last layers."""
+    load_mode: LoadMode = "auto"
+    """How the file is read: mapped into memory, locked there, or past the cache of the system (dio)."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.n_gpu_layers, int) or isinstance(self.n_gpu_layers, bool):
-            raise InvalidParameter("n_gpu_layers", "an integer, -1 for all layers", value=self.n_gpu_layers)
+        _check_integer("n_gpu_layers", self.n_gpu_layers, "an integer, -1 for all layers")
+        _check_integer("main_gpu", self.main_gpu, "the number of a device, from 0", least=0)
+        _check_integer("n_cpu_moe", self.n_cpu_moe, "a number of layers, 0 or more", least=0)
+        _check_choice("split_mode", self.split_mode, get_args(SplitMode))
+        _check_choice("load_mode", self.load_mode, get_args(LoadMode))
+        if not isinstance(self.cpu_moe, bool):
+            raise InvalidParameter("cpu_moe", "True or False", value=self.cpu_moe)
+        if self.device is not None and not _all(self.device, lambda name: isinstance(name, str)):
+            raise InvalidParameter("device", "a list of names, or None for all GPUs", value=self.device)
+        if not _all(self.tensor_split, _is_share) or (self.tensor_split and not sum(self.tensor_split)):
+            raise InvalidParameter("tensor_split", "shares of 0 or more, not all 0", value=self.tensor_split)
+        if not _all(self.override_tensor, _is_override):
+            expected = "pairs of a regular expression and a buffer type"
+            raise InvalidParameter("override_tensor", expected, value=self.override_tensor)
+
+
+def _check_integer(name: str, value: object, expected: str, least: int | None = None) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+        raise InvalidParameter(name, expected, value=value)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidParameter(name, "one of " + ", ".join(choices), value=value)
+
+
+def _all(values: Any, is_right: Any) -> bool:
+    return isinstance(values, Sequence) and not isinstance(values, str) and all(map(is_right, values))
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def _is_override(value: object) -> bool:
+    if not (isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(each, str) for each in value)):
+        return False
+    try:
+        re.compile(value[0])
+    except re.error:
+        return False
+    return bool(value[0])

@@ -60,42 +60,15 @@ int32_t pymtp_architecture(int32_t i, struct pymtp_architecture * architecture) 
     });
 }
 
-static bool device_reads_rows(ggml_backend_dev_t device, ggml_type type) {
-    if (ggml_blck_size(type) == 0) { // a type of the past
-        return false;
-    }
-    ggml_context_ptr ctx{ ggml_init({ 4 * ggml_tensor_overhead(), nullptr, true }) };
-    ggml_tensor *    table = ggml_new_tensor_2d(ctx.get(), type, QK_MAX, 1);
-    ggml_tensor *    ids   = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, 1);
-    return ggml_backend_dev_supports_op(device, ggml_get_rows(ctx.get(), table, ids));
-}
-
-// the only GPU; nullptr if there is none, or if the layers are divided among several
-static ggml_backend_dev_t only_gpu() {
-    ggml_backend_dev_t device = nullptr;
-    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
-        auto * const dev = ggml_backend_dev_get(i);
-        if (ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_GPU) {
-            continue;
+bool pymtp_device_reads_rows(ggml_backend_dev_t device, int32_t type) {
+    return pymtp_guard_or(false, [&]() -> bool {
+        if (!device || type < 0 || type >= GGML_TYPE_COUNT || ggml_blck_size((ggml_type) type) == 0) { // of the past
+            return false;
         }
-        if (device) {
-            return nullptr;
-        }
-        device = dev;
-    }
-    return device;
-}
-
-const llama_model_tensor_buft_override * pymtp_embedding_on_device(int32_t type) {
-    static llama_model_tensor_buft_override overrides[2] = {};
-
-    return pymtp_guard_or(nullptr, [&]() -> const llama_model_tensor_buft_override * {
-        const auto device = only_gpu();
-        if (!device || type < 0 || type >= GGML_TYPE_COUNT || !device_reads_rows(device, (ggml_type) type)) {
-            return nullptr;
-        }
-        overrides[0] = { "^token_embd\\.weight$", ggml_backend_dev_buffer_type(device) };
-        return overrides;
+        ggml_context_ptr ctx{ ggml_init({ 4 * ggml_tensor_overhead(), nullptr, true }) };
+        ggml_tensor *    table = ggml_new_tensor_2d(ctx.get(), (ggml_type) type, QK_MAX, 1);
+        ggml_tensor *    ids   = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, 1);
+        return ggml_backend_dev_supports_op(device, ggml_get_rows(ctx.get(), table, ids));
     });
 }
 

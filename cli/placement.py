@@ -1,0 +1,139 @@
+"""The flags that say where a model's tensors go, under llama.cpp's names.
+
+Owns names, types and help texts; what there is to go to, pymtp checks when it loads the model.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from .flags import Command, with_flags
+from .parsers import choice, integer
+
+SplitModes = Literal["none", "layer", "row", "tensor"]
+LoadModes = Literal["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"]
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise typer.BadParameter("must be none, or names of devices; see --list-devices")
+    return [] if names == ["none"] else names
+
+
+def _shares(text: str) -> list[float]:
+    try:
+        return [float(share) for share in text.replace("/", ",").split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"must be shares such as 3,1, not {text!r}") from None
+
+
+def _overrides(text: str) -> list[tuple[str, str]]:
+    pairs = [pair.rpartition("=") for pair in text.split(",")]
+    if not all(pattern and buffer_type for pattern, _, buffer_type in pairs):
+        raise typer.BadParameter(f"must be PATTERN=BUFFER,..., not {text!r}")
+    return [(pattern, buffer_type) for pattern, _, buffer_type in pairs]
+
+
+def _show_devices(wanted: bool) -> bool:
+    if wanted:
+        from pymtp.loading.devices import devices
+
+        typer.echo("Available devices:")
+        for device in devices():
+            memory = f"{device.total_bytes >> 20} MiB, {device.free_bytes >> 20} MiB free"
+            typer.echo(f"  {device.name}: {device.description} ({device.kind}, {memory})")
+        raise typer.Exit
+    return wanted
+
+
+ListDevices = Annotated[
+    bool,
+    typer.Option("--list-devices", is_eager=True, callback=_show_devices, help="Show what layers can be put on."),
+]
+Devices = Annotated[
+    Any,
+    typer.Option(
+        "-dev",
+        "--device",
+        parser=_names,
+        metavar="NAME,...",
+        help="Devices that take layers; none: the CPU alone.  [default: all GPUs]",
+    ),
+]
+SplitMode = Annotated[
+    SplitModes,
+    choice(
+        SplitModes,
+        "-sm",
+        "--split-mode",
+        help_text="Among several devices: one takes all (none), each takes layers, or each a part of every tensor.",
+    ),
+]
+TensorSplit = Annotated[
+    Any,
+    typer.Option(
+        "-ts",
+        "--tensor-split",
+        parser=_shares,
+        metavar="N,...",
+        help="The share of each device, such as 3,1.  [default: by free memory]",
+    ),
+]
+MainGpu = Annotated[
+    int,
+    typer.Option("-mg", "--main-gpu", parser=integer(0), metavar="I", help="With -sm none: the device, from 0."),
+]
+OverrideTensor = Annotated[
+    Any,
+    typer.Option(
+        "-ot",
+        "--override-tensor",
+        parser=_overrides,
+        metavar="PATTERN=BUFFER,...",
+        help="Put tensors whose names match into a buffer type, such as CPU; the first that matches counts.",
+    ),
+]
+CpuMoe = Annotated[
+    bool, typer.Option("-cmoe", "--cpu-moe", help="Keep all experts on the CPU, those of the MTP heads too.")
+]
+NCpuMoe = Annotated[
+    int,
+    typer.Option(
+        "-ncmoe",
+        "--n-cpu-moe",
+        parser=integer(0),
+        metavar="N",
+        help="Keep the experts of the first N layers on the CPU; the heads' are those of the last layers.",
+    ),
+]
+LoadMode = Annotated[
+    LoadModes,
+    choice(LoadModes, "-lm", "--load-mode", help_text="How the file is read; auto: mapped, where devices allow it."),
+]
+
+PLACEMENT: dict[str, tuple[Any, Any]] = {
+    "device": (Devices, None),
+    "split_mode": (SplitMode, "layer"),
+    "tensor_split": (TensorSplit, None),
+    "main_gpu": (MainGpu, 0),
+    "override_tensor": (OverrideTensor, None),
+    "cpu_moe": (CpuMoe, False),
+    "n_cpu_moe": (NCpuMoe, 0),
+    "load_mode": (LoadMode, "auto"),
+    "list_devices": (ListDevices, False),
+}
+"""By the names of ModelParams' fields, and one that ends the program."""
+
+
+def placement_of(values: dict[str, Any]) -> dict[str, Any]:
+    """Keywords for ModelParams, from the values of PLACEMENT's flags: of those that were given."""
+    flags = {name: default for name, (_, default) in PLACEMENT.items() if name != "list_devices"}
+    return {name: values[name] for name, default in flags.items() if values[name] != default}
+
+
+def with_placement(command: Command) -> Command:
+    """Replace a command's parameter `placement` (a dict of keywords for pymtp.ModelParams) by the flags."""
+    return with_flags(command, "placement", PLACEMENT, placement_of)

@@ -1,0 +1,91 @@
+"""The devices that llama.cpp can compute on: their names, kinds and memory.
+
+Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pymtp.binding.library import ffi, lib
+from pymtp.errors import InvalidParameter
+
+_KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")  # ggml_backend_dev_type
+
+
+class Device(NamedTuple):
+    """A device that llama.cpp can compute on."""
+
+    name: str
+    kind: str
+    """CPU, GPU, IGPU (shares the host's memory), ACCEL (helps the CPU) or META."""
+    backend: str
+    description: str
+    free_bytes: int
+    total_bytes: int
+
+
+def devices() -> list[Device]:
+    """All devices."""
+    return [_device(each) for each in _natives()]
+
+
+def find_devices(names: Sequence[str] | None) -> list[Any]:
+    """llama.cpp's handles of the named devices that layers can be put on; None: all GPUs.
+
+    Raises InvalidParameter for a name that there is not.
+    """
+    natives = _natives()
+    if names is None:
+        gpus = [each for each in natives if _kind(each) == "GPU"]
+        return gpus or [each for each in natives if _kind(each) == "IGPU"]
+    by_name = {_text(lib.ggml_backend_dev_name(each)): each for each in natives if _kind(each) != "CPU"}
+    for name in names:
+        if name not in by_name:
+            known = ", ".join(by_name) or "there is none but the CPU"
+            raise InvalidParameter("device", f"none, or names of devices ({known})", value=name)
+    return [by_name[name] for name in names]
+
+
+def reads_rows(device: Any, ggml_type: int) -> bool:
+    """Whether a device can look up rows of a matrix of this type, as a token embedding needs it."""
+    return bool(lib.pymtp_device_reads_rows(device, ggml_type))
+
+
+def buffer_types() -> dict[str, Any]:
+    """llama.cpp's buffer types of all devices, by name: where a tensor can be put."""
+    types = [lib.ggml_backend_dev_buffer_type(each) for each in _natives()]
+    return {_text(lib.ggml_backend_buft_name(each)): each for each in types if each != ffi.NULL}
+
+
+def cpu_buffer_type() -> Any:
+    """The buffer type of the host's memory."""
+    return lib.ggml_backend_cpu_buffer_type()
+
+
+def _natives() -> list[Any]:
+    lib.llama_backend_init()
+    return [lib.ggml_backend_dev_get(i) for i in range(lib.ggml_backend_dev_count())]
+
+
+def _kind(device: Any) -> str:
+    return _KINDS[int(lib.ggml_backend_dev_type(device))]
+
+
+def _device(device: Any) -> Device:
+    n_free, n_total = ffi.new("size_t *"), ffi.new("size_t *")
+    lib.ggml_backend_dev_memory(device, n_free, n_total)
+    return Device(
+        _text(lib.ggml_backend_dev_name(device)),
+        _kind(device),
+        _text(lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(device))),
+        _text(lib.ggml_backend_dev_description(device)),
+        n_free[0],
+        n_total[0],
+    )
+
+
+def _text(string: Any) -> str:
+    text: bytes = ffi.string(string)
+    return text.decode(errors="replace")

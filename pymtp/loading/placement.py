@@ -1,0 +1,97 @@
+"""Where a model's tensors go: from the user's parameters to what llama.cpp's loader takes.
+
+Knows devices, and patterns of tensors' names; opens no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pymtp.binding.library import ffi, lib
+from pymtp.errors import InvalidParameter
+from pymtp.gguf.facts import GgufInfo
+from pymtp.loading.devices import buffer_types, cpu_buffer_type, find_devices, reads_rows
+from pymtp.loading.params import ModelParams
+
+_SPLIT_MODES = {
+    "none": lib.LLAMA_SPLIT_MODE_NONE,
+    "layer": lib.LLAMA_SPLIT_MODE_LAYER,
+    "row": lib.LLAMA_SPLIT_MODE_ROW,
+    "tensor": lib.LLAMA_SPLIT_MODE_TENSOR,
+}
+_LOAD_MODES = {
+    "auto": lib.LLAMA_LOAD_MODE_AUTO,
+    "none": lib.LLAMA_LOAD_MODE_NONE,
+    "mmap": lib.LLAMA_LOAD_MODE_MMAP,
+    "mlock": lib.LLAMA_LOAD_MODE_MLOCK,
+    "mmap+mlock": lib.LLAMA_LOAD_MODE_MMAP_MLOCK,
+    "dio": lib.LLAMA_LOAD_MODE_DIRECT_IO,
+}
+_EXPERTS = r"\.ffn_[a-z_]+_(ch)?exps"
+"""Tensors that hold one matrix for each expert, as llama.cpp calls them."""
+
+
+class Placement:
+    """What the loader is told. llama.cpp keeps pointers into it: it has to live as long as the model."""
+
+    def __init__(self, params: ModelParams, info: GgufInfo) -> None:
+        """Raises InvalidParameter for devices and buffer types that do not exist, or do not go together."""
+        devices = find_devices(params.device)
+        if len(params.tensor_split) > max(len(devices), 1):
+            raise InvalidParameter("tensor_split", f"at most {max(len(devices), 1)} shares: there are no more devices")
+        if params.main_gpu and params.main_gpu >= len(devices):
+            raise InvalidParameter("main_gpu", f"below the number of devices ({len(devices)})", value=params.main_gpu)
+        if params.split_mode == "tensor" and not devices:
+            raise InvalidParameter("split_mode", "none, layer or row where there is no GPU", value="tensor")
+        if len(devices) > 1 and params.split_mode == "none":
+            alone = devices[params.main_gpu : params.main_gpu + 1]
+        else:
+            alone = devices if len(devices) == 1 else []
+        overrides = list(_overrides(params))
+        if alone and _takes_all_layers(params, info) and not overrides and info.tied_embedding_type is not None:
+            overrides = list(_embedding_on(alone[0], info.tied_embedding_type))
+        self._split_mode, self._load_mode = _SPLIT_MODES[params.split_mode], _LOAD_MODES[params.load_mode]
+        self._n_gpu_layers, self._main_gpu = params.n_gpu_layers, params.main_gpu
+        self._devices = None if params.device is None else ffi.new("ggml_backend_dev_t[]", [*devices, ffi.NULL])
+        self._patterns = [ffi.new("char[]", pattern.encode()) for pattern, _ in overrides]
+        self._overrides = ffi.new("struct llama_model_tensor_buft_override[]", len(overrides) + 1)
+        for i, (_, buffer_type) in enumerate(overrides):
+            self._overrides[i].pattern, self._overrides[i].buft = self._patterns[i], buffer_type
+        shares = [float(share) for share in params.tensor_split]
+        self._tensor_split = ffi.new("float[]", shares + [0.0] * (lib.llama_max_devices() - len(shares)))
+
+    def write(self, native: Any) -> None:
+        """Write it into a `llama_model_params`."""
+        native.n_gpu_layers, native.main_gpu = self._n_gpu_layers, self._main_gpu
+        native.split_mode, native.load_mode = self._split_mode, self._load_mode
+        native.tensor_split = self._tensor_split
+        native.tensor_buft_overrides = self._overrides if self._patterns else ffi.NULL
+        if self._devices is not None:
+            native.devices = self._devices
+
+
+def _overrides(params: ModelParams) -> Iterator[tuple[str, Any]]:
+    """Patterns, and the buffer types that matching tensors go to; the first that matches counts."""
+    types = buffer_types() if params.override_tensor else {}
+    for pattern, name in params.override_tensor:
+        if name not in types:
+            known = "buffer types that exist (" + ", ".join(types) + ")"
+            raise InvalidParameter("override_tensor", known, value=name)
+        yield pattern, types[name]
+    if params.cpu_moe:
+        yield _EXPERTS, cpu_buffer_type()
+    for layer in range(params.n_cpu_moe):
+        yield rf"^blk\.{layer}{_EXPERTS}", cpu_buffer_type()
+
+
+def _takes_all_layers(params: ModelParams, info: GgufInfo) -> bool:
+    n_layers = params.n_gpu_layers
+    return n_layers < 0 or n_layers > info.n_layer + info.n_heads_declared
+
+
+def _embedding_on(device: Any, ggml_type: int) -> Sequence[tuple[str, Any]]:
+    """A token embedding that is the output matrix as well: one copy, on the device, if that can look up its rows."""
+    if not reads_rows(device, ggml_type):
+        return ()
+    return ((r"^token_embd\.weight$", lib.ggml_backend_dev_buffer_type(device)),)

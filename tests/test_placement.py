@@ -1,0 +1,110 @@
+"""Where a model's tensors go: what is refused, and what the loader makes of the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pymtp
+from families import FAMILIES
+from pymtp import InvalidParameter, Model, ModelParams, SamplingParams
+
+GREEDY = SamplingParams(temperature=0)
+HAS_GPU = any(device.kind in ("GPU", "IGPU") for device in pymtp.devices())
+needs_no_gpu = pytest.mark.skipif(HAS_GPU, reason="there is a GPU here")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return FAMILIES["glm4moe"].write(tmp_path_factory.mktemp("placement") / "tiny.gguf")
+
+
+def tokens(path: Path, **options: Any) -> list[int]:
+    with Model(path, n_ctx=64, n_threads=1, **options) as model:
+        generation = model.generate([1, 2, 3], sampling=GREEDY, max_tokens=12, ignore_eos=True)
+        list(generation)
+        return generation.tokens
+
+
+@contextmanager
+def logged(level: str) -> Iterator[None]:
+    pymtp.set_log_level(level)
+    try:
+        yield
+    finally:
+        pymtp.set_log_level("none")
+
+
+def test_the_cpu_is_among_the_devices() -> None:
+    found = [device for device in pymtp.devices() if device.kind == "CPU"]
+    assert found
+    assert found[0].total_bytes > 0
+
+
+@pytest.mark.parametrize("load_mode", ["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"])
+def test_every_way_to_read_the_file_gives_the_same_text(path: Path, load_mode: str) -> None:
+    assert tokens(path, load_mode=load_mode) == tokens(path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"device": ()},
+        {"cpu_moe": True},
+        {"n_cpu_moe": 2},
+        {"override_tensor": [(r"blk\.0\..*", "CPU"), (r"output\.weight", "CPU")]},
+        {"split_mode": "none"},
+    ],
+    ids=str,
+)
+def test_a_text_does_not_depend_on_where_tensors_are(path: Path, options: dict[str, Any]) -> None:
+    assert tokens(path, **options) == tokens(path)
+
+
+def test_the_loader_is_told_where_tensors_go(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    overrides = [(r"blk\.1\.ffn_\w+_exps", "CPU")]
+    with logged("debug"), Model(path, n_ctx=64, n_threads=1, override_tensor=overrides):
+        pass
+    named = re.findall(r"tensor (\S+) .*buffer type overridden to CPU", capfd.readouterr().err)
+    assert named
+    assert all(re.fullmatch(r"blk\.1\.ffn_\w+_exps\.weight", name) for name in named)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": ["CUDA7"]}, "device must be none, or names of devices .*, not 'CUDA7'"),
+        ({"device": "CUDA0"}, "device must be a list of names"),
+        ({"split_mode": "rows"}, "split_mode must be one of none, layer, row, tensor, not 'rows'"),
+        ({"load_mode": "fast"}, "load_mode must be one of auto"),
+        ({"tensor_split": [0, 0]}, "tensor_split must be shares of 0 or more, not all 0"),
+        ({"tensor_split": [1.0] * 300}, "tensor_split must be at most"),
+        ({"tensor_split": [float("nan")]}, "tensor_split must be shares"),
+        ({"main_gpu": -1}, "main_gpu must be the number of a device"),
+        ({"main_gpu": 99}, "main_gpu must be below the number of devices"),
+        ({"override_tensor": [("(", "CPU")]}, "override_tensor must be pairs of a regular expression"),
+        ({"override_tensor": [("x", "Nowhere")]}, "override_tensor must be buffer types that exist .*, not 'Nowhere'"),
+        ({"n_cpu_moe": -1}, "n_cpu_moe must be a number of layers"),
+        ({"cpu_moe": 1}, "cpu_moe must be True or False"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_by_name(path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidParameter, match=message):
+        Model(path, **options)
+
+
+@needs_no_gpu
+def test_a_split_of_tensors_needs_a_gpu(path: Path) -> None:
+    with pytest.raises(InvalidParameter, match="split_mode must be none, layer or row where there is no GPU"):
+        Model(path, split_mode="tensor")
+
+
+def test_parameters_say_what_they_are() -> None:
+    assert ModelParams().device is None
+    assert ModelParams(device=["CUDA0"]).device == ["CUDA0"]
