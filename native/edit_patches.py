@@ -36,7 +36,7 @@ NEXT_STEPS = """\
 Then, at the root of pymtp:
     make patches-export
     cp {pin} native/llama_cpp.pin
-    Set the version in pyproject.toml, Makefile, pymtp/_library.py, bench/compare.py and bench/pack_gpu.sh.
+    Set the version in pyproject.toml, Makefile, pymtp/binding/library.py, bench/compare.py and bench/pack_gpu.sh.
     rm -rf {folder}
     make test check-native"""
 

@@ -40,10 +40,10 @@ int32_t pymtp_lookup_end(struct pymtp_lookup * lookup);
 // Drops all tokens, and keeps the memory for others.
 void pymtp_lookup_clear(struct pymtp_lookup * lookup);
 
-// Of the latest PYMTP_LOOKUP_OCCURRENCES of the last n_min of these tokens, takes the one where most of the tokens before
-// them are the same, the latest of equals. Writes what followed it, up to n_draft tokens, and returns how many; 0 if
-// there is none. token: [n], of any text, of which the last PYMTP_LOOKUP_MATCH_MAX do; or NULL: the latest tokens of the
-// index itself. What has followed these is known up to its end, and repeats itself after that.
+// Finds earlier occurrences of the last n_min tokens, compares the newest PYMTP_LOOKUP_OCCURRENCES of them, and uses the
+// one with the longest match (the newest if tied). Writes up to n_draft tokens that followed it, and returns how many; 0
+// if there is none. token: [n], of any text, of which the last PYMTP_LOOKUP_MATCH_MAX suffice; or NULL: the latest tokens
+// of the index itself. If what followed reaches the end of the index, it is continued as a repetition.
 // *n_match: tokens that are the same.
 int32_t pymtp_lookup_find(const struct pymtp_lookup * lookup, int32_t n, const int32_t * token, int32_t n_draft,
                           int32_t * draft, int32_t * n_match);

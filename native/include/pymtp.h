@@ -182,7 +182,7 @@ const char * pymtp_session_memory_note(const struct pymtp_session * session);
 // Runs the trunk over n_rows rows, in ubatches of at most n_ubatch. token, pos, seq, flags: [n_rows].
 // The positions of each sequence continue its decoded tail. At most n_batch rows, and at most n_outputs_max of
 // them with logits (params; 0 stands for n_draft_max + 1 a sequence). What the heads are not fed they never see: where
-// they are fed again later, they go on after a gap. A row whose hidden state before is not at hand becomes part of it
+// they are fed again later, they continue after a gap. A row whose hidden state before is not at hand becomes part of it
 // (a session keeps those of the last PYMTP_KEPT_POSITIONS).
 int32_t pymtp_session_decode(struct pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                              const int32_t * seq, const uint8_t * flags);
@@ -247,10 +247,10 @@ int32_t pymtp_session_bar(struct pymtp_session * session, int32_t n_tokens, cons
 // Recurrent states go back over rows of the last pass only, not its first one, and once.
 int32_t pymtp_session_truncate(struct pymtp_session * session, int32_t seq, int32_t pos);
 
-// The sequence `to` becomes what `from` is; what it was before is gone. Both can then go on, and draft, on their own.
+// The sequence `to` becomes what `from` is; what it was before is gone. Both then continue, and draft, on their own.
 int32_t pymtp_session_copy(struct pymtp_session * session, int32_t from, int32_t to);
 
-// Drops n positions from pos on; those after them move up, and go on as they were computed. PYMTP_INVALID if the model's
+// Drops n positions from pos on; those after them move up, as they were computed. PYMTP_INVALID if the model's
 // memory cannot.
 int32_t pymtp_session_discard(struct pymtp_session * session, int32_t seq, int32_t pos, int32_t n);
 

@@ -50,8 +50,8 @@ class Session:
     `n_seq_max` sequences (None: `params.n_seq_max`), 0 and up, of `params.n_ctx` positions each.
     `mtp_context` says what the rows of several heads read: all of them the trunk's hidden states
     ("target"), or each those of the head before it ("chained"). `model_id` names the weights: a
-    saved state belongs to them. `padding` says whether passes that verify drafts of many sequences get
-    more rows, unseen, so that they have few shapes ("auto": where that pays).
+    saved state belongs to them. `padding` says whether passes that verify drafts of many sequences are
+    padded with empty rows, so that few graphs serve all of them ("auto": where that pays).
 
     Every pass takes chunks of rows. Raises ContextFull when the cache has no room (the session is
     then as before), BackendError when the backend fails (the rows of the pass are gone), PymtpError

@@ -94,7 +94,7 @@ class _Progress:
         self.error: BaseException | None = None
 
     def report(self, share: float) -> bool:
-        """Return whether to go on."""
+        """Return whether to continue."""
         try:
             if self._on_load:
                 self._on_load(share)

@@ -135,8 +135,8 @@ class GenerationParams:
     def picks_greedily(self) -> bool:
         """Whether all drafts are most likely tokens.
 
-        With a seed the text must be the same however fast the machine is. That of plain decoding is, and leaves the
-        length of drafts to the clock; where it is fixed, drafts may be drawn as well.
+        With a seed the text must not depend on timing. An adaptive length does, so its drafts are then picked
+        greedily, which keeps the text of plain decoding. Where the length is fixed, drafts may be drawn.
         """
         is_timed = self.draft_max == "auto" and self.sampling.seed is not None
         picks = self.draft_pick == "greedy" or (self.draft_pick == "auto" and self.accept == "auto" and is_timed)

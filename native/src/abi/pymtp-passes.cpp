@@ -29,7 +29,7 @@ static pymtp_status check_rows(const pymtp_session & session, int32_t n_rows, in
     return PYMTP_OK;
 }
 
-// the positions of each sequence go on from its decoded tail without a gap
+// the positions of each sequence continue its decoded tail without a gap
 static pymtp_status check_tail(const pymtp_session & session, int32_t n_rows, const int32_t * pos,
                                const int32_t * seq) {
     std::vector<llama_pos> next(llama_n_seq_max(session.ctx), -1);

@@ -1,8 +1,8 @@
 #pragma once
 
-// Which architectures of the pinned llama.cpp can draft, and on what conditions: the only list of them. Some
-// architectures load the tensors of MTP heads and have no graph; graphs end the process over what they do not support,
-// so that all which a file can bring about is found here. Knows models; no contexts.
+// The architectures whose heads can draft, and on what conditions. pymtp/gguf/architectures.py repeats the list, for
+// files that are only read; a test compares the two. Graphs abort on what they do not support, so every condition is
+// checked here first. Knows models; no contexts.
 
 #include "llama-arch.h"
 

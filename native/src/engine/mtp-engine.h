@@ -126,7 +126,7 @@ struct mtp_engine {
     // trunk.
     std::vector<uint8_t> save_state(llama_seq_id seq = -1);
 
-    // Throws if the bytes do not fit; the sequence is then in no state to go on: it has to be dropped, or needs bytes
+    // Throws if the bytes do not fit; the sequence cannot continue then: it has to be dropped, or needs bytes
     // that fit.
     void restore_state(const uint8_t * data, size_t size, llama_seq_id seq = -1);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the heads of a context know: the hidden states that they go on from, which positions of each sequence each of
+// What the heads of a context know: the hidden states that they continue from, which positions of each sequence each of
 // them has seen, and the cache that their K/V lies in. Owns all of that. Knows rows and positions; no graphs, and
 // nothing of when the heads run.
 

@@ -1,4 +1,4 @@
-// What a context remembers, as bytes: the trunk's memory and the heads', and the hidden states that the heads go on
+// What a context remembers, as bytes: the trunk's memory and the heads', and the hidden states that the heads continue
 // from. Copies of sequences and shifts of positions are here too, which change all three alike.
 
 #include "llama-io.h"

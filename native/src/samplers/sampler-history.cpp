@@ -146,7 +146,7 @@ void sampler_history::pop() {
     tokens.pop_back();
 }
 
-// Whether the token after pos goes on with what ends at pos, and for how long; as in the match finders of
+// Whether the token after pos continues what ends at pos, and for how long; as in the match finders of
 // compressors, a match that cannot be longer than the best so far is not measured.
 void sampler_history::consider(int32_t pos, int32_t first, int32_t cap) {
     const int32_t     last = size() - 1;

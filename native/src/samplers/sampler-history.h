@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-// Texts at which a repetition ends. A token may hold such a text, or begin it: its tails say how it goes on.
+// Texts at which a repetition ends. A token may hold such a text, or begin it: its tails say how it continues.
 struct sampler_breakers {
     sampler_breakers(const llama_vocab * vocab, const std::vector<std::string> & texts);
 
@@ -64,7 +64,7 @@ struct sampler_history {
         return p.n_penalised < 0 ? n_distinct + n_more : std::min(n_distinct + n_more, p.n_penalised);
     }
 
-    // The tokens that would go on with what was there before, each with the length of what they repeat.
+    // The tokens that would continue what was there before, each with the length of what they repeat.
     const std::vector<repetition> & repetitions();
 
   private:
