@@ -153,13 +153,13 @@ class Model:
         """The model's chat template. Raises UnsupportedModel if it has none, ModelError if it is not Jinja."""
         return ChatTemplate(self.vocabulary)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], chat: ChatParams | None = None) -> ChatPrompt:
+    def render(self, messages: Sequence[Mapping[str, Any]], params: ChatParams | None = None) -> ChatPrompt:
         """Render `messages`, as in OpenAI's chat completions, with the model's chat template, ready for the answer.
 
         What comes of it has the prompt's text, and says what the answer may look like and how it is parsed. Raises
         what `chat_template` raises, InvalidParameter for messages, tools or a schema that cannot be used.
         """
-        return self.chat_template.render(messages, chat)
+        return self.chat_template.render(messages, params)
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The text of `render`."""
@@ -185,14 +185,20 @@ class Model:
 
     def chat(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Mapping[str, Any]],
         params: GenerationParams | None = None,
         *,
+        chat_params: ChatParams | None = None,
         on_prompt: OnPrompt | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Generation:
-        """Answer `messages` ({"role": ..., "content": ...}). See `chat_prompt` and `generate`."""
-        return self._submit(self.chat_prompt(messages), params, on_prompt=on_prompt, **options)
+        """Answer `messages`, as in OpenAI's chat completions. See `render` and `generate`.
+
+        The generation's `message` is the answer taken apart: reasoning, content, tool calls.
+        """
+        prompt = self.render(messages, chat_params)
+        options["chat"] = prompt
+        return self._submit(prompt.text, params, on_prompt=on_prompt, **options)
 
     def batch(self) -> Batch:
         """A batch, to take the texts of several requests as they come."""

@@ -21,6 +21,8 @@ target_sources(llama PRIVATE ${native_sources})
 target_include_directories(llama PRIVATE ${native_folders} ${native}/include ${llama_cpp_tree}/src)
 # llama.cpp merges its model files into few compilations; ours stay apart, so that an edit costs one file
 set_source_files_properties(${native_sources} TARGET_DIRECTORY llama PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+set_source_files_properties(${native}/src/samplers/sampler-rules.cpp TARGET_DIRECTORY llama
+    PROPERTIES INCLUDE_DIRECTORIES ${llama_cpp_tree}/common)
 if(WIN32)
     set_target_properties(llama PROPERTIES WINDOWS_EXPORT_ALL_SYMBOLS ON)
 endif()

@@ -90,6 +90,23 @@ void    pymtp_sampler_free(struct pymtp_sampler * sampler);
 // From here on only texts of this GBNF grammar can follow; its rules begin at "root".
 int32_t pymtp_sampler_constrain(struct pymtp_sampler * sampler, const char * grammar);
 
+// What an answer has to be. Texts become tokens of the vocabulary, special ones among them.
+struct pymtp_answer_rules {
+    const char *         grammar;         // GBNF, its rules begin at "root"; NULL: none
+    int32_t              n_words;         // triggers: with any, the grammar applies from the first that comes on, and
+    const char * const * words;           // not inside the thinking
+    int32_t              n_patterns;      // regular expressions (ECMAScript)
+    const char * const * patterns;
+    const char *         prefill;         // what the prompt has of the answer
+    const char *         thinking_begin;  // NULL: the model does not think
+    int32_t              n_thinking_ends;
+    const char * const * thinking_ends;   // the first closes the thinking where its budget is used up
+    int32_t              thinking_budget; // tokens; -1: as many as the model likes
+};
+
+// From here on the text is such an answer. Replaces what was before.
+int32_t pymtp_sampler_follow(struct pymtp_sampler * sampler, const struct pymtp_answer_rules * rules);
+
 // Tokens that the text now has. Tentative tokens are dropped first.
 int32_t pymtp_sampler_accept(struct pymtp_sampler * sampler, int32_t n_tokens, const int32_t * token);
 

@@ -6,7 +6,7 @@ Knows text and token ids; never logits. A thin layer over llama.cpp.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any
@@ -121,6 +121,16 @@ class Vocabulary:
     def thinking_tags(self) -> tuple[str, str] | None:
         """The tags around the model's thinking; None if it has none."""
         return tags_of({self._text(token): token for token in range(self.size)}, self.chat_template)
+
+    def piece_with(self, special: tuple[str, ...]) -> Callable[[int], bytes]:
+        """A function like `piece`, for which tokens with these texts are part of the text as well."""
+        tokens = {token for text in special for token in self._whole(text)}
+        return lambda token: self.special_piece(token) if token in tokens else self.piece(token)
+
+    def _whole(self, text: str) -> list[int]:
+        """The token that is all of `text`; none if it takes several."""
+        tokens = self.tokenize(text, is_start=False)
+        return tokens if len(tokens) == 1 else []
 
     def _piece(self, token: int) -> bytes:
         """The bytes that `token` adds to the text; special tokens add none."""

@@ -20,6 +20,7 @@ from pymtp.errors import InvalidParameter
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SAMPLERS, SamplingParams
+from pymtp.sampling.rules import AnswerRules
 
 
 class Sampler:
@@ -29,6 +30,7 @@ class Sampler:
     drafted or sampled, nor are those that the vocabulary suppresses. `vocabulary` None stands for `n_vocab` tokens
     without texts, for chains without DRY's breakers, infill and grammars. `grammar` (GBNF) constrains what follows: at
     once, or after the first token for which `grammar_starts` returns true; it is called with each accepted token.
+    `rules` hold from the end of the history on.
     `whole_rows` makes the chain always look at whole rows of logits, which changes nothing but its cost.
 
     The target's generators advance only when the target samples, not with drafts.
@@ -44,6 +46,7 @@ class Sampler:
         banned: Sequence[int] = (),
         grammar: str | None = None,
         grammar_starts: Callable[[int], bool] | None = None,
+        rules: AnswerRules | None = None,
         whole_rows: bool = False,
     ) -> None:
         self.params = params
@@ -51,17 +54,20 @@ class Sampler:
         self.random = Random(seed).random
         """Draws drafts, and decides which are accepted. The chain has its own generator."""
         banned = sorted({*banned, *(vocabulary.suppressed if vocabulary else ())})
-        self.draft_ban = tuple(banned) if params.keeps_argmax and grammar is None else None
+        self.draft_ban = tuple(banned) if params.keeps_argmax and not (grammar or rules) else None
         """The chain's top token is that of the logits without these tokens; None: it may be another."""
         self._vocabulary = vocabulary  # the native sampler reads it
         self._native = _init(params, vocabulary, n_vocab, banned, seed, whole_rows=whole_rows)
         self._logits = ffi.new("struct pymtp_logits *")
         self._token = ffi.new("int32_t *")
         self._result = ffi.new("struct pymtp_distribution **")
-        self._has_grammar = False
+        self._has_rules = rules is not None
         self._grammar: str | None = None
         self._grammar_starts: Callable[[int], bool] | None = None
         self.accept(*history)
+        if rules is not None:
+            native_rules, _alive = rules.native()
+            check(lib.pymtp_sampler_follow(self._native, native_rules))
         if grammar is not None and grammar_starts is None:
             self._constrain(grammar)
         else:
@@ -129,11 +135,11 @@ class Sampler:
         return self._grammar is not None
 
     def allows(self, row: Row, token: int) -> bool:
-        """Whether the grammar, if there is one, allows `token` next. `row` is the target's at its position."""
-        return not self._has_grammar or self.distribution(row).prob(token) > 0
+        """Whether grammar and rules, if there are any, allow `token` next. `row` is the target's at its position."""
+        return not self._has_rules or self.distribution(row).prob(token) > 0
 
     def _constrain(self, grammar: str) -> None:
-        self._has_grammar = True
+        self._has_rules = True
         check(lib.pymtp_sampler_constrain(self._native, grammar.encode()))
         self._grammar, self._grammar_starts = None, None
 
@@ -150,9 +156,17 @@ class Sampler:
         return logits
 
 
-def check_with_vocabulary(params: SamplingParams, grammar: str | None, vocabulary: Vocabulary) -> None:
-    """Raise InvalidParameter for token ids, or tokens named in a grammar, that are not in the vocabulary."""
+def check_with_vocabulary(
+    params: SamplingParams, grammar: str | None, vocabulary: Vocabulary, rules: AnswerRules | None = None
+) -> None:
+    """Raise InvalidParameter for token ids, or tokens named in a grammar, that are not in the vocabulary.
+
+    And PymtpError for rules that cannot be followed.
+    """
     _biases(params, vocabulary.size)
+    if rules is not None:
+        with vocabulary.using():
+            Sampler(SamplingParams(), vocabulary, rules=rules)
     if grammar is not None:
         checked = _CHECKED_GRAMMARS.setdefault(vocabulary, set())
         if grammar not in checked:

@@ -12,6 +12,7 @@ from pymtp.acceptance.interface import Acceptance
 from pymtp.acceptance.match import MATCH
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.acceptance.relaxed import Relaxed
+from pymtp.chat.prompt import ChatPrompt
 from pymtp.drafting.interface import DrafterTraits
 from pymtp.drafting.length.adaptive import AdaptiveLength
 from pymtp.drafting.length.cost_record import CostRecord
@@ -23,6 +24,7 @@ from pymtp.drafting.pick import AutoPick, DraftPick, FixedPick
 from pymtp.errors import InvalidParameter
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.chain import Sampler, check_with_vocabulary
+from pymtp.sampling.rules import AnswerRules
 from pymtp.serving.params import GenerationParams
 from pymtp.serving.sequence import TokenSequence
 from pymtp.text.thinking import Thinking
@@ -34,7 +36,10 @@ def check_request(params: GenerationParams, vocabulary: Vocabulary, drafter: Dra
         raise InvalidParameter("draft_pick", f"greedy or auto where {drafter.name} drafts", value="sample")
     if params.accept == "relaxed" and not (params.thinking_tags or vocabulary.thinking_tags):
         raise InvalidParameter("thinking_tags", "given for accept relaxed: the model is not known to have any")
-    check_with_vocabulary(params.sampling, params.grammar, vocabulary)
+    rules = _rules(params, vocabulary, starts_inside=False)
+    if params.reasoning_budget >= 0 and not (rules and rules.thinking_begin and rules.thinking_ends):
+        raise InvalidParameter("reasoning_budget", "-1: the model is not known to think (or give thinking_tags)")
+    check_with_vocabulary(params.sampling, params.grammar, vocabulary, rules)
 
 
 def make_sequence(
@@ -52,21 +57,24 @@ def make_sequence(
 
     The length of its drafts follows `experience`, and where that must not depend on a clock, `cost_record`.
     """
-    if params.grammar is not None and not drafter.allows_grammar:
+    if params.has_grammar and not drafter.allows_grammar:
         n_draft_max = 0
     if not drafter.allows_drawn:
         params = replace(params, draft_pick="greedy")
     if params.draft_max == "auto" and drafter.auto_draft_max is not None:
         params = replace(params, draft_max=drafter.auto_draft_max)
     eog = vocabulary.end_of_generation
-    thinking = _thinking(prompt, params, vocabulary) if params.grammar is not None else None
+    needs_thinking = params.grammar is not None or params.reasoning_budget >= 0
+    thinking = _thinking(prompt, params, vocabulary) if needs_thinking else None
+    is_inside = thinking is not None and thinking.is_inside
     sampler = Sampler(
         params.sampling,
         vocabulary,
         history=prompt,
         banned=sorted(eog) if params.ignore_eos else [],
         grammar=params.grammar,
-        grammar_starts=_after(thinking, vocabulary) if thinking and thinking.is_inside else None,
+        grammar_starts=_after(thinking, vocabulary) if thinking and is_inside and params.grammar else None,
+        rules=_rules(params, vocabulary, starts_inside=is_inside),
     )
     n_draft = min(params.draft_max, n_draft_max) if isinstance(params.draft_max, int) else n_draft_max
     # a grammar that begins somewhere in a block is not known to all of its rows
@@ -153,8 +161,32 @@ def _relaxed(prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabu
 
 def _thinking(prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary) -> Thinking | None:
     """The state of the thinking after the prompt. Whoever follows the text has one of its own."""
-    tags = params.thinking_tags or vocabulary.thinking_tags
+    tags = params.thinking_tags or _tags_of_chat(params.chat) or vocabulary.thinking_tags
     return Thinking(*tags, map(vocabulary.special_piece, prompt)) if tags else None
+
+
+def _tags_of_chat(chat: ChatPrompt | None) -> tuple[str, str] | None:
+    return (chat.thinking_begin, chat.thinking_ends[0]) if chat and chat.thinking_begin and chat.thinking_ends else None
+
+
+def _rules(params: GenerationParams, vocabulary: Vocabulary, *, starts_inside: bool) -> AnswerRules | None:
+    """What the answer has to be. `starts_inside`: the prompt leaves the model thinking."""
+    chat = params.chat
+    if params.reasoning_budget < 0 and not (chat and chat.grammar):
+        return None
+    tags = params.thinking_tags or _tags_of_chat(chat) or vocabulary.thinking_tags
+    begin, end = tags or ("", "")
+    ends = chat.thinking_ends if chat and tags == _tags_of_chat(chat) else (end,) * bool(end)
+    rules = AnswerRules(None, (), (), begin * starts_inside, begin, ends, params.reasoning_budget)
+    if chat is None:
+        return rules
+    return replace(
+        rules,
+        grammar=chat.grammar,
+        words=tuple(trigger.text for trigger in chat.triggers if not trigger.is_pattern),
+        patterns=tuple(trigger.text for trigger in chat.triggers if trigger.is_pattern),
+        prefill=chat.generation_prompt,
+    )
 
 
 def _after(thinking: Thinking, vocabulary: Vocabulary) -> Callable[[int], bool]:

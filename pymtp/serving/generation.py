@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 from weakref import ref
 
+from pymtp.chat.parser import ChatMessage
 from pymtp.drafting.length.adaptive import AdaptiveLength
 from pymtp.drafting.length.policy import LengthRow
 from pymtp.errors import PymtpError
@@ -52,7 +53,8 @@ class Generation:
             itself = ref(self)
             request.listener = lambda: arrived.put(itself)
         self._on_prompt = on_prompt  # until the prompt is done
-        self._stream = TextStream(request.params.stop)
+        self._stream = TextStream(request.params.stops)
+        self._piece = vocabulary.piece_with(request.params.preserved_tokens)
         self._origins = Origins()
         self._is_over = False
         self._first_listener = request.listener
@@ -108,6 +110,16 @@ class Generation:
     def stop_text(self) -> str | None:
         """The stop string that ended the text, if one did."""
         return self._stream.stopped_by
+
+    @property
+    def message(self) -> ChatMessage:
+        """What the answer to a chat says so far: reasoning, content, tool calls. Of other texts all is content."""
+        chat = self.params.chat
+        if chat is None:
+            return ChatMessage(self.text)
+        parser = chat.parse()
+        parser.finish(self.text, is_cut=self.finish_reason not in ("eog", "stop"))
+        return parser.message
 
     @property
     def length_table(self) -> list[LengthRow]:
@@ -233,7 +245,7 @@ class Generation:
         piece = ""
         for i, token in enumerate(update.tokens):
             n_before = self._stream.n_characters
-            piece += self._stream.push(self._vocabulary.piece(token))
+            piece += self._stream.push(self._piece(token))
             self._origins.add(self._stream.n_characters - n_before, drafted=i < update.n_accepted)
         if update.finish_reason or update.error:
             self.finish_reason = update.finish_reason

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from pymtp.acceptance.forced import Forced
 from pymtp.acceptance.relaxed import Relaxed
+from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.schema import grammar_of_schema
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.grammar import check_grammar
@@ -41,6 +42,10 @@ class GenerationParams:
     """GBNF that the text has to follow; where the prompt leaves the model thinking, the text after the thinking."""
     json_schema: str | Mapping[str, Any] | None = None
     """Likewise, as a JSON schema."""
+    chat: ChatPrompt | None = None
+    """What a template says of the answer: its grammar, where it ends, what of its special tokens is text."""
+    reasoning_budget: int = -1
+    """Most tokens of thinking; after them it is closed, as by llama.cpp. -1: any number."""
     logprobs: int | None = None
     """Report the probability of each token, and of this many others. See Generation.logprobs."""
     cache_prompt: bool = False
@@ -109,17 +114,38 @@ class GenerationParams:
         if self.draft_pick == "sample" and self.accept in ("match", "relaxed"):
             raise InvalidParameter("draft_pick", f"greedy or auto with accept {self.accept}", value=self.draft_pick)
         Relaxed(lambda: False, lambda token: None, self.relaxed_top_n, self.relaxed_delta)  # checks both
+        _check_int("reasoning_budget", self.reasoning_budget, -1, "-1 (any number) or more")
+        if not isinstance(self.chat, (ChatPrompt, type(None))):
+            raise InvalidParameter("chat", "what Model.render returns", value=self.chat)
         self._check_grammar()
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Where the text ends: the strings of `stop`, and the template's."""
+        return self.stop + (self.chat.stop if self.chat else ())
+
+    @property
+    def preserved_tokens(self) -> tuple[str, ...]:
+        """Special tokens that are part of the text."""
+        return self.chat.preserved_tokens if self.chat else ()
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether the text follows a grammar, somewhere in it at least."""
+        return self.grammar is not None or bool(self.chat and self.chat.grammar)
 
     def _check_grammar(self) -> None:
         if self.grammar is not None and self.json_schema is not None:
             raise InvalidParameter("grammar", "given without a JSON schema")
         gbnf = self.grammar if self.json_schema is None else grammar_of_schema(self.json_schema)
-        if gbnf is None:
+        if gbnf is not None:
+            check_grammar(gbnf)
+            object.__setattr__(self, "grammar", gbnf)
+            object.__setattr__(self, "json_schema", None)
+            if self.chat and self.chat.grammar:
+                raise InvalidParameter("grammar", "left out where the chat has one, of its tools or its schema")
+        if not self.has_grammar:
             return
-        check_grammar(gbnf)
-        object.__setattr__(self, "grammar", gbnf)
-        object.__setattr__(self, "json_schema", None)
         if self.ignore_eos:
             raise InvalidParameter("ignore_eos", "off with a grammar, which ends the text itself")
         if self.sampling.stateful_sampler:
@@ -207,6 +233,8 @@ class GenerationOptions(SamplingOptions, total=False):
     stop: str | Sequence[str]
     grammar: str | None
     json_schema: str | Mapping[str, Any] | None
+    chat: ChatPrompt | None
+    reasoning_budget: int
     logprobs: int | None
     cache_prompt: bool
     slot: int | None

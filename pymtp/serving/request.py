@@ -118,8 +118,8 @@ class Request:
         )
         self.prompt = None
         self.sequence.stats = self.stats
-        if self.params.stop:
-            self.sequence.cut = _StopFinder(self.params.stop, setup.vocabulary)
+        if self.params.stops:
+            self.sequence.cut = _StopFinder(self.params, setup.vocabulary)
         return self.sequence
 
     def report(self, sequence: TokenSequence, result: Round | None) -> None:
@@ -166,12 +166,12 @@ some 100 us of a pass, on a CPU: of a small model's passes that is a tenth. Roun
 class _StopFinder:
     """Finds the token with which a stop string is complete. See TokenSequence.cut."""
 
-    def __init__(self, stop: Sequence[str], vocabulary: Vocabulary) -> None:
-        self._stream, self._vocabulary = TextStream(stop), vocabulary
+    def __init__(self, params: GenerationParams, vocabulary: Vocabulary) -> None:
+        self._stream, self._piece = TextStream(params.stops), vocabulary.piece_with(params.preserved_tokens)
 
     def __call__(self, tokens: Sequence[int]) -> int | None:
         for i, token in enumerate(tokens):
-            self._stream.push(self._vocabulary.piece(token))
+            self._stream.push(self._piece(token))
             if self._stream.has_stopped:
                 return i + 1
         return None

@@ -5,6 +5,7 @@
 #include "distribution.h"
 #include "pymtp-session.h"
 #include "sampler-chain.h"
+#include "sampler-rules.h"
 
 #include <algorithm>
 #include <cmath>
@@ -51,10 +52,10 @@ struct pymtp_sampler {
     std::deque<std::mt19937> xtc_rng_after;
     std::mt19937             xtc_rng_ahead; // of drafts, which see what the target is going to draw
 
-    llama_sampler_ptr grammar;              // nullptr: none
-    llama_sampler_ptr grammar_ahead;        // after the tentative tokens
+    sampler_rules rules;
+    sampler_rules rules_ahead;           // after the tentative tokens
 
-    std::vector<llama_token_data> mixed;    // see apply_target
+    std::vector<llama_token_data> mixed; // see apply_target
     pymtp_distribution            result;
 
     pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
@@ -62,9 +63,8 @@ struct pymtp_sampler {
         n_vocab(n_vocab), vocab(vocab), chain(n_vocab, vocab, params),
         history(history_params(n_vocab, params), breakers), rng(params.seed), xtc_rng(params.seed) {}
 
-    llama_sampler * grammar_now() const { return n_assumed > 0 ? grammar_ahead.get() : grammar.get(); }
+    sampler_rules & rules_now() { return n_assumed > 0 ? rules_ahead : rules; }
 
-    bool           is_allowed(llama_token token) const;
     void           forget();
     std::mt19937 & xtc_rng_of_row();
     void           apply_draft(sampler_row & row);
@@ -131,21 +131,11 @@ struct session_row : sampler_row {
 // what a sampler does
 //
 
-bool pymtp_sampler::is_allowed(llama_token token) const {
-    if (!grammar_now()) {
-        return true;
-    }
-    llama_token_data       one   = { token, 1.0f, 0.0f };
-    llama_token_data_array array = { &one, 1, -1, false };
-    llama_sampler_apply(grammar_now(), &array);
-    return one.logit != -INFINITY;
-}
-
 void pymtp_sampler::forget() {
     for (; n_assumed > 0; --n_assumed) {
         history.pop();
     }
-    grammar_ahead.reset();
+    rules_ahead = {};
 }
 
 // for a row of the target after the tentative tokens
@@ -165,9 +155,9 @@ void pymtp_sampler::set_result(const llama_token_data * data, size_t n) {
     }
 }
 
-// Sets the logits of tokens that the grammar refuses to -inf; returns the probability of the others.
-static double refuse(llama_sampler * grammar, llama_token_data_array & array) {
-    llama_sampler_apply(grammar, &array);
+// Sets the logits of tokens that are refused to -inf; returns the probability of the others.
+static double refuse(const sampler_filter & filter, llama_token_data_array & array) {
+    filter.apply(array);
     double sum = 0.0;
     for (size_t i = 0; i < array.size; ++i) {
         sum += array.data[i].logit == -INFINITY ? 0.0f : array.data[i].p;
@@ -183,15 +173,16 @@ void pymtp_sampler::apply_draft(sampler_row & row) {
     if (n_assumed == 0) {
         xtc_rng_ahead = xtc_rng;
     }
-    chain.apply(row, history, xtc_rng_ahead, nullptr);
+    const auto filter = rules_now().all();
+    chain.apply(row, history, xtc_rng_ahead, rules_now().closing());
 
     auto & left = chain.left();
-    if (grammar_now()) {
-        const double sum = refuse(grammar_now(), left);
+    if (filter.grammar) {
+        const double sum = refuse(filter, left);
         if (sum > 0.0) {
             std::for_each(left.data, left.data + left.size, [&](llama_token_data & one) { one.p /= sum; });
         } else {
-            chain.apply(row, history, xtc_rng_ahead, grammar_now());
+            chain.apply(row, history, xtc_rng_ahead, filter);
         }
     }
     // perhaps none is left: drafts may be limited to tokens that cannot follow
@@ -201,21 +192,22 @@ void pymtp_sampler::apply_draft(sampler_row & row) {
 
 // With a grammar, as sample() draws: a token that is refused is drawn again, among those that are not.
 void pymtp_sampler::apply_target(sampler_row & row) {
-    auto & xtc_rng = xtc_rng_of_row();
-    chain.apply(row, history, xtc_rng, nullptr);
+    auto &     xtc_rng = xtc_rng_of_row();
+    const auto filter  = rules_now().all();
+    chain.apply(row, history, xtc_rng, rules_now().closing());
 
     auto & left = chain.left();
     set_result(left.data, left.size);
-    if (!grammar_now()) {
+    if (!filter.grammar) {
         return;
     }
-    const double sum = refuse(grammar_now(), left);
+    const double sum = refuse(filter, left);
     if (std::none_of(left.data, left.data + left.size, is_refused)) {
         return;
     }
 
     mixed.assign(left.data, std::remove_if(left.data, left.data + left.size, is_refused));
-    chain.apply(row, history, xtc_rng, grammar_now());
+    chain.apply(row, history, xtc_rng, filter);
     for (size_t i = 0; i < left.size; ++i) {
         const auto & one  = left.data[i];
         const float  p    = one.p * (1.0 - sum);
@@ -231,15 +223,15 @@ void pymtp_sampler::apply_target(sampler_row & row) {
 
 llama_token pymtp_sampler::sample(sampler_row & row) {
     auto &     xtc_rng = xtc_rng_of_row();
-    const auto pick    = [&](llama_sampler * allowed) {
-        chain.apply(row, history, xtc_rng, allowed);
+    const auto pick    = [&](const sampler_filter & filter) {
+        chain.apply(row, history, xtc_rng, filter);
         const auto & left = chain.left();
         set_result(left.data, left.size);
         return left.data[chain.is_drawn() ? sampler_draw(left, rng) : left.selected].id;
     };
 
-    const llama_token token = pick(nullptr);
-    return is_allowed(token) ? token : pick(grammar_now());
+    const llama_token token = pick(rules_now().closing());
+    return rules_now().allows(token) ? token : pick(rules_now().all());
 }
 
 //
@@ -310,14 +302,26 @@ int32_t pymtp_sampler_constrain(pymtp_sampler * sampler, const char * grammar) {
         if (!sampler->vocab) {
             return pymtp_fail(PYMTP_INVALID, "a grammar needs a vocabulary");
         }
-        llama_sampler_ptr parsed;
-        const auto        why =
-            pymtp_thrown([&] { parsed.reset(llama_sampler_init_grammar(sampler->vocab, grammar, "root")); });
-        if (!parsed) {
+        bool       is_parsed = false;
+        const auto why       = pymtp_thrown([&] { is_parsed = sampler->rules.constrain(sampler->vocab, grammar); });
+        if (!is_parsed) {
             return pymtp_fail(PYMTP_INVALID, "the grammar cannot be parsed%s%s", why.empty() ? "" : ": ", why.text);
         }
         sampler->forget();
-        sampler->grammar = std::move(parsed);
+        return PYMTP_OK;
+    });
+}
+
+int32_t pymtp_sampler_follow(pymtp_sampler * sampler, const pymtp_answer_rules * rules) {
+    return pymtp_guard([&]() -> int32_t {
+        if (!sampler->vocab) {
+            return pymtp_fail(PYMTP_INVALID, "rules of an answer need a vocabulary");
+        }
+        const auto why = pymtp_thrown([&] { sampler->rules = sampler_rules(sampler->vocab, *rules); });
+        if (!why.empty()) {
+            return pymtp_fail(PYMTP_INVALID, "%s", why.text);
+        }
+        sampler->forget();
         return PYMTP_OK;
     });
 }
@@ -336,12 +340,10 @@ int32_t pymtp_sampler_accept(pymtp_sampler * sampler, int32_t n_tokens, const in
             if (check_token(*sampler, token[i]) != PYMTP_OK) {
                 return PYMTP_INVALID;
             }
-            if (sampler->grammar) {
-                if (!sampler->is_allowed(token[i])) {
-                    return pymtp_fail(PYMTP_INVALID, "the grammar does not allow token %d", token[i]);
-                }
-                llama_sampler_accept(sampler->grammar.get(), token[i]);
+            if (!sampler->rules.allows(token[i])) {
+                return pymtp_fail(PYMTP_INVALID, "the grammar does not allow token %d", token[i]);
             }
+            sampler->rules.accept(token[i]);
             sampler->chain.accept(token[i]);
             sampler->history.push(token[i]);
             if (!sampler->xtc_rng_after.empty()) {
@@ -358,14 +360,14 @@ int32_t pymtp_sampler_assume(pymtp_sampler * sampler, int32_t token) {
         if (check_token(*sampler, token) != PYMTP_OK) {
             return PYMTP_INVALID;
         }
-        if (sampler->grammar) {
-            if (!sampler->is_allowed(token)) {
+        if (!sampler->rules.empty()) {
+            if (!sampler->rules_now().allows(token)) {
                 return pymtp_fail(PYMTP_INVALID, "the grammar does not allow token %d", token);
             }
             if (sampler->n_assumed == 0) {
-                sampler->grammar_ahead.reset(llama_sampler_clone(sampler->grammar.get()));
+                sampler->rules_ahead = sampler->rules.clone();
             }
-            llama_sampler_accept(sampler->grammar_ahead.get(), token);
+            sampler->rules_ahead.accept(token);
         }
         sampler->history.push(token);
         ++sampler->n_assumed;

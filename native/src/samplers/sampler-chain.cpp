@@ -228,7 +228,7 @@ int32_t sampler_chain::n_candidates(int32_t n_counted, int32_t n_repetitions) co
 }
 
 void sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng,
-                          llama_sampler * allowed) {
+                          const sampler_filter & filter) {
     repetitions     = &history.repetitions();
     const int32_t n = n_candidates(history.n_counted(), repetitions->size());
 
@@ -237,7 +237,7 @@ void sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt1
         buffer.resize(n);
         row.highest(n, buffer.data());
         cur = { buffer.data(), (size_t) n, -1, true };
-        if (run(history, xtc_rng, allowed, true)) {
+        if (run(history, xtc_rng, filter, true)) {
             ++n_pruned;
             return;
         }
@@ -245,17 +245,17 @@ void sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt1
     buffer.resize(row.n_tokens());
     row.all(buffer.data());
     cur = { buffer.data(), buffer.size(), -1, false };
-    run(history, xtc_rng, allowed, false);
+    run(history, xtc_rng, filter, false);
     ++n_full;
 }
 
 // false: the candidates were too few
-bool sampler_chain::run(const sampler_history & history, std::mt19937 & xtc_rng, llama_sampler * allowed,
+bool sampler_chain::run(const sampler_history & history, std::mt19937 & xtc_rng, const sampler_filter & filter,
                         bool is_pruned) {
     float floor = is_pruned ? cur.data[cur.size - 1].logit : 0.0f; // none of the others is above it
 
-    if (allowed) {
-        llama_sampler_apply(allowed, &cur);
+    if (filter) {
+        filter.apply(cur);
         if (is_pruned && std::any_of(cur.data, cur.data + cur.size, is_impossible)) {
             return false;
         }

@@ -12,6 +12,7 @@
 // typical sampling does not look at tokens that cannot be, XTC always leaves one that can, and logits that a low
 // temperature makes infinite leave the most likely token.
 
+#include "llama-cpp.h"
 #include "pymtp-sampler.h"
 #include "sampler-history.h"
 
@@ -19,11 +20,21 @@
 #include <random>
 #include <vector>
 
-struct llama_sampler_deleter {
-    void operator()(llama_sampler * sampler) const { llama_sampler_free(sampler); }
-};
+// Sets the logits of tokens that may not follow to -inf; each sampler may be missing.
+struct sampler_filter {
+    llama_sampler * thinking = nullptr;
+    llama_sampler * grammar  = nullptr;
 
-using llama_sampler_ptr = std::unique_ptr<llama_sampler, llama_sampler_deleter>;
+    explicit operator bool() const { return thinking || grammar; }
+
+    void apply(llama_token_data_array & array) const {
+        for (llama_sampler * sampler : { thinking, grammar }) {
+            if (sampler) {
+                llama_sampler_apply(sampler, &array);
+            }
+        }
+    }
+};
 
 // a row of logits, wherever it lies
 struct sampler_row {
@@ -45,9 +56,8 @@ struct sampler_chain {
     // whether what it leaves is a distribution that tokens are drawn from; else the chain itself picks
     bool is_drawn() const { return !picker; }
 
-    // Applies it. `allowed`, if any, is a sampler that sets the logits of tokens that may not follow to -inf; it comes
-    // first. The result: see left()
-    void apply(sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng, llama_sampler * allowed);
+    // Applies it, after the filter. The result: see left()
+    void apply(sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng, const sampler_filter & filter);
 
     // What the chain has left, with probabilities. Never empty.
     llama_token_data_array & left() { return cur; }
@@ -94,7 +104,7 @@ struct sampler_chain {
     void add_penalties(const sampler_history & history);
     void add_dry();
     void exclude_top(std::mt19937 & rng);
-    bool run(const sampler_history & history, std::mt19937 & xtc_rng, llama_sampler * allowed, bool is_pruned);
+    bool run(const sampler_history & history, std::mt19937 & xtc_rng, const sampler_filter & filter, bool is_pruned);
 
     llama_token_data * find(llama_token token); // nullptr: it is not there
 };

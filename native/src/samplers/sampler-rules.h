@@ -1,0 +1,37 @@
+#pragma once
+
+// What may follow in a text, besides what its logits say: a grammar, from the start or from a trigger on, and a limit
+// of its thinking, after which the thinking is closed token by token. llama.cpp's samplers of both, in the order in
+// which its programs apply them. A copy follows a text that may not come true.
+
+#include "pymtp-sampler.h"
+#include "sampler-chain.h"
+
+#include <vector>
+
+struct sampler_rules {
+    sampler_rules() = default;
+    sampler_rules(const llama_vocab * vocab, const pymtp_answer_rules & rules); // throws
+
+    sampler_rules clone() const;
+
+    bool empty() const { return !grammar && !thinking; }
+
+    // From here on only texts of this grammar; false: it cannot be parsed.
+    bool constrain(const llama_vocab * vocab, const char * gbnf);
+
+    // Refuses what cannot follow whatever the grammar says: none but one token, where the thinking is being closed.
+    sampler_filter closing() const;
+
+    // Refuses what cannot follow.
+    sampler_filter all() const { return { closing().thinking, applies_grammar() ? grammar.get() : nullptr }; }
+
+    bool applies_grammar() const;
+    bool allows(llama_token token) const; // by the grammar
+    void accept(llama_token token);
+
+  private:
+    llama_sampler_ptr grammar;  // nullptr: none
+    llama_sampler_ptr thinking; // nullptr: it has no limit, and no grammar waits for its end
+    bool              is_lazy = false;
+};

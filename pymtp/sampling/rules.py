@@ -1,0 +1,56 @@
+"""What an answer has to be, besides likely: its grammar, and how long its thinking may be.
+
+Knows texts; the native sampler makes tokens of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pymtp.binding.library import ffi
+
+
+@dataclass(frozen=True)
+class AnswerRules:
+    """Rules that the chain's tokens follow, drafts and target alike."""
+
+    grammar: str | None = None
+    """GBNF; from the first trigger on if there are any, and not inside the thinking then."""
+    words: tuple[str, ...] = ()
+    """Triggers: texts."""
+    patterns: tuple[str, ...] = ()
+    """Triggers: regular expressions (ECMAScript)."""
+    prefill: str = ""
+    """What the prompt has of the answer. A grammar without triggers begins with it."""
+    thinking_begin: str = ""
+    thinking_ends: tuple[str, ...] = ()
+    """The first closes the thinking when its budget is used up."""
+    thinking_budget: int = -1
+    """Most tokens of each thinking; -1: any number."""
+
+    def native(self) -> tuple[Any, list[Any]]:
+        """The native struct, and what has to live as long."""
+        alive: list[Any] = []
+
+        def text(value: str) -> Any:
+            alive.append(ffi.new("char[]", value.encode()))
+            return alive[-1]
+
+        def texts(values: tuple[str, ...]) -> Any:
+            alive.append(ffi.new("char *[]", [text(value) for value in values]))
+            return alive[-1]
+
+        fields = {
+            "grammar": ffi.NULL if self.grammar is None else text(self.grammar),
+            "n_words": len(self.words),
+            "words": texts(self.words),
+            "n_patterns": len(self.patterns),
+            "patterns": texts(self.patterns),
+            "prefill": text(self.prefill),
+            "thinking_begin": text(self.thinking_begin) if self.thinking_begin else ffi.NULL,
+            "n_thinking_ends": len(self.thinking_ends),
+            "thinking_ends": texts(self.thinking_ends),
+            "thinking_budget": self.thinking_budget,
+        }
+        return ffi.new("struct pymtp_answer_rules *", fields), alive
