@@ -17,6 +17,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from .batch import EXAMPLES as BATCH_EXAMPLES
+from .batch import batch
 from .bench import EXAMPLES as BENCH_EXAMPLES
 from .bench import bench
 from .chat import EXAMPLES as CHAT_EXAMPLES
@@ -214,6 +216,7 @@ app = typer.Typer(
 app.command(cls=PymtpCommand, epilog=RUN_EXAMPLES)(run)
 app.command(cls=PymtpCommand, epilog=CHAT_EXAMPLES)(chat)
 app.command(cls=PymtpCommand, epilog=SERVE_EXAMPLES)(serve)
+app.command(cls=PymtpCommand, epilog=BATCH_EXAMPLES)(batch)
 app.command(cls=PymtpCommand, epilog=INSPECT_EXAMPLES)(inspect)
 app.command(cls=PymtpCommand, epilog=BENCH_EXAMPLES)(bench)
 

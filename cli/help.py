@@ -18,6 +18,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("host", "port", "alias", "tags", "page", "metrics", "api_key", "api_key_file", "ssl_key_file"),
         *("ssl_cert_file", "cors_origins", "timeout"),
     ),
+    "Files": ("output",),
     "Slots": (
         *("n_slots", "kv_unified", "context_shift", "cache_prompt", "cache_ram", "queue_max", "slots"),
         "slot_save_path",

@@ -33,6 +33,13 @@ def prompting() -> Iterator[Show | None]:
 
 
 @contextmanager
+def answering() -> Iterator[Show | None]:
+    """Yield a function to call with the answers that are complete and all of them; see `loading`."""
+    with _line("answers", "{task.completed}/{task.total}") as show:
+        yield show
+
+
+@contextmanager
 def _line(what: str, numbers: str) -> Iterator[Show | None]:
     if sys.stderr is None or not sys.stderr.isatty():
         yield None

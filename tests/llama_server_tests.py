@@ -18,7 +18,7 @@ import sys
 import tarfile
 import textwrap
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -36,6 +36,11 @@ _DROPPED = {
     **dict.fromkeys(("--hf-repo", "--hf-file", "--model-url", "--model-draft", "--spec-type"), 1),
     **dict.fromkeys(("--models-dir", "--models-max", "--models-preset", "--mmproj-url", "--media-path"), 1),
     **dict.fromkeys(("--offline", "--cont-batching", "--swa-full", "--backend_sampling", "--no-mmproj"), 0),
+}
+# what pymtp does anyway, or lacks
+_NOT_PYMTPS = {
+    **dict.fromkeys(("--no-jinja", "--no-cache-idle-slots", "--ui-mcp-proxy", "--embedding", "--reranking"), 0),
+    **dict.fromkeys(("--tools", "--sleep-idle-seconds", "--spec-synth-len", "--spec-synth-rates"), 1),
 }
 _CONFTEST = """
 import pytest
@@ -86,7 +91,8 @@ def write_shim(folder: Path, server: Path | None, model: Path, draft: str) -> Pa
 
 def run_server(arguments: Sequence[str], server: str | None, model: str, draft: str) -> None:
     """The shim: replaces this process by the server."""
-    kept = [*_without_models(arguments), "--model", model]
+    dropped = _DROPPED if server is not None else _DROPPED | _NOT_PYMTPS
+    kept = [*_without(arguments, dropped), "--model", model]
     if server is not None:
         if draft == "mtp":
             kept += ["--spec-type", "draft-mtp"]
@@ -96,11 +102,11 @@ def run_server(arguments: Sequence[str], server: str | None, model: str, draft: 
     app(["serve", *kept, "--draft", draft], prog_name="pymtp")
 
 
-def _without_models(arguments: Sequence[str]) -> Iterator[str]:
+def _without(arguments: Sequence[str], dropped: Mapping[str, int]) -> Iterator[str]:
     left = iter(arguments)
     for argument in left:
-        if argument in _DROPPED:
-            for _ in range(_DROPPED[argument]):
+        if argument in dropped:
+            for _ in range(dropped[argument]):
                 next(left)
         else:
             yield argument

@@ -408,3 +408,26 @@ def test_an_answer_that_continues_a_message_begins_where_it_ends(server: Client)
     assert server.post("/apply-template", messages=begun).json["prompt"].endswith("The answer is")
     twice = [*begun, {"role": "assistant", "content": "again"}]
     assert server.post("/apply-template", messages=twice).status == 400
+
+
+def test_chunks_say_which_parts_were_drafted(server: Client) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 40, "temperature": 0, "draft_max": 2, "ignore_eos": True}
+    events = server.post("/v1/chat/completions", stream=True, return_drafts=True, **body).events
+    parts = [part for each in events for part in each.get("drafts", [])]
+    content = "".join(each["choices"][0]["delta"].get("content") or "" for each in events)
+    assert "".join(text for text, _ in parts) == content
+    assert {drafted for _, drafted in parts} == {True, False}
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_no_key() -> None:
+    with running(load, ServerSettings(api_keys=("one",))) as client:
+        page = client.get("/")
+        assert page.status == 200 and page.data.startswith(b"<!doctype html>")
+        assert "script-src 'self'" in page.headers["content-security-policy"]
+        for name in ("page.css", "page.js"):
+            assert name.encode() in page.data and client.get(f"/{name}").status == 200
+        for path in ("/", "/page.css", "/page.js"):
+            assert b"http" not in client.get(path).data
+        assert client.get("/props").status == 401
+    with running(load, ServerSettings(has_page=False)) as client:
+        assert client.get("/").status == 404

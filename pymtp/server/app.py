@@ -27,6 +27,7 @@ from .errors import ApiError, unsupported
 from .gate import Gate
 from .messages import count_tokens, messages
 from .metrics import metrics
+from .page_files import PAGE_PATHS, page_routes
 from .responses import count_response_tokens, responses
 from .settings import ServerSettings
 from .slots import slot_action, slots
@@ -57,11 +58,11 @@ def make_app(
         await engine.stop()
 
     app = Starlette(
-        routes=list(_routes()),
+        routes=[*_routes(), *(page_routes() if settings.has_page else ())],
         middleware=[
             Middleware(Gate),
             Middleware(Origins, settings=settings),
-            Middleware(KeyCheck, keys=settings.api_keys, public=PUBLIC),
+            Middleware(KeyCheck, keys=settings.api_keys, public=PUBLIC | PAGE_PATHS),
         ],
         exception_handlers={404: _not_found, 405: _wrong_method},
         lifespan=lifespan,

@@ -87,6 +87,9 @@ class ChatReply:
         if self._begin(answer):
             yield event(self._chunk(answer, {"role": "assistant", "content": None}))
         yield from self._events(answer, self._parsers[answer.index].push(piece.text), held)
+        if answer.options.return_drafts and piece.text:
+            parts = answer.generation.parts(len(answer.text) - len(piece.text))
+            yield event(self._chunk(answer, {}) | {"drafts": parts, "timings": reports.timings(answer)})
 
     def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
         """See Reply."""

@@ -48,6 +48,13 @@ class Engine:
         """Begin to load the model."""
         self._task = asyncio.create_task(self._load_model())
 
+    async def wait(self) -> None:
+        """Wait until the model is there. Raises why it is not."""
+        if self._task:
+            await asyncio.wait([self._task])
+        if self.error is not None:
+            raise self.error
+
     async def stop(self) -> None:
         """Close the model. Answers that are not complete end with an error."""
         self.state = "stopping"

@@ -74,6 +74,7 @@ class GenerationFields(Struct, kw_only=True):
     return_tokens: bool | None = None
     return_progress: bool | None = None
     timings_per_token: bool | None = None
+    return_drafts: bool | None = None
     response_fields: list[str] | None = None
     sse_ping_interval: float | None = None
     verbose: bool | None = None

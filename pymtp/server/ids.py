@@ -6,9 +6,6 @@ Knows nothing of what they name.
 from __future__ import annotations
 
 import secrets
-import string
-
-_LETTERS = string.ascii_letters + string.digits
 
 
 def new_id(kind: str) -> str:
@@ -18,4 +15,4 @@ def new_id(kind: str) -> str:
 
 def random_name() -> str:
     """32 random letters and digits."""
-    return "".join(secrets.choice(_LETTERS) for _ in range(32))
+    return secrets.token_hex(16)

@@ -53,6 +53,8 @@ class Options:
     return_tokens: bool = False
     return_progress: bool = False
     timings_per_token: bool = False
+    return_drafts: bool = False
+    """Whether chunks of a chat say which parts of the text were accepted drafts."""
     fields: tuple[str, ...] = ()
     """Of llama-server's answers, those that are wanted; none: all."""
     predict_ms_max: float = -1
@@ -79,6 +81,7 @@ def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, ping_s: 
         return_tokens=bool(fields.return_tokens),
         return_progress=bool(fields.return_progress),
         timings_per_token=bool(fields.timings_per_token),
+        return_drafts=bool(fields.return_drafts),
         fields=tuple(fields.response_fields or ()),
         predict_ms_max=_first(fields.t_max_predict_ms, -1),
         ping_s=_first(fields.sse_ping_interval, ping_s),

@@ -1,0 +1,187 @@
+"""`pymtp serve` beside llama-server, with many clients at once:
+
+    python bench/serve.py --llama-server build/programs/bin/llama-server [--model FILE] [--clients 1 4 16] [--rate R]
+
+Each client asks for one answer after another (closed loop); with --rate requests come at random times, R a second on
+average (Poisson), whatever is running. All servers get the same prompts and sampling is greedy. Servers are measured in
+turn, again and again, each in a new process; prints medians over these repetitions of tokens a second, of the time to
+the first token (50th and 99th percentile of the requests) and between tokens. Prompts are never taken from a cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from pymtp.benchmark.prompts import BUILT_IN
+from pymtp.benchmark.provenance import library, machine, model_text
+from pymtp.embedded import model_path
+from pymtp.engine.cores import n_cores
+
+START_S = 60
+
+
+@dataclass
+class Load:
+    """What the clients do."""
+
+    n_clients: int
+    n_requests: int
+    n_predict: int
+    rate: float | None
+
+
+@dataclass
+class Outcome:
+    """What they saw."""
+
+    n_tokens: int = 0
+    seconds: float = 0.0
+    first_s: list[float] = field(default_factory=list)
+    between_s: list[float] = field(default_factory=list)
+
+    @property
+    def tok_s(self) -> float:
+        return self.n_tokens / self.seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--llama-server", type=Path, help="left out: pymtp alone")
+    parser.add_argument("--model", type=Path, default=model_path(), help="default: the embedded one")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--requests", type=int, default=4, help="of each client (default: 4)")
+    parser.add_argument("--n-predict", type=int, default=64)
+    parser.add_argument("--draft-max", type=int, default=3, help="of llama-server (default: 3)")
+    parser.add_argument("--rate", type=float, help="requests a second; default: a closed loop")
+    parser.add_argument("--repeat", type=int, default=3)
+    asked = parser.parse_args()
+    print(f"{model_text(asked.model)}; {machine(n_cores(), [])}; {library()}\n")
+    print("| clients | server | tokens/s | first token p50 ms | p99 ms | between tokens ms |")
+    print("|--:|---|--:|--:|--:|--:|")
+    for n in asked.clients:
+        load = Load(n, asked.requests * n, asked.n_predict, asked.rate)
+        arms = commands(asked.model, n, asked.llama_server, asked.draft_max)
+        found: dict[str, list[Outcome]] = {name: [] for name in arms}
+        for _ in range(asked.repeat):
+            for name, command in arms.items():
+                found[name].append(measure(command, load))
+        for name, outcomes in found.items():
+            print(row(n, name, outcomes), flush=True)
+
+
+def commands(model: Path, n_slots: int, llama_server: Path | None, draft_max: int) -> dict[str, list[str]]:
+    """The servers; each slot has 512 tokens of context."""
+    common = ["-m", str(model), "-np", str(n_slots), "-c", str(512 * n_slots), "--cache-ram", "0"]
+    pymtp = [str(Path(sys.executable).with_name("pymtp")), "serve", "-q", *common]
+    arms = {"pymtp": pymtp, "pymtp, no drafts": [*pymtp, "--draft", "none"]}
+    if llama_server:
+        theirs = [str(llama_server), *common, "--fit", "off", "--no-ui"]
+        drafts = ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(draft_max)]
+        arms |= {"llama-server": theirs, "llama-server, draft-mtp": [*theirs, *drafts]}
+    return arms
+
+
+def measure(command: Sequence[str], load: Load) -> Outcome:
+    """One repetition with one server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with subprocess.Popen(
+        [*command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            await_ready(port, process)
+            # graphs are built, and costs become known
+            asyncio.run(run(port, Load(load.n_clients, load.n_clients, 16, None), seed=1))
+            return asyncio.run(run(port, load, seed=2))
+        finally:
+            process.terminate()
+
+
+def await_ready(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the server answers. Raises SystemExit if it does not."""
+    end = time.monotonic() + START_S
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as reply:
+                if reply.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.05)
+    raise SystemExit(f"{process.args} did not start")  # type: ignore[str-bytes-safe]
+
+
+async def run(port: int, load: Load, seed: int) -> Outcome:
+    """Send all requests and wait for the answers."""
+    outcome, chance = Outcome(), random.Random(seed)
+    questions = [str(text.messages[0]["content"]) for text in BUILT_IN]
+    prompts = [f"{chance.randrange(1000)}. {questions[i % len(questions)]}" for i in range(load.n_requests)]
+    began = time.perf_counter()
+    if load.rate is None:
+        left = iter(prompts)
+
+        async def client() -> None:
+            for prompt in left:
+                await ask(port, prompt, load.n_predict, outcome)
+
+        await asyncio.gather(*(client() for _ in range(load.n_clients)))
+    else:
+        tasks = []
+        for prompt in prompts:
+            tasks.append(asyncio.create_task(ask(port, prompt, load.n_predict, outcome)))
+            await asyncio.sleep(chance.expovariate(load.rate))
+        await asyncio.gather(*tasks)
+    outcome.seconds = time.perf_counter() - began
+    return outcome
+
+
+async def ask(port: int, prompt: str, n_predict: int, outcome: Outcome) -> None:
+    """One request; its tokens are counted as they come."""
+    body = json.dumps(
+        {
+            "messages": [{"role": "user", "content": prompt}],
+            **{"max_tokens": n_predict, "temperature": 0, "ignore_eos": True, "cache_prompt": False, "stream": True},
+        }
+    ).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+    began = time.perf_counter()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    first = last = 0.0
+    n = 0
+    while line := await reader.readline():
+        if b'"content":"' in line:
+            last = time.perf_counter()
+            first = first or last
+        elif b'"predicted_n":' in line:
+            n = json.loads(line.removeprefix(b"data: "))["timings"]["predicted_n"]
+    writer.close()
+    if not first:
+        raise SystemExit("an answer without text")
+    outcome.n_tokens += n or n_predict
+    outcome.first_s.append(first - began)
+    outcome.between_s.append((last - first) / max((n or n_predict) - 1, 1))
+
+
+def row(n: int, name: str, outcomes: Sequence[Outcome]) -> str:
+    """A line of the table."""
+    p50 = median(median(each.first_s) for each in outcomes) * 1000
+    p99 = median(sorted(each.first_s)[int(0.99 * (len(each.first_s) - 1) + 0.5)] for each in outcomes) * 1000
+    between = median(median(each.between_s) for each in outcomes) * 1000
+    return f"| {n} | {name} | {median(each.tok_s for each in outcomes):.0f} | {p50:.1f} | {p99:.1f} | {between:.2f} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""`pymtp batch`: a file of requests in, a file of answers out.
+
+Owns the flags of a batch. Requests and answers are those of a server, without one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import options as opt
+from .download import find_model
+from .errors import CommandError
+from .output import print_stderr
+from .parsers import integer
+from .progress import answering
+from .sampling import with_sampling
+
+EXAMPLES = """
+pymtp batch requests.jsonl -o answers.jsonl
+pymtp batch requests.jsonl -o answers.jsonl -m model.gguf -np 16 -c 32768
+"""
+
+
+@with_sampling
+@opt.with_model
+def batch(
+    requests: Annotated[Path, typer.Argument(metavar="IN.jsonl", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.jsonl", help="Where answers are added.")],
+    model_file: opt.ModelFile = None,
+    hf_repo: opt.HfRepo = None,
+    offline: opt.Offline = False,
+    n_slots: Annotated[
+        int,
+        typer.Option("-np", "--parallel", parser=integer(1, 256), metavar="N", help="Answers made at the same time."),
+    ] = 8,
+    max_tokens: opt.NPredict = -1,
+    quiet: opt.Quiet = False,
+    debug: opt.Debug = False,
+    model_options: Any = None,
+    params: Any = None,
+) -> None:
+    """Answer the requests of a file in OpenAI's batch format.
+
+    A run that was killed continues: requests that OUT.jsonl has an answer to are left out. The same file gives the same
+    answers: sequences are computed each for itself, and requests without a seed get one.
+    """
+    import pymtp
+    from pymtp.server import logs
+    from pymtp.server.batch import read_requests, run_batch
+    from pymtp.server.settings import ServerSettings
+
+    logs.set_up(is_quiet=True)
+    try:
+        asked = read_requests(requests)
+    except OSError as error:
+        raise CommandError(f"cannot read {requests}: {error.strerror}; check the path") from error
+    path = find_model(model_file, hf_repo, offline=offline)
+    n_ctx = model_options["n_ctx"]
+    options = {**model_options, "n_ctx": n_ctx and max(n_ctx // n_slots, 1), "n_seq_max": n_slots, "kv_unified": False}
+    given = pymtp.GenerationParams(**params, max_tokens=max_tokens)
+    if given.sampling.seed is None:
+        given = replace(given, sampling=replace(given.sampling, seed=0))
+    pymtp.exit_on_abort()
+    with answering() as show:
+        n_failed = run_batch(
+            lambda: pymtp.Model(path, **options), ServerSettings(params=given), asked, output, show or _say_nothing
+        )
+    if not quiet:
+        print_stderr(f"{len(asked)} requests, {n_failed} of this run failed: see {output}")
+    if n_failed:
+        raise typer.Exit(1)
+
+
+def _say_nothing(done: int, total: int) -> None:
+    pass

@@ -1,0 +1,166 @@
+"""Answers a file of requests in OpenAI's batch format, many at once.
+
+Owns the two files: each answer is appended when it is complete, so that a run that was killed continues where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+
+from pymtp.errors import InvalidParameter
+from pymtp.model import Model
+
+from .answer import Answer
+from .bodies import as_structure
+from .chat_completions import ChatReply, submit_chat
+from .completions import CompletionReply
+from .context import Context
+from .engine import Engine
+from .errors import as_api_error, invalid, unsupported
+from .fields import ChatBody, CompletionBody
+from .ids import new_id
+from .prompts import prompts_of
+from .respond import Reply
+from .settings import ServerSettings
+
+OnProgress = Callable[[int, int], object]
+"""Called with the answers that are complete, those of earlier runs included, and all of them."""
+
+
+class Asked(NamedTuple):
+    """A line of the input."""
+
+    custom_id: str
+    url: str
+    body: dict[str, Any]
+
+
+def read_requests(path: Path) -> list[Asked]:
+    """The requests of a file. Raises InvalidParameter for a line that is none, or an id that is there twice."""
+    found: dict[str, Asked] = {}
+    with path.open("rb") as file:
+        for i, line in enumerate(file, 1):
+            if line.strip():
+                asked = _asked(line, f"{path}:{i}")
+                if asked.custom_id in found:
+                    raise InvalidParameter("input", f"of different ids: {path}:{i} has {asked.custom_id!r} again")
+                found[asked.custom_id] = asked
+    return list(found.values())
+
+
+def run_batch(
+    load: Callable[[], Model],
+    settings: ServerSettings,
+    requests: Iterable[Asked],
+    output: Path,
+    on_progress: OnProgress = lambda done, total: None,
+) -> int:
+    """Answer the requests that `output` has no answer to; return how many failed. Raises what `load` raises."""
+    return asyncio.run(_Batch(load, settings, list(requests), on_progress).run(output))
+
+
+class _Batch:
+    """One run."""
+
+    def __init__(
+        self, load: Callable[[], Model], settings: ServerSettings, requests: list[Asked], on_progress: OnProgress
+    ) -> None:
+        self._engine = Engine(load, settings)
+        self._context = Context(self._engine, settings)
+        self._requests, self._on_progress = requests, on_progress
+        self._n_failed = self._n_done = 0
+
+    async def run(self, output: Path) -> int:
+        """See run_batch."""
+        done = _answered(output)
+        left = [asked for asked in self._requests if asked.custom_id not in done]
+        self._n_done = len(self._requests) - len(left)
+        self._on_progress(self._n_done, len(self._requests))
+        if not left:
+            return 0
+        self._engine.start()
+        await self._engine.wait()
+        try:
+            with output.open("ab") as file:
+                turns = iter(left)
+                # a second one for each slot: nobody waits for a request to be read
+                workers = [self._work(turns, file) for _ in range(2 * self._engine.n_slots)]
+                await asyncio.gather(*workers)
+        finally:
+            await self._engine.stop()
+        return self._n_failed
+
+    async def _work(self, turns: Iterable[Asked], file: BinaryIO) -> None:
+        for asked in turns:
+            line = msgspec.json.encode(await self._answered(asked)) + b"\n"
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+            self._n_done += 1
+            self._on_progress(self._n_done, len(self._requests))
+
+    async def _answered(self, asked: Asked) -> dict[str, Any]:
+        """The line of the output."""
+        response: dict[str, Any] = {"status_code": 200, "request_id": new_id("req")}
+        try:
+            response["body"] = await self._body(asked)
+        except Exception as error:
+            failure = as_api_error(error)
+            self._n_failed += 1
+            response |= {"status_code": failure.status, "body": failure.as_json(asked.url)}
+        return {"id": new_id("batch_req"), "custom_id": asked.custom_id, "response": response, "error": None}
+
+    async def _body(self, asked: Asked) -> Any:
+        answers, reply = self._submit(asked)
+        try:
+            for answer in answers:
+                while await answer.take() is not None:
+                    pass
+        except BaseException as error:
+            for answer in answers:
+                self._engine.finish(answer, error)
+            raise
+        for answer in answers:
+            self._engine.finish(answer)
+        return reply.whole(answers)
+
+    def _submit(self, asked: Asked) -> tuple[list[Answer], Reply]:
+        context = self._context
+        if asked.body.get("stream"):
+            raise invalid("stream: a batch has no streams")
+        if asked.url == "/v1/chat/completions":
+            answers, rendered = submit_chat(context, as_structure(asked.body, ChatBody))
+            return answers, ChatReply(context, rendered)
+        if asked.url == "/v1/completions":
+            body = as_structure(asked.body, CompletionBody)
+            prompts = prompts_of(body.prompt, context.vocabulary)
+            return context.submit(prompts, body, n_probs=body.logprobs or 0), CompletionReply(context)
+        raise unsupported(f"{asked.url} is not supported in a batch: use /v1/chat/completions or /v1/completions")
+
+
+def _asked(line: bytes, where: str) -> Asked:
+    try:
+        read = msgspec.json.decode(line, type=dict[str, Any])
+        return msgspec.convert([read["custom_id"], read["url"], read["body"]], Asked)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, KeyError) as error:
+        raise InvalidParameter("input", f"lines with custom_id, url and body; {where} is none ({error})") from None
+
+
+def _answered(output: Path) -> set[str]:
+    """The ids that have an answer. A line that was cut, when a run was killed, is dropped from the file."""
+    if not output.exists():
+        return set()
+    data = output.read_bytes()
+    complete = data[: data.rfind(b"\n") + 1]
+    if complete != data:
+        os.truncate(output, len(complete))
+    try:
+        return {msgspec.json.decode(line)["custom_id"] for line in complete.splitlines()}
+    except (msgspec.DecodeError, KeyError, TypeError):
+        raise InvalidParameter("output", f"a file of answers, or none: {output} has other lines") from None

@@ -1,0 +1,93 @@
+"""`pymtp batch`: files of requests, answered once each, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymtp_cli.app import app
+from typer.testing import CliRunner
+
+pytestmark = pytest.mark.model
+
+OPTIONS = ["-t", "1", "-c", "1024", "-np", "4"]
+
+
+def write(path: Path, n: int, **body: Any) -> Path:
+    lines = [
+        {
+            "custom_id": f"request-{i}",
+            "method": "POST",
+            "url": "/v1/completions",
+            "body": {"prompt": f"{i}. Once upon a time", "max_tokens": 20, **body},
+        }
+        for i in range(n)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    return path
+
+
+def run(requests: Path, output: Path) -> Any:
+    return CliRunner().invoke(app, ["batch", str(requests), "-o", str(output), *OPTIONS])
+
+
+def texts(output: Path) -> dict[str, str]:
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    found = {line["custom_id"]: line["response"]["body"]["choices"][0]["text"] for line in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+def test_the_same_file_gives_the_same_answers_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    requests = write(tmp_path / "in.jsonl", 10, temperature=1.0)
+    for name in ("one.jsonl", "two.jsonl"):
+        result = run(requests, tmp_path / name)
+        assert result.exit_code == 0, result.output
+    found = texts(tmp_path / "one.jsonl")
+    assert len(found) == 10
+    assert found == texts(tmp_path / "two.jsonl")
+    before = (tmp_path / "one.jsonl").read_bytes()
+    # a line that was cut is answered again, others are not
+    (tmp_path / "one.jsonl").write_bytes(before[:-20])
+    assert run(requests, tmp_path / "one.jsonl").exit_code == 0
+    assert texts(tmp_path / "one.jsonl") == found
+
+
+def test_a_run_that_was_killed_continues(tmp_path: Path) -> None:
+    requests, output = write(tmp_path / "in.jsonl", 30, ignore_eos=True, max_tokens=60), tmp_path / "out.jsonl"
+    command = [sys.executable, "-m", "pymtp_cli", "batch", str(requests), "-o", str(output), *OPTIONS]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        end = time.monotonic() + 60
+        while not output.exists() or output.read_bytes().count(b"\n") < 3:
+            assert time.monotonic() < end and process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    n_before = output.read_bytes().count(b"\n")
+    assert 3 <= n_before < 30
+    assert run(requests, output).exit_code == 0
+    assert len(texts(output)) == 30
+
+
+def test_a_request_that_fails_is_answered_and_the_others_are_too(tmp_path: Path) -> None:
+    requests, output = write(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
+    bad = {"custom_id": "bad", "url": "/v1/chat/completions", "body": {"messages": []}}
+    other = {"custom_id": "other", "url": "/v1/embeddings", "body": {}}
+    requests.write_text("\n".join(map(json.dumps, (bad, other))) + "\n" + requests.read_text())
+    assert run(requests, output).exit_code == 1
+    status = {line["custom_id"]: line["response"]["status_code"] for line in map(json.loads, output.open())}
+    assert status == {"bad": 400, "other": 501, "request-0": 200, "request-1": 200, "request-2": 200}
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", '{"custom_id": "a"}', '{"custom_id": 1, "url": "/v1/completions", "body": {}}']
+)
+def test_a_line_that_is_no_request_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "in.jsonl").write_text(line + "\n")
+    result = run(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
+    assert result.exit_code != 0 and "in.jsonl:1" in result.stderr and result.stderr.count("\n") == 1
