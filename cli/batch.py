@@ -41,7 +41,7 @@ def batch(
     quiet: opt.Quiet = False,
     debug: opt.Debug = False,
     model_options: Any = None,
-    params: Any = None,
+    asked: Any = None,
 ) -> None:
     """Answer the requests of a file in OpenAI's batch format.
 
@@ -49,28 +49,31 @@ def batch(
     answers: sequences are computed each for itself, and requests without a seed get one.
     """
     import pymtp
+    from pymtp.embedded import model_path
+    from pymtp.gguf.facts import inspect_gguf
     from pymtp.server import logs
     from pymtp.server.batch import read_requests, run_batch
     from pymtp.server.settings import ServerSettings
 
+    asked.params(max_tokens=max_tokens)  # a wrong flag shows before anything is read
     logs.set_up(is_quiet=True)
     try:
-        asked = read_requests(requests)
+        found = read_requests(requests)
     except OSError as error:
         raise CommandError(f"cannot read {requests}: {error.strerror}; check the path") from error
     path = find_model(model_file, hf_repo, offline=offline)
     n_ctx = model_options["n_ctx"]
     options = {**model_options, "n_ctx": n_ctx and max(n_ctx // n_slots, 1), "n_seq_max": n_slots, "kv_unified": False}
-    given = pymtp.GenerationParams(**params, max_tokens=max_tokens)
+    given = asked.params(inspect_gguf(path or model_path()).sampling, max_tokens=max_tokens)
     if given.sampling.seed is None:
         given = replace(given, sampling=replace(given.sampling, seed=0))
     pymtp.exit_on_abort()
     with answering() as show:
         n_failed = run_batch(
-            lambda: pymtp.Model(path, **options), ServerSettings(params=given), asked, output, show or _say_nothing
+            lambda: pymtp.Model(path, **options), ServerSettings(params=given), found, output, show or _say_nothing
         )
     if not quiet:
-        print_stderr(f"{len(asked)} requests, {n_failed} of this run failed: see {output}")
+        print_stderr(f"{len(found)} requests, {n_failed} of this run failed: see {output}")
     if n_failed:
         raise typer.Exit(1)
 

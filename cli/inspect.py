@@ -6,11 +6,14 @@ Owns both layouts, text and JSON. Loads neither weights nor the native library.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from pymtp.sampling.recommended import recommended_sampling
 
 from . import options as opt
 from .context import warn_beyond_training
@@ -91,7 +94,7 @@ def _as_text(found: Inspection) -> str:
     blocks = [
         _model_rows(found),
         _head_rows(found),
-        _memory_rows(found.memory) if found.memory else [],
+        _memory_rows(found.memory, found.info.size_bytes) if found.memory else [],
         _token_rows(found),
         [("side file", _side_file(file)) for file in found.side_files],
     ]
@@ -160,13 +163,13 @@ def _pass(found: Inspection) -> str:
     return f"reads {heads} of weights, a trunk pass {_size(found.trunk_pass_bytes)} ({share:.0%})"
 
 
-def _memory_rows(memory: MemoryEstimate) -> list[tuple[str, str]]:
+def _memory_rows(memory: MemoryEstimate, weights_bytes: int) -> list[tuple[str, str]]:
     rows = [
         ("context", f"{memory.n_ctx} tokens, K {memory.type_k}, V {memory.type_v}"),
         ("K/V", f"{_size(memory.kv_bytes)}, and {_size(memory.heads_kv_bytes)} for the heads"),
         ("states", _size(memory.state_bytes)),
         ("compute", f"about {_size(memory.compute_bytes)}"),
-        ("total", f"about {_size(memory.total_bytes)}, weights not included"),
+        ("total", f"about {_size(memory.total_bytes)}, with the weights {_size(memory.total_bytes + weights_bytes)}"),
     ]
     return [row for row in rows if row[0] != "states" or memory.state_bytes]
 
@@ -180,7 +183,14 @@ def _token_rows(found: Inspection) -> list[tuple[str, str]]:
         ("special tokens", _tokens(found.special_tokens)),
         ("thinking tokens", _tokens(found.thinking_tokens)),
         ("chat template", template),
+        *([("sampling", _sampling(info.sampling))] if info.sampling else []),
     ]
+
+
+def _sampling(values: Mapping[str, Any]) -> str:
+    recommended = recommended_sampling(values)
+    texts = [f"{name} {';'.join(value) if name == 'samplers' else value}" for name, value in recommended.items()]
+    return f"{', '.join(texts) or 'nothing usable'} (recommended by the file: the defaults of run and chat)"
 
 
 def _tokens(tokens: tuple[Token, ...]) -> str:

@@ -1,14 +1,15 @@
 """The flags for sampling, drafting and constraining the output, under llama.cpp's names.
 
-Owns names and help texts, and turns values into pymtp's parameters. Defaults and ranges are pymtp's own.
+Owns names and help texts, and turns values into pymtp's parameters. Defaults are the model's own or pymtp's, ranges
+pymtp's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,38 +21,64 @@ from .flags import with_flags
 from .parsers import completing
 from .text import decoded
 
+if TYPE_CHECKING:
+    from pymtp import GenerationParams
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the flags ask of a generation, where they ask for anything."""
+
+    sampling: Mapping[str, Any]
+    """Fields of pymtp.SamplingParams."""
+    others: Mapping[str, Any]
+    """Fields of pymtp.GenerationParams."""
+
+    def params(self, recommended: Mapping[str, object] | None = None, **others: Any) -> GenerationParams:
+        """The parameters of a model. `recommended`: the sampling that its GGUF recommends, see GgufInfo.
+
+        Raises InvalidParameter.
+        """
+        import pymtp
+        from pymtp.sampling.recommended import recommended_sampling
+
+        sampling = SamplingParams(**{**recommended_sampling(recommended or {}), **self.sampling})
+        return pymtp.GenerationParams(sampling=sampling, **self.others, **others)
+
 
 def with_sampling(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace a command's parameter `params` (a dict for pymtp.GenerationParams) by the flags of this module."""
+    """Replace a command's parameter `asked` (see Asked) by the flags of this module."""
     flags = {name: (kind, _default(name)) for name, kind in {**_SAMPLING, **_GENERATION}.items()}
-    return with_flags(command, "params", flags, generation_params)
+    return with_flags(command, "asked", flags, asked_of)
 
 
-def generation_params(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of pymtp.GenerationParams for the values of the flags. Raises InvalidParameter."""
+def asked_of(values: Mapping[str, Any]) -> Asked:
+    """What the values of the flags ask for. Raises InvalidParameter."""
     values = {**values, **_texts(values)}
-    sampling = {name: values[name] for name in _SAMPLING if name not in ("sampler_seq", "samplers")}
-    sampling["seed"] = None if values["seed"] == -1 else values["seed"]
-    sampling["logit_bias"] = [_bias(text) for text in values["logit_bias"]]
+    given = [name for name in _SAMPLING if name not in ("sampler_seq", "samplers") and values[name] not in (None, [])]
+    sampling = {name: values[name] for name in given}
+    if values["seed"] == -1:
+        sampling["seed"] = None
+    if values["logit_bias"]:
+        sampling["logit_bias"] = [_bias(text) for text in values["logit_bias"]]
     if values["samplers"] is not None and values["sampler_seq"] is not None:
         raise InvalidParameter("sampler_seq", "given without --samplers")
     if values["samplers"] is not None:
         sampling["samplers"] = tuple(filter(None, values["samplers"].split(";")))
     elif values["sampler_seq"] is not None:
         sampling["samplers"] = samplers_from_letters(values["sampler_seq"])
-    breakers = values["dry_sequence_breakers"]
-    sampling["dry_sequence_breakers"] = (
-        SamplingParams.dry_sequence_breakers
-        if not breakers
-        else [unescaped(text) for text in breakers if text != "none"]
+    if breakers := values["dry_sequence_breakers"]:
+        sampling["dry_sequence_breakers"] = [unescaped(text) for text in breakers if text != "none"]
+    SamplingParams(**sampling)  # what is wrong with the flags shows before the model is looked for
+    return Asked(
+        sampling,
+        {
+            "grammar": _text_of(values["grammar"], values["grammar_file"], "grammar"),
+            "json_schema": _text_of(values["json_schema"], values["json_schema_file"], "json_schema"),
+            "stop": tuple(map(unescaped, values["stop"])),
+            **{name: values[name] for name in (*_DEFAULTS, "thinking_tags")},
+        },
     )
-    return {
-        "sampling": SamplingParams(**sampling),
-        "grammar": _text_of(values["grammar"], values["grammar_file"], "grammar"),
-        "json_schema": _text_of(values["json_schema"], values["json_schema_file"], "json_schema"),
-        "stop": tuple(map(unescaped, values["stop"])),
-        **{name: values[name] for name in (*_DEFAULTS, "thinking_tags")},
-    }
 
 
 def parameter_of_flag() -> dict[str, str]:
@@ -71,10 +98,8 @@ def escaped(text: str) -> str:
 
 
 def _default(name: str) -> Any:
-    if name in ("logit_bias", "dry_sequence_breakers", "stop"):
-        return []
-    known = {field.name: field.default for field in fields(SamplingParams) if field.name != "samplers"}
-    return {**known, **_DEFAULTS}.get(name)
+    """None for sampling: a model may recommend other values than SamplingParams has."""
+    return [] if name in ("logit_bias", "dry_sequence_breakers", "stop") else _DEFAULTS.get(name)
 
 
 def _bias(text: str) -> tuple[int, float]:
@@ -138,11 +163,20 @@ def _seed(text: str) -> int:
 
 
 def _float(*names: str, help: str, metavar: str = "N") -> Any:
-    return Annotated[float, typer.Option(*names, parser=_number(float), metavar=metavar, help=help)]
+    return Annotated[float | None, typer.Option(*names, parser=_number(float), metavar=metavar, help=help)]
 
 
-def _int(*names: str, help: str, metavar: str = "N", kind: Any = int) -> Any:
-    return Annotated[kind, typer.Option(*names, parser=_number(int), metavar=metavar, help=help)]
+def _int(*names: str, help: str, metavar: str = "N") -> Any:
+    return Annotated[int | None, typer.Option(*names, parser=_number(int), metavar=metavar, help=help)]
+
+
+def _with_defaults(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """`flags` with the defaults of SamplingParams in their help texts."""
+    for name, kind in flags.items():
+        default = getattr(SamplingParams, name, None)
+        if isinstance(default, (int, float)):
+            kind.__metadata__[0].help += f"  [default: {default}]"
+    return dict(flags)
 
 
 def _text(kind: Any, *names: str, help: str, metavar: str) -> Any:
@@ -154,65 +188,69 @@ def _choice(*names: str, help: str, metavar: str) -> Any:
     return Annotated[str, typer.Option(*names, metavar=metavar, help=help, autocompletion=complete)]
 
 
-_SAMPLING: dict[str, Any] = {
-    "samplers": _text(
-        str | None,
-        "--samplers",
-        metavar="NAMES",
-        help=f"The sampler chain, separated by ';', from {', '.join(SAMPLERS)}.  [default: as llama.cpp]",
-    ),
-    "sampler_seq": _text(
-        str | None,
-        "--sampler-seq",
-        "--sampling-seq",
-        metavar="LETTERS",
-        help=f"The sampler chain as letters: {', '.join(f'{letter} {name}' for name, letter in SAMPLERS.items())}.",
-    ),
-    "seed": Annotated[
-        int | None,
-        typer.Option("-s", "--seed", parser=_seed, metavar="N", help="Seed; -1: random.  [default: random]"),
-    ],
-    "temperature": _float("--temp", "--temperature", help="Temperature; 0: greedy.", metavar="T"),
-    "top_k": _int("--top-k", help="Keep the N most likely tokens; 0: all."),
-    "top_p": _float("--top-p", help="Keep the top tokens whose probabilities sum to P; 1: all.", metavar="P"),
-    "min_p": _float("--min-p", help="Drop tokens less likely than P times the top one; 0: none.", metavar="P"),
-    "typical_p": _float("--typical", "--typical-p", help="Locally typical sampling; 1: off.", metavar="P"),
-    "top_n_sigma": _float(
-        "--top-nsigma", "--top-n-sigma", help="Keep logits within N standard deviations of the highest; -1: off."
-    ),
-    "xtc_probability": _float("--xtc-probability", help="Probability that XTC is applied; 0: off.", metavar="P"),
-    "xtc_threshold": _float("--xtc-threshold", help="XTC drops all tokens above P but the least likely.", metavar="P"),
-    "repeat_last_n": _int("--repeat-last-n", help="Last tokens that penalties look at; 0: off, -1: all."),
-    "repeat_penalty": _float("--repeat-penalty", help="Penalty for repeated tokens; 1: off."),
-    "presence_penalty": _float("--presence-penalty", help="Subtracted from the logits of repeated tokens; 0: off."),
-    "frequency_penalty": _float("--frequency-penalty", help="The same, once per occurrence; 0: off."),
-    "dry_multiplier": _float("--dry-multiplier", help="DRY: penalty for continuing a repetition; 0: off."),
-    "dry_base": _float("--dry-base", help="DRY: growth of the penalty per token."),
-    "dry_allowed_length": _int("--dry-allowed-length", help="DRY: repetitions up to N tokens are free."),
-    "dry_penalty_last_n": _int("--dry-penalty-last-n", help="DRY: last tokens that it looks at; 0: off, -1: all."),
-    "dry_sequence_breakers": _text(
-        list[str],
-        "--dry-sequence-breaker",
-        metavar="TEXT",
-        help="DRY: repetitions end at TEXT; may be given several times; none: no breakers.",
-    ),
-    "dynatemp_range": _float("--dynatemp-range", help="Vary the temperature by up to N with the entropy; 0: off."),
-    "dynatemp_exponent": _float("--dynatemp-exp", help="Exponent of the entropy in dynamic temperature."),
-    "mirostat": _int("--mirostat", help="1 or 2: mirostat instead of the chain, without drafting; 0: off."),
-    "mirostat_eta": _float("--mirostat-lr", help="Mirostat's learning rate, eta."),
-    "mirostat_tau": _float("--mirostat-ent", help="Mirostat's target entropy, tau."),
-    "adaptive_target": _float(
-        "--adaptive-target", help="Probability that adaptive_p prefers, without drafting.", metavar="P"
-    ),
-    "adaptive_decay": _float("--adaptive-decay", help="How slowly adaptive_p adapts."),
-    "logit_bias": _text(
-        list[str],
-        "-l",
-        "--logit-bias",
-        metavar="TOKEN(+/-)BIAS",
-        help="Add BIAS to the logit of a token id; may be given several times.",
-    ),
-}
+_SAMPLING: dict[str, Any] = _with_defaults(
+    {
+        "samplers": _text(
+            str | None,
+            "--samplers",
+            metavar="NAMES",
+            help=f"The sampler chain, separated by ';', from {', '.join(SAMPLERS)}.  [default: as llama.cpp]",
+        ),
+        "sampler_seq": _text(
+            str | None,
+            "--sampler-seq",
+            "--sampling-seq",
+            metavar="LETTERS",
+            help=f"The sampler chain as letters: {', '.join(f'{letter} {name}' for name, letter in SAMPLERS.items())}.",
+        ),
+        "seed": Annotated[
+            int | None,
+            typer.Option("-s", "--seed", parser=_seed, metavar="N", help="Seed; -1: random.  [default: random]"),
+        ],
+        "temperature": _float("--temp", "--temperature", help="Temperature; 0: greedy.", metavar="T"),
+        "top_k": _int("--top-k", help="Keep the N most likely tokens; 0: all."),
+        "top_p": _float("--top-p", help="Keep the top tokens whose probabilities sum to P; 1: all.", metavar="P"),
+        "min_p": _float("--min-p", help="Drop tokens less likely than P times the top one; 0: none.", metavar="P"),
+        "typical_p": _float("--typical", "--typical-p", help="Locally typical sampling; 1: off.", metavar="P"),
+        "top_n_sigma": _float(
+            "--top-nsigma", "--top-n-sigma", help="Keep logits within N standard deviations of the highest; -1: off."
+        ),
+        "xtc_probability": _float("--xtc-probability", help="Probability that XTC is applied; 0: off.", metavar="P"),
+        "xtc_threshold": _float(
+            "--xtc-threshold", help="XTC drops all tokens above P but the least likely.", metavar="P"
+        ),
+        "repeat_last_n": _int("--repeat-last-n", help="Last tokens that penalties look at; 0: off, -1: all."),
+        "repeat_penalty": _float("--repeat-penalty", help="Penalty for repeated tokens; 1: off."),
+        "presence_penalty": _float("--presence-penalty", help="Subtracted from the logits of repeated tokens; 0: off."),
+        "frequency_penalty": _float("--frequency-penalty", help="The same, once per occurrence; 0: off."),
+        "dry_multiplier": _float("--dry-multiplier", help="DRY: penalty for continuing a repetition; 0: off."),
+        "dry_base": _float("--dry-base", help="DRY: growth of the penalty per token."),
+        "dry_allowed_length": _int("--dry-allowed-length", help="DRY: repetitions up to N tokens are free."),
+        "dry_penalty_last_n": _int("--dry-penalty-last-n", help="DRY: last tokens that it looks at; 0: off, -1: all."),
+        "dry_sequence_breakers": _text(
+            list[str],
+            "--dry-sequence-breaker",
+            metavar="TEXT",
+            help="DRY: repetitions end at TEXT; may be given several times; none: no breakers.",
+        ),
+        "dynatemp_range": _float("--dynatemp-range", help="Vary the temperature by up to N with the entropy; 0: off."),
+        "dynatemp_exponent": _float("--dynatemp-exp", help="Exponent of the entropy in dynamic temperature."),
+        "mirostat": _int("--mirostat", help="1 or 2: mirostat instead of the chain, without drafting; 0: off."),
+        "mirostat_eta": _float("--mirostat-lr", help="Mirostat's learning rate, eta."),
+        "mirostat_tau": _float("--mirostat-ent", help="Mirostat's target entropy, tau."),
+        "adaptive_target": _float(
+            "--adaptive-target", help="Probability that adaptive_p prefers, without drafting.", metavar="P"
+        ),
+        "adaptive_decay": _float("--adaptive-decay", help="How slowly adaptive_p adapts."),
+        "logit_bias": _text(
+            list[str],
+            "-l",
+            "--logit-bias",
+            metavar="TOKEN(+/-)BIAS",
+            help="Add BIAS to the logit of a token id; may be given several times.",
+        ),
+    }
+)
 
 _GENERATION: dict[str, Any] = {
     "grammar": _text(str | None, "--grammar", metavar="GBNF", help="Constrain the output to this grammar."),

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from . import options as opt
-from .context import warn_beyond_training
+from .context import note_embedded, warn_beyond_training
 from .download import find_model
 from .errors import CommandError
 from .output import print_stderr
@@ -124,7 +124,7 @@ def serve(
     verbose: opt.Verbose = False,
     debug: opt.Debug = False,
     model_options: Any = None,
-    params: Any = None,
+    asked: Any = None,
 ) -> None:
     """Answer requests over HTTP, with the APIs of OpenAI, Anthropic and llama-server."""
     _check_installed()
@@ -141,12 +141,14 @@ def serve(
         print_stderr(f"pymtp: {host} is open to others, and no key is needed; set --api-key or --api-key-file")
     if slot_save_path is not None and not slot_save_path.is_dir():
         raise InvalidParameter("slot_save_path", f"a folder that exists, not {slot_save_path}")
+    others = {"max_tokens": max_tokens, "cache_prompt": cache_prompt}
+    asked.params(**others)  # a wrong flag shows before a model is downloaded
     path = find_model(model_file or model if not hf_repo else model_file, hf_repo, offline=offline)
     info = inspect_gguf(path or model_path(), model_options["draft_model"] if path else None)
     template = _text(chat_template, chat_template_file)
     options = _context(model_options, n_slots, kv_unified, info.n_ctx_train)
     settings = ServerSettings(
-        params=pymtp.GenerationParams(**params, max_tokens=max_tokens, cache_prompt=cache_prompt),
+        params=asked.params(info.sampling, **others),
         aliases=_names(alias),
         tags=_names(tags),
         api_keys=keys,
@@ -164,6 +166,7 @@ def serve(
         is_verbose=verbose,
         cors_origins=cors_origins,
     )
+    note_embedded(path)
     warn_beyond_training(options["n_ctx"], info.n_ctx_train)
     pymtp.exit_on_abort()
     if verbose:

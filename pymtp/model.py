@@ -32,6 +32,8 @@ from pymtp.loading.loader import OnLoad, Weights
 from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.options import Params, merge_options
+from pymtp.sampling.params import SamplingParams
+from pymtp.sampling.recommended import recommended_sampling
 from pymtp.serving.batch import Batch
 from pymtp.serving.generation import Generation, OnPrompt
 from pymtp.serving.loop import EngineLoop
@@ -109,7 +111,8 @@ class Model:
         draft_max = self.params.drafting.draft_max if session.n_draft_max else 0
         if draft_max == "auto" and traits.auto_draft_max is not None:
             draft_max = session.n_draft_max
-        self._defaults = GenerationParams(draft_max=draft_max)
+        sampling = SamplingParams(**recommended_sampling(self.info.sampling))
+        self._defaults = GenerationParams(sampling, draft_max=draft_max)
         self._scheduler = Scheduler(session, choice.drafter(session), costs=experience.costs, draft_vocab=auto_vocab)
         self._loop = EngineLoop(self._scheduler)
         self._free.detach()
@@ -119,6 +122,12 @@ class Model:
     def draft_max(self) -> int | Literal["auto"]:
         """Tokens that a round drafts; auto: as many as pay; 0 if the model decodes plainly."""
         return self._defaults.draft_max or 0
+
+    @property
+    def defaults(self) -> GenerationParams:
+        """What a generation uses where nothing else is asked for: the sampling that the GGUF recommends
+        (`general.sampling.*`), as in llama.cpp, and the draft length of `draft_max`."""
+        return self._defaults
 
     @property
     def n_ctx(self) -> int:
@@ -136,6 +145,15 @@ class Model:
         with suppress(Closed):
             return self.call(self._read_stats)
         return self._read_stats()
+
+    @property
+    def plain_tok_s(self) -> float | None:
+        """About how many tokens per second plain decoding makes, from rounds without drafts; None before there are any.
+
+        Rounds of earlier processes count until there are new ones.
+        """
+        costs = self._setup.experience.costs
+        return 1000 / costs.plain_ms if costs.knows_plain else None
 
     def tokenize(self, text: str, *, is_start: bool = True) -> list[int]:
         """Token ids of `text`. Special tokens in it are recognised.
@@ -175,9 +193,9 @@ class Model:
     ) -> Generation:
         """Continue `prompt` (text, or token ids); iterate over the result for the text.
 
-        `options` are fields of GenerationParams and of its SamplingParams, and override those of `params`:
-        `generate("Hello", temperature=0, max_tokens=20)`. `on_prompt` is called, by whoever iterates over the result,
-        with how far the prompt is, up to all of it, before there is text.
+        `options` are fields of GenerationParams and of its SamplingParams; they override those of `params`, or without
+        it those of `defaults`: `generate("Hello", temperature=0, max_tokens=20)`. `on_prompt` is called, by whoever
+        iterates over the result, with how far the prompt is, up to all of it, before there is text.
 
         Raises ContextFull if the prompt does not fit, InvalidParameter for a value out of range, Closed after `close`.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
@@ -20,10 +21,11 @@ def write(
     kind: str = "model",
     split: tuple[int, int] | None = None,
     n_blocks: int | None = None,
+    sampling: Mapping[str, float | int | str] | None = None,
 ) -> Path:
     """Write a model of `n_layer` layers that declares `declared` MTP heads and holds `heads` of them.
 
-    `n_blocks`: the number of layers in the metadata, if it is a wrong one.
+    `n_blocks`: the number of layers in the metadata, if it is a wrong one; `sampling`: values of general.sampling.*.
     """
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_type(kind)
@@ -35,6 +37,9 @@ def write(
     writer.add_uint32(f"{architecture}.nextn_predict_layers", declared)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
+    for key, value in (sampling or {}).items():
+        kinds = {float: writer.add_float32, int: writer.add_int32, str: writer.add_string}
+        kinds[type(value)](f"general.sampling.{key}", value)  # type: ignore[arg-type]
     if split is not None:
         writer.add_uint16("split.no", split[0])
         writer.add_uint16("split.count", split[1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pymtp.errors import ModelError
@@ -53,6 +53,8 @@ class GgufInfo:
     n_parameters: int
     size_bytes: int
     chat_template: str | None
+    sampling: Mapping[str, Value] = field(default_factory=dict, hash=False)
+    """What the file recommends for sampling: `general.sampling.*`, by the part of the key after that."""
 
     @property
     def is_assistant(self) -> bool:
@@ -153,6 +155,7 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
         n_parameters=sum(tensor.n_elements for tensor in tensors),
         size_bytes=sum(shard.size_bytes for shard in shards),
         chat_template=model.text("tokenizer.chat_template"),
+        sampling=model.below("general.sampling."),
     )
 
 

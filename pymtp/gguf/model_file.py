@@ -79,6 +79,14 @@ class ModelFile:
         value = self.value(key) or 0
         return value if isinstance(value, int) else self._damaged(f"{self.architecture}.{key} is not an integer")
 
+    def below(self, prefix: str) -> dict[str, Value]:
+        """The values of all keys that begin with `prefix`, by the rest of the key; without arrays."""
+        return {
+            key.removeprefix(prefix): value
+            for key, value in self.metadata.items()
+            if key.startswith(prefix) and not isinstance(value, ArrayLength)
+        }
+
     def length(self, key: str) -> int:
         value = self.metadata.get(key)
         return value.length if isinstance(value, ArrayLength) else 0
