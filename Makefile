@@ -1,6 +1,7 @@
 # make run PROMPT="..."   install everything into .venv and run the embedded model on a prompt
 # make test               install everything into .venv and run the fast tests
 # make docs               write docs/cli.md from the commands, and docs/api.md from the package
+# make demo               write docs/demo.svg: a run in a terminal, accepted drafts in colour
 # make families           runs every family of models, against PyTorch too, and writes docs/families.md
 # make check-threads      threads and asyncio tasks that share a model, under ThreadSanitizer (gcc; takes minutes)
 # make check-native       the native tests under sanitizers, and the patched llama.cpp against the unpatched one
@@ -11,7 +12,7 @@
 #                         (make patches-rebase: the archive of another version, to which the patches are moved)
 
 PYTHON    ?= python3
-PROMPT    ?= Once upon a time
+PROMPT    ?= Write a Python function that checks whether a number is prime.
 LLAMA_CPP ?=
 export PROMPT
 
@@ -23,7 +24,7 @@ NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patch
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow families lint check check-native check-threads docs patches-edit patches-rebase patches-export install clean
+.PHONY: run test test-slow demo families lint check check-native check-threads docs patches-edit patches-rebase patches-export install clean
 .DELETE_ON_ERROR:
 
 run: install
@@ -82,6 +83,9 @@ CONFIGURE = $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
 docs: install
 	$(BIN)/python docs/write_cli.py
 	$(BIN)/python docs/write_api.py
+
+demo: install
+	$(BIN)/python docs/write_demo.py
 
 # build/patches: a git repository with one commit for each patch; see native/patches/README.md
 patches-edit: $(VENV)/tools | $(ARCHIVE)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +25,7 @@ from .bench import bench
 from .chat import EXAMPLES as CHAT_EXAMPLES
 from .chat import chat
 from .errors import CommandError, OutputClosed
-from .help import write_examples, write_options
+from .help import SHORT, write_examples, write_options
 from .inspect import EXAMPLES as INSPECT_EXAMPLES
 from .inspect import inspect
 from .options import DEBUG
@@ -33,7 +34,7 @@ from .run import EXAMPLES as RUN_EXAMPLES
 from .run import run
 from .serve import EXAMPLES as SERVE_EXAMPLES
 from .serve import serve
-from .unknown import answer, unknown_flag
+from .unknown import answer, answer_before_command, meant_command, unknown_flag
 from .values import parse_without_schemas
 
 # typer took over click's exceptions and moved them between releases; in all of them the parent of
@@ -51,26 +52,22 @@ class PymtpCommand(TyperCommand):
         write_examples(self.epilog, formatter)
 
     def get_help_option(self, ctx: Any) -> Any:
-        return _through_output(super().get_help_option(ctx))
+        option = _through_output(super().get_help_option(ctx))
+        if option is not None:
+            option.help = "Show the most important flags (-h) or all of them (--help) and exit."
+        return option
 
     def make_parser(self, ctx: Any) -> Any:
-        parser: Any = super().make_parser(ctx)
-        process = parser._process_opts
-        known = _flags(self)
+        def answer_to(name: str) -> str:
+            siblings = ctx.parent.command.commands if ctx.parent else {}
+            others = {other: _flags(command) for other, command in siblings.items() if command is not self}
+            return answer(name, _flags(self), others)
 
-        def process_known(argument: str, state: Any) -> None:
-            # typer would take the letters of -sys for the short flags -s, -y and -s, and a value that ends them
-            if name := unknown_flag(argument, known):
-                siblings = ctx.parent.command.commands if ctx.parent else {}
-                others = {other: _flags(command) for other, command in siblings.items() if command is not self}
-                raise _UsageError(answer(name, known, others), ctx)
-            process(argument, state)
-
-        parser._process_opts = process_known
-        return parser
+        return _refusing_unknown(super().make_parser(ctx), ctx, _flags(self), answer_to)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         parse_without_schemas(self.get_params(ctx))
+        ctx.meta[SHORT] = "-h" in args and "--help" not in args
         try:
             return super().parse_args(ctx, args)
         except _UsageError as error:
@@ -111,6 +108,21 @@ class PymtpGroup(TyperGroup):
         parse_without_schemas(self.get_params(ctx))
         return super().parse_args(ctx, args)
 
+    def make_parser(self, ctx: Any) -> Any:
+        def answer_to(name: str) -> str:
+            return answer_before_command(name, {other: _flags(command) for other, command in self.commands.items()})
+
+        return _refusing_unknown(super().make_parser(ctx), ctx, _flags(self), answer_to)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands:
+            if meant := meant_command(args[0]):
+                raise _UsageError(f"No such command {args[0]!r}; did you mean {meant}?", ctx)
+            if " " in args[0] or args[0].endswith(".gguf"):
+                what = "prompt" if " " in args[0] else "model"
+                raise _UsageError(f"a command comes before the {what}: pymtp run, or pymtp chat", ctx)
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -127,6 +139,20 @@ class PymtpGroup(TyperGroup):
             except Exception as error:
                 code = _report(error)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refusing_unknown(parser: Any, ctx: Any, known: set[str], answer_to: Callable[[str], str]) -> Any:
+    """`parser`, with what `answer_to` says of a flag that is not among `known` as its error."""
+    process = parser._process_opts
+
+    def process_known(argument: str, state: Any) -> None:
+        # typer would take the letters of -sys for the short flags -s, -y and -s, and a value that ends them
+        if name := unknown_flag(argument, known):
+            raise _UsageError(answer_to(name), ctx)
+        process(argument, state)
+
+    parser._process_opts = process_known
+    return parser
 
 
 def _flags(command: Any) -> set[str]:
@@ -184,7 +210,8 @@ def _through_output(help_option: Any) -> Any:
 
 def _show_help(ctx: Any, option: object, wanted: bool) -> None:
     if wanted:
-        Output().write(f"{ctx.get_help()}\n")
+        more = f"\nAll flags: {ctx.command_path} --help\n" if ctx.meta.get(SHORT) else ""
+        Output().write(f"{ctx.get_help()}\n{more}")
         raise typer.Exit
 
 
@@ -198,7 +225,7 @@ def _show_version(wanted: bool) -> None:
 
 
 _EXAMPLES = """
-pymtp run "Write a haiku about rivers."
+pymtp run --color "Write a Python function that reverses a string."
 pymtp chat
 pymtp serve -m model.gguf --port 8080
 pymtp inspect model.gguf
@@ -225,7 +252,7 @@ app.command(cls=PymtpCommand, epilog=BENCH_EXAMPLES)(bench)
 def _root(
     ctx: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show version and exit.")
+        bool, typer.Option("-V", "--version", callback=_show_version, is_eager=True, help="Show version and exit.")
     ] = False,
 ) -> None:
     """Run GGUF models that draft with their own MTP heads."""

@@ -1,9 +1,11 @@
-"""Warns of a context that is longer than the model was trained with.
+"""Lines on stderr about the model in use: it is only the embedded one, or the context is longer than it knows.
 
-Knows two numbers; nothing about what fills the context.
+Knows a path and two numbers; nothing about what fills the context.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from .output import print_stderr
 
@@ -15,3 +17,19 @@ def warn_beyond_training(n_ctx: int | None, n_ctx_train: int, what: str = "a con
             f"pymtp: {what} {n_ctx} tokens, but the model was trained with {n_ctx_train}: what lies beyond may make "
             "no sense"
         )
+
+
+TOY = "the embedded one, a toy of 41 million parameters (-m or -hf names another)"
+
+
+def note_embedded(path: str | None) -> None:
+    """Print a line on stderr if no model was named, which None stands for."""
+    if path is None:
+        print_stderr(f"pymtp: no model given: this is {TOY}")
+
+
+def note_ignored(model_options: dict[str, Any]) -> None:
+    """Print a line on stderr if a draft length was asked for and drafting is off."""
+    n = model_options["draft_max"]
+    if model_options["draft"] == "none" and n not in ("auto", 0):
+        print_stderr(f"pymtp: --draft-max {n} does nothing with --draft none")

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+SHORT = "pymtp.short_help"
+"""Key in the context's `meta`: whether the short help is asked for."""
+
 GROUPS: dict[str, tuple[str, ...]] = {
     "Model": ("model_file", "hf_repo", "offline", "n_gpu_layers", "n_threads"),
     "Devices": (
@@ -48,11 +51,20 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Context": ("n_ctx", "n_batch", "n_ubatch", "flash_attn", "type_k", "type_v"),
     "Output": (
-        *("quiet", "as_json", "color", "logprobs", "form", "error_form", "wide", "plot", "progress"),
+        *("quiet", "as_json", "color", "logprobs", "resume", "no_history", "form", "error_form", "wide", "plot"),
+        *("compare", "progress"),
         *("verbose", "debug", "version", "install_completion", "show_completion", "help"),
     ),
 }
 """Titles, and the parameters of each, in the order in which they are shown."""
+
+_BASIC_MODEL = {"model_file", "hf_repo", "n_gpu_layers", "n_threads", "n_ctx", "temperature", "seed"}
+_BASIC_TEXT = {"prompt_text", "prompt_file", "system", "max_tokens", "quiet", "as_json", "color"}
+_BASIC_DRAFTS = {"draft", "draft_model", "draft_max"}
+_BASIC_BENCH = {"n_prompt", "n_gen", "n_repeat", "prompts", "form", "plot", "compare", "resume"}
+_BASIC_SERVE = {"host", "port", "n_slots", "alias", "api_key"}
+BASIC = _BASIC_MODEL | _BASIC_TEXT | _BASIC_DRAFTS | _BASIC_BENCH | _BASIC_SERVE | {"help"}
+"""What -h shows; --help shows everything."""
 
 
 def groups(command: Any, ctx: Any) -> Iterator[tuple[str, list[Any]]]:
@@ -72,10 +84,12 @@ def rows(options: Sequence[Any], ctx: Any) -> list[tuple[str, str]]:
 
 
 def write_options(command: Any, ctx: Any, formatter: Any) -> None:
-    """Write the groups into a help text."""
+    """Write the groups into a help text; for -h only what most people need."""
     for title, options in groups(command, ctx):
-        with formatter.section(title):
-            formatter.write_dl(rows(options, ctx))
+        shown = [option for option in options if option.name in BASIC] if ctx.meta.get(SHORT) else options
+        if shown:
+            with formatter.section(title):
+                formatter.write_dl(rows(shown, ctx))
 
 
 def write_examples(examples: str | None, formatter: Any) -> None:

@@ -27,6 +27,16 @@ CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_
 _MAX_THREADS = 512  # ggml takes no more
 
 
+def gpu_layers(text: str) -> int:
+    """A number of layers, or all or auto as in llama.cpp: both mean all."""
+    if text in ("all", "auto"):
+        return -1
+    try:
+        return integer(-1)(text)
+    except typer.BadParameter:
+        raise typer.BadParameter(f"must be all or an integer, 0 or more, not {text!r}") from None
+
+
 def _draft_vocab(text: str) -> int | str:
     if re.fullmatch(r"[-+]?\d+", text):
         return integer(1)(text)
@@ -63,6 +73,10 @@ PromptText = Annotated[
 ]
 PromptFile = Annotated[
     str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from FILE; -: from stdin.")
+]
+FirstMessage = Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The first message.")]
+FirstMessageFile = Annotated[
+    str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the first message from FILE.")
 ]
 SystemPrompt = Annotated[
     str | None, typer.Option("-sys", "--system-prompt", metavar="TEXT", help="System prompt.  [default: none]")
@@ -113,12 +127,27 @@ GpuLayers = Annotated[
         "-ngl",
         "--gpu-layers",
         "--n-gpu-layers",
-        parser=integer(-1),
-        metavar="N",
+        parser=gpu_layers,
+        metavar="N|all",
+        autocompletion=completing(["all"]),
         help="Layers on the GPU; -1: all.",
     ),
 ]
-FlashAttn = Annotated[FlashAttention, choice(FlashAttention, "-fa", "--flash-attn", help_text="Flash attention.")]
+FLASH_ATTENTION_WORDS = {
+    **dict.fromkeys(("1", "true", "enabled"), "on"),
+    **dict.fromkeys(("0", "false", "disabled"), "off"),
+    "-1": "auto",
+}
+"""llama.cpp's other words for the values of FlashAttention."""
+FlashAttn = Annotated[
+    FlashAttention,
+    choice(
+        FlashAttention,
+        *("-fa", "--flash-attn"),
+        help_text="Flash attention; 1 and 0 mean on and off.",
+        aliases=FLASH_ATTENTION_WORDS,
+    ),
+]
 CacheTypeK = Annotated[CacheType, choice(CacheType, "-ctk", "--cache-type-k", help_text="Type of the K cache.")]
 CacheTypeV = Annotated[CacheType, choice(CacheType, "-ctv", "--cache-type-v", help_text="Type of the V cache.")]
 
@@ -230,5 +259,7 @@ _MODEL = {
 
 
 def _model_options(values: dict[str, Any]) -> dict[str, Any]:
+    if values["draft"] in ("mtp", "lookup") and values["draft_max"] == 0:
+        raise typer.BadParameter(f"--draft {values['draft']} and --draft-max 0 contradict each other: leave one out")
     own = {name: value for name, value in values.items() if name not in PLACEMENT}
     return {**own, **placement_of(values), "draft": values["draft"] if values["draft_max"] else "none"}

@@ -5,7 +5,7 @@ Our own, because the messages of typer's change from release to release. Knows n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 import typer
@@ -37,10 +37,13 @@ def integer_or(words: tuple[str, ...], least: int, most: int) -> Callable[[str],
     return parse
 
 
-def one_of(choices: tuple[str, ...], number: str = "") -> Callable[[str], str]:
-    """A parser of choices. `number`: what to use for a number."""
+def one_of(
+    choices: tuple[str, ...], number: str = "", aliases: Mapping[str, str] | None = None
+) -> Callable[[str], str]:
+    """A parser of choices. `number`: what to use for a number; `aliases`: other words, and the choices they mean."""
 
     def parse(text: str) -> str:
+        text = (aliases or {}).get(text, text)
         if text not in choices:
             hint = f"; {number}" if number and text.lstrip("-").isdecimal() else ""
             raise typer.BadParameter(f"must be one of {', '.join(choices)}, not {text!r}{hint}")
@@ -59,12 +62,12 @@ def completing(choices: Sequence[str]) -> Callable[[str], list[str]]:
     return complete
 
 
-def choice(kind: Any, *names: str, help_text: str, number: str = "") -> Any:
+def choice(kind: Any, *names: str, help_text: str, number: str = "", aliases: Mapping[str, str] | None = None) -> Any:
     """An option that takes one of the values of the Literal `kind`."""
     choices = get_args(kind)
     return typer.Option(
         *names,
-        parser=one_of(choices, number),
+        parser=one_of(choices, number, aliases),
         metavar="|".join(choices),
         help=help_text,
         autocompletion=completing(choices),

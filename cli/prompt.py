@@ -21,8 +21,8 @@ def split_positionals(
 ) -> tuple[str | None, str | None]:
     """Return (model, prompt) for `[MODEL] [PROMPT]`, with `model` from -m or -hf and `prompt` from -p.
 
-    A single positional is the model if it names an existing path or ends in .gguf, or if -p gives the prompt; else it
-    is the prompt.
+    A single positional is the model if it names an existing path, or is one word that ends in .gguf, or if -p gives the
+    prompt; else it is the prompt.
     """
     if prompt is not None:
         extra = second if model is None else first
@@ -59,8 +59,9 @@ def read_prompt(argument: str | None, file: str | None) -> str:
 
 
 def _names_a_model(text: str) -> bool:
-    # os.path.exists accepts what Path rejects or misreads: an empty prompt, one too long for a file name.
-    return text.endswith(".gguf") or os.path.exists(text)
+    # os.path.exists accepts what Path rejects or misreads: an empty prompt, one too long for a file name. A prompt may
+    # end with the name of a model.
+    return os.path.exists(text) or (text.endswith(".gguf") and " " not in text)
 
 
 def checked_text(argument: str, what: str) -> str:

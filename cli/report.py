@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pymtp.serving.statistics import Stats
 
 
+_ENOUGH_ROUNDS = 24
+"""Rounds whose speed says something: that of fewer depends on what else the machine does."""
 _ENDED = {
     "eog": "eog, by the model",
     "length": "length (-n)",
@@ -31,23 +33,40 @@ def ended_text(finish_reason: str | None, *, stopped: bool) -> str:
     return "interrupted (Ctrl-C)" if stopped or finish_reason is None else _ENDED[finish_reason]
 
 
-def stats_block(stats: Stats, acceptance: str, ended: str = "") -> str:
+def stats_block(stats: Stats, acceptance: str, plain_tok_s: float | None, more: Sequence[tuple[str, str]] = ()) -> str:
     """Return the lines that `run` prints on stderr after the text.
 
-    `acceptance`: how drafts were verified; `ended`: why the text ended.
+    `acceptance`: how drafts were verified; `plain_tok_s`: the speed of plain decoding, if it is known; `more`: rows
+    to begin with.
     """
-    positions = " ".join(f"{rate:.3f}" for rate in stats.acceptance_per_position)
     rows = [
+        *more,
         ("prompt", _speed(stats.prompt_tokens, stats.prompt_tok_s)),
         ("generation", _speed(stats.generated_tokens, stats.generation_tok_s)),
-        *([("ended", ended)] if ended else []),
-        ("rounds", f"{stats.rounds}, drafted {stats.drafted}, accepted {stats.accepted}"),
-        ("accept", acceptance),
-        ("acceptance rate", _number(stats.acceptance_rate, ".3f")),
-        ("mean acceptance length", _number(stats.mean_acceptance_length, ".2f")),
-        ("acceptance per position", positions or "-"),
     ]
-    return _block(rows)
+    if not stats.drafted:
+        return _block([*rows, ("drafts", "none")])
+    positions = ", ".join(f"{rate:.0%}" for rate in stats.acceptance_per_position)
+    return _block(
+        [
+            *rows,
+            ("drafts", f"{stats.accepted} of {stats.drafted} accepted ({stats.acceptance_rate:.0%}), by {acceptance}"),
+            *([("by position", positions)] if len(stats.acceptance_per_position) > 1 else []),
+            ("rounds", f"{stats.rounds}, of {_number(stats.mean_acceptance_length, '.2f')} tokens each on average"),
+            ("does it pay", pays_text(stats, plain_tok_s)),
+        ]
+    )
+
+
+def pays_text(stats: Stats, plain_tok_s: float | None) -> str:
+    """Whether drafting made a text faster than plain decoding, of `plain_tok_s` tokens per second if that is known."""
+    if not plain_tok_s or not stats.generation_tok_s:
+        return "not known, as no round was plain; pymtp bench compares"
+    gain = stats.generation_tok_s / plain_tok_s
+    answer = "yes" if gain > 1.03 else "no" if gain < 0.97 else "hardly"
+    if stats.rounds < _ENOUGH_ROUNDS:
+        answer = "the text is too short to say"
+    return f"{answer}: {gain:.2f} times plain decoding, which makes about {plain_tok_s:.0f} tok/s here"
 
 
 def session_block(session: Session) -> str:
@@ -127,7 +146,8 @@ def _logprobs(of: TokenLogprobs) -> dict[str, object]:
 
 
 def _block(rows: list[tuple[str, str]]) -> str:
-    return "\n".join(f"{name + ':':<25}{value}" for name, value in rows)
+    width = max(len(name) for name, _ in rows) + 3
+    return "\n".join(f"{name + ':':<{width}}{value}" for name, value in rows)
 
 
 def _speed(tokens: int, tok_s: float | None) -> str:

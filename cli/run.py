@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options as opt
-from .context import warn_beyond_training
+from .context import TOY, note_ignored, warn_beyond_training
 from .download import find_model
 from .errors import CommandError
 from .forced import forced_acceptance
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 _DRAFTED, _PLAIN = "\x1b[32m", "\x1b[39m"
 
 EXAMPLES = """
-pymtp run model.gguf "Write a haiku about rivers."
+pymtp run "Write a Python function that checks whether a number is prime."
 git diff | pymtp run model.gguf -n 400 --temp 0.3
 pymtp run -m model.gguf -f prompt.txt --draft-max 2 --json
 pymtp run -hf user/repo:Q4_K_M "Hello"
-pymtp run -q -sys "You are brief." -p "Who are you?"
-pymtp run --draft none "Hello"
+pymtp run model.gguf -q -sys "You are brief." -p "Who are you?"
+pymtp run model.gguf --draft none "Hello"
 """
 
 
@@ -61,7 +61,7 @@ def run(
     verbose: opt.Verbose = False,
     debug: opt.Debug = False,
     model_options: Any = None,
-    params: Any = None,
+    asked: Any = None,
 ) -> None:
     """Generate text from a prompt.
 
@@ -69,6 +69,8 @@ def run(
     prompt argument, the prompt is read from stdin. The model's chat template is applied if it has one.
     """
     output = Output()
+    if logprobs is not None and not as_json:
+        raise typer.BadParameter("log probabilities are shown by --json only: add it, or leave out --logprobs")
     path, argument = split_positionals(model_file or hf_repo, prompt_text, first, second)
     system = checked_text(system, "the system prompt") if system else None
     if system and raw:
@@ -81,13 +83,13 @@ def run(
     if not debug:
         pymtp.exit_on_abort()
     n_draft = longest_draft(pymtp.DraftParams(draft=model_options["draft"], draft_max=model_options["draft_max"]))
-    forced = forced_acceptance(spec_synth_rates, spec_synth_len, n_draft, params["sampling"].seed)
-    generation_params = pymtp.GenerationParams(
-        **params, max_tokens=max_tokens, ignore_eos=ignore_eos, logprobs=logprobs, forced=forced
-    )
+    forced = forced_acceptance(spec_synth_rates, spec_synth_len, n_draft, asked.sampling.get("seed"))
+    others = {"max_tokens": max_tokens, "ignore_eos": ignore_eos, "logprobs": logprobs, "forced": forced}
+    asked.params(**others)  # a wrong flag shows before a model is downloaded
     path = find_model(model_file if hf_repo else path, hf_repo, offline=offline)
     # takes milliseconds; a bad file shows at once
     info = inspect_gguf(path or model_path(), model_options["draft_model"] if path else None)
+    generation_params = asked.params(info.sampling, **others)
     if system and info.chat_template is None:
         raise CommandError(f"{path} has no chat template, which a system prompt needs; leave out -sys")
     text = read_prompt(argument, prompt_file)
@@ -101,6 +103,7 @@ def run(
             on_load=on_load,
         ) as model,
     ):
+        note_ignored(model_options)
         warn_beyond_training(model_options["n_ctx"], info.n_ctx_train)
         if model.info.draft_model and not model_options["draft_model"]:
             print_stderr(f"pymtp: drafting with {model.info.draft_source}")
@@ -121,7 +124,10 @@ def run(
             output.write("\n")
             if not quiet:
                 ended = ended_text(generation.finish_reason, stopped=stopped)
-                print_stderr(stats_block(generation.stats, generation.acceptance, ended))
+                rows = [("model", TOY)] if path is None else []
+                print_stderr(
+                    stats_block(generation.stats, generation.acceptance, model.plain_tok_s, [*rows, ("ended", ended)])
+                )
         if verbose:
             print_stderr(session_block(model.session))
             for block in (times_block(generation.stats), length_block(generation.length_table)):

@@ -1,7 +1,7 @@
-"""What to answer to a flag that a command does not have.
+"""What to answer to a flag or a command that pymtp does not have.
 
-Owns two tables: the flags of llama.cpp that pymtp lacks, with what to use instead, and other names for flags that it
-has. Knows names only.
+Owns three tables: the flags of llama.cpp that pymtp lacks, with what to use instead, and other names for the flags and
+commands that it has. Knows names only.
 """
 
 from __future__ import annotations
@@ -115,6 +115,24 @@ MEANT: dict[str, str] = {
 """Other names for flags, and the flags."""
 
 
+COMMANDS: dict[str, str] = {
+    "help": "pymtp --help",
+    "version": "pymtp --version",
+    "generate complete completion prompt llama-completion": "pymtp run",
+    "cli llama-cli talk interactive repl": "pymtp chat",
+    "server llama-server api": "pymtp serve",
+    "benchmark llama-bench perf speed": "pymtp bench",
+    "info show gguf-dump": "pymtp inspect",
+    "pull download get search list ls": "pymtp run -hf USER/REPO, which downloads a model once",
+}
+"""Other names for commands, and what to type."""
+
+
+def meant_command(name: str) -> str | None:
+    """What to type instead of the command `name`, if that is known."""
+    return _found(COMMANDS, name)
+
+
 def unknown_flag(argument: str, known: Collection[str]) -> str | None:
     """The flag in an argument that begins with a dash, if it is not among `known`.
 
@@ -138,6 +156,14 @@ def answer(name: str, known: Collection[str], others: Mapping[str, Collection[st
     if meant is None or meant.split()[0] not in known:
         meant = next(iter(get_close_matches(name, known, n=1, cutoff=_SIMILAR)), None)
     return f"No such option: {name}" + (f"; did you mean {meant}?" if meant else "")
+
+
+def answer_before_command(name: str, others: Mapping[str, Collection[str]]) -> str:
+    """What to say about the flag `name` in the place of a command. `others`: the flags of the commands."""
+    if name == "-v":
+        return "No such option: -v; did you mean -V?"
+    having = [f"pymtp {command}" for command, flags in others.items() if name in flags]
+    return f"a command comes before {name}: {' or '.join(having)}" if having else f"No such option: {name}"
 
 
 def _found(table: Mapping[str, str], name: str) -> str | None:

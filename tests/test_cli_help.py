@@ -56,12 +56,37 @@ def test_the_reference_is_that_of_the_commands() -> None:
         ("run --num-ctx 5 hi", "No such option: --num-ctx; did you mean --ctx-size?"),
         ("run --no-mtp hi", "No such option: --no-mtp; did you mean --draft none?"),
         ("rnu hi", "No such command 'rnu'. Did you mean 'run'?"),
+        ("-v", "No such option: -v; did you mean -V?"),
+        ("-q hi", "a command comes before -q: pymtp run"),
+        ("--frobnicate run", "No such option: --frobnicate (see"),
+        ("run --logprobs 2 hi", "log probabilities are shown by --json only: add it, or leave out --logprobs"),
+        ("run --draft mtp --draft-max 0 hi", "--draft mtp and --draft-max 0 contradict each other: leave one out"),
+        ("help", "No such command 'help'; did you mean pymtp --help?"),
+        ("llama-bench", "did you mean pymtp bench?"),
+        ("model.gguf", "a command comes before the model: pymtp run, or pymtp chat"),
     ],
 )
 def test_a_wrong_name_is_answered_with_the_nearest(arguments: str, expected: str) -> None:
     result = CliRunner().invoke(app, arguments.split(), prog_name="pymtp")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert expected in result.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_short_help_names_the_long_one_and_fits_into_two_screens(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "-h"], terminal_width=SCREEN_COLUMNS, prog_name="pymtp")
+    lines = shown.stdout.splitlines()
+    assert (shown.exit_code, lines[-1]) == (0, f"All flags: pymtp {command} --help")
+    assert len(lines) < len(help_text(command).splitlines())
+    assert len(lines) <= 3 * SCREEN_ROWS and "--model MODEL" in shown.stdout
+
+
+def test_help_is_long_wherever_it_is_asked_for_in_full() -> None:
+    assert CliRunner().invoke(app, ["run", "-h", "--help"]).stdout == CliRunner().invoke(app, ["run", "--help"]).stdout
+
+
+def test_the_version_has_a_short_flag() -> None:
+    assert CliRunner().invoke(app, ["-V"]).stdout == CliRunner().invoke(app, ["--version"]).stdout != ""
 
 
 @pytest.mark.parametrize("argument", ["-xyz", "-tq", "-rEND", "-ngl7", "-nfoo", "-mmodel.gguf", "-x", "-nan"])

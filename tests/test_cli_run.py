@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 from pymtp_cli.app import app
+from pymtp_cli.report import pays_text, stats_block
 from typer.testing import CliRunner
 
 from fake_pymtp import FakeModel, Script, install
 from pymtp.errors import BackendError, ContextFull, InvalidParameter, PymtpError, UnsupportedModel
 from pymtp.sampling.params import SamplingParams
+from pymtp.serving.statistics import Stats
 
 Run = Callable[..., Any]
 
@@ -52,15 +54,42 @@ def test_text_goes_to_stdout_and_the_stats_to_stderr(run: Run) -> None:
     result = run("hi")
     assert (result.exit_code, result.stdout) == (0, "Hello\n")
     assert result.stderr == (
-        "prompt:                  4 tokens, 8.0 tok/s\n"
-        "generation:              2 tokens, 4.0 tok/s\n"
-        "ended:                   eog, by the model\n"
-        "rounds:                  2, drafted 4, accepted 2\n"
-        "accept:                  match\n"
-        "acceptance rate:         0.500\n"
-        "mean acceptance length:  2.00\n"
-        "acceptance per position: 1.000 0.000\n"
+        "model:        the embedded one, a toy of 41 million parameters (-m or -hf names another)\n"
+        "ended:        eog, by the model\n"
+        "prompt:       4 tokens, 8.0 tok/s\n"
+        "generation:   2 tokens, 4.0 tok/s\n"
+        "drafts:       2 of 4 accepted (50%), by match\n"
+        "by position:  100%, 0%\n"
+        "rounds:       2, of 2.00 tokens each on average\n"
+        "does it pay:  the text is too short to say: 2.00 times plain decoding, which makes about 2 tok/s here\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "plain_tok_s", "answer"),
+    [
+        (4.0, 8.0, "yes: 1.50 times plain decoding, which makes about 8 tok/s here"),
+        (6.0, 8.0, "hardly: 1.00 times"),
+        (12.0, 8.0, "no: 0.50 times"),
+        (4.0, None, "not known, as no round was plain; pymtp bench compares"),
+    ],
+)
+def test_whether_drafting_pays_is_its_speed_over_that_of_plain_decoding(
+    seconds: float, plain_tok_s: float | None, answer: str
+) -> None:
+    stats = Stats(generated_tokens=48, generation_s=seconds)
+    for _ in range(24):
+        stats.add_round(1, 1)
+    assert pays_text(stats, plain_tok_s).startswith(answer)
+
+
+def test_one_accepted_draft_does_not_look_like_a_share_of_the_text() -> None:
+    stats = Stats(generated_tokens=118, generation_s=0.14)
+    stats.add_round(1, 1)
+    for _ in range(115):
+        stats.add_round(0, 0)
+    shown = stats_block(stats, "match", 830)
+    assert "1 of 1 accepted (100%), by match" in shown and "116, of 1.01 tokens each on average" in shown
 
 
 @pytest.mark.parametrize(
@@ -73,7 +102,7 @@ def test_text_goes_to_stdout_and_the_stats_to_stderr(run: Run) -> None:
 )
 def test_the_statistics_say_why_the_text_ended(run: Run, script: Script, reason: str, words: str) -> None:
     script.finish_reason = reason
-    assert f"\nended:                   {words}\n" in run("hi").stderr
+    assert f"\nended:        {words}\n" in run("hi").stderr
 
 
 def test_json_is_one_object_and_nothing_else(run: Run, embedded_model: Path) -> None:
@@ -187,6 +216,11 @@ def test_flags_that_say_nonsense_are_usage_errors(run: Run, flags: str, message:
         ("-t2", "n_threads", 2),
         ("-ngl 7", "n_gpu_layers", 7),
         ("-ngl -1", "n_gpu_layers", -1),
+        ("-ngl all", "n_gpu_layers", -1),
+        ("-ngl auto", "n_gpu_layers", -1),
+        ("-fa 1", "flash_attn", "on"),
+        ("-fa 0", "flash_attn", "off"),
+        ("-fa -1", "flash_attn", "auto"),
         ("--spec-draft-n-max 1", "draft_max", 1),
     ],
 )
@@ -205,7 +239,9 @@ def test_defaults_are_those_of_the_python_api(run: Run) -> None:
     model, generate = FakeModel.calls
     assert (model["n_ctx"], model["draft"], model["draft_max"]) == (None, "auto", "auto")
     assert (generate["max_tokens"], generate["ignore_eos"]) == (-1, False)
-    assert generate["sampling"] == type(generate["sampling"])()
+    assert generate["sampling"] == SamplingParams(temperature=0.2, repeat_penalty=1.05)  # the embedded model's own
+    run("hi", "--temp", "0.8", "--repeat-penalty", "1")
+    assert FakeModel.calls[-1]["sampling"] == SamplingParams()
 
 
 @pytest.mark.parametrize("flags", ["--draft none", "--draft-max 0", "--draft auto --draft-max 0"])
@@ -217,6 +253,20 @@ def test_drafting_can_be_turned_off_two_ways(run: Run, flags: str) -> None:
 def test_any_model_can_be_told_to_draft_by_lookup(run: Run) -> None:
     assert run("--draft", "lookup", "--draft-max", "6", "hi").exit_code == 0
     assert (FakeModel.calls[0]["draft"], FakeModel.calls[0]["draft_max"]) == ("lookup", 6)
+
+
+def test_a_draft_length_that_does_nothing_is_said(run: Run) -> None:
+    assert (
+        "pymtp: --draft-max 3 does nothing with --draft none\n"
+        in run("--draft", "none", "--draft-max", "3", "hi").stderr
+    )
+    assert "does nothing" not in run("--draft", "none", "hi").stderr
+
+
+def test_a_prompt_may_end_with_the_name_of_a_model(run: Run) -> None:
+    assert run("Explain what is in model.gguf").exit_code == 0
+    assert "Explain what is in model.gguf" in sent_prompt()
+    assert "model.gguf: no such file" in one_line(run("model.gguf"))
 
 
 @pytest.mark.parametrize("seed", ["-1", None])

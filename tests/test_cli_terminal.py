@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pymtp import Model, SamplingParams
+from pymtp import Model
 from terminal import Terminal
 
 pytestmark = pytest.mark.model
@@ -36,7 +36,7 @@ def stdout_at_terminal(command: list[str], environment: dict[str, str]) -> str:
 def test_accepted_drafts_have_a_colour_of_their_own(environment: dict[str, str]) -> None:
     seen = stdout_at_terminal([*TEXT, "--color"], environment)
     with Model(n_threads=1, draft_max=3) as model:
-        generation = model.generate(PROMPT, sampling=SamplingParams(temperature=0), max_tokens=60)
+        generation = model.generate(PROMPT, temperature=0, max_tokens=60)
         list(generation)
     assert generation.stats.accepted > 5
     drafted = "".join(part for part, is_drafted in generation.parts() if is_drafted)
@@ -72,8 +72,8 @@ def test_the_progress_of_a_long_prompt_is_shown_until_there_is_text(environment:
     assert all(done % 16 == 0 and 0 < done < total for done, total in steps)
     piped = subprocess.run(long_prompt(), env=environment, capture_output=True, timeout=TIMEOUT_S)
     wiped = terminal.seen.rpartition("\x1b[2K")[2].replace("\r\n", "\n")
-    assert wiped.startswith(f"{piped.stdout.decode()}prompt:  ")  # the text, and then the statistics
-    assert piped.stderr.startswith(b"prompt:  ")  # nothing came before them
+    assert wiped.startswith(f"{piped.stdout.decode()}model:  ")  # the text, and then the statistics
+    assert piped.stderr.startswith(b"model:  ")  # nothing came before them
 
 
 def test_a_short_prompt_shows_no_progress(environment: dict[str, str]) -> None:
