@@ -16,13 +16,15 @@ import typer
 from . import bench_options as lists
 from . import options as opt
 from .bench_options import each
-from .context import warn_beyond_training
+from .bench_progress import measuring
+from .context import note_embedded, warn_beyond_training
 from .download import find_model
 from .output import Output, print_stderr
 from .placement import with_placement
-from .progress import loading
 
 if TYPE_CHECKING:
+    from pymtp.benchmark.compare import Earlier
+    from pymtp.benchmark.journal import Journal
     from pymtp.benchmark.plan import Plan, Workload
     from pymtp.benchmark.results import Results
 
@@ -31,6 +33,7 @@ pymtp bench model.gguf --draft-max 0-3,auto
 pymtp bench -m a.gguf,b.gguf -p 512-4096*2 -n 128 -t 4,8 -o csv > bench.csv
 pymtp bench model.gguf --temp 0,1 --prompts mine.jsonl --plot bench.svg
 pymtp bench model.gguf --synthetic 0.5,0.8 --draft-max 1-8 -p 0
+pymtp bench model.gguf --compare bench.csv --resume samples.jsonl
 """
 
 
@@ -66,6 +69,8 @@ def bench(
     error_form: lists.ErrorFormat = "none",
     wide: lists.Wide = False,
     plot: lists.Plot = None,
+    compare: lists.Compare = None,
+    resume: lists.Resume = None,
     progress: lists.Progress = None,
     no_warmup: lists.NoWarmup = False,
     verbose: lists.Verbose = False,
@@ -79,6 +84,8 @@ def bench(
     output = Output()
     import pymtp
     from pymtp.benchmark import Setup
+    from pymtp.benchmark.compare import read_earlier
+    from pymtp.benchmark.journal import Journal
     from pymtp.benchmark.plan import Plan, make_arms
     from pymtp.benchmark.plot import check_plot
     from pymtp.benchmark.prompts import BUILT_IN, read_texts
@@ -116,30 +123,31 @@ def bench(
     _check(plan)
     if progress is None:
         progress = sys.stderr is not None and sys.stderr.isatty()
+    if progress:
+        note_embedded(model or hf_repo or next(iter(each(model_file)), None))
+    earlier = read_earlier(Path(compare)) if compare else None
+    journal = Journal(Path(resume), plan, texts) if resume else None
     results = Results()
     try:
-        stopped = _measure(plan, texts, results, progress)
+        stopped = _measure(plan, texts, results, journal, is_shown=progress)
     finally:
         # also after a run that fails halfway
-        _show(results, output, form, error_form, wide=wide, picture=picture)
+        _show(results, output, form, error_form, wide=wide, picture=picture, earlier=earlier)
+    if stopped and resume:
+        print_stderr(f"pymtp: the same command with --resume {resume} continues")
     if stopped:
         raise typer.Exit(130)
 
 
-def _measure(plan: Plan, texts: Any, results: Results, progress: bool) -> bool:
+def _measure(plan: Plan, texts: Any, results: Results, journal: Journal | None, *, is_shown: bool) -> bool:
     """Measure the whole plan; return whether Ctrl-C ended it."""
     from pymtp.benchmark import measure
 
-    def on_step(step: str) -> None:
-        if progress:
-            print_stderr(f"pymtp: {step}")
-
     try:
         for setup in plan.setups:
-            with loading(str(setup.path)) as on_load:
-                for _ in measure(
-                    replace(plan, setups=(setup,)), results, texts=texts, on_load=on_load, on_step=on_step
-                ):
+            one = replace(plan, setups=(setup,))
+            with measuring(results, setup, is_shown=is_shown) as on_step:
+                for _ in measure(one, results, texts=texts, on_step=on_step, journal=journal):
                     pass
     except KeyboardInterrupt:
         is_any = any(not sample.is_prompt_only for sample in results.samples)
@@ -148,8 +156,18 @@ def _measure(plan: Plan, texts: Any, results: Results, progress: bool) -> bool:
     return False
 
 
-def _show(results: Results, output: Output, form: str, error_form: str, *, wide: bool, picture: Path | None) -> None:
+def _show(
+    results: Results,
+    output: Output,
+    form: str,
+    error_form: str,
+    *,
+    wide: bool,
+    picture: Path | None,
+    earlier: Earlier | None,
+) -> None:
     from pymtp.benchmark import rows
+    from pymtp.benchmark.compare import comparison
     from pymtp.benchmark.formats import write
     from pymtp.benchmark.plot import draw
 
@@ -163,6 +181,9 @@ def _show(results: Results, output: Output, form: str, error_form: str, *, wide:
         print_stderr(write(error_form, found, notes=results.notes, wide=wide).rstrip("\n"))
     if form != "none":
         output.write(write(form, found, notes=results.notes, wide=wide))
+    if earlier is not None:
+        text = comparison(found, earlier)
+        output.write(f"\n{text}") if form == "md" else print_stderr(text.rstrip("\n"))
     if picture and not draw(picture, found):
         print_stderr(f"pymtp: {picture} not written: nothing was drafted, so there is nothing to plot")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, get_args
 
 import typer
@@ -28,9 +28,11 @@ def each(occurrences: Iterable[Iterable[Any]]) -> list[Any]:
     return list(dict.fromkeys(value for values in occurrences for value in values))
 
 
-def integers(least: int, most: int = MAX_INT, *, auto: bool = False) -> Callable[[str], tuple[Any, ...]]:
-    """A parser of `1,2`, `1-8`, `0-8+2` (steps of 2) and `128-1024*2` (doubling); `auto` allows that word as well."""
-    one: Callable[[str], Any] = auto_or_integer(least, most) if auto else integer(least, most)
+def integers(
+    least: int, most: int = MAX_INT, *, one: Callable[[str], Any] | None = None
+) -> Callable[[str], tuple[Any, ...]]:
+    """A parser of `1,2`, `1-8`, `0-8+2` (steps of 2) and `128-1024*2` (doubling). `one`: parses each value."""
+    one = one or integer(least, most)
 
     def parse(text: str) -> tuple[Any, ...]:
         values: list[Any] = []
@@ -71,12 +73,12 @@ def numbers(least: float, most: float, range_text: str) -> Callable[[str], tuple
     return parse
 
 
-def words(choices: Iterable[str], **aliases: str) -> Callable[[str], tuple[str, ...]]:
+def words(choices: Iterable[str], aliases: Mapping[str, str] | None = None) -> Callable[[str], tuple[str, ...]]:
     """A parser of `f16,q8_0`."""
-    one = one_of(tuple(choices))
+    one = one_of(tuple(choices), aliases=aliases)
 
     def parse(text: str) -> tuple[str, ...]:
-        return tuple(one(aliases.get(f"_{word}", word)) for word in text.split(","))
+        return tuple(one(word) for word in text.split(","))
 
     return parse
 
@@ -108,8 +110,8 @@ ModelFiles = _list(
 )
 GpuLayers = _list(
     *("-ngl", "--gpu-layers", "--n-gpu-layers"),
-    parser=integers(-1),
-    metavar="N,...",
+    parser=integers(-1, one=opt.gpu_layers),
+    metavar="N|all,...",
     help="Layers on the GPU; -1: all.",
 )
 Threads = _list(
@@ -148,7 +150,7 @@ UbatchSizes = _list("-ub", "--ubatch-size", parser=integers(1), metavar="N,...",
 FlashAttn = _list(
     "-fa",
     "--flash-attn",
-    parser=words(get_args(opt.FlashAttention), _1="on", _0="off"),
+    parser=words(get_args(opt.FlashAttention), opt.FLASH_ATTENTION_WORDS),
     metavar="on|off|auto,...",
     choices=get_args(opt.FlashAttention),
     help="Flash attention; 1 and 0 mean on and off.",
@@ -171,7 +173,7 @@ CacheTypeV = _list(
 DraftMax = _list(
     "--spec-draft-n-max",
     "--draft-max",
-    parser=integers(0, 32, auto=True),
+    parser=integers(0, 32, one=auto_or_integer(0, 32)),
     metavar="K,...",
     choices=["auto"],
     help="Draft tokens per round; auto: adapts to what is fastest. 0 (plain decoding) is always measured.",
@@ -221,11 +223,23 @@ Plot = Annotated[
     str | None,
     typer.Option("--plot", metavar="FILE.png|svg", help="Plot speed-up and acceptance rate by K and kind of text."),
 ]
+Compare = Annotated[
+    str | None,
+    typer.Option("--compare", metavar="FILE", help="Compare with an earlier run, which -o json, jsonl or csv wrote."),
+]
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        "--resume",
+        metavar="FILE",
+        help="Keep what is measured in FILE, and continue from it: an interrupted run loses nothing.",
+    ),
+]
 Progress = Annotated[
     bool | None,
     typer.Option(
         "--progress/--no-progress",
-        help="Show on stderr what is being measured.  [default: if stderr is a terminal]",
+        help="Show on stderr what is being measured, and tests that are done.  [default: if stderr is a terminal]",
     ),
 ]
 NoWarmup = Annotated[bool, typer.Option("--no-warmup", help="Measure without a warm-up run.")]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .output import print_stderr
+
 Show = Callable[[float, float], object]
 """Called with the amount done and the total."""
 
@@ -62,3 +64,27 @@ def _line(what: str, numbers: str) -> Iterator[Show | None]:
         yield show
     finally:
         progress.stop()
+
+
+Bar = Callable[[str, int, int], object]
+"""Called with what is done now, and how much is done of how much."""
+
+
+@contextmanager
+def open_progress() -> Iterator[tuple[Bar | None, Callable[[str], object]]]:
+    """Yield a line with a bar and the time that is left, None without a terminal, and what writes lines above it."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None, print_stderr
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total or None)
+
+        yield show, lambda line: console.print(line, markup=False, soft_wrap=True)

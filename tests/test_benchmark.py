@@ -294,6 +294,48 @@ def test_columns_that_do_not_fit_go_into_another_table() -> None:
     assert second.splitlines() == ["| a |   c |", "|--:|----:|", "| 1 | 333 |", "| 2 |   4 |"]
 
 
+# --- the verdict ---
+
+
+def judged(results: Results, *gains: float, k: int = 2) -> str:
+    """The last sentence of a report on a draft length that is `gains` times as fast, pair by pair."""
+    [setup] = results.subjects
+    test, arm, results.samples = Workload(n_gen=12), Arm(k), []
+    for i, gain in enumerate(gains):
+        for one, seconds in ((PLAIN, 1.2), (arm, 1.2 / gain)):
+            results.samples.append(
+                Sample(setup, test, one, Turn(0, i), "code", False, stats_of(12, 0, 0, seconds), "match")
+            )
+    report = " ".join(write("md", rows(results)).split())
+    return report[report.rindex("Verdict") :]
+
+
+def test_a_report_ends_with_what_to_do(results: Results) -> None:
+    spread = [1.2, 1.21, 1.22, 1.23, 1.24, 1.25, 1.26]
+    assert judged(results, *spread) == (
+        "Verdict (tg12, temperature 0): drafting pays: K = 2 makes 1.23 (1.20-1.26) times the speed of plain decoding."
+    )
+    assert "leave drafting off (--draft none): K = 2 makes 0.82 (" in judged(results, *(2.05 - gain for gain in spread))
+    assert "drafting gains nothing" in judged(results, *(gain - 0.25 for gain in spread))
+    assert "too large to be sure (-r: more repetitions)" in judged(results, *spread[:3])
+    assert "too large to be sure" in judged(results, 0.5, 0.6, *spread)
+    assert "K = 2 makes 1.20 times" in judged(results, 1.2)  # one pair has no interval
+
+
+def test_several_models_are_judged_one_by_one_and_shown_side_by_side(results: Results) -> None:
+    [setup] = results.subjects
+    other = replace(setup, n_batch=64)
+    results.subjects[other] = replace(results.subjects[setup], n_threads=1)
+    results.samples += [replace(sample, setup=other) for sample in results.samples]
+    report = write("md", rows(results))
+    assert report.count("Verdict (") == 2
+    table = report.partition("All of them:")[2].partition("K: draft")[0]
+    assert table.count("| tg12 |") == 0  # the same everywhere
+    cells = [[cell.strip() for cell in line.split("|")[1:4]] for line in table.splitlines() if line.startswith("|")]
+    assert cells[0] == ["threads", "b", "K"]
+    assert cells[2:] == [["2", "2048", "0"], ["2", "2048", "2"], ["1", "64", "0"], ["1", "64", "2"]]
+
+
 # --- pictures ---
 
 

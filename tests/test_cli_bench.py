@@ -71,7 +71,7 @@ def prompts(tmp_path: Path) -> Path:
     ],
 )
 def test_lists_are_written_as_for_llama_bench(text: str, values: tuple[object, ...]) -> None:
-    assert lists.integers(0, auto=True)(text) == values
+    assert lists.integers(0, one=lambda one: one if one == "auto" else int(one))(text) == values
 
 
 def test_a_flag_can_be_given_several_times() -> None:
@@ -156,8 +156,12 @@ def test_every_arm_has_a_row_in_every_test_and_kind_of_text(prompts: Path) -> No
     for row in found:
         drafts = row["draft_max"] != 0
         assert row["avg_ts"] > 0
-        assert (row["speedup"] is not None) == (row["mtp_prompt_cost"] is not None) == drafts
-        assert row["prompt_ts_without_mtp"] > 0
+        assert (row["speedup"] is not None) == drafts
+        # what heads cost a prompt is measured where prompts are
+        assert (row["mtp_prompt_cost"] is not None) == (drafts and row["n_prompt"] > 0)
+        assert (row["prompt_ts_without_mtp"] is not None) == (row["n_prompt"] > 0)
+        if not row["n_gen"] and drafts:
+            assert row["speedup"] == pytest.approx(1 - row["mtp_prompt_cost"])
         if row["n_gen"]:
             n_tokens = row["rounds"] + row["accepted"]
             assert n_tokens == 8 * row["n_samples"]
@@ -218,7 +222,7 @@ def test_all_formats_and_a_picture(prompts: Path, tmp_path: Path) -> None:
     assert "speed-up" in result.stdout and "sha256 " in result.stdout and "By kind of text:" in result.stdout
     steps = result.stderr.splitlines()
     assert all(step.startswith("pymtp: ") for step in steps)
-    turns = [step for step in steps if step.startswith("pymtp: tg8 ")][4:]  # behind those without MTP
+    turns = [step for step in steps if step.startswith("pymtp: tg8 ")]
     expected = [("code", "plain"), ("code", "K = 1"), ("chat", "K = 1"), ("chat", "plain")]
     assert turns[:4] == [f"pymtp: tg8 {category}, {arm}, 1 of 2" for category, arm in expected]
 
@@ -249,6 +253,74 @@ def test_a_run_that_fails_halfway_shows_what_it_has(embedded_model: Path, tmp_pa
     assert "glm4xyz" in result.stderr and result.stderr.count("\n") == 1
 
 
+@model
+def test_an_interrupted_run_continues_where_it_was(prompts: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.jsonl"
+    given = ["--prompts", prompts, "--draft-max", "1", "--resume", kept]
+    whole = rows(*given)
+    head, *samples = kept.read_text().splitlines(keepends=True)
+    # 2 of prompts without MTP and 2 with it, 2 texts twice in 2 arms
+    assert len(samples) == 2 + 2 + 8
+    again = rows(*given)
+    measured = {"test_time"}
+    assert [{k: v for k, v in row.items() if k not in measured} for row in again] == [
+        {k: v for k, v in row.items() if k not in measured} for row in whole
+    ]
+    # of the last turn one arm is missing, and half a line is left: that turn is measured again
+    kept.write_text(head + "".join(samples[:-1]) + samples[-1][:40])
+    shown = bench(*SHORT, *given, "--progress").stderr
+    steps = sorted(line for line in shown.splitlines() if " of 2" in line)
+    assert steps == [f"pymtp: tg8 chat, {arm}, 2 of 2" for arm in ("K = 1", "plain")]
+    assert len(kept.read_text().splitlines()) == 1 + 11 + 1 + 2
+    assert rows(*given)[-1]["n_samples"] == whole[-1]["n_samples"]
+
+
+@model
+def test_a_file_to_resume_from_that_is_another_ones_is_refused(prompts: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.jsonl"
+    for text, expected in (
+        ("{}", "was not written by --resume; name another file"),
+        ("no json", "was not written by --resume; name another file"),
+        ('{"pymtp bench": "another", "measured": "x"}', "is of other models, prompts or another pymtp"),
+    ):
+        kept.write_text(text)
+        result = bench(*SHORT, "--resume", kept)
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+        assert expected in result.stderr and kept.read_text() == text
+    assert "cannot use" in bench(*SHORT, "--resume", tmp_path).stderr
+
+
+@model
+@pytest.mark.parametrize("form", ["json", "jsonl", "csv"])
+def test_a_run_is_compared_with_an_earlier_one(prompts: Path, tmp_path: Path, form: str) -> None:
+    given = [*SHORT, "--prompts", prompts, "--draft-max", "1"]
+    earlier = tmp_path / "earlier"
+    earlier.write_text(bench(*given, "-o", form).stdout)
+    shown = bench(*given, "--compare", earlier).stdout
+    table = shown.partition("Compared with the earlier run:")[2]
+    lines = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("|")][2:]
+    found = [[cell.strip() for cell in line] for line in lines]
+    assert [(line[0], line[1], line[2]) for line in found if line[0] == "pp16"] == [
+        ("pp16", "", "0"),
+        ("pp16", "", "1"),
+    ]
+    assert len(found) == 2 + 3 * 2
+    for *_, before, now, change, remark in found:
+        assert float(change.rstrip("%")) == pytest.approx(100 * (float(now) / float(before) - 1), abs=0.6)
+        assert remark in ("noise", "faster", "slower")
+    assert "Not the same" not in shown
+    other = bench("-p", "8", "-n", "0", "-r", "1", "-t", "1", "--compare", earlier).stdout
+    assert "no row has the same model, settings and test" in other
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "[1]", "{}", "[" * 99999])
+def test_what_holds_no_results_cannot_be_compared_with(tmp_path: Path, text: str) -> None:
+    (tmp_path / "earlier").write_text(text)
+    result = bench("--compare", tmp_path / "earlier")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert "holds no results; name a file that -o json, jsonl or csv has written" in result.stderr
+
+
 # --- as a process ---
 
 
@@ -257,10 +329,11 @@ def test_a_terminal_shows_progress_unless_told_not_to() -> None:
     given = [*COMMAND, "-p", "16", "-n", "0", "-r", "1", "-t", "1", "--no-warmup"]
     with Terminal(given) as terminal:
         assert terminal.wait() == 0
-    assert "pymtp: pp16, plain, 1 of 1\r\n" in terminal.seen
+    assert "pymtp: pp16, temperature 0, K = any: " in terminal.seen
+    assert "no model given: this is the embedded one, a toy" in terminal.seen
     with Terminal([*given, "--no-progress"]) as terminal:
         assert terminal.wait() == 0
-    assert "1 of 1" not in terminal.seen
+    assert "K = any: " not in terminal.seen and "a toy" not in terminal.seen
 
 
 def test_tests_longer_than_the_trained_context_are_said(

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import cycle, islice
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from pymtp.acceptance.forced import Forced
+from pymtp.benchmark.journal import Journal
 from pymtp.benchmark.memory import memory
 from pymtp.benchmark.plan import Arm, Plan, Setup, Turn, Workload, take_turns
 from pymtp.benchmark.prompts import (
@@ -39,6 +40,20 @@ _N_WARMUP = 32
 _CTX_BLOCK = 256
 
 
+class Step(NamedTuple):
+    """What is done next, and how much of it with the model that is loaded."""
+
+    text: str
+    n_done: int = 0
+    n_all: int = 0
+    """Samples."""
+    finished: Workload | None = None
+    """The test whose last sample was measured."""
+
+
+OnStep = Callable[[Step], object]
+
+
 @dataclass(frozen=True)
 class _Work:
     """A test, prepared for one model."""
@@ -58,17 +73,20 @@ def measure(
     *,
     texts: Sequence[Text] = BUILT_IN,
     on_load: Callable[[float], object] | None = None,
-    on_step: Callable[[str], object] = lambda step: None,
+    on_step: OnStep = lambda step: None,
+    journal: Journal | None = None,
 ) -> Iterator[Sample]:
     """Run all of `plan` and add the samples to `results`; yields each sample as it is measured.
 
     Prompts are `texts`, or random tokens if an arm's acceptance is forced. `on_load` is called with the share of a
-    model that is loaded, `on_step` with a description of each step. Raises what Model and Batch.submit raise.
+    model that is loaded, `on_step` before each step. Turns in `journal` are taken from there, and new ones are added to
+    it. Raises what Model and Batch.submit raise.
     """
+    results.tests = list(plan.tests)
     for setup in plan.setups:
-        on_step(f"reading {setup.path.name}")
+        on_step(Step(f"reading {setup.path.name}"))
         works = _prepare(setup, plan, texts)
-        yield from _measure_setup(plan, setup, works, results, on_load, on_step)
+        yield from _measure_setup(plan, setup, works, results, on_load, on_step, journal)
 
 
 def _measure_setup(
@@ -77,7 +95,8 @@ def _measure_setup(
     works: Sequence[_Work],
     results: Results,
     on_load: Callable[[float], object] | None,
-    on_step: Callable[[str], object],
+    on_step: OnStep,
+    journal: Journal | None,
 ) -> Iterator[Sample]:
     n_ctx = -(-(max(work.n_ctx for work in works) + plan.draft_max) // _CTX_BLOCK) * _CTX_BLOCK
     draft_model, problem = (setup.draft_model, None) if setup.draft_model else find_draft_model(setup.path)
@@ -91,11 +110,13 @@ def _measure_setup(
     results.subjects[setup] = subject
     # one after the other: with little memory, two would not fit
     for mode in ("none", "mtp") if drafts else ("none",):
-        on_step(f"loading {setup.path.name}" + (", with MTP" if mode == "mtp" else ""))
+        if mode == "none" and drafts and not any(work.test.n_prompt for work in works):
+            continue  # only prompts are measured without MTP
+        on_step(Step(f"loading {setup.path.name}" + (", with MTP" if mode == "mtp" else "")))
         with _load(setup, n_ctx, plan.draft_max if mode == "mtp" else 0, on_load) as model:
             if mode == "mtp" and model.draft_note:
                 results.note(f"{setup.path.name}: {model.draft_note}")
-            stage = _Stage(plan, setup, model, prompts_only=drafts and mode == "none")
+            stage = _Stage(plan, setup, model, prompts_only=drafts and mode == "none", journal=journal)
             yield from stage.play(works, results, on_step)
             used = memory(info, model.session, setup)
         subject = replace(subject, without_mtp=used) if mode == "none" else replace(subject, with_mtp=used)
@@ -111,6 +132,7 @@ class _Stage:
     model: Model
     prompts_only: bool
     """Whether to measure only how long prompts take without MTP."""
+    journal: Journal | None = None
 
     @property
     def has_heads(self) -> bool:
@@ -120,16 +142,18 @@ class _Stage:
         """The arms that differ in a test."""
         plain = self.plan.arms[0].plain
         if self.prompts_only:
-            return [plain]
+            return [plain] if test.n_prompt else []
         arms = [arm for arm in self.plan.arms if not arm.draft_max or self.has_heads]
         if test.n_gen:
             return arms
-        # how a prompt is fed to the heads does not depend on how they draft later
-        return [plain, *[arm for arm in arms if arm.draft_max][:1]]
+        # how a prompt is fed to the heads does not depend on how they draft later; without heads it was measured before
+        return [arm for arm in arms if arm.draft_max][:1] or [plain]
 
-    def play(self, works: Sequence[_Work], results: Results, on_step: Callable[[str], object]) -> Iterator[Sample]:
+    def play(self, works: Sequence[_Work], results: Results, on_step: OnStep) -> Iterator[Sample]:
+        works = [work for work in works if self.arms(work.test)]
+        n_done, n_all = 0, sum(self.plan.n_repeat * len(work.prompts) * len(self.arms(work.test)) for work in works)
         if self.plan.warms_up:
-            on_step("warming up")
+            on_step(Step("warming up", 0, n_all))
             # builds graphs and touches pages; what is already in the cache changes neither
             shapes = {(work.test.n_prompt, work.test.n_gen > 0): replace(work, prefix=[]) for work in works}
             for work in shapes.values():
@@ -137,12 +161,23 @@ class _Stage:
                     self._generate(work, arm, Turn(0, 0), min(work.test.n_gen, _N_WARMUP))
         for work in works:
             for turn, arms in take_turns(len(work.prompts), self.plan.n_repeat, self.arms(work.test)):
-                for arm in arms:
+                known = self._known(work.test, turn, arms)
+                results.samples += known
+                for arm in arms[len(known) :]:
                     text = " ".join(filter(None, (work.test.name, work.prompts[turn.prompt].category)))
-                    on_step(f"{text}, {_arm_text(arm)}, {turn.repetition + 1} of {self.plan.n_repeat}")
+                    text = f"{text}, {_arm_text(arm)}, {turn.repetition + 1} of {self.plan.n_repeat}"
+                    on_step(Step(text, n_done, n_all))
                     sample = self._sample(work, arm, turn)
+                    if self.journal:
+                        self.journal.add(sample)
                     results.samples.append(sample)
                     yield sample
+                    n_done += 1
+                n_done += len(known)
+            on_step(Step(f"{work.test.name} done", n_done, n_all, None if self.prompts_only else work.test))
+
+    def _known(self, test: Workload, turn: Turn, arms: Sequence[Arm]) -> list[Sample]:
+        return self.journal.turn(self.setup, test, turn, self.prompts_only, arms) if self.journal else []
 
     def _sample(self, work: _Work, arm: Arm, turn: Turn) -> Sample:
         n_gen = 0 if self.prompts_only else work.test.n_gen

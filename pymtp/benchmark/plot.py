@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pymtp.benchmark.report import setup_key, unusual
-from pymtp.benchmark.rows import ALL, Row
+from pymtp.benchmark.rows import Row
 from pymtp.errors import PymtpError
 
 SUFFIXES = (".png", ".svg")
@@ -56,16 +56,17 @@ def _group(row: Row) -> tuple[Any, ...]:
 
 
 def _title(row: Row) -> str:
-    parts = [row.model_filename, f"{row.n_threads} threads", *unusual(row), row.test]
-    parts += [f"temperature {row.temperature:g}", row.acceptance]
-    return ", ".join(parts)
+    device = row.gpu_info if row.gpu_info else f"{row.cpu_info}, {row.n_threads} thread{'s' * (row.n_threads != 1)}"
+    parts = [f"{row.model_filename} ({row.model_type})", device, *unusual(row)]
+    # the second line: what was done, the first one: with what
+    return f"{', '.join(parts)}\n{row.test}, temperature {row.temperature:g}, {row.acceptance}"
 
 
 def _bars(
     axes: Any, rows: Sequence[Row], label: str, value: Callable[[Row], float | None], *, intervals: bool = False
 ) -> None:
     """Groups of bars: a group for each kind of text, a bar for each K."""
-    categories = sorted({row.category for row in rows}, key=lambda name: (name == ALL, name))
+    categories = list(dict.fromkeys(row.category for row in rows))  # as in the tables
     lengths = list(dict.fromkeys(row.draft_max for row in rows))
     width = 0.8 / len(lengths)
     for i, k in enumerate(lengths):
@@ -74,6 +75,10 @@ def _bars(
         heights = [value(row) or 0.0 for row in part]
         below = [(row.speedup or 0) - (row.speedup_low or 0) for row in part]
         above = [(row.speedup_high or 0) - (row.speedup or 0) for row in part]
+        if not intervals:  # no drafts, so no rate: not the same as a rate of 0
+            for place, row in zip(places, part, strict=True):
+                if row.acceptance_rate is None:
+                    axes.annotate("none", (place, 0.0), ha="center", va="bottom", fontsize="x-small", rotation=90)
         axes.bar(places, heights, width, label=str(k), yerr=[below, above] if intervals else None, capsize=2)
     axes.set_xticks(range(len(categories)), categories)
     axes.set_ylabel(label)

@@ -11,6 +11,7 @@ from typing import Any
 from pymtp.benchmark.plan import Setup
 from pymtp.benchmark.rows import ALL, Row
 from pymtp.benchmark.tables import Columns, fill, markdown, narrow
+from pymtp.benchmark.verdict import gain_text, verdicts
 
 _N_POSITIONS = 4
 
@@ -59,11 +60,11 @@ _OF_SETUP = (
 )
 _NOT_VALID = "Drafts were accepted at random and prompts are random tokens: the text is not valid model output."
 _EXPLAINED = (
-    "K: draft tokens per round; 0: plain decoding. tok/s: mean and standard deviation. Speed-up: over plain decoding "
-    "of the same prompt in the same repetition, the median of all pairs, and an interval that contains it with 95 % "
-    "probability (fewer than 6 pairs: their range). Accepted: share of the drafted tokens; length: mean acceptance "
-    "length. Sample: sampling, and all else in a round. MTP costs: how much slower prompts are than in a session "
-    "without MTP, which ran before and not in turn."
+    "K: draft tokens per round; 0: plain decoding; any: a prompt takes as long whatever K is. tok/s: mean and standard "
+    "deviation. Speed-up: over plain decoding of the same prompt in the same repetition, for prompts alone over a "
+    "session without MTP, which ran before and not in turn; the median of all pairs, and an interval that contains it "
+    "with 95 % probability (fewer than 6 pairs: their range). Accepted: share of the drafted tokens; length: mean "
+    "acceptance length. Sample: sampling, and all else in a round."
 )
 _MEMORY_EXPLAINED = "weights and K/V from the shapes in the GGUF, compute buffers as the session reports them"
 
@@ -78,8 +79,10 @@ def markdown_report(rows: Sequence[Row], *, notes: Sequence[str] = (), wide: boo
         groups = {setup_key(row): [one for one in rows if setup_key(one) == setup_key(row)] for row in rows}
         for group in groups.values():
             parts += _group(group)
-    parts += [fill(note) for note in notes]
-    return "\n\n".join([*parts, fill(_EXPLAINED), *_provenance(rows)]) + "\n"
+    if len({setup_key(row) for row in rows}) > 1 and not wide:
+        parts += _side_by_side(rows)
+    parts += [fill(text) for text in notes]
+    return "\n\n".join([*parts, fill(_EXPLAINED), *_provenance(rows), *map(fill, verdicts(rows))]) + "\n"
 
 
 def _group(rows: Sequence[Row]) -> list[str]:
@@ -93,9 +96,21 @@ def _group(rows: Sequence[Row]) -> list[str]:
     return [*parts, *_memory(rows[0])]
 
 
+def _side_by_side(rows: Sequence[Row]) -> list[str]:
+    """All setups in one table, with what differs between them."""
+    columns = [
+        column for column in [*_MODEL, *_TEST, *_VARIED] if len({str(getattr(row, column[1], "")) for row in rows}) > 1
+    ]
+    summed = {(setup_key(row), row.test) for row in rows if row.category == ALL}
+    shown = [row for row in rows if row.category == ALL or (setup_key(row), row.test) not in summed]
+    cells = [_cells(row, _N_POSITIONS) for row in shown]
+    return ["All of them:", *narrow([*columns, ("K", "k", "s")], [_SPEED], cells)]
+
+
 def _memory(row: Row) -> list[str]:
     sizes = [(row.memory_bytes, "with MTP"), (row.memory_without_mtp_bytes, "without")]
     known = [f"{_mib(size)} {what}" for size, what in sizes if size is not None]
+    known = known if row.memory_bytes is not None else [text.removesuffix(" without") for text in known]
     place = f"Memory, with a context of {row.n_ctx} tokens"
     return [fill(f"{place}: {', '.join(known)} ({_MEMORY_EXPLAINED}).")] if known else []
 
@@ -107,17 +122,18 @@ def _varies(rows: Sequence[Row], name: str) -> bool:
 
 def _cells(row: Row, n_positions: int) -> dict[str, Any]:
     rates = [f"{rate:.2f}" for rate in row.acceptance_per_position]
+    is_both = bool(row.n_prompt and row.n_gen)  # the speed of a prompt alone is the row's own
     return {
         **vars(row),
         "category": row.category or None,
-        "k": str(row.draft_max),
+        "k": str(row.draft_max) if row.n_gen or not row.draft_max else "any",
         "accept": row.accept if row.draft_max else None,
-        "speed": f"{row.avg_ts:.1f} ± {row.stddev_ts:.1f}",
-        "speedup_text": None
-        if row.speedup is None
-        else f"{row.speedup:.2f} ({row.speedup_low:.2f}-{row.speedup_high:.2f})",
+        "speed": f"{row.avg_ts:.1f}" + (f" ± {row.stddev_ts:.1f}" if row.n_samples > 1 else ""),
+        "speedup_text": gain_text(row),
         "positions": " ".join(rates[:n_positions] + ["…"] * (len(rates) > n_positions)) or None,
-        "cost_text": _cost(row),
+        "prompt_ts": row.prompt_ts if is_both else None,
+        "prompt_ts_without_mtp": row.prompt_ts_without_mtp if is_both else None,
+        "cost_text": _cost(row) if is_both else None,
         "size": _mib(row.model_size),
         "params": _count(row.model_n_params),
         "memory": _mib(row.memory_bytes),

@@ -50,6 +50,8 @@ class Results:
 
     subjects: dict[Setup, Subject] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
+    tests: list[Workload] = field(default_factory=list)
+    """In the order in which they are reported."""
     notes: list[str] = field(default_factory=list)
     """Lines of remarks for the report."""
 

@@ -78,7 +78,8 @@ class Row:
     """Tokens per second."""
     stddev_ts: float
     speedup: float | None
-    """Ratio to plain decoding of the same prompt in the same repetition: the median of all pairs."""
+    """Ratio to plain decoding of the same prompt in the same repetition, or of a prompt alone to a session without MTP:
+    the median of all pairs."""
     speedup_low: float | None
     speedup_high: float | None
     drafted: int
@@ -104,12 +105,17 @@ class Row:
     memory_without_mtp_bytes: int | None
 
 
-def rows(results: Results) -> list[Row]:
-    """A row for each setup, test, category and arm that has samples; plain decoding comes first."""
+def rows(results: Results, only: Setup | None = None) -> list[Row]:
+    """A row for each setup, test, category and arm that has samples; plain decoding comes first.
+
+    `only`: rows of this setup.
+    """
     found: list[Row] = []
     for setup, subject in results.subjects.items():
+        if only not in (None, setup):
+            continue
         of_setup = [sample for sample in results.samples if sample.setup == setup]
-        for test in dict.fromkeys(sample.test for sample in of_setup):
+        for test in dict.fromkeys([*results.tests, *(sample.test for sample in of_setup)]):
             part = [sample for sample in of_setup if sample.test == test]
             for category, samples in _by_category(part):
                 found += _rows_of_arms(setup, subject, test, category, samples)
@@ -130,7 +136,8 @@ def _rows_of_arms(
     arms: dict[Arm, Pairs] = {}
     without = {sample.turn: sample for sample in samples if sample.is_prompt_only}
     for sample in samples:
-        if not sample.is_prompt_only:
+        # a prompt's plain arm is a session without heads: that is what MTP costs
+        if not sample.is_prompt_only or not test.n_gen:
             arms.setdefault(sample.arm, {})[sample.turn] = sample
     plain_arms = {arm.temperature: pairs for arm, pairs in arms.items() if not arm.draft_max}
     # samples come in rotating order

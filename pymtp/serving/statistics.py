@@ -7,8 +7,9 @@ sets the counts and times, and adds one entry for each round.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Any, TypedDict
 
 
 class StatsDict(TypedDict):
@@ -170,6 +171,16 @@ class Stats:
             "mean_acceptance_length": self.mean_acceptance_length,
             "acceptance_per_position": self.acceptance_per_position,
         }
+
+    def as_record(self) -> dict[str, Any]:
+        """Everything, as JSON: what `from_record` reads."""
+        return {**vars(self), "_rounds": [[*pair, n] for pair, n in self._counts()]}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Stats:
+        """Restore what `as_record` returned. Raises KeyError, TypeError or ValueError if it cannot have returned it."""
+        rounds = Counter({(drafted, accepted): n for drafted, accepted, n in record["_rounds"]})
+        return cls(**{**record, "_rounds": rounds})
 
 
 def _per_second(count: int, seconds: float) -> float | None:

@@ -1,0 +1,58 @@
+"""What `pymtp bench` shows on stderr while it measures: the step, a bar with the time that is left, finished tests.
+
+Owns the drawing. Knows steps and rows; nothing about how they are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from .progress import open_progress
+
+if TYPE_CHECKING:
+    from pymtp.benchmark import Results, Row, Setup
+    from pymtp.benchmark.measure import Step
+
+
+@contextmanager
+def measuring(results: Results, setup: Setup, *, is_shown: bool) -> Iterator[Callable[[Step], object]]:
+    """Yield a function to call with each step. At a terminal the step is one line that changes, else a line of its own.
+
+    The line disappears on leaving the context; what is said about finished tests stays.
+    """
+    if not is_shown:
+        yield lambda step: None
+        return
+    with open_progress() as (bar, write):
+
+        def show(step: Step) -> None:
+            if bar:
+                bar(step.text, step.n_done, step.n_all)
+            elif not step.finished:
+                write(f"pymtp: {step.text}")
+            if step.finished:
+                for line in _lines(results, setup, step.finished.name):
+                    write(line)
+
+        yield show
+
+
+def _lines(results: Results, setup: Setup, test: str) -> list[str]:
+    from pymtp.benchmark import rows
+    from pymtp.benchmark.rows import ALL
+
+    found = [row for row in rows(results, setup) if row.test == test]
+    summed = [row for row in found if row.category == ALL]
+    return [_line(row) for row in summed or found]
+
+
+def _line(row: Row) -> str:
+    from pymtp.benchmark.verdict import gain_text
+
+    k = str(row.draft_max) if row.n_gen or not row.draft_max else "any"
+    parts = [f"pymtp: {row.test}, temperature {row.temperature:g}, K = {k}: {row.avg_ts:.1f} tok/s"]
+    parts += [f"speed-up {gain}"] if (gain := gain_text(row)) else []
+    parts += [f"accepted {row.acceptance_rate:.2f}"] if row.acceptance_rate is not None else []
+    return ", ".join(parts)

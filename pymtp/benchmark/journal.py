@@ -1,0 +1,108 @@
+"""A file of samples as they are measured, so that an interrupted run can continue.
+
+Owns the format: JSON lines, the first of which says what was measured. Knows nothing about measuring.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pymtp.benchmark.plan import Arm, Plan, Setup, Turn, Workload
+from pymtp.benchmark.prompts import Text
+from pymtp.benchmark.provenance import sha256
+from pymtp.benchmark.results import Sample
+from pymtp.errors import PymtpError
+from pymtp.serving.statistics import Stats
+from pymtp.version import version_text
+
+Key = tuple[Setup, Workload, Turn, bool]
+"""A turn, in the session with MTP or in the one without (True)."""
+
+
+class Journal:
+    """The samples in the file at `path`, which is made if it does not exist; new ones are added as they come.
+
+    Raises PymtpError if the file cannot be used, or is of other models, prompts or another pymtp.
+    """
+
+    def __init__(self, path: Path, plan: Plan, texts: Sequence[Text]) -> None:
+        self._path = path
+        self._setups = {_setup_key(setup): setup for setup in plan.setups}
+        self._turns: dict[Key, dict[Arm, Sample]] = {}
+        head = {"pymtp bench": version_text(), "measured": _fingerprint(plan, texts)}
+        try:
+            lines = path.read_text("utf-8").splitlines() if path.exists() else []
+            if lines:
+                self._load(lines, head)
+            else:
+                self._append(head)
+        except (OSError, UnicodeDecodeError) as error:
+            raise PymtpError(f"cannot use {path}: {_reason(error)}; check the path after --resume") from error
+
+    def turn(self, setup: Setup, test: Workload, turn: Turn, prompts_only: bool, arms: Sequence[Arm]) -> list[Sample]:
+        """The samples of all `arms` in a turn; none if some are missing, as they belong together."""
+        found = self._turns.get((setup, test, turn, prompts_only), {})
+        return [found[arm] for arm in arms] if all(arm in found for arm in arms) else []
+
+    def add(self, sample: Sample) -> None:
+        """Write a sample to the file. Raises PymtpError if that fails."""
+        own = vars(sample) | {"setup": _setup_key(sample.setup), "test": asdict(sample.test), "arm": asdict(sample.arm)}
+        try:
+            self._append(own | {"turn": list(sample.turn), "stats": sample.stats.as_record()})
+        except OSError as error:
+            raise PymtpError(f"cannot write {self._path}: {error.strerror}; check the disk") from error
+
+    def _append(self, fields: dict[str, Any]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(fields) + "\n")
+
+    def _load(self, lines: Sequence[str], head: dict[str, str]) -> None:
+        try:
+            found = json.loads(lines[0])
+            is_journal = isinstance(found, dict) and "pymtp bench" in found
+        except ValueError:
+            is_journal = False
+        if not is_journal:
+            raise PymtpError(f"{self._path} was not written by --resume; name another file")
+        if found != head:
+            raise PymtpError(f"{self._path} is of other models, prompts or another pymtp; name another file")
+        for line in lines[1:]:
+            try:
+                sample = self._sample(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # an interrupted write leaves half a line, which is measured again
+            if sample:
+                key = (sample.setup, sample.test, sample.turn, sample.is_prompt_only)
+                self._turns.setdefault(key, {})[sample.arm] = sample
+        if lines and not self._path.read_bytes().endswith(b"\n"):
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write("\n")
+
+    def _sample(self, fields: dict[str, Any]) -> Sample | None:
+        setup = self._setups.get(fields.pop("setup"))
+        if setup is None:  # measured with other flags
+            return None
+        test, arm, turn = Workload(**fields.pop("test")), Arm(**fields.pop("arm")), Turn(*fields.pop("turn"))
+        return Sample(
+            setup=setup, test=test, arm=arm, turn=turn, stats=Stats.from_record(fields.pop("stats")), **fields
+        )
+
+
+def _setup_key(setup: Setup) -> str:
+    return json.dumps(asdict(setup), default=str, sort_keys=True)
+
+
+def _fingerprint(plan: Plan, texts: Sequence[Text]) -> str:
+    """All that the samples of a turn depend on, besides their setup, test and arm."""
+    models = sorted({sha256(path) for setup in plan.setups for path in (setup.path, setup.draft_model) if path})
+    parts = [plan.seed, *models, *(asdict(text) for text in texts)]
+    return hashlib.sha256(json.dumps(parts, default=dict, sort_keys=True).encode()).hexdigest()
+
+
+def _reason(error: Exception) -> str:
+    return str(error.strerror) if isinstance(error, OSError) else "it is not UTF-8"
