@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from pymtp.errors import ContextFull, InvalidParameter
 from pymtp.model import Model
@@ -26,11 +26,16 @@ if TYPE_CHECKING:
     from pymtp.serving.params import GenerationOptions
 
 
-class Message(TypedDict):
-    """A message of one side."""
-
+class _Said(TypedDict):
     role: Literal["user", "assistant"]
     content: str
+
+
+class Message(_Said, total=False):
+    """A message of one side."""
+
+    finish_reason: FinishReason | None
+    """Of an answer: why it ended; None: early."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class Conversation:
         self._end_answer()
         self.messages.append({"role": "user", "content": text})
         try:
-            self._answer = Answer(self, with_options(params or GenerationParams(), options), on_prompt)
+            self._answer = Answer(self, with_options(params or self.model.defaults, options), on_prompt)
         except BaseException:
             self.messages.pop()
             raise
@@ -97,7 +102,7 @@ class Conversation:
             raise InvalidParameter("messages", "not empty: there is no message to answer again")
         last = self.messages.pop()
         try:
-            self._answer = Answer(self, with_options(params or GenerationParams(), options), on_prompt)
+            self._answer = Answer(self, with_options(params or self.model.defaults, options), on_prompt)
         except BaseException:
             self.messages.append(last)
             raise
@@ -116,13 +121,13 @@ class Conversation:
         """Begin again, with the same system prompt."""
         self.restore([])
 
-    def restore(self, messages: Sequence[Mapping[str, str]]) -> None:
+    def restore(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Continue from other messages. Raises InvalidParameter unless user and assistant take turns."""
         self._end_answer()
         roles = [message.get("role") for message in messages]
         if roles != ["user", "assistant"] * (len(roles) // 2):
             raise InvalidParameter("messages", "pairs of user and assistant")
-        self.messages = [{"role": _role(m["role"]), "content": str(m.get("content", ""))} for m in messages]
+        self.messages = [_message(message) for message in messages]
         self.n_dropped = 0
 
     def _end_answer(self) -> None:
@@ -157,9 +162,9 @@ class Conversation:
         rest = self.model.vocabulary.tokenize(text[len(known.text) :], is_start=not known.text)
         return _Text(text, (*known.tokens, *rest))
 
-    def _note(self, text: _Text, answer: str) -> None:
+    def _note(self, text: _Text, answer: str, reason: FinishReason | None) -> None:
         """An answer has ended; `text` is its prompt and the answer."""
-        self.messages.append({"role": "assistant", "content": answer})
+        self.messages.append({"role": "assistant", "content": answer, "finish_reason": reason})
         self._known = [*(known for known in self._known if text.text.startswith(known.text)), text]
 
 
@@ -209,6 +214,17 @@ class Answer:
         """Why the answer ended, once it has; None also if it was ended early."""
         return self._parts[-1].finish_reason
 
+    def parts(self, begin: int = 0, end: int | None = None) -> list[tuple[str, bool]]:
+        """Cut `text[begin:end]` into accepted drafts (True) and what the target sampled. See Generation.parts."""
+        found: list[tuple[str, bool]] = []
+        n_before, last = 0, len(self.text) if end is None else end
+        for part in self._parts:
+            n = len(part.text)
+            if begin < n_before + n and last > n_before:
+                found += part.parts(max(begin - n_before, 0), min(last - n_before, n))
+            n_before += n
+        return found
+
     def close(self) -> None:
         """End the answer here; the text so far stays in the conversation."""
         if not self._is_over:
@@ -216,7 +232,8 @@ class Answer:
             self._parts[-1].close()
             so_far = self._all_so_far()
             prompt = self._prompt
-            self._conversation._note(_Text(prompt.text + so_far.text, prompt.tokens + so_far.tokens), so_far.text)
+            whole = _Text(prompt.text + so_far.text, prompt.tokens + so_far.tokens)
+            self._conversation._note(whole, so_far.text, self.finish_reason)
 
     def __iter__(self) -> Answer:
         return self
@@ -268,5 +285,9 @@ class Answer:
         return _Text(self.text, (*self._so_far.tokens, *tokens))
 
 
-def _role(name: str) -> Literal["user", "assistant"]:
-    return "user" if name == "user" else "assistant"
+def _message(given: Mapping[str, Any]) -> Message:
+    role: Literal["user", "assistant"] = "user" if given["role"] == "user" else "assistant"
+    message: Message = {"role": role, "content": str(given.get("content", ""))}
+    if "finish_reason" in given:
+        message["finish_reason"] = given["finish_reason"]
+    return message

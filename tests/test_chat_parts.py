@@ -178,4 +178,5 @@ def test_an_answer_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPatch, 
     screen = Screen(Output())
     monkeypatch.setattr(screen, "_is_terminal", True)
     screen.answer("a\x1b[2J\x07\x9b1m\tb\n日e\u0301\u200d\U0001f469")
-    assert capsysbinary.readouterr().out.decode() == "a\ufffd[2J\ufffd\ufffd1m\tb\n日e\u0301\u200d\U0001f469"
+    screen.end_answer()  # a word is shown once it is whole
+    assert capsysbinary.readouterr().out.decode() == "a\ufffd[2J\ufffd\ufffd1m\tb\n日e\u0301\u200d\U0001f469\n"

@@ -15,6 +15,7 @@ import pytest
 from pymtp_cli.app import app
 from typer.testing import CliRunner
 
+from pymtp import Model
 from terminal import Terminal
 
 pytestmark = pytest.mark.model
@@ -178,7 +179,7 @@ def test_what_is_no_chat_is_neither_loaded_nor_overwritten(tmp_path: Path, conte
     result = chat(
         "/load file.json", "/save file.json", "/save /nonexistent/x", "/save", "/load", "/save a\0b", "/load ~nobody/x"
     )
-    assert result.exit_code == 0
+    assert result.exit_code == 1
     assert "file.json is not a saved chat" in result.stderr
     assert "file.json exists and is not a saved chat" in result.stderr
     assert "cannot write /nonexistent/x: No such file" in result.stderr
@@ -193,7 +194,7 @@ def test_text_that_utf8_cannot_encode_is_one_line(tmp_path: Path) -> None:
     saved = {"format": "pymtp chat", "system": None, "messages": messages}
     (tmp_path / "chat.json").write_text(json.dumps(saved), encoding="utf-8")
     result = chat("/load chat.json", "Hello", "/save again.json")
-    assert result.exit_code == 0
+    assert result.exit_code == 1
     assert "text must be a string that can be encoded as UTF-8" in result.stderr
     assert json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))["messages"][0]["content"] == "?"
 
@@ -218,6 +219,89 @@ def test_a_wrong_command_is_answered_with_the_nearest() -> None:
     assert len(STATUS.findall(result.stderr)) == 1  # "//" says a slash
 
 
+def test_a_script_can_see_that_a_command_failed() -> None:
+    assert chat("/nonsense", "Hello").exit_code == 1
+    assert chat("/save chat.json", "/set temp 1").exit_code == 0
+    assert chat("/save /nowhere/chat.json").exit_code == 1
+
+
+def test_commands_have_the_names_of_other_programs_too() -> None:
+    assert "list the commands" in chat("/?").stderr
+    for name in ("/quit", "/bye"):
+        assert (chat(name, "Hello").exit_code, chat(name, "Hello").stdout) == (0, "")
+
+
+def test_quotes_hold_a_message_of_several_lines_together() -> None:
+    chat('"""a message that', "never ends", flags=["-n", "1"])
+    result = chat('"""one', "two", "", 'three"""', '"""four"""', "/save chat.json", flags=["-n", "1"])
+    assert result.exit_code == 0
+    messages = json.loads(Path("chat.json").read_text(encoding="utf-8"))["messages"]
+    assert [message["content"] for message in messages[::2]] == ["one\ntwo\n\nthree", "four"]
+
+
+def test_an_answer_that_was_cut_is_marked_also_when_it_is_shown_again() -> None:
+    result = chat("Tell me about the sea.", "/show chat", "/save chat.json", flags=["-n", "3"])
+    assert result.stderr.count("[cut by -n]") == 1
+    again = chat("/load chat.json", "/show chat")
+    assert again.stderr.count("[cut by -n]") == 1
+    assert again.stdout == result.stdout.replace(result.stdout.splitlines()[0] + "\n", "", 1)
+    whole = chat("Hello", "/show chat", flags=["-n", "100"])
+    assert "cut" not in whole.stderr and "interrupted" not in whole.stderr
+
+
+def test_several_files_go_with_a_message(tmp_path: Path) -> None:
+    for name in ("b.py", "a.py", "c.txt"):
+        (tmp_path / name).write_text(name, encoding="utf-8")
+    result = chat("/read *.py", "Hello", "/read *.rs", "/save chat.json", flags=["-n", "1"])
+    assert "no file matches *.rs; check the path" in result.stderr
+    messages = json.loads(Path("chat.json").read_text(encoding="utf-8"))["messages"]
+    assert messages[0]["content"] == "a.py\n\nb.py\n\nHello"
+
+
+def test_a_first_message_may_be_a_flag_or_a_file(tmp_path: Path) -> None:
+    (tmp_path / "first.txt").write_text("Hello\n", encoding="utf-8")
+    by_flag, by_file, typed = (
+        chat(*lines, flags=flags)
+        for lines, flags in (([], ["-p", "Hello"]), ([], ["-f", "first.txt"]), (["Hello"], []))
+    )
+    assert by_flag.stdout == by_file.stdout == typed.stdout != ""
+
+
+def test_another_model_continues_the_conversation(embedded_model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    other.write_bytes(embedded_model.read_bytes().replace(b"pymtp-nano-glm", b"pymtp-nano-two"))
+    lines = ("Hello", f"/model {other}", "/model", "Tell me about the sea.", "/show")
+    result = chat(*lines)
+    assert "pymtp-nano-two answers from now on; 1 turn kept" in result.stderr
+    assert f"model: {other}" in " ".join(result.stderr.split())
+    assert "2 turns" in result.stderr
+    assert result.stdout == chat("Hello", "Tell me about the sea.").stdout  # the same weights
+
+
+def test_a_model_that_cannot_be_used_leaves_the_one_there_was(write_gguf: Callable[..., Path]) -> None:
+    result = chat("/model nowhere.gguf", f"/model {write_gguf()}", "Hello")
+    assert result.exit_code == 1
+    assert "nowhere.gguf: no such file" in result.stderr and "has no chat template" in result.stderr
+    assert len(STATUS.findall(result.stderr)) == 1
+
+
+def test_what_cannot_be_copied_is_said() -> None:
+    result = chat("/copy", "Hello", "/copy code", "/copy all")
+    for line in (
+        "there is no answer to copy yet",
+        "there is no code in the last answer",
+        "/copy copies the last answer",
+    ):
+        assert line in result.stderr
+
+
+def test_the_line_of_figures_can_be_turned_off() -> None:
+    result = chat("/set stats off", "Tell me about the sea.", "/set stats maybe", flags=["-n", "3"])
+    assert "tok/s" not in result.stderr
+    assert result.stderr.count("[cut by -n]") == 1
+    assert "stats must be one of on, true, off, false, not 'maybe'" in result.stderr
+
+
 def test_exit_leaves_the_rest_unread() -> None:
     result = chat("/exit", "Hello")
     assert (result.exit_code, result.stdout) == (0, "")
@@ -231,7 +315,8 @@ def test_a_full_context_drops_the_oldest_turns_with_a_notice() -> None:
 
 def test_a_message_that_does_not_fit_ends_nothing() -> None:
     result = chat("word " * 200, "Hello", flags=["-c", "64"])
-    assert result.exit_code == 0
+    assert result.exit_code == 1
+    assert "; here /undo and /clear make room" in " ".join(result.stderr.split())
     assert "the last message makes a prompt of" in result.stderr
     assert len(STATUS.findall(result.stderr)) == 1
 
@@ -385,6 +470,67 @@ def test_a_history_that_cannot_be_kept_stops_nothing(environment: dict[str, str]
         terminal.wait_for(PROMPT)
         assert "top_k: 7" in say(terminal, "/set top_k 7")
         assert leave(terminal) == 0
+
+
+def test_accepted_drafts_are_coloured_where_that_is_asked_for(environment: dict[str, str]) -> None:
+    command = [*COMMAND, "--draft-max", "2", "-n", "60"]
+    question = "Write a Python function that reverses a string."
+    with Terminal([*command, "--color"], env=environment) as terminal:
+        terminal.wait_for(PROMPT)
+        answer = say(terminal, question)
+        assert "color: off" in say(terminal, "/set color off")
+        laid_out = say(terminal, "/regen")
+        assert leave(terminal) == 0
+    with Model(n_threads=1, draft_max=2) as model:
+        generation = model.chat([{"role": "user", "content": question}], temperature=0, max_tokens=60)
+        list(generation)
+    drafted = "".join(part for part, was_drafted in generation.parts() if was_drafted)
+    coloured = "".join(re.findall("\x1b\\[32m(.*?)\x1b\\[39m", answer, re.DOTALL))
+    assert "".join(coloured.split()) == "".join(drafted.split()) != ""
+    assert generation.text.strip() in shown(answer).replace("\r", "")
+    # without colours for drafts, the code is laid out: no fence, and colours of its own
+    assert "```" in answer and "```" not in laid_out and re.search("\x1b\\[94[;0-9]*mdef", laid_out)
+
+
+def test_a_chat_at_a_terminal_can_be_continued(environment: dict[str, str], tmp_path: Path) -> None:
+    kept = Path(environment["XDG_STATE_HOME"]) / "pymtp" / "last_chat.json"
+    with Terminal([*COMMAND, "--no-history"], env=environment) as terminal:
+        terminal.wait_for(PROMPT)
+        say(terminal, "Hello")
+        assert leave(terminal) == 0
+    assert not kept.parent.exists()  # nothing of it is kept
+    with Terminal([*COMMAND, "--resume"], env=environment) as terminal:
+        terminal.wait_for("there is no chat to continue")
+        assert terminal.wait() == 1
+    with Terminal([*COMMAND, "-sys", "Be brief."], env=environment) as terminal:
+        terminal.wait_for(PROMPT)
+        say(terminal, "Hello")
+        terminal.hang_up()  # not even /exit
+        terminal.process.wait(TIMEOUT_S)
+    assert kept.stat().st_mode & 0o077 == 0
+    with Terminal([*COMMAND, "--resume"], env=environment) as terminal:
+        terminal.wait_for(PROMPT)
+        assert "continuing the latest chat: 1 turn; /show chat shows them" in terminal.seen
+        settings = shown(say(terminal, "/show"))
+        assert "Be brief." in settings and "1 turn" in settings
+        assert leave(terminal) == 0
+
+
+def test_a_terminal_without_cursor_still_has_a_prompt(environment: dict[str, str]) -> None:
+    command = ["sh", "-c", f"TERM=dumb {' '.join(COMMAND)}"]
+    with Terminal(command, env=environment) as terminal:
+        terminal.wait_for("> ", after=terminal.wait_for("/help lists the commands"))
+        terminal.press("Hello\r")
+        terminal.wait_for("> ", after=terminal.wait_for("tok/s"))
+        assert leave(terminal) == 0
+    assert "\x1b" not in terminal.seen
+
+
+def test_quotes_span_lines_at_a_terminal(terminal: Terminal) -> None:
+    at = len(terminal.seen)
+    terminal.press('"""one\rtwo"""\r')
+    terminal.wait_for(PROMPT, after=terminal.wait_for("tok/s", after=at))
+    assert saved_message(terminal) == "one\ntwo"
 
 
 def test_without_colours_nothing_is_dimmed(environment: dict[str, str]) -> None:

@@ -103,7 +103,7 @@ def test_an_interrupted_answer_stays_in_the_conversation(model: Model) -> None:
     for _ in range(10):
         next(answer)
     answer.close()
-    assert conversation.messages[-1] == {"role": "assistant", "content": answer.text}
+    assert conversation.messages[-1] == {"role": "assistant", "content": answer.text, "finish_reason": None}
     assert next(answer, None) is None
     assert ask(conversation, QUESTIONS[1]).n_cached > answer.n_prompt
 

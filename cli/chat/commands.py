@@ -5,23 +5,22 @@ Owns their names, help texts and actions. A command is an entry of COMMANDS.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pymtp.engine import snapshot as state
-
+from ..errors import CommandError
 from ..report import stats_block
 from ..sampling import escaped, parameter_of_flag, unescaped
-from . import settings
+from . import clipboard, files, settings
+from .screen import CUT
 
 if TYPE_CHECKING:
     from .repl import Repl
-
-_FORMAT = "pymtp chat"
 
 
 class Refused(Exception):
@@ -41,6 +40,7 @@ class Command:
 def execute(text: str, repl: Repl) -> None:
     """Run a command. Raises Refused and PymtpError with a one-line message."""
     name, _, argument = text.partition(" ")
+    name = _ALIASES.get(name, name)
     command = COMMANDS.get(name)
     if command is None:
         nearest = get_close_matches(name, COMMANDS, n=1)
@@ -65,7 +65,8 @@ def completions(before: str, repl: Repl) -> Iterator[tuple[str, int]]:
 
 def _help(repl: Repl, _: str) -> None:
     repl.screen.table((f"/{name} {command.arguments}".rstrip(), command.help) for name, command in COMMANDS.items())
-    repl.screen.note("Enter sends, Alt-Enter starts a new line; Ctrl-C stops an answer, twice quits")
+    repl.screen.note('Enter sends, Alt-Enter starts a new line, """ begins and ends several lines')
+    repl.screen.note("Ctrl-C stops an answer, twice quits")
 
 
 def _exit(repl: Repl, _: str) -> None:
@@ -77,7 +78,7 @@ def _exit(repl: Repl, _: str) -> None:
 def _clear(repl: Repl, _: str) -> None:
     repl.conversation.clear()
     repl.attached = []
-    repl.screen.note("new conversation, same system prompt")
+    repl.screen.note("new conversation" + (", same system prompt" if repl.conversation.system else ""))
 
 
 def _regenerate(repl: Repl, _: str) -> None:
@@ -100,11 +101,16 @@ def _system(repl: Repl, text: str) -> None:
 
 def _set(repl: Repl, text: str) -> None:
     typed, _, value = text.partition(" ")
-    values = _settings(repl)
+    values = {**_settings(repl), **_display(repl)}
     if not typed:
         repl.screen.table(values.items())
         return
     name = _parameter(typed)
+    if name in _display(repl):
+        if value:
+            repl.screen.display = settings.with_value(repl.screen.display, name, value.strip())
+        repl.screen.note(f"{name}: {_display(repl)[name]}")
+        return
     if name not in values:
         nearest = get_close_matches(name, [*values, *parameter_of_flag()], n=1)
         raise Refused(f"no parameter {name}; " + (f"did you mean {nearest[0]}?" if nearest else "/set lists them"))
@@ -142,11 +148,23 @@ def _settings(repl: Repl) -> dict[str, str]:
     return {**values, **special, "max_tokens": str(repl.params.max_tokens)}
 
 
+def _display(repl: Repl) -> dict[str, str]:
+    display = repl.screen.display
+    return {name: settings.typed(getattr(display, name)) for name in settings.names(display)}
+
+
+def _show_chat(repl: Repl) -> None:
+    for message in repl.conversation.messages:
+        repl.screen.note(f"{message['role']}:")
+        repl.screen.answer(message["content"] + "\n", is_typed=message["role"] == "user")
+        repl.screen.end_answer()
+        if cut := CUT.get(message.get("finish_reason", "eog")):
+            repl.screen.note(f"[{cut}]")
+
+
 def _show(repl: Repl, what: str) -> None:
     if what == "chat":
-        for message in repl.conversation.messages:
-            repl.screen.note(f"{message['role']}:")
-            repl.screen.answer(message["content"] + "\n")
+        _show_chat(repl)
         return
     if what:
         raise Refused("/show shows the settings, /show chat the messages")
@@ -160,6 +178,7 @@ def _show(repl: Repl, what: str) -> None:
             ("system prompt", repl.conversation.system or "none"),
             ("drafting", _drafting(repl)),
             *_settings(repl).items(),
+            *_display(repl).items(),
         ]
     )
 
@@ -170,10 +189,11 @@ def _stats(repl: Repl, _: str) -> None:
         raise Refused("there is no answer yet")
     n_new = answer.stats.prompt_tokens
     repl.screen.note("the last answer")
-    repl.screen.note(f"prompt in cache:         {answer.n_cached} of {answer.n_prompt} tokens, {n_new} computed")
-    repl.screen.note(stats_block(answer.stats, answer.acceptance))
+    repl.screen.note(f"prompt in cache: {answer.n_cached} of {answer.n_prompt} tokens, {n_new} computed")
+    plain_tok_s = repl.conversation.model.plain_tok_s
+    repl.screen.note(stats_block(answer.stats, answer.acceptance, plain_tok_s))
     repl.screen.note("\nall answers")
-    repl.screen.note(stats_block(repl.stats, answer.acceptance))
+    repl.screen.note(stats_block(repl.stats, answer.acceptance, plain_tok_s))
 
 
 def _mtp(repl: Repl, text: str) -> None:
@@ -206,46 +226,67 @@ def _drafting(repl: Repl) -> str:
 
 
 def _read(repl: Repl, file: str) -> None:
-    text = _text_of(file, "/read")
-    repl.attached.append(text)
-    repl.screen.note(f"{file}: {len(text)} characters go with the next message")
+    for path in _matching(file):
+        text = _text_of(path, "/read")
+        repl.attached.append(text)
+        repl.screen.note(f"{path}: {len(text)} characters go with the next message")
+
+
+def _matching(file: str) -> list[str]:
+    """The file, or those that a pattern such as *.py matches."""
+    if not any(char in file for char in "*?[") or Path(file).exists():
+        return [file]
+    found = sorted(path for path in glob(str(_path(file, "/read"))) if Path(path).is_file())
+    if not found:
+        raise Refused(f"no file matches {file}; check the path")
+    return found
+
+
+def _copy(repl: Repl, what: str) -> None:
+    answers = [message["content"] for message in repl.conversation.messages if message["role"] == "assistant"]
+    if not answers:
+        raise Refused("there is no answer to copy yet")
+    if what not in ("", "code"):
+        raise Refused("/copy copies the last answer, /copy code the code in it")
+    codes = re.findall(r"^```[^\n]*\n(.*?)^```", answers[-1], re.MULTILINE | re.DOTALL)
+    if what and not codes:
+        raise Refused("there is no code in the last answer")
+    text = "\n".join(codes) if what else answers[-1]
+    taken_by = clipboard.copy(text)
+    if taken_by is None:
+        raise Refused("there is no clipboard here; /save writes the conversation to a file")
+    repl.screen.note(f"{len(text)} characters copied, with {taken_by}")
+
+
+def _model(repl: Repl, path: str) -> None:
+    if not path:
+        repl.screen.note(f"model: {repl.conversation.model.info.path}")
+        return
+    if not Path(path).expanduser().is_file():
+        raise Refused(f"{path}: no such file; name a GGUF, or restart with -hf USER/REPO")
+    try:
+        repl.switch_model(str(Path(path).expanduser()))
+    except CommandError as error:
+        raise Refused(str(error)) from error
+    info = repl.conversation.model.info
+    repl.screen.note(f"{info.name or info.path.name} answers from now on; {_turns(repl)} kept")
 
 
 def _save(repl: Repl, file: str) -> None:
     path = _path(file, "/save")
-    if path.exists() and not _is_chat(path):
+    if path.exists() and not files.is_chat(path):
         raise Refused(f"{file} exists and is not a saved chat; choose another name")
-    saved = {"format": _FORMAT, "system": repl.conversation.system, "messages": repl.conversation.messages}
-    state.write(path, f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode("utf-8", "replace"))
+    files.write(path, repl.conversation)
     repl.screen.note(f"{file}: {_turns(repl)} saved")
 
 
 def _load(repl: Repl, file: str) -> None:
-    saved = _chat_in(_text_of(file, "/load"))
+    saved = files.read(_text_of(file, "/load"))
     if saved is None:
         raise Refused(f"{file} is not a saved chat; name a file written by /save")
-    repl.conversation.restore(saved["messages"])
-    repl.conversation.system = saved["system"]
+    repl.conversation.restore(saved.messages)
+    repl.conversation.system = saved.system
     repl.screen.note(f"{file}: {_turns(repl)} loaded")
-
-
-def _is_chat(path: Path) -> bool:
-    try:
-        return path.is_file() and _chat_in(path.read_text(encoding="utf-8")) is not None
-    except (OSError, ValueError):
-        return False
-
-
-def _chat_in(text: str) -> dict[str, Any] | None:
-    """The saved chat in `text`, or None if it is not one."""
-    try:
-        saved = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    is_chat = isinstance(saved, dict) and saved.get("format") == _FORMAT and isinstance(saved.get("messages"), list)
-    if not is_chat or not all(isinstance(message, dict) for message in saved["messages"]):
-        return None
-    return saved if saved.get("system") is None or isinstance(saved["system"], str) else None
 
 
 def _path(file: str, command: str) -> Path:
@@ -276,7 +317,7 @@ def _turns(repl: Repl) -> str:
 
 
 def _names(repl: Repl, typed: str) -> list[str]:
-    return [f"{name} " for name in _settings(repl) if name.startswith(typed)]
+    return [f"{name} " for name in (*_settings(repl), *_display(repl)) if name.startswith(typed)]
 
 
 def _modes(repl: Repl, typed: str) -> list[str]:
@@ -294,18 +335,23 @@ def _files(repl: Repl, typed: str) -> list[str]:
     return [f"{prefix}{path.name}{'/' if path.is_dir() else ''}" for path in found]
 
 
+_ALIASES = {"quit": "exit", "bye": "exit", "?": "help", "glob": "read", "reset": "clear", "retry": "regen"}
+"""Names that other programs have."""
+
 COMMANDS: dict[str, Command] = {
     "help": Command("", "list the commands", _help),
-    "exit": Command("", "quit; so does Ctrl-D", _exit),
+    "exit": Command("", "quit; so do /quit and Ctrl-D", _exit),
     "clear": Command("", "start a new conversation", _clear),
     "regen": Command("", "answer the last message again", _regenerate),
     "undo": Command("", "remove the last message and its answer", _undo),
     "system": Command("[TEXT]", "show or change the system prompt; none removes it", _system),
-    "set": Command("[NAME [VALUE]]", "show or change sampling parameters", _set, _names),
+    "set": Command("[NAME [VALUE]]", "show or change sampling, and color, markdown and stats", _set, _names),
     "show": Command("[chat]", "show the settings or the messages", _show, lambda repl, typed: ["chat"]),
     "stats": Command("", "show speed, acceptance and cache of the last answer and of all", _stats),
     "mtp": Command("[on|off|K|auto]", "show or change the draft length", _mtp, _modes),
-    "read": Command("FILE", "send a text file with the next message", _read, _files),
+    "copy": Command("[code]", "copy the last answer, or the code in it", _copy, lambda repl, typed: ["code"]),
+    "model": Command("[FILE]", "show the model, or continue with another one", _model, _files),
+    "read": Command("FILE", "send a text file, or several (*.py), with the next message", _read, _files),
     "save": Command("FILE", "save the conversation", _save, _files),
     "load": Command("FILE", "continue a saved conversation", _load, _files),
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from ..errors import CommandError
+from ..output import print_stderr
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -35,7 +36,23 @@ class Reader(Protocol):
         """While an answer is shown, keys are not echoed; they are read afterwards."""
 
 
-def open_reader(completions: Completions) -> Reader:
+QUOTES = '"""'
+"""A message that begins with them goes on, over several lines, until they come again."""
+
+
+def unquoted(message: str) -> str:
+    """The message without the quotes around it."""
+    if not message.startswith(QUOTES):
+        return message
+    return message.removeprefix(QUOTES).removesuffix(QUOTES).strip("\n")
+
+
+def _is_open(text: str) -> bool:
+    """Whether a message is to be continued because its quotes are not closed."""
+    return text.startswith(QUOTES) and (len(text) < 2 * len(QUOTES) or not text.rstrip().endswith(QUOTES))
+
+
+def open_reader(completions: Completions, *, keeps_history: bool = True) -> Reader:
     """The terminal if stdin is one, else the pipe. Raises CommandError."""
     if sys.stdin is None:
         raise CommandError("stdin is closed: run chat at a terminal, or pipe messages to it")
@@ -43,25 +60,30 @@ def open_reader(completions: Completions) -> Reader:
         return PipeReader(sys.stdin.buffer)
     stream = next((one for one in (sys.stdout, sys.stderr) if one is not None and one.isatty()), None)
     if stream is None or os.environ.get("TERM") == "dumb":
-        return PipeReader(sys.stdin.buffer)
-    return TerminalReader(completions, stream)
+        return PipeReader(sys.stdin.buffer, asks=stream is not None)
+    return TerminalReader(completions, stream, keeps_history=keeps_history)
 
 
 class PipeReader:
-    """Each line is a message; a backslash at the end continues it on the next line. Empty lines are skipped."""
+    """Each line is a message; a backslash at the end, or open quotes, continue it on the next line.
 
-    is_interactive = False
+    Empty lines are skipped. `asks`: somebody types, at a terminal that can do no more than show lines.
+    """
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes], *, asks: bool = False) -> None:
         self._stream = stream
+        self.is_interactive = asks
 
     def read(self) -> str:
         """The next line that is not empty. Raises EOFError and CommandError."""
         while True:
+            if self.is_interactive:
+                print_stderr("> ", ends_line=False)
             lines = [self._line()]
-            while lines[-1].endswith("\\"):
-                lines[-1] = lines[-1][:-1]
-                lines.append(self._line(may_end=True))
+            with suppress(EOFError):  # the end also ends a message
+                while lines[-1].endswith("\\") or _is_open("\n".join(lines)):
+                    lines[-1] = lines[-1].removesuffix("\\")
+                    lines.append(self._line())
             if text := "\n".join(lines).strip():
                 return text
 
@@ -69,9 +91,9 @@ class PipeReader:
         """Does nothing: there is no terminal. See Reader."""
         return nullcontext()
 
-    def _line(self, *, may_end: bool = False) -> str:
+    def _line(self) -> str:
         line = self._stream.readline()
-        if not line and not may_end:
+        if not line:
             raise EOFError
         try:
             return line.decode("utf-8").rstrip("\r\n")
@@ -84,8 +106,8 @@ class TerminalReader:
 
     is_interactive = True
 
-    def __init__(self, completions: Completions, stream: Any) -> None:
-        self._session = _prompt_session(completions, stream)
+    def __init__(self, completions: Completions, stream: Any, *, keeps_history: bool) -> None:
+        self._session = _prompt_session(completions, stream, keeps_history=keeps_history)
 
     def read(self) -> str:
         """The next message that is not empty. Raises EOFError and KeyboardInterrupt."""
@@ -112,7 +134,7 @@ class TerminalReader:
             termios.tcsetattr(stdin, termios.TCSANOW, before)
 
 
-def _prompt_session(completions: Completions, stream: Any) -> PromptSession[str]:
+def _prompt_session(completions: Completions, stream: Any, *, keeps_history: bool) -> PromptSession[str]:
     # asking a terminal for its cursor position takes a second if it does not answer, and is not needed here
     os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
     from prompt_toolkit import PromptSession
@@ -122,7 +144,7 @@ def _prompt_session(completions: Completions, stream: Any) -> PromptSession[str]
         "> ",
         prompt_continuation="  ",
         multiline=True,
-        history=_history(),
+        history=_history() if keeps_history else None,
         completer=_completer(completions),
         complete_while_typing=False,
         key_bindings=_keys(),
@@ -140,6 +162,8 @@ def _keys() -> KeyBindings:
         buffer = event.current_buffer
         if buffer.document.text_before_cursor.endswith("\\"):
             buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        elif _is_open(buffer.text):
             buffer.insert_text("\n")
         else:
             buffer.validate_and_handle()

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from pymtp import Answer, Conversation, GenerationParams, Stats
-from pymtp.errors import PymtpError
+from pymtp import Answer, Conversation, GenerationParams, Model, Stats
+from pymtp.errors import ContextFull, PymtpError
 from pymtp.serving.generation import OnPrompt
 
 from ..interrupt import Interrupt
 from ..progress import Show, prompting
-from . import commands
-from .reader import Completions, Reader
-from .screen import Screen, status_line
+from . import commands, files
+from .reader import Completions, Reader, unquoted
+from .screen import CUT, Screen, status_line
 from .thinking import ThinkingSplitter
 
 INTERRUPTED = 130
@@ -36,17 +36,26 @@ class Repl:
         *,
         screen: Screen,
         open_reader: Callable[[Completions], Reader],
+        open_model: Callable[[str], tuple[Model, GenerationParams]],
+        first: str | None = None,
+        saves: bool = False,
     ) -> None:
         self.conversation = conversation
         self.params = params
         self.screen = screen
+        self.open_model = open_model
+        """Loads the model at a path; returns it with the parameters for it. Raises PymtpError."""
         self._reader = open_reader(lambda before: commands.completions(before, self))
+        self._saves = saves and self._reader.is_interactive
+        self._has_failed = False  # whether a command could not be run
         self.attached: list[str] = []
         """Texts to send with the next message."""
         self.last_answer: Answer | None = None
         self.stats = Stats()
         """Of all answers together."""
         self._quits_next = False  # whether the next Ctrl-C quits
+        self._n_shown = 0  # characters of the answer
+        self._first = first
 
     def run(self) -> int:
         """Chat until the user quits; return the exit code. Raises OutputClosed and CommandError."""
@@ -56,11 +65,12 @@ class Repl:
             self.screen.note(f"{name}, {model.session.n_ctx} tokens of context; /help lists the commands")
         while True:
             try:
-                text = self._reader.read()
+                text = self._first or self._reader.read()
+                self._first = None
                 self._quits_next = False
                 self._handle(text)
             except EOFError:
-                return 0
+                return int(self._has_failed and not self._reader.is_interactive)
             except KeyboardInterrupt:
                 if self._quits_next or not self._reader.is_interactive:
                     return INTERRUPTED
@@ -80,15 +90,26 @@ class Repl:
         params = replace(self.params, sampling=replace(self.params.sampling, seed=None))
         self._show(lambda on_prompt: self.conversation.regenerate(params, on_prompt=on_prompt))
 
+    def switch_model(self, path: str) -> None:
+        """Continue the conversation with another model. Raises PymtpError, and keeps the old one then."""
+        old = self.conversation
+        new_model, params = self.open_model(path)
+        self.conversation = Conversation(new_model, system=old.system)
+        self.conversation.restore(old.messages)
+        self.params = replace(params, max_tokens=self.params.max_tokens)
+        self.last_answer = None
+        old.model.close()
+
     def _handle(self, text: str) -> None:
         try:
             if text.startswith("/") and not text.startswith("//"):
                 commands.execute(text[1:], self)
             else:
-                self.send(text.removeprefix("/") if text.startswith("//") else text)
+                self.send(unquoted(text.removeprefix("/") if text.startswith("//") else text))
         except (PymtpError, commands.Refused) as error:
-            self.screen.end_answer()
-            self.screen.note(f"pymtp: {error}")
+            self._has_failed = True
+            hint = "; here /undo and /clear make room" if isinstance(error, ContextFull) else ""
+            self.screen.note(f"pymtp: {error}{hint}")
 
     def _show(self, start: Callable[[OnPrompt | None], Answer]) -> None:
         with Interrupt() as interrupt, self._reader.without_echo():
@@ -127,23 +148,25 @@ class Repl:
 
     def _stream(self, answer: Answer, interrupt: Interrupt) -> None:
         splitter = ThinkingSplitter(starts_inside=answer.starts_thinking)
-        n_dropped = self.conversation.n_dropped
+        n_dropped, self._n_shown = self.conversation.n_dropped, 0
         try:
             for piece in answer:
                 interrupt.defer()
                 if self.conversation.n_dropped > n_dropped:
                     self.screen.end_answer()
                     n_dropped = self._note_dropped(n_dropped)
-                self._write(splitter.push(piece))
+                self._write(splitter.push(piece), answer)
                 if interrupt.requested:
                     break
         finally:
             answer.close()
-        self._write(splitter.flush())
+        self._write(splitter.flush(), answer)
 
-    def _write(self, parts: Iterable[tuple[str, bool]]) -> None:
+    def _write(self, parts: Iterable[tuple[str, bool]], answer: Answer) -> None:
         for text, is_thinking in parts:
-            self.screen.answer(text, is_thinking=is_thinking)
+            begin, self._n_shown = self._n_shown, self._n_shown + len(text)
+            origins = answer.parts(begin, self._n_shown) if self.screen.display.color else None
+            self.screen.answer(text, is_thinking=is_thinking, origins=origins)
 
     def _note_dropped(self, before: int) -> int:
         n_dropped = self.conversation.n_dropped
@@ -157,4 +180,9 @@ class Repl:
         self.stats += answer.stats
         if answer.finish_reason == "context":
             self.screen.note("[the context is full: the answer ends here; use a larger one (-c)]")
-        self.screen.note(status_line(answer, self.screen.columns))
+        if self._saves:
+            files.autosave(self.conversation)
+        if self.screen.display.stats:
+            self.screen.note(status_line(answer, self.screen.columns))
+        elif answer.finish_reason in CUT:
+            self.screen.note(f"[{CUT[answer.finish_reason]}]")

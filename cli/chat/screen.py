@@ -9,59 +9,122 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..output import Output, print_stderr, shows_color
+from .wrap import WordWrapper
 
 if TYPE_CHECKING:
     from pymtp import Answer
 
-_DIM, _PLAIN = "\x1b[2m", "\x1b[22m"
+    from .markdown import MarkdownView
+
+_DIM, _DRAFTED = "\x1b[2m", "\x1b[32m"
+_END = {_DIM: "\x1b[22m", _DRAFTED: "\x1b[39m"}
+
+CUT = {"length": "cut by -n", "context": "cut: the context is full", None: "interrupted"}
+"""Words for the reasons for which an answer is not whole."""
+_CUT_IN_LINE = {"length": " (-n)", None: " (interrupted)"}  # a full context has a note of its own
+
+Origins = Iterable[tuple[str, bool]]
+"""Texts, and whether each was drafted."""
 
 
-_CUT = {"length": " (-n)", None: " (interrupted)"}  # a full context has a note of its own
+@dataclass
+class Display:
+    """What people may choose about how answers are shown: see /set."""
+
+    color: bool = False
+    """Accepted drafts in another colour, at a terminal."""
+    markdown: bool = True
+    """Markdown laid out, at a terminal; not together with `color`, which shows the text as it is."""
+    stats: bool = True
+    """A line of figures after each answer."""
 
 
 class Screen:
     """Writes answers piece by piece, and notes and tables.
 
-    Only terminals get escape sequences, and none at all with NO_COLOR or TERM=dumb.
+    Only terminals get escape sequences and wrapped lines, and no escape sequences at all with NO_COLOR or TERM=dumb.
     """
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, display: Display | None = None) -> None:
+        self.display = display or Display()
         self._output = output
         self._is_terminal = sys.stdout.isatty()
-        self._dims_answers = shows_color(sys.stdout)
+        self._styles_answers = shows_color(sys.stdout)
         self._dims_notes = shows_color(sys.stderr)
         self._last = "\n"
+        self._wrapper = WordWrapper()
+        self._markdown: MarkdownView | None = None
 
     @property
     def columns(self) -> int:
         """The terminal's current width; 80 without a terminal."""
         return shutil.get_terminal_size().columns
 
-    def answer(self, text: str, *, is_thinking: bool = False) -> None:
-        """Write a piece of an answer; thinking is dimmed. Raises OutputClosed and CommandError."""
+    def answer(
+        self, text: str, *, is_thinking: bool = False, is_typed: bool = False, origins: Origins | None = None
+    ) -> None:
+        """Write a piece of an answer; thinking is dimmed. Raises OutputClosed and CommandError.
+
+        `origins` cuts it into what was drafted and what was not. `is_typed`: people have typed it, not as Markdown.
+        """
         if not text:
             return
-        if self._is_terminal:
-            text = _sanitized(text)
-        self._last = text[-1]
-        self._output.write(f"{_DIM}{text}{_PLAIN}" if is_thinking and self._dims_answers else text)
+        if not self._is_terminal:
+            self._write(text)
+            return
+        lays_out = self.display.markdown and not self.display.color and self._styles_answers
+        if lays_out and not is_thinking and not is_typed:
+            self._show_markdown(_sanitized(text))
+            return
+        parts = origins if origins is not None and self.display.color and not is_thinking else [(text, False)]
+        for part, was_drafted in parts:
+            style = _DIM if is_thinking else _DRAFTED if was_drafted else ""
+            self._show(self._wrapper.push(_sanitized(part), style, self.columns))
 
     def end_answer(self) -> None:
-        """Start a new line unless the last piece ended one."""
+        """Show what was held back, and start a new line unless the last piece ended one."""
+        if self._markdown is not None:
+            self._markdown.close()
+            self._markdown, self._last = None, "\n"
+        if self._is_terminal:
+            self._show(self._wrapper.flush(self.columns))
         if self._last != "\n":
-            self.answer("\n")
+            self._write("\n")
+        self._wrapper = WordWrapper()
+
+    def _show_markdown(self, text: str) -> None:
+        if self._markdown is None:
+            if not text.strip():
+                return  # before the first word, or after the thinking
+            self.end_answer()
+            from .markdown import MarkdownView
+
+            self._markdown = MarkdownView()
+        self._markdown.push(text)
+
+    def _show(self, parts: Iterable[tuple[str, str]]) -> None:
+        for text, style in parts:
+            self._write(f"{style}{text}{_END[style]}" if style and self._styles_answers else text)
+
+    def _write(self, text: str) -> None:
+        if text:
+            self._last = text[-1]
+            self._output.write(text)
 
     def note(self, text: str) -> None:
-        """Show a note on stderr, wrapped to the terminal's width."""
+        """Show a note on stderr, wrapped to the terminal's width; an answer that is being written ends there."""
+        self.end_answer()
         for line in text.splitlines() or [""]:
             wrapped = textwrap.fill(line, max(self.columns - 1, 20), subsequent_indent="  ", break_on_hyphens=False)
-            print_stderr(f"{_DIM}{wrapped}{_PLAIN}" if self._dims_notes else wrapped)
+            print_stderr(f"{_DIM}{wrapped}{_END[_DIM]}" if self._dims_notes else wrapped)
 
     def table(self, rows: Iterable[tuple[str, str]]) -> None:
         """Show names and descriptions: side by side, or below each other if the terminal is too narrow."""
+        self.end_answer()
         rows = list(rows)
         width = max(len(name) for name, _ in rows) + 2
         if width > self.columns // 2:
@@ -77,7 +140,7 @@ def status_line(answer: Answer, columns: int) -> str:
     """One line of figures about a finished answer: as many as fit."""
     stats = answer.stats
     parts = [f"{stats.generation_tok_s:.0f} tok/s"] if stats.generation_tok_s is not None else []
-    parts.append(f"{stats.generated_tokens} tokens{_CUT.get(answer.finish_reason, '')}")
+    parts.append(f"{stats.generated_tokens} tokens{_CUT_IN_LINE.get(answer.finish_reason, '')}")
     if stats.drafted:
         # counts beside the tokens of the whole text: 1 of 1 is not mistaken for a share of it
         parts.append(f"drafts {stats.accepted} of {stats.drafted} accepted")

@@ -1,0 +1,73 @@
+"""Saved chats: one file each, as JSON, written whole or not at all.
+
+Owns the format, and the place of the chat that is saved by itself. Knows messages; nothing about models.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pymtp.engine import snapshot
+
+if TYPE_CHECKING:
+    from pymtp import Conversation
+
+_FORMAT = "pymtp chat"
+
+
+@dataclass(frozen=True)
+class SavedChat:
+    """A conversation without its model."""
+
+    system: str | None
+    messages: list[dict[str, Any]]
+
+
+def last_chat() -> Path:
+    """Where the latest chat at a terminal is saved."""
+    from platformdirs import user_state_path
+
+    return user_state_path("pymtp", appauthor=False) / "last_chat.json"
+
+
+def write(path: Path, conversation: Conversation) -> None:
+    """Save a conversation. Raises StateError if the file cannot be written."""
+    saved = {"format": _FORMAT, "system": conversation.system, "messages": conversation.messages}
+    snapshot.write(path, f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode("utf-8", "replace"))
+
+
+def autosave(conversation: Conversation) -> None:
+    """Save a conversation for `pymtp chat --resume`. Errors are ignored: a full disk must not stop the chat."""
+    from pymtp.errors import PymtpError
+
+    with suppress(OSError, PymtpError):
+        path = last_chat()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write(path, conversation)
+        path.chmod(0o600)
+
+
+def is_chat(path: Path) -> bool:
+    """Whether there is a saved chat at `path`."""
+    try:
+        return path.is_file() and read(path.read_text(encoding="utf-8")) is not None
+    except (OSError, ValueError):
+        return False
+
+
+def read(text: str) -> SavedChat | None:
+    """The chat in the text of a file, or None if it is not one."""
+    try:
+        saved = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(saved, dict) or saved.get("format") != _FORMAT or not isinstance(saved.get("messages"), list):
+        return None
+    if not all(isinstance(message, dict) for message in saved["messages"]):
+        return None
+    system = saved.get("system")
+    return SavedChat(system, saved["messages"]) if system is None or isinstance(system, str) else None

@@ -1,0 +1,153 @@
+"""How chat lays answers out: words at the edge of a terminal, Markdown that arrives in pieces, saved chats."""
+
+from __future__ import annotations
+
+import io
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pymtp_cli.chat import files
+from pymtp_cli.chat.markdown import MarkdownView, split_first
+from pymtp_cli.chat.reader import unquoted
+from pymtp_cli.chat.wrap import WordWrapper
+from rich.cells import cell_len
+from rich.console import Console
+from rich.markdown import Markdown
+
+TEXT = """# A title
+
+A *first* paragraph that is long enough to be wrapped at the edge of the terminal, twice at least if it is narrow.
+It has two lines.
+
+- one
+- two
+  - nested
+
+```python
+def f(x):
+
+    return x
+```
+After the code.
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+1. first
+2. second
+"""
+
+
+def pieces_of(text: str, seed: int) -> list[str]:
+    sizes, pieces = random.Random(seed), []
+    while text:
+        n = sizes.randint(1, 9)
+        pieces.append(text[:n])
+        text = text[n:]
+    return pieces
+
+
+def wrapped(pieces: list[str], columns: int) -> str:
+    wrapper = WordWrapper()
+    parts = [part for piece in pieces for part in wrapper.push(piece, "", columns)]
+    return "".join(text for text, _ in [*parts, *wrapper.flush(columns)])
+
+
+@given(st.text("ab \n\u65e5", max_size=200), st.integers(6, 30), st.integers(0, 9))
+def test_words_are_never_broken_and_nothing_is_lost(text: str, columns: int, seed: int) -> None:
+    found = wrapped(pieces_of(text, seed), columns)
+    assert found.split() == text.split()
+    assert found.count("\n") >= text.count("\n")
+    for line in found.split("\n"):
+        assert cell_len(line.rstrip()) < columns or " " not in line.strip()
+
+
+def test_lines_are_as_textwrap_would_break_them() -> None:
+    import textwrap
+
+    text = TEXT.split("\n\n")[1].replace("\n", " ")
+    for columns in (20, 33, 60):
+        assert wrapped(pieces_of(text, 1), columns) == textwrap.fill(text, columns - 1, break_on_hyphens=False)
+
+
+def test_indentation_and_words_beyond_a_line_stay() -> None:
+    code = "def f():\n    return 1\n\n\tx = 2\n"
+    assert wrapped(list(code), 40) == code
+    assert wrapped(["a" * 50 + " b"], 20) == "a" * 50 + " b"
+
+
+def test_a_word_keeps_the_styles_of_its_parts() -> None:
+    wrapper = WordWrapper()
+    assert wrapper.push("re", "", 80) == []
+    assert wrapper.push("verse ", "green", 80) == [("re", ""), ("verse", "green")]
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks", "rest"),
+    [
+        ("one", [], "one"),
+        ("one\n", [], "one\n"),
+        ("one\n\ntw", ["one\n"], "tw"),
+        ("one\n```py\nx\n\ny", ["one"], "```py\nx\n\ny"),
+        ("```py\nx\n\ny\n```\n", ["```py\nx\n\ny\n```"], ""),
+        ("````\n```\n\n```\nx", [], "````\n```\n\n```\nx"),
+        ("~~~\na\n~~~\nb\n\nc", ["~~~\na\n~~~", "b\n"], "c"),
+    ],
+)
+def test_blocks_end_at_empty_lines_and_closed_fences(text: str, blocks: list[str], rest: str) -> None:
+    found = []
+    while cut := split_first(text, 50):
+        block, text, is_cut = cut
+        found.append(block)
+        assert not is_cut
+    assert (found, text) == (blocks, rest)
+
+
+def test_a_fence_that_outgrows_the_screen_is_cut_into_fences() -> None:
+    lines = [f"line{i}" for i in range(9)]
+    cut = split_first("\n".join(["```py", *lines, "li"]), 5)
+    assert cut == ("\n".join(["```py", *lines, "```"]), "```py\nli", True)
+
+
+@pytest.mark.parametrize("columns", [30, 80])
+def test_markdown_in_pieces_looks_like_markdown_at_once(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(pieces: list[str]) -> list[str]:
+        stream = io.StringIO()
+        console = Console(file=stream, force_terminal=False, width=columns, height=50)
+        monkeypatch.setattr("rich.console.Console", lambda **_: console)
+        view = MarkdownView()
+        for piece in pieces:
+            view.push(piece)
+        view.close()
+        return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+    at_once = shown([TEXT])
+    for seed in range(5):
+        assert shown(pieces_of(TEXT, seed)) == at_once
+    whole = io.StringIO()
+    Console(file=whole, width=columns).print(Markdown(TEXT))
+    assert [line for line in at_once if line] == [line.strip(" ") and line.rstrip() for line in _of(whole)]
+    assert not any(a == b == "" for a, b in zip(at_once, at_once[1:], strict=False))
+
+
+def _of(stream: Any) -> list[str]:
+    # rich indents code by one column
+    lines = [line.rstrip() for line in stream.getvalue().splitlines() if line.strip()]
+    return [line[1:] if line.startswith((" def f", "     return")) else line for line in lines]
+
+
+def test_quotes_are_no_part_of_a_message() -> None:
+    assert unquoted('"""\none\ntwo\n"""') == "one\ntwo"
+    assert unquoted('say """ and go') == 'say """ and go'
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": "pymtp chat"}', '{"messages": []}', "[" * 99999])
+def test_what_is_no_chat_is_none(text: str, tmp_path: Path) -> None:
+    assert files.read(text) is None
+    (tmp_path / "file").write_text(text, encoding="utf-8")
+    assert not files.is_chat(tmp_path / "file")
