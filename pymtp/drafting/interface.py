@@ -53,7 +53,7 @@ class DraftPicker(Protocol):
 
     @property
     def banned(self) -> tuple[int, ...] | None:
-        """Tokens to leave out, if each draft is simply the top token of what remains; None: ask `pick` for each draft."""
+        """Tokens to leave out, if each draft is the top token of what remains; None: ask `pick` for each draft."""
 
     def pick(self, row: Row) -> Picked | None:
         """The next draft, from a row of the heads; later picks have it in their history until `forget`.
