@@ -123,13 +123,13 @@ def test_an_architecture_that_llama_cpp_does_not_know(write_gguf: Callable[..., 
     assert "'novelty'" in one_line(pymtp("run", write_gguf(architecture="novelty"), "hi"))
 
 
-@pytest.mark.parametrize("template", ["{% if %}", "{{ raise_exception('roles must alternate') }}", "{{ 1 / 0 }}"])
+@pytest.mark.parametrize("template", ["{% if %}", "{{ raise_exception('roles must alternate') }}"])
 def test_a_chat_template_that_fails(embedded_model: Path, tmp_path: Path, template: str) -> None:
     path = tmp_path / "template.gguf"
     old = (inspect_gguf(embedded_model).chat_template or "").encode()
     path.write_bytes(embedded_model.read_bytes().replace(old, template.encode().ljust(len(old))))
     line = one_line(pymtp("run", path, "hi"))
-    assert "the model's chat template fails (" in line
+    assert "the chat template fails (" in line
     assert "use --raw" in line
     assert pymtp("run", path, "hi", "--raw", "-n", 1).returncode == 0
 

@@ -48,10 +48,15 @@ class WordWrapper:
         n_before = self._column + cell_len(self._space.expandtabs(8))
         space, self._space = self._space, ""
         if self._column and n_before + n_cells >= columns and space:
-            self._column = n_cells
+            self._column = _end(n_cells, columns)
             return [("\n", ""), *word]
-        self._column = (n_before + n_cells) % max(columns, 1)
+        self._column = _end(n_before + n_cells, columns)
         return [(space, ""), *word]
+
+
+def _end(n_cells: int, columns: int) -> int:
+    """The column after `n_cells`, which the terminal breaks where they fill lines; a full line has not ended yet."""
+    return (n_cells - 1) % max(columns, 1) + 1
 
 
 def _joined(parts: list[Styled]) -> list[Styled]:
