@@ -1,7 +1,9 @@
-"""Writes a model of real shape with random weights, to measure speed: python bench/synth_gguf.py {dense,moe} OUT.gguf.
+"""Writes a model of real shape with random weights, to measure speed: python bench/synth_gguf.py SHAPE OUT.gguf.
 
 dense: step35, 10.7 billion parameters, 3 heads with their own output matrices, a vocabulary of 152 thousand tokens.
-moe: glm4moe, 13.8 billion parameters, 32 experts of which a token uses 8, 1 head. Both in Q8_0, 11 and 15 GB.
+moe: glm4moe, 13.8 billion parameters, 32 experts of which a token uses 8, 1 head.
+1b: step35, 1.0 billion parameters, 1 head, a vocabulary of 32 thousand tokens: for CPUs.
+All in Q8_0, 11, 15 and 1.1 GB, or in another type of llama.cpp's: --type Q4_K_M.
 
 Their acceptance means nothing: force it.
 """
@@ -9,8 +11,13 @@ Their acceptance means nothing: force it.
 from __future__ import annotations
 
 import argparse
+import ctypes
+import tempfile
 from pathlib import Path
 from time import perf_counter
+
+import gguf
+import llama_cpp
 
 from random_models.shapes import Size
 from random_models.writer import write_model
@@ -41,18 +48,50 @@ SIZES = {
         n_expert_used=8,
         n_ff_expert=1408,
     ),
+    "1b": Size(
+        architecture="step35",
+        n_layer=16,
+        n_heads=1,
+        n_embd=2048,
+        n_head=16,
+        n_head_kv=4,
+        head_size=128,
+        n_ff=6144,
+        n_vocab=32000,
+    ),
 }
+
+
+TYPES = tuple(kind.name.removeprefix("MOSTLY_") for kind in gguf.LlamaFileType)
+"""By the names of llama-quantize."""
+
+
+def write_quantized(path: Path, size: Size, kind: str) -> None:
+    """Write a model whose matrices llama.cpp's own quantisation has turned from Q8_0 into another type, as it mixes
+    types for files of that name.
+    """
+    if kind == "Q8_0":
+        write_model(path, size, q8_0=True)
+        return
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        source = write_model(Path(folder) / "q8_0.gguf", size, q8_0=True)
+        params = llama_cpp.llama_model_quantize_default_params()
+        params.ftype = gguf.LlamaFileType[f"MOSTLY_{kind}"]
+        params.allow_requantize = True
+        if llama_cpp.llama_model_quantize(bytes(source), bytes(path), ctypes.byref(params)):
+            raise SystemExit(f"{path}: llama.cpp cannot quantise to {kind}; see what it says above")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shape", choices=SIZES)
     parser.add_argument("out", type=Path, metavar="OUT.gguf")
+    parser.add_argument("--type", choices=TYPES, default="Q8_0", help="of the matrices (default: Q8_0)", metavar="TYPE")
     parser.add_argument("--scale", type=int, default=1, help="make the model N times narrower, for tests", metavar="N")
     given = parser.parse_args()
     size = SIZES[given.shape] if given.scale == 1 else SIZES[given.shape].scaled(given.scale)
     begin = perf_counter()
-    write_model(given.out, size, q8_0=True)
+    write_quantized(given.out, size, given.type)
     gigabytes = given.out.stat().st_size / 1e9
     print(
         f"{given.out}: {size.architecture}, {size.n_parameters / 1e9:.2f} billion parameters, {gigabytes:.2f} GB, "

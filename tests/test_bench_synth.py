@@ -11,7 +11,7 @@ import pytest
 from pymtp import Model, SamplingParams
 from random_models.shapes import tensors
 from random_models.writer import write_model
-from synth_gguf import SIZES
+from synth_gguf import SIZES, write_quantized
 
 
 @pytest.fixture(scope="module", params=SIZES)
@@ -50,9 +50,18 @@ def test_matrices_are_q8_0_with_values_that_preserve_the_norm(small: Path) -> No
     assert by_name["output_norm.weight"].tensor_type.name == "F32"
 
 
+def test_other_types_are_mixed_as_llama_cpp_mixes_them(tmp_path: Path) -> None:
+    path = tmp_path / "mixed.gguf"
+    write_quantized(path, SIZES["1b"].scaled(8), "Q4_K_M")
+    types = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
+    assert types["output.weight"] == "Q6_K"
+    assert types["blk.0.attn_q.weight"] == "Q4_K"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_full_size_shapes_have_the_stated_number_of_parameters() -> None:
     sizes = {name: round(size.n_parameters / 1e9, 1) for name, size in SIZES.items()}
-    assert sizes == {"dense": 10.7, "moe": 13.8}
-    assert all(size.n_vocab > 151_000 for size in SIZES.values())
+    assert sizes == {"dense": 10.7, "moe": 13.8, "1b": 1.0}
+    assert all(SIZES[name].n_vocab > 151_000 for name in ("dense", "moe"))
     heads = [name for name in tensors(SIZES["dense"]) if name.endswith("shared_head_head.weight")]
     assert len(heads) == SIZES["dense"].n_heads == 3
