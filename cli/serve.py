@@ -106,6 +106,10 @@ def serve(
     reasoning: Annotated[
         Reasoning, choice(Reasoning, "-rea", "--reasoning", help_text="Thinking, where a request does not say.")
     ] = "auto",
+    reasoning_budget: Annotated[
+        int,
+        typer.Option(parser=integer(-1), metavar="N", help="Most tokens of thinking, where a request does not say."),
+    ] = -1,
     reasoning_format: Annotated[
         ReasoningFormat,
         choice(ReasoningFormat, "--reasoning-format", help_text="Where the thinking goes; none: into the content."),
@@ -157,6 +161,7 @@ def serve(
         has_page=page,
         chat_template=template,
         reasoning=reasoning,
+        reasoning_budget=reasoning_budget,
         reasoning_format=reasoning_format,
         has_context_shift=context_shift,
         cache_bytes=cache_ram << 20,

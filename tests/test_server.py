@@ -431,3 +431,12 @@ def test_the_page_needs_nothing_from_elsewhere_and_no_key() -> None:
         assert client.get("/props").status == 401
     with running(load, ServerSettings(has_page=False)) as client:
         assert client.get("/").status == 404
+
+
+def test_tools_are_offered_and_a_tool_that_is_not_among_them_is_refused(server: Client) -> None:
+    function = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
+    body = {"messages": MESSAGES, "tools": [{"type": "function", "function": function}], "max_tokens": 8}
+    assert server.post("/v1/chat/completions", **body).status == 200
+    other = {"type": "function", "function": {"name": "other"}}
+    assert server.post("/v1/chat/completions", tool_choice=other, **body).status == 400
+    assert server.post("/v1/chat/completions", grammar='root ::= "a"', **body).status == 400

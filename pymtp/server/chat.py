@@ -26,8 +26,8 @@ class Rendered:
     """A chat request as the model gets it."""
 
     prompt: ChatPrompt
-    json_schema: Any = None
-    """What the answer has to follow."""
+    reasoning_budget: int = -1
+    """Most tokens of thinking."""
 
     def message(self, text: str, *, is_cut: bool) -> ChatMessage:
         """What a whole answer says."""
@@ -57,11 +57,14 @@ def render(context: Context, body: ChatBody) -> Rendered:
         parallel_tool_calls=body.parallel_tool_calls,
         reasoning="off" if is_off else "auto",
         reasoning_format=cast(Any, body.reasoning_format or context.settings.reasoning_format),
+        json_schema=schema,
         template_kwargs=kwargs,
         add_generation_prompt=begins,
         continue_final_message=cast(Any, continues),
     )
-    return Rendered(context.template.render(messages, chat), schema)
+    budgets = (body.reasoning_budget_tokens, body.thinking_budget_tokens, context.settings.reasoning_budget)
+    budget = next(budget for budget in budgets if budget is not None)
+    return Rendered(context.template.render(messages, chat), budget)
 
 
 def message_as_openai(message: ChatMessage) -> dict[str, Any]:

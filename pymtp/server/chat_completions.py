@@ -55,15 +55,9 @@ def submit_chat(context: Context, body: ChatBody) -> tuple[list[Answer], Rendere
     elif body.top_logprobs is not None:
         raise invalid("top_logprobs requires logprobs to be set to true")
     rendered = render(context, body)
-    if rendered.json_schema is not None:
-        body.json_schema = rendered.json_schema
-    body.stop = [*_as_list(body.stop), *rendered.prompt.stop] or None
+    body.json_schema = None  # the template's grammar has it
     tokens = context.vocabulary.tokenize(rendered.prompt.text)
-    return context.submit([tokens], body, n_probs=n_probs), rendered
-
-
-def _as_list(stop: str | list[str] | None) -> list[str]:
-    return [stop] if isinstance(stop, str) else stop or []
+    return context.submit([tokens], body, n_probs=n_probs, chat=rendered), rendered
 
 
 class ChatReply:

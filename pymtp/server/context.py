@@ -6,7 +6,8 @@ Knows no API's words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 from starlette.requests import Request
 
@@ -19,6 +20,9 @@ from .engine import Engine
 from .fields import GenerationFields
 from .parameters import options_of, params_of
 from .settings import ServerSettings
+
+if TYPE_CHECKING:
+    from .chat import Rendered
 
 
 class Context:
@@ -57,10 +61,14 @@ class Context:
         """What answers were computed with. Clients of llama-server expect a build number: b, and digits."""
         return build_info()
 
-    def submit(self, prompts: Sequence[Sequence[int]], fields: GenerationFields, *, n_probs: int) -> list[Answer]:
+    def submit(
+        self, prompts: Sequence[Sequence[int]], fields: GenerationFields, *, n_probs: int, chat: Rendered | None = None
+    ) -> list[Answer]:
         """Ask for what a request asks for. Raises ApiError."""
         settings = self.settings
         params = params_of(fields, settings.params, self.vocabulary, n_probs=n_probs, shifts=settings.has_context_shift)
+        if chat:
+            params = replace(params, chat=chat.prompt, reasoning_budget=chat.reasoning_budget)
         options = options_of(
             fields,
             n_probs=n_probs,

@@ -14,11 +14,11 @@ from starlette.responses import Response
 
 from pymtp.chat.parser import ChatDelta, ChatParser
 
+from . import reports
 from .answer import Answer, Piece
 from .bodies import as_structure, read_json
 from .chat import Rendered
 from .chat_completions import chat_tokens, submit_chat
-from .completions import extras
 from .context import Context, context_of
 from .errors import invalid
 from .fields import ChatBody
@@ -173,7 +173,7 @@ class MessagesReply:
             },
             "usage": {"output_tokens": len(answer.tokens)},
         }
-        yield event(data | extras(self._context, answer), "message_delta")
+        yield event(data | {"drafting": reports.drafting(answer)}, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")
 
     def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
@@ -198,7 +198,7 @@ class MessagesReply:
             "stop_reason": _reason(answer, has_calls=bool(message.tool_calls)),
             "stop_sequence": answer.generation.stop_text,
             "usage": _usage(answer, len(answer.tokens)),
-            **extras(self._context, answer),
+            "drafting": reports.drafting(answer),
         }
 
     def _begin(self, answer: Answer) -> Iterator[bytes]:

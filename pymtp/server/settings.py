@@ -45,6 +45,8 @@ class ServerSettings:
     """Jinja; None: the model's own."""
     reasoning: Literal["auto", "on", "off"] = "auto"
     """Thinking, where a request does not say."""
+    reasoning_budget: int = -1
+    """Most tokens of thinking, where a request does not say; -1: any number."""
     reasoning_format: str = "auto"
     """Where the thinking goes, where a request does not say: see ChatParams."""
     has_context_shift: bool = False
