@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pymtp.serving.statistics import Stats
 
 
-_ENOUGH_ROUNDS = 24
+_ENOUGH_ROUNDS = 16
 """Rounds whose speed says something: that of fewer depends on what else the machine does."""
 _ENDED = {
     "eog": "eog, by the model",

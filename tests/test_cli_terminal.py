@@ -126,4 +126,5 @@ def test_an_answer_that_takes_another_prompt_to_go_on_keeps_what_it_has_shown(
     before, note, _ = answer.partition("[the context is full: the oldest turn is left out from now on]")
     shown, hides_cursor, progress = before.rpartition("\x1b[?25l")
     assert note and hides_cursor and PROGRESS.search(progress)
-    assert shown.endswith("\r\n")  # the line is below the text, and is not wiped with it
+    # the line is below the text, and is not wiped with it
+    assert shown.removesuffix("\x1b[?25h").endswith("\r\n")
