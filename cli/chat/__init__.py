@@ -60,7 +60,7 @@ def chat(
     """Chat with a model.
 
     /help lists the commands. Ctrl-C stops an answer, twice quits. From a pipe, each line is a message; a backslash at
-    the end continues it on the next line.
+    the end continues it on the next line. Sampling that the model's file recommends comes before the defaults below.
     """
     output = Output()
     system = checked_text(system, "the system prompt") if system else None
