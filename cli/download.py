@@ -1,19 +1,19 @@
 """Models from the Hugging Face Hub: picks a file of a repository and downloads it.
 
-Owns the choice of the file and the error messages; huggingface_hub owns transfers and the cache.
+Owns the choice of the file and the error messages; fetch.py owns the transfer.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 from .errors import CommandError
+from .fetch import BadAnswer, RemoteFile, fetch, is_safe_name, remote_files
 from .output import print_stderr
 
 if TYPE_CHECKING:
@@ -57,10 +57,13 @@ def download(name: str, *, offline: bool = False) -> Path:
     try:
         listed = _listed(repo)
         file = choose_file(listed, repo, quant)
-        path = [_fetched(repo, part) for part in parts(file)][0]
+        names = parts(file)
+        if missing := [name for name in names if name not in listed]:
+            raise CommandError(f"{repo} has no {missing[0]}, which is a part of its model; name another repository")
+        path = [_fetched(listed[name]) for name in names][0]
         heads = choose_heads(listed, file)
         if heads and not _has_heads(path):
-            _fetched(repo, heads)
+            _fetched(listed[heads])
         return path
     except _Unreachable as problem:
         path = _cached(repo, quant, str(problem))
@@ -105,23 +108,22 @@ def parts(file: str) -> list[str]:
     return [f"{match['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
 
 
-def _listed(repo: str) -> list[str]:
+def _listed(repo: str) -> dict[str, RemoteFile]:
     from huggingface_hub import HfApi
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented
 
     try:
-        return [sibling.rfilename for sibling in HfApi().model_info(repo, timeout=10).siblings or []]
+        validate_repo_id(repo)
+        return remote_files(repo, HfApi().model_info(repo, files_metadata=True, timeout=10))
     except Exception as error:
         _explain(error, repo)
 
 
-def _fetched(repo: str, file: str) -> Path:
-    from huggingface_hub import hf_hub_download
-
+def _fetched(file: RemoteFile) -> Path:
     try:
-        _complete_blob(repo, file)
-        return Path(hf_hub_download(repo, file, tqdm_class=_progress()))
+        return fetch(file)
     except Exception as error:
-        _explain(error, repo)
+        _explain(error, file.repo)
 
 
 def _has_heads(path: Path) -> bool:
@@ -130,59 +132,15 @@ def _has_heads(path: Path) -> bool:
     return gguf_facts(path).n_heads > 0
 
 
-def _complete_blob(repo: str, file: str) -> None:
-    """Put the file's content where hf_hub_download looks for it.
-
-    hf_hub_download starts again after an interruption; this continues where the download stopped.
-    """
-    from filelock import FileLock
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.file_download import http_get, repo_folder_name
-    from huggingface_hub.utils._headers import build_hf_headers
-
-    url = hf_hub_url(repo, file)
-    metadata = get_hf_file_metadata(url)
-    if metadata.etag is None or (metadata.size or 0) > constants.MAX_HTTP_DOWNLOAD_SIZE:
-        return  # too large for plain HTTP: left to hf_hub_download
-    cache, folder = Path(constants.HF_HUB_CACHE), repo_folder_name(repo_id=repo, repo_type="model")
-    blob, lock = cache / folder / "blobs" / metadata.etag, cache / ".locks" / folder / f"{metadata.etag}.pymtp.lock"
-    partial = blob.with_name(f"{blob.name}.pymtp-partial")
-    for place in (blob, lock):
-        place.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(lock):
-        if blob.exists():
-            return
-        with partial.open("ab") as out:
-            http_get(
-                url,
-                out,
-                resume_size=out.tell(),
-                headers=build_hf_headers(),
-                expected_size=metadata.size,
-                displayed_filename=file,
-                tqdm_class=_progress(),
-            )
-        partial.replace(blob)
-
-
-def _progress() -> type[Any]:
-    from tqdm import tqdm
-
-    class Progress(tqdm):  # type: ignore[misc]  # it has no types
-        """Shown on a terminal only."""
-
-        def __init__(self, *args: Any, name: str = "", **options: Any) -> None:
-            shows = sys.stderr is not None and sys.stderr.isatty()
-            super().__init__(*args, **{**options, "disable": not shows, "dynamic_ncols": True, "leave": False})
-
-    return Progress
-
-
 def _explain(error: Exception, repo: str) -> NoReturn:
     """Raise CommandError or _Unreachable: one line about the problem with the Hub, the network or the disk."""
     from huggingface_hub import constants, errors
 
     host = constants.ENDPOINT
+    if isinstance(error, BadAnswer):
+        raise CommandError(f"{host} {error}") from error
+    if isinstance(error, errors.HFValidationError):
+        raise CommandError(f"{repo!r} is not the name of a repository; write -hf USER/REPO[:QUANT]") from error
     if isinstance(error, errors.GatedRepoError):
         raise CommandError(
             f"{repo} is gated: accept its terms at {host}/{repo}, and set HF_TOKEN to your access token"
@@ -233,4 +191,5 @@ def _cached_files(repo: str) -> dict[str, Path]:
 
 def _files(revision: CachedRevisionInfo) -> dict[str, Path]:
     root = Path(revision.snapshot_path)
-    return {Path(file.file_path).relative_to(root).as_posix(): Path(file.file_path) for file in revision.files}
+    files = {Path(file.file_path).relative_to(root).as_posix(): Path(file.file_path) for file in revision.files}
+    return {name: path for name, path in files.items() if is_safe_name(name)}

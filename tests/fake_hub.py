@@ -6,9 +6,11 @@ import hashlib
 import json
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
+from typing import Any
 
 COMMIT = "c" * 40
 
@@ -26,8 +28,18 @@ class Hub:
     """Whether every answer is an internal error."""
     is_stalled: bool = False
     """Whether files begin and do not come."""
+    lies: Callable[[dict[str, Any]], object] = lambda answer: None
+    """Changes a listing before it is sent."""
+    sends: Callable[[bytes], bytes] = lambda data: data
+    """Changes a file, which is listed as it is."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Added to answers with files, in the place of its own."""
+    redirects_to: str | None = None
+    """The address of another Hub, which has the files."""
     requests: list[str] = field(default_factory=list)
     """Method, path and range of each."""
+    tokens: list[str] = field(default_factory=list)
+    """What came with them."""
 
     released: threading.Event = field(default_factory=threading.Event)
     """Set when stalled answers may end."""
@@ -67,6 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         self.hub.requests.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
+        self.hub.tokens.append(self.headers.get("Authorization", ""))
         if self.hub.is_broken:
             return self._send(500, b"")
         if match := re.fullmatch(r"/api/models/([^/]+/[^/?]+)(\?.*)?", self.path):
@@ -78,17 +91,27 @@ class _Handler(BaseHTTPRequestHandler):
     def _listing(self, repo: str) -> None:
         if repo not in self.hub.repos:
             return self._send(401, b"{}", {"X-Error-Code": "RepoNotFound"})
-        siblings = [{"rfilename": name} for name in ["README.md", *self.hub.repos[repo]]]
-        self._send(200, json.dumps({"id": repo, "sha": COMMIT, "siblings": siblings}).encode())
+        lfs = {
+            name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 100}
+            for name, data in self.hub.repos[repo].items()
+        }
+        siblings = [{"rfilename": "README.md", "size": 1, "blobId": "b" * 40}]
+        siblings += [{"rfilename": name, "size": each["size"], "lfs": each} for name, each in lfs.items()]
+        answer = {"id": repo, "sha": COMMIT, "siblings": siblings}
+        self.hub.lies(answer)
+        self._send(200, json.dumps(answer).encode())
 
     def _file(self, repo: str, name: str, *, with_body: bool) -> None:
         if repo in self.hub.gated:
             return self._send(403, b"", {"X-Error-Code": "GatedRepo"})
-        data = self.hub.repos[repo][name]
+        if self.hub.redirects_to:
+            return self._send(302, b"", {"Location": self.hub.redirects_to + self.path})
+        data = self.hub.sends(self.hub.repos[repo][name])
         headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha256(data).hexdigest()}"', "Accept-Ranges": "bytes"}
         start = int((re.match(r"bytes=(\d+)-", self.headers.get("Range", "")) or [0, 0])[1])
         if start:
             headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+        headers.update(self.hub.headers)
         self._send(206 if start else 200, data[start:], headers, with_body=with_body and not self.hub.is_stalled)
         if with_body and self.hub.is_stalled:
             self.hub.released.wait()

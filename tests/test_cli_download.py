@@ -111,7 +111,6 @@ def test_what_the_hub_refuses_is_one_line(hub: Hub, environment: dict[str, str])
 
 
 def test_a_download_that_broke_off_goes_on_where_it_ended(hub: Hub, environment: dict[str, str], model: bytes) -> None:
-    # the client writes 10 MiB at a time
     hub.repos[REPO]["tiny-Q4_K_M.gguf"] = content = model + bytes(15 * 2**20)
     hub.cut_after = 12 * 2**20
     hub.fails_after_cut = True
@@ -120,10 +119,73 @@ def test_a_download_that_broke_off_goes_on_where_it_ended(hub: Hub, environment:
     hub.requests.clear()
     code, stdout, _ = inspect(environment, "-hf", REPO)
     assert code == 0
-    assert [request.rpartition(" ")[2] for request in downloads(hub)] == [f"bytes={10 * 2**20}-"]
+    assert [request.rpartition(" ")[2] for request in downloads(hub)] == [f"bytes={12 * 2**20}-"]
     file = re.search(r"file: +(.*)", stdout)
     assert file is not None
     assert Path(file[1]).read_bytes() == content
+
+
+def cached(environment: dict[str, str]) -> list[str]:
+    """The files that others see, and those that are still to be completed."""
+    root = Path(environment["HF_HOME"])
+    found = [
+        path for path in root.rglob("*") if path.is_file() and path.suffix != ".lock" and path.name != "CACHEDIR.TAG"
+    ]
+    return sorted(path.relative_to(root).as_posix() for path in found)
+
+
+@pytest.mark.parametrize("name", ["/tmp/evil", "../../../../evil", "..", "a/../../b", "nul\tname"])
+def test_what_a_server_calls_its_files_is_never_a_path(
+    hub: Hub, environment: dict[str, str], tmp_path: Path, name: str
+) -> None:
+    hub.headers = {"ETag": f'"{name}"', "X-Linked-Etag": f'"{name}"', "X-Repo-Commit": name}
+    assert inspect(environment, "-hf", REPO)[0] == 0
+    before = sorted(tmp_path.rglob("*"))
+    # tried in the place of a file's name, its digest and the revision
+    hub.repos["user/names"] = {f"{name}/m-Q4_K_M.gguf": b"x"}
+    assert "has no GGUF models" in one_line(inspect(environment, "-hf", "user/names"))
+    hub.lies = lambda answer: answer.update(sha=name)
+    assert "names a revision" in one_line(inspect(environment, "-hf", REPO))
+    hub.lies = lambda answer: answer["siblings"][1]["lfs"].update(sha256=name)
+    assert "with the size" in one_line(inspect(environment, "-hf", REPO))
+    assert sorted(tmp_path.rglob("*")) == before
+    assert inspect(environment, "-hf", f"user/../{name}")[0] == 2
+
+
+def test_a_file_that_is_not_the_one_listed_does_not_get_into_the_cache(hub: Hub, environment: dict[str, str]) -> None:
+    hub.sends = lambda data: bytes(len(data))
+    assert "sends a file tiny-Q4_K_M.gguf that is not the one it lists (its sha256 differs)" in one_line(
+        inspect(environment, "-hf", REPO)
+    )
+    assert cached(environment) == []
+    hub.sends = lambda data: data
+    assert inspect(environment, "-hf", REPO)[0] == 0
+
+
+def test_a_file_of_another_length_is_refused(hub: Hub, environment: dict[str, str]) -> None:
+    hub.sends = lambda data: data + b"more"
+    assert "sends more of tiny-Q4_K_M.gguf than the" in one_line(inspect(environment, "-hf", REPO))
+    hub.sends = lambda data: data[:100]
+    assert "sends 100 of the" in one_line(inspect(environment, "-hf", REPO))
+    assert not [path for path in cached(environment) if path.startswith("hub")]
+
+
+def test_a_server_that_stalls_is_left_and_what_came_is_kept(hub: Hub, environment: dict[str, str]) -> None:
+    hub.is_stalled = True
+    impatient = {**environment, "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
+    assert "cannot reach" in one_line(inspect(impatient, "-hf", REPO))
+    assert not [path for path in cached(environment) if path.startswith("hub")]
+
+
+def test_a_token_stays_with_the_server_that_it_is_for(hub: Hub, environment: dict[str, str], model: bytes) -> None:
+    with Hub({REPO: dict(hub.repos[REPO])}) as other:
+        hub.redirects_to = other.url.replace("127.0.0.1", "localhost")
+        code, _, stderr = inspect({**environment, "HF_TOKEN": "hf_secret"}, "-hf", REPO)
+        assert (code, stderr) == (0, "")
+        assert set(hub.tokens) == {"Bearer hf_secret"}
+        assert set(other.tokens) == {""}
+        other.repos[REPO]["tiny-Q8_0.gguf"] = b"something else"
+        assert "sends" in one_line(inspect(environment, "-hf", f"{REPO}:Q8_0"))
 
 
 def test_progress_is_for_terminals(hub: Hub, environment: dict[str, str], model: bytes) -> None:

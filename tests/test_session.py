@@ -155,7 +155,7 @@ def test_candidates_are_the_highest_logits_in_order(nano: object, n_reduced: int
         n_vocab = session.logits.shape[1]
         assert n_bytes <= (6 * (20 * 256 + 20 + 256) if n_reduced else 6 * n_vocab) * 4
         check_candidates(*session.candidates(n_vocab), session.logits)
-        with pytest.raises(PymtpError, match=f"{n_vocab + 1} candidates of a vocabulary of {n_vocab}"):
+        with pytest.raises(PymtpError, match=f"n must be between 1 and {n_vocab}, not {n_vocab + 1}"):
             session.candidates(n_vocab + 1)
 
 

@@ -10,6 +10,9 @@ file(GLOB native_cpu_sources CONFIGURE_DEPENDS ${native}/src/cpu/*.cpp)
 file(GLOB native_cuda_sources CONFIGURE_DEPENDS ${native}/src/cuda/*.cu)
 file(GLOB native_headers CONFIGURE_DEPENDS ${native}/src/*/*.h ${native}/src/*/*.cuh ${native}/include/*.h)
 
+# exceptions pass through ggml's C where a damaged file fails one of its asserts, see src/abi/asserts.h
+target_compile_options(ggml-base PRIVATE $<$<AND:$<COMPILE_LANGUAGE:C>,$<C_COMPILER_ID:GNU,Clang,AppleClang>>:-fexceptions>)
+
 target_sources(ggml-cpu PRIVATE ${native_cpu_sources})
 target_include_directories(ggml-cpu PRIVATE ${native}/src/cpu)
 # which of these runs is chosen when the program does

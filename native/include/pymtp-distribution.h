@@ -1,8 +1,8 @@
 // pymtp: the C interface of distributions, which is what a chain of samplers leaves of a vocabulary. All of it is
 // arithmetic on tokens and their probabilities: what it is good for is decided in Python.
 //
-// Nothing throws across this interface. A function that can fail returns a pymtp_status;
-// pymtp_error_message() then says why.
+// For failures, handles and threads see pymtp.h. Functions that return something else than a status return what is said
+// with them if the distribution is none.
 
 #ifndef PYMTP_DISTRIBUTION_H
 #define PYMTP_DISTRIBUTION_H
@@ -23,11 +23,12 @@ int32_t pymtp_distribution_init(int32_t n, const int32_t * token, const double *
                                 struct pymtp_distribution ** distribution);
 void    pymtp_distribution_free(struct pymtp_distribution * distribution);
 
-// Its tokens and their probabilities, [return value] each, as long as it lives.
+// Its tokens and their probabilities, [return value] each, as long as it lives. 0 if it is none.
 int32_t pymtp_distribution_read(const struct pymtp_distribution * distribution, const int32_t ** token,
                                 const double ** prob);
 
-// The probability of a token; 0 if it is not there.
+// The probability of a token; 0 if it is not there. NAN, here and below, if a distribution is none, or if the memory has
+// run out.
 double pymtp_distribution_prob(const struct pymtp_distribution * distribution, int32_t token);
 
 // The most likely token, the first of equals, and its probability; -1 if there is none.
@@ -36,8 +37,7 @@ int32_t pymtp_distribution_best(const struct pymtp_distribution * distribution, 
 // The token at 0 <= uniform < 1 of the cumulated probabilities; -1 if there is none.
 int32_t pymtp_distribution_draw(const struct pymtp_distribution * distribution, double uniform);
 
-// What two of them have in common: the sum of the smaller probability of each token. NAN, here and below, if the memory
-// has run out.
+// What two of them have in common: the sum of the smaller probability of each token.
 double pymtp_distribution_shared(const struct pymtp_distribution * one, const struct pymtp_distribution * other);
 
 // What a source has too little of: the sum of max(weight * target - source, 0).

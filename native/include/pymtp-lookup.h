@@ -2,8 +2,8 @@
 // what followed them there. An index holds one history that grows (a sequence's own), or many, one after another (a
 // store of those that have ended).
 //
-// Nothing throws across this interface. A function that can fail returns a pymtp_status;
-// pymtp_error_message() then says why. Handles are not thread-safe.
+// For failures, handles and threads see pymtp.h. Functions that return something else than a status return 0 if the
+// index is none, or if the arguments do not fit.
 
 #ifndef PYMTP_LOOKUP_H
 #define PYMTP_LOOKUP_H
@@ -38,7 +38,7 @@ int32_t pymtp_lookup_append(struct pymtp_lookup * lookup, int32_t n, const int32
 int32_t pymtp_lookup_end(struct pymtp_lookup * lookup);
 
 // Drops all tokens, and keeps the memory for others.
-void pymtp_lookup_clear(struct pymtp_lookup * lookup);
+int32_t pymtp_lookup_clear(struct pymtp_lookup * lookup);
 
 // Finds earlier occurrences of the last n_min tokens, compares the newest PYMTP_LOOKUP_OCCURRENCES of them, and uses the
 // one with the longest match (the newest if tied). Writes up to n_draft tokens that followed it, and returns how many; 0

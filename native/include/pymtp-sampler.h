@@ -1,8 +1,7 @@
 // pymtp: the C interface of the samplers. A sampler is what one sequence needs to get from logits to tokens: the chain
 // of llama.cpp's samplers, the history that some of them look at, and the random generators.
 //
-// Nothing throws across this interface. A function that can fail returns a pymtp_status;
-// pymtp_error_message() then says why. Handles are not thread-safe.
+// For failures, handles and threads see pymtp.h.
 
 #ifndef PYMTP_SAMPLER_H
 #define PYMTP_SAMPLER_H
@@ -80,14 +79,14 @@ int32_t pymtp_breakers_init(const struct llama_vocab * vocab, int32_t n, const c
                             struct pymtp_breakers ** breakers);
 void    pymtp_breakers_free(struct pymtp_breakers * breakers);
 
-// For a vocabulary of n_vocab tokens. vocab: NULL if there is no infill stage and no grammar. breakers: NULL for none.
-// Both must outlive the sampler.
+// For a vocabulary of n_vocab tokens. vocab: NULL if there is no infill stage and no grammar; it must outlive the
+// sampler. breakers: NULL for none.
 int32_t pymtp_sampler_init(int32_t n_vocab, const struct llama_vocab * vocab,
                            const struct pymtp_sampler_params * params, const struct pymtp_breakers * breakers,
                            struct pymtp_sampler ** sampler);
 void    pymtp_sampler_free(struct pymtp_sampler * sampler);
 
-// From here on only texts of this GBNF grammar can follow; its rules begin at "root".
+// From here on only texts of this GBNF grammar can follow; its rules begin at "root". PYMTP_INVALID if it cannot be used.
 int32_t pymtp_sampler_constrain(struct pymtp_sampler * sampler, const char * grammar);
 
 // What an answer has to be. Texts become tokens of the vocabulary, special ones among them.
@@ -106,6 +105,9 @@ struct pymtp_answer_rules {
 
 // From here on the text is such an answer. Replaces what was before.
 int32_t pymtp_sampler_follow(struct pymtp_sampler * sampler, const struct pymtp_answer_rules * rules);
+
+// Whether it is a grammar, but for tokens that it names (<think>): whether there are such depends on the vocabulary.
+int32_t pymtp_grammar_check(const char * grammar);
 
 // Tokens that the text now has. Tentative tokens are dropped first.
 int32_t pymtp_sampler_accept(struct pymtp_sampler * sampler, int32_t n_tokens, const int32_t * token);
@@ -136,11 +138,11 @@ int32_t pymtp_sampler_sample(struct pymtp_sampler * sampler, const struct pymtp_
 // What the chain has left, in its order; the caller's to free.
 int32_t pymtp_sampler_result(const struct pymtp_sampler * sampler, struct pymtp_distribution ** distribution);
 
-// Candidates of a row that do for the chain, also for some time to come; 0: it looks at the whole row.
+// Candidates of a row that do for the chain, also for some time to come; 0: it looks at the whole row, or there is none.
 int32_t pymtp_sampler_n_candidates(const struct pymtp_sampler * sampler);
 
 // How often the chain was applied to candidates, and how often to the whole vocabulary.
-void pymtp_sampler_counts(const struct pymtp_sampler * sampler, int64_t * n_pruned, int64_t * n_full);
+int32_t pymtp_sampler_counts(const struct pymtp_sampler * sampler, int64_t * n_pruned, int64_t * n_full);
 
 // [cffi end]
 

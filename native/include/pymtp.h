@@ -9,7 +9,12 @@
 // trunk wrote first, else those that the head wrote.
 //
 // Nothing throws across this interface. A function that can fail returns a pymtp_status;
-// pymtp_error_message() then says why. Handles are not thread-safe.
+// pymtp_error_message() then says why. Indexes, sizes and pointers are checked, but not how long the caller's arrays are.
+//
+// Handles know what they are: one that was freed, NULL, and one of another kind are PYMTP_INVALID, and freeing them does
+// nothing. They may be used from any thread. Calls with the same handle are queued, and a free waits for the call that is
+// under way; what a pass leaves belongs to whoever comes next. llama.cpp's models, which are not ours, must outlive the
+// sessions that are made of them.
 
 #ifndef PYMTP_H
 #define PYMTP_H
@@ -33,10 +38,12 @@ extern "C" {
 
 struct llama_model;
 struct ggml_backend_device;
+struct llama_model_params;
 struct llama_context;
 struct llama_context_params;
 
 struct pymtp_session;
+struct pymtp_state;
 
 enum pymtp_status {
     PYMTP_OK      = 0,
@@ -116,20 +123,26 @@ struct pymtp_counters {
 // Names the source of this library: "llama-cpp-python 0.3.36 + <hash of the patch series and the engine>".
 const char * pymtp_abi_id(void);
 
-// Why the last call on this thread failed: one line, valid until the next call that fails.
+// Why the last call on this thread failed: one line, valid until the next call that fails. It may end amid a character.
 const char * pymtp_error_message(void);
 
 // Takes over llama.cpp's log and shows messages of this ggml_log_level and above on stderr (5: none).
-void pymtp_log_show(int32_t level);
+int32_t pymtp_log_show(int32_t level);
 
 // The warnings and errors since the last call; valid until the next call on this thread.
 const char * pymtp_log_take(void);
 
-// A failed assertion in llama.cpp ends the process with one line on stderr and exit code 1, instead of a core dump.
-void pymtp_exit_on_abort(void);
+// A failed assertion in llama.cpp, from which there is no way back, ends the process with one line on stderr and exit code
+// 1, instead of a core dump.
+int32_t pymtp_exit_on_abort(void);
 
 // llama_contexts that sessions hold at present, in the whole process.
 int32_t pymtp_n_contexts(void);
+
+// llama_model_load_from_file, or of several files llama_model_load_from_splits. An assertion of llama.cpp that a damaged
+// file fails is an error here. PYMTP_INVALID if the file cannot be used; pymtp_log_take has more.
+int32_t pymtp_model_load(int32_t n_files, const char * const * path, const struct llama_model_params * params,
+                         struct llama_model ** model);
 
 // Why llama.cpp cannot run the MTP heads of a model, or its assistant unless that is NULL; NULL if it can.
 const char * pymtp_draft_obstacle(const struct llama_model * model, const struct llama_model * assistant);
@@ -167,6 +180,7 @@ void    pymtp_session_free(struct pymtp_session * session);
 // change its memory or state.
 struct llama_context * pymtp_session_context(struct pymtp_session * session);
 
+// These are -1 if the session is none.
 int32_t pymtp_session_memory(const struct pymtp_session * session);      // a pymtp_memory
 int32_t pymtp_session_n_draft_max(const struct pymtp_session * session); // as in the params
 
@@ -187,9 +201,14 @@ const char * pymtp_session_memory_note(const struct pymtp_session * session);
 int32_t pymtp_session_decode(struct pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                              const int32_t * seq, const uint8_t * flags);
 
-// Logits of the last decode, [*n_rows, *n_vocab] float32 in the order of the rows that had PYMTP_ROW_LOGITS.
-// Valid until the next call on the session. NULL before the first decode, and if they cannot be fetched.
-const float * pymtp_session_logits(struct pymtp_session * session, int32_t * n_rows, int32_t * n_vocab);
+// Rows of logits that the last decode (of_draft = 0) or draft step (1) has left: of a decode in the order of the rows
+// that had PYMTP_ROW_LOGITS, of a draft step one for each sequence in the order of their last rows. *n_columns: logits of
+// a row, one for each token of the vocabulary or of the draft vocabulary. -1 if the session is none.
+int32_t pymtp_session_n_logits(const struct pymtp_session * session, int32_t of_draft, int32_t * n_columns);
+
+// Copies n_rows of them from `row` on. logits: [n_rows, n_columns] float32, n_columns as above.
+int32_t pymtp_session_logits(struct pymtp_session * session, int32_t of_draft, int32_t row, int32_t n_rows,
+                             int32_t n_columns, float * logits);
 
 // Passes from now on leave what it takes to find the n_max highest logits of a row on the device that computes them, so
 // that pymtp_session_candidates does not fetch all of them. 0: they do not, which is how a session begins. Without a
@@ -198,9 +217,6 @@ int32_t pymtp_session_reduce(struct pymtp_session * session, int32_t n_max, int3
 
 // Whether logits are computed on a device that does so on its own: a decode returns before they are there.
 int32_t pymtp_session_computes_apart(const struct pymtp_session * session);
-
-// Rows of logits that the last decode (of_draft = 0) or draft step (1) has left.
-int32_t pymtp_session_n_logits(const struct pymtp_session * session, int32_t of_draft);
 
 // The n highest logits of each row of the last decode (of_draft = 0) or draft step (1), highest first.
 // ids, values: [n_rows, n]. Fetches all logits if n is more than was asked of pymtp_session_reduce.
@@ -214,10 +230,6 @@ int32_t pymtp_session_candidates(struct pymtp_session * session, int32_t of_draf
 // Fails with PYMTP_INVALID if the hidden state before a row that predicts is not at hand.
 int32_t pymtp_session_draft(struct pymtp_session * session, int32_t step, int32_t n_steps, int32_t n_rows,
                             const int32_t * token, const int32_t * pos, const int32_t * seq);
-
-// Logits of the last draft step, [*n_rows, *n_vocab] float32 (n_vocab: of the draft vocabulary), one row a sequence in the order of their last rows.
-// Valid until the next call on the session. NULL before the first draft, and if they cannot be fetched.
-const float * pymtp_session_draft_logits(struct pymtp_session * session, int32_t * n_rows, int32_t * n_vocab);
 
 // All steps of a draft in one graph, each taking the most likely token of the step before. Rows as for step 0 of
 // pymtp_session_draft. drafts: [n_sequences, *n_steps], the sequences in the order of their last rows.
@@ -254,8 +266,12 @@ int32_t pymtp_session_copy(struct pymtp_session * session, int32_t from, int32_t
 // memory cannot.
 int32_t pymtp_session_discard(struct pymtp_session * session, int32_t seq, int32_t pos, int32_t n);
 
-// All that the session remembers of its sequences, the heads' part included. data: [*size], valid until the next save.
-int32_t pymtp_session_save(struct pymtp_session * session, const uint8_t ** data, size_t * size);
+// All that the session remembers of its sequences, the heads' part included.
+int32_t pymtp_session_save(struct pymtp_session * session, struct pymtp_state ** state);
+void    pymtp_state_free(struct pymtp_state * state);
+
+// Its bytes, [*size], as long as it lives; NULL if it is none.
+const uint8_t * pymtp_state_data(const struct pymtp_state * state, size_t * size);
 
 // Goes back to a saved state of a session of the same model and shape. With PYMTP_INVALID the state did not fit, and
 // the session is as it was. The bytes are trusted: the caller checks that nobody has changed them.
@@ -263,10 +279,10 @@ int32_t pymtp_session_restore(struct pymtp_session * session, const uint8_t * da
 
 // The same for one sequence. It can be restored as any sequence, in sessions with any number of them; one that does not
 // fit, or for which the cache has no room, is PYMTP_INVALID and leaves the sequence empty and the others as they were.
-int32_t pymtp_session_save_sequence(struct pymtp_session * session, int32_t seq, const uint8_t ** data, size_t * size);
+int32_t pymtp_session_save_sequence(struct pymtp_session * session, int32_t seq, struct pymtp_state ** state);
 int32_t pymtp_session_restore_sequence(struct pymtp_session * session, int32_t seq, const uint8_t * data, size_t size);
 
-void pymtp_session_counters(const struct pymtp_session * session, struct pymtp_counters * counters);
+int32_t pymtp_session_counters(const struct pymtp_session * session, struct pymtp_counters * counters);
 
 // What the compute buffers of the session's graphs take at present, on all devices together.
 int64_t pymtp_session_compute_bytes(const struct pymtp_session * session);

@@ -169,10 +169,12 @@ static void passes_of_any_rows_do_not_crash() {
 static void states_that_end_anywhere_are_refused() {
     auto * session = create();
     fill(session);
-    const uint8_t * data;
-    size_t          size;
-    CHECK_EQUAL(pymtp_session_save(session, &data, &size), +PYMTP_OK);
+    pymtp_state * saved = nullptr;
+    size_t        size  = 0;
+    CHECK_EQUAL(pymtp_session_save(session, &saved), +PYMTP_OK);
+    const uint8_t *            data = pymtp_state_data(saved, &size);
     const std::vector<uint8_t> state(data, data + size);
+    pymtp_state_free(saved);
 
     CHECK_EQUAL(pymtp_session_restore(session, state.data(), 0), +PYMTP_INVALID);
     for (size_t n = 0; n < state.size(); n += 1 + state.size() / 40) {

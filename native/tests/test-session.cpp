@@ -100,10 +100,7 @@ struct session {
         if (status != PYMTP_OK) {
             return {};
         }
-        int32_t       n_rows;
-        int32_t       n_vocab;
-        const float * data = pymtp_session_logits(handle, &n_rows, &n_vocab);
-        return split(data, n_rows, n_vocab);
+        return read_logits(false);
     }
 
     // tokens: from `begin` on; all but the last are decoded, and have not fed the heads
@@ -115,10 +112,7 @@ struct session {
         if (status != PYMTP_OK) {
             return {};
         }
-        int32_t       n_rows;
-        int32_t       n_vocab;
-        const float * data = pymtp_session_draft_logits(handle, &n_rows, &n_vocab);
-        return split(data, n_rows, n_vocab);
+        return read_logits(true);
     }
 
     tokens_t draft_fused(const tokens_t & tokens, int32_t begin, int32_t n_steps = N_DRAFT, int32_t seq = 0) {
@@ -152,12 +146,14 @@ struct session {
         return pos;
     }
 
-    static logits_t split(const float * data, int32_t n_rows, int32_t n_vocab) {
-        logits_t rows;
+    logits_t read_logits(bool of_draft) {
+        int32_t       n_vocab;
+        const int32_t n_rows = pymtp_session_n_logits(handle, of_draft, &n_vocab);
+        logits_t      res(n_rows, std::vector<float>(n_vocab));
         for (int32_t i = 0; i < n_rows; ++i) {
-            rows.emplace_back(data + (size_t) i * n_vocab, data + (size_t) (i + 1) * n_vocab);
+            CHECK_EQUAL(pymtp_session_logits(handle, of_draft, i, 1, n_vocab, res[i].data()), +PYMTP_OK);
         }
-        return rows;
+        return res;
     }
 };
 

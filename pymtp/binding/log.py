@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -26,10 +27,13 @@ def take_recent() -> str:
     return str(ffi.string(lib.pymtp_log_take()).decode(errors="replace"))
 
 
+_one_at_a_time = threading.Lock()  # else the descriptors would be put back in the wrong order
+
+
 @contextlib.contextmanager
 def captured_stderr() -> Iterator[Callable[[], list[str]]]:
-    """Capture what C code writes to stderr itself, as llama.cpp does for bad grammars; yields a function to read it."""
-    with tempfile.TemporaryFile() as file:
+    """Capture what C code writes to stderr itself; yields a function to read it. One thread at a time."""
+    with _one_at_a_time, tempfile.TemporaryFile() as file:
         saved = os.dup(2)
         os.dup2(file.fileno(), 2)
 

@@ -18,10 +18,10 @@ _ERRORS: dict[int, type[PymtpError]] = {
 def check(status: int) -> None:
     """Raise the exception for `status`, with the library's message; do nothing if the call succeeded."""
     if status != lib.PYMTP_OK:
-        raise _ERRORS[status](error_message())
+        raise _ERRORS.get(status, BackendError)(error_message())
 
 
 def error_message() -> str:
     """Why the last call of this thread failed."""
     message: bytes = ffi.string(lib.pymtp_error_message())
-    return message.decode()
+    return message.decode(errors="replace")  # it can be cut amid a character

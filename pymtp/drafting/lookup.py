@@ -66,7 +66,7 @@ class LookupIndex:
 
     def clear(self) -> None:
         """Drop all tokens."""
-        lib.pymtp_lookup_clear(self._native)
+        check(lib.pymtp_lookup_clear(self._native))
 
     def find(self, n: int, after: Sequence[int] | None = None) -> Match:
         """What followed the longest match with the last tokens, at most `n` tokens; the latest of equal matches.

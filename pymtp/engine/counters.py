@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pymtp.binding.library import ffi, lib
+from pymtp.binding.status import check
 from pymtp.engine.handle import SessionHandle
 
 
@@ -50,13 +51,13 @@ class CounterReader:
 
     def read(self) -> Counters:
         """All of them."""
-        lib.pymtp_session_counters(self._handle.native, self._native)
+        check(lib.pymtp_session_counters(self._handle.native, self._native))
         return Counters(**{name: getattr(self._native, name) for name in Counters.__dataclass_fields__})
 
     def read_timing(self) -> Timing:
         """The times alone: cheaper than `read`, and read before and after every pass."""
         native = self._native
-        lib.pymtp_session_counters(self._handle.native, native)
+        check(lib.pymtp_session_counters(self._handle.native, native))
         return Timing(
             native.t_trunk_us, native.t_head_us, native.t_sample_us, native.n_trunk_builds + native.n_head_builds
         )

@@ -201,15 +201,12 @@ class Session:
 
     @property
     def logits(self) -> Logits:
-        """Logits of the last `decode`: (rows that asked for them, n_vocab). Valid until the next call."""
+        """Logits of the last `decode`: (rows that asked for them, n_vocab), a copy."""
         return fetch_logits(self._handle, of_draft=False)
 
     @property
     def draft_logits(self) -> Logits:
-        """Logits of the last `draft`: (chunks, n_vocab), -inf for tokens that drafts cannot be.
-
-        Valid until the next call.
-        """
+        """Logits of the last `draft`: (chunks, n_vocab), -inf for tokens that drafts cannot be. A copy."""
         return self._limits.widen(fetch_logits(self._handle, of_draft=True))
 
     def rows(self) -> list[LogitsRow]:

@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check, error_message
@@ -22,16 +23,24 @@ _MAGIC = b"pymtp-state "
 
 def save(handle: SessionHandle, *, engine: str, model: str) -> bytes:
     """All sequences of a session. `engine` and `model` name the versions that can read them."""
-    data, size = ffi.new("const uint8_t **"), ffi.new("size_t *")
-    check(lib.pymtp_session_save(handle.native, data, size))
-    return pack(bytes(ffi.buffer(data[0], size[0])), engine=engine, model=model)
+    made = ffi.new("struct pymtp_state **")
+    check(lib.pymtp_session_save(handle.native, made))
+    return _packed(made[0], engine=engine, model=model)
 
 
 def save_sequence(handle: SessionHandle, sequence: int, *, engine: str, model: str) -> bytes:
     """One sequence of a session."""
-    data, size = ffi.new("const uint8_t **"), ffi.new("size_t *")
-    check(lib.pymtp_session_save_sequence(handle.native, sequence, data, size))
-    return pack(bytes(ffi.buffer(data[0], size[0])), engine=engine, model=model)
+    made = ffi.new("struct pymtp_state **")
+    check(lib.pymtp_session_save_sequence(handle.native, sequence, made))
+    return _packed(made[0], engine=engine, model=model)
+
+
+def _packed(native: Any, *, engine: str, model: str) -> bytes:
+    """A native state with a header in front. Frees it."""
+    size = ffi.new("size_t *")
+    state = ffi.gc(native, lib.pymtp_state_free)
+    data = lib.pymtp_state_data(state, size)
+    return pack(memoryview(ffi.buffer(data, size[0])), engine=engine, model=model)
 
 
 def restore_sequence(handle: SessionHandle, sequence: int, data: bytes, *, engine: str, model: str) -> None:
@@ -53,10 +62,10 @@ def restore(handle: SessionHandle, data: bytes, *, engine: str, model: str) -> N
     check(status)
 
 
-def pack(payload: bytes, *, engine: str, model: str) -> bytes:
+def pack(payload: bytes | memoryview, *, engine: str, model: str) -> bytes:
     """The engine's bytes with a header in front. `engine` and `model` name the versions that can read them."""
     header = {"engine": engine, "model": model, "n_bytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
-    return _MAGIC + json.dumps(header).encode() + b"\n" + payload
+    return b"".join([_MAGIC, json.dumps(header).encode(), b"\n", payload])
 
 
 def unpack(data: bytes, *, engine: str, model: str) -> memoryview:

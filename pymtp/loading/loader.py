@@ -12,6 +12,7 @@ from typing import Any
 
 from pymtp.binding import log
 from pymtp.binding.library import ffi, lib
+from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
 from pymtp.errors import ModelError
 from pymtp.gguf.facts import GgufInfo, gguf_facts
@@ -69,17 +70,17 @@ def _load(info: GgufInfo, placement: Placement, on_load: OnLoad | None, *, load_
     params.progress_callback_user_data = handle
     lib.llama_backend_init()
     log.take_recent()
-    if info.draft_model is None or info.has_assistant:
-        loaded = lib.llama_model_load_from_file(os.fsencode(info.path), params)
-    else:
-        paths = [ffi.new("char[]", os.fsencode(file)) for file in info.files]
-        loaded = lib.llama_model_load_from_splits(paths, len(paths), params)
+    is_one_file = info.draft_model is None or info.has_assistant
+    paths = [ffi.new("char[]", os.fsencode(path)) for path in ([info.path] if is_one_file else info.files)]
+    model = ffi.new("struct llama_model **")
+    lib.pymtp_model_load(len(paths), paths, ffi.addressof(params), model)
+    loaded = model[0]
     if progress.error:
         if loaded:
             lib.llama_model_free(loaded)
         raise progress.error
     if not loaded:
-        raise load_failure(info, log.take_recent())
+        raise load_failure(info, f"{log.take_recent()}\nerror: {error_message()}")
     return loaded
 
 

@@ -126,7 +126,7 @@ class Sampler:
     def counts(self) -> tuple[int, int]:
         """How often the chain was applied to candidates, and how often to the whole vocabulary."""
         pruned, full = ffi.new("int64_t *"), ffi.new("int64_t *")
-        lib.pymtp_sampler_counts(self._native, pruned, full)
+        check(lib.pymtp_sampler_counts(self._native, pruned, full))
         return pruned[0], full[0]
 
     @property

@@ -1,8 +1,16 @@
 #pragma once
 
-// Where exceptions end. Every entry of the C interface that can fail runs inside of one of these, so that nothing is
-// thrown into C, and what was thrown is named. Knows statuses and messages; no session.
+// What every entry of the C interface runs inside of: exceptions end here, handles and pointers are checked here, and
+// no two threads are in one handle at a time. Knows statuses and messages; no session.
+//
+//     int32_t pymtp_thing_do(pymtp_thing * thing, int32_t n, const int32_t * token) {
+//         return pymtp_guard(thing, [&](pymtp_thing & self) -> int32_t {
+//             pymtp_need_array(token, n, N_MAX, "tokens");
+//             ...
+//
+// CONTRIBUTING.md says how to add an entry. A test reads the headers and refuses an entry without a guard.
 
+#include "handles.h"
 #include "pymtp.h"
 
 #include <cstdio>
@@ -17,6 +25,8 @@ pymtp_status pymtp_fail(pymtp_status status, const char * format, ...);
 inline pymtp_status pymtp_fail_thrown() noexcept {
     try {
         throw;
+    } catch (const pymtp_refused &) {
+        return PYMTP_INVALID; // it has its message
     } catch (const std::bad_alloc &) {
         return pymtp_fail(PYMTP_FAILED, "the memory has run out");
     } catch (const std::exception & err) {
@@ -42,6 +52,45 @@ template <typename F> auto pymtp_guard_or(std::invoke_result_t<F> fallback, F &&
     } catch (...) {
         pymtp_fail_thrown();
         return fallback;
+    }
+}
+
+// the same of an entry with a handle, which is held while it runs
+template <typename T, typename F> int32_t pymtp_guard(const T * handle, F && entry) noexcept {
+    return pymtp_guard([&] {
+        const pymtp_hold<T> held(handle);
+        return entry(*held);
+    });
+}
+
+template <typename R, typename T, typename F> R pymtp_guard_or(R fallback, const T * handle, F && entry) noexcept {
+    return pymtp_guard_or(fallback, [&]() -> R {
+        const pymtp_hold<T> held(handle);
+        return entry(*held);
+    });
+}
+
+// for an entry that makes a handle: it is NULL unless the entry succeeds
+template <typename T> int32_t pymtp_give(T ** out, std::unique_ptr<T> object) {
+    *out = pymtp_handles<T>::add(std::move(object));
+    return PYMTP_OK;
+}
+
+// Refuses NULL, where an entry writes or reads something.
+template <typename T> T & pymtp_need(T * pointer, const char * what) {
+    if (!pointer) {
+        pymtp_refuse("no place for %s (NULL)", what);
+    }
+    return *pointer;
+}
+
+// Refuses arrays that cannot be: their number is not between 0 and n_max, or there is no array.
+inline void pymtp_need_array(const void * array, int64_t n, int64_t n_max, const char * what) {
+    if (n < 0 || n > n_max) {
+        pymtp_refuse("%lld %s: 0 to %lld are possible", (long long) n, what, (long long) n_max);
+    }
+    if (n > 0 && !array) {
+        pymtp_refuse("no %s (NULL), of which there are to be %lld", what, (long long) n);
     }
 }
 

@@ -3,7 +3,7 @@
 #include "pymtp-distribution.h"
 
 #include "distribution.h"
-#include "pymtp-session.h"
+#include "guard.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,44 +12,51 @@
 int32_t pymtp_distribution_init(int32_t n, const int32_t * token, const double * prob,
                                 pymtp_distribution ** distribution) {
     return pymtp_guard([&]() -> int32_t {
-        if (n < 0) {
-            return pymtp_fail(PYMTP_INVALID, "a distribution of %d tokens", n);
-        }
+        pymtp_need(distribution, "the distribution") = nullptr;
+        pymtp_need_array(token, n, PYMTP_VOCAB_MAX, "tokens");
+        pymtp_need_array(prob, n, PYMTP_VOCAB_MAX, "probabilities");
         for (int32_t i = 0; i < n; ++i) {
             if (token[i] < 0 || token[i] >= PYMTP_VOCAB_MAX) {
                 return pymtp_fail(PYMTP_INVALID, "a distribution with token %d: 0 to %d are possible", token[i],
                                   PYMTP_VOCAB_MAX - 1);
             }
         }
-        *distribution = new pymtp_distribution{ { token, token + n }, { prob, prob + n } };
-        return PYMTP_OK;
+        auto made    = std::make_unique<pymtp_distribution>();
+        made->tokens = { token, token + n };
+        made->probs  = { prob, prob + n };
+        return pymtp_give(distribution, std::move(made));
     });
 }
 
 void pymtp_distribution_free(pymtp_distribution * distribution) {
-    delete distribution;
+    pymtp_handles<pymtp_distribution>::free(distribution);
 }
 
 int32_t pymtp_distribution_read(const pymtp_distribution * distribution, const int32_t ** token, const double ** prob) {
-    *token = distribution->tokens.data();
-    *prob  = distribution->probs.data();
-    return distribution->tokens.size();
+    return pymtp_guard_or(0, distribution, [&](pymtp_distribution & self) -> int32_t {
+        pymtp_need(token, "the tokens")       = self.tokens.data();
+        pymtp_need(prob, "the probabilities") = self.probs.data();
+        return self.tokens.size();
+    });
 }
 
 double pymtp_distribution_prob(const pymtp_distribution * distribution, int32_t token) {
-    const auto & tokens = distribution->tokens;
-    const auto   found  = std::find(tokens.begin(), tokens.end(), token);
-    return found == tokens.end() ? 0.0 : distribution->probs[found - tokens.begin()];
+    return pymtp_guard_or((double) NAN, distribution, [&](pymtp_distribution & self) {
+        const auto found = std::find(self.tokens.begin(), self.tokens.end(), token);
+        return found == self.tokens.end() ? 0.0 : self.probs[found - self.tokens.begin()];
+    });
 }
 
 int32_t pymtp_distribution_best(const pymtp_distribution * distribution, double * prob) {
-    const auto & probs = distribution->probs;
-    if (probs.empty()) {
-        return -1;
-    }
-    const auto best = std::max_element(probs.begin(), probs.end());
-    *prob           = *best;
-    return distribution->tokens[best - probs.begin()];
+    return pymtp_guard_or(-1, distribution, [&](pymtp_distribution & self) {
+        if (self.probs.empty()) {
+            return -1;
+        }
+        const auto best = std::max_element(self.probs.begin(), self.probs.end());
+
+        pymtp_need(prob, "the probability") = *best;
+        return self.tokens[best - self.probs.begin()];
+    });
 }
 
 // the index at a place of the cumulated weights, of which there is at least one; one without weight is never meant
@@ -66,8 +73,12 @@ static size_t draw(const std::vector<double> & weights, double uniform) {
     return weights.size() - 1;
 }
 
+static int32_t draw(const pymtp_distribution & distribution, double uniform) {
+    return distribution.probs.empty() ? -1 : distribution.tokens[draw(distribution.probs, uniform)];
+}
+
 int32_t pymtp_distribution_draw(const pymtp_distribution * distribution, double uniform) {
-    return distribution->probs.empty() ? -1 : distribution->tokens[draw(distribution->probs, uniform)];
+    return pymtp_guard_or(-1, distribution, [&](pymtp_distribution & self) { return draw(self, uniform); });
 }
 
 // Calls a function with the probability of each of one's tokens and that of the same token in the other, in order.
@@ -94,17 +105,21 @@ static void for_both(const pymtp_distribution & one, const pymtp_distribution & 
 }
 
 double pymtp_distribution_shared(const pymtp_distribution * one, const pymtp_distribution * other) {
-    return pymtp_guard_or(NAN, [&] {
+    return pymtp_guard_or((double) NAN, [&] {
+        const pymtp_hold_both both(one, other);
+
         double sum = 0.0;
-        for_both(*one, *other, [&](double a, double b) { sum += std::min(a, b); });
+        for_both(both.one(), both.other(), [&](double a, double b) { sum += std::min(a, b); });
         return sum;
     });
 }
 
 double pymtp_distribution_missing(const pymtp_distribution * target, const pymtp_distribution * source, double weight) {
-    return pymtp_guard_or(NAN, [&] {
+    return pymtp_guard_or((double) NAN, [&] {
+        const pymtp_hold_both both(target, source);
+
         double sum = 0.0;
-        for_both(*target, *source, [&](double t, double s) { sum += std::max(weight * t - s, 0.0); });
+        for_both(both.one(), both.other(), [&](double t, double s) { sum += std::max(weight * t - s, 0.0); });
         return sum;
     });
 }
@@ -114,10 +129,13 @@ int32_t pymtp_distribution_recover(const pymtp_distribution * target, const pymt
     thread_local std::vector<double> missing;
 
     return pymtp_guard_or(-1, [&] {
+        const pymtp_hold_both both(target, source);
+
         missing.clear();
-        for_both(*target, *source, [&](double t, double s) { missing.push_back(std::max(weight * t - s, 0.0)); });
+        for_both(both.one(), both.other(),
+                 [&](double t, double s) { missing.push_back(std::max(weight * t - s, 0.0)); });
         // they are the same but for rounding
         const bool is_nothing = std::all_of(missing.begin(), missing.end(), [](double m) { return m == 0.0; });
-        return is_nothing ? pymtp_distribution_draw(target, uniform) : target->tokens[draw(missing, uniform)];
+        return is_nothing ? draw(both.one(), uniform) : both.one().tokens[draw(missing, uniform)];
     });
 }

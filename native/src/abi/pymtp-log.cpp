@@ -1,6 +1,7 @@
-// What llama.cpp says while it works: kept for error messages, shown on request, and the end of the process when it
-// gives up. Native, because Python that runs inside a callback of llama.cpp would swallow a Ctrl-C.
+// What llama.cpp says while it works: kept for error messages, shown on request, and what happens when one of its
+// asserts fails. Native, because Python that runs inside a callback of llama.cpp would swallow a Ctrl-C.
 
+#include "asserts.h"
 #include "ggml.h"
 #include "guard.h"
 #include "llama.h"
@@ -9,7 +10,9 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 
 static constexpr size_t LOG_KEPT_BYTES = 16 * 1024;
@@ -35,16 +38,64 @@ static void log_receive(ggml_log_level level, const char * text, void *) {
     }
 }
 
-static void log_exit(const char * message) {
-    fprintf(stderr, "pymtp: llama.cpp gave up: %s; the model file may be damaged, or memory may have run out\n",
-            message);
-    fflush(stderr);
-    _Exit(1);
+//
+// asserts
+//
+
+static std::atomic<bool> g_exits{ false };
+
+static thread_local int  g_n_catching;
+static thread_local char g_failed[256];
+
+#ifndef _WIN32
+static constexpr bool CAN_CATCH = true; // what lies between is C that was compiled with tables for it
+#else
+static constexpr bool CAN_CATCH = false;
+#endif
+
+// message: "path/file.cpp:12: GGML_ASSERT(...) failed"
+static void on_abort(const char * message) {
+    if (CAN_CATCH && g_n_catching > 0) {
+        const char * name = strrchr(message, '/');
+        snprintf(g_failed, sizeof(g_failed), "%s", name ? name + 1 : message);
+        throw std::runtime_error(g_failed);
+    }
+    if (g_exits) {
+        fprintf(stderr, "pymtp: llama.cpp gave up: %s; the model file may be damaged, or memory may have run out\n",
+                message);
+        fflush(stderr);
+        _Exit(1);
+    }
+    // as if this function were not there: with a backtrace
+    ggml_set_abort_callback(nullptr);
+    GGML_ABORT("%s", message);
 }
 
-void pymtp_log_show(int32_t level) {
-    g_shown_from = level;
-    llama_log_set(log_receive, nullptr);
+pymtp_catch_asserts::pymtp_catch_asserts() {
+    if (g_n_catching++ == 0) {
+        g_failed[0] = '\0';
+    }
+}
+
+pymtp_catch_asserts::~pymtp_catch_asserts() {
+    --g_n_catching;
+}
+
+const char * pymtp_catch_asserts::failed() const {
+    return g_failed;
+}
+
+//
+// interface
+//
+
+int32_t pymtp_log_show(int32_t level) {
+    return pymtp_guard([&]() -> int32_t {
+        g_shown_from = level;
+        llama_log_set(log_receive, nullptr);
+        ggml_set_abort_callback(on_abort);
+        return PYMTP_OK;
+    });
 }
 
 const char * pymtp_log_take(void) {
@@ -58,6 +109,10 @@ const char * pymtp_log_take(void) {
     });
 }
 
-void pymtp_exit_on_abort(void) {
-    ggml_set_abort_callback(log_exit);
+int32_t pymtp_exit_on_abort(void) {
+    return pymtp_guard([&]() -> int32_t {
+        g_exits = true;
+        ggml_set_abort_callback(on_abort);
+        return PYMTP_OK;
+    });
 }

@@ -11,6 +11,9 @@ static pymtp_status check_rows(const pymtp_session & session, int32_t n_rows, in
     if (n_rows < 1 || n_rows > n_rows_max) {
         return pymtp_fail(PYMTP_INVALID, "%d rows in a pass: 1 to %d are allowed", n_rows, n_rows_max);
     }
+    for (const int32_t * array : { token, pos, seq }) {
+        pymtp_need_array(array, n_rows, n_rows_max, "tokens, positions and sequences");
+    }
 
     const int32_t n_vocab   = session.n_vocab();
     const int32_t n_seq_max = llama_n_seq_max(session.ctx);
@@ -210,7 +213,7 @@ pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int
         default:
             // earlier ubatches of the batch may have gone through: leave nothing of it
             for (int32_t i = n_rows; i-- > 0;) {
-                pymtp_session_truncate(&session, seq[i], session.last_pass.empty() ? pos[i] : 0);
+                pymtp_truncate(session, seq[i], session.last_pass.empty() ? pos[i] : 0);
             }
             return pymtp_fail(PYMTP_FAILED, "%s", why.empty() ? "the backend failed in a pass of the trunk" : why.text);
     }
@@ -235,103 +238,121 @@ static pymtp_status save_for_replay(pymtp_session & session, int32_t n_rows, con
 
 int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                              const int32_t * seq, const uint8_t * flags) {
-    return pymtp_guard([&]() -> int32_t {
-        const pymtp_timer timer = { session->t_trunk_us };
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        const pymtp_timer timer = { self.t_trunk_us };
 
-        pymtp_status status = check_rows(*session, n_rows, llama_n_batch(session->ctx), token, pos, seq);
+        pymtp_status status = check_rows(self, n_rows, llama_n_batch(self.ctx), token, pos, seq);
         if (status == PYMTP_OK) {
-            status = check_tail(*session, n_rows, pos, seq);
+            status = check_tail(self, n_rows, pos, seq);
         }
         if (status == PYMTP_OK) {
-            status = check_feed(*session, n_rows, flags);
+            pymtp_need_array(flags, n_rows, n_rows, "flags");
+            status = check_feed(self, n_rows, flags);
         }
-        if (status == PYMTP_OK && session->replay) {
-            status = save_for_replay(*session, n_rows, token, pos, seq, flags);
+        if (status == PYMTP_OK && self.replay) {
+            status = save_for_replay(self, n_rows, token, pos, seq, flags);
         }
         if (status != PYMTP_OK) {
             return status;
         }
-        return pymtp_run_decode(*session, n_rows, token, pos, seq, flags);
+        return pymtp_run_decode(self, n_rows, token, pos, seq, flags);
     });
-}
-
-const float * pymtp_session_logits(pymtp_session * session, int32_t * n_rows, int32_t * n_vocab) {
-    *n_vocab = session->n_vocab();
-    const float * found =
-        pymtp_guard_or(nullptr, [&] { return session->n_logits > 0 ? session->mtp->logits() : nullptr; });
-    *n_rows = found ? session->n_logits : 0;
-    return found;
 }
 
 int32_t pymtp_session_draft(pymtp_session * session, int32_t step, int32_t n_steps, int32_t n_rows,
                             const int32_t * token, const int32_t * pos, const int32_t * seq) {
-    return pymtp_guard([&]() -> int32_t {
-        const pymtp_timer timer = { session->t_head_us };
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        const pymtp_timer timer = { self.t_head_us };
 
-        if (n_steps < 1 || n_steps > session->n_draft_max || step < 0 || step >= n_steps) {
-            return pymtp_fail(PYMTP_INVALID, "step %d of a draft of %d: at most %d are allowed", step, n_steps,
-                              session->n_draft_max);
+        if (n_steps < 1 || n_steps > self.n_draft_max || step < 0 || step >= n_steps) {
+            pymtp_refuse("step %d of a draft of %d: at most %d are allowed", step, n_steps, self.n_draft_max);
         }
-        const pymtp_status status = check_draft(*session, step, n_rows, token, pos, seq);
+        const pymtp_status status = check_draft(self, step, n_rows, token, pos, seq);
         if (status != PYMTP_OK) {
             return status;
         }
-        session->n_logits  = 0;
-        session->has_draft = false;
+        forget_outputs(self);
 
-        const auto         rows = draft_rows(n_rows, token, pos, seq);
-        const pymtp_status drafted =
-            run_draft(*session, rows, [&] { return session->mtp->draft(step, n_steps, rows); });
+        const auto         rows    = draft_rows(n_rows, token, pos, seq);
+        const pymtp_status drafted = run_draft(self, rows, [&] { return self.mtp->draft(step, n_steps, rows); });
 
-        session->has_draft = drafted == PYMTP_OK;
+        self.has_draft = drafted == PYMTP_OK;
         return drafted;
     });
 }
 
-const float * pymtp_session_draft_logits(pymtp_session * session, int32_t * n_rows, int32_t * n_vocab) {
-    *n_vocab = session->mtp->vocab.size();
-    const float * found =
-        pymtp_guard_or(nullptr, [&] { return session->has_draft ? session->mtp->draft_logits() : nullptr; });
-    *n_rows = found ? session->mtp->n_draft_rows() : 0;
-    return found;
-}
-
 int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                                    const int32_t * seq, int32_t * n_steps, int32_t * drafts, float * probs) {
-    return pymtp_guard([&]() -> int32_t {
-        const pymtp_timer timer = { session->t_head_us };
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        const pymtp_timer timer = { self.t_head_us };
 
-        if (*n_steps < 1 || *n_steps > session->n_draft_max) {
-            return pymtp_fail(PYMTP_INVALID, "a draft of %d: 1 to %d are allowed", *n_steps, session->n_draft_max);
+        const int32_t n_asked = pymtp_need(n_steps, "the number of steps");
+        if (n_asked < 1 || n_asked > self.n_draft_max) {
+            pymtp_refuse("a draft of %d: 1 to %d are allowed", n_asked, self.n_draft_max);
         }
-        const pymtp_status status = check_draft(*session, 0, n_rows, token, pos, seq);
+        const pymtp_status status = check_draft(self, 0, n_rows, token, pos, seq);
         if (status != PYMTP_OK) {
             return status;
         }
-        session->n_logits  = 0;
-        session->has_draft = false;
+        pymtp_need(drafts, "the drafts");
+        forget_outputs(self);
 
         const auto rows = draft_rows(n_rows, token, pos, seq);
-        return run_draft(*session, rows, [&] { return session->mtp->draft_greedy(rows, n_steps, drafts, probs); });
+        return run_draft(self, rows, [&] { return self.mtp->draft_greedy(rows, n_steps, drafts, probs); });
     });
 }
 
-int32_t pymtp_session_n_logits(const pymtp_session * session, int32_t of_draft) {
-    return of_draft ? (session->has_draft ? session->mtp->n_draft_rows() : 0) : session->n_logits;
+//
+// what the last pass has left
+//
+
+static int32_t row_size(const pymtp_session & session, bool of_draft) {
+    return of_draft ? session.mtp->vocab.size() : session.n_vocab();
+}
+
+int32_t pymtp_session_n_logits(const pymtp_session * session, int32_t of_draft, int32_t * n_columns) {
+    return pymtp_guard_or(-1, session, [&](pymtp_session & self) {
+        pymtp_need(n_columns, "the length of a row") = row_size(self, of_draft != 0);
+        return self.n_rows_left(of_draft != 0);
+    });
+}
+
+int32_t pymtp_session_logits(pymtp_session * session, int32_t of_draft, int32_t row, int32_t n_rows, int32_t n_columns,
+                             float * logits) {
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        const int32_t n_left = self.n_rows_left(of_draft != 0);
+        const int32_t n_size = row_size(self, of_draft != 0);
+        if (row < 0 || n_rows < 0 || n_rows > n_left || row > n_left - n_rows || n_columns != n_size) {
+            pymtp_refuse("%d rows of %d logits from row %d: the last pass has left %d of %d", n_rows, n_columns, row,
+                         n_left, n_size);
+        }
+        pymtp_need_array(logits, n_rows, n_rows, "rows of logits");
+        if (n_rows == 0) {
+            return PYMTP_OK;
+        }
+        const float * found = of_draft ? self.mtp->draft_logits() : self.mtp->logits();
+        if (!found) {
+            return pymtp_fail(PYMTP_FAILED, "the logits of the last pass cannot be fetched");
+        }
+        std::copy_n(found + (size_t) row * n_columns, (size_t) n_rows * n_columns, logits);
+        return PYMTP_OK;
+    });
 }
 
 int32_t pymtp_session_candidates(pymtp_session * session, int32_t of_draft, int32_t n, int32_t * ids, float * values) {
-    return pymtp_guard([&]() -> int32_t {
-        const int32_t n_logits = session->mtp->n_logits(of_draft != 0);
-        const int32_t n_rows   = pymtp_session_n_logits(session, of_draft);
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        const int32_t n_logits = self.mtp->n_logits(of_draft != 0);
+        const int32_t n_rows   = self.n_rows_left(of_draft != 0);
         if (n < 1 || n > n_logits) {
-            return pymtp_fail(PYMTP_INVALID, "%d candidates of a vocabulary of %d", n, n_logits);
+            pymtp_refuse("%d candidates of a vocabulary of %d", n, n_logits);
         }
         if (n_rows == 0) {
-            return pymtp_fail(PYMTP_INVALID, "the last pass has left no logits");
+            pymtp_refuse("the last pass has left no logits");
         }
+        pymtp_need(ids, "the ids");
+        pymtp_need(values, "the values");
         for (int32_t row = 0; row < n_rows; ++row) {
-            session->mtp->candidates(of_draft != 0, row, n, ids + (size_t) row * n, values + (size_t) row * n);
+            self.mtp->candidates(of_draft != 0, row, n, ids + (size_t) row * n, values + (size_t) row * n);
         }
         return PYMTP_OK;
     });

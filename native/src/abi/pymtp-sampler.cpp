@@ -5,16 +5,20 @@
 #include "distribution.h"
 #include "pymtp-session.h"
 #include "sampler-chain.h"
+#include "sampler-grammar.h"
 #include "sampler-rules.h"
 
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 struct pymtp_breakers {
-    sampler_breakers data;
+    static constexpr const char * what = "set of breakers";
+
+    const std::shared_ptr<const sampler_breakers> data; // with the samplers that look at it
 };
 
 // longer repetitions than these are no worse: the penalty would not fit a float
@@ -37,8 +41,11 @@ static sampler_history::params history_params(int32_t n_vocab, const pymtp_sampl
 }
 
 struct pymtp_sampler {
-    const int32_t       n_vocab;
-    const llama_vocab * vocab;
+    static constexpr const char * what = "sampler";
+
+    const int32_t                                 n_vocab;
+    const llama_vocab *                           vocab;
+    const std::shared_ptr<const sampler_breakers> breakers;
 
     sampler_chain   chain;
     sampler_history history;
@@ -59,9 +66,9 @@ struct pymtp_sampler {
     pymtp_distribution            result;
 
     pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
-                  const sampler_breakers * breakers) :
-        n_vocab(n_vocab), vocab(vocab), chain(n_vocab, vocab, params),
-        history(history_params(n_vocab, params), breakers), rng(params.seed), xtc_rng(params.seed) {}
+                  std::shared_ptr<const sampler_breakers> breakers) :
+        n_vocab(n_vocab), vocab(vocab), breakers(std::move(breakers)), chain(n_vocab, vocab, params),
+        history(history_params(n_vocab, params), this->breakers.get()), rng(params.seed), xtc_rng(params.seed) {}
 
     sampler_rules & rules_now() { return n_assumed > 0 ? rules_ahead : rules; }
 
@@ -238,117 +245,160 @@ llama_token pymtp_sampler::sample(sampler_row & row) {
 // interface
 //
 
+static llama_sampler_ptr parse_grammar(const llama_vocab * vocab, const char * text) {
+    if (!text) {
+        pymtp_refuse("no grammar (NULL)");
+    }
+    try {
+        return sampler_grammar(vocab, text);
+    } catch (const std::invalid_argument & err) {
+        pymtp_refuse("%s", err.what());
+    }
+}
+
+static constexpr int32_t N_BREAKERS_MAX = 1024; // each is looked for in every token of the vocabulary
+static constexpr int32_t N_STAGES_MAX   = 64;
+static constexpr int32_t N_TEXTS_MAX    = 4096;
+
 int32_t pymtp_breakers_init(const llama_vocab * vocab, int32_t n, const char * const * text,
                             pymtp_breakers ** breakers) {
     return pymtp_guard([&]() -> int32_t {
-        if (n < 0 || !vocab) {
-            return pymtp_fail(PYMTP_INVALID, "%d breakers of %s vocabulary", n, vocab ? "a" : "no");
+        pymtp_need(breakers, "the breakers") = nullptr;
+        pymtp_need_array(text, n, N_BREAKERS_MAX, "breakers");
+        if (!vocab) {
+            pymtp_refuse("breakers need a vocabulary");
         }
-        *breakers = new pymtp_breakers{ sampler_breakers(vocab, std::vector<std::string>(text, text + n)) };
-        return PYMTP_OK;
+        std::vector<std::string> texts;
+        for (int32_t i = 0; i < n; ++i) {
+            if (!text[i] || !*text[i]) {
+                pymtp_refuse("breaker %d has no text", i);
+            }
+            texts.push_back(text[i]);
+        }
+        auto data = std::make_shared<const sampler_breakers>(vocab, texts);
+        return pymtp_give(breakers, std::unique_ptr<pymtp_breakers>(new pymtp_breakers{ std::move(data) }));
     });
 }
 
 void pymtp_breakers_free(pymtp_breakers * breakers) {
-    delete breakers;
+    pymtp_handles<pymtp_breakers>::free(breakers);
 }
 
 // whatever is an index, or a number of elements
-static int32_t check_params(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
-                            const pymtp_breakers * breakers) {
+static void need_params(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
+                        const sampler_breakers * breakers) {
     if (n_vocab < 1 || n_vocab > PYMTP_VOCAB_MAX) {
-        return pymtp_fail(PYMTP_INVALID, "a vocabulary of %d tokens: 1 to %d are possible", n_vocab, +PYMTP_VOCAB_MAX);
+        pymtp_refuse("a vocabulary of %d tokens: 1 to %d are possible", n_vocab, +PYMTP_VOCAB_MAX);
     }
-    if ((vocab && llama_vocab_n_tokens(vocab) < n_vocab) || (breakers && breakers->data.n_tokens() < n_vocab)) {
-        return pymtp_fail(PYMTP_INVALID, "a vocabulary of fewer than %d tokens", n_vocab);
+    if ((vocab && llama_vocab_n_tokens(vocab) < n_vocab) || (breakers && breakers->n_tokens() < n_vocab)) {
+        pymtp_refuse("a vocabulary of fewer than %d tokens", n_vocab);
     }
-    if (params.n_stages < 0 || params.n_bias < 0) {
-        return pymtp_fail(PYMTP_INVALID, "%d stages and %d biases", params.n_stages, params.n_bias);
-    }
+    pymtp_need_array(params.stages, params.n_stages, N_STAGES_MAX, "stages");
     for (int32_t i = 0; i < params.n_stages; ++i) {
         const int32_t stage = params.stages[i];
         if (stage < PYMTP_STAGE_PENALTIES || stage > PYMTP_STAGE_ADAPTIVE_P ||
             (stage == PYMTP_STAGE_INFILL && !vocab)) {
-            return pymtp_fail(PYMTP_INVALID, "stage %d is unknown, or needs a vocabulary", stage);
+            pymtp_refuse("stage %d is unknown, or needs a vocabulary", stage);
         }
     }
+    pymtp_need_array(params.bias_token, params.n_bias, n_vocab, "tokens with a bias");
+    pymtp_need_array(params.bias, params.n_bias, n_vocab, "biases");
     for (int32_t i = 0; i < params.n_bias; ++i) {
         if (params.bias_token[i] < 0 || params.bias_token[i] >= n_vocab) {
-            return pymtp_fail(PYMTP_INVALID, "a bias of token %d, which is not in the vocabulary of %d",
-                              params.bias_token[i], n_vocab);
+            pymtp_refuse("a bias of token %d, which is not in the vocabulary of %d", params.bias_token[i], n_vocab);
         }
     }
-    return PYMTP_OK;
 }
 
 int32_t pymtp_sampler_init(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params * params,
                            const pymtp_breakers * breakers, pymtp_sampler ** sampler) {
     return pymtp_guard([&]() -> int32_t {
-        const int32_t status = check_params(n_vocab, vocab, *params, breakers);
-        if (status != PYMTP_OK) {
-            return status;
+        pymtp_need(sampler, "the sampler") = nullptr;
+        pymtp_need(params, "the parameters");
+
+        std::shared_ptr<const sampler_breakers> data;
+        if (breakers) {
+            data = pymtp_hold(breakers)->data;
         }
-        *sampler = new pymtp_sampler(n_vocab, vocab, *params, breakers ? &breakers->data : nullptr);
-        return PYMTP_OK;
+        need_params(n_vocab, vocab, *params, data.get());
+        return pymtp_give(sampler, std::make_unique<pymtp_sampler>(n_vocab, vocab, *params, std::move(data)));
     });
 }
 
 void pymtp_sampler_free(pymtp_sampler * sampler) {
-    delete sampler;
+    pymtp_handles<pymtp_sampler>::free(sampler);
 }
 
 int32_t pymtp_sampler_constrain(pymtp_sampler * sampler, const char * grammar) {
-    return pymtp_guard([&]() -> int32_t {
-        if (!sampler->vocab) {
-            return pymtp_fail(PYMTP_INVALID, "a grammar needs a vocabulary");
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+        if (!self.vocab) {
+            pymtp_refuse("a grammar needs a vocabulary");
         }
-        bool       is_parsed = false;
-        const auto why       = pymtp_thrown([&] { is_parsed = sampler->rules.constrain(sampler->vocab, grammar); });
-        if (!is_parsed) {
-            return pymtp_fail(PYMTP_INVALID, "the grammar cannot be parsed%s%s", why.empty() ? "" : ": ", why.text);
+        parse_grammar(self.vocab, grammar); // names what is wrong, and writes nothing to stderr
+        if (!self.rules.constrain(self.vocab, grammar)) {
+            pymtp_refuse("llama.cpp refuses the grammar");
         }
-        sampler->forget();
+        self.forget();
         return PYMTP_OK;
     });
+}
+
+static void need_texts(const char * const * texts, int32_t n, const char * what) {
+    pymtp_need_array(texts, n, N_TEXTS_MAX, what);
+    if (std::count(texts, texts + n, nullptr) > 0) {
+        pymtp_refuse("one of the %s is NULL", what);
+    }
 }
 
 int32_t pymtp_sampler_follow(pymtp_sampler * sampler, const pymtp_answer_rules * rules) {
-    return pymtp_guard([&]() -> int32_t {
-        if (!sampler->vocab) {
-            return pymtp_fail(PYMTP_INVALID, "rules of an answer need a vocabulary");
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+        const auto & given = pymtp_need(rules, "the rules");
+        if (!self.vocab) {
+            pymtp_refuse("rules of an answer need a vocabulary");
         }
-        const auto why = pymtp_thrown([&] { sampler->rules = sampler_rules(sampler->vocab, *rules); });
+        need_texts(given.words, given.n_words, "words");
+        need_texts(given.patterns, given.n_patterns, "patterns");
+        need_texts(given.thinking_ends, given.n_thinking_ends, "ends of the thinking");
+        if (given.grammar) {
+            parse_grammar(self.vocab, given.grammar);
+        }
+        const auto why = pymtp_thrown([&] { self.rules = sampler_rules(self.vocab, given); });
         if (!why.empty()) {
             return pymtp_fail(PYMTP_INVALID, "%s", why.text);
         }
-        sampler->forget();
+        self.forget();
         return PYMTP_OK;
     });
 }
 
-static int32_t check_token(const pymtp_sampler & sampler, int32_t token) {
+int32_t pymtp_grammar_check(const char * grammar) {
+    return pymtp_guard([&]() -> int32_t {
+        parse_grammar(nullptr, grammar);
+        return PYMTP_OK;
+    });
+}
+
+static void need_token(const pymtp_sampler & sampler, int32_t token) {
     if (token < 0 || token >= sampler.n_vocab) {
-        return pymtp_fail(PYMTP_INVALID, "token %d is not in the vocabulary", token);
+        pymtp_refuse("token %d is not in the vocabulary", token);
     }
-    return PYMTP_OK;
 }
 
 int32_t pymtp_sampler_accept(pymtp_sampler * sampler, int32_t n_tokens, const int32_t * token) {
-    return pymtp_guard([&]() -> int32_t {
-        sampler->forget();
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+        pymtp_need_array(token, n_tokens, INT32_MAX, "tokens");
+        self.forget();
         for (int32_t i = 0; i < n_tokens; ++i) {
-            if (check_token(*sampler, token[i]) != PYMTP_OK) {
-                return PYMTP_INVALID;
+            need_token(self, token[i]);
+            if (!self.rules.allows(token[i])) {
+                pymtp_refuse("the grammar does not allow token %d", token[i]);
             }
-            if (!sampler->rules.allows(token[i])) {
-                return pymtp_fail(PYMTP_INVALID, "the grammar does not allow token %d", token[i]);
-            }
-            sampler->rules.accept(token[i]);
-            sampler->chain.accept(token[i]);
-            sampler->history.push(token[i]);
-            if (!sampler->xtc_rng_after.empty()) {
-                sampler->xtc_rng = sampler->xtc_rng_after.front();
-                sampler->xtc_rng_after.pop_front();
+            self.rules.accept(token[i]);
+            self.chain.accept(token[i]);
+            self.history.push(token[i]);
+            if (!self.xtc_rng_after.empty()) {
+                self.xtc_rng = self.xtc_rng_after.front();
+                self.xtc_rng_after.pop_front();
             }
         }
         return PYMTP_OK;
@@ -356,82 +406,89 @@ int32_t pymtp_sampler_accept(pymtp_sampler * sampler, int32_t n_tokens, const in
 }
 
 int32_t pymtp_sampler_assume(pymtp_sampler * sampler, int32_t token) {
-    return pymtp_guard([&]() -> int32_t {
-        if (check_token(*sampler, token) != PYMTP_OK) {
-            return PYMTP_INVALID;
-        }
-        if (!sampler->rules.empty()) {
-            if (!sampler->rules_now().allows(token)) {
-                return pymtp_fail(PYMTP_INVALID, "the grammar does not allow token %d", token);
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+        need_token(self, token);
+        if (!self.rules.empty()) {
+            if (!self.rules_now().allows(token)) {
+                pymtp_refuse("the grammar does not allow token %d", token);
             }
-            if (sampler->n_assumed == 0) {
-                sampler->rules_ahead = sampler->rules.clone();
+            if (self.n_assumed == 0) {
+                self.rules_ahead = self.rules.clone();
             }
-            sampler->rules_ahead.accept(token);
+            self.rules_ahead.accept(token);
         }
-        sampler->history.push(token);
-        ++sampler->n_assumed;
+        self.history.push(token);
+        ++self.n_assumed;
         return PYMTP_OK;
     });
 }
 
 int32_t pymtp_sampler_forget(pymtp_sampler * sampler) {
-    return pymtp_guard([&] {
-        sampler->forget();
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+        self.forget();
         return PYMTP_OK;
     });
 }
 
-// calls a function with the row that the caller means
 template <typename F>
-static int32_t with_row(const pymtp_sampler & sampler, const pymtp_logits & logits, F && function) {
-    if (!logits.session) {
-        if (!logits.logits || logits.n_logits < 1 || logits.n_logits > sampler.n_vocab) {
-            return pymtp_fail(PYMTP_INVALID, "%d logits for a vocabulary of %d", logits.n_logits, sampler.n_vocab);
-        }
-        host_row row(logits.logits, logits.n_logits);
-        function(row);
-        return PYMTP_OK;
-    }
-    const int32_t n_rows = pymtp_session_n_logits(logits.session, logits.of_draft);
+static void with_row_of_session(const pymtp_sampler & sampler, const pymtp_logits & logits, F && function) {
+    const pymtp_hold session(logits.session);
+
+    const int32_t n_rows = session->n_rows_left(logits.of_draft != 0);
     if (logits.row < 0 || logits.row >= n_rows) {
-        return pymtp_fail(PYMTP_INVALID, "row %d of logits: the last pass has left %d", logits.row, n_rows);
+        pymtp_refuse("row %d of logits: the last pass has left %d", logits.row, n_rows);
     }
-    if (logits.session->mtp->n_logits(false) > sampler.n_vocab) {
-        return pymtp_fail(PYMTP_INVALID, "a sampler of %d tokens for a vocabulary of %d", sampler.n_vocab,
-                          logits.session->mtp->n_logits(false));
+    auto & engine = *session->mtp;
+    if (engine.n_logits(false) > sampler.n_vocab) {
+        pymtp_refuse("a sampler of %d tokens for a vocabulary of %d", sampler.n_vocab, engine.n_logits(false));
     }
-    session_row row(*logits.session->mtp, logits.of_draft != 0, logits.row);
+    session_row row(engine, logits.of_draft != 0, logits.row);
 
     // waiting for the device is not sampling
-    auto &        counters = logits.session->mtp->counters;
+    auto &        counters = engine.counters;
     const int64_t begin    = ggml_time_us() - counters.t_trunk_us - counters.t_head_us;
     function(row);
     counters.t_sample_us += ggml_time_us() - counters.t_trunk_us - counters.t_head_us - begin;
-    return PYMTP_OK;
+}
+
+// calls a function with the row that the caller means
+template <typename F> static void with_row(const pymtp_sampler & sampler, const pymtp_logits & logits, F && function) {
+    if (logits.session) {
+        with_row_of_session(sampler, logits, function);
+        return;
+    }
+    if (logits.n_logits < 1 || logits.n_logits > sampler.n_vocab) {
+        pymtp_refuse("%d logits for a vocabulary of %d", logits.n_logits, sampler.n_vocab);
+    }
+    pymtp_need_array(logits.logits, logits.n_logits, sampler.n_vocab, "logits");
+    host_row row(logits.logits, logits.n_logits);
+    function(row);
 }
 
 int32_t pymtp_sampler_apply(pymtp_sampler * sampler, const pymtp_logits * logits) {
-    return pymtp_guard([&]() -> int32_t {
-        if (!sampler->chain.is_drawn()) {
-            return pymtp_fail(PYMTP_INVALID, "mirostat and adaptive-p have no distribution: they pick one token");
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+        pymtp_need(logits, "the logits");
+        if (!self.chain.is_drawn()) {
+            pymtp_refuse("mirostat and adaptive-p have no distribution: they pick one token");
         }
-        return with_row(*sampler, *logits, [&](sampler_row & row) {
-            logits->of_draft ? sampler->apply_draft(row) : sampler->apply_target(row);
-        });
+        with_row(self, *logits,
+                 [&](sampler_row & row) { logits->of_draft ? self.apply_draft(row) : self.apply_target(row); });
+        return PYMTP_OK;
     });
 }
 
 int32_t pymtp_sampler_sample(pymtp_sampler * sampler, const pymtp_logits * logits, int32_t * token) {
-    return pymtp_guard([&]() -> int32_t {
-        return with_row(*sampler, *logits, [&](sampler_row & row) { *token = sampler->sample(row); });
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+        pymtp_need(token, "the token");
+        with_row(self, pymtp_need(logits, "the logits"), [&](sampler_row & row) { *token = self.sample(row); });
+        return PYMTP_OK;
     });
 }
 
 int32_t pymtp_sampler_result(const pymtp_sampler * sampler, pymtp_distribution ** distribution) {
-    return pymtp_guard([&]() -> int32_t {
-        *distribution = new pymtp_distribution(sampler->result);
-        return PYMTP_OK;
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+        pymtp_need(distribution, "the distribution") = nullptr;
+        return pymtp_give(distribution, std::make_unique<pymtp_distribution>(self.result));
     });
 }
 
@@ -439,10 +496,15 @@ int32_t pymtp_sampler_n_candidates(const pymtp_sampler * sampler) {
     // repetitions are few, and change from token to token
     constexpr int32_t N_MORE        = 256;
     constexpr int32_t N_REPETITIONS = 16;
-    return sampler->chain.n_candidates(sampler->history.n_counted_max(N_MORE), N_REPETITIONS);
+    return pymtp_guard_or(0, sampler, [](pymtp_sampler & self) {
+        return self.chain.n_candidates(self.history.n_counted_max(N_MORE), N_REPETITIONS);
+    });
 }
 
-void pymtp_sampler_counts(const pymtp_sampler * sampler, int64_t * n_pruned, int64_t * n_full) {
-    *n_pruned = sampler->chain.n_pruned;
-    *n_full   = sampler->chain.n_full;
+int32_t pymtp_sampler_counts(const pymtp_sampler * sampler, int64_t * n_pruned, int64_t * n_full) {
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+        pymtp_need(n_pruned, "the number of candidates") = self.chain.n_pruned;
+        pymtp_need(n_full, "the number of whole rows")   = self.chain.n_full;
+        return PYMTP_OK;
+    });
 }

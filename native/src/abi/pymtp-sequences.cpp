@@ -62,140 +62,152 @@ static pymtp_status replay(pymtp_session & session, int32_t seq, int32_t pos) {
     return pymtp_run_decode(session, n_rows, tokens.data(), rows_pos.data(), rows_seq.data(), rows_flags.data());
 }
 
+pymtp_status pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos) {
+    auto * memory = llama_get_memory(session.ctx);
+    if (session.n_added[seq] > 0) {
+        pos = std::min(pos, pymtp_seq_end(session, seq));
+    }
+    if (pos > 0 && pos <= llama_memory_seq_pos_max(memory, seq)) {
+        // a sliding-window cache has let go of what lies before its window
+        const int32_t n_swa = llama_model_n_swa(llama_get_model(session.ctx));
+        if (n_swa > 0 && llama_memory_seq_pos_min(memory, seq) > std::max(0, pos - n_swa)) {
+            return pymtp_fail(PYMTP_INVALID, "sequence %d cannot go back to position %d: the window before it is gone",
+                              seq, pos);
+        }
+    }
+    // of the snapshots that recurrent states go back to, llama.cpp writes those after a row of the last pass
+    const bool is_tail = pos == 0 || pos > llama_memory_seq_pos_max(memory, seq);
+    if (!is_tail && !session.last_pass.empty() && pos <= session.last_pass[seq]) {
+        return replay(session, seq, pos);
+    }
+    if (!llama_memory_seq_rm(memory, seq, pos, -1)) {
+        return replay(session, seq, pos);
+    }
+    session.mtp->heads.truncate(seq, pos);
+    session.n_added[seq] = 0;
+    return PYMTP_OK;
+}
+
 int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos) {
-    return pymtp_guard([&]() -> int32_t {
-        if (!session->has_seq(seq) || pos < 0) {
-            return pymtp_fail(PYMTP_INVALID, "cannot truncate sequence %d at position %d", seq, pos);
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        self.need_seq(seq);
+        if (pos < 0) {
+            pymtp_refuse("cannot truncate sequence %d at position %d", seq, pos);
         }
-        auto * memory = llama_get_memory(session->ctx);
-        if (session->n_added[seq] > 0) {
-            pos = std::min(pos, pymtp_seq_end(*session, seq));
-        }
-        if (pos > 0 && pos <= llama_memory_seq_pos_max(memory, seq)) {
-            // a sliding-window cache has let go of what lies before its window
-            const int32_t n_swa = llama_model_n_swa(llama_get_model(session->ctx));
-            if (n_swa > 0 && llama_memory_seq_pos_min(memory, seq) > std::max(0, pos - n_swa)) {
-                return pymtp_fail(PYMTP_INVALID,
-                                  "sequence %d cannot go back to position %d: the window before it is gone", seq, pos);
-            }
-        }
-        // of the snapshots that recurrent states go back to, llama.cpp writes those after a row of the last pass
-        const bool is_tail = pos == 0 || pos > llama_memory_seq_pos_max(memory, seq);
-        if (!is_tail && !session->last_pass.empty() && pos <= session->last_pass[seq]) {
-            return replay(*session, seq, pos);
-        }
-        if (!llama_memory_seq_rm(memory, seq, pos, -1)) {
-            return replay(*session, seq, pos);
-        }
-        session->mtp->heads.truncate(seq, pos);
-        session->n_added[seq] = 0;
-        return PYMTP_OK;
+        return pymtp_truncate(self, seq, pos);
     });
 }
 
 int32_t pymtp_session_copy(pymtp_session * session, int32_t from, int32_t to) {
-    return pymtp_guard([&]() -> int32_t {
-        if (!session->has_seq(from) || !session->has_seq(to) || from == to) {
-            return pymtp_fail(PYMTP_INVALID, "cannot copy sequence %d to %d of %u", from, to,
-                              llama_n_seq_max(session->ctx));
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        self.need_seq(from);
+        self.need_seq(to);
+        if (from == to) {
+            pymtp_refuse("cannot copy sequence %d to itself", from);
         }
-        const int32_t status = pymtp_session_truncate(session, to, 0);
+        const pymtp_status status = pymtp_truncate(self, to, 0);
         if (status != PYMTP_OK) {
             return status;
         }
-        forget_outputs(*session);
-        pymtp_drop_added(*session, from);
-        session->mtp->copy(from, to);
-        stay_from_now_on(*session, to);
+        forget_outputs(self);
+        pymtp_drop_added(self, from);
+        self.mtp->copy(from, to);
+        stay_from_now_on(self, to);
         return PYMTP_OK;
     });
 }
 
 int32_t pymtp_session_discard(pymtp_session * session, int32_t seq, int32_t pos, int32_t n) {
-    return pymtp_guard([&]() -> int32_t {
-        if (!session->has_seq(seq)) {
-            return pymtp_fail(PYMTP_INVALID, "sequence %d is not one of %u", seq, llama_n_seq_max(session->ctx));
-        }
-        pymtp_drop_added(*session, seq);
-        auto *        memory = llama_get_memory(session->ctx);
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        self.need_seq(seq);
+        pymtp_drop_added(self, seq);
+        auto *        memory = llama_get_memory(self.ctx);
         const int32_t last   = llama_memory_seq_pos_max(memory, seq);
         if (pos < 0 || n < 1 || n > last - pos) {
-            return pymtp_fail(PYMTP_INVALID, "cannot discard %d positions from %d of sequence %d: its last is %d", n,
-                              pos, seq, last);
+            pymtp_refuse("cannot discard %d positions from %d of sequence %d: its last is %d", n, pos, seq, last);
         }
         if (!llama_memory_can_shift(memory)) {
-            return pymtp_fail(PYMTP_INVALID, "the model's memory cannot move positions: no context shift");
+            pymtp_refuse("the model's memory cannot move positions: no context shift");
         }
         if (llama_memory_seq_pos_min(memory, seq) > 0) {
-            return pymtp_fail(PYMTP_INVALID, "sequence %d no longer has its first positions: no context shift", seq);
+            pymtp_refuse("sequence %d no longer has its first positions: no context shift", seq);
         }
         if (!mtp_memory_is_alone(memory, seq)) {
-            return pymtp_fail(PYMTP_INVALID, "sequence %d shares positions with a copy: no context shift", seq);
+            pymtp_refuse("sequence %d shares positions with a copy: no context shift", seq);
         }
-        forget_outputs(*session);
-        session->mtp->discard(seq, pos, n);
-        stay_from_now_on(*session, seq);
+        forget_outputs(self);
+        self.mtp->discard(seq, pos, n);
+        stay_from_now_on(self, seq);
         return PYMTP_OK;
     });
 }
 
-int32_t pymtp_session_save(pymtp_session * session, const uint8_t ** data, size_t * size) {
-    return pymtp_guard([&]() -> int32_t {
-        forget_outputs(*session);
-        pymtp_drop_added(*session);
-        session->state = session->mtp->save_state();
+struct pymtp_state {
+    static constexpr const char * what = "saved state";
 
-        *data = session->state.data();
-        *size = session->state.size();
-        return PYMTP_OK;
+    const std::vector<uint8_t> data;
+};
+
+int32_t pymtp_session_save(pymtp_session * session, pymtp_state ** state) {
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        pymtp_need(state, "the state") = nullptr;
+        forget_outputs(self);
+        pymtp_drop_added(self);
+        return pymtp_give(state, std::unique_ptr<pymtp_state>(new pymtp_state{ self.mtp->save_state() }));
+    });
+}
+
+void pymtp_state_free(pymtp_state * state) {
+    pymtp_handles<pymtp_state>::free(state);
+}
+
+const uint8_t * pymtp_state_data(const pymtp_state * state, size_t * size) {
+    return pymtp_guard_or((const uint8_t *) nullptr, state, [&](pymtp_state & self) {
+        pymtp_need(size, "the size") = self.data.size();
+        return self.data.data();
     });
 }
 
 int32_t pymtp_session_restore(pymtp_session * session, const uint8_t * data, size_t size) {
-    return pymtp_guard([&]() -> int32_t {
-        forget_outputs(*session);
-        pymtp_drop_added(*session);
-        const auto before = session->mtp->save_state();
-        const auto why    = pymtp_thrown([&] { restore(*session, data, size); });
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        pymtp_need_array(data, size > 0, 1, "bytes");
+        forget_outputs(self);
+        pymtp_drop_added(self);
+        const auto before = self.mtp->save_state();
+        const auto why    = pymtp_thrown([&] { restore(self, data, size); });
         if (!why.empty()) {
-            restore(*session, before.data(), before.size());
+            restore(self, before.data(), before.size());
             return pymtp_fail(PYMTP_INVALID, "the saved state does not fit this session: %s", why.text);
         }
         return PYMTP_OK;
     });
 }
 
-int32_t pymtp_session_save_sequence(pymtp_session * session, int32_t seq, const uint8_t ** data, size_t * size) {
-    return pymtp_guard([&]() -> int32_t {
-        if (!session->has_seq(seq)) {
-            return pymtp_fail(PYMTP_INVALID, "sequence %d is not one of %u", seq, llama_n_seq_max(session->ctx));
-        }
-        forget_outputs(*session);
-        pymtp_drop_added(*session, seq);
-        session->state = session->mtp->save_state(seq);
-
-        *data = session->state.data();
-        *size = session->state.size();
-        return PYMTP_OK;
+int32_t pymtp_session_save_sequence(pymtp_session * session, int32_t seq, pymtp_state ** state) {
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        pymtp_need(state, "the state") = nullptr;
+        self.need_seq(seq);
+        forget_outputs(self);
+        pymtp_drop_added(self, seq);
+        return pymtp_give(state, std::unique_ptr<pymtp_state>(new pymtp_state{ self.mtp->save_state(seq) }));
     });
 }
 
 int32_t pymtp_session_restore_sequence(pymtp_session * session, int32_t seq, const uint8_t * data, size_t size) {
-    return pymtp_guard([&]() -> int32_t {
-        if (!session->has_seq(seq)) {
-            return pymtp_fail(PYMTP_INVALID, "sequence %d is not one of %u", seq, llama_n_seq_max(session->ctx));
-        }
-        const int32_t status = pymtp_session_truncate(session, seq, 0);
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        self.need_seq(seq);
+        pymtp_need_array(data, size > 0, 1, "bytes");
+        const pymtp_status status = pymtp_truncate(self, seq, 0);
         if (status != PYMTP_OK) {
             return status;
         }
-        forget_outputs(*session);
+        forget_outputs(self);
         const auto why = pymtp_thrown([&] {
-            session->mtp->restore_state(data, size, seq);
-            take_over(*session, seq);
+            self.mtp->restore_state(data, size, seq);
+            take_over(self, seq);
         });
         if (!why.empty()) {
-            pymtp_session_truncate(session, seq, 0);
+            pymtp_truncate(self, seq, 0);
             return pymtp_fail(PYMTP_INVALID, "the saved state does not fit this session: %s", why.text);
         }
         return PYMTP_OK;

@@ -12,6 +12,8 @@
 #include <vector>
 
 struct pymtp_session {
+    static constexpr const char * what = "session";
+
     llama_context * ctx = nullptr;
     mtp_engine *    mtp = nullptr; // the context's
 
@@ -32,11 +34,18 @@ struct pymtp_session {
     std::vector<int32_t> n_added; // [n_seq_max] rows of the last pass after a sequence's end, if they are still there
 
     std::unique_ptr<mtp_replay> replay; // set if the memory cannot drop rejected drafts
-    std::vector<uint8_t>        state;  // the last that was saved
 
     ~pymtp_session();
 
-    bool has_seq(int32_t seq) const { return seq >= 0 && seq < (int32_t) llama_n_seq_max(ctx); }
+    // refuses what is no sequence
+    void need_seq(int32_t seq) const {
+        if (seq < 0 || seq >= (int32_t) llama_n_seq_max(ctx)) {
+            pymtp_refuse("sequence %d is not one of %u", seq, llama_n_seq_max(ctx));
+        }
+    }
+
+    // rows of logits that the last decode or draft step has left
+    int32_t n_rows_left(bool of_draft) const { return !of_draft ? n_logits : has_draft ? mtp->n_draft_rows() : 0; }
 
     int32_t n_vocab() const { return llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx))); }
 };
@@ -63,6 +72,9 @@ void pymtp_drop_added(pymtp_session & session);
 
 // the position after the last of a sequence, without them
 int32_t pymtp_seq_end(const pymtp_session & session, int32_t seq);
+
+// Drops the positions >= pos of a sequence. Of recurrent states: goes back, or decodes again what is to stay.
+pymtp_status pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos);
 
 // Decodes checked rows. If it fails, nothing of them is left.
 pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,

@@ -1,6 +1,7 @@
 // The C interface: sessions, what they say of themselves, and how they are set up. Like its other files (pymtp-passes.cpp,
 // pymtp-sequences.cpp) it checks arguments, keeps exceptions and asserts on this side, and names errors.
 
+#include "asserts.h"
 #include "llama-model.h"
 #include "mtp-architectures.h"
 #include "mtp-memory.h"
@@ -8,22 +9,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdarg>
-#include <cstdio>
+#include <mutex>
 #include <vector>
 
 static constexpr int64_t QK_MAX = 256; // a multiple of the block sizes of all types
 
-static thread_local char    g_error[1024];
 static std::atomic<int32_t> g_n_contexts{ 0 };
-
-pymtp_status pymtp_fail(pymtp_status status, const char * format, ...) {
-    va_list args;
-    va_start(args, format);
-    vsnprintf(g_error, sizeof(g_error), format, args);
-    va_end(args);
-    return status;
-}
 
 pymtp_session::~pymtp_session() {
     if (mtp) {
@@ -35,16 +26,37 @@ pymtp_session::~pymtp_session() {
     }
 }
 
-const char * pymtp_error_message(void) {
-    return g_error;
-}
-
 int32_t pymtp_n_contexts(void) {
     return g_n_contexts;
 }
 
+static constexpr int32_t N_FILES_MAX = 1 << 16; // parts have numbers of 16 bits
+
+int32_t pymtp_model_load(int32_t n_files, const char * const * path, const llama_model_params * params,
+                         llama_model ** model) {
+    return pymtp_guard([&]() -> int32_t {
+        pymtp_need(model, "the model") = nullptr;
+        pymtp_need(params, "the parameters");
+        pymtp_need_array(path, n_files, N_FILES_MAX, "files");
+        if (n_files == 0 || std::count(path, path + n_files, nullptr) > 0) {
+            pymtp_refuse("no file to load");
+        }
+        const pymtp_catch_asserts asserts;
+
+        std::vector<const char *> paths(path, path + n_files);
+
+        *model = n_files == 1 ? llama_model_load_from_file(path[0], *params) :
+                                llama_model_load_from_splits(paths.data(), n_files, *params);
+        if (!*model) {
+            pymtp_refuse("%s", *asserts.failed() ? asserts.failed() : "llama.cpp cannot load it");
+        }
+        return PYMTP_OK;
+    });
+}
+
 const char * pymtp_draft_obstacle(const llama_model * model, const llama_model * assistant) {
     return pymtp_guard_or("it cannot be looked at", [&]() -> const char * {
+        pymtp_need(model, "the model");
         return assistant || llama_model_n_layer_nextn(model) > 0 ? mtp_obstacle(*model, assistant) : "it has none";
     });
 }
@@ -55,7 +67,8 @@ int32_t pymtp_architecture(int32_t i, struct pymtp_architecture * architecture) 
         if (i < 0 || i >= (int32_t) all.size()) {
             return pymtp_fail(PYMTP_INVALID, "%zu architectures can draft", all.size());
         }
-        *architecture = { llm_arch_name(all[i].arch), all[i].n_heads_max, all[i].conditions };
+        pymtp_need(architecture, "the architecture") = { llm_arch_name(all[i].arch), all[i].n_heads_max,
+                                                         all[i].conditions };
         return PYMTP_OK;
     });
 }
@@ -132,7 +145,13 @@ static int32_t create_context(pymtp_session & session, llama_model & model, cons
             "a context of %u tokens needs %.1f GiB on %s, which has %.1f GiB free: use a smaller context (-c)",
             cparams.n_ctx, shortage.needed / GiB, ggml_backend_dev_name(shortage.device), shortage.free / GiB);
     }
+    const pymtp_catch_asserts asserts;
+
     session.ctx = llama_init_from_model(&model, cparams);
+    if (!session.ctx && *asserts.failed()) {
+        return pymtp_fail(PYMTP_FAILED, "the model's file is damaged, llama.cpp refuses it (%s); download it again",
+                          asserts.failed());
+    }
     if (!session.ctx) {
         return pymtp_fail(PYMTP_FAILED,
                           "llama.cpp could not create a context of %u tokens; use a smaller one (-c), or free memory",
@@ -169,7 +188,10 @@ static void set_up(pymtp_session & session, const llama_model & model, const pym
 
 int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * params, pymtp_session ** out) {
     return pymtp_guard([&]() -> int32_t {
-        *out = nullptr;
+        pymtp_need(out, "the session") = nullptr;
+        pymtp_need(model, "the model");
+        pymtp_need(params, "the parameters");
+        pymtp_need(params->context, "the parameters of the context");
 
         int32_t status = check_params(*model, *params);
         if (status != PYMTP_OK) {
@@ -182,150 +204,157 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
         if (status != PYMTP_OK) {
             return status;
         }
+        const pymtp_catch_asserts asserts;
         set_up(*session, *model, *params, cparams);
-
-        *out = session.release();
-        return PYMTP_OK;
+        return pymtp_give(out, std::move(session));
     });
 }
 
 void pymtp_session_free(pymtp_session * session) {
-    delete session;
+    pymtp_handles<pymtp_session>::free(session);
 }
 
 llama_context * pymtp_session_context(pymtp_session * session) {
-    return session->ctx;
+    return pymtp_guard_or((llama_context *) nullptr, session, [](pymtp_session & self) { return self.ctx; });
 }
 
 int32_t pymtp_session_memory(const pymtp_session * session) {
-    if (session->n_heads == 0) {
-        return PYMTP_MEMORY_NONE;
-    }
-    return session->mtp->heads.own_memory() ? PYMTP_MEMORY_OWN : PYMTP_MEMORY_SHARED;
+    return pymtp_guard_or(-1, session, [](pymtp_session & self) -> int32_t {
+        if (self.n_heads == 0) {
+            return PYMTP_MEMORY_NONE;
+        }
+        return self.mtp->heads.own_memory() ? PYMTP_MEMORY_OWN : PYMTP_MEMORY_SHARED;
+    });
 }
 
 const char * pymtp_session_memory_note(const pymtp_session * session) {
-    if (session->mtp->heads.own_memory()) {
-        return "the trunk's cache keeps more than K/V by position, so the heads have a cache of their own";
-    }
-    if (session->replay) {
-        return "the model's recurrent states cannot go back, so rejected drafts cost another pass of the trunk";
-    }
-    return "";
+    return pymtp_guard_or((const char *) "", session, [](pymtp_session & self) {
+        if (self.mtp->heads.own_memory()) {
+            return "the trunk's cache keeps more than K/V by position, so the heads have a cache of their own";
+        }
+        if (self.replay) {
+            return "the model's recurrent states cannot go back, so rejected drafts cost another pass of the trunk";
+        }
+        return "";
+    });
 }
 
 int32_t pymtp_session_n_draft_max(const pymtp_session * session) {
-    return session->n_draft_max;
+    return pymtp_guard_or(-1, session, [](pymtp_session & self) { return self.n_draft_max; });
 }
 
 int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max, int32_t also_on_host) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         if (n_max < 0) {
-            return pymtp_fail(PYMTP_INVALID, "n_max = %d is negative", n_max);
+            pymtp_refuse("n_max = %d is negative", n_max);
         }
-        session->mtp->reduce_logits(n_max, also_on_host != 0);
+        self.mtp->reduce_logits(std::min(n_max, self.n_vocab()), also_on_host != 0);
         return PYMTP_OK;
     });
 }
 
 int32_t pymtp_session_computes_apart(const pymtp_session * session) {
-    return session->mtp->computes_apart();
+    return pymtp_guard_or(-1, session, [](pymtp_session & self) -> int32_t { return self.mtp->computes_apart(); });
 }
 
 int32_t pymtp_session_n_heads(const pymtp_session * session) {
-    return session->n_heads;
+    return pymtp_guard_or(-1, session, [](pymtp_session & self) { return self.n_heads; });
 }
 
 int32_t pymtp_session_seen_end(const pymtp_session * session, int32_t seq, int32_t n_heads) {
-    return pymtp_guard_or(-1, [&] {
-        if (!session->has_seq(seq)) {
-            pymtp_fail(PYMTP_INVALID, "sequence %d is not one of %u", seq, llama_n_seq_max(session->ctx));
-            return -1;
-        }
-        return std::min(session->mtp->heads.seen_end(seq, n_heads), pymtp_seq_end(*session, seq));
+    return pymtp_guard_or(-1, session, [&](pymtp_session & self) {
+        self.need_seq(seq);
+        return std::min(self.mtp->heads.seen_end(seq, n_heads), pymtp_seq_end(self, seq));
     });
 }
 
 int32_t pymtp_session_output_type(const pymtp_session * session, int32_t head, int32_t * type, int64_t * row_bytes) {
-    if (head < 0 || head >= session->n_heads) {
-        return pymtp_fail(PYMTP_INVALID, "head %d is not one of %d", head, session->n_heads);
-    }
-    const ggml_tensor * matrix = session->mtp->vocab.output_matrix(head);
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        if (head < 0 || head >= self.n_heads) {
+            pymtp_refuse("head %d is not one of %d", head, self.n_heads);
+        }
+        const ggml_tensor * matrix = self.mtp->vocab.output_matrix(head);
 
-    *type      = matrix->type;
-    *row_bytes = ggml_row_size(matrix->type, matrix->ne[0]);
-    return PYMTP_OK;
+        pymtp_need(type, "the type")                 = matrix->type;
+        pymtp_need(row_bytes, "the number of bytes") = ggml_row_size(matrix->type, matrix->ne[0]);
+        return PYMTP_OK;
+    });
+}
+
+static void need_tokens(int32_t n_tokens, const int32_t * token, int32_t n_vocab) {
+    for (int32_t i = 0; i < n_tokens; ++i) {
+        if (token[i] < 0 || token[i] >= n_vocab) {
+            pymtp_refuse("token %d is not in the vocabulary of %d", token[i], n_vocab);
+        }
+    }
 }
 
 // tokens that drafts are to be limited to: each of them once
-static int32_t check_draft_tokens(const pymtp_session & session, int32_t n_tokens, const int32_t * token) {
-    const int32_t     n_usable = session.mtp->n_logits(false);
+static void need_draft_tokens(const pymtp_session & session, int32_t n_tokens, const int32_t * token) {
+    const int32_t n_usable = session.mtp->n_logits(false);
+    need_tokens(n_tokens, token, n_usable);
+
     std::vector<bool> is_listed(n_usable, false);
     for (int32_t i = 0; i < n_tokens; ++i) {
-        if (token[i] < 0 || token[i] >= n_usable) {
-            return pymtp_fail(PYMTP_INVALID, "token %d is not in the vocabulary of %d", token[i], n_usable);
-        }
         if (is_listed[token[i]]) {
-            return pymtp_fail(PYMTP_INVALID, "token %d is listed twice", token[i]);
+            pymtp_refuse("token %d is listed twice", token[i]);
         }
         is_listed[token[i]] = true;
     }
-    return PYMTP_OK;
 }
 
 int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int32_t * token,
                            const void * const * rows) {
-    return pymtp_guard([&]() -> int32_t {
-        const int32_t n_vocab = session->n_vocab();
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        const int32_t n_vocab = self.n_vocab();
         if (n_tokens < 1 || n_tokens > n_vocab) {
-            return pymtp_fail(PYMTP_INVALID, "a draft vocabulary of %d tokens: 1 to %d are possible", n_tokens,
-                              n_vocab);
+            pymtp_refuse("a draft vocabulary of %d tokens: 1 to %d are possible", n_tokens, n_vocab);
         }
-        if (session->n_heads == 0) {
-            return pymtp_fail(PYMTP_INVALID, "the session does not draft");
+        if (self.n_heads == 0) {
+            pymtp_refuse("the session does not draft");
         }
         if (!token) {
-            forget_outputs(*session);
+            forget_outputs(self);
             // repacked matrices keep rows in groups
-            session->mtp->limit_drafts(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
+            self.mtp->limit_drafts(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
             return PYMTP_OK;
         }
-        const int32_t status = check_draft_tokens(*session, n_tokens, token);
-        if (status != PYMTP_OK) {
-            return status;
+        need_draft_tokens(self, n_tokens, token);
+        pymtp_need_array(rows, self.n_heads, self.n_heads, "rows of the heads' matrices");
+        for (int32_t head = 0; head < self.n_heads; ++head) {
+            if (!rows[head]) {
+                pymtp_refuse("no rows of the matrix of head %d (NULL)", head);
+            }
         }
-        if (!rows) {
-            return pymtp_fail(PYMTP_INVALID, "tokens without the rows of their matrices");
-        }
-        forget_outputs(*session);
-        session->mtp->limit_drafts(std::vector<llama_token>(token, token + n_tokens),
-                                   std::vector<const void *>(rows, rows + session->n_heads));
+        forget_outputs(self);
+        self.mtp->limit_drafts(std::vector<llama_token>(token, token + n_tokens),
+                               std::vector<const void *>(rows, rows + self.n_heads));
         return PYMTP_OK;
     });
 }
 
 int32_t pymtp_session_bar(pymtp_session * session, int32_t n_tokens, const int32_t * token) {
-    return pymtp_guard([&]() -> int32_t {
-        const int32_t n_vocab = session->n_vocab();
-        if (n_tokens < 0) {
-            return pymtp_fail(PYMTP_INVALID, "%d tokens", n_tokens);
-        }
-        for (int32_t i = 0; i < n_tokens; ++i) {
-            if (token[i] < 0 || token[i] >= n_vocab) {
-                return pymtp_fail(PYMTP_INVALID, "token %d is not in the vocabulary of %d", token[i], n_vocab);
-            }
-        }
-        session->mtp->vocab.bar(std::vector<llama_token>(token, token + n_tokens));
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        const int32_t n_vocab = self.n_vocab();
+        pymtp_need_array(token, n_tokens, PYMTP_VOCAB_MAX, "tokens");
+        need_tokens(n_tokens, token, n_vocab);
+        self.mtp->vocab.bar(std::vector<llama_token>(token, token + n_tokens));
         return PYMTP_OK;
     });
 }
 
-void pymtp_session_counters(const pymtp_session * session, pymtp_counters * counters) {
-    *counters = session->mtp->counters;
-    counters->t_trunk_us += session->t_trunk_us;
-    counters->t_head_us += session->t_head_us;
+int32_t pymtp_session_counters(const pymtp_session * session, pymtp_counters * counters) {
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        auto & res = pymtp_need(counters, "the counters");
+
+        res = self.mtp->counters;
+        res.t_trunk_us += self.t_trunk_us;
+        res.t_head_us += self.t_head_us;
+        return PYMTP_OK;
+    });
 }
 
 int64_t pymtp_session_compute_bytes(const pymtp_session * session) {
-    return session->mtp->compute_bytes();
+    return pymtp_guard_or((int64_t) -1, session,
+                          [](pymtp_session & self) -> int64_t { return self.mtp->compute_bytes(); });
 }

@@ -11,11 +11,15 @@
 #include <random>
 
 struct pymtp_chat_template {
+    static constexpr const char * what = "chat template";
+
     common_chat_templates_ptr   templates;
     std::map<std::string, bool> caps;
 };
 
 struct pymtp_chat_parser {
+    static constexpr const char * what = "chat parser";
+
     common_chat_parser_params params;
     std::string               text;     // of the answer so far
     common_chat_msg           message;
@@ -24,16 +28,20 @@ struct pymtp_chat_parser {
 
 static int32_t give(const common_json & value, char ** json) {
     const std::string text = value.dump_safe();
-    *json                  = (char *) malloc(text.size() + 1);
-    if (!*json) {
+    auto * const      made = (char *) malloc(text.size() + 1);
+    if (!made) {
         throw std::bad_alloc();
     }
-    memcpy(*json, text.c_str(), text.size() + 1);
+    memcpy(made, text.c_str(), text.size() + 1);
+    *json = made;
     return PYMTP_OK;
 }
 
 void pymtp_json_free(char * json) {
-    free(json);
+    pymtp_guard([&]() -> int32_t {
+        free(json);
+        return PYMTP_OK;
+    });
 }
 
 //
@@ -42,6 +50,7 @@ void pymtp_json_free(char * json) {
 
 int32_t pymtp_chat_template_init(const llama_model * model, const char * source, pymtp_chat_template ** chat_template) {
     return pymtp_guard([&]() -> int32_t {
+        pymtp_need(chat_template, "the template") = nullptr;
         if (!source && !(model && llama_model_chat_template(model, nullptr))) {
             return pymtp_fail(PYMTP_INVALID, "there is no chat template");
         }
@@ -52,22 +61,26 @@ int32_t pymtp_chat_template_init(const llama_model * model, const char * source,
         bool & thinks = made->caps["supports_thinking"];
         thinks        = false;
         pymtp_thrown([&] { thinks = common_chat_templates_support_enable_thinking(made->templates.get()); });
-        *chat_template = made.release();
-        return PYMTP_OK;
+        return pymtp_give(chat_template, std::move(made));
     });
 }
 
 void pymtp_chat_template_free(pymtp_chat_template * chat_template) {
-    delete chat_template;
+    pymtp_handles<pymtp_chat_template>::free(chat_template);
 }
 
 int32_t pymtp_chat_template_caps(const pymtp_chat_template * chat_template, char ** json) {
-    return pymtp_guard([&] { return give(common_json(chat_template->caps), json); });
+    return pymtp_guard(chat_template, [&](pymtp_chat_template & self) {
+        pymtp_need(json, "the JSON");
+        return give(common_json(self.caps), json);
+    });
 }
 
 int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, const char * request, char ** json) {
-    return pymtp_guard([&]() -> int32_t {
-        const auto & caps = chat_template->caps;
+    return pymtp_guard(chat_template, [&](pymtp_chat_template & self) -> int32_t {
+        pymtp_need(request, "the request");
+        pymtp_need(json, "the JSON");
+        const auto & caps = self.caps;
 
         common_chat_templates_inputs inputs;
         const auto                   why = pymtp_thrown([&] {
@@ -77,8 +90,7 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
         if (!why.empty()) {
             return pymtp_fail(PYMTP_INVALID, "%s", why.text);
         }
-        return give(chat_prompt_write(common_chat_templates_apply(chat_template->templates.get(), inputs), inputs),
-                    json);
+        return give(chat_prompt_write(common_chat_templates_apply(self.templates.get(), inputs), inputs), json);
     });
 }
 
@@ -88,19 +100,20 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
 
 int32_t pymtp_chat_parser_init(const char * parser, pymtp_chat_parser ** chat_parser) {
     return pymtp_guard([&] {
+        pymtp_need(chat_parser, "the parser") = nullptr;
+        pymtp_need(parser, "what the parser is made from");
         auto made    = std::make_unique<pymtp_chat_parser>();
         made->params = chat_parser_read(common_json::parse(parser));
         if (made->params.is_continuation) {
             // what the prompt has of the message is not part of the answer
             made->message = common_chat_parse("", true, made->params);
         }
-        *chat_parser = made.release();
-        return PYMTP_OK;
+        return pymtp_give(chat_parser, std::move(made));
     });
 }
 
 void pymtp_chat_parser_free(pymtp_chat_parser * chat_parser) {
-    delete chat_parser;
+    pymtp_handles<pymtp_chat_parser>::free(chat_parser);
 }
 
 static std::string random_id() {
@@ -117,23 +130,28 @@ static std::string random_id() {
 
 int32_t pymtp_chat_parser_push(pymtp_chat_parser * chat_parser, const char * text, int64_t n_bytes, int32_t is_partial,
                                char ** json) {
-    return pymtp_guard([&] {
-        chat_parser->text.append(text, n_bytes);
+    return pymtp_guard(chat_parser, [&](pymtp_chat_parser & self) {
+        pymtp_need_array(text, n_bytes, INT32_MAX, "bytes of the answer");
+        pymtp_need(json, "the JSON");
+        self.text.append(text, n_bytes);
         auto deltas  = common_json::array();
-        auto message = common_chat_parse(chat_parser->text, is_partial != 0, chat_parser->params);
+        auto message = common_chat_parse(self.text, is_partial != 0, self.params);
         if (!message.empty()) {
-            message.set_tool_call_ids(chat_parser->call_ids, random_id);
-            for (const auto & delta : common_chat_msg_diff::compute_diffs(chat_parser->message, message)) {
+            message.set_tool_call_ids(self.call_ids, random_id);
+            for (const auto & delta : common_chat_msg_diff::compute_diffs(self.message, message)) {
                 deltas.push_back(chat_delta_write(delta));
             }
-            chat_parser->message = std::move(message);
+            self.message = std::move(message);
         }
         return give(deltas, json);
     });
 }
 
 int32_t pymtp_chat_parser_message(const pymtp_chat_parser * chat_parser, char ** json) {
-    return pymtp_guard([&] { return give(chat_message_write(chat_parser->message), json); });
+    return pymtp_guard(chat_parser, [&](pymtp_chat_parser & self) {
+        pymtp_need(json, "the JSON");
+        return give(chat_message_write(self.message), json);
+    });
 }
 
 //
@@ -142,6 +160,8 @@ int32_t pymtp_chat_parser_message(const pymtp_chat_parser * chat_parser, char **
 
 int32_t pymtp_schema_to_grammar(const char * schema, char ** json) {
     return pymtp_guard([&]() -> int32_t {
+        pymtp_need(schema, "the schema");
+        pymtp_need(json, "the JSON");
         std::string grammar;
         const auto  why = pymtp_thrown([&] { grammar = json_schema_to_grammar(common_json::parse(schema)); });
         if (!why.empty()) {

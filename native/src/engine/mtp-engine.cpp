@@ -1,6 +1,7 @@
 #include "mtp-engine.h"
 
 #include "llama-model.h"
+#include "mtp-graph-check.h"
 #include "mtp-memory.h"
 
 #include <algorithm>
@@ -143,6 +144,7 @@ void mtp_engine::begin_build(const llm_graph_params & params) {
 }
 
 void mtp_engine::end_build(ggml_cgraph * gf) {
+    mtp_check_graph(gf);
     // prompts are large enough to hide their inputs' way
     if (in_pass && device && !slots.is_home()) {
         slots.current().inputs.place(gf, device);

@@ -8,6 +8,8 @@
 #include <vector>
 
 struct pymtp_lookup {
+    static constexpr const char * what = "lookup index";
+
     pymtp_lookup(int32_t n_max, int32_t n_min);
 
     // all of them, or none if it throws

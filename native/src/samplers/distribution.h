@@ -7,6 +7,8 @@
 #include <vector>
 
 struct pymtp_distribution {
+    static constexpr const char * what = "distribution";
+
     std::vector<int32_t> tokens;
     std::vector<double>  probs;
 };
