@@ -92,8 +92,8 @@ def unpack(data: bytes, *, engine: str, model: str) -> memoryview:
 
 def write(path: str | os.PathLike[str], data: bytes) -> None:
     """Write all of `data` to `path`, or leave what was there. Raises StateError."""
-    target = Path(path)
     try:
+        target = Path(path).resolve()  # a link stays one
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
             try:
                 file.write(data)
@@ -102,13 +102,17 @@ def write(path: str | os.PathLike[str], data: bytes) -> None:
             except BaseException:
                 os.unlink(file.name)
                 raise
-    except OSError as error:
-        raise StateError(f"cannot write {target}: {error.strerror or error}; choose another place") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise StateError(f"cannot write {os.fspath(path)}: {why}; choose another place") from error
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
     """The bytes of the file at `path`. Raises StateError."""
     try:
+        if Path(path).exists() and not Path(path).is_file():
+            raise StateError(f"cannot read {path}: it is not a regular file; name one that pymtp has saved")
         return Path(path).read_bytes()
-    except OSError as error:
-        raise StateError(f"cannot read {path}: {error.strerror or error}; check the path") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise StateError(f"cannot read {os.fspath(path)!r}: {why}; check the path") from error

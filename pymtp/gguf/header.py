@@ -15,6 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MAGIC = b"GGUF"
+MAX_VALUES, MAX_TENSORS = 4096, 65536
+"""Of a header. Real ones have some hundred, and some thousand. What is read takes more memory than it takes in the file."""
+MAX_STRING_BYTES = 16 * 2**20
+MAX_ELEMENTS = 2**22
+"""Of an array that is read: tokens of a vocabulary, at most."""
 _MAX_DIMS = 4
 _STRING, _ARRAY = 8, 9
 _SCALARS = {
@@ -92,8 +97,9 @@ def read_header(path: Path) -> Header:
             raise HeaderTruncated("the file ends inside its header") from None
 
 
-def read_array(path: Path, array: ArrayLength) -> list[int | float | str]:
-    """Read the elements of an array in the header of the file at `path`. Raises OSError."""
+def read_array(path: Path, array: ArrayLength, n_max: int = MAX_ELEMENTS) -> list[int | float | str]:
+    """Read the first `n_max` elements of an array in the header of the file at `path`. Raises OSError."""
+    array = ArrayLength(min(array.length, n_max), array.type_id, array.offset)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return _Cursor(data, array.offset).elements(array)
 
@@ -108,6 +114,8 @@ class _Cursor:
     def header(self) -> Header:
         _check_version(self._number(_U32))
         n_tensors, n_values = self._number(_U64), self._number(_U64)
+        if n_values > MAX_VALUES or n_tensors > MAX_TENSORS:
+            raise HeaderError(f"{n_values} metadata values and {n_tensors} tensors")
         metadata = dict(self._pair() for _ in range(n_values))
         tensors = tuple(self._tensor_info() for _ in range(n_tensors))
         return Header(metadata, tensors, self._at)
@@ -122,6 +130,8 @@ class _Cursor:
         end = self._at + length
         if end > len(self._data):
             raise HeaderTruncated("a string reaches beyond the end of the file")
+        if length > MAX_STRING_BYTES:
+            raise HeaderError(f"a string of {length} bytes")
         text = self._data[self._at : end].decode("utf-8", errors="replace")
         self._at = end
         return text

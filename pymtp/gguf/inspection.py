@@ -19,7 +19,7 @@ from pymtp.gguf.architectures import Needs, head_obstacle
 from pymtp.gguf.facts import GgufInfo, gguf_facts
 from pymtp.gguf.header import ArrayLength, TensorInfo, Value, read_array
 from pymtp.gguf.memory import Layer, MemoryEstimate, MemoryKind, Shape, estimate_memory
-from pymtp.gguf.model_file import LAYER_TENSOR
+from pymtp.gguf.model_file import LAYER_TENSOR, MAX_LAYERS
 from pymtp.gguf.shards import Shard, read_shards, tensor_bytes
 from pymtp.gguf.types import TENSOR_TYPES
 from pymtp.text.thinking import TAGS
@@ -195,6 +195,7 @@ class _Keys:
         self._architecture = architecture
         self._path = shard.path
         self.metadata = shard.header.metadata
+        self._by_layer: dict[str, list[int | float | str]] = {}
 
     def value(self, key: str) -> Value | None:
         return self.metadata.get(f"{self._architecture}.{key}")
@@ -208,7 +209,9 @@ class _Keys:
         value = self.value(key)
         if not isinstance(value, ArrayLength):
             return self.number(key, default)
-        element = dict(enumerate(self.array(value))).get(layer)
+        if key not in self._by_layer:
+            self._by_layer[key] = read_array(self._path, value, MAX_LAYERS)
+        element = dict(enumerate(self._by_layer[key])).get(layer)
         return element if isinstance(element, int) else default
 
     def array(self, value: Value | None) -> list[int | float | str]:

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from pymtp.errors import ContextFull
+from pymtp.errors import Closed, ContextFull
 from pymtp.serving.generation import Generation, OnPrompt
 from pymtp.serving.statistics import Stats
 
@@ -38,6 +38,7 @@ class Batch:
         self._live: dict[int, Generation] = {}  # by id
         self._arrived: SimpleQueue[ref[Generation]] = SimpleQueue()  # whose updates have come
         self._before = stats()
+        self._is_closed = False
 
     @property
     def stats(self) -> Stats:
@@ -55,7 +56,12 @@ class Batch:
         on_prompt: OnPrompt | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Generation:
-        """Ask for the continuation of `prompt`. Parameters and errors are those of `Model.generate`."""
+        """Ask for the continuation of `prompt`. Parameters and errors are those of `Model.generate`.
+
+        Raises Closed after `close`.
+        """
+        if self._is_closed:
+            raise Closed("the batch is closed; make another one")
         generation = self._submit(prompt, params, on_prompt=on_prompt, arrived=self._arrived, **options)
         self._live[id(generation)] = generation
         self._arrived.put(ref(generation))  # its updates may have come before it was among the live ones
@@ -80,7 +86,8 @@ class Batch:
                 yield generation, "".join(pieces)
 
     def close(self) -> None:
-        """End all generations early."""
+        """End all generations early; no more can be submitted."""
+        self._is_closed = True
         live, self._live = self._live, {}
         for generation in live.values():
             generation.close()
