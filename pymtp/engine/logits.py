@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
 from pymtp.engine.handle import SessionHandle

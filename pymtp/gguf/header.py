@@ -16,7 +16,9 @@ from pathlib import Path
 
 MAGIC = b"GGUF"
 MAX_VALUES, MAX_TENSORS = 4096, 65536
-"""Of a header. Real ones have some hundred, and some thousand. What is read takes more memory than it takes in the file."""
+"""Of a header. Real ones have some hundred, and some thousand. In memory they take more than in the file."""
+_VALUE_BYTES, _TENSOR_BYTES = 13, 24
+"""The least that one takes in a file."""
 MAX_STRING_BYTES = 16 * 2**20
 MAX_ELEMENTS = 2**22
 """Of an array that is read: tokens of a vocabulary, at most."""
@@ -114,6 +116,8 @@ class _Cursor:
     def header(self) -> Header:
         _check_version(self._number(_U32))
         n_tensors, n_values = self._number(_U64), self._number(_U64)
+        if n_values * _VALUE_BYTES + n_tensors * _TENSOR_BYTES > len(self._data):
+            raise HeaderTruncated("it names more values and tensors than the file has room for")
         if n_values > MAX_VALUES or n_tensors > MAX_TENSORS:
             raise HeaderError(f"{n_values} metadata values and {n_tensors} tensors")
         metadata = dict(self._pair() for _ in range(n_values))

@@ -31,8 +31,8 @@ static void check_rope(const ggml_tensor & node) {
     const int32_t offset   = node.op_params[15];
 
     if (n_dims < 0 || n_dims % 2 != 0 || offset < 0 || offset % 2 != 0 || n_dims > node.ne[0] - offset) {
-        refuse(node, "a rotation of " + std::to_string(n_dims) + " dimensions in heads of " +
-                         std::to_string(node.ne[0]));
+        refuse(node,
+               "a rotation of " + std::to_string(n_dims) + " dimensions in heads of " + std::to_string(node.ne[0]));
     }
     if ((mode & GGML_ROPE_TYPE_MROPE) && !sections) {
         refuse(node, "a rotation in sections without sections");
