@@ -73,7 +73,7 @@ class FakeSession:
         self.n_reduced = 0
         self.needs_equal_rows = False
         self.is_async = is_async
-        self.n_draft_vocab = N_VOCAB
+        self.n_vocab = self.n_draft_vocab = N_VOCAB
         self.slots = [Slot() for _ in range(n_seq_max)]
         self.passes: list[list[Chunk]] = []
         self.drafts: list[list[Chunk]] = []

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
+from pymtp import Model
 from pymtp.binding.library import ffi
 from pymtp.drafting.length.experience import Experience
 from pymtp.drafting.mtp import MtpDrafter
@@ -519,3 +520,14 @@ def test_a_request_that_waits_is_small() -> None:
         block.set()
         started.join()
     assert size < 4096
+
+
+def test_a_closed_batch_refuses_requests_and_disturbs_no_other() -> None:
+    with Model(n_ctx=256, n_threads=1) as model:
+        one, other = model.batch(), model.batch()
+        running = other.submit("ab", sampling=GREEDY, max_tokens=8, ignore_eos=True)
+        one.close()
+        with pytest.raises(Closed, match="the batch is closed; make another one"):
+            one.submit("xyz")
+        assert len("".join(piece for _, piece in other)) > 0
+        assert len(running.tokens) == 8

@@ -15,7 +15,7 @@ from pymtp.drafting.interface import Drafter, DrafterTraits, DraftOutcome, Draft
 from pymtp.drafting.lookup import LookupDrafter
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.plain import NoDrafter
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, PymtpError
 
 TEXT = "one two three four five six seven eight. " * 4
 GREEDY = SamplingParams(temperature=0)
@@ -122,3 +122,30 @@ def test_the_built_in_drafters_have_the_right_traits(drafter: type[Drafter], ans
     assert (traits.needs_rollback, traits.uses_mtp_heads, traits.allows_drawn) == answers
     assert traits.allows_grammar
     assert traits.allows_many
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (None, "returned NoneType, not a list of proposals"),
+        ([], "made 0 proposals for 1 requests"),
+        ([[5]], "proposed list, not a Proposal"),
+        ([Proposal([5] * 50)], r"proposed 50 tokens, \d were asked for"),
+        ([Proposal(["a"])], "proposed 'a', which is not in the vocabulary"),
+        ([Proposal([-1])], "proposed -1, which is not in the vocabulary"),
+        ([Proposal([2**31])], "proposed 2147483648, which is not in the vocabulary"),
+        ([Proposal([5], [None, None])], "gave 2 distributions for 1 tokens"),
+    ],
+)
+def test_a_drafter_that_breaks_its_contract_is_named_at_once(answer: object, problem: str) -> None:
+    class Broken(PromptLookup):
+        traits: ClassVar = DrafterTraits("broken")
+
+        def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+            return answer if any(request.n_draft > 0 for request in requests) else [Proposal()] * len(requests)  # type: ignore[return-value]
+
+    with Model(draft=Broken, draft_max=3, n_ctx=256, n_threads=1) as model:
+        for accept in ("match", "rejection"):
+            with pytest.raises(PymtpError, match=f"the drafter broken {problem}"):
+                "".join(model.generate(TEXT, accept=accept, max_tokens=20, ignore_eos=True))
+        assert model.generate(TEXT, max_tokens=1).tokens is not None

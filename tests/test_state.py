@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,17 @@ def test_a_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     assert state.read(path) == b"new"
     with pytest.raises(StateError, match="cannot read .*check the path"):
         state.read(tmp_path / "nothing")
+
+
+def test_only_a_regular_file_is_read_and_a_link_stays_one(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for odd in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(StateError, match="it is not a regular file"):
+            state.read(odd)
+    for use in (state.read, lambda path: state.write(path, b"x")):
+        with pytest.raises(StateError, match="cannot"):
+            use("a\0b")  # type: ignore[no-untyped-call]
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    state.write(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"new"

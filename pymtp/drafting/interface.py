@@ -167,22 +167,33 @@ class Drafter(Protocol):
         """Take note of what the target made of the proposals."""
 
 
-def checked(drafter: Drafter, requests: Sequence[DraftRequest], proposals: Sequence[Proposal]) -> Sequence[Proposal]:
-    """`proposals`, if there is one for each request, and none has more drafts than were asked for.
+def checked(
+    drafter: Drafter, requests: Sequence[DraftRequest], proposals: Sequence[Proposal], n_vocab: int
+) -> Sequence[Proposal]:
+    """`proposals`, if there is one for each request, and none has more drafts than were asked for, or other tokens.
 
     What follows a token that ends the sequence is left out. Raises PymtpError: a drafter has broken its contract.
     """
     name = drafter.traits.name
+    if not isinstance(proposals, Sequence):
+        raise PymtpError(f"the drafter {name} returned {type(proposals).__name__}, not a list of proposals")
     if len(proposals) != len(requests):
         raise PymtpError(f"the drafter {name} made {len(proposals)} proposals for {len(requests)} requests")
-    return [_checked(name, request, made) for request, made in zip(requests, proposals, strict=True)]
+    return [_checked(name, request, made, n_vocab) for request, made in zip(requests, proposals, strict=True)]
 
 
-def _checked(name: str, request: DraftRequest, made: Proposal) -> Proposal:
+def _checked(name: str, request: DraftRequest, made: Proposal, n_vocab: int) -> Proposal:
+    if not isinstance(made, Proposal):
+        raise PymtpError(f"the drafter {name} proposed {type(made).__name__}, not a Proposal")
     drafts = made.drafts
     if not drafts:
         return made
     if len(drafts) > max(request.n_draft, 0):
         raise PymtpError(f"the drafter {name} proposed {len(drafts)} tokens, {request.n_draft} were asked for")
+    for token in drafts:
+        if not isinstance(token, int) or not 0 <= token < n_vocab:
+            raise PymtpError(f"the drafter {name} proposed {token!r}, which is not in the vocabulary of {n_vocab}")
+    if made.distributions and len(made.distributions) != len(drafts):
+        raise PymtpError(f"the drafter {name} gave {len(made.distributions)} distributions for {len(drafts)} tokens")
     n = next((i + 1 for i, token in enumerate(drafts[:-1]) if token in request.stop), len(drafts))
     return made if n == len(drafts) else made._replace(drafts=drafts[:n], distributions=made.distributions[:n])

@@ -115,8 +115,9 @@ class Session:
         """Where the MTP layers keep their K/V: in the trunk's cache ("shared"), in their "own", or nowhere."""
         self.memory_note: str = ffi.string(lib.pymtp_session_memory_note(native)).decode()
         """Why the heads have a cache of their own, or why sequences are computed one by one; else ""."""
-        n_vocab: int = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
-        self._limits = DraftLimits(self._handle, self.n_heads, n_vocab)
+        self.n_vocab: int = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
+        """Tokens of the vocabulary."""
+        self._limits = DraftLimits(self._handle, self.n_heads, self.n_vocab)
 
     def decode(self, chunks: Sequence[Chunk], meanwhile: Callable[[], object] = lambda: None) -> None:
         """Run the trunk over all rows of `chunks`, in one pass as far as an ubatch reaches.

@@ -24,7 +24,8 @@ def run_round(
     decoded are to be truncated. `meanwhile` is called with the pass: see Session.decode.
     """
     requests = [turn.sequence.draft_request(turn) for turn in turns if turn.asks]
-    proposed = iter(checked(drafter, requests, drafter.propose(requests)) if requests else ())
+    made = drafter.propose(requests) if requests else ()
+    proposed = iter(checked(drafter, requests, made, session.n_vocab))
     proposals = [next(proposed) if turn.asks else NO_DRAFTS for turn in turns]
     session.decode([turn.sequence.chunk(turn, made) for turn, made in zip(turns, proposals, strict=True)], meanwhile)
     rows = iter(session.rows())
