@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <vector>
 
 static constexpr int64_t QK_MAX = 256; // a multiple of the block sizes of all types
