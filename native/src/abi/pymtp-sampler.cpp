@@ -356,6 +356,7 @@ int32_t pymtp_sampler_follow(pymtp_sampler * sampler, const pymtp_answer_rules *
         if (!self.vocab) {
             pymtp_refuse("rules of an answer need a vocabulary");
         }
+        pymtp_need(given.prefill, "what the prompt has of the answer");
         need_texts(given.words, given.n_words, "words");
         need_texts(given.patterns, given.n_patterns, "patterns");
         need_texts(given.thinking_ends, given.n_thinking_ends, "ends of the thinking");
