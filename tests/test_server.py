@@ -38,7 +38,9 @@ def text() -> str:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Client]:
-    settings = ServerSettings(aliases=("nano",), has_metrics=True)
+    with load() as model:
+        defaults = model.defaults
+    settings = ServerSettings(defaults, aliases=("nano",), has_metrics=True)
     with running(load, settings) as client:
         yield client
 
