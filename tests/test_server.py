@@ -167,7 +167,9 @@ def test_a_grammar_and_a_schema_constrain_the_text(server: Client) -> None:
     assert server.post("/completion", prompt=PROMPT, grammar='root ::= "yes" | "no"').json["content"] in ("yes", "no")
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
     asked = {"type": "json_schema", "json_schema": {"schema": schema}}
-    reply = server.post("/v1/chat/completions", messages=MESSAGES, response_format=asked, max_tokens=30).json
+    reply = server.post(
+        "/v1/chat/completions", messages=MESSAGES, response_format=asked, max_tokens=100, temperature=0
+    ).json
     assert isinstance(json.loads(reply["choices"][0]["message"]["content"])["a"], bool)
 
 
