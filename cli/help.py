@@ -26,7 +26,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("n_slots", "kv_unified", "context_shift", "cache_prompt", "cache_ram", "queue_max", "slots"),
         "slot_save_path",
     ),
-    "Chats": ("chat_template", "chat_template_file", "jinja", "reasoning", "reasoning_budget", "reasoning_format"),
+    "Chats": (
+        *("chat_template", "chat_template_file", "chat_template_kwargs", "jinja", "reasoning", "reasoning_format"),
+        "reasoning_budget",
+    ),
     "Text": (
         *("prompt_text", "prompt_file", "system", "raw", "max_tokens", "ignore_eos", "stop"),
         *("grammar", "grammar_file", "json_schema", "json_schema_file"),

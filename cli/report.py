@@ -113,13 +113,15 @@ def length_block(table: Sequence[LengthRow]) -> str:
     return "\n".join(lines)
 
 
-def json_report(text: str, generation: Generation, model: Model, *, stopped: bool) -> str:
+def json_report(generation: Generation, model: Model, *, stopped: bool) -> str:
     """Return `run --json`'s object on one line. `stopped`: Ctrl-C ended the generation."""
     import pymtp
 
+    message = generation.message
     return json.dumps(
         {
-            "text": text,
+            "text": message.content,
+            "reasoning": message.reasoning or None,
             "tokens": list(generation.tokens),
             **generation.stats.as_dict(),
             "finish_reason": "interrupt" if stopped else generation.finish_reason,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options as opt
+from .answer import AnswerWriter, colored
 from .context import TOY, note_ignored, warn_beyond_training
 from .download import find_model
 from .errors import CommandError
@@ -22,11 +23,10 @@ from .progress import loading, prompting
 from .prompt import checked_text, read_prompt, split_positionals
 from .report import ended_text, json_report, length_block, session_block, stats_block, times_block
 from .sampling import with_sampling
+from .template import ChatFlags, with_template
 
 if TYPE_CHECKING:
-    from pymtp import Generation, Model
-
-_DRAFTED, _PLAIN = "\x1b[32m", "\x1b[39m"
+    from pymtp import ChatPrompt, Generation, Model
 
 EXAMPLES = """
 pymtp run "Write a Python function that checks whether a number is prime."
@@ -35,9 +35,11 @@ pymtp run -m model.gguf -f prompt.txt --draft-max 2 --json
 pymtp run -hf user/repo:Q4_K_M "Hello"
 pymtp run model.gguf -q -sys "You are brief." -p "Who are you?"
 pymtp run model.gguf --draft none "Hello"
+pymtp run model.gguf --reasoning-budget 200 "How many primes?" >answer.txt
 """
 
 
+@with_template
 @with_sampling
 @opt.with_model
 def run(
@@ -62,6 +64,7 @@ def run(
     debug: opt.Debug = False,
     model_options: Any = None,
     asked: Any = None,
+    chat_flags: Any = None,
 ) -> None:
     """Generate text from a prompt.
 
@@ -76,6 +79,8 @@ def run(
     system = checked_text(system, "the system prompt") if system else None
     if system and raw:
         raise typer.BadParameter("a system prompt needs the chat template: leave out --raw or -sys")
+    if chat_flags.is_given and raw:
+        raise typer.BadParameter("--raw applies no chat template: leave it out, or the template's flags")
     import pymtp
     from pymtp.drafting.choice import longest_draft
     from pymtp.embedded import model_path
@@ -85,13 +90,19 @@ def run(
         pymtp.exit_on_abort()
     n_draft = longest_draft(pymtp.DraftParams(draft=model_options["draft"], draft_max=model_options["draft_max"]))
     forced = forced_acceptance(spec_synth_rates, spec_synth_len, n_draft, asked.sampling.get("seed"))
-    others = {"max_tokens": max_tokens, "ignore_eos": ignore_eos, "logprobs": logprobs, "forced": forced}
+    others: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "ignore_eos": ignore_eos,
+        "logprobs": logprobs,
+        "forced": forced,
+    }
+    others["reasoning_budget"] = chat_flags.reasoning_budget
     asked.params(**others)  # a wrong flag shows before a model is downloaded
     path = find_model(model_file if hf_repo else path, hf_repo, offline=offline)
     # takes milliseconds; a bad file shows at once
     info = inspect_gguf(path or model_path(), model_options["draft_model"] if path else None)
     generation_params = asked.params(info.sampling, **others)
-    if system and info.chat_template is None:
+    if system and (chat_flags.template or info.chat_template) is None:
         raise CommandError(f"{path} has no chat template, which a system prompt needs; leave out -sys")
     text = read_prompt(argument, prompt_file)
     if verbose:
@@ -101,6 +112,7 @@ def run(
         pymtp.Model(
             path,
             **model_options,
+            chat_template=chat_flags.template,
             on_load=on_load,
         ) as model,
     ):
@@ -113,14 +125,16 @@ def run(
             print_stderr(f"pymtp: {note}")
         if forced and model.draft_max:
             print_stderr("pymtp: acceptance is forced: the text is not valid output of the model")
-        pieces: list[str] = []
         with prompting() as on_prompt:
-            whole = text if raw else _chat_prompt(model, text, system)
-            generation = model.generate(whole, generation_params, on_prompt=on_prompt)
-            write = _colored(generation, output.write) if color and shows_color(sys.stdout) else output.write
-            stopped = _consume(generation, pieces.append if as_json else write)
+            chat = None if raw or not model.has_chat_template else _rendered(model, text, system, chat_flags)
+            prompt = chat.text if chat else text
+            generation = model.generate(prompt, generation_params, on_prompt=on_prompt, chat=chat)
+            write = colored(generation, output.write) if color and shows_color(sys.stdout) else output.write
+            answer = AnswerWriter(chat, (lambda _: None) if as_json else write, hides_thinking=as_json or quiet)
+            stopped = _consume(generation, answer.push)
+            answer.finish(is_cut=stopped or generation.finish_reason in ("length", "context"))
         if as_json:
-            output.write(json_report("".join(pieces), generation, model, stopped=stopped) + "\n")
+            output.write(json_report(generation, model, stopped=stopped) + "\n")
         else:
             output.write("\n")
             if not quiet:
@@ -138,22 +152,9 @@ def run(
         raise typer.Exit(130)
 
 
-def _chat_prompt(model: Model, text: str, system: str | None) -> str:
+def _rendered(model: Model, text: str, system: str | None, flags: ChatFlags) -> ChatPrompt:
     messages = [{"role": "system", "content": system}] if system else []
-    return model.chat_prompt([*messages, {"role": "user", "content": text}]) if model.has_chat_template else text
-
-
-def _colored(generation: Generation, write: Callable[[str], object]) -> Callable[[str], object]:
-    """A `write` for the pieces of a generation that shows its accepted drafts in another colour."""
-    n_written = 0
-
-    def write_colored(piece: str) -> None:
-        nonlocal n_written
-        parts = generation.parts(n_written, n_written + len(piece))
-        n_written += len(piece)
-        write("".join(f"{_DRAFTED}{part}{_PLAIN}" if drafted else part for part, drafted in parts))
-
-    return write_colored
+    return model.render([*messages, {"role": "user", "content": text}], flags.params())
 
 
 def _consume(generation: Generation, write: Callable[[str], object]) -> bool:

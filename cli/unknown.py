@@ -33,8 +33,10 @@ LLAMA_CPP: dict[str, str] = {
     "--log-*": "--verbose shows llama.cpp's log on stderr",
     # chat templates and thinking
     "--jinja --no-jinja": "leave it out: chat templates are always rendered with Jinja",
-    "--chat-template* --skip-chat-parsing --prefill-assistant": "the model's own template is used; --raw uses none",
-    "-rea --reasoning* --no-reasoning-preserve": "the model's own template decides whether it thinks",
+    "--skip-chat-parsing --prefill-assistant": "--raw uses no chat template",
+    "--reasoning-format": "thinking is apart: on stderr, and beside the text with --json",
+    "--reasoning-effort": 'use --chat-template-kwargs {"reasoning_effort": ...}',
+    "--reasoning-budget-message --reasoning-preserve --no-reasoning-preserve": "",
     # files
     "-mu --model-url -hff --hf-file -hfr -dr --docker-repo": "use --hf-repo USER/REPO:QUANT, or download the file",
     "-hft --hf-token": "set the environment variable HF_TOKEN",

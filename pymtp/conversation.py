@@ -7,11 +7,14 @@ batch's business.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from pymtp.chat.params import ChatParams
+from pymtp.chat.parser import ChatMessage
+from pymtp.chat.prompt import ChatPrompt
 from pymtp.errors import ContextFull, InvalidParameter
 from pymtp.model import Model
 from pymtp.serving.generation import Generation, OnPrompt
@@ -21,7 +24,7 @@ from pymtp.serving.statistics import Stats
 from pymtp.text.thinking import TAGS
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import NotRequired, Unpack
 
     from pymtp.serving.params import GenerationOptions
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 class _Said(TypedDict):
     role: Literal["user", "assistant"]
     content: str
+    reasoning_content: NotRequired[str]
+    """The assistant's thinking, where the template sets it apart."""
 
 
 class Message(_Said, total=False):
@@ -44,6 +49,8 @@ class _Text:
 
     text: str = ""
     tokens: tuple[int, ...] = ()
+    chat: ChatPrompt = ChatPrompt("")
+    """Of a prompt: how it was rendered."""
 
 
 class Conversation:
@@ -53,8 +60,10 @@ class Conversation:
     model. When the context gets full, prompts leave out the oldest turns, as many as give the answer a quarter of it.
     """
 
-    def __init__(self, model: Model, *, system: str | None = None) -> None:
+    def __init__(self, model: Model, *, system: str | None = None, params: ChatParams | None = None) -> None:
         self.model = model
+        self.params = params or ChatParams()
+        """How the template is applied; may be changed at any time."""
         self.system = system
         """The system prompt; may be changed at any time."""
         self.messages: list[Message] = []
@@ -156,15 +165,19 @@ class Conversation:
     def _render(self, start: int) -> _Text:
         """The prompt of the messages from `start` on, of tokens that are the known ones as far as its text is."""
         system = [{"role": "system", "content": self.system}] if self.system else []
-        messages = [{"role": message["role"], "content": message["content"]} for message in self.messages[start:]]
-        text = self.model.chat_prompt(system + messages)
+        messages = [{k: v for k, v in message.items() if k != "finish_reason"} for message in self.messages[start:]]
+        prompt = self.model.render([*system, *messages], self.params)
+        text = prompt.text
         known = max((k for k in self._known if text.startswith(k.text)), key=lambda k: len(k.text), default=_Text())
         rest = self.model.vocabulary.tokenize(text[len(known.text) :], is_start=not known.text)
-        return _Text(text, (*known.tokens, *rest))
+        return _Text(text, (*known.tokens, *rest), prompt)
 
-    def _note(self, text: _Text, answer: str, reason: FinishReason | None) -> None:
+    def _note(self, text: _Text, answer: ChatMessage, reason: FinishReason | None) -> None:
         """An answer has ended; `text` is its prompt and the answer."""
-        self.messages.append({"role": "assistant", "content": answer, "finish_reason": reason})
+        message: Message = {"role": "assistant", "content": answer.content, "finish_reason": reason}
+        if answer.reasoning:
+            message["reasoning_content"] = answer.reasoning
+        self.messages.append(message)
         self._known = [*(known for known in self._known if text.text.startswith(known.text)), text]
 
 
@@ -193,6 +206,13 @@ class Answer:
     def text(self) -> str:
         """The answer so far."""
         return self._so_far.text + self._parts[-1].text
+
+    @property
+    def message(self) -> ChatMessage:
+        """The answer so far, taken apart: reasoning and content."""
+        parser = self._prompt.chat.parse()
+        parser.finish(self.text, is_cut=self.finish_reason not in ("eog", "stop"))
+        return parser.message
 
     @property
     def n_prompt(self) -> int:
@@ -233,7 +253,7 @@ class Answer:
             so_far = self._all_so_far()
             prompt = self._prompt
             whole = _Text(prompt.text + so_far.text, prompt.tokens + so_far.tokens)
-            self._conversation._note(whole, so_far.text, self.finish_reason)
+            self._conversation._note(whole, self.message, self.finish_reason)
 
     def __iter__(self) -> Answer:
         return self
@@ -257,11 +277,13 @@ class Answer:
         request = self._request
         self._prompt = self._conversation._prompt(request, self._so_far)
         n_said = len(self._so_far.tokens)
+        chat = self._prompt.chat
         generation = self._conversation.model.generate(
             [*self._prompt.tokens, *self._so_far.tokens],
             request,
             on_prompt=self._on_prompt,
             cache_prompt=True,
+            chat=replace(chat, generation_prompt=chat.generation_prompt + self._so_far.text),
             max_tokens=request.max_tokens if request.max_tokens < 0 else request.max_tokens - n_said,
         )
         self._parts.append(generation)
@@ -290,4 +312,6 @@ def _message(given: Mapping[str, Any]) -> Message:
     message: Message = {"role": role, "content": str(given.get("content", ""))}
     if "finish_reason" in given:
         message["finish_reason"] = given["finish_reason"]
+    if given.get("reasoning_content"):
+        message["reasoning_content"] = str(given["reasoning_content"])
     return message

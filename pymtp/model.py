@@ -97,6 +97,8 @@ class Model:
         """The session in which the model generates; see `call`."""
         self._limit_drafts(tokens)
         self.vocabulary = Vocabulary(weights.model, self.info.chat_template)
+        if self.params.model.chat_template is not None:
+            self.chat_template = self._own_template()  # what is not Jinja shows at once
         self._start(weights, choice, auto_vocab if self.session.n_heads else None)
 
     def _start(self, weights: Weights, choice: DraftChoice, auto_vocab: AutoDraftVocab | None) -> None:
@@ -136,8 +138,8 @@ class Model:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the GGUF has a chat template."""
-        return self.vocabulary.chat_template is not None
+        """Whether it has a chat template: that of the GGUF, or another in its place."""
+        return (self.params.model.chat_template or self.vocabulary.chat_template) is not None
 
     @property
     def stats(self) -> Stats:
@@ -168,8 +170,11 @@ class Model:
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        """The model's chat template. Raises UnsupportedModel if it has none, ModelError if it is not Jinja."""
-        return ChatTemplate(self.vocabulary)
+        """The chat template. Raises UnsupportedModel if there is none, ModelError if the model's own is not Jinja."""
+        return self._own_template()
+
+    def _own_template(self) -> ChatTemplate:
+        return ChatTemplate(self.vocabulary, self.params.model.chat_template)
 
     def render(self, messages: Sequence[Mapping[str, Any]], params: ChatParams | None = None) -> ChatPrompt:
         """Render `messages`, as in OpenAI's chat completions, with the model's chat template, ready for the answer.

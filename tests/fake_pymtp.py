@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pymtp
@@ -57,6 +58,11 @@ class FakeGeneration:
         self.acceptance = "match"
         self.finish_reason: str | None = None
         self.closed = False
+        self.text = ""
+
+    @property
+    def message(self) -> SimpleNamespace:
+        return SimpleNamespace(content=self.text, reasoning="")
 
     def __iter__(self) -> Iterator[str]:
         if self.script.slow_prompt:
@@ -68,6 +74,7 @@ class FakeGeneration:
                 self.stats.add_round(2, 1)
                 self.stats.generated_tokens += 1
                 self.stats.generation_s += 0.25
+                self.text += piece
                 yield piece
             if self.script.marker is not None:
                 Path(self.script.marker).touch()
@@ -103,10 +110,11 @@ class FakeModel:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def chat_prompt(self, messages: list[dict[str, str]]) -> str:
-        return "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
+    def render(self, messages: list[dict[str, str]], params: object) -> SimpleNamespace:
+        text = "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
+        return SimpleNamespace(text=text, thinking_begin="")
 
-    def generate(self, prompt: str, params: FakeParams, *, on_prompt: object) -> FakeGeneration:
+    def generate(self, prompt: str, params: FakeParams, *, on_prompt: object, chat: object) -> FakeGeneration:
         self.calls.append({"prompt": prompt, **params.options})
         return FakeGeneration(self.script)
 

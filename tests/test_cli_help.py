@@ -106,7 +106,7 @@ def llama_cpp_flags() -> list[str]:
 
 REFUSED = """
 -no-cnv --no-conversation -cnv -mli -i --interactive --lora --mmproj -ncffn -fit --rpc --mlock --no-mmap
--tb --poll --prio --rope-freq-base --jinja --chat-template --chat-template-file --reasoning --reasoning-budget
+-tb --poll --prio --rope-freq-base --jinja --skip-chat-parsing --reasoning-budget-message
 -ngld -mmp -v
 """
 

@@ -123,7 +123,7 @@ def test_an_architecture_that_llama_cpp_does_not_know(write_gguf: Callable[..., 
     assert "'novelty'" in one_line(pymtp("run", write_gguf(architecture="novelty"), "hi"))
 
 
-@pytest.mark.parametrize("template", ["{% if %}", "{{ raise_exception('roles must alternate') }}"])
+@pytest.mark.parametrize("template", ["{% if %}", "{{ raise_exception('roles must alternate') }}", "{{ nothing() }}"])
 def test_a_chat_template_that_fails(embedded_model: Path, tmp_path: Path, template: str) -> None:
     path = tmp_path / "template.gguf"
     old = (inspect_gguf(embedded_model).chat_template or "").encode()

@@ -110,6 +110,7 @@ def test_json_is_one_object_and_nothing_else(run: Run, embedded_model: Path) -> 
     assert (result.exit_code, result.stderr) == (0, "")
     assert json.loads(result.stdout) == {
         "text": "Hello",
+        "reasoning": None,
         "tokens": [0, 1],
         "prompt_tokens": 4,
         "prompt_tok_s": 8,
@@ -155,6 +156,7 @@ def test_flags_reach_the_model_and_the_sampler(run: Run) -> None:
         "draft_max": 2,
         "draft_vocab": 4000,
         "mtp_context": "target",
+        "chat_template": None,
         "on_load": None,
     }
     assert (generate["max_tokens"], generate["ignore_eos"]) == (5, True)
@@ -466,7 +468,7 @@ def test_every_parameter_of_the_core_has_its_name_in_the_command() -> None:
     for function in (ContextParams, SamplingParams, ModelParams, DraftParams, GenerationParams):
         # the command runs one text; min_keep has no flag in llama.cpp either; forced is for benchmarks
         ours = {"sampling", "n_seq_max", "kv_unified", "min_keep", "forced", "cache_prompt"}
-        ours |= {"n_cells", "slot", "n_keep", "chat", "reasoning_budget"}  # those of servers and of chats
+        ours |= {"n_cells", "slot", "n_keep", "chat"}  # those of servers and of chats
         assert set(signature(function).parameters) - ours <= parameters
 
 

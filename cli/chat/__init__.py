@@ -19,6 +19,7 @@ from ..progress import loading
 from ..prompt import checked_text, read_prompt
 from ..report import session_block
 from ..sampling import with_sampling
+from ..template import with_template
 
 if TYPE_CHECKING:
     from pymtp import Conversation, GenerationParams, Model
@@ -38,6 +39,7 @@ _NoHistory = Annotated[
 ]
 
 
+@with_template
 @with_sampling
 @opt.with_model
 def chat(
@@ -56,6 +58,7 @@ def chat(
     debug: opt.Debug = False,
     model_options: Any = None,
     asked: Any = None,
+    chat_flags: Any = None,
 ) -> None:
     """Chat with a model.
 
@@ -71,18 +74,20 @@ def chat(
 
     if not debug:
         pymtp.exit_on_abort()
-    asked.params(max_tokens=max_tokens)  # a wrong flag shows before a model is downloaded
+    others = {"max_tokens": max_tokens, "reasoning_budget": chat_flags.reasoning_budget}
+    options = {**model_options, "chat_template": chat_flags.template}
+    asked.params(**others)  # a wrong flag shows before a model is downloaded
     path = find_model(model_file or model, hf_repo, offline=offline)
-    info = _info(path)
+    info = _info(path, chat_flags.template)
     if verbose:
         pymtp.set_log_level("info")
 
     def open_model(other: str) -> tuple[Model, GenerationParams]:
-        other_info = _info(other)
-        return _load(other, model_options), asked.params(other_info.sampling, max_tokens=max_tokens)
+        other_info = _info(other, chat_flags.template)
+        return _load(other, options), asked.params(other_info.sampling, **others)
 
-    params = asked.params(info.sampling, max_tokens=max_tokens)
-    loaded = _load(path, model_options)
+    params = asked.params(info.sampling, **others)
+    loaded = _load(path, options)
     with loaded:
         from .reader import open_reader
         from .repl import Repl
@@ -91,7 +96,7 @@ def chat(
         note_embedded(path)
         warn_beyond_training(model_options["n_ctx"], info.n_ctx_train)
         _note_drafting(loaded, params, model_options)
-        conversation = pymtp.Conversation(loaded, system=system)
+        conversation = pymtp.Conversation(loaded, system=system, params=chat_flags.params())
         if resume:
             _resume(conversation, system)
         repl = Repl(
@@ -113,12 +118,12 @@ def chat(
         raise typer.Exit(code)
 
 
-def _info(path: str | None) -> GgufInfo:
+def _info(path: str | None, template: str | None) -> GgufInfo:
     from pymtp.embedded import model_path
     from pymtp.gguf.facts import inspect_gguf
 
     info = inspect_gguf(path or model_path())
-    if info.chat_template is None:
+    if (template or info.chat_template) is None:
         raise CommandError(f"{path} has no chat template; use it without one: pymtp run {path} --raw")
     return info
 

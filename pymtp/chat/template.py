@@ -33,6 +33,7 @@ class ChatTemplate:
         """Its text."""
         if self.source is None:
             raise UnsupportedModel("the model has no chat template; pass the prompt as is (generate, --raw)")
+        self._whose = "the" if source else "the model's"
         handle = ffi.new("struct pymtp_chat_template **")
         data = source.encode(errors="replace") if source else ffi.NULL
         try:
@@ -44,7 +45,7 @@ class ChatTemplate:
         except (Refused, Failed) as error:
             if source:
                 raise InvalidParameter("chat_template", f"a Jinja template ({error})") from None
-            raise _failure(error) from None
+            raise _failure(error, self._whose) from None
         self._native = ffi.gc(handle[0], lib.pymtp_chat_template_free)
         self.caps: Mapping[str, bool] = json_of(lib.pymtp_chat_template_caps, self._native)
         """What it can do, by llama.cpp's names: supports_thinking, supports_tools, ..."""
@@ -62,21 +63,21 @@ class ChatTemplate:
         _check_messages(messages)
         asked = _request(messages, params or ChatParams())
         try:
-            request = json.dumps(asked)
+            request = json.dumps(asked, ensure_ascii=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidParameter("messages", f"such that JSON can hold them ({error})") from None
+            raise InvalidParameter("messages", f"such that JSON in UTF-8 can hold them ({error})") from None
         try:
-            return _prompt(json_of(lib.pymtp_chat_template_render, self._native, request.encode()))
+            return _prompt(json_of(lib.pymtp_chat_template_render, self._native, request))
         except Refused as error:
             raise InvalidParameter("messages and tools", f"as in OpenAI's chat completions ({error})") from None
         except Failed as error:
-            raise _failure(error) from None
+            raise _failure(error, self._whose) from None
 
 
-def _failure(error: Exception) -> ModelError:
+def _failure(error: Exception, whose: str) -> ModelError:
     """A template is a program from the model's file: it can fail in any way."""
     why = str(error).rpartition("Error: ")[2].removeprefix("Jinja Exception: ")
-    return ModelError(f"the chat template fails ({why}); use --raw, which completes the prompt as is")
+    return ModelError(f"{whose} chat template fails ({why}); use --raw, which completes the prompt as is")
 
 
 def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> dict[str, Any]:

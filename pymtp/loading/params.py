@@ -36,6 +36,8 @@ class ModelParams:
     """The experts of the first layers that stay on the CPU; the heads' are those of the last layers."""
     load_mode: LoadMode = "auto"
     """How the file is read: mapped into memory, locked there, or past the cache of the system (dio)."""
+    chat_template: str | None = None
+    """Jinja in the place of the model's own chat template; "chatml": that one."""
 
     def __post_init__(self) -> None:
         _check_integer("n_gpu_layers", self.n_gpu_layers, "an integer, -1 for all layers")

@@ -1,0 +1,124 @@
+"""The flags for chat templates and thinking, under llama.cpp's names.
+
+Owns names and help texts, and turns values into pymtp's parameters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import typer
+
+from pymtp.errors import InvalidParameter
+
+from .flags import with_flags
+from .parsers import choice, integer
+from .sampling import _text_of
+from .text import decoded
+
+if TYPE_CHECKING:
+    from pymtp import ChatParams
+
+Reasoning = Literal["on", "off", "auto"]
+
+
+class ChatFlags(NamedTuple):
+    """What the flags say."""
+
+    template: str | None
+    """In the place of the model's own."""
+    kwargs: Mapping[str, Any]
+    reasoning: Reasoning
+    reasoning_budget: int
+
+    def params(self) -> ChatParams:
+        """The parameters of a chat."""
+        from pymtp import ChatParams
+
+        return ChatParams(reasoning=self.reasoning, template_kwargs=self.kwargs)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any of them says something about the template."""
+        return self.template is not None or bool(self.kwargs) or self.reasoning != "auto"
+
+
+def with_template(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace a command's parameter `chat_flags` by the flags of this module."""
+    return with_flags(command, "chat_flags", _FLAGS, _chat_flags)
+
+
+def _chat_flags(values: Mapping[str, Any]) -> ChatFlags:
+    text = values["chat_template"]
+    template = _text_of(decoded(text) if text else text, values["chat_template_file"], "chat_template")
+    return ChatFlags(template, _kwargs(values["chat_template_kwargs"]), values["reasoning"], values["reasoning_budget"])
+
+
+def _kwargs(text: str | None) -> Mapping[str, Any]:
+    if text is None:
+        return {}
+    try:
+        value = json.loads(decoded(text))
+    except ValueError as error:
+        raise InvalidParameter("chat_template_kwargs", f"a JSON object ({error})") from None
+    if not isinstance(value, dict):
+        raise InvalidParameter("chat_template_kwargs", "a JSON object", value=text)
+    return value
+
+
+_FLAGS: dict[str, tuple[Any, Any]] = {
+    "chat_template": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--chat-template",
+                metavar="JINJA",
+                help="Chat template; chatml: that one.  [default: the model's own]",
+            ),
+        ],
+        None,
+    ),
+    "chat_template_file": (
+        Annotated[
+            Path | None,
+            typer.Option("--chat-template-file", metavar="FILE", help="The same, from FILE."),
+        ],
+        None,
+    ),
+    "chat_template_kwargs": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--chat-template-kwargs", metavar="JSON", help="Further variables of the chat template, an object."
+            ),
+        ],
+        None,
+    ),
+    "reasoning": (
+        Annotated[
+            str,
+            choice(
+                Reasoning,
+                "-rea",
+                "--reasoning",
+                help_text="Thinking: off asks the chat template for none; on, auto: as it has it.",
+            ),
+        ],
+        "auto",
+    ),
+    "reasoning_budget": (
+        Annotated[
+            int,
+            typer.Option(
+                "--reasoning-budget",
+                parser=integer(-1),
+                metavar="N",
+                help="Tokens of thinking, after which it is closed; -1: any number.",
+            ),
+        ],
+        -1,
+    ),
+}

@@ -1,0 +1,85 @@
+"""Chat templates and thinking at the command line, with the embedded model and a template that opens a thinking."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from pymtp_cli.app import app
+from typer.testing import CliRunner
+
+from test_answer_rules import THINKING
+
+pytestmark = pytest.mark.model
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs `pymtp run` with the template."""
+    template = tmp_path / "thinks.jinja"
+    template.write_text(THINKING)
+
+    def run(*arguments: str) -> Result:
+        flags = ["--chat-template-file", str(template), "--temp", "0", "-n", "40"]
+        return CliRunner().invoke(app, ["run", *flags, *arguments, "What is 12 + 30?"], prog_name="pymtp")
+
+    return run
+
+
+def test_thinking_goes_to_stderr_and_the_answer_to_stdout(run: Run) -> None:
+    result = run("--reasoning-budget", "6")
+    assert result.exit_code == 0
+    assert result.stdout.strip() and "think>" not in result.stdout + result.stderr
+    assert result.stderr.lstrip().startswith("12 +")
+
+
+def test_quiet_hides_the_thinking(run: Run) -> None:
+    assert run("--reasoning-budget", "6", "-q").stderr == ""
+
+
+def test_json_has_the_thinking_beside_the_text(run: Run) -> None:
+    report = json.loads(run("--reasoning-budget", "6", "--json").stdout)
+    assert report["reasoning"].strip().startswith("12 +")
+    assert report["text"].strip() and "think>" not in report["text"]
+    assert report["text"].strip() == run("--reasoning-budget", "6", "-q").stdout.strip()
+
+
+def test_reasoning_off_and_the_templates_variable_are_the_same(run: Run) -> None:
+    off = json.loads(run("--reasoning", "off", "--json").stdout)
+    variable = json.loads(run("--chat-template-kwargs", '{"enable_thinking": false}', "--json").stdout)
+    assert off["reasoning"] is variable["reasoning"] is None
+    assert off["tokens"] == variable["tokens"]
+
+
+def test_drafts_do_not_change_what_a_budget_leaves(run: Run) -> None:
+    plain, drafted = (json.loads(run("--reasoning-budget", "9", "--json", "--draft-max", k).stdout) for k in "03")
+    assert plain["tokens"] == drafted["tokens"]
+    assert drafted["accepted"] > 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (["--chat-template-kwargs", "5"], "--chat-template-kwargs: must be a JSON object"),
+        (["--chat-template-kwargs", "{"], "--chat-template-kwargs: must be a JSON object"),
+        (["--chat-template", "{{ a }}"], "--chat-template: must be given as a text or in a file, not both"),
+        (["--reasoning", "maybe"], "must be one of on, off, auto"),
+        (["--reasoning-budget", "-2"], "must be an integer between -1 and"),
+        (["--raw"], "--raw applies no chat template"),
+    ],
+)
+def test_bad_values_are_one_line(run: Run, flags: list[str], error: str) -> None:
+    result = run(*flags)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert error in result.stderr
+
+
+def test_a_template_that_is_not_jinja_is_one_line() -> None:
+    result = CliRunner().invoke(app, ["run", "--chat-template", "{% for %}", "hi"], prog_name="pymtp")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "--chat-template: must be a Jinja template" in result.stderr
