@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pymtp import Model, version_text
-from pymtp.drafting.lookup import LOOKUP_DRAFT_MAX, MATCH_MAX, MATCH_MIN, LookupIndex
+from pymtp.drafting.lookup import MATCH_MAX, MATCH_MIN, LookupIndex
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 FOLDERS = ("bench", "cli", "docs", "native", "pymtp", "tests")
@@ -110,7 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--n-min", type=int, default=MATCH_MIN, help=f"shortest match (default: {MATCH_MIN})")
-    parser.add_argument("--n-draft", type=int, default=LOOKUP_DRAFT_MAX, help="tokens of a draft (default: 8)")
+    parser.add_argument("--n-draft", type=int, default=8, help="tokens of a draft (default: 8)")
     parser.add_argument("--n-tokens", type=int, nargs="+", default=[1000, 10_000, 100_000])
     options = parser.parse_args()
     n_min, n_draft = options.n_min, options.n_draft

@@ -53,6 +53,7 @@ def bench(
     n_repeat: lists.Repetitions = 5,
     n_parallel: lists.Parallel = ("1",),
     prompts: lists.PromptsFile = None,
+    answers: lists.AnswersFile = None,
     synthetic: lists.Synthetic = (),
     draft_model: opt.DraftModel = None,
     draft_max: lists.DraftMax = ("auto",),
@@ -88,7 +89,7 @@ def bench(
     from pymtp.benchmark.journal import Journal
     from pymtp.benchmark.plan import Plan, make_arms
     from pymtp.benchmark.plot import check_plot
-    from pymtp.benchmark.prompts import BUILT_IN, read_texts
+    from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
     from pymtp.benchmark.results import Results
 
     if not debug:
@@ -97,10 +98,12 @@ def bench(
         pymtp.set_log_level("info")
     if prompts and synthetic:
         raise typer.BadParameter("--synthetic makes its own prompts: leave out --prompts")
+    if answers and (prompts or synthetic):
+        raise typer.BadParameter("--answers has prompts of its own: leave out --prompts and --synthetic")
     picture = Path(plot) if plot else None
     if picture:
         check_plot(picture)
-    texts = read_texts(Path(prompts)) if prompts else BUILT_IN
+    texts = read_answers(Path(answers)) if answers else read_texts(Path(prompts)) if prompts else BUILT_IN
     where = pymtp.ModelParams(**placement)
     setups = [
         Setup(path, Path(draft_model) if draft_model else None, mtp_context=mtp_context, placement=where, **settings)

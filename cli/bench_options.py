@@ -137,6 +137,14 @@ PromptsFile = Annotated[
         help='One per line: {"category": "code", "prompt": "..."}, or "messages".  [default: four built-in ones]',
     ),
 ]
+AnswersFile = Annotated[
+    str | None,
+    typer.Option(
+        "--answers",
+        metavar="FILE",
+        help='Like --prompts, with "answer": the model runs as always, and these texts are emitted.',
+    ),
+]
 Synthetic = _list(
     "--synthetic",
     parser=numbers(0, 1, "between 0 and 1"),

@@ -35,10 +35,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("grammar", "grammar_file", "json_schema", "json_schema_file"),
     ),
     "Tests": (
-        *("n_prompt", "n_gen", "prompt_gen", "n_depth", "n_repeat", "n_parallel", "prompts", "synthetic"),
-        "no_warmup",
+        *("n_prompt", "n_gen", "prompt_gen", "n_depth", "n_repeat", "n_parallel", "prompts", "answers"),
+        *("synthetic", "no_warmup"),
     ),
-    "Drafting": ("draft", "draft_model", "draft_max", "draft_min", "draft_p_min", "draft_vocab", "mtp_context"),
+    "Drafting": (*("draft", "draft_model", "draft_max", "draft_lookup", "draft_min", "draft_p_min", "draft_vocab"),),
     "Acceptance": (
         *("draft_pick", "accept", "relaxed_top_n", "relaxed_delta", "thinking_tags"),
         *("spec_synth_rates", "spec_synth_len"),
@@ -52,7 +52,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base"),
         *("dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
     ),
-    "Context": ("n_ctx", "n_batch", "n_ubatch", "flash_attn", "type_k", "type_v"),
+    "Context": ("n_ctx", "n_batch", "n_ubatch", "flash_attn", "type_k", "type_v", "mtp_context"),
     "Output": (
         *("quiet", "as_json", "color", "logprobs", "resume", "no_history", "form", "error_form", "wide", "plot"),
         *("compare", "progress"),

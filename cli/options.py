@@ -166,7 +166,7 @@ DraftMode = Annotated[
     choice(
         Draft,
         "--draft",
-        help_text="From MTP heads or earlier text (lookup); auto: heads, if any.",
+        help_text="From MTP heads or earlier text (lookup); auto: both.",
         number="for a number of draft tokens use --draft-max",
     ),
 ]
@@ -189,10 +189,18 @@ DraftMax = Annotated[
         parser=auto_or_integer(0, 32),
         metavar="K",
         autocompletion=completing(["auto"]),
-        help="Draft tokens per round, at most 32; 0: no drafting; auto: adapts to what is fastest (lookup: 8).",
+        help="Draft tokens per round, at most 32; 0: no drafting; auto: adapts to what is fastest.",
     ),
 ]
 
+DraftLookup = Annotated[
+    Literal["off", "self"],
+    choice(
+        Literal["off", "self"],
+        "--draft-lookup",
+        help_text="Draft repeated text, too, where K is auto.",
+    ),
+]
 MtpContextMode = Annotated[
     MtpContext,
     choice(
@@ -244,6 +252,7 @@ _MODEL = {
     "draft": (DraftMode, "auto"),
     "draft_model": (DraftModel, None),
     "draft_max": (DraftMax, "auto"),
+    "draft_lookup": (DraftLookup, "self"),
     "draft_vocab": (DraftVocab, None),
     "mtp_context": (MtpContextMode, "auto"),
     "n_ctx": (CtxSize, None),

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pymtp import Generation, Model
-    from pymtp.drafting.length.policy import LengthRow
     from pymtp.engine.session import Session
     from pymtp.sampling.logprobs import TokenLogprobs
     from pymtp.serving.statistics import Stats
@@ -98,19 +96,6 @@ def times_block(stats: Stats) -> str:
         share = 100 * seconds / stats.generation_s
         rows.append((f"  {name}", f"{1000 * seconds / stats.rounds:.3f} ms, {share:.1f} %"))
     return _block(rows)
-
-
-def length_block(table: Sequence[LengthRow]) -> str:
-    """Return the table from which the adaptive draft length decides; "" if the length is fixed."""
-    if not table:
-        return ""
-    lines = ["draft length   draft ms  verify ms  verified  tokens a round  tok/s"]
-    lines += [
-        f"{row.n_steps:12}{row.draft_ms:11.2f}{row.verify_ms:11.2f}{row.n_verified:10.2f}{row.n_tokens:16.2f}"
-        f"{row.tok_s:7.0f}"
-        for row in table
-    ]
-    return "\n".join(lines)
 
 
 def json_report(generation: Generation, model: Model, *, stopped: bool) -> str:

@@ -21,7 +21,7 @@ from .interrupt import Interrupt
 from .output import Output, print_stderr, shows_color
 from .progress import loading, prompting
 from .prompt import checked_text, read_prompt, split_positionals
-from .report import ended_text, json_report, length_block, session_block, stats_block, times_block
+from .report import ended_text, json_report, session_block, stats_block, times_block
 from .sampling import with_sampling
 from .template import ChatFlags, with_template
 
@@ -145,7 +145,7 @@ def run(
                 )
         if verbose:
             print_stderr(session_block(model.session))
-            for block in (times_block(generation.stats), length_block(generation.length_table)):
+            for block in (times_block(generation.stats),):
                 if block:
                     print_stderr(block)
     if stopped:

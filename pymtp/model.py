@@ -8,25 +8,22 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pymtp import embedded
-from pymtp.binding.library import abi_id
 from pymtp.chat.params import ChatParams
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.template import ChatTemplate
+from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.choice import DraftChoice, choose_drafter, without_runnable_heads
-from pymtp.drafting.length.cost_record import CostRecord
-from pymtp.drafting.length.experience import Experience
-from pymtp.drafting.length.store import Record
 from pymtp.drafting.params import DraftParams, PlainReason, StrPath
+from pymtp.drafting.policy import AUTO_DRAFT_MAX
 from pymtp.drafting.subset import AutoDraftVocab, draft_tokens
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
-from pymtp.errors import Closed, InvalidParameter, StateError
+from pymtp.errors import Closed, InvalidParameter
 from pymtp.gguf.weights import fingerprint, output_rows
 from pymtp.loading.loader import OnLoad, Weights
 from pymtp.loading.params import ModelParams
@@ -103,22 +100,18 @@ class Model:
 
     def _start(self, weights: Weights, choice: DraftChoice, auto_vocab: AutoDraftVocab | None) -> None:
         session, traits = self.session, choice.drafter.traits
-        setup = self._setup_names(choice, auto_vocab)
-        record = Record("experience", setup)
-        # what was learned in one process serves the next
-        experience = Experience.from_dict(record.read())
-        self._setup = Setup(
-            self.vocabulary, traits, session.n_ctx, session.n_draft_max, experience, CostRecord(Record("costs", setup))
-        )
+        self._setup = Setup(self.vocabulary, traits, session.n_ctx, session.n_draft_max)
         draft_max = self.params.drafting.draft_max if session.n_draft_max else 0
         if draft_max == "auto" and traits.auto_draft_max is not None:
             draft_max = session.n_draft_max
         sampling = SamplingParams(**recommended_sampling(self.info.sampling))
         self._defaults = GenerationParams(sampling, draft_max=draft_max)
-        self._scheduler = Scheduler(session, choice.drafter(session), costs=experience.costs, draft_vocab=auto_vocab)
+        drafter = choice.make(session)
+        policy = drafter.policy if isinstance(drafter, AdaptiveDrafter) else None
+        self._scheduler = Scheduler(session, drafter, policy=policy, draft_vocab=auto_vocab)
         self._loop = EngineLoop(self._scheduler)
         self._free.detach()
-        self._free = weakref.finalize(self, _free, self._loop, session, weights, self.vocabulary, experience, record)
+        self._free = weakref.finalize(self, _free, self._loop, session, weights, self.vocabulary)
 
     @property
     def draft_max(self) -> int | Literal["auto"]:
@@ -324,29 +317,25 @@ class Model:
         matrices = [output_rows(info.path, head, tokens, info.draft_model) for head in heads]
         self.session.limit_drafts_to(tokens, matrices)
 
-    def _setup_names(self, choice: DraftChoice, auto_vocab: AutoDraftVocab | None) -> dict[str, object]:
-        """All that costs depend on, besides the machine."""
-        return asdict(self.params.context) | {
-            "model": self.session.model_id,
-            "engine": abi_id(),
-            "n_gpu_layers": self.params.model.n_gpu_layers,
-            "n_draft_max": self.session.n_draft_max,
-            "n_draft_vocab": "auto" if auto_vocab else self.session.n_draft_vocab,
-            "drafter": choice.drafter.traits.name,
-            "mtp_context": self.params.drafting.mtp_context,
-        }
-
 
 def _check_traits(choice: DraftChoice, n_seq_max: int) -> None:
     if n_seq_max > 1 and not choice.drafter.traits.allows_many:
         raise InvalidParameter("n_seq_max", f"1 where {choice.drafter.traits.name} drafts", value=n_seq_max)
 
 
+def _longest_draft(weights: Weights, params: Params, choice: DraftChoice) -> int:
+    """Drafts that a round can verify. Each needs memory in each sequence: logits, and recurrent states."""
+    if params.drafting.draft_max != "auto":
+        return choice.n_draft_max
+    n = min(choice.n_draft_max, AUTO_DRAFT_MAX // params.context.n_seq_max)
+    return min(choice.n_draft_max, 4) if weights.has_recurrent_states else max(n, min(choice.n_draft_max, 4))
+
+
 def _open_session(weights: Weights, params: Params, choice: DraftChoice) -> Session:
     return Session(
         weights.model,
         params.context,
-        n_draft_max=choice.n_draft_max,
+        n_draft_max=_longest_draft(weights, params, choice),
         uses_heads=choice.uses_heads,
         assistant=weights.assistant if choice.uses_heads else None,
         # several heads are trained as a chain; for one head both are the same
@@ -355,18 +344,8 @@ def _open_session(weights: Weights, params: Params, choice: DraftChoice) -> Sess
     )
 
 
-def _free(
-    loop: EngineLoop,
-    session: Session,
-    weights: Weights,
-    vocabulary: Vocabulary,
-    experience: Experience,
-    record: Record,
-) -> None:
+def _free(loop: EngineLoop, session: Session, weights: Weights, vocabulary: Vocabulary) -> None:
     loop.close()
-    if experience.costs.knows_drafts:
-        with suppress(OSError, StateError):  # then the next process learns it again
-            record.write(experience.as_dict())
     session.close()
     vocabulary.close()
     weights.close()

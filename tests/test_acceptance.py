@@ -19,6 +19,7 @@ from pymtp.acceptance.interface import Acceptance, Trial, Verdict
 from pymtp.acceptance.match import MATCH
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.acceptance.relaxed import Relaxed
+from pymtp.acceptance.scripted import Scripted
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
@@ -527,3 +528,11 @@ def test_impossible_forced_rates_are_refused() -> None:
     for length in (0.9, 4.1):
         with pytest.raises(InvalidParameter, match=f"length must be between 1 and 4, not {length}"):
             Forced.of_length(length, 3)
+
+
+def test_scripted_acceptance_emits_the_answer_and_accepts_what_equals_it() -> None:
+    accept, sampler = Scripted([5, 6, 7, 8]), Sampler(SamplingParams(temperature=0), n_vocab=10)
+    rows = list(np.eye(10, dtype=np.float32)[[1, 1, 1, 1]])
+    assert accept(sampler, Trial(rows[:3], [5, 9])) == ([5, 6], 1, [])
+    assert accept(sampler, Trial(rows[:2], [7])) == ([7, 8], 1, [])
+    assert accept(sampler, Trial(rows[:1], [])) == ([1], 0, [])  # after the answer: what was sampled

@@ -16,7 +16,6 @@ import pytest
 from fake_session import N_VOCAB, FakeSession, plain_text
 from pymtp import Model
 from pymtp.binding.library import ffi
-from pymtp.drafting.length.experience import Experience
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.errors import BackendError, Closed, ContextFull, InvalidParameter
 from pymtp.sampling.params import SamplingParams
@@ -71,7 +70,6 @@ class Engine:
             MtpDrafter.traits,
             session.n_ctx,
             session.n_draft_max,
-            Experience(),
         )
 
     def submit(
@@ -145,7 +143,7 @@ def test_the_last_piece_says_that_a_generation_is_done_also_if_it_is_empty() -> 
 
 def test_requests_can_be_submitted_while_others_run() -> None:
     requests = batch(n_seq_max=2)
-    first = requests.submit("ab", sampling=GREEDY, max_tokens=12, ignore_eos=True)
+    first = requests.submit("ab", sampling=GREEDY, max_tokens=300, ignore_eos=True)
     followers = []
     for generation, _ in requests:
         if generation is first and generation.finish_reason is None and not followers:

@@ -57,10 +57,10 @@ def test_a_test_has_the_name_that_llama_bench_gives_it() -> None:
         Workload()
 
 
-def test_auto_drafts_four_at_most_and_so_the_plan_needs_as_many() -> None:
+def test_auto_drafts_sixteen_at_most_and_so_the_plan_needs_as_many() -> None:
     setup = Setup(Path("m.gguf"))
-    assert Plan((setup,), (Workload(1),), make_arms([1, "auto"])).draft_max == 4
-    assert Plan((setup,), (Workload(1),), make_arms([6, "auto"])).draft_max == 6
+    assert Plan((setup,), (Workload(1),), make_arms([1, "auto"])).draft_max == 16
+    assert Plan((setup,), (Workload(1),), make_arms([20, "auto"])).draft_max == 20
     assert Plan((setup,), (Workload(1),), (PLAIN,)).draft_max == 0
 
 

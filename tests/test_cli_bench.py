@@ -166,7 +166,6 @@ def test_every_arm_has_a_row_in_every_test_and_kind_of_text(prompts: Path) -> No
             n_tokens = row["rounds"] + row["accepted"]
             assert n_tokens == 8 * row["n_samples"]
             assert row["verify_ms"] > 0 and row["sample_ms"] > 0 and row["python_ms"] > 0
-            assert (row["draft_ms"] > 0) >= (row["drafted"] > 0)
             assert drafts or row["draft_ms"] == 0
     assert found[0]["memory_bytes"] > found[0]["memory_without_mtp_bytes"] > 20e6
     assert (found[0]["n_threads"], found[0]["model_type"], len(found[0]["model_sha256"])) == (1, "glm4moe Q4_K_M", 64)
@@ -227,14 +226,15 @@ def test_all_formats_and_a_picture(prompts: Path, tmp_path: Path) -> None:
     assert turns[:4] == [f"pymtp: tg8 {category}, {arm}, 1 of 2" for category, arm in expected]
 
 
-def test_a_model_without_heads_is_measured_plainly_and_says_so(tmp_path: Path) -> None:
+def test_a_model_without_heads_is_measured_with_lookup_and_says_so(tmp_path: Path) -> None:
     trunk, heads = tmp_path / "trunk.gguf", tmp_path / "heads.gguf"
     split_heads(write_glm4moe(tmp_path / "whole.gguf"), trunk, heads)
     result = bench(trunk, *SHORT, "-o", "json")
     assert result.exit_code == 0, result.stderr
-    assert result.stderr == "pymtp: trunk.gguf has no usable MTP head: plain decoding only\n"
-    assert {row["draft_max"] for row in json.loads(result.stdout)} == {0}
-    assert "plain decoding only" in bench(trunk, *SHORT).stdout
+    note = "trunk.gguf has no usable MTP head: drafts by lookup, where K is auto"
+    assert result.stderr == f"pymtp: {note}\n"
+    assert {row["draft_max"] for row in json.loads(result.stdout)} == {0, "auto"}
+    assert "drafts by lookup" in bench(trunk, *SHORT).stdout
     found = rows(trunk, "-md", heads, "--draft-max", "1")
     assert {row["draft_max"] for row in found} == {0, 1}
     # the heads' file does not say what a cache with them takes

@@ -118,7 +118,7 @@ def test_the_system_prompt_can_be_changed() -> None:
 
 
 def test_drafting_can_be_changed() -> None:
-    result = chat("/mtp", "/mtp 1", "Hello", "/mtp off", "Hello", "/mtp auto", "/mtp 9", "/mtp some")
+    result = chat("/mtp", "/mtp 1", "Hello", "/mtp off", "Hello", "/mtp auto", "/mtp 19", "/mtp some")
     assert re.findall(r"drafting: (.*)", result.stderr) == [
         "adaptive",
         "1 tokens per round",
@@ -127,7 +127,7 @@ def test_drafting_can_be_changed() -> None:
     ]
     drafting, plain = STATUS.finditer(result.stderr)
     assert drafting[1] and not plain[1]
-    assert result.stderr.count("/mtp takes on, off, auto or 0 to 4; for more, restart with --draft-max") == 2
+    assert result.stderr.count("/mtp takes on, off, auto or 0 to 16; for more, restart with --draft-max") == 2
     assert "the model cannot draft" in chat("/mtp on", flags=["--draft", "none"]).stderr
 
 

@@ -74,16 +74,6 @@ def test_a_seed_makes_a_run_repeatable_and_drafting_is_optional() -> None:
     assert (plain["drafted"], plain["acceptance_rate"], plain["draft_max"]) == (0, None, 0)
 
 
-def test_costs_that_cannot_be_recorded_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    result = pymtp("run", "-n", 4, "--seed", 1, "--temp", 1, "--draft-pick", "sample", "Once")
-    assert result.returncode == 0
-    first, second, *_ = result.stderr.splitlines()
-    assert first.startswith("pymtp: costs are not recorded, a seed may give another text next time: ")
-    assert second.startswith("model:")
-
-
 def test_llama_cpp_is_quiet_unless_asked() -> None:
     quiet, verbose = (pymtp("run", "-n", 1, *flags, "hi").stderr for flags in ([], ["--verbose"]))
     assert [line.split(":")[0] for line in quiet.splitlines()] == ["model", "ended", "prompt", "generation", "drafts"]

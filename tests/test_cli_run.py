@@ -154,6 +154,7 @@ def test_flags_reach_the_model_and_the_sampler(run: Run) -> None:
         "draft": "mtp",
         "draft_model": "heads.gguf",
         "draft_max": 2,
+        "draft_lookup": "self",
         "draft_vocab": 4000,
         "mtp_context": "target",
         "chat_template": None,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, head_logits, plain_text
-from pymtp.drafting.length.policy import FixedLength
-from pymtp.drafting.mtp import CATCH_UP, CATCH_UP_FOR_PROBE, MtpDrafter
+from pymtp.drafting.length import DraftLength
+from pymtp.drafting.mtp import CATCH_UP, MtpDrafter
 from pymtp.drafting.plain import NoDrafter
 from pymtp.sampling.chain import Row, Sampler
 from pymtp.sampling.distribution import Distribution
@@ -92,7 +92,7 @@ def test_each_sequence_has_its_own_draft_length(kind: type[Sampler]) -> None:
     seated = [(i, begin(session, drafter, slot=i, prompt=[i, 7], sampler=samplers[i])) for i in range(4)]
     before = len(session.drafts)
     for (_, sequence), n in zip(seated, (2, 0, 3, 1), strict=True):
-        sequence.length = FixedLength(n)
+        sequence.length = DraftLength(n)
     rounds = play(session, drafter, *seated)
     assert [len(played.proposal.drafts) for played in rounds] == [2, 0, 3, 1]
     rows = [[chunk.sequence for chunk in call] for call in session.drafts[before:]]
@@ -133,7 +133,7 @@ def test_a_sequence_that_drafts_step_by_step_does_not_affect_the_fused_draft_of_
 def test_rounds_without_drafts_are_single_rows_that_skip_the_heads() -> None:
     session, drafter = pair()
     sequence = begin(session, drafter)
-    sequence.length = FixedLength(0)
+    sequence.length = DraftLength(0)
     n_calls = len(session.drafts)
     for _ in range(5):
         play(session, drafter, (0, sequence))
@@ -146,12 +146,12 @@ def test_rounds_without_drafts_are_single_rows_that_skip_the_heads() -> None:
 def test_the_first_draft_after_a_pause_catches_up_on_the_last_missed_positions(n_rounds: int) -> None:
     session, drafter = pair(n_ubatch=CATCH_UP + 1)
     sequence = begin(session, drafter)
-    sequence.length = FixedLength(0)
+    sequence.length = DraftLength(0)
     n_calls = len(session.drafts)
     for _ in range(n_rounds):
         play(session, drafter, (0, sequence))
     assert len(session.drafts) == n_calls
-    sequence.length = FixedLength(3)
+    sequence.length = DraftLength(3)
     tail = sequence.history[max(-1 - CATCH_UP, -1 - n_rounds) :]
     (played,) = play(session, drafter, (0, sequence))
     (chunk,) = session.drafts[-1]
@@ -163,28 +163,12 @@ def test_the_first_draft_after_a_pause_catches_up_on_the_last_missed_positions(n
     assert not played.proposal.catches_up
 
 
-def test_a_probe_catches_up_on_fewer_positions_and_does_not_feed_the_heads() -> None:
-    class Trying(FixedLength):
-        keeps_up = False
-
-    session, drafter = pair(n_ubatch=CATCH_UP + 1)
-    sequence = begin(session, drafter)
-    sequence.length = FixedLength(0)
-    for _ in range(CATCH_UP):
-        play(session, drafter, (0, sequence))
-    sequence.length = Trying(1)
-    play(session, drafter, (0, sequence))
-    (chunk,) = session.drafts[-1]
-    assert len(chunk.tokens) == 1 + CATCH_UP_FOR_PROBE < 1 + CATCH_UP
-    assert not session.passes[-1][0].feed
-
-
 def test_only_heads_that_draft_see_verified_rows() -> None:
     session, drafter = pair(n_draft_max=3)
     sequence = begin(session, drafter)
     assert session.passes[-1][0].n_heads == session.n_heads == 2  # the prompt
     for n, n_heads in ((3, 2), (1, 1), (2, 2), (0, 0)):
-        sequence.length = FixedLength(n)
+        sequence.length = DraftLength(n)
         play(session, drafter, (0, sequence))
         assert session.passes[-1][0].n_heads == n_heads
 
@@ -194,7 +178,7 @@ def test_one_pass_of_the_heads_holds_all_sequences_that_catch_up() -> None:
     seated = [(i, begin(session, drafter, slot=i, prompt=[i, 7])) for i in range(4)]
     for n in (0, 1):
         for _, sequence in seated:
-            sequence.length = FixedLength(n)
+            sequence.length = DraftLength(n)
         for _ in range(10):
             play(session, drafter, *seated)
     assert max(sum(len(chunk.tokens) for chunk in call) for call in session.drafts) == session.n_ubatch

@@ -20,7 +20,7 @@ import pymtp
 from jobs import Ready
 from pymtp.acceptance.interface import Trial, Verdict
 from pymtp.binding.arrays import Logits
-from pymtp.drafting.length.policy import FixedLength
+from pymtp.drafting.length import DraftLength
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
@@ -81,7 +81,7 @@ class Scripted:
     def script(self, drafts: list[int], n_emitted: int) -> None:
         """What the next round drafts, and how many tokens it then emits."""
         self.drafts, self.n_emitted = drafts, n_emitted
-        self.sequence.length = FixedLength(len(drafts))
+        self.sequence.length = DraftLength(len(drafts))
         self.draft_logits: list[Logits] = []
 
     def draft_distribution(self, row: LogitsRow) -> Distribution:
@@ -220,7 +220,7 @@ def test_a_fused_draft_equals_one_drafted_step_by_step(family: tuple[object, int
         sessions = [(one, MtpDrafter(one)), (other, MtpDrafter(other))]
         for i in range(25):
             for sequence in sequences:
-                sequence.length = FixedLength(i % (K + 1))
+                sequence.length = DraftLength(i % (K + 1))
             fused, single = (
                 play_turns(session, drafter, {0: sequence})
                 for (session, drafter), sequence in zip(sessions, sequences, strict=True)

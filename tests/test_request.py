@@ -12,7 +12,6 @@ from pymtp.acceptance.match import MATCH
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.acceptance.relaxed import Relaxed
 from pymtp.binding.library import ffi
-from pymtp.drafting.length.experience import Experience
 from pymtp.drafting.pick import AutoPick, FixedPick
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.params import SamplingParams
@@ -39,7 +38,7 @@ class Words:
 
 def sequence(prompt: list[int], vocabulary: Any = None, **options: Any) -> TokenSequence:
     params = GenerationParams(**options)
-    return make_sequence(prompt, params, vocabulary or Words(), n_ctx=100, n_draft_max=3, experience=Experience())
+    return make_sequence(prompt, params, vocabulary or Words(), n_ctx=100, n_draft_max=3)
 
 
 GBNF = 'root ::= "a"'

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from pymtp import Chunk, Generation, Model, SamplingParams
-from pymtp.drafting.length.experience import Experience
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.engine.session import Session
 from pymtp.sampling.chain import Sampler
@@ -407,9 +406,7 @@ def test_a_stop_string_inside_an_accepted_block_cuts_tokens_and_cache(load: Call
     for n_kept in range(3, 30, 2):
         session.truncate(0)
         drafter = MtpDrafter(session)
-        one = make_sequence(
-            list(prompt), params, vocabulary, n_ctx=session.n_ctx, n_draft_max=3, experience=Experience()
-        )
+        one = make_sequence(list(prompt), params, vocabulary, n_ctx=session.n_ctx, n_draft_max=3)
         emitted: list[int] = []
 
         def cut(tokens: Sequence[int], emitted: list[int] = emitted, n_kept: int = n_kept) -> int | None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
 from jobs import Ready, Report
-from pymtp.drafting.length.adaptive import AdaptiveLength
-from pymtp.drafting.length.experience import Experience
-from pymtp.drafting.length.policy import FixedLength
+from pymtp.drafting.length import DraftLength
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.subset import AutoDraftVocab
 from pymtp.engine.counters import Timing
@@ -105,39 +103,6 @@ def test_where_a_device_computes_a_pass_is_reported_while_the_next_one_is_under_
     assert one.stats.generated_tokens == work.stats.generated_tokens == 30
 
 
-def test_what_became_of_drafts_is_seen_when_the_next_ones_are_made() -> None:
-    seen: list[str | list[bool]] = []
-    emitted: list[int] = []
-
-    class Watching(FixedLength):
-        def steps(self) -> int:
-            seen.append("steps")
-            return super().steps()
-
-        def observe(self, tokens: Sequence[int], confidences: Sequence[float], are_right: Sequence[bool]) -> None:
-            emitted.extend(tokens)
-            if are_right:
-                seen.append(list(are_right))
-
-    session = FakeSession()
-    work = scheduler(session)
-    one = sequence(session, [1, 2], 60, length=Watching(2))
-    submit(work, one)
-    run(work)
-    told = [each for each in seen if isinstance(each, list)]
-    assert seen == ["steps", *(each for rights in told[:-1] for each in ("steps", rights)), told[-1]]
-    assert sum(map(sum, told)) == one.stats.accepted > 0
-    assert emitted == one.history[2:]
-
-
-def test_what_drafts_cost_is_noted_also_where_nobody_asks_how_sure_they_are() -> None:
-    session = FakeSession()
-    work = scheduler(session)
-    submit(work, sequence(session, [1, 2], 60, length=FixedLength(2)))
-    run(work)
-    assert 2 in work._tuning._costs._draft
-
-
 def test_what_was_not_reported_yet_is_reported_before_a_sequence_is_removed() -> None:
     session = FakeSession(is_async=True)
     work = scheduler(session)
@@ -163,7 +128,7 @@ def test_a_sequence_says_the_same_whoever_runs_beside_it(n_seq_max: int) -> None
     session = FakeSession(n_seq_max=n_seq_max, n_ubatch=32)
     together = [sequence(session, prompts[i], 15 + i, sampling=sampling[i]) for i in range(5)]
     for i, one in enumerate(together):
-        one.length = FixedLength(i % 4)
+        one.length = DraftLength(i % 4)
     work = scheduler(session)
     submit(work, *together)
     run(work)
@@ -239,8 +204,8 @@ def test_drafting_can_pause_and_resume_in_the_middle_of_others() -> None:
     work = scheduler(session)
     submit(work, *three)
     for i, _ in enumerate(steps(work)):
-        three[0].length = FixedLength(0 if i % 70 < 40 else 3)
-        three[1].length = FixedLength(i % 4)
+        three[0].length = DraftLength(0 if i % 70 < 40 else 3)
+        three[1].length = DraftLength(i % 4)
     assert texts(*three) == [plain_text([i, 1], 150) for i in range(3)]
     assert three[0].stats.accepted > 0
 
@@ -311,31 +276,21 @@ def test_a_job_that_cannot_start_ends_alone() -> None:
 def test_planning_changes_nothing() -> None:
     session = FakeSession(n_seq_max=2)
     work = scheduler(session)
-    known = Experience()
-    sequences = [sequence(session, [i, 1], 30, length=AdaptiveLength(3, known)) for i in range(2)]
+    sequences = [sequence(session, [i, 1], 30, length=DraftLength(3)) for i in range(2)]
     submit(work, *sequences)
     for _ in range(12):
         work.step()
-        before = known.as_dict(), [one.history[:] for one in sequences], [slot.tokens[:] for slot in session.slots]
+        before = [one.history[:] for one in sequences], [slot.tokens[:] for slot in session.slots]
         plans = [work.plan() for _ in range(50)]
         assert all(plan == plans[0] for plan in plans)
-        assert before == (known.as_dict(), [one.history for one in sequences], [slot.tokens for slot in session.slots])
-
-
-def test_a_hundred_jobs_that_wait_change_nothing_that_is_learned() -> None:
-    session = FakeSession()
-    known = Experience()
-    work = scheduler(session)
-    before = known.as_dict()
-    submit(work, *(sequence(session, [i % 30, 1], 5, length=AdaptiveLength(3, known)) for i in range(100)))
-    assert known.as_dict() == before
+        assert before == ([one.history for one in sequences], [slot.tokens for slot in session.slots])
 
 
 def test_sequences_that_need_equal_rows_draft_equally_much() -> None:
     session = FakeSession(n_seq_max=3)
     session.needs_equal_rows = True
     work = scheduler(session)
-    three = [sequence(session, [i, 1], 40, length=FixedLength(i + 1)) for i in range(3)]
+    three = [sequence(session, [i, 1], 40, length=DraftLength(i + 1)) for i in range(3)]
     submit(work, *three)
     work.step()
     for _ in range(5):
@@ -558,7 +513,7 @@ def test_a_sequence_whose_text_depends_on_its_drafts_keeps_its_own_length() -> N
     session = FakeSession(n_seq_max=2)
     session.needs_equal_rows = True
     work = scheduler(session)
-    own, other = (sequence(session, [i, 1], 20, length=FixedLength(n)) for i, n in enumerate((3, 0)))
+    own, other = (sequence(session, [i, 1], 20, length=DraftLength(n)) for i, n in enumerate((3, 0)))
     own.is_reproducible = True
     submit(work, own, other)
     work.step()

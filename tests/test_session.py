@@ -15,7 +15,7 @@ import pytest
 
 from pymtp import Model, SamplingParams, embedded
 from pymtp.binding.library import ffi, lib
-from pymtp.drafting.length import policy
+from pymtp.drafting.length import N_DRAFT_MAX
 from pymtp.drafting.mtp import CATCH_UP
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
@@ -299,14 +299,14 @@ def test_a_fingerprint_tells_weights_apart(tmp_path: Path) -> None:
     assert fingerprint(one) != fingerprint(other)
 
 
-def test_heads_that_llama_cpp_cannot_run_mean_plain_decoding_with_a_note(tmp_path: Path) -> None:
+def test_heads_that_llama_cpp_cannot_run_leave_lookup_with_a_note(tmp_path: Path) -> None:
     from random_gguf import write_glm5_next
 
     path = write_glm5_next(tmp_path / "tiny.gguf")
     reason = "the pinned llama.cpp cannot run the MTP heads of this glm5-next model (it has no graph for them)"
     with Model(path) as model:
-        assert model.draft_note == f"{reason}: plain decoding"
-        assert model.draft_max == 0
+        assert model.draft_note == f"{reason}: drafts by lookup only"
+        assert model.draft_max == "auto"
         generation = model.generate([1, 2, 3], max_tokens=10, ignore_eos=True)
         list(generation)
         assert len(generation.tokens) == 10
@@ -439,6 +439,6 @@ def test_distributions_of_impossible_tokens_are_refused() -> None:
 
 
 def test_numbers_that_are_written_twice_are_the_same() -> None:
-    assert policy.N_DRAFT_MAX == lib.PYMTP_DRAFT_MAX
+    assert N_DRAFT_MAX == lib.PYMTP_DRAFT_MAX
     assert memory._OWN_CACHE_MARGIN == lib.PYMTP_OWN_CACHE_MARGIN
     assert 0 < CATCH_UP < lib.PYMTP_KEPT_POSITIONS

@@ -65,10 +65,11 @@ def test_heads_in_a_file_of_their_own_draft_like_those_in_the_model(tmp_path: Pa
             assert getattr(two.info, each) == getattr(one.info, each)
 
 
-def test_a_trunk_without_heads_decodes_plainly_to_the_same_text(apart: tuple[Path, Path, Path]) -> None:
+def test_a_trunk_without_heads_drafts_by_lookup_to_the_same_text(apart: tuple[Path, Path, Path]) -> None:
     whole, trunk, _ = apart
     with Model(whole, draft="none", n_threads=1) as one, Model(trunk, n_threads=1) as two:
-        assert (two.draft_max, two.draft_note, two.info.draft_model) == (0, None, None)
+        assert (two.draft_max, two.draft_note, two.info.draft_model) == ("auto", None, None)
+        assert two.session.n_heads == 0
         assert text(two) == text(one)
     with pytest.raises(UnsupportedModel, match=r"no usable MTP head \(nextn_predict_layers = 0\); use --draft none"):
         Model(trunk, draft="mtp")
@@ -108,9 +109,11 @@ def test_several_files_next_to_the_model_are_not_used(apart: tuple[Path, Path, P
     for name in ("mtp-a.gguf", "mtp-b.gguf"):
         shutil.copy(heads, trunk.with_name(name))
     with Model(trunk, n_threads=1) as model:
-        assert model.draft_max == 0
+        assert (model.draft_max, model.session.n_heads) == ("auto", 0)
         assert model.draft_note is not None
-        assert "(mtp-a.gguf, mtp-b.gguf), draft_model (--draft-model) picks one: plain decoding" in model.draft_note
+        assert (
+            "(mtp-a.gguf, mtp-b.gguf), draft_model (--draft-model) picks one: drafts by lookup only" in model.draft_note
+        )
 
 
 def test_unsuitable_files_next_to_the_model_are_named_and_not_used(apart: tuple[Path, Path, Path]) -> None:
@@ -121,7 +124,8 @@ def test_unsuitable_files_next_to_the_model_are_named_and_not_used(apart: tuple[
     split_heads(write_qwen35(trunk.with_name("qwen.gguf")), trunk.with_name("qwen-trunk.gguf"), beside)
     with Model(trunk, n_threads=1) as model:
         assert model.draft_note == (
-            f"{beside} does not hold the heads of {trunk} (its architecture is qwen35, not glm4moe): plain decoding"
+            f"{beside} does not hold the heads of {trunk} (its architecture is qwen35, not glm4moe): "
+            "drafts by lookup only"
         )
     with pytest.raises(UnsupportedModel, match="its architecture is qwen35, not glm4moe"):
         Model(trunk, draft="mtp")

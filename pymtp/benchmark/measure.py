@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pymtp.acceptance.forced import Forced
+from pymtp.acceptance.scripted import Scripted
 from pymtp.benchmark.journal import Journal
 from pymtp.benchmark.memory import memory
 from pymtp.benchmark.plan import Arm, Plan, Setup, Turn, Workload, take_turns
@@ -101,10 +102,11 @@ def _measure_setup(
     n_ctx = -(-(max(work.n_ctx for work in works) + plan.draft_max) // _CTX_BLOCK) * _CTX_BLOCK
     draft_model, problem = (setup.draft_model, None) if setup.draft_model else find_draft_model(setup.path)
     info = inspect_gguf(setup.path, draft_model)
-    drafts = plan.draft_max > 0 and info.has_heads
+    adapts = any(arm.draft_max == "auto" for arm in plan.arms)
+    drafts = plan.draft_max > 0 and (info.has_heads or adapts)
     if plan.draft_max > 0 and not info.has_heads:
         problem = problem or f"{setup.path.name} has no usable MTP head"
-        results.note(f"{problem}: plain decoding only")
+        results.note(f"{problem}: drafts by lookup, where K is auto" if adapts else f"{problem}: plain decoding only")
     n_threads = native_params(ContextParams(n_threads=setup.n_threads), 0, 1).n_threads
     subject = Subject(info, sha256(setup.path), n_threads, n_ctx, _now())
     results.subjects[setup] = subject
@@ -113,7 +115,8 @@ def _measure_setup(
         if mode == "none" and drafts and not any(work.test.n_prompt for work in works):
             continue  # only prompts are measured without MTP
         on_step(Step(f"loading {setup.path.name}" + (", with MTP" if mode == "mtp" else "")))
-        with _load(setup, n_ctx, plan.draft_max if mode == "mtp" else 0, on_load) as model:
+        n_draft = plan.draft_max if mode == "mtp" else 0
+        with _load(setup, n_ctx, n_draft, on_load, by_heads=info.has_heads) as model:
             if mode == "mtp" and model.draft_note:
                 results.note(f"{setup.path.name}: {model.draft_note}")
             stage = _Stage(plan, setup, model, prompts_only=drafts and mode == "none", journal=journal)
@@ -189,14 +192,15 @@ class _Stage:
         """Generate after one prompt, or after those that run together; the first tokens come with the prompts."""
         self.model.empty_cache()
         if work.prefix:
-            self._run([work.prefix] * self.setup.n_parallel, self._params(arm, turn, 1))
-        prompts = [[*work.prefix, *prompt.tokens] for prompt in self._together(work, turn)]
-        return self._run(prompts, self._params(arm, turn, n_gen + 1))
+            self._run([(work.prefix, self._params(arm, turn, 1))] * self.setup.n_parallel)
+        params = self._params(arm, turn, n_gen + 1)
+        together = self._together(work, turn)
+        return self._run([([*work.prefix, *each.tokens], _with_answer(params, each.answer)) for each in together])
 
-    def _run(self, prompts: Sequence[list[int]], params: GenerationParams) -> tuple[Stats, str]:
+    def _run(self, asked: Sequence[tuple[list[int], GenerationParams]]) -> tuple[Stats, str]:
         batch = self.model.batch()
         # submitted together, so that all are in the first pass
-        generations = self.model.call(lambda: [batch.submit(prompt, params) for prompt in prompts])
+        generations = self.model.call(lambda: [batch.submit(prompt, params) for prompt, params in asked])
         for _ in batch:
             pass
         for generation in generations:
@@ -231,6 +235,12 @@ class _Stage:
         return Forced([arm.forced_rate**i for i in range(1, n_draft + 1)], random)
 
 
+def _with_answer(params: GenerationParams, answer: list[int]) -> GenerationParams:
+    if not answer:
+        return params
+    return replace(params, max_tokens=min(params.max_tokens, len(answer)), forced=Scripted(answer))
+
+
 def _now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -248,8 +258,10 @@ def _prepare(setup: Setup, plan: Plan, texts: Sequence[Text]) -> list[_Work]:
     return [_Work(test, prefix_for(test, prompts), prompts_for(test, prompts)) for test in plan.tests]
 
 
-def _load(setup: Setup, n_ctx: int, draft_max: int, on_load: Callable[[float], object] | None) -> Model:
-    draft: Literal["auto", "none"] = "auto" if draft_max else "none"
+def _load(
+    setup: Setup, n_ctx: int, draft_max: int, on_load: Callable[[float], object] | None, *, by_heads: bool
+) -> Model:
+    draft: Literal["auto", "lookup", "none"] = ("auto" if by_heads else "lookup") if draft_max else "none"
     return Model(
         setup.path,
         model=setup.placement,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pymtp.drafting.length.policy import AUTO_DRAFT_MAX
+from pymtp.drafting.policy import AUTO_DRAFT_MAX
 from pymtp.errors import InvalidParameter
 from pymtp.loading.params import ModelParams
 

@@ -10,7 +10,7 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ class Text:
     category: str
     prompt: str = ""
     messages: tuple[Mapping[str, str], ...] = ()
+    answer: str = ""
+    """If given, what is emitted instead of the model's own text. See acceptance.Scripted."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Prompt:
     category: str
     text: str
     tokens: list[int]
+    answer: list[int] = field(default_factory=list)
+    """If given, what is emitted instead of the model's own text."""
 
 
 def _ask(category: str, question: str) -> Text:
@@ -87,6 +91,20 @@ def read_texts(path: Path) -> list[Text]:
     return texts
 
 
+def read_answers(path: Path) -> list[Text]:
+    """The pairs in a file, {"category": ..., "prompt" or "messages": ..., "answer": ...} on each line.
+
+    Raises PymtpError.
+    """
+    texts = read_texts(path)
+    lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+    answers = [json.loads(line).get("answer") for line in lines]
+    for n, answer in enumerate(answers, 1):
+        if not isinstance(answer, str) or not answer:
+            raise PymtpError(f'{path}, pair {n} has no answer; add "answer": "..."')
+    return [replace(text, answer=answer) for text, answer in zip(texts, answers, strict=True)]
+
+
 def tokenized(text: Text, vocabulary: Vocabulary) -> Prompt:
     """The prompt for `text`. Without a chat template, messages are joined by newlines."""
     written = text.prompt
@@ -94,7 +112,8 @@ def tokenized(text: Text, vocabulary: Vocabulary) -> Prompt:
         written = ChatTemplate(vocabulary).render(text.messages).text
     elif text.messages:
         written = "\n".join(message["content"] for message in text.messages)
-    return Prompt(text.category, written, vocabulary.tokenize(written))
+    answer = vocabulary.tokenize(text.answer, is_start=False) if text.answer else []
+    return Prompt(text.category, written, vocabulary.tokenize(written), answer)
 
 
 def prompts_for(test: Workload, texts: Sequence[Prompt]) -> list[Prompt]:
@@ -105,7 +124,7 @@ def prompts_for(test: Workload, texts: Sequence[Prompt]) -> list[Prompt]:
     if not test.n_prompt:
         return list(texts)
     # the end is what the model answers; repetitions before it only make the prompt longer
-    return [Prompt(text.category, "", _filled(text.tokens[::-1], test.n_prompt)[::-1]) for text in texts]
+    return [replace(text, text="", tokens=_filled(text.tokens[::-1], test.n_prompt)[::-1]) for text in texts]
 
 
 def prefix_for(test: Workload, texts: Sequence[Prompt]) -> list[int]:

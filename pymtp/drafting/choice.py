@@ -5,16 +5,20 @@ Knows what files say and what was asked for; loads nothing.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.interface import Drafter
-from pymtp.drafting.length.policy import AUTO_DRAFT_MAX
 from pymtp.drafting.lookup import LookupDrafter
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.params import DraftParams, PlainReason, StrPath
 from pymtp.drafting.plain import NoDrafter
+from pymtp.drafting.policy import AUTO_DRAFT_MAX
 from pymtp.errors import UnsupportedModel
 from pymtp.gguf.facts import GgufInfo, find_draft_model, inspect_gguf
+
+if TYPE_CHECKING:
+    from pymtp.engine.session import Session
 
 
 class DraftChoice(NamedTuple):
@@ -26,7 +30,19 @@ class DraftChoice(NamedTuple):
     reason: PlainReason | None = None
     """Why the model decodes plainly; None: it drafts."""
     note: str | None = None
-    """One line for people, where plain decoding is not what they asked for."""
+    """One line for people, where they did not get the heads that they may expect."""
+    adds_lookup: bool = False
+    """Whether lookup drafts beside the heads."""
+
+    def make(self, session: Session) -> Drafter:
+        """The drafter, for a session that was opened for it."""
+        if self.drafter is MtpDrafter:
+            return AdaptiveDrafter(session, MtpDrafter(session), LookupDrafter(session) if self.adds_lookup else None)
+        return (
+            AdaptiveDrafter(session, None, LookupDrafter(session))
+            if self.drafter is LookupDrafter
+            else self.drafter(session)
+        )
 
     @property
     def uses_heads(self) -> bool:
@@ -53,12 +69,12 @@ def choose_drafter(path: StrPath, params: DraftParams) -> tuple[GgufInfo, DraftC
     if params.draft == "lookup":
         return info, DraftChoice(LookupDrafter, n_draft_max)
     if info.has_heads:
-        return info, DraftChoice(MtpDrafter, n_draft_max)
+        return info, DraftChoice(MtpDrafter, n_draft_max, adds_lookup=params.draft_lookup != "off")
     if problem:
-        return info, _plain(PlainReason.UNCLEAR_SIDE_FILE, problem)
+        return info, _without_heads(params, PlainReason.UNCLEAR_SIDE_FILE, problem)
     if info.n_heads_declared == 0:
-        return info, _plain(PlainReason.NO_HEADS)
-    return info, _plain(PlainReason.MISSING_TENSORS, _no_heads(info))
+        return info, _without_heads(params, PlainReason.NO_HEADS)
+    return info, _without_heads(params, PlainReason.MISSING_TENSORS, _no_heads(info))
 
 
 def longest_draft(params: DraftParams) -> int:
@@ -76,7 +92,14 @@ def without_runnable_heads(info: GgufInfo, params: DraftParams, obstacle: str) -
     reason = f"the pinned llama.cpp cannot run the {what} of this {info.architecture} model ({obstacle})"
     if params.draft == "mtp":
         raise UnsupportedModel(f"{info.path}: {reason}; use --draft none")
-    return _plain(PlainReason.NOT_RUNNABLE, reason)
+    return _without_heads(params, PlainReason.NOT_RUNNABLE, reason)
+
+
+def _without_heads(params: DraftParams, reason: PlainReason, why: str | None = None) -> DraftChoice:
+    """Lookup drafts where the length adapts; a number of drafts in each round is meant for heads."""
+    if params.draft_lookup != "off" and params.draft_max == "auto":
+        return DraftChoice(LookupDrafter, AUTO_DRAFT_MAX, note=f"{why}: drafts by lookup only" if why else None)
+    return _plain(reason, why)
 
 
 def _plain(reason: PlainReason, why: str | None = None) -> DraftChoice:

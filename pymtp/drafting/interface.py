@@ -34,8 +34,8 @@ class DrafterTraits:
     """Whether it can draw its drafts (`DraftRequest.draws`) and report what from (`Proposal.distributions`)."""
     allows_many: bool = True
     """Whether it drafts for several sequences at a time."""
-    auto_draft_max: int | None = None
-    """The fixed draft length that `draft_max` "auto" stands for; None: the length adapts."""
+    auto_draft_max: int | None = 4
+    """The fixed draft length that `draft_max` "auto" stands for; None: pymtp's own adapt theirs."""
 
 
 class Picked(NamedTuple):
@@ -88,10 +88,10 @@ class DraftRequest(NamedTuple):
     """Whether the drafts are to be drawn; else they are the most likely tokens."""
     feeds: bool = False
     """Whether the rows are a part of the prompt that the heads should see."""
-    keeps_up: bool = True
-    """Whether the next rounds will draft, so that the heads should see the rows of this one at once."""
     uses_confidence: bool = False
     """Whether `Proposal.confidences` will be looked at."""
+    adapts: bool = False
+    """Whether as many tokens are drafted as pay."""
 
     @property
     def end(self) -> int:
@@ -119,6 +119,8 @@ class Proposal(NamedTuple):
     """Drafts after the others, which are not verified."""
     n_heads: int = 0
     """Heads that should see the rows of the pass."""
+    n_steps: int = 0
+    """Steps of the heads that it took, together with those of other sequences."""
     catches_up: bool = False
     """Whether the draft took more than one row, so that its time shows nothing of what drafts cost."""
 

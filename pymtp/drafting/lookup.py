@@ -15,8 +15,6 @@ from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, 
 if TYPE_CHECKING:
     from pymtp.engine.session import Session
 
-LOOKUP_DRAFT_MAX = 8
-"""Tokens that a round drafts where `draft_max` is "auto"."""
 MATCH_MIN = 3
 """Tokens that have to be the same. Tuned on this repository's files (bench/lookup.py): with 2, drafts are right less
 often; with 4, there are fewer."""
@@ -45,7 +43,7 @@ class LookupIndex:
         handle = ffi.new("struct pymtp_lookup **")
         check(lib.pymtp_lookup_init(n_max, n_min, handle))
         self._native = ffi.gc(handle[0], lib.pymtp_lookup_free)
-        self._found, self._n_matched = ffi.new("int32_t[]", LOOKUP_DRAFT_MAX), ffi.new("int32_t *")
+        self._found, self._n_matched = ffi.new("int32_t[]", 16), ffi.new("int32_t *")
 
     def __len__(self) -> int:
         """Tokens in it, ends of histories included."""
@@ -107,10 +105,10 @@ class LookupDrafter:
     """Drafts what followed the longest match of a sequence's newest tokens in its own prompt and output.
 
     Needs no heads. A round drafts no more tokens than match, so nothing where nothing matches: longer drafts are mostly
-    wrong (bench/lookup.py measures it).
+    wrong (bench/lookup.py measures it), unless a policy asks for more (see AdaptiveDrafter).
     """
 
-    traits: ClassVar = DrafterTraits("lookup", auto_draft_max=LOOKUP_DRAFT_MAX)
+    traits: ClassVar = DrafterTraits("lookup", auto_draft_max=None)
 
     def __init__(self, session: Session) -> None:
         self._n_max = session.n_ctx
@@ -128,11 +126,16 @@ class LookupDrafter:
     def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
         """Nothing to note: the next histories show what was accepted."""
 
+    def find(self, request: DraftRequest, drafts: Sequence[int] = ()) -> Match:
+        """What followed the newest tokens of the request, and these drafts after them, up to `n_draft` tokens."""
+        at = self._indexes.get(request.slot)
+        if at is None:
+            at = self._indexes[request.slot] = SequenceIndex(self._n_max)
+        index = at.follow(request.history)
+        return index.find(request.n_draft, [*request.history[-MATCH_MAX:], *drafts] if drafts else None)
+
     def _propose(self, request: DraftRequest) -> Proposal:
-        index = self._indexes.get(request.slot)
-        if index is None:
-            index = self._indexes[request.slot] = SequenceIndex(self._n_max)
-        match = index.follow(request.history).find(request.n_draft)
+        match = self.find(request)
         return Proposal(request.until_stop(match.tokens[: match.n_matched]))
 
 

@@ -14,7 +14,7 @@ from pymtp.engine.chunk import Chunk
 from pymtp.engine.session import Session
 from pymtp.sampling.distribution import Distribution
 
-CATCH_UP, CATCH_UP_FOR_PROBE = lib.PYMTP_KEPT_POSITIONS - 8, 32
+CATCH_UP = lib.PYMTP_KEPT_POSITIONS - 8
 """Positions that heads see before they draft, if they were left behind: the last of those that they have missed.
 
 The session must have their hidden states; rejected drafts take the place of some that it keeps.
@@ -33,7 +33,7 @@ class MtpDrafter:
     step. Requests of both kinds can share a round: each kind gets a pass of its own.
     """
 
-    traits: ClassVar = DrafterTraits("mtp", uses_mtp_heads=True, allows_drawn=True)
+    traits: ClassVar = DrafterTraits("mtp", uses_mtp_heads=True, allows_drawn=True, auto_draft_max=None)
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -65,7 +65,7 @@ class MtpDrafter:
             drafted = self._draft_fused(requests, chunks, n_steps, banned)
         n_heads = min(n_steps, self._session.n_heads)
         return {
-            request.slot: _proposal(request, made, n_heads, catches_up=len(chunk.tokens) > 1)
+            request.slot: _proposal(request, made, n_heads, n_steps, catches_up=len(chunk.tokens) > 1)
             for request, made, chunk in zip(requests, drafted, chunks, strict=True)
         }
 
@@ -73,8 +73,8 @@ class MtpDrafter:
         return Proposal(n_heads=self._session.n_heads) if request.feeds else NO_DRAFTS
 
     def _first_chunk(self, request: DraftRequest, n_steps: int) -> Chunk:
-        n = CATCH_UP if request.keeps_up else CATCH_UP_FOR_PROBE
-        begin = max(self._session.seen_end(request.slot, n_steps), request.position - min(n, self._catch_up_max))
+        n = min(CATCH_UP, self._catch_up_max)
+        begin = max(self._session.seen_end(request.slot, n_steps), request.position - n)
         return Chunk(request.history[begin:], begin, request.slot)
 
     def _draft_fused(
@@ -120,14 +120,15 @@ class _Drafted(NamedTuple):
         self.confidences.append(picked.confidence)
 
 
-def _proposal(request: DraftRequest, drafted: _Drafted, n_heads: int, *, catches_up: bool) -> Proposal:
+def _proposal(request: DraftRequest, drafted: _Drafted, n_heads: int, n_steps: int, *, catches_up: bool) -> Proposal:
     n = request.picker.n_worth(drafted.tokens, drafted.confidences)
     return Proposal(
         drafted.tokens[:n],
         drafted.distributions[:n],
         drafted.confidences,
         drafted.tokens[n:],
-        n_heads=n_heads if request.keeps_up else 0,
+        n_heads=n_heads,
+        n_steps=n_steps,
         catches_up=catches_up,
     )
 

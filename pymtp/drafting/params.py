@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Literal
 
 from pymtp.drafting.interface import Drafter
-from pymtp.drafting.length.policy import N_DRAFT_MAX
+from pymtp.drafting.length import N_DRAFT_MAX
 from pymtp.errors import InvalidParameter
 
 StrPath = str | os.PathLike[str]
@@ -22,13 +22,15 @@ class DraftParams:
 
     draft: Literal["auto", "mtp", "lookup", "none"] | type[Drafter] = "auto"
     """auto: the model's MTP heads if it has usable ones; mtp: they must be usable; lookup: what followed the newest
-    tokens where the text had them before, for any model; none: plain decoding; or a class of your own, which is made
-    for the session (see Drafter)."""
+    tokens where the sequence had them before, for any model; none: plain decoding; or a class of your own, which is
+    made for the session (see Drafter)."""
     draft_model: StrPath | None = None
     """The file with the heads of a model that has them apart, or its assistant (Gemma-4); without it a file mtp-*.gguf
     beside the model is taken if it fits."""
     draft_max: int | Literal["auto"] = "auto"
-    """Tokens that a round drafts; 0: none; auto: as many as pay, and with lookup at most 8."""
+    """Tokens that a round drafts; 0: none; auto: as many as pay."""
+    draft_lookup: Literal["off", "self"] = "self"
+    """Whether lookup drafts as well where the length is auto: from a sequence's own prompt and output."""
     draft_vocab: int | Sequence[int] | StrPath | None = None
     """Limits drafts, not the text, to that many first tokens of the vocabulary, to those that are given or that a file
     lists, or ("auto") to as many as pay: drafting is cheaper then. None: no limit."""
@@ -42,6 +44,8 @@ class DraftParams:
             raise InvalidParameter("draft_max", f"auto, or between 0 and {N_DRAFT_MAX}", value=self.draft_max)
         if self.draft not in DRAFTS and not hasattr(self.draft, "traits"):
             raise InvalidParameter("draft", f"{', '.join(DRAFTS)} or a Drafter with traits", value=self.draft)
+        if self.draft_lookup not in ("off", "self"):
+            raise InvalidParameter("draft_lookup", "off or self", value=self.draft_lookup)
         if self.mtp_context not in ("auto", "chained", "target"):
             raise InvalidParameter("mtp_context", "auto, chained or target", value=self.mtp_context)
 

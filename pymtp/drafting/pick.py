@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pymtp.drafting.interface import Picked
-from pymtp.drafting.length.policy import DraftLength
+from pymtp.drafting.length import DraftLength
 from pymtp.engine.logits import Row
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
@@ -97,4 +97,4 @@ class ChainPicker:
         """See DraftPicker."""
         if not confidences:
             return len(drafts)
-        return self._length.n_verified(confidences, drawn=self._how.draws)
+        return self._length.n_worth(confidences, drawn=self._how.draws)

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pymtp.drafting.length.costs import N_WARM_UP
 from pymtp.errors import InvalidParameter
 
 
@@ -128,6 +127,8 @@ class AutoDraftVocab:
         return self._step_ms[nearest] * (1 + limit / nearest) / 2
 
 
+N_WARM_UP = 3
+"""Rounds with a new limit whose drafts do not count: devices are slow at what they do first."""
 REVIEW = 48
 """Rounds with one limit before it can change."""
 MARGIN = 1.02

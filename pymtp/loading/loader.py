@@ -44,6 +44,11 @@ class Weights:
         obstacle = lib.pymtp_draft_obstacle(model_pointer(self.model), model_pointer(self.assistant))
         return ffi.string(obstacle).decode() if obstacle else None
 
+    @property
+    def has_recurrent_states(self) -> bool:
+        """Whether a sequence has states that drafts can only be taken back from by copies."""
+        return bool(lib.llama_model_is_hybrid(self.model) or lib.llama_model_is_recurrent(self.model))
+
     def close(self) -> None:
         """Free the weights; closing twice is harmless."""
         self._free()

@@ -14,11 +14,7 @@ from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.acceptance.relaxed import Relaxed
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.drafting.interface import DrafterTraits
-from pymtp.drafting.length.adaptive import AdaptiveLength
-from pymtp.drafting.length.cost_record import CostRecord
-from pymtp.drafting.length.costs import RoundCosts
-from pymtp.drafting.length.experience import Experience
-from pymtp.drafting.length.policy import DraftLength, FixedLength
+from pymtp.drafting.length import DraftLength
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.pick import AutoPick, DraftPick, FixedPick
 from pymtp.errors import InvalidParameter
@@ -28,6 +24,9 @@ from pymtp.sampling.rules import AnswerRules
 from pymtp.serving.params import GenerationParams
 from pymtp.serving.sequence import TokenSequence
 from pymtp.text.thinking import Thinking
+
+REPRODUCIBLE_DRAFT_MAX = 2
+"""What "auto" stands for where a seed promises the same text although drafts change it: no clock may decide then."""
 
 
 def check_request(params: GenerationParams, vocabulary: Vocabulary, drafter: DrafterTraits) -> None:
@@ -50,19 +49,16 @@ def make_sequence(
     n_ctx: int,
     n_draft_max: int,
     drafter: DrafterTraits = MtpDrafter.traits,
-    experience: Experience,
-    cost_record: CostRecord | None = None,
 ) -> TokenSequence:
-    """The sequence that continues `prompt`, in a session that verifies `n_draft_max` drafts.
-
-    The length of its drafts follows `experience`, and where that must not depend on a clock, `cost_record`.
-    """
+    """The sequence that continues `prompt`, in a session that verifies `n_draft_max` drafts."""
     if params.has_grammar and not drafter.allows_grammar:
         n_draft_max = 0
     if not drafter.allows_drawn:
         params = replace(params, draft_pick="greedy")
     if params.draft_max == "auto" and drafter.auto_draft_max is not None:
         params = replace(params, draft_max=drafter.auto_draft_max)
+    if params.draft_max == "auto" and params.is_reproducible:
+        params = replace(params, draft_max=REPRODUCIBLE_DRAFT_MAX)
     eog = vocabulary.end_of_generation
     needs_thinking = params.grammar is not None or params.reasoning_budget >= 0
     thinking = _thinking(prompt, params, vocabulary) if needs_thinking else None
@@ -80,9 +76,6 @@ def make_sequence(
     # a grammar that begins somewhere in a block is not known to all of its rows
     rejection = TOKENWISE_REJECTION if sampler.awaits_grammar else BLOCK_REJECTION
     accept, accept_drawn = _methods(prompt, params, vocabulary, rejection)
-    needs_record = params.is_reproducible and params.draft_max == "auto"
-    if needs_record:
-        experience = Experience(cost_record.costs if cost_record else RoundCosts(is_measured=False))
     return TokenSequence(
         prompt,
         sampler,
@@ -91,8 +84,7 @@ def make_sequence(
         max_tokens=params.max_tokens,
         draft_max=0 if params.draft_note else n_draft,
         is_reproducible=params.is_reproducible,
-        length=_length(prompt, params, n_draft, experience),
-        cost_record=cost_record if needs_record else None,
+        length=DraftLength(None if params.draft_max == "auto" else n_draft, params.draft_min, params.draft_p_min),
         pick=_pick(params),
         accept=accept,
         accept_drawn=accept_drawn,
@@ -114,13 +106,6 @@ def acceptance_name(params: GenerationParams) -> str:
     if pick.compares:
         return " or ".join(dict.fromkeys((likely.name, drawn.name)))
     return drawn.name if pick.draws else likely.name
-
-
-def _length(prompt: Sequence[int], params: GenerationParams, n_draft: int, experience: Experience) -> DraftLength:
-    if params.draft_max != "auto":
-        return FixedLength(n_draft, n_min=params.draft_min, p_min=params.draft_p_min)
-    n_min, p_min = params.draft_min, params.draft_p_min
-    return AdaptiveLength(n_draft, experience, prompt=prompt, n_min=n_min, p_min=p_min)
 
 
 def _pick(params: GenerationParams) -> DraftPick:

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from pymtp.chat.parser import ChatMessage
-from pymtp.drafting.length.adaptive import AdaptiveLength
-from pymtp.drafting.length.policy import LengthRow
 from pymtp.errors import PymtpError
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
@@ -120,14 +118,6 @@ class Generation:
         parser = chat.parse()
         parser.finish(self.text, is_cut=self.finish_reason not in ("eog", "stop"))
         return parser.message
-
-    @property
-    def length_table(self) -> list[LengthRow]:
-        """What the draft length is decided from at present; empty if it is fixed."""
-        sequence = self._request.sequence
-        if sequence is None or not isinstance(sequence.length, AdaptiveLength) or not sequence.draft_max:
-            return []
-        return sequence.length.table()
 
     def parts(self, begin: int = 0, end: int | None = None) -> list[tuple[str, bool]]:
         """Cut `text[begin:end]` where it changes between accepted drafts (True) and what the target sampled (False).

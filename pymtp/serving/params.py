@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from pymtp.acceptance.forced import Forced
 from pymtp.acceptance.relaxed import Relaxed
+from pymtp.acceptance.scripted import Scripted
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.schema import grammar_of_schema
 from pymtp.errors import InvalidParameter
@@ -76,7 +77,7 @@ class GenerationParams:
     """See acceptance.Relaxed."""
     thinking_tags: tuple[str, str] | None = None
     """Around the thinking; None: those that the model is known to have."""
-    forced: Forced | None = None
+    forced: Forced | Scripted | None = None
     """For benchmarks only: the text is not valid output."""
 
     def __post_init__(self) -> None:
@@ -247,7 +248,7 @@ class GenerationOptions(SamplingOptions, total=False):
     relaxed_top_n: int
     relaxed_delta: float
     thinking_tags: tuple[str, str] | None
-    forced: Forced | None
+    forced: Forced | Scripted | None
 
 
 _SAMPLING_FIELDS = frozenset(each.name for each in fields(SamplingParams))

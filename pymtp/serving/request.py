@@ -14,8 +14,6 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from pymtp.drafting.interface import DrafterTraits
-from pymtp.drafting.length.cost_record import CostRecord
-from pymtp.drafting.length.experience import Experience
 from pymtp.errors import ContextFull, InvalidParameter
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
@@ -35,8 +33,6 @@ class Setup:
     n_ctx: int
     """Positions of a sequence."""
     n_draft_max: int
-    experience: Experience
-    cost_record: CostRecord | None = None
 
 
 class Update(NamedTuple):
@@ -113,8 +109,6 @@ class Request:
             n_ctx=setup.n_ctx,
             n_draft_max=setup.n_draft_max,
             drafter=setup.drafter,
-            experience=setup.experience,
-            cost_record=setup.cost_record,
         )
         self.prompt = None
         self.sequence.stats = self.stats

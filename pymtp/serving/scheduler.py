@@ -15,7 +15,7 @@ from operator import sub
 from typing import NamedTuple, Protocol
 
 from pymtp.drafting.interface import Drafter
-from pymtp.drafting.length.costs import RoundCosts
+from pymtp.drafting.policy import DraftPolicy
 from pymtp.drafting.subset import AutoDraftVocab
 from pymtp.engine.counters import Timing
 from pymtp.engine.session import Session
@@ -84,7 +84,7 @@ class Scheduler:
         session: Session,
         drafter: Drafter,
         *,
-        costs: RoundCosts | None = None,
+        policy: DraftPolicy | None = None,
         draft_vocab: AutoDraftVocab | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -92,7 +92,7 @@ class Scheduler:
         """Of all sequences. A pass's time is shared out between prompts and generation by their rows."""
         self._session = session
         self._drafter = drafter
-        self._tuning = DraftTuning(session, costs or RoundCosts(), draft_vocab)
+        self._tuning = DraftTuning(session, policy, draft_vocab)
         self._clock = clock
         self._slots = Slots(session)
         self._running: dict[int, Running] = {}  # by slot, in the order of admission
@@ -184,7 +184,7 @@ class Scheduler:
         if not turns:
             return
         self._tuning.limit_drafts(running.sequence for running in self._running.values())
-        result = self.run(turns, meanwhile=lambda: self._finish_previous(turns))
+        result = self.run(turns, meanwhile=self.report)
         self.apply(result)
         if any(turn.of_prompt or turn.sequence.finish_reason for turn in turns):
             self.report()
@@ -199,8 +199,6 @@ class Scheduler:
             # before anything that can fail: `fail` has to find it
             self._running[slot] = Running(job, sequence, sequence.sampler.n_candidates)
             sequence.n_cached = self._slots.take(slot, sequence.history, reuse=job.reuses_cache)
-            if sequence.cost_record and sequence.cost_record.ensure(self._session, slot):
-                sequence.n_cached = 0
             sequence.n_decoded = sequence.n_cached
             self._tuning.observe_prompt(sequence.history)
         if len(self._running) != n_before:
@@ -243,8 +241,6 @@ class Scheduler:
 
     def run(self, turns: Sequence[Turn], meanwhile: Callable[[], object] = lambda: None) -> Result:
         """Run the pass. `meanwhile` is called with it: see Session.decode."""
-        for turn in turns:
-            turn.sequence.begin(turn)
         errors: list[ContextFull] = []
         before, start = self._session.timing, self._clock()
         rounds = self._run(turns, meanwhile, errors)
@@ -305,14 +301,9 @@ class Scheduler:
         """One draft length for all sequences, where only equal numbers of rows can share a pass; else None."""
         if not self._session.needs_equal_rows:
             return None
-        wanted = [each.sequence.n_draft for each in self._running.values() if not each.sequence.in_prompt]
+        sequences = [each.sequence for each in self._running.values() if not each.sequence.in_prompt]
+        wanted = [each.n_draft for each in sequences if each.length.n is not None]  # the policy sees to the others
         return round(sum(wanted) / len(wanted)) if wanted else None
-
-    def _finish_previous(self, turns: Sequence[Turn]) -> None:
-        """What can wait until the next pass is under way."""
-        self.report()
-        for turn in turns:
-            turn.sequence.learn()
 
     def _run(self, turns: Sequence[Turn], meanwhile: Callable[[], object], errors: list[ContextFull]) -> list[Round]:
         try:
@@ -329,7 +320,6 @@ class Scheduler:
 
     def _release(self, slot: int) -> None:
         running = self._running.pop(slot)
-        running.sequence.learn()
         sequence = running.sequence
         keeps = running.job.reuses_cache and not sequence.error
         self._slots.release(slot, sequence.history[: sequence.n_decoded] if keeps else None)

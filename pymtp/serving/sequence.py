@@ -14,8 +14,7 @@ from pymtp.acceptance.interface import Acceptance, Trial
 from pymtp.acceptance.match import MATCH
 from pymtp.acceptance.rejection import BLOCK_REJECTION
 from pymtp.drafting.interface import DraftOutcome, DraftRequest, Proposal
-from pymtp.drafting.length.cost_record import CostRecord
-from pymtp.drafting.length.policy import N_DRAFT_MAX, DraftLength, FixedLength
+from pymtp.drafting.length import DraftLength
 from pymtp.drafting.pick import ChainPicker, DraftPick, FixedPick
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.logits import Row
@@ -87,14 +86,6 @@ class Round(NamedTuple):
         return self.turn.end + max(len(self.tokens) - 1, 0)
 
 
-class _Outcome(NamedTuple):
-    """What a round showed of its drafts, for the draft length."""
-
-    tokens: Sequence[int] = ()
-    confidences: Sequence[float] = ()
-    are_right: Sequence[bool] = ()
-
-
 @dataclass(eq=False)
 class TokenSequence:
     """A prompt and what is generated after it.
@@ -111,8 +102,8 @@ class TokenSequence:
     max_tokens: int = -1
     draft_max: int = 0
     """The most that its rounds draft; 0 spares the heads the prompt, too."""
-    length: DraftLength = field(default_factory=lambda: FixedLength(N_DRAFT_MAX))
-    """Decides how many it drafts in a round, at most draft_max; 0 pauses drafting."""
+    length: DraftLength = DraftLength()
+    """How many it drafts in a round, at most draft_max."""
     pick: DraftPick = field(default_factory=lambda: FixedPick(draws=False))
     """How its drafts are picked."""
     accept: Acceptance = MATCH
@@ -123,8 +114,6 @@ class TokenSequence:
     """Called with the tokens of each round; returns after how many of them the sequence ends, None if it continues."""
     is_reproducible: bool = False
     """Whether its text depends on its drafts, and has to be the same each time."""
-    cost_record: CostRecord | None = None
-    """The costs that its length is decided from, if these must not be measured while it runs."""
     n_logprobs: int | None = None
     """Tokens whose probabilities are reported at each position, besides the emitted one; None: nothing is reported."""
     stats: Stats = field(default_factory=Stats)
@@ -144,7 +133,6 @@ class TokenSequence:
         self.n_decoded = self.n_cached = 0
         # the context ends a text without a limit: its last token needs no position
         self.n_left = self.n_ctx + 1 if self.max_tokens < 0 else self.max_tokens
-        self._outcome = _Outcome()  # of the latest round, until `learn`
 
     @property
     def in_prompt(self) -> bool:
@@ -153,8 +141,9 @@ class TokenSequence:
 
     @property
     def n_draft(self) -> int:
-        """The most drafts of the next round, as `length` decides."""
-        return min(self.length.steps(), self._draft_room)
+        """The most drafts of the next round."""
+        room = self._draft_room
+        return room if self.length.n is None else min(self.length.n, room)
 
     @property
     def _draft_room(self) -> int:
@@ -175,13 +164,8 @@ class TokenSequence:
         n_draft = self.n_draft if n_draft is None or self.is_reproducible else min(n_draft, self._draft_room)
         return Turn(self, slot, position, 1, n_draft, draws=self.pick.draws, samples=self.n_left > 0)
 
-    def begin(self, turn: Turn) -> None:
-        """The turn is about to run."""
-        if not turn.of_prompt:
-            self.length.begin_round()
-
     def draft_request(self, turn: Turn) -> DraftRequest:
-        """What the drafter is asked for a turn that has begun."""
+        """What the drafter is asked for a turn."""
         return DraftRequest(
             self.history,
             turn.n_draft,
@@ -192,8 +176,8 @@ class TokenSequence:
             self.stop,
             turn.draws,
             feeds=turn.of_prompt,
-            keeps_up=self.length.keeps_up,
-            uses_confidence=self.length.uses_confidence,
+            uses_confidence=self.length.p_min > 0,
+            adapts=self.length.n is None,
         )
 
     def chunk(self, turn: Turn, proposal: Proposal) -> Chunk:
@@ -214,7 +198,6 @@ class TokenSequence:
         verdict = accept(self.sampler, Trial(rows, proposal.drafts, drawn_from, self.stop, keep))
         if compares:
             self.pick.observe(proposal.distributions, verdict.targets)
-        self._outcome = _Outcome(verdict.tokens, proposal.confidences, proposal.are_right(verdict.tokens))
         n_kept = self.cut(verdict.tokens)
         tokens = verdict.tokens[:n_kept]
         return Round(
@@ -225,11 +208,6 @@ class TokenSequence:
             is_cut=n_kept is not None,
             logprobs=self._logprobs(rows, verdict.targets, tokens),
         )
-
-    def learn(self) -> None:
-        """Feed the latest outcome to `length`: when there is time for it, before the round after the next."""
-        outcome, self._outcome = self._outcome, _Outcome()
-        self.length.observe(*outcome)
 
     def advance(self, result: Round) -> None:
         """Take over the result of a turn."""
@@ -264,7 +242,6 @@ class TokenSequence:
         """Its slot was taken from it: all of its tokens are to be decoded again."""
         self.slot = None
         self.n_decoded, self._n_given = 0, len(self.history)
-        self.learn()
 
     def _logprobs(
         self, rows: Sequence[Row], targets: Sequence[Distribution], tokens: Sequence[int]

@@ -1,4 +1,4 @@
-"""What passes cost, and what follows from it for later drafts: the record of costs, and the draft vocabulary.
+"""What passes cost, and who learns it: the policy of drafting, and the draft vocabulary.
 
 Knows times and counts of rounds; never which sequences run next.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pymtp.drafting.length.costs import RoundCosts
+from pymtp.drafting.policy import DraftPolicy
 from pymtp.drafting.subset import AutoDraftVocab
 from pymtp.engine.counters import Timing
 from pymtp.engine.session import Session
@@ -20,8 +20,8 @@ N_PROMPT_TOKENS = 256
 class DraftTuning:
     """Observes the passes of a session."""
 
-    def __init__(self, session: Session, costs: RoundCosts, vocab: AutoDraftVocab | None) -> None:
-        self._session, self._costs, self._vocab = session, costs, vocab
+    def __init__(self, session: Session, policy: DraftPolicy | None, vocab: AutoDraftVocab | None) -> None:
+        self._session, self._policy, self._vocab = session, policy, vocab
 
     def observe_prompt(self, tokens: Sequence[int]) -> None:
         """A sequence with this prompt begins."""
@@ -37,7 +37,6 @@ class DraftTuning:
         limit = vocab.limits[0] if any(each.is_reproducible for each in running) else vocab.review()
         if limit != self._session.n_draft_vocab:
             self._session.limit_drafts(limit)
-            self._costs.forget_drafts()
         vocab.limit = limit
 
     def observe(self, rounds: Sequence[Round], seconds: float, spent: Timing) -> None:
@@ -45,19 +44,11 @@ class DraftTuning:
         if not (self._session.n_draft_max and rounds) or spent.n_builds or any(each.turn.of_prompt for each in rounds):
             return
         if any(each.proposal.catches_up for each in rounds):
-            if len(rounds) == 1 and rounds[0].proposal.n_drafted == 1:
-                self._costs.observe_probe(len(rounds[0].tokens), seconds * 1000)
             return
-        n, n_steps = len(rounds), max(each.proposal.n_drafted for each in rounds)
-        verify_ms, draft_ms = spent.trunk_us / 1000, spent.head_us / 1000
-        self._costs.observe(
-            sum(each.n_rows for each in rounds),
-            n_steps,
-            verify_ms=verify_ms,
-            draft_ms=draft_ms,
-            rest_ms=max(seconds * 1000 - verify_ms - draft_ms, 0.0),
-            n_sequences=n,
-        )
+        n, n_steps = len(rounds), max(each.proposal.n_steps for each in rounds)
+        if self._policy:
+            self._policy.observe_pass(n_steps, sum(each.n_rows for each in rounds), n, seconds * 1000)
+        draft_ms = spent.head_us / 1000
         if self._vocab and n_steps:
             self._vocab.note_tokens(token for each in rounds for token in each.tokens)
             n_accepted = sum(each.n_accepted for each in rounds) / n

@@ -1,0 +1,173 @@
+"""Plays the policy of drafting over recorded texts, with the costs of any machine: python bench/replay.py TRACES...
+
+The traces are those of bench/traces.py. For each file, machine and number of sequences: tokens a second with the policy
+over those of the best fixed length of the heads' drafts and of plain decoding, and likewise without lookup. With
+--drift, the machine becomes 1.5 times as slow in the middle; with --bursts, it is 4 times as slow for 50 passes now and
+then. With --set NAME=V,V, a constant of the policy takes each value in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pymtp.drafting import costs as costs_module
+from pymtp.drafting import policy as policy_module
+from pymtp.drafting.lookup import LookupIndex
+from pymtp.drafting.policy import AUTO_DRAFT_MAX, Candidate, DraftPolicy, Plan, Rates
+from traces import Trace, read_traces
+
+
+class Machine(NamedTuple):
+    """Milliseconds of a pass."""
+
+    rows: tuple[float, ...]
+    """Of 1, 2, 4, 8, 16, 32, 64, 128, 256 rows."""
+    step: float
+    """Of a step of the heads for one sequence."""
+    step_each: float
+    """For each further sequence."""
+
+    def ms(self, steps: int, rows: int, n_sequences: int) -> float:
+        """A pass after a draft of that many steps."""
+        at = 2.0 ** np.arange(len(self.rows))
+        return float(np.interp(rows, at, self.rows)) + steps * (self.step + self.step_each * (n_sequences - 1))
+
+
+MACHINES = {
+    "nano, 2 cores": Machine((0.87, 1.3, 1.9, 3.1, 5.6, 10.6, 21, 42, 84), 0.13, 0.06),
+    "1B, 2 cores": Machine((62, 75, 100, 155, 270, 500, 980, 1950, 3900), 7.0, 2.0),
+    "10.7B dense, H200": Machine((3.33, 3.65, 4.2, 5.9, 6.4, 7.0, 8.5, 12, 19), 0.42, 0.01),
+    "13.8B MoE, H200": Machine((2.45, 3.1, 4.6, 7.2, 9.5, 11, 13, 17, 25), 0.40, 0.01),
+    "8B, 1 TB/s": Machine((8.7, 8.8, 8.9, 9.2, 9.8, 11, 13.5, 19, 32), 0.75, 0.02),
+}
+"""Measured with bench/rounds.py and bench/programs (bench/results), the last one on paper: what it reads, and its
+multiplications at 200 Tflop/s."""
+
+
+class Sequence_:
+    """A text that is played."""
+
+    def __init__(self, trace: Trace, rates: Rates) -> None:
+        self.trace, self.rates, self.at = trace, rates, 1
+        self.index = LookupIndex(len(trace.prompt) + len(trace.answer))
+        self.index.append([*trace.prompt, *trace.answer[:1]])
+
+    def emit(self, n: int) -> int:
+        """The next tokens; returns how many there were."""
+        tokens = self.trace.answer[self.at : self.at + n]
+        self.index.append(tokens)
+        self.at += len(tokens)
+        return len(tokens)
+
+
+Choose = Callable[[DraftPolicy, list[Candidate]], Plan]
+
+
+def fixed(steps: int) -> Choose:
+    """The heads draft that many tokens in every round."""
+    return lambda policy, asked: Plan(steps, [min(steps, each.room) for each in asked], [0] * len(asked))
+
+
+def play(
+    traces: Sequence[Trace],
+    machine: Machine,
+    n_sequences: int,
+    choose: Choose,
+    options: argparse.Namespace,
+    *,
+    lookup: bool,
+) -> float:
+    """Tokens a second."""
+    rng, policy = random.Random(1), DraftPolicy(16 if n_sequences == 1 else max(4, 16 // n_sequences), has_heads=True)
+    waiting, running = list(traces)[::-1], []  # type: ignore[var-annotated]
+    n_tokens, spent, n_passes, burst = 0, 0.0, 0, 0
+    n_all = sum(len(trace.answer) for trace in traces)
+    while waiting or running:
+        while waiting and len(running) < n_sequences:
+            running.append(Sequence_(waiting.pop(), policy.rates.begin()))
+        asked = [candidate(each, lookup=lookup) for each in running]
+        plan = choose(policy, asked)
+        rows, done = len(running), 0
+        for each, heads, n_lookup in zip(running, plan.heads, plan.lookup, strict=True):
+            right = each.trace.n_right(each.at) if heads else 0
+            drafts = heads
+            kinds = list(range(heads))
+            if n_lookup:
+                match = each.index.find(n_lookup)
+                drafts = len(match.tokens)
+                text = each.trace.answer[each.at :]
+                right = next(
+                    (i for i, (a, b) in enumerate(zip(match.tokens, text, strict=False)) if a != b),
+                    min(drafts, len(text)),
+                )
+                kinds = policy_module.MATCH_KINDS[match.n_matched : match.n_matched + drafts]
+            for i, kind in enumerate(kinds[: right + 1]):
+                each.rates.add(kind, i < right)
+                policy.rates.add(kind, i < right)
+            rows += drafts
+            done += each.emit(min(right, drafts) + 1)
+        ms = (
+            machine.ms(plan.steps, rows, len(running)) * rng.lognormvariate(0, 0.05) * (3 if rng.random() < 0.01 else 1)
+        )
+        if options.bursts:
+            burst = 50 if not burst and rng.random() < 0.001 else max(burst - 1, 0)
+            ms *= 4 if burst else 1
+        if options.drift and n_tokens > n_all / 2:
+            ms *= 1.5
+        policy.observe_pass(plan.steps, rows, len(running), ms)
+        n_tokens += done
+        spent += ms
+        n_passes += 1
+        running = [each for each in running if each.at < len(each.trace.answer)]
+    return 1000 * n_tokens / spent
+
+
+def candidate(each: Sequence_, *, lookup: bool) -> Candidate:
+    """What the policy is told of a sequence."""
+    room = min(AUTO_DRAFT_MAX, len(each.trace.answer) - each.at - 1)
+    match = each.index.find(AUTO_DRAFT_MAX) if lookup else None
+    return Candidate(each.rates, max(room, 0), match.n_matched if match else 0, len(match.tokens) if match else 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("traces", type=Path, nargs="+")
+    parser.add_argument("--sequences", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--machines", nargs="+", default=list(MACHINES))
+    parser.add_argument("--drift", action="store_true")
+    parser.add_argument("--bursts", action="store_true")
+    parser.add_argument("--set", default="", metavar="NAME=V,V,...")
+    options = parser.parse_args()
+    name, _, values = options.set.partition("=")
+    module = costs_module if hasattr(costs_module, name) else policy_module
+    choices = [(f"{name}={value}", value) for value in values.split(",")] if name else [("", "")]
+    print(f"| texts | machine | sequences | {name or 'of plain'} | of best K | K | of plain | without lookup |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|")
+    for path in options.traces:
+        traces = read_traces(path)
+        for machine_name in options.machines:
+            machine = MACHINES[machine_name]
+            for n in options.sequences:
+                lengths = [k for k in (0, 1, 2, 3, 4) if k <= 16]
+                best = {k: play(traces, machine, n, fixed(k), options, lookup=False) for k in lengths}
+                k = max(best, key=lambda k: best[k])
+                for text, value in choices:
+                    if name:
+                        setattr(module, name, type(getattr(module, name))(float(value)))
+                    auto = play(traces, machine, n, DraftPolicy.choose, options, lookup=True)
+                    alone = play(traces, machine, n, DraftPolicy.choose, options, lookup=False)
+                    print(
+                        f"| {path.stem} | {machine_name} | {n} | {text} | {auto / best[k]:.3f} | {k} | "
+                        f"{auto / best[0]:.3f} | {alone / best[k]:.3f} |",
+                        flush=True,
+                    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Drafts from the model's heads, by lookup, or both one after the other: whichever the policy expects most of.
+
+Knows token ids, and who drafts; the policy decides how much. Never text or acceptance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Proposal
+from pymtp.drafting.lookup import LookupDrafter, Match
+from pymtp.drafting.mtp import MtpDrafter
+from pymtp.drafting.policy import MATCH_KINDS, Candidate, DraftPolicy, Plan, Rates
+from pymtp.engine.session import Session
+from pymtp.sampling.distribution import Distribution
+
+_NOTHING = Proposal()
+_NO_MATCH = Match([], 0)
+
+
+class _Slot:
+    """What is known of the sequence in a slot."""
+
+    def __init__(self, history: Sequence[int], rates: Rates) -> None:
+        self.history, self.rates = history, rates
+        self.kinds: Sequence[int] = ()  # of the drafts of its latest round: see Rates.add
+
+
+class AdaptiveDrafter:
+    """Drafts as many tokens as pay, or as many as a request asks for: then all from the heads, where there are any.
+
+    What lookup finds costs nothing to draft, so it is looked for in every round; the heads only run where the policy
+    wants them, and catch up later on what they have missed. After the heads' drafts lookup continues, where these say
+    again what was said before.
+    """
+
+    traits: ClassVar = DrafterTraits("mtp or lookup", uses_mtp_heads=True, allows_drawn=True, auto_draft_max=None)
+
+    def __init__(self, session: Session, heads: MtpDrafter | None, lookup: LookupDrafter | None) -> None:
+        self.policy = DraftPolicy(session.n_draft_max, has_heads=heads is not None, in_step=session.needs_equal_rows)
+        self._heads, self._lookup = heads, lookup
+        self._slots: dict[int, _Slot] = {}
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        """Draft for all requests. See Drafter."""
+        adaptive = [request for request in requests if request.adapts and request.n_draft > 0]
+        if not adaptive:
+            return self._draft(requests)
+        slots = [self._slot(request) for request in adaptive]
+        matches = [self._lookup.find(request) if self._lookup else _NO_MATCH for request in adaptive]
+        plan = self.policy.choose(
+            [
+                Candidate(slot.rates, request.n_draft, match.n_matched, len(match.tokens))
+                for slot, request, match in zip(slots, adaptive, matches, strict=True)
+            ]
+        )
+        if not plan.n_drafts and len(adaptive) == len(requests):
+            return [_NOTHING] * len(requests)
+        planned = zip(plan.heads, plan.lookup, matches, strict=True)
+        found = dict(zip((request.slot for request in adaptive), planned, strict=True))
+        made = self._draft([_planned(request, plan, found) for request in requests])
+        return [
+            self._completed(request, each, plan, *found[request.slot]) if request.slot in found else each
+            for request, each in zip(requests, made, strict=True)
+        ]
+
+    def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
+        """Learn which drafts were right."""
+        for outcome in outcomes:
+            slot = self._slots.get(outcome.request.slot)
+            if slot and slot.kinds:
+                right = outcome.proposal.are_right(outcome.tokens)
+                for kind, is_right in zip(slot.kinds, right, strict=False):
+                    slot.rates.add(kind, is_right)
+                    self.policy.rates.add(kind, is_right)
+                slot.kinds = ()
+
+    def _draft(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        """From the heads, or by lookup without them: as many drafts as each request says."""
+        if self._heads:
+            if any(request.n_draft > 0 or request.feeds for request in requests):
+                return self._heads.propose(requests)
+        elif self._lookup and any(request.n_draft > 0 for request in requests):
+            return self._lookup.propose(requests)
+        return [_NOTHING] * len(requests)
+
+    def _slot(self, request: DraftRequest) -> _Slot:
+        slot = self._slots.get(request.slot)
+        if slot is None or slot.history is not request.history:
+            slot = self._slots[request.slot] = _Slot(request.history, self.policy.rates.begin())
+        return slot
+
+    def _completed(
+        self, request: DraftRequest, made: Proposal, plan: Plan, n_heads: int, n_lookup: int, match: Match
+    ) -> Proposal:
+        """The proposal of an adaptive request, after the heads have drafted."""
+        slot = self._slots[request.slot]
+        if n_lookup:
+            made = Proposal(request.until_stop(match.tokens[:n_lookup]))
+            slot.kinds = MATCH_KINDS[match.n_matched :]
+        elif n_heads and made.drafts:
+            slot.kinds = range(made.n_drafted)
+            if self._lookup and len(made.drafts) == n_heads and not made.spare:
+                made = self._continued(request, made, plan, slot)
+        return made
+
+    def _continued(self, request: DraftRequest, made: Proposal, plan: Plan, slot: _Slot) -> Proposal:
+        """Drafts of the heads, continued by lookup if that is worth its rows."""
+        assert self._lookup is not None
+        n, drafts = len(made.drafts), list(made.drafts)
+        if n >= request.n_draft or drafts[-1] in request.stop:
+            return made
+        match = self._lookup.find(request._replace(n_draft=request.n_draft - n), drafts)
+        n_more = self.policy.n_more(plan, slot.rates, n, match.n_matched, len(match.tokens))
+        if not n_more:
+            return made
+        more = request._replace(n_draft=n_more).until_stop(match.tokens)
+        slot.kinds = [*range(n), *MATCH_KINDS[match.n_matched : match.n_matched + len(more)]]
+        distributions = made.distributions and [*made.distributions, *(Distribution([one], [1.0]) for one in more)]
+        return made._replace(drafts=[*drafts, *more], distributions=distributions)
+
+
+def _planned(request: DraftRequest, plan: Plan, found: dict[int, tuple[int, int, Match]]) -> DraftRequest:
+    """What the heads are asked for."""
+    if request.slot not in found:
+        return request
+    return request._replace(n_draft=found[request.slot][0])

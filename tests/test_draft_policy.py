@@ -1,0 +1,181 @@
+"""What a round drafts: costs that are measured, rates that are learned, and the plan that follows. Without a model."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from pymtp.drafting.costs import N_RECENT, PassCosts
+from pymtp.drafting.policy import MATCH_KINDS, REVIEW, TRIAL_ROUNDS, Candidate, DraftPolicy, Plan
+
+Machine = Callable[[int, int, int], float]
+"""Milliseconds of a pass by steps, rows and sequences."""
+
+
+def flat(steps: int, rows: int, n: int) -> float:
+    """Memory-bound: further rows cost nearly nothing."""
+    return 8 + 0.1 * rows + 0.5 * steps
+
+
+def steep(steps: int, rows: int, n: int) -> float:
+    """Compute-bound: no draft pays that is not nearly certain."""
+    return 1 + 0.8 * (rows - n) + 0.2 * steps
+
+
+def play(
+    policy: DraftPolicy,
+    machine: Machine,
+    n_rounds: int,
+    *,
+    right: float = 0.7,
+    n: int = 1,
+    n_matched: int = 0,
+    match_right: float = 0.9,
+    seed: int = 1,
+) -> tuple[list[Plan], float]:
+    """The plans of some rounds, and tokens a millisecond. Each draft is right with the probability that is given."""
+    rng = random.Random(seed)
+    rates = [policy.rates.begin() for _ in range(n)]
+    plans, spent, n_tokens = [], 0.0, 0
+    for _ in range(n_rounds):
+        plan = policy.choose([Candidate(each, 16, n_matched, 16 if n_matched else 0) for each in rates])
+        for each, heads, found in zip(rates, plan.heads, plan.lookup, strict=True):
+            chance = right if heads else match_right
+            kinds = list(range(heads)) if heads else MATCH_KINDS[n_matched : n_matched + found]
+            n_tokens += 1
+            for kind in kinds:
+                is_right = rng.random() < chance
+                each.add(kind, is_right)
+                policy.rates.add(kind, is_right)
+                n_tokens += is_right
+                if not is_right:
+                    break
+        ms = machine(plan.steps, n + plan.n_drafts, n) * rng.uniform(0.95, 1.05)
+        policy.observe_pass(plan.steps, n + plan.n_drafts, n, ms)
+        plans.append(plan)
+        spent += ms
+    return plans, n_tokens / spent
+
+
+def new(n_draft_max: int = 16, *, has_heads: bool = True, in_step: bool = False) -> DraftPolicy:
+    return DraftPolicy(n_draft_max, has_heads=has_heads, in_step=in_step)
+
+
+def best_fixed(machine: Machine, right: float, n: int = 1) -> float:
+    return max(n * sum(right**i for i in range(k + 1)) / machine(k, n * (1 + k), n) for k in range(17))
+
+
+@pytest.mark.parametrize("machine", [flat, steep])
+@pytest.mark.parametrize("right", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("n", [1, 4])
+def test_it_comes_close_to_the_best_fixed_length(machine: Machine, right: float, n: int) -> None:
+    _, speed = play(new(), machine, 3000, right=right, n=n)
+    assert speed > 0.94 * best_fixed(machine, right, n)
+
+
+def test_plain_rounds_come_first_and_show_what_drafts_are_compared_with() -> None:
+    plans, _ = play(new(), flat, 3)
+    assert [plan.n_drafts for plan in plans[:2]] == [0, 0]
+    assert plans[2].n_drafts > 0
+
+
+def test_other_lengths_are_tried_rarely_and_a_few_rounds_at_a_time() -> None:
+    policy = new()
+    play(policy, steep, 500, right=0.3)
+    plans, _ = play(policy, steep, 2000, right=0.3)
+    tried = Counter(plan.steps for plan in plans if plan.steps)
+    assert 0 < tried.total() < 60
+    assert all(count % TRIAL_ROUNDS == 0 for count in tried.values())
+
+
+def test_without_a_match_and_without_heads_it_decodes_plainly() -> None:
+    plans, _ = play(new(has_heads=False), flat, 50)
+    assert not any(plan.n_drafts for plan in plans)
+
+
+def test_a_long_match_is_taken_before_the_heads_and_a_wrong_one_soon_is_not() -> None:
+    policy = new()
+    plans, _ = play(policy, flat, 100, right=0.3, n_matched=20, match_right=0.95)
+    assert sum(plan.lookup[0] > 1 for plan in plans) > 80
+    plans, _ = play(policy, flat, 100, right=0.8, n_matched=20, match_right=0.1)
+    assert sum(plan.heads[0] > 0 for plan in plans[30:]) > 60
+
+
+def test_each_sequence_of_a_batch_drafts_what_its_own_rates_are_worth() -> None:
+    policy = new(4)
+    play(policy, flat, 200, n=2)
+    easy, hard = policy.rates.begin(), policy.rates.begin()
+    for _ in range(50):
+        for position in range(4):
+            easy.add(position, True)
+            hard.add(position, False)
+
+    def price(steps: int, rows: int, n: int) -> float:
+        return 8 + 2 * (rows - n) + 0.1 * steps
+
+    for steps in (0, 1, 2, 3, 4):
+        for rows in range(2, 2 + 2 * steps + 1):
+            for _ in range(3 * N_RECENT):
+                policy.observe_pass(steps, rows, 2, price(steps, rows, 2))
+    for _ in range(3 * REVIEW):
+        plan = policy.choose([Candidate(easy, 4), Candidate(hard, 4)])
+    assert plan.heads[0] > 2
+    assert plan.heads[1] == 0
+
+
+def test_sequences_that_must_share_a_pass_draft_equally_many_tokens() -> None:
+    policy = new(4, in_step=True)
+    rates = [policy.rates.begin() for _ in range(3)]
+    for i, each in enumerate(rates):
+        for _ in range(50):
+            each.add(0, i > 0)
+    for _ in range(200):
+        plan = policy.choose([Candidate(each, 4) for each in rates])
+        assert len(set(plan.heads)) == 1
+        assert not any(plan.lookup)
+        policy.observe_pass(plan.steps, 3 + plan.n_drafts, 3, flat(plan.steps, 3 + plan.n_drafts, 3))
+    assert plan.n_drafts > 0
+
+
+def test_a_busy_moment_is_forgotten_within_64_rounds() -> None:
+    policy = new(has_heads=True)
+    play(policy, lambda *key: 500 * flat(*key), 4)  # all that is known at first
+    play(policy, flat, 64, right=0.8)
+    _, speed = play(policy, flat, 500, right=0.8)
+    assert speed > 0.94 * best_fixed(flat, 0.8)
+
+
+def test_a_burst_of_load_does_not_move_a_median() -> None:
+    costs = PassCosts()
+    for ms in [1.0] * (N_RECENT + 1) + [50.0] * (N_RECENT // 2):
+        costs.observe(0, 1, 1, ms)
+    costs.table(0, 1, 0)
+    for ms in [1.0] * 20:
+        costs.observe(0, 1, 1, ms)
+        assert costs.table(0, 1, 0) == [1.0]
+
+
+def test_what_was_not_measured_lies_on_the_line_through_what_was() -> None:
+    costs = PassCosts()
+    for rows, ms in ((1, 10.0), (3, 12.0), (5, 14.0)):
+        for _ in range(5):
+            costs.observe(0, rows, 1, ms)
+    assert costs.table(0, 1, 8)[:5] == pytest.approx([10, 11, 12, 13, 14], rel=0.01)
+    assert costs.table(0, 1, 8)[8] == pytest.approx(18, rel=0.05)
+    for _ in range(5):
+        costs.observe(2, 3, 1, 20.0)
+    assert costs.table(2, 1, 4)[2] == pytest.approx(20, rel=0.01)
+    assert costs.table(2, 1, 4)[4] > 20
+    assert 12 < costs.table(1, 1, 4)[1] < 20
+
+
+def test_more_rows_never_cost_less() -> None:
+    costs = PassCosts()
+    for rows, ms in ((1, 10.0), (2, 30.0), (3, 12.0)):
+        for _ in range(5):
+            costs.observe(0, rows, 1, ms)
+    table = costs.table(0, 1, 6)
+    assert table == sorted(table)
