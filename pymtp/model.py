@@ -107,8 +107,8 @@ class Model:
         sampling = SamplingParams(**recommended_sampling(self.info.sampling))
         self._defaults = GenerationParams(sampling, draft_max=draft_max)
         drafter = choice.make(session)
-        policy = drafter.policy if isinstance(drafter, AdaptiveDrafter) else None
-        self._scheduler = Scheduler(session, drafter, policy=policy, draft_vocab=auto_vocab)
+        self._policy = drafter.policy if isinstance(drafter, AdaptiveDrafter) else None
+        self._scheduler = Scheduler(session, drafter, policy=self._policy, draft_vocab=auto_vocab)
         self._loop = EngineLoop(self._scheduler)
         self._free.detach()
         self._free = weakref.finalize(self, _free, self._loop, session, weights, self.vocabulary)
@@ -143,12 +143,9 @@ class Model:
 
     @property
     def plain_tok_s(self) -> float | None:
-        """About how many tokens per second plain decoding makes, from rounds without drafts; None before there are any.
-
-        Rounds of earlier processes count until there are new ones.
-        """
-        costs = self._setup.experience.costs
-        return 1000 / costs.plain_ms if costs.knows_plain else None
+        """About how many tokens per second plain decoding makes, of one text; None before it has decoded plainly."""
+        costs = self._policy.costs if self._policy else None
+        return 1000 / costs.table(0, 1, 0)[0] if costs and costs.knows(0, 1) else None
 
     def tokenize(self, text: str, *, is_start: bool = True) -> list[int]:
         """Token ids of `text`. Special tokens in it are recognised.
