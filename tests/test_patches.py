@@ -140,13 +140,12 @@ def test_the_tree_that_was_built_is_the_series_on_the_pristine_sources(tree: Pat
             assert tree_digest(stamp.parent) == tree_digest(tree)
 
 
-def test_the_flags_of_the_series_are_above_all_of_llama_cpp(tree: Path) -> None:
+def test_the_flag_of_the_series_is_above_all_of_llama_cpp(tree: Path) -> None:
     header = (tree / "ggml" / "include" / "ggml.h").read_text("utf-8")
     flags = dict(re.findall(r"(GGML_TENSOR_FLAG_\w+) *= *([^,\s][^,]*),", header))
     assert flags.pop("GGML_TENSOR_FLAG_SINGLE_ROWS") == "1 << 30"
-    assert flags.pop("GGML_TENSOR_FLAG_ALIKE_ROWS") == "1 << 29"
     assert len(flags) >= 5
-    assert {name: value for name, value in flags.items() if not value.isdecimal() or int(value) >= 1 << 29} == {}
+    assert {name: value for name, value in flags.items() if not value.isdecimal() or int(value) >= 1 << 30} == {}
 
 
 # --- the archive and the pin ---

@@ -127,9 +127,9 @@ struct product {
 
 static product random_product(int64_t n_values, int64_t n_out, int64_t n_rows, int64_t n_experts, fused what) {
     product p{ n_values, n_out, n_experts, {}, {}, {}, {}, {}, {} };
-    p.matrix = random_quantized(GGML_TYPE_Q8_0, std::max<int64_t>(n_experts, 1) * n_out, n_values);
+    p.matrix = random_q8_0(std::max<int64_t>(n_experts, 1) * n_out, n_values);
     if (what == fused::GATE) {
-        p.gate = random_quantized(GGML_TYPE_Q8_0, std::max<int64_t>(n_experts, 1) * n_out, n_values);
+        p.gate = random_q8_0(std::max<int64_t>(n_experts, 1) * n_out, n_values);
     }
     if (what == fused::BIAS) {
         p.bias = random_values(n_out);
@@ -236,8 +236,7 @@ struct norm_with_products {
     int64_t                         n_values;
     std::vector<std::vector<float>> rows;
     std::vector<float>              weights     = random_values(n_values);
-    std::vector<uint8_t>            matrices[2] = { random_quantized(GGML_TYPE_Q8_0, N_OUT, n_values),
-                                                    random_q8_0(N_OUT, n_values) };
+    std::vector<uint8_t>            matrices[2] = { random_q8_0(N_OUT, n_values), random_q8_0(N_OUT, n_values) };
 
     std::vector<float> compute(ggml_backend_dev_t device, size_t begin, size_t end) const {
         graph         gf(device);
@@ -290,7 +289,7 @@ static void activations_that_change_are_quantized_again() {
     static constexpr int64_t N_VALUES = 1024;
     static constexpr int64_t N_OUT    = 77;
 
-    const auto matrix = random_quantized(GGML_TYPE_Q8_0, N_OUT, N_VALUES);
+    const auto matrix = random_q8_0(N_OUT, N_VALUES);
     for (const int64_t n_rows : { 1, 4 }) {
         graph         gf(g_gpu);
         auto *        ctx     = gf.nodes();

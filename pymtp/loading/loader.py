@@ -65,9 +65,6 @@ def _load(info: GgufInfo, placement: Placement, on_load: OnLoad | None, *, load_
     params = lib.llama_model_default_params()
     placement.write(params)
     params.load_mtp = load_mtp
-    # CPUs: weights stay as the file has them. pymtp's kernels take these, and other layouts have kernels whose results
-    # depend on the number of rows.
-    params.use_extra_bufts = False
     # also without `on_load`: only there can Ctrl-C be noticed
     progress = _Progress(on_load)
     handle = ffi.new_handle(progress)

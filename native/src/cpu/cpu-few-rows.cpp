@@ -1,267 +1,186 @@
-// Marked products as the CPU backend has them: rows are quantized by all threads, and the matrices divided among these.
-// Knows tensors and threads; what is computed is in cpu-few-rows-kernel.h.
-
 #include "cpu-few-rows.h"
 
 #define GGML_COMMON_DECL_CPP
-#include "cpu-few-rows-task.h"
 #include "ggml-common.h"
 #include "ggml-cpu-impl.h"
-#include "ggml-cpu.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+
+#    include <immintrin.h>
+
+// more are work for kernels that keep many rows in registers
+static constexpr int64_t N_ROWS_MAX = 16;
 
 // matrix rows that a thread takes at a time
 static constexpr int64_t N_CHUNK = 32;
 
-static few_rows_kernel find_kernel(ggml_type type) {
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vnni")) {
-        if (few_rows_kernel kernel = few_rows_kernel_avx512(type)) {
-            return kernel;
-        }
-    }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
-        return few_rows_kernel_avx2(type);
-    }
-#endif
-    GGML_UNUSED(type);
-    return nullptr;
+// products of the bytes of 8 groups of 4, summed up by group
+static inline __m256i few_rows_dot(__m256i x, __m256i y, [[maybe_unused]] __m256i minus_128_y) {
+#    if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+    return _mm256_dpbusd_epi32(minus_128_y, _mm256_xor_si256(x, _mm256_set1_epi8(-128)), y);
+#    else
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_sign_epi8(x, x), _mm256_sign_epi8(y, x));
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#    endif
 }
 
-// Rows of blocks of 256 values are in Q8_K, others in blocks of 32.
-static bool is_of_256(const ggml_tensor * weights) {
-    return ggml_blck_size(weights->type) == QK_K;
+// The instruction takes its first bytes as unsigned. x + 128 is; what that adds is taken off again.
+static inline __m256i few_rows_minus_128(__m256i y) {
+#    if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+    const __m256i zero = _mm256_setzero_si256();
+    return _mm256_sub_epi32(zero, _mm256_dpbusd_epi32(zero, _mm256_set1_epi8(-128), y));
+#    else
+    return y;
+#    endif
 }
 
-static size_t row_bytes(const ggml_tensor * weights) {
-    return is_of_256(weights) ? ggml_row_size(GGML_TYPE_Q8_K, weights->ne[0]) :
-                                weights->ne[0] / 32 * sizeof(few_rows_block);
+static inline __m256 few_rows_scale(ggml_half d) {
+    return _mm256_cvtph_ps(_mm_set1_epi16(d));
 }
 
-// as ggml's quantize_row_q8_K, in loops that compilers vectorize
-static void quantize_256(const float * x, block_q8_K * to) {
-    int32_t max = 0;
-    for (int i = 0; i < QK_K; ++i) {
-        int32_t bits;
-        memcpy(&bits, x + i, sizeof(bits));
-        max = std::max(max, bits & 0x7fffffff);
-    }
-    memset(to, 0, sizeof(*to));
-    if (!max) {
-        return;
-    }
-    float largest;
-    memcpy(&largest, &max, sizeof(max));
-    largest = *std::find_if(x, x + QK_K - 1, [&](float value) { return std::fabs(value) == largest; });
-
-    const float scale = -127.0f / largest;
-    int32_t     rounded[QK_K];
-    for (int i = 0; i < QK_K; ++i) {
-        const float shifted = scale * x[i] + 12582912.0f; // 1.5 * 2^23: what remains of the fraction is rounded
-        int32_t     bits;
-        memcpy(&bits, &shifted, sizeof(bits));
-        rounded[i] = std::min((bits & 0x007fffff) - 0x00400000, 127);
-    }
-    for (int i = 0; i < QK_K / 16; ++i) {
-        int sum = 0;
-        for (int k = 0; k < 16; ++k) {
-            to->qs[16 * i + k] = rounded[16 * i + k];
-            sum += rounded[16 * i + k];
-        }
-        to->bsums[i] = sum;
-    }
-    to->d = 1.0f / scale;
+// in the order in which the CPU backend adds
+static inline float few_rows_sum(__m256 x) {
+    __m128 sum = _mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x));
+    sum        = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
 }
 
-static void quantize_32(const float * x, few_rows_block * to) {
-    block_q8_0 block;
-    ggml_get_type_traits_cpu(GGML_TYPE_Q8_0)->from_float(x, &block, 32);
-    to->d   = ggml_fp16_to_fp32(block.d);
-    to->sum = 0;
-    for (int i = 0; i < 32; ++i) {
-        to->values[i] = block.qs[i];
-        to->sum += block.qs[i];
-    }
-}
+// n rows of activations, and where the products with them go
+struct few_rows {
+    int64_t            n = 0;
+    const block_q8_0 * in[N_ROWS_MAX];
+    float *            out[N_ROWS_MAX];
 
-// A thread takes its part of each row.
-static void quantize(const ggml_compute_params * params, const ggml_tensor * dst) {
-    const ggml_tensor * weights = dst->src[0];
-    const ggml_tensor * rows    = dst->src[1];
-    const bool          of_256  = is_of_256(weights);
-
-    const int64_t n_blocks = weights->ne[0] / (of_256 ? QK_K : 32);
-    const int64_t begin    = n_blocks * params->ith / params->nth;
-    const int64_t end      = n_blocks * (params->ith + 1) / params->nth;
-    for (int64_t i = 0; i < ggml_nrows(rows); ++i) {
-        const int64_t i1 = i % rows->ne[1];
-        const int64_t i2 = i / rows->ne[1] % rows->ne[2];
-        const int64_t i3 = i / rows->ne[1] / rows->ne[2];
-
-        const auto * x =
-            (const float *) ((const char *) rows->data + i1 * rows->nb[1] + i2 * rows->nb[2] + i3 * rows->nb[3]);
-        char * to = (char *) params->wdata + i * row_bytes(weights);
-        for (int64_t b = begin; b < end; ++b) {
-            if (of_256) {
-                quantize_256(x + QK_K * b, (block_q8_K *) to + b);
-            } else {
-                quantize_32(x + 32 * b, (few_rows_block *) to + b);
-            }
-        }
-    }
-}
-
-// Matrices are divided into chunks, and those that follow one another go to the threads as these become free.
-struct matrix_chunks {
-    const ggml_compute_params * params;
-    const ggml_tensor *         dst;
-    few_rows_kernel             kernel;
-    int64_t                     chunk;     // the next one of this thread
-    int64_t                     first = 0; // chunk of the matrix that comes next
-
-    matrix_chunks(const ggml_compute_params * params, const ggml_tensor * dst) :
-        params(params), dst(dst), kernel(find_kernel(dst->src[0]->type)), chunk(params->ith) {}
-
-    // row(i): the activations, [of all rows], and their results
-    template <class F> void compute(const char * matrix, int64_t n_rows, F && row) {
-        const ggml_tensor * weights = dst->src[0];
-        const int64_t       n       = (weights->ne[1] + N_CHUNK - 1) / N_CHUNK;
-        for (; chunk < first + n; chunk = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-            const int64_t begin = (chunk - first) * N_CHUNK;
-            for (int64_t i = 0; i < n_rows; i += N_ROWS_TOGETHER) {
-                const void *  in[N_ROWS_TOGETHER];
-                float *       out[N_ROWS_TOGETHER];
-                const int64_t n_together = std::min(n_rows - i, N_ROWS_TOGETHER);
-                for (int64_t k = 0; k < n_together; ++k) {
-                    int64_t place;
-                    row(i + k, place, out[k]);
-                    in[k] = (const char *) params->wdata + place * row_bytes(weights);
-                }
-                kernel({ matrix, weights->nb[1], begin, std::min(begin + N_CHUNK, weights->ne[1]), weights->ne[0],
-                         n_together, in, out });
-            }
-        }
-        first += n;
+    void add(const void * row, float * to) {
+        in[n]    = (const block_q8_0 *) row;
+        out[n++] = to;
     }
 };
 
-static void mul_mat(const ggml_compute_params * params, ggml_tensor * dst) {
-    const ggml_tensor * weights = dst->src[0];
-    ggml_barrier(params->threadpool);
+// matrix rows i to i + M with rows j to j + N
+template <int M, int N>
+static void few_rows_tile(const few_rows & rows, int64_t j, int64_t n_blocks, const block_q8_0 * matrix, int64_t stride,
+                          int64_t i) {
+    const block_q8_0 * x = matrix + i * stride;
 
-    matrix_chunks chunks(params, dst);
-    for (int64_t i3 = 0; i3 < dst->ne[3]; ++i3) {
-        for (int64_t i2 = 0; i2 < dst->ne[2]; ++i2) {
-            const char * matrix = (const char *) weights->data + i2 / (dst->ne[2] / weights->ne[2]) * weights->nb[2] +
-                                  i3 / (dst->ne[3] / weights->ne[3]) * weights->nb[3];
-            chunks.compute(matrix, dst->ne[1], [&](int64_t i, int64_t & place, float *& out) {
-                place = i + (i2 + i3 * dst->ne[2]) * dst->ne[1];
-                out   = (float *) ((char *) dst->data + i * dst->nb[1] + i2 * dst->nb[2] + i3 * dst->nb[3]);
-            });
+    __m256 sums[M][N] = {};
+
+    for (int64_t b = 0; b < n_blocks; ++b) {
+        // the next tile, from front to back: M short streams are more than the processor foresees
+        const char * next = (const char *) (x + M * stride) + b * M * sizeof(block_q8_0);
+#    pragma GCC unroll 8
+        for (size_t k = 0; k < M * sizeof(block_q8_0); k += 64) {
+            _mm_prefetch(next + k, _MM_HINT_T0);
         }
-    }
-}
 
-// Rows by expert, after the quantized rows in the work memory: where each expert's begin, [n_experts + 1], and for each
-// its row * n_used + its place among the row's experts.
-struct routes {
-    int32_t * begin;
-    int32_t * routed;
-
-    routes(const ggml_compute_params * params, const ggml_tensor * dst) {
-        const ggml_tensor * weights = dst->src[0];
-
-        begin  = (int32_t *) ((char *) params->wdata + ggml_nrows(dst->src[1]) * row_bytes(weights));
-        routed = begin + weights->ne[2] + 1;
-    }
-
-    static size_t n_bytes(const ggml_tensor * dst) {
-        return (dst->src[0]->ne[2] + 1 + ggml_nelements(dst->src[2])) * sizeof(int32_t);
-    }
-
-    void set(const ggml_tensor * weights, const ggml_tensor * ids) {
-        const auto expert = [&](int64_t row, int64_t place) {
-            return *(const int32_t *) ((const char *) ids->data + row * ids->nb[1] + place * ids->nb[0]);
-        };
-        const int64_t n_experts = weights->ne[2];
-        std::fill(begin, begin + n_experts + 1, 0);
-        for (int64_t row = 0; row < ids->ne[1]; ++row) {
-            for (int64_t place = 0; place < ids->ne[0]; ++place) {
-                GGML_ASSERT(expert(row, place) >= 0 && expert(row, place) < n_experts);
-                ++begin[expert(row, place)];
-            }
+        __m256i xs[M];
+        __m256  x_scales[M];
+#    pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) {
+            xs[m]       = _mm256_loadu_si256((const __m256i *) x[m * stride + b].qs);
+            x_scales[m] = few_rows_scale(x[m * stride + b].d);
         }
-        // counts become ends, and these, from the last one down, the places where an expert's rows begin
-        for (int64_t i = 1; i <= n_experts; ++i) {
-            begin[i] += begin[i - 1];
-        }
-        for (int64_t row = ids->ne[1] - 1; row >= 0; --row) {
-            for (int64_t place = ids->ne[0] - 1; place >= 0; --place) {
-                routed[--begin[expert(row, place)]] = row * ids->ne[0] + place;
+#    pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+            const block_q8_0 & y = rows.in[j + n][b];
+
+            const __m256i ys          = _mm256_loadu_si256((const __m256i *) y.qs);
+            const __m256i minus_128_y = few_rows_minus_128(ys);
+            const __m256  y_scale     = few_rows_scale(y.d);
+#    pragma GCC unroll 8
+            for (int m = 0; m < M; ++m) {
+                const __m256 dot = _mm256_cvtepi32_ps(few_rows_dot(xs[m], ys, minus_128_y));
+                sums[m][n]       = _mm256_fmadd_ps(_mm256_mul_ps(x_scales[m], y_scale), dot, sums[m][n]);
             }
         }
     }
-};
-
-static void mul_mat_id(const ggml_compute_params * params, ggml_tensor * dst) {
-    const ggml_tensor * weights = dst->src[0];
-    const ggml_tensor * rows    = dst->src[1];
-    const ggml_tensor * ids     = dst->src[2];
-
-    routes by_expert(params, dst);
-    if (params->ith == 0) {
-        by_expert.set(weights, ids);
-    }
-    ggml_barrier(params->threadpool);
-
-    matrix_chunks chunks(params, dst);
-    for (int64_t i = 0; i < weights->ne[2]; ++i) {
-        const int32_t * routed = by_expert.routed + by_expert.begin[i];
-        const int64_t   n      = by_expert.begin[i + 1] - by_expert.begin[i];
-        if (n == 0) {
-            continue;
+    for (int n = 0; n < N; ++n) {
+        for (int m = 0; m < M; ++m) {
+            rows.out[j + n][i + m] = few_rows_sum(sums[m][n]);
         }
-        chunks.compute((const char *) weights->data + i * weights->nb[2], n,
-                       [&](int64_t k, int64_t & place, float *& out) {
-                           const int64_t used = routed[k] % ids->ne[0];
-                           const int64_t row  = routed[k] / ids->ne[0];
-
-                           place = used % rows->ne[1] + row * rows->ne[1];
-                           out   = (float *) ((char *) dst->data + used * dst->nb[1] + row * dst->nb[2]);
-                       });
     }
 }
 
-size_t mtp_few_rows_work_size(const ggml_tensor * dst) {
-    constexpr int MARKS = GGML_TENSOR_FLAG_SINGLE_ROWS | GGML_TENSOR_FLAG_ALIKE_ROWS;
-    if (!(dst->flags & MARKS) || (dst->op != GGML_OP_MUL_MAT && dst->op != GGML_OP_MUL_MAT_ID)) {
-        return 0;
+template <int N>
+static void few_rows_product(const few_rows & rows, int64_t j, int64_t n_blocks, const block_q8_0 * matrix,
+                             int64_t stride, int64_t begin, int64_t end) {
+    constexpr int M = N <= 4 ? 4 : 2; // the sums fit into the registers
+
+    int64_t i = begin;
+    for (; i + M <= end; i += M) {
+        few_rows_tile<M, N>(rows, j, n_blocks, matrix, stride, i);
     }
-    const ggml_tensor * weights = dst->src[0];
-    const ggml_tensor * rows    = dst->src[1];
-    if (rows->type != GGML_TYPE_F32 || rows->nb[0] != sizeof(float) || !find_kernel(weights->type) ||
-        weights->nb[0] != ggml_type_size(weights->type)) {
-        return 0;
+    for (; i < end; ++i) {
+        few_rows_tile<1, N>(rows, j, n_blocks, matrix, stride, i);
     }
-    return ggml_nrows(rows) * row_bytes(weights) + (dst->op == GGML_OP_MUL_MAT_ID ? routes::n_bytes(dst) : 0);
 }
 
-bool mtp_few_rows(const ggml_compute_params * params, ggml_tensor * dst) {
-    if (!mtp_few_rows_work_size(dst)) {
+// matrix rows [begin, end)
+static void few_rows_product(const few_rows & rows, const ggml_tensor * weights, const void * matrix, int64_t begin,
+                             int64_t end) {
+    static constexpr decltype(&few_rows_product<1>) KERNELS[] = {
+        few_rows_product<1>, few_rows_product<2>, few_rows_product<3>, few_rows_product<4>,
+        few_rows_product<5>, few_rows_product<6>, few_rows_product<7>, few_rows_product<8>,
+    };
+    for (int64_t j = 0; j < rows.n; j += 8) {
+        KERNELS[std::min<int64_t>(rows.n - j, 8) - 1](rows, j, weights->ne[0] / QK8_0, (const block_q8_0 *) matrix,
+                                                      weights->nb[1] / sizeof(block_q8_0), begin, end);
+    }
+}
+
+static bool few_rows_can(const ggml_tensor * dst, int64_t n) {
+    return dst->src[0]->type == GGML_TYPE_Q8_0 && dst->src[1]->type == GGML_TYPE_F32 && n <= N_ROWS_MAX;
+}
+
+bool mtp_mul_mat_few_rows(const ggml_compute_params * params, ggml_tensor * dst) {
+    const ggml_tensor * weights  = dst->src[0];
+    const int64_t       n_matrix = weights->ne[1];
+
+    if (!few_rows_can(dst, dst->ne[1]) || dst->ne[2] * dst->ne[3] > 1 || weights->ne[2] * weights->ne[3] > 1) {
         return false;
     }
-    if (params->ith == 0) {
-        ggml_threadpool_chunk_set(params->threadpool, params->nth);
+    few_rows rows;
+    for (int64_t j = 0; j < dst->ne[1]; ++j) {
+        rows.add((const char *) params->wdata + j * ggml_row_size(GGML_TYPE_Q8_0, weights->ne[0]),
+                 (float *) ((char *) dst->data + j * dst->nb[1]));
     }
-    quantize(params, dst);
-    if (dst->op == GGML_OP_MUL_MAT_ID) {
-        mul_mat_id(params, dst);
-    } else {
-        mul_mat(params, dst);
+    for (int64_t chunk = params->ith; chunk * N_CHUNK < n_matrix;
+         chunk         = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        few_rows_product(rows, weights, weights->data, chunk * N_CHUNK, std::min((chunk + 1) * N_CHUNK, n_matrix));
     }
     return true;
 }
+
+bool mtp_mul_mat_id_few_rows(ggml_tensor * dst, const void * matrix, int64_t begin, int64_t end, const int32_t * routed,
+                             int64_t n, const void * quantized) {
+    const ggml_tensor * weights = dst->src[0];
+    const ggml_tensor * src1    = dst->src[1];
+
+    if (!few_rows_can(dst, n)) {
+        return false;
+    }
+    few_rows rows;
+    for (int64_t j = 0; j < n; ++j) {
+        const int64_t place = routed[2 * j];
+        const int64_t row   = routed[2 * j + 1];
+        rows.add((const char *) quantized +
+                     (place % src1->ne[1] + row * src1->ne[1]) * ggml_row_size(GGML_TYPE_Q8_0, weights->ne[0]),
+                 (float *) ((char *) dst->data + place * dst->nb[1] + row * dst->nb[2]));
+    }
+    few_rows_product(rows, weights, matrix, begin, end);
+    return true;
+}
+
+#else
+
+bool mtp_mul_mat_few_rows(const ggml_compute_params *, ggml_tensor *) {
+    return false;
+}
+
+bool mtp_mul_mat_id_few_rows(ggml_tensor *, const void *, int64_t, int64_t, const int32_t *, int64_t, const void *) {
+    return false;
+}
+
+#endif

@@ -1,9 +1,10 @@
 #pragma once
 
-// Products of quantized weights with rows of activations, as verify passes, drafts and plain steps have them. The weights
-// are read and unpacked once for many rows, in the order in which they lie in memory.
+// Products of quantized weights with few rows of activations, as verify passes and drafts have them. llama.cpp's kernels
+// for several rows wait for the weights of several matrix rows at once, and take 2.5 times as long for two rows of
+// activations as its kernel for one; these read the weights in order, once, and take next to nothing more.
 //
-// A row's results do not depend on how many rows there are, nor on the machine's instruction set.
+// The results are bit for bit what the CPU backend computes row by row.
 
 #include "ggml.h"
 
@@ -13,12 +14,14 @@ extern "C" {
 
 struct ggml_compute_params;
 
-// Bytes of work memory that a marked product needs; 0: it is not one, or there is no kernel for its weights or the
-// machine.
-size_t mtp_few_rows_work_size(const struct ggml_tensor * dst);
+// Called by all threads when the rows are quantized (params->wdata), and the counter of chunks stands at the number of
+// threads. Does nothing and returns false if there is no kernel for the weights, the machine or so many rows.
+bool mtp_mul_mat_few_rows(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 
-// MUL_MAT or MUL_MAT_ID, called by all threads. Does nothing and returns false where mtp_few_rows_work_size is 0.
-bool mtp_few_rows(const struct ggml_compute_params * params, struct ggml_tensor * dst);
+// The matrix rows [begin, end) of one expert, whose matrix is given, with the n rows that are routed to it. routed:
+// place among the row's experts, and row, [n][2]. quantized: all rows. Likewise.
+bool mtp_mul_mat_id_few_rows(struct ggml_tensor * dst, const void * matrix, int64_t begin, int64_t end,
+                             const int32_t * routed, int64_t n, const void * quantized);
 
 #ifdef __cplusplus
 }

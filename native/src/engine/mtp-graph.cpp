@@ -346,7 +346,9 @@ void mtp_graph_finish(const llm_graph_params & params) {
     if (!mtp->heads.planes().empty()) {
         mtp_graph_add_heads(params);
     }
-    mtp_graph_mark_rows(gf, params.ubatch.n_tokens);
+    if (params.ubatch.n_tokens <= MTP_SINGLE_ROWS_MAX) {
+        mtp_graph_mark_single_rows(gf);
+    }
     mtp->end_build(gf);
 }
 
@@ -401,7 +403,9 @@ bool mtp_graph_build_draft(const llm_graph_params & params) {
     res->set_params(params);
     res->set_outputs(params);
 
-    mtp_graph_mark_rows(gf, params.ubatch.n_tokens);
+    if (params.ubatch.n_tokens <= MTP_SINGLE_ROWS_MAX) {
+        mtp_graph_mark_single_rows(gf);
+    }
     mtp->end_build(gf);
 
     return true;
