@@ -46,7 +46,8 @@ MACHINES = {
     "13.8B MoE, H200": Machine((2.45, 3.1, 4.6, 7.2, 9.5, 11, 13, 17, 25), 0.40, 0.01),
     "8B, 1 TB/s": Machine((8.7, 8.8, 8.9, 9.2, 9.8, 11, 13.5, 19, 32), 0.75, 0.02),
 }
-"""Measured with bench/rounds.py and bench/programs (bench/results), the last one on paper: what it reads, and its
+"""Typed in by hand, to look at the shape of costs: those of this machine near what `bench/rounds.py` shows, those of
+the H200 partly interpolated between the figures of bench/results, the last one on paper: what it reads, and its
 multiplications at 200 Tflop/s."""
 
 

@@ -50,6 +50,10 @@ class Letters:
     def piece(self, token: int) -> bytes:
         return b"" if token == EOG else bytes([ord("a") + token % 26])
 
+    def piece_with(self, special: tuple[str, ...]) -> Callable[[int], bytes]:
+        assert not special
+        return self.piece
+
 
 class Halves(Letters):
     """Of a character of two bytes."""

@@ -58,5 +58,5 @@ def test_the_output_says_that_the_text_is_not_valid() -> None:
     assert result.exit_code == 0
     assert "the text is not valid output" in result.stderr
     assert "forced (not valid output)" in result.stderr
-    assert "acceptance per position: 1.000 0.000" in result.stderr
-    assert "acceptance per position: 1.000 1.000" in CliRunner(env={VARIABLE: "count=2"}).invoke(app, RUN).stderr
+    assert "by position:  100%, 0%" in result.stderr
+    assert "by position:  100%, 100%" in CliRunner(env={VARIABLE: "count=2"}).invoke(app, RUN).stderr

@@ -60,7 +60,7 @@ PROGRESS = re.compile(r"prompt (\d+)/(\d+)")
 
 def long_prompt(*flags: str) -> list[str]:
     """A command whose prompt takes many passes."""
-    return [*COMMAND, "--raw", "-n", "4", "-c", "2048", "-ub", "16", *flags, LONG]
+    return [*COMMAND, "--raw", "-n", "4", "-c", "2048", "-ub", "16", "--draft-max", "3", *flags, LONG]
 
 
 def test_the_progress_of_a_long_prompt_is_shown_until_there_is_text(environment: dict[str, str]) -> None:
@@ -97,7 +97,7 @@ def test_ctrl_c_ends_a_long_prompt_and_its_line(environment: dict[str, str]) -> 
 
 def test_a_conversation_shows_it_too(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text(LONG, encoding="utf-8")
-    command = [*COMMAND[:3], "chat", "-c", "4096", "-ub", "16", "-n", "4", "-t", "1"]
+    command = [*COMMAND[:3], "chat", "-c", "4096", "-ub", "16", "--draft-max", "3", "-n", "4", "-t", "1"]
     with Terminal(command, env={**environment, "XDG_STATE_HOME": str(tmp_path)}) as terminal:
         terminal.wait_for(READS)
         terminal.press(f"/read {tmp_path / 'long.txt'}\r")
