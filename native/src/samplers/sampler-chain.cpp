@@ -219,12 +219,12 @@ int32_t sampler_chain::n_candidates(int32_t n_counted, int32_t n_repetitions) co
     if (i_cut == stages.size() || raises || params.is_full) {
         return 0;
     }
-    int32_t n = (n_cut > 0 ? n_cut : N_ABOVE) + biases.size();
+    int64_t n = (n_cut > 0 ? n_cut : N_ABOVE) + (int64_t) biases.size(); // a top_k can be as large as its type allows
     for (size_t i = 0; i < i_cut; ++i) {
         n += stages[i].kind == PYMTP_STAGE_PENALTIES ? n_counted : 0;
         n += stages[i].kind == PYMTP_STAGE_DRY ? n_repetitions : 0;
     }
-    return n;
+    return (int32_t) std::min<int64_t>(n, INT32_MAX);
 }
 
 void sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng,
