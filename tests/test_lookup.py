@@ -282,13 +282,12 @@ def test_drafts_that_a_grammar_forbids_are_rejected(options: Any, accept: Any) -
         grammar = 'root ::= ("one " [0-9] " " [a-c] " "){8}'
         for temperature in (0, 1):
             generation = model.generate(
-                prompt, temperature=temperature, seed=1, grammar=grammar, accept=accept, max_tokens=40
+                prompt, temperature=temperature, seed=2, grammar=grammar, accept=accept, max_tokens=40
             )
             text = "".join(generation)
             assert generation.error is None
             assert re.fullmatch(r"(one \d [a-c] )*(one?|one |one \d|one \d |one \d [a-c]|o)?", text), text
-            assert generation.stats.drafted > generation.stats.accepted
-        assert model.stats.accepted > 0
+            assert generation.stats.drafted > generation.stats.accepted > 0
 
 
 class LookupPlay(Play):
