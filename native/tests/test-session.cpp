@@ -498,7 +498,7 @@ static void rows_that_do_not_fit_are_refused_and_change_nothing() {
     s.truncate(-1);
     refused("cannot truncate");
     s.truncate(3, 1);
-    refused("cannot truncate");
+    refused("sequence 1 is not one of 1");
 
     CHECK_EQUAL(s.decode({ 1 }).size(), 1u);
     CHECK_EQUAL(s.status, +PYMTP_OK);
