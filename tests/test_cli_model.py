@@ -119,7 +119,7 @@ def test_a_chat_template_that_fails(embedded_model: Path, tmp_path: Path, templa
     old = (inspect_gguf(embedded_model).chat_template or "").encode()
     path.write_bytes(embedded_model.read_bytes().replace(old, template.encode().ljust(len(old))))
     line = one_line(pymtp("run", path, "hi"))
-    assert "chat template fails (" in line
+    assert "the model's chat template fails (" in line
     assert "use --raw" in line
     assert pymtp("run", path, "hi", "--raw", "-n", 1).returncode == 0
 

@@ -33,7 +33,7 @@ _EXPERTS = r"\.ffn_[a-z_]+_(ch)?exps"
 
 
 class Placement:
-    """What the loader is told. llama.cpp keeps pointers into it: it has to live as long as the model."""
+    """The parameters of the loader. llama.cpp keeps pointers into it: it has to live as long as the model."""
 
     def __init__(self, params: ModelParams, info: GgufInfo) -> None:
         """Raises InvalidParameter for devices and buffer types that do not exist, or do not go together."""

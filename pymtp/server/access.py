@@ -44,7 +44,7 @@ class KeyCheck:
 
 
 class Origins:
-    """Tells browsers which origins' pages may use the server."""
+    """Which origins' pages may use the server, as browsers ask."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._app, self._settings = app, settings

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import Raw, Struct, field
+from msgspec import Struct, field
 
 Texts = str | list[str]
 
@@ -143,9 +143,3 @@ class SlotBody(Struct, kw_only=True):
     """A request of /slots/{id}."""
 
     filename: str | None = None
-
-
-class AnyBody(Struct, kw_only=True):
-    """A request whose fields do not matter."""
-
-    raw: Raw | None = None
