@@ -76,6 +76,11 @@ static void passes_with_fewer_threads_are_what_they_are_with_all() {
     ggml_backend_tensor_set(rows, values.data(), 0, ggml_nbytes(rows));
     ggml_cgraph * gf = ggml_new_graph_custom(ctx.get(), 32, false);
     ggml_build_forward_expand(gf, node);
+    CHECK(!mtp_may_leave_threads_out(gf));
+    for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
+        ggml_graph_node(gf, i)->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+    }
+    CHECK(mtp_may_leave_threads_out(gf));
 
     in_a_thread([&] {
         std::vector<std::vector<float>> results;

@@ -1,5 +1,7 @@
 #include "cpu-busy-cores.h"
 
+#include "ggml-impl.h"
+
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -56,6 +58,10 @@ static thread_local busy_cores state;
 // take n / (n - 1) of the time. Small passes gain less by threads than that.
 static double worst_share(int n_threads) {
     return std::max(0.7 / n_threads, 0.1);
+}
+
+bool mtp_may_leave_threads_out(const ggml_cgraph * graph) {
+    return graph->n_nodes > 0 && (graph->nodes[0]->flags & GGML_TENSOR_FLAG_SINGLE_ROWS);
 }
 
 int mtp_n_threads(int n_threads) {

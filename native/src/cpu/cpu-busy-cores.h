@@ -2,14 +2,19 @@
 
 // Cores that other processes keep busy. The threads of a pass meet after every node, so that the whole pass waits for the
 // one whose core is taken: a pass that loses much time that way runs with fewer threads for a while.
-//
-// The engine's results do not depend on the number of threads.
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+struct ggml_cgraph;
+
+// Whether a pass of the graph may run with fewer threads than it was given: if the engine has marked its nodes, whose
+// results do not depend on the number of threads. llama.cpp's own do, where attention is split among threads.
+bool mtp_may_leave_threads_out(const struct ggml_cgraph * graph);
 
 // How many threads of n_threads the next pass of the calling thread uses.
 int mtp_n_threads(int n_threads);
