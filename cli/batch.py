@@ -50,7 +50,7 @@ def batch(
     """
     import pymtp
     from pymtp.embedded import model_path
-    from pymtp.gguf.facts import inspect_gguf
+    from pymtp.gguf.facts import model_facts
     from pymtp.server import logs
     from pymtp.server.batch import read_requests, run_batch
     from pymtp.server.settings import ServerSettings
@@ -64,7 +64,7 @@ def batch(
     path = find_model(model_file, hf_repo, offline=offline)
     n_ctx = model_options["n_ctx"]
     options = {**model_options, "n_ctx": n_ctx and max(n_ctx // n_slots, 1), "n_seq_max": n_slots, "kv_unified": False}
-    given = asked.params(inspect_gguf(path or model_path()).sampling, max_tokens=max_tokens)
+    given = asked.params(model_facts(path or model_path()).sampling, max_tokens=max_tokens)
     if given.sampling.seed is None:
         given = replace(given, sampling=replace(given.sampling, seed=0))
     pymtp.exit_on_abort()

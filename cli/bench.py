@@ -220,9 +220,9 @@ def _check(plan: Plan) -> None:
     """Raise InvalidParameter for bad values before any model is loaded."""
     from pymtp import ContextParams
     from pymtp.errors import InvalidParameter
-    from pymtp.gguf.facts import inspect_gguf
+    from pymtp.gguf.facts import model_facts
 
-    infos = {setup.path: inspect_gguf(setup.path) for setup in plan.setups}  # a bad last one would show late
+    infos = {setup.path: model_facts(setup.path) for setup in plan.setups}  # a bad last one would show late
     for setup in plan.setups:
         n_vocab = infos[setup.path].n_vocab
         if setup.draft_vocab and setup.draft_vocab > n_vocab:

@@ -127,9 +127,9 @@ def _fetched(file: RemoteFile) -> Path:
 
 
 def _has_heads(path: Path) -> bool:
-    from pymtp.gguf.facts import gguf_facts
+    from pymtp.gguf.facts import file_facts
 
-    return gguf_facts(path).n_heads > 0
+    return file_facts(path).n_heads > 0
 
 
 def _explain(error: Exception, repo: str) -> NoReturn:

@@ -84,7 +84,7 @@ def run(
     import pymtp
     from pymtp.drafting.choice import longest_draft
     from pymtp.embedded import model_path
-    from pymtp.gguf.facts import inspect_gguf
+    from pymtp.gguf.facts import model_facts
 
     if not debug:
         pymtp.exit_on_abort()
@@ -100,7 +100,7 @@ def run(
     asked.params(**others)  # a wrong flag shows before a model is downloaded
     path = find_model(model_file if hf_repo else path, hf_repo, offline=offline)
     # takes milliseconds; a bad file shows at once
-    info = inspect_gguf(path or model_path(), model_options["draft_model"] if path else None)
+    info = model_facts(path or model_path(), model_options["draft_model"] if path else None)
     generation_params = asked.params(info.sampling, **others)
     if system and (chat_flags.template or info.chat_template) is None:
         raise CommandError(f"{path} has no chat template, which a system prompt needs; leave out -sys")

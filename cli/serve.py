@@ -135,7 +135,7 @@ def serve(
     import pymtp
     from pymtp.embedded import model_path
     from pymtp.errors import InvalidParameter
-    from pymtp.gguf.facts import inspect_gguf
+    from pymtp.gguf.facts import model_facts
     from pymtp.server.run import serve as run_server
     from pymtp.server.settings import ServerSettings
 
@@ -148,7 +148,7 @@ def serve(
     others = {"max_tokens": max_tokens, "cache_prompt": cache_prompt}
     asked.params(**others)  # a wrong flag shows before a model is downloaded
     path = find_model(model_file or model if not hf_repo else model_file, hf_repo, offline=offline)
-    info = inspect_gguf(path or model_path(), model_options["draft_model"] if path else None)
+    info = model_facts(path or model_path(), model_options["draft_model"] if path else None)
     template = _text(chat_template, chat_template_file)
     options = _context(model_options, n_slots, kv_unified, info.n_ctx_train)
     settings = ServerSettings(

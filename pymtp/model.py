@@ -18,9 +18,9 @@ from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.template import ChatTemplate
 from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.choice import DraftChoice, choose_drafter, without_runnable_heads
+from pymtp.drafting.draft_vocab import AutoDraftVocab, parse_draft_vocab
 from pymtp.drafting.params import DraftParams, PlainReason, StrPath
 from pymtp.drafting.policy import AUTO_DRAFT_MAX
-from pymtp.drafting.subset import AutoDraftVocab, draft_tokens
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
 from pymtp.errors import Closed, InvalidParameter
@@ -81,7 +81,7 @@ class Model:
         self.info, choice = choose_drafter(path, self.params.drafting)
         """The facts in the headers of the files."""
         _check_traits(choice, self.params.context.n_seq_max)
-        auto_vocab, tokens = draft_tokens(self.params.drafting.draft_vocab, self.info.n_vocab)
+        auto_vocab, tokens = parse_draft_vocab(self.params.drafting.draft_vocab, self.info.n_vocab)
         weights = Weights(self.info, self.params.model, on_load, with_heads=choice.uses_heads)
         self._free: weakref.finalize[..., Any] = weakref.finalize(self, weights.close)
         if choice.uses_heads and (obstacle := weights.draft_obstacle):

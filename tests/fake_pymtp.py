@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import pymtp
 from pymtp.embedded import model_path
-from pymtp.gguf.facts import inspect_gguf
+from pymtp.gguf.facts import model_facts
 from pymtp.serving.statistics import Stats
 
 
@@ -98,7 +98,7 @@ class FakeModel:
         self.calls.append({"path": path, **options})
         if self.script.load_error is not None:
             raise self.script.load_error
-        self.info = inspect_gguf(path or model_path())
+        self.info = model_facts(path or model_path())
         self.draft_max = options["draft_max"]
         self.has_chat_template = self.script.template
         self.draft_note = self.script.note

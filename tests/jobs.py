@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pymtp.serving.sequence import Round, TokenSequence
+from pymtp.serving.sequence import TokenSequence, TurnResult
 
-Report = Callable[[TokenSequence, Round | None], object]
+Report = Callable[[TokenSequence, TurnResult | None], object]
 
 
 class Ready:
@@ -28,7 +28,7 @@ class Ready:
     def start(self) -> TokenSequence:
         return self.sequence
 
-    def report(self, sequence: TokenSequence, result: Round | None) -> None:
+    def report(self, sequence: TokenSequence, result: TurnResult | None) -> None:
         assert sequence is self.sequence
         self.emitted += result.tokens if result else []
         if self._report:

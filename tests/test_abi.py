@@ -17,7 +17,7 @@ from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
 from pymtp.errors import Closed, ModelError, PymtpError
-from pymtp.gguf.facts import inspect_gguf
+from pymtp.gguf.facts import model_facts
 from pymtp.loading.loader import Weights
 from pymtp.loading.params import ModelParams
 from random_gguf import glm
@@ -101,7 +101,7 @@ def test_no_handle_pointer_or_number_crashes_an_entry() -> None:
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Weights:
     path = glm.write_glm4moe(tmp_path_factory.mktemp("model") / "tiny.gguf")
-    return Weights(inspect_gguf(path), ModelParams(), with_heads=True)
+    return Weights(model_facts(path), ModelParams(), with_heads=True)
 
 
 def session(weights: Weights) -> Session:
@@ -190,7 +190,7 @@ def test_an_assert_that_a_damaged_file_fails_is_an_error(tmp_path: Path) -> None
     at = data.index(key) + len(key) + 4
     data[at : at + 4] = b"\x00\x00\x80\xbf"  # -1.0, where llama.cpp asserts eps >= 0
     path.write_bytes(data)
-    weights = Weights(inspect_gguf(path), ModelParams(), with_heads=True)
+    weights = Weights(model_facts(path), ModelParams(), with_heads=True)
     with pytest.raises(PymtpError, match=r"metadata is damaged: a norm with epsilon -1"):
         session(weights)
     key = b"glm4moe.expert_used_count"
@@ -198,4 +198,4 @@ def test_an_assert_that_a_damaged_file_fails_is_an_error(tmp_path: Path) -> None
     data[at : at + 4] = b"\xff\x00\x00\x00"
     path.write_bytes(data)
     with pytest.raises(ModelError, match=r"llama.cpp cannot load this glm4moe model \(.*n_expert_used"):
-        Weights(inspect_gguf(path), ModelParams(), with_heads=True)
+        Weights(model_facts(path), ModelParams(), with_heads=True)

@@ -16,7 +16,7 @@ from pymtp import Model, SamplingParams
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.session import Session, n_contexts
 from pymtp.errors import ModelError, PymtpError, StateError, UnsupportedModel
-from pymtp.gguf.facts import find_draft_model, inspect_gguf
+from pymtp.gguf.facts import find_draft_model, model_facts
 from pymtp.gguf.inspection import inspect_model
 from random_gguf import write_gemma4, write_gemma4_assistant, write_glm4moe
 from test_families import PARAMS, draft, load
@@ -161,7 +161,7 @@ def test_an_assistant_of_another_model_is_refused(
 
     def refusal(model: Path, draft_model: Path) -> str:
         with pytest.raises(ModelError) as caught:
-            inspect_gguf(model, draft_model)
+            model_facts(model, draft_model)
         message = str(caught.value)
         assert message.endswith("; name the draft file that belongs to the model, or none")
         return message

@@ -26,7 +26,7 @@ from pymtp.serving.loop import EngineLoop
 from pymtp.serving.params import GenerationParams, with_options
 from pymtp.serving.request import Request, Setup
 from pymtp.serving.scheduler import Scheduler
-from pymtp.serving.sequence import Round, TokenSequence
+from pymtp.serving.sequence import TokenSequence, TurnResult
 from pymtp.serving.statistics import Stats
 from pymtp.text.stream import TextStream
 
@@ -244,7 +244,7 @@ def test_parts_tell_accepted_drafts_from_what_the_target_sampled(
     stop = (whole[-8:-4],) if stops else ()
     drafted: list[bool] = []  # of each token
 
-    def report(request: Request, sequence: TokenSequence, played: Round | None) -> None:
+    def report(request: Request, sequence: TokenSequence, played: TurnResult | None) -> None:
         drafted.extend(i < played.n_accepted for i in range(len(played.tokens)))  # type: ignore[union-attr]
         original(request, sequence, played)
 

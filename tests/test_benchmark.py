@@ -22,7 +22,7 @@ from pymtp.benchmark.results import Results, Sample, Subject
 from pymtp.benchmark.spread import Mean, Ratio, Spread
 from pymtp.benchmark.tables import narrow
 from pymtp.errors import InvalidParameter, PymtpError
-from pymtp.gguf.facts import inspect_gguf
+from pymtp.gguf.facts import model_facts
 from pymtp.serving.statistics import Stats
 
 PLAIN, DRAFTING = Arm(0), Arm(2)
@@ -144,7 +144,7 @@ def stats_of(n_rounds: int, drafted: int, accepted: int, seconds: float) -> Stat
 def results(embedded_model: Path) -> Results:
     """Two kinds of text, two repetitions; drafting is 2, 3, 4 and 5 times as fast, prompts are 20 % slower."""
     setup, test = Setup(embedded_model), Workload(n_gen=12)
-    results = Results({setup: Subject(inspect_gguf(embedded_model), "0" * 64, 2, 256)})
+    results = Results({setup: Subject(model_facts(embedded_model), "0" * 64, 2, 256)})
     for i in range(4):
         turn, category = Turn(i % 2, i // 2), ("code", "chat")[i % 2]
         for arm, stats, is_prompt_only in (

@@ -13,7 +13,7 @@ import busy
 from pymtp import Chunk, ContextParams, Model, ModelParams, Session
 from pymtp.embedded import model_path
 from pymtp.engine.cores import n_cores
-from pymtp.gguf.facts import inspect_gguf
+from pymtp.gguf.facts import model_facts
 from pymtp.loading.loader import Weights
 
 pytestmark = pytest.mark.model
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.model
 @pytest.mark.skipif(llama_cpp.llama_supports_gpu_offload(), reason="a GPU computes")
 def test_logits_do_not_depend_on_the_number_of_threads() -> None:
     rows = {}
-    weights = Weights(inspect_gguf(model_path()), ModelParams(), with_heads=True)
+    weights = Weights(model_facts(model_path()), ModelParams(), with_heads=True)
     for n_threads in (1, 2, 3):
         with Session(weights.model, ContextParams(n_ctx=512, n_threads=n_threads), n_draft_max=3) as session:
             session.decode([Chunk(list(range(300, 600)), 0, logits="last", feed=True)])

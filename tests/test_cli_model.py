@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pymtp.gguf.facts import inspect_gguf
+from pymtp.gguf.facts import model_facts
 
 pytestmark = pytest.mark.model
 
@@ -116,7 +116,7 @@ def test_an_architecture_that_llama_cpp_does_not_know(write_gguf: Callable[..., 
 @pytest.mark.parametrize("template", ["{% if %}", "{{ raise_exception('roles must alternate') }}", "{{ nothing() }}"])
 def test_a_chat_template_that_fails(embedded_model: Path, tmp_path: Path, template: str) -> None:
     path = tmp_path / "template.gguf"
-    old = (inspect_gguf(embedded_model).chat_template or "").encode()
+    old = (model_facts(embedded_model).chat_template or "").encode()
     path.write_bytes(embedded_model.read_bytes().replace(old, template.encode().ljust(len(old))))
     line = one_line(pymtp("run", path, "hi"))
     assert "the model's chat template fails (" in line

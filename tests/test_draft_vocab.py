@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pymtp.drafting.subset import REVIEW, AutoDraftVocab, read_draft_vocab
+from pymtp.drafting.draft_vocab import REVIEW, AutoDraftVocab, read_draft_vocab
 from pymtp.errors import InvalidParameter
 
 N_VOCAB = 8192

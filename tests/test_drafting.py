@@ -13,7 +13,7 @@ from pymtp.sampling.chain import Row, Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.round import run_round
-from pymtp.serving.sequence import Round, TokenSequence
+from pymtp.serving.sequence import TokenSequence, TurnResult
 
 GREEDY = SamplingParams(temperature=0)
 PROMPT = [3, 1, 4, 1, 5]
@@ -43,7 +43,7 @@ def begin(
     return sequence
 
 
-def play(session: FakeSession, drafter: MtpDrafter, *seated: tuple[int, TokenSequence]) -> list[Round]:
+def play(session: FakeSession, drafter: MtpDrafter, *seated: tuple[int, TokenSequence]) -> list[TurnResult]:
     rounds = run_round(session, drafter, [sequence.turn(slot, 64) for slot, sequence in seated])  # type: ignore[arg-type]
     for played in rounds:
         played.turn.sequence.advance(played)

@@ -32,7 +32,7 @@ from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.round import run_round
 from pymtp.serving.scheduler import Scheduler
-from pymtp.serving.sequence import Round, TokenSequence
+from pymtp.serving.sequence import TokenSequence, TurnResult
 from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen3next, write_qwen35
 from two_contexts import TwoContexts
 
@@ -100,7 +100,7 @@ class Scripted:
         return Verdict(self.text[n : n + self.n_emitted], self.n_emitted - 1, [])
 
 
-def play_turns(session: Session, drafter: MtpDrafter, sequences: dict[int, TokenSequence]) -> list[Round]:
+def play_turns(session: Session, drafter: MtpDrafter, sequences: dict[int, TokenSequence]) -> list[TurnResult]:
     """One round of the sequences, by slot; a prompt is decoded whole."""
     rounds = run_round(session, drafter, [sequence.turn(slot, 1000) for slot, sequence in sequences.items()])
     for played in rounds:

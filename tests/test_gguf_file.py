@@ -12,7 +12,7 @@ import pytest
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
 
 from pymtp.errors import ModelError
-from pymtp.gguf.facts import inspect_gguf
+from pymtp.gguf.facts import model_facts
 from pymtp.gguf.inspection import inspect_model
 from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES
 from pymtp.loading.loader import load_failure
@@ -22,14 +22,14 @@ WriteGguf = Callable[..., Path]
 
 def failure(path: Path | str) -> str:
     with pytest.raises(ModelError) as caught:
-        inspect_gguf(path)
+        model_facts(path)
     message = str(caught.value)
     assert "\n" not in message
     return message
 
 
 def test_the_embedded_model_matches_its_card(embedded_model: Path) -> None:
-    info = inspect_gguf(embedded_model)
+    info = model_facts(embedded_model)
     assert (info.architecture, info.quantization, info.n_layer) == ("glm4moe", "Q4_K_M", 8)
     assert (info.n_heads_declared, info.n_heads, info.has_heads) == (1, 1, True)
     assert (info.n_vocab, info.n_ctx_train) == (8192, 2048)
@@ -55,34 +55,32 @@ def test_our_header_reader_agrees_with_the_gguf_package(embedded_model: Path) ->
 
 
 def test_three_chained_heads_are_counted(shared: Path) -> None:
-    info = inspect_gguf(shared / "models" / "nano-step-Q8_0.gguf")
+    info = model_facts(shared / "models" / "nano-step-Q8_0.gguf")
     assert (info.architecture, info.n_layer, info.n_heads) == ("step35", 6, 3)
     assert info.tied_embedding_type is None
 
 
 @pytest.mark.parametrize(("declared", "heads"), [(0, 0), (1, 1), (3, 3), (1, 0), (3, 1)])
 def test_only_heads_whose_tensors_are_present_count(write_gguf: WriteGguf, declared: int, heads: int) -> None:
-    info = inspect_gguf(write_gguf(declared=declared, heads=heads, n_layer=4))
+    info = model_facts(write_gguf(declared=declared, heads=heads, n_layer=4))
     assert (info.n_layer, info.n_heads_declared, info.n_heads) == (4, declared, heads)
     assert info.has_heads is (0 < heads == declared)
 
 
 def test_a_model_may_lack_a_chat_template(write_gguf: WriteGguf) -> None:
-    assert inspect_gguf(write_gguf()).chat_template is None
-    assert inspect_gguf(write_gguf(chat_template="{{ x }}")).chat_template == "{{ x }}"
+    assert model_facts(write_gguf()).chat_template is None
+    assert model_facts(write_gguf(chat_template="{{ x }}")).chat_template == "{{ x }}"
 
 
 def test_an_unknown_architecture_is_left_to_the_loader(write_gguf: WriteGguf) -> None:
-    info = inspect_gguf(write_gguf(architecture="novelty"))
+    info = model_facts(write_gguf(architecture="novelty"))
     error = load_failure(info, "llama_model_load: error loading model: unknown model architecture: 'novelty'")
     assert "'novelty'" in str(error)
     assert str(info.path) in str(error)
 
 
 def test_other_errors_of_the_loader_are_passed_on(write_gguf: WriteGguf) -> None:
-    error = load_failure(
-        inspect_gguf(write_gguf()), "noise\nerror loading model: missing tensor 'output_norm.weight'\n"
-    )
+    error = load_failure(model_facts(write_gguf()), "noise\nerror loading model: missing tensor 'output_norm.weight'\n")
     assert "missing tensor 'output_norm.weight'" in str(error)
 
 
@@ -200,7 +198,7 @@ def test_heads_in_a_later_part_of_a_split_model_are_found(write_gguf: WriteGguf)
     first = write_gguf("m-00001-of-00002.gguf", declared=1, heads=0, split=(0, 2))
     assert "m-00002-of-00002.gguf: no such file" in failure(first)
     second = write_gguf("m-00002-of-00002.gguf", declared=1, heads=1, split=(1, 2))
-    info = inspect_gguf(first)
+    info = model_facts(first)
     assert info.n_heads == 1
     assert info.size_bytes == first.stat().st_size + second.stat().st_size
     assert "-00001-of-00002.gguf" in failure(second)
@@ -220,5 +218,5 @@ def test_the_types_are_those_of_the_gguf_package() -> None:
 def test_a_vocabulary_of_150_000_tokens_is_inspected_quickly(write_gguf: WriteGguf) -> None:
     path = write_gguf(n_vocab=150_000)
     start = time.perf_counter()
-    assert inspect_gguf(path).n_vocab == 150_000
+    assert model_facts(path).n_vocab == 150_000
     assert time.perf_counter() - start < 0.15

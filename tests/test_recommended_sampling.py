@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fake_pymtp import FakeModel, Script, install
 from pymtp import Conversation, Model, SamplingParams
 from pymtp.binding.library import library_file
-from pymtp.gguf.facts import inspect_gguf
+from pymtp.gguf.facts import model_facts
 from pymtp.sampling.recommended import recommended_sampling
 
 WriteGguf = Callable[..., Path]
@@ -36,7 +36,7 @@ EVERYTHING = {
 
 
 def test_every_key_of_llama_cpp_sets_a_field(write_gguf: WriteGguf) -> None:
-    info = inspect_gguf(write_gguf(sampling=EVERYTHING))
+    info = model_facts(write_gguf(sampling=EVERYTHING))
     assert SamplingParams(**recommended_sampling(info.sampling)) == SamplingParams(
         samplers=("top_k", "min_p", "temperature"),
         temperature=0.3,

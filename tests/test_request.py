@@ -15,7 +15,7 @@ from pymtp.binding.library import ffi
 from pymtp.drafting.pick import AutoPick, FixedPick
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.params import SamplingParams
-from pymtp.serving.assembly import make_sequence
+from pymtp.serving.make_sequence import make_sequence
 from pymtp.serving.params import GenerationParams
 from pymtp.serving.sequence import TokenSequence
 

@@ -13,7 +13,7 @@ from pymtp.errors import PymtpError
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.round import run_round
-from pymtp.serving.sequence import Round, TokenSequence
+from pymtp.serving.sequence import TokenSequence, TurnResult
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -43,7 +43,7 @@ def sequence(session: FakeSession, slot: int, prompt: list[int], **options: obje
     return made
 
 
-def play(session: FakeSession, drafter: object, *seated: tuple[int, TokenSequence]) -> list[Round]:
+def play(session: FakeSession, drafter: object, *seated: tuple[int, TokenSequence]) -> list[TurnResult]:
     turns = [sequence.turn(slot, 64) for slot, sequence in seated]
     rounds = run_round(session, drafter, turns)  # type: ignore[arg-type]
     for played in rounds:

@@ -19,7 +19,7 @@ from pymtp.drafting.mtp import MtpDrafter
 from pymtp.engine.session import Session
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.logprobs import TokenLogprobs, token_logprobs
-from pymtp.serving.assembly import make_sequence
+from pymtp.serving.make_sequence import make_sequence
 from pymtp.serving.params import GenerationParams
 from pymtp.serving.round import run_round
 

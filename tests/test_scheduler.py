@@ -9,15 +9,15 @@ import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
 from jobs import Ready, Report
+from pymtp.drafting.draft_vocab import AutoDraftVocab
 from pymtp.drafting.length import DraftLength
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.drafting.subset import AutoDraftVocab
 from pymtp.engine.counters import Timing
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.scheduler import Scheduler
-from pymtp.serving.sequence import Round, TokenSequence
+from pymtp.serving.sequence import TokenSequence, TurnResult
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -88,7 +88,7 @@ def test_where_a_device_computes_a_pass_is_reported_while_the_next_one_is_under_
     session = FakeSession(is_async=True)
     reports: list[tuple[int, int]] = []  # how many passes had begun, and tokens reported
 
-    def report(one: TokenSequence, played: Round | None) -> None:
+    def report(one: TokenSequence, played: TurnResult | None) -> None:
         assert played
         reports.append((len(session.passes), len(played.tokens)))
 

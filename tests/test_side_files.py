@@ -16,7 +16,7 @@ from pymtp import Model, SamplingParams
 from pymtp.binding.arrays import Logits
 from pymtp.engine.chunk import Chunk
 from pymtp.errors import ModelError, StateError, UnsupportedModel
-from pymtp.gguf.facts import find_draft_model, inspect_gguf
+from pymtp.gguf.facts import find_draft_model, model_facts
 from random_gguf import write_glm4moe, write_qwen35, write_step35
 from random_gguf.side_files import split_heads
 
@@ -142,7 +142,7 @@ def test_heads_of_another_model_are_refused(apart: tuple[Path, Path, Path], tmp_
 
     def refusal(model: Path, draft_model: Path) -> str:
         with pytest.raises(ModelError) as caught:
-            inspect_gguf(model, draft_model)
+            model_facts(model, draft_model)
         message = str(caught.value)
         assert "\n" not in message
         assert message.endswith("; name the draft file that belongs to the model, or none")
@@ -158,14 +158,14 @@ def test_heads_of_another_model_are_refused(apart: tuple[Path, Path, Path], tmp_
     assert "glm4moe.expert_weights_scale is 2.0, not 1.5" in refusal(trunk, other_heads)
     step, step_trunk = write_step35(tmp_path / "step.gguf"), tmp_path / "step-trunk.gguf"
     split_heads(step, step_trunk, other_heads)
-    assert inspect_gguf(step_trunk, other_heads).n_heads == 3
+    assert model_facts(step_trunk, other_heads).n_heads == 3
     assert "its architecture is step35, not glm4moe" in refusal(trunk, other_heads)
 
 
 def test_a_file_with_fewer_heads_than_declared_is_refused(write_gguf: WriteGguf) -> None:
     heads = write_gguf("heads.gguf", declared=3, heads=1)
     with pytest.raises(ModelError, match="holds no usable MTP heads"):
-        inspect_gguf(write_gguf("model.gguf"), heads)
+        model_facts(write_gguf("model.gguf"), heads)
 
 
 def test_a_saved_state_needs_the_same_model_and_heads(apart: tuple[Path, Path, Path]) -> None:

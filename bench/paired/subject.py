@@ -9,7 +9,7 @@ from pathlib import Path
 import llama_cpp
 
 from pymtp import ContextParams
-from pymtp.gguf.facts import inspect_gguf
+from pymtp.gguf.facts import model_facts
 from pymtp.loading.vocabulary import Vocabulary
 
 from .measure import N_CLOCKED, N_WARMUP
@@ -50,7 +50,7 @@ class Subject:
 
     def __init__(self, path: Path, options: Options) -> None:
         self.path = path
-        self.n_heads = inspect_gguf(path).n_heads
+        self.n_heads = model_facts(path).n_heads
         """Heads whose tensors are in the file."""
         if self.n_heads == 0:
             raise SystemExit(f"{path} has no usable MTP head")

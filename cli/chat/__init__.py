@@ -120,9 +120,9 @@ def chat(
 
 def _info(path: str | None, template: str | None) -> GgufInfo:
     from pymtp.embedded import model_path
-    from pymtp.gguf.facts import inspect_gguf
+    from pymtp.gguf.facts import model_facts
 
-    info = inspect_gguf(path or model_path())
+    info = model_facts(path or model_path())
     if (template or info.chat_template) is None:
         raise CommandError(f"{path} has no chat template; use it without one: pymtp run {path} --raw")
     return info

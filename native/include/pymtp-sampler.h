@@ -21,7 +21,7 @@ struct llama_vocab;
 struct pymtp_breakers;
 struct pymtp_sampler;
 
-enum pymtp_stage {
+enum pymtp_sampler_stage {
     PYMTP_STAGE_PENALTIES   = 0,
     PYMTP_STAGE_DRY         = 1,
     PYMTP_STAGE_TOP_N_SIGMA = 2,
@@ -40,7 +40,7 @@ struct pymtp_sampler_params {
     uint32_t seed;
 
     int32_t         n_stages; // in their order; the distribution is sampled after the last
-    const int32_t * stages;   // [n_stages] of pymtp_stage
+    const int32_t * stages;   // [n_stages] of pymtp_sampler_stage
 
     int32_t min_keep;
     int32_t top_k;

@@ -216,7 +216,7 @@ int32_t pymtp_session_logits(struct pymtp_session * session, int32_t of_draft, i
 int32_t pymtp_session_reduce(struct pymtp_session * session, int32_t n_max, int32_t also_on_host);
 
 // Whether logits are computed on a device that does so on its own: a decode returns before they are there.
-int32_t pymtp_session_computes_apart(const struct pymtp_session * session);
+int32_t pymtp_session_is_async(const struct pymtp_session * session);
 
 // The n highest logits of each row of the last decode (of_draft = 0) or draft step (1), highest first.
 // ids, values: [n_rows, n]. Fetches all logits if n is more than was asked of pymtp_session_reduce.

@@ -31,7 +31,7 @@ from pymtp.benchmark.prompts import (
 from pymtp.benchmark.provenance import sha256
 from pymtp.benchmark.results import Results, Sample, Subject
 from pymtp.engine.context import ContextParams, native_params
-from pymtp.gguf.facts import find_draft_model, inspect_gguf
+from pymtp.gguf.facts import find_draft_model, model_facts
 from pymtp.model import Model
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.params import GenerationParams
@@ -101,7 +101,7 @@ def _measure_setup(
 ) -> Iterator[Sample]:
     n_ctx = -(-(max(work.n_ctx for work in works) + plan.draft_max) // _CTX_BLOCK) * _CTX_BLOCK
     draft_model, problem = (setup.draft_model, None) if setup.draft_model else find_draft_model(setup.path)
-    info = inspect_gguf(setup.path, draft_model)
+    info = model_facts(setup.path, draft_model)
     adapts = any(arm.draft_max == "auto" for arm in plan.arms)
     drafts = plan.draft_max > 0 and (info.has_heads or adapts)
     if plan.draft_max > 0 and not info.has_heads:
@@ -251,7 +251,7 @@ def _arm_text(arm: Arm) -> str:
 
 def _prepare(setup: Setup, plan: Plan, texts: Sequence[Text]) -> list[_Work]:
     if any(arm.forced_rate is not None for arm in plan.arms):
-        prompts = synthetic(inspect_gguf(setup.path).n_vocab, seed=plan.seed)
+        prompts = synthetic(model_facts(setup.path).n_vocab, seed=plan.seed)
     else:
         with open_vocabulary(setup.path) as vocabulary:
             prompts = [tokenized(text, vocabulary) for text in texts]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pymtp.engine.session import Session
-from pymtp.gguf.facts import GgufInfo, inspect_gguf
+from pymtp.gguf.facts import GgufInfo, model_facts
 from pymtp.gguf.inspection import inspect_model
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def memory(info: GgufInfo, session: Session, setup: Setup) -> Memory | None:
     unused_bytes = 0 if has_heads else sum(head.size_bytes for head in found.heads)
     estimate = found.memory
     return Memory(
-        inspect_gguf(info.path).size_bytes - unused_bytes,
+        model_facts(info.path).size_bytes - unused_bytes,
         estimate.kv_bytes + estimate.state_bytes * setup.n_parallel + (estimate.heads_kv_bytes if has_heads else 0),
         session.compute_bytes,
     )

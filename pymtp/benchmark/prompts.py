@@ -20,7 +20,7 @@ from pymtp.binding.library import lib
 from pymtp.binding.log import take_recent
 from pymtp.chat.template import ChatTemplate
 from pymtp.errors import PymtpError
-from pymtp.gguf.facts import inspect_gguf
+from pymtp.gguf.facts import model_facts
 from pymtp.loading.loader import load_failure
 from pymtp.loading.vocabulary import Vocabulary
 
@@ -141,7 +141,7 @@ def synthetic(n_vocab: int, n: int = 64, n_prompts: int = 4, seed: int = 1) -> l
 @contextmanager
 def open_vocabulary(model: Path) -> Iterator[Vocabulary]:
     """The vocabulary of a GGUF. Raises ModelError."""
-    info = inspect_gguf(model)
+    info = model_facts(model)
     params = lib.llama_model_default_params()
     params.vocab_only = True
     lib.llama_backend_init()

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from pymtp import version_text
-from pymtp.gguf.facts import inspect_gguf
+from pymtp.gguf.facts import model_facts
 from pymtp.loading.devices import devices
 
 
@@ -44,7 +44,7 @@ def machine(n_threads: int, gpus: Sequence[str]) -> str:
 
 def model_text(path: Path) -> str:
     """Name, size, quantisation and hash of a model file."""
-    info = inspect_gguf(path)
+    info = model_facts(path)
     return (
         f"{path.name} ({info.architecture}, {info.n_parameters / 1e6:.1f} million parameters, {info.quantization}, "
         f"{info.n_layer} layers, {info.n_heads} MTP heads, sha256 {sha256(path)[:12]})"

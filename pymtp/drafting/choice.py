@@ -15,7 +15,7 @@ from pymtp.drafting.params import DraftParams, PlainReason, StrPath
 from pymtp.drafting.plain import NoDrafter
 from pymtp.drafting.policy import AUTO_DRAFT_MAX
 from pymtp.errors import UnsupportedModel
-from pymtp.gguf.facts import GgufInfo, find_draft_model, inspect_gguf
+from pymtp.gguf.facts import GgufInfo, find_draft_model, model_facts
 
 if TYPE_CHECKING:
     from pymtp.engine.session import Session
@@ -58,7 +58,7 @@ def choose_drafter(path: StrPath, params: DraftParams) -> tuple[GgufInfo, DraftC
     draft_model, problem = params.draft_model if params.wants_heads else None, None
     if params.wants_heads and draft_model is None:
         draft_model, problem = find_draft_model(path)
-    info = inspect_gguf(path, draft_model)
+    info = model_facts(path, draft_model)
     if params.draft == "mtp" and not info.has_heads:
         raise UnsupportedModel(f"{problem or _no_heads(info)}; use --draft none")
     n_draft_max = longest_draft(params)

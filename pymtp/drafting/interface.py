@@ -38,7 +38,7 @@ class DrafterTraits:
     """The fixed draft length that `draft_max` "auto" stands for; None: pymtp's own adapt theirs."""
 
 
-class Picked(NamedTuple):
+class PickedToken(NamedTuple):
     """A draft token."""
 
     token: int
@@ -55,7 +55,7 @@ class DraftPicker(Protocol):
     def banned(self) -> tuple[int, ...] | None:
         """Tokens to leave out, if each draft is the top token of what remains; None: ask `pick` for each draft."""
 
-    def pick(self, row: Row) -> Picked | None:
+    def pick(self, row: Row) -> PickedToken | None:
         """The next draft, from a row of the heads; later picks have it in their history until `forget`.
 
         None: no token of the row can follow.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from pymtp.binding.library import lib
-from pymtp.drafting.interface import NO_DRAFTS, DrafterTraits, DraftOutcome, DraftRequest, Picked, Proposal
+from pymtp.drafting.interface import NO_DRAFTS, DrafterTraits, DraftOutcome, DraftRequest, PickedToken, Proposal
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.session import Session
 from pymtp.sampling.distribution import Distribution
@@ -114,7 +114,7 @@ class _Drafted(NamedTuple):
     distributions: list[Distribution]
     confidences: list[float]
 
-    def add(self, picked: Picked) -> None:
+    def add(self, picked: PickedToken) -> None:
         self.tokens.append(picked.token)
         self.distributions.append(picked.distribution)
         self.confidences.append(picked.confidence)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pymtp.drafting.interface import Picked
+from pymtp.drafting.interface import PickedToken
 from pymtp.drafting.length import DraftLength
 from pymtp.engine.logits import Row
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 
 
-class DraftPick(Protocol):
+class PickMethod(Protocol):
     """Decides before each round of a sequence how its drafts are picked."""
 
     draws: bool
@@ -37,7 +37,7 @@ class FixedPick:
         self.draws = draws
 
     def observe(self, drafts: Sequence[Distribution], targets: Sequence[Distribution]) -> None:
-        """See DraftPick."""
+        """See PickMethod."""
 
 
 class AutoPick:
@@ -57,7 +57,7 @@ class AutoPick:
         self._weight = 0.0
 
     def observe(self, drafts: Sequence[Distribution], targets: Sequence[Distribution]) -> None:
-        """See DraftPick."""
+        """See PickMethod."""
         for draft, target in zip(drafts, targets, strict=False):
             self._weight = min(self._weight + 1, self._memory)
             self.match_rate += (target.prob(draft.argmax) - self.match_rate) / self._weight
@@ -69,7 +69,7 @@ class AutoPick:
 class ChainPicker:
     """Picks the drafts of one sequence with its sampler chain. See DraftPicker."""
 
-    def __init__(self, sampler: Sampler, length: DraftLength, how: DraftPick) -> None:
+    def __init__(self, sampler: Sampler, length: DraftLength, how: PickMethod) -> None:
         self._sampler, self._length, self._how = sampler, length, how
 
     @property
@@ -77,7 +77,7 @@ class ChainPicker:
         """See DraftPicker."""
         return None if self._how.draws or self._how.compares else self._sampler.draft_ban
 
-    def pick(self, row: Row) -> Picked | None:
+    def pick(self, row: Row) -> PickedToken | None:
         """See DraftPicker."""
         distribution = self._sampler.draft_distribution(row)
         best = distribution.best
@@ -87,7 +87,7 @@ class ChainPicker:
         if self._how.draws:
             token = distribution.draw(self._sampler.random())
         self._sampler.assume(token)
-        return Picked(token, confidence, distribution)
+        return PickedToken(token, confidence, distribution)
 
     def forget(self) -> None:
         """See DraftPicker."""

@@ -102,7 +102,7 @@ class Session:
         """Positions that all of them together can hold; the cache may have a few more."""
         self.n_ubatch: int = lib.llama_n_ubatch(lib.pymtp_session_context(native))
         """Rows that are computed at once: at least those of a round of all sequences. `decode` takes more."""
-        self.is_async: bool = bool(lib.pymtp_session_computes_apart(native))
+        self.is_async: bool = bool(lib.pymtp_session_is_async(native))
         """Whether a device computes the passes: `decode` returns before it is done, and logits wait for it."""
         is_recurrent = lib.llama_model_is_hybrid(model) or lib.llama_model_is_recurrent(model)
         self.needs_equal_rows: bool = n_seq_max > 1 and bool(is_recurrent or not params.kv_unified)

@@ -58,7 +58,7 @@ class GgufInfo:
 
     @property
     def is_assistant(self) -> bool:
-        """Whether the file is itself an assistant; only with `gguf_facts`."""
+        """Whether the file is itself an assistant; only with `file_facts`."""
         return is_assistant(self.architecture)
 
     @property
@@ -78,7 +78,7 @@ class GgufInfo:
         return min(self.n_ctx_train or _MAX_DEFAULT_N_CTX, _MAX_DEFAULT_N_CTX)
 
 
-def inspect_gguf(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> GgufInfo:
+def model_facts(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> GgufInfo:
     """Read metadata and tensor infos of the GGUF at `path`, and of its other parts if it is split.
 
     `draft_model` names the model's assistant, or the file with its MTP heads if they are not in its own.
@@ -103,8 +103,8 @@ def inspect_gguf(path: str | os.PathLike[str], draft_model: str | os.PathLike[st
     return _info(model, heads)
 
 
-def gguf_facts(path: str | os.PathLike[str]) -> GgufInfo:
-    """Like `inspect_gguf`, but also accepts files that are not complete models: MTP heads alone, or an assistant."""
+def file_facts(path: str | os.PathLike[str]) -> GgufInfo:
+    """Like `model_facts`, but also accepts files that are not complete models: MTP heads alone, or an assistant."""
     return _info(ModelFile(Path(path)), None)
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from pymtp.errors import PymtpError
 from pymtp.gguf.architectures import Needs, head_obstacle
-from pymtp.gguf.facts import GgufInfo, gguf_facts
+from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.header import ArrayLength, TensorInfo, Value, read_array
 from pymtp.gguf.memory import Layer, MemoryEstimate, MemoryKind, Shape, estimate_memory
 from pymtp.gguf.model_file import LAYER_TENSOR, MAX_LAYERS
@@ -123,9 +123,9 @@ def inspect_model(
 ) -> Inspection:
     """Inspect the GGUF at `path`; memory is estimated for a context with these parameters.
 
-    `n_ctx` in tokens; None: Model's default, 0: as the model was trained. Raises ModelError as `gguf_facts` does.
+    `n_ctx` in tokens; None: Model's default, 0: as the model was trained. Raises ModelError as `file_facts` does.
     """
-    info = gguf_facts(path)
+    info = file_facts(path)
     shards = read_shards(Path(path))
     tensors = _Tensors(info, shards)
     keys = _Keys(info.architecture, shards[0])
@@ -395,7 +395,7 @@ def _side_files(path: Path) -> tuple[SideFile, ...]:
 
 def _side_file(path: Path) -> SideFile:
     try:
-        info = gguf_facts(path)
+        info = file_facts(path)
     except PymtpError as error:
         return SideFile(path, "", None, 0, problem=str(error))
     return SideFile(path, info.architecture, info.quantization, info.size_bytes)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pymtp.gguf.facts import inspect_gguf
+from pymtp.gguf.facts import model_facts
 from pymtp.gguf.shards import Shard, data_offset, read_shards, tensor_bytes
 
 if TYPE_CHECKING:  # slow to import, and not needed to inspect a file
@@ -24,7 +24,7 @@ _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
 def fingerprint(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> str:
     """A fingerprint of the weights of the GGUF at `path`: 32 hex digits over its headers and samples of its data.
 
-    Reads a few hundred kilobytes, whatever the size of the files. Raises ModelError as `inspect_gguf` does.
+    Reads a few hundred kilobytes, whatever the size of the files. Raises ModelError as `model_facts` does.
     """
     digest = hashlib.sha256()
     for shard in _shards(path, draft_model):
@@ -50,7 +50,7 @@ def output_rows(
     """
     import numpy as np
 
-    info = inspect_gguf(path, draft_model)
+    info = model_facts(path, draft_model)
     shards = read_shards(Path(draft_model)) if info.has_assistant and draft_model else _shards(path, draft_model)
     tensors = {tensor.name: (shard, tensor) for shard in shards for tensor in shard.header.tensors}
     own = f"blk.{info.n_layer + head}.nextn.shared_head_head.weight"

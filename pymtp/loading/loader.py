@@ -15,7 +15,7 @@ from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
 from pymtp.errors import ModelError
-from pymtp.gguf.facts import GgufInfo, gguf_facts
+from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.loading.params import ModelParams
 from pymtp.loading.placement import Placement
 
@@ -36,7 +36,7 @@ class Weights:
         self.assistant: object | None = None
         """The same for the assistant."""
         if with_heads and info.has_assistant and info.draft_model:
-            self.assistant = self._load(gguf_facts(info.draft_model), params, None, load_mtp=True)
+            self.assistant = self._load(file_facts(info.draft_model), params, None, load_mtp=True)
 
     @property
     def draft_obstacle(self) -> str | None:
@@ -116,7 +116,7 @@ def pymtp_on_progress(share: float, progress: Any) -> bool:
 
 
 def load_failure(info: GgufInfo, loader_log: str) -> ModelError:
-    """The error, in one line, for a file that llama.cpp rejects although `inspect_gguf` found no problem."""
+    """The error, in one line, for a file that llama.cpp rejects although `model_facts` found no problem."""
     if "unknown model architecture" in loader_log:
         return ModelError(
             f"{info.path}: the pinned llama.cpp does not know the architecture {info.architecture!r}; "

@@ -15,8 +15,8 @@ from pymtp.chat.parser import ChatMessage
 from pymtp.errors import PymtpError
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
-from pymtp.serving.assembly import acceptance_name
 from pymtp.serving.loop import EngineLoop
+from pymtp.serving.make_sequence import acceptance_name
 from pymtp.serving.params import GenerationParams
 from pymtp.serving.request import Request, Update
 from pymtp.serving.sequence import FinishReason

@@ -17,9 +17,9 @@ from pymtp.drafting.interface import DrafterTraits
 from pymtp.errors import ContextFull, InvalidParameter
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
-from pymtp.serving.assembly import check_request, make_sequence
+from pymtp.serving.make_sequence import check_request, make_sequence
 from pymtp.serving.params import GenerationParams
-from pymtp.serving.sequence import FinishReason, Round, TokenSequence
+from pymtp.serving.sequence import FinishReason, TokenSequence, TurnResult
 from pymtp.serving.statistics import Stats
 from pymtp.text.stream import TextStream
 
@@ -116,7 +116,7 @@ class Request:
             self.sequence.cut = _StopFinder(self.params, setup.vocabulary)
         return self.sequence
 
-    def report(self, sequence: TokenSequence, result: Round | None) -> None:
+    def report(self, sequence: TokenSequence, result: TurnResult | None) -> None:
         """See Job."""
         tokens, n_accepted, logprobs = (result.tokens, result.n_accepted, result.logprobs) if result else ([], 0, ())
         self._send(

@@ -10,12 +10,12 @@ from itertools import islice
 
 from pymtp.drafting.interface import NO_DRAFTS, Drafter, checked
 from pymtp.engine.session import Session
-from pymtp.serving.sequence import Round, Turn, outcome_of
+from pymtp.serving.sequence import Turn, TurnResult, outcome_of
 
 
 def run_round(
     session: Session, drafter: Drafter, turns: Sequence[Turn], meanwhile: Callable[[], object] = lambda: None
-) -> list[Round]:
+) -> list[TurnResult]:
     """Draft, verify in one pass of the target, accept, and roll back what was not accepted.
 
     Each turn decodes the next tokens of its sequence's history and, where these are its last, drafts after them.

@@ -14,14 +14,14 @@ from contextlib import suppress
 from operator import sub
 from typing import NamedTuple, Protocol
 
+from pymtp.drafting.draft_vocab import AutoDraftVocab
 from pymtp.drafting.interface import Drafter
 from pymtp.drafting.policy import DraftPolicy
-from pymtp.drafting.subset import AutoDraftVocab
 from pymtp.engine.counters import Timing
 from pymtp.engine.session import Session
 from pymtp.errors import ContextFull, PymtpError, StateError
 from pymtp.serving.round import run_round
-from pymtp.serving.sequence import Round, TokenSequence, Turn
+from pymtp.serving.sequence import TokenSequence, Turn, TurnResult
 from pymtp.serving.slots import Slots
 from pymtp.serving.statistics import Stats
 from pymtp.serving.tuning import DraftTuning
@@ -41,7 +41,7 @@ class Job(Protocol):
     def start(self) -> TokenSequence:
         """The sequence, now that there is a slot for it."""
 
-    def report(self, sequence: TokenSequence, result: Round | None) -> None:
+    def report(self, sequence: TokenSequence, result: TurnResult | None) -> None:
         """A pass in which the sequence took part; None: the cache had no room for it, which ends it."""
 
     def fail(self, error: BaseException) -> None:
@@ -61,7 +61,7 @@ class Result(NamedTuple):
     """The result of a pass."""
 
     turns: Sequence[Turn]
-    rounds: Sequence[Round]
+    rounds: Sequence[TurnResult]
     errors: Sequence[ContextFull]
     """One for each turn for which the cache had no room."""
     seconds: float
@@ -98,7 +98,7 @@ class Scheduler:
         self._running: dict[int, Running] = {}  # by slot, in the order of admission
         self._waiting: deque[Job] = deque()
         self._suspended: list[tuple[Job, TokenSequence]] = []  # that have had a slot; the oldest first
-        self._unreported: list[tuple[Job, TokenSequence, Round | None]] = []
+        self._unreported: list[tuple[Job, TokenSequence, TurnResult | None]] = []
         self._uncounted: Result | None = None
 
     @property
@@ -305,7 +305,9 @@ class Scheduler:
         wanted = [each.n_draft for each in sequences if each.length.n is not None]  # the policy sees to the others
         return round(sum(wanted) / len(wanted)) if wanted else None
 
-    def _run(self, turns: Sequence[Turn], meanwhile: Callable[[], object], errors: list[ContextFull]) -> list[Round]:
+    def _run(
+        self, turns: Sequence[Turn], meanwhile: Callable[[], object], errors: list[ContextFull]
+    ) -> list[TurnResult]:
         try:
             return run_round(self._session, self._drafter, turns, meanwhile)
         except ContextFull as error:
@@ -339,7 +341,7 @@ class Scheduler:
             _add(self.stats, each, result, each.n_rows / n_rows)
 
 
-def _add(stats: Stats, each: Round, result: Result, share: float) -> None:
+def _add(stats: Stats, each: TurnResult, result: Result, share: float) -> None:
     """Count one sequence's part in a pass, and `share` of the time that the pass took."""
     stats.generated_tokens += len(each.tokens)
     if each.turn.of_prompt:

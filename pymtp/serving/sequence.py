@@ -15,7 +15,7 @@ from pymtp.acceptance.match import MATCH
 from pymtp.acceptance.rejection import BLOCK_REJECTION
 from pymtp.drafting.interface import DraftOutcome, DraftRequest, Proposal
 from pymtp.drafting.length import DraftLength
-from pymtp.drafting.pick import ChainPicker, DraftPick, FixedPick
+from pymtp.drafting.pick import ChainPicker, FixedPick, PickMethod
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.logits import Row
 from pymtp.errors import ContextFull
@@ -61,7 +61,7 @@ class Turn(NamedTuple):
         return 1 + len(proposal.drafts) if self.samples else 0
 
 
-class Round(NamedTuple):
+class TurnResult(NamedTuple):
     """The result of a turn: its drafts, and the tokens that it emitted."""
 
     turn: Turn
@@ -104,7 +104,7 @@ class TokenSequence:
     """The most that its rounds draft; 0 spares the heads the prompt, too."""
     length: DraftLength = DraftLength()
     """How many it drafts in a round, at most draft_max."""
-    pick: DraftPick = field(default_factory=lambda: FixedPick(draws=False))
+    pick: PickMethod = field(default_factory=lambda: FixedPick(draws=False))
     """How its drafts are picked."""
     accept: Acceptance = MATCH
     """Judges drafts that are most likely tokens."""
@@ -187,10 +187,10 @@ class TokenSequence:
         logits = logits if turn.samples else "none"
         return Chunk(tokens, turn.position, turn.slot, logits, proposal.n_heads > 0, proposal.n_heads)
 
-    def judge(self, turn: Turn, rows: Sequence[Row], proposal: Proposal) -> Round:
+    def judge(self, turn: Turn, rows: Sequence[Row], proposal: Proposal) -> TurnResult:
         """Accept or reject the drafts. `rows`: (n_logits,) of the target."""
         if not turn.samples:
-            return Round(turn, proposal, [], 0)
+            return TurnResult(turn, proposal, [], 0)
         accept = self.accept_drawn if turn.draws and proposal.drafts else self.accept
         compares = self.pick.compares and bool(proposal.distributions)
         keep = compares or self.n_logprobs is not None
@@ -200,7 +200,7 @@ class TokenSequence:
             self.pick.observe(proposal.distributions, verdict.targets)
         n_kept = self.cut(verdict.tokens)
         tokens = verdict.tokens[:n_kept]
-        return Round(
+        return TurnResult(
             turn,
             proposal,
             tokens,
@@ -209,7 +209,7 @@ class TokenSequence:
             logprobs=self._logprobs(rows, verdict.targets, tokens),
         )
 
-    def advance(self, result: Round) -> None:
+    def advance(self, result: TurnResult) -> None:
         """Take over the result of a turn."""
         self.n_decoded = result.n_decoded
         self.history += result.tokens
@@ -253,6 +253,6 @@ class TokenSequence:
         return [token_logprobs(row, target, token, n) for row, target, token in judged]
 
 
-def outcome_of(request: DraftRequest, result: Round) -> DraftOutcome:
+def outcome_of(request: DraftRequest, result: TurnResult) -> DraftOutcome:
     """What the drafter observes of a round."""
     return DraftOutcome(request, result.proposal, result.tokens, result.n_accepted)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pymtp.drafting.draft_vocab import AutoDraftVocab
 from pymtp.drafting.policy import DraftPolicy
-from pymtp.drafting.subset import AutoDraftVocab
 from pymtp.engine.counters import Timing
 from pymtp.engine.session import Session
-from pymtp.serving.sequence import Round, TokenSequence
+from pymtp.serving.sequence import TokenSequence, TurnResult
 
 N_PROMPT_TOKENS = 256
 """Tokens of a prompt that show which ones are frequent."""
@@ -39,7 +39,7 @@ class DraftTuning:
             self._session.limit_drafts(limit)
         vocab.limit = limit
 
-    def observe(self, rounds: Sequence[Round], seconds: float, spent: Timing) -> None:
+    def observe(self, rounds: Sequence[TurnResult], seconds: float, spent: Timing) -> None:
         """After a pass. One that takes prompts, or builds a graph first, shows nothing of what rounds cost."""
         if not (self._session.n_draft_max and rounds) or spent.n_builds or any(each.turn.of_prompt for each in rounds):
             return

@@ -20,7 +20,7 @@ void pymtp_choose_padding(pymtp_session & session, int32_t mode) {
 
     // A CPU needs as long for an added row as for building a graph, or longer: nano-glm, 8 sequences with 0 to 4 drafts,
     // 1 thread: 36 ms a round with exact shapes and 39 with added rows (bench/graph_builds.py --padding never, always).
-    const bool is_wanted = mode == PYMTP_PADDING_ALWAYS || session.mtp->computes_apart();
+    const bool is_wanted = mode == PYMTP_PADDING_ALWAYS || session.mtp->is_async();
 
     session.n_worth = is_wanted ? INT32_MAX : PASS_WORTH_ON_CPU;
     session.n_added.assign(llama_n_seq_max(session.ctx), 0);

@@ -17,7 +17,7 @@ static std::atomic<int32_t> g_n_contexts{ 0 };
 
 pymtp_session::~pymtp_session() {
     if (mtp) {
-        mtp->drop_slots();
+        mtp->drop_graphs();
     }
     if (ctx) {
         llama_free(ctx);
@@ -252,8 +252,8 @@ int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max, int32_t als
     });
 }
 
-int32_t pymtp_session_computes_apart(const pymtp_session * session) {
-    return pymtp_guard_or(-1, session, [](pymtp_session & self) -> int32_t { return self.mtp->computes_apart(); });
+int32_t pymtp_session_is_async(const pymtp_session * session) {
+    return pymtp_guard_or(-1, session, [](pymtp_session & self) -> int32_t { return self.mtp->is_async(); });
 }
 
 int32_t pymtp_session_n_heads(const pymtp_session * session) {

@@ -43,12 +43,12 @@ static int32_t mtp_n_alike(const llama_cparams & cparams) {
 mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     heads(ctx, params.heads), vocab(ctx.model, heads.model(), heads.n_heads), ctx(ctx),
     n_rows_round(params.n_rows_round), device(mtp_backend_of(mtp_only_device(ctx.model), ctx.backend_ptrs)),
-    planner(ctx, heads), slots({ ctx.sched, ctx.gf_res_prev, ctx.gf_res_prev_active, ctx.backend_ptrs, ctx.backend_buft,
-                                 ctx.cparams.op_offload, [&ctx] { ctx.synchronize(); } },
-                               mtp_n_alike(ctx.cparams)),
+    planner(ctx, heads), graphs({ ctx.sched, ctx.gf_res_prev, ctx.gf_res_prev_active, ctx.backend_ptrs,
+                                  ctx.backend_buft, ctx.cparams.op_offload, [&ctx] { ctx.synchronize(); } },
+                                mtp_n_alike(ctx.cparams)),
     trunk_outputs(ctx, counters.n_output_bytes, counters.t_trunk_us),
     draft_outputs(ctx, counters.n_output_bytes, counters.t_head_us) {
-    // each slot has a scheduler: copies for pipelining would multiply its buffers, and only speed up long prompts
+    // each graph has a scheduler: copies for pipelining would multiply its buffers, and only speed up long prompts
     ctx.cparams.pipeline_parallel = false;
 
     if (heads.n_heads == 0) {
@@ -67,23 +67,23 @@ mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
 //
 
 void mtp_engine::select_home() {
-    slots.select(slots.home());
+    graphs.select(graphs.home());
     in_pass = false;
 }
 
-void mtp_engine::drop_slots() {
+void mtp_engine::drop_graphs() {
     select_home();
-    slots.clear();
+    graphs.clear();
     forget_outputs();
 }
 
-mtp_slot & mtp_engine::find_slot(const llama_ubatch & ubatch, llm_graph_type gtype,
-                                 const llama_memory_context_i * mctx) {
+mtp_kept_graph & mtp_engine::find_graph(const llama_ubatch & ubatch, llm_graph_type gtype,
+                                        const llama_memory_context_i * mctx) {
     const bool is_draft = gtype == LLM_GRAPH_TYPE_DECODER_MTP;
 
     // prompts share the context's own scheduler and its worst-case buffer
     if (!is_draft && ubatch.n_tokens > n_rows_round) {
-        return slots.home();
+        return graphs.home();
     }
 
     const bool           has_streams = heads.n_stream() > 1;
@@ -105,8 +105,8 @@ mtp_slot & mtp_engine::find_slot(const llama_ubatch & ubatch, llm_graph_type gty
     const size_t max_nodes =
         (is_draft ? MTP_NODES_PER_RUN : ctx.gf_res_reserve->get_max_nodes()) + plan().n_runs() * MTP_NODES_PER_RUN;
 
-    return slots.find(std::move(key), mtp_memory_n_kv(mctx), max_nodes, ctx.n_outputs > 0,
-                      is_draft ? vocab.listed_memory() : nullptr);
+    return graphs.find(std::move(key), mtp_memory_n_kv(mctx), max_nodes, ctx.n_outputs > 0,
+                       is_draft ? vocab.listed_memory() : nullptr);
 }
 
 void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx) {
@@ -117,24 +117,24 @@ void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const 
         // sequences side by side come in another order
         n_unread = ubatch.equal_seqs() ? 0 : std::count(n_fed.begin(), n_fed.end(), -1);
     }
-    auto & slot = find_slot(ubatch, gtype, mctx);
-    slots.select(slot);
-    set_sequences(slot, ubatch);
+    auto & graph = find_graph(ubatch, gtype, mctx);
+    graphs.select(graph);
+    set_sequences(graph, ubatch);
     in_pass = true;
 }
 
-void mtp_engine::set_sequences(mtp_slot & slot, const llama_ubatch & ubatch) {
-    if (slot.params && slot.params->ubatch.n_seqs_unq != ubatch.n_seqs_unq && ctx.gf_res_prev_active) {
-        slot.params->ubatch.n_seqs_unq = ubatch.n_seqs_unq;
-        ctx.gf_res_prev_active->set_params(*slot.params);
+void mtp_engine::set_sequences(mtp_kept_graph & graph, const llama_ubatch & ubatch) {
+    if (graph.params && graph.params->ubatch.n_seqs_unq != ubatch.n_seqs_unq && ctx.gf_res_prev_active) {
+        graph.params->ubatch.n_seqs_unq = ubatch.n_seqs_unq;
+        ctx.gf_res_prev_active->set_params(*graph.params);
     }
 }
 
 void mtp_engine::begin_build(const llm_graph_params & params) {
-    slots.current().reduced = {};
-    slots.current().params.reset();
-    if (in_pass && params.gtype != LLM_GRAPH_TYPE_DECODER_MTP && !params.ubatch.equal_seqs() && !slots.is_home()) {
-        slots.current().params = std::make_unique<llm_graph_params>(params);
+    graphs.current().reduced = {};
+    graphs.current().params.reset();
+    if (in_pass && params.gtype != LLM_GRAPH_TYPE_DECODER_MTP && !params.ubatch.equal_seqs() && !graphs.is_home()) {
+        graphs.current().params = std::make_unique<llm_graph_params>(params);
     }
     if (in_pass) {
         ++(params.gtype == LLM_GRAPH_TYPE_DECODER_MTP ? counters.n_head_builds : counters.n_trunk_builds);
@@ -146,8 +146,8 @@ void mtp_engine::begin_build(const llm_graph_params & params) {
 void mtp_engine::end_build(ggml_cgraph * gf) {
     mtp_check_graph(gf);
     // prompts are large enough to hide their inputs' way
-    if (in_pass && device && !slots.is_home()) {
-        slots.current().inputs.place(gf, device);
+    if (in_pass && device && !graphs.is_home()) {
+        graphs.current().inputs.place(gf, device);
     }
 }
 
@@ -314,13 +314,13 @@ void mtp_engine::fetch_picked(const llm_graph_result & res, size_t n, int32_t n_
 
 void mtp_engine::limit_drafts(int32_t n) {
     forget_outputs();
-    slots.drop_readers(vocab.listed_memory());
+    graphs.drop_readers(vocab.listed_memory());
     vocab.limit(n);
 }
 
 void mtp_engine::limit_drafts(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows) {
     forget_outputs();
-    slots.drop_readers(vocab.listed_memory());
+    graphs.drop_readers(vocab.listed_memory());
     vocab.limit(tokens, rows);
 }
 
@@ -328,19 +328,19 @@ void mtp_engine::limit_drafts(const std::vector<llama_token> & tokens, const std
 // logits
 //
 
-bool mtp_engine::computes_apart() const {
+bool mtp_engine::is_async() const {
     return ggml_backend_dev_type(ctx.model.dev_output()) != GGML_BACKEND_DEVICE_TYPE_CPU;
 }
 
 void mtp_engine::reduce_logits(int32_t n_max, bool also_on_host) {
-    n_reduced = computes_apart() || also_on_host ? n_max : 0;
+    n_reduced = is_async() || also_on_host ? n_max : 0;
 }
 
 void mtp_engine::build_reduced(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits) {
     if (in_pass && logits && n_reduced > 0) {
         // a draft has no more logits than its vocabulary
-        const bool of_draft     = logits->ne[0] != ctx.model.vocab.n_tokens() || vocab.is_listed();
-        slots.current().reduced = mtp_candidates::build(ctx0, gf, logits, n_logits(of_draft), n_reduced);
+        const bool of_draft      = logits->ne[0] != ctx.model.vocab.n_tokens() || vocab.is_listed();
+        graphs.current().reduced = mtp_candidates::build(ctx0, gf, logits, n_logits(of_draft), n_reduced);
     }
 }
 
@@ -351,7 +351,7 @@ void mtp_engine::forget_outputs() {
 
 void mtp_engine::hold(mtp_outputs & outputs, const llm_graph_result & res, size_t n_rows) {
     ggml_tensor * logits = res.get_logits();
-    outputs.hold(logits, n_rows, slots.current().reduced,
+    outputs.hold(logits, n_rows, graphs.current().reduced,
                  ggml_backend_sched_get_tensor_backend(ctx.sched.get(), logits));
 }
 

@@ -1,15 +1,15 @@
 #pragma once
 
 // The engine behind a llama_context, which owns it and calls it around each ubatch. Brings its parts together for a
-// pass: the plan (mtp-plan.h), the slot of the graph (mtp-slots.h), what the pass leaves (mtp-outputs.h). Knows rows;
-// knows no sampling.
+// pass: the plan (mtp-plan.h), the graph that is kept for it (mtp-kept-graphs.h), what the pass leaves (mtp-outputs.h).
+// Knows rows; knows no sampling.
 
 #include "llama-context.h"
 #include "mtp-draft-vocab.h"
 #include "mtp-heads.h"
+#include "mtp-kept-graphs.h"
 #include "mtp-outputs.h"
 #include "mtp-plan.h"
-#include "mtp-slots.h"
 #include "pymtp.h"
 
 #include <memory>
@@ -35,13 +35,13 @@ struct mtp_engine {
     // called by llama_context
     //
 
-    // before the graph of a ubatch is built: picks its slot, and makes the plan of a trunk pass
+    // before the graph of a ubatch is built: picks the graph, and makes the plan of a trunk pass
     void begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx);
 
     // around the setting of the graph's inputs
-    void open_inputs() { slots.current().inputs.open(); }
+    void open_inputs() { graphs.current().inputs.open(); }
 
-    void send_inputs() { slots.current().inputs.send(); }
+    void send_inputs() { graphs.current().inputs.send(); }
 
     // after a trunk ubatch: true if its logits stay on the device until the session asks for them
     bool hold_logits(const llm_graph_result & res, bool is_whole_batch);
@@ -50,7 +50,7 @@ struct mtp_engine {
     void select_home();
 
     // the scheduler is about to be replaced
-    void drop_slots();
+    void drop_graphs();
 
     //
     // called by the graph hooks
@@ -105,7 +105,7 @@ struct mtp_engine {
     int32_t n_draft_rows() const { return n_drafted; }
 
     // whether logits are computed on a device
-    bool computes_apart() const;
+    bool is_async() const;
 
     // Where logits lie on a device, graphs leave what it takes to find the n_max highest of a row without fetching all
     // of them. 0: they do not.
@@ -137,15 +137,15 @@ struct mtp_engine {
     void discard(llama_seq_id seq, llama_pos pos, int32_t n);
 
     // the compute buffers of all graphs that are kept
-    size_t compute_bytes() const { return slots.compute_bytes(); }
+    size_t compute_bytes() const { return graphs.compute_bytes(); }
 
   private:
     llama_context &      ctx;
     const uint32_t       n_rows_round;
     const ggml_backend_t device; // the only one that computes graphs, if there is such a device; else nullptr
 
-    mtp_planner planner;
-    mtp_slots   slots;
+    mtp_planner     planner;
+    mtp_kept_graphs graphs;
 
     mtp_plan_ptr         cur_plan = std::make_unique<mtp_plan>();
     int32_t              n_unread = 0;    // rows of logits of the pass at hand that nobody reads, its last ones
@@ -161,17 +161,17 @@ struct mtp_engine {
 
     std::unique_ptr<llm_graph_params> part_params;
 
-    void       forget_outputs();
-    mtp_slot & find_slot(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx);
-    void       hold(mtp_outputs & outputs, const llm_graph_result & res, size_t n_rows);
-    float *    draft_logits_data(size_t n_rows);
-    int32_t    trunk_row(int32_t row) const;
+    void             forget_outputs();
+    mtp_kept_graph & find_graph(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx);
+    void             hold(mtp_outputs & outputs, const llm_graph_result & res, size_t n_rows);
+    float *          draft_logits_data(size_t n_rows);
+    int32_t          trunk_row(int32_t row) const;
 
     // runs the plan of a draft in one graph. nullptr if it failed
     llm_graph_result * run_draft(mtp_plan_ptr plan);
 
     // a graph of one stream serves any number of sequences
-    void set_sequences(mtp_slot & slot, const llama_ubatch & ubatch);
+    void set_sequences(mtp_kept_graph & graph, const llama_ubatch & ubatch);
 
     // Fetches what a draft of n sequences has picked. drafts: [n, n_asked]; probs likewise, or nullptr.
     void fetch_picked(const llm_graph_result & res, size_t n, int32_t n_asked, int32_t * drafts, float * probs);

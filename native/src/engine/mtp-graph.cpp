@@ -29,7 +29,7 @@ class mtp_graph_input_stage : public llm_graph_input_i {
         }
     }
 
-    // a slot's stages have the same runs, as its key says; their rows are counted here
+    // a kept graph's stages have the same runs, as its key says; their rows are counted here
     bool can_reuse(const llm_graph_params &) override {
         return stage < mtp.plan().stages.size() && mtp.plan().stages[stage].ubatch.n_tokens == n_tokens;
     }
@@ -60,7 +60,7 @@ class mtp_graph_input_trunk : public llm_graph_input_i {
         ggml_backend_tensor_set(rows, mtp.plan().rows_trunk.data(), 0, ggml_nbytes(rows));
     }
 
-    // prompts have no slot whose key says whether they feed the heads
+    // graphs of prompts are not kept under a key that says whether they feed the heads
     bool can_reuse(const llm_graph_params & params) override {
         return rows->ne[0] == params.ubatch.n_tokens && feeds == !mtp.plan().stages.empty();
     }

@@ -39,7 +39,7 @@ class mtp_heads {
     // the model whose layers from n_layer() on are the heads
     const llama_model & model() const { return assistant ? *assistant : ctx.get_model(); }
 
-    // F32 [n_embd_out, n_rows] hidden states, see mtp_stage; empty if there are no heads
+    // F32 [n_embd_out, n_rows] hidden states, see mtp_heads_stage; empty if there are no heads
     const std::vector<ggml_tensor *> & planes() const { return plane_tensors; }
 
     // where their K/V lies: their own cache, or the trunk's

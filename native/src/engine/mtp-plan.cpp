@@ -246,7 +246,7 @@ bool mtp_planner::add_step(mtp_plan & plan, int32_t step, int32_t n_steps, const
             return false;
         }
     }
-    mtp_stage stage;
+    mtp_heads_stage stage;
 
     stage.ubatch     = make_ubatch(standing);
     stage.mctx_owned = mtp_memory_place(heads.memory(), stage.ubatch);

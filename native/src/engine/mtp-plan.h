@@ -11,12 +11,12 @@
 #include <vector>
 
 struct mtp_plan {
-    std::vector<int64_t>   rows_trunk; // [n_tokens] rows of plane 0 that the trunk writes; none in a draft
-    std::vector<mtp_stage> stages;     // what the heads do
+    std::vector<int64_t>         rows_trunk; // [n_tokens] rows of plane 0 that the trunk writes; none in a draft
+    std::vector<mtp_heads_stage> stages;     // what the heads do
 
-    size_t n_drafting  = 0;            // rows of each step of a draft that count; the others are there for the shape
-    bool   picks       = false;        // a draft that picks its tokens in the graph
-    bool   picks_probs = false;        // and gives their probabilities
+    size_t n_drafting  = 0;     // rows of each step of a draft that count; the others are there for the shape
+    bool   picks       = false; // a draft that picks its tokens in the graph
+    bool   picks_probs = false; // and gives their probabilities
 
     // The first stage that predicts stands for a draft's pass: rows that catch up come before it.
     size_t first_step() const;

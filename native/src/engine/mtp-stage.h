@@ -27,7 +27,7 @@ struct mtp_run {
     mtp_output output;
 };
 
-struct mtp_stage {
+struct mtp_heads_stage {
     llama_ubatch                   ubatch;
     const llama_memory_context_i * mctx; // where the rows' cells are
     llama_memory_context_ptr       mctx_owned;

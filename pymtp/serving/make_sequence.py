@@ -16,7 +16,7 @@ from pymtp.chat.prompt import ChatPrompt
 from pymtp.drafting.interface import DrafterTraits
 from pymtp.drafting.length import DraftLength
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.drafting.pick import AutoPick, DraftPick, FixedPick
+from pymtp.drafting.pick import AutoPick, FixedPick, PickMethod
 from pymtp.errors import InvalidParameter
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.chain import Sampler, check_with_vocabulary
@@ -108,7 +108,7 @@ def acceptance_name(params: GenerationParams) -> str:
     return drawn.name if pick.draws else likely.name
 
 
-def _pick(params: GenerationParams) -> DraftPick:
+def _pick(params: GenerationParams) -> PickMethod:
     if params.picks_greedily or params.forced:
         return FixedPick(draws=False)
     return AutoPick() if params.draft_pick == "auto" else FixedPick(draws=True)

@@ -35,7 +35,7 @@ def read_draft_vocab(path: str | os.PathLike[str]) -> list[int]:
     return tokens
 
 
-def draft_tokens(
+def parse_draft_vocab(
     vocab: int | Sequence[int] | str | os.PathLike[str] | None, n_vocab: int
 ) -> tuple[AutoDraftVocab | None, range | list[int] | None]:
     """Interpret `draft_vocab` for a vocabulary of `n_vocab` tokens: a limit that adapts, or the tokens, or neither.

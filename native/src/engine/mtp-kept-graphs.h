@@ -1,8 +1,8 @@
 #pragma once
 
-// Graphs that are kept. Graphs that alternate (verify, draft) each have their own result and scheduler, a slot, so that
-// none has to be built again because another ran in between. The context computes with what it holds itself: the slot
-// in use has exchanged its scheduler and its results with the context's. Owns the slots; does not know what a key says.
+// Graphs that are kept. Graphs that alternate (verify, draft) each have their own result and scheduler, so that none has
+// to be built again because another ran in between. The context computes with what it holds itself: the graph in use
+// has exchanged its scheduler and its results with the context's. Owns the graphs; does not know what a key says.
 
 #include "llama-graph.h"
 #include "mtp-candidates.h"
@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-struct mtp_slot {
+struct mtp_kept_graph {
     std::vector<int64_t>    key;   // what distinguishes graphs
     std::array<uint32_t, 2> n_kv;  // cells that its graph looks at; grows with the text
     const void *            reads; // memory of somebody else that its graph reads, see drop_readers; or nullptr
@@ -29,8 +29,8 @@ struct mtp_slot {
     mtp_inputs     inputs;
 };
 
-// the members of a llama_context that slots are exchanged with, and what a scheduler is made of
-struct mtp_seat {
+// the members of a llama_context that graphs are exchanged with, and what a scheduler is made of
+struct mtp_context_parts {
     ggml_backend_sched_ptr &              sched;
     std::array<llm_graph_result_ptr, 2> & results;
     llm_graph_result *&                   active;
@@ -41,27 +41,28 @@ struct mtp_seat {
     std::function<void()>                           synchronize;
 };
 
-class mtp_slots {
+class mtp_kept_graphs {
   public:
     // n_alike_max: how many graphs are kept that only differ in how many cells they look at
-    mtp_slots(const mtp_seat & seat, int32_t n_alike_max) : seat(seat), n_alike_max(n_alike_max) {}
+    mtp_kept_graphs(const mtp_context_parts & context, int32_t n_alike_max) :
+        context(context), n_alike_max(n_alike_max) {}
 
-    // The slot of a graph: one that there is, else a new one with room for max_nodes, for which the one that was used
+    // The graph for a key: one that there is, else a new one with room for max_nodes, for which the one that was used
     // longest ago may have to go. has_outputs: whether the graph gives logits or the like.
-    mtp_slot & find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes, bool has_outputs,
-                    const void * reads);
+    mtp_kept_graph & find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes, bool has_outputs,
+                          const void * reads);
 
     // the context's own scheduler and results: for prompts, reservations and cache shifts
-    mtp_slot & home() { return own; }
+    mtp_kept_graph & home() { return own; }
 
     bool is_home() const { return cur == &own; }
 
     // the one in use
-    mtp_slot & current() { return *cur; }
+    mtp_kept_graph & current() { return *cur; }
 
-    const mtp_slot & current() const { return *cur; }
+    const mtp_kept_graph & current() const { return *cur; }
 
-    void select(mtp_slot & slot);
+    void select(mtp_kept_graph & graph);
 
     // all but the context's own
     void clear();
@@ -73,14 +74,14 @@ class mtp_slots {
     size_t compute_bytes() const;
 
   private:
-    mtp_seat      seat;
-    const int32_t n_alike_max;
+    mtp_context_parts context;
+    const int32_t     n_alike_max;
 
-    std::vector<std::unique_ptr<mtp_slot>> slots;
-    mtp_slot                               own = {};
-    mtp_slot *                             cur = &own;
-    uint64_t                               t   = 0;
+    std::vector<std::unique_ptr<mtp_kept_graph>> graphs;
+    mtp_kept_graph                               own = {};
+    mtp_kept_graph *                             cur = &own;
+    uint64_t                                     t   = 0;
 
-    void exchange(mtp_slot & slot);
+    void exchange(mtp_kept_graph & graph);
     void evict_oldest();
 };

@@ -1,0 +1,110 @@
+#include "mtp-kept-graphs.h"
+
+#include <algorithm>
+#include <utility>
+
+static constexpr size_t MTP_KEPT_GRAPHS_MAX = 96;
+
+void mtp_kept_graphs::exchange(mtp_kept_graph & graph) {
+    std::swap(context.sched, graph.sched);
+    std::swap(context.results, graph.results);
+    std::swap(context.active, graph.active);
+}
+
+void mtp_kept_graphs::select(mtp_kept_graph & graph) {
+    graph.t_used = ++t;
+    if (&graph == cur) {
+        return;
+    }
+    exchange(*cur);
+    exchange(graph);
+    cur = &graph;
+}
+
+void mtp_kept_graphs::clear() {
+    select(own);
+    graphs.clear();
+}
+
+void mtp_kept_graphs::evict_oldest() {
+    const auto oldest = std::min_element(graphs.begin(), graphs.end(),
+                                         [](const auto & a, const auto & b) { return a->t_used < b->t_used; });
+    context.synchronize();
+    if (cur == oldest->get()) {
+        select(own);
+    }
+    graphs.erase(oldest);
+}
+
+void mtp_kept_graphs::drop_readers(const void * memory) {
+    const auto is_reader = [&](const mtp_kept_graph & graph) {
+        return graph.reads == memory;
+    };
+    if (!memory) {
+        return;
+    }
+    context.synchronize();
+    if (is_reader(*cur)) {
+        select(own);
+    }
+    graphs.erase(std::remove_if(graphs.begin(), graphs.end(), [&](const auto & graph) { return is_reader(*graph); }),
+                 graphs.end());
+}
+
+mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes,
+                                       bool has_outputs, const void * reads) {
+    // Of graphs that only differ in how many cells they look at, few are kept: texts that begin again need the smaller
+    // ones again.
+    mtp_kept_graph * outworn = nullptr;
+    int32_t          n_alike = 0;
+    for (auto & graph : graphs) {
+        if (graph->key != key) {
+            continue;
+        }
+        if (graph->n_kv == n_kv) {
+            return *graph;
+        }
+        if (n_alike++ == 0 || graph->t_used < outworn->t_used) {
+            outworn = graph.get();
+        }
+    }
+    if (n_alike >= n_alike_max) {
+        outworn->n_kv = n_kv;
+        return *outworn;
+    }
+    if (graphs.size() == MTP_KEPT_GRAPHS_MAX) {
+        evict_oldest();
+    }
+
+    auto graph = std::make_unique<mtp_kept_graph>();
+
+    graph->key   = std::move(key);
+    graph->n_kv  = n_kv;
+    graph->reads = reads;
+    // llama.cpp takes one of two: all of its graphs have outputs, or none
+    graph->results[has_outputs].reset(new llm_graph_result(max_nodes));
+    graph->sched.reset(ggml_backend_sched_new(const_cast<ggml_backend_t *>(context.backends.data()),
+                                              const_cast<ggml_backend_buffer_type_t *>(context.bufts.data()),
+                                              context.backends.size(), max_nodes, false, context.op_offload));
+
+    graphs.push_back(std::move(graph));
+    return *graphs.back();
+}
+
+size_t mtp_kept_graphs::compute_bytes() const {
+    size_t res = 0;
+
+    const auto add = [&](ggml_backend_sched_t sched) {
+        for (auto * backend : context.backends) {
+            res += sched ? ggml_backend_sched_get_buffer_size(sched, backend) : 0;
+        }
+    };
+
+    // the graph in use has lent its scheduler to the context
+    add(context.sched.get());
+    add(own.sched.get());
+    for (const auto & graph : graphs) {
+        add(graph->sched.get());
+    }
+    return res;
+}
