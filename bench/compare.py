@@ -22,7 +22,7 @@ from typing import Any
 
 from programs import gpu
 from programs.build import REPOSITORY, build_programs
-from programs.case import Case
+from programs.case import LLAMA_CPP_DEFAULTS, Case
 from programs.catalogue import CATALOGUE, DEFAULT, DRAFT_MTP, PLAIN
 from programs.prompts import read_prompts
 from programs.report import SHORT, plot, report, write_csv
@@ -73,9 +73,9 @@ def _arguments() -> argparse.Namespace:
         "--sampling",
         type=_parameter,
         nargs="+",
-        default=[("temperature", 0)],
+        default=[],
         metavar="NAME=VALUE",
-        help="llama.cpp's names, for all programs (default: temperature=0)",
+        help="llama.cpp's names, for all programs (default: temperature=0, else llama.cpp's defaults)",
     )
     parser.add_argument("--forced-length", type=float, metavar="L", help="accept drafts at random, to this mean length")
     parser.add_argument("--threads", type=int, help="default: one per physical core")
@@ -115,7 +115,7 @@ def measure(given: argparse.Namespace, logs: Path) -> dict[str, Any]:
             n_ctx=given.ctx_size,
             n_threads=n_threads,
             n_gpu_layers=given.gpu_layers,
-            sampling=dict(given.sampling),
+            sampling={**LLAMA_CPP_DEFAULTS, **dict(given.sampling)},
             forced_length=given.forced_length,
             programs=programs.resolve(),
             logs=logs.resolve(),

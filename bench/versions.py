@@ -1,7 +1,7 @@
 """Compares two installed versions of pymtp: whether they write the same texts, and how fast.
 
     python bench/versions.py OLD/.venv/bin/python NEW/.venv/bin/python model.gguf prompts.jsonl [-k none 1 3]
-        [--n-seq 1 8] [--temperature 0] [-n 96] [--n-prompts 24] [-r 3]
+        [--n-seq 1 8] [--sampling temperature=0] [-n 96] [--n-prompts 24] [-r 3]
 
 Each version keeps a process with the model loaded; they take turns, text by text, and who begins alternates. With
 several sequences the prompts go in groups of that many. Prints for each K and number of sequences how many groups'
@@ -29,7 +29,7 @@ model = Model(setup["model"], n_ctx=setup["n_ctx"], n_seq_max=n_seq, **drafts)
 print("ready", flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
-    sampling = SamplingParams(temperature=asked["temperature"], seed=1)
+    sampling = SamplingParams(**asked["sampling"], seed=1)
     params = GenerationParams(max_tokens=asked["n"], ignore_eos=True, sampling=sampling)
     begin = time.perf_counter()
     if n_seq == 1:
@@ -102,9 +102,9 @@ def compare(args: argparse.Namespace, k: str | int, groups: Sequence[Sequence[st
     setup = {"model": str(args.model.resolve()), "k": k, "n_seq": len(groups[0]), "n_ctx": 1024}
     old, new = (Version(python, setup) for python in (args.old, args.new))
     for version in (old, new):  # the first one also builds graphs
-        version.generate({"prompts": groups[0], "n": 32, "temperature": 0})
+        version.generate({"prompts": groups[0], "n": 32, "sampling": {"temperature": 0}})
     for i in range(args.repeat * len(groups)):
-        asked = {"prompts": groups[i % len(groups)], "n": args.n, "temperature": args.temperature}
+        asked = {"prompts": groups[i % len(groups)], "n": args.n, "sampling": dict(args.sampling)}
         if i % 2:
             a, b = old.generate(asked), new.generate(asked)
         else:
@@ -121,6 +121,12 @@ def read_prompts(path: Path, n: int) -> Iterator[str]:
         yield line["prompt"] if "prompt" in line else line["messages"][-1]["content"]
 
 
+def parameter(text: str) -> tuple[str, Any]:
+    """A field of SamplingParams and its value."""
+    name, value = text.split("=")
+    return name, json.loads(value)
+
+
 def parse_args() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -130,7 +136,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("prompts", type=Path)
     parser.add_argument("-k", nargs="+", type=lambda k: k if k in ("none", "auto") else int(k), default=["none", 1, 3])
     parser.add_argument("--n-seq", nargs="+", type=int, default=[1, 8])
-    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--sampling", nargs="+", type=parameter, default=[("temperature", 0)], metavar="NAME=VALUE")
     parser.add_argument("-n", type=int, default=96, help="tokens of each text")
     parser.add_argument("--n-prompts", type=int, default=24)
     parser.add_argument("-r", "--repeat", type=int, default=3)

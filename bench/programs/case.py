@@ -20,6 +20,10 @@ class ProgramFailed(Exception):
     """One line: which program failed, why, and where its log is."""
 
 
+LLAMA_CPP_DEFAULTS = {"temperature": 0, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_penalty": 1}
+"""What all programs are asked for where the caller says nothing else: a GGUF may bring its own defaults."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A model, and how it is run. Paths are absolute: programs start in other folders."""

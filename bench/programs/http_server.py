@@ -18,7 +18,7 @@ from typing import Any
 
 from pymtp.benchmark.prompts import Prompt
 
-from .case import Case, Memory, ProgramFailed, Sample
+from .case import LLAMA_CPP_DEFAULTS, Case, Memory, ProgramFailed, Sample
 from .process import Process
 
 START_S = 300
@@ -138,7 +138,8 @@ class ExampleServer(_Server):
     def __init__(self, case: Case) -> None:
         if missing := [name for name in self._NEEDS if importlib.util.find_spec(name) is None]:
             raise ProgramFailed(f"llama-cpp-python-server: pip install {' '.join(missing)}")
-        if unknown := sorted(set(case.sampling) - set(self._SAMPLING)):
+        asked = {name for name, value in case.sampling.items() if LLAMA_CPP_DEFAULTS.get(name) != value}
+        if unknown := sorted(asked - set(self._SAMPLING)):
             raise ProgramFailed(f"llama-cpp-python-server: it does not know {', '.join(unknown)}")
         port = _free_port()
         config = case.logs / "llama-cpp-python-server.json"
