@@ -69,9 +69,8 @@ def batch(
         given = replace(given, sampling=replace(given.sampling, seed=0))
     pymtp.exit_on_abort()
     with answering() as show:
-        n_failed = run_batch(
-            lambda: pymtp.Model(path, **options), ServerSettings(params=given), found, output, show or _say_nothing
-        )
+        settings = ServerSettings(params=given, cache_bytes=0)
+        n_failed = run_batch(lambda: pymtp.Model(path, **options), settings, found, output, show or _say_nothing)
     if not quiet:
         print_stderr(f"{len(found)} requests, {n_failed} of this run failed: see {output}")
     if n_failed:

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from pymtp.server.settings import ServerSettings
+
 from . import options as opt
 from .context import note_embedded, warn_beyond_training
 from .download import find_model
@@ -72,13 +74,15 @@ def serve(
     ssl_cert_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate, for HTTPS.")] = None,
     cors_origins: Annotated[
         str, typer.Option(metavar="ORIGIN|localhost|*", help="Origins whose pages may use the server.")
-    ] = "*",
-    slots: Annotated[bool, typer.Option("--slots/--no-slots", help="Whether /slots answers.")] = True,
-    metrics: Annotated[bool, typer.Option("--metrics", help="Whether /metrics answers.")] = False,
+    ] = ServerSettings.cors_origins,
+    slots: Annotated[
+        bool, typer.Option("--slots/--no-slots", help="Whether /slots answers.")
+    ] = ServerSettings.has_slots,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Whether /metrics answers.")] = ServerSettings.has_metrics,
     slot_save_path: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder of saved slots.  [default: they cannot be saved]")
     ] = None,
-    page: Annotated[bool, typer.Option("--ui/--no-ui", help="Whether there is a page at /.")] = True,
+    page: Annotated[bool, typer.Option("--ui/--no-ui", help="Whether there is a page at /.")] = ServerSettings.has_page,
     cache_prompt: Annotated[
         bool, typer.Option("--cache-prompt/--no-cache-prompt", help="Reuse what slots hold of a prompt.")
     ] = True,
@@ -91,13 +95,13 @@ def serve(
             metavar="MIB",
             help="Host memory for prompts that slots no longer hold; 0: none.",
         ),
-    ] = 8192,
+    ] = ServerSettings.cache_bytes >> 20,
     context_shift: Annotated[
         bool,
         typer.Option(
             "--context-shift/--no-context-shift", help="A full context lets go of its oldest part; else the text ends."
         ),
-    ] = False,
+    ] = ServerSettings.has_context_shift,
     chat_template: Annotated[
         str | None, typer.Option(metavar="JINJA|chatml", help="Chat template.  [default: the model's own]")
     ] = None,
@@ -105,24 +109,24 @@ def serve(
     jinja: Annotated[bool, typer.Option("--jinja", help="Taken for granted: templates always are.")] = True,
     reasoning: Annotated[
         Reasoning, choice(Reasoning, "-rea", "--reasoning", help_text="Thinking, where a request does not say.")
-    ] = "auto",
+    ] = ServerSettings.reasoning,
     reasoning_budget: Annotated[
         int,
         typer.Option(parser=integer(-1), metavar="N", help="Most tokens of thinking, where a request does not say."),
-    ] = -1,
+    ] = ServerSettings.reasoning_budget,
     reasoning_format: Annotated[
         ReasoningFormat,
         choice(ReasoningFormat, "--reasoning-format", help_text="Where the thinking goes; none: into the content."),
-    ] = "auto",
+    ] = ServerSettings.reasoning_format,
     queue_max: Annotated[
         int,
         typer.Option(
             "--queue-max", parser=integer(0), metavar="N", help="Requests that may wait for a slot; others get 429."
         ),
-    ] = 1024,
+    ] = ServerSettings.n_queue_max,
     timeout: Annotated[
         float, typer.Option("-to", "--timeout", metavar="S", help="Seconds in which a request's body has to arrive.")
-    ] = 600,
+    ] = ServerSettings.timeout_s,
     max_tokens: opt.NPredict = -1,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -137,7 +141,6 @@ def serve(
     from pymtp.errors import InvalidParameter
     from pymtp.gguf.facts import model_facts
     from pymtp.server.run import serve as run_server
-    from pymtp.server.settings import ServerSettings
 
     keys = _keys(api_key, api_key_file)
     hosts = _names(host)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -70,17 +71,24 @@ def running(load: Callable[[], Model], settings: ServerSettings | None = None) -
     """A server, once its model is loaded."""
     settings = settings or ServerSettings(params=GenerationParams(cache_prompt=True))
     app = make_app(load, settings)
-    socket = bound("127.0.0.1", 0)
+    listener = bound("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
-    client = Client(socket.getsockname()[1], app)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    client = Client(listener.getsockname()[1], app)
     thread.start()
     try:
-        _await(lambda: app.state.engine.state != "loading" and server.started)
+        _await(lambda: app.state.engine.phase != "loading" and server.started)
         yield client
     finally:
         server.should_exit = True
         thread.join(60)
+
+
+def free_port() -> int:
+    """A port that nothing listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _await(condition: Callable[[], bool], seconds: float = 60) -> None:

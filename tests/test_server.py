@@ -384,7 +384,7 @@ def test_slots_show_what_runs_in_them(server: Client) -> None:
 
 
 def test_slots_are_saved_restored_and_erased_within_their_folder(tmp_path: Path) -> None:
-    settings = ServerSettings(params=GenerationParams(cache_prompt=True), slot_save_path=tmp_path)
+    settings = ServerSettings(params=GenerationParams(cache_prompt=True), slot_save_path=tmp_path, cache_bytes=0)
     body = {"prompt": PROMPT, **GREEDY}
     with running(load, settings) as client:
         first = client.post("/completion", id_slot=1, **body).json

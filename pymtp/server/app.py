@@ -17,11 +17,10 @@ from starlette.routing import Route
 
 from pymtp.model import Model
 
-from . import info, native
+from . import info, llama_server
 from .access import PUBLIC, KeyCheck, Origins
 from .chat_completions import chat_completions, count_chat_tokens
 from .completions import completions
-from .context import Context
 from .engine import Engine
 from .errors import ApiError, unsupported
 from .gate import Gate
@@ -31,6 +30,7 @@ from .page_files import PAGE_PATHS, page_routes
 from .responses import count_response_tokens, responses
 from .settings import ServerSettings
 from .slots import slot_action, slots
+from .state import ServerState
 
 _UNSUPPORTED = {
     "embeddings": ("/embedding", "/embeddings", "/v1/embeddings"),
@@ -68,7 +68,7 @@ def make_app(
         lifespan=lifespan,
     )
     app.state.engine, app.state.settings = engine, settings
-    app.state.context = Context(engine, settings)
+    app.state.server = ServerState(engine, settings)
     return app
 
 
@@ -85,14 +85,14 @@ def _routes() -> Iterator[Route]:
     yield Route("/slots/{slot}", slot_action, methods=["POST"])
     yield Route("/props", info.props)
     yield Route("/props", info.set_props, methods=["POST"])
-    yield Route("/completion", native.completion, methods=["POST"])
-    yield Route("/completions", native.completion, methods=["POST"])
+    yield Route("/completion", llama_server.completion, methods=["POST"])
+    yield Route("/completions", llama_server.completion, methods=["POST"])
     yield Route("/v1/completions", completions, methods=["POST"])
     yield Route("/v1/messages", messages, methods=["POST"])
     yield Route("/v1/messages/count_tokens", count_tokens, methods=["POST"])
-    yield Route("/tokenize", native.tokenize, methods=["POST"])
-    yield Route("/detokenize", native.detokenize, methods=["POST"])
-    yield Route("/apply-template", native.apply_template, methods=["POST"])
+    yield Route("/tokenize", llama_server.tokenize, methods=["POST"])
+    yield Route("/detokenize", llama_server.detokenize, methods=["POST"])
+    yield Route("/apply-template", llama_server.apply_template, methods=["POST"])
     for what, paths in _UNSUPPORTED.items():
         for path in paths:
             yield Route(path, _refuse(what), methods=["GET", "POST"])

@@ -20,7 +20,6 @@ from .answer import Answer
 from .bodies import as_structure
 from .chat_completions import ChatReply, submit_chat
 from .completions import CompletionReply
-from .context import Context
 from .engine import Engine
 from .errors import as_api_error, invalid, unsupported
 from .fields import ChatBody, CompletionBody
@@ -28,6 +27,7 @@ from .ids import new_id
 from .prompts import prompts_of
 from .respond import Reply
 from .settings import ServerSettings
+from .state import ServerState
 
 OnProgress = Callable[[int, int], object]
 """Called with the answers that are complete, those of earlier runs included, and all of them."""
@@ -72,7 +72,7 @@ class _Batch:
         self, load: Callable[[], Model], settings: ServerSettings, requests: list[Asked], on_progress: OnProgress
     ) -> None:
         self._engine = Engine(load, settings)
-        self._context = Context(self._engine, settings)
+        self._state = ServerState(self._engine, settings)
         self._requests, self._on_progress = requests, on_progress
         self._n_failed = self._n_done = 0
 
@@ -131,16 +131,16 @@ class _Batch:
         return reply.whole(answers)
 
     def _submit(self, asked: Asked) -> tuple[list[Answer], Reply]:
-        context = self._context
+        state = self._state
         if asked.body.get("stream"):
             raise invalid("stream: a batch has no streams")
         if asked.url == "/v1/chat/completions":
-            answers, rendered = submit_chat(context, as_structure(asked.body, ChatBody))
-            return answers, ChatReply(context, rendered)
+            answers, rendered = submit_chat(state, as_structure(asked.body, ChatBody))
+            return answers, ChatReply(state, rendered)
         if asked.url == "/v1/completions":
             body = as_structure(asked.body, CompletionBody)
-            prompts = prompts_of(body.prompt, context.vocabulary)
-            return context.submit(prompts, body, n_probs=body.logprobs or 0), CompletionReply(context)
+            prompts = prompts_of(body.prompt, state.vocabulary)
+            return state.submit(prompts, body, n_probs=body.logprobs or 0), CompletionReply(state)
         raise unsupported(f"{asked.url} is not supported in a batch: use /v1/chat/completions or /v1/completions")
 
 

@@ -6,6 +6,7 @@ Knows bytes and structures; nothing of what they ask for.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,6 +25,11 @@ async def read_json(request: Request) -> dict[str, Any]:
 async def read(request: Request, kind: type[T]) -> T:
     """The body as a structure. Raises ApiError."""
     return _decode(await read_bytes(request), kind)
+
+
+async def read_turned(request: Request, turn: Callable[[dict[str, Any]], dict[str, Any]], kind: type[T]) -> T:
+    """The body, which `turn` turns into that of another API, as a structure of the latter. Raises ApiError."""
+    return as_structure(turn(await read_json(request)), kind)
 
 
 def as_structure(body: object, kind: type[T]) -> T:

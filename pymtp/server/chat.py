@@ -13,10 +13,10 @@ from pymtp.chat.params import ChatParams
 from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall
 from pymtp.chat.prompt import ChatPrompt
 
-from .context import Context
 from .errors import ApiError, invalid
 from .fields import ChatBody
 from .ids import random_name
+from .state import ServerState
 
 _MEDIA = ("image_url", "input_audio", "input_video", "video_url")
 
@@ -36,7 +36,7 @@ class Rendered:
         return parser.message
 
 
-def render(context: Context, body: ChatBody) -> Rendered:
+def render(state: ServerState, body: ChatBody) -> Rendered:
     """The prompt of a request. Raises ApiError, and what ChatTemplate.render raises."""
     schema = _schema(body)
     messages = _checked(body.messages)
@@ -46,7 +46,7 @@ def render(context: Context, body: ChatBody) -> Rendered:
         raise invalid('invalid type for "enable_thinking" (expected boolean)')
     if body.reasoning_effort and body.reasoning_effort != "none":
         kwargs["reasoning_effort"] = body.reasoning_effort
-    is_off = not thinks or body.reasoning_effort == "none" or context.settings.reasoning == "off"
+    is_off = not thinks or body.reasoning_effort == "none" or state.settings.reasoning == "off"
     tools = body.tools or []
     if tools and body.grammar:
         raise invalid("Cannot use custom grammar constraints with tools.")
@@ -56,15 +56,15 @@ def render(context: Context, body: ChatBody) -> Rendered:
         tool_choice=cast(Any, body.tool_choice or "auto"),
         parallel_tool_calls=body.parallel_tool_calls,
         reasoning="off" if is_off else "auto",
-        reasoning_format=cast(Any, body.reasoning_format or context.settings.reasoning_format),
+        reasoning_format=cast(Any, body.reasoning_format or state.settings.reasoning_format),
         json_schema=schema,
         template_kwargs=kwargs,
         add_generation_prompt=begins,
         continue_final_message=cast(Any, continues),
     )
-    budgets = (body.reasoning_budget_tokens, body.thinking_budget_tokens, context.settings.reasoning_budget)
+    budgets = (body.reasoning_budget_tokens, body.thinking_budget_tokens, state.settings.reasoning_budget)
     budget = next(budget for budget in budgets if budget is not None)
-    return Rendered(context.template.render(messages, chat), budget)
+    return Rendered(state.template.render(messages, chat), budget)
 
 
 def message_as_openai(message: ChatMessage) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Owns the form of its answers.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -20,56 +20,63 @@ from .answer import Answer, Piece
 from .bodies import read
 from .chat import Rendered, delta_as_openai, message_as_openai, render
 from .completions import extras, finish_reason
-from .context import Context, context_of
 from .errors import invalid
 from .fields import ChatBody
 from .ids import new_id
-from .respond import Stream, event, json_response, respond
+from .respond import Reply, Stream, event, json_response, respond
+from .state import ServerState, state_of
 
 N_TOP_DEFAULT = 20
 
 
 async def chat_completions(request: Request) -> Response | Stream:
     """POST /v1/chat/completions"""
-    context, body = context_of(request), await read(request, ChatBody)
-    answers, rendered = submit_chat(context, body)
-    return await respond(request, context.engine, answers, ChatReply(context, rendered))
+    return await answer_chat(request, await read(request, ChatBody), ChatReply)
 
 
 async def count_chat_tokens(request: Request) -> Response:
     """POST /v1/chat/completions/input_tokens"""
-    context, body = context_of(request), await read(request, ChatBody)
-    return json_response({"object": "response.input_tokens", "input_tokens": len(chat_tokens(context, body))})
+    state, body = state_of(request), await read(request, ChatBody)
+    return json_response({"object": "response.input_tokens", "input_tokens": len(chat_tokens(state, body))})
 
 
-def chat_tokens(context: Context, body: ChatBody) -> list[int]:
+async def answer_chat(
+    request: Request, body: ChatBody, reply: Callable[[ServerState, Rendered], Reply]
+) -> Response | Stream:
+    """The response to a chat request of any API, in the words of `reply`. Raises ApiError."""
+    state = state_of(request)
+    answers, rendered = submit_chat(state, body)
+    return await respond(request, state.engine, answers, reply(state, rendered))
+
+
+def chat_tokens(state: ServerState, body: ChatBody) -> list[int]:
     """The prompt of a chat request. Raises ApiError."""
-    return context.vocabulary.tokenize(render(context, body).prompt.text)
+    return state.vocabulary.tokenize(render(state, body).prompt.text)
 
 
-def submit_chat(context: Context, body: ChatBody) -> tuple[list[Answer], Rendered]:
+def submit_chat(state: ServerState, body: ChatBody) -> tuple[list[Answer], Rendered]:
     """Ask for the answers to a chat request. Raises ApiError."""
     n_probs = body.n_probs or 0
     if body.logprobs:
         n_probs = N_TOP_DEFAULT if body.top_logprobs is None else body.top_logprobs
     elif body.top_logprobs is not None:
         raise invalid("top_logprobs requires logprobs to be set to true")
-    rendered = render(context, body)
+    rendered = render(state, body)
     body.json_schema = None  # the template's grammar has it
-    tokens = context.vocabulary.tokenize(rendered.prompt.text)
-    return context.submit([tokens], body, n_probs=n_probs, chat=rendered), rendered
+    tokens = state.vocabulary.tokenize(rendered.prompt.text)
+    return state.submit([tokens], body, n_probs=n_probs, chat=rendered), rendered
 
 
 class ChatReply:
     """Answers as chat completions. See respond.Reply."""
 
-    def __init__(self, context: Context, rendered: Rendered) -> None:
-        self._context, self._rendered = context, rendered
+    def __init__(self, state: ServerState, rendered: Rendered) -> None:
+        self._state, self._rendered = state, rendered
         self._head = {
             "id": new_id("chatcmpl"),
             "created": int(time.time()),
-            "model": context.name,
-            "system_fingerprint": context.fingerprint,
+            "model": state.name,
+            "system_fingerprint": state.fingerprint,
         }
         self._parsers: dict[int, ChatParser] = {}  # by answer
         self._logprobs: dict[int, list[TokenLogprobs]] = {}  # by answer, those without text so far
@@ -101,13 +108,13 @@ class ChatReply:
         parser = self._parsers[answer.index]
         yield from self._events(answer, parser.finish(is_cut=not answer.is_complete), [])
         data = self._chunk(answer, {}, self._reason(answer, has_calls=bool(parser.message.tool_calls)))
-        yield event(data if answer.options.include_usage else data | extras(self._context, answer))
+        yield event(data if answer.options.include_usage else data | extras(self._state, answer))
 
     def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
         """See Reply."""
         if answers[0].options.include_usage:
             head = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": reports.usage(answers)}
-            yield event(head | extras(self._context, answers[0]))
+            yield event(head | extras(self._state, answers[0]))
         yield b"data: [DONE]\n\n"
 
     def whole(self, answers: Sequence[Answer]) -> Any:
@@ -117,7 +124,7 @@ class ChatReply:
             "object": "chat.completion",
             "choices": [self._choice(answer) for answer in answers],
             "usage": reports.usage(answers),
-            **extras(self._context, answers[0]),
+            **extras(self._state, answers[0]),
         }
 
     def _choice(self, answer: Answer) -> dict[str, Any]:
@@ -158,4 +165,4 @@ class ChatReply:
         return "tool_calls" if has_calls and reason == "stop" else reason
 
     def _shown(self, answer: Answer, entries: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:
-        return reports.logprobs_of(entries, self._context.vocabulary, of_chain=answer.options.of_chain)
+        return reports.logprobs_of(entries, self._state.vocabulary, of_chain=answer.options.of_chain)

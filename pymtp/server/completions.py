@@ -17,33 +17,33 @@ from pymtp.sampling.logprobs import TokenLogprobs
 from . import reports
 from .answer import Answer, Piece
 from .bodies import read
-from .context import Context, context_of
 from .fields import CompletionBody
 from .ids import new_id
-from .native import NativeReply
+from .llama_server import LlamaServerReply
 from .prompts import prompts_of
 from .respond import Stream, event, respond
+from .state import ServerState, state_of
 
 
 async def completions(request: Request) -> Response | Stream:
     """POST /v1/completions"""
-    context, body = context_of(request), await read(request, CompletionBody)
-    prompts = prompts_of(body.prompt, context.vocabulary)
-    answers = context.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
-    return await respond(request, context.engine, answers, CompletionReply(context))
+    state, body = state_of(request), await read(request, CompletionBody)
+    prompts = prompts_of(body.prompt, state.vocabulary)
+    answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
+    return await respond(request, state.engine, answers, CompletionReply(state))
 
 
 class CompletionReply:
     """Answers as text completions. See respond.Reply."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
         self._head = {
             "id": new_id("cmpl"),
             "object": "text_completion",
             "created": int(time.time()),
-            "model": context.name,
-            "system_fingerprint": context.fingerprint,
+            "model": state.name,
+            "system_fingerprint": state.fingerprint,
         }
         self._logprobs: dict[int, list[TokenLogprobs]] = {}  # by answer, those without text so far
 
@@ -95,13 +95,13 @@ class CompletionReply:
         return {**self._head, "choices": [choice]}
 
     def _extras(self, answer: Answer) -> dict[str, Any]:
-        return extras(self._context, answer)
+        return extras(self._state, answer)
 
     def _shown(self, answer: Answer, entries: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         """In OpenAI's form for completions, and in that of chats, which is llama-server's for both."""
         if not entries:
             return None
-        content = reports.logprobs_of(entries, self._context.vocabulary, of_chain=answer.options.of_chain)
+        content = reports.logprobs_of(entries, self._state.vocabulary, of_chain=answer.options.of_chain)
         key, top = ("prob", "top_probs") if answer.options.of_chain else ("logprob", "top_logprobs")
         return {
             "content": content,
@@ -116,9 +116,9 @@ def finish_reason(answer: Answer) -> str:
     return "stop" if answer.is_complete else "length"
 
 
-def extras(context: Context, answer: Answer) -> dict[str, Any]:
+def extras(state: ServerState, answer: Answer) -> dict[str, Any]:
     """What answers carry beside OpenAI's fields."""
     found = {"timings": reports.timings(answer), "drafting": reports.drafting(answer)}
     if answer.options.is_verbose:
-        found["__verbose"] = NativeReply(context).final(answer)
+        found["__verbose"] = LlamaServerReply(state).final(answer)
     return found

@@ -21,7 +21,7 @@ from .logs import log
 from .parameters import Options
 from .settings import ServerSettings
 
-State = Literal["loading", "ready", "failed", "stopping"]
+Phase = Literal["loading", "ready", "failed", "stopping"]
 
 
 class Engine:
@@ -29,7 +29,7 @@ class Engine:
 
     def __init__(self, load: Callable[[], Model], settings: ServerSettings) -> None:
         self.settings = settings
-        self.state: State = "loading"
+        self.phase: Phase = "loading"
         self.started_at = time.time()
         self.counts = Counts()
         self.answers: set[Answer] = set()
@@ -57,7 +57,7 @@ class Engine:
 
     async def stop(self) -> None:
         """Close the model. Answers that are not complete end with an error."""
-        self.state = "stopping"
+        self.phase = "stopping"
         if self._task:
             await asyncio.wait([self._task])
         model, self._model = self._model, None
@@ -67,8 +67,8 @@ class Engine:
     @property
     def model(self) -> Model:
         """The model. Raises ApiError while there is none."""
-        if self._model is None or self.state != "ready":
-            raise unavailable("Loading model" if self.state == "loading" else f"the server is {self.state}")
+        if self._model is None or self.phase != "ready":
+            raise unavailable("Loading model" if self.phase == "loading" else f"the server is {self.phase}")
         return self._model
 
     @property
@@ -131,30 +131,30 @@ class Engine:
             raise busy(self.n_waiting, max(1, round(self._answer_s * (1 + self.n_waiting / n_slots))))
 
     async def _load_model(self) -> None:
-        self.state = "loading"
+        self.phase = "loading"
         try:
             self._model = await asyncio.to_thread(self._load)
         except BaseException as error:
-            self.error, self.state = error, "failed"
+            self.error, self.phase = error, "failed"
             self.on_failure()
             return
         if self.settings.cache_bytes:
             self._model.keep_prefixes(self.settings.cache_bytes)
-        if self.state == "loading":
-            self.state = "ready"
+        if self.phase == "loading":
+            self.phase = "ready"
             log("model loaded", model=self._model.info.path.name, slots=self._model.session.n_seq_max)
 
     def _restart(self, error: BackendError) -> None:
         """The engine has failed: all that it had is lost. Load the model again, once."""
-        if self.state != "ready":
+        if self.phase != "ready":
             return
         log("engine failed", level="error", error=str(error))
         self.error = error
         if not self._restarts_left:
-            self.state = "failed"
+            self.phase = "failed"
             return
         self._restarts_left -= 1
-        self.state = "loading"
+        self.phase = "loading"
         self._task = asyncio.create_task(self._reload())
 
     async def _reload(self) -> None:

@@ -12,31 +12,31 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from . import reports
-from .context import Context, build_info, context_of
 from .errors import unavailable, unsupported
 from .respond import json_response
+from .state import ServerState, build_info, state_of
 
 
 async def health(request: Request) -> Response:
     """GET /health"""
-    engine = context_of(request).engine
-    if engine.state == "ready":
+    engine = state_of(request).engine
+    if engine.phase == "ready":
         return json_response({"status": "ok"})
-    raise unavailable("Loading model" if engine.state == "loading" else f"the server is {engine.state}")
+    raise unavailable("Loading model" if engine.phase == "loading" else f"the server is {engine.phase}")
 
 
 async def props(request: Request) -> Response:
     """GET /props"""
-    context = context_of(request)
-    model, settings = context.model, context.settings
+    state = state_of(request)
+    model, settings = state.model, state.settings
     params = reports.settings_of(settings.params, None)
     for name in ("logit_bias", "dry_sequence_breakers", "grammar", "stop"):
         del params[name]
     return json_response(
         {
             "default_generation_settings": {"params": params, "n_ctx": model.n_ctx},
-            "total_slots": context.engine.n_slots,
-            "model_alias": context.name,
+            "total_slots": state.engine.n_slots,
+            "model_alias": state.name,
             "model_ftype": model.info.quantization,
             "model_path": str(model.info.path),
             "modalities": {"vision": False, "video": False, "audio": False},
@@ -61,8 +61,8 @@ async def set_props(request: Request) -> Response:
 
 async def models(request: Request) -> Response:
     """GET /v1/models"""
-    context = context_of(request)
-    name = context.name
+    state = state_of(request)
+    name = state.name
     ollama = {
         "name": name,
         "model": name,
@@ -83,15 +83,15 @@ async def models(request: Request) -> Response:
             "quantization_level": "",
         },
     }
-    return json_response({"models": [ollama], "object": "list", "data": [_model(context)]})
+    return json_response({"models": [ollama], "object": "list", "data": [_model(state)]})
 
 
-def _model(context: Context) -> dict[str, Any]:
-    model, settings = context.model, context.settings
+def _model(state: ServerState) -> dict[str, Any]:
+    model, settings = state.model, state.settings
     info = model.info
     return {
-        "id": context.name,
-        "aliases": sorted(settings.aliases) or [context.name],
+        "id": state.name,
+        "aliases": sorted(settings.aliases) or [state.name],
         "tags": sorted(settings.tags),
         "object": "model",
         "created": int(time.time()),

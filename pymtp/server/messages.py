@@ -16,30 +16,27 @@ from pymtp.chat.parser import ChatDelta, ChatParser
 
 from . import reports
 from .answer import Answer, Piece
-from .bodies import as_structure, read_json
+from .bodies import read_turned
 from .chat import Rendered
-from .chat_completions import chat_tokens, submit_chat
-from .context import Context, context_of
+from .chat_completions import answer_chat, chat_tokens
 from .errors import invalid
 from .fields import ChatBody
 from .ids import random_name
-from .respond import Stream, event, json_response, respond
+from .respond import Stream, event, json_response
+from .state import ServerState, state_of
 
 N_TOKENS_DEFAULT = 4096
 
 
 async def messages(request: Request) -> Response | Stream:
     """POST /v1/messages"""
-    context = context_of(request)
-    body = as_structure(as_chat(await read_json(request)), ChatBody)
-    answers, rendered = submit_chat(context, body)
-    return await respond(request, context.engine, answers, MessagesReply(context, rendered))
+    return await answer_chat(request, await read_turned(request, as_chat, ChatBody), MessagesReply)
 
 
 async def count_tokens(request: Request) -> Response:
     """POST /v1/messages/count_tokens"""
-    body = as_structure(as_chat(await read_json(request)), ChatBody)
-    return json_response({"input_tokens": len(chat_tokens(context_of(request), body))})
+    body = await read_turned(request, as_chat, ChatBody)
+    return json_response({"input_tokens": len(chat_tokens(state_of(request), body))})
 
 
 def as_chat(body: dict[str, Any]) -> dict[str, Any]:
@@ -139,8 +136,8 @@ def _result(content: Any) -> str | list[dict[str, Any]]:
 class MessagesReply:
     """Answers as messages. See respond.Reply."""
 
-    def __init__(self, context: Context, rendered: Rendered) -> None:
-        self._context, self._rendered = context, rendered
+    def __init__(self, state: ServerState, rendered: Rendered) -> None:
+        self._state, self._rendered = state, rendered
         self._id = f"msg_{random_name()}"
         self._parser: ChatParser | None = None
         self._open: tuple[str, int | None] | None = None  # the block that is being sent: its kind, and which call
@@ -248,7 +245,7 @@ class MessagesReply:
             "type": "message",
             "role": "assistant",
             "content": [],
-            "model": self._context.name,
+            "model": self._state.name,
             "stop_reason": None,
             "stop_sequence": None,
         }

@@ -13,25 +13,25 @@ from starlette.responses import Response
 
 from pymtp.serving.statistics import Stats
 
-from .context import Context, context_of
 from .counts import PREFIX, head
 from .errors import unsupported
+from .state import ServerState, state_of
 
 
 async def metrics(request: Request) -> Response:
     """GET /metrics"""
-    context = context_of(request)
-    if not context.settings.has_metrics:
+    state = state_of(request)
+    if not state.settings.has_metrics:
         raise unsupported("This server does not support metrics endpoint. Start it with `--metrics`")
-    model = context.model
+    model = state.model
     stats, n_cells = await asyncio.to_thread(lambda: (model.stats, model.cells_used()))
-    body = "\n".join(_lines(context, stats, n_cells)) + "\n"
-    headers = {"Process-Start-Time-Unix": str(int(context.engine.started_at))}
+    body = "\n".join(_lines(state, stats, n_cells)) + "\n"
+    headers = {"Process-Start-Time-Unix": str(int(state.engine.started_at))}
     return Response(body, headers=headers, media_type="text/plain; version=0.0.4")
 
 
-def _lines(context: Context, stats: Stats, n_cells: int) -> Iterator[str]:
-    engine, counts, model = context.engine, context.engine.counts, context.model
+def _lines(state: ServerState, stats: Stats, n_cells: int) -> Iterator[str]:
+    engine, counts, model = state.engine, state.engine.counts, state.model
     n_running, passes = min(len(engine.answers), engine.n_slots), model.session.counters.n_trunk_passes
     per_position = stats.accepted_per_position
     yield from _values(

@@ -16,29 +16,26 @@ from pymtp.chat.parser import ChatDelta, ChatMessage, ChatParser, ToolCall
 
 from . import reports
 from .answer import Answer, Piece
-from .bodies import as_structure, read_json
+from .bodies import read_turned
 from .chat import Rendered
-from .chat_completions import chat_tokens, submit_chat
+from .chat_completions import answer_chat, chat_tokens
 from .completions import extras
-from .context import Context, context_of
 from .errors import invalid, unsupported
 from .fields import ChatBody
 from .ids import random_name
-from .respond import Stream, event, json_response, respond
+from .respond import Stream, event, json_response
+from .state import ServerState, state_of
 
 
 async def responses(request: Request) -> Response | Stream:
     """POST /v1/responses"""
-    context = context_of(request)
-    body = as_structure(as_chat(await read_json(request)), ChatBody)
-    answers, rendered = submit_chat(context, body)
-    return await respond(request, context.engine, answers, ResponsesReply(context, rendered))
+    return await answer_chat(request, await read_turned(request, as_chat, ChatBody), ResponsesReply)
 
 
 async def count_response_tokens(request: Request) -> Response:
     """POST /v1/responses/input_tokens"""
-    body = as_structure(as_chat(await read_json(request)), ChatBody)
-    n = len(chat_tokens(context_of(request), body))
+    body = await read_turned(request, as_chat, ChatBody)
+    n = len(chat_tokens(state_of(request), body))
     return json_response({"object": "response.input_tokens", "input_tokens": n})
 
 
@@ -133,8 +130,8 @@ def _part(part: Any) -> dict[str, Any]:
 class ResponsesReply:
     """Answers as responses. See respond.Reply."""
 
-    def __init__(self, context: Context, rendered: Rendered) -> None:
-        self._context, self._rendered = context, rendered
+    def __init__(self, state: ServerState, rendered: Rendered) -> None:
+        self._state, self._rendered = state, rendered
         self._id = f"resp_{random_name()}"
         self._ids = {"reasoning": f"rs_{random_name()}", "message": f"msg_{random_name()}"}
         self._created = int(time.time())
@@ -180,7 +177,7 @@ class ResponsesReply:
         """See Reply."""
         message = self._rendered.message(answers[0].text, is_cut=not answers[0].is_complete)
         response = self._whole(answers[0], self._output(message))
-        return response | extras(self._context, answers[0])
+        return response | extras(self._state, answers[0])
 
     def _begin(self) -> Iterator[bytes]:
         if self._parser is None:
@@ -285,7 +282,7 @@ class ResponsesReply:
             "object": "response",
             "created_at": self._created,
             "status": status,
-            "model": self._context.name,
+            "model": self._state.name,
             "output": [],
         }
 

@@ -7,16 +7,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pymtp.serving.params import GenerationParams
+if TYPE_CHECKING:
+    from pymtp.serving.params import GenerationParams
+
+
+def _default_params() -> GenerationParams:
+    # not at the top: a command's help shows the defaults below, and needs nothing that answers do
+    from pymtp.serving.params import GenerationParams
+
+    return GenerationParams()
 
 
 @dataclass(frozen=True)
 class ServerSettings:
     """What a server is asked to be. Names are those of llama-server's flags."""
 
-    params: GenerationParams = field(default_factory=GenerationParams)
+    params: GenerationParams = field(default_factory=_default_params)
     """What requests that say nothing else get."""
     aliases: tuple[str, ...] = ()
     """Names of the model; none: its file's."""
@@ -35,8 +43,8 @@ class ServerSettings:
     """Requests that may wait for a slot; others are refused with 429."""
     body_bytes_max: int = 64 << 20
     """The longest body of a request."""
-    timeout_s: float = 3600
-    """How long a body may take to arrive, and a request may wait for its first token."""
+    timeout_s: float = 600
+    """How long a body may take to arrive."""
     ping_s: float = 30
     """A stream that has been silent for this long gets a comment, so that nobody gives it up."""
     is_verbose: bool = False
@@ -47,13 +55,13 @@ class ServerSettings:
     """Thinking, where a request does not say."""
     reasoning_budget: int = -1
     """Most tokens of thinking, where a request does not say; -1: any number."""
-    reasoning_format: str = "auto"
+    reasoning_format: Literal["auto", "deepseek", "deepseek-legacy", "none"] = "auto"
     """Where the thinking goes, where a request does not say: see ChatParams."""
     has_context_shift: bool = False
     """Whether a full context lets go of its oldest part; else the text ends."""
-    cache_bytes: int = 0
+    cache_bytes: int = 8 << 30
     """Of host memory, for what slots held before."""
-    cors_origins: str = "localhost"
+    cors_origins: str = "*"
     """Origins whose pages may ask: `*` for all, `localhost` for those of this machine, or one."""
     cors_credentials: bool = True
     cors_methods: str = "GET, POST, DELETE, OPTIONS"

@@ -22,40 +22,40 @@ from pymtp.model import Model
 from . import reports
 from .answer import Answer
 from .bodies import read
-from .context import Context, context_of
 from .errors import invalid, unavailable, unsupported
 from .fields import SlotBody
 from .respond import json_response
+from .state import ServerState, state_of
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}")
 
 
 async def slots(request: Request) -> Response:
     """GET /slots"""
-    context = context_of(request)
-    if not context.settings.has_slots:
+    state = state_of(request)
+    if not state.settings.has_slots:
         raise unsupported("This server does not support slots endpoint. Start it with `--slots`")
-    n_slots = context.engine.n_slots
-    running = {answer.generation.slot: answer for answer in context.engine.answers}
+    n_slots = state.engine.n_slots
+    running = {answer.generation.slot: answer for answer in state.engine.answers}
     if request.query_params.get("fail_on_no_slot") and all(i in running for i in range(n_slots)):
         raise unavailable("no slot available")
-    return json_response([_slot(context, i, running.get(i)) for i in range(n_slots)])
+    return json_response([_slot(state, i, running.get(i)) for i in range(n_slots)])
 
 
 async def slot_action(request: Request) -> Response:
     """POST /slots/{id}?action=save|restore|erase"""
-    context = context_of(request)
-    folder = context.settings.slot_save_path
+    state = state_of(request)
+    folder = state.settings.slot_save_path
     if folder is None:
         raise unsupported("This server does not support slots action. Start it with `--slot-save-path`")
     slot, action = request.path_params["slot"], request.query_params.get("action")
-    if not slot.isdecimal() or int(slot) >= context.engine.n_slots:
+    if not slot.isdecimal() or int(slot) >= state.engine.n_slots:
         raise invalid("Invalid slot ID")
     if action not in _ACTIONS:
         raise invalid("Invalid action")
     body = await read(request, SlotBody)
     try:
-        found = await asyncio.to_thread(_ACTIONS[action], context.model, int(slot), folder, body.filename or "")
+        found = await asyncio.to_thread(_ACTIONS[action], state.model, int(slot), folder, body.filename or "")
     except StateError as error:
         raise invalid(str(error)) from None
     return json_response({"id_slot": int(slot)} | found)
@@ -96,11 +96,11 @@ def _path(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def _slot(context: Context, i: int, answer: Answer | None) -> dict[str, Any]:
+def _slot(state: ServerState, i: int, answer: Answer | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "id": i,
-        "n_ctx": context.model.n_ctx,
-        "speculative": bool(context.model.draft_max),
+        "n_ctx": state.model.n_ctx,
+        "speculative": bool(state.model.draft_max),
         "is_processing": answer is not None,
     }
     if answer is not None:

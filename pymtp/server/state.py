@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .chat import Rendered
 
 
-class Context:
+class ServerState:
     """Of a server: one for all of its requests."""
 
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
@@ -79,9 +79,9 @@ class Context:
         return self.engine.submit(prompts, params, options)
 
 
-def context_of(request: Request) -> Context:
-    """The context of the server that got the request."""
-    return cast(Context, request.app.state.context)
+def state_of(request: Request) -> ServerState:
+    """The state of the server that got the request."""
+    return cast(ServerState, request.app.state.server)
 
 
 def build_info() -> str:

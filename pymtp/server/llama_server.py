@@ -15,53 +15,53 @@ from . import reports
 from .answer import Answer, Piece
 from .bodies import read
 from .chat import render
-from .context import Context, context_of
 from .fields import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from .prompts import mixed_tokens, prompts_of
 from .respond import Stream, event, json_response, respond
+from .state import ServerState, state_of
 
 
 async def completion(request: Request) -> Response | Stream:
     """POST /completion"""
-    context, body = context_of(request), await read(request, CompletionBody)
-    prompts = prompts_of(body.prompt, context.vocabulary)
-    answers = context.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
-    return await respond(request, context.engine, answers, NativeReply(context))
+    state, body = state_of(request), await read(request, CompletionBody)
+    prompts = prompts_of(body.prompt, state.vocabulary)
+    answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
+    return await respond(request, state.engine, answers, LlamaServerReply(state))
 
 
 async def tokenize(request: Request) -> Response:
     """POST /tokenize"""
-    context, body = context_of(request), await read(request, TokenizeBody)
+    state, body = state_of(request), await read(request, TokenizeBody)
     tokens: list[Any] = []
     if body.content is not None:
         tokens += mixed_tokens(
             body.content,
-            context.vocabulary,
+            state.vocabulary,
             add_special=bool(body.add_special),
             parse_special=body.parse_special is not False,
         )
     if body.with_pieces:
-        tokens = [{"id": token, "piece": _piece(context.vocabulary.special_piece(token))} for token in tokens]
+        tokens = [{"id": token, "piece": _piece(state.vocabulary.special_piece(token))} for token in tokens]
     return json_response({"tokens": tokens})
 
 
 async def detokenize(request: Request) -> Response:
     """POST /detokenize"""
-    context, body = context_of(request), await read(request, DetokenizeBody)
-    return json_response({"content": context.vocabulary.detokenize(body.tokens or [], special=True)})
+    state, body = state_of(request), await read(request, DetokenizeBody)
+    return json_response({"content": state.vocabulary.detokenize(body.tokens or [], special=True)})
 
 
 async def apply_template(request: Request) -> Response:
     """POST /apply-template"""
-    context, body = context_of(request), await read(request, ChatBody)
-    return json_response({"prompt": render(context, body).prompt.text})
+    state, body = state_of(request), await read(request, ChatBody)
+    return json_response({"prompt": render(state, body).prompt.text})
 
 
-class NativeReply:
+class LlamaServerReply:
     """Answers in the form of /completion. See respond.Reply."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
 
     def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
         """See Reply."""
@@ -94,14 +94,14 @@ class NativeReply:
 
     def final(self, answer: Answer) -> dict[str, Any]:
         """All about an answer that is complete."""
-        generation, options, vocabulary = answer.generation, answer.options, self._context.vocabulary
+        generation, options, vocabulary = answer.generation, answer.options, self._state.vocabulary
         data = {
             "index": answer.index,
             "content": "" if options.stream else answer.text,
             "tokens": list(answer.tokens) if options.return_tokens and not options.stream else [],
             "id_slot": generation.slot,
             "stop": True,
-            "model": self._context.name,
+            "model": self._state.name,
             "tokens_predicted": len(answer.tokens),
             "tokens_evaluated": len(answer.prompt),
             "generation_settings": reports.settings_of(generation.params, vocabulary)
@@ -131,7 +131,7 @@ class NativeReply:
         }
 
     def _probabilities(self, answer: Answer, logprobs: Sequence[Any]) -> list[dict[str, Any]]:
-        return reports.logprobs_of(logprobs, self._context.vocabulary, of_chain=answer.options.of_chain)
+        return reports.logprobs_of(logprobs, self._state.vocabulary, of_chain=answer.options.of_chain)
 
 
 def _piece(data: bytes) -> str | list[int]:

@@ -1,0 +1,47 @@
+"""`pymtp serve`: what its flags make of a server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymtp_cli.app import app
+
+from pymtp.server import run
+from pymtp.server.settings import ServerSettings
+
+pytestmark = pytest.mark.model
+
+
+def settings_of(monkeypatch: pytest.MonkeyPatch, *flags: str) -> ServerSettings:
+    """The settings of the server that `pymtp serve` would run."""
+    found: list[ServerSettings] = []
+
+    def serve(load: Any, settings: ServerSettings, **others: Any) -> None:
+        found.append(settings)
+
+    monkeypatch.setattr(run, "serve", serve)
+    with pytest.raises(SystemExit, match="0"):
+        app(["serve", *flags], prog_name="pymtp")
+    return found[0]
+
+
+def test_without_flags_a_server_has_the_settings_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = settings_of(monkeypatch)
+    assert replace(given, params=ServerSettings().params) == ServerSettings()
+
+
+def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("two\n\n three \n")
+    given = settings_of(
+        monkeypatch,
+        *("--api-key", "one", "--api-key-file", str(keys), "--cors-origins", "localhost", "--timeout", "5"),
+        *("--cache-ram", "3", "--queue-max", "7", "--no-ui", "--no-slots", "--metrics", "--alias", "a,b"),
+    )
+    assert given.api_keys == ("one", "two", "three")
+    assert (given.cors_origins, given.timeout_s, given.cache_bytes) == ("localhost", 5, 3 << 20)
+    assert (given.n_queue_max, given.has_page, given.has_slots, given.has_metrics) == (7, False, False, True)
+    assert given.aliases == ("a", "b")
