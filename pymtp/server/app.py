@@ -35,6 +35,7 @@ from .state import ServerState
 _UNSUPPORTED = {
     "embeddings": ("/embedding", "/embeddings", "/v1/embeddings"),
     "reranking": ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"),
+    "infills": ("/infill",),
     "adapters": ("/lora-adapters",),
     "audio": ("/audio/transcriptions", "/v1/audio/transcriptions"),
 }

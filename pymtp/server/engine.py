@@ -16,7 +16,7 @@ from pymtp.serving.params import GenerationParams, with_options
 
 from .answer import Answer
 from .counts import Counts
-from .errors import busy, too_long, unavailable
+from .errors import busy, invalid, too_long, unavailable
 from .logs import log
 from .parameters import Options
 from .settings import ServerSettings
@@ -127,7 +127,9 @@ class Engine:
 
     def _check_queue(self, n_new: int) -> None:
         n_slots, n_max = self.n_slots, self.settings.n_queue_max
-        if len(self.answers) + n_new - n_slots > n_max and self.answers:
+        if n_new > n_slots + n_max:
+            raise invalid(f"{n_new} answers at once are too many: at most {n_slots} are made and {n_max} wait")
+        if len(self.answers) + n_new > n_slots + n_max:
             raise busy(self.n_waiting, max(1, round(self._answer_s * (1 + self.n_waiting / n_slots))))
 
     async def _load_model(self) -> None:

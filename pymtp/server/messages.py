@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,7 +17,7 @@ from pymtp.chat.parser import ChatDelta, ChatParser
 
 from . import reports
 from .answer import Answer, Piece
-from .bodies import read_turned
+from .bodies import as_structure, read_turned
 from .chat import Rendered
 from .chat_completions import answer_chat, chat_tokens
 from .errors import invalid
@@ -26,6 +27,7 @@ from .respond import Stream, event, json_response
 from .state import ServerState, state_of
 
 N_TOKENS_DEFAULT = 4096
+N_THINKING_DEFAULT = 10000
 
 
 async def messages(request: Request) -> Response | Stream:
@@ -39,80 +41,108 @@ async def count_tokens(request: Request) -> Response:
     return json_response({"input_tokens": len(chat_tokens(state_of(request), body))})
 
 
+class Block(Struct, kw_only=True):
+    """A part of a message, of any type."""
+
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    source: dict[str, Any] | None = None
+    id: str = ""
+    name: str = ""
+    input: Any = None
+    tool_use_id: str = ""
+    content: str | list[Block] | None = None
+
+
+class Message(Struct):
+    """A message of the conversation."""
+
+    role: str
+    content: str | list[Block]
+
+
+class Tool(Struct):
+    """A tool that may be called."""
+
+    name: str = ""
+    description: str = ""
+    input_schema: dict[str, Any] | None = None
+
+
+class MessagesBody(Struct, kw_only=True):
+    """What of a request has another form than in a chat. Null stands for a field that is left out."""
+
+    messages: list[Message]
+    system: str | list[Block] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: dict[str, Any] | None = None
+    stop_sequences: list[str] | None = None
+    thinking: dict[str, Any] | None = None
+    metadata: Any = None
+    n: Any = None
+
+
 def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     """A request as one of /v1/chat/completions. Raises ApiError."""
     if "messages" not in body:
         raise invalid("'messages' is required")
-    chat = {key: value for key, value in body.items() if key not in _TURNED}
-    chat["messages"] = [*_system(body.get("system")), *_messages(body["messages"])]
-    if tools := body.get("tools"):
-        chat["tools"] = [_tool(tool) for tool in tools]
-    choice = (body.get("tool_choice") or {}).get("type")
+    asked = as_structure(body, MessagesBody)
+    chat = {key: value for key, value in body.items() if key not in MessagesBody.__struct_fields__}
+    chat["messages"] = [*_system(asked.system), *(turned for each in asked.messages for turned in _turned(each))]
+    if asked.tools:
+        chat["tools"] = [_tool(tool) for tool in asked.tools]
+    choice = (asked.tool_choice or {}).get("type")
     if choice in ("any", "tool"):
         chat["tool_choice"] = "required"
     elif choice == "none":
         chat["tool_choice"] = "none"
-    if body.get("stop_sequences"):
-        chat["stop"] = body["stop_sequences"]
+    if asked.stop_sequences:
+        chat["stop"] = asked.stop_sequences
     chat.setdefault("max_tokens", N_TOKENS_DEFAULT)
-    thinking = body.get("thinking") or {}
-    if thinking.get("type") == "enabled":
-        chat["thinking_budget_tokens"] = thinking.get("budget_tokens", 10000)
+    if asked.thinking and asked.thinking.get("type") == "enabled":
+        chat["thinking_budget_tokens"] = asked.thinking.get("budget_tokens", N_THINKING_DEFAULT)
     return chat
 
 
-_TURNED = ("n", "system", "messages", "tools", "tool_choice", "stop_sequences", "thinking", "metadata")
+def _system(system: str | list[Block] | None) -> list[dict[str, Any]]:
+    text = _text(system) if isinstance(system, list) else system
+    return [{"role": "system", "content": text}] if text else []
 
 
-def _system(system: Any) -> list[dict[str, Any]]:
-    if isinstance(system, list):
-        system = "".join(block.get("text", "") for block in system if block.get("type") == "text")
-    return [{"role": "system", "content": system}] if system else []
+def _text(blocks: Sequence[Block]) -> str:
+    return "".join(block.text for block in blocks if block.type == "text")
 
 
-def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    function = {
-        "name": tool.get("name", ""),
-        "description": tool.get("description", ""),
-        "parameters": tool.get("input_schema") or {},
-    }
+def _tool(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema or {}}
     return {"type": "function", "function": function}
 
 
-def _messages(given: Any) -> Iterator[dict[str, Any]]:
-    if not isinstance(given, list):
-        raise invalid("Expected 'messages' to be an array")
-    for message in given:
-        if not isinstance(message, dict) or not isinstance(message.get("content"), list):
-            yield message
-        else:
-            yield from _turned(message)
-
-
-def _turned(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The messages of a chat that a message with blocks stands for: results of tools are messages of their own."""
+def _turned(message: Message) -> Iterator[dict[str, Any]]:
+    """The messages of a chat that a message stands for: results of tools are messages of their own."""
+    if isinstance(message.content, str):
+        yield {"role": message.role, "content": message.content}
+        return
     content: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
     thinking = ""
-    for block in message["content"]:
-        kind = block.get("type")
-        if kind == "text":
-            content.append({"type": "text", "text": block.get("text", "")})
-        elif kind == "image":
+    for block in message.content:
+        if block.type == "text":
+            content.append({"type": "text", "text": block.text})
+        elif block.type == "image":
             content.append(_image(block))
-        elif kind == "thinking":
-            thinking += block.get("thinking", "")
-        elif kind == "tool_use":
-            arguments = msgspec.json.encode(block.get("input") or {}).decode()
-            function = {"name": block.get("name", ""), "arguments": arguments}
-            calls.append({"id": block.get("id", ""), "type": "function", "function": function})
-        elif kind == "tool_result":
-            results.append(
-                {"role": "tool", "tool_call_id": block.get("tool_use_id", ""), "content": _result(block.get("content"))}
-            )
+        elif block.type == "thinking":
+            thinking += block.thinking
+        elif block.type == "tool_use":
+            arguments = msgspec.json.encode(block.input or {}).decode()
+            function = {"name": block.name, "arguments": arguments}
+            calls.append({"id": block.id, "type": "function", "function": function})
+        elif block.type == "tool_result":
+            results.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block.content)})
     if content or calls or thinking:
-        turned: dict[str, Any] = {"role": message.get("role"), "content": content or ""}
+        turned: dict[str, Any] = {"role": message.role, "content": content or ""}
         if calls:
             turned["tool_calls"] = calls
         if thinking:
@@ -121,16 +151,17 @@ def _turned(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield from results
 
 
-def _image(block: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": (block.get("source") or {}).get("url", "")}}
+def _image(block: Block) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": (block.source or {}).get("url", "")}}
 
 
-def _result(content: Any) -> str | list[dict[str, Any]]:
+def _result(content: str | list[Block] | None) -> str | list[dict[str, Any]]:
     if not isinstance(content, list):
-        return content if isinstance(content, str) else ""
-    if any(block.get("type") == "image" for block in content):
-        return [_image(block) if block.get("type") == "image" else block for block in content]
-    return "".join(block.get("text", "") for block in content if block.get("type") == "text")
+        return content or ""
+    if any(block.type == "image" for block in content):
+        texts = ({"type": "text", "text": block.text} for block in content if block.type == "text")
+        return [*texts, *(_image(block) for block in content if block.type == "image")]
+    return _text(content)
 
 
 class MessagesReply:

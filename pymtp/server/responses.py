@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,7 +17,7 @@ from pymtp.chat.parser import ChatDelta, ChatMessage, ChatParser, ToolCall
 
 from . import reports
 from .answer import Answer, Piece
-from .bodies import read_turned
+from .bodies import as_structure, read_turned
 from .chat import Rendered
 from .chat_completions import answer_chat, chat_tokens
 from .completions import extras
@@ -39,67 +40,99 @@ async def count_response_tokens(request: Request) -> Response:
     return json_response({"object": "response.input_tokens", "input_tokens": n})
 
 
+class Part(Struct, kw_only=True):
+    """A part of what an item says, of any type."""
+
+    type: str
+    text: str = ""
+    refusal: str = ""
+    image_url: Any = None
+
+
+class Item(Struct, kw_only=True):
+    """An item of the conversation, of any type: a message has a role."""
+
+    type: str | None = None
+    role: str | None = None
+    content: str | list[Part] | None = None
+    name: str | None = None
+    arguments: str | None = None
+    call_id: str | None = None
+    output: str | list[Part] | None = None
+
+
+class ResponsesBody(Struct, kw_only=True):
+    """What of a request has another form than in a chat. Null stands for a field that is left out."""
+
+    input: str | list[Item]
+    instructions: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    max_output_tokens: int | None = None
+    reasoning: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    previous_response_id: str | None = None
+    include: Any = None
+    store: Any = None
+    n: Any = None
+
+
 def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     """A request as one of /v1/chat/completions. Raises ApiError."""
-    if body.get("previous_response_id"):
-        raise unsupported("previous_response_id is not supported: send the whole conversation as input")
     if "input" not in body:
         raise invalid("'input' is required")
-    chat = {key: value for key, value in body.items() if key not in _TURNED}
+    asked = as_structure(body, ResponsesBody)
+    if asked.previous_response_id:
+        raise unsupported("previous_response_id is not supported: send the whole conversation as input")
+    chat = {key: value for key, value in body.items() if key not in ResponsesBody.__struct_fields__}
     messages: list[dict[str, Any]] = []
-    if body.get("instructions"):
-        messages.append({"role": "system", "content": body["instructions"]})
-    if isinstance(body["input"], str):
-        messages.append({"role": "user", "content": body["input"]})
-    elif isinstance(body["input"], list):
-        for item in body["input"]:
-            _add_item(messages, item)
+    if asked.instructions:
+        messages.append({"role": "system", "content": asked.instructions})
+    if isinstance(asked.input, str):
+        messages.append({"role": "user", "content": asked.input})
     else:
-        raise invalid("'input' must be a string or an array of objects")
+        for item in asked.input:
+            _add_item(messages, item)
     chat["messages"] = messages
-    if tools := [_tool(tool) for tool in body.get("tools") or [] if tool.get("type") == "function"]:
+    if tools := [_tool(tool) for tool in asked.tools or [] if tool.get("type") == "function"]:
         chat["tools"] = tools
-    if body.get("max_output_tokens") is not None:
-        chat["max_tokens"] = body["max_output_tokens"]
-    if effort := (body.get("reasoning") or {}).get("effort"):
+    if asked.max_output_tokens is not None:
+        chat["max_tokens"] = asked.max_output_tokens
+    if effort := (asked.reasoning or {}).get("effort"):
         chat["reasoning_effort"] = effort
-    form = (body.get("text") or {}).get("format") or {}
-    if form.get("type") == "json_schema":
+    form = (asked.text or {}).get("format") or {}
+    kind = form.get("type") if isinstance(form, dict) else form
+    if kind == "json_schema":
         chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": form.get("schema") or {}}}
-    elif form.get("type") == "json_object":
+    elif kind == "json_object":
         chat["response_format"] = form
+    elif kind not in (None, {}, "text"):
+        raise invalid(f'text.format must be of the type "text", "json_object" or "json_schema", not {kind!r}')
     return chat
-
-
-_TURNED = ("n", "input", "instructions", "tools", "max_output_tokens", "reasoning", "text", "include", "store")
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
 
 
-def _add_item(messages: list[dict[str, Any]], item: Any) -> None:
+def _add_item(messages: list[dict[str, Any]], item: Item) -> None:
     """Add an item of the input: what the assistant did in one turn is one message."""
-    if not isinstance(item, dict):
-        raise invalid("each item of 'input' must be an object")
-    kind, role = item.get("type"), item.get("role")
-    if role in ("user", "system", "developer"):
-        messages.append({"role": "system" if role == "developer" else role, "content": _content(item.get("content"))})
-    elif role == "assistant":
-        _assistant(messages).setdefault("content", []).extend(_content(item.get("content")))
-    elif kind == "function_call":
-        function = {"name": item.get("name"), "arguments": item.get("arguments")}
-        call = {"id": item.get("call_id"), "type": "function", "function": function}
+    if item.role in ("user", "system", "developer"):
+        role = "system" if item.role == "developer" else item.role
+        messages.append({"role": role, "content": _content(item.content)})
+    elif item.role == "assistant":
+        _assistant(messages).setdefault("content", []).extend(_content(item.content))
+    elif item.type == "function_call":
+        function = {"name": item.name, "arguments": item.arguments}
+        call = {"id": item.call_id, "type": "function", "function": function}
         _assistant(messages).setdefault("tool_calls", []).append(call)
-    elif kind == "function_call_output":
-        output = item.get("output")
-        content = output if isinstance(output, str) else _content(output)
-        messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
-    elif kind == "reasoning":
-        texts = [part.get("text", "") for part in item.get("content") or []]
-        _assistant(messages)["reasoning_content"] = "".join(texts)
+    elif item.type == "function_call_output":
+        content = item.output if isinstance(item.output, str) else _content(item.output)
+        messages.append({"role": "tool", "tool_call_id": item.call_id, "content": content})
+    elif item.type == "reasoning":
+        parts = item.content if isinstance(item.content, list) else []
+        _assistant(messages)["reasoning_content"] = "".join(part.text for part in parts)
     else:
-        raise invalid(f"an item of 'input' has the type {kind!r}, which is not supported")
+        raise invalid(f"an item of 'input' has the type {item.type!r}, which is not supported")
 
 
 def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -108,23 +141,20 @@ def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return messages[-1]
 
 
-def _content(content: Any) -> list[dict[str, Any]]:
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    if not isinstance(content, list):
+def _content(content: str | list[Part] | None) -> list[dict[str, Any]]:
+    if content is None:
         raise invalid("'content' must be a string or an array")
-    return [_part(part) for part in content]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else [_part(part) for part in content]
 
 
-def _part(part: Any) -> dict[str, Any]:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind in ("input_text", "output_text", "text"):
-        return {"type": "text", "text": part.get("text", "")}
-    if kind == "input_image":
-        return {"type": "image_url", "image_url": {"url": part.get("image_url")}}
-    if kind == "refusal":
-        return {"type": "text", "text": part.get("refusal", "")}
-    raise unsupported(f"content of the type {kind!r} is not supported")
+def _part(part: Part) -> dict[str, Any]:
+    if part.type in ("input_text", "output_text", "text"):
+        return {"type": "text", "text": part.text}
+    if part.type == "input_image":
+        return {"type": "image_url", "image_url": {"url": part.image_url}}
+    if part.type == "refusal":
+        return {"type": "text", "text": part.refusal}
+    raise unsupported(f"content of the type {part.type!r} is not supported")
 
 
 class ResponsesReply:

@@ -93,7 +93,10 @@ def _path(folder: Path, name: str) -> Path:
     """Of a saved slot: always in the folder."""
     if not _NAME.fullmatch(name):
         raise invalid("Invalid filename: use letters, digits, dots, - and _")
-    return folder / name
+    path = folder / name
+    if path.is_symlink():
+        raise invalid("Invalid filename: it is a link, which may lead elsewhere")
+    return path
 
 
 def _slot(state: ServerState, i: int, answer: Answer | None) -> dict[str, Any]:

@@ -1,0 +1,366 @@
+"""What a server does when clients, requests or the engine fail."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from http_server import Client, free_port, running
+from pymtp import BackendError, GenerationParams, Model, Session
+from pymtp.server.settings import ServerSettings
+
+pytestmark = pytest.mark.model
+
+PROMPT = "Once upon a time"
+GREEDY = {"prompt": PROMPT, "temperature": 0, "n_predict": 16}
+ENDLESS = {"prompt": PROMPT, "n_predict": -1, "ignore_eos": True}
+N_IDLE = 1000
+SOON_S = 30
+
+
+def load() -> Model:
+    return Model(n_ctx=256, n_seq_max=2, draft_max=2, n_threads=1, kv_unified=False)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Client]:
+    with running(load, ServerSettings(has_metrics=True)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def text(server: Client) -> str:
+    return str(server.post("/completion", **GREEDY).json["content"])
+
+
+def await_idle(client: Client) -> None:
+    """Every slot is free again, and nobody waits."""
+    end = time.monotonic() + SOON_S
+    n_idle = 0
+    while n_idle < 5:  # what a client has sent before it left may still be read
+        is_idle = not client.app.state.engine.answers and not any(
+            slot["is_processing"] for slot in client.get("/slots").json
+        )
+        n_idle = (n_idle + 1) * is_idle
+        assert time.monotonic() < end, "an answer was never ended"
+        time.sleep(0.01)
+
+
+def raw(path: str, body: dict[str, Any], method: str = "POST") -> bytes:
+    """A request as its bytes."""
+    data = json.dumps(body).encode()
+    return f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+def read_all(connection: socket.socket) -> bytes:
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+# --- the end ---
+
+
+@contextmanager
+def served(*flags: str) -> Iterator[tuple[subprocess.Popen[str], Client]]:
+    """`pymtp serve` as a process of its own, once it answers."""
+    port = free_port()
+    command = [sys.executable, "-m", "pymtp_cli", "serve", "-c", "512", "-np", "1", "-t", "1", "--port", str(port)]
+    with subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, text=True) as process:
+        client = Client(port, None)
+        end = time.monotonic() + 60
+        try:
+            while True:
+                assert process.poll() is None and time.monotonic() < end
+                try:
+                    if client.get("/health").status == 200:
+                        break
+                except OSError:
+                    pass
+                time.sleep(0.05)
+            yield process, client
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_completes_what_has_begun_and_ends_with_0(number: int) -> None:
+    with served() as (process, client):
+        body = {"prompt": PROMPT, "n_predict": 300, "ignore_eos": True, "stream": True, "temperature": 0}
+        with socket.create_connection(("127.0.0.1", client.port), timeout=SOON_S) as connection:
+            connection.sendall(raw("/completion", body))
+            assert connection.recv(1000)
+            process.send_signal(number)
+            rest = read_all(connection).decode()
+        assert '"stop":true' in rest and '"tokens_predicted":300' in rest
+        assert process.wait(SOON_S) == 0
+        with pytest.raises(OSError):
+            client.get("/health")
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    with served("-n", "-1") as (process, client):
+        body = ENDLESS | {"stream": True, "n_predict": 480}
+        with socket.create_connection(("127.0.0.1", client.port), timeout=SOON_S) as connection:
+            connection.sendall(raw("/completion", body))
+            assert connection.recv(1000)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(SOON_S) == 0
+            assert b'"stop":true' not in read_all(connection)
+
+
+# --- requests that fail ---
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/completion", {"prompt": "a", "grammar": "root ::= ("}, 400),
+        ("/completion", {"prompt": "a", "grammar": "root ::= missing"}, 400),
+        ("/completion", {"prompt": "a", "json_schema": {"type": "no such type"}}, 400),
+        ("/completion", {"prompt": "a", "json_schema": {"$ref": "#/nowhere"}}, 400),
+        ("/completion", {"prompt": "a", "n_predict": 2**40}, 200),
+        ("/completion", {"prompt": "a", "n_predict": 2**70}, 200),
+        ("/completion", {"prompt": "a\0b\0", "stop": ["\0"], "n_predict": 4}, 200),
+        ("/completion", {"prompt": "a", "n_probs": 10**9, "n_predict": 1}, 200),
+        ("/completion", {"prompt": "a", "n_probs": -1}, 400),
+        ("/completion", {"prompt": "a", "top_k": -(2**40), "n_predict": 1}, 200),
+        ("/completion", {"prompt": "a", "logit_bias": [[10**9, 1]], "n_predict": 1}, 200),
+        ("/completion", {"prompt": "a", "draft_max": -1}, 400),
+        ("/completion", {"prompt": "a", "accept": "always"}, 400),
+        ("/completion", {"prompt": "a", "response_fields": [""], "n_predict": 1}, 200),
+        ("/completion", {"prompt": ["a"] * 3000, "n_predict": 1}, 400),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 500),
+        ("/v1/chat/completions", {"messages": "x"}, 400),
+        ("/v1/chat/completions", {"messages": []}, 400),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [1]}], "max_tokens": 1}, 400),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "system": [1], "max_tokens": 1}, 400),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "tools": [1], "max_tokens": 1}, 400),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "tool_choice": "x"}, 400),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "thinking": []}, 400),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "image", "source": 1}]}]}, 400),
+        ("/v1/responses", {"input": [{"role": "assistant"}]}, 400),
+        ("/v1/responses", {"input": "a", "tools": ["x"]}, 400),
+        ("/v1/responses", {"input": "a", "reasoning": 1}, 400),
+        ("/v1/responses", {"input": "a", "text": "x"}, 400),
+        ("/v1/responses", {"input": [{"type": "reasoning", "content": 1}]}, 400),
+        ("/tokenize", {"content": {"a": 1}}, 400),
+        ("/detokenize", {"tokens": [-1]}, 400),
+        ("/detokenize", {"tokens": [10**9]}, 400),
+        ("/detokenize", {"tokens": [2**70]}, 400),
+    ],
+)
+def test_strange_requests_are_answered_and_leave_others_alone(
+    server: Client, text: str, path: str, body: dict[str, Any], status: int
+) -> None:
+    found: list[str] = []
+    other = threading.Thread(target=lambda: found.append(server.post("/completion", **GREEDY).json["content"]))
+    other.start()
+    response = server.post(path, **({"max_tokens": 4} | body if path.startswith("/v1") else body))
+    other.join()
+    assert (response.status, found) == (status, [text]), response.data
+    if status != 200:
+        assert response.json["error"]["message"] and "log says more" not in response.json["error"]["message"]
+
+
+def test_bodies_that_are_no_objects_are_refused(server: Client) -> None:
+    for path in ("/completion", "/v1/chat/completions", "/v1/messages", "/v1/responses", "/tokenize"):
+        for body in (b"[]", b"1", b'"a"', b"null", b"[" * 100_000, b'{"a":' * 100_000):
+            response = server.send("POST", path, body)
+            assert response.status == 400, (path, body[:10], response.data)
+
+
+# --- clients that fail ---
+
+
+def test_a_client_that_sends_slowly_is_given_up_and_holds_up_nobody() -> None:
+    with running(load, ServerSettings(timeout_s=1)) as client, ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection(("127.0.0.1", client.port))) for _ in range(20)]
+        for connection in slow:
+            connection.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        assert client.post("/completion", **GREEDY).status == 200
+        for connection in slow:
+            connection.settimeout(SOON_S)
+            assert b" 408 " in connection.recv(1000)
+
+
+def test_a_socket_that_is_closed_for_sending_gets_its_answer(server: Client, text: str) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=SOON_S) as connection:
+        connection.sendall(raw("/completion", GREEDY).replace(b"Host: x", b"Host: x\r\nConnection: close"))
+        connection.shutdown(socket.SHUT_WR)
+        try:
+            reply = read_all(connection)
+        except ConnectionError:
+            reply = b""
+    # an answer, or none as nobody is there: what counts is that nothing stays behind
+    assert not reply or json.loads(reply.partition(b"\r\n\r\n")[2])["content"] == text
+    await_idle(server)
+
+
+def test_a_stream_that_nobody_reads_does_not_hold_up_others(server: Client, text: str) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        connection.sendall(raw("/completion", ENDLESS | {"stream": True, "n_probs": 50}))
+        for _ in range(5):
+            assert server.post("/completion", **GREEDY).json["content"] == text
+    await_idle(server)
+
+
+def test_clients_that_reset_their_connections_free_their_slots(server: Client) -> None:
+    for _ in range(10):
+        connection = socket.create_connection(("127.0.0.1", server.port))
+        connection.sendall(
+            raw("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "stream": True})
+        )
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        connection.close()
+    await_idle(server)
+
+
+def test_idle_connections_hold_up_nobody(server: Client, text: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * N_IDLE + 200  # both ends are in this process
+    if hard < needed:
+        pytest.skip(f"{hard} open files are allowed, {needed} are needed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
+    try:
+        with ExitStack() as stack:
+            for i in range(N_IDLE):
+                connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=SOON_S))
+                if i % 2:  # half of them in the middle of a head
+                    connection.sendall(b"POST /completion HTTP/1.1\r\nHost:")
+            assert server.post("/completion", **GREEDY).json["content"] == text
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert server.post("/completion", **GREEDY).json["content"] == text
+
+
+# --- an engine that fails ---
+
+
+def test_an_engine_that_fails_is_started_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = threading.Event()
+    decode = Session.decode
+
+    def failing(self: Session, *arguments: Any, **options: Any) -> Any:
+        if fails.is_set():
+            raise BackendError("the device is lost")
+        return decode(self, *arguments, **options)
+
+    loads = threading.Semaphore(1)
+
+    def slow_load() -> Model:
+        with loads:
+            return load()
+
+    monkeypatch.setattr(Session, "decode", failing)
+
+    def ask(statuses: list[int]) -> None:
+        statuses.append(client.post("/completion", **ENDLESS).status)
+
+    with running(slow_load, ServerSettings(params=GenerationParams(cache_prompt=True))) as client:
+        text = client.post("/completion", **GREEDY).json["content"]
+        for is_last in (False, True):
+            statuses: list[int] = []
+            loads.acquire()
+            threads = [
+                threading.Thread(target=ask, args=(statuses,))
+                for _ in range(6)  # two run, four wait
+            ]
+            for thread in threads:
+                thread.start()
+            _await(lambda: len(client.app.state.engine.answers) == 6)
+            fails.set()
+            for thread in threads:
+                thread.join(SOON_S)
+            assert statuses == [500] * 6
+            assert client.get("/health").status == 503
+            assert client.post("/completion", **GREEDY).status == 503
+            assert not client.app.state.engine.answers
+            fails.clear()
+            loads.release()
+            if is_last:
+                break
+            _await(lambda: client.get("/health").status == 200)
+            assert client.post("/completion", **GREEDY).json["content"] == text
+        time.sleep(0.2)
+        assert client.get("/health").status == 503
+        assert "failed" in client.get("/health").json["error"]["message"]
+
+
+def test_a_stream_whose_engine_fails_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = threading.Event()
+    decode = Session.decode
+
+    def failing(self: Session, *arguments: Any, **options: Any) -> Any:
+        if fails.is_set():
+            raise BackendError("the device is lost")
+        return decode(self, *arguments, **options)
+
+    monkeypatch.setattr(Session, "decode", failing)
+    with running(load) as client:
+        with socket.create_connection(("127.0.0.1", client.port), timeout=SOON_S) as connection:
+            body = raw("/completion", ENDLESS | {"stream": True})
+            connection.sendall(body.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+            assert b"200 OK" in connection.recv(1000)
+            fails.set()
+            rest = read_all(connection).decode()
+        assert '"error"' in rest and "the device is lost" in rest
+
+
+def _await(condition: Any) -> None:
+    end = time.monotonic() + SOON_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+# --- files ---
+
+
+def test_saved_slots_cannot_leave_their_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "slots"
+    folder.mkdir()
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"[1]\nsecret")
+    (folder / "link").symlink_to(secret)
+    settings = ServerSettings(params=GenerationParams(cache_prompt=True), slot_save_path=folder)
+    with running(load, settings) as client:
+        client.post("/completion", id_slot=0, **GREEDY)
+        names = [
+            "../secret",
+            "/etc/passwd",
+            "..",
+            ".",
+            "",
+            "a/b",
+            "a\\..\\b",
+            "a\0b",
+            "~",
+            "link",
+            "é",
+            "a" * 300,
+        ]
+        for name in names:
+            for action in ("save", "restore"):
+                response = client.post(f"/slots/0?action={action}", filename=name)
+                assert response.status == 400, (name, action, response.data)
+        for slot in ("-1", "2", "1e3", "%D9%A3", "0/../1"):
+            assert client.post(f"/slots/{slot}?action=erase").status in (400, 404), slot
+    assert secret.read_bytes() == b"[1]\nsecret"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["link", "secret", "slots"]
