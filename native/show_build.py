@@ -5,6 +5,7 @@ python native/show_build.py LOG COMMAND ...
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -44,9 +45,11 @@ def main() -> int:
     log, *command = sys.argv[1:]
     last: deque[str] = deque(maxlen=N_LAST_LINES)
     progress = Progress()
+    # pip hands on the compiler's lines, and would do so in large blocks
+    env, pipe = {**os.environ, "PYTHONUNBUFFERED": "1"}, subprocess.PIPE
     with (
         Path(log).open("w", encoding="utf-8") as file,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as run,
+        subprocess.Popen(command, env=env, stdout=pipe, stderr=subprocess.STDOUT, text=True, errors="replace") as run,
     ):
         assert run.stdout is not None
         for line in run.stdout:

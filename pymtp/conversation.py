@@ -87,35 +87,37 @@ class Conversation:
         ModelError if the chat template fails; the conversation is as before then.
         """
         self._end_answer()
-        self.messages.append({"role": "user", "content": text})
-        try:
-            self._answer = Answer(self, with_options(params or self.model.defaults, options), on_prompt)
-        except BaseException:
-            self.messages.pop()
-            raise
-        return self._answer
+        return self._answer_to({"role": "user", "content": text}, len(self.messages), params, on_prompt, options)
 
-    def regenerate(
+    def edit(
         self,
+        turn: int,
+        text: str,
         params: GenerationParams | None = None,
         *,
         on_prompt: OnPrompt | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Answer:
-        """Answer the last message again; the answer before is dropped. See `ask`.
+        """Send `text` in place of the message of a turn, from 0; -1: the last. The turns after it are dropped.
 
-        Raises InvalidParameter if there is nothing to answer.
+        See `ask`. Raises InvalidParameter if there is no such turn.
         """
         self._end_answer()
-        if not self.messages:
-            raise InvalidParameter("messages", "not empty: there is no message to answer again")
-        last = self.messages.pop()
-        try:
-            self._answer = Answer(self, with_options(params or self.model.defaults, options), on_prompt)
-        except BaseException:
-            self.messages.append(last)
-            raise
-        return self._answer
+        first = 2 * self._index(turn)
+        return self._answer_to({"role": "user", "content": text}, first, params, on_prompt, options)
+
+    def regenerate(
+        self,
+        params: GenerationParams | None = None,
+        *,
+        turn: int = -1,
+        on_prompt: OnPrompt | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Answer:
+        """Answer the last message again, or that of `turn`; the answer before and later turns are dropped. See `edit`."""
+        self._end_answer()
+        first = 2 * self._index(turn)
+        return self._answer_to(self.messages[first], first, params, on_prompt, options)
 
     def undo(self) -> bool:
         """Take back the last message and its answer; whether there was one."""
@@ -138,6 +140,35 @@ class Conversation:
             raise InvalidParameter("messages", "pairs of user and assistant")
         self.messages = [_message(message) for message in messages]
         self.n_dropped = 0
+
+    def _index(self, turn: int) -> int:
+        """The turn, from 0. Raises InvalidParameter if there is none."""
+        n = len(self.messages) // 2
+        if not n:
+            raise InvalidParameter("messages", "not empty: there is no message to answer again")
+        if not -n <= turn < n:
+            raise InvalidParameter("turn", f"between 0 and {n - 1}, or -1 for the last", value=turn)
+        return turn % n
+
+    def _answer_to(
+        self,
+        message: Message,
+        n_kept: int,
+        params: GenerationParams | None,
+        on_prompt: OnPrompt | None,
+        options: GenerationOptions,
+    ) -> Answer:
+        """Answer `message` after the first `n_kept` messages; if that fails, the conversation is as before."""
+        before = self.messages, self.n_dropped
+        if n_kept < len(self.messages):
+            self.n_dropped = 0  # there may be room again
+        self.messages = [*self.messages[:n_kept], message]
+        try:
+            self._answer = Answer(self, with_options(params or self.model.defaults, options), on_prompt)
+        except BaseException:
+            self.messages, self.n_dropped = before
+            raise
+        return self._answer
 
     def _end_answer(self) -> None:
         if self._answer is not None:

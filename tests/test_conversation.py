@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,33 @@ def test_an_answer_can_be_regenerated(model: Model) -> None:
     assert "".join(other) != answer.text
     with pytest.raises(InvalidParameter, match="no message to answer again"):
         Conversation(model).regenerate()
+
+
+def test_an_earlier_message_can_be_changed_and_an_earlier_answer_made_again(model: Model) -> None:
+    conversation = Conversation(model)
+    first, second, third = (ask(conversation, question) for question in QUESTIONS)
+    options: dict[str, Any] = {"sampling": GREEDY, "max_tokens": 40, "ignore_eos": True}
+    again = conversation.regenerate(turn=1, **options)
+    assert "".join(again) == second.text
+    assert [m["content"] for m in conversation.messages[::2]] == QUESTIONS[:2]
+    changed = conversation.edit(0, QUESTIONS[2], **options)
+    assert "".join(changed) == ask(Conversation(model), QUESTIONS[2]).text
+    assert [m["content"] for m in conversation.messages] == [QUESTIONS[2], changed.text]
+    with pytest.raises(InvalidParameter, match="turn must be between 0 and 0, or -1 for the last, not 1"):
+        conversation.edit(1, "Hello")
+
+
+def test_a_change_that_does_not_fit_changes_nothing(narrow: Model) -> None:
+    conversation = Conversation(narrow)
+    for question in QUESTIONS:
+        ask(conversation, question, 60)
+    before, n_dropped = list(conversation.messages), conversation.n_dropped
+    assert n_dropped > 0
+    with pytest.raises(ContextFull):
+        conversation.edit(0, "word " * 300)
+    assert (conversation.messages, conversation.n_dropped) == (before, n_dropped)
+    conversation.edit(1, QUESTIONS[1], sampling=GREEDY, max_tokens=10).close()
+    assert (len(conversation.messages), conversation.n_dropped) == (4, 0)  # there is room again
 
 
 def test_a_turn_can_be_undone(model: Model) -> None:

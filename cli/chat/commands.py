@@ -17,6 +17,7 @@ from ..errors import CommandError
 from ..report import stats_block
 from ..sampling import escaped, parameter_of_flag, unescaped
 from . import clipboard, files, settings
+from .reader import unquoted
 from .screen import CUT
 
 if TYPE_CHECKING:
@@ -81,10 +82,42 @@ def _clear(repl: Repl, _: str) -> None:
     repl.screen.note("new conversation" + (", same system prompt" if repl.conversation.system else ""))
 
 
-def _regenerate(repl: Repl, _: str) -> None:
-    if not repl.conversation.messages:
-        raise Refused("there is no answer to regenerate yet")
-    repl.regenerate()
+def _regenerate(repl: Repl, typed: str) -> None:
+    turn = _turn(repl, typed, "regen")
+    _note_turns_after(repl, turn)
+    repl.regenerate(turn)
+
+
+def _edit(repl: Repl, typed: str) -> None:
+    number, _, text = typed.partition(" ")
+    if not number.isdecimal():
+        number, text = "", typed
+    turn = _turn(repl, number, "edit")
+    if text.strip():
+        _note_turns_after(repl, turn)
+        repl.send(unquoted(text.strip()), turn)
+    elif repl.can_edit:
+        _note_turns_after(repl, turn)
+        repl.edited = turn
+    else:
+        raise Refused("/edit needs the new message here: /edit [N] MESSAGE")
+
+
+def _turn(repl: Repl, typed: str, command: str) -> int:
+    """The turn that was typed, from 1 as people count; the last one if there is none."""
+    n = len(repl.conversation.messages) // 2
+    if not n:
+        raise Refused(f"there is no {'answer to regenerate' if command == 'regen' else 'message to edit'} yet")
+    if not typed:
+        return n - 1
+    if not typed.isdecimal() or not 1 <= int(typed) <= n:
+        raise Refused(f"/{command} takes the number of a message, 1 to {n}; /show chat shows them")
+    return int(typed) - 1
+
+
+def _note_turns_after(repl: Repl, turn: int) -> None:
+    if n := len(repl.conversation.messages) // 2 - turn - 1:
+        repl.screen.note("this drops the " + (f"{n} turns" if n > 1 else "turn") + f" after message {turn + 1}")
 
 
 def _undo(repl: Repl, _: str) -> None:
@@ -154,8 +187,8 @@ def _display(repl: Repl) -> dict[str, str]:
 
 
 def _show_chat(repl: Repl) -> None:
-    for message in repl.conversation.messages:
-        repl.screen.note(f"{message['role']}:")
+    for i, message in enumerate(repl.conversation.messages):
+        repl.screen.note(f"{i // 2 + 1}. {message['role']}:" if i % 2 == 0 else f"{message['role']}:")
         repl.screen.answer(message["content"] + "\n", is_typed=message["role"] == "user")
         repl.screen.end_answer()
         if cut := CUT.get(message.get("finish_reason", "eog")):
@@ -342,7 +375,8 @@ COMMANDS: dict[str, Command] = {
     "help": Command("", "list the commands", _help),
     "exit": Command("", "quit; so do /quit and Ctrl-D", _exit),
     "clear": Command("", "start a new conversation", _clear),
-    "regen": Command("", "answer the last message again", _regenerate),
+    "regen": Command("[N]", "answer the last message again, or message N", _regenerate),
+    "edit": Command("[N] [TEXT]", "change the last message, or message N, and answer it; later turns go", _edit),
     "undo": Command("", "remove the last message and its answer", _undo),
     "system": Command("[TEXT]", "show or change the system prompt; none removes it", _system),
     "set": Command("[NAME [VALUE]]", "show or change sampling, and color, markdown and stats", _set, _names),

@@ -29,8 +29,14 @@ class Reader(Protocol):
     is_interactive: bool
     """Whether messages are typed at a terminal."""
 
-    def read(self) -> str:
-        """The next message. Raises EOFError at the end, KeyboardInterrupt for Ctrl-C on an empty line."""
+    can_edit: bool
+    """Whether `read` can offer a text to be changed."""
+
+    def read(self, offered: str | None = None) -> str:
+        """The next message. Raises EOFError at the end, KeyboardInterrupt for Ctrl-C on an empty line.
+
+        `offered`: a text to be changed; Ctrl-C is KeyboardInterrupt then, whatever the line has.
+        """
 
     def without_echo(self) -> AbstractContextManager[None]:
         """While an answer is shown, keys are not echoed; they are read afterwards."""
@@ -70,11 +76,13 @@ class PipeReader:
     Empty lines are skipped. `asks`: somebody types, at a terminal that can do no more than show lines.
     """
 
+    can_edit = False
+
     def __init__(self, stream: IO[bytes], *, asks: bool = False) -> None:
         self._stream = stream
         self.is_interactive = asks
 
-    def read(self) -> str:
+    def read(self, offered: str | None = None) -> str:
         """The next line that is not empty. Raises EOFError and CommandError."""
         while True:
             if self.is_interactive:
@@ -105,14 +113,19 @@ class TerminalReader:
     """A prompt with history across runs. Enter sends, Alt-Enter or a backslash before Enter starts a new line."""
 
     is_interactive = True
+    can_edit = True
 
     def __init__(self, completions: Completions, stream: Any, *, keeps_history: bool) -> None:
-        self._session = _prompt_session(completions, stream, keeps_history=keeps_history)
+        self._is_offering = False
+        self._session = _prompt_session(
+            completions, stream, _keys(lambda: self._is_offering), keeps_history=keeps_history
+        )
 
-    def read(self) -> str:
+    def read(self, offered: str | None = None) -> str:
         """The next message that is not empty. Raises EOFError and KeyboardInterrupt."""
+        self._is_offering = offered is not None
         while True:
-            if text := self._session.prompt().strip():
+            if text := self._session.prompt("edit> " if self._is_offering else "> ", default=offered or "").strip():
                 return text
 
     @contextmanager
@@ -134,25 +147,27 @@ class TerminalReader:
             termios.tcsetattr(stdin, termios.TCSANOW, before)
 
 
-def _prompt_session(completions: Completions, stream: Any, *, keeps_history: bool) -> PromptSession[str]:
+def _prompt_session(
+    completions: Completions, stream: Any, keys: KeyBindings, *, keeps_history: bool
+) -> PromptSession[str]:
     # asking a terminal for its cursor position takes a second if it does not answer, and is not needed here
     os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
     from prompt_toolkit import PromptSession
     from prompt_toolkit.output import create_output
 
     return PromptSession(
-        "> ",
         prompt_continuation="  ",
         multiline=True,
         history=_history() if keeps_history else None,
         completer=_completer(completions),
         complete_while_typing=False,
-        key_bindings=_keys(),
+        key_bindings=keys,
         output=create_output(stdout=stream),
     )
 
 
-def _keys() -> KeyBindings:
+def _keys(is_offering: Callable[[], bool]) -> KeyBindings:
+    """The keys. `is_offering`: whether the line began with a text that was offered."""
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
     keys = KeyBindings()
@@ -175,7 +190,7 @@ def _keys() -> KeyBindings:
 
     @keys.add("c-c")
     def _(event: KeyPressEvent) -> None:
-        if event.current_buffer.text:
+        if event.current_buffer.text and not is_offering():
             event.current_buffer.reset()
         else:
             event.app.exit(exception=KeyboardInterrupt)

@@ -50,6 +50,8 @@ class Repl:
         self._has_failed = False  # whether a command could not be run
         self.attached: list[str] = []
         """Texts to send with the next message."""
+        self.edited: int | None = None
+        """The turn, from 0, whose message the next one replaces."""
         self.last_answer: Answer | None = None
         self.stats = Stats()
         """Of all answers together."""
@@ -65,13 +67,17 @@ class Repl:
             self.screen.note(f"{name}, {model.session.n_ctx} tokens of context; /help lists the commands")
         while True:
             try:
-                text = self._first or self._reader.read()
+                text = self._first or self._read()
                 self._first = None
                 self._quits_next = False
                 self._handle(text)
             except EOFError:
                 return int(self._has_failed and not self._reader.is_interactive)
             except KeyboardInterrupt:
+                if self.edited is not None:
+                    self.edited = None
+                    self.screen.note("nothing is changed")
+                    continue
                 if self._quits_next or not self._reader.is_interactive:
                     return INTERRUPTED
                 self._quits_next = True
@@ -79,33 +85,51 @@ class Repl:
             except Quit as quit_:
                 return int(quit_.args[0])
 
-    def send(self, text: str) -> None:
-        """Send a message with the attached texts, and show the answer."""
+    @property
+    def can_edit(self) -> bool:
+        """Whether a message can be put where people type, to be changed."""
+        return self._reader.can_edit
+
+    def send(self, text: str, turn: int | None = None) -> None:
+        """Send a message with the attached texts, or in place of that of `turn`, and show the answer."""
         message = "\n\n".join([*self.attached, text])
-        self._show(lambda on_prompt: self.conversation.ask(message, self.params, on_prompt=on_prompt))
+
+        def start(on_prompt: OnPrompt | None) -> Answer:
+            if turn is None:
+                return self.conversation.ask(message, self.params, on_prompt=on_prompt)
+            return self.conversation.edit(turn, message, self.params, on_prompt=on_prompt)
+
+        self._show(start)
         self.attached = []
 
-    def regenerate(self) -> None:
-        """Answer the last message again, with a random seed: a fixed one would give the same answer."""
+    def regenerate(self, turn: int) -> None:
+        """Answer the message of a turn again, with a random seed: a fixed one would give the same answer."""
         params = replace(self.params, sampling=replace(self.params.sampling, seed=None))
-        self._show(lambda on_prompt: self.conversation.regenerate(params, on_prompt=on_prompt))
+        self._show(lambda on_prompt: self.conversation.regenerate(params, turn=turn, on_prompt=on_prompt))
 
     def switch_model(self, path: str) -> None:
         """Continue the conversation with another model. Raises PymtpError, and keeps the old one then."""
         old = self.conversation
         new_model, params = self.open_model(path)
-        self.conversation = Conversation(new_model, system=old.system)
+        self.conversation = Conversation(new_model, system=old.system, params=old.params)
         self.conversation.restore(old.messages)
         self.params = replace(params, max_tokens=self.params.max_tokens)
         self.last_answer = None
         old.model.close()
 
+    def _read(self) -> str:
+        if self.edited is None:
+            return self._reader.read()
+        old = self.conversation.messages[2 * self.edited]["content"]
+        return self._reader.read(f"/{old}" if old.startswith("/") else old)
+
     def _handle(self, text: str) -> None:
+        turn, self.edited = self.edited, None
         try:
             if text.startswith("/") and not text.startswith("//"):
                 commands.execute(text[1:], self)
             else:
-                self.send(unquoted(text.removeprefix("/") if text.startswith("//") else text))
+                self.send(unquoted(text.removeprefix("/") if text.startswith("//") else text), turn)
         except (PymtpError, commands.Refused) as error:
             self._has_failed = True
             hint = "; here /undo and /clear make room" if isinstance(error, ContextFull) else ""
