@@ -6,9 +6,10 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from pymtp.drafting.costs import N_RECENT, PassCosts
+from pymtp.drafting.costs import N_RECENT, ROW_SHARE, STEP_SHARE, PassCosts, _fit
 from pymtp.drafting.policy import MATCH_KINDS, REVIEW, TRIAL_ROUNDS, Candidate, DraftPolicy, Plan
 
 Machine = Callable[[int, int, int], float]
@@ -170,6 +171,18 @@ def test_what_was_not_measured_lies_on_the_line_through_what_was() -> None:
     assert costs.table(2, 1, 4)[2] == pytest.approx(20, rel=0.01)
     assert costs.table(2, 1, 4)[4] > 20
     assert 12 < costs.table(1, 1, 4)[1] < 20
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_fit_is_that_of_numpy(seed: int) -> None:
+    rng = random.Random(seed)
+    keys = sorted({(rng.choice([0, 1, 2, 4, 16]), rng.randint(1, 17), rng.choice([1, 2, 4])) for _ in range(20)})
+    ms = [rng.uniform(0.3, 9) for _ in keys]
+    points = [[1, rows, steps, steps * n] for steps, rows, n in keys]
+    prior = 0.3 * np.diag([0.0, 1, 1, 1])
+    target = 0.3 * min(ms) * np.array([0, ROW_SHARE, STEP_SHARE, 0])
+    found = np.linalg.lstsq(np.vstack([points, prior]), np.concatenate([ms, target]), rcond=None)[0]
+    assert _fit(keys, ms) == pytest.approx(np.maximum(found, 0).tolist(), rel=1e-6, abs=1e-9)
 
 
 def test_more_rows_never_cost_less() -> None:

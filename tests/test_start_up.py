@@ -48,8 +48,9 @@ def test_a_plain_answer_needs_no_slow_module() -> None:
 
 @pytest.mark.model
 def test_drafting_needs_no_slow_module() -> None:
-    modules = imported("run", "--draft-max", "2", "-n", "20", "--ignore-eos", "Hello")
-    assert modules & SLOW == set()
+    for length in ("2", "auto"):
+        modules = imported("run", "--draft-max", length, "-n", "60", "--ignore-eos", "Hello")
+        assert modules & SLOW == set()
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("run", "--help"), ("bench", "--help")])

@@ -5,12 +5,12 @@ Owns the arithmetic; reads no clock. Times are in milliseconds, but callers rely
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from statistics import median
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import numpy as np
 
 N_RECENT = 7
 """Measurements of a kind of pass that its median is taken over: a burst of load on the machine has to last for four of
@@ -59,36 +59,64 @@ class PassCosts:
 
     def _estimate(self, steps: int, n_sequences: int, n_max: int) -> list[float]:
         """A linear fit to all medians, moved so that it passes through those of such passes, or the most similar."""
-        import numpy as np
-
         known = {key: median(values) for key, values in self._recent.items()}
-        rows = np.arange(n_sequences, n_sequences + n_max + 1, dtype=float)
+        rows = range(n_sequences, n_sequences + n_max + 1)
         if not known:
-            return (1 + ROW_SHARE * (rows - n_sequences) + STEP_SHARE * steps).tolist()  # type: ignore[no-any-return]
+            return [1 + ROW_SHARE * (n - n_sequences) + STEP_SHARE * steps for n in rows]
         keys = sorted(known)
         fit = _fit(keys, [known[key] for key in keys])
-
-        def fitted(rows: np.ndarray, steps: int, n: int) -> np.ndarray:
-            return fit[0] + fit[1] * rows + fit[2] * steps + fit[3] * steps * n  # type: ignore[no-any-return]
-
         nearest = min(keys, key=lambda key: (key[2] != n_sequences, abs(key[2] - n_sequences), abs(key[0] - steps)))
         such = [key for key in keys if (key[0], key[2]) == (nearest[0], nearest[2])]
-        off = [known[key] - float(fitted(np.array(key[1]), key[0], key[2])) for key in such]
-        table = fitted(rows, steps, n_sequences) + np.interp(rows, [key[1] for key in such], off)
-        least = np.maximum(table, min(known.values()) / 4)
-        return np.minimum.accumulate(least[::-1])[::-1].tolist()  # type: ignore[no-any-return]
+        at, off = [key[1] for key in such], [known[key] - _fitted(fit, *key) for key in such]
+        floor = min(known.values()) / 4
+        table = [max(_fitted(fit, steps, n, n_sequences) + _between(n, at, off), floor) for n in rows]
+        return list(accumulate(reversed(table), min))[::-1]
 
 
-def _fit(keys: list[tuple[int, int, int]], ms: list[float]) -> np.ndarray:
+def _fit(keys: list[tuple[int, int, int]], ms: list[float]) -> list[float]:
     """Milliseconds of a pass, of each row, of each step, and of each sequence in a step, by least squares.
 
     A little weight is on the shares that are assumed at first, so that few measurements are enough.
     """
-    import numpy as np
+    weight, unit = 0.3, min(ms)
+    points: list[Sequence[float]] = [_terms(*key) for key in keys]
+    points += [[0, weight, 0, 0], [0, 0, weight, 0], [0, 0, 0, weight]]
+    values = [*ms, weight * unit * ROW_SHARE, weight * unit * STEP_SHARE, 0]
+    # the normal equations; NumPy would take longer to import than a short answer takes
+    columns = list(zip(*points, strict=True))
+    equations = [[_dot(one, other) for other in (*columns, values)] for one in columns]
+    return [max(each, 0.0) for each in _solve(equations)]
 
-    unit = min(ms)
-    points = np.array([[1, rows, steps, steps * n] for steps, rows, n in keys], float)
-    prior = 0.3 * np.diag([0.0, 1, 1, 1])
-    target = 0.3 * unit * np.array([0, ROW_SHARE, STEP_SHARE, 0])
-    found = np.linalg.lstsq(np.vstack([points, prior]), np.concatenate([ms, target]), rcond=None)[0]
-    return np.maximum(found, 0)  # type: ignore[no-any-return]
+
+def _terms(steps: int, rows: int, n_sequences: int) -> Sequence[float]:
+    return (1, rows, steps, steps * n_sequences)
+
+
+def _fitted(fit: Sequence[float], steps: int, rows: int, n_sequences: int) -> float:
+    return _dot(fit, _terms(steps, rows, n_sequences))
+
+
+def _dot(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(map(mul, one, other))
+
+
+def _solve(equations: list[list[float]]) -> list[float]:
+    """The solution of positive definite equations, with their right sides in the last column."""
+    n = len(equations)
+    for i, pivot in enumerate(equations):
+        for lower in equations[i + 1 :]:
+            factor = lower[i] / pivot[i]
+            lower[i:] = [a - factor * b for a, b in zip(lower[i:], pivot[i:], strict=True)]
+    found = [0.0] * n
+    for i in reversed(range(n)):
+        found[i] = (equations[i][n] - _dot(equations[i][i + 1 : n], found[i + 1 :])) / equations[i][i]
+    return found
+
+
+def _between(x: int, at: Sequence[int], values: Sequence[float]) -> float:
+    """The value at `x` on the line through the nearest points, which are in order; outside of them the nearest one."""
+    i = bisect(at, x)
+    if i in (0, len(at)):
+        return values[min(i, len(at) - 1)]
+    share = (x - at[i - 1]) / (at[i] - at[i - 1])
+    return values[i - 1] + share * (values[i] - values[i - 1])
