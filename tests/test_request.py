@@ -198,10 +198,11 @@ def test_relaxed_acceptance_needs_thinking_tags_which_can_be_given() -> None:
         ({"draft_max": "auto", "accept": "match"}, False),
         ({"draft_max": "auto", "accept": "rejection"}, True),
         ({"draft_max": "auto", "draft_pick": "sample"}, True),
-        ({"draft_max": 2}, True),
+        ({"draft_max": 2}, False),
+        ({"draft_max": 2, "draft_pick": "sample"}, True),
     ],
 )
-def test_seeded_requests_with_an_adaptive_length_draw_drafts_only_if_asked(
+def test_a_seed_stands_for_one_text_unless_drawn_drafts_are_asked_for(
     options: dict[str, Any], drawn: bool
 ) -> None:
     sampling = SamplingParams(temperature=1, seed=1)

@@ -215,8 +215,10 @@ class _Stage:
         return list(islice(cycle(prompt for prompt in own if prompt.category == category), self.setup.n_parallel))
 
     def _params(self, arm: Arm, turn: Turn, max_tokens: int) -> GenerationParams:
-        # with a seed, the adaptive length would have to learn the costs again each time
-        seed = None if arm.draft_max == "auto" else self.plan.seed + turn.repetition
+        # without a seed, drafts are picked as they are for most people; with one, the adaptive length would also have
+        # to learn the costs again each time
+        is_free = arm.draft_max == "auto" or (arm.draft_max > 0 and arm.accept == "auto")
+        seed = None if is_free else self.plan.seed + turn.repetition
         return GenerationParams(
             SamplingParams(temperature=arm.temperature, seed=seed),
             max_tokens=max_tokens,

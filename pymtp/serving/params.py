@@ -66,7 +66,8 @@ class GenerationParams:
     draft_p_min: float = 0.0
     """A round stops drafting at the first position where no token is as likely as this."""
     draft_pick: Literal["greedy", "sample", "auto"] = "auto"
-    """A draft is the most likely token, or drawn; auto: whichever would have had more recent drafts accepted."""
+    """A draft is the most likely token, or drawn; auto: whichever would have had more recent drafts accepted, and with
+    a seed the most likely one, so that the text is that of plain decoding."""
     accept: Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"] = "auto"
     """How drafts are verified; auto: the most likely ones by match, drawn ones by rejection.
 
@@ -162,11 +163,10 @@ class GenerationParams:
     def picks_greedily(self) -> bool:
         """Whether all drafts are most likely tokens.
 
-        With a seed the text must not depend on timing. An adaptive length does, so its drafts are then picked
-        greedily, which keeps the text of plain decoding. Where the length is fixed, drafts may be drawn.
+        A seed stands for one text, whatever is drafted, unless drawn drafts or an acceptance method are asked for.
         """
-        is_timed = self.draft_max == "auto" and self.sampling.seed is not None
-        picks = self.draft_pick == "greedy" or (self.draft_pick == "auto" and self.accept == "auto" and is_timed)
+        keeps_text = self.draft_pick == "auto" and self.accept == "auto" and self.sampling.seed is not None
+        picks = self.draft_pick == "greedy" or keeps_text
         return self.sampling.is_greedy or picks or self.accept in ("match", "relaxed")
 
     @property
