@@ -220,7 +220,8 @@ def _show_version(wanted: bool) -> None:
         output = Output()
         import pymtp
 
-        output.write(f"{pymtp.version_text()}\n")
+        kinds = dict.fromkeys(each.backend for each in pymtp.devices())
+        output.write(f"{pymtp.version_text()}; computes on {', '.join(kinds)}\n")
         raise typer.Exit
 
 

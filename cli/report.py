@@ -61,10 +61,10 @@ def pays_text(stats: Stats, plain_tok_s: float | None) -> str:
     """Whether drafting made a text faster than plain decoding, of `plain_tok_s` tokens per second if that is known."""
     if not plain_tok_s or not stats.generation_tok_s:
         return "not known, as no round was plain; pymtp bench compares"
+    if stats.rounds < _ENOUGH_ROUNDS:
+        return f"the text is too short to say; plain decoding makes about {plain_tok_s:.0f} tok/s here"
     gain = stats.generation_tok_s / plain_tok_s
     answer = "yes" if gain > 1.03 else "no" if gain < 0.97 else "hardly"
-    if stats.rounds < _ENOUGH_ROUNDS:
-        answer = "the text is too short to say"
     return f"{answer}: {gain:.2f} times plain decoding, which makes about {plain_tok_s:.0f} tok/s here"
 
 
@@ -139,7 +139,7 @@ def _block(rows: list[tuple[str, str]]) -> str:
 
 
 def _speed(tokens: int, tok_s: float | None) -> str:
-    return f"{tokens} tokens, {_number(tok_s, '.1f')} tok/s"
+    return f"{tokens} token{'s' * (tokens != 1)}, {_number(tok_s, '.1f')} tok/s"
 
 
 def _number(value: float | None, form: str) -> str:

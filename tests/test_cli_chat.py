@@ -137,7 +137,7 @@ def test_drafting_can_be_changed() -> None:
     result = chat("/mtp", "/mtp 1", "Hello", "/mtp off", "Hello", "/mtp auto", "/mtp 19", "/mtp some")
     assert re.findall(r"drafting: (.*)", result.stderr) == [
         "adaptive",
-        "1 tokens per round",
+        "1 token per round",
         "off",
         "adaptive",
     ]

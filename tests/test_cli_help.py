@@ -61,6 +61,8 @@ def test_the_reference_is_that_of_the_commands() -> None:
         ("--frobnicate run", "No such option: --frobnicate (see"),
         ("run --logprobs 2 hi", "log probabilities are shown by --json only: add it, or leave out --logprobs"),
         ("run --draft mtp --draft-max 0 hi", "--draft mtp and --draft-max 0 contradict each other: leave one out"),
+        ("run --think hi", "No such option: --think; did you mean --reasoning on?"),
+        ("chat --no-think", "No such option: --no-think; did you mean --reasoning off?"),
         ("help", "No such command 'help'; did you mean pymtp --help?"),
         ("llama-bench", "did you mean pymtp bench?"),
         ("model.gguf", "a command comes before the model: pymtp run, or pymtp chat"),

@@ -255,7 +255,7 @@ def _drafting(repl: Repl) -> str:
     n = loaded if asked is None or not loaded else asked
     if n == "auto":
         return "adaptive"
-    return f"{n} tokens per round" if n else "off"
+    return f"{n} token{'s' * (n != 1)} per round" if n else "off"
 
 
 def _read(repl: Repl, file: str) -> None:

@@ -140,7 +140,8 @@ def status_line(answer: Answer, columns: int) -> str:
     """One line of figures about a finished answer: as many as fit."""
     stats = answer.stats
     parts = [f"{stats.generation_tok_s:.0f} tok/s"] if stats.generation_tok_s is not None else []
-    parts.append(f"{stats.generated_tokens} tokens{_CUT_IN_LINE.get(answer.finish_reason, '')}")
+    n = stats.generated_tokens
+    parts.append(f"{n} token{'s' * (n != 1)}{_CUT_IN_LINE.get(answer.finish_reason, '')}")
     if stats.drafted:
         # counts beside the tokens of the whole text: 1 of 1 is not mistaken for a share of it
         parts.append(f"drafts {stats.accepted} of {stats.drafted} accepted")

@@ -75,7 +75,7 @@ def _checked_size(path: Path) -> int:
     except ValueError as error:  # a NUL byte in the name
         raise ModelError(f"{str(path)!r} is not a file name ({error}); check the path") from None
     if stat.S_ISDIR(status.st_mode):
-        raise ModelError(f"{path} is a directory; name the .gguf file inside it")
+        raise ModelError(f"{path} is a directory; name the .gguf file inside it, or, if it is a prompt, use -p")
     if not stat.S_ISREG(status.st_mode):
         raise ModelError(f"{path} is not a regular file; save the model to disk first")
     if status.st_size == 0:
