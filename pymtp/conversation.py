@@ -114,7 +114,7 @@ class Conversation:
         on_prompt: OnPrompt | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Answer:
-        """Answer the last message again, or that of `turn`; the answer before and later turns are dropped. See `edit`."""
+        """Answer the last message again, or that of `turn`; its answer and later turns are dropped. See `edit`."""
         self._end_answer()
         first = 2 * self._index(turn)
         return self._answer_to(self.messages[first], first, params, on_prompt, options)

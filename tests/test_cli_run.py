@@ -296,7 +296,8 @@ def test_a_lone_positional_is_a_model_only_if_it_looks_like_one(run: Run, tmp_pa
     assert run("no such file, just words").exit_code == 0
     assert FakeModel.calls[0]["path"] is None
     assert "missing.gguf: no such file" in one_line(run("missing.gguf", stdin=b"hi"))
-    assert "is a directory; name the .gguf file inside it, or, if it is a prompt, use -p" in one_line(run(str(tmp_path), stdin=b"hi"))
+    line = one_line(run(str(tmp_path), stdin=b"hi"))
+    assert "is a directory; name the .gguf file inside it, or, if it is a prompt, use -p" in line
     assert run("x" * 100_000).exit_code == 0
 
 

@@ -97,7 +97,7 @@ def _fitted(fit: Sequence[float], steps: int, rows: int, n_sequences: int) -> fl
 
 
 def _dot(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum(map(mul, one, other))
+    return float(sum(map(mul, one, other)))
 
 
 def _solve(equations: list[list[float]]) -> list[float]:
