@@ -54,6 +54,9 @@ def with_template(command: Callable[..., None]) -> Callable[..., None]:
 def _chat_flags(values: Mapping[str, Any]) -> ChatFlags:
     text = values["chat_template"]
     template = _text_of(decoded(text) if text else text, values["chat_template_file"], "chat_template")
+    if template is not None and template.strip() != "chatml" and not ("{{" in template or "{%" in template):
+        allowed = "a Jinja template, or chatml: other names are not known"
+        raise InvalidParameter("chat_template", allowed, value=template[:40])
     return ChatFlags(template, _kwargs(values["chat_template_kwargs"]), values["reasoning"], values["reasoning_budget"])
 
 

@@ -67,7 +67,8 @@ def test_words_are_never_broken_and_nothing_is_lost(text: str, columns: int, see
     for line in found.split("\n"):
         for word in re.finditer(r"\S+", line):
             column, width = cell_len(line[: word.start()]) % columns, cell_len(word[0])
-            is_indented = not line[: word.start()].strip()  # indentation stays, also where the word after it does not fit
+            # indentation stays, also where the word after it does not fit
+            is_indented = not line[: word.start()].strip()
             assert column + width <= columns or width > columns - 1 or is_indented
 
 

@@ -447,6 +447,22 @@ def test_several_lines_can_be_typed_and_pasted(terminal: Terminal) -> None:
     assert saved_message(terminal) == "one\ntwo\nthree\nfour\nfive"
 
 
+def test_a_message_is_changed_where_it_was_typed(terminal: Terminal) -> None:
+    say(terminal, "Hello")
+    say(terminal, "Tell me about the sea.")
+    at = len(terminal.seen)
+    say(terminal, "/edit 1")
+    end = terminal.wait_for("Hello", after=terminal.wait_for("edit> ", after=at))
+    assert "edit> Hello" in shown(terminal.seen[at:end])
+    terminal.press("\x03")
+    terminal.wait_for(PROMPT, after=terminal.wait_for("nothing is changed", after=at))
+    assert "2 turns" in say(terminal, "/show")
+    say(terminal, "/edit 1")
+    say(terminal, " again")
+    assert saved_message(terminal) == "Hello again"
+    assert re.search(r"turns +1 turn\r", shown(say(terminal, "/show")))
+
+
 def test_wide_and_combining_characters_are_sent_as_typed(terminal: Terminal) -> None:
     say(terminal, "日本語x\x7f e\u0301 \U0001f469\u200d\U0001f680 ende")
     assert saved_message(terminal) == "日本語 e\u0301 \U0001f469\u200d\U0001f680 ende"

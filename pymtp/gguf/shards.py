@@ -71,7 +71,7 @@ def _checked_size(path: Path) -> int:
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise ModelError(f"{path}: no such file; check the path, or name no model to use the embedded one") from None
+        raise ModelError(f"{path}: no such file; check the path") from None
     except ValueError as error:  # a NUL byte in the name
         raise ModelError(f"{str(path)!r} is not a file name ({error}); check the path") from None
     if stat.S_ISDIR(status.st_mode):

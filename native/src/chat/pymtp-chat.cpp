@@ -4,6 +4,7 @@
 
 #include "chat-request.h"
 #include "guard.h"
+#include "jinja/parser.h"
 #include "json-schema-to-grammar.h"
 
 #include <cstdlib>
@@ -54,9 +55,16 @@ int32_t pymtp_chat_template_init(const llama_model * model, const char * source,
         if (!source && !(model && llama_model_chat_template(model, nullptr))) {
             return pymtp_fail(PYMTP_INVALID, "there is no chat template");
         }
-        auto made       = std::make_unique<pymtp_chat_template>();
-        made->templates = common_chat_templates_init(model, source ? source : "");
-        made->caps      = common_chat_templates_get_caps(made->templates.get());
+        auto       made = std::make_unique<pymtp_chat_template>();
+        const auto why =
+            pymtp_thrown([&] { made->templates = common_chat_templates_init(model, source ? source : ""); });
+        if (!why.empty()) {
+            // llama.cpp drops the reason on the way: lexer and parser throw it again
+            jinja::parse_from_tokens(
+                jinja::lexer().tokenize(source ? source : llama_model_chat_template(model, nullptr)));
+            return pymtp_fail(PYMTP_INVALID, "%s", why.text);
+        }
+        made->caps = common_chat_templates_get_caps(made->templates.get());
 
         bool & thinks = made->caps["supports_thinking"];
         thinks        = false;
