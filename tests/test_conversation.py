@@ -242,6 +242,15 @@ def test_a_bos_from_the_template_is_not_added_twice(embedded_model: Path, tmp_pa
     assert tokens[:2] == [0, 1]
 
 
+def test_a_text_that_the_vocabulary_cannot_spell_is_named_as_that(tmp_path: Path) -> None:
+    path = FAMILIES["glm4moe"].write(tmp_path / "tiny.gguf")
+    with Model(path, n_ctx=64, n_threads=1) as model:
+        with pytest.raises(InvalidParameter, match="prompt must be of characters that the vocabulary has"):
+            model.generate("hi")
+        with pytest.raises(InvalidParameter, match="prompt must be at least one token long"):
+            model.generate("")
+
+
 @pytest.mark.parametrize("name", ["glm4moe", "step35", "qwen35", "qwen3next", "deepseek32", "deepseek4"])
 @pytest.mark.parametrize("draft_max", [0, 3])
 def test_every_kind_of_memory_continues_a_cached_prompt(name: str, draft_max: int, tmp_path: Path) -> None:

@@ -177,7 +177,10 @@ def _tokens(prompt: str | Sequence[int], setup: Setup) -> array[int]:
     else:
         tokens = _token_ids(prompt, setup.vocabulary.size)
     if not tokens:
-        raise InvalidParameter("prompt", "at least one token long")
+        can_spell = not isinstance(prompt, str) or not prompt
+        raise InvalidParameter(
+            "prompt", "at least one token long" if can_spell else "of characters that the vocabulary has"
+        )
     if len(tokens) >= setup.n_ctx:
         raise ContextFull(
             f"the prompt has {len(tokens)} tokens, the context only {setup.n_ctx}: "
