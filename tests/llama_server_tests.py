@@ -44,7 +44,12 @@ _NOT_PYMTPS = {
 }
 _CONFTEST = """
 import pytest
-from utils import server_instances
+from requests.structures import CaseInsensitiveDict
+from utils import ServerResponse, server_instances
+
+# names of headers have no case, but the tests look for those that llama-server writes
+ServerResponse.headers = property(lambda self: self._headers,
+    lambda self, headers: setattr(self, "_headers", CaseInsensitiveDict(headers)))
 
 @pytest.fixture(autouse=True)
 def stop_server_after_each_test():
@@ -154,8 +159,8 @@ def main() -> None:
     parser.add_argument("--archive", type=Path, default=ARCHIVE)
     parser.add_argument("names", nargs="*", default=FILES)
     asked = parser.parse_args()
-    tests = prepare(asked.folder, asked.archive)
-    shim = write_shim(asked.folder, asked.server, asked.model.resolve(), asked.draft)
+    tests = prepare(folder := asked.folder.resolve(), asked.archive)
+    shim = write_shim(folder, asked.server, asked.model.resolve(), asked.draft)
     for name, outcome in run(tests, shim, asked.names).items():
         print(outcome, name)
 

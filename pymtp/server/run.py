@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -50,10 +51,20 @@ def serve(
     )
     server = _Server(config)
     logs.log("listening", addresses=[f"{host}:{port}" for host in hosts])
-    asyncio.run(server.serve(sockets=sockets))
+    _run(server.serve(sockets=sockets))
     engine = app.state.engine
     if engine.error is not None:
         raise engine.error
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """In uvloop where there is one: it spends less on each message."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
 
 
 class _Server(uvicorn.Server):

@@ -1,0 +1,156 @@
+"""The Python clients of OpenAI and Anthropic, where they are installed: the APIs as others read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from http_server import Client, running
+from llama_archive import texts
+from pymtp import Model
+from pymtp.server.settings import ServerSettings
+
+pytestmark = pytest.mark.model
+
+MESSAGES: list[Any] = [{"role": "user", "content": "Hello"}]
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 10}}, "required": ["city"]}
+FUNCTION = {"name": "weather", "description": "The weather of a city.", "parameters": PARAMETERS}
+FRUIT = {
+    "type": "object",
+    "properties": {"ripe": {"type": "boolean"}},
+    "required": ["ripe"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Client]:
+    # a template that knows tools: the embedded model's own does not
+    template = texts("models/templates", ".jinja")["Qwen-Qwen2.5-7B-Instruct.jinja"]
+    settings = ServerSettings(api_keys=("secret",), aliases=("nano",), chat_template=template)
+    with running(lambda: Model(n_ctx=1024, n_seq_max=2, n_threads=1), settings) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def openai(server: Client) -> Any:
+    module = pytest.importorskip("openai")
+    return module.OpenAI(api_key="secret", base_url=f"{server.url}/v1", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def anthropic(server: Client) -> Any:
+    module = pytest.importorskip("anthropic")
+    return module.Anthropic(api_key="secret", base_url=server.url, max_retries=0)
+
+
+def test_openai_lists_the_model(openai: Any) -> None:
+    assert [model.id for model in openai.models.list()] == ["nano"]
+
+
+def test_openai_streams_what_it_returns(openai: Any) -> None:
+    asked: dict[str, Any] = {"model": "nano", "messages": MESSAGES, "max_tokens": 20, "temperature": 0}
+    whole = openai.chat.completions.create(**asked)
+    stream = openai.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content != ""
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert whole.usage.prompt_tokens + whole.usage.completion_tokens == whole.usage.total_tokens
+
+
+def test_openai_reads_completions_and_log_probabilities(openai: Any) -> None:
+    reply = openai.completions.create(model="nano", prompt="One, two,", max_tokens=4, temperature=0, logprobs=2, n=2)
+    assert [choice.index for choice in reply.choices] == [0, 1]
+    assert reply.choices[0].text == reply.choices[1].text == "".join(reply.choices[0].logprobs.tokens)
+    chat = openai.chat.completions.create(
+        model="nano", messages=MESSAGES, max_tokens=3, logprobs=True, top_logprobs=3, temperature=0
+    )
+    for entry in chat.choices[0].logprobs.content:
+        assert len(entry.top_logprobs) == 3 and entry.logprob <= entry.top_logprobs[0].logprob + 1e-6
+
+
+def test_openai_reads_json_that_follows_a_schema(openai: Any) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "fruit", "strict": True, "schema": FRUIT}}
+    reply = openai.chat.completions.create(
+        model="nano", messages=MESSAGES, response_format=form, max_tokens=60, temperature=0
+    )
+    assert isinstance(json.loads(reply.choices[0].message.content)["ripe"], bool)
+    text: Any = {"format": {"type": "json_schema", "name": "fruit", "strict": True, "schema": FRUIT}}
+    response = openai.responses.create(model="nano", input="Hello", text=text, max_output_tokens=60, temperature=0)
+    assert isinstance(json.loads(response.output_text)["ripe"], bool)
+
+
+def test_openai_offers_tools_and_brings_their_results(openai: Any) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}
+    reply = openai.chat.completions.create(
+        model="nano",
+        messages=[
+            *MESSAGES,
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": "rain"},
+        ],
+        tools=[{"type": "function", "function": FUNCTION}],
+        max_tokens=5,
+    )
+    assert reply.usage.completion_tokens > 0
+
+
+def test_openai_streams_responses(openai: Any) -> None:
+    asked: dict[str, Any] = {"model": "nano", "input": "Hello", "max_output_tokens": 20, "temperature": 0}
+    whole = openai.responses.create(**asked)
+    text, last = "", None
+    for event in openai.responses.create(**asked, stream=True):
+        text += event.delta if event.type == "response.output_text.delta" else ""
+        last = event
+    assert text == whole.output_text != ""
+    assert last.type == "response.completed" and last.response.output_text == text
+    assert last.response.usage.output_tokens == whole.usage.output_tokens
+
+
+def test_openai_raises_its_own_errors(openai: Any, server: Client) -> None:
+    module = pytest.importorskip("openai")
+    with pytest.raises(module.BadRequestError, match="temperature"):
+        openai.chat.completions.create(model="nano", messages=MESSAGES, temperature="hot")
+    with pytest.raises(module.BadRequestError, match="context size"):
+        openai.chat.completions.create(model="nano", messages=[{"role": "user", "content": "word " * 5000}])
+    with pytest.raises(module.AuthenticationError):
+        module.OpenAI(api_key="wrong", base_url=f"{server.url}/v1").models.list()
+    with pytest.raises(module.InternalServerError, match="embeddings"):  # 501
+        openai.embeddings.create(model="nano", input="a")
+
+
+def test_anthropic_streams_what_it_returns(anthropic: Any) -> None:
+    asked: dict[str, Any] = {
+        "model": "nano",
+        "messages": MESSAGES,
+        "max_tokens": 20,
+        "extra_body": {"temperature": 0},
+        "system": "Be brief.",
+    }
+    whole = anthropic.messages.create(**asked)
+    with anthropic.messages.stream(**asked) as stream:
+        text = "".join(stream.text_stream)
+        last = stream.get_final_message()
+    assert text == whole.content[0].text == last.content[0].text != ""
+    assert (last.stop_reason, last.usage.output_tokens) == (whole.stop_reason, whole.usage.output_tokens)
+    counted = anthropic.messages.count_tokens(model="nano", messages=MESSAGES, system="Be brief.")
+    assert counted.input_tokens == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+
+
+def test_anthropic_offers_tools_and_brings_their_results(anthropic: Any) -> None:
+    tool = {"name": "weather", "description": "The weather of a city.", "input_schema": PARAMETERS}
+    use = {"type": "tool_use", "id": "1", "name": "weather", "input": {"city": "Ulm"}}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "rain"}]}
+    conversation = [*MESSAGES, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    reply = anthropic.messages.create(model="nano", messages=conversation, tools=[tool], max_tokens=5)
+    assert reply.usage.output_tokens > 0
+
+
+def test_anthropic_raises_its_own_errors(anthropic: Any) -> None:
+    module = pytest.importorskip("anthropic")
+    with pytest.raises(module.BadRequestError, match="messages"):
+        anthropic.messages.create(model="nano", messages=3, max_tokens=1)
