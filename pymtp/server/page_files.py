@@ -19,7 +19,8 @@ _FILES = {
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
 }
-PAGE_PATHS = frozenset(_FILES)
+_ICON = "/favicon.ico"
+PAGE_PATHS = frozenset((*_FILES, _ICON))
 """What needs no key."""
 
 _HEADERS = {
@@ -36,8 +37,13 @@ def page_routes() -> Iterator[Route]:
     """The routes of the page."""
     for path in _FILES:
         yield Route(path, _send)
+    yield Route(_ICON, _no_icon)
 
 
 async def _send(request: Request) -> Response:
     name, kind = _FILES[request.url.path]
     return Response((_FOLDER / name).read_bytes(), headers=_HEADERS, media_type=kind)
+
+
+async def _no_icon(request: Request) -> Response:
+    return Response(status_code=204)
