@@ -294,6 +294,14 @@ def test_another_model_continues_the_conversation(embedded_model: Path, tmp_path
     assert result.stdout == chat("Hello", "Tell me about the sea.").stdout  # the same weights
 
 
+def test_another_model_gets_the_same_variables_of_the_template(embedded_model: Path) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tag }}"
+    flags = ["--chat-template", template, "--chat-template-kwargs", json.dumps({"tag": "one two three four five"})]
+    result = chat("Hello", f"/model {embedded_model}", "/clear", "Hello", flags=flags)
+    before, after = STATUS.finditer(result.stderr)
+    assert before[2] == after[2] and before[3] == after[3] == "0"
+
+
 def test_a_model_that_cannot_be_used_leaves_the_one_there_was(write_gguf: Callable[..., Path]) -> None:
     result = chat("/model nowhere.gguf", f"/model {write_gguf()}", "Hello")
     assert result.exit_code == 1
