@@ -69,7 +69,7 @@ def invalid(chance: random.Random) -> tuple[str, dict[str, Any]]:
         ("/completion", {"prompt": "a", "grammar": "root ::= ("}),
         ("/completion", {"prompt": [10**9]}),
         ("/completion", {"prompt": "a", "temperature": "hot"}),
-        ("/completion", {"prompt": "word " * 3000}),
+        ("/completion", {"prompt": "word " * 9000}),
         ("/v1/chat/completions", {"messages": [{"role": "user"}]}),
         ("/v1/messages", {"messages": 3}),
         ("/v1/embeddings", {"input": "a"}),
