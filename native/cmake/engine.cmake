@@ -15,6 +15,13 @@ target_compile_options(ggml-base PRIVATE $<$<AND:$<COMPILE_LANGUAGE:C>,$<C_COMPI
 
 target_sources(ggml-cpu PRIVATE ${native_cpu_sources})
 target_include_directories(ggml-cpu PRIVATE ${native}/src/cpu)
+# Which of these runs is chosen when the program does. GCC's own headers for AVX-512 use what they leave undefined.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT MSVC)
+    set_source_files_properties(${native}/src/cpu/cpu-few-rows-avx2.cpp TARGET_DIRECTORY ggml-cpu
+        PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+    set_source_files_properties(${native}/src/cpu/cpu-few-rows-avx512.cpp TARGET_DIRECTORY ggml-cpu
+        PROPERTIES COMPILE_OPTIONS "-mavx512f;-mavx512bw;-mavx512vl;-mavx512vnni;-mfma;-mf16c;-Wno-maybe-uninitialized;-Wno-uninitialized")
+endif()
 if(TARGET ggml-cuda)
     target_sources(ggml-cuda PRIVATE ${native_cuda_sources})
     target_include_directories(ggml-cuda PRIVATE ${native}/src/cuda ${llama_cpp_tree}/ggml/src/ggml-cuda)

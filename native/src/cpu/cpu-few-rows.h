@@ -1,8 +1,8 @@
 #pragma once
 
-// Products of quantized weights with few rows of activations, as verify passes and drafts have them. llama.cpp's kernels
-// for several rows wait for the weights of several matrix rows at once, and take 2.5 times as long for two rows of
-// activations as its kernel for one; these read the weights in order, once, and take next to nothing more.
+// Products of quantized weights with few rows of activations, as verify passes and drafts have them. llama.cpp unpacks
+// weights again for each row, and its kernels for several rows of Q8_0 wait for the weights of several matrix rows at
+// once; these read the weights in order, and unpack them once for 8 rows.
 //
 // The results are bit for bit what the CPU backend computes row by row.
 
@@ -15,7 +15,8 @@ extern "C" {
 struct ggml_compute_params;
 
 // Called by all threads when the rows are quantized (params->wdata), and the counter of chunks stands at the number of
-// threads. Does nothing and returns false if there is no kernel for the weights, the machine or so many rows.
+// threads. Weights may be repacked. Does nothing and returns false if there is no kernel for the weights, the machine or
+// as many rows.
 bool mtp_mul_mat_few_rows(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 
 // The matrix rows [begin, end) of one expert, whose matrix is given, with the n rows that are routed to it. routed:

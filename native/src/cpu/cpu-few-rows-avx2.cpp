@@ -1,0 +1,130 @@
+// The kernels for few rows with AVX2: 64 bytes are two vectors.
+
+#include "cpu-few-rows-task.h"
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+
+#    include "cpu-few-rows-repacked.h"
+#    include "cpu-few-rows-types.h"
+
+namespace {
+
+struct few_rows_avx2 {
+    struct ints {
+        __m256i first;
+        __m256i second;
+    };
+
+    static ints zero() { return { _mm256_setzero_si256(), _mm256_setzero_si256() }; }
+
+    static __m256i load_32(const void * from) { return _mm256_loadu_si256((const __m256i *) from); }
+
+    static ints load(const void * from) { return { load_32(from), load_32((const char *) from + 32) }; }
+
+    // 32 bytes in both halves
+    static ints twice(const void * from) { return { load_32(from), load_32(from) }; }
+
+    static __m256i mask(__m256i x, int byte) { return _mm256_and_si256(x, _mm256_set1_epi8(byte)); }
+
+    static ints mask(ints x, int byte) { return { mask(x.first, byte), mask(x.second, byte) }; }
+
+    static ints join(ints x, ints y) { return { _mm256_or_si256(x.first, y.first), _mm256_or_si256(x.second, y.second) }; }
+
+    // of 16 bits at a time: what crosses bytes is for the caller to mask out
+    static __m256i left(__m256i x, int n) {
+        return n > 0 ? _mm256_slli_epi16(x, n) : n < 0 ? _mm256_srli_epi16(x, -n) : x;
+    }
+
+    static ints left(ints x, int n) { return { left(x.first, n), left(x.second, n) }; }
+
+    static ints right_in_second_half(ints x, int n) { return { x.first, _mm256_srli_epi16(x.second, n) }; }
+
+    // the low halves of 32 bytes, then the high ones
+    static ints nibbles_of_32(const void * from) { return mask(right_in_second_half(twice(from), 4), 0x0f); }
+
+    static ints add(ints x, ints y) {
+        return { _mm256_add_epi32(x.first, y.first), _mm256_add_epi32(x.second, y.second) };
+    }
+
+    // scales 4 * i to 4 * i + 3 of 16, for 16 bytes each
+    static ints spread_scales(__m256i of_16, int i) {
+        const __m256i half   = i < 2 ? _mm256_permute2x128_si256(of_16, of_16, 0x00) :
+                                       _mm256_permute2x128_si256(of_16, of_16, 0x11);
+        const __m256i places = _mm256_inserti128_si256(_mm256_set1_epi16(0x0100), _mm_set1_epi16(0x0302), 1);
+        return { _mm256_shuffle_epi8(half, _mm256_add_epi8(places, _mm256_set1_epi8(8 * (i % 2)))),
+                 _mm256_shuffle_epi8(half, _mm256_add_epi8(places, _mm256_set1_epi8(8 * (i % 2) + 4))) };
+    }
+
+    // products of 64 values, with a scale for each pair
+    struct sums {
+        __m256i sum = _mm256_setzero_si256();
+
+        void add(bool is_signed, ints x, ints y, ints scales) {
+            add(is_signed, x.first, y.first, scales.first);
+            add(is_signed, x.second, y.second, scales.second);
+        }
+
+        void add(bool is_signed, __m256i x, __m256i y, __m256i scales) {
+            if (is_signed) {
+                y = _mm256_sign_epi8(y, x);
+                x = _mm256_abs_epi8(x);
+            }
+            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(x, y), scales));
+        }
+
+        __m256i total() const { return sum; }
+    };
+
+    // --- 32 bytes ---
+
+    static __m256i begin_32(__m256i) { return _mm256_setzero_si256(); }
+
+    static __m256i multiply_32(__m256i x, __m256i y, __m256i) {
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(y, x));
+        return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    }
+
+    // --- 8 matrix rows, 8 bytes of each ---
+
+    // 8 bytes, a scale for each row
+    static ints spread_8_scales(__m128i bytes) {
+        const __m128i twice = _mm_unpacklo_epi8(bytes, bytes);
+        return { _mm256_cvtepu8_epi16(_mm_unpacklo_epi16(twice, twice)),
+                 _mm256_cvtepu8_epi16(_mm_unpackhi_epi16(twice, twice)) };
+    }
+
+    // 32 values of each row, of at most 4 bits: 4 sums of two products fit into 16 bits
+    static ints multiply_8_rows(const ints * x, const int8_t * y, ints scales) {
+        ints sum = zero();
+#    pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k) {
+            const __m256i with = _mm256_set1_epi64x(few_rows_load<int64_t>(y + 8 * k));
+            sum.first          = _mm256_add_epi16(sum.first, _mm256_maddubs_epi16(x[k].first, with));
+            sum.second         = _mm256_add_epi16(sum.second, _mm256_maddubs_epi16(x[k].second, with));
+        }
+        return { _mm256_madd_epi16(sum.first, scales.first), _mm256_madd_epi16(sum.second, scales.second) };
+    }
+
+    static __m256i add_pairs(__m256i sum, __m256i pairs, const int16_t * with) {
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi32(few_rows_load<int32_t>(with))));
+    }
+
+    static __m256i add_neighbours(ints x) {
+        const __m256i sums = _mm256_hadd_epi32(x.first, x.second); // rows 0, 1, 4, 5, 2, 3, 6, 7
+        return _mm256_permute4x64_epi64(sums, _MM_SHUFFLE(3, 1, 2, 0));
+    }
+};
+
+} // namespace
+
+few_rows_kernel few_rows_kernel_avx2(ggml_type type, bool repacked) {
+    return repacked ? few_rows_find_repacked<few_rows_avx2>(type) : few_rows_find_in_order<few_rows_avx2>(type);
+}
+
+#else
+
+few_rows_kernel few_rows_kernel_avx2(ggml_type, bool) {
+    return nullptr;
+}
+
+#endif

@@ -1,0 +1,112 @@
+// The kernels for few rows with AVX-512 and VNNI.
+
+#include "cpu-few-rows-task.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
+
+#    include "cpu-few-rows-repacked.h"
+#    include "cpu-few-rows-types.h"
+
+namespace {
+
+struct few_rows_avx512 {
+    using ints = __m512i;
+
+    static ints zero() { return _mm512_setzero_si512(); }
+
+    static ints load(const void * from) { return _mm512_loadu_si512(from); }
+
+    // 32 bytes in both halves
+    static ints twice(const void * from) { return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *) from)); }
+
+    static ints mask(ints x, int byte) { return _mm512_and_si512(x, _mm512_set1_epi8(byte)); }
+
+    static ints join(ints x, ints y) { return _mm512_or_si512(x, y); }
+
+    // of 16 bits at a time: what crosses bytes is for the caller to mask out
+    static ints left(ints x, int n) { return n > 0 ? _mm512_slli_epi16(x, n) : n < 0 ? _mm512_srli_epi16(x, -n) : x; }
+
+    static ints right_in_second_half(ints x, int n) {
+        return _mm512_srlv_epi16(x, _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(n), 1));
+    }
+
+    // the low halves of 32 bytes, then the high ones
+    static ints nibbles_of_32(const void * from) { return mask(right_in_second_half(twice(from), 4), 0x0f); }
+
+    static ints add(ints x, ints y) { return _mm512_add_epi32(x, y); }
+
+    // scales 4 * i to 4 * i + 3 of 16, for 16 bytes each
+    static ints spread_scales(__m256i of_16, int i) {
+        const __m512i places = _mm512_inserti64x4(
+            _mm512_castsi256_si512(_mm256_inserti128_si256(_mm256_setzero_si256(), _mm_set1_epi16(1), 1)),
+            _mm256_inserti128_si256(_mm256_set1_epi16(2), _mm_set1_epi16(3), 1), 1);
+        return _mm512_permutexvar_epi16(_mm512_add_epi16(places, _mm512_set1_epi16(4 * i)),
+                                        _mm512_castsi256_si512(of_16));
+    }
+
+    // products of 64 values, with a scale for each pair
+    struct sums {
+        ints sum = zero();
+
+        void add(bool is_signed, ints x, ints y, ints scales) {
+            if (is_signed) {
+                y = _mm512_mask_sub_epi8(y, _mm512_movepi8_mask(x), zero(), y);
+                x = _mm512_abs_epi8(x);
+            }
+            sum = _mm512_dpwssd_epi32(sum, _mm512_maddubs_epi16(x, y), scales);
+        }
+
+        __m256i total() const {
+            return _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
+        }
+    };
+
+    // --- 32 bytes ---
+
+    // The instruction takes its first bytes as unsigned. x + 128 is; what that adds is taken off again.
+    static __m256i begin_32(__m256i y) {
+        const __m256i zero = _mm256_setzero_si256();
+        return _mm256_sub_epi32(zero, _mm256_dpbusd_epi32(zero, _mm256_set1_epi8(-128), y));
+    }
+
+    static __m256i multiply_32(__m256i x, __m256i y, __m256i begin) {
+        return _mm256_dpbusd_epi32(begin, _mm256_xor_si256(x, _mm256_set1_epi8(-128)), y);
+    }
+
+    // --- 8 matrix rows, 8 bytes of each ---
+
+    // 8 bytes, a scale for each row
+    static ints spread_8_scales(__m128i bytes) { return _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(bytes, bytes)); }
+
+    // 32 values of each row
+    static ints multiply_8_rows(const ints * x, const int8_t * y, ints scales) {
+        ints sum = _mm512_setzero_si512();
+#    pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k) {
+            sum = _mm512_dpbusd_epi32(sum, x[k], _mm512_set1_epi64(few_rows_load<int64_t>(y + 8 * k)));
+        }
+        return _mm512_mullo_epi32(sum, scales);
+    }
+
+    static __m256i add_pairs(__m256i sum, __m256i pairs, const int16_t * with) {
+        return _mm256_dpwssd_epi32(sum, pairs, _mm256_set1_epi32(few_rows_load<int32_t>(with)));
+    }
+
+    static __m256i add_neighbours(ints x) {
+        return _mm512_cvtepi64_epi32(_mm512_add_epi32(x, _mm512_srli_epi64(x, 32)));
+    }
+};
+
+} // namespace
+
+few_rows_kernel few_rows_kernel_avx512(ggml_type type, bool repacked) {
+    return repacked ? few_rows_find_repacked<few_rows_avx512>(type) : few_rows_find_in_order<few_rows_avx512>(type);
+}
+
+#else
+
+few_rows_kernel few_rows_kernel_avx512(ggml_type, bool) {
+    return nullptr;
+}
+
+#endif

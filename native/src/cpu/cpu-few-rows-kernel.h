@@ -1,0 +1,168 @@
+#pragma once
+
+// Products of a quantized matrix with few rows, written once for all instruction sets and types. A block of weights is
+// unpacked once for all rows of activations. Knows vectors of 64 bytes (V, cpu-few-rows-<set>.cpp) and types of weights
+// (T, cpu-few-rows-types.h and cpu-few-rows-repacked.h), never tensors or threads.
+//
+// The results are bit for bit those of the CPU backend's products with one row (its vec_dot for AVX2, and gemv for
+// repacked weights): within a block it sums integers, whose order does not matter; the sums of floats over blocks are in
+// its order here too, lane by lane.
+
+#include "cpu-few-rows-task.h"
+
+#define GGML_COMMON_DECL_CPP
+#include "ggml-common.h"
+
+#include <immintrin.h>
+
+// All of it is compiled once for each instruction set: the linker may not take a function of one for the other's.
+namespace {
+
+template <class T> T few_rows_load(const void * from) {
+    T value;
+    __builtin_memcpy(&value, from, sizeof(T));
+    return value;
+}
+
+inline float few_rows_half(const void * from) {
+    return _cvtsh_ss(few_rows_load<ggml_half>(from));
+}
+
+// in all lanes
+inline __m256 few_rows_halves(const void * from) {
+    return _mm256_cvtph_ps(_mm_set1_epi16(few_rows_load<int16_t>(from)));
+}
+
+// in the order in which the CPU backend adds
+inline float few_rows_sum(__m256 x) {
+    __m128 sum = _mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x));
+    sum        = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+}
+
+// Matrix rows one after the other, 64 bytes of values at a time. A description T unpacks a block of a row; T::sums are
+// those of a row of activations.
+template <class V, class T, int N> void few_rows_in_order(const few_rows_task & task) {
+    const block_q8_K * y[N];
+    for (int n = 0; n < N; ++n) {
+        y[n] = (const block_q8_K *) task.in[n];
+    }
+    for (int64_t i = task.begin; i < task.end; ++i) {
+        const auto * x = (const typename T::block *) (task.matrix + i * task.stride);
+
+        typename T::sums sums[N];
+        for (int64_t b = 0; b < task.n_values / QK_K; ++b) {
+            const T weights(x[b]);
+
+            typename V::sums products[N];
+#pragma GCC unroll 4
+            for (int k = 0; k < QK_K / 64; ++k) {
+                const auto values = weights.values(k);
+                const auto scales = V::spread_scales(weights.scales, k);
+#pragma GCC unroll 8
+                for (int n = 0; n < N; ++n) {
+                    products[n].add(T::IS_SIGNED, values, V::load(y[n][b].qs + 64 * k), scales);
+                }
+            }
+#pragma GCC unroll 8
+            for (int n = 0; n < N; ++n) {
+                weights.add(sums[n], products[n].total(), y[n][b]);
+            }
+        }
+        for (int n = 0; n < N; ++n) {
+            task.out[n][i] = sums[n].total();
+        }
+    }
+}
+
+// Matrix rows i to i + M of types whose blocks of 32 values have a scale each
+template <class V, class T, int M, int N>
+void few_rows_tile(const few_rows_task & task, const block_q8_0 * const * y, int64_t i) {
+    using block = typename T::block;
+
+    const block * x[M];
+    for (int m = 0; m < M; ++m) {
+        x[m] = (const block *) (task.matrix + (i + m) * task.stride);
+    }
+    __m256 sums[M][N] = {};
+    for (int64_t b = 0; b < task.n_values / 32; ++b) {
+        // the next tile, from front to back: M short streams are more than the processor foresees
+        const char * next = (const char *) (x[0] + b * M) + M * task.stride;
+#pragma GCC unroll 8
+        for (size_t k = 0; k < M * sizeof(block); k += 64) {
+            _mm_prefetch(next + k, _MM_HINT_T0);
+        }
+
+        __m256i values[M];
+        __m256  scales[M];
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) {
+            values[m] = T::values(x[m][b]);
+            scales[m] = few_rows_halves(&x[m][b].d);
+        }
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+            const __m256i with  = _mm256_loadu_si256((const __m256i *) y[n][b].qs);
+            const auto    begin = V::begin_32(with);
+            const __m256  scale = few_rows_halves(&y[n][b].d);
+#pragma GCC unroll 8
+            for (int m = 0; m < M; ++m) {
+                const __m256 dot = _mm256_cvtepi32_ps(V::multiply_32(values[m], with, begin));
+                sums[m][n]       = _mm256_fmadd_ps(_mm256_mul_ps(scales[m], scale), dot, sums[m][n]);
+            }
+        }
+    }
+    for (int n = 0; n < N; ++n) {
+        for (int m = 0; m < M; ++m) {
+            task.out[n][i + m] = few_rows_sum(sums[m][n]);
+        }
+    }
+}
+
+template <class V, class T, int N> void few_rows_in_tiles(const few_rows_task & task) {
+    constexpr int M = N <= 4 ? 4 : 2; // the sums fit into the registers
+
+    const block_q8_0 * y[N];
+    for (int n = 0; n < N; ++n) {
+        y[n] = (const block_q8_0 *) task.in[n];
+    }
+    int64_t i = task.begin;
+    for (; i + M <= task.end; i += M) {
+        few_rows_tile<V, T, M, N>(task, y, i);
+    }
+    for (; i < task.end; ++i) {
+        few_rows_tile<V, T, 1, N>(task, y, i);
+    }
+}
+
+// 8 matrix rows side by side, as lanes
+template <class T, int N> void few_rows_repacked(const few_rows_task & task) {
+    using block_y = typename T::block_y;
+
+    const block_y * y[N];
+    for (int n = 0; n < N; ++n) {
+        y[n] = (const block_y *) task.in[n];
+    }
+    for (int64_t i = task.begin; i < task.end; i += 8) {
+        const auto * x = (const typename T::block *) (task.matrix + i * task.stride);
+
+        typename T::sums sums[N];
+        for (int64_t b = 0; b < task.n_values / T::N_VALUES; ++b) {
+            T::template add<N>(sums, x[b], y, b);
+        }
+        for (int n = 0; n < N; ++n) {
+            _mm256_storeu_ps(task.out[n] + i, sums[n].totals());
+        }
+    }
+}
+
+#define FEW_ROWS_PRODUCT(of_n, ...)                                                                                      \
+    [](const few_rows_task & task) {                                                                                   \
+        static constexpr few_rows_kernel KERNELS[N_ROWS_TOGETHER] = {                                                  \
+            of_n<__VA_ARGS__, 1>, of_n<__VA_ARGS__, 2>, of_n<__VA_ARGS__, 3>, of_n<__VA_ARGS__, 4>,                    \
+            of_n<__VA_ARGS__, 5>, of_n<__VA_ARGS__, 6>, of_n<__VA_ARGS__, 7>, of_n<__VA_ARGS__, 8>,                    \
+        };                                                                                                             \
+        KERNELS[task.n_rows - 1](task);                                                                                \
+    }
+
+} // namespace

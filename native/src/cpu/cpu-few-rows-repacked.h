@@ -1,0 +1,94 @@
+#pragma once
+
+// Types of weights in llama.cpp's layout of 8 matrix rows side by side: 8 bytes of each row in turn. Each follows its gemv
+// for AVX2 (ggml-cpu/arch/x86/repack.cpp).
+
+#include "cpu-few-rows-kernel.h"
+#include "repack.h"
+
+namespace {
+
+template <class V> struct few_rows_q4_K_8 {
+    using block                       = block_q4_Kx8;
+    using block_y                     = block_q8_K;
+    static constexpr int64_t N_VALUES = QK_K;
+
+    struct sums {
+        __m256 sum  = _mm256_setzero_ps();
+        __m256 mins = _mm256_setzero_ps();
+
+        __m256 totals() const { return _mm256_sub_ps(sum, mins); }
+    };
+
+    template <int N> static void add(sums * to, const block & x, const block_q8_K * const * y, int64_t b) {
+        typename V::ints products[N];
+        __m256i          offsets[N];
+        for (int n = 0; n < N; ++n) {
+            products[n] = V::zero();
+            offsets[n]  = _mm256_setzero_si256();
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) { // 64 values: two groups of 32, each with a scale and a minimum
+            const __m256i bytes = scales_and_mins(x.scales + 24 * i);
+            const __m128i group[2] = { _mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1) };
+
+            typename V::ints packed[4];
+#pragma GCC unroll 4
+            for (int k = 0; k < 4; ++k) {
+                packed[k] = V::load(x.qs + 256 * i + 64 * k);
+            }
+#pragma GCC unroll 2
+            for (int g = 0; g < 2; ++g) {
+                const auto    scales = V::spread_8_scales(group[g]);
+                const __m256i mins   = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(group[g], group[g]));
+
+                typename V::ints values[4];
+#pragma GCC unroll 4
+                for (int k = 0; k < 4; ++k) {
+                    values[k] = V::mask(V::left(packed[k], -4 * g), 0x0f);
+                }
+#pragma GCC unroll 8
+                for (int n = 0; n < N; ++n) {
+                    const block_q8_K & with = y[n][b];
+
+                    products[n] = V::add(products[n], V::multiply_8_rows(values, with.qs + 64 * i + 32 * g, scales));
+                    offsets[n]  = V::add_pairs(offsets[n], mins, with.bsums + 4 * i + 2 * g);
+                }
+            }
+        }
+        const __m256 d     = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.d));
+        const __m256 min_d = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.dmin));
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+            const __m256 y_d = _mm256_set1_ps(y[n][b].d);
+            to[n].sum  = _mm256_fmadd_ps(_mm256_cvtepi32_ps(V::add_neighbours(products[n])), _mm256_mul_ps(d, y_d), to[n].sum);
+            to[n].mins = _mm256_fmadd_ps(_mm256_cvtepi32_ps(offsets[n]), _mm256_mul_ps(min_d, y_d), to[n].mins);
+        }
+    }
+
+    // of two groups, each in 16 bytes: 8 scales, 8 minima
+    static __m256i scales_and_mins(const uint8_t * from) {
+        const __m256i packed = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) from)),
+                                                       _mm_loadu_si128((const __m128i *) (from + 12)), 1);
+        const __m256i low =
+            _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi32(packed, _MM_SHUFFLE(2, 1, 2, 0)),
+                                               _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4)),
+                             _mm256_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f,
+                                               0x3f3f3f3f, 0x0f0f0f0f));
+        const __m256i high = _mm256_and_si256(
+            _mm256_srli_epi32(_mm256_shuffle_epi32(packed, _MM_SHUFFLE(1, 1, 0, 0)), 2),
+            _mm256_setr_epi32(0, 0x30303030, 0, 0x30303030, 0, 0x30303030, 0, 0x30303030));
+        return _mm256_or_si256(low, high);
+    }
+};
+
+template <class V> few_rows_kernel few_rows_find_repacked(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_Q4_K:
+            return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_q4_K_8<V>);
+        default:
+            return nullptr;
+    }
+}
+
+} // namespace

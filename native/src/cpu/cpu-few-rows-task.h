@@ -1,0 +1,29 @@
+#pragma once
+
+// What a kernel for few rows is asked to compute. Knows memory, never tensors or threads.
+
+#include "ggml.h"
+
+#include <cstddef>
+#include <cstdint>
+
+// rows of activations that share one unpacking of the weights
+static constexpr int64_t N_ROWS_TOGETHER = 8;
+
+struct few_rows_task {
+    const char *         matrix;       // its first row
+    size_t               stride;       // bytes of a matrix row
+    int64_t              begin;        // the matrix rows, which are the results of a row
+    int64_t              end;
+    int64_t              n_values;     // of a matrix row
+    int64_t              n_rows;       // of activations, at most N_ROWS_TOGETHER
+    const void * const * in;           // quantized as llama.cpp has them for the type, [n_rows]
+    float * const *      out;          // [n_rows]
+};
+
+using few_rows_kernel = void (*)(const few_rows_task &);
+
+// Null if there is none for the type, or if the compiler has not got the instructions. Whether the processor has them is
+// not asked here. repacked: the matrix is in llama.cpp's layout of 8 rows side by side; begin and end are multiples of 8.
+few_rows_kernel few_rows_kernel_avx2(ggml_type type, bool repacked);
+few_rows_kernel few_rows_kernel_avx512(ggml_type type, bool repacked);
