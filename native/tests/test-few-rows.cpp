@@ -1,4 +1,5 @@
 #include "check.h"
+#include "cpu-few-rows-task.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
 #include "ggml-cpu.h"
@@ -7,13 +8,24 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 static constexpr int64_t N_THREADS = 3;
 
-static void set_q8_0(ggml_tensor * tensor) {
-    const auto data = random_q8_0(ggml_nrows(tensor), tensor->ne[0]);
+static const ggml_type TYPES[] = {
+    GGML_TYPE_Q2_K, GGML_TYPE_Q3_K, GGML_TYPE_Q4_K,   GGML_TYPE_Q5_K,   GGML_TYPE_Q6_K,  GGML_TYPE_Q4_0,
+    GGML_TYPE_Q5_0, GGML_TYPE_Q8_0, GGML_TYPE_IQ4_XS, GGML_TYPE_IQ4_NL, GGML_TYPE_MXFP4,
+};
+
+static void set_quantized(ggml_tensor * tensor) {
+    const auto data = random_quantized(tensor->type, ggml_nrows(tensor), tensor->ne[0]);
     ggml_backend_tensor_set(tensor, data.data(), 0, data.size());
+}
+
+static void set_random(ggml_tensor * tensor) {
+    const auto values = random_values(ggml_nelements(tensor));
+    ggml_backend_tensor_set(tensor, values.data(), 0, ggml_nbytes(tensor));
 }
 
 static std::vector<float> compute(ggml_context * ctx, ggml_backend_t backend, ggml_tensor * node) {
@@ -35,60 +47,230 @@ struct product {
 
     void alloc() { buf.reset(ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get())); }
 
+    // weights that llama.cpp repacks, where it has a layout for them
+    ggml_context_ptr        repacked_ctx{ ggml_init({ 1 << 16, nullptr, true }) };
+    ggml_backend_buffer_ptr repacked_buf;
+
+    void alloc_repacked() {
+        auto * device = ggml_backend_get_device(backend.get());
+        auto * types  = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(
+            ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts");
+        for (auto * type = types(device); type && *type; ++type) {
+            if (std::string(ggml_backend_buft_name(*type)) == "CPU_REPACK") {
+                repacked_buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(repacked_ctx.get(), *type));
+            }
+        }
+        if (!repacked_buf) {
+            repacked_buf.reset(ggml_backend_alloc_ctx_tensors(repacked_ctx.get(), backend.get()));
+        }
+    }
+
     std::vector<float> result(ggml_tensor * node) { return compute(ctx.get(), backend.get(), node); }
 };
 
-static void rows_together_are_rows_one_by_one() {
-    for (const int64_t n_values : { 32, 160, 512 }) {
-        for (const int64_t n_out : { 1, 31, 32, 33, 130 }) {
-            for (int64_t n_rows = 1; n_rows <= 18; ++n_rows) {
-                product                    p;
-                ggml_context *             ctx     = p.ctx.get();
-                ggml_tensor *              weights = ggml_new_tensor_2d(ctx, GGML_TYPE_Q8_0, n_values, n_out);
-                ggml_tensor *              rows    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_values, n_rows);
-                ggml_tensor *              marked  = ggml_mul_mat(ctx, weights, rows);
-                std::vector<ggml_tensor *> single;
-                marked->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
-                for (int64_t i = 0; i < n_rows; ++i) {
-                    single.push_back(ggml_mul_mat(ctx, weights, ggml_view_1d(ctx, rows, n_values, i * rows->nb[1])));
-                }
-                p.alloc();
-                set_q8_0(weights);
-                const auto values = random_values(ggml_nelements(rows));
-                ggml_backend_tensor_set(rows, values.data(), 0, ggml_nbytes(rows));
+static std::vector<float> expected_of(product & p, const std::vector<ggml_tensor *> & single) {
+    std::vector<float> res;
+    for (auto * node : single) {
+        const auto row = p.result(node);
+        res.insert(res.end(), row.begin(), row.end());
+    }
+    return res;
+}
 
-                std::vector<float> expected;
-                for (auto * node : single) {
-                    const auto row = p.result(node);
-                    expected.insert(expected.end(), row.begin(), row.end());
+// The same bits, but for Q5_K: there llama.cpp's kernel has a product and a sum in C, which optimizing compilers fuse, as
+// ours does, and this build of it does not. That its rows are the same alone and together is tested below.
+static bool are_alike(ggml_type type, const std::vector<float> & x, const std::vector<float> & y) {
+    return x == y ||
+           (type == GGML_TYPE_Q5_K && std::equal(x.begin(), x.end(), y.begin(), y.end(), [](float a, float b) {
+                return std::fabs(a - b) <= 1e-4f * (1.0f + std::fabs(b));
+            }));
+}
+
+// llama.cpp repacks only what its kernels can then take: matrices of whole groups of rows
+static bool is_repacked(ggml_type type, int64_t n_out) {
+    switch (type) {
+        case GGML_TYPE_Q2_K:
+            return n_out % 8 == 0 && ggml_cpu_has_avx512();
+        case GGML_TYPE_Q4_K:
+        case GGML_TYPE_Q4_0:
+        case GGML_TYPE_IQ4_NL:
+        case GGML_TYPE_MXFP4:
+            return n_out % 8 == 0 && ggml_cpu_has_avx2();
+        default:
+            return false;
+    }
+}
+
+static void rows_together_are_llama_cpp_s_single_rows(ggml_type type, int64_t n_values, int64_t n_out, bool repacked) {
+    for (int64_t n_rows = 1; n_rows <= 18; ++n_rows) {
+        product        p;
+        ggml_context * ctx     = p.ctx.get();
+        ggml_tensor *  weights = ggml_new_tensor_2d(repacked ? p.repacked_ctx.get() : ctx, type, n_values, n_out);
+        ggml_tensor *  rows    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_values, n_rows);
+        ggml_tensor *  marked  = ggml_mul_mat(ctx, weights, rows);
+        std::vector<ggml_tensor *> single;
+        marked->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+        for (int64_t i = 0; i < n_rows; ++i) {
+            single.push_back(ggml_mul_mat(ctx, weights, ggml_view_1d(ctx, rows, n_values, i * rows->nb[1])));
+        }
+        if (repacked) {
+            p.alloc_repacked();
+        }
+        p.alloc();
+        set_quantized(weights);
+        set_random(rows);
+        CHECK(are_alike(type, p.result(marked), expected_of(p, single)));
+    }
+}
+
+static void rows_together_are_rows_one_by_one() {
+    for (const ggml_type type : TYPES) {
+        for (const int64_t n_values : { 1, 3 }) {
+            for (const int64_t n_out : { 1, 31, 40, 130 }) {
+                const int64_t n = n_values * std::max<int64_t>(ggml_blck_size(type), 96);
+                rows_together_are_llama_cpp_s_single_rows(type, n, n_out, false);
+                if (is_repacked(type, n_out)) {
+                    rows_together_are_llama_cpp_s_single_rows(type, n, n_out, true);
                 }
-                CHECK(p.result(marked) == expected);
             }
         }
     }
 }
 
-static void experts_are_what_they_are_without_the_mark() {
-    for (const int64_t n_rows : { 1, 2, 5, 20 }) {
-        for (const int64_t n_places : { 1, 2 }) { // activations of their own for each of a row's experts, or not
-            product        p;
-            ggml_context * ctx     = p.ctx.get();
-            ggml_tensor *  weights = ggml_new_tensor_3d(ctx, GGML_TYPE_Q8_0, 96, 70, 3);
-            ggml_tensor *  rows    = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 96, n_places, n_rows);
-            ggml_tensor *  ids     = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 2, n_rows);
-            ggml_tensor *  marked  = ggml_mul_mat_id(ctx, weights, rows, ids);
-            ggml_tensor *  other   = ggml_mul_mat_id(ctx, weights, rows, ids);
-            marked->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
-            p.alloc();
-            set_q8_0(weights);
-            const auto values = random_values(ggml_nelements(rows));
-            ggml_backend_tensor_set(rows, values.data(), 0, ggml_nbytes(rows));
-            std::vector<int32_t> experts;
-            for (int32_t i = 0; i < n_rows; ++i) {
-                experts.insert(experts.end(), { i % 3, (i + 1) % 3 });
+// Products with dequantized weights, in doubles: what all of this should be, but for the rounding of activations.
+static void a_product_is_what_the_dequantized_weights_give() {
+    constexpr int64_t N_VALUES = 512;
+    constexpr int64_t N_OUT    = 24;
+    for (const ggml_type type : TYPES) {
+        product       p;
+        ggml_tensor * weights = ggml_new_tensor_2d(p.ctx.get(), type, N_VALUES, N_OUT);
+        ggml_tensor * rows    = ggml_new_tensor_2d(p.ctx.get(), GGML_TYPE_F32, N_VALUES, 3);
+        ggml_tensor * marked  = ggml_mul_mat(p.ctx.get(), weights, rows);
+        marked->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+        p.alloc();
+        const auto data   = random_quantized(type, N_OUT, N_VALUES);
+        const auto values = random_values(3 * N_VALUES);
+        ggml_backend_tensor_set(weights, data.data(), 0, data.size());
+        ggml_backend_tensor_set(rows, values.data(), 0, ggml_nbytes(rows));
+
+        std::vector<float> matrix(N_OUT * N_VALUES);
+        for (int64_t i = 0; i < N_OUT; ++i) {
+            ggml_get_type_traits(type)->to_float(data.data() + i * ggml_row_size(type, N_VALUES),
+                                                 matrix.data() + i * N_VALUES, N_VALUES);
+        }
+        const auto result = p.result(marked);
+        for (int64_t n = 0; n < 3; ++n) {
+            for (int64_t i = 0; i < N_OUT; ++i) {
+                double sum = 0.0;
+                for (int64_t k = 0; k < N_VALUES; ++k) {
+                    sum += (double) matrix[i * N_VALUES + k] * values[n * N_VALUES + k];
+                }
+                CHECK(std::fabs(result[n * N_OUT + i] - sum) < 0.15);
             }
-            ggml_backend_tensor_set(ids, experts.data(), 0, ggml_nbytes(ids));
-            CHECK(p.result(marked) == p.result(other));
+        }
+    }
+}
+
+// Bytes that were quantized in another layout: finite scales.
+static void tame_scales(ggml_type type, std::vector<uint8_t> & matrix) {
+    const size_t n_of_8 = 8 * ggml_type_size(type);
+    for (size_t at = 0; at < matrix.size(); at += n_of_8) {
+        if (type == GGML_TYPE_MXFP4) {
+            for (size_t k = 0; k < 8; ++k) {
+                matrix[at + k] = (at / n_of_8 + k) % 6 < 3 ? k % 3 : 125; // denormal ones too
+            }
+            continue;
+        }
+        const auto scales = random_values(type == GGML_TYPE_Q4_K ? 16 : 8);
+        ggml_fp32_to_fp16_row(scales.data(), (ggml_fp16_t *) &matrix[at], scales.size());
+    }
+}
+
+// AVX2 too where the machine would take AVX-512
+static void every_instruction_set_gives_the_same_bits() {
+#if defined(__x86_64__)
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("avx512vnni")) {
+        return;
+    }
+    constexpr int64_t N_VALUES = 768;
+    constexpr int64_t N_OUT    = 24;
+    for (const ggml_type type : TYPES) {
+        for (const bool repacked : { false, true }) {
+            const few_rows_kernel avx2   = few_rows_kernel_avx2(type, repacked);
+            const few_rows_kernel avx512 = few_rows_kernel_avx512(type, repacked);
+            CHECK_EQUAL(!avx2, !avx512);
+            if (!avx2) {
+                continue;
+            }
+            // in the layout of 8 rows these bytes are other weights, but weights they are
+            auto matrix = random_quantized(type, N_OUT, N_VALUES);
+            if (repacked) {
+                tame_scales(type, matrix);
+            }
+            const ggml_type      with_type = ggml_get_type_traits_cpu(type)->vec_dot_type;
+            const size_t         n_bytes   = ggml_row_size(with_type, N_VALUES);
+            const auto           values    = random_values(N_ROWS_TOGETHER * N_VALUES);
+            std::vector<uint8_t> rows(N_ROWS_TOGETHER * n_bytes);
+            for (int64_t n = 0; n < N_ROWS_TOGETHER; ++n) {
+                ggml_get_type_traits_cpu(with_type)->from_float(&values[n * N_VALUES], &rows[n * n_bytes], N_VALUES);
+            }
+            const auto result = [&](few_rows_kernel kernel, int64_t first, int64_t n_rows) {
+                std::vector<float> res(n_rows * N_OUT);
+                const void *       in[N_ROWS_TOGETHER];
+                float *            out[N_ROWS_TOGETHER];
+                for (int64_t n = 0; n < n_rows; ++n) {
+                    in[n]  = &rows[(first + n) * n_bytes];
+                    out[n] = &res[n * N_OUT];
+                }
+                kernel({ (const char *) matrix.data(), ggml_row_size(type, N_VALUES), 0, N_OUT, N_VALUES, n_rows, in,
+                         out });
+                return res;
+            };
+            const auto all = result(avx512, 0, N_ROWS_TOGETHER);
+            for (const few_rows_kernel kernel : { avx2, avx512 }) {
+                for (int64_t n = 1; n <= N_ROWS_TOGETHER; ++n) {
+                    CHECK(result(kernel, N_ROWS_TOGETHER - n, n) ==
+                          std::vector<float>(all.end() - n * N_OUT, all.end()));
+                }
+            }
+        }
+    }
+#endif
+}
+
+static void experts_are_what_they_are_without_the_mark() {
+    for (const ggml_type type : TYPES) {
+        for (const int64_t n_rows : { 1, 2, 5, 20 }) {
+            for (const int64_t n_places : { 1, 2 }) { // activations of their own for each of a row's experts, or not
+                for (const bool repacked : { false, true }) {
+                    const int64_t n_out    = repacked ? 72 : 70;
+                    const int64_t n_values = std::max<int64_t>(ggml_blck_size(type), 96);
+                    if (repacked && !is_repacked(type, n_out)) {
+                        continue;
+                    }
+                    product        p;
+                    ggml_context * ctx = p.ctx.get();
+                    ggml_tensor *  weights =
+                        ggml_new_tensor_3d(repacked ? p.repacked_ctx.get() : ctx, type, n_values, n_out, 3);
+                    ggml_tensor * rows   = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, n_values, n_places, n_rows);
+                    ggml_tensor * ids    = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 2, n_rows);
+                    ggml_tensor * marked = ggml_mul_mat_id(ctx, weights, rows, ids);
+                    ggml_tensor * other  = ggml_mul_mat_id(ctx, weights, rows, ids);
+                    marked->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+                    if (repacked) {
+                        p.alloc_repacked();
+                    }
+                    p.alloc();
+                    set_quantized(weights);
+                    set_random(rows);
+                    std::vector<int32_t> experts;
+                    for (int32_t i = 0; i < n_rows; ++i) {
+                        experts.insert(experts.end(), { i % 3, (i + 1) % 3 });
+                    }
+                    ggml_backend_tensor_set(ids, experts.data(), 0, ggml_nbytes(ids));
+                    CHECK(are_alike(type, p.result(marked), p.result(other)));
+                }
+            }
         }
     }
 }
@@ -229,6 +411,8 @@ static void small_nodes_are_what_they_are_without_the_mark() {
 
 int main() {
     RUN(rows_together_are_rows_one_by_one);
+    RUN(a_product_is_what_the_dequantized_weights_give);
+    RUN(every_instruction_set_gives_the_same_bits);
     RUN(experts_are_what_they_are_without_the_mark);
     RUN(attention_of_several_rows_is_that_of_each);
     RUN(small_nodes_are_what_they_are_without_the_mark);

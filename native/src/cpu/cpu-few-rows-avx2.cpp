@@ -28,7 +28,9 @@ struct few_rows_avx2 {
 
     static ints mask(ints x, int byte) { return { mask(x.first, byte), mask(x.second, byte) }; }
 
-    static ints join(ints x, ints y) { return { _mm256_or_si256(x.first, y.first), _mm256_or_si256(x.second, y.second) }; }
+    static ints join(ints x, ints y) {
+        return { _mm256_or_si256(x.first, y.first), _mm256_or_si256(x.second, y.second) };
+    }
 
     // of 16 bits at a time: what crosses bytes is for the caller to mask out
     static __m256i left(__m256i x, int n) {
@@ -42,14 +44,28 @@ struct few_rows_avx2 {
     // the low halves of 32 bytes, then the high ones
     static ints nibbles_of_32(const void * from) { return mask(right_in_second_half(twice(from), 4), 0x0f); }
 
+    // as above of 16 bytes, then of 16 more
+    static ints nibbles_of_16_twice(const void * from) {
+        return { few_rows_nibbles_of_16(from), few_rows_nibbles_of_16((const char *) from + 16) };
+    }
+
+    static ints look_up(const int8_t * table, ints places) {
+        const __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) table));
+        return { _mm256_shuffle_epi8(values, places.first), _mm256_shuffle_epi8(values, places.second) };
+    }
+
+    static ints subtract_bytes(ints x, int byte) {
+        return { _mm256_sub_epi8(x.first, _mm256_set1_epi8(byte)), _mm256_sub_epi8(x.second, _mm256_set1_epi8(byte)) };
+    }
+
     static ints add(ints x, ints y) {
         return { _mm256_add_epi32(x.first, y.first), _mm256_add_epi32(x.second, y.second) };
     }
 
     // scales 4 * i to 4 * i + 3 of 16, for 16 bytes each
     static ints spread_scales(__m256i of_16, int i) {
-        const __m256i half   = i < 2 ? _mm256_permute2x128_si256(of_16, of_16, 0x00) :
-                                       _mm256_permute2x128_si256(of_16, of_16, 0x11);
+        const __m256i half =
+            i < 2 ? _mm256_permute2x128_si256(of_16, of_16, 0x00) : _mm256_permute2x128_si256(of_16, of_16, 0x11);
         const __m256i places = _mm256_inserti128_si256(_mm256_set1_epi16(0x0100), _mm_set1_epi16(0x0302), 1);
         return { _mm256_shuffle_epi8(half, _mm256_add_epi8(places, _mm256_set1_epi8(8 * (i % 2)))),
                  _mm256_shuffle_epi8(half, _mm256_add_epi8(places, _mm256_set1_epi8(8 * (i % 2) + 4))) };
@@ -103,6 +119,16 @@ struct few_rows_avx2 {
             sum.second         = _mm256_add_epi16(sum.second, _mm256_maddubs_epi16(x[k].second, with));
         }
         return { _mm256_madd_epi16(sum.first, scales.first), _mm256_madd_epi16(sum.second, scales.second) };
+    }
+
+    static ints multiply_8_rows_signed(const ints * x, const int8_t * y) {
+        ints sum = zero();
+#    pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k) {
+            const __m256i with = _mm256_set1_epi64x(few_rows_load<int64_t>(y + 8 * k));
+            sum = add(sum, { multiply_32(x[k].first, with, with), multiply_32(x[k].second, with, with) });
+        }
+        return sum;
     }
 
     static __m256i add_pairs(__m256i sum, __m256i pairs, const int16_t * with) {

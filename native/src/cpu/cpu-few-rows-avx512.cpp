@@ -33,6 +33,19 @@ struct few_rows_avx512 {
     // the low halves of 32 bytes, then the high ones
     static ints nibbles_of_32(const void * from) { return mask(right_in_second_half(twice(from), 4), 0x0f); }
 
+    // as above of 16 bytes, then of 16 more
+    static ints nibbles_of_16_twice(const void * from) {
+        const __m512i bytes = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) from));
+        const __m512i twice = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3), bytes);
+        return mask(_mm512_srlv_epi64(twice, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4)), 0x0f);
+    }
+
+    static ints look_up(const int8_t * table, ints places) {
+        return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) table)), places);
+    }
+
+    static ints subtract_bytes(ints x, int byte) { return _mm512_sub_epi8(x, _mm512_set1_epi8(byte)); }
+
     static ints add(ints x, ints y) { return _mm512_add_epi32(x, y); }
 
     // scales 4 * i to 4 * i + 3 of 16, for 16 bytes each
@@ -86,6 +99,17 @@ struct few_rows_avx512 {
             sum = _mm512_dpbusd_epi32(sum, x[k], _mm512_set1_epi64(few_rows_load<int64_t>(y + 8 * k)));
         }
         return _mm512_mullo_epi32(sum, scales);
+    }
+
+    static ints multiply_8_rows_signed(const ints * x, const int8_t * y) {
+        ints sum = _mm512_setzero_si512();
+#    pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k) {
+            const ints with = _mm512_set1_epi64(few_rows_load<int64_t>(y + 8 * k));
+            sum             = _mm512_dpbusd_epi32(sum, _mm512_abs_epi8(x[k]),
+                                                  _mm512_mask_sub_epi8(with, _mm512_movepi8_mask(x[k]), zero(), with));
+        }
+        return sum;
     }
 
     static __m256i add_pairs(__m256i sum, __m256i pairs, const int16_t * with) {

@@ -28,6 +28,16 @@ inline float few_rows_half(const void * from) {
     return _cvtsh_ss(few_rows_load<ggml_half>(from));
 }
 
+// what 4 bits stand for in IQ4_NL and IQ4_XS
+constexpr int8_t FEW_ROWS_IQ4[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
+
+// 16 bytes: their low halves, then the high ones
+inline __m256i few_rows_nibbles_of_16(const void * from) {
+    const __m128i bytes = _mm_loadu_si128((const __m128i *) from);
+    return _mm256_and_si256(_mm256_inserti128_si256(_mm256_castsi128_si256(bytes), _mm_srli_epi16(bytes, 4), 1),
+                            _mm256_set1_epi8(0x0f));
+}
+
 // in all lanes
 inline __m256 few_rows_halves(const void * from) {
     return _mm256_cvtph_ps(_mm_set1_epi16(few_rows_load<int16_t>(from)));
@@ -156,13 +166,13 @@ template <class T, int N> void few_rows_repacked(const few_rows_task & task) {
     }
 }
 
-#define FEW_ROWS_PRODUCT(of_n, ...)                                                                                      \
-    [](const few_rows_task & task) {                                                                                   \
-        static constexpr few_rows_kernel KERNELS[N_ROWS_TOGETHER] = {                                                  \
-            of_n<__VA_ARGS__, 1>, of_n<__VA_ARGS__, 2>, of_n<__VA_ARGS__, 3>, of_n<__VA_ARGS__, 4>,                    \
-            of_n<__VA_ARGS__, 5>, of_n<__VA_ARGS__, 6>, of_n<__VA_ARGS__, 7>, of_n<__VA_ARGS__, 8>,                    \
-        };                                                                                                             \
-        KERNELS[task.n_rows - 1](task);                                                                                \
+#define FEW_ROWS_PRODUCT(of_n, ...)                                                                 \
+    [](const few_rows_task & task) {                                                                \
+        static constexpr few_rows_kernel KERNELS[N_ROWS_TOGETHER] = {                               \
+            of_n<__VA_ARGS__, 1>, of_n<__VA_ARGS__, 2>, of_n<__VA_ARGS__, 3>, of_n<__VA_ARGS__, 4>, \
+            of_n<__VA_ARGS__, 5>, of_n<__VA_ARGS__, 6>, of_n<__VA_ARGS__, 7>, of_n<__VA_ARGS__, 8>, \
+        };                                                                                          \
+        KERNELS[task.n_rows - 1](task);                                                             \
     }
 
 } // namespace

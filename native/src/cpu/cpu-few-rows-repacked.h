@@ -29,7 +29,7 @@ template <class V> struct few_rows_q4_K_8 {
         }
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) { // 64 values: two groups of 32, each with a scale and a minimum
-            const __m256i bytes = scales_and_mins(x.scales + 24 * i);
+            const __m256i bytes    = scales_and_mins(x.scales + 24 * i);
             const __m128i group[2] = { _mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1) };
 
             typename V::ints packed[4];
@@ -61,7 +61,8 @@ template <class V> struct few_rows_q4_K_8 {
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
             const __m256 y_d = _mm256_set1_ps(y[n][b].d);
-            to[n].sum  = _mm256_fmadd_ps(_mm256_cvtepi32_ps(V::add_neighbours(products[n])), _mm256_mul_ps(d, y_d), to[n].sum);
+            to[n].sum =
+                _mm256_fmadd_ps(_mm256_cvtepi32_ps(V::add_neighbours(products[n])), _mm256_mul_ps(d, y_d), to[n].sum);
             to[n].mins = _mm256_fmadd_ps(_mm256_cvtepi32_ps(offsets[n]), _mm256_mul_ps(min_d, y_d), to[n].mins);
         }
     }
@@ -70,15 +71,71 @@ template <class V> struct few_rows_q4_K_8 {
     static __m256i scales_and_mins(const uint8_t * from) {
         const __m256i packed = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) from)),
                                                        _mm_loadu_si128((const __m128i *) (from + 12)), 1);
-        const __m256i low =
-            _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi32(packed, _MM_SHUFFLE(2, 1, 2, 0)),
-                                               _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4)),
-                             _mm256_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f,
-                                               0x3f3f3f3f, 0x0f0f0f0f));
-        const __m256i high = _mm256_and_si256(
-            _mm256_srli_epi32(_mm256_shuffle_epi32(packed, _MM_SHUFFLE(1, 1, 0, 0)), 2),
-            _mm256_setr_epi32(0, 0x30303030, 0, 0x30303030, 0, 0x30303030, 0, 0x30303030));
+        const __m256i low    = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi32(packed, _MM_SHUFFLE(2, 1, 2, 0)),
+                                                                  _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4)),
+                                                _mm256_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f,
+                                                                  0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f));
+        const __m256i high =
+            _mm256_and_si256(_mm256_srli_epi32(_mm256_shuffle_epi32(packed, _MM_SHUFFLE(1, 1, 0, 0)), 2),
+                             _mm256_setr_epi32(0, 0x30303030, 0, 0x30303030, 0, 0x30303030, 0, 0x30303030));
         return _mm256_or_si256(low, high);
+    }
+};
+
+// Blocks of 32 values of 4 bits, which are places in a table
+template <class V, class T> struct few_rows_8_of_32 {
+    using block                       = typename T::block;
+    using block_y                     = block_q8_0;
+    static constexpr int64_t N_VALUES = 32;
+
+    struct sums {
+        __m256 sum = _mm256_setzero_ps();
+
+        __m256 totals() const { return sum; }
+    };
+
+    template <int N> static void add(sums * to, const block & x, const block_q8_0 * const * y, int64_t b) {
+        typename V::ints values[4];
+#pragma GCC unroll 2
+        for (int k = 0; k < 2; ++k) {
+            const auto packed = V::load(x.qs + 64 * k);
+            values[k]         = V::look_up(T::VALUES, V::mask(packed, 0x0f));
+            values[k + 2]     = V::look_up(T::VALUES, V::mask(V::left(packed, -4), 0x0f));
+        }
+        const __m256 d = T::scales(x);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+            const __m256i product = V::add_neighbours(V::multiply_8_rows_signed(values, y[n][b].qs));
+            const __m256  scale   = _mm256_mul_ps(d, few_rows_halves(&y[n][b].d));
+            to[n].sum             = _mm256_fmadd_ps(_mm256_cvtepi32_ps(product), scale, to[n].sum);
+        }
+    }
+};
+
+struct few_rows_q4_0_8 {
+    using block                        = block_q4_0x8;
+    static constexpr int8_t VALUES[16] = { 0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1 };
+
+    static __m256 scales(const block & x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.d)); }
+};
+
+struct few_rows_iq4_nl_8 {
+    using block                    = block_iq4_nlx8;
+    static constexpr auto & VALUES = FEW_ROWS_IQ4;
+
+    static __m256 scales(const block & x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.d)); }
+};
+
+struct few_rows_mxfp4_8 {
+    using block                        = block_mxfp4x8;
+    static constexpr int8_t VALUES[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
+
+    // half of 2^(e - 127), as the table holds twice the values
+    static __m256 scales(const block & x) {
+        const __m256i e     = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) x.e));
+        const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e); // denormal
+        const __m256i large = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+        return _mm256_castsi256_ps(_mm256_blendv_epi8(large, small, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e)));
     }
 };
 
@@ -86,6 +143,12 @@ template <class V> few_rows_kernel few_rows_find_repacked(ggml_type type) {
     switch (type) {
         case GGML_TYPE_Q4_K:
             return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_q4_K_8<V>);
+        case GGML_TYPE_Q4_0:
+            return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_32<V, few_rows_q4_0_8>);
+        case GGML_TYPE_IQ4_NL:
+            return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_32<V, few_rows_iq4_nl_8>);
+        case GGML_TYPE_MXFP4:
+            return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_32<V, few_rows_mxfp4_8>);
         default:
             return nullptr;
     }

@@ -11,14 +11,14 @@
 static constexpr int64_t N_ROWS_TOGETHER = 8;
 
 struct few_rows_task {
-    const char *         matrix;       // its first row
-    size_t               stride;       // bytes of a matrix row
-    int64_t              begin;        // the matrix rows, which are the results of a row
+    const char *         matrix;   // its first row
+    size_t               stride;   // bytes of a matrix row
+    int64_t              begin;    // the matrix rows, which are the results of a row
     int64_t              end;
-    int64_t              n_values;     // of a matrix row
-    int64_t              n_rows;       // of activations, at most N_ROWS_TOGETHER
-    const void * const * in;           // quantized as llama.cpp has them for the type, [n_rows]
-    float * const *      out;          // [n_rows]
+    int64_t              n_values; // of a matrix row
+    int64_t              n_rows;   // of activations, at most N_ROWS_TOGETHER
+    const void * const * in;       // quantized as llama.cpp has them for the type, [n_rows]
+    float * const *      out;      // [n_rows]
 };
 
 using few_rows_kernel = void (*)(const few_rows_task &);

@@ -62,8 +62,8 @@ template <class V> struct few_rows_q4_K : few_rows_k4 {
         __m256 mins = _mm256_setzero_ps(); // in every other lane
 
         float total() const {
-            const __m128 of_4 = _mm_shuffle_ps(_mm256_castps256_ps128(mins), _mm256_extractf128_ps(mins, 1),
-                                               _MM_SHUFFLE(2, 0, 2, 0));
+            const __m128 of_4 =
+                _mm_shuffle_ps(_mm256_castps256_ps128(mins), _mm256_extractf128_ps(mins, 1), _MM_SHUFFLE(2, 0, 2, 0));
             const __m128 of_2 = _mm_add_ps(of_4, _mm_movehl_ps(of_4, of_4));
             return few_rows_sums::total() + _mm_cvtss_f32(_mm_add_ss(of_2, _mm_movehdup_ps(of_2)));
         }
@@ -94,8 +94,7 @@ template <class V> struct few_rows_q5_K : few_rows_k4 {
         float total() const { return few_rows_sums::total() + mins; }
     };
 
-    explicit few_rows_q5_K(const block & x) :
-        few_rows_k4(&x), x(x), high(V::right_in_second_half(V::twice(x.qh), 1)) {}
+    explicit few_rows_q5_K(const block & x) : few_rows_k4(&x), x(x), high(V::right_in_second_half(V::twice(x.qh), 1)) {}
 
     auto values(int k) const {
         return V::join(V::nibbles_of_32(x.qs + 32 * k), V::mask(V::left(high, 4 - 2 * k), 0x10));
@@ -134,6 +133,89 @@ template <class V> struct few_rows_q6_K {
     }
 };
 
+// 2 bits of each value, in the order of Q2_K and Q3_K
+template <class V> typename V::ints few_rows_2_bits(const uint8_t * qs, int k) {
+    const auto packed = V::right_in_second_half(V::twice(qs + k / 2 * 32), 2);
+    return V::mask(V::left(packed, k % 2 * -4), 0x03);
+}
+
+template <class V> struct few_rows_q2_K {
+    using block                     = block_q2_K;
+    using sums                      = few_rows_sums;
+    static constexpr bool IS_SIGNED = false;
+
+    const block & x;
+    __m256i       scales;
+    __m256i       mins;
+
+    explicit few_rows_q2_K(const block & x) : x(x) {
+        const __m128i bytes = _mm_loadu_si128((const __m128i *) x.scales);
+        const __m128i low   = _mm_set1_epi8(0x0f);
+        scales              = _mm256_cvtepi8_epi16(_mm_and_si128(bytes, low));
+        mins                = _mm256_cvtepi8_epi16(_mm_and_si128(_mm_srli_epi16(bytes, 4), low));
+    }
+
+    auto values(int k) const { return few_rows_2_bits<V>(x.qs, k); }
+
+    void add(sums & to, __m256i product, const block_q8_K & y) const {
+        to.add(few_rows_offsets(mins, y), -(y.d * few_rows_half(&x.data.data.dmin)));
+        to.add(product, y.d * few_rows_half(&x.data.data.d));
+    }
+};
+
+template <class V> struct few_rows_q3_K {
+    using block                     = block_q3_K;
+    using sums                      = few_rows_sums;
+    static constexpr bool IS_SIGNED = true;
+
+    const block &    x;
+    __m256i          scales;
+    typename V::ints high; // bit 2 * k belongs to values(k)
+
+    explicit few_rows_q3_K(const block & x) : x(x), high(V::right_in_second_half(V::twice(x.hmask), 1)) {
+        const __m128i packed = _mm_loadu_si128((const __m128i *) (x.scales - 4)); // 12 bytes after 4 others
+        const __m128i low    = _mm_and_si128(
+            _mm_srlv_epi32(_mm_shuffle_epi32(packed, _MM_SHUFFLE(2, 1, 2, 1)), _mm_setr_epi32(0, 0, 4, 4)),
+            _mm_set1_epi8(0x0f));
+        const __m128i top =
+            _mm_srlv_epi32(_mm_shuffle_epi32(packed, _MM_SHUFFLE(3, 3, 3, 3)), _mm_setr_epi32(0, 2, 4, 6));
+        const __m128i bytes = _mm_or_si128(low, _mm_slli_epi32(_mm_and_si128(top, _mm_set1_epi8(0x03)), 4));
+        scales              = _mm256_cvtepi8_epi16(_mm_sub_epi8(bytes, _mm_set1_epi8(32)));
+    }
+
+    auto values(int k) const {
+        const auto bit = V::mask(V::left(high, 2 - 2 * k), 0x04);
+        return V::subtract_bytes(V::join(few_rows_2_bits<V>(x.qs, k), bit), 4);
+    }
+
+    void add(sums & to, __m256i product, const block_q8_K & y) const { to.add(product, y.d * few_rows_half(&x.d)); }
+};
+
+template <class V> struct few_rows_iq4_xs {
+    using block                     = block_iq4_xs;
+    using sums                      = few_rows_sums;
+    static constexpr bool IS_SIGNED = true;
+
+    const block & x;
+    __m256i       scales;
+
+    // 4 bits of each of 8 scales, and 2
+    explicit few_rows_iq4_xs(const block & x) : x(x) {
+        const __m256i low = _mm256_srlv_epi32(_mm256_set1_epi32(few_rows_load<int32_t>(x.scales_l)),
+                                              _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+        const __m256i high =
+            _mm256_srlv_epi32(_mm256_set1_epi32(x.scales_h), _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
+        const __m256i both = _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi32(0x0f)),
+                                             _mm256_slli_epi32(_mm256_and_si256(high, _mm256_set1_epi32(0x03)), 4));
+        // a group of 32 is two of 16
+        scales = _mm256_sub_epi16(_mm256_or_si256(both, _mm256_slli_epi32(both, 16)), _mm256_set1_epi16(32));
+    }
+
+    auto values(int k) const { return V::look_up(FEW_ROWS_IQ4, V::nibbles_of_16_twice(x.qs + 32 * k)); }
+
+    void add(sums & to, __m256i product, const block_q8_K & y) const { to.add(product, few_rows_half(&x.d) * y.d); }
+};
+
 // --- blocks of 32 ---
 
 struct few_rows_q8_0 {
@@ -141,13 +223,6 @@ struct few_rows_q8_0 {
 
     static __m256i values(const block & x) { return _mm256_loadu_si256((const __m256i *) x.qs); }
 };
-
-// 16 bytes: their low halves, then the high ones
-inline __m256i few_rows_nibbles_of_16(const void * from) {
-    const __m128i bytes = _mm_loadu_si128((const __m128i *) from);
-    return _mm256_and_si256(_mm256_inserti128_si256(_mm256_castsi128_si256(bytes), _mm_srli_epi16(bytes, 4), 1),
-                            _mm256_set1_epi8(0x0f));
-}
 
 struct few_rows_q4_0 {
     using block = block_q4_0;
@@ -178,12 +253,18 @@ template <class V> few_rows_kernel few_rows_find_in_order(ggml_type type) {
             return FEW_ROWS_PRODUCT(few_rows_in_tiles, V, few_rows_q5_0);
         case GGML_TYPE_Q8_0:
             return FEW_ROWS_PRODUCT(few_rows_in_tiles, V, few_rows_q8_0);
+        case GGML_TYPE_Q2_K:
+            return FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q2_K<V>);
+        case GGML_TYPE_Q3_K:
+            return FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q3_K<V>);
         case GGML_TYPE_Q4_K:
             return FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q4_K<V>);
         case GGML_TYPE_Q5_K:
             return FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q5_K<V>);
         case GGML_TYPE_Q6_K:
             return FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q6_K<V>);
+        case GGML_TYPE_IQ4_XS:
+            return FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_iq4_xs<V>);
         default:
             return nullptr;
     }

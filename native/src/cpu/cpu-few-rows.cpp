@@ -53,8 +53,8 @@ static size_t row_bytes(const ggml_tensor * weights) {
 
 // Matrix rows [begin, end) with n rows. row(i, in, out): where one is, and where the product goes.
 template <class F>
-static void compute(few_rows_kernel kernel, const ggml_tensor * weights, const void * matrix, int64_t begin, int64_t end,
-                    int64_t n, F && row) {
+static void compute(few_rows_kernel kernel, const ggml_tensor * weights, const void * matrix, int64_t begin,
+                    int64_t end, int64_t n, F && row) {
     const int64_t n_part = n > N_ROWS_TOGETHER ? N_MATRIX_CACHED : end - begin;
     for (int64_t part = begin; part < end; part += n_part) {
         for (int64_t i = 0; i < n; i += N_ROWS_TOGETHER) {
