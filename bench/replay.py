@@ -3,16 +3,19 @@
 The traces are those of bench/traces.py. For each file, machine and number of sequences: tokens a second with the policy
 over those of the best fixed length of the heads' drafts and of plain decoding, and likewise without lookup. With
 --drift, the machine becomes 1.5 times as slow in the middle; with --bursts, it is 4 times as slow for 50 passes now and
-then. With --set NAME=V,V, a constant of the policy takes each value in turn.
+then. With --constants, the table that justifies the policy's constants: what each is worth with other values, of the
+best fixed length, geometric means over files and machines.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from statistics import geometric_mean
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,6 +52,21 @@ MACHINES = {
 """Typed in by hand, to look at the shape of costs: those of this machine near what `bench/rounds.py` shows, those of
 the H200 partly interpolated between the figures of bench/results, the last one on paper: what it reads, and its
 multiplications at 200 Tflop/s."""
+
+
+OTHERS: dict[str, tuple[Any, ...]] = {
+    "LENGTHS": ((1, 2, 4, 8, 16), tuple(range(1, 17))),
+    "MATCH_RATES": (tuple((least, 0.6) for least, _ in policy_module.MATCH_RATES),),
+    "HEAD_RATE": (0.5, 0.6, 0.8),
+    "MEMORY": (6, 25),
+    "SHARED_MEMORY": (25, 100),
+    "REVIEW": (8, 32),
+    "EXPLORED": (0.0015, 0.006),
+    "TRIAL_ROUNDS": (2, 8),
+    "N_RECENT": (3, 15),
+    "NEW_SHARE": (0.05, 0.2),
+}
+"""Other values of the policy's constants."""
 
 
 class Sequence_:
@@ -130,7 +148,7 @@ def play(
 
 
 def candidate(each: Sequence_, *, lookup: bool) -> Candidate:
-    """What the policy is told of a sequence."""
+    """What the policy knows of a sequence."""
     room = min(AUTO_DRAFT_MAX, len(each.trace.answer) - each.at - 1)
     match = each.index.find(AUTO_DRAFT_MAX) if lookup else None
     return Candidate(each.rates, max(room, 0), match.n_matched if match else 0, len(match.tokens) if match else 0)
@@ -143,31 +161,62 @@ def main() -> None:
     parser.add_argument("--machines", nargs="+", default=list(MACHINES))
     parser.add_argument("--drift", action="store_true")
     parser.add_argument("--bursts", action="store_true")
-    parser.add_argument("--set", default="", metavar="NAME=V,V,...")
+    parser.add_argument("--constants", action="store_true")
     options = parser.parse_args()
-    name, _, values = options.set.partition("=")
-    module = costs_module if hasattr(costs_module, name) else policy_module
-    choices = [(f"{name}={value}", value) for value in values.split(",")] if name else [("", "")]
-    print(f"| texts | machine | sequences | {name or 'of plain'} | of best K | K | of plain | without lookup |")
-    print("|---|---|--:|--:|--:|--:|--:|--:|")
+    if options.constants:
+        compare_constants(options)
+        return
+    print("| texts | machine | sequences | of best K | K | of plain | without lookup |")
+    print("|---|---|--:|--:|--:|--:|--:|")
+    for path, machine, n, traces in cases(options):
+        speed = {k: play(traces, MACHINES[machine], n, fixed(k), options, lookup=False) for k in range(5)}
+        k = max(speed, key=lambda k: speed[k])
+        auto, alone = (
+            play(traces, MACHINES[machine], n, DraftPolicy.choose, options, lookup=on) for on in (True, False)
+        )
+        ratios = f"{auto / speed[k]:.3f} | {k} | {auto / speed[0]:.3f} | {alone / speed[k]:.3f}"
+        print(f"| {path.stem} | {machine} | {n} | {ratios} |", flush=True)
+
+
+def cases(options: argparse.Namespace) -> Iterator[tuple[Path, str, int, list[Trace]]]:
+    """Files, machines, numbers of sequences, and the texts."""
     for path in options.traces:
         traces = read_traces(path)
-        for machine_name in options.machines:
-            machine = MACHINES[machine_name]
-            for n in options.sequences:
-                lengths = [k for k in (0, 1, 2, 3, 4) if k <= 16]
-                best = {k: play(traces, machine, n, fixed(k), options, lookup=False) for k in lengths}
-                k = max(best, key=lambda k: best[k])
-                for text, value in choices:
-                    if name:
-                        setattr(module, name, type(getattr(module, name))(float(value)))
-                    auto = play(traces, machine, n, DraftPolicy.choose, options, lookup=True)
-                    alone = play(traces, machine, n, DraftPolicy.choose, options, lookup=False)
-                    print(
-                        f"| {path.stem} | {machine_name} | {n} | {text} | {auto / best[k]:.3f} | {k} | "
-                        f"{auto / best[0]:.3f} | {alone / best[k]:.3f} |",
-                        flush=True,
-                    )
+        for machine, n in product(options.machines, options.sequences):
+            yield path, machine, n, traces
+
+
+def compare_constants(options: argparse.Namespace) -> None:
+    """Each constant of the policy with other values."""
+    found = list(cases(options))
+    best = [
+        max(play(traces, MACHINES[machine], n, fixed(k), options, lookup=False) for k in range(5))
+        for _, machine, n, traces in found
+    ]
+
+    def row(name: str, value: object) -> None:
+        cells = []
+        for n_sequences, lookup in product(options.sequences, (True, False)):
+            ratios = [
+                play(traces, MACHINES[machine], n, DraftPolicy.choose, options, lookup=lookup) / fixed_speed
+                for (_, machine, n, traces), fixed_speed in zip(found, best, strict=True)
+                if n == n_sequences
+            ]
+            cells.append(f"{geometric_mean(ratios):.3f} | {min(ratios):.3f}")
+        print(f"| {name} | {value} | {' | '.join(cells)} |", flush=True)
+
+    heads = [f"{n}, {kind} | worst" for n, kind in product(options.sequences, ("with lookup", "heads alone"))]
+    print(f"| constant | value | {' | '.join(heads)} |")
+    print("|---|---|" + "--:|" * 2 * len(heads))
+    row("as they are", "")
+    for name, values in OTHERS.items():
+        modules = [module for module in (costs_module, policy_module) if hasattr(module, name)]
+        kept = getattr(modules[0], name)
+        for value in (*values, kept):
+            for module in modules:
+                setattr(module, name, value)
+            if value != kept:
+                row(name, value)
 
 
 if __name__ == "__main__":

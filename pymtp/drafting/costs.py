@@ -15,11 +15,9 @@ from statistics import median
 N_RECENT = 7
 """Measurements of a kind of pass that its median is taken over: a burst of load on the machine has to last for four of
 them to move it."""
-ROW_SHARE, STEP_SHARE = 0.1, 0.1
+NEW_SHARE = 0.1
 """What a further row, and a step of the heads, is assumed to cost of a plain pass until some were measured: little, so
 that drafting is tried."""
-N_REFRESH = 8
-"""Measurements after which estimates are made again."""
 
 
 class PassCosts:
@@ -43,7 +41,7 @@ class PassCosts:
         known.append(ms)
         self._n_until -= 1
         if self._n_until < 0 or len(known) < N_RECENT // 2:
-            self._n_until = N_REFRESH
+            self._n_until = N_RECENT
             self._tables.clear()
 
     def knows(self, steps: int, n_sequences: int) -> bool:
@@ -62,13 +60,13 @@ class PassCosts:
         known = {key: median(values) for key, values in self._recent.items()}
         rows = range(n_sequences, n_sequences + n_max + 1)
         if not known:
-            return [1 + ROW_SHARE * (n - n_sequences) + STEP_SHARE * steps for n in rows]
+            return [1 + NEW_SHARE * (n - n_sequences + steps) for n in rows]
         keys = sorted(known)
         fit = _fit(keys, [known[key] for key in keys])
         nearest = min(keys, key=lambda key: (key[2] != n_sequences, abs(key[2] - n_sequences), abs(key[0] - steps)))
         such = [key for key in keys if (key[0], key[2]) == (nearest[0], nearest[2])]
         at, off = [key[1] for key in such], [known[key] - _fitted(fit, *key) for key in such]
-        floor = min(known.values()) / 4
+        floor = min(known.values())
         table = [max(_fitted(fit, steps, n, n_sequences) + _between(n, at, off), floor) for n in rows]
         return list(accumulate(reversed(table), min))[::-1]
 
@@ -78,10 +76,10 @@ def _fit(keys: list[tuple[int, int, int]], ms: list[float]) -> list[float]:
 
     A little weight is on the shares that are assumed at first, so that few measurements are enough.
     """
-    weight, unit = 0.3, min(ms)
+    share = NEW_SHARE * min(ms)
     points: list[Sequence[float]] = [_terms(*key) for key in keys]
-    points += [[0, weight, 0, 0], [0, 0, weight, 0], [0, 0, 0, weight]]
-    values = [*ms, weight * unit * ROW_SHARE, weight * unit * STEP_SHARE, 0]
+    points += [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    values = [*ms, share, share, 0]
     # the normal equations; NumPy would take longer to import than a short answer takes
     columns = list(zip(*points, strict=True))
     equations = [[_dot(one, other) for other in (*columns, values)] for one in columns]

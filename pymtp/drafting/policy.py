@@ -10,7 +10,7 @@ from itertools import accumulate
 from operator import mul
 from typing import NamedTuple
 
-from pymtp.drafting.costs import PassCosts
+from pymtp.drafting.costs import NEW_SHARE, PassCosts
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Steps of the heads that are considered: each needs a graph of its own."""
@@ -21,18 +21,13 @@ MATCH_RATES = ((3, 0.47), (4, 0.59), (6, 0.69), (9, 0.78), (17, 0.85), (33, 0.96
 (bench/lookup.py): what is assumed until there are drafts that show it."""
 HEAD_RATE = 0.7
 """Likewise for each draft of the heads, if those before it are right: enough to be tried."""
-MEMORY, SHARED_MEMORY = 30, 300
-"""Drafts that a rate of acceptance is the mean of: a sequence's own, and what later sequences begin with."""
-PRIOR_WEIGHT = 6
-"""Drafts of a sequence's own that weigh as much as what it began with."""
-MARGIN = 1.03
-"""How much faster another length of the heads' drafts has to look than the present one."""
+MEMORY, SHARED_MEMORY = 12, 50
+"""Drafts that a rate of acceptance is the running mean of: a sequence's own, and what later sequences begin with."""
 REVIEW = 16
 """Rounds between two comparisons of all lengths."""
 EXPLORED = 0.003
-"""The share of time that may be lost to rounds with another length than the one that looks best."""
-FIRST = 8
-OLD = 1000
+"""The share of time that may be lost to rounds with another length than the one that looks best. A process begins with
+the time of REVIEW / 2 plain rounds to lose."""
 TRIAL_ROUNDS = 4
 """Rounds of such a trial: the first finds cold caches, the others count."""
 
@@ -45,7 +40,6 @@ class Rates:
 
     def __init__(self, begin: Sequence[float], memory: int) -> None:
         self._rates, self._memory = list(begin), memory
-        self._n = [0] * len(self._rates)
 
     def begin(self) -> Rates:
         """Those of another sequence, which begin with these."""
@@ -53,8 +47,7 @@ class Rates:
 
     def add(self, kind: int, is_right: bool) -> None:
         """A draft of that kind: its position, or `match_kind`."""
-        n = self._n[kind] = min(self._n[kind] + 1, self._memory)
-        self._rates[kind] += (is_right - self._rates[kind]) / min(n + PRIOR_WEIGHT, self._memory)
+        self._rates[kind] += (is_right - self._rates[kind]) / self._memory
 
     def heads(self, n: int) -> list[float]:
         """The chances that the first, the first two, ... of the heads' drafts are right."""
@@ -156,15 +149,13 @@ class DraftPolicy:
         n, lengths = len(asked), (0, *self._lengths)
         self._n_until = REVIEW
         speeds = {steps: self._best(steps, asked)[1] for steps in lengths}
-        best = max(lengths, key=lambda steps: speeds[steps])
-        if speeds[best] > MARGIN * speeds[self.steps]:
-            self.steps = best
+        self.steps = max(lengths, key=lambda steps: speeds[steps])
         now = speeds[self.steps]
-        n_old = {steps: self._n_rounds - self._used.get((steps, n), -OLD) for steps in lengths}
+        n_old = {steps: self._n_rounds - self._used.get((steps, n), -REVIEW) for steps in lengths}
         lost = {}  # ms, by a trial
         for steps in lengths:
             plan, speed = self._best(steps, asked, verifies_all=True)
-            lost[steps] = TRIAL_ROUNDS * max(plan.tokens / speed - plan.tokens / now, 0.1 / now)
+            lost[steps] = TRIAL_ROUNDS * max(plan.tokens / speed - plan.tokens / now, NEW_SHARE / now)
         steps = max(lengths, key=lambda steps: n_old[steps] / lost[steps])
         if lost[steps] <= self._to_lose and n_old[steps] > REVIEW:
             self._to_lose -= lost[steps]
@@ -215,8 +206,8 @@ class DraftPolicy:
     def observe_pass(self, steps: int, rows: int, n_sequences: int, ms: float) -> None:
         """What a pass cost."""
         self.costs.observe(steps, rows, n_sequences, ms)
-        first = FIRST if self._to_lose == 0 else EXPLORED
-        self._to_lose = min(self._to_lose + first * ms, 4 * FIRST * ms)
+        share = EXPLORED if self._to_lose else REVIEW / 2
+        self._to_lose = min(self._to_lose + share * ms, 2 * REVIEW * ms)
 
 
 def _plan(steps: int, n: int) -> Plan:
