@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pymtp.drafting.costs import N_RECENT, ROW_SHARE, STEP_SHARE, PassCosts, _fit
+from pymtp.drafting.costs import N_RECENT, NEW_SHARE, PassCosts, _fit
 from pymtp.drafting.policy import MATCH_KINDS, REVIEW, TRIAL_ROUNDS, Candidate, DraftPolicy, Plan
 
 Machine = Callable[[int, int, int], float]
@@ -179,10 +179,10 @@ def test_the_fit_is_that_of_numpy(seed: int) -> None:
     keys = sorted({(rng.choice([0, 1, 2, 4, 16]), rng.randint(1, 17), rng.choice([1, 2, 4])) for _ in range(20)})
     ms = [rng.uniform(0.3, 9) for _ in keys]
     points = [[1, rows, steps, steps * n] for steps, rows, n in keys]
-    prior = 0.3 * np.diag([0.0, 1, 1, 1])
-    target = 0.3 * min(ms) * np.array([0, ROW_SHARE, STEP_SHARE, 0])
+    prior = np.diag([0.0, 1, 1, 1])
+    target = min(ms) * NEW_SHARE * np.array([0, 1, 1, 0])
     found = np.linalg.lstsq(np.vstack([points, prior]), np.concatenate([ms, target]), rcond=None)[0]
-    assert _fit(keys, ms) == pytest.approx(np.maximum(found, 0).tolist(), rel=1e-6, abs=1e-9)
+    assert _fit(dict(zip(keys, ms, strict=True))) == pytest.approx(np.maximum(found, 0).tolist(), rel=1e-6, abs=1e-9)
 
 
 def test_more_rows_never_cost_less() -> None:

@@ -5,9 +5,8 @@ Owns the arithmetic; reads no clock. Times are in milliseconds, but callers rely
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from operator import mul
 from statistics import median
@@ -56,65 +55,42 @@ class PassCosts:
         return found
 
     def _estimate(self, steps: int, n_sequences: int, n_max: int) -> list[float]:
-        """A linear fit to all medians, moved so that it passes through those of such passes, or the most similar."""
+        """A linear fit to all medians, moved to the measured pass that is most similar: sequences, steps, then rows."""
         known = {key: median(values) for key, values in self._recent.items()}
         rows = range(n_sequences, n_sequences + n_max + 1)
         if not known:
             return [1 + NEW_SHARE * (n - n_sequences + steps) for n in rows]
-        keys = sorted(known)
-        fit = _fit(keys, [known[key] for key in keys])
-        nearest = min(keys, key=lambda key: (key[2] != n_sequences, abs(key[2] - n_sequences), abs(key[0] - steps)))
-        such = [key for key in keys if (key[0], key[2]) == (nearest[0], nearest[2])]
-        at, off = [key[1] for key in such], [known[key] - _fitted(fit, *key) for key in such]
-        floor = min(known.values())
-        table = [max(_fitted(fit, steps, n, n_sequences) + _between(n, at, off), floor) for n in rows]
-        return list(accumulate(reversed(table), min))[::-1]
+        fit = _fit(known)
+        off = {key: ms - _dot(fit, _terms(*key)) for key, ms in known.items()}
+        nearest = min(known, key=lambda key: (abs(key[2] - n_sequences), abs(key[0] - steps)))
+        such = [key for key in known if (key[0], key[2]) == (nearest[0], nearest[2])]
+        table = [
+            _dot(fit, _terms(steps, n, n_sequences)) + off[min(such, key=lambda key: abs(key[1] - n))] for n in rows
+        ]
+        return list(accumulate(reversed([max(ms, min(known.values())) for ms in table]), min))[::-1]
 
 
-def _fit(keys: list[tuple[int, int, int]], ms: list[float]) -> list[float]:
+def _fit(known: Mapping[tuple[int, int, int], float]) -> list[float]:
     """Milliseconds of a pass, of each row, of each step, and of each sequence in a step, by least squares.
 
     A little weight is on the shares that are assumed at first, so that few measurements are enough.
     """
-    share = NEW_SHARE * min(ms)
-    points: list[Sequence[float]] = [_terms(*key) for key in keys]
-    points += [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
-    values = [*ms, share, share, 0]
+    share = NEW_SHARE * min(known.values())
+    points = [*map(_terms, *zip(*known, strict=True)), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)]
     # the normal equations; NumPy would take longer to import than a short answer takes
     columns = list(zip(*points, strict=True))
-    equations = [[_dot(one, other) for other in (*columns, values)] for one in columns]
-    return [max(each, 0.0) for each in _solve(equations)]
+    rows = [[_dot(one, other) for other in (*columns, [*known.values(), share, share, 0])] for one in columns]
+    for i in range(len(rows)):
+        rows[i] = [value / rows[i][i] for value in rows[i]]
+        rows = [
+            row if j == i else [a - row[i] * b for a, b in zip(row, rows[i], strict=True)] for j, row in enumerate(rows)
+        ]
+    return [max(row[-1], 0.0) for row in rows]
 
 
 def _terms(steps: int, rows: int, n_sequences: int) -> Sequence[float]:
     return (1, rows, steps, steps * n_sequences)
 
 
-def _fitted(fit: Sequence[float], steps: int, rows: int, n_sequences: int) -> float:
-    return _dot(fit, _terms(steps, rows, n_sequences))
-
-
 def _dot(one: Sequence[float], other: Sequence[float]) -> float:
     return float(sum(map(mul, one, other)))
-
-
-def _solve(equations: list[list[float]]) -> list[float]:
-    """The solution of positive definite equations, with their right sides in the last column."""
-    n = len(equations)
-    for i, pivot in enumerate(equations):
-        for lower in equations[i + 1 :]:
-            factor = lower[i] / pivot[i]
-            lower[i:] = [a - factor * b for a, b in zip(lower[i:], pivot[i:], strict=True)]
-    found = [0.0] * n
-    for i in reversed(range(n)):
-        found[i] = (equations[i][n] - _dot(equations[i][i + 1 : n], found[i + 1 :])) / equations[i][i]
-    return found
-
-
-def _between(x: int, at: Sequence[int], values: Sequence[float]) -> float:
-    """The value at `x` on the line through the nearest points, which are in order; outside of them the nearest one."""
-    i = bisect(at, x)
-    if i in (0, len(at)):
-        return values[min(i, len(at) - 1)]
-    share = (x - at[i - 1]) / (at[i] - at[i - 1])
-    return values[i - 1] + share * (values[i] - values[i - 1])
