@@ -15,6 +15,15 @@ target_compile_options(ggml-base PRIVATE $<$<AND:$<COMPILE_LANGUAGE:C>,$<C_COMPI
 
 target_sources(ggml-cpu PRIVATE ${native_cpu_sources})
 target_include_directories(ggml-cpu PRIVATE ${native}/src/cpu)
+# GCC 12 compiles llama.cpp's set-up of AMX tiles wrongly: it drops the stores to the configuration, and the first product
+# ends the process. The kernels for few rows, which read llama.cpp's other layouts, are not for AMX's.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT MSVC)
+    include(CheckCXXCompilerFlag)
+    check_cxx_compiler_flag(-mno-amx-tile pymtp_knows_amx)
+    if(pymtp_knows_amx)
+        target_compile_options(ggml-cpu PRIVATE -mno-amx-tile -mno-amx-int8 -mno-amx-bf16)
+    endif()
+endif()
 # Which of these runs is chosen when the program does. GCC's own headers for AVX-512 use what they leave undefined.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT MSVC)
     set_source_files_properties(${native}/src/cpu/cpu-few-rows-avx2.cpp TARGET_DIRECTORY ggml-cpu
