@@ -52,7 +52,7 @@ def documents(path: Path) -> Iterator[str]:
 
 
 def conversations(path: Path, chance: random.Random) -> Iterator[Messages]:
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:  # not splitlines: JSON may hold U+2028
         row = json.loads(line)
         if not row["source"].startswith(LEFT_OUT) and chance.random() < PARTS.get(row["source"], 1.0):
             yield row["messages"]

@@ -120,7 +120,7 @@ def asked(question: str, chance: Random) -> str:
         return capital(bare)
     if is_question:
         return chance.choice(BEGINS) + bare[:1].lower() + bare[1:] + "?"
-    if bare.split()[0].lower() in ("i", "i'm", "my", "you", "we", "that", "today", "hi", "hello", "good", "thanks", "thank"):
+    if bare.split()[0].lower() in ("i", "i'm", "my", "you", "we", "that", "today", "hi", "hello", "hey", "good", "great", "thanks", "thank", "many", "perfect", "ok", "okay", "that's", "bye", "goodbye", "yes", "no", "sorry", "another"):
         return capital(bare) + chance.choice((".", "!", "..."))
     low = bare[:1].lower() + bare[1:]
     return chance.choice((f"Please {low}.", f"Can you {low}?", f"Could you please {low}?", f"{capital(bare)}, please.", f"I want you to {low}."))
@@ -134,15 +134,19 @@ def ask_from(name: str) -> Callable[[Random], Turns]:
     return ask
 
 
+def statement(form: str, pair: Pair) -> str:
+    return capital(form.format(*pair)).replace("..", ".")
+
+
 def fact_of(relation: str, pair: Pair, chance: Random) -> Pair:
     questions, answers, reverse = RELATIONS[relation]
     if reverse and chance.random() < 0.15:
-        return chance.choice(reverse).format(*pair), capital(answers[0].format(*pair))
+        return chance.choice(reverse).format(*pair), statement(answers[0], pair)
     question = chance.choice(questions).format(*pair)
     if question.startswith("Is "):
         yes = "Yes" if pair[1] == "Europe" else "No"
         return question, f"{yes}, {pair[0]} is in {pair[1]}."
-    return question, capital(chance.choice(answers).format(*pair))
+    return question, statement(chance.choice(answers), pair)
 
 
 def fact(chance: Random) -> Turns:
@@ -161,12 +165,12 @@ def facts_in_turn(chance: Random) -> Turns:
     relation = chance.choice(["capital"] * 4 + ["currency", "language", "wrote", "invented", "plural", "French", "Spanish", "German", "opposite"])
     pairs = chance.sample(facts()[relation], chance.randint(2, 3))
     questions, answers, _ = RELATIONS[relation]
-    turns = [(chance.choice(questions).format(*pairs[0]), capital(answers[0].format(*pairs[0])))]
+    turns = [(chance.choice(questions).format(*pairs[0]), statement(answers[0], pairs[0]))]
     for pair in pairs[1:]:
         joint = "of" if relation in ("capital", "currency", "plural", "opposite") else "in" if relation == "language" else ""
         ask = chance.choice(("And {}?", "And {}?", "What about {}?", "How about {}?", "and {}?"))
-        said = f"{joint} {pair[0]}".strip() if chance.random() < 0.6 else pair[0]
-        turns.append((ask.format(said), capital(answers[0].format(*pair))))
+        said = f"{joint} {pair[0]}".strip() if ask.lower().startswith("and") and chance.random() < 0.7 else pair[0]
+        turns.append((ask.format(said), statement(answers[0], pair)))
     return turns + (closing(chance) if chance.random() < 0.4 else [])
 
 
@@ -335,7 +339,7 @@ def told(chance: Random) -> Turns:
 
 def another(chance: Random) -> Turns:
     """The same request again gets another answer."""
-    questions, answers = chance.choice([group for group in [*answered("requests"), *answered("small_talk")] if len(group[1]) > 1 and group[0][0].split()[0] in ("tell", "suggest", "recommend", "write", "give", "pick", "what")])
+    questions, answers = chance.choice([group for group in [*answered("requests"), *answered("small_talk")] if len(group[1]) > 1 and group[0][0].split()[0] in ("tell", "suggest", "recommend", "write", "pick")])
     chosen = chance.sample(answers, min(len(answers), chance.choice((2, 2, 3))))
     more = ("Another one.", "Another one!", "Give me another.", "One more, please.", "another", "Can you give me another one?", "Do you have another one?", "And another?", "Tell me another one.", "Something else?")
     turns = [(asked(chance.choice(questions), chance), chosen[0])]
