@@ -1,8 +1,9 @@
 #pragma once
 
-// Products of Q8_0 weights with few rows of activations on a GPU, as plain decoding, verify passes and drafts have them.
-// llama.cpp's kernel reads blocks of 34 bytes two bytes at a time, and is bound by that, more so with several rows. Here
-// weights arrive in shared memory as they lie, many at once, before the activations are known, and each is read once.
+// Products of quantized weights with few rows of activations on a GPU, as plain decoding, verify passes and drafts have
+// them. llama.cpp's kernel unpacks weights once for each row, and reads some types two bytes at a time. Here weights
+// arrive in shared memory as they lie, many at once, before the activations are known, and each is unpacked once.
+// On GPUs from Turing on; how much shared memory they have decides how many rows a thread block takes.
 //
 // A row's results do not depend, bit for bit, on the rows beside it.
 
@@ -17,3 +18,6 @@ bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, c
 void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
                        const void * quantized, const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion,
                        ggml_tensor * dst);
+
+// Products take no more shared memory than this for a thread block, as on a GPU that has less. For measurements.
+extern "C" __attribute__((visibility("default"))) void pymtp_cuda_limit_shared_memory(size_t size);

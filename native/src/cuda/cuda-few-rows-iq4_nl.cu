@@ -1,0 +1,3 @@
+#include "cuda-few-rows-launch.cuh"
+
+FEW_ROWS_TYPE(iq4_nl, QK4_NL)

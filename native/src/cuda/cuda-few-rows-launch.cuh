@@ -1,0 +1,66 @@
+#pragma once
+
+// How products of one type of weights are launched: for a type, a file of its own, as these take long to compile.
+
+#include "common.cuh"
+#include "unary.cuh"
+
+#include <cuda_pipeline.h>
+
+#define FEW_ROWS_KERNEL                             __global__
+#define FEW_ROWS_LAUNCH_BOUNDS(n_threads, n_blocks) __launch_bounds__(n_threads, n_blocks)
+#define FEW_ROWS_SHARED(name)                       extern __shared__ __align__(16) char name[]
+
+#include "cuda-few-rows-kernel.cuh"
+
+struct few_rows_type {
+    // whether shared memory does for a product
+    bool (*can)(const few_rows_product & p, const few_rows_device & device);
+    // of at most FEW_ROWS_COLUMNS_MAX columns, or with experts
+    void (*launch)(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream);
+};
+
+template <class T> static bool few_rows_can(const few_rows_product & p, const few_rows_device & device) {
+    few_rows_product divided = p;
+    return few_rows_divide<T>(divided, FEW_ROWS_COLUMNS_MAX, 2, device);
+}
+
+template <class T, int N, bool GATE>
+static void few_rows_launch(few_rows_product p, const few_rows_device & device, cudaStream_t stream) {
+    GGML_ASSERT(few_rows_divide<T>(p, N, GATE ? 2 : 1, device));
+    CUDA_SET_SHARED_MEMORY_LIMIT((few_rows_kernel<T, N, GATE>), ggml_cuda_info().devices[ggml_cuda_get_device()].smpbo);
+    const dim3 grid((p.n_rows + p.n_block_rows - 1) / p.n_block_rows, p.ids ? p.n_tokens * p.n_places : 1);
+    ggml_cuda_kernel_launch(few_rows_kernel<T, N, GATE>,
+                            ggml_cuda_kernel_launch_params(grid, p.n_warps * FEW_ROWS_LANES,
+                                                           few_rows_memory<T>(p, N, GATE ? 2 : 1).size, stream),
+                            p);
+}
+
+template <class T, int N>
+static void few_rows_launch(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream) {
+    p.gate ? few_rows_launch<T, N, true>(p, device, stream) : few_rows_launch<T, N, false>(p, device, stream);
+}
+
+template <class T>
+static void few_rows_launch(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream) {
+    switch (few_rows_columns(p.n_tokens, p.ids)) {
+        case 1:
+            return few_rows_launch<T, 1>(p, device, stream);
+        case 2:
+            return few_rows_launch<T, 2>(p, device, stream);
+        case 3:
+            return few_rows_launch<T, 3>(p, device, stream);
+        case 4:
+            return few_rows_launch<T, 4>(p, device, stream);
+        case 6:
+            return few_rows_launch<T, 6>(p, device, stream);
+        default:
+            return few_rows_launch<T, 8>(p, device, stream);
+    }
+}
+
+// n_values: of a block
+#define FEW_ROWS_TYPE(name, n_values)                                                                            \
+    static_assert(few_rows_##name::SIZE * (n_values) == few_rows_##name::N_VALUES * (int) sizeof(block_##name)); \
+    extern const few_rows_type FEW_ROWS_##name;                                                                  \
+    const few_rows_type        FEW_ROWS_##name = { few_rows_can<few_rows_##name>, few_rows_launch<few_rows_##name> };

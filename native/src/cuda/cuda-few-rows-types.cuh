@@ -1,0 +1,391 @@
+#pragma once
+
+// Types of weights, as a lane of a warp unpacks them: a part of a matrix row of 64 values, which are two of the blocks
+// that activations come in. A description T of a type knows
+//
+//   N_VALUES, SIZE        of a block of weights; of blocks of 32 values: of two
+//   GROUP                 values that have a scale together: 32, or 16 with scales that are integers
+//   OFFSET                what all values are too large by
+//   HAS_MIN               whether what min() says is subtracted from each value
+//   activations(part, b)  which block of 32 of its block the lane's block b is
+//   T(block, part)        reads it, from shared memory
+//   unpack(b, values)     32 values as bytes, 4 in an integer
+//   factor(b)             of GROUP 32: the scale
+//   scale(b, g), factor() of GROUP 16: an integer for each half of a block, and a factor for all
+//
+// Knows shared memory, no tensors and no threads; cuda-few-rows-kernel.cuh multiplies.
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#    define FEW_ROWS_FUNCTION      __device__ __forceinline__
+#    define FEW_ROWS_HOST_FUNCTION __host__ __device__ __forceinline__
+#    define FEW_ROWS_UNROLL        _Pragma("unroll")
+#else
+#    define FEW_ROWS_FUNCTION      inline
+#    define FEW_ROWS_HOST_FUNCTION inline
+#    define FEW_ROWS_UNROLL
+#endif
+
+static constexpr int FEW_ROWS_PART  = 64; // values of a lane
+static constexpr int FEW_ROWS_WORDS = 8;  // integers of a block of 32 values
+
+struct alignas(8) few_rows_2_words {
+    int of[2];
+};
+
+struct alignas(16) few_rows_4_words {
+    int of[4];
+};
+
+// N integers from an address of which ALIGN is a divisor
+template <int ALIGN, int N> static FEW_ROWS_FUNCTION void few_rows_load(int (&to)[N], const char * from) {
+    if constexpr (ALIGN >= 16 && N % 4 == 0) {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < N; i += 4) {
+            const few_rows_4_words words = *(const few_rows_4_words *) (from + 4 * i);
+            to[i]                        = words.of[0];
+            to[i + 1]                    = words.of[1];
+            to[i + 2]                    = words.of[2];
+            to[i + 3]                    = words.of[3];
+        }
+    } else if constexpr (ALIGN >= 8 && N % 2 == 0) {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < N; i += 2) {
+            const few_rows_2_words words = *(const few_rows_2_words *) (from + 4 * i);
+            to[i]                        = words.of[0];
+            to[i + 1]                    = words.of[1];
+        }
+    } else if constexpr (ALIGN >= 4) {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < N; ++i) {
+            to[i] = ((const int *) from)[i];
+        }
+    } else {
+        const unsigned odd   = (unsigned) ((uintptr_t) from & 3);
+        const int *    words = (const int *) (from - odd);
+        int            word  = words[0];
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < N; ++i) {
+            const int next = words[i + 1];
+            to[i]          = (int) __byte_perm(word, next, 0x3210 + 0x1111 * odd);
+            word           = next;
+        }
+    }
+}
+
+static FEW_ROWS_FUNCTION float few_rows_half(unsigned bits) {
+    return __half2float(__ushort_as_half((unsigned short) bits));
+}
+
+static FEW_ROWS_FUNCTION float few_rows_half_at(const char * from) {
+    return few_rows_half(*(const unsigned short *) from);
+}
+
+// a byte of an integer
+static FEW_ROWS_FUNCTION int few_rows_byte(unsigned word, int i) {
+    return (int) (word >> (8 * i) & 0xff);
+}
+
+// 16 bytes of 4 bits are 32 values: the low halves, then the high ones
+static FEW_ROWS_FUNCTION void few_rows_halves(const int * packed, int (&values)[FEW_ROWS_WORDS]) {
+    FEW_ROWS_UNROLL
+    for (int i = 0; i < 4; ++i) {
+        values[i]     = packed[i] & 0x0f0f0f0f;
+        values[i + 4] = packed[i] >> 4 & 0x0f0f0f0f;
+    }
+}
+
+// the same with values from a table of 16 bytes
+static FEW_ROWS_FUNCTION void few_rows_look_up(unsigned t0, unsigned t1, unsigned t2, unsigned t3, const int * packed,
+                                               int (&values)[FEW_ROWS_WORDS]) {
+    FEW_ROWS_UNROLL
+    for (int i = 0; i < 4; ++i) {
+        const unsigned places = packed[i] & 0x77777777;
+        const unsigned half   = 0x32103210 | (packed[i] & 0x88888888u) >> 1; // of the table
+        const unsigned first  = __byte_perm(__byte_perm(t0, t1, places), __byte_perm(t2, t3, places), half);
+        const unsigned second =
+            __byte_perm(__byte_perm(t0, t1, places >> 16), __byte_perm(t2, t3, places >> 16), half >> 16);
+        values[i]     = (int) __byte_perm(first, second, 0x6420);
+        values[i + 4] = (int) __byte_perm(first, second, 0x7531);
+    }
+}
+
+// --- blocks of 32 values, in pairs ---
+
+struct few_rows_of_32 {
+    static constexpr int  N_VALUES = 64;
+    static constexpr int  GROUP    = 32;
+    static constexpr int  OFFSET   = 0;
+    static constexpr bool HAS_MIN  = false;
+
+    static FEW_ROWS_FUNCTION int activations(int, int b) { return b; }
+};
+
+// only the second one's values are aligned
+struct few_rows_q8_0 : few_rows_of_32 {
+    static constexpr int SIZE = 68;
+
+    int words[17];
+
+    FEW_ROWS_FUNCTION few_rows_q8_0(const char * block, int) { few_rows_load<4>(words, block); }
+
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
+            values[i] = b == 0 ? (int) __byte_perm(words[i], words[i + 1], 0x5432) : words[9 + i];
+        }
+    }
+
+    FEW_ROWS_FUNCTION float factor(int b) const {
+        return few_rows_half(b == 0 ? words[0] : (int) ((unsigned) words[8] >> 16));
+    }
+};
+
+struct few_rows_18_bytes : few_rows_of_32 {
+    static constexpr int SIZE = 36;
+
+    int words[9];
+
+    FEW_ROWS_FUNCTION few_rows_18_bytes(const char * block) { few_rows_load<4>(words, block); }
+
+    FEW_ROWS_FUNCTION void packed(int b, int (&to)[4]) const {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            to[i] = b == 0 ? (int) __byte_perm(words[i], words[i + 1], 0x5432) : words[5 + i];
+        }
+    }
+
+    FEW_ROWS_FUNCTION float factor(int b) const {
+        return few_rows_half(b == 0 ? words[0] : (int) ((unsigned) words[4] >> 16));
+    }
+};
+
+struct few_rows_q4_0 : few_rows_18_bytes {
+    static constexpr int OFFSET = 8;
+
+    FEW_ROWS_FUNCTION few_rows_q4_0(const char * block, int) : few_rows_18_bytes(block) {}
+
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        int bytes[4];
+        packed(b, bytes);
+        few_rows_halves(bytes, values);
+    }
+};
+
+// -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
+static FEW_ROWS_FUNCTION void few_rows_look_up_iq4(const int * packed, int (&values)[FEW_ROWS_WORDS]) {
+    few_rows_look_up(0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535, packed, values);
+}
+
+struct few_rows_iq4_nl : few_rows_18_bytes {
+    FEW_ROWS_FUNCTION few_rows_iq4_nl(const char * block, int) : few_rows_18_bytes(block) {}
+
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        int bytes[4];
+        packed(b, bytes);
+        few_rows_look_up_iq4(bytes, values);
+    }
+};
+
+// an exponent, then values, at any even address
+struct few_rows_mxfp4 : few_rows_of_32 {
+    static constexpr int SIZE = 34;
+
+    const char * block;
+
+    FEW_ROWS_FUNCTION few_rows_mxfp4(const char * block, int) : block(block) {}
+
+    // 0 1 2 3 4 6 8 12 and the same negative: twice the values
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        int bytes[4];
+        few_rows_load<1>(bytes, block + 17 * b + 1);
+        few_rows_look_up(0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc, bytes, values);
+    }
+
+    FEW_ROWS_FUNCTION float factor(int b) const {
+        const int exponent = *(const unsigned char *) (block + 17 * b);
+        return 0.5f * __int_as_float(exponent == 0 ? 0x00400000 : exponent << 23);
+    }
+};
+
+// --- blocks of 256 values, a quarter for a lane ---
+
+struct few_rows_of_256 {
+    static constexpr int  N_VALUES = 256;
+    static constexpr int  OFFSET   = 0;
+    static constexpr bool HAS_MIN  = false;
+
+    static FEW_ROWS_FUNCTION int activations(int part, int b) { return 2 * part + b; }
+};
+
+// Q4_K and Q5_K begin with two factors, and 8 scales and 8 minima of 6 bits
+struct few_rows_k4 : few_rows_of_256 {
+    static constexpr int  GROUP   = 32;
+    static constexpr bool HAS_MIN = true;
+
+    float    d;
+    float    min_d;
+    unsigned scales; // of the lane's blocks, in bytes
+    unsigned mins;
+
+    FEW_ROWS_FUNCTION few_rows_k4(const char * block, int part) {
+        int words[4];
+        few_rows_load<16>(words, block);
+        d     = few_rows_half(words[0]);
+        min_d = few_rows_half((unsigned) words[0] >> 16);
+
+        const int      shift  = part % 2 * 16;
+        const unsigned first  = (unsigned) words[1] >> shift;
+        const unsigned second = (unsigned) words[2] >> shift;
+        const unsigned third  = (unsigned) words[3] >> shift;
+
+        scales = part < 2 ? first & 0x3f3f : (third & 0x0f0f) | (first >> 2 & 0x3030);
+        mins   = part < 2 ? second & 0x3f3f : (third >> 4 & 0x0f0f) | (second >> 2 & 0x3030);
+    }
+
+    FEW_ROWS_FUNCTION float factor(int b) const { return d * (float) few_rows_byte(scales, b); }
+
+    FEW_ROWS_FUNCTION float min(int b) const { return min_d * (float) few_rows_byte(mins, b); }
+};
+
+struct few_rows_q4_K : few_rows_k4 {
+    static constexpr int SIZE = 144;
+
+    int packed[8];
+
+    FEW_ROWS_FUNCTION few_rows_q4_K(const char * block, int part) : few_rows_k4(block, part) {
+        few_rows_load<16>(packed, block + 16 + 32 * part);
+    }
+
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
+            values[i] = packed[i] >> (4 * b) & 0x0f0f0f0f;
+        }
+    }
+};
+
+struct few_rows_q5_K : few_rows_k4 {
+    static constexpr int SIZE = 176;
+
+    int packed[8];
+    int high[8];
+
+    FEW_ROWS_FUNCTION few_rows_q5_K(const char * block, int part) : few_rows_k4(block, part) {
+        few_rows_load<16>(high, block + 16);
+        few_rows_load<16>(packed, block + 48 + 32 * part);
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
+            high[i] >>= 2 * part;
+        }
+    }
+
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
+            values[i] = (packed[i] >> (4 * b) & 0x0f0f0f0f) | (high[i] << (4 - b) & 0x10101010);
+        }
+    }
+};
+
+// the lane's blocks are 64 values apart, and have the same bytes
+struct few_rows_q6_K : few_rows_of_256 {
+    static constexpr int SIZE   = 210;
+    static constexpr int GROUP  = 16;
+    static constexpr int OFFSET = 32;
+
+    static FEW_ROWS_FUNCTION int activations(int part, int b) { return part / 2 * 4 + part % 2 + 2 * b; }
+
+    const char * block;
+    int          part;
+    int          packed[8];
+    int          high[8];
+
+    FEW_ROWS_FUNCTION few_rows_q6_K(const char * block, int part) : block(block), part(part) {
+        few_rows_load<2>(packed, block + 32 * part);
+        few_rows_load<2>(high, block + 128 + part / 2 * 32);
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
+            high[i] >>= part % 2 * 2;
+        }
+    }
+
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
+            values[i] = (packed[i] >> (4 * b) & 0x0f0f0f0f) | ((b == 0 ? high[i] << 4 : high[i]) & 0x30303030);
+        }
+    }
+
+    FEW_ROWS_FUNCTION int scale(int b, int g) const {
+        return *(const signed char *) (block + 192 + 2 * activations(part, b) + g);
+    }
+
+    FEW_ROWS_FUNCTION float factor() const { return few_rows_half_at(block + 208); }
+};
+
+// 2 bits and 1 bit of a value, and scales of 4 bits and 2 bits
+struct few_rows_q3_K : few_rows_of_256 {
+    static constexpr int SIZE   = 110;
+    static constexpr int GROUP  = 16;
+    static constexpr int OFFSET = 4;
+
+    const char * block;
+    int          packed[8];
+    int          high[8];
+    unsigned     scales; // 4 bytes, 32 too large
+
+    FEW_ROWS_FUNCTION few_rows_q3_K(const char * block, int part) : block(block) {
+        few_rows_load<2>(high, block);
+        few_rows_load<2>(packed, block + 32 + part / 2 * 32);
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
+            high[i] >>= 2 * part;
+            packed[i] >>= part % 2 * 4;
+        }
+        int words[3];
+        few_rows_load<2>(words, block + 96);
+        const unsigned low = (unsigned) (part % 2 ? words[1] : words[0]) >> (part / 2 * 4);
+        scales             = (low & 0x0f0f0f0f) | ((unsigned) words[2] >> (2 * part) & 0x03030303) << 4;
+    }
+
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
+            values[i] = (packed[i] >> (2 * b) & 0x03030303) | (high[i] << (2 - b) & 0x04040404);
+        }
+    }
+
+    FEW_ROWS_FUNCTION int scale(int b, int g) const { return few_rows_byte(scales, 2 * b + g) - 32; }
+
+    FEW_ROWS_FUNCTION float factor() const { return few_rows_half_at(block + 108); }
+};
+
+struct few_rows_iq4_xs : few_rows_of_256 {
+    static constexpr int SIZE  = 136;
+    static constexpr int GROUP = 32;
+
+    int   packed[8];
+    float factors[2];
+
+    FEW_ROWS_FUNCTION few_rows_iq4_xs(const char * block, int part) {
+        int words[2];
+        few_rows_load<8>(words, block);
+        few_rows_load<8>(packed, block + 8 + 32 * part);
+        const float d = few_rows_half(words[0]);
+        FEW_ROWS_UNROLL
+        for (int b = 0; b < 2; ++b) {
+            const int i    = 2 * part + b;
+            const int low  = words[1] >> (4 * i) & 0x0f;
+            const int high = words[0] >> (16 + 2 * i) & 0x03;
+            factors[b]     = d * (float) ((low | high << 4) - 32);
+        }
+    }
+
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        few_rows_look_up_iq4(packed + 4 * b, values);
+    }
+
+    FEW_ROWS_FUNCTION float factor(int b) const { return factors[b]; }
+};

@@ -1,0 +1,286 @@
+#pragma once
+
+// Runs a CUDA kernel on the CPU: each thread of a thread block is a fiber, which goes on to the next one where threads
+// wait for each other. Has those of CUDA's functions that the kernels of few rows call, under their names.
+
+#include "ggml.h"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#    include <sanitizer/common_interface_defs.h>
+#    define EMULATION_LEAVE(state, bottom, size) __sanitizer_start_switch_fiber(state, bottom, size)
+#    define EMULATION_ARRIVE(state)              __sanitizer_finish_switch_fiber(state, nullptr, nullptr)
+#else
+#    define EMULATION_LEAVE(state, bottom, size) (void) 0
+#    define EMULATION_ARRIVE(state)              (void) 0
+#endif
+
+struct emulated_place {
+    unsigned x = 0, y = 0;
+};
+
+static emulated_place threadIdx;
+static emulated_place blockIdx;
+
+class emulated_block {
+    static constexpr size_t STACK_SIZE = 128 << 10;
+    static constexpr int    N_LANES    = 32;
+
+    struct barrier {
+        int n_arrived  = 0;
+        int generation = 0;
+    };
+
+    struct copy {
+        void *       to;
+        const void * from;
+        size_t       size;
+    };
+
+    struct fiber {
+        ucontext_t context;
+        void *     fake_stack = nullptr; // AddressSanitizer's
+        bool       is_done    = false;
+
+        std::vector<std::vector<copy>> copies; // committed, the oldest first
+        std::vector<copy>              begun;
+    };
+
+    std::vector<fiber>    fibers;
+    std::vector<barrier>  warps;
+    barrier               all;
+    std::vector<uint32_t> passed; // what threads show to the others of their warp
+    ucontext_t            scheduler;
+    void *                scheduler_fake_stack = nullptr;
+    const void *          scheduler_bottom     = nullptr;
+    size_t                scheduler_size       = 0;
+
+    std::function<void()> kernel;
+
+    // the same ones for all blocks
+    static char * stack(size_t i) {
+        static std::vector<std::unique_ptr<char[]>> stacks;
+        while (stacks.size() <= i) {
+            stacks.emplace_back(new char[STACK_SIZE]);
+        }
+        return stacks[i].get();
+    }
+
+    static void enter() {
+        emulated_block & block = *current;
+        const unsigned   i     = threadIdx.x;
+#if defined(__SANITIZE_ADDRESS__)
+        __sanitizer_finish_switch_fiber(nullptr, &block.scheduler_bottom, &block.scheduler_size);
+#endif
+        block.kernel();
+        block.fibers[i].is_done = true;
+        EMULATION_LEAVE(nullptr, block.scheduler_bottom, block.scheduler_size);
+        setcontext(&block.scheduler);
+    }
+
+    void wait(barrier & with, int n) {
+        const int generation = with.generation;
+        if (++with.n_arrived == n) {
+            with.n_arrived = 0;
+            ++with.generation;
+        }
+        while (with.generation == generation) {
+            const unsigned i = threadIdx.x;
+            EMULATION_LEAVE(&fibers[i].fake_stack, scheduler_bottom, scheduler_size);
+            swapcontext(&fibers[i].context, &scheduler);
+            EMULATION_ARRIVE(fibers[i].fake_stack);
+        }
+    }
+
+  public:
+    static inline emulated_block * current = nullptr;
+
+    std::vector<char> shared; // starts at a multiple of 16
+
+    emulated_block(int n_threads, size_t shared_size) :
+        fibers(n_threads), warps(n_threads / N_LANES), passed(n_threads), shared(shared_size) {}
+
+    void run(std::function<void()> what) {
+        kernel  = std::move(what);
+        current = this;
+        for (auto & it : fibers) {
+            getcontext(&it.context);
+            it.context.uc_stack.ss_sp   = stack(&it - fibers.data());
+            it.context.uc_stack.ss_size = STACK_SIZE;
+            it.context.uc_link          = nullptr;
+            makecontext(&it.context, enter, 0);
+        }
+        for (size_t n_done = 0; n_done < fibers.size();) {
+            n_done = 0;
+            for (size_t i = 0; i < fibers.size(); ++i) {
+                if (!fibers[i].is_done) {
+                    threadIdx.x = i;
+                    EMULATION_LEAVE(&scheduler_fake_stack, stack(i), STACK_SIZE);
+                    swapcontext(&scheduler, &fibers[i].context);
+                    EMULATION_ARRIVE(scheduler_fake_stack);
+                }
+                n_done += fibers[i].is_done;
+            }
+        }
+    }
+
+    void sync_warp() { wait(warps[threadIdx.x / N_LANES], N_LANES); }
+
+    void sync_all() { wait(all, (int) fibers.size()); }
+
+    // copies that go on beside the thread: they are made when it waits for them, not earlier
+    void begin_copy(void * to, const void * from, size_t size) {
+        fibers[threadIdx.x].begun.push_back({ to, from, size });
+    }
+
+    void commit_copies() {
+        auto & it = fibers[threadIdx.x];
+        it.copies.push_back(std::move(it.begun));
+        it.begun.clear();
+    }
+
+    void wait_for_copies(size_t n_left) {
+        auto & copies = fibers[threadIdx.x].copies;
+        while (copies.size() > n_left) {
+            for (const auto & it : copies.front()) {
+                std::memcpy(it.to, it.from, it.size);
+            }
+            copies.erase(copies.begin());
+        }
+    }
+
+    // what another lane of the warp shows
+    uint32_t exchange(uint32_t value, unsigned lane_mask) {
+        passed[threadIdx.x] = value;
+        sync_warp();
+        const uint32_t res = passed[threadIdx.x ^ lane_mask];
+        sync_warp();
+        return res;
+    }
+
+    unsigned ballot(bool value) {
+        passed[threadIdx.x] = value;
+        sync_warp();
+        unsigned res = 0;
+        for (int i = 0; i < N_LANES; ++i) {
+            res |= passed[threadIdx.x / N_LANES * N_LANES + i] << i;
+        }
+        sync_warp();
+        return res;
+    }
+};
+
+// --- CUDA's functions ---
+
+using std::min;
+
+struct half {
+    ggml_fp16_t bits;
+};
+
+inline half __ushort_as_half(unsigned short bits) {
+    return { bits };
+}
+
+inline float __half2float(half value) {
+    return ggml_fp16_to_fp32(value.bits);
+}
+
+inline float __int_as_float(int bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+inline float __fmul_rn(float a, float b) {
+    return a * b;
+}
+
+inline float __fmaf_rn(float a, float b, float c) {
+    return std::fma(a, b, c);
+}
+
+inline int __popc(unsigned bits) {
+    return __builtin_popcount(bits);
+}
+
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+    const uint64_t both = (uint64_t) high << 32 | low;
+    unsigned       res  = 0;
+    for (int i = 0; i < 4; ++i) {
+        res |= (unsigned) (both >> (8 * (selector >> (4 * i) & 7)) & 0xff) << (8 * i);
+    }
+    return res;
+}
+
+inline int ggml_cuda_dp4a(int a, int b, int c) {
+    for (int i = 0; i < 4; ++i) {
+        c += (int8_t) (a >> (8 * i)) * (int8_t) (b >> (8 * i));
+    }
+    return c;
+}
+
+inline void __syncthreads() {
+    emulated_block::current->sync_all();
+}
+
+inline void __syncwarp() {
+    emulated_block::current->sync_warp();
+}
+
+inline float __shfl_xor_sync(unsigned, float value, int lane_mask) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof(bits));
+    return __int_as_float((int) emulated_block::current->exchange(bits, lane_mask));
+}
+
+inline unsigned __ballot_sync(unsigned, bool value) {
+    return emulated_block::current->ballot(value);
+}
+
+inline void __pipeline_memcpy_async(void * to, const void * from, size_t size) {
+    emulated_block::current->begin_copy(to, from, size);
+}
+
+inline void __pipeline_commit() {
+    emulated_block::current->commit_copies();
+}
+
+inline void __pipeline_wait_prior(int n) {
+    emulated_block::current->wait_for_copies(n);
+}
+
+inline void ggml_cuda_pdl_lc() {}
+
+inline void ggml_cuda_pdl_sync() {}
+
+inline float ggml_cuda_op_silu_single(float x) {
+    return x / (1.0f + std::exp(-x));
+}
+
+// others are no part of the tests
+inline float ggml_cuda_op_gelu_single(float) {
+    std::abort();
+}
+
+inline float ggml_cuda_op_swiglu_oai_single(float, float) {
+    std::abort();
+}
+
+inline float ggml_cuda_op_swiglu_clamp_single(float, float, float) {
+    std::abort();
+}
+
+#define FEW_ROWS_KERNEL
+#define FEW_ROWS_LAUNCH_BOUNDS(n_threads, n_blocks)
+#define FEW_ROWS_SHARED(name) char * name = emulated_block::current->shared.data()

@@ -1,0 +1,270 @@
+// The CUDA kernels of few rows, run on the CPU: for every type of weights against a product in double precision, and bit
+// for bit the same for a row alone as with others beside it.
+
+#include "check.h"
+#include "cuda-emulation.h"
+#include "cuda-few-rows-kernel.cuh"
+#include "random-values.h"
+
+#include <cmath>
+
+struct product {
+    ggml_type                         type;
+    int64_t                           n_values;
+    int64_t                           n_out;
+    int64_t                           n_experts; // 0: a plain product
+    bool                              has_gate;
+    bool                              has_bias;
+    std::vector<std::vector<float>>   rows;
+    std::vector<std::vector<int32_t>> experts; // of each row
+
+    std::vector<uint8_t> matrix;
+    std::vector<uint8_t> gate;
+    std::vector<float>   bias;
+};
+
+static constexpr int64_t PADDING = 512; // values, of rows of activations
+
+static std::vector<uint8_t> random_matrix(ggml_type type, int64_t n_rows, int64_t n_values) {
+    auto                 values = random_quantized(type, n_rows, n_values);
+    std::vector<uint8_t> res(values.size() + 16, 0xff);
+    std::copy(values.begin(), values.end(), res.begin());
+    return res;
+}
+
+static product random_product(ggml_type type, int64_t n_values, int64_t n_out, int64_t n_rows, int64_t n_experts,
+                              bool has_gate, bool has_bias) {
+    product       p{ type, n_values, n_out, n_experts, has_gate, has_bias, {}, {}, {}, {}, {} };
+    const int64_t n_matrix_rows = std::max<int64_t>(n_experts, 1) * n_out;
+    p.matrix                    = random_matrix(type, n_matrix_rows, n_values);
+    p.gate                      = random_matrix(type, n_matrix_rows, n_values);
+    p.bias                      = random_values(n_out);
+    for (int64_t i = 0; i < n_rows; ++i) {
+        p.rows.push_back(random_values(n_values));
+        if (n_experts) { // the first one is every row's
+            p.experts.push_back({ 1, (int32_t) ((2 + i / 2) % n_experts) });
+        }
+    }
+    return p;
+}
+
+// scale, sum and values, as the CUDA backend quantizes activations
+static std::vector<uint8_t> quantize(const std::vector<float> & row) {
+    std::vector<uint8_t> res((row.size() + PADDING - 1) / PADDING * PADDING / 32 * FEW_ROWS_Y_SIZE);
+    for (size_t i = 0; i < row.size(); i += 32) {
+        uint8_t * block   = res.data() + i / 32 * FEW_ROWS_Y_SIZE;
+        float     highest = 0.0f;
+        for (int k = 0; k < 32; ++k) {
+            highest = std::max(highest, std::fabs(row[i + k]));
+        }
+        const ggml_fp16_t d = ggml_fp32_to_fp16(highest / 127.0f);
+        std::memcpy(block, &d, sizeof(d));
+        for (int k = 0; k < 32; ++k) {
+            block[4 + k] = (uint8_t) (int8_t) std::lround(row[i + k] / (highest / 127.0f));
+        }
+    }
+    return res;
+}
+
+static std::vector<float> unquantize(const std::vector<uint8_t> & row, int64_t n_values) {
+    std::vector<float> res(n_values);
+    for (int64_t i = 0; i < n_values; ++i) {
+        const uint8_t * block = row.data() + i / 32 * FEW_ROWS_Y_SIZE;
+        ggml_fp16_t     d;
+        std::memcpy(&d, block, sizeof(d));
+        res[i] = ggml_fp16_to_fp32(d) * (int8_t) block[4 + i % 32];
+    }
+    return res;
+}
+
+// of the rows [begin, end), by the kernel for N columns
+template <class T, int N, bool GATE>
+static std::vector<float> compute(const product & p, size_t begin, size_t end, const few_rows_device & device) {
+    const int  n_tokens = (int) (end - begin);
+    const auto n_places = (int) (p.n_experts ? p.experts[0].size() : 1);
+
+    std::vector<uint8_t> columns;
+    std::vector<int32_t> ids;
+    for (size_t i = begin; i < end; ++i) {
+        const auto row = quantize(p.rows[i]);
+        columns.insert(columns.end(), row.begin(), row.end());
+        if (p.n_experts) {
+            ids.insert(ids.end(), p.experts[i].begin(), p.experts[i].end());
+        }
+    }
+    std::vector<float> res(n_tokens * n_places * p.n_out, NAN);
+
+    few_rows_product given    = {};
+    given.matrix              = (const char *) p.matrix.data();
+    given.gate                = GATE ? (const char *) p.gate.data() : nullptr;
+    given.bias                = p.has_bias ? p.bias.data() : nullptr;
+    given.columns             = (const char *) columns.data();
+    given.dst                 = res.data();
+    given.ids                 = p.n_experts ? ids.data() : nullptr;
+    given.glu_op              = GGML_GLU_OP_SWIGLU;
+    given.n_parts             = (int) (p.n_values / FEW_ROWS_PART);
+    given.n_rows              = (int) p.n_out;
+    given.column_size         = (given.n_parts * 2 * FEW_ROWS_Y_SIZE + 15) / 16 * 16;
+    given.n_tokens            = n_tokens;
+    given.n_places            = n_places;
+    given.n_column_places     = 1;
+    given.ids_stride          = n_places;
+    given.row_stride          = (int64_t) ggml_row_size(p.type, p.n_values);
+    given.expert_stride       = given.row_stride * p.n_out;
+    given.column_stride       = (int64_t) (columns.size() / n_tokens);
+    given.column_place_stride = given.column_stride;
+    given.dst_stride          = n_places * p.n_out;
+    given.dst_place_stride    = p.n_out;
+
+    CHECK(few_rows_divide<T>(given, N, GATE ? 2 : 1, device));
+    const few_rows_memory<T> memory(given, N, GATE ? 2 : 1);
+    CHECK(memory.size <= device.shared_size);
+    CHECK_EQUAL((uintptr_t) given.matrix % 16, 0u);
+
+    const int n_routed = p.n_experts ? n_tokens * n_places : 1;
+    for (int y = 0; y < n_routed; ++y) {
+        for (int x = 0; x < (given.n_rows + given.n_block_rows - 1) / given.n_block_rows; ++x) {
+            emulated_block block(given.n_warps * FEW_ROWS_LANES, memory.size);
+            blockIdx = { (unsigned) x, (unsigned) y };
+            std::fill(block.shared.begin(), block.shared.end(), (char) 0x7f);
+            block.run([&] { few_rows_kernel<T, N, GATE>(given); });
+        }
+    }
+    return res;
+}
+
+template <class T, bool GATE>
+static std::vector<float> compute(const product & p, size_t begin, size_t end, const few_rows_device & device) {
+    switch (few_rows_columns((int) (end - begin), p.n_experts > 0)) {
+        case 1:
+            return compute<T, 1, GATE>(p, begin, end, device);
+        case 2:
+            return compute<T, 2, GATE>(p, begin, end, device);
+        case 3:
+            return compute<T, 3, GATE>(p, begin, end, device);
+        case 4:
+            return compute<T, 4, GATE>(p, begin, end, device);
+        case 6:
+            return compute<T, 6, GATE>(p, begin, end, device);
+        default:
+            return compute<T, 8, GATE>(p, begin, end, device);
+    }
+}
+
+static double dot(const product & p, const std::vector<uint8_t> & matrix, int64_t row, const std::vector<float> & with,
+                  double & scale) {
+    std::vector<float> weights(p.n_values);
+    ggml_get_type_traits(p.type)->to_float(matrix.data() + row * ggml_row_size(p.type, p.n_values), weights.data(),
+                                           p.n_values);
+    double res = 0.0;
+    scale      = 0.0;
+    for (int64_t i = 0; i < p.n_values; ++i) {
+        res += (double) weights[i] * with[i];
+        scale += std::fabs((double) weights[i] * with[i]);
+    }
+    return res;
+}
+
+template <class T> static void check(const product & p, const few_rows_device & device) {
+    const auto run = [&](size_t begin, size_t end) {
+        return p.has_gate ? compute<T, true>(p, begin, end, device) : compute<T, false>(p, begin, end, device);
+    };
+    const auto         together = run(0, p.rows.size());
+    std::vector<float> alone;
+    for (size_t i = 0; i < p.rows.size(); ++i) {
+        const auto row = run(i, i + 1);
+        alone.insert(alone.end(), row.begin(), row.end());
+    }
+    CHECK(together == alone);
+
+    size_t at = 0;
+    for (size_t i = 0; i < p.rows.size(); ++i) {
+        const auto row = unquantize(quantize(p.rows[i]), p.n_values);
+        for (const int32_t expert : p.n_experts ? p.experts[i] : std::vector<int32_t>{ 0 }) {
+            for (int64_t k = 0; k < p.n_out; ++k, ++at) {
+                double scale;
+                double gate_scale = 0.0;
+                double expected   = dot(p, p.matrix, expert * p.n_out + k, row, scale) + (p.has_bias ? p.bias[k] : 0.0);
+                if (p.has_gate) {
+                    const double gate = dot(p, p.gate, expert * p.n_out + k, row, gate_scale);
+                    expected *= gate / (1.0 + std::exp(-gate));
+                    scale *= 1.0 + gate_scale;
+                }
+                CHECK(std::fabs(together[at] - expected) <= 1e-5 * scale);
+            }
+        }
+    }
+}
+
+template <class T> static void check_type(ggml_type type) {
+    static constexpr few_rows_device DEVICES[] = {
+        { 4, 48 << 10 }, { 4, 64 << 10 }, { 2, 99 << 10 }, { 1, 227 << 10 }
+    };
+
+    // more chunks than warps; a part of a chunk; rows that begin at any address their type has
+    const int64_t n_block = ggml_blck_size(type) == 32 ? 64 : 256;
+    int           i       = 0;
+    for (const int64_t n_values : { n_block, 3 * n_block, (int64_t) 2048, 2048 + n_block, (int64_t) 4 * 2048 + 1024 }) {
+        for (const int64_t n_rows : { 1, 2, 3, 4, 5, 6, 7, 8 }) {
+            const int64_t n_out = n_values > 4096 ? 5 : 19;
+            check<T>(random_product(type, n_values, n_out, n_rows, 0, i % 3 == 0, i % 2 == 0), DEVICES[i % 4]);
+            ++i;
+        }
+    }
+    check<T>(random_product(type, 9 * 2048 + n_block, 5, 3, 0, true, true), DEVICES[0]);
+    check<T>(random_product(type, 9 * 2048 + n_block, 5, 8, 0, true, true), DEVICES[1]);
+    check<T>(random_product(type, 2048 + n_block, 150, 4, 0, true, false), DEVICES[3]);
+    for (const int64_t n_rows : { 1, 2, 3, 5, 8 }) {
+        check<T>(random_product(type, 5 * n_block, 7, n_rows, 4, n_rows % 2 == 0, false), DEVICES[n_rows % 4]);
+    }
+}
+
+static void q8_0_is_right_and_rows_do_not_matter() {
+    check_type<few_rows_q8_0>(GGML_TYPE_Q8_0);
+}
+
+static void q4_0_is_right_and_rows_do_not_matter() {
+    check_type<few_rows_q4_0>(GGML_TYPE_Q4_0);
+}
+
+static void iq4_nl_is_right_and_rows_do_not_matter() {
+    check_type<few_rows_iq4_nl>(GGML_TYPE_IQ4_NL);
+}
+
+static void mxfp4_is_right_and_rows_do_not_matter() {
+    check_type<few_rows_mxfp4>(GGML_TYPE_MXFP4);
+}
+
+static void q3_K_is_right_and_rows_do_not_matter() {
+    check_type<few_rows_q3_K>(GGML_TYPE_Q3_K);
+}
+
+static void q4_K_is_right_and_rows_do_not_matter() {
+    check_type<few_rows_q4_K>(GGML_TYPE_Q4_K);
+}
+
+static void q5_K_is_right_and_rows_do_not_matter() {
+    check_type<few_rows_q5_K>(GGML_TYPE_Q5_K);
+}
+
+static void q6_K_is_right_and_rows_do_not_matter() {
+    check_type<few_rows_q6_K>(GGML_TYPE_Q6_K);
+}
+
+static void iq4_xs_is_right_and_rows_do_not_matter() {
+    check_type<few_rows_iq4_xs>(GGML_TYPE_IQ4_XS);
+}
+
+int main() {
+    RUN(q8_0_is_right_and_rows_do_not_matter);
+    RUN(q4_0_is_right_and_rows_do_not_matter);
+    RUN(iq4_nl_is_right_and_rows_do_not_matter);
+    RUN(mxfp4_is_right_and_rows_do_not_matter);
+    RUN(q3_K_is_right_and_rows_do_not_matter);
+    RUN(q4_K_is_right_and_rows_do_not_matter);
+    RUN(q5_K_is_right_and_rows_do_not_matter);
+    RUN(q6_K_is_right_and_rows_do_not_matter);
+    RUN(iq4_xs_is_right_and_rows_do_not_matter);
+    ggml_quantize_free();
+    return g_n_failed > 0;
+}
