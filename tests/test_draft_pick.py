@@ -10,6 +10,7 @@ import pytest
 from pymtp.acceptance.interface import Trial, Verdict
 from pymtp.acceptance.match import MATCH
 from pymtp.drafting.interface import Proposal
+from pymtp.drafting.length import DraftLength
 from pymtp.drafting.pick import AutoPick, FixedPick
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
@@ -116,3 +117,10 @@ def test_a_round_is_judged_as_it_was_picked_whatever_its_own_rows_show() -> None
             play(target.tolist())
     assert judged == ["most likely", "drawn", "most likely", "most likely", "drawn", "drawn"]
     assert not pick.draws
+
+
+def test_a_least_number_of_drafts_does_not_end_a_draft_that_is_still_short() -> None:
+    length = DraftLength(8, n_min=4)
+    assert length.is_confident(0.01)
+    assert [length.n_worth([0.5] * n, drawn=False) for n in (1, 3, 4, 8)] == [0, 0, 4, 8]
+    assert not DraftLength(8, p_min=0.5).is_confident(0.4)

@@ -100,6 +100,14 @@ def test_each_sequence_has_its_own_draft_length(kind: type[Sampler]) -> None:
     assert rows == ([[0, 2, 3], [0, 2], [2]] if kind is Picker else [[0, 2, 3]])
 
 
+@pytest.mark.parametrize("kind", [Sampler, Picker])
+def test_a_draft_is_as_long_with_a_least_length_as_without(kind: type[Sampler]) -> None:
+    session, drafter = pair()
+    sequence = begin(session, drafter, sampler=Picker() if kind is Picker else Sampler(GREEDY, n_vocab=N_VOCAB))
+    sequence.length = DraftLength(3, n_min=2)
+    assert len(play(session, drafter, (0, sequence))[0].proposal.drafts) == 3
+
+
 def test_sequences_that_ban_different_tokens_draft_in_separate_graphs() -> None:
     session, drafter = pair(n_seq_max=2)
     prompts = [[1, 7], [2, 7]]

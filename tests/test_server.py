@@ -444,3 +444,6 @@ def test_tools_are_offered_and_a_tool_that_is_not_among_them_is_refused(server: 
     other = {"type": "function", "function": {"name": "other"}}
     assert server.post("/v1/chat/completions", tool_choice=other, **body).status == 400
     assert server.post("/v1/chat/completions", grammar='root ::= "a"', **body).status == 400
+    # the embedded model's template knows no tools
+    refused = server.post("/v1/chat/completions", tool_choice="required", **body)
+    assert refused.status == 400 and "knows no tools" in refused.json["error"]["message"]

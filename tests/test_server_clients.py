@@ -99,6 +99,35 @@ def test_openai_offers_tools_and_brings_their_results(openai: Any) -> None:
     assert reply.usage.completion_tokens > 0
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_openai_gets_the_call_that_it_requires(openai: Any, choice: Any) -> None:
+    asked: dict[str, Any] = {
+        **{"model": "nano", "messages": MESSAGES, "max_tokens": 100, "temperature": 0},
+        **{"tools": [{"type": "function", "function": FUNCTION}], "tool_choice": choice, "parallel_tool_calls": False},
+    }
+    whole = openai.chat.completions.create(**asked).choices[0]
+    call = whole.message.tool_calls[0]
+    assert (whole.message.content, call.function.name, call.type) == (None, "weather", "function")
+    assert list(json.loads(call.function.arguments)) == ["city"]
+    chunks = [chunk.choices[0] for chunk in openai.chat.completions.create(**asked, stream=True)]
+    deltas = [each for chunk in chunks for each in chunk.delta.tool_calls or ()]
+    assert not any(chunk.delta.content for chunk in chunks)
+    first = [delta for delta in deltas if delta.index == 0]
+    assert [delta.function.name for delta in first if delta.id] == ["weather"]
+    assert "".join(delta.function.arguments for delta in first) == call.function.arguments
+
+
+def test_openai_gets_a_call_as_a_response(openai: Any) -> None:
+    asked: dict[str, Any] = {
+        **{"model": "nano", "input": "Hello", "max_output_tokens": 100, "temperature": 0, "parallel_tool_calls": False},
+        **{"tools": [{"type": "function", **FUNCTION}], "tool_choice": "required"},
+    }
+    call = openai.responses.create(**asked).output[0]
+    assert (call.type, call.name, list(json.loads(call.arguments))) == ("function_call", "weather", ["city"])
+    last = list(openai.responses.create(**asked, stream=True))[-1]
+    assert last.response.output[0].arguments == call.arguments
+
+
 def test_openai_streams_responses(openai: Any) -> None:
     asked: dict[str, Any] = {"model": "nano", "input": "Hello", "max_output_tokens": 20, "temperature": 0}
     whole = openai.responses.create(**asked)
@@ -148,6 +177,21 @@ def test_anthropic_offers_tools_and_brings_their_results(anthropic: Any) -> None
     conversation = [*MESSAGES, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
     reply = anthropic.messages.create(model="nano", messages=conversation, tools=[tool], max_tokens=5)
     assert reply.usage.output_tokens > 0
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "weather"}])
+def test_anthropic_gets_the_call_that_it_requires(anthropic: Any, choice: Any) -> None:
+    tool = {"name": "weather", "description": "The weather of a city.", "input_schema": PARAMETERS}
+    asked: dict[str, Any] = {
+        **{"model": "nano", "messages": MESSAGES, "max_tokens": 100, "extra_body": {"temperature": 0}},
+        **{"tools": [tool], "tool_choice": {**choice, "disable_parallel_tool_use": True}},
+    }
+    whole = anthropic.messages.create(**asked)
+    use = whole.content[0]
+    assert (use.type, use.name, list(use.input)) == ("tool_use", "weather", ["city"])
+    with anthropic.messages.stream(**asked) as stream:
+        last = stream.get_final_message()
+    assert (last.stop_reason, last.content[0].name, last.content[0].input) == (whole.stop_reason, "weather", use.input)
 
 
 def test_anthropic_raises_its_own_errors(anthropic: Any) -> None:

@@ -6,6 +6,7 @@ Owns the native handle. Knows messages and texts; never tokens.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,11 +68,22 @@ class ChatTemplate:
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidParameter("messages", f"such that JSON in UTF-8 can hold them ({error})") from None
         try:
-            return _prompt(json_of(lib.pymtp_chat_template_render, self._native, request))
+            made = json_of(lib.pymtp_chat_template_render, self._native, request)
         except Refused as error:
             raise InvalidParameter("messages and tools", f"as in OpenAI's chat completions ({error})") from None
         except Failed as error:
             raise _failure(error, self._whose) from None
+        if asked["tools"] and asked["tool_choice"] == "required":
+            made["grammar"] = _without_content(made["grammar"])
+        return _prompt(made)
+
+
+def _without_content(grammar: str) -> str:
+    """The grammar of an answer that has to call a tool, without the content that llama.cpp allows before the call.
+
+    Content has no end there: an answer could consist of it up to its last token. Thinking before the call stays.
+    """
+    return re.sub(r"(?m)^(root ::= .*?)\buntil-\d+\?? (?:space )?(?=tool-calls?(?:-root)?$)", r"\1", grammar)
 
 
 def _failure(error: Exception, whose: str) -> ModelError:

@@ -67,6 +67,9 @@ class DraftPicker(Protocol):
     def n_worth(self, drafts: Sequence[int], confidences: Sequence[float]) -> int:
         """How many of the drafts are worth verifying, from the first on."""
 
+    def is_confident(self, confidence: float) -> bool:
+        """Whether another draft is worth asking for after one of this confidence."""
+
 
 class DraftRequest(NamedTuple):
     """Asks for drafts for one sequence."""

@@ -28,7 +28,9 @@ class DraftLength(NamedTuple):
         A draft's confidence is the probability of the most likely token at its position. It is known before the draft
         is drawn, so that the distribution of the output does not change.
         """
-        n = len(confidences)
-        if self.p_min > 0:
-            n = next((i for i, confidence in enumerate(confidences) if confidence < self.p_min), n)
+        n = next((i for i, confidence in enumerate(confidences) if not self.is_confident(confidence)), len(confidences))
         return n if drawn or n >= self.n_min else 0
+
+    def is_confident(self, confidence: float) -> bool:
+        """Whether drafting continues after a draft of this confidence, however few there are so far."""
+        return confidence >= self.p_min

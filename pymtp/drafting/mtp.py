@@ -138,4 +138,4 @@ def _continues(request: DraftRequest, drafted: _Drafted, step: int) -> bool:
     tokens = drafted.tokens
     if request.n_draft <= step + 1 or len(tokens) <= step or tokens[-1] in request.stop:
         return False
-    return request.picker.n_worth(tokens, drafted.confidences) == len(tokens)  # else the last one is not worth a row
+    return request.picker.is_confident(drafted.confidences[-1])  # else the last one is not worth a row

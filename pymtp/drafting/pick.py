@@ -98,3 +98,7 @@ class ChainPicker:
         if not confidences:
             return len(drafts)
         return self._length.n_worth(confidences, drawn=self._how.draws)
+
+    def is_confident(self, confidence: float) -> bool:
+        """See DraftPicker."""
+        return self._length.is_confident(confidence)

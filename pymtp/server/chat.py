@@ -64,7 +64,10 @@ def render(state: ServerState, body: ChatBody) -> Rendered:
     )
     budgets = (body.reasoning_budget_tokens, body.thinking_budget_tokens, state.settings.reasoning_budget)
     budget = next(budget for budget in budgets if budget is not None)
-    return Rendered(state.template.render(messages, chat), budget)
+    prompt = state.template.render(messages, chat)
+    if tools and chat.has_to_call == "required" and not prompt.grammar:
+        raise invalid("tool_choice: the chat template knows no tools, so that no call can be required of the model")
+    return Rendered(prompt, budget)
 
 
 def message_as_openai(message: ChatMessage) -> dict[str, Any]:

@@ -92,17 +92,22 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     chat["messages"] = [*_system(asked.system), *(turned for each in asked.messages for turned in _turned(each))]
     if asked.tools:
         chat["tools"] = [_tool(tool) for tool in asked.tools]
-    choice = (asked.tool_choice or {}).get("type")
-    if choice in ("any", "tool"):
-        chat["tool_choice"] = "required"
-    elif choice == "none":
-        chat["tool_choice"] = "none"
+    if asked.tool_choice:
+        chat |= _tool_choice(asked.tool_choice)
     if asked.stop_sequences:
         chat["stop"] = asked.stop_sequences
     chat.setdefault("max_tokens", N_TOKENS_DEFAULT)
     if asked.thinking and asked.thinking.get("type") == "enabled":
         chat["thinking_budget_tokens"] = asked.thinking.get("budget_tokens", N_THINKING_DEFAULT)
     return chat
+
+
+def _tool_choice(choice: dict[str, Any]) -> dict[str, Any]:
+    kind = choice.get("type")
+    turned: dict[str, Any] = {"any": {"tool_choice": "required"}, "none": {"tool_choice": "none"}}.get(kind or "", {})
+    if kind == "tool":
+        turned = {"tool_choice": {"type": "function", "function": {"name": choice.get("name")}}}
+    return turned | ({"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {})
 
 
 def _system(system: str | list[Block] | None) -> list[dict[str, Any]]:
