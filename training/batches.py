@@ -23,7 +23,7 @@ IGNORED = -100
 
 def write_shard(path: Path, rows: np.ndarray) -> None:
     assert rows.dtype == np.uint16 and rows.shape[1] == ROW
-    path.write_bytes(lzma.compress(rows.astype("<u2").tobytes(), preset=6))
+    path.write_bytes(lzma.compress(rows.astype("<u2").tobytes(), preset=3))
 
 
 def read_shard(path: Path) -> np.ndarray:
@@ -33,7 +33,7 @@ def read_shard(path: Path) -> np.ndarray:
 def split(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Inputs and targets, (n, ROW - 1) each, of rows (n, ROW)."""
     tokens = rows & (NOT_LEARNED - 1)
-    targets = torch.where(rows >= NOT_LEARNED, IGNORED, tokens)
+    targets = torch.where(rows >= NOT_LEARNED, IGNORED, tokens).long()
     return tokens[:, :-1].contiguous(), targets[:, 1:].contiguous()
 
 

@@ -27,21 +27,20 @@ def orthogonalize(update: Tensor) -> Tensor:
 class Muon:
     """Matrices of one shape are updated together."""
 
-    def __init__(self, matrices: Iterable[Tensor], *, weight_decay: float = 0.01, compiled: bool = False) -> None:
+    def __init__(self, matrices: Iterable[Tensor], *, weight_decay: float = 0.01) -> None:
         groups: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
         for matrix in matrices:
             groups[tuple(matrix.shape)].append(matrix)
         self._groups = list(groups.values())
         self._momenta = [torch.zeros_like(torch.stack([m.detach() for m in group])) for group in self._groups]
         self._weight_decay = weight_decay
-        self._orthogonalize = torch.compile(orthogonalize) if compiled else orthogonalize
 
     @torch.no_grad()
     def step(self, rate: float, momentum: float) -> None:
         for group, average in zip(self._groups, self._momenta, strict=True):
             gradient = torch.stack([matrix.grad for matrix in group])  # type: ignore[arg-type]
             average.lerp_(gradient, 1 - momentum)
-            update = self._orthogonalize(gradient.lerp(average, momentum)).to(average.dtype)
+            update = orthogonalize(gradient.lerp(average, momentum)).to(average.dtype)
             rows, columns = group[0].shape
             torch._foreach_mul_(group, 1 - rate * self._weight_decay)
             torch._foreach_add_(group, list(update), alpha=-rate * max(1.0, rows / columns) ** 0.5)

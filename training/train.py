@@ -69,7 +69,7 @@ class Trainer:
             is_layers = weight.ndim == 2 and not name.startswith(("embd", "output")) and "attn.gate" not in name
             (matrices if is_layers else others).append(weight)
         self.others = others
-        self.muon = Muon(matrices, compiled=on_gpu)
+        self.muon = Muon(matrices)
         self.adam = torch.optim.AdamW(others, lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=on_gpu)
         self.progress = Progress()
 
@@ -200,7 +200,7 @@ def main() -> None:
             print(report.line(trainer, share), flush=True)
             n_reports += 1
             if n_reports % 4 == 0:
-                print(trainer.evaluate(16), flush=True)
+                print(trainer.evaluate(given.rows), flush=True)
         if given.checkpoint_seconds and time.monotonic() - saved > given.checkpoint_seconds:
             trainer.progress.trained_s = before_s + time.monotonic() - started
             trainer.save(given.out / "checkpoint.pt")
@@ -208,7 +208,7 @@ def main() -> None:
     weights = {name: weight.cpu() for name, weight in trainer.model.state_dict().items()}
     torch.save({"shape": asdict(trainer.model.shape), "model": weights}, given.out / "weights.pt")
     print(report.line(trainer, 1.0), flush=True)
-    print(trainer.evaluate(64), flush=True)
+    print(trainer.evaluate(given.rows), flush=True)
     print({kind: f"{trainer.batches.epochs(kind):.2f} epochs" for kind in KINDS}, flush=True)
 
 
