@@ -81,6 +81,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="default: one per physical core")
     parser.add_argument("-c", "--ctx-size", type=int, default=2048, help="context size in tokens (default: 2048)")
     parser.add_argument("-ngl", "--gpu-layers", type=int, default=-1, help="layers on the GPU (default: all)")
+    parser.add_argument(
+        "--cuda-shared-memory",
+        type=int,
+        metavar="KIB",
+        help="pymtp's CUDA kernels take no more of it: 99 as on RTX cards",
+    )
     parser.add_argument("--llama-cpp", type=Path, metavar="DIR", help="use llama.cpp's programs in DIR, build nothing")
     parser.add_argument("--source", type=Path, help="the pinned archive (default: the one in build/, from make)")
     parser.add_argument("--cmake-arg", action="append", help="a build option (default: those of the last make)")
@@ -117,6 +123,7 @@ def measure(given: argparse.Namespace, logs: Path) -> dict[str, Any]:
             n_gpu_layers=given.gpu_layers,
             sampling={**LLAMA_CPP_DEFAULTS, **dict(given.sampling)},
             forced_length=given.forced_length,
+            cuda_shared_bytes=given.cuda_shared_memory and given.cuda_shared_memory << 10,
             programs=programs.resolve(),
             logs=logs.resolve(),
         )
@@ -149,6 +156,8 @@ def _method(given: argparse.Namespace, prompts: Sequence[Prompt]) -> str:
     acceptance = (
         "" if given.forced_length is None else f", drafts accepted at random to a mean length of {given.forced_length}"
     )
+    if given.cuda_shared_memory:
+        acceptance += f", pymtp's CUDA kernels in {given.cuda_shared_memory} KiB of shared memory"
     return (
         f"{given.predict} tokens per answer, no end-of-generation tokens, {_sampling(given)}{acceptance}; "
         f"{given.repeat} repetitions of {', '.join(f'{n} {name}' for name, n in counts.items())} prompts of "

@@ -3,7 +3,8 @@
 dense: step35, 10.7 billion parameters, 3 heads with their own output matrices, a vocabulary of 152 thousand tokens.
 moe: glm4moe, 13.8 billion parameters, 32 experts of which a token uses 8, 1 head.
 1b: step35, 1.0 billion parameters, 1 head, a vocabulary of 32 thousand tokens: for CPUs.
-All in Q8_0, 11, 15 and 1.1 GB, or in another type of llama.cpp's: --type Q4_K_M.
+All in Q8_0, 11, 15 and 1.1 GB, or of other types: --type Q4_K_M. Q4_K_M and Q6_K are written within seconds as well,
+with the types that llama-quantize mixes; others by llama.cpp's own quantisation, with llama-cpp-python.
 
 Their acceptance means nothing: force it.
 """
@@ -17,8 +18,8 @@ from pathlib import Path
 from time import perf_counter
 
 import gguf
-import llama_cpp
 
+from random_models.blocks import FILES
 from random_models.shapes import Size
 from random_models.writer import write_model
 
@@ -67,14 +68,14 @@ TYPES = tuple(kind.name.removeprefix("MOSTLY_") for kind in gguf.LlamaFileType)
 
 
 def write_quantized(path: Path, size: Size, kind: str) -> None:
-    """Write a model whose matrices llama.cpp's own quantisation has turned from Q8_0 into another type, as it mixes
-    types for files of that name.
-    """
-    if kind == "Q8_0":
-        write_model(path, size, q8_0=True)
+    """Write a model, of random blocks or, of a type that there are none of, by llama.cpp's own quantisation."""
+    if kind in FILES:
+        write_model(path, size, kind)
         return
+    import llama_cpp
+
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        source = write_model(Path(folder) / "q8_0.gguf", size, q8_0=True)
+        source = write_model(Path(folder) / "q8_0.gguf", size, "Q8_0")
         params = llama_cpp.llama_model_quantize_default_params()
         params.ftype = gguf.LlamaFileType[f"MOSTLY_{kind}"]
         params.allow_requantize = True

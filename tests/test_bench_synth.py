@@ -18,7 +18,7 @@ from synth_gguf import SIZES, write_quantized
 def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A shape, 16 times narrower."""
     path = tmp_path_factory.mktemp("synth") / f"{request.param}.gguf"
-    return write_model(path, SIZES[request.param].scaled(16), q8_0=True)
+    return write_model(path, SIZES[request.param].scaled(16), "Q8_0")
 
 
 def test_it_loads_and_drafts_and_stays_finite(small: Path) -> None:

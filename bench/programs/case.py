@@ -41,6 +41,8 @@ class Case:
     sampling: Sampling
     forced_length: float | None
     """Accept drafts at random, to this mean length; None: acceptance is not forced."""
+    cuda_shared_bytes: int | None
+    """Shared memory that pymtp's CUDA kernels may take for a thread block, to imitate another GPU; None: what it has."""
     programs: Path
     """The folder of llama.cpp's own programs and of the unpatched libraries."""
     logs: Path

@@ -34,6 +34,7 @@ class PythonLibrary:
                     "n_predict": case.n_predict,
                     "sampling": dict(case.sampling),
                     "forced_length": case.forced_length,
+                    "cuda_shared_bytes": case.cuda_shared_bytes,
                     **settings,
                 }
             )

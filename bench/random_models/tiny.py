@@ -28,4 +28,4 @@ TINY = Size(
 
 def write_tiny(path: Path) -> Path:
     """Write the model to `path`."""
-    return write_model(path, TINY, q8_0=False)
+    return write_model(path, TINY, None)

@@ -227,6 +227,10 @@ static void q4_0_is_right_and_rows_do_not_matter() {
     check_type<few_rows_q4_0>(GGML_TYPE_Q4_0);
 }
 
+static void q5_0_is_right_and_rows_do_not_matter() {
+    check_type<few_rows_q5_0>(GGML_TYPE_Q5_0);
+}
+
 static void iq4_nl_is_right_and_rows_do_not_matter() {
     check_type<few_rows_iq4_nl>(GGML_TYPE_IQ4_NL);
 }
@@ -258,6 +262,7 @@ static void iq4_xs_is_right_and_rows_do_not_matter() {
 int main() {
     RUN(q8_0_is_right_and_rows_do_not_matter);
     RUN(q4_0_is_right_and_rows_do_not_matter);
+    RUN(q5_0_is_right_and_rows_do_not_matter);
     RUN(iq4_nl_is_right_and_rows_do_not_matter);
     RUN(mxfp4_is_right_and_rows_do_not_matter);
     RUN(q3_K_is_right_and_rows_do_not_matter);

@@ -62,7 +62,13 @@ template <typename T> static std::vector<T> get(const ggml_tensor * tensor) {
 
 enum class fused { NOTHING, GATE, BIAS, RESIDUAL };
 
+// types that have kernels for few rows
+static constexpr ggml_type TYPES[] = { GGML_TYPE_Q8_0,  GGML_TYPE_Q5_0,  GGML_TYPE_Q4_0, GGML_TYPE_IQ4_NL,
+                                       GGML_TYPE_MXFP4, GGML_TYPE_Q3_K,  GGML_TYPE_Q4_K, GGML_TYPE_Q5_K,
+                                       GGML_TYPE_Q6_K,  GGML_TYPE_IQ4_XS };
+
 struct product {
+    ggml_type                         type;
     int64_t                           n_values;
     int64_t                           n_out;
     int64_t                           n_experts; // 0: a plain product
@@ -81,8 +87,8 @@ struct product {
         auto *        ctx = gf.nodes();
 
         const auto new_weights = [&] {
-            return n_experts ? ggml_new_tensor_3d(gf.weights(), GGML_TYPE_Q8_0, n_values, n_out, n_experts) :
-                               ggml_new_tensor_2d(gf.weights(), GGML_TYPE_Q8_0, n_values, n_out);
+            return n_experts ? ggml_new_tensor_3d(gf.weights(), type, n_values, n_out, n_experts) :
+                               ggml_new_tensor_2d(gf.weights(), type, n_values, n_out);
         };
         ggml_tensor * matrix_tensor = new_weights();
         ggml_tensor * gate_tensor   = new_weights();
@@ -125,11 +131,12 @@ struct product {
     }
 };
 
-static product random_product(int64_t n_values, int64_t n_out, int64_t n_rows, int64_t n_experts, fused what) {
-    product p{ n_values, n_out, n_experts, {}, {}, {}, {}, {}, {} };
-    p.matrix = random_q8_0(std::max<int64_t>(n_experts, 1) * n_out, n_values);
+static product random_product(ggml_type type, int64_t n_values, int64_t n_out, int64_t n_rows, int64_t n_experts,
+                              fused what) {
+    product p{ type, n_values, n_out, n_experts, {}, {}, {}, {}, {}, {} };
+    p.matrix = random_quantized(type, std::max<int64_t>(n_experts, 1) * n_out, n_values);
     if (what == fused::GATE) {
-        p.gate = random_q8_0(std::max<int64_t>(n_experts, 1) * n_out, n_values);
+        p.gate = random_quantized(type, std::max<int64_t>(n_experts, 1) * n_out, n_values);
     }
     if (what == fused::BIAS) {
         p.bias = random_values(n_out);
@@ -176,7 +183,7 @@ static void products_are_right_and_rows_do_not_matter() {
             for (const int64_t n_rows : { 1, 2, 3, 4, 5, 6, 7, 8 }) {
                 for (const fused what : { fused::NOTHING, fused::GATE, fused::BIAS, fused::RESIDUAL }) {
                     if (n_values * n_out < 2000000 || (n_rows % 4 == 0 && what != fused::BIAS)) {
-                        check(random_product(n_values, n_out, n_rows, 0, what));
+                        check(random_product(GGML_TYPE_Q8_0, n_values, n_out, n_rows, 0, what));
                     }
                 }
             }
@@ -184,15 +191,49 @@ static void products_are_right_and_rows_do_not_matter() {
     }
 }
 
-static void experts_are_right_and_rows_do_not_matter() {
-    for (const int64_t n_values : { 64, 512, 1408, 4096 }) {
-        for (const int64_t n_out : { 77, 1024 }) {
-            for (const int64_t n_rows : { 1, 2, 4, 7, 8 }) {
-                for (const fused what : { fused::NOTHING, fused::GATE }) {
-                    check(random_product(n_values, n_out, n_rows, 7, what));
+static void products_of_all_types_are_right_and_rows_do_not_matter() {
+    for (const ggml_type type : TYPES) {
+        const int failed_before = g_n_failed;
+        for (const int64_t n_values : { 256, 768, 2304, 4096, 10240, 18688 }) {
+            for (const int64_t n_out : { 1, 77, 301 }) {
+                for (const int64_t n_rows : { 1, 2, 3, 4, 5, 6, 7, 8 }) {
+                    for (const fused what : { fused::NOTHING, fused::GATE, fused::BIAS, fused::RESIDUAL }) {
+                        if ((n_rows + (int) what) % 2 == 0) {
+                            check(random_product(type, n_values, n_out, n_rows, 0, what));
+                        }
+                    }
                 }
             }
         }
+        for (const int64_t n_rows : { 1, 4 }) {
+            check(random_product(type, 4096, 5001, n_rows, 0, fused::GATE));
+        }
+        if (g_n_failed != failed_before) {
+            std::printf("%s is wrong\n", ggml_type_name(type));
+        }
+    }
+}
+
+static void experts_are_right_and_rows_do_not_matter() {
+    for (const ggml_type type : TYPES) {
+        const int failed_before = g_n_failed;
+        for (const int64_t n_values : { 512, 1536, 4096 }) {
+            for (const int64_t n_out : { 77, 1024 }) {
+                for (const int64_t n_rows : { 1, 2, 4, 7, 8 }) {
+                    for (const fused what : { fused::NOTHING, fused::GATE }) {
+                        if (n_out == 77 || n_values == 1536) {
+                            check(random_product(type, n_values, n_out, n_rows, 7, what));
+                        }
+                    }
+                }
+            }
+        }
+        if (g_n_failed != failed_before) {
+            std::printf("experts of %s are wrong\n", ggml_type_name(type));
+        }
+    }
+    for (const int64_t n_rows : { 1, 2, 4, 7, 8 }) { // which other types cannot have
+        check(random_product(GGML_TYPE_Q8_0, 1408, 77, n_rows, 7, fused::GATE));
     }
 }
 
@@ -389,6 +430,7 @@ int main() {
         return SKIPPED;
     }
     RUN(products_are_right_and_rows_do_not_matter);
+    RUN(products_of_all_types_are_right_and_rows_do_not_matter);
     RUN(experts_are_right_and_rows_do_not_matter);
     RUN(routers_are_right_and_rows_do_not_matter);
     RUN(products_of_one_norm_are_right_and_rows_do_not_matter);

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 from pymtp import Model, SamplingParams
 from pymtp.acceptance.forced import Forced
+from pymtp.binding.library import library_file
 
 from .protocol import Answer, serve, timed
 
 
 def start(settings: Any) -> Answer:
     """Load the model."""
+    if settings["cuda_shared_bytes"]:
+        cuda = ctypes.CDLL(str(library_file().with_name("libpymtp-ggml-cuda.so")))
+        cuda.pymtp_cuda_limit_shared_memory(ctypes.c_size_t(settings["cuda_shared_bytes"]))
     model = Model(
         settings["model"],
         n_ctx=settings["n_ctx"],

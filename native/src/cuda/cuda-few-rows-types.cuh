@@ -173,6 +173,34 @@ struct few_rows_q4_0 : few_rows_18_bytes {
     }
 };
 
+// 4 bits of each value, and after the scale one bit of each
+struct few_rows_q5_0 : few_rows_of_32 {
+    static constexpr int SIZE   = 44;
+    static constexpr int OFFSET = 16;
+
+    int words[11];
+
+    FEW_ROWS_FUNCTION few_rows_q5_0(const char * block, int) { few_rows_load<4>(words, block); }
+
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        int bytes[5];
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < 5; ++i) {
+            bytes[i] = b == 0 ? (int) __byte_perm(words[i], words[i + 1], 0x5432) : words[6 + i];
+        }
+        few_rows_halves(bytes + 1, values);
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
+            const unsigned bits = (unsigned) bytes[0] >> (4 * i) & 0x0f;
+            values[i] |= (int) ((bits * 0x00204081 & 0x01010101) << 4); // one to each byte
+        }
+    }
+
+    FEW_ROWS_FUNCTION float factor(int b) const {
+        return few_rows_half(b == 0 ? words[0] : (int) ((unsigned) words[5] >> 16));
+    }
+};
+
 // -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
 static FEW_ROWS_FUNCTION void few_rows_look_up_iq4(const int * packed, int (&values)[FEW_ROWS_WORDS]) {
     few_rows_look_up(0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535, packed, values);

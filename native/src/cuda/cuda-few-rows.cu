@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <atomic>
 
-extern const few_rows_type FEW_ROWS_q8_0, FEW_ROWS_q4_0, FEW_ROWS_iq4_nl, FEW_ROWS_mxfp4, FEW_ROWS_q3_K, FEW_ROWS_q4_K,
-    FEW_ROWS_q5_K, FEW_ROWS_q6_K, FEW_ROWS_iq4_xs;
+extern const few_rows_type FEW_ROWS_q8_0, FEW_ROWS_q4_0, FEW_ROWS_q5_0, FEW_ROWS_iq4_nl, FEW_ROWS_mxfp4, FEW_ROWS_q3_K,
+    FEW_ROWS_q4_K, FEW_ROWS_q5_K, FEW_ROWS_q6_K, FEW_ROWS_iq4_xs;
 
 static const few_rows_type * few_rows_find(ggml_type type) {
     switch (type) {
@@ -14,6 +14,8 @@ static const few_rows_type * few_rows_find(ggml_type type) {
             return &FEW_ROWS_q8_0;
         case GGML_TYPE_Q4_0:
             return &FEW_ROWS_q4_0;
+        case GGML_TYPE_Q5_0:
+            return &FEW_ROWS_q5_0;
         case GGML_TYPE_IQ4_NL:
             return &FEW_ROWS_iq4_nl;
         case GGML_TYPE_MXFP4:
