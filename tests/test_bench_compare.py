@@ -42,6 +42,7 @@ def case(tmp_path: Path) -> Case:
         n_gpu_layers=0,
         sampling={"temperature": 0},
         forced_length=None,
+        cuda_shared_bytes=None,
         programs=PROGRAMS,
         logs=tmp_path,
     )

@@ -42,7 +42,7 @@ class Case:
     forced_length: float | None
     """Accept drafts at random, to this mean length; None: acceptance is not forced."""
     cuda_shared_bytes: int | None
-    """Shared memory that pymtp's CUDA kernels may take for a thread block, to imitate another GPU; None: what it has."""
+    """Shared memory that pymtp's CUDA kernels may take per thread block, as on another GPU; None: all."""
     programs: Path
     """The folder of llama.cpp's own programs and of the unpatched libraries."""
     logs: Path
