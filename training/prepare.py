@@ -12,6 +12,7 @@ import hashlib
 import json
 import random
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from multiprocessing import Pool
 from pathlib import Path
@@ -29,6 +30,8 @@ LEFT_OUT = ("synthetic-persona-chat", "t0-", "flan-cot-sensemaking", "flan-cot-e
 PARTS = {"tldr-pages": 0.4, "opentriviaqa": 0.5, "flan-cot-creak": 0.5, "wordnet": 0.6, "derived-story-continuation": 0.4}
 """Of large sources that repeat one pattern."""
 HELD_OUT = 0.02
+MOST_OF_A_TEMPLATE = 4
+"""Short answers to common questions are generated again; without limit they would be most of all."""
 
 
 def plain(text: str) -> str:
@@ -58,14 +61,14 @@ def conversations(path: Path, chance: random.Random) -> Iterator[Messages]:
             yield row["messages"]
 
 
-def clean(chats: Iterable[Messages]) -> Iterator[Messages]:
-    """Each conversation once, and none that asks what the evaluation asks."""
-    excluded, seen = excluded_questions(), set()
+def clean(chats: Iterable[Messages], most: int = 1) -> Iterator[Messages]:
+    """Each conversation `most` times at most, and none that asks what the evaluation asks."""
+    excluded, seen = excluded_questions(), Counter[int]()
     for messages in chats:
         asked = {plain(message["content"]) for message in messages if message["role"] == "user"}
         digest = hash(tuple(message["content"] for message in messages))
-        if digest not in seen and not asked & excluded:
-            seen.add(digest)
+        if seen[digest] < most and not asked & excluded:
+            seen[digest] += 1
             yield messages
 
 
@@ -162,7 +165,7 @@ def main() -> None:
     chance.shuffle(code)
     prose, code = up_to(prose, given.prose_mb), up_to(code, given.code_mb)
     chat = list(clean(conversations(given.corpus / "chat.jsonl", chance)))
-    generated = list(clean(templates.generate(given.templates, given.seed)))
+    generated = list(clean(templates.generate(given.templates, given.seed), most=MOST_OF_A_TEMPLATE))
     if not (given.out / "tokenizer.json").exists():
         sample = [chance.sample(items, len(items) // 6) for items in (prose, code)]
         talk = [as_text(m) for m in [*chance.sample(chat, len(chat) // 2), *chance.sample(generated, len(generated) // 8)]]

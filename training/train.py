@@ -22,7 +22,7 @@ from .model import SHAPES, Model, Shape
 from .muon import Muon
 
 FIRST = {"prose": 0.45, "code": 0.55}
-LAST = {"prose": 0.10, "code": 0.20, "chat": 0.15, "templates": 0.55}
+LAST = {"prose": 0.14, "code": 0.24, "chat": 0.16, "templates": 0.46}
 LAST_FROM = 0.64
 FALL_FROM = 0.45
 """Shares of the time: where the second mixture begins, and where the learning rate begins to fall."""
