@@ -253,6 +253,18 @@ def test_greedy_text_of_the_embedded_model_equals_plain_decoding() -> None:
 
 
 @pytest.mark.model
+@pytest.mark.parametrize("draft", ["auto", "lookup"])
+def test_a_request_can_do_without_lookup(monkeypatch: pytest.MonkeyPatch, draft: Any) -> None:
+    asked: Any = {"max_tokens": 16, "temperature": 0}
+    with Model(draft=draft, n_ctx=256, n_threads=1) as model:
+        text = "".join(model.generate(COUNT, **asked))
+        monkeypatch.setattr(LookupDrafter, "find", lambda *_: pytest.fail("it has looked"))
+        alone = model.generate(COUNT, draft_lookup="off", **asked)
+        assert "".join(alone) == text
+        assert alone.stats.drafted == 0 or draft == "auto"
+
+
+@pytest.mark.model
 @pytest.mark.usefixtures("drafts_pay")
 def test_text_that_repeats_itself_has_many_drafts_accepted() -> None:
     with Model(draft="lookup", n_ctx=512, n_threads=1) as model:

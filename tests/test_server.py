@@ -447,3 +447,12 @@ def test_tools_are_offered_and_a_tool_that_is_not_among_them_is_refused(server: 
     # the embedded model's template knows no tools
     refused = server.post("/v1/chat/completions", tool_choice="required", **body)
     assert refused.status == 400 and "knows no tools" in refused.json["error"]["message"]
+
+
+def test_a_request_may_leave_lookup_alone(server: Client) -> None:
+    asked = {"prompt": "one two three four " * 8, "n_predict": 8, "temperature": 0}
+    found = server.post("/completion", draft_lookup="off", **asked).json
+    assert found["drafting"]["draft_lookup"] == "off"
+    assert found["content"] == server.post("/completion", **asked).json["content"]
+    refused = server.post("/completion", draft_lookup="shared", **asked)
+    assert refused.status == 501 and "draft_lookup" in refused.json["error"]["message"]

@@ -48,7 +48,9 @@ class AdaptiveDrafter:
         if not adaptive:
             return self._draft(requests)
         slots = [self._slot(request) for request in adaptive]
-        matches = [self._lookup.find(request) if self._lookup else _NO_MATCH for request in adaptive]
+        matches = [
+            self._lookup.find(request) if self._lookup and request.uses_lookup else _NO_MATCH for request in adaptive
+        ]
         plan = self.policy.choose(
             [
                 Candidate(slot.rates, request.n_draft, match.n_matched, len(match.tokens))
@@ -101,7 +103,7 @@ class AdaptiveDrafter:
             slot.kinds = MATCH_KINDS[match.n_matched :]
         elif n_heads and made.drafts:
             slot.kinds = range(made.n_drafted)
-            if self._lookup and len(made.drafts) == n_heads and not made.spare:
+            if self._lookup and request.uses_lookup and len(made.drafts) == n_heads and not made.spare:
                 made = self._continued(request, made, plan, slot)
         return made
 

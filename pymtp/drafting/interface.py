@@ -28,6 +28,8 @@ class DrafterTraits:
     """Whether its drafts can turn out wrong: the session must be able to roll them back."""
     uses_mtp_heads: bool = False
     """Whether it drafts with the model's heads, which are loaded for it then."""
+    only_looks_up: bool = False
+    """Whether all of its drafts come from earlier text."""
     allows_grammar: bool = True
     """Whether it drafts where a grammar constrains the text."""
     allows_drawn: bool = False
@@ -95,6 +97,8 @@ class DraftRequest(NamedTuple):
     """Whether `Proposal.confidences` will be looked at."""
     adapts: bool = False
     """Whether as many tokens are drafted as pay."""
+    uses_lookup: bool = True
+    """Whether drafts may come from earlier text, where the drafter looks there."""
 
     @property
     def end(self) -> int:

@@ -108,7 +108,7 @@ class LookupDrafter:
     wrong (bench/lookup.py measures it), unless a policy asks for more (see AdaptiveDrafter).
     """
 
-    traits: ClassVar = DrafterTraits("lookup", auto_draft_max=None)
+    traits: ClassVar = DrafterTraits("lookup", only_looks_up=True, auto_draft_max=None)
 
     def __init__(self, session: Session) -> None:
         self._n_max = session.n_ctx

@@ -82,6 +82,7 @@ class GenerationFields(Struct, kw_only=True):
     draft_max: int | Literal["auto"] | None = None
     draft_min: int | None = None
     draft_p_min: float | None = None
+    draft_lookup: Literal["off", "self", "shared"] | None = None
     draft_pick: Literal["greedy", "sample", "auto"] | None = None
     accept: str | None = None
     relaxed_top_n: int | None = None

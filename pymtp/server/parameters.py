@@ -25,7 +25,16 @@ _SAMPLING = (
     *("repeat_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_allowed_length"),
     *("dry_penalty_last_n", "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay"),
 )
-_GENERATION = ("ignore_eos", "cache_prompt", "draft_max", "draft_min", "draft_p_min", "draft_pick", "accept")
+_GENERATION = (
+    "ignore_eos",
+    "cache_prompt",
+    "draft_max",
+    "draft_min",
+    "draft_p_min",
+    "draft_lookup",
+    "draft_pick",
+    "accept",
+)
 _RELAXED = ("relaxed_top_n", "relaxed_delta")
 # values beyond these count as the nearest one, as llama-server has it: clients send -1 for "off"
 _CLAMPED = {
@@ -140,6 +149,8 @@ def _refuse_unsupported(fields: GenerationFields) -> None:
         raise unsupported("Field 'best_of': is not supported; use n")
     if fields.suffix:
         raise unsupported("Field 'suffix': is not supported; use /infill")
+    if fields.draft_lookup == "shared":
+        raise unsupported("Field 'draft_lookup': text of other requests is not looked at; use self or off")
     if fields.echo:
         raise unsupported("Field 'echo': is not supported; the prompt is not repeated")
 

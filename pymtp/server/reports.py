@@ -23,7 +23,7 @@ _SAMPLING = (
     *("frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "mirostat"),
     *("mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay", "min_keep"),
 )
-_DRAFTING = ("draft_max", "draft_min", "draft_p_min", "draft_pick", "accept")
+_DRAFTING = ("draft_max", "draft_min", "draft_p_min", "draft_lookup", "draft_pick", "accept")
 _MISSING = object()
 LEAST_LOGPROB = -3.4028234663852886e38
 """Stands for minus infinity, which JSON cannot say."""

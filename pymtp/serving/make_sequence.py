@@ -53,6 +53,9 @@ def make_sequence(
     """The sequence that continues `prompt`, in a session that verifies `n_draft_max` drafts."""
     if params.has_grammar and not drafter.allows_grammar:
         n_draft_max = 0
+    uses_lookup = params.draft_lookup != "off"
+    if not uses_lookup and drafter.only_looks_up:
+        n_draft_max = 0
     if not drafter.allows_drawn:
         params = replace(params, draft_pick="greedy")
     if params.draft_max == "auto" and drafter.auto_draft_max is not None:
@@ -89,6 +92,7 @@ def make_sequence(
         accept=accept,
         accept_drawn=accept_drawn,
         n_logprobs=params.logprobs,
+        uses_lookup=uses_lookup,
         n_keep=params.n_keep,
     )
 

@@ -65,6 +65,9 @@ class GenerationParams:
     """Fewer drafts than these are not verified; for drafts that are not drawn."""
     draft_p_min: float = 0.0
     """A round stops drafting at the first position where no token is as likely as this."""
+    draft_lookup: Literal["off", "self"] | None = None
+    """Whether drafts may also come from the sequence's own earlier text (self), where the model was set up for that and
+    the length is auto; None: they may."""
     draft_pick: Literal["greedy", "sample", "auto"] = "auto"
     """A draft is the most likely token, or drawn; auto: whichever would have had more recent drafts accepted, and with
     a seed the most likely one, so that the text is that of plain decoding."""
@@ -99,6 +102,8 @@ class GenerationParams:
         for name in ("slot", "n_keep"):
             if getattr(self, name) is not None:
                 _check_int(name, getattr(self, name), 0, "0 or more")
+        if self.draft_lookup not in (None, "off", "self"):
+            raise InvalidParameter("draft_lookup", "off or self", value=self.draft_lookup)
         _check_int("draft_min", self.draft_min, 0, "an integer, 0 or more")
         if not isinstance(self.draft_p_min, (int, float)) or not 0 <= self.draft_p_min <= 1:
             raise InvalidParameter("draft_p_min", "between 0 and 1", value=self.draft_p_min)
@@ -243,6 +248,7 @@ class GenerationOptions(SamplingOptions, total=False):
     draft_max: int | Literal["auto"] | None
     draft_min: int
     draft_p_min: float
+    draft_lookup: Literal["off", "self"] | None
     draft_pick: Literal["greedy", "sample", "auto"]
     accept: Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"]
     relaxed_top_n: int

@@ -119,6 +119,8 @@ class TokenSequence:
     stats: Stats = field(default_factory=Stats)
     slot: int | None = None
     """Its slot, once it has one."""
+    uses_lookup: bool = True
+    """Whether its drafts may come from earlier text."""
     n_keep: int | None = None
     """First tokens that stay when the context is full and half of the others go; None: the text ends then."""
     is_shifted: bool = False
@@ -178,6 +180,7 @@ class TokenSequence:
             feeds=turn.of_prompt,
             uses_confidence=self.length.p_min > 0,
             adapts=self.length.n is None,
+            uses_lookup=self.uses_lookup,
         )
 
     def chunk(self, turn: Turn, proposal: Proposal) -> Chunk:
