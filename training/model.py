@@ -82,9 +82,7 @@ class Attention(nn.Module):
         self.gate = nn.Linear(shape.n_embd, shape.n_head, bias=False)
         self.q_norm = RMSNorm(shape.head_size, shape.eps)
         self.k_norm = RMSNorm(shape.head_size, shape.eps)
-        self.register_buffer(
-            "cos_sin", rotation(shape.n_rot(layer), shape.window, shape.rope_base), persistent=False
-        )
+        self.register_buffer("cos_sin", rotation(shape.n_rot(layer), shape.window, shape.rope_base), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, rows, _ = x.shape

@@ -12,7 +12,9 @@ import warnings
 from pathlib import Path, PurePosixPath
 
 SIZES = range(400, 80_000)
-SKIPPED = re.compile(r"(^|/)(tests?|testing|vendor|_vendor|locale|locales|migrations|changes|changelog\w*|releases)(/|\.|_)", re.I)
+SKIPPED = re.compile(
+    r"(^|/)(tests?|testing|vendor|_vendor|locale|locales|migrations|changes|changelog\w*|releases)(/|\.|_)", re.I
+)
 
 
 def read(folder: Path) -> tuple[list[str], list[str]]:
@@ -24,7 +26,9 @@ def read(folder: Path) -> tuple[list[str], list[str]]:
                 path = PurePosixPath(member.name)
                 if not member.isfile() or member.size not in SIZES or SKIPPED.search(member.name):
                     continue
-                if path.suffix not in (".py", ".rst", ".md", ".txt") or (path.suffix == ".txt" and "docs" not in path.parts):
+                if path.suffix not in (".py", ".rst", ".md", ".txt") or (
+                    path.suffix == ".txt" and "docs" not in path.parts
+                ):
                     continue
                 content = files.extractfile(member)
                 assert content

@@ -27,7 +27,13 @@ from .tokenizer import END, PAD, TURN, TURN_END, train_tokenizer
 Messages = list[dict[str, str]]
 LEFT_OUT = ("synthetic-persona-chat", "t0-", "flan-cot-sensemaking", "flan-cot-ecqa", "flan-cot-qasc", "flan-cot-aqua")
 """Sources of chat that teach little that people ask: personas, and questions about a text that is given."""
-PARTS = {"tldr-pages": 0.4, "opentriviaqa": 0.5, "flan-cot-creak": 0.5, "wordnet": 0.6, "derived-story-continuation": 0.4}
+PARTS = {
+    "tldr-pages": 0.4,
+    "opentriviaqa": 0.5,
+    "flan-cot-creak": 0.5,
+    "wordnet": 0.6,
+    "derived-story-continuation": 0.4,
+}
 """Of large sources that repeat one pattern."""
 HELD_OUT = 0.02
 MOST_OF_A_TEMPLATE = 4
@@ -168,7 +174,9 @@ def main() -> None:
     generated = list(clean(templates.generate(given.templates, given.seed), most=MOST_OF_A_TEMPLATE))
     if not (given.out / "tokenizer.json").exists():
         sample = [chance.sample(items, len(items) // 6) for items in (prose, code)]
-        talk = [as_text(m) for m in [*chance.sample(chat, len(chat) // 2), *chance.sample(generated, len(generated) // 8)]]
+        talk = [
+            as_text(m) for m in [*chance.sample(chat, len(chat) // 2), *chance.sample(generated, len(generated) // 8)]
+        ]
         train_tokenizer([*sample[0], *sample[1], *talk], given.out / "tokenizer.json")
     for kind, items in (("prose", prose), ("code", code), ("chat", chat), ("templates", generated)):
         write_kind(given.out, kind, items, chance)
