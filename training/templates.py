@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 from . import numbers
 
@@ -81,153 +82,6 @@ CITIES = [
     "Milan",
     "Athens",
 ]
-GROUPS = {
-    "fruits": "apple banana orange pear cherry grape mango lemon plum peach strawberry kiwi",
-    "vegetables": "carrot potato onion tomato cucumber spinach broccoli pepper cabbage pea",
-    "animals": "dog cat horse lion elephant rabbit bear wolf tiger fox sheep giraffe",
-    "birds": "eagle owl robin sparrow duck swan parrot penguin crow pigeon",
-    "colors": "red blue green yellow orange purple brown pink white black",
-    "countries in Europe": "France Germany Italy Spain Poland Sweden Norway Greece Portugal Austria",
-    "countries in Asia": "Japan China India Thailand Vietnam Indonesia Mongolia Nepal",
-    "countries in Africa": "Egypt Kenya Nigeria Morocco Ghana Ethiopia Tunisia Senegal",
-    "countries in South America": "Brazil Argentina Chile Peru Colombia Ecuador Uruguay Bolivia",
-    "programming languages": "Python Java C Rust Go JavaScript Ruby Haskell Swift Kotlin",
-    "sports": "football tennis basketball swimming running volleyball skiing cycling rowing",
-    "musical instruments": "piano guitar violin flute drums trumpet cello saxophone harp",
-    "planets": "Mercury Venus Earth Mars Jupiter Saturn Uranus Neptune",
-    "operating systems": "Linux Windows macOS Android iOS FreeBSD",
-    "trees": "oak pine birch maple beech willow fir ash",
-    "flowers": "rose tulip daisy lily sunflower orchid violet daffodil",
-    "big cities": "Tokyo London Paris Berlin Moscow Mumbai Cairo Madrid Chicago Sydney",
-    "drinks": "water tea coffee milk juice lemonade cocoa",
-    "jobs": "teacher doctor nurse baker engineer farmer pilot lawyer carpenter",
-    "pieces of furniture": "table chair bed sofa desk shelf wardrobe",
-    "pieces of clothing": "shirt trousers coat hat scarf sock dress jacket",
-    "sorting algorithms": "quicksort mergesort heapsort insertion-sort bubble-sort",
-    "Python data types": "int float str bool list tuple dict set",
-}
-RELATIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
-    # ways to ask for the second of a pair, to answer, and to ask the other way round
-    "wrote": (
-        (
-            "Who wrote {0}?",
-            "Who is the author of {0}?",
-            "Which author wrote {0}?",
-            "{0} was written by whom?",
-            "Do you know who wrote {0}?",
-        ),
-        ("{0} was written by {1}.", "{1} wrote {0}."),
-        (),
-    ),
-    "painted": (
-        ("Who painted {0}?", "Which artist painted {0}?", "{0} was painted by whom?"),
-        ("{1} painted {0}.",),
-        (),
-    ),
-    "composed": (("Who composed {0}?", "Which composer wrote {0}?", "Who wrote {0}?"), ("{1} composed {0}.",), ()),
-    "invented": (
-        ("Who invented {0}?", "Who is the inventor of {0}?", "Who came up with {0}?", "Who created {0}?"),
-        ("{0} goes back to {1}.", "It was {1}."),
-        (),
-    ),
-    "built in": (
-        ("Where is {0}?", "In which city is {0}?", "Where can I find {0}?", "Where can you see {0}?"),
-        ("{0} is in {1}.",),
-        (),
-    ),
-    "young of": (
-        ("What is a baby {0} called?", "What do you call a young {0}?", "What is the young of a {0} called?"),
-        ("A young {0} is called a {1}.",),
-        (),
-    ),
-    "opposite": (
-        (
-            'What is the opposite of "{0}"?',
-            "What is the opposite of {0}?",
-            "Give me the opposite of {0}.",
-            "Tell me an antonym of {0}.",
-        ),
-        ('The opposite of "{0}" is "{1}".',),
-        (),
-    ),
-    "synonym": (
-        (
-            'What is a synonym for "{0}"?',
-            "Give me another word for {0}.",
-            "What is another word for {0}?",
-            "Give me a synonym of {0}.",
-        ),
-        ("Other words for {0}: {1}.",),
-        (),
-    ),
-    "plural": (
-        ("What is the plural of {0}?", 'What is the plural of "{0}"?', "How do you write the plural of {0}?"),
-        ('The plural of "{0}" is "{1}".',),
-        (),
-    ),
-    "past": (
-        ("What is the past tense of {0}?", 'What is the past tense of "{0}"?', "What is the past form of to {0}?"),
-        ('The past tense of "{0}" is "{1}".',),
-        (),
-    ),
-    "capital": (
-        (
-            "What is the capital of {0}?",
-            "What's the capital of {0}?",
-            "What is the capital city of {0}?",
-            "Which city is the capital of {0}?",
-            "Tell me the capital of {0}.",
-            "capital of {0}?",
-            "Do you know the capital of {0}?",
-            "Name the capital of {0}.",
-        ),
-        ("The capital of {0} is {1}.", "{1} is the capital of {0}."),
-        (
-            "{1} is the capital of which country?",
-            "Which country has the capital {1}?",
-            "Of which country is {1} the capital?",
-        ),
-    ),
-    "symbol": (
-        ("What is the chemical symbol of {0}?", "What is the symbol for {0}?", "What is the chemical symbol for {0}?"),
-        ("The chemical symbol of {0} is {1}.",),
-        ("Which element has the symbol {1}?",),
-    ),
-    "currency": (
-        (
-            "What is the currency of {0}?",
-            "Which currency is used in {0}?",
-            "What money do they use in {0}?",
-            "How do people pay in {0}?",
-        ),
-        ("The currency of {0} is {1}.",),
-        (),
-    ),
-    "language": (
-        ("Which language is spoken in {0}?", "What language do people speak in {0}?", "What is the language of {0}?"),
-        ("People in {0} speak {1}.",),
-        (),
-    ),
-    "continent": (
-        ("On which continent is {0}?", "Which continent is {0} in?", "Where is {0}?", "Is {0} in Europe?"),
-        ("{0} is in {1}.",),
-        (),
-    ),
-    **{
-        name: (
-            (
-                f'How do you say "{{0}}" in {name}?',
-                f"What is {{0}} in {name}?",
-                f'Translate "{{0}}" to {name}.',
-                f"Translate {{0}} into {name}.",
-                f"What does {{0}} mean in {name}?",
-            ),
-            (f'"{{0}}" in {name} is "{{1}}".',),
-            (),
-        )
-        for name in ("French", "Spanish", "German", "Italian")
-    },
-}
 
 
 @cache
@@ -251,12 +105,35 @@ def answered(name: str) -> list[tuple[list[str], list[str]]]:
 
 
 @cache
-def facts() -> dict[str, list[Pair]]:
-    tables = {}
-    for line in lines("facts"):
-        relation, pairs = line[1:].split("] ", 1)
-        tables[relation] = [(a, b) for a, b in (pair.split("=", 1) for pair in pairs.split(";"))]
-    return tables
+def ways(name: str) -> list[str]:
+    """To ask, of asking.txt."""
+    text = "\n".join(lines("asking"))
+    return text.split(f"[{name}]\n", 1)[1].split("\n[", 1)[0].splitlines()
+
+
+@cache
+def groups() -> dict[str, list[str]]:
+    return {name: members.split() for name, members in (line.split(": ") for line in lines("groups"))}
+
+
+class Relation(NamedTuple):
+    """Pairs of things, with forms to ask for the second of a pair, to answer, and to ask for the first."""
+
+    asking: list[str]
+    answers: list[str]
+    reverse: list[str]
+    pairs: list[Pair]
+
+
+@cache
+def relations() -> dict[str, Relation]:
+    rows = lines("facts")
+    found = {}
+    for name, asking, answers, reverse, pairs in zip(*(rows[i::5] for i in range(5)), strict=True):
+        asked_back = [] if reverse == "-" else reverse.split(" | ")
+        split = [(a, b) for a, b in (pair.split("=", 1) for pair in pairs.split(";"))]
+        found[name.strip("[]")] = Relation(asking.split(" | "), answers.split(" | "), asked_back, split)
+    return found
 
 
 @cache
@@ -338,7 +215,7 @@ def statement(form: str, pair: Pair) -> str:
 
 
 def fact_of(relation: str, pair: Pair, chance: Random) -> Pair:
-    questions, answers, reverse = RELATIONS[relation]
+    questions, answers, reverse, _ = relations()[relation]
     if reverse and chance.random() < 0.15:
         return chance.choice(reverse).format(*pair), statement(answers[0], pair)
     question = chance.choice(questions).format(*pair)
@@ -349,10 +226,10 @@ def fact_of(relation: str, pair: Pair, chance: Random) -> Pair:
 
 
 def fact(chance: Random) -> Turns:
-    relation = chance.choice(["capital"] * 5 + ["wrote"] * 3 + [*RELATIONS])
-    pair = chance.choice(facts()[relation])
+    relation = chance.choice(["capital"] * 5 + ["wrote"] * 3 + [*relations()])
+    pair = chance.choice(relations()[relation].pairs)
     if relation == "capital" and chance.random() < 0.08:
-        wrong = chance.choice(facts()["capital"])
+        wrong = chance.choice(relations()["capital"].pairs)
         right = wrong == pair
         return [
             (
@@ -370,8 +247,8 @@ def facts_in_turn(chance: Random) -> Turns:
         ["capital"] * 4
         + ["currency", "language", "wrote", "invented", "plural", "French", "Spanish", "German", "opposite"]
     )
-    pairs = chance.sample(facts()[relation], chance.randint(2, 3))
-    questions, answers, _ = RELATIONS[relation]
+    pairs = chance.sample(relations()[relation].pairs, chance.randint(2, 3))
+    questions, answers, *_ = relations()[relation]
     turns = [(chance.choice(questions).format(*pairs[0]), statement(answers[0], pairs[0]))]
     for pair in pairs[1:]:
         joint = (
@@ -381,7 +258,7 @@ def facts_in_turn(chance: Random) -> Turns:
             if relation == "language"
             else ""
         )
-        ask = chance.choice(("And {}?", "And {}?", "What about {}?", "How about {}?", "and {}?"))
+        ask = chance.choice(ways("facts in turn"))
         said = f"{joint} {pair[0]}".strip() if ask.lower().startswith("and") and chance.random() < 0.7 else pair[0]
         turns.append((ask.format(said), statement(answers[0], pair)))
     return turns + (closing(chance) if chance.random() < 0.4 else [])
@@ -417,29 +294,7 @@ def definition(chance: Random) -> Turns:
                 chance.choice((f'"{capital(bare)}" means: {meaning}.', f'"{capital(bare)}" means {meaning}.')),
             )
         ]
-    ask = chance.choice(
-        (
-            "What is {1}?",
-            "What is {1}?",
-            "Explain {1}.",
-            "Define {0}.",
-            "What does {0} mean?",
-            "Can you explain {1}?",
-            "Can you explain what {1} is?",
-            "Tell me what {1} is.",
-            "Explain {0} to me.",
-            "What's {1}?",
-            "Explain {1} in simple words.",
-            "What do you know about {0}?",
-            "Describe {1}.",
-            "What is meant by {0}?",
-            "Give me a short definition of {0}.",
-            "Explain {0} in one sentence.",
-            "I don't understand {0}. What is it?",
-            "what is {1}",
-            "Tell me about {0}.",
-        )
-    )
+    ask = chance.choice(ways("definition"))
     verb = "is" if not bare.endswith("bacteria") else "are"
     return [(ask.format(bare, term), f"{capital(term)} {verb} {meaning}.")]
 
@@ -451,17 +306,7 @@ def difference(chance: Random) -> Turns:
         one, other = other, one
     code = any(word in text for word in ("Python", "code", "function", "list", "class", "loop", "returns", "program"))
     end = chance.choice((" in Python", "", "")) if code else ""
-    ask = chance.choice(
-        (
-            "What is the difference between {} and {}{}?",
-            "What's the difference between {} and {}{}?",
-            "How do {} and {} differ{}?",
-            "Explain the difference between {} and {}{}.",
-            "difference between {} and {}{}",
-            "{} or {}{}, what is the difference?",
-            "How is {} different from {}{}?",
-        )
-    )
+    ask = chance.choice(ways("difference"))
     return [(capital(ask.format(one, other, end)) if chance.random() < 0.8 else ask.format(one, other, end), text)]
 
 
@@ -470,23 +315,7 @@ def command(chance: Random) -> Turns:
         part.replace("\0", "|") for part in chance.choice(lines("commands")).replace("\\|", "\0").split("|")
     )
     if chance.random() < 0.7:
-        ask = chance.choice(
-            (
-                "What does the command `{}` do?",
-                "What does `{}` do?",
-                "What does the {} command do?",
-                "What does {} do?",
-                "What is `{}` used for?",
-                "What is the {} command?",
-                "Explain the command {}.",
-                "What is {} in Linux?",
-                "How do I use {}?",
-                "what does {} do",
-                'What does the command "{}" do?',
-                "Explain {}.",
-                "What is the command {} for?",
-            )
-        )
+        ask = chance.choice(ways("command 2"))
         return [(ask.format(name), f"`{name}` {does}. For example: `{example}`")]
     verb, rest = does.split(" ", 1)
     base = {
@@ -498,16 +327,7 @@ def command(chance: Random) -> Turns:
         "processes": "process",
         "creates": "create",
     }.get(verb, verb.removesuffix("s"))
-    ask = chance.choice(
-        (
-            "Which command {0} {1}?",
-            "What command {0} {1}?",
-            "What is the command that {0} {1}?",
-            "How do I {2} {1} in the terminal?",
-            "How do I {2} {1} in Linux?",
-            "How can I {2} {1} on the command line?",
-        )
-    )
+    ask = chance.choice(ways("command"))
     return [(ask.format(verb, rest, base), f"Use `{name}`. It {does}. For example: `{example}`")]
 
 
@@ -521,44 +341,11 @@ def function(chance: Random) -> Turns:
     is_class = heads[0].startswith("CLASS")
     if is_class:
         what = what.removeprefix("CLASS ")
-        ask = chance.choice(
-            (
-                "Write a Python class {}.",
-                "Write a class {} in Python.",
-                "Create a Python class {}.",
-                "Can you write a Python class {}?",
-                "Implement a class {} in Python.",
-                "I need a Python class {}.",
-                "Please write a simple class {}.",
-                "Give me a Python class {}.",
-            )
-        )
+        ask = chance.choice(ways("function"))
         question = ask.format(what)
     else:
         base = infinitive(what)
-        ask = chance.choice(
-            (
-                "Write a Python function that {0}.",
-                "Write a Python function that {0}.",
-                "Write a function that {0}.",
-                "Write a Python function to {1}.",
-                "Can you write a Python function that {0}?",
-                "Write Python code that {0}.",
-                "I need a Python function that {0}.",
-                "Create a function in Python that {0}.",
-                "How do I write a function that {0}?",
-                "Give me a Python function that {0}.",
-                "Please write a Python function that {0}.",
-                "python function that {0}",
-                "Implement a function that {0}.",
-                "Show me a function that {0}.",
-                "Write a short Python program that {0}.",
-                "How can I {1} in Python?",
-                "Write code to {1}.",
-                "write a python function to {1}",
-                "Define a Python function that {0}.",
-            )
-        )
+        ask = chance.choice(ways("function 2"))
         question = ask.format(what, base)
     begin = chance.choice(("", "", "", "", "Here is one:\n\n", "Sure!\n\n"))
     return [(question, begin + fenced(code))]
@@ -594,48 +381,16 @@ def how_to(chance: Random) -> Turns:
     language = place.removeprefix("in ")
     city = chance.choice(CITIES)
     if "{city}" in code:
-        what = chance.choice(
-            (
-                "selects all customers from {}",
-                "finds customers from {}",
-                "returns the customers in {}",
-                "shows all customers who live in {}",
-                "selects every customer from {}",
-                "gets all users from {}",
-                "selects all orders from {}",
-            )
-        )
+        what = chance.choice(ways("how to 2"))
         table = "users" if "users" in what else "orders" if "orders" in what else "customers"
-        ask = chance.choice(
-            (
-                "Write an SQL query that {}.",
-                "Write a SQL query that {}.",
-                "Give me an SQL query that {}.",
-                "I need an SQL query that {}.",
-                "Write a query that {}.",
-            )
-        )
+        ask = chance.choice(ways("how to 3"))
         return [(ask.format(what.format(city)), fenced(code.format(city=city).replace("customers", table), "sql"))]
-    ask = chance.choice(
-        (
-            "How do I {0} {1}?",
-            "How do I {0} {1}?",
-            "How can I {0} {1}?",
-            "How do you {0} {1}?",
-            "{2}: how do I {0}?",
-            "how to {0} {1}",
-            "Show me how to {0} {1}.",
-            "What is the way to {0} {1}?",
-            "Can you show me how to {0} {1}?",
-            "I want to {0} {1}. How?",
-            "How does one {0} {1}?",
-        )
-    )
+    ask = chance.choice(ways("how to"))
     return [(ask.format(task, place, language), fenced(code, language.lower()))]
 
 
 def broken_code(chance: Random) -> Turns:
-    name, v = chance.choice(("add", "double", "greet", "square", "total", "area", "show", "half")), chance.choice("xyn")
+    name, v = chance.choice(ways("broken code 2")), chance.choice("xyn")
     n = chance.randint(2, 9)
     bad, good, why = chance.choice(
         (
@@ -698,32 +453,13 @@ def broken_code(chance: Random) -> Turns:
             ),
         )
     )
-    ask = chance.choice(
-        (
-            "What is wrong with this code?",
-            "Fix this code:",
-            "Find the error:",
-            "Why does this code not work?",
-            "What is the mistake in this code?",
-            "Can you fix this?",
-            "Correct this code:",
-            "Find the bug in this code.",
-        )
-    )
+    ask = chance.choice(ways("broken code"))
     return [(f"{ask}\n\n{fenced(bad) if chance.random() < 0.7 else bad}", f"{why}\n\n{fenced(good)}")]
 
 
 def explained_code(chance: Random) -> Turns:
     heads, code = chance.choice([block for block in code_blocks("functions") if not block[0][0].startswith("CLASS")])
-    ask = chance.choice(
-        (
-            "What does this function do?",
-            "What does this code do?",
-            "Explain this code:",
-            "Can you explain this function?",
-            "Explain what this Python code does.",
-        )
-    )
+    ask = chance.choice(ways("explained code"))
     return [(f"{ask}\n\n{fenced(code)}", f"It {chance.choice(heads)}.")]
 
 
@@ -747,16 +483,7 @@ def changed_code(chance: Random) -> Turns:
             "I need a function that {} two values.",
         )
     ).format(words[first][0])
-    then = chance.choice(
-        (
-            "Now make it {} them.",
-            "Change it so that it {0}s them.",
-            "Make it {} them instead, please.",
-            "And one to {}?",
-            "Now write one that {0}s them.",
-            "Can you make it {} instead?",
-        )
-    )
+    then = chance.choice(ways("changed code"))
     then = then.format(words[second][1]).replace("multiplys", "multiplies")
     if chance.random() < 0.35:
         then, last = chance.choice(
@@ -778,18 +505,7 @@ def changed_code(chance: Random) -> Turns:
 
 def name_told(chance: Random) -> Turns:
     name = chance.choice(PEOPLE)
-    first = chance.choice(
-        (
-            "My name is {}.",
-            "I'm {}.",
-            "I am {}.",
-            "Hi, I'm {}.",
-            "Hello, my name is {}.",
-            "Call me {}.",
-            "my name is {}",
-            "Hi! My name is {}.",
-        )
-    ).format(name)
+    first = chance.choice(ways("name told 2")).format(name)
     turns = [
         (
             first,
@@ -804,17 +520,7 @@ def name_told(chance: Random) -> Turns:
     ]
     if chance.random() < 0.35:
         turns += chance.choice((fact, sums, command))(chance)[:1]
-    ask = chance.choice(
-        (
-            "What is my name?",
-            "What's my name?",
-            "Do you remember my name?",
-            "Do you know my name?",
-            "Who am I?",
-            "what is my name",
-            "Can you tell me my name?",
-        )
-    )
+    ask = chance.choice(ways("name told"))
     return [*turns, (ask, chance.choice((f"Your name is {name}.", f"Your name is {name}!")))]
 
 
@@ -822,11 +528,11 @@ def told(chance: Random) -> Turns:
     """Something that the user says about himself, and asks for later."""
     city, color, animal, job = (
         chance.choice(CITIES),
-        chance.choice(GROUPS["colors"].split()),
+        chance.choice(groups()["colors"]),
         chance.choice(("dog", "cat", "rabbit", "bird")),
-        chance.choice(GROUPS["jobs"].split()),
+        chance.choice(groups()["jobs"]),
     )
-    pet, age = chance.choice(("Luna", "Max", "Bella", "Rex", "Coco", "Charlie")), chance.randint(8, 80)
+    pet, age = chance.choice(ways("told")), chance.randint(8, 80)
     said, reply, ask, answer = chance.choice(
         (
             (f"I live in {city}.", "That sounds like a nice place!", "Where do I live?", f"You live in {city}."),
@@ -887,23 +593,12 @@ def another(chance: Random) -> Turns:
 
 
 def some_of(chance: Random) -> Turns:
-    group = chance.choice(list(GROUPS))
-    members = GROUPS[group].split()
+    group = chance.choice(list(groups()))
+    members = groups()[group]
     n = chance.randint(2, min(5, len(members)))
     chosen = chance.sample(members, n)
     said = chance.choice((str(n), numbers.WORDS[n]))
-    ask = chance.choice(
-        (
-            "Name {} {}.",
-            "Give me {} {}.",
-            "List {} {}.",
-            "Tell me {} {}.",
-            "Can you name {} {}?",
-            "What are {} {}?",
-            "name {} {}",
-            "Please name {} {}.",
-        )
-    )
+    ask = chance.choice(ways("some of"))
     answer = (
         ", ".join(chosen) if chance.random() < 0.6 else "\n".join(f"{i}. {item}" for i, item in enumerate(chosen, 1))
     )
@@ -913,8 +608,8 @@ def some_of(chance: Random) -> Turns:
 def grammar(chance: Random) -> Turns:
     who, verb, thing = (
         chance.choice((*numbers.NAMES, "he", "she", "my brother")),
-        chance.choice(("go", "like", "want", "need", "play", "eat", "see")),
-        chance.choice(("to school", "apples", "the book", "football", "a cake", "the dog")),
+        chance.choice(ways("grammar")),
+        chance.choice(ways("grammar 2")),
     )
     right = f"{who} {'goes' if verb == 'go' else verb + 's'} {thing}"
     ask = chance.choice(
