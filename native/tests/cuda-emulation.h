@@ -52,6 +52,9 @@ class emulated_block {
         void *     fake_stack = nullptr; // AddressSanitizer's
         bool       is_done    = false;
 
+        const barrier * waits_for  = nullptr;
+        int             generation = 0;        // of that barrier
+
         std::vector<std::vector<copy>> copies; // committed, the oldest first
         std::vector<copy>              begun;
     };
@@ -88,8 +91,26 @@ class emulated_block {
         setcontext(&block.scheduler);
     }
 
+    // as far as each of its threads comes; false: all wait for other warps, or have ended
+    bool run_warp(size_t warp) {
+        bool goes_on = false;
+        for (size_t i = warp * N_LANES; i < (warp + 1) * N_LANES; ++i) {
+            const fiber & it = fibers[i];
+            if (!it.is_done && !(it.waits_for && it.waits_for->generation == it.generation)) {
+                threadIdx.x = i;
+                EMULATION_LEAVE(&scheduler_fake_stack, stack(i), STACK_SIZE);
+                swapcontext(&scheduler, &fibers[i].context);
+                EMULATION_ARRIVE(scheduler_fake_stack);
+                goes_on = true;
+            }
+        }
+        return goes_on;
+    }
+
     void wait(barrier & with, int n) {
-        const int generation = with.generation;
+        const int generation           = with.generation;
+        fibers[threadIdx.x].waits_for  = &with;
+        fibers[threadIdx.x].generation = generation;
         if (++with.n_arrived == n) {
             with.n_arrived = 0;
             ++with.generation;
@@ -120,16 +141,18 @@ class emulated_block {
             it.context.uc_link          = nullptr;
             makecontext(&it.context, enter, 0);
         }
-        for (size_t n_done = 0; n_done < fibers.size();) {
-            n_done = 0;
-            for (size_t i = 0; i < fibers.size(); ++i) {
-                if (!fibers[i].is_done) {
-                    threadIdx.x = i;
-                    EMULATION_LEAVE(&scheduler_fake_stack, stack(i), STACK_SIZE);
-                    swapcontext(&scheduler, &fibers[i].context);
-                    EMULATION_ARRIVE(scheduler_fake_stack);
+        // A warp goes on for as long as it can, first the last one, then the others: what lacks a barrier shows.
+        for (bool goes_on = true; goes_on;) {
+            goes_on = false;
+            for (size_t warp = warps.size(); warp-- > 0;) {
+                while (run_warp(warp)) {
+                    goes_on = true;
                 }
-                n_done += fibers[i].is_done;
+            }
+        }
+        for (const auto & it : fibers) {
+            if (!it.is_done) {
+                std::abort(); // threads wait for one that has ended
             }
         }
     }
