@@ -38,7 +38,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("n_prompt", "n_gen", "prompt_gen", "n_depth", "n_repeat", "n_parallel", "prompts", "answers"),
         *("synthetic", "no_warmup"),
     ),
-    "Drafting": (*("draft", "draft_model", "draft_max", "draft_lookup", "draft_min", "draft_p_min", "draft_vocab"),),
+    "Drafting": (
+        *("draft", "draft_model", "draft_max", "draft_lookup", "draft_min", "draft_p_min", "draft_vocab"),
+        "draft_head_type",
+    ),
     "Acceptance": (
         *("draft_pick", "accept", "relaxed_top_n", "relaxed_delta", "thinking_tags"),
         *("spec_synth_rates", "spec_synth_len"),

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from pymtp.drafting.params import HeadType
+
 from .flags import Command, with_flags
 from .parsers import auto_or_integer, choice, completing, integer
 from .placement import PLACEMENT, placement_of
@@ -220,6 +222,14 @@ DraftVocab = Annotated[
         "[default: all]",
     ),
 ]
+DraftHeadType = Annotated[
+    HeadType | None,
+    choice(
+        HeadType,
+        "--draft-head-type",
+        help_text="Draft with an output matrix of this type, converted at load; the text does not change.",
+    ),
+]
 
 SynthRates = Annotated[
     str | None,
@@ -254,6 +264,7 @@ _MODEL = {
     "draft_max": (DraftMax, "auto"),
     "draft_lookup": (DraftLookup, "self"),
     "draft_vocab": (DraftVocab, None),
+    "draft_head_type": (DraftHeadType, None),
     "mtp_context": (MtpContextMode, "auto"),
     "n_ctx": (CtxSize, None),
     "n_batch": (BatchSize, 2048),

@@ -42,6 +42,8 @@ from pymtp.serving.statistics import Stats
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
+    import numpy as np
+    import numpy.typing as npt
     from typing_extensions import Unpack
 
     from pymtp.options import ModelOptions
@@ -92,6 +94,7 @@ class Model:
         """One line for people: why a model with MTP heads decodes plainly, or None."""
         self.session = _open_session(weights, self.params, choice)
         """The session in which the model generates; see `call`."""
+        self._requantize_drafts()
         self._limit_drafts(tokens)
         self.vocabulary = Vocabulary(weights.model, self.info.chat_template)
         if self.params.model.chat_template is not None:
@@ -310,9 +313,17 @@ class Model:
         if isinstance(tokens, range):
             self.session.limit_drafts(len(tokens))
             return
-        info, heads = self.info, range(min(self.info.n_heads, self.session.n_draft_max))
-        matrices = [output_rows(info.path, head, tokens, info.draft_model) for head in heads]
-        self.session.limit_drafts_to(tokens, matrices)
+        self.session.limit_drafts_to(tokens, self._output_matrices(tokens))
+
+    def _requantize_drafts(self) -> None:
+        kind = self.params.drafting.draft_head_type
+        if kind is not None and self.session.n_heads > 0:
+            self.session.requantize_drafts(kind, self._output_matrices(None))
+
+    def _output_matrices(self, tokens: list[int] | None) -> list[npt.NDArray[np.uint8]]:
+        """Of the heads that draft, as they are stored; the rows of these tokens, or all."""
+        heads = range(min(self.info.n_heads, self.session.n_draft_max))
+        return [output_rows(self.info.path, head, tokens, self.info.draft_model) for head in heads]
 
 
 def _check_traits(choice: DraftChoice, n_seq_max: int) -> None:

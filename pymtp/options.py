@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from pymtp.drafting.interface import Drafter
-from pymtp.drafting.params import DraftParams, StrPath
+from pymtp.drafting.params import DraftParams, HeadType, StrPath
 from pymtp.engine.context import ContextParams
 from pymtp.loading.params import LoadMode, ModelParams, SplitMode
 
@@ -41,6 +41,7 @@ class ModelOptions(TypedDict, total=False):
     draft_max: int | Literal["auto"]
     draft_lookup: Literal["off", "self"]
     draft_vocab: int | Sequence[int] | StrPath | None
+    draft_head_type: HeadType | None
     mtp_context: Literal["auto", "chained", "target"]
 
 

@@ -211,6 +211,26 @@ def test_a_model_with_limited_drafts_gives_the_same_text() -> None:
             Model(draft="mtp", draft_vocab=wrong)
 
 
+@pytest.mark.model
+@pytest.mark.parametrize("vocab", [None, 4000, range(0, 8192, 2)])
+def test_drafts_of_another_type_of_output_matrix_are_nearly_as_good_and_the_text_is_the_same(vocab: object) -> None:
+    """The matrix is the model's own, in few bits: a wrong row or scale would make all drafts wrong."""
+    texts, accepted = set(), []
+    for head_type in (None, "f16", "q8_0", "q4_0", "iq4_nl"):
+        with Model(draft="mtp", draft_max=3, draft_vocab=vocab, draft_head_type=head_type, n_ctx=256) as model:  # type: ignore[arg-type]
+            generation = model.generate("def read_lines(path):", temperature=0, max_tokens=120, ignore_eos=True)
+            texts.add("".join(generation))
+            accepted.append(generation.stats.accepted / generation.stats.drafted)
+    assert len(texts) == 1
+    assert min(accepted[1:]) > 0.8 * accepted[0] > 0.1
+
+
+@pytest.mark.model
+def test_types_that_an_output_matrix_cannot_have_are_refused() -> None:
+    with pytest.raises(InvalidParameter, match="draft_head_type must be f16, bf16, q8_0"):
+        Model(draft_head_type="iq2_xxs")  # type: ignore[arg-type]
+
+
 def test_a_saved_session_goes_on_in_another_one_and_damage_changes_nothing(model: object, tmp_path: Path) -> None:
     path = tmp_path / "session.state"
     with (

@@ -248,6 +248,12 @@ int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t n_row
 int32_t pymtp_session_trim(struct pymtp_session * session, int32_t n_tokens, const int32_t * token,
                            const void * const * rows);
 
+// Drafts multiply with output matrices of another ggml_type from now on, which are converted here and kept beside those
+// of the model; what is emitted is computed with the model's. rows[h] are those of head h's matrix, all n_vocab of them,
+// as in pymtp_session_trim. PYMTP_INVALID for types that need calibration data, whose blocks do not fit a row, or that
+// numbers cannot be converted to. Once, before drafts are limited and made.
+int32_t pymtp_session_requantize(struct pymtp_session * session, int32_t type, const void * const * rows);
+
 // The ggml_type of a head's output matrix, and the bytes of one of its rows (one token).
 int32_t pymtp_session_output_type(const struct pymtp_session * session, int32_t head, int32_t * type,
                                   int64_t * row_bytes);

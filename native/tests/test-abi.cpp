@@ -104,6 +104,10 @@ static void lists_of_tokens_are_checked() {
     CHECK_EQUAL(pymtp_session_trim(session, 3, twice.data(), rows.data()), +PYMTP_INVALID);
     CHECK(strstr(pymtp_error_message(), "token 4 is listed twice") != nullptr);
     CHECK_EQUAL(pymtp_session_trim(session, 2, twice.data(), nullptr), +PYMTP_INVALID);
+    for (const int32_t type : { -1, 4, +GGML_TYPE_I32, +GGML_TYPE_IQ2_XXS, +GGML_TYPE_COUNT, 1 << 30 }) {
+        CHECK_EQUAL(pymtp_session_requantize(session, type, rows.data()), +PYMTP_INVALID);
+    }
+    CHECK_EQUAL(pymtp_session_requantize(session, GGML_TYPE_Q8_0, nullptr), +PYMTP_INVALID);
     for (const int32_t n : ODD) {
         const bool is_token = n >= 0 && n < N_VOCAB;
         CHECK_EQUAL(pymtp_session_bar(session, 1, &n), is_token ? +PYMTP_OK : +PYMTP_INVALID);

@@ -6,13 +6,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Literal, get_args
 
 from pymtp.drafting.interface import Drafter
 from pymtp.drafting.length import N_DRAFT_MAX
 from pymtp.errors import InvalidParameter
 
 StrPath = str | os.PathLike[str]
+HeadType = Literal["f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_0", "q4_k", "q4_0", "iq4_nl", "iq4_xs"]
+HEAD_TYPES: tuple[str, ...] = get_args(HeadType)
 DRAFTS = ("auto", "mtp", "lookup", "none")
 
 
@@ -34,6 +36,9 @@ class DraftParams:
     draft_vocab: int | Sequence[int] | StrPath | None = None
     """Limits drafts, not the text, to that many first tokens of the vocabulary, to those that are given or that a file
     lists, or ("auto") to as many as pay: drafting is cheaper then. None: no limit."""
+    draft_head_type: HeadType | None = None
+    """Drafts are computed with an output matrix of this type, converted when the model is loaded, which is cheaper; what
+    is emitted is not. It takes the matrix's memory once more. None: the file's own."""
     mtp_context: Literal["auto", "chained", "target"] = "auto"
     """What several heads read: each the head before it ("chained", as they are trained; "auto" is the same), or all of
     them the trunk ("target", as in llama.cpp, which is cheaper and accepted less)."""
@@ -46,6 +51,8 @@ class DraftParams:
             raise InvalidParameter("draft", f"{', '.join(DRAFTS)} or a Drafter with traits", value=self.draft)
         if self.draft_lookup not in ("off", "self"):
             raise InvalidParameter("draft_lookup", "off or self", value=self.draft_lookup)
+        if self.draft_head_type is not None and self.draft_head_type not in HEAD_TYPES:
+            raise InvalidParameter("draft_head_type", ", ".join(HEAD_TYPES), value=self.draft_head_type)
         if self.mtp_context not in ("auto", "chained", "target"):
             raise InvalidParameter("mtp_context", "auto, chained or target", value=self.mtp_context)
 

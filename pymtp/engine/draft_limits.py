@@ -6,7 +6,7 @@ What is emitted is never limited by this: the target judges every draft.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
@@ -42,14 +42,16 @@ class DraftLimits:
         """
         import numpy as np
 
-        rows = [np.ascontiguousarray(matrix) for matrix in matrices]
-        expected = [(len(tokens), self._row_bytes(head)) for head in range(self._n_heads)]
-        if [matrix.shape for matrix in rows] != expected or any(matrix.dtype != np.uint8 for matrix in rows):
-            raise InvalidParameter("matrices", f"uint8 of shapes {expected}", value=[matrix.shape for matrix in rows])
-        pointers = ffi.new("void *[]", [ffi.cast("void *", matrix.ctypes.data) for matrix in rows])
-        check(lib.pymtp_session_trim(self._handle.native, len(tokens), list(tokens), pointers))
+        rows = self._whole(matrices, len(tokens))
+        check(lib.pymtp_session_trim(self._handle.native, len(tokens), list(tokens), _pointers(rows)))
         self._tokens = np.asarray(tokens)
         self.n_tokens = len(tokens)
+
+    def requantize(self, kind: str, matrices: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Draft with output matrices of the type `kind` (q4_0, ...). `matrices`: each head's, all rows of it. Ends a limit."""
+        rows, ggml_type = self._whole(matrices, self._n_vocab), getattr(lib, f"GGML_TYPE_{kind.upper()}")
+        check(lib.pymtp_session_requantize(self._handle.native, ggml_type, _pointers(rows)))
+        self._tokens, self.n_tokens = None, self._n_vocab
 
     def ban(self, tokens: Sequence[int]) -> None:
         """Fused drafts never propose these tokens; replaces those of the call before."""
@@ -65,7 +67,22 @@ class DraftLimits:
         everything[:, self._tokens if self._tokens is not None else slice(logits.shape[1])] = logits
         return everything
 
+    def _whole(self, matrices: Sequence[npt.NDArray[np.uint8]], n_rows: int) -> list[npt.NDArray[np.uint8]]:
+        """The heads' matrices, checked and each in one piece."""
+        import numpy as np
+
+        expected = [(n_rows, self._row_bytes(head)) for head in range(self._n_heads)]
+        shapes = [matrix.shape for matrix in matrices]
+        if shapes != expected or any(matrix.dtype != np.uint8 for matrix in matrices):
+            raise InvalidParameter("matrices", f"uint8 of shapes {expected}", value=shapes)
+        return [np.ascontiguousarray(matrix) for matrix in matrices]
+
     def _row_bytes(self, head: int) -> int:
         kind, n_bytes = ffi.new("int32_t *"), ffi.new("int64_t *")
         check(lib.pymtp_session_output_type(self._handle.native, head, kind, n_bytes))
         return int(n_bytes[0])
+
+
+def _pointers(matrices: Sequence[npt.NDArray[np.uint8]]) -> Any:
+    """For the native side, as long as the matrices live."""
+    return ffi.new("void *[]", [ffi.cast("void *", matrix.ctypes.data) for matrix in matrices])

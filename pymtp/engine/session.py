@@ -237,6 +237,14 @@ class Session:
         """
         self._limits.limit_to(tokens, matrices)
 
+    def requantize_drafts(self, kind: str, matrices: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Draft with output matrices of another type (q4_0, ...), which takes memory and makes drafts cheaper.
+
+        `matrices`: for each head its output matrix as it is stored, (n_vocab, bytes of a row), see
+        gguf.weights.output_rows. Ends a limit of drafts. Raises PymtpError for a type that they cannot be converted to.
+        """
+        self._limits.requantize(kind, matrices)
+
     def ban_tokens(self, tokens: Sequence[int]) -> None:
         """`draft_greedy` never proposes these tokens; replaces those of the call before."""
         self._limits.ban(tokens)

@@ -40,13 +40,15 @@ def fingerprint(path: str | os.PathLike[str], draft_model: str | os.PathLike[str
 def output_rows(
     path: str | os.PathLike[str],
     head: int,
-    tokens: Sequence[int],
+    tokens: Sequence[int] | None = None,
     draft_model: str | os.PathLike[str] | None = None,
 ) -> npt.NDArray[np.uint8]:
     """Rows of the matrix with which MTP head `head` computes logits, as stored in the GGUF at `path`.
 
-    Returns (len(tokens), bytes of a row) uint8 in the matrix's own type. The matrix is the head's, else the target's,
-    else the token embedding, as in llama.cpp. For Session.limit_drafts_to. Raises ModelError.
+    Returns (len(tokens), bytes of a row) uint8 in the matrix's own type; without tokens all rows, mapped from the
+    file. The matrix is the head's, else the target's,
+    else the token embedding, as in llama.cpp. For Session.limit_drafts_to and
+    Session.requantize_drafts. Raises ModelError.
     """
     import numpy as np
 
@@ -57,7 +59,7 @@ def output_rows(
     shard, tensor = next(tensors[name] for name in (own, "output.weight", "token_embd.weight") if name in tensors)
     n_rows = tensor.shape[1]
     matrix = np.memmap(shard.path, np.uint8, "r", data_offset(shard, tensor), (n_rows, tensor_bytes(tensor) // n_rows))
-    return np.asarray(matrix[np.asarray(tokens)])
+    return matrix if tokens is None else np.asarray(matrix[np.asarray(tokens)])
 
 
 def _shards(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None) -> list[Shard]:

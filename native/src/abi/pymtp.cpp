@@ -302,6 +302,17 @@ static void need_draft_tokens(const pymtp_session & session, int32_t n_tokens, c
     }
 }
 
+// rows of all heads' output matrices
+static std::vector<const void *> need_matrices(const pymtp_session & session, const void * const * rows) {
+    pymtp_need_array(rows, session.n_heads, session.n_heads, "rows of the heads' matrices");
+    for (int32_t head = 0; head < session.n_heads; ++head) {
+        if (!rows[head]) {
+            pymtp_refuse("no rows of the matrix of head %d (NULL)", head);
+        }
+    }
+    return std::vector<const void *>(rows, rows + session.n_heads); // not in braces: two pointers are a list, too
+}
+
 int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int32_t * token,
                            const void * const * rows) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
@@ -319,15 +330,36 @@ int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int3
             return PYMTP_OK;
         }
         need_draft_tokens(self, n_tokens, token);
-        pymtp_need_array(rows, self.n_heads, self.n_heads, "rows of the heads' matrices");
+        const auto of_heads = need_matrices(self, rows);
+        forget_outputs(self);
+        self.mtp->limit_drafts(std::vector<llama_token>(token, token + n_tokens), of_heads);
+        return PYMTP_OK;
+    });
+}
+
+int32_t pymtp_session_requantize(pymtp_session * session, int32_t type, const void * const * rows) {
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        const auto to = (ggml_type) type;
+        if (type < 0 || type >= GGML_TYPE_COUNT || !ggml_type_name(to) || ggml_blck_size(to) == 0) {
+            pymtp_refuse("%d is no ggml_type", type);
+        }
+        const bool is_float = to == GGML_TYPE_F32 || to == GGML_TYPE_F16 || to == GGML_TYPE_BF16;
+        if ((!is_float && !ggml_is_quantized(to)) || ggml_quantize_requires_imatrix(to)) {
+            pymtp_refuse("an output matrix cannot be converted to %s", ggml_type_name(to));
+        }
+        if (self.n_heads == 0) {
+            pymtp_refuse("the session does not draft");
+        }
+        const auto of_heads = need_matrices(self, rows);
         for (int32_t head = 0; head < self.n_heads; ++head) {
-            if (!rows[head]) {
-                pymtp_refuse("no rows of the matrix of head %d (NULL)", head);
+            const ggml_tensor * matrix = self.mtp->vocab.output_matrix(head);
+            if (matrix->ne[0] % ggml_blck_size(to) != 0) {
+                pymtp_refuse("an output matrix with rows of %d numbers cannot be converted to %s, which has blocks of %d (q8_0, q5_0 and q4_0: 32)",
+                             (int) matrix->ne[0], ggml_type_name(to), (int) ggml_blck_size(to));
             }
         }
         forget_outputs(self);
-        self.mtp->limit_drafts(std::vector<llama_token>(token, token + n_tokens),
-                               std::vector<const void *>(rows, rows + self.n_heads));
+        self.mtp->requantize_drafts(to, of_heads);
         return PYMTP_OK;
     });
 }

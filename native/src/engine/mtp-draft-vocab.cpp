@@ -32,9 +32,9 @@ void mtp_draft_vocab::limit(int32_t n_first) {
     fill_bias();
 }
 
-// Where a matrix like `of` can lie, with n_rows rows: beside it, unless the kind of memory only takes matrices of other
-// sizes (memory in which the CPU repacks weights does).
-static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, int64_t n_rows) {
+// Where a matrix like `of` can lie, with n_rows rows of a type: beside it, unless the kind of memory only takes matrices
+// of other sizes or types (memory in which the CPU repacks weights does).
+static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, ggml_type type, int64_t n_rows) {
     auto * const buft = ggml_backend_buffer_get_type(of->buffer);
     auto * const dev  = ggml_backend_buft_get_device(buft);
     if (!dev || ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU) {
@@ -45,11 +45,61 @@ static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, int64_
     const ggml_init_params        params = { 4 * ggml_tensor_overhead(), nullptr, true };
     const ggml_context_ptr        ctx0(ggml_init(params));
 
-    ggml_tensor * matrix = ggml_new_tensor_2d(ctx0.get(), of->type, of->ne[0], n_rows);
+    ggml_tensor * matrix = ggml_new_tensor_2d(ctx0.get(), type, of->ne[0], n_rows);
     ggml_tensor * input  = ggml_new_tensor_2d(ctx0.get(), GGML_TYPE_F32, of->ne[0], 1);
     matrix->buffer       = empty.get();
     const bool can       = ggml_backend_dev_supports_op(dev, ggml_mul_mat(ctx0.get(), matrix, input));
     return can ? buft : ggml_backend_cpu_buffer_type();
+}
+
+// Rows in one type, as rows in another one.
+static std::vector<uint8_t> mtp_converted(const void * rows, ggml_type from, ggml_type to, int64_t n_per_row,
+                                          int64_t n_rows) {
+    const auto   to_float = ggml_get_type_traits(from)->to_float;
+    const size_t size     = ggml_row_size(from, n_per_row);
+    std::vector<uint8_t> res(n_rows * ggml_row_size(to, n_per_row));
+    std::vector<float>   row(n_per_row);
+    for (int64_t i = 0; i < n_rows; ++i) {
+        const auto * at = (const uint8_t *) rows + i * size;
+        if (from == GGML_TYPE_F32) {
+            memcpy(row.data(), at, size);
+        } else {
+            to_float(at, row.data(), n_per_row);
+        }
+        ggml_quantize_chunk(to, row.data(), res.data() + i * ggml_row_size(to, n_per_row), 0, 1, n_per_row, nullptr);
+    }
+    return res;
+}
+
+// Makes the matrix that stands for `of` in drafts, from rows of its type.
+static void mtp_fill_matrix(mtp_device_tensor & matrix, const ggml_tensor * of, ggml_type type, int64_t n_rows,
+                            const void * rows) {
+    auto * res = matrix.alloc("mtp_output", type, of->ne[0], n_rows, mtp_matrix_buft(of, type, n_rows));
+    if (type == of->type) {
+        ggml_backend_tensor_set(res, rows, 0, ggml_nbytes(res));
+        return;
+    }
+    const auto converted = mtp_converted(rows, of->type, type, of->ne[0], n_rows);
+    ggml_backend_tensor_set(res, converted.data(), 0, ggml_nbytes(res));
+}
+
+void mtp_draft_vocab::requantize(ggml_type type, const std::vector<const void *> & rows) {
+    std::vector<mtp_device_tensor> new_matrices(n_heads);
+    for (int32_t head = 0; head < n_heads; ++head) {
+        // heads may share one
+        if (head == 0 || output_matrix(head) != output_matrix(0)) {
+            mtp_fill_matrix(new_matrices[head], output_matrix(head), type, trunk.vocab.n_tokens(), rows[head]);
+        }
+    }
+    requantized = std::move(new_matrices);
+    limit(trunk.vocab.n_tokens());
+}
+
+ggml_tensor * mtp_draft_vocab::draft_matrix(int32_t head) const {
+    if (requantized.empty()) {
+        return output_matrix(head);
+    }
+    return requantized[head].get() ? requantized[head].get() : requantized[0].get();
 }
 
 void mtp_draft_vocab::limit(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows) {
@@ -62,11 +112,7 @@ void mtp_draft_vocab::limit(const std::vector<llama_token> & tokens, const std::
     ggml_backend_tensor_set(ids, tokens.data(), 0, ggml_nbytes(ids));
 
     for (int32_t head = 0; head < n_heads; ++head) {
-        const ggml_tensor * of = output_matrix(head);
-
-        auto * matrix = new_matrices[head].alloc("mtp_output", of->type, of->ne[0], tokens.size(),
-                                                 mtp_matrix_buft(of, tokens.size()));
-        ggml_backend_tensor_set(matrix, rows[head], 0, ggml_nbytes(matrix));
+        mtp_fill_matrix(new_matrices[head], output_matrix(head), draft_matrix(head)->type, tokens.size(), rows[head]);
     }
 
     n          = tokens.size();
@@ -106,13 +152,15 @@ void mtp_draft_vocab::fill_bias() {
 }
 
 ggml_tensor * mtp_draft_vocab::weight(ggml_context * ctx0, ggml_tensor * weight) const {
-    if (!is_listed() && n == (int32_t) trunk.vocab.n_tokens()) {
-        return weight;
-    }
     for (int32_t head = 0; head < n_heads; ++head) {
         // by identity: other matrices may have as many rows
         if (weight == output_matrix(head)) {
-            return is_listed() ? matrices[head].get() : ggml_view_2d(ctx0, weight, weight->ne[0], n, weight->nb[1], 0);
+            if (is_listed()) {
+                return matrices[head].get();
+            }
+            ggml_tensor * whole = draft_matrix(head);
+            return n == (int32_t) trunk.vocab.n_tokens() ? whole :
+                                                           ggml_view_2d(ctx0, whole, whole->ne[0], n, whole->nb[1], 0);
         }
     }
     return weight;

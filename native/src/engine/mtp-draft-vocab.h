@@ -1,8 +1,8 @@
 #pragma once
 
 // Which tokens drafts may be: a part of the vocabulary, whose rows of the output matrices are all that a head
-// multiplies, and tokens that are barred. Owns the matrices of such a part. Verification knows nothing of it: what is
-// drafted stays lossless.
+// multiplies, and tokens that are barred. The matrices may be of another type than the model's, for drafts alone. Owns
+// the matrices of such a part or type. Verification knows nothing of it: what is drafted stays lossless.
 
 #include "llama.h"
 #include "mtp-device-tensor.h"
@@ -23,6 +23,11 @@ class mtp_draft_vocab {
     // Limits drafts to these tokens. rows[h]: the rows of head h's output matrix, in its type; one after another.
     // Throws if memory runs out; the limit is then as it was.
     void limit(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows);
+
+    // Drafts multiply with output matrices of this type from now on. rows[h]: those of head h's whole matrix, in its own
+    // type. It needs no calibration data, and its blocks fit a row. Throws if memory runs out; the matrices are then as
+    // they were. Ends a limit.
+    void requantize(ggml_type type, const std::vector<const void *> & rows);
 
     // drafts that are picked in the graph are never these tokens
     void bar(const std::vector<llama_token> & tokens);
@@ -53,7 +58,7 @@ class mtp_draft_vocab {
     const void * listed_memory() const { return is_listed() ? listed_mem.get() : nullptr; }
 
     // what graphs of drafts depend on: the same numbers, the same nodes
-    std::vector<int64_t> key() const { return { bias != nullptr, n, is_listed() }; }
+    std::vector<int64_t> key() const { return { bias != nullptr, n, is_listed(), !requantized.empty() }; }
 
     // what to multiply with in the place of a weight: the rows that drafts are limited to, else the weight
     ggml_tensor * weight(ggml_context * ctx0, ggml_tensor * weight) const;
@@ -74,9 +79,13 @@ class mtp_draft_vocab {
     std::vector<llama_token>       listed;
     mtp_device_tensor              listed_mem; // I32 [1, n]
     std::vector<mtp_device_tensor> matrices;   // [n_heads] limited to the listed tokens; empty: the first n rows
+    std::vector<mtp_device_tensor> requantized; // [n_heads] whole, of another type; empty: the model's
     std::vector<llama_token>       barred;
     mtp_device_tensor              bias_mem;
     ggml_tensor *                  bias = nullptr; // F32 [n_vocab] by row of the output matrix; nullptr: nothing
+
+    // the whole matrix that a head's drafts multiply with
+    ggml_tensor * draft_matrix(int32_t head) const;
 
     void fill_bias();
 };

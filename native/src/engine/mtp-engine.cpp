@@ -324,6 +324,12 @@ void mtp_engine::limit_drafts(const std::vector<llama_token> & tokens, const std
     vocab.limit(tokens, rows);
 }
 
+void mtp_engine::requantize_drafts(ggml_type type, const std::vector<const void *> & rows) {
+    forget_outputs();
+    graphs.drop_readers(vocab.listed_memory());
+    vocab.requantize(type, rows);
+}
+
 //
 // logits
 //

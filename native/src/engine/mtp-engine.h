@@ -96,6 +96,9 @@ struct mtp_engine {
     void limit_drafts(int32_t n);
     void limit_drafts(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows);
 
+    // see mtp_draft_vocab::requantize
+    void requantize_drafts(ggml_type type, const std::vector<const void *> & rows);
+
     // float32 [n_rows, n_vocab] of the last decode, in the order of its rows
     const float * logits();
 
