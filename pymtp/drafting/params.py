@@ -37,8 +37,8 @@ class DraftParams:
     """Limits drafts, not the text, to that many first tokens of the vocabulary, to those that are given or that a file
     lists, or ("auto") to as many as pay: drafting is cheaper then. None: no limit."""
     draft_head_type: HeadType | None = None
-    """Drafts are computed with an output matrix of this type, converted when the model is loaded, which is cheaper; what
-    is emitted is not. It takes the matrix's memory once more. None: the file's own."""
+    """Drafts are computed with an output matrix of this type, converted when the model is loaded: cheaper, and the text
+    is the same. It takes the matrix's memory once more. None: the file's own."""
     mtp_context: Literal["auto", "chained", "target"] = "auto"
     """What several heads read: each the head before it ("chained", as they are trained; "auto" is the same), or all of
     them the trunk ("target", as in llama.cpp, which is cheaper and accepted less)."""

@@ -48,7 +48,10 @@ class DraftLimits:
         self.n_tokens = len(tokens)
 
     def requantize(self, kind: str, matrices: Sequence[npt.NDArray[np.uint8]]) -> None:
-        """Draft with output matrices of the type `kind` (q4_0, ...). `matrices`: each head's, all rows of it. Ends a limit."""
+        """Draft with output matrices of the type `kind` (q4_0, ...). Ends a limit.
+
+        `matrices`: for each head its output matrix, (n_vocab, bytes of a row).
+        """
         rows, ggml_type = self._whole(matrices, self._n_vocab), getattr(lib, f"GGML_TYPE_{kind.upper()}")
         check(lib.pymtp_session_requantize(self._handle.native, ggml_type, _pointers(rows)))
         self._tokens, self.n_tokens = None, self._n_vocab

@@ -354,8 +354,10 @@ int32_t pymtp_session_requantize(pymtp_session * session, int32_t type, const vo
         for (int32_t head = 0; head < self.n_heads; ++head) {
             const ggml_tensor * matrix = self.mtp->vocab.output_matrix(head);
             if (matrix->ne[0] % ggml_blck_size(to) != 0) {
-                pymtp_refuse("an output matrix with rows of %d numbers cannot be converted to %s, which has blocks of %d (q8_0, q5_0 and q4_0: 32)",
-                             (int) matrix->ne[0], ggml_type_name(to), (int) ggml_blck_size(to));
+                pymtp_refuse(
+                    "an output matrix with rows of %d numbers cannot be converted to %s, which has blocks of %d (q8_0, "
+                    "q5_0 and q4_0: 32)",
+                    (int) matrix->ne[0], ggml_type_name(to), (int) ggml_blck_size(to));
             }
         }
         forget_outputs(self);

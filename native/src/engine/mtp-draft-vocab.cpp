@@ -55,8 +55,8 @@ static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, ggml_t
 // Rows in one type, as rows in another one.
 static std::vector<uint8_t> mtp_converted(const void * rows, ggml_type from, ggml_type to, int64_t n_per_row,
                                           int64_t n_rows) {
-    const auto   to_float = ggml_get_type_traits(from)->to_float;
-    const size_t size     = ggml_row_size(from, n_per_row);
+    const auto           to_float = ggml_get_type_traits(from)->to_float;
+    const size_t         size     = ggml_row_size(from, n_per_row);
     std::vector<uint8_t> res(n_rows * ggml_row_size(to, n_per_row));
     std::vector<float>   row(n_per_row);
     for (int64_t i = 0; i < n_rows; ++i) {

@@ -77,8 +77,8 @@ class mtp_draft_vocab {
 
     int32_t                        n;
     std::vector<llama_token>       listed;
-    mtp_device_tensor              listed_mem; // I32 [1, n]
-    std::vector<mtp_device_tensor> matrices;   // [n_heads] limited to the listed tokens; empty: the first n rows
+    mtp_device_tensor              listed_mem;  // I32 [1, n]
+    std::vector<mtp_device_tensor> matrices;    // [n_heads] limited to the listed tokens; empty: the first n rows
     std::vector<mtp_device_tensor> requantized; // [n_heads] whole, of another type; empty: the model's
     std::vector<llama_token>       barred;
     mtp_device_tensor              bias_mem;
