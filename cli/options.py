@@ -12,8 +12,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pymtp.drafting.params import HeadType
-
 from .flags import Command, with_flags
 from .parsers import auto_or_integer, choice, completing, integer
 from .placement import PLACEMENT, placement_of
@@ -222,13 +220,10 @@ DraftVocab = Annotated[
         "[default: all]",
     ),
 ]
+HeadType = Literal["f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_0", "q4_k", "q4_0", "iq4_nl", "iq4_xs"]
 DraftHeadType = Annotated[
     HeadType | None,
-    choice(
-        HeadType,
-        "--draft-head-type",
-        help_text="Draft with an output matrix of this type, converted at load; the text does not change.",
-    ),
+    choice(HeadType, "--draft-head-type", help_text="Type of the output matrix of drafts."),
 ]
 
 SynthRates = Annotated[

@@ -135,7 +135,7 @@ def test_distributions_equal_those_of_llama_cpps_samplers_on_the_whole_vocabular
 
     check()
     print("pruned and full:", n_paths)
-    assert n_paths.min() > 100
+    assert n_paths.min() > 10  # examples depend on the modules that are loaded
 
 
 def drawn(chain: Sampler | LlamaChain, n_vocab: int, n_tokens: int = 300) -> list[int]:
