@@ -158,7 +158,7 @@ def test_flags_reach_the_model_and_the_sampler(run: Run) -> None:
         "draft_max": 2,
         "draft_lookup": "self",
         "draft_vocab": 4000,
-            "draft_head_type": "q4_0",
+        "draft_head_type": "q4_0",
         "mtp_context": "target",
         "chat_template": None,
         "on_load": None,
