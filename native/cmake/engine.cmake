@@ -37,7 +37,7 @@ if(TARGET ggml-cuda)
     target_compile_definitions(ggml-cuda PRIVATE MTP_CUDA) # not HIP, not MUSA, which compile the same files
 endif()
 target_sources(llama PRIVATE ${native_sources})
-target_include_directories(llama PRIVATE ${native_folders} ${native}/src/cpu ${native}/include ${llama_cpp_tree}/src)
+target_include_directories(llama PRIVATE ${native_folders} ${native}/include ${llama_cpp_tree}/src)
 # llama.cpp merges its model files into few compilations; ours stay apart, so that an edit costs one file
 set_source_files_properties(${native_sources} TARGET_DIRECTORY llama PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 set_source_files_properties(${native}/src/samplers/sampler-rules.cpp TARGET_DIRECTORY llama

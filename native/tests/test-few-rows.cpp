@@ -1,5 +1,4 @@
 #include "check.h"
-#include "cpu-attention.h"
 #include "cpu-few-rows-task.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
@@ -292,70 +291,6 @@ static float mask_value(int64_t row, int64_t cell, int64_t n_cache, int64_t n_ro
     }
 }
 
-// Keys and values of a sequence in cells that are out of order, between those of another, against the same in order.
-static void check_scattered_cells(ggml_type type) {
-    constexpr int64_t N_VALUES = 128;
-    constexpr int64_t N_HEADS  = 4;
-    constexpr int64_t N_CELLS  = 150;
-    constexpr int64_t N_CACHE  = 400;
-    constexpr int64_t N_ROWS   = 5;
-
-    // cell i of the sequence; the others' hold what must not be looked at
-    std::vector<int32_t> cells;
-    for (int32_t i = 0; i < N_CELLS; ++i) {
-        cells.push_back((i * 77 + 13) % N_CACHE);
-    }
-    const auto queries_data = random_values(N_VALUES * N_HEADS * N_ROWS);
-    const auto keys_data    = random_quantized(type, N_CELLS, N_VALUES);
-    const auto values_data  = random_quantized(type, N_CELLS, N_VALUES);
-
-    const auto result = [&](bool scattered, bool marks) {
-        const int64_t  n_cache = scattered ? N_CACHE : N_CELLS;
-        product        p;
-        ggml_context * ctx     = p.ctx.get();
-        ggml_tensor *  queries = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, N_VALUES, N_ROWS, N_HEADS);
-        ggml_tensor *  keys    = ggml_new_tensor_3d(ctx, type, N_VALUES, n_cache, 1);
-        ggml_tensor *  values  = ggml_new_tensor_3d(ctx, type, N_VALUES, n_cache, 1);
-        ggml_tensor *  mask    = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, n_cache, N_ROWS);
-        ggml_tensor *  marked  = ggml_flash_attn_ext(ctx, queries, keys, values, mask, 0.125f, 0.0f, 0.0f);
-        marked->flags |= marks ? GGML_TENSOR_FLAG_SINGLE_ROWS : 0;
-        p.alloc();
-        ggml_backend_tensor_set(queries, queries_data.data(), 0, ggml_nbytes(queries));
-
-        const size_t             n_bytes = ggml_row_size(type, N_VALUES);
-        std::vector<uint8_t>     k(n_bytes * n_cache, 0x7e);
-        std::vector<uint8_t>     v(n_bytes * n_cache, 0x7e);
-        std::vector<ggml_fp16_t> seen(n_cache * N_ROWS, ggml_fp32_to_fp16(-INFINITY));
-        for (int64_t i = 0; i < N_CELLS; ++i) {
-            const int64_t cell = scattered ? cells[i] : i;
-            std::copy_n(keys_data.data() + i * n_bytes, n_bytes, k.data() + cell * n_bytes);
-            std::copy_n(values_data.data() + i * n_bytes, n_bytes, v.data() + cell * n_bytes);
-            for (int64_t row = 0; row < N_ROWS; ++row) {
-                if (i < N_CELLS - N_ROWS + row + 1) {
-                    seen[row * n_cache + cell] = ggml_fp32_to_fp16(0.0f);
-                }
-            }
-        }
-        ggml_backend_tensor_set(keys, k.data(), 0, k.size());
-        ggml_backend_tensor_set(values, v.data(), 0, v.size());
-        ggml_backend_tensor_set(mask, seen.data(), 0, ggml_nbytes(mask));
-
-        const std::vector<const int32_t *> lists(N_ROWS, cells.data());
-        const std::vector<int64_t>         n_cells(N_ROWS, N_CELLS);
-        mtp_mask_cells                     of_mask = { lists.data(), n_cells.data() };
-        mask->extra                                = scattered ? &of_mask : nullptr;
-        return p.result(marked);
-    };
-    CHECK(result(true, true) == result(false, true));
-    CHECK(result(false, true) == result(false, false));
-}
-
-static void attention_does_not_depend_on_where_cells_lie() {
-    for (const ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0 }) {
-        check_scattered_cells(type);
-    }
-}
-
 static void attention_of_several_rows_is_that_of_each() {
     struct shape {
         int64_t n_key_values, n_values, n_key_heads, n_heads, n_cache, n_streams;
@@ -481,7 +416,6 @@ int main() {
     RUN(every_instruction_set_gives_the_same_bits);
     RUN(experts_are_what_they_are_without_the_mark);
     RUN(attention_of_several_rows_is_that_of_each);
-    RUN(attention_does_not_depend_on_where_cells_lie);
     RUN(small_nodes_are_what_they_are_without_the_mark);
     return g_n_failed > 0;
 }
