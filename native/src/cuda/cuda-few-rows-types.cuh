@@ -381,7 +381,7 @@ struct few_rows_q3_K : few_rows_of_256 {
     FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         FEW_ROWS_UNROLL
         for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            values[i] = (packed[i] >> (2 * b) & 0x03030303) | (high[i] << (2 - b) & 0x04040404);
+            values[i] = (packed[i] >> (2 * b) & 0x03030303) | ((int) ((unsigned) high[i] << (2 - b)) & 0x04040404);
         }
     }
 
