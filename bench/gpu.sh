@@ -7,12 +7,14 @@
 # CARRIED: what bench/pack_gpu.sh has collected. OUT: tables (*.md), and everything else in rest.tar.xz. SECONDS (540)
 # is the time that all of it may take; comparisons are cut short to keep to it. WORK (/tmp/pymtp-gpu): builds, kept, so
 # that a second call builds only what has changed; models lie there too if /dev/shm has no room for them.
-# CASES ("nano dense moe"): what to compare.
+# CASES ("tests nano dense moe"): what to do, in this order. `tests` runs native/tests/test-cuda.cpp, and once more under
+# compute-sanitizer; `products` times the kernels alone. Shapes of bench/synth_gguf.py may name a type of weights, and
+# how many KiB of shared memory pymtp's kernels may use, as on other GPUs: dense:Q4_K_M, moe:Q6_K:99, products::99.
 set -uo pipefail
 
 usage='usage: bench/gpu.sh CARRIED OUT [SECONDS]'
 carried=$(realpath "${1:?$usage}") out=$(realpath -m "${2:?$usage}") seconds=${3:-540}
-work=${WORK:-/tmp/pymtp-gpu} cases=${CASES:-nano dense moe}
+work=${WORK:-/tmp/pymtp-gpu} cases=${CASES:-tests nano dense moe}
 site=$work/site programs=$work/programs logs=$out/rest
 cd "$(dirname "$0")/.." || exit 1
 mkdir -p "$work" "$out" "$logs"
@@ -74,6 +76,7 @@ say "llama.cpp's own programs are built"
 
 # compare NAME MODEL ARGUMENT...: with its share of the time that is left
 n_left=$(wc -w <<<"$cases")
+n_left=$((n_left - $(grep -cE '^(tests|products)' <<<"${cases// /$'\n'}")))
 compare() {
     local name=$1 model=$2
     shift 2
@@ -88,19 +91,48 @@ compare() {
     cp "$logs/$name.md" "$out/" 2>/dev/null
 }
 
+# native SOURCE PROGRAM: compiles a program of ours that knows ggml alone, with the library that was built
+native() {
+    step "$(basename "$2").log" c++ -std=c++17 -O2 "$1" -o "$2" -I build/wheel/llama.cpp/ggml/include \
+        -I native/tests -L "$site/pymtp/lib" -Wl,-rpath,"$site/pymtp/lib" -l:libpymtp-ggml.so -l:libpymtp-ggml-base.so -ldl
+}
+
+# note NAME SECONDS COMMAND...: with the end of what it prints in the summary; a failure does not end the rest
+note() {
+    local name=$1 limit=$2
+    shift 2
+    say "$name: at most $limit s"
+    timeout "$limit" "$@" >"$logs/$name.log" 2>&1
+    local status=$?
+    { echo "$name: exit status $status"; tail -n "${LINES_KEPT:-3}" "$logs/$name.log"; } >>"$out/summary.txt"
+}
+
 : >"$out/summary.txt"
-for name in $cases; do
-    case $name in
+for case in $cases; do
+    IFS=: read -r shape type shared <<<"$case"
+    name=${case//:/-}
+    case $shape in
+    tests)
+        native native/tests/test-cuda.cpp "$work/test-cuda"
+        LINES_KEPT=12 note test-cuda 60 "$work/test-cuda"
+        command -v compute-sanitizer >/dev/null &&
+            note compute-sanitizer 90 compute-sanitizer --error-exitcode 1 "$work/test-cuda"
+        ;;
+    products)
+        native bench/cuda_products.cpp "$work/cuda-products"
+        LINES_KEPT=70 note "$name" 60 "$work/cuda-products" "${shared:-0}" $type
+        ;;
     nano)
         compare nano pymtp/embedded/nano-glm-Q4_K_M.gguf -k 1 3 --categories code chat --per-category 2 -n 256 \
             --programs pymtp pymtp-plain server server-plain cli-plain
         ;;
     dense | moe)
-        step synth-$name.log python3 bench/synth_gguf.py $name "$models/pymtp-synth.gguf"
-        compare $name "$models/pymtp-synth.gguf" --forced-length 2.8 --categories code --per-category 2
+        step "synth-$name.log" python3 bench/synth_gguf.py "$shape" "$models/pymtp-synth.gguf" --type "${type:-Q8_0}"
+        compare "$name" "$models/pymtp-synth.gguf" --forced-length 2.8 --categories code --per-category 2 \
+            ${shared:+--cuda-shared-memory $shared}
         rm "$models/pymtp-synth.gguf"
         ;;
-    *) fail "no case $name" ;;
+    *) fail "no case $case" ;;
     esac
 done
 
