@@ -166,7 +166,7 @@ def _method(given: argparse.Namespace, prompts: Sequence[Prompt]) -> str:
 
 
 def _sampling(given: argparse.Namespace) -> str:
-    return " ".join(f"{name}={value}" for name, value in given.sampling)
+    return " ".join(f"{name}={value}" for name, value in ({"temperature": 0} | dict(given.sampling)).items())
 
 
 def _plot(path: Path, results: dict[str, Any]) -> None:

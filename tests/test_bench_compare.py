@@ -249,3 +249,9 @@ def test_programs_side_by_side(tmp_path: Path) -> None:
         by_program.setdefault(line["program"], set()).add(line["n_generated"])
         assert float(line["tok_s"]) > 0
     assert by_program["pymtp"] == by_program["llama-server plain"] == by_program["llama-server draft-mtp"] == {"24"}
+
+
+def test_a_machine_without_llama_cpp_python_can_compare() -> None:
+    code = "import sys; sys.modules['llama_cpp'] = None; import compare; print(compare.DEFAULT)"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=BENCH, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

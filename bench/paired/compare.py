@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from time import perf_counter
-from typing import Any
 
 from pymtp.benchmark.spread import Spread
 
@@ -15,9 +14,7 @@ from .schemes import Fused, Plain, Scheme, StepByStep
 from .scripted import write_script
 from .second_context import TwoContexts
 from .subject import N_PROMPT, Options, Subject
-
-Table = list[dict[str, Any]]
-"""Rows, by column."""
+from .table import Table
 
 
 def compare_rounds(model: Subject, options: Options, lengths: tuple[int, ...]) -> Table:

@@ -6,8 +6,8 @@ from typing import Any
 
 from pymtp.benchmark.tables import Columns, fill, markdown
 
-from .compare import Table
 from .subject import Options
+from .table import Table
 
 _TIMES: Columns = [
     ("K", "k", ""),

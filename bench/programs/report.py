@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paired.compare import Table
+from paired.table import Table
 from pymtp.benchmark.tables import Columns, fill, markdown
 
 _SPEED: Columns = [

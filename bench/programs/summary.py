@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from paired.compare import Table
+from paired.table import Table
 from pymtp.benchmark.prompts import Prompt
 from pymtp.benchmark.spread import Spread, median_interval
 
