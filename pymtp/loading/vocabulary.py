@@ -9,13 +9,23 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
 from pymtp.binding.types import model_pointer
 from pymtp.errors import Closed, InvalidParameter
 from pymtp.text.thinking import tags_of
+
+
+class InfillTokens(NamedTuple):
+    """Tokens around the parts of a prompt for a text with a gap; -1: the model has no such token."""
+
+    prefix: int
+    suffix: int
+    middle: int
+    repository: int
+    file: int
 
 
 class Vocabulary:
@@ -55,6 +65,24 @@ class Vocabulary:
     def eos_text(self) -> str:
         """The token that ends a text; empty if there is none."""
         return self._text(lib.llama_vocab_eos(self._vocab))
+
+    @property
+    def begins_with_bos(self) -> bool:
+        """Whether a text begins with a token of its own."""
+        with self.using():
+            return bool(lib.llama_vocab_get_add_bos(self._vocab))
+
+    @property
+    def bos(self) -> int:
+        """The id of the token that begins a text; -1 if there is none."""
+        return int(lib.llama_vocab_bos(self._vocab))
+
+    @property
+    def infill(self) -> InfillTokens:
+        """The tokens of a prompt for a text with a gap."""
+        with self.using():
+            parts = (lib.llama_vocab_fim_pre, lib.llama_vocab_fim_suf, lib.llama_vocab_fim_mid)
+            return InfillTokens(*(part(self._vocab) for part in (*parts, lib.llama_vocab_fim_rep, lib.llama_vocab_fim_sep)))
 
     @property
     def native_model(self) -> Any:

@@ -106,6 +106,22 @@ class CompletionBody(GenerationFields, kw_only=True):
     logprobs: int | None = None
 
 
+class InfillChunk(Struct, kw_only=True):
+    """A piece of another file."""
+
+    text: str
+    filename: str = "tmp"
+
+
+class InfillBody(GenerationFields, kw_only=True):
+    """A request of /infill."""
+
+    input_prefix: str | list[int | str] | None = None
+    input_suffix: str | list[int | str] | None = None
+    input_extra: list[InfillChunk] | None = None
+    prompt: str | None = None
+
+
 class ChatBody(GenerationFields, kw_only=True):
     """A request of /v1/chat/completions, to which those of the other chat APIs are turned."""
 

@@ -31,7 +31,8 @@ def add_vocabulary(writer: gguf.GGUFWriter) -> None:
 
 
 class Writer(gguf.GGUFWriter):
-    """`metadata` has its keys without the architecture's prefix; it adds to what every model has, or replaces it.
+    """`metadata` has its keys without the architecture's prefix, but for those of the tokenizer; it adds to what every
+    model has, or replaces it.
     `without`: keys of every model that this one has not.
     """
 
@@ -65,7 +66,7 @@ class Writer(gguf.GGUFWriter):
         }
         for key, value in {**common, **metadata}.items():
             if key not in without:
-                self._add_value(f"{architecture}.{key}", value)
+                self._add_value(key if key.startswith("tokenizer.") else f"{architecture}.{key}", value)
         add_vocabulary(self)
 
     def matrix(self, name: str, *shape: int, scale: float | None = None) -> None:
