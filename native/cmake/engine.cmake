@@ -13,6 +13,10 @@ file(GLOB native_headers CONFIGURE_DEPENDS ${native}/src/*/*.h ${native}/src/*/*
 # exceptions pass through ggml's C where a damaged file fails one of its asserts, see src/abi/asserts.h
 target_compile_options(ggml-base PRIVATE $<$<AND:$<COMPILE_LANGUAGE:C>,$<C_COMPILER_ID:GNU,Clang,AppleClang>>:-fexceptions>)
 
+# A scheduler reserves room for that many copied inputs of each node, 20 kB a node by default: some 34 MB for each graph
+# that is kept, which are never used, but which an allocator mixes with what is. Splits with more inputs grow.
+target_compile_definitions(ggml-base PRIVATE GGML_SCHED_MAX_SPLIT_INPUTS=4)
+
 target_sources(ggml-cpu PRIVATE ${native_cpu_sources})
 target_include_directories(ggml-cpu PRIVATE ${native}/src/cpu)
 # GCC 12 compiles llama.cpp's set-up of AMX tiles wrongly: it drops the stores to the configuration, and the first product

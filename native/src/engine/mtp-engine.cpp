@@ -35,6 +35,12 @@ static ggml_backend_t mtp_backend_of(ggml_backend_dev_t dev, const std::vector<g
     return it == backends.end() ? nullptr : *it;
 }
 
+// What the graphs may take that are kept: a part of what the weights take, and enough for models of any size. nano-glm,
+// 8 sequences, drafts of 0 to 3 tokens: a graph takes about 1 MiB.
+static size_t mtp_graph_bytes_max(const llama_model & model) {
+    return std::clamp<size_t>(model.size() / 32, 64 << 20, 1 << 30);
+}
+
 // A single text's cache grows; that of several goes back and forth between sizes, as some of them begin again.
 static int32_t mtp_n_alike(const llama_cparams & cparams) {
     return 1 + std::min<int32_t>(cparams.n_seq_max, 7);
@@ -45,7 +51,7 @@ mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     n_rows_round(params.n_rows_round), device(mtp_backend_of(mtp_only_device(ctx.model), ctx.backend_ptrs)),
     planner(ctx, heads), graphs({ ctx.sched, ctx.gf_res_prev, ctx.gf_res_prev_active, ctx.backend_ptrs,
                                   ctx.backend_buft, ctx.cparams.op_offload, [&ctx] { ctx.synchronize(); } },
-                                mtp_n_alike(ctx.cparams)),
+                                mtp_n_alike(ctx.cparams), mtp_graph_bytes_max(ctx.model)),
     trunk_outputs(ctx, counters.n_output_bytes, counters.t_trunk_us),
     draft_outputs(ctx, counters.n_output_bytes, counters.t_head_us) {
     // each graph has a scheduler: copies for pipelining would multiply its buffers, and only speed up long prompts
@@ -81,8 +87,10 @@ mtp_kept_graph & mtp_engine::find_graph(const llama_ubatch & ubatch, llm_graph_t
                                         const llama_memory_context_i * mctx) {
     const bool is_draft = gtype == LLM_GRAPH_TYPE_DECODER_MTP;
 
-    // prompts share the context's own scheduler and its worst-case buffer
-    if (!is_draft && ubatch.n_tokens > n_rows_round) {
+    // Prompts share the context's own scheduler and its worst-case buffer. Parts of them beside rounds do as well, that
+    // is, where some rows have logits and some have none: their numbers of rows hardly ever come again.
+    const bool has_prompt = ctx.n_outputs > 0 && (uint32_t) ctx.n_outputs < ubatch.n_tokens;
+    if (!is_draft && (ubatch.n_tokens > n_rows_round || has_prompt)) {
         return graphs.home();
     }
 

@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-static constexpr size_t MTP_KEPT_GRAPHS_MAX = 96;
+// Graphs that alternate stay, whatever they take.
+static constexpr size_t MTP_KEPT_GRAPHS_MIN = 8;
+
+// a tensor, and its places in the tables of the graph, the scheduler and the allocator, about
+static constexpr size_t MTP_BYTES_PER_NODE = 512;
 
 void mtp_kept_graphs::exchange(mtp_kept_graph & graph) {
     std::swap(context.sched, graph.sched);
@@ -72,15 +76,16 @@ mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint
         outworn->n_kv = n_kv;
         return *outworn;
     }
-    if (graphs.size() == MTP_KEPT_GRAPHS_MAX) {
+    while (graphs.size() >= MTP_KEPT_GRAPHS_MIN && kept_bytes() > n_bytes_max) {
         evict_oldest();
     }
 
     auto graph = std::make_unique<mtp_kept_graph>();
 
-    graph->key   = std::move(key);
-    graph->n_kv  = n_kv;
-    graph->reads = reads;
+    graph->key       = std::move(key);
+    graph->n_kv      = n_kv;
+    graph->max_nodes = max_nodes;
+    graph->reads     = reads;
     // llama.cpp takes one of two: all of its graphs have outputs, or none
     graph->results[has_outputs].reset(new llm_graph_result(max_nodes));
     graph->sched.reset(ggml_backend_sched_new(const_cast<ggml_backend_t *>(context.backends.data()),
@@ -91,20 +96,28 @@ mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint
     return *graphs.back();
 }
 
-size_t mtp_kept_graphs::compute_bytes() const {
+// the buffers of a scheduler; what is lent has none
+size_t mtp_kept_graphs::buffer_bytes(ggml_backend_sched_t sched) const {
     size_t res = 0;
+    for (auto * backend : context.backends) {
+        res += sched ? ggml_backend_sched_get_buffer_size(sched, backend) : 0;
+    }
+    return res;
+}
 
-    const auto add = [&](ggml_backend_sched_t sched) {
-        for (auto * backend : context.backends) {
-            res += sched ? ggml_backend_sched_get_buffer_size(sched, backend) : 0;
-        }
-    };
-
-    // the graph in use has lent its scheduler to the context
-    add(context.sched.get());
-    add(own.sched.get());
+size_t mtp_kept_graphs::kept_bytes() const {
+    size_t res = is_home() ? 0 : buffer_bytes(context.sched.get());
     for (const auto & graph : graphs) {
-        add(graph->sched.get());
+        res += buffer_bytes(graph->sched.get()) + graph->max_nodes * MTP_BYTES_PER_NODE;
+    }
+    return res;
+}
+
+size_t mtp_kept_graphs::compute_bytes() const {
+    // the graph in use has lent its scheduler to the context
+    size_t res = buffer_bytes(context.sched.get()) + buffer_bytes(own.sched.get());
+    for (const auto & graph : graphs) {
+        res += buffer_bytes(graph->sched.get());
     }
     return res;
 }

@@ -17,6 +17,7 @@ struct mtp_kept_graph {
     std::vector<int64_t>    key;   // what distinguishes graphs
     std::array<uint32_t, 2> n_kv;  // cells that its graph looks at; grows with the text
     const void *            reads; // memory of somebody else that its graph reads, see drop_readers; or nullptr
+    size_t                  max_nodes;
     uint64_t                t_used;
 
     ggml_backend_sched_ptr              sched;
@@ -43,11 +44,12 @@ struct mtp_context_parts {
 
 class mtp_kept_graphs {
   public:
-    // n_alike_max: how many graphs are kept that only differ in how many cells they look at
-    mtp_kept_graphs(const mtp_context_parts & context, int32_t n_alike_max) :
-        context(context), n_alike_max(n_alike_max) {}
+    // n_alike_max: how many graphs are kept that only differ in how many cells they look at. n_bytes_max: what all of
+    // them take before the one that was used longest ago goes; a few stay whatever they take.
+    mtp_kept_graphs(const mtp_context_parts & context, int32_t n_alike_max, size_t n_bytes_max) :
+        context(context), n_alike_max(n_alike_max), n_bytes_max(n_bytes_max) {}
 
-    // The graph for a key: one that there is, else a new one with room for max_nodes, for which the one that was used
+    // The graph for a key: one that there is, else a new one with room for max_nodes, for which those that were used
     // longest ago may have to go. has_outputs: whether the graph gives logits or the like.
     mtp_kept_graph & find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes, bool has_outputs,
                           const void * reads);
@@ -76,12 +78,15 @@ class mtp_kept_graphs {
   private:
     mtp_context_parts context;
     const int32_t     n_alike_max;
+    const size_t      n_bytes_max;
 
     std::vector<std::unique_ptr<mtp_kept_graph>> graphs;
     mtp_kept_graph                               own = {};
     mtp_kept_graph *                             cur = &own;
     uint64_t                                     t   = 0;
 
-    void exchange(mtp_kept_graph & graph);
-    void evict_oldest();
+    void   exchange(mtp_kept_graph & graph);
+    void   evict_oldest();
+    size_t buffer_bytes(ggml_backend_sched_t sched) const;
+    size_t kept_bytes() const;
 };

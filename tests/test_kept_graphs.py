@@ -1,0 +1,65 @@
+"""Graphs that a session keeps: they are bounded by memory, and parts of prompts leave those of rounds alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from pymtp import Model
+from pymtp.engine.chunk import Chunk
+from pymtp.engine.session import Session
+
+pytestmark = pytest.mark.model
+
+N_SEQ = 8
+PROMPT = [5] * 20
+MOST = 64 << 20
+"""Bytes that the graphs of a model of this size may take."""
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    """Eight sequences after a prompt, which may verify up to 136 rows in a round."""
+    with Model(n_ctx=256, n_seq_max=N_SEQ, n_threads=2, draft_max=16) as model:
+        session = model.session
+        for slot in range(N_SEQ):
+            session.decode([Chunk(PROMPT, 0, slot, feed=True)])
+        yield session
+
+
+def verify(session: Session, lengths: Sequence[int], more: Sequence[Chunk] = ()) -> int:
+    """A pass with so many rows of each sequence, which go away again. Returns how many graphs it built."""
+    before = session.timing.n_builds
+    rounds = [Chunk([5] * n, len(PROMPT), slot, "all", feed=True) for slot, n in enumerate(lengths)]
+    session.decode([*rounds, *more])
+    for chunk in (*rounds, *more):
+        session.truncate(len(PROMPT), sequence=chunk.sequence)
+    return session.timing.n_builds - before
+
+
+def spread(n_rows: int) -> list[int]:
+    return [n_rows // N_SEQ + (i < n_rows % N_SEQ) for i in range(N_SEQ)]
+
+
+def test_graphs_are_bounded_by_memory(session: Session) -> None:
+    verify(session, [1] * N_SEQ)
+    first = session.compute_bytes
+    assert verify(session, [1] * N_SEQ) == 0
+    shapes = range(N_SEQ + 1, 136, 3)
+    assert sum(verify(session, spread(n_rows)) for n_rows in shapes) == len(shapes)
+    assert session.compute_bytes < first + MOST
+    # the latest are there still, the oldest are not
+    assert sum(verify(session, spread(n_rows)) for n_rows in shapes[-6:]) == 0
+    assert verify(session, [1] * N_SEQ) == 1
+
+
+def test_parts_of_prompts_leave_the_graphs_of_rounds_alone(session: Session) -> None:
+    lengths = [1] * (N_SEQ - 1)
+    verify(session, lengths)
+    verify(session, lengths, [Chunk([5] * 9, len(PROMPT), N_SEQ - 1, feed=True)])
+    before = session.compute_bytes
+    for n_rows in range(10, 110, 10):
+        assert verify(session, lengths, [Chunk([5] * n_rows, len(PROMPT), N_SEQ - 1, feed=True)]) == 1
+    assert session.compute_bytes == before
+    assert verify(session, lengths) == 0
