@@ -20,6 +20,7 @@ from pymtp.model import Model
 
 from . import logs
 from .app import make_app
+from .memory import return_large_blocks
 from .settings import ServerSettings
 
 
@@ -38,6 +39,7 @@ def serve(
     Raises InvalidParameter for an address that cannot be used, and what `load` raises.
     """
     logs.set_up(is_quiet=is_quiet)
+    return_large_blocks()
     sockets = [bound(host, port) for host in hosts]
     app = make_app(load, settings, on_failure=lambda: setattr(server, "should_exit", True))
     config = uvicorn.Config(
