@@ -16,6 +16,7 @@ from . import options as opt
 from .context import note_embedded, warn_beyond_training
 from .download import find_model
 from .errors import CommandError
+from .forced import forced_acceptance
 from .output import print_stderr
 from .parsers import choice, integer
 from .sampling import with_sampling
@@ -128,6 +129,8 @@ def serve(
         float, typer.Option("-to", "--timeout", metavar="S", help="Seconds in which a request's body has to arrive.")
     ] = ServerSettings.timeout_s,
     max_tokens: opt.NPredict = -1,
+    spec_synth_rates: opt.SynthRates = None,
+    spec_synth_len: opt.SynthLen = None,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
     debug: opt.Debug = False,
@@ -137,6 +140,7 @@ def serve(
     """Answer requests over HTTP, with the APIs of OpenAI, Anthropic and llama-server."""
     _check_installed()
     import pymtp
+    from pymtp.drafting.choice import longest_draft
     from pymtp.embedded import model_path
     from pymtp.errors import InvalidParameter
     from pymtp.gguf.facts import model_facts
@@ -148,7 +152,11 @@ def serve(
         print_stderr(f"pymtp: {host} is open to others, and no key is needed; set --api-key or --api-key-file")
     if slot_save_path is not None and not slot_save_path.is_dir():
         raise InvalidParameter("slot_save_path", f"a folder that exists, not {slot_save_path}")
-    others = {"max_tokens": max_tokens, "cache_prompt": cache_prompt}
+    n_draft = longest_draft(pymtp.DraftParams(draft=model_options["draft"], draft_max=model_options["draft_max"]))
+    forced = forced_acceptance(spec_synth_rates, spec_synth_len, n_draft, None)
+    if forced:
+        print_stderr("pymtp: acceptance is forced: the texts are not valid output of the model")
+    others = {"max_tokens": max_tokens, "cache_prompt": cache_prompt, "forced": forced}
     asked.params(**others)  # a wrong flag shows before a model is downloaded
     path = find_model(model_file or model if not hf_repo else model_file, hf_repo, offline=offline)
     info = model_facts(path or model_path(), model_options["draft_model"] if path else None)

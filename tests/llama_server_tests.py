@@ -40,7 +40,7 @@ _DROPPED = {
 # what pymtp does anyway, or lacks
 _NOT_PYMTPS = {
     **dict.fromkeys(("--no-jinja", "--no-cache-idle-slots", "--ui-mcp-proxy", "--embedding", "--reranking"), 0),
-    **dict.fromkeys(("--tools", "--sleep-idle-seconds", "--spec-synth-len", "--spec-synth-rates"), 1),
+    **dict.fromkeys(("--tools", "--sleep-idle-seconds"), 1),
 }
 _CONFTEST = """
 import pytest

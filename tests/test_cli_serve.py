@@ -45,3 +45,10 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert (given.cors_origins, given.timeout_s, given.cache_bytes) == ("localhost", 5, 3 << 20)
     assert (given.n_queue_max, given.has_page, given.has_slots, given.has_metrics) == (7, False, False, True)
     assert given.aliases == ("a", "b")
+
+
+def test_acceptance_can_be_forced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    forced = settings_of(monkeypatch, "--spec-synth-rates", "0.5,0.25", "--draft-max", "2").params.forced
+    assert forced and list(forced.rates) == [0.5, 0.25]
+    assert "not valid output" in capsys.readouterr().err
+    assert settings_of(monkeypatch).params.forced is None

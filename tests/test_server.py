@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from http_server import Client, running
 from pymtp import GenerationParams, Model
+from pymtp.acceptance.forced import Forced
 from pymtp.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -456,3 +458,23 @@ def test_a_request_may_leave_lookup_alone(server: Client) -> None:
     assert found["content"] == server.post("/completion", **asked).json["content"]
     refused = server.post("/completion", draft_lookup="shared", **asked)
     assert refused.status == 501 and "draft_lookup" in refused.json["error"]["message"]
+
+
+def test_forced_acceptance_is_drawn_for_each_request(text: str) -> None:
+    with load() as model:
+        defaults = model.defaults
+
+    def drafts(rates: list[float], **asked: Any) -> tuple[int, int, str]:
+        params = replace(defaults, forced=Forced(rates))
+        with running(load, ServerSettings(params=params)) as client:
+            body = {"prompt": PROMPT, "temperature": 0, "n_predict": 16, **asked}
+            replies = [client.post("/completion", **body).json for _ in range(2)]
+        found = [(one["timings"]["draft_n"], one["timings"]["draft_n_accepted"], one["content"]) for one in replies]
+        assert found[0] == found[1] and found[0][0] > 0
+        return found[0]
+
+    assert drafts([0.0, 0.0])[1:] == (0, text)
+    n_drafts, n_accepted, _ = drafts([1.0, 1.0])
+    assert n_drafts == n_accepted
+    assert 0 < drafts([0.5, 0.5], seed=3)[1] < n_drafts
+    assert set(drafts([1.0, 1.0], grammar='root ::= "a"+')[2]) == {"a"}

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
+from pymtp.acceptance.forced import Forced
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.params import samplers_from_letters
 from pymtp.serving.params import GenerationParams, with_options
@@ -129,6 +131,8 @@ def params_of(
     options = {name: value for name, value in asked.items() if value is not None}
     if fields.seed is not None:
         options["seed"] = None if fields.seed in (-1, RANDOM_SEED) else fields.seed % 2**32
+    if isinstance(defaults.forced, Forced):  # drawn for each request: the same seed, the same answer
+        options["forced"] = Forced(defaults.forced.rates, Random(options.get("seed")).random)
     options |= _constraint(fields)
     if options.get("ignore_eos") and (options.get("grammar") or options.get("json_schema")):
         raise invalid("Field 'ignore_eos': must be off with a grammar, which ends the text itself")
