@@ -371,6 +371,8 @@ def test_metrics_count_what_was_done(server: Client) -> None:
         ('answers_total{reason="length"}', 1),
     ):
         assert after[f"llamacpp:{name}"] - before.get(f"llamacpp:{name}", 0) == n, name
+    lengths = {name: n - before.get(name, 0) for name, n in after.items() if name.startswith("llamacpp:rounds_total")}
+    assert sum(n * int(name.partition('"')[2].rstrip('"}')) for name, n in lengths.items()) == timings["draft_n"] > 0
     assert after["llamacpp:requests_processing"] == after["llamacpp:requests_deferred"] == 0
     assert 0 <= after["llamacpp:kv_cache_usage_ratio"] <= 1
 

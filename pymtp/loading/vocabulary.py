@@ -82,7 +82,9 @@ class Vocabulary:
         """The tokens of a prompt for a text with a gap."""
         with self.using():
             parts = (lib.llama_vocab_fim_pre, lib.llama_vocab_fim_suf, lib.llama_vocab_fim_mid)
-            return InfillTokens(*(part(self._vocab) for part in (*parts, lib.llama_vocab_fim_rep, lib.llama_vocab_fim_sep)))
+            return InfillTokens(
+                *(part(self._vocab) for part in (*parts, lib.llama_vocab_fim_rep, lib.llama_vocab_fim_sep))
+            )
 
     @property
     def native_model(self) -> Any:

@@ -55,12 +55,15 @@ def _lines(state: ServerState, stats: Stats, n_cells: int) -> Iterator[str]:
         ("requests_deferred", "Answers that wait for a slot", engine.n_waiting),
         ("kv_cache_usage_ratio", "Part of the cache that is in use", n_cells / model.session.n_cells),
         ("n_busy_slots_per_decode", "Sequences in a pass", (stats.rounds or 0) / max(passes, 1)),
-        ("draft_tokens_per_round", "Draft length at present, on average", stats.drafted / max(stats.rounds, 1)),
+        ("draft_tokens_per_round", "Draft tokens of a round, on average", stats.drafted / max(stats.rounds, 1)),
     )
     name = "spec_decode_num_accepted_tokens_per_pos_total"
     yield from head(name, "counter", "Draft tokens accepted, by position")
     for position, n in enumerate(per_position):
         yield f'{PREFIX}{name}{{position="{position}"}} {n}'
+    yield from head("rounds_total", "counter", "Rounds, by the draft tokens that they verified")
+    for length, n in stats.rounds_per_length.items():
+        yield f'{PREFIX}rounds_total{{drafts="{length}"}} {n}'
     yield from head("answers_total", "counter", "Answers, by how they ended")
     for reason, n in sorted(counts.ended.items()):
         yield f'{PREFIX}answers_total{{reason="{reason}"}} {n}'

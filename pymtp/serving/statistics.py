@@ -157,6 +157,14 @@ class Stats:
         """A copy: another thread may be adding rounds."""
         return list(self._rounds.items())
 
+    @property
+    def rounds_per_length(self) -> dict[int, int]:
+        """Rounds by the drafts that they verified."""
+        found = Counter[int]()
+        for (drafted, _), n in self._counts():
+            found[drafted] += n
+        return dict(sorted(found.items()))
+
     def as_dict(self) -> StatsDict:
         """The report under the names that the command line's `--json` uses."""
         return {

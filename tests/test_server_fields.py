@@ -1,0 +1,108 @@
+"""Fields of requests that other tests do not look at: each changes the answer as it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from http_server import Client, running
+from llama_archive import texts
+from pymtp import Model
+from pymtp.server.settings import ServerSettings
+
+pytestmark = pytest.mark.model
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if word is defined %}{{ word }}{% endif %}{% if reasoning_effort is defined %}{{ reasoning_effort }}{% endif %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Client]:
+    settings = ServerSettings(chat_template=TEMPLATE)
+    with running(lambda: Model(n_ctx=512, n_seq_max=2, n_threads=1), settings) as client:
+        yield client
+
+
+def content(client: Client, **body: Any) -> str:
+    reply = client.post("/completion", **{"prompt": "One, two,", "temperature": 0, "n_predict": 8} | body)
+    assert reply.status == 200, reply.data
+    return str(reply.json["content"])
+
+
+def test_any_json_object_will_do(server: Client) -> None:
+    reply = server.post(
+        "/v1/chat/completions",
+        messages=MESSAGES,
+        max_tokens=80,
+        temperature=0,
+        logit_bias={"}": 20},
+        response_format={"type": "json_object"},
+    )
+    text = reply.json["choices"][0]["message"]["content"]
+    assert text.strip().startswith("{")
+    if reply.json["choices"][0]["finish_reason"] == "stop":
+        assert isinstance(json.loads(text), dict)
+
+
+def test_a_bias_bans_and_forces_tokens(server: Client) -> None:
+    first = server.post("/completion", prompt="One, two,", temperature=0, n_predict=1, return_tokens=True).json
+    token = first["tokens"][0]
+    assert content(server, n_predict=1, logit_bias=[[token, False]]) != first["content"]
+    assert content(server, n_predict=3, logit_bias={str(token): 1000}) == 3 * first["content"]
+
+
+def test_time_to_generate_ends_with_a_line(server: Client) -> None:
+    body = {"prompt": "a\n" * 60, "temperature": 0, "n_predict": 400, "grammar": 'root ::= "a\\n"+'}
+    reply = server.post("/completion", **body, t_max_predict_ms=1).json
+    assert reply["stop_type"] == "limit" and reply["tokens_predicted"] < 400 and "\n" in reply["content"]
+
+
+def test_cached_tokens_are_part_of_the_usage(server: Client) -> None:
+    body = {"prompt": "The sea is wide, and the sky above it is wider", "max_tokens": 2, "cache_prompt": True}
+    n_cached = []
+    for _ in range(2):
+        usage = server.post("/v1/completions", **body).json["usage"]
+        n_cached.append(usage["prompt_tokens_details"]["cached_tokens"])
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert n_cached[0] < n_cached[1] == usage["prompt_tokens"] - 1
+
+
+def test_thinking_is_apart_from_the_content() -> None:
+    body = {"messages": MESSAGES, "max_tokens": 12, "temperature": 0}
+    template = texts("models/templates", ".jinja")["deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja"]
+    with running(lambda: Model(n_ctx=256, n_threads=1), ServerSettings(chat_template=template)) as server:
+        whole = server.post("/v1/chat/completions", **body).json["choices"][0]["message"]
+        events = server.post("/v1/chat/completions", **body, stream=True).events
+        inside = server.post("/v1/chat/completions", **body, reasoning_format="none").json["choices"][0]["message"]
+    assert whole["reasoning_content"] and not whole["content"]
+    deltas = [event["choices"][0]["delta"] for event in events if event["choices"]]
+    assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == whole["reasoning_content"]
+    assert whole["reasoning_content"].strip() in inside["content"] and "reasoning_content" not in inside
+
+
+def test_templates_get_what_a_request_gives_them(server: Client) -> None:
+    def prompt(**body: Any) -> str:
+        return str(server.post("/apply-template", messages=MESSAGES, **body).json["prompt"])
+
+    assert "tulip" in prompt(chat_template_kwargs={"word": "tulip"}) and "tulip" not in prompt()
+    assert "high" in prompt(reasoning_effort="high") and "high" not in prompt()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+def test_images_are_refused_by_name(server: Client, path: str) -> None:
+    url = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    parts: dict[str, Any] = {
+        "/v1/chat/completions": {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+        "/v1/messages": {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}},
+        "/v1/responses": url,
+    }
+    name = "input" if path == "/v1/responses" else "messages"
+    reply = server.post(path, **{name: [{"role": "user", "content": [parts[path]]}], "max_tokens": 4})
+    assert reply.status == 500 and "image input is not supported" in reply.json["error"]["message"]
