@@ -1,7 +1,7 @@
 """llama-server's /infill: the text between a beginning and an end.
 
-Owns the form of the prompt, which is that of Qwen2.5-Coder (https://arxiv.org/pdf/2409.12186), as in llama-server. Knows
-token ids; generates nothing.
+Owns the form of the prompt: that of Qwen2.5-Coder (https://arxiv.org/pdf/2409.12186), as in llama-server. Knows token
+ids; generates nothing.
 """
 
 from __future__ import annotations
