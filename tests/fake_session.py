@@ -49,7 +49,7 @@ class Slot:
     tokens: list[int] = field(default_factory=list)
     """Decoded."""
     seen_end: int = 0
-    """Behind the last position that the heads have seen."""
+    """After the last position that the heads have seen."""
     draft: list[int] = field(default_factory=list)
     """The rows of the draft that is being made, from the first position that the trunk has not decoded."""
 

@@ -47,12 +47,12 @@ def _tokens(model: Model, prompt: list[int], n: int) -> list[int]:
 
 
 def _talk(model: Model, prompts: list[list[int]], alone: list[list[int]], seed: int, wrong: list[object]) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     for _ in range(N_REQUESTS):
-        i, n = dice.randrange(len(prompts)), dice.randrange(1, 25)
-        if dice.random() < 1 / 3:
+        i, n = rng.randrange(len(prompts)), rng.randrange(1, 25)
+        if rng.random() < 1 / 3:
             generation = model.generate(prompts[i], max_tokens=n, **OPTIONS)  # type: ignore[arg-type]
-            for _ in range(dice.randrange(3)):
+            for _ in range(rng.randrange(3)):
                 next(generation, None)
             generation.close()
         elif _tokens(model, prompts[i], n) != alone[i][:n]:

@@ -303,7 +303,7 @@ def test_a_failure_of_the_model_ends_all_with_its_error_and_frees_the_session() 
             list(each)
         assert list(each.tokens) == each.tokens
     assert [slot.tokens for slot in work.session.slots] == [[], []]
-    # and it goes on
+    # and it continues
     assert "".join(work.submit("ab", sampling=GREEDY, max_tokens=10)) == expected("ab", 10)
     requests = work.batch()
     requests.submit("ab", sampling=GREEDY, ignore_eos=True)
@@ -481,12 +481,12 @@ def test_five_hundred_requests_of_which_a_third_is_cancelled() -> None:
     results: list[bool] = []
 
     def talk(seed: int) -> None:
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         for _ in range(125):
-            n, m = dice.randrange(8), dice.randrange(1, 30)
+            n, m = rng.randrange(8), rng.randrange(1, 30)
             generation = work.submit("ab" + "c" * n, sampling=GREEDY, max_tokens=m, ignore_eos=False)
-            if dice.random() < 1 / 3:
-                for _ in range(dice.randrange(3)):
+            if rng.random() < 1 / 3:
+                for _ in range(rng.randrange(3)):
                     next(generation, None)
                 generation.close()
                 continue

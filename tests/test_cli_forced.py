@@ -1,4 +1,4 @@
-"""Acceptance by the dice, as the command line reads it."""
+"""Random acceptance, as the command line reads it."""
 
 from __future__ import annotations
 

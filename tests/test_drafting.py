@@ -111,14 +111,14 @@ def test_a_draft_is_as_long_with_a_least_length_as_without(kind: type[Sampler]) 
 def test_sequences_that_ban_different_tokens_draft_in_separate_graphs() -> None:
     session, drafter = pair(n_seq_max=2)
     prompts = [[1, 7], [2, 7]]
-    likeliest = int(head_logits([*prompts[1], plain_text(prompts[1], 1)[0]]).argmax())
-    samplers = [Sampler(GREEDY, n_vocab=N_VOCAB), Sampler(GREEDY, n_vocab=N_VOCAB, banned=[likeliest])]
+    most_likely = int(head_logits([*prompts[1], plain_text(prompts[1], 1)[0]]).argmax())
+    samplers = [Sampler(GREEDY, n_vocab=N_VOCAB), Sampler(GREEDY, n_vocab=N_VOCAB, banned=[most_likely])]
     seated = [(i, begin(session, drafter, slot=i, prompt=prompts[i], sampler=samplers[i])) for i in range(2)]
     n_calls = len(session.drafts)
     rounds = play(session, drafter, *seated)
-    assert likeliest not in rounds[1].proposal.drafts
+    assert most_likely not in rounds[1].proposal.drafts
     assert [[chunk.sequence for chunk in call] for call in session.drafts[n_calls:]] == [[0], [1]]
-    assert session.banned == [[], [likeliest]]
+    assert session.banned == [[], [most_likely]]
     n_calls = len(session.drafts)
     play(session, drafter, *seated)
     assert len(session.drafts) == n_calls + 2

@@ -96,7 +96,7 @@ def scripted(right: list[int], n_right: int, rng: random.Random) -> list[int]:
 
 
 def draft(session: Session, token: int, position: int, script: list[int], sequence: int = 0) -> Logits:
-    """Draft step by step, going on with the scripted tokens; the logits of all steps."""
+    """Draft step by step, continuing with the scripted tokens; the logits of all steps."""
     logits = []
     for step, row in enumerate([token, *script[:-1]]):
         session.draft(step, len(script), [Chunk([row], position + step, sequence)])

@@ -98,7 +98,7 @@ class Together:
                 self._same(row, alone.draft_logits[0])
 
     def verify(self, lengths: dict[int, int], *, feed: bool = True) -> None:
-        """One pass over so many drafts of each slot; keeps a random number of them."""
+        """One pass over this many drafts of each slot; keeps a random number of them."""
         chunks = {
             slot: Chunk(self._tokens(1 + n), self.ends[slot], slot, "all", feed=feed) for slot, n in lengths.items()
         }
@@ -123,7 +123,7 @@ class Together:
             assert self.session.seen_end(slot, 1) == self.alone[slot].seen_end(0, 1) <= self.ends[slot]
 
     def catch_up(self, n_max: int) -> None:
-        """A draft of all slots whose heads first see up to so many positions that they have missed."""
+        """A draft of all slots whose heads first see up to `n_max` positions that they have missed."""
         begins = [max(self.session.seen_end(slot, 1), end - n_max) for slot, end in enumerate(self.ends)]
         tokens = [[*self.texts[slot][begin:], 7] for slot, begin in enumerate(begins)]
         self.session.draft(0, 1, [Chunk(tokens[slot], begin, slot) for slot, begin in enumerate(begins)])

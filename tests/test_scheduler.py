@@ -23,7 +23,7 @@ GREEDY = SamplingParams(temperature=0)
 
 
 class Ticks:
-    """A clock that goes on by one second at each look."""
+    """A clock that advances by one second at each look."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -95,7 +95,7 @@ def test_rounds_rebuild_next_to_no_graph_also_if_drafts_change_their_length(mode
 
 
 def test_texts_that_begin_anew_find_the_graphs_of_those_before(model: object) -> None:
-    """A text needs one graph up to 256 cells and another one behind them; the next text needs both again."""
+    """A text needs one graph up to 256 cells and another one after them; the next text needs both again."""
     with Session(model, PARAMS, n_draft_max=K) as session:
         n_builds = []
         for _ in range(4):
@@ -334,7 +334,7 @@ def test_heads_that_llama_cpp_cannot_run_leave_lookup_with_a_note(tmp_path: Path
         Model(path, draft="mtp")
 
 
-def test_a_prompt_feeds_the_heads_also_behind_one_that_did_not(model: object) -> None:
+def test_a_prompt_feeds_the_heads_also_after_one_that_did_not(model: object) -> None:
     with Session(model, PARAMS, n_draft_max=K) as session, Session(model, PARAMS, n_draft_max=K) as fresh:
         session.decode([Chunk([7] * 60, 0)])
         session.truncate(0)
@@ -345,7 +345,7 @@ def test_a_prompt_feeds_the_heads_also_behind_one_that_did_not(model: object) ->
 
 
 def test_copies_and_originals_go_back_on_their_own(model: object) -> None:
-    """Behind a round with rejected drafts, and both of them again later."""
+    """After a round with rejected drafts, and both of them again later."""
     with Session(model, PARAMS, n_draft_max=K, n_seq_max=2) as session, Session(model, PARAMS) as plain:
         tokens = prompt(session, 30)
         session.decode([Chunk([1, 2, 3, 4], 30, logits="all", feed=True)])

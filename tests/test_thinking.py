@@ -8,7 +8,7 @@ from pymtp.text.thinking import TAGS, Thinking, tags_of
 
 
 def phases(*pieces: str) -> list[bool]:
-    """Behind each piece."""
+    """After each piece."""
     thinking = Thinking("<think>", "</think>")
     phases = []
     for piece in pieces:

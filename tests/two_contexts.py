@@ -50,7 +50,7 @@ class TwoContexts:
         for context in (self._target, self._draft):
             llama_cpp.llama_set_adapter_cvec(context, None, 0, 0, 0, 0)
         # hidden[i]: the target's hidden state after position i - 1; zeros before position 0.
-        # Behind it those of each head, where they are chained.
+        # After it those of each head, where they are chained.
         n_hidden = n_heads if chained else 1
         self._hidden = [np.zeros((1, self._n_embd), np.float32) for _ in range(n_hidden)]
         self._tokens: list[int] = []

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the native tests check with. A check that fails says where and goes on; the program then ends with status 1.
+// What the native tests check with. A check that fails says where and continues; the program then ends with status 1.
 
 #include <cstdio>
 #include <sstream>

@@ -1,6 +1,6 @@
 #pragma once
 
-// Runs a CUDA kernel on the CPU: each thread of a thread block is a fiber, which goes on to the next one where threads
+// Runs a CUDA kernel on the CPU: each thread of a thread block is a fiber, which switches to the next one where threads
 // wait for each other. Has those of CUDA's functions that the kernels of few rows call, under their names.
 
 #include "ggml.h"
@@ -141,7 +141,7 @@ class emulated_block {
             it.context.uc_link          = nullptr;
             makecontext(&it.context, enter, 0);
         }
-        // A warp goes on for as long as it can, first the last one, then the others: what lacks a barrier shows.
+        // A warp runs for as long as it can, first the last one, then the others: what lacks a barrier shows.
         for (bool goes_on = true; goes_on;) {
             goes_on = false;
             for (size_t warp = warps.size(); warp-- > 0;) {
@@ -161,7 +161,7 @@ class emulated_block {
 
     void sync_all() { wait(all, (int) fibers.size()); }
 
-    // copies that go on beside the thread: they are made when it waits for them, not earlier
+    // copies that run beside the thread: they are made when it waits for them, not earlier
     void begin_copy(void * to, const void * from, size_t size) {
         fibers[threadIdx.x].begun.push_back({ to, from, size });
     }

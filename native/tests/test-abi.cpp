@@ -1,5 +1,5 @@
 // Every entry of the C interface with indexes and numbers that do not fit: nothing may crash, what is refused has a
-// message, and the session goes on as before.
+// message, and the session continues as before.
 //
 //   test-abi MODEL.gguf...      tiny models with MTP layers
 

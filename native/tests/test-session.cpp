@@ -82,7 +82,7 @@ struct session {
 
     int32_t next(int32_t seq = 0) { return llama_memory_seq_pos_max(llama_get_memory(context()), seq) + 1; }
 
-    // tokens that go on after what is decoded; the logits of all of them
+    // tokens that continue what is decoded; the logits of all of them
     logits_t decode(const tokens_t & tokens, int32_t seq = 0, bool feed = false) {
         return decode_at(tokens, next(seq), seq, feed);
     }

@@ -56,7 +56,7 @@ class Reference:
         self, tokens: list[int], states: list[torch.Tensor], first_row: int = 0
     ) -> Generator[torch.Tensor, int, None]:
         """Draft after `tokens`, of which the trunk has given `states` for all but the last: yields the logits of each
-        step, (n_vocab,), and wants the token to go on with.
+        step, (n_vocab,), and wants the token to continue with.
 
         The heads' rows begin at position `first_row`. That at 0 has no hidden state before it, and takes zeros.
         """
@@ -66,7 +66,7 @@ class Reference:
             said = self._run_head(k, torch.tensor([tokens])[:, first_row:], hidden[first_row:], first_row)
             tokens = [*tokens, (yield self._logits(said[0][-1], self._heads[k].output))]
             handed_on = said[self._recycled == "plain"]
-            # one head goes on behind what it said last; of several each reads all that the head before it says
+            # a single head continues after its own last output; of several, each reads all output of the head before it
             if len(self._heads) == 1:
                 hidden = torch.cat([hidden, handed_on[-1:]])
             else:

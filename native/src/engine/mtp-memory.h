@@ -27,7 +27,7 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_view(const llama_model & assis
 llama_memory_i *               mtp_memory_attention(llama_memory_i * memory);
 const llama_memory_context_i * mtp_memory_attention(const llama_memory_context_i * mctx);
 
-// How many cells of each of its caches a ubatch's attention looks at: graphs are built for so many.
+// How many cells of each of its caches a ubatch's attention looks at: graphs are built for that number.
 std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx);
 
 // Whether the memory goes back by snapshots of a state, beside K/V or instead of it.

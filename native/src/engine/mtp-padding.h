@@ -22,6 +22,6 @@ uint32_t mtp_padded_total(uint32_t n);
 
 // The rows to add to a trunk pass, to come after its own. rows: those of a sequence in order of position. Empty if
 // nothing is to be added, or if a sequence has more than n_seq_rows (a prompt). The pass gets no more than n_most.
-// n_worth: sequences get equally many rows only for so many in the place of each pass that this saves.
+// n_worth: sequences get equally many rows only if that adds at most n_worth rows for each pass that it saves.
 std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row> & rows, size_t n_seq_rows,
                                       size_t n_most, size_t n_worth);

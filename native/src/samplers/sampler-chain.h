@@ -64,7 +64,7 @@ struct sampler_chain {
 
     const llama_token_data_array & left() const { return cur; }
 
-    // Candidates that are looked at where penalties and DRY know so many tokens; 0: the whole row.
+    // Candidates that are looked at where penalties and DRY know n_counted and n_repetitions tokens; 0: the whole row.
     int32_t n_candidates(int32_t n_counted, int32_t n_repetitions) const;
 
     // a pick was taken into the text

@@ -165,7 +165,7 @@ llama_sampler_ptr sampler_grammar(const llama_vocab * vocab, const char * text) 
         if (!vocab && strstr(err.what(), "no vocab") != nullptr) {
             return nullptr;
         }
-        // the message goes on with all that follows
+        // all that follows belongs to the message
         throw std::invalid_argument(std::string(err.what(), strcspn(err.what(), "\r\n")));
     }
     check_rules(parser.rules);
