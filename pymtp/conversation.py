@@ -141,6 +141,10 @@ class Conversation:
         self.messages = [_message(message) for message in messages]
         self.n_dropped = 0
 
+    def __repr__(self) -> str:
+        n = len(self.messages) // 2
+        return f"<pymtp.Conversation with {self.model.info.path.name}: {n} turn{'s' * (n != 1)}>"
+
     def _index(self, turn: int) -> int:
         """The turn, from 0. Raises InvalidParameter if there is none."""
         n = len(self.messages) // 2
@@ -159,6 +163,9 @@ class Conversation:
         options: GenerationOptions,
     ) -> Answer:
         """Answer `message` after the first `n_kept` messages; if that fails, the conversation is as before."""
+        for name, text in (("text", message["content"]), ("system", self.system or "")):
+            if not isinstance(text, str):
+                raise InvalidParameter(name, f"a string, not {text!r}")
         before = self.messages, self.n_dropped
         if n_kept < len(self.messages):
             self.n_dropped = 0  # there may be room again
@@ -285,6 +292,10 @@ class Answer:
             prompt = self._prompt
             whole = _Text(prompt.text + so_far.text, prompt.tokens + so_far.tokens)
             self._conversation._note(whole, self.message, self.finish_reason)
+
+    def __repr__(self) -> str:
+        state = self.finish_reason or ("closed" if self._is_over else "running")
+        return f"<pymtp.Answer {state}: {self.text[:40]!r}>"
 
     def __iter__(self) -> Answer:
         return self

@@ -5,6 +5,7 @@ Owns the loaded model, its session, and the engine that runs in it. Knows no pol
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -79,7 +80,7 @@ class Model:
         defaults = Params(model or ModelParams(), context or ContextParams(), drafting or DraftParams())
         self.params = merge_options(defaults, options)
         """How it was loaded."""
-        path = embedded.model_path() if path is None else path
+        path = _path_of(path)
         self.info, choice = choose_drafter(path, self.params.drafting)
         """The facts in the headers of the files."""
         _check_traits(choice, self.params.context.n_seq_max)
@@ -258,6 +259,8 @@ class Model:
 
     def keep_prefixes(self, n_bytes: int) -> None:
         """Keep in host memory what slots held of texts with `cache_prompt`, up to `n_bytes`, for later ones."""
+        if not isinstance(n_bytes, int) or n_bytes < 0:
+            raise InvalidParameter("n_bytes", "a number of bytes, 0 or more", value=n_bytes)
         self.call(lambda: self._scheduler.keep_prefixes(n_bytes))
 
     def cells_used(self) -> int:
@@ -324,6 +327,14 @@ class Model:
         """Of the heads that draft, as they are stored; the rows of these tokens, or all."""
         heads = range(min(self.info.n_heads, self.session.n_draft_max))
         return [output_rows(self.info.path, head, tokens, self.info.draft_model) for head in heads]
+
+
+def _path_of(path: StrPath | None) -> StrPath:
+    if path is None:
+        return embedded.model_path()
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidParameter("path", "that of a GGUF file, or None for the embedded model", value=path)
+    return path
 
 
 def _check_traits(choice: DraftChoice, n_seq_max: int) -> None:

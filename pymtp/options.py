@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from pymtp.drafting.interface import Drafter
 from pymtp.drafting.params import DraftParams, HeadType, StrPath
 from pymtp.engine.context import ContextParams
+from pymtp.errors import InvalidParameter
 from pymtp.loading.params import LoadMode, ModelParams, SplitMode
 
 
@@ -58,7 +59,11 @@ def merge_options(params: Params, options: Mapping[str, Any]) -> Params:
 
     Raises TypeError for an unknown name, InvalidParameter for a value out of range.
     """
-    known = {each.name for part in (ModelParams, ContextParams, DraftParams) for each in fields(part)}
+    kinds = (ModelParams, ContextParams, DraftParams)
+    for name, part, kind in zip(Params._fields, params, kinds, strict=True):
+        if not isinstance(part, kind):
+            raise InvalidParameter(name, f"of the class {kind.__name__}", value=part)
+    known = {each.name for kind in kinds for each in fields(kind)}
     if unknown := options.keys() - known:
         name = min(unknown)
         near = get_close_matches(name, known, 1)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
 import pytest
 
-from pymtp import ContextParams, DraftParams, GenerationParams, InvalidParameter, Model, ModelParams, SamplingParams
+from pymtp import (
+    ContextParams,
+    Conversation,
+    DraftParams,
+    GenerationParams,
+    InvalidParameter,
+    Model,
+    ModelParams,
+    SamplingParams,
+    Session,
+)
 from pymtp.options import ModelOptions, Params, merge_options
 from pymtp.serving.params import GenerationOptions, with_options
 
@@ -60,6 +72,12 @@ def test_an_unknown_keyword_of_a_model_names_the_nearest() -> None:
         ({"temperature": "hot"}, "temperature must be 0 or more, not 'hot'"),
         ({"stop": 5}, "stop must be a sequence of strings, not 5"),
         ({"max_tokens": "5"}, "max_tokens must be an integer, .*, not '5'"),
+        ({"logit_bias": 5}, "logit_bias must be token ids with numbers: {15043: 1.5}, not 5"),
+        ({"logit_bias": [5]}, "logit_bias must be token ids with numbers"),
+        ({"samplers": 5}, "samplers must be a sequence of strings, not 5"),
+        ({"samplers": [5]}, "samplers must be different names out of .*, not '5'"),
+        ({"dry_sequence_breakers": 5}, "dry_sequence_breakers must be a sequence of strings, not 5"),
+        ({"thinking_tags": 5}, "thinking_tags must be two strings"),
     ],
 )
 def test_a_wrong_type_is_named_with_what_was_expected(options: dict[str, Any], message: str) -> None:
@@ -81,6 +99,13 @@ def test_a_wrong_type_is_named_with_what_was_expected(options: dict[str, Any], m
         ({"draft_vocab": 2**40}, "draft_vocab must be 1 to"),
         ({"draft_vocab": [1.5]}, "draft_vocab must be"),
         ({"draft_vocab": 3.5}, "draft_vocab must be"),
+        ({"path": 5}, "path must be that of a GGUF file, or None for the embedded model, not 5"),
+        ({"path": b"model.gguf"}, "path must be"),
+        ({"draft_model": 5}, "draft_model must be the path of a GGUF file, not 5"),
+        ({"chat_template": 5}, "chat_template must be a string of Jinja, not 5"),
+        ({"model": 5}, "model must be of the class ModelParams, not 5"),
+        ({"context": {"n_ctx": 5}}, "context must be of the class ContextParams"),
+        ({"drafting": "mtp"}, "drafting must be of the class DraftParams"),
     ],
 )
 def test_a_value_that_a_model_cannot_have_is_named(options: dict[str, Any], message: str) -> None:
@@ -97,12 +122,48 @@ def test_parameters_are_frozen(part: Any) -> None:
 @pytest.mark.model
 @pytest.mark.parametrize(
     "prompt",
-    [None, 5, [1, "x"], [-1], [10**6], ["a"], "a\udcff"],
-    ids=["None", "5", "mixed", "-1", "10^6", "a", "lone"],
+    [None, 5, [1, "x"], [-1], [10**6], ["a"], b"a", "a\udcff"],
+    ids=["None", "5", "mixed", "-1", "10^6", "a", "bytes", "lone"],
 )
 def test_a_prompt_of_a_wrong_type_is_refused(prompt: Any) -> None:
-    with Model(n_ctx=64, n_threads=1) as model, pytest.raises(InvalidParameter, match=r"^(prompt|text) must be"):
+    with Model(n_ctx=64, n_threads=1) as model, pytest.raises(InvalidParameter) as raised:
         model.generate(prompt)
+    assert re.match(r"(prompt|text) must be (a string|of token ids)", str(raised.value))
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda model: model.generate("a", {"temperature": 0}), "params must be a GenerationParams"),
+        (lambda model: model.chat([{"role": "user", "content": "a"}], chat_params=5), "params must be a ChatParams"),
+        (lambda model: model.detokenize("abc"), "tokens must be a list of token ids, not 'abc'"),
+        (lambda model: model.detokenize(5), "tokens must be a list of token ids, not 5"),
+        (lambda model: model.save_slot("first"), "slot must be between 0 and 0, not 'first'"),
+        (lambda model: model.keep_prefixes("all"), "n_bytes must be a number of bytes, 0 or more, not 'all'"),
+        (lambda model: Conversation(model).ask(None), "text must be a string, not None"),
+        (lambda model: Conversation(model, system=5).ask("Hello"), "system must be a string, not 5"),
+        (lambda model: Session(model, ContextParams()), "model must be the handle of a loaded model"),
+        (lambda model: Session(5, ContextParams()), "model must be the handle of a loaded model, not 5"),
+    ],
+)
+def test_a_method_names_a_wrong_type_and_what_was_expected(use: Callable[[Any], object], message: str) -> None:
+    with Model(n_ctx=64, n_threads=1) as model:
+        with pytest.raises(InvalidParameter, match=f"^{re.escape(message)}"):
+            use(model)
+        assert len(list(model.generate("Once", max_tokens=2, ignore_eos=True))) > 0
+
+
+@pytest.mark.model
+def test_what_is_shown_of_a_chat_says_how_far_it_is() -> None:
+    with Model(n_ctx=64, n_threads=1) as model:
+        conversation = Conversation(model)
+        assert repr(conversation) == f"<pymtp.Conversation with {model.info.path.name}: 0 turns>"
+        answer = conversation.ask("Hello", max_tokens=2, temperature=0)
+        assert repr(answer) == "<pymtp.Answer running: ''>"
+        text = "".join(answer)
+        assert repr(answer) == f"<pymtp.Answer {answer.finish_reason}: {text!r}>"
+        assert repr(conversation).endswith(": 1 turn>")
 
 
 @pytest.mark.model

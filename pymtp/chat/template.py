@@ -62,6 +62,8 @@ class ChatTemplate:
         Raises InvalidParameter for messages, tools or a schema that cannot be used, ModelError if the template fails.
         """
         _check_messages(messages)
+        if not isinstance(params, (ChatParams, type(None))):
+            raise InvalidParameter("params", "a ChatParams", value=params)
         asked = _request(messages, params or ChatParams())
         try:
             request = json.dumps(asked, ensure_ascii=False).encode()

@@ -49,6 +49,8 @@ class DraftParams:
             raise InvalidParameter("draft_max", f"auto, or between 0 and {N_DRAFT_MAX}", value=self.draft_max)
         if self.draft not in DRAFTS and not hasattr(self.draft, "traits"):
             raise InvalidParameter("draft", f"{', '.join(DRAFTS)} or a Drafter with traits", value=self.draft)
+        if self.draft_model is not None and not isinstance(self.draft_model, (str, os.PathLike)):
+            raise InvalidParameter("draft_model", "the path of a GGUF file", value=self.draft_model)
         if self.draft_lookup not in ("off", "self"):
             raise InvalidParameter("draft_lookup", "off or self", value=self.draft_lookup)
         if self.draft_head_type is not None and self.draft_head_type not in HEAD_TYPES:

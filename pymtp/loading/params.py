@@ -47,6 +47,8 @@ class ModelParams:
         _check_choice("load_mode", self.load_mode, get_args(LoadMode))
         if not isinstance(self.cpu_moe, bool):
             raise InvalidParameter("cpu_moe", "True or False", value=self.cpu_moe)
+        if not isinstance(self.chat_template, (str, type(None))):
+            raise InvalidParameter("chat_template", "a string of Jinja", value=self.chat_template)
         if self.device is not None and not _all(self.device, lambda name: isinstance(name, str)):
             raise InvalidParameter("device", "a list of names, or None for all GPUs", value=self.device)
         if not _all(self.tensor_split, _is_share) or (self.tensor_split and not sum(self.tensor_split)):

@@ -39,7 +39,7 @@ class Placement:
         """Raises InvalidParameter for devices and buffer types that do not exist, or do not go together."""
         devices = find_devices(params.device)
         if len(params.tensor_split) > max(len(devices), 1):
-            raise InvalidParameter("tensor_split", f"at most {max(len(devices), 1)} shares: there are no more devices")
+            raise InvalidParameter("tensor_split", f"no more shares than there are devices: {max(len(devices), 1)}")
         if params.main_gpu and params.main_gpu >= len(devices):
             raise InvalidParameter("main_gpu", f"below the number of devices ({len(devices)})", value=params.main_gpu)
         if params.split_mode == "tensor" and not devices:

@@ -6,9 +6,10 @@ Knows text and token ids; never logits. A thin layer over llama.cpp.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from pymtp.binding.library import ffi, lib
@@ -142,6 +143,8 @@ class Vocabulary:
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """The text of `tokens`; `special` shows special tokens as well. Raises InvalidParameter for an unknown id."""
+        if not isinstance(tokens, Iterable) or not all(isinstance(token, Integral) for token in tokens):
+            raise InvalidParameter("tokens", "a list of token ids", value=tokens)
         if any(not 0 <= token < self.size for token in tokens):
             raise InvalidParameter("tokens", f"token ids below {self.size}", value=list(tokens)[:10])
         piece = self.special_piece if special else self.piece

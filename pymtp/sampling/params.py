@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pymtp.errors import InvalidParameter
 
@@ -185,13 +186,23 @@ def samplers_from_letters(letters: str) -> tuple[str, ...]:
 
 def _sampler_names(names: Iterable[str]) -> tuple[str, ...]:
     # a string would be split into its letters
-    given = (names,) if isinstance(names, str) else tuple(names)
+    given = (names,) if isinstance(names, str) else _sequence("samplers", names)
     aliases = {"temp": "temperature", "typical_p": "typ_p", "typical": "typ_p", "nucleus": "top_p"}
-    plain = tuple(name.replace("-", "_") for name in given)
+    plain = tuple(str(name).replace("-", "_") for name in given)
     chain = tuple(aliases.get(name, name) for name in plain)
     if any(name not in SAMPLERS for name in chain) or len(set(chain)) < len(chain):
-        raise InvalidParameter("samplers", f"different names out of {', '.join(SAMPLERS)}", value=";".join(given))
+        raise InvalidParameter(
+            "samplers", f"different names out of {', '.join(SAMPLERS)}", value=";".join(map(str, given))
+        )
     return chain
+
+
+def _sequence(name: str, values: Any) -> tuple[Any, ...]:
+    try:
+        return tuple(values)
+    except TypeError:
+        allowed = "token ids with numbers: {15043: 1.5}" if name == "logit_bias" else "a sequence of strings"
+        raise InvalidParameter(name, allowed, value=values) from None
 
 
 def is_text(value: object) -> bool:
@@ -203,14 +214,16 @@ def is_text(value: object) -> bool:
 
 
 def _breakers(texts: Iterable[str]) -> tuple[str, ...]:
-    given = (texts,) if isinstance(texts, str) else tuple(texts)
+    given = (texts,) if isinstance(texts, str) else _sequence("dry_sequence_breakers", texts)
     if not all(map(is_text, given)):
         raise InvalidParameter("dry_sequence_breakers", "strings that are not empty, in valid Unicode", value=given)
     return given
 
 
 def _biases(biases: Mapping[int, float] | Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    pairs = tuple(biases.items() if isinstance(biases, Mapping) else biases)
+    pairs = _sequence("logit_bias", biases.items() if isinstance(biases, Mapping) else biases)
+    if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+        raise InvalidParameter("logit_bias", "token ids with numbers: {15043: 1.5}", value=biases)
     for token, bias in pairs:
         if not (isinstance(token, int) and token >= 0 and isinstance(bias, (int, float)) and bias < math.inf):
             raise InvalidParameter("logit_bias", "token ids with numbers below infinity", value=(token, bias))

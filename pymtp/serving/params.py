@@ -56,7 +56,7 @@ class GenerationParams:
     slot: int | None = None
     """The slot of the model to run in; None: any that is free."""
     n_keep: int | None = None
-    """When the context is full, keep so many of the first tokens, drop half of the others, and continue; None: the text
+    """When the context is full, keep this many of the first tokens, drop half of the others, and continue; None: the text
     ends then. Only with models whose memory can move positions."""
 
     draft_max: int | Literal["auto"] | None = None
@@ -111,7 +111,7 @@ class GenerationParams:
         if not all(map(is_text, stop)):
             raise InvalidParameter("stop", "strings that are not empty, in valid Unicode", value=stop)
         tags = self.thinking_tags
-        if tags is not None and not (len(tags) == 2 and all(map(is_text, tags))):
+        if tags is not None and not (isinstance(tags, (tuple, list)) and len(tags) == 2 and all(map(is_text, tags))):
             raise InvalidParameter("thinking_tags", "two strings that are not empty, in valid Unicode", value=tags)
         object.__setattr__(self, "stop", stop)
         if self.accept not in _ACCEPT:
@@ -266,6 +266,8 @@ def with_options(params: GenerationParams, options: Mapping[str, Any]) -> Genera
 
     Raises TypeError for an unknown name, InvalidParameter for a value out of range.
     """
+    if not isinstance(params, GenerationParams):
+        raise InvalidParameter("params", "a GenerationParams; fields of it are also keywords", value=params)
     if not options:
         return params
     if unknown := options.keys() - _FIELDS - _SAMPLING_FIELDS:

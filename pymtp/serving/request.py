@@ -191,11 +191,13 @@ def _tokens(prompt: str | Sequence[int], setup: Setup) -> array[int]:
 
 def _token_ids(prompt: Sequence[int], n_vocab: int) -> array[int]:
     try:
-        tokens = array("i", [] if isinstance(prompt, (bytes, bytearray)) else prompt)
+        if isinstance(prompt, (bytes, bytearray)):
+            raise TypeError
+        tokens = array("i", prompt)
     except (TypeError, OverflowError):
-        raise InvalidParameter("prompt", "a string, or a list of token ids", value=_short(prompt)) from None
+        raise InvalidParameter("prompt", f"a string, or a list of token ids, not {_short(prompt)}") from None
     if tokens and not 0 <= min(tokens) <= max(tokens) < n_vocab:
-        raise InvalidParameter("prompt", f"of token ids below {n_vocab}", value=_short(prompt))
+        raise InvalidParameter("prompt", f"of token ids below {n_vocab}, not {_short(prompt)}")
     return tokens
 
 

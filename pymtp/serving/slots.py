@@ -35,7 +35,7 @@ class Slots:
 
     def is_free(self, slot: int) -> bool:
         """Whether nothing runs in the slot. Raises InvalidParameter for one that does not exist."""
-        if not 0 <= slot < self._session.n_seq_max:
+        if not isinstance(slot, int) or not 0 <= slot < self._session.n_seq_max:
             raise InvalidParameter("slot", f"between 0 and {self._session.n_seq_max - 1}", value=slot)
         return slot in self._free
 
