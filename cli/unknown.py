@@ -24,7 +24,7 @@ LLAMA_CPP: dict[str, str] = {
     "-e --escape --no-escape": "leave it out: prompts are taken as they are, and --stop knows \\n",
     "--in-prefix --in-prefix-bos --in-suffix": "leave it out: the chat template writes them",
     "--keep --context-shift --no-context-shift": "a text ends where the context is full (-c)",
-    "--prompt-cache --prompt-cache-all --prompt-cache-ro -cram --cache-ram -ctxcp --ctx-checkpoints": "",
+    "--prompt-cache --prompt-cache-all --prompt-cache-ro -ctxcp --ctx-checkpoints": "",
     "-sp --special -ptc --print-token-count --verbose-prompt": "--json shows the tokens",
     "--display-prompt --no-display-prompt --simple-io": "leave it out: only the answer is printed",
     "--perf --no-perf --show-timings --no-show-timings": "run prints statistics unless --quiet is given",
@@ -59,9 +59,7 @@ LLAMA_CPP: dict[str, str] = {
     # context
     "--rope-* --yarn-* -gan --grp-attn-n -gaw --grp-attn-w": "the model's metadata decides",
     "-dt --defrag-thold --swa-full": "leave it out",
-    "-np --parallel -cb --cont-batching -nocb --no-cont-batching -kvu --kv-unified -no-kvu --no-kv-unified": (
-        "a command generates one text at a time; in Python, Model.batch takes several"
-    ),
+    "-cb --cont-batching -nocb --no-cont-batching": "leave it out: pymtp serve always does it",
     # sampling
     "--predict": "use --n-predict",
     "-bs --backend-sampling --spec-draft-backend-sampling --no-spec-draft-backend-sampling": "",
@@ -70,7 +68,7 @@ LLAMA_CPP: dict[str, str] = {
     "--draft-n": "use --draft-max",
     "--draft-n-min": "use --draft-min",
     "--spec-type --spec-default --spec-ngram-* -lcs --lookup-cache-static -lcd --lookup-cache-dynamic": (
-        "pymtp drafts with MTP heads: see --draft"
+        "see --draft and --draft-lookup"
     ),
     "--spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-device -devd --device-draft": (
         "heads are where --gpu-layers and --override-tensor put them"
@@ -153,11 +151,13 @@ def unknown_flag(argument: str, known: Collection[str]) -> str | None:
 
 def answer(name: str, known: Collection[str], others: Mapping[str, Collection[str]]) -> str:
     """What to say about the flag `name`. `known`: those of the command; `others`: those of the other commands."""
+    having = [f"pymtp {command}" for command, flags in others.items() if name in flags]
+    elsewhere = f"; {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it" if having else ""
     hint = _found(LLAMA_CPP, name)
     if hint is not None:
-        return f"{name} of llama.cpp is not supported" + (f": {hint}" if hint else "")
-    if having := [f"pymtp {command}" for command, flags in others.items() if name in flags]:
-        return f"No such option: {name}; {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it"
+        return f"{name} of llama.cpp is not supported here" + (f": {hint}" if hint else "") + elsewhere
+    if elsewhere:
+        return f"No such option: {name}{elsewhere}"
     meant = _found(MEANT, name)
     if meant is None or meant.split()[0] not in known:
         meant = next(iter(get_close_matches(name, known, n=1, cutoff=_SIMILAR)), None)

@@ -65,6 +65,9 @@ def test_the_reference_is_that_of_the_commands() -> None:
         ("chat --no-think", "No such option: --no-think; did you mean --reasoning off?"),
         ("help", "No such command 'help'; did you mean pymtp --help?"),
         ("llama-bench", "did you mean pymtp bench?"),
+        ("run -np 4 hi", "No such option: -np; pymtp serve and pymtp batch have it"),
+        ("chat -cram 0", "No such option: -cram; pymtp serve has it"),
+        ("run --context-shift hi", "where the context is full (-c); pymtp serve has it"),
         ("model.gguf", "a command comes before the model: pymtp run, or pymtp chat"),
     ],
 )
@@ -118,7 +121,7 @@ REFUSED = """
 def test_flags_of_llama_cpp_are_refused_by_name(command: str, flag: str) -> None:
     result = CliRunner().invoke(app, [command, flag, "1"], prog_name="pymtp")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert result.stderr.startswith(f"pymtp: {flag} of llama.cpp is not supported")
+    assert result.stderr.startswith(f"pymtp: {flag} of llama.cpp is not supported here")
 
 
 def test_no_flag_is_listed_twice_and_what_is_named_instead_exists() -> None:
