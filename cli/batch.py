@@ -29,13 +29,17 @@ pymtp batch requests.jsonl -o answers.jsonl -m model.gguf -np 16 -c 32768
 @opt.with_model
 def batch(
     requests: Annotated[Path, typer.Argument(metavar="IN.jsonl", show_default=False)],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.jsonl", help="Where answers are added.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="OUT.jsonl", help="File that answers are appended to.")
+    ],
     model_file: opt.ModelFile = None,
     hf_repo: opt.HfRepo = None,
     offline: opt.Offline = False,
     n_slots: Annotated[
         int,
-        typer.Option("-np", "--parallel", parser=integer(1, 256), metavar="N", help="Answers made at the same time."),
+        typer.Option(
+            "-np", "--parallel", parser=integer(1, 256), metavar="N", help="Requests that run at the same time."
+        ),
     ] = 8,
     max_tokens: opt.NPredict = -1,
     quiet: opt.Quiet = False,
@@ -45,8 +49,8 @@ def batch(
 ) -> None:
     """Answer the requests of a file in OpenAI's batch format.
 
-    A run that was killed continues: requests that OUT.jsonl has an answer to are left out. The same file gives the same
-    answers: sequences are computed each for itself, and requests without a seed get one.
+    A run that was interrupted continues: requests whose answers are in OUT.jsonl are left out. The same file gives the
+    same answers: each sequence is computed on its own, and requests without a seed get one.
     """
     import pymtp
     from pymtp.embedded import model_path

@@ -142,7 +142,7 @@ AnswersFile = Annotated[
     typer.Option(
         "--answers",
         metavar="FILE",
-        help='Like --prompts, with "answer": the model runs as always, and these texts are emitted.',
+        help='Like --prompts, with an "answer" each: the model runs as usual, but these texts are emitted.',
     ),
 ]
 Synthetic = _list(
@@ -184,7 +184,7 @@ DraftMax = _list(
     parser=integers(0, 32, one=auto_or_integer(0, 32)),
     metavar="K,...",
     choices=["auto"],
-    help="Draft tokens per round; auto: adapts to what is fastest. 0 (plain decoding) is always measured.",
+    help="Draft tokens per round; auto: adapts to what is fastest. 0 (plain decoding) is always measured too.",
 )
 DraftVocab = _list(
     "--draft-vocab",
@@ -223,7 +223,7 @@ ErrorFormat = Annotated[
         parser=one_of(FORMATS),
         metavar="FORMAT",
         autocompletion=completing(FORMATS),
-        help="Also print the results on stderr.",
+        help="Also print the results on stderr, in this format.",
     ),
 ]
 Wide = Annotated[bool, typer.Option("--wide", help="With md: all columns in one table, wider than a screen.")]
@@ -233,21 +233,21 @@ Plot = Annotated[
 ]
 Compare = Annotated[
     str | None,
-    typer.Option("--compare", metavar="FILE", help="Compare with an earlier run, which -o json, jsonl or csv wrote."),
+    typer.Option("--compare", metavar="FILE", help="Compare with an earlier run, written by -o json, jsonl or csv."),
 ]
 Resume = Annotated[
     str | None,
     typer.Option(
         "--resume",
         metavar="FILE",
-        help="Keep what is measured in FILE, and continue from it: an interrupted run loses nothing.",
+        help="Save each measurement in FILE; the same command continues an interrupted run from it.",
     ),
 ]
 Progress = Annotated[
     bool | None,
     typer.Option(
         "--progress/--no-progress",
-        help="Show on stderr what is being measured, and tests that are done.  [default: if stderr is a terminal]",
+        help="Show on stderr what is being measured, and each test when it is done.  [default: at a terminal]",
     ),
 ]
 NoWarmup = Annotated[bool, typer.Option("--no-warmup", help="Measure without a warm-up run.")]

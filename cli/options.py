@@ -166,7 +166,7 @@ DraftMode = Annotated[
     choice(
         Draft,
         "--draft",
-        help_text="From MTP heads or earlier text (lookup); auto: both.",
+        help_text="From MTP heads (mtp), earlier text (lookup), or both (auto).",
         number="for a number of draft tokens use --draft-max",
     ),
 ]
@@ -177,7 +177,7 @@ DraftModel = Annotated[
         "--model-draft",
         "--draft-model",
         metavar="MODEL",
-        help="GGUF file with the MTP heads, if they are not in the model's, or with its assistant.  "
+        help="GGUF file with the MTP heads or the assistant, if the model's own file has none.  "
         "[default: mtp-*.gguf next to the model]",
     ),
 ]
@@ -198,7 +198,7 @@ DraftLookup = Annotated[
     choice(
         Literal["off", "self"],
         "--draft-lookup",
-        help_text="Draft repeated text, too, where K is auto.",
+        help_text="Where K is auto: also draft repeated text (self).",
     ),
 ]
 MtpContextMode = Annotated[
@@ -206,7 +206,7 @@ MtpContextMode = Annotated[
     choice(
         MtpContext,
         "--mtp-context",
-        help_text="What each of several heads reads: the head before (chained, as trained) or the trunk (target); "
+        help_text="With several heads: each reads the head before it (chained, as trained) or all read the trunk (target); "
         "auto: chained.",
     ),
 ]
@@ -216,14 +216,17 @@ DraftVocab = Annotated[
         "--draft-vocab",
         parser=_draft_vocab,
         metavar="N|auto|FILE",
-        help="Draft only from the first N tokens, from as many as is fastest (auto), or from the ids in FILE.  "
-        "[default: all]",
+        help="Draft only the first N tokens, as many as pay (auto), or the ids in FILE.  [default: all]",
     ),
 ]
 HeadType = Literal["f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_0", "q4_k", "q4_0", "iq4_nl", "iq4_xs"]
 DraftHeadType = Annotated[
     HeadType | None,
-    choice(HeadType, "--draft-head-type", help_text="Type of the output matrix of drafts."),
+    choice(
+        HeadType,
+        "--draft-head-type",
+        help_text="Draft with the output matrix converted to this type.  [default: as in the file]",
+    ),
 ]
 
 SynthRates = Annotated[
@@ -231,12 +234,12 @@ SynthRates = Annotated[
     typer.Option(
         "--spec-synth-rates",
         metavar="P,P,...",
-        help="For benchmarks: accept drafts at these rates, by position, at random. The output is not valid.",
+        help="For benchmarks: accept drafts at random, at these rates by position. The output is not valid.",
     ),
 ]
 SynthLen = Annotated[
     float | None,
-    typer.Option("--spec-synth-len", metavar="L", help="The same, at rates for a mean acceptance length of L."),
+    typer.Option("--spec-synth-len", metavar="L", help="The same, at rates that give a mean acceptance length of L."),
 ]
 
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no statistics.")]

@@ -51,7 +51,7 @@ def _show_devices(wanted: bool) -> bool:
 
 ListDevices = Annotated[
     bool,
-    typer.Option("--list-devices", is_eager=True, callback=_show_devices, help="Show what layers can be put on."),
+    typer.Option("--list-devices", is_eager=True, callback=_show_devices, help="List the devices there are, and exit."),
 ]
 Devices = Annotated[
     Any,
@@ -84,7 +84,9 @@ TensorSplit = Annotated[
 ]
 MainGpu = Annotated[
     int,
-    typer.Option("-mg", "--main-gpu", parser=integer(0), metavar="I", help="With -sm none: the device, from 0."),
+    typer.Option(
+        "-mg", "--main-gpu", parser=integer(0), metavar="I", help="With -sm none: which device, counted from 0."
+    ),
 ]
 OverrideTensor = Annotated[
     Any,
@@ -93,7 +95,7 @@ OverrideTensor = Annotated[
         "--override-tensor",
         parser=_overrides,
         metavar="PATTERN=BUFFER,...",
-        help="Put tensors whose names match into a buffer type, such as CPU; the first that matches counts.",
+        help="Put tensors whose names match PATTERN into a buffer type, such as CPU; the first match counts.",
     ),
 ]
 CpuMoe = Annotated[
@@ -106,7 +108,7 @@ NCpuMoe = Annotated[
         "--n-cpu-moe",
         parser=integer(0),
         metavar="N",
-        help="Keep the experts of the first N layers on the CPU; the heads' are those of the last layers.",
+        help="Keep the experts of the first N layers on the CPU.",
     ),
 ]
 LoadMode = Annotated[

@@ -70,7 +70,7 @@ def run(
 
     A single argument is the model if it is an existing path or ends in .gguf, else the prompt. Without a
     prompt argument, the prompt is read from stdin. The model's chat template is applied if it has one.
-    Sampling that the model's file recommends comes before the defaults below; pymtp inspect shows it.
+    Sampling values that the model's file recommends replace the defaults below; pymtp inspect shows them.
     """
     output = Output()
     if logprobs is not None and not as_json:

@@ -6,6 +6,7 @@ pymtp's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +95,7 @@ def parameter_of_flag() -> dict[str, str]:
 
 def escaped(text: str) -> str:
     """The opposite of `unescaped`."""
-    return "".join({"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char, char) for char in text)
+    return "".join({"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\"}.get(char, char) for char in text)
 
 
 def _default(name: str) -> Any:
@@ -124,10 +125,8 @@ def _texts(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unescaped(text: str) -> str:
-    """The text that was meant by one typed in a shell: \\n for a new line."""
-    for written, meant in (("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r"), ('\\"', '"'), ("\\\\", "\\")):
-        text = text.replace(written, meant)
-    return text
+    """The text that was meant by one typed in a shell: \\n for a new line, \\\\n for a backslash and an n."""
+    return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), text)
 
 
 def _text_of(text: str | None, file: Path | None, name: str) -> str | None:
@@ -140,6 +139,9 @@ def _text_of(text: str | None, file: Path | None, name: str) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise CommandError(f"cannot read {file}: {reason}; check the path") from error
+
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
 
 
 def _number(what: type[float] | type[int]) -> Callable[[str], Any]:
@@ -217,7 +219,9 @@ _SAMPLING: dict[str, Any] = _with_defaults(
         ),
         "xtc_probability": _float("--xtc-probability", help="Probability that XTC is applied; 0: off.", metavar="P"),
         "xtc_threshold": _float(
-            "--xtc-threshold", help="XTC drops all tokens above P but the least likely.", metavar="P"
+            "--xtc-threshold",
+            help="XTC drops all tokens more likely than P except the least likely of them.",
+            metavar="P",
         ),
         "repeat_last_n": _int("--repeat-last-n", help="Last tokens that penalties look at; 0: off, -1: all."),
         "repeat_penalty": _float("--repeat-penalty", help="Penalty for repeated tokens; 1: off."),
@@ -225,7 +229,7 @@ _SAMPLING: dict[str, Any] = _with_defaults(
         "frequency_penalty": _float("--frequency-penalty", help="The same, once per occurrence; 0: off."),
         "dry_multiplier": _float("--dry-multiplier", help="DRY: penalty for continuing a repetition; 0: off."),
         "dry_base": _float("--dry-base", help="DRY: growth of the penalty per token."),
-        "dry_allowed_length": _int("--dry-allowed-length", help="DRY: repetitions up to N tokens are free."),
+        "dry_allowed_length": _int("--dry-allowed-length", help="DRY: no penalty for repetitions of up to N tokens."),
         "dry_penalty_last_n": _int("--dry-penalty-last-n", help="DRY: last tokens that it looks at; 0: off, -1: all."),
         "dry_sequence_breakers": _text(
             list[str],
@@ -233,13 +237,15 @@ _SAMPLING: dict[str, Any] = _with_defaults(
             metavar="TEXT",
             help="DRY: repetitions end at TEXT; may be given several times; none: no breakers.",
         ),
-        "dynatemp_range": _float("--dynatemp-range", help="Vary the temperature by up to N with the entropy; 0: off."),
+        "dynatemp_range": _float(
+            "--dynatemp-range", help="Vary the temperature by up to N, depending on the entropy; 0: off."
+        ),
         "dynatemp_exponent": _float("--dynatemp-exp", help="Exponent of the entropy in dynamic temperature."),
-        "mirostat": _int("--mirostat", help="1 or 2: mirostat instead of the chain, without drafting; 0: off."),
+        "mirostat": _int("--mirostat", help="1 or 2: mirostat instead of the chain, without drafts; 0: off."),
         "mirostat_eta": _float("--mirostat-lr", help="Mirostat's learning rate, eta."),
         "mirostat_tau": _float("--mirostat-ent", help="Mirostat's target entropy, tau."),
         "adaptive_target": _float(
-            "--adaptive-target", help="Probability that adaptive_p prefers, without drafting.", metavar="P"
+            "--adaptive-target", help="Probability of the tokens that adaptive_p prefers, without drafts.", metavar="P"
         ),
         "adaptive_decay": _float("--adaptive-decay", help="How slowly adaptive_p adapts."),
         "logit_bias": _text(
@@ -267,25 +273,29 @@ _GENERATION: dict[str, Any] = {
         metavar="TEXT",
         help="Stop before TEXT; may be given several times.",
     ),
-    "draft_min": _int("--spec-draft-n-min", "--draft-min", help="Verify no drafts if there are fewer than N."),
+    "draft_min": _int("--spec-draft-n-min", "--draft-min", help="Drop drafts of fewer than N tokens."),
     "draft_p_min": _float(
         "--spec-draft-p-min",
         "--draft-p-min",
-        help="Stop drafting where no token is as likely as P.",
+        help="End a draft where no token has a probability of P or more.",
         metavar="P",
     ),
     "draft_pick": _choice(
         "--draft-pick",
         metavar="greedy|sample|auto",
-        help="Draft the most likely tokens (greedy) or draw them (sample); auto: whichever is accepted more often.",
+        help="Draft the most likely tokens (greedy) or draw them (sample); auto: what is accepted more often.",
     ),
     "accept": _choice(
         "--accept",
         metavar="auto|match|rejection|rejection-tokenwise|relaxed",
-        help="Acceptance method; relaxed changes the output (while the model thinks), the others do not.",
+        help="Acceptance method; only relaxed changes the output, and only while the model thinks.",
     ),
     "relaxed_top_n": _int("--relaxed-top-n", help="Relaxed: accept drafts among the target's top N tokens."),
-    "relaxed_delta": _float("--relaxed-delta", help="Relaxed: at most P less likely than the top token.", metavar="P"),
+    "relaxed_delta": _float(
+        "--relaxed-delta",
+        help="Relaxed: accept no draft that is more than P less probable than the top token.",
+        metavar="P",
+    ),
     "thinking_tags": _text(
         tuple[str, str],
         "--thinking-tags",

@@ -41,8 +41,10 @@ def serve(
     model_file: opt.ModelFile = None,
     hf_repo: opt.HfRepo = None,
     offline: opt.Offline = False,
-    host: Annotated[str, typer.Option(metavar="HOST,...", help="Addresses to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(parser=integer(0, 65535), metavar="N", help="Port to listen at.")] = 8080,
+    host: Annotated[str, typer.Option(metavar="HOST,...", help="Addresses to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(parser=integer(0, 65535), metavar="N", help="Port to listen on; 0: any free one.")
+    ] = 8080,
     n_slots: Annotated[
         int | None,
         typer.Option(
@@ -50,7 +52,7 @@ def serve(
             "--parallel",
             parser=integer(1, 256),
             metavar="N",
-            help=f"Slots: answers that are made at the same time.  [default: {N_SLOTS}]",
+            help=f"Slots: requests that run at the same time.  [default: {N_SLOTS}]",
         ),
     ] = None,
     kv_unified: Annotated[
@@ -58,7 +60,7 @@ def serve(
         typer.Option(
             "-kvu/-no-kvu",
             "--kv-unified/--no-kv-unified",
-            help="All slots share a cache of -c tokens, or each gets its part of it.  [default: shared without -np]",
+            help="All slots share a cache of -c tokens, or each has an equal part.  [default: shared, unless -np is given]",
         ),
     ] = None,
     alias: Annotated[
@@ -66,26 +68,24 @@ def serve(
     ] = None,
     tags: Annotated[str | None, typer.Option(metavar="TAG,...", help="Tags of the model, shown by /v1/models.")] = None,
     api_key: Annotated[
-        str | None, typer.Option("--api-key", metavar="KEY,...", help="Keys, one of which each request needs.")
+        str | None, typer.Option("--api-key", metavar="KEY,...", help="Keys; each request needs one of them.")
     ] = None,
     api_key_file: Annotated[
-        Path | None, typer.Option("--api-key-file", metavar="FILE", help="The same, one on each line of FILE.")
+        Path | None, typer.Option("--api-key-file", metavar="FILE", help="The same, one per line of FILE.")
     ] = None,
     ssl_key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Key of a certificate, for HTTPS.")] = None,
     ssl_cert_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate, for HTTPS.")] = None,
     cors_origins: Annotated[
         str, typer.Option(metavar="ORIGIN|localhost|*", help="Origins whose pages may use the server.")
     ] = ServerSettings.cors_origins,
-    slots: Annotated[
-        bool, typer.Option("--slots/--no-slots", help="Whether /slots answers.")
-    ] = ServerSettings.has_slots,
-    metrics: Annotated[bool, typer.Option("--metrics", help="Whether /metrics answers.")] = ServerSettings.has_metrics,
+    slots: Annotated[bool, typer.Option("--slots/--no-slots", help="Answer /slots.")] = ServerSettings.has_slots,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Answer /metrics.")] = ServerSettings.has_metrics,
     slot_save_path: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Folder of saved slots.  [default: they cannot be saved]")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder for saved slots.  [default: slots cannot be saved]")
     ] = None,
-    page: Annotated[bool, typer.Option("--ui/--no-ui", help="Whether there is a page at /.")] = ServerSettings.has_page,
+    page: Annotated[bool, typer.Option("--ui/--no-ui", help="Serve the chat page at /.")] = ServerSettings.has_page,
     cache_prompt: Annotated[
-        bool, typer.Option("--cache-prompt/--no-cache-prompt", help="Reuse what slots hold of a prompt.")
+        bool, typer.Option("--cache-prompt/--no-cache-prompt", help="Reuse the part of a prompt that a slot holds.")
     ] = True,
     cache_ram: Annotated[
         int,
@@ -100,20 +100,27 @@ def serve(
     context_shift: Annotated[
         bool,
         typer.Option(
-            "--context-shift/--no-context-shift", help="A full context lets go of its oldest part; else the text ends."
+            "--context-shift/--no-context-shift",
+            help="When the context is full, drop its oldest part instead of ending the text.",
         ),
     ] = ServerSettings.has_context_shift,
     chat_template: Annotated[
         str | None, typer.Option(metavar="JINJA|chatml", help="Chat template.  [default: the model's own]")
     ] = None,
     chat_template_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The same, from FILE.")] = None,
-    jinja: Annotated[bool, typer.Option("--jinja", help="Taken for granted: templates always are.")] = True,
+    jinja: Annotated[
+        bool, typer.Option("--jinja", help="Accepted and ignored: chat templates are always used.")
+    ] = True,
     reasoning: Annotated[
-        Reasoning, choice(Reasoning, "-rea", "--reasoning", help_text="Thinking, where a request does not say.")
+        Reasoning, choice(Reasoning, "-rea", "--reasoning", help_text="Thinking, where a request does not choose.")
     ] = ServerSettings.reasoning,
     reasoning_budget: Annotated[
         int,
-        typer.Option(parser=integer(-1), metavar="N", help="Most tokens of thinking, where a request does not say."),
+        typer.Option(
+            parser=integer(-1),
+            metavar="N",
+            help="End the thinking after N tokens, where a request does not choose; -1: no limit.",
+        ),
     ] = ServerSettings.reasoning_budget,
     reasoning_format: Annotated[
         ReasoningFormat,
@@ -122,11 +129,14 @@ def serve(
     queue_max: Annotated[
         int,
         typer.Option(
-            "--queue-max", parser=integer(0), metavar="N", help="Requests that may wait for a slot; others get 429."
+            "--queue-max",
+            parser=integer(0),
+            metavar="N",
+            help="Requests that may wait for a slot; more are refused with 429.",
         ),
     ] = ServerSettings.n_queue_max,
     timeout: Annotated[
-        float, typer.Option("-to", "--timeout", metavar="S", help="Seconds in which a request's body has to arrive.")
+        float, typer.Option("-to", "--timeout", metavar="S", help="Seconds within which a request's body must arrive.")
     ] = ServerSettings.timeout_s,
     max_tokens: opt.NPredict = -1,
     spec_synth_rates: opt.SynthRates = None,

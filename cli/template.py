@@ -79,7 +79,7 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
             typer.Option(
                 "--chat-template",
                 metavar="JINJA",
-                help="Chat template; chatml: that one.  [default: the model's own]",
+                help="Chat template; chatml: the built-in ChatML one.  [default: the model's own]",
             ),
         ],
         None,
@@ -95,7 +95,7 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
         Annotated[
             str | None,
             typer.Option(
-                "--chat-template-kwargs", metavar="JSON", help="Further variables of the chat template, an object."
+                "--chat-template-kwargs", metavar="JSON", help="More variables for the chat template, a JSON object."
             ),
         ],
         None,
@@ -107,7 +107,7 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
                 Reasoning,
                 "-rea",
                 "--reasoning",
-                help_text="Thinking: off asks the chat template for none; on, auto: as it has it.",
+                help_text="Thinking: off tells the chat template to leave it out; on and auto leave it to the template.",
             ),
         ],
         "auto",
@@ -119,7 +119,7 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
                 "--reasoning-budget",
                 parser=integer(-1),
                 metavar="N",
-                help="Tokens of thinking, after which it is closed; -1: any number.",
+                help="End the thinking after N tokens; -1: no limit.",
             ),
         ],
         -1,

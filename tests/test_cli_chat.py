@@ -486,7 +486,7 @@ def test_tab_completes(terminal: Terminal, tmp_path: Path) -> None:
 
 
 def complete(terminal: Terminal, typed: str, added: str) -> None:
-    """Press Tab behind what is typed, which then is drawn before it goes on with what Tab has added."""
+    """Press Tab after what is typed, which then is drawn before what Tab has added."""
     at = len(terminal.seen)
     terminal.press(typed)
     at = terminal.wait_for(typed[-1], after=at)

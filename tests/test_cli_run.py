@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pymtp_cli.app import app
 from pymtp_cli.report import pays_text, stats_block
+from pymtp_cli.sampling import escaped, unescaped
 from typer.testing import CliRunner
 
 from fake_pymtp import FakeModel, Script, install
@@ -189,6 +190,23 @@ def test_flags_reach_the_model_and_the_sampler(run: Run) -> None:
         dry_penalty_last_n=-1,
         dry_sequence_breakers=("\n",),
     )
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (r"\n", "\n"),
+        (r"\\n", r"\n"),
+        (r"\"a\"\t", '"a"\t'),
+        (r"C:\\temp", r"C:\temp"),
+        (r"\d", r"\d"),
+        ("\\", "\\"),
+    ],
+)
+def test_escapes_in_a_stop_text_are_read_once_from_left_to_right(run: Run, typed: str, meant: str) -> None:
+    assert run("hi", "--stop", typed).exit_code == 0
+    assert FakeModel.calls[1]["stop"] == (meant,)
+    assert unescaped(escaped(meant)) == meant
 
 
 @pytest.mark.parametrize(

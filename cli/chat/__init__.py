@@ -35,7 +35,7 @@ printf 'Hello\\n/stats\\n' | pymtp chat
 
 _Resume = Annotated[bool, typer.Option("--resume", help="Continue the latest chat at a terminal.")]
 _NoHistory = Annotated[
-    bool, typer.Option("--no-history", help="Keep neither what is typed nor the chat, which --resume continues.")
+    bool, typer.Option("--no-history", help="Save neither what you type nor the chat, which --resume would continue.")
 ]
 
 
@@ -62,8 +62,9 @@ def chat(
 ) -> None:
     """Chat with a model.
 
-    /help lists the commands. Ctrl-C stops an answer, twice quits. From a pipe, each line is a message; a backslash at
-    the end continues it on the next line. Sampling that the model's file recommends comes before the defaults below.
+    /help lists the commands. Ctrl-C stops an answer, a second one quits. From a pipe, each line is a message; a
+    backslash at the end continues it on the next line. Sampling values that the model's file recommends replace the
+    defaults below.
     """
     output = Output()
     system = checked_text(system, "the system prompt") if system else None

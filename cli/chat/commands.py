@@ -376,12 +376,14 @@ COMMANDS: dict[str, Command] = {
     "exit": Command("", "quit; so do /quit and Ctrl-D", _exit),
     "clear": Command("", "start a new conversation", _clear),
     "regen": Command("[N]", "answer the last message again, or message N", _regenerate),
-    "edit": Command("[N] [TEXT]", "change the last message, or message N, and answer it; later turns go", _edit),
+    "edit": Command(
+        "[N] [TEXT]", "change the last message, or message N, and answer it; drops the turns after it", _edit
+    ),
     "undo": Command("", "remove the last message and its answer", _undo),
     "system": Command("[TEXT]", "show or change the system prompt; none removes it", _system),
-    "set": Command("[NAME [VALUE]]", "show or change sampling, and color, markdown and stats", _set, _names),
+    "set": Command("[NAME [VALUE]]", "show or change sampling parameters, color, markdown and stats", _set, _names),
     "show": Command("[chat]", "show the settings or the messages", _show, lambda repl, typed: ["chat"]),
-    "stats": Command("", "show speed, acceptance and cache of the last answer and of all", _stats),
+    "stats": Command("", "show speed, acceptance and cache use, of the last answer and of all", _stats),
     "mtp": Command("[on|off|K|auto]", "show or change the draft length", _mtp, _modes),
     "copy": Command("[code]", "copy the last answer, or the code in it", _copy, lambda repl, typed: ["code"]),
     "model": Command("[FILE]", "show the model, or continue with another one", _model, _files),
