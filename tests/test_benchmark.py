@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pymtp.benchmark import Row, Setup, measure, rows
+from pymtp.benchmark.compare import comparison, read_earlier
 from pymtp.benchmark.formats import TABLE, write
 from pymtp.benchmark.plan import Arm, Plan, Turn, Workload, make_arms, take_turns
 from pymtp.benchmark.plot import check_plot, draw
@@ -320,6 +321,33 @@ def test_a_report_ends_with_what_to_do(results: Results) -> None:
     assert "too large to be sure (-r: more repetitions)" in judged(results, *spread[:3])
     assert "too large to be sure" in judged(results, 0.5, 0.6, *spread)
     assert "K = 2 makes 1.20 times" in judged(results, 1.2)  # one pair has no interval
+    results.samples.append(
+        replace(results.samples[-1], turn=Turn(0, 9))
+    )  # nor has one of two samples, if it was stopped
+    assert "1.20 (" not in write("md", rows(results))
+
+
+@pytest.mark.parametrize(
+    ("speeds", "remark"),
+    [
+        ((100, 110), ""),
+        ((100, 101, 99, 103, 104, 102), "noise"),  # beyond two standard errors, but there are only three of each
+        ((100, 101, 99, 114, 115, 113), "faster"),
+        ((114, 115, 113, 100, 101, 99), "slower"),
+    ],
+)
+def test_a_difference_that_few_measurements_cannot_show_is_noise(
+    results: Results, tmp_path: Path, speeds: tuple[float, ...], remark: str
+) -> None:
+    def row_of(part: tuple[float, ...]) -> Row:
+        mean = Mean.of(part)
+        return replace(rows(results)[0], avg_ts=mean.mean, stddev_ts=mean.stddev, n_samples=len(part))
+
+    n = len(speeds) // 2
+    (tmp_path / "earlier").write_text(write("json", [row_of(speeds[:n])]))
+    table = comparison([row_of(speeds[n:])], read_earlier(tmp_path / "earlier"))
+    [line] = [line for line in table.splitlines() if line.startswith("| tg12")]
+    assert line.split("|")[-2].strip() == remark
 
 
 def test_several_models_are_judged_one_by_one_and_shown_side_by_side(results: Results) -> None:

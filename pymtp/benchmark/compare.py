@@ -30,6 +30,9 @@ _COLUMNS: Columns = [
     *[("change", "change", "+.1%"), ("", "remark", "")],
 ]
 
+_T95 = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4}
+"""Student's t for a 95 % interval, by the number of samples of the smaller side; the last one is for 7 and more."""
+
 Earlier = dict[tuple[str, ...], dict[str, Any]]
 """Rows of an earlier run by what they have in common with rows of this one."""
 
@@ -70,7 +73,10 @@ def comparison(rows: Sequence[Row], earlier: Earlier) -> str:
         what for field, what in _PROVENANCE.items() if any(row[field] != before.get(field) for row, before in pairs)
     ]
     notes = [f"Not the same {' and '.join(others)} as before."] if others else []
-    legend = "tok/s before and now; a change within two standard errors of the means is noise."
+    legend = (
+        "tok/s before and now. Noise: a change within the 95 % interval of the difference, from the spread inside each "
+        "run. Runs of the same program can differ by more: repeat both before you trust a few per cent."
+    )
     parts = ["Compared with the earlier run:", markdown(varied, cells), *map(fill, [*notes, legend])]
     return "\n\n".join(parts) + "\n"
 
@@ -78,8 +84,9 @@ def comparison(rows: Sequence[Row], earlier: Earlier) -> str:
 def _cells(row: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     errors = [one["stddev_ts"] ** 2 / max(one["n_samples"], 1) for one in (row, before)]
     difference = row["avg_ts"] - before["avg_ts"]
-    is_known = min(row["n_samples"], before["n_samples"]) > 1
-    is_noise = abs(difference) <= 2 * sqrt(sum(errors))
+    n = int(min(row["n_samples"], before["n_samples"]))
+    is_known = n > 1
+    is_noise = is_known and abs(difference) <= _T95[min(n, max(_T95))] * sqrt(sum(errors))
     remark = "" if not is_known else "noise" if is_noise else "slower" if difference < 0 else "faster"
     change = difference / before["avg_ts"] if before["avg_ts"] else None
     return {**row, "draft_max": str(row["draft_max"]), "before": before["avg_ts"], "change": change, "remark": remark}

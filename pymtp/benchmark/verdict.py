@@ -56,7 +56,8 @@ def _name(row: Row) -> str:
 
 
 def gain_text(row: Row) -> str | None:
-    """The speed-up and its interval; None if there is none."""
+    """The speed-up, and its interval if it comes of several pairs; None if there is none."""
     if row.speedup is None:
         return None
-    return f"{row.speedup:.2f}" + (f" ({row.speedup_low:.2f}-{row.speedup_high:.2f})" if row.n_samples > 1 else "")
+    is_interval = row.speedup_low != row.speedup_high
+    return f"{row.speedup:.2f}" + (f" ({row.speedup_low:.2f}-{row.speedup_high:.2f})" if is_interval else "")
