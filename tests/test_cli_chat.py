@@ -175,8 +175,9 @@ def test_a_file_goes_with_the_next_message(tmp_path: Path) -> None:
 
 
 def test_a_conversation_can_be_saved_and_taken_up(tmp_path: Path) -> None:
-    first = chat("Hello", "Tell me about the sea.", "/save chat.json", flags=["-sys", "Be brief."])
-    assert "chat.json: 2 turns saved" in first.stderr
+    first = chat("Hello", "Tell me about the sea.", "/save chat.json", "/save chat.json", flags=["-sys", "Be brief."])
+    assert "chat.json: 2 turns saved\n" in first.stderr
+    assert "chat.json: 2 turns saved, in place of the chat that was there\n" in first.stderr
     again = chat("/load chat.json", "/show chat", "/regen", "/system")
     assert "chat.json: 2 turns loaded" in again.stderr
     assert "system prompt: Be brief." in again.stderr
@@ -291,6 +292,10 @@ def test_another_model_continues_the_conversation(embedded_model: Path, tmp_path
     assert "pymtp-nano-two answers from now on; 1 turn kept" in result.stderr
     assert f"model: {other}" in " ".join(result.stderr.split())
     assert "2 turns" in result.stderr
+    fresh = chat("Hello", "Hello", f"/model {other}", "Hello", "/stats", flags=["-n", "3"])
+    assert (
+        fresh.stderr.count("generation:  3 tokens, ") == 2
+    )  # of the last answer and of all: the other model's are left out
     assert result.stdout == chat("Hello", "Tell me about the sea.").stdout  # the same weights
 
 

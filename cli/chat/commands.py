@@ -67,7 +67,7 @@ def completions(before: str, repl: Repl) -> Iterator[tuple[str, int]]:
 def _help(repl: Repl, _: str) -> None:
     repl.screen.table((f"/{name} {command.arguments}".rstrip(), command.help) for name, command in COMMANDS.items())
     repl.screen.note('Enter sends, Alt-Enter starts a new line, """ begins and ends several lines')
-    repl.screen.note("Ctrl-C stops an answer, twice quits")
+    repl.screen.note("Ctrl-C stops an answer, a second one quits")
 
 
 def _exit(repl: Repl, _: str) -> None:
@@ -309,8 +309,9 @@ def _save(repl: Repl, file: str) -> None:
     path = _path(file, "/save")
     if path.exists() and not files.is_chat(path):
         raise Refused(f"{file} exists and is not a saved chat; choose another name")
+    replaces = ", in place of the chat that was there" if path.exists() else ""
     files.write(path, repl.conversation)
-    repl.screen.note(f"{file}: {_turns(repl)} saved")
+    repl.screen.note(f"{file}: {_turns(repl)} saved{replaces}")
 
 
 def _load(repl: Repl, file: str) -> None:

@@ -54,7 +54,7 @@ class Repl:
         """The turn, from 0, whose message the next one replaces."""
         self.last_answer: Answer | None = None
         self.stats = Stats()
-        """Of all answers together."""
+        """Of all answers of the model together."""
         self._quits_next = False  # whether the next Ctrl-C quits
         self._n_shown = 0  # characters of the answer
         self._first = first
@@ -114,7 +114,7 @@ class Repl:
         self.conversation = Conversation(new_model, system=old.system, params=old.params)
         self.conversation.restore(old.messages)
         self.params = replace(params, max_tokens=self.params.max_tokens)
-        self.last_answer = None
+        self.last_answer, self.stats = None, Stats()
         old.model.close()
 
     def _read(self) -> str:
