@@ -206,8 +206,8 @@ MtpContextMode = Annotated[
     choice(
         MtpContext,
         "--mtp-context",
-        help_text="With several heads: each reads the head before it (chained, as trained) or all read the trunk (target); "
-        "auto: chained.",
+        help_text="With several heads: each reads the head before it (chained, as trained), or all read the trunk "
+        "(target); auto: chained.",
     ),
 ]
 DraftVocab = Annotated[

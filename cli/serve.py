@@ -60,7 +60,8 @@ def serve(
         typer.Option(
             "-kvu/-no-kvu",
             "--kv-unified/--no-kv-unified",
-            help="All slots share a cache of -c tokens, or each has an equal part.  [default: shared, unless -np is given]",
+            help="All slots share a cache of -c tokens, or each has an equal part.  "
+            "[default: shared, unless -np is given]",
         ),
     ] = None,
     alias: Annotated[

@@ -107,7 +107,7 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
                 Reasoning,
                 "-rea",
                 "--reasoning",
-                help_text="Thinking: off tells the chat template to leave it out; on and auto leave it to the template.",
+                help_text="Thinking: off tells the chat template to leave it out; on and auto let it decide.",
             ),
         ],
         "auto",

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from pymtp import Model
 from terminal import Terminal
+from test_answer_rules import THINKING
 
 pytestmark = pytest.mark.model
 
@@ -598,6 +599,22 @@ def test_thinking_is_dimmed(environment: dict[str, str]) -> None:
     assert "".join(thinking).endswith("</think>")
     assert "tok/s" in status
     assert "The" in re.sub(r"\x1b\[2m.*?\x1b\[22m", "", answer, flags=re.DOTALL)  # the answer itself is not
+
+
+def test_a_pipe_gets_the_answer_alone_and_stderr_the_thinking(tmp_path: Path) -> None:
+    (tmp_path / "thinks.jinja").write_text(THINKING)
+    result = chat("Two?", flags=["--chat-template-file", "thinks.jinja", "--reasoning-budget", "4"])
+    thought, _, status = result.stderr.partition("</think>\n")
+    assert len(thought.splitlines()[-1]) > 0 and status.startswith("[")
+    assert result.stdout.strip() and "think>" not in result.stdout
+    shown = json.loads(
+        CliRunner()
+        .invoke(
+            app, ["run", *FLAGS, "--chat-template-file", "thinks.jinja", "--reasoning-budget", "4", "--json", "Two?"]
+        )
+        .stdout
+    )
+    assert result.stdout.strip() == shown["text"].strip()
 
 
 def test_at_40_columns_no_line_of_ours_is_wider(environment: dict[str, str]) -> None:

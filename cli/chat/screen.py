@@ -55,7 +55,7 @@ class Screen:
         self._is_terminal = sys.stdout.isatty()
         self._styles_answers = shows_color(sys.stdout)
         self._dims_notes = shows_color(sys.stderr)
-        self._last = "\n"
+        self._last = self._last_thought = "\n"  # on stdout; of thinking on stderr
         self._wrapper = WordWrapper()
         self._markdown: MarkdownView | None = None
 
@@ -67,14 +67,14 @@ class Screen:
     def answer(
         self, text: str, *, is_thinking: bool = False, is_typed: bool = False, origins: Origins | None = None
     ) -> None:
-        """Write a piece of an answer; thinking is dimmed. Raises OutputClosed and CommandError.
+        """Write a piece of an answer; thinking is dimmed, or goes to stderr. Raises OutputClosed and CommandError.
 
         `origins` cuts it into what was drafted and what was not. `is_typed`: people have typed it, not as Markdown.
         """
         if not text:
             return
         if not self._is_terminal:
-            self._write(text)
+            self._write_apart(text, is_thinking=is_thinking)
             return
         lays_out = self.display.markdown and not self.display.color and self._styles_answers
         if lays_out and not is_thinking and not is_typed:
@@ -92,9 +92,24 @@ class Screen:
             self._markdown, self._last = None, "\n"
         if self._is_terminal:
             self._show(self._wrapper.flush(self.columns))
+        self._end_thinking()
         if self._last != "\n":
             self._write("\n")
         self._wrapper = WordWrapper()
+
+    def _write_apart(self, text: str, *, is_thinking: bool) -> None:
+        """Without a terminal stdout gets the answer alone, as from `pymtp run`."""
+        if is_thinking:
+            print_stderr(text, ends_line=False)
+            self._last_thought = text[-1]
+        else:
+            self._end_thinking()
+            self._write(text)
+
+    def _end_thinking(self) -> None:
+        if self._last_thought != "\n":
+            print_stderr("")
+            self._last_thought = "\n"
 
     def _show_markdown(self, text: str) -> None:
         if self._markdown is None:
