@@ -1,8 +1,8 @@
 """Writes the pairs of prompts and answers for `pymtp bench --answers`: python bench/make_answers.py bench/answers.
 
 repeating.jsonl: answers that say most of their prompt again, as where code is edited, renamed or reformatted, where
-a document is quoted, and where a field of a JSON file changes. fresh.jsonl: how files continue, so that little of it was
-said before. Both are made from this repository's files and the standard library's, in the same way each time; only
+a document is quoted, and where a field of a JSON file changes. fresh.jsonl: how files continue, so that little of it
+was said before. Both are made from this repository's files and the standard library's, in the same way each time; only
 another version of Python or of the repository gives other ones.
 """
 

@@ -56,8 +56,8 @@ class GenerationParams:
     slot: int | None = None
     """The slot of the model to run in; None: any that is free."""
     n_keep: int | None = None
-    """When the context is full, keep this many of the first tokens, drop half of the others, and continue; None: the text
-    ends then. Only with models whose memory can move positions."""
+    """When the context is full, keep this many of the first tokens, drop half of the others, and continue; None: the
+    text ends then. Only with models whose memory can move positions."""
 
     draft_max: int | Literal["auto"] | None = None
     """Drafts of a round, at most as many as the model was set up for; auto: as many as pay; None: the model's own."""

@@ -223,7 +223,7 @@ class Scheduler:
         return job.slot is None or self._slots.is_free(job.slot)
 
     def _has_room(self, n_tokens: int) -> bool:
-        """Whether the cache has room for `n_tokens` tokens, and for some more of all sequences, without what is kept."""
+        """Whether the cache has room for `n_tokens`, and for some more of all sequences, without what is kept."""
         needed = sum(len(running.sequence.history) for running in self._running.values()) + n_tokens
         return not self._running or needed + N_HEADROOM * (len(self._running) + 1) <= self._session.n_cells
 
