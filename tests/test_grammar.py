@@ -25,6 +25,8 @@ from pymtp.sampling.grammar import check_grammar
         ("root ::= answer", "Undefined rule identifier 'answer'"),
         ('root ::= root "a" | "b"', "left recursion"),
         ('root ::= x\nx ::= x "a"', "left recursion"),
+        ('root ::= "a"{5,2}', "a repetition of at least 5 and at most 2"),
+        ('root ::= ("{" [}] "b"){3 , # up to\n 1 }', "a repetition of at least 3 and at most 1"),
     ],
 )
 def test_a_grammar_that_cannot_be_parsed_is_refused_with_the_reason(grammar: str, reason: str) -> None:
@@ -36,7 +38,8 @@ def test_a_grammar_that_cannot_be_parsed_is_refused_with_the_reason(grammar: str
     "grammar",
     [
         'root ::= "a"',
-        "root ::= [a-z]{1,20} | item+\nitem ::= [0-9] # a digit",
+        "root ::= [a-z]{1,20} | item+\nitem ::= [0-9] # a digit {5,2}",
+        'root ::= "{5,2}" [{5,2}] "a"{2,2} "b"{3,} "c"{4}',
         'root ::= "é" "\\n"',
         'root ::= <think> "a"',  # only a model knows whether there is such a token
     ],
@@ -68,6 +71,13 @@ def test_parse_errors_are_not_written_to_stderr(capfd: pytest.CaptureFixture[str
         ('{"$ref": "#/nowhere"}', "a schema that can be turned into a grammar"),
         ({"type": "string", "pattern": "^(?=a)"}, "a schema that can be turned into a grammar"),
         ({"anyOf": []}, "a schema that can be turned into a grammar"),
+        (
+            {"type": "string", "minLength": 5, "maxLength": 2},
+            "one that something fits: at # maxLength is below minLength",
+        ),
+        ({"type": "array", "items": {}, "minItems": 3, "maxItems": 1}, "one that .*: at # maxItems is below minItems"),
+        ({"items": {"type": "integer", "minimum": 6, "maximum": 1}}, "one that .*: at #/items no integer is allowed"),
+        ({"type": "integer", "minimum": 2, "exclusiveMaximum": 2}, "one that .*: at # no integer is allowed"),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_refused_with_the_reason(schema: object, reason: str) -> None:

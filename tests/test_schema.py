@@ -66,6 +66,8 @@ def test_a_grammar_is_what_llama_cpps_own_test_expects(case: SchemaCase) -> None
         ({"type": ["string", "number"], "minimum": 3}, "minimum"),
         ({"type": "object", "properties": {}, "allOf": [{}]}, "allOf"),
         ({"if": {}, "then": {}}, "if"),
+        ({"type": "string", "maxLength": 2001}, "at # they cannot know maxLength above 2000"),
+        ({"type": "array", "items": {}, "maxItems": 10**9}, "maxItems above 2000"),
     ],
 )
 def test_what_a_grammar_would_ignore_is_refused_with_its_place(schema: object, what: str) -> None:

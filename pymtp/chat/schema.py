@@ -6,6 +6,7 @@ Knows schemas as decoded JSON and llama.cpp's order of looking at their keywords
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -31,6 +32,8 @@ _IGNORED = {
 _NEVER = {"not", "if", "then", "else", "$dynamicRef", "$recursiveRef"}
 _COMBINED = {"$ref", "oneOf", "anyOf", "allOf", "const", "enum"}
 _ALL = _KNOWN.union(*_IGNORED.values()) | _NEVER | _COMBINED
+_REPETITIONS_MAX = 2000
+"""Of a larger number llama.cpp's grammars make no limit at all."""
 _FORMATS = {"date", "time", "date-time", "uuid", "uuid1", "uuid2", "uuid3", "uuid4", "uuid5"}
 
 
@@ -140,6 +143,10 @@ class _Check:
             for a, b in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
                 if a in schema and b in schema:
                     raise _refusal(path, f"{a} beside {b}")
+            least = max(_bound(schema, "minimum", -math.inf), _bound(schema, "exclusiveMinimum", -math.inf) + 1)
+            most = min(_bound(schema, "maximum", math.inf), _bound(schema, "exclusiveMaximum", math.inf) - 1)
+            if least > most:
+                raise InvalidParameter("json_schema", f"one that something fits: at {path} no integer is allowed")
 
     def _object(self, schema: Mapping[str, Any], path: str) -> None:
         properties, required = schema.get("properties", {}), schema.get("required", [])
@@ -152,6 +159,7 @@ class _Check:
         self.node(schema.get("additionalProperties"), f"{path}/additionalProperties")
 
     def _array(self, schema: Mapping[str, Any], path: str) -> None:
+        _check_length(schema, "minItems", "maxItems", path)
         if "items" in schema and "prefixItems" in schema:
             raise _refusal(path, "prefixItems beside items")
         for key in ("items", "prefixItems"):
@@ -163,6 +171,7 @@ class _Check:
                 self.node(items, f"{path}/{key}")
 
     def _string(self, schema: Mapping[str, Any], path: str) -> None:
+        _check_length(schema, "minLength", "maxLength", path)
         if "format" in schema and schema["format"] not in _FORMATS:
             raise _refusal(path, f"the format {schema['format']!r} (there are {', '.join(sorted(_FORMATS))})")
         given = [key for key in ("pattern", "format") if key in schema]
@@ -191,6 +200,19 @@ class _Check:
         ignored = [key for key in schema if key in keywords and schema[key] is not False]
         if ignored:
             raise _refusal(path, ignored[0] + (f" beside {beside}" if beside else ""))
+
+
+def _bound(schema: Mapping[str, Any], key: str, missing: float) -> float:
+    value = schema.get(key, missing)
+    return value if isinstance(value, (int, float)) else missing
+
+
+def _check_length(schema: Mapping[str, Any], least: str, most: str, path: str) -> None:
+    limit = _bound(schema, most, 0)
+    if limit > _REPETITIONS_MAX:
+        raise _refusal(path, f"{most} above {_REPETITIONS_MAX}")
+    if most in schema and limit < _bound(schema, least, 0):
+        raise InvalidParameter("json_schema", f"one that something fits: at {path} {most} is below {least}")
 
 
 def _implied(schema: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 #include "llama-grammar.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <stdexcept>
@@ -23,7 +24,31 @@ static const char * skip_to(const char * pos, char end) {
     return pos;
 }
 
-static void check_nesting(const char * text) {
+static const char * skip_space(const char * pos) {
+    for (; *pos && strchr(" \t\r\n#", *pos); ++pos) {
+        if (*pos == '#') {
+            pos += strcspn(pos, "\r\n");
+            if (!*pos) {
+                break;
+            }
+        }
+    }
+    return pos;
+}
+
+// Of {5,2} llama.cpp would make rules without end, as 2 - 5 is a very large number.
+static void check_repetition(const char * pos) {
+    char *       end   = nullptr;
+    const auto   least = strtoull(skip_space(pos), &end, 10);
+    const char * comma = skip_space(end);
+    const char * digit = *comma == ',' ? skip_space(comma + 1) : "";
+    if (*digit >= '0' && *digit <= '9' && strtoull(digit, nullptr, 10) < least) {
+        throw std::invalid_argument("a repetition of at least " + std::to_string(least) + " and at most " +
+                                    std::to_string(strtoull(digit, nullptr, 10)));
+    }
+}
+
+static void check_text(const char * text) {
     int32_t n_open = 0;
     for (const char * pos = text; *pos; ++pos) {
         switch (*pos) {
@@ -35,6 +60,9 @@ static void check_nesting(const char * text) {
                 break;
             case '#':
                 pos += strcspn(pos, "\r\n");
+                break;
+            case '{':
+                check_repetition(pos + 1);
                 break;
             case '(':
                 ++n_open;
@@ -50,18 +78,6 @@ static void check_nesting(const char * text) {
             return;
         }
     }
-}
-
-static const char * skip_space(const char * pos) {
-    for (; *pos && strchr(" \t\r\n#", *pos); ++pos) {
-        if (*pos == '#') {
-            pos += strcspn(pos, "\r\n");
-            if (!*pos) {
-                break;
-            }
-        }
-    }
-    return pos;
 }
 
 // What llama_grammar_parser::parse does, which would write what is wrong to stderr.
@@ -153,7 +169,7 @@ llama_sampler_ptr sampler_grammar(const llama_vocab * vocab, const char * text) 
     if (strlen(text) > TEXT_MAX) {
         throw std::invalid_argument("more than " + std::to_string(TEXT_MAX) + " bytes");
     }
-    check_nesting(text);
+    check_text(text);
 
     llama_grammar_parser parser(vocab);
     try {
