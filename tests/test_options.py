@@ -72,6 +72,7 @@ def test_an_unknown_keyword_of_a_model_names_the_nearest() -> None:
         ({"temperature": "hot"}, "temperature must be 0 or more, not 'hot'"),
         ({"stop": 5}, "stop must be a sequence of strings, not 5"),
         ({"max_tokens": "5"}, "max_tokens must be an integer, .*, not '5'"),
+        ({"json_schema": {"type": "string", "minLength": 3000}}, r"json_schema must be a schema whose grammar is GBNF"),
         ({"logit_bias": 5}, "logit_bias must be token ids with numbers: {15043: 1.5}, not 5"),
         ({"logit_bias": [5]}, "logit_bias must be token ids with numbers"),
         ({"samplers": 5}, "samplers must be a sequence of strings, not 5"),

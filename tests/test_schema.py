@@ -66,6 +66,7 @@ def test_a_grammar_is_what_llama_cpps_own_test_expects(case: SchemaCase) -> None
         ({"type": ["string", "number"], "minimum": 3}, "minimum"),
         ({"type": "object", "properties": {}, "allOf": [{}]}, "allOf"),
         ({"if": {}, "then": {}}, "if"),
+        ({"type": "integer", "minimum": 10**22}, "a minimum of more than 64 bits"),
         ({"type": "string", "maxLength": 2001}, "at # they cannot know maxLength above 2000"),
         ({"type": "array", "items": {}, "maxItems": 10**9}, "maxItems above 2000"),
     ],

@@ -143,6 +143,8 @@ class _Check:
             for a, b in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
                 if a in schema and b in schema:
                     raise _refusal(path, f"{a} beside {b}")
+            if beyond := next((key for key in _LIMITS if abs(_bound(schema, key, 0)) >= 2**63), None):
+                raise _refusal(path, f"a {beyond} of more than 64 bits")
             least = max(_bound(schema, "minimum", -math.inf), _bound(schema, "exclusiveMinimum", -math.inf) + 1)
             most = min(_bound(schema, "maximum", math.inf), _bound(schema, "exclusiveMaximum", math.inf) - 1)
             if least > most:

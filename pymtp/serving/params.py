@@ -146,7 +146,12 @@ class GenerationParams:
             raise InvalidParameter("grammar", "given without a JSON schema")
         gbnf = self.grammar if self.json_schema is None else grammar_of_schema(self.json_schema)
         if gbnf is not None:
-            check_grammar(gbnf)
+            try:
+                check_grammar(gbnf)
+            except InvalidParameter as error:
+                if self.json_schema is None:
+                    raise
+                raise InvalidParameter("json_schema", f"a schema whose grammar is {error.allowed}") from None
             object.__setattr__(self, "grammar", gbnf)
             object.__setattr__(self, "json_schema", None)
             if self.chat and self.chat.grammar:
