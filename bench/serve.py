@@ -3,9 +3,11 @@
     python bench/serve.py --llama-server build/programs/bin/llama-server [--model FILE] [--clients 1 4 16] [--rate R]
 
 Each client asks for one answer after another (closed loop); with --rate requests come at random times, R a second on
-average (Poisson), whatever is running. All servers get the same prompts and sampling is greedy. Servers are measured in
-turn, again and again, each in a new process; prints medians over these repetitions of tokens a second, of the time to
-the first token (50th and 99th percentile of the requests) and between tokens. Prompts are never taken from a cache.
+average (Poisson), whatever is running. All servers get the same prompts, sampling is greedy, and answers have a random
+number of tokens, half of --n-predict to half as much again, so that not all of them end in the same pass. Servers are
+measured in turn, again and again, each in a new process and after a first answer for each client; prints medians over
+these repetitions of tokens a second, of the time to the first token (50th and 99th percentile of the requests) and
+between tokens. Prompts are never taken from a cache.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=model_path(), help="default: the embedded one")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--requests", type=int, default=4, help="of each client (default: 4)")
-    parser.add_argument("--n-predict", type=int, default=64)
+    parser.add_argument("--n-predict", type=int, default=64, help="tokens of an answer, on average (default: 64)")
     parser.add_argument("--draft-max", type=int, default=3, help="of llama-server (default: 3)")
     parser.add_argument("--rate", type=float, help="requests a second; default: a closed loop")
     parser.add_argument("--repeat", type=int, default=3)
@@ -104,7 +106,7 @@ def measure(command: Sequence[str], load: Load) -> Outcome:
         try:
             await_ready(port, process)
             # graphs are built, and costs become known
-            asyncio.run(run(port, Load(load.n_clients, load.n_clients, 16, None), seed=1))
+            asyncio.run(run(port, Load(load.n_clients, load.n_clients, load.n_predict, None), seed=1))
             return asyncio.run(run(port, load, seed=2))
         finally:
             process.terminate()
@@ -128,19 +130,21 @@ async def run(port: int, load: Load, seed: int) -> Outcome:
     outcome, chance = Outcome(), random.Random(seed)
     questions = [str(text.messages[0]["content"]) for text in BUILT_IN]
     prompts = [f"{chance.randrange(1000)}. {questions[i % len(questions)]}" for i in range(load.n_requests)]
+    n = load.n_predict
+    asked = [(prompt, chance.randint(max(n // 2, 1), n * 3 // 2)) for prompt in prompts]
     began = time.perf_counter()
     if load.rate is None:
-        left = iter(prompts)
+        left = iter(asked)
 
         async def client() -> None:
-            for prompt in left:
-                await ask(port, prompt, load.n_predict, outcome)
+            for prompt, n_tokens in left:
+                await ask(port, prompt, n_tokens, outcome)
 
         await asyncio.gather(*(client() for _ in range(load.n_clients)))
     else:
         tasks = []
-        for prompt in prompts:
-            tasks.append(asyncio.create_task(ask(port, prompt, load.n_predict, outcome)))
+        for prompt, n_tokens in asked:
+            tasks.append(asyncio.create_task(ask(port, prompt, n_tokens, outcome)))
             await asyncio.sleep(chance.expovariate(load.rate))
         await asyncio.gather(*tasks)
     outcome.seconds = time.perf_counter() - began
