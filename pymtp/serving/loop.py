@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -136,6 +137,12 @@ class EngineLoop:
             self._inbox.get().refuse()
         self._scheduler.fail(Closed("the model was closed before the text was complete"))
 
+    def _before_fork(self) -> None:
+        """Wait for a thread that has reported the end of its last text, and is not idle yet."""
+        end = time.monotonic() + FORK_WAIT_S
+        while self._is_busy and self._scheduler.is_idle and not self.is_own_thread and time.monotonic() < end:
+            time.sleep(1e-4)
+
     def _after_fork(self) -> None:
         """In the child there is no such thread, and of its locks nothing is known."""
         was_idle = self._scheduler.is_idle and self._inbox.empty() and not self._is_busy
@@ -153,10 +160,18 @@ class EngineLoop:
 _loops: WeakSet[EngineLoop] = WeakSet()
 
 
+FORK_WAIT_S = 0.1
+
+
+def _before_fork() -> None:
+    for loop in list(_loops):
+        loop._before_fork()
+
+
 def _after_fork() -> None:
     for loop in list(_loops):
         loop._after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
