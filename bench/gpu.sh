@@ -123,7 +123,7 @@ for case in $cases; do
         LINES_KEPT=70 note "$name" 60 "$work/cuda-products" "${shared:-0}" $type
         ;;
     nano)
-        compare nano pymtp/embedded/nano-glm-Q4_K_M.gguf -k 1 3 --categories code chat --per-category 2 -n 256 \
+        compare nano pymtp/embedded/nano-step35-Q4_K_M.gguf -k 1 3 --categories code chat --per-category 2 -n 256 \
             --programs pymtp pymtp-plain server server-plain cli-plain
         ;;
     dense | moe)

@@ -19,7 +19,7 @@ def warn_beyond_training(n_ctx: int | None, n_ctx_train: int, what: str = "a con
         )
 
 
-TOY = "the embedded one, a toy of 41 million parameters (-m or -hf names another)"
+TOY = "the embedded one, a toy of 60 million parameters (-m or -hf names another)"
 
 
 def note_embedded(path: str | None) -> None:

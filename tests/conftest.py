@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def embedded_model() -> Path:
-    """The GGUF that comes with the package: glm4moe, 8 layers and 1 MTP head, ChatML template."""
+    """The GGUF that comes with the package: step35, 16 layers and 1 MTP head, ChatML template."""
     from pymtp.embedded import model_path
 
     return model_path()

@@ -23,7 +23,7 @@ THINKING = """\
 {%- if add_generation_prompt %}<|im_start|>assistant
 <think>{% if enable_thinking is false %}</think>{% endif %}
 {% endif %}"""
-QUESTION = [{"role": "user", "content": "What is 12 + 30?"}]
+QUESTION = [{"role": "user", "content": "Tom has 3 boxes with 12 apples each and gives away 6. How many are left?"}]
 GREEDY = SamplingParams(temperature=0)
 
 

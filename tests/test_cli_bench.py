@@ -98,7 +98,7 @@ def test_a_flag_can_be_given_several_times() -> None:
         ("-o xml", "must be one of none, md, csv, json, jsonl, sql, not 'xml'"),
         ("-r 0", "must be an integer between 1 and 10000"),
         ("-p 0 -n 0", "there is nothing to measure: give -p, -n or -pg a number above 0"),
-        ("--draft-vocab 9999", "must be at most 8192 for nano-glm-Q4_K_M.gguf, not 9999"),
+        ("--draft-vocab 9999", "must be at most 8192 for nano-step35-Q4_K_M.gguf, not 9999"),
         ("--synthetic 0.5 --prompts x.jsonl", "leave out --prompts"),
         ("--draft-vocb 1", "did you mean --draft-vocab?"),
     ],
@@ -168,7 +168,7 @@ def test_every_arm_has_a_row_in_every_test_and_kind_of_text(prompts: Path) -> No
             assert row["verify_ms"] > 0 and row["sample_ms"] > 0 and row["python_ms"] > 0
             assert drafts or row["draft_ms"] == 0
     assert found[0]["memory_bytes"] > found[0]["memory_without_mtp_bytes"] > 20e6
-    assert (found[0]["n_threads"], found[0]["model_type"], len(found[0]["model_sha256"])) == (1, "glm4moe Q4_K_M", 64)
+    assert (found[0]["n_threads"], found[0]["model_type"], len(found[0]["model_sha256"])) == (1, "step35 Q4_K_M", 64)
     assert "llama-cpp-python" in found[0]["pin"]
     assert abs(datetime.now(timezone.utc) - datetime.fromisoformat(found[0]["test_time"].replace("Z", "+00:00"))) < (
         timedelta(minutes=5)
@@ -246,11 +246,11 @@ def test_a_run_that_fails_halfway_shows_what_it_has(embedded_model: Path, tmp_pa
     broken = tmp_path / "broken.gguf"
     data = embedded_model.read_bytes()
     # the header is sound, and llama.cpp knows no such architecture
-    broken.write_bytes(data.replace(b"glm4moe", b"glm4xyz"))
+    broken.write_bytes(data.replace(b"step35", b"step77"))
     result = bench("-m", f"{embedded_model},{broken}", "-p", "16", "-n", "0", "-r", "1", "-o", "json")
     assert result.exit_code == 1
     assert {row["model_filename"] for row in json.loads(result.stdout)} == {embedded_model.name}
-    assert "glm4xyz" in result.stderr and result.stderr.count("\n") == 1
+    assert "step77" in result.stderr and result.stderr.count("\n") == 1
 
 
 @model

@@ -27,7 +27,7 @@ COMMAND = [sys.executable, "-m", "pymtp_cli", "chat", *FLAGS]
 EOG = (0, 2)  # the tokens with which the embedded model ends an answer
 # prompt_toolkit asks for marked pastes while it reads a message
 PROMPT, SENT = "\x1b[?2004h", "\x1b[?2004l"
-THINKS = "A farmer has 12 apples and gives away 5. How many are left?"
+THINKS = "A farmer picks 12 apples a day and sells each for 2 dollars. How much does he earn in 5 days?"
 STATUS = re.compile(
     r"\[\d+ tok/s, \d+ tokens(?: \(-n\))?, (drafts \d+ of \d+ accepted, )?prompt (\d+) \+ (\d+) cached"
     r"(?:, [\d.]+ tokens per round)?\]"
@@ -287,10 +287,10 @@ def test_a_first_message_may_be_a_flag_or_a_file(tmp_path: Path) -> None:
 
 def test_another_model_continues_the_conversation(embedded_model: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
-    other.write_bytes(embedded_model.read_bytes().replace(b"pymtp-nano-glm", b"pymtp-nano-two"))
+    other.write_bytes(embedded_model.read_bytes().replace(b"pymtp-nano-step35", b"pymtp-nano-second"))
     lines = ("Hello", f"/model {other}", "/model", "Tell me about the sea.", "/show")
     result = chat(*lines)
-    assert "pymtp-nano-two answers from now on; 1 turn kept" in result.stderr
+    assert "pymtp-nano-second answers from now on; 1 turn kept" in result.stderr
     assert f"model: {other}" in " ".join(result.stderr.split())
     assert "2 turns" in result.stderr
     fresh = chat("Hello", "Hello", f"/model {other}", "Hello", "/stats", flags=["-n", "3"])

@@ -30,8 +30,8 @@ def test_the_embedded_model_is_described(embedded_model: Path) -> None:
     shown = rows()
     assert shown["file"] == str(embedded_model)
     assert shown["drafting"] == "yes"
-    assert shown["head 0"] == "layer 8, 2.9 MiB Q4_K/Q6_K/Q5_K/Q8_0/F32, the trunk's lm_head"
-    assert shown["draft pass"] == "reads 4.8 MiB of weights, a trunk pass 13.2 MiB (36%)"
+    assert shown["head 0"] == "layer 16, 2.1 MiB Q4_K/Q6_K, the trunk's lm_head"
+    assert shown["draft pass"] == "reads 5.4 MiB of weights, a trunk pass 30.9 MiB (17%)"
     assert shown["context"] == "2048 tokens, K f16, V f16"
     assert shown["thinking tokens"] == "open 8190 '<think>', close 8191 '</think>'"
 
@@ -44,24 +44,24 @@ def test_the_model_may_be_named_three_ways(write_gguf: WriteGguf) -> None:
 
 
 def test_memory_follows_the_flags() -> None:
-    assert rows("-c", 1024)["K/V"] == "4.0 MiB, and 512.0 KiB for the heads"
+    assert rows("-c", 1024)["K/V"] == "8.0 MiB, and 512.0 KiB for the heads"
     beyond = inspect("-c", 4096).stderr
     assert beyond.startswith("pymtp: a context of 4096 tokens, but the model was trained with 2048") and "\n" in beyond
     assert rows("-c", 0)["context"].startswith("2048 tokens")
-    assert rows("-c", 1024, "-ctk", "q8_0", "-ctv", "q8_0")["K/V"] == "2.1 MiB, and 272.0 KiB for the heads"
+    assert rows("-c", 1024, "-ctk", "q8_0", "-ctv", "q8_0")["K/V"] == "4.2 MiB, and 272.0 KiB for the heads"
 
 
 def test_json_has_every_fact(embedded_model: Path) -> None:
     result = inspect("--json", "-c", 1024)
     found = json.loads(result.stdout)
     assert result.stdout.count("\n") == 1
-    assert (found["path"], found["architecture"], found["n_heads"]) == (str(embedded_model), "glm4moe", 1)
+    assert (found["path"], found["architecture"], found["n_heads"]) == (str(embedded_model), "step35", 1)
     assert found["heads"][0]["lm_head"] == "shared"
-    assert found["memory"]["kv_bytes"] == 4 * 2**20
+    assert found["memory"]["kv_bytes"] == 8 * 2**20
     assert found["memory"]["total_bytes"] == sum(
         found["memory"][f"{part}_bytes"] for part in ("kv", "heads_kv", "state", "compute")
     )
-    assert found["draft_cost"] == pytest.approx(0.3617, abs=1e-4)
+    assert found["draft_cost"] == pytest.approx(0.1746, abs=1e-4)
 
 
 def test_what_is_missing_is_said(write_gguf: WriteGguf) -> None:

@@ -56,7 +56,7 @@ def test_text_goes_to_stdout_and_the_stats_to_stderr(run: Run) -> None:
     result = run("hi")
     assert (result.exit_code, result.stdout) == (0, "Hello\n")
     assert result.stderr == (
-        "model:        the embedded one, a toy of 41 million parameters (-m or -hf names another)\n"
+        "model:        the embedded one, a toy of 60 million parameters (-m or -hf names another)\n"
         "ended:        eog, by the model\n"
         "prompt:       4 tokens, 8.0 tok/s\n"
         "generation:   2 tokens, 4.0 tok/s\n"

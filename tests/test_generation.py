@@ -101,22 +101,32 @@ def first_difference(plain: Model, prompt: str, expected: list[int], got: list[i
     return Difference(prompt, n_draft, index, float(best - second))
 
 
+LONG = {"sampling": GREEDY, "max_tokens": 128, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def plain_texts(load: Callable[..., Model]) -> dict[str, list[int]]:
+    """The tokens of plain decoding after each prompt."""
+    plain = load(draft_max=0)
+    return {prompt: tokens(plain, prompt, **LONG) for prompt in prompts(plain)}
+
+
 @pytest.mark.parametrize("n_draft", [1, 2, 3, 4])
-def test_greedy_text_with_drafts_equals_plain_decoding(load: Callable[..., Model], n_draft: int) -> None:
+def test_greedy_text_with_drafts_equals_plain_decoding(
+    load: Callable[..., Model], plain_texts: dict[str, list[int]], n_draft: int
+) -> None:
     plain, drafting = load(draft_max=0), load(draft_max=n_draft)
-    assert len(prompts(plain)) >= 20
+    assert len(plain_texts) >= 20
     differences, n_accepted = [], drafting.stats.accepted
-    for prompt in prompts(plain):
-        options = {"sampling": GREEDY, "max_tokens": 128, "ignore_eos": True}
-        expected = tokens(plain, prompt, **options)
-        got = tokens(drafting, prompt, **options)
+    for prompt, expected in plain_texts.items():
+        got = tokens(drafting, prompt, **LONG)
         difference = first_difference(plain, prompt, expected, got, n_draft)
         if difference:
             differences.append(difference)
     print(*differences, sep="\n")
     assert drafting.stats.accepted - n_accepted > 300
     assert all(difference.gap < 0.02 for difference in differences), differences
-    assert len(differences) <= len(prompts(plain)) // 100 + 1
+    assert len(differences) <= len(plain_texts) // 100 + 1
 
 
 @pytest.mark.parametrize("n_draft", [1, 3])

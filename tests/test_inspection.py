@@ -21,29 +21,51 @@ WriteGguf = Callable[..., Path]
 def test_the_embedded_model(embedded_model: Path) -> None:
     found = inspect_model(embedded_model)
     (head,) = found.heads
-    assert (found.n_files, found.n_experts, found.n_experts_used, found.has_trunk) == (1, 8, 2, True)
-    assert (head.layer, head.lm_head, head.tensor_types[0]) == (8, "shared", "Q4_K")
-    assert (found.obstacle, found.mtp_context, found.memory_kind, found.shares_cache) == ("", "target", "full", True)
+    assert (found.n_files, found.n_experts, found.n_experts_used, found.has_trunk) == (1, 0, 0, True)
+    assert (head.layer, head.lm_head, head.tensor_types[0]) == (16, "shared", "Q4_K")
+    assert (found.obstacle, found.mtp_context, found.memory_kind, found.shares_cache) == (
+        "",
+        "target",
+        "sliding-window",
+        True,
+    )
     assert sum(found.tensor_types.values()) <= found.info.size_bytes
     assert {token.role: token.text for token in found.special_tokens}["eot"] == "<|im_end|>"
     assert [token.text for token in found.thinking_tokens] == ["<think>", "</think>"]
     assert found.n_control_tokens == 4
 
 
-def test_a_pass_reads_the_experts_that_a_token_takes_and_one_row_of_the_embedding(embedded_model: Path) -> None:
+def check_pass_bytes(path: Path) -> Inspection:
+    """A pass reads all its tensors but an embedding that is not the output matrix, too; of experts those of a token."""
     from gguf import GGUFReader
 
-    found = inspect_model(embedded_model)
-    tensors = {tensor.name: int(tensor.n_bytes) for tensor in GGUFReader(embedded_model).tensors}
+    found = inspect_model(path)
+    tensors = {tensor.name: int(tensor.n_bytes) for tensor in GGUFReader(path).tensors}
+    share = found.n_experts_used / (found.n_experts or 1)
 
-    def read(names: list[str]) -> int:
-        return sum(tensors[name] // (4 if "_exps" in name else 1) for name in names)  # 2 of 8 experts
+    def read(names: list[str]) -> float:
+        return sum(tensors[name] * (share if "_exps" in name else 1) for name in names)
 
-    trunk = [name for name in tensors if not name.startswith("blk.8.")]  # the embedding is the output matrix, too
-    head = [name for name in tensors if name.startswith("blk.8.") and "embed_tokens" not in name]
+    p, output = f"blk.{found.info.n_layer}.", "output.weight" if "output.weight" in tensors else "token_embd.weight"
+    trunk = [name for name in tensors if not name.startswith((p, "token_embd", "output.")) or name == output]
+    head = [name for name in tensors if name.startswith(p) and "embed_tokens" not in name]
+    head += [output] if found.heads[0].lm_head == "shared" else []
     assert found.trunk_pass_bytes == read(trunk)
-    assert found.heads[0].pass_bytes == read([*head, "token_embd.weight"])
+    assert found.heads[0].pass_bytes == read(head)
     assert found.draft_cost == pytest.approx(found.heads[0].pass_bytes / found.trunk_pass_bytes)
+    return found
+
+
+def test_a_pass_reads_the_output_matrix_and_one_row_of_the_embedding(embedded_model: Path) -> None:
+    check_pass_bytes(embedded_model)
+
+
+@pytest.mark.parametrize(("name", "lm_head"), [("glm4moe", "own"), ("cohere2moe", "shared")])
+def test_a_pass_reads_the_experts_that_a_token_takes(name: str, lm_head: str, tmp_path: Path) -> None:
+    found = check_pass_bytes(FAMILIES[name].write(tmp_path / "tiny.gguf"))
+    assert 0 < found.n_experts_used < found.n_experts
+    assert found.heads[0].lm_head == lm_head
+    assert (found.info.tied_embedding_type is None) == (name == "glm4moe")  # cohere2moe's output is its embedding
 
 
 def test_heads_with_an_lm_head_of_their_own(shared: Path) -> None:
@@ -173,6 +195,8 @@ def test_our_arrays_are_those_of_the_gguf_package(embedded_model: Path) -> None:
     arrays = {
         key: value for key, value in read_header(embedded_model).metadata.items() if isinstance(value, ArrayLength)
     }
-    assert len(arrays) == 3
+    assert {key.rsplit(".")[-1] for key in arrays} == {
+        *("head_count", "head_count_kv", "sliding_window_pattern", "tokens", "token_type", "merges")
+    }
     for key, array in arrays.items():
         assert read_array(embedded_model, array) == fields[key].contents()

@@ -177,7 +177,7 @@ def test_messages_of_a_wrong_shape_are_refused(messages: Any) -> None:
 @pytest.mark.model
 def test_what_is_shown_of_objects_says_what_they_are() -> None:
     with Model(n_ctx=64, n_threads=1, draft_max=2) as model:
-        assert repr(model) == "<pymtp.Model nano-glm-Q4_K_M.gguf: glm4moe, n_ctx=64, draft_max=2>"
+        assert repr(model) == "<pymtp.Model nano-step35-Q4_K_M.gguf: step35, n_ctx=64, draft_max=2>"
         generation = model.generate("Once", max_tokens=4, temperature=0, ignore_eos=True)
         text = "".join(generation)
         assert repr(generation) == f"<pymtp.Generation length: 4 tokens, {text!r}>"

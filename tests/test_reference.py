@@ -167,15 +167,15 @@ def test_heads_that_the_converter_writes_to_their_own_file_draft_the_same(case: 
         np.testing.assert_array_equal(drafts(two), drafts(one))
 
 
-@pytest.mark.model
-def test_the_row_at_position_0_does_not_hurt_a_trained_head(embedded_model: Path) -> None:
+def test_the_row_at_position_0_does_not_hurt_a_trained_head(shared: Path) -> None:
     """llama.cpp gives the heads a row at position 0, without a hidden state before it; published code does not."""
     from reference.heads import Reference
     from reference.trained import read_glm4moe
 
-    reference = Reference(read_glm4moe(embedded_model), "normed", "normed")
+    path = shared / "models" / "nano-glm-Q4_K_M.gguf"
+    reference = Reference(read_glm4moe(path), "normed", "normed")
     n_drafts, n_right = 0, [0, 0]
-    with Model(embedded_model, draft="none", n_threads=1) as model:
+    with Model(path, draft="none", n_threads=1) as model:
         for question in (
             "Tell me about the sea.",
             "Write a Python function that adds two numbers.",
