@@ -148,7 +148,7 @@ def serve(
     model_options: Any = None,
     asked: Any = None,
 ) -> None:
-    """Answer requests over HTTP, with the APIs of OpenAI, Anthropic and llama-server."""
+    """Serve the APIs of OpenAI, Anthropic and llama-server over HTTP."""
     _check_installed()
     import pymtp
     from pymtp.drafting.choice import longest_draft
