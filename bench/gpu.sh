@@ -8,7 +8,7 @@
 # is the time that all of it may take; comparisons are cut short to keep to it. WORK (/tmp/pymtp-gpu): builds, kept, so
 # that a second call builds only what has changed; models lie there too if /dev/shm has no room for them.
 # CASES ("tests nano dense moe"): what to do, in this order. `tests` runs native/tests/test-cuda.cpp, and once more under
-# compute-sanitizer; `products` times the kernels alone. Shapes of bench/synth_gguf.py may name a type of weights, and
+# compute-sanitizer; `products` and `attention` time kernels alone. Shapes of bench/synth_gguf.py may name a type of weights, and
 # how many KiB of shared memory pymtp's kernels may use, as on other GPUs: dense:Q4_K_M, moe:Q6_K:99, products::99.
 set -uo pipefail
 
@@ -76,7 +76,7 @@ say "llama.cpp's own programs are built"
 
 # compare NAME MODEL ARGUMENT...: with its share of the time that is left
 n_left=$(wc -w <<<"$cases")
-n_left=$((n_left - $(grep -cE '^(tests|products)' <<<"${cases// /$'\n'}")))
+n_left=$((n_left - $(grep -cE '^(tests|products|attention)' <<<"${cases// /$'\n'}")))
 compare() {
     local name=$1 model=$2
     shift 2
@@ -121,6 +121,10 @@ for case in $cases; do
     products)
         native bench/cuda_products.cpp "$work/cuda-products"
         LINES_KEPT=70 note "$name" 60 "$work/cuda-products" "${shared:-0}" $type
+        ;;
+    attention)
+        native bench/cuda_attention.cpp "$work/cuda-attention"
+        LINES_KEPT=16 note "$name" 60 "$work/cuda-attention"
         ;;
     nano)
         compare nano pymtp/embedded/nano-step35-Q4_K_M.gguf -k 1 3 --categories code chat --per-category 2 -n 256 \

@@ -1,0 +1,93 @@
+// Attention of few rows on a GPU: microseconds of llama.cpp's flash attention for each type of cache, depth and number
+// of rows, and how fast it reads the cache.
+//
+//     cuda_attention [DEPTH ...]     cells of the cache (default: 1024 8192 32768 131072)
+//
+// The shape of a layer of bench/synth_gguf.py's dense model: 32 heads of 128 values that share 8 of keys and values. All
+// cells are one sequence's, and each row sees all of them. The fastest of several runs, each of as many layers as there
+// is room for, so that no layer finds its cache in the GPU's.
+
+#include "ggml-backend.h"
+#include "ggml-cpp.h"
+#include "ggml.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+static constexpr int64_t HEAD_SIZE = 128;
+static constexpr int64_t N_HEAD    = 32;
+static constexpr int64_t N_HEAD_KV = 8;
+
+static constexpr ggml_type TYPES[] = { GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0 };
+
+static double measure(ggml_backend_t backend, ggml_type type, int64_t depth, int64_t n_rows, size_t cache_size) {
+    const int64_t n_layers = std::clamp<int64_t>((400 << 20) / (int64_t) cache_size, 1, 32);
+
+    ggml_context_ptr nodes{ ggml_init({ 4 << 20, nullptr, true }) };
+    ggml_cgraph *    gf  = ggml_new_graph_custom(nodes.get(), 256, false);
+    auto *           ctx = nodes.get();
+
+    ggml_tensor * q    = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, HEAD_SIZE, n_rows, N_HEAD);
+    ggml_tensor * mask = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, depth, n_rows);
+    for (int64_t i = 0; i < n_layers; ++i) {
+        ggml_tensor * k   = ggml_new_tensor_3d(ctx, type, HEAD_SIZE, depth, N_HEAD_KV);
+        ggml_tensor * v   = ggml_new_tensor_3d(ctx, type, HEAD_SIZE, depth, N_HEAD_KV);
+        ggml_tensor * out = ggml_flash_attn_ext(ctx, q, k, v, mask, 1.0f / std::sqrt((float) HEAD_SIZE), 0.0f, 0.0f);
+        ggml_build_forward_expand(gf, out);
+    }
+    if (!ggml_backend_supports_op(backend, ggml_graph_node(gf, 0))) {
+        return 0.0;
+    }
+    ggml_backend_buffer_ptr buf{ ggml_backend_alloc_ctx_tensors(ctx, backend) };
+    if (!buf) {
+        return 0.0;
+    }
+    ggml_backend_buffer_clear(buf.get(), 0); // a mask of zeros hides nothing
+    double fastest = 1e9;
+    for (int i = 0; i < 8; ++i) {            // the first ones capture a CUDA graph
+        const auto begin = std::chrono::steady_clock::now();
+        ggml_backend_graph_compute(backend, gf);
+        ggml_backend_synchronize(backend);
+        const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+        fastest                                              = std::min(fastest, took.count());
+    }
+    return fastest / (double) n_layers;
+}
+
+int main(int argc, char ** argv) {
+    ggml_backend_load_all();
+    ggml_backend_dev_t device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
+    if (!device) {
+        std::puts("no GPU");
+        return 1;
+    }
+    ggml_backend_ptr     backend{ ggml_backend_dev_init(device, nullptr) };
+    std::vector<int64_t> depths;
+    for (int i = 1; i < argc; ++i) {
+        depths.push_back(std::atoll(argv[i]));
+    }
+    if (depths.empty()) {
+        depths = { 1024, 8192, 32768, 131072 };
+    }
+    std::printf("%-5s %7s", "cache", "depth");
+    for (const int n_rows : { 1, 2, 4, 8, 16 }) {
+        std::printf("  %2d rows: us GB/s", n_rows);
+    }
+    std::puts("");
+    for (const ggml_type type : TYPES) {
+        for (const int64_t depth : depths) {
+            const size_t cache_size = 2 * ggml_row_size(type, HEAD_SIZE) * depth * N_HEAD_KV;
+            std::printf("%-5s %7lld", ggml_type_name(type), (long long) depth);
+            for (const int n_rows : { 1, 2, 4, 8, 16 }) {
+                const double us = measure(backend.get(), type, depth, n_rows, cache_size);
+                std::printf("  %11.1f %4.0f", us, us > 0.0 ? (double) cache_size / us / 1e3 : 0.0);
+            }
+            std::puts("");
+            std::fflush(stdout);
+        }
+    }
+}
