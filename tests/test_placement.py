@@ -83,7 +83,7 @@ def test_the_loader_is_told_where_tensors_go(path: Path, capfd: pytest.CaptureFi
         ({"split_mode": "rows"}, "split_mode must be one of none, layer, row, tensor, not 'rows'"),
         ({"load_mode": "fast"}, "load_mode must be one of auto"),
         ({"tensor_split": [0, 0]}, "tensor_split must be shares of 0 or more, not all 0"),
-        ({"tensor_split": [1.0] * 300}, "tensor_split must be at most"),
+        ({"tensor_split": [1.0] * 300}, "tensor_split must be no more shares than there are devices"),
         ({"tensor_split": [float("nan")]}, "tensor_split must be shares"),
         ({"main_gpu": -1}, "main_gpu must be the number of a device"),
         ({"main_gpu": 99}, "main_gpu must be below the number of devices"),

@@ -102,4 +102,4 @@ BLOCK_REJECTION = BlockRejection()
 
 
 def _one_hot(drafts: Sequence[int]) -> list[Distribution]:
-    return [Distribution([draft], [1.0]) for draft in drafts]
+    return [Distribution.certain(draft) for draft in drafts]

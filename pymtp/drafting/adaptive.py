@@ -119,7 +119,7 @@ class AdaptiveDrafter:
             return made
         more = request._replace(n_draft=n_more).until_stop(match.tokens)
         slot.kinds = [*range(n), *MATCH_KINDS[match.n_matched : match.n_matched + len(more)]]
-        distributions = made.distributions and [*made.distributions, *(Distribution([one], [1.0]) for one in more)]
+        distributions = made.distributions and [*made.distributions, *(Distribution.certain(one) for one in more)]
         return made._replace(drafts=[*drafts, *more], distributions=distributions)
 
 

@@ -33,6 +33,13 @@ class Distribution:
         self._native = ffi.gc(handle[0], lib.pymtp_distribution_free)
 
     @classmethod
+    def certain(cls, token: int) -> Distribution:
+        """All probability on one token."""
+        handle = ffi.new("struct pymtp_distribution **")
+        check(lib.pymtp_distribution_init(1, ffi.new("int32_t[]", [token]), ffi.new("double[]", [1.0]), handle))
+        return cls.adopt(handle[0])
+
+    @classmethod
     def adopt(cls, native: Any) -> Distribution:
         """Take ownership of a native distribution."""
         self = cls.__new__(cls)
