@@ -312,7 +312,7 @@ struct few_rows_q5_K : few_rows_k4 {
     FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         FEW_ROWS_UNROLL
         for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            values[i] = (packed[i] >> (4 * b) & 0x0f0f0f0f) | (high[i] << (4 - b) & 0x10101010);
+            values[i] = (packed[i] >> (4 * b) & 0x0f0f0f0f) | (high[i] >> b & 0x01010101) << 4;
         }
     }
 };
@@ -342,7 +342,7 @@ struct few_rows_q6_K : few_rows_of_256 {
     FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         FEW_ROWS_UNROLL
         for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            values[i] = (packed[i] >> (4 * b) & 0x0f0f0f0f) | ((b == 0 ? high[i] << 4 : high[i]) & 0x30303030);
+            values[i] = (packed[i] >> (4 * b) & 0x0f0f0f0f) | (high[i] >> (4 * b) & 0x03030303) << 4;
         }
     }
 
@@ -381,7 +381,7 @@ struct few_rows_q3_K : few_rows_of_256 {
     FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         FEW_ROWS_UNROLL
         for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            values[i] = (packed[i] >> (2 * b) & 0x03030303) | ((int) ((unsigned) high[i] << (2 - b)) & 0x04040404);
+            values[i] = (packed[i] >> (2 * b) & 0x03030303) | (high[i] >> b & 0x01010101) << 2;
         }
     }
 
