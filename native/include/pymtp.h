@@ -293,6 +293,12 @@ int32_t pymtp_session_counters(const struct pymtp_session * session, struct pymt
 // What the compute buffers of the session's graphs take at present, on all devices together.
 int64_t pymtp_session_compute_bytes(const struct pymtp_session * session);
 
+// Rows of weights in another type, by llama.cpp's quantisation without calibration data: rows is [n_rows] of n_per_row
+// numbers as ggml_type `from`, converted the same as `to`. PYMTP_INVALID for types that cannot be read or written, whose
+// blocks do not fit a row, and for numbers that are not finite; converted is undefined then.
+int32_t pymtp_convert_rows(int32_t from, int32_t to, int64_t n_rows, int64_t n_per_row, const void * rows,
+                           void * converted);
+
 // [cffi end]
 
 #ifdef __cplusplus

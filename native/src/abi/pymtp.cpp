@@ -5,6 +5,7 @@
 #include "llama-model.h"
 #include "mtp-architectures.h"
 #include "mtp-memory.h"
+#include "mtp-row-converter.h"
 #include "pymtp-session.h"
 
 #include <algorithm>
@@ -340,12 +341,8 @@ int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int3
 int32_t pymtp_session_requantize(pymtp_session * session, int32_t type, const void * const * rows) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         const auto to = (ggml_type) type;
-        if (type < 0 || type >= GGML_TYPE_COUNT || !ggml_type_name(to) || ggml_blck_size(to) == 0) {
-            pymtp_refuse("%d is no ggml_type", type);
-        }
-        const bool is_float = to == GGML_TYPE_F32 || to == GGML_TYPE_F16 || to == GGML_TYPE_BF16;
-        if ((!is_float && !ggml_is_quantized(to)) || ggml_quantize_requires_imatrix(to)) {
-            pymtp_refuse("an output matrix cannot be converted to %s", ggml_type_name(to));
+        if (!mtp_can_convert_to(to)) {
+            pymtp_refuse("an output matrix cannot be converted to the ggml_type %d", type);
         }
         if (self.n_heads == 0) {
             pymtp_refuse("the session does not draft");

@@ -1,6 +1,7 @@
 #include "mtp-draft-vocab.h"
 
 #include "llama-model.h"
+#include "mtp-row-converter.h"
 
 #include <algorithm>
 #include <cmath>
@@ -55,18 +56,11 @@ static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, ggml_t
 // Rows in one type, as rows in another one.
 static std::vector<uint8_t> mtp_converted(const void * rows, ggml_type from, ggml_type to, int64_t n_per_row,
                                           int64_t n_rows) {
-    const auto           to_float = ggml_get_type_traits(from)->to_float;
-    const size_t         size     = ggml_row_size(from, n_per_row);
     std::vector<uint8_t> res(n_rows * ggml_row_size(to, n_per_row));
-    std::vector<float>   row(n_per_row);
+    mtp_row_converter    converter(from, to, n_per_row);
     for (int64_t i = 0; i < n_rows; ++i) {
-        const auto * at = (const uint8_t *) rows + i * size;
-        if (from == GGML_TYPE_F32) {
-            memcpy(row.data(), at, size);
-        } else {
-            to_float(at, row.data(), n_per_row);
-        }
-        ggml_quantize_chunk(to, row.data(), res.data() + i * ggml_row_size(to, n_per_row), 0, 1, n_per_row, nullptr);
+        converter.read((const uint8_t *) rows + i * ggml_row_size(from, n_per_row));
+        converter.write(res.data() + i * ggml_row_size(to, n_per_row));
     }
     return res;
 }
