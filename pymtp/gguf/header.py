@@ -88,6 +88,8 @@ class Header:
     metadata: dict[str, Value]
     tensors: tuple[TensorInfo, ...]
     size_bytes: int
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By key, the first byte of its pair in the file, and the first after it: for copies, bit for bit."""
 
 
 def read_header(path: Path) -> Header:
@@ -120,9 +122,14 @@ class _Cursor:
             raise HeaderTruncated("it names more values and tensors than the file has room for")
         if n_values > MAX_VALUES or n_tensors > MAX_TENSORS:
             raise HeaderError(f"{n_values} metadata values and {n_tensors} tensors")
-        metadata = dict(self._pair() for _ in range(n_values))
+        metadata: dict[str, Value] = {}
+        spans: dict[str, tuple[int, int]] = {}
+        for _ in range(n_values):
+            start = self._at
+            key, value = self._pair()
+            metadata[key], spans[key] = value, (start, self._at)
         tensors = tuple(self._tensor_info() for _ in range(n_tensors))
-        return Header(metadata, tensors, self._at)
+        return Header(metadata, tensors, self._at, spans)
 
     def _number(self, form: struct.Struct) -> int:
         (value,) = form.unpack_from(self._data, self._at)

@@ -11,8 +11,8 @@ from pathlib import Path
 from pymtp.gguf.header import ArrayLength, Value
 from pymtp.gguf.model_file import ModelFile
 
-# always differ between a model and its heads
-_OWN_KEYS = ("block_count", "nextn_predict_layers")
+OWN_KEYS = ("block_count", "nextn_predict_layers")
+"""How the keys end that always differ between a model and its heads."""
 # describe the keys and values that an assistant reads
 _KV_KEYS = (
     "attention.key_length",
@@ -52,7 +52,7 @@ def _difference(model: ModelFile, heads: ModelFile) -> str | None:
         if theirs != ours:
             return f"it is of a model with {theirs} {what}, not {ours}"
     for key in sorted(model.metadata.keys() & heads.metadata.keys()):
-        if not key.startswith(f"{model.architecture}.") or key.endswith(_OWN_KEYS):
+        if not key.startswith(f"{model.architecture}.") or key.endswith(OWN_KEYS):
             continue
         if not _agree(model.metadata[key], heads.metadata[key], heads.n_heads):
             return f"{key} is {heads.metadata[key]}, not {model.metadata[key]}"

@@ -1,0 +1,130 @@
+"""Heads taken out of a model's file, and put into one.
+
+A file with heads alone is what llama.cpp's converter writes with --mtp: all metadata of the model, its heads, and a
+copy of what lies outside of the layers, which other programs need to load it as a model. Owns which tensors and keys
+go where.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pymtp.errors import ModelError, UnsupportedModel
+from pymtp.gguf.header import ArrayLength, TensorInfo, read_array
+from pymtp.gguf.model_file import LAYER_TENSOR, MAX_LAYERS, ModelFile
+from pymtp.gguf.shards import Shard
+from pymtp.gguf.side_files import OWN_KEYS, mismatch
+from pymtp.heads.metadata import Metadata
+from pymtp.heads.tensors import Tensor, stored
+from pymtp.heads.writer import OnWrite, check_target, write_gguf
+
+_PART = re.compile(r"-\d{5}-of-\d{5}$")
+
+
+def default_target(model: str | os.PathLike[str]) -> Path:
+    """Where pymtp looks for the heads of a model: mtp-*.gguf beside it."""
+    path = Path(model)
+    return path.with_name(f"mtp-{_PART.sub('', path.stem)}.gguf")
+
+
+def need_heads(model: ModelFile) -> None:
+    """Raise UnsupportedModel unless all MTP heads that a file names are in it."""
+    if model.is_assistant:
+        raise UnsupportedModel(f"{model.path} is an assistant, a model of its own, and no MTP heads; name another file")
+    if model.n_heads_declared == 0:
+        raise UnsupportedModel(f"{model.path} names no MTP heads (nextn_predict_layers = 0); name a file that has some")
+    if model.n_heads != model.n_heads_declared:
+        raise UnsupportedModel(
+            f"{model.path} names {model.n_heads_declared} MTP heads and holds the tensors of {model.n_heads}; name a "
+            "file that was converted with them"
+        )
+
+
+def tensors_of(model: ModelFile) -> Iterator[tuple[Shard, TensorInfo]]:
+    """All tensors of a model's files, in their order."""
+    return ((shard, tensor) for shard in model.shards for tensor in shard.header.tensors)
+
+
+def extract_heads(
+    path: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None = None,
+    *,
+    bare: bool = False,
+    force: bool = False,
+    on_write: OnWrite | None = None,
+) -> Path:
+    """Write the MTP heads of the model at `path` to a file of their own, mtp-*.gguf beside the model by default.
+
+    `bare`: without the copies of embedding, last norm and output that other programs need and pymtp takes from the
+    model. Returns the file. Raises ModelError.
+    """
+    model, out = ModelFile(Path(path)), Path(target) if target else default_target(path)
+    need_heads(model)
+    if model.is_heads_alone:
+        raise UnsupportedModel(f"{path} holds MTP heads alone already; name a model")
+    check_target(out, [shard.path for shard in model.shards], force=force)
+    metadata = Metadata(model.shards[0])
+    metadata.drop("split.")
+    shared = () if bare else shared_tensors(model)
+    heads = [stored(shard, info) for shard, info in tensors_of(model) if info.name.startswith(model.head_prefixes)]
+    write_gguf(out, metadata, [*shared, *heads], on_write)
+    return out
+
+
+def shared_tensors(model: ModelFile) -> tuple[Tensor, ...]:
+    """What lies outside of a model's layers."""
+    return tuple(stored(shard, info) for shard, info in tensors_of(model) if not LAYER_TENSOR.fullmatch(info.name))
+
+
+def attach_heads(
+    path: str | os.PathLike[str],
+    heads: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    on_write: OnWrite | None = None,
+) -> Path:
+    """Write the model at `path`, which has no heads, and the heads in a file of their own to one file.
+
+    Metadata is the model's, but for what says that there are heads. Returns the file. Raises ModelError: for heads that
+    are not this model's too.
+    """
+    model, side, out = ModelFile(Path(path)), ModelFile(Path(heads)), Path(target)
+    if side.is_assistant:
+        raise UnsupportedModel(f"{heads} is an assistant, which stays in a file of its own; name it with --draft-model")
+    if problem := mismatch(model, side):
+        raise ModelError(f"{problem}; name the heads that belong to the model")
+    check_target(out, [shard.path for shard in [*model.shards, *side.shards]], force=force)
+    trunk = [stored(shard, info) for shard, info in tensors_of(model)]
+    more = [stored(shard, info) for shard, info in tensors_of(side) if info.name.startswith(side.head_prefixes)]
+    write_gguf(out, _joined_metadata(model, side), [*trunk, *more], on_write)
+    return out
+
+
+def _joined_metadata(model: ModelFile, side: ModelFile) -> Metadata:
+    metadata, of_heads = Metadata(model.shards[0]), Metadata(side.shards[0])
+    metadata.drop("split.")
+    for key in of_heads.keys:
+        if not key.startswith(f"{model.architecture}."):
+            continue
+        if key in metadata and not key.endswith(OWN_KEYS):
+            if metadata.length(key) == of_heads.length(key):
+                continue
+            _check_beginning(model, side, key)
+        metadata.take(key, of_heads)
+    return metadata
+
+
+def _check_beginning(model: ModelFile, side: ModelFile, key: str) -> None:
+    """Refuse values by layer that differ in the trunk's layers."""
+    ours, theirs = model.metadata[key], side.metadata[key]
+    assert isinstance(ours, ArrayLength) and isinstance(theirs, ArrayLength)  # mismatch has compared them
+    values = read_array(model.path, ours, MAX_LAYERS)
+    if read_array(side.path, theirs, MAX_LAYERS)[: len(values)] != values:
+        raise ModelError(
+            f"{side.path} does not hold the heads of {model.path} ({key} differs in the trunk's layers); name the "
+            "heads that belong to the model"
+        )

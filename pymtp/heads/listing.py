@@ -1,0 +1,108 @@
+"""The heads of a model: in which file they are, their tensors, and what a draft with them reads.
+
+Owns the search for them. Reads headers only.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pymtp.errors import UnsupportedModel
+from pymtp.gguf.facts import find_draft_model
+from pymtp.gguf.inspection import Head, inspect_model
+from pymtp.gguf.model_file import ModelFile
+from pymtp.gguf.shards import tensor_bytes
+from pymtp.gguf.types import TENSOR_TYPES
+from pymtp.heads.files import need_heads
+
+
+@dataclass(frozen=True)
+class HeadTensor:
+    """A tensor of a head. `shape`: the fastest dimension first."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class ListedHead:
+    """One MTP head."""
+
+    layer: int
+    """Its block number, as in the names of its tensors."""
+    size_bytes: int
+    pass_bytes: int
+    """Weights that one draft token reads, output matrix included."""
+    lm_head: Literal["own", "shared"]
+    """Whose output matrix scores the vocabulary: its own, or the trunk's."""
+    tensors: tuple[HeadTensor, ...]
+
+
+@dataclass(frozen=True)
+class HeadList:
+    """The heads of a model, or in a file of their own."""
+
+    path: Path
+    """The file that they are in."""
+    architecture: str
+    trunk_pass_bytes: int | None
+    """Weights that the trunk reads for one token; None if the file has no trunk."""
+    heads: tuple[ListedHead, ...]
+
+
+def list_heads(path: str | os.PathLike[str]) -> HeadList:
+    """List the MTP heads in the GGUF at `path`, else those in the file beside it that pymtp would draft with.
+
+    Raises ModelError: UnsupportedModel if there are none.
+    """
+    model = ModelFile(Path(path))
+    found = model if model.n_heads else _beside(model)
+    need_heads(found)
+    of_model, of_heads = inspect_model(path), inspect_model(found.path)
+    # a file with the heads alone may lack the output matrix that they share
+    output_bytes = 0 if _output_bytes(found) else _output_bytes(model)
+    return HeadList(
+        path=found.path,
+        architecture=found.architecture,
+        trunk_pass_bytes=of_model.trunk_pass_bytes if of_model.has_trunk else None,
+        heads=tuple(_listed(found, head, output_bytes) for head in of_heads.heads),
+    )
+
+
+def _beside(model: ModelFile) -> ModelFile:
+    if model.is_assistant or model.is_heads_alone:
+        return model
+    path, problem = find_draft_model(model.path)
+    if path is None and problem:
+        raise UnsupportedModel(f"{model.path} has no MTP heads ({problem}); name the file with the heads")
+    return ModelFile(path) if path else model
+
+
+def _listed(file: ModelFile, head: Head, output_bytes: int) -> ListedHead:
+    prefix = f"blk.{head.layer}."
+    tensors = [tensor for name, tensor in file.tensors.items() if name.startswith(prefix)]
+    return ListedHead(
+        layer=head.layer,
+        size_bytes=head.size_bytes,
+        pass_bytes=head.pass_bytes + (output_bytes if head.lm_head == "shared" else 0),
+        lm_head=head.lm_head,
+        tensors=tuple(
+            HeadTensor(
+                tensor.name,
+                TENSOR_TYPES[tensor.type_id].name if tensor.type_id in TENSOR_TYPES else f"type {tensor.type_id}",
+                tensor.shape,
+                tensor_bytes(tensor),
+            )
+            for tensor in tensors
+        ),
+    )
+
+
+def _output_bytes(model: ModelFile) -> int:
+    names = [name for name in ("output.weight", "token_embd.weight") if name in model.tensors]
+    return tensor_bytes(model.tensors[names[0]]) if names else 0

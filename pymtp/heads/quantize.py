@@ -1,0 +1,159 @@
+"""Heads in another type, in the file that they are in. All other tensors stay as they are, bit for bit.
+
+Owns which part of a head gets which type.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pymtp.errors import InvalidParameter, UnsupportedModel
+from pymtp.gguf.header import TensorInfo
+from pymtp.gguf.model_file import ModelFile
+from pymtp.gguf.shards import Shard
+from pymtp.gguf.types import TENSOR_TYPES
+from pymtp.heads.files import need_heads, tensors_of
+from pymtp.heads.metadata import Metadata
+from pymtp.heads.rows import convert, fitting_type, row_bytes, rows_per_piece, type_id
+from pymtp.heads.tensors import PIECE_BYTES, Pieces, Tensor, stored
+from pymtp.heads.writer import OnWrite, check_target, write_gguf
+
+# Small, and read with more precision than they save room: as in llama-quantize.
+_KEPT = re.compile(r"(_norm|ffn_gate_inp(_shexp)?|indexer\.proj|ssm_conv1d\w*|hc_\w+)\.weight")
+_OUTPUT = "nextn.shared_head_head.weight"
+_EXPERTS = re.compile(r"ffn_\w+_exps\.weight")
+# Of files that hold heads alone: general.file_type by the type of their matrices.
+_FILE_TYPES = {
+    **{"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 11, "q4_k": 14},
+    **{"q5_k": 16, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "bf16": 32, "mxfp4": 38},
+}
+
+
+def is_kept(part: str) -> bool:
+    """Whether a tensor of a head, by its name in the layer, always stays as it is."""
+    return bool(_KEPT.search(part))
+
+
+@dataclass(frozen=True)
+class HeadTypes:
+    """What the matrices of a head become, by names of types (pymtp.heads.rows.TYPES); None: what `type` says."""
+
+    type: str | None = None
+    """All that the others do not name; None: they stay as they are."""
+    output_type: str | None = None
+    """The head's own output matrix."""
+    experts_type: str | None = None
+    """Routed experts."""
+    tensor_type: Sequence[tuple[str, str]] = ()
+    """Regular expressions of tensors' names, and a type; the first that matches counts before all others."""
+
+    def __post_init__(self) -> None:
+        for name in ("type", "output_type", "experts_type"):
+            if (value := getattr(self, name)) is not None:
+                type_id(value, name)
+        for pattern, kind in self.tensor_type:
+            type_id(kind, "tensor_type")
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise InvalidParameter("tensor_type", f"a regular expression ({error})", value=pattern) from error
+
+    def of(self, name: str, part: str) -> str | None:
+        """The type of the tensor `name`, whose name in its layer is `part`; None: as it is."""
+        for pattern, kind in self.tensor_type:
+            if re.search(pattern, name):
+                return kind
+        if part == _OUTPUT and self.output_type:
+            return self.output_type
+        if _EXPERTS.fullmatch(part) and self.experts_type:
+            return self.experts_type
+        return self.type
+
+
+@dataclass(frozen=True)
+class Change:
+    """A tensor that gets another type. `wanted`: which one was asked for, if its blocks do not fit the rows."""
+
+    name: str
+    before: str
+    after: str
+    wanted: str | None
+
+
+def quantize_heads(
+    path: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    types: HeadTypes,
+    *,
+    force: bool = False,
+    on_write: OnWrite | None = None,
+) -> list[Change]:
+    """Write the model or the heads at `path` to `target`, the heads' matrices in other types.
+
+    Norms, biases and routers stay as they are, and so does everything of the trunk. Returns what has changed. Raises
+    ModelError, and InvalidParameter for types that nothing can be converted to.
+    """
+    model, out = ModelFile(Path(path)), Path(target)
+    need_heads(model)
+    check_target(out, [shard.path for shard in model.shards], force=force)
+    plan = _Plan(model, types)
+    tensors = [plan.tensor(shard, tensor) for shard, tensor in tensors_of(model)]
+    if not plan.changes:
+        raise UnsupportedModel(f"{path}: no matrix of its heads gets another type; name other types")
+    metadata = Metadata(model.shards[0])
+    metadata.drop("split.")
+    if model.is_heads_alone and types.type and "general.file_type" in metadata:
+        metadata.set_number("general.file_type", _FILE_TYPES[types.type])
+    if "general.quantization_version" not in metadata:
+        metadata.set_number("general.quantization_version", 2)
+    write_gguf(out, metadata, tensors, on_write)
+    return plan.changes
+
+
+class _Plan:
+    """Which tensors are converted."""
+
+    def __init__(self, model: ModelFile, types: HeadTypes) -> None:
+        self._types, self._prefixes = types, model.head_prefixes
+        self.changes: list[Change] = []
+        names = [name for name in model.tensors if self._is_matrix(model.tensors[name])]
+        for pattern, _ in types.tensor_type:
+            if not any(re.search(pattern, name) for name in names):
+                allowed = f"a regular expression of a matrix of the heads ({', '.join(names[:3])}, ...)"
+                raise InvalidParameter("tensor_type", allowed, value=pattern)
+
+    def _is_matrix(self, tensor: TensorInfo) -> bool:
+        part = self._part(tensor.name)
+        return len(tensor.shape) > 1 and part.endswith(".weight") and not is_kept(part)
+
+    def _part(self, name: str) -> str:
+        """The name of a head's tensor in its layer; "" for others."""
+        return next((name.removeprefix(prefix) for prefix in self._prefixes if name.startswith(prefix)), "")
+
+    def tensor(self, shard: Shard, tensor: TensorInfo) -> Tensor:
+        name = self._types.of(tensor.name, self._part(tensor.name)) if self._is_matrix(tensor) else None
+        if name is None:
+            return stored(shard, tensor)
+        wanted = type_id(name, "type")
+        kind = fitting_type(wanted, tensor.shape[0])
+        if kind is None:
+            raise UnsupportedModel(
+                f"{shard.path}: {tensor.name} has rows of {tensor.shape[0]} numbers, which the blocks of {name} do not "
+                "fit; name another type for it (--tensor-type)"
+            )
+        if kind == tensor.type_id:
+            return stored(shard, tensor)
+        before, after = TENSOR_TYPES[tensor.type_id].name, TENSOR_TYPES[kind].name
+        self.changes.append(Change(tensor.name, before, after, None if kind == wanted else TENSOR_TYPES[wanted].name))
+        return Tensor(tensor.name, tensor.shape, kind, _converted(shard, tensor, kind))
+
+
+def _converted(shard: Shard, tensor: TensorInfo, kind: int) -> Pieces:
+    n_per_row = tensor.shape[0]
+    size = rows_per_piece(n_per_row, PIECE_BYTES) * row_bytes(TENSOR_TYPES[tensor.type_id], n_per_row)
+    what = f"{shard.path}: {tensor.name}"
+    return lambda: convert(stored(shard, tensor, size).pieces(), (tensor.type_id, kind), n_per_row, what)
