@@ -71,7 +71,7 @@ def convert(
         try:
             check(lib.pymtp_convert_rows(*kinds, n_rows, n_per_row, rows, ffi.from_buffer(converted)))
         except PymtpError as error:
-            raise ModelError(f"{what}: {error}; take another file, or leave this tensor as it is") from error
+            raise ModelError(f"{what}: {error}; take another file") from error
         yield converted
 
 

@@ -1,0 +1,205 @@
+"""A checkpoint of Hugging Face: config.json, and tensors in safetensors files.
+
+Reads the headers of the files that are asked for, and of tensors some rows at a time, as numbers of 32 bits. Files that
+hold nothing that is asked for need not be there. Knows no model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+
+from pymtp.errors import ModelError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Rows = npt.NDArray[np.float32]
+
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+_MAX_JSON_BYTES = 100 * 2**20  # that of safetensors itself
+_DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1}
+_SCALE = "_scale_inv"
+
+
+@dataclass(frozen=True)
+class CheckpointTensor:
+    """Where a tensor is. `shape`: the fastest dimension last, as in PyTorch.
+
+    FP8: `scale` holds a number for each block of `block` rows and columns.
+    """
+
+    name: str
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    scale: CheckpointTensor | None = None
+    block: tuple[int, int] = (1, 1)
+
+    @property
+    def n_rows(self) -> int:
+        return math.prod(self.shape[:-1])
+
+    def rows(self, first: int, n: int) -> Rows:
+        """Some rows, (n, shape[-1]). Raises ModelError."""
+        import numpy as np
+
+        n_bytes = _DTYPE_BYTES[self.dtype] * self.shape[-1]
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset + first * n_bytes)
+                data = file.read(n * n_bytes)
+        except OSError as error:
+            raise ModelError(f"cannot read {self.path}: {error.strerror or error}") from error
+        if len(data) != n * n_bytes:
+            raise ModelError(f"{self.path} became shorter while it was read; try again")
+        numbers = np.ascontiguousarray(_as_numbers(data, self.dtype).reshape(n, self.shape[-1]), np.float32)
+        return numbers if self.scale is None else numbers * self._scales(first, n)
+
+    def _scales(self, first: int, n: int) -> Rows:
+        """For each number of some rows that of its block."""
+        import numpy as np
+
+        assert self.scale is not None
+        height, width = self.block
+        low, high = first // height, (first + n - 1) // height + 1
+        of_rows = np.repeat(self.scale.rows(low, high - low), height, axis=0)[first - low * height :][:n]
+        return np.repeat(of_rows, width, axis=1)[:, : self.shape[-1]]
+
+
+class _Listed(NamedTuple):
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+class Checkpoint:
+    """The checkpoint in `folder`. Raises ModelError for one that is not there, or damaged."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if not folder.is_dir():
+            raise ModelError(f"{folder}: no such directory; name the folder of a checkpoint, with its config.json")
+        self.config: Mapping[str, Any] = self._json("config.json")
+        self._files: dict[Path, dict[str, _Listed]] = {}
+
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """The names of all tensors, and the files that they are in."""
+        if not (self.folder / INDEX).is_file():
+            return dict.fromkeys(self._listed(self.folder / SINGLE), SINGLE)
+        names = self._json(INDEX).get("weight_map")
+        if not isinstance(names, dict) or not all(_is_file_name(name) for name in names.values()):
+            raise ModelError(f"{self.folder / INDEX} is damaged: it does not name the files of tensors; get it again")
+        return names
+
+    def tensor(self, name: str) -> CheckpointTensor:
+        """Look one of `names` up. Raises ModelError: for types that are not numbers of their own too."""
+        listed = self._one(name)
+        if listed.dtype not in _DTYPE_BYTES:
+            raise ModelError(f"{listed.path}: {name} is of the type {listed.dtype}; get the checkpoint in BF16")
+        if listed.dtype == "F8_E4M3":
+            return self._with_scale(name, listed)
+        return CheckpointTensor(name, *listed)
+
+    def _with_scale(self, name: str, listed: _Listed) -> CheckpointTensor:
+        quantization = self.config.get("quantization_config")
+        block = quantization.get("weight_block_size") if isinstance(quantization, dict) else None
+        scale = self._one(name + _SCALE) if name + _SCALE in self.names else None
+        if scale and scale.dtype == "F32" and len(listed.shape) == 2 and _is_block(block):
+            height, width = block
+            if scale.shape == (-(-listed.shape[0] // height), -(-listed.shape[1] // width)):
+                return CheckpointTensor(name, *listed, CheckpointTensor(name + _SCALE, *scale), (height, width))
+        raise ModelError(f"{listed.path}: {name} is FP8 without scales of a known kind; get the checkpoint in BF16")
+
+    def _one(self, name: str) -> _Listed:
+        path = self.folder / self.names[name]
+        found = self._listed(path).get(name)
+        if found is None:
+            raise ModelError(f"{path} does not hold {name}, although {INDEX} says so; get both again")
+        return found
+
+    def _listed(self, path: Path) -> dict[str, _Listed]:
+        if path not in self._files:
+            try:
+                self._files[path] = dict(_read_header(path))
+            except OSError as error:
+                problem = error.strerror or error
+                raise ModelError(f"cannot read {path}: {problem}; get it, and check its path") from error
+            except (ValueError, TypeError, KeyError, struct.error) as error:
+                raise ModelError(f"{path} is damaged ({error}); get it again") from error
+        return self._files[path]
+
+    def _json(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
+        try:
+            if path.stat().st_size > _MAX_JSON_BYTES:
+                raise ValueError("too large")
+            content = json.loads(path.read_text("utf-8"))
+            if not isinstance(content, dict):
+                raise ValueError("no object")
+        except OSError as error:
+            raise ModelError(f"cannot read {path}: {error.strerror or error}; name the checkpoint's folder") from error
+        except ValueError as error:
+            raise ModelError(f"{path} is damaged ({error}); get it again") from error
+        return content
+
+
+def _read_header(path: Path) -> Iterator[tuple[str, _Listed]]:
+    with path.open("rb") as file:
+        size_bytes = path.stat().st_size
+        (length,) = struct.unpack("<Q", file.read(8))
+        if length > min(_MAX_JSON_BYTES, size_bytes - 8):
+            raise ValueError("its header reaches beyond its end")
+        header = json.loads(file.read(length))
+    start = 8 + length
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
+        if not all(isinstance(n, int) and n >= 0 for n in (*shape, begin, end)):
+            raise ValueError(f"{name} has no shape")
+        if start + end > size_bytes:
+            raise ValueError(f"{name} reaches beyond its end")
+        n_bytes = _DTYPE_BYTES.get(entry["dtype"])
+        if n_bytes is not None and end - begin != n_bytes * math.prod(shape):
+            raise ValueError(f"{name} has another size than its shape")
+        yield name, _Listed(path, entry["dtype"], shape, start + begin)
+
+
+def _is_block(block: Any) -> TypeGuard[list[int]]:
+    return isinstance(block, list) and len(block) == 2 and all(isinstance(n, int) and n > 0 for n in block)
+
+
+def _is_file_name(name: object) -> bool:
+    return isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name
+
+
+def _as_numbers(data: bytes, dtype: str) -> Rows:
+    import numpy as np
+
+    if dtype == "BF16":
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    if dtype == "F8_E4M3":
+        return _fp8_numbers()[np.frombuffer(data, np.uint8)]
+    return np.frombuffer(data, "<f2" if dtype == "F16" else "<f4").astype(np.float32, copy=False)
+
+
+def _fp8_numbers() -> Rows:
+    """The number of each byte: 1 bit of sign, 4 of exponent, 3 of mantissa; no infinities."""
+    import numpy as np
+
+    byte = np.arange(256)
+    sign, exponent, mantissa = np.where(byte & 128, -1.0, 1.0), byte >> 3 & 15, byte & 7
+    numbers = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0))
+    numbers[(byte & 127) == 127] = np.nan
+    return (sign * numbers).astype(np.float32)

@@ -1,0 +1,120 @@
+"""How the tensors of heads are called: in checkpoints of Hugging Face, and in GGUF files.
+
+A table of our own: the maps of the gguf package leave out heads where llama.cpp's converter does. Knows names only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+EXPERT = re.compile(r"mlp\.experts\.(\d{1,5})\.(gate|up|down)_proj\.weight")
+"""One expert's matrix: its number, and which of the three."""
+FUSED_EXPERTS = {"mlp.experts.gate_up_proj": ("gate", "up"), "mlp.experts.down_proj": ("down",)}
+"""All experts' matrices in one tensor, (experts, outputs, inputs); gates and ups follow each other in the outputs."""
+KV_B = "self_attn.kv_b_proj.weight"
+"""Keys and values of latent attention, which a GGUF has in two tensors."""
+
+_NEXTN = {
+    "eh_proj.weight": "nextn.eh_proj.weight",
+    "enorm.weight": "nextn.enorm.weight",
+    "hnorm.weight": "nextn.hnorm.weight",
+    "shared_head.norm.weight": "nextn.shared_head_norm.weight",
+    "shared_head.head.weight": "nextn.shared_head_head.weight",
+    "embed_tokens.weight": "nextn.embed_tokens.weight",
+}
+_FEED_FORWARD = {
+    "mlp.gate.weight": "ffn_gate_inp.weight",
+    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "mlp.shared_expert_gate.weight": "ffn_gate_inp_shexp.weight",
+    **{f"mlp.{x}_proj.weight": f"ffn_{x}.weight" for x in ("gate", "up", "down")},
+    **{
+        f"mlp.{shared}.{x}_proj.weight": f"ffn_{x}_shexp.weight"
+        for x in ("gate", "up", "down")
+        for shared in ("shared_experts", "shared_expert")
+    },
+}
+_ATTENTION = {
+    **{f"self_attn.{x}_proj.{part}": f"attn_{x}.{part}" for x in "qkv" for part in ("weight", "bias")},
+    "self_attn.o_proj.weight": "attn_output.weight",
+    "self_attn.q_norm.weight": "attn_q_norm.weight",
+    "self_attn.k_norm.weight": "attn_k_norm.weight",
+}
+_LATENT_ATTENTION = {
+    "self_attn.q_proj.weight": "attn_q.weight",
+    "self_attn.q_a_proj.weight": "attn_q_a.weight",
+    "self_attn.q_a_layernorm.weight": "attn_q_a_norm.weight",
+    "self_attn.q_b_proj.weight": "attn_q_b.weight",
+    "self_attn.kv_a_proj_with_mqa.weight": "attn_kv_a_mqa.weight",
+    "self_attn.kv_a_layernorm.weight": "attn_kv_a_norm.weight",
+    "self_attn.o_proj.weight": "attn_output.weight",
+    "self_attn.indexer.k_norm.weight": "indexer.k_norm.weight",
+    "self_attn.indexer.k_norm.bias": "indexer.k_norm.bias",
+    "self_attn.indexer.weights_proj.weight": "indexer.proj.weight",
+    "self_attn.indexer.wk.weight": "indexer.attn_k.weight",
+    "self_attn.indexer.wq_b.weight": "indexer.attn_q_b.weight",
+}
+_QWEN_PARTS = {
+    "mtp.fc.weight": "eh_proj.weight",
+    "mtp.pre_fc_norm_embedding.weight": "enorm.weight",
+    "mtp.pre_fc_norm_hidden.weight": "hnorm.weight",
+    "mtp.norm.weight": "shared_head.norm.weight",
+}
+_LAYER = re.compile(r"model\.layers\.(\d{1,5})\.(.+)")
+_MTP_LAYER = re.compile(r"mtp\.layers\.(\d{1,5})\.(.+)")
+
+
+class Names(NamedTuple):
+    """Of one architecture. `parts`: of a layer, from the checkpoint's to the GGUF's."""
+
+    parts: Mapping[str, str]
+    counts_from_one: bool = False
+    """Norms are stored as what is to be added to 1."""
+
+
+def _names(post_attention_norm: str, attention: Mapping[str, str], *, counts_from_one: bool = False) -> Names:
+    norms = {
+        "input_layernorm.weight": "attn_norm.weight",
+        "post_attention_layernorm.weight": f"{post_attention_norm}.weight",
+    }
+    return Names({**_NEXTN, **norms, **attention, **_FEED_FORWARD}, counts_from_one)
+
+
+NAMES = {
+    "glm4moe": _names("post_attention_norm", _ATTENTION),
+    "deepseek2": _names("ffn_norm", _LATENT_ATTENTION),
+    "deepseek32": _names("ffn_norm", _LATENT_ATTENTION),
+    "glm-dsa": _names("ffn_norm", _LATENT_ATTENTION),
+    "qwen35": _names("post_attention_norm", _ATTENTION, counts_from_one=True),
+    "qwen35moe": _names("post_attention_norm", _ATTENTION, counts_from_one=True),
+    "qwen3next": _names("post_attention_norm", _ATTENTION, counts_from_one=True),
+}
+"""By the architecture in the GGUF."""
+
+ARCHITECTURES = {
+    "Glm4MoeForCausalLM": "glm4moe",
+    "Glm4MoeLiteForCausalLM": "deepseek2",
+    "DeepseekV3ForCausalLM": "deepseek2",
+    "DeepseekV32ForCausalLM": "deepseek32",
+    "GlmMoeDsaForCausalLM": "glm-dsa",
+    "Qwen3_5ForCausalLM": "qwen35",
+    "Qwen3_5ForConditionalGeneration": "qwen35",
+    "Qwen3_5MoeForCausalLM": "qwen35moe",
+    "Qwen3_5MoeForConditionalGeneration": "qwen35moe",
+    "Qwen3NextForCausalLM": "qwen3next",
+}
+"""What a GGUF calls the architecture that config.json calls so."""
+
+
+def place(name: str, n_layer: int) -> tuple[int, str] | None:
+    """Which head of a model with `n_layer` layers a tensor of a checkpoint is in, and its name there; None: in none."""
+    name = name.replace("language_model.", "")
+    if name.startswith("model.mtp."):
+        name = name.removeprefix("model.")
+    if match := _MTP_LAYER.fullmatch(name):
+        return int(match[1]), match[2]
+    if name in _QWEN_PARTS:
+        return 0, _QWEN_PARTS[name]
+    match = _LAYER.fullmatch(name)
+    return (int(match[1]) - n_layer, match[2]) if match and int(match[1]) >= n_layer else None
