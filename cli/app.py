@@ -25,6 +25,8 @@ from .bench import bench
 from .chat import EXAMPLES as CHAT_EXAMPLES
 from .chat import chat
 from .errors import CommandError, OutputClosed
+from .heads import COMMANDS as HEADS_COMMANDS
+from .heads import EXAMPLES as HEADS_EXAMPLES
 from .help import SHORT, write_examples, write_options
 from .inspect import EXAMPLES as INSPECT_EXAMPLES
 from .inspect import inspect
@@ -59,8 +61,8 @@ class PymtpCommand(TyperCommand):
 
     def make_parser(self, ctx: Any) -> Any:
         def answer_to(name: str) -> str:
-            siblings = ctx.parent.command.commands if ctx.parent else {}
-            others = {other: _flags(command) for other, command in siblings.items() if command is not self}
+            others = _flags_by_command(ctx.parent) if ctx.parent else {}
+            others.pop(_name(ctx), None)
             return answer(name, _flags(self), others)
 
         return _refusing_unknown(super().make_parser(ctx), ctx, _flags(self), answer_to)
@@ -110,12 +112,12 @@ class PymtpGroup(TyperGroup):
 
     def make_parser(self, ctx: Any) -> Any:
         def answer_to(name: str) -> str:
-            return answer_before_command(name, {other: _flags(command) for other, command in self.commands.items()})
+            return answer_before_command(name, _flags_by_command(ctx))
 
         return _refusing_unknown(super().make_parser(ctx), ctx, _flags(self), answer_to)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.commands:
+        if args and args[0] not in self.commands and ctx.parent is None:
             if meant := meant_command(args[0]):
                 raise _UsageError(f"No such command {args[0]!r}; did you mean {meant}?", ctx)
             if " " in args[0] or args[0].endswith(".gguf"):
@@ -127,7 +129,7 @@ class PymtpGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except Exception as error:
-            if ctx.meta.get(DEBUG) and not isinstance(error, typer.Exit):
+            if ctx.meta.get(DEBUG) and ctx.parent is None and not isinstance(error, typer.Exit):
                 print_stderr(traceback.format_exc().rstrip("\n"))
             raise
 
@@ -153,6 +155,16 @@ def _refusing_unknown(parser: Any, ctx: Any, known: set[str], answer_to: Callabl
 
     parser._process_opts = process_known
     return parser
+
+
+def _name(ctx: Any) -> str:
+    """The command's name, with those of the groups that it is in."""
+    return str(ctx.command_path).partition(" ")[2]
+
+
+def _flags_by_command(group: Any) -> dict[str, set[str]]:
+    """By the name of each command in the group of a context."""
+    return {f"{_name(group)} {name}".strip(): _flags(command) for name, command in group.command.commands.items()}
 
 
 def _flags(command: Any) -> set[str]:
@@ -191,7 +203,7 @@ def _is_a(name: str, error: Exception) -> bool:
 
 def _usage_text(error: Any) -> str:
     param = getattr(error, "param", None)
-    if param is not None:
+    if param is not None and error.message:
         return f"Invalid value for {'/'.join(param.opts)}: {error.message}"
     if nearest := getattr(error, "possibilities", None):
         return f"No such option: {error.option_name}; did you mean {nearest[0]}?"
@@ -230,23 +242,30 @@ pymtp run --color "Write a Python function that reverses a string."
 pymtp chat
 pymtp serve -m model.gguf --port 8080
 pymtp inspect model.gguf
+pymtp heads list model.gguf
 pymtp bench model.gguf --draft-max 0-3,auto
 pymtp --install-completion
 """
 
-app = typer.Typer(
-    cls=PymtpGroup,
-    epilog=_EXAMPLES,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+
+def _group(**options: Any) -> typer.Typer:
+    settings = {"help_option_names": ["-h", "--help"]}
+    return typer.Typer(
+        cls=PymtpGroup, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=settings, **options
+    )
+
+
+app = _group(epilog=_EXAMPLES)
 app.command(cls=PymtpCommand, epilog=RUN_EXAMPLES)(run)
 app.command(cls=PymtpCommand, epilog=CHAT_EXAMPLES)(chat)
 app.command(cls=PymtpCommand, epilog=SERVE_EXAMPLES)(serve)
 app.command(cls=PymtpCommand, epilog=BATCH_EXAMPLES)(batch)
 app.command(cls=PymtpCommand, epilog=INSPECT_EXAMPLES)(inspect)
 app.command(cls=PymtpCommand, epilog=BENCH_EXAMPLES)(bench)
+heads = _group(name="heads", help="List, extract, attach, quantize and convert MTP heads.", epilog=HEADS_EXAMPLES)
+for _command_name, (_command, _examples) in HEADS_COMMANDS.items():
+    heads.command(_command_name, cls=PymtpCommand, epilog=_examples)(_command)
+app.add_typer(heads)
 
 
 @app.callback(invoke_without_command=True)

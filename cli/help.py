@@ -21,7 +21,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("host", "port", "alias", "tags", "page", "metrics", "api_key", "api_key_file", "ssl_key_file"),
         *("ssl_cert_file", "cors_origins", "timeout"),
     ),
-    "Files": ("output",),
+    "Files": ("output", "bare", "force"),
+    "Types": ("type", "output_type", "experts_type", "tensor_type"),
     "Slots": (
         *("n_slots", "kv_unified", "context_shift", "cache_prompt", "cache_ram", "queue_max", "slots"),
         "slot_save_path",
@@ -69,7 +70,8 @@ _BASIC_TEXT = {"prompt_text", "prompt_file", "system", "max_tokens", "quiet", "a
 _BASIC_DRAFTS = {"draft", "draft_model", "draft_max"}
 _BASIC_BENCH = {"n_prompt", "n_gen", "n_repeat", "prompts", "form", "plot", "compare", "resume"}
 _BASIC_SERVE = {"host", "port", "n_slots", "alias", "api_key"}
-BASIC = _BASIC_MODEL | _BASIC_TEXT | _BASIC_DRAFTS | _BASIC_BENCH | _BASIC_SERVE | {"help"}
+_BASIC_HEADS = {"output", "type"}
+BASIC = _BASIC_MODEL | _BASIC_TEXT | _BASIC_DRAFTS | _BASIC_BENCH | _BASIC_SERVE | _BASIC_HEADS | {"help"}
 """What -h shows; --help shows everything."""
 
 

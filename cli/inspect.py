@@ -18,6 +18,7 @@ from pymtp.sampling.recommended import recommended_sampling
 from . import options as opt
 from .context import warn_beyond_training
 from .download import find_model
+from .layout import printable, size_text
 from .output import Output
 
 if TYPE_CHECKING:
@@ -107,16 +108,16 @@ def _block(rows: list[tuple[str, str]]) -> str:
 
 def _model_rows(found: Inspection) -> list[tuple[str, str]]:
     info = found.info
-    types = ", ".join(f"{name} {_size(size)}" for name, size in found.tensor_types.items())
+    types = ", ".join(f"{name} {size_text(size)}" for name, size in found.tensor_types.items())
     alone = "is an assistant" if info.is_assistant else "holds only the MTP heads"
     rows = [
         ("file", str(info.path) + (f" and {found.n_files - 1} more" if found.n_files > 1 else "")),
-        ("name", _printable(info.name or "-")),
-        ("architecture", _printable(info.architecture)),
+        ("name", printable(info.name or "-")),
+        ("architecture", printable(info.architecture)),
         ("layers", f"{info.n_layer}" if found.has_trunk else f"none: this file {alone}"),
         ("parameters", f"{_count(info.n_parameters)} in {info.n_tensors} tensors"),
         ("quantisation", f"{info.quantization or 'unnamed'}: {types}"),
-        ("size", _size(info.size_bytes)),
+        ("size", size_text(info.size_bytes)),
     ]
     if found.n_experts:
         rows.insert(4, ("experts", f"{found.n_experts}, {found.n_experts_used} per token"))
@@ -147,7 +148,7 @@ def _head_rows(found: Inspection) -> list[tuple[str, str]]:
 
 def _head(head: Head) -> str:
     lm_head = "its own lm_head" if head.lm_head == "own" else "the trunk's lm_head"
-    return f"layer {head.layer}, {_size(head.size_bytes)} {'/'.join(head.tensor_types)}, {lm_head}"
+    return f"layer {head.layer}, {size_text(head.size_bytes)} {'/'.join(head.tensor_types)}, {lm_head}"
 
 
 def _context_rows(found: Inspection) -> str:
@@ -158,18 +159,21 @@ def _context_rows(found: Inspection) -> str:
 
 def _pass(found: Inspection) -> str:
     sizes = sorted({head.pass_bytes for head in found.heads})
-    heads = " to ".join(map(_size, [sizes[0], sizes[-1]][: len(sizes)]))
+    heads = " to ".join(map(size_text, [sizes[0], sizes[-1]][: len(sizes)]))
     share = found.draft_cost or 0
-    return f"reads {heads} of weights, a trunk pass {_size(found.trunk_pass_bytes)} ({share:.0%})"
+    return f"reads {heads} of weights, a trunk pass {size_text(found.trunk_pass_bytes)} ({share:.0%})"
 
 
 def _memory_rows(memory: MemoryEstimate, weights_bytes: int) -> list[tuple[str, str]]:
     rows = [
         ("context", f"{memory.n_ctx} tokens, K {memory.type_k}, V {memory.type_v}"),
-        ("K/V", f"{_size(memory.kv_bytes)}, and {_size(memory.heads_kv_bytes)} for the heads"),
-        ("states", _size(memory.state_bytes)),
-        ("compute", f"about {_size(memory.compute_bytes)}"),
-        ("total", f"about {_size(memory.total_bytes)}, with the weights {_size(memory.total_bytes + weights_bytes)}"),
+        ("K/V", f"{size_text(memory.kv_bytes)}, and {size_text(memory.heads_kv_bytes)} for the heads"),
+        ("states", size_text(memory.state_bytes)),
+        ("compute", f"about {size_text(memory.compute_bytes)}"),
+        (
+            "total",
+            f"about {size_text(memory.total_bytes)}, with the weights {size_text(memory.total_bytes + weights_bytes)}",
+        ),
     ]
     return [row for row in rows if row[0] != "states" or memory.state_bytes]
 
@@ -200,19 +204,7 @@ def _tokens(tokens: tuple[Token, ...]) -> str:
 def _side_file(file: SideFile) -> str:
     if file.problem:
         return file.problem
-    return f"{file.path.name}, {file.architecture} {file.quantization or ''}, {_size(file.size_bytes)}"
-
-
-def _printable(text: str) -> str:
-    """Text from a file, without characters that could control the terminal."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)
-
-
-def _size(n_bytes: int) -> str:
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if n_bytes >= factor:
-            return f"{n_bytes / factor:.1f} {unit}"
-    return f"{n_bytes} bytes"
+    return f"{file.path.name}, {file.architecture} {file.quantization or ''}, {size_text(file.size_bytes)}"
 
 
 def _count(n: int) -> str:

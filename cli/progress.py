@@ -42,6 +42,13 @@ def answering() -> Iterator[Show | None]:
 
 
 @contextmanager
+def writing() -> Iterator[Show | None]:
+    """Yield a function to call with the bytes of a file that are written and all of them; see `loading`."""
+    with _line("writing", "{task.percentage:>3.0f}%") as show:
+        yield show
+
+
+@contextmanager
 def _line(what: str, numbers: str) -> Iterator[Show | None]:
     if sys.stderr is None or not sys.stderr.isatty():
         yield None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,19 @@ def text() -> str:
     root: Any = get_command(app)
     context = root.make_context("pymtp", [], resilient_parsing=True)
     sections = [HEAD, _options(root, context)]
-    for name, command in root.commands.items():
+    return "\n".join([*sections, *_commands(root, context, "##")])
+
+
+def _commands(group: Any, context: Any, marks: str) -> Iterator[str]:
+    for name, command in group.commands.items():
         below = command.make_context(name, [], parent=context, resilient_parsing=True)
-        sections += [f"## pymtp {name}\n", _usage(command, below), _description(command), _options(command, below)]
-        sections.append(f"```sh\n{inspect.cleandoc(command.epilog)}\n```\n")
-    return "\n".join(sections)
+        yield f"{marks} {below.command_path}\n"
+        if hasattr(command, "commands"):
+            yield _description(command)
+            yield from _commands(command, below, f"{marks}#")
+        else:
+            yield from (_usage(command, below), _description(command), _options(command, below))
+            yield f"```sh\n{inspect.cleandoc(command.epilog)}\n```\n"
 
 
 def _usage(command: Any, context: Any) -> str:

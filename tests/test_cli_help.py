@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pymtp_cli.app import app
+from pymtp_cli.app import app, heads
 from pymtp_cli.unknown import LLAMA_CPP, MEANT, unknown_flag
 from typer.main import get_command
 from typer.testing import CliRunner
 
-COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
+HEADS = [f"heads {name}" for name in sorted(get_command(heads).commands)]  # type: ignore[attr-defined]
+COMMANDS = sorted({*get_command(app).commands, *HEADS} - {"heads"})  # type: ignore[attr-defined]
 SCREEN_ROWS, SCREEN_COLUMNS = 24, 80
 
 
@@ -24,9 +25,9 @@ def help_text(*arguments: str) -> str:
     return str(result.stdout)
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
-def test_each_group_fits_a_screen_and_examples_come_last(command: list[str]) -> None:
-    blocks = help_text(*command).rstrip("\n").split("\n\n")
+@pytest.mark.parametrize("command", ["", "heads", *COMMANDS])
+def test_each_group_fits_a_screen_and_examples_come_last(command: str) -> None:
+    blocks = help_text(*command.split()).rstrip("\n").split("\n\n")
     assert all(len(block.splitlines()) <= SCREEN_ROWS for block in blocks)
     assert all(len(line) <= SCREEN_COLUMNS for block in blocks for line in block.splitlines())
     assert blocks[-1].startswith("Examples:\n  ")
@@ -34,7 +35,7 @@ def test_each_group_fits_a_screen_and_examples_come_last(command: list[str]) -> 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_belongs_to_a_group(command: str) -> None:
-    assert "\nOther:" not in help_text(command)
+    assert "\nOther:" not in help_text(*command.split())
 
 
 def test_the_reference_is_that_of_the_commands() -> None:
@@ -69,6 +70,13 @@ def test_the_reference_is_that_of_the_commands() -> None:
         ("chat -cram 0", "No such option: -cram; pymtp serve has it"),
         ("run --context-shift hi", "where the context is full (-c); pymtp serve has it"),
         ("model.gguf", "a command comes before the model: pymtp run, or pymtp chat"),
+        ("heads lst model.gguf", "No such command 'lst'. Did you mean 'list'? (see pymtp heads --help)"),
+        (
+            "heads extract --type q8_0 x",
+            "--type; pymtp heads quantize and pymtp heads convert have it (see pymtp heads",
+        ),
+        ("heads --bare x", "a command comes before --bare: pymtp heads extract or pymtp heads convert"),
+        ("heads list", "Missing argument 'MODEL' (see pymtp heads list --help)"),
     ],
 )
 def test_a_wrong_name_is_answered_with_the_nearest(arguments: str, expected: str) -> None:
@@ -77,13 +85,13 @@ def test_a_wrong_name_is_answered_with_the_nearest(arguments: str, expected: str
     assert expected in result.stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", sorted({*COMMANDS} - {*HEADS}))  # those of heads have few flags
 def test_the_short_help_names_the_long_one_and_fits_into_two_screens(command: str) -> None:
     shown = CliRunner().invoke(app, [command, "-h"], terminal_width=SCREEN_COLUMNS, prog_name="pymtp")
     lines = shown.stdout.splitlines()
     assert (shown.exit_code, lines[-1]) == (0, f"All flags: pymtp {command} --help")
     assert len(lines) < len(help_text(command).splitlines())
-    assert len(lines) <= 3 * SCREEN_ROWS and "--model MODEL" in shown.stdout
+    assert len(lines) <= 3 * SCREEN_ROWS and ("--model MODEL" in shown.stdout)
 
 
 def test_help_is_long_wherever_it_is_asked_for_in_full() -> None:

@@ -1,0 +1,104 @@
+"""`pymtp heads`: what its commands print and write, and how they fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymtp_cli.app import app
+from pymtp_cli.heads import TYPES
+from typer.testing import CliRunner
+
+from pymtp.heads import rows
+from test_heads import tensors
+from test_heads_convert import Case
+
+
+def heads(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["heads", *map(str, arguments)], prog_name="pymtp")
+
+
+def run(*arguments: object) -> str:
+    """What a command that succeeds writes to stderr."""
+    result = heads(*arguments)
+    assert (result.exit_code, result.stdout) == (0, ""), result.stderr
+    return str(result.stderr)
+
+
+def refused(code: int, *arguments: object) -> str:
+    """The line of a command that fails."""
+    result = heads(*arguments)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (code, "", 1)
+    return str(result.stderr)
+
+
+@pytest.fixture
+def glm(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+def test_the_types_are_those_that_can_be_written() -> None:
+    assert rows.TYPES == TYPES
+
+
+def test_the_heads_of_the_embedded_model_are_listed(embedded_model: Path) -> None:
+    shown = heads("list", embedded_model)
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    lines = shown.stdout.splitlines()
+    assert lines[0] == f"{embedded_model}, step35"
+    assert lines[2] == (
+        "layer 16: 2.1 MiB; a draft token reads 5.4 MiB with the trunk's output matrix, 17% of a trunk pass"
+    )
+    assert lines[3].split() == ["blk.16.attn_gate.weight", "Q4_K", "2.2", "KiB", "512", "x", "8"]
+    found = json.loads(heads("list", embedded_model, "--json").stdout)
+    assert (found["path"], found["heads"][0]["layer"]) == (str(embedded_model), 16)
+    assert found["heads"][0]["tensors"][0]["name"] == "blk.16.attn_gate.weight"
+
+
+def test_heads_go_out_become_smaller_and_go_in(glm: Case, tmp_path: Path) -> None:
+    apart, small, again = (tmp_path / f"{name}.gguf" for name in ("apart", "small", "again"))
+    assert run("extract", glm.whole, "-o", apart) == f"pymtp: wrote {apart}, 2.0 MiB\n"
+    assert run("extract", glm.whole).startswith(f"pymtp: wrote {tmp_path / 'mtp-whole.gguf'}, ")
+    assert "(--force)" in refused(1, "extract", glm.whole, "-o", apart)
+    run("extract", glm.whole, "-o", apart, "--force", "--bare")
+    assert set(tensors(apart)) == {name for name in tensors(glm.whole) if name.startswith(glm.prefix)}
+
+    given = ("--type", "q8_0", "--output-tensor-type", "q6_k", "--experts-type", "q4_0", "--tensor-type", "_v=f16")
+    lines = run("quantize", apart, "-o", small, *given, "--tensor-type", "attn_[qv]=q5_1").splitlines()
+    assert lines[0].startswith(f"pymtp: wrote {small}, ")
+    assert f"{glm.prefix}attn_v.weight: F32 to F16" in lines
+    assert f"{glm.prefix}attn_q.weight: F32 to Q5_1" in lines
+    assert f"{glm.prefix}attn_k.weight: F32 to Q8_0" in lines
+    assert f"{glm.prefix}ffn_up_exps.weight: F32 to Q4_0" in lines
+    wanted = "F32 to Q8_0, as the blocks of Q6_K do not fit its rows"
+    assert f"{glm.prefix}nextn.shared_head_head.weight: {wanted}" in lines
+
+    run("attach", glm.trunk, small, "-o", again)
+    assert tensors(again).items() >= tensors(small).items()
+    assert "has its own MTP heads" in refused(1, "attach", glm.whole, small, "-o", tmp_path / "out.gguf")
+
+
+def test_a_checkpoint_is_converted(glm: Case) -> None:
+    glm.write()
+    run("convert", glm.checkpoint, glm.trunk, "--type", "bf16", "--bare")
+    made = tensors(glm.trunk.with_name("mtp-trunk.gguf"))
+    assert made[f"{glm.prefix}attn_q.weight"][1] == 30
+    glm.config["architectures"] = ["LlamaForCausalLM"]
+    glm.write()
+    assert "LlamaForCausalLM is none of" in refused(1, "convert", glm.checkpoint, glm.trunk, "-o", "x.gguf")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("--type q9", "Invalid value for --type: must be one of f32, f16"),
+        ("--tensor-type attn", "Invalid value for --tensor-type: must be PATTERN=TYPE, not 'attn'"),
+        ("--tensor-type attn=q9", "Invalid value for --tensor-type: must be one of f32, f16"),
+        ("--tensor-type (=f16", "Invalid value for --tensor-type: must be a regular expression"),
+        ("--tensor-type none=f16", "Invalid value for --tensor-type: must be a regular expression of a matrix"),
+    ],
+)
+def test_a_wrong_type_is_refused_by_its_flag(embedded_model: Path, arguments: str, problem: str) -> None:
+    assert problem in refused(2, "quantize", embedded_model, "-o", "out.gguf", *arguments.split())
