@@ -19,7 +19,7 @@ from pymtp import Model
 from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.heads import HeadTypes, convert_heads
 from pymtp.heads.checkpoint import Checkpoint
-from random_gguf import write_glm4moe, write_qwen35
+from random_gguf import write_glm4moe, write_qwen35, write_step35
 from random_gguf.side_files import split_heads
 from random_gguf.writer import N_EMBD, N_EXPERT
 from test_heads import metadata, tensors
@@ -66,19 +66,51 @@ QWEN_CONFIG = {
 }
 
 
-def published(part: str, numbers: np.ndarray[Any, Any], n_layer: int) -> Arrays:
+STEP = {
+    **GLM_HEAD,
+    "ffn_norm.weight": "post_attention_layernorm.weight",
+    "attn_gate.weight": "self_attn.g_proj.weight",
+    "nextn.shared_head_norm.weight": "transformer.shared_head.norm.weight",
+    "nextn.shared_head_head.weight": "transformer.shared_head.output.weight",
+}
+# layers 0 and 4 attend to all positions, and layer 0 has no experts, nor has any head
+STEP_CONFIG = {
+    "architectures": ["Step3p5ForCausalLM"],
+    "num_hidden_layers": 3,
+    "num_nextn_predict_layers": 3,
+    "hidden_size": N_EMBD,
+    "moe_num_experts": N_EXPERT,
+    "layer_types": ["full_attention" if i % 4 == 0 else "sliding_attention" for i in range(6)],
+    "swiglu_limits": [None, None, 7.0, None, None],
+}
+
+
+def published_by_glm(layer: int, part: str, numbers: np.ndarray[Any, Any]) -> Arrays:
     """One tensor of a head in the GGUF, as GLM-4.5 has it."""
-    prefix = f"model.layers.{n_layer}."
+    prefix = f"model.layers.{layer}."
     if part.endswith("_exps.weight"):
         which = part.split("_")[1]
         return {f"{prefix}mlp.experts.{i}.{which}_proj.weight": expert for i, expert in enumerate(numbers)}
     return {prefix + {**LAYER, **GLM_HEAD}[part]: numbers}
 
 
-def published_by_qwen(part: str, numbers: np.ndarray[Any, Any]) -> Arrays:
+def published_by_qwen(layer: int, part: str, numbers: np.ndarray[Any, Any]) -> Arrays:
     """The same as Qwen3.5 has it: norms as what is to be added to 1."""
     name = QWEN_HEAD.get(part) or f"mtp.layers.0.{LAYER[part]}"
     return {name: numbers - np.float32(1) if part.endswith("norm.weight") else numbers}
+
+
+def published_by_step(layer: int, part: str, numbers: np.ndarray[Any, Any]) -> Arrays:
+    """The same as Step-3.5 has it."""
+    name = f"model.layers.{layer}.{ {**LAYER, **STEP}[part] }"
+    return {name: numbers - np.float32(1) if part.endswith("norm.weight") else numbers}
+
+
+FAMILIES = {
+    "glm": (write_glm4moe, published_by_glm, GLM_CONFIG, 3),
+    "qwen": (write_qwen35, published_by_qwen, QWEN_CONFIG, 4),
+    "step": (lambda path: write_step35(path, n_layer=3), published_by_step, STEP_CONFIG, 3),
+}
 
 
 def save(path: Path, arrays: Arrays, dtypes: Mapping[str, str] | None = None) -> None:
@@ -95,20 +127,19 @@ def save(path: Path, arrays: Arrays, dtypes: Mapping[str, str] | None = None) ->
 class Case:
     """A model without heads, the heads that belong to it, and the checkpoint of both."""
 
-    def __init__(self, folder: Path, *, is_qwen: bool = False) -> None:
-        self.checkpoint, n_layer = folder / "checkpoint", 4 if is_qwen else 3
+    def __init__(self, folder: Path, family: str = "glm") -> None:
+        write, published, config, self.n_layer = FAMILIES[family]
+        self.checkpoint, self.config, self.prefix = folder / "checkpoint", dict(config), f"blk.{self.n_layer}."
         self.whole, self.trunk, self.heads = (folder / f"{name}.gguf" for name in ("whole", "trunk", "heads"))
-        (write_qwen35 if is_qwen else write_glm4moe)(self.whole)
-        split_heads(self.whole, self.trunk, self.heads)
-        self.prefix = f"blk.{n_layer}."
+        split_heads(write(self.whole), self.trunk, self.heads)
         self.arrays: Arrays = {}
         for tensor in gguf.GGUFReader(self.whole).tensors:
-            if tensor.name.startswith(self.prefix):
-                part = tensor.name.removeprefix(self.prefix)
-                self.arrays |= (
-                    published_by_qwen(part, tensor.data) if is_qwen else published(part, tensor.data, n_layer)
-                )
-        self.config: dict[str, Any] = dict(QWEN_CONFIG if is_qwen else GLM_CONFIG)
+            if self.is_of_head(tensor.name):
+                _, layer, part = tensor.name.split(".", 2)
+                self.arrays |= published(int(layer), part, tensor.data)
+
+    def is_of_head(self, name: str) -> bool:
+        return name.startswith("blk.") and int(name.split(".")[1]) >= self.n_layer
 
     def write(self, dtypes: Mapping[str, str] | None = None) -> Path:
         """The checkpoint in three files, of which one is not there: it holds nothing of the heads."""
@@ -139,10 +170,13 @@ def test_heads_of_a_checkpoint_are_those_of_the_model(glm: Case) -> None:
         np.testing.assert_array_equal(drafts(two), drafts(one))
 
 
-def test_norms_that_count_from_one_get_it_added(tmp_path: Path) -> None:
-    qwen = Case(tmp_path, is_qwen=True)
-    expected, made = tensors(qwen.whole), tensors(convert_heads(qwen.write(), qwen.trunk, bare=True))
-    assert made.keys() == {name for name in expected if name.startswith(qwen.prefix)}
+@pytest.mark.parametrize("family", ["qwen", "step"])
+def test_norms_that_count_from_one_get_it_added(tmp_path: Path, family: str) -> None:
+    case = Case(tmp_path, family)
+    expected, heads = tensors(case.whole), convert_heads(case.write(), case.trunk, bare=True)
+    assert metadata(heads) == metadata(case.whole)
+    made = tensors(heads)
+    assert made.keys() == {name for name in expected if case.is_of_head(name)}
     for name, (shape, kind, data) in made.items():
         assert (shape, kind) == expected[name][:2]
         numbers = np.frombuffer(expected[name][2], np.float32)
@@ -171,7 +205,7 @@ def test_a_model_that_declares_heads_and_lost_them_gets_them_back(glm: Case) -> 
 
 
 def test_large_tensors_are_read_in_pieces(glm: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pymtp.heads.convert.PIECE_BYTES", 7 * 4 * N_EMBD)
+    monkeypatch.setattr("pymtp.heads.spans.PIECE_BYTES", 7 * 4 * N_EMBD)
     assert tensors(convert_heads(glm.write(), glm.trunk)) == tensors(glm.heads)
 
 
@@ -243,6 +277,20 @@ def test_a_checkpoint_that_does_not_fit_is_refused(glm: Case, spoil: Callable[[C
     assert not glm.trunk.with_name("mtp-trunk.gguf").exists()
 
 
+@pytest.mark.parametrize(
+    ("types", "problem"),
+    [
+        (STEP_CONFIG["layer_types"][:4], "its layer_types do not say how head 1 attends"),
+        (["sliding_attention"] * 6, r"attn_output\.weight of head 1 has the shape \[256, 128\], not \[384, 128\]"),
+    ],
+)
+def test_a_head_has_to_attend_as_its_layer_does(tmp_path: Path, types: list[str], problem: str) -> None:
+    step = Case(tmp_path, "step")
+    step.config["layer_types"] = types
+    with pytest.raises(ModelError, match=problem):
+        convert_heads(step.write(), step.trunk)
+
+
 def test_what_cannot_be_read_is_refused(glm: Case, tmp_path: Path) -> None:
     folder = glm.write()
     with pytest.raises(UnsupportedModel, match="whole.gguf has MTP heads"):
@@ -257,6 +305,8 @@ def test_what_cannot_be_read_is_refused(glm: Case, tmp_path: Path) -> None:
         (part, part.read_bytes()[:20], "is damaged .*its header reaches beyond its end"),
         (part, b"", "is damaged"),
         (part, (2**40).to_bytes(8, "little"), "is damaged"),
+        (part, (2).to_bytes(8, "little") + b"[]", "is damaged"),
+        (part, (10**5).to_bytes(8, "little") + b"[" * 10**5, "is damaged"),
         (part, None, "cannot read .*00002-of-00003.safetensors: No such file"),
         (index, b'{"weight_map": {"model.layers.3.x": "../secret"}}', "is damaged: it does not name the files"),
         (index, b"[]", "is damaged .no object"),
@@ -269,10 +319,19 @@ def test_what_cannot_be_read_is_refused(glm: Case, tmp_path: Path) -> None:
             convert_heads(folder, glm.trunk)
         path.write_bytes(intact)
     name = "model.layers.3.self_attn.q_proj.weight"
-    for dtype, problem in (("I32", "is of the type I32"), ("F8_E4M3", "has another size than its shape")):
+    matrix = glm.arrays[name]
+    for numbers, dtype, problem in (
+        (matrix, "I32", "is of the type I32"),
+        (matrix, "F8_E4M3", "has another size than its shape"),
+        (np.float32(1), "F32", r"has the shape \[\]; get the checkpoint again"),
+        (matrix[:0], "F32", r"has the shape \[0, 128\]; get the checkpoint again"),
+        (matrix.view(np.uint8)[:, :N_EMBD], "F8_E4M3", "is FP8 without scales of a known kind"),
+    ):
+        glm.arrays[name] = np.asarray(numbers)
         glm.write({name: dtype})
         with pytest.raises(ModelError, match=problem):
             convert_heads(folder, glm.trunk)
+    glm.arrays[name] = matrix
     glm.arrays[name] = np.full_like(glm.arrays[name], np.inf)
     glm.write()
     with pytest.raises(ModelError, match="checkpoint: blk.3.attn_q.weight: row 0 holds numbers that are not finite"):

@@ -24,7 +24,7 @@ MAX_ELEMENTS = 2**22
 """Of an array that is read: tokens of a vocabulary, at most."""
 _MAX_DIMS = 4
 _STRING, _ARRAY = 8, 9
-_SCALARS = {
+SCALARS = {
     0: struct.Struct("<B"),
     1: struct.Struct("<b"),
     2: struct.Struct("<H"),
@@ -37,7 +37,8 @@ _SCALARS = {
     11: struct.Struct("<q"),
     12: struct.Struct("<d"),
 }
-_U32, _U64 = _SCALARS[4], _SCALARS[10]
+"""By the number of a type in a header."""
+_U32, _U64 = SCALARS[4], SCALARS[10]
 
 
 class HeaderError(Exception):
@@ -203,6 +204,6 @@ def _check_version(version: int) -> None:
 
 def _scalar(type_id: int) -> struct.Struct:
     try:
-        return _SCALARS[type_id]
+        return SCALARS[type_id]
     except KeyError:
         raise HeaderError(f"unknown type {type_id} of a metadata value") from None

@@ -107,6 +107,8 @@ class Checkpoint:
         listed = self._one(name)
         if listed.dtype not in _DTYPE_BYTES:
             raise ModelError(f"{listed.path}: {name} is of the type {listed.dtype}; get the checkpoint in BF16")
+        if 0 in (listed.shape or (0,)):
+            raise ModelError(f"{listed.path}: {name} has the shape {list(listed.shape)}; get the checkpoint again")
         if listed.dtype == "F8_E4M3":
             return self._with_scale(name, listed)
         return CheckpointTensor(name, *listed)
@@ -135,7 +137,7 @@ class Checkpoint:
             except OSError as error:
                 problem = error.strerror or error
                 raise ModelError(f"cannot read {path}: {problem}; get it, and check its path") from error
-            except (ValueError, TypeError, KeyError, struct.error) as error:
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError, struct.error) as error:
                 raise ModelError(f"{path} is damaged ({error}); get it again") from error
         return self._files[path]
 
@@ -149,7 +151,7 @@ class Checkpoint:
                 raise ValueError("no object")
         except OSError as error:
             raise ModelError(f"cannot read {path}: {error.strerror or error}; name the checkpoint's folder") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ModelError(f"{path} is damaged ({error}); get it again") from error
         return content
 

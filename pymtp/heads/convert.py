@@ -7,69 +7,41 @@ vocabulary and everything that the trunk needs stay what they are.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from pymtp.errors import ModelError, UnsupportedModel
-from pymtp.gguf.header import TensorInfo
-from pymtp.gguf.model_file import LAYER_TENSOR, ModelFile
+from pymtp.gguf.header import ArrayLength, TensorInfo, read_array
+from pymtp.gguf.model_file import LAYER_TENSOR, MAX_LAYERS, ModelFile
 from pymtp.heads.checkpoint import Checkpoint, CheckpointTensor
 from pymtp.heads.files import default_target, shared_tensors
 from pymtp.heads.metadata import Metadata
 from pymtp.heads.names import ARCHITECTURES, EXPERT, FUSED_EXPERTS, KV_B, NAMES, Names, place
 from pymtp.heads.quantize import HeadTypes, is_kept
-from pymtp.heads.rows import BF16, F16, F32, convert, fitting_type, rows_per_piece, type_id
-from pymtp.heads.tensors import PIECE_BYTES, Piece, Tensor
+from pymtp.heads.rows import BF16, F16, F32, convert, fitting_type, type_id
+from pymtp.heads.spans import Made, Span, whole
+from pymtp.heads.tensors import Piece, Tensor
 from pymtp.heads.writer import OnWrite, check_target, write_gguf
-
-if TYPE_CHECKING:
-    from pymtp.heads.checkpoint import Rows
 
 _REQUIRED = ("nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight")
 _OWN_TYPES = {"F32": F32, "F16": F16, "BF16": BF16, "F8_E4M3": BF16}
-_RECURRENT = "attention.recurrent_layers"  # one flag a layer: heads have no recurrent states
+_WINDOWS = "attention.sliding_window_pattern"
+# One value a layer, heads included. A head has that of the layer that it is like ...
+_BY_LAYER = (
+    *("attention.recurrent_layers", "attention.head_count", "attention.head_count_kv", _WINDOWS),
+    "expert_feed_forward_length",
+)
+# ... or its own, by the key of config.json; 0 where there is none.
+_BY_HEAD = {"swiglu_clamp_exp": "swiglu_limits", "swiglu_clamp_shexp": "swiglu_limits_shared"}
+_FEED_FORWARD = ("ffn_", "exp_probs_b.")
 
 
-@dataclass(frozen=True)
-class _Span:
-    """Some rows of a tensor of the checkpoint, as they are or with rows and columns exchanged."""
+class _Head(NamedTuple):
+    """`made`: its tensors, by their names in the layer. `by_layer`: what it adds to values by layer in the metadata."""
 
-    source: CheckpointTensor
-    first: int
-    n_rows: int
-    is_transposed: bool = False
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Numbers of a row, and rows, as they are written."""
-        n_columns = self.source.shape[-1]
-        return (self.n_rows, n_columns) if self.is_transposed else (n_columns, self.n_rows)
-
-    def pieces(self) -> Iterator[Rows]:
-        import numpy as np
-
-        if self.is_transposed:
-            yield np.ascontiguousarray(self.source.rows(self.first, self.n_rows).T)
-            return
-        step, end = rows_per_piece(self.source.shape[-1], PIECE_BYTES), self.first + self.n_rows
-        for first in range(self.first, end, step):
-            yield self.source.rows(first, min(step, end - first))
-
-
-@dataclass(frozen=True)
-class _Made:
-    """A tensor of a head, made of spans that follow each other. `addend`: to each of its numbers."""
-
-    spans: Sequence[_Span]
-    shape: tuple[int, ...]
-    addend: float = 0.0
-
-    def pieces(self) -> Iterator[Rows]:
-        for span in self.spans:
-            for rows in span.pieces():
-                yield rows + self.addend if self.addend else rows
+    made: dict[str, Made]
+    by_layer: dict[str, int | float | str]
 
 
 def convert_heads(
@@ -96,19 +68,24 @@ def convert_heads(
     fit = _Fit(model, source)
     inputs = [*(shard.path for shard in model.shards), *(source.folder / name for name in set(source.names.values()))]
     check_target(out, inputs, force=force)
-    n_heads, made = fit.heads()
-    heads = [_tensor(name, part, each, types, f"{source.folder}: {name}") for (name, part), each in made.items()]
+    made = fit.heads()
+    heads = [
+        _tensor(f"blk.{model.n_layer + i}.{part}", part, each, types, source)
+        for i, head in enumerate(made)
+        for part, each in head.made.items()
+    ]
     metadata = Metadata(model.shards[0])
     metadata.drop("split.")
-    metadata.set_number(f"{model.architecture}.block_count", model.n_layer + n_heads)
-    metadata.set_number(f"{model.architecture}.nextn_predict_layers", n_heads)
-    if metadata.length(f"{model.architecture}.{_RECURRENT}") == model.n_layer:
-        metadata.append_flags(f"{model.architecture}.{_RECURRENT}", n_heads)
+    metadata.set_number(f"{model.architecture}.block_count", model.n_layer + len(made))
+    metadata.set_number(f"{model.architecture}.nextn_predict_layers", len(made))
+    for key in made[0].by_layer:
+        metadata.extend(f"{model.architecture}.{key}", [head.by_layer[key] for head in made])
     write_gguf(out, metadata, [*(() if bare else shared_tensors(model)), *heads], on_write)
     return out
 
 
-def _tensor(name: str, part: str, made: _Made, types: HeadTypes, what: str) -> Tensor:
+def _tensor(name: str, part: str, made: Made, types: HeadTypes, source: Checkpoint) -> Tensor:
+    what = f"{source.folder}: {name}"
     is_matrix = len(made.shape) > 1 and part.endswith(".weight") and not is_kept(part)
     asked = types.of(name, part)
     kind: int | None = F32
@@ -136,16 +113,13 @@ class _Fit:
         listed = source.config.get("architectures") or [None]
         self._published = str(listed[0] if isinstance(listed, list) else listed)
         self._names = self._check_model()
-        layers: dict[int, dict[str, TensorInfo]] = {}
+        self._layers: dict[int, dict[str, TensorInfo]] = {}
         for name, tensor in model.tensors.items():
             if match := LAYER_TENSOR.fullmatch(name):
-                layers.setdefault(int(match[1]), {})[match[2]] = tensor
-        # a head is a layer like those of the trunk: of a hybrid one, like the last with attention
-        parts = set(self._names.parts.values())
-        self._like = max(layers.items(), key=lambda item: (len(parts & item[1].keys()), item[0]), default=(0, {}))[1]
+                self._layers.setdefault(int(match[1]), {})[match[2]] = tensor
 
-    def heads(self) -> tuple[int, dict[tuple[str, str], _Made]]:
-        """How many there are, and their tensors, by name and by name in the layer."""
+    def heads(self) -> list[_Head]:
+        """All of them, in order."""
         found: dict[int, dict[str, str]] = {}
         for name in self._source.names:
             if spot := place(name, self._model.n_layer):
@@ -153,13 +127,56 @@ class _Fit:
         n_heads = self._number("num_nextn_predict_layers", "mtp_num_hidden_layers") or len(found)
         if not found or sorted(found) != list(range(n_heads)):
             self._refuse(f"it names {n_heads} MTP heads and holds tensors of {len(found)}")
-        made: dict[tuple[str, str], _Made] = {}
+        heads: list[_Head] = []
         for head, names in sorted(found.items()):
-            prefix = f"blk.{self._model.n_layer + head}."
-            of_head = self._head(names)
-            self._check_parts(head, of_head)
-            made.update({(prefix + part, part): each for part, each in of_head.items()})
-        return n_heads, made
+            made = self._head(names)
+            number, like = self._like(head, made)
+            self._check_parts(head, made, like)
+            heads.append(_Head(made, self._by_layer(head, number)))
+        return heads
+
+    def _like(self, head: int, made: Container[str]) -> tuple[int, dict[str, TensorInfo]]:
+        """The layer of the trunk that a head is like: its number, and the tensors that the head has to have.
+
+        Of a hybrid trunk the last with attention, of one with windows the last that attends as the head does. Then its
+        feed-forward is like that of any layer, with experts or without.
+        """
+        layers, known = self._layers, set(self._names.parts.values())
+        if self._names.has_windows:
+            windows = self._array(_WINDOWS)
+            if len(windows) < self._model.n_layer:
+                self._refuse(f"the GGUF has no {_WINDOWS}")
+            layers = {i: layer for i, layer in layers.items() if windows[i] == self._is_windowed(head)}
+        if not layers:
+            self._refuse(f"no layer of the GGUF attends as head {head} does")
+        number, like = max(layers.items(), key=lambda item: (len(known & item[1].keys()), item[0]))
+        if self._names.has_windows:
+            parts = max(
+                (_feed_forward(layer) for layer in self._layers.values()), key=lambda p: sum(x in made for x in p)
+            )
+            like = {part: tensor for part, tensor in like.items() if not part.startswith(_FEED_FORWARD)} | parts
+        return number, like
+
+    def _is_windowed(self, head: int) -> bool:
+        types, at = self._config.get("layer_types"), self._model.n_layer + head
+        if not isinstance(types, list) or len(types) <= at:
+            self._refuse(f"its layer_types do not say how head {head} attends")
+        return bool(types[at] == "sliding_attention")
+
+    def _by_layer(self, head: int, like: int) -> dict[str, int | float | str]:
+        added: dict[str, int | float | str] = {}
+        for key in (*_BY_LAYER, *_BY_HEAD):
+            values = self._array(key)
+            if len(values) != self._model.n_layer:  # one for all layers, or the heads' too
+                continue
+            limits, at = self._config.get(_BY_HEAD.get(key, "")), self._model.n_layer + head
+            own = limits[at] if isinstance(limits, list) and len(limits) > at else None
+            added[key] = values[like] if key in _BY_LAYER else float(own or 0)
+        return added
+
+    def _array(self, key: str) -> list[int | float | str]:
+        value = self._model.value(key)
+        return read_array(self._model.path, value, MAX_LAYERS) if isinstance(value, ArrayLength) else []
 
     def _check_model(self) -> Names:
         architecture = ARCHITECTURES.get(self._published)
@@ -170,16 +187,20 @@ class _Fit:
         for what, theirs, ours in (
             ("layers", self._number("num_hidden_layers"), self._model.n_layer),
             ("hidden states of the size", self._number("hidden_size"), self._model.number("embedding_length")),
-            ("experts", self._number("n_routed_experts", "num_experts"), self._model.number("expert_count")),
+            (
+                "experts",
+                self._number("n_routed_experts", "num_experts", "moe_num_experts"),
+                self._model.number("expert_count"),
+            ),
         ):
             if theirs != ours:
                 self._refuse(f"it has {what} {theirs}, the GGUF {ours}")
         return NAMES[architecture]
 
-    def _head(self, names: Mapping[str, str]) -> dict[str, _Made]:
+    def _head(self, names: Mapping[str, str]) -> dict[str, Made]:
         """The tensors of one head by their names in the GGUF, from their names in the layer and the checkpoint."""
-        made: dict[str, _Made] = {}
-        experts: dict[str, dict[int, _Span]] = {}
+        made: dict[str, Made] = {}
+        experts: dict[str, dict[int, Span]] = {}
         for part, name in names.items():
             if part.endswith(("_scale_inv", "rotary_emb.inv_freq")):
                 continue
@@ -187,7 +208,7 @@ class _Fit:
                 self._refuse(f"it holds {name}, which is no tensor of a head that is known")
             tensor = self._source.tensor(name)
             if match := EXPERT.fullmatch(part):
-                experts.setdefault(match[2], {})[int(match[1])] = _whole(tensor)
+                experts.setdefault(match[2], {})[int(match[1])] = whole(tensor)
             elif part in FUSED_EXPERTS:
                 for which, spans in self._fused(tensor, FUSED_EXPERTS[part]).items():
                     experts.setdefault(which, {}).update(spans)
@@ -201,38 +222,38 @@ class _Fit:
             made[f"ffn_{which}_exps.weight"] = self._stacked([of_experts[i] for i in sorted(of_experts)])
         return made
 
-    def _plain(self, tensor: CheckpointTensor, part: str) -> _Made:
+    def _plain(self, tensor: CheckpointTensor, part: str) -> Made:
         addend = 1.0 if self._names.counts_from_one and part.endswith("norm.weight") else 0.0
-        return _Made([_whole(tensor)], tensor.shape[::-1], addend)
+        return Made([whole(tensor)], tensor.shape[::-1], addend)
 
-    def _stacked(self, spans: Sequence[_Span]) -> _Made:
+    def _stacked(self, spans: Sequence[Span]) -> Made:
         if len({span.shape for span in spans}) > 1:
             self._refuse(f"{spans[0].source.name} and the others like it have different shapes")
-        return _Made(spans, (*spans[0].shape, len(spans)))
+        return Made(spans, (*spans[0].shape, len(spans)))
 
-    def _fused(self, tensor: CheckpointTensor, parts: Sequence[str]) -> dict[str, dict[int, _Span]]:
+    def _fused(self, tensor: CheckpointTensor, parts: Sequence[str]) -> dict[str, dict[int, Span]]:
         if len(tensor.shape) != 3 or tensor.shape[1] % len(parts):
             self._refuse(f"{tensor.name} has the shape {list(tensor.shape)}")
         n_rows = tensor.shape[1] // len(parts)
         return {
-            part: {e: _Span(tensor, e * tensor.shape[1] + i * n_rows, n_rows) for e in range(tensor.shape[0])}
+            part: {e: Span(tensor, e * tensor.shape[1] + i * n_rows, n_rows) for e in range(tensor.shape[0])}
             for i, part in enumerate(parts)
         }
 
-    def _latent(self, tensor: CheckpointTensor) -> dict[str, _Made]:
+    def _latent(self, tensor: CheckpointTensor) -> dict[str, Made]:
         n_head = self._number("num_attention_heads")
         n_k, n_v = self._number("qk_nope_head_dim"), self._number("v_head_dim")
         if tensor.n_rows != n_head * (n_k + n_v) or not n_head * n_k * n_v:
             self._refuse(f"{tensor.name} has {tensor.n_rows} rows, not {n_head} times {n_k} and {n_v}")
         starts = range(0, tensor.n_rows, n_k + n_v)
         return {
-            "attn_k_b.weight": self._stacked([_Span(tensor, at, n_k, is_transposed=True) for at in starts]),
-            "attn_v_b.weight": self._stacked([_Span(tensor, at + n_k, n_v) for at in starts]),
+            "attn_k_b.weight": self._stacked([Span(tensor, at, n_k, is_transposed=True) for at in starts]),
+            "attn_v_b.weight": self._stacked([Span(tensor, at + n_k, n_v) for at in starts]),
         }
 
-    def _check_parts(self, head: int, made: Mapping[str, _Made]) -> None:
-        """Refuse a head that lacks what layers of the trunk have, or has it in another shape."""
-        expected = {part: tensor.shape for part, tensor in self._like.items()}
+    def _check_parts(self, head: int, made: Mapping[str, Made], like: Mapping[str, TensorInfo]) -> None:
+        """Refuse a head that lacks what the layer that it is like has, or has it in another shape."""
+        expected = {part: tensor.shape for part, tensor in like.items()}
         n_embd = self._model.number("embedding_length")
         norms = dict.fromkeys((*_REQUIRED[1:], "nextn.shared_head_norm.weight"), (n_embd,))
         vocabulary = dict.fromkeys(
@@ -260,10 +281,10 @@ class _Fit:
         )
 
 
+def _feed_forward(layer: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
+    return {part: tensor for part, tensor in layer.items() if part.startswith(_FEED_FORWARD)}
+
+
 def _dimensions(shape: Sequence[int]) -> list[int]:
     """Without those of one number, which converters write or leave out."""
     return [n for n in shape if n > 1]
-
-
-def _whole(tensor: CheckpointTensor) -> _Span:
-    return _Span(tensor, 0, tensor.n_rows)

@@ -6,8 +6,9 @@ Owns the encoding of the few values that change. Knows nothing about models.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
-from pymtp.gguf.header import ArrayLength
+from pymtp.gguf.header import SCALARS, ArrayLength
 from pymtp.gguf.shards import Shard
 
 _UINT32 = 4
@@ -56,13 +57,13 @@ class Metadata:
         self._pairs[key] = struct.pack("<Q", len(name)) + name + struct.pack("<II", _UINT32, value)
         self._values[key] = value
 
-    def append_flags(self, key: str, n: int) -> None:
-        """Have `n` more elements in an array of bools, all False."""
-        name, length = key.encode(), self.length(key)
-        assert length is not None
-        start = 8 + len(name) + 4 + 4  # the type of the elements is before their number
-        pair = self._pairs[key]
-        self._pairs[key] = pair[:start] + struct.pack("<Q", length + n) + pair[start + 8 :] + bytes(n)
+    def extend(self, key: str, values: Sequence[int | float | str]) -> None:
+        """Have more elements at the end of an array of numbers."""
+        array, pair = self._values[key], self._pairs[key]
+        assert isinstance(array, ArrayLength)
+        start = 8 + len(key.encode()) + 4 + 4  # the type of the elements is before their number
+        more = b"".join(SCALARS[array.type_id].pack(value) for value in values)
+        self._pairs[key] = pair[:start] + struct.pack("<Q", array.length + len(values)) + pair[start + 8 :] + more
 
     def drop(self, prefix: str) -> None:
         """Leave out the keys that begin with `prefix`."""

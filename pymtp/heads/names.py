@@ -55,6 +55,15 @@ _LATENT_ATTENTION = {
     "self_attn.indexer.wk.weight": "indexer.attn_k.weight",
     "self_attn.indexer.wq_b.weight": "indexer.attn_q_b.weight",
 }
+_STEP = {
+    "transformer.shared_head.norm.weight": "nextn.shared_head_norm.weight",
+    "transformer.shared_head.output.weight": "nextn.shared_head_head.weight",
+    "self_attn.g_proj.weight": "attn_gate.weight",
+    "moe.gate.weight": "ffn_gate_inp.weight",
+    "moe.router_bias": "exp_probs_b.bias",
+    **{f"moe.{x}_proj.weight": f"ffn_{x}_exps.weight" for x in ("gate", "up", "down")},
+    **{f"share_expert.{x}_proj.weight": f"ffn_{x}_shexp.weight" for x in ("gate", "up", "down")},
+}
 _QWEN_PARTS = {
     "mtp.fc.weight": "eh_proj.weight",
     "mtp.pre_fc_norm_embedding.weight": "enorm.weight",
@@ -71,6 +80,8 @@ class Names(NamedTuple):
     parts: Mapping[str, str]
     counts_from_one: bool = False
     """Norms are stored as what is to be added to 1."""
+    has_windows: bool = False
+    """Some layers attend to a window, as layer_types of config.json says, and some have experts."""
 
 
 def _names(post_attention_norm: str, attention: Mapping[str, str], *, counts_from_one: bool = False) -> Names:
@@ -89,6 +100,7 @@ NAMES = {
     "qwen35": _names("post_attention_norm", _ATTENTION, counts_from_one=True),
     "qwen35moe": _names("post_attention_norm", _ATTENTION, counts_from_one=True),
     "qwen3next": _names("post_attention_norm", _ATTENTION, counts_from_one=True),
+    "step35": Names({**_names("ffn_norm", _ATTENTION).parts, **_STEP}, counts_from_one=True, has_windows=True),
 }
 """By the architecture in the GGUF."""
 
@@ -103,6 +115,8 @@ ARCHITECTURES = {
     "Qwen3_5MoeForCausalLM": "qwen35moe",
     "Qwen3_5MoeForConditionalGeneration": "qwen35moe",
     "Qwen3NextForCausalLM": "qwen3next",
+    "Step3p5ForCausalLM": "step35",
+    "Step3p7ForConditionalGeneration": "step35",
 }
 """What a GGUF calls the architecture that config.json calls so."""
 

@@ -1,0 +1,62 @@
+"""Tensors of a head as rows of a checkpoint's tensors.
+
+Owns how they are read, piece by piece. Knows no names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pymtp.heads.checkpoint import CheckpointTensor
+from pymtp.heads.rows import rows_per_piece
+from pymtp.heads.tensors import PIECE_BYTES
+
+if TYPE_CHECKING:
+    from pymtp.heads.checkpoint import Rows
+
+
+@dataclass(frozen=True)
+class Span:
+    """Some rows of a tensor of the checkpoint, as they are or with rows and columns exchanged."""
+
+    source: CheckpointTensor
+    first: int
+    n_rows: int
+    is_transposed: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of a row, and rows, as they are written."""
+        n_columns = self.source.shape[-1]
+        return (self.n_rows, n_columns) if self.is_transposed else (n_columns, self.n_rows)
+
+    def pieces(self) -> Iterator[Rows]:
+        import numpy as np
+
+        if self.is_transposed:
+            yield np.ascontiguousarray(self.source.rows(self.first, self.n_rows).T)
+            return
+        step, end = rows_per_piece(self.source.shape[-1], PIECE_BYTES), self.first + self.n_rows
+        for first in range(self.first, end, step):
+            yield self.source.rows(first, min(step, end - first))
+
+
+@dataclass(frozen=True)
+class Made:
+    """A tensor of a head, made of spans that follow each other. `addend`: to each of its numbers."""
+
+    spans: Sequence[Span]
+    shape: tuple[int, ...]
+    addend: float = 0.0
+
+    def pieces(self) -> Iterator[Rows]:
+        for span in self.spans:
+            for rows in span.pieces():
+                yield rows + self.addend if self.addend else rows
+
+
+def whole(tensor: CheckpointTensor) -> Span:
+    """All rows of a tensor."""
+    return Span(tensor, 0, tensor.n_rows)
