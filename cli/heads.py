@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options as opt
+from .flags import Command, with_flags
 from .layout import printable, size_text
 from .output import Output, print_stderr
 from .parsers import completing, one_of
 from .progress import writing
 
 if TYPE_CHECKING:
-    from pymtp.heads import Change, HeadList, ListedHead
+    from pymtp.heads import Change, HeadList, HeadTypes, ListedHead
 
 EXAMPLES = """
 pymtp heads list model.gguf
@@ -84,6 +85,25 @@ TensorType = Annotated[
 ]
 
 
+_TYPE_FLAGS = {
+    "type": (Type, None),
+    "output_type": (OutputType, None),
+    "experts_type": (ExpertsType, None),
+    "tensor_type": (TensorType, None),
+}
+
+
+def _with_types(command: Command) -> Command:
+    """Replace a command's parameter `types` (pymtp.heads.HeadTypes) by the flags of the types."""
+    return with_flags(command, "types", _TYPE_FLAGS, _head_types)
+
+
+def _head_types(given: dict[str, Any]) -> HeadTypes:
+    from pymtp.heads import HeadTypes
+
+    return HeadTypes(**{**given, "tensor_type": tuple(given["tensor_type"] or ())})
+
+
 def list_(model: Model, as_json: opt.Json = False, debug: opt.Debug = False) -> None:
     """List a model's MTP heads, and what a draft reads.
 
@@ -126,15 +146,13 @@ def attach(
     _write(lambda show: attach_heads(model, heads, output, force=force, on_write=show))
 
 
+@_with_types
 def quantize(
     model: Model,
     output: Written,
-    type: Type = None,
-    output_type: OutputType = None,
-    experts_type: ExpertsType = None,
-    tensor_type: TensorType = None,
     force: Force = False,
     debug: opt.Debug = False,
+    types: Any = None,
 ) -> None:
     """Write MTP heads in types of fewer bits.
 
@@ -142,9 +160,8 @@ def quantize(
     is, bit for bit: the trunk, norms, biases and routers. Text does not change, only how many drafts are right, and
     what a draft reads. Start from as many bits as there are: what is lost stays lost.
     """
-    from pymtp.heads import HeadTypes, quantize_heads
+    from pymtp.heads import quantize_heads
 
-    types = HeadTypes(type, output_type, experts_type, tuple(tensor_type or ()))
     changes: list[Change] = []
 
     def run(show: Any) -> Path:
@@ -157,17 +174,15 @@ def quantize(
         print_stderr(f"{printable(change.name)}: {change.before} to {change.after}{instead}")
 
 
+@_with_types
 def convert(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", show_default=False)],
     model: Model,
     output: WrittenBeside = None,
-    type: Type = None,
-    output_type: OutputType = None,
-    experts_type: ExpertsType = None,
-    tensor_type: TensorType = None,
     bare: Bare = False,
     force: Force = False,
     debug: opt.Debug = False,
+    types: Any = None,
 ) -> None:
     """Make MTP heads of a Hugging Face checkpoint.
 
@@ -175,9 +190,8 @@ def convert(
     safetensors files that hold the heads; others need not be there. MODEL is a GGUF without heads. Matrices keep the
     checkpoint's type where --type names no other.
     """
-    from pymtp.heads import HeadTypes, convert_heads
+    from pymtp.heads import convert_heads
 
-    types = HeadTypes(type, output_type, experts_type, tuple(tensor_type or ()))
     _write(lambda show: convert_heads(checkpoint, model, output, types=types, bare=bare, force=force, on_write=show))
 
 
