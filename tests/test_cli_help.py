@@ -70,11 +70,12 @@ def test_the_reference_is_that_of_the_commands() -> None:
         ("chat -cram 0", "No such option: -cram; pymtp serve has it"),
         ("run --context-shift hi", "where the context is full (-c); pymtp serve has it"),
         ("model.gguf", "a command comes before the model: pymtp run, or pymtp chat"),
-        ("heads lst model.gguf", "No such command 'lst'. Did you mean 'list'? (see pymtp heads --help)"),
         (
             "heads extract --type q8_0 x",
             "--type; pymtp heads quantize and pymtp heads convert have it (see pymtp heads",
         ),
+        ("heads ls model.gguf", "No such command 'ls'. Did you mean 'list'? (see pymtp heads --help)"),
+        ("heads model.gguf", "No such command 'model.gguf' (see pymtp heads --help)"),
         ("heads --bare x", "a command comes before --bare: pymtp heads extract or pymtp heads convert"),
         ("heads list", "Missing argument 'MODEL' (see pymtp heads list --help)"),
     ],

@@ -14,6 +14,7 @@ import pytest
 from pymtp import Model
 from pymtp.binding.library import ffi, lib
 from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel
+from pymtp.gguf.header import ArrayLength
 from pymtp.gguf.model_file import ModelFile
 from pymtp.gguf.types import TENSOR_TYPES
 from pymtp.heads import HeadTypes, attach_heads, extract_heads, list_heads, quantize_heads
@@ -156,6 +157,7 @@ def test_matrices_of_the_heads_get_the_type_and_nothing_else_changes(whole: Path
     kept = {name for name in after if name.startswith(HEAD)} - changed
     assert len(kept) + len(changed) == sum(name.startswith(HEAD) for name in after)
     assert all("norm" in name or "bias" in name or "gate_inp" in name for name in kept)
+    assert HEAD + "ffn_gate_inp.weight" in kept
     for tensor in gguf.GGUFReader(source).tensors:
         if tensor.name in changed:
             numbers = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
@@ -251,6 +253,18 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, whole: Path, trunk: Path, 
         with pytest.raises(ModelError, match=problem):
             call()
         assert not out.exists()
+
+
+def test_heads_of_a_model_whose_layers_attend_otherwise_are_refused(tmp_path: Path) -> None:
+    whole, trunk, heads = write_step35(tmp_path / "whole.gguf"), tmp_path / "trunk.gguf", tmp_path / "heads.gguf"
+    split_heads(whole, trunk, heads)
+    windows = ModelFile(heads).metadata["step35.attention.sliding_window_pattern"]
+    assert isinstance(windows, ArrayLength)
+    with heads.open("r+b") as file:
+        file.seek(windows.offset)
+        file.write(b"\1")
+    with pytest.raises(ModelError, match=r"sliding_window_pattern differs in the trunk's layers"):
+        attach_heads(trunk, heads, tmp_path / "out.gguf")
 
 
 def test_a_file_is_there_when_it_is_complete_or_not_at_all(tmp_path: Path, whole: Path) -> None:
