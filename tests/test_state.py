@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from pathlib import Path
 
 import pytest
 
 from pymtp.engine import snapshot as state
+from pymtp.engine.chunk import Chunk
+from pymtp.engine.context import ContextParams
+from pymtp.engine.session import Session, abi_id
 from pymtp.errors import StateError
+from pymtp.gguf.facts import model_facts
+from pymtp.loading.loader import Weights
+from pymtp.loading.params import ModelParams
+from random_gguf import write_mimo2
 
 PAYLOAD = bytes(range(256)) * 5
 WHO = {"engine": "engine 1", "model": "abc"}
@@ -78,3 +86,20 @@ def test_only_a_regular_file_is_read_and_a_link_stays_one(tmp_path: Path) -> Non
     state.write(tmp_path / "link", b"new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("is_alone", [True, False], ids=["sequence", "session"])
+def test_a_state_with_a_cell_before_the_first_position_is_refused(tmp_path: Path, is_alone: bool) -> None:
+    weights = Weights(model_facts(write_mimo2(tmp_path / "tiny.gguf")), ModelParams(), with_heads=True)
+    session = Session(weights.model, ContextParams(n_ctx=64, n_threads=1), n_draft_max=1, model_id="m")
+    session.decode([Chunk(list(range(7)), 0)])
+    expected = session.logits.tolist()
+    payload = (session.save_sequence(0) if is_alone else session.save()).partition(b"\n")[2]
+    cell = struct.Struct("<ii")  # a position, and the number of its sequences
+    assert cell.pack(5, 1) in payload
+    odd = state.pack(payload.replace(cell.pack(5, 1), cell.pack(-5, 1)), engine=abi_id(), model="m")
+    with pytest.raises(StateError, match="does not fit this session"):
+        session.restore_sequence(0, odd) if is_alone else session.restore(odd)
+    session.truncate(0)
+    session.decode([Chunk(list(range(7)), 0)])
+    assert session.logits.tolist() == expected

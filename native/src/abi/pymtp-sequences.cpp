@@ -26,8 +26,8 @@ static void take_over(pymtp_session & session, int32_t seq) {
     stay_from_now_on(session, seq);
 }
 
-static void restore(pymtp_session & session, const uint8_t * data, size_t size) {
-    session.mtp->restore_state(data, size);
+static void restore(pymtp_session & session, const uint8_t * data, size_t size, mtp_origin origin) {
+    session.mtp->restore_state(data, size, origin);
     for (uint32_t seq = 0; seq < llama_n_seq_max(session.ctx); ++seq) {
         take_over(session, seq);
     }
@@ -174,9 +174,9 @@ int32_t pymtp_session_restore(pymtp_session * session, const uint8_t * data, siz
         forget_outputs(self);
         pymtp_drop_added(self);
         const auto before = self.mtp->save_state();
-        const auto why    = pymtp_thrown([&] { restore(self, data, size); });
+        const auto why    = pymtp_thrown([&] { restore(self, data, size, MTP_ORIGIN_OUTSIDE); });
         if (!why.empty()) {
-            restore(self, before.data(), before.size());
+            restore(self, before.data(), before.size(), MTP_ORIGIN_CONTEXT);
             return pymtp_fail(PYMTP_INVALID, "the saved state does not fit this session: %s", why.text);
         }
         return PYMTP_OK;
@@ -203,7 +203,7 @@ int32_t pymtp_session_restore_sequence(pymtp_session * session, int32_t seq, con
         }
         forget_outputs(self);
         const auto why = pymtp_thrown([&] {
-            self.mtp->restore_state(data, size, seq);
+            self.mtp->restore_state(data, size, MTP_ORIGIN_OUTSIDE, seq);
             take_over(self, seq);
         });
         if (!why.empty()) {

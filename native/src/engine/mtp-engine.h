@@ -15,6 +15,9 @@
 #include <memory>
 #include <vector>
 
+// Where a saved state comes from. What this context has just computed may hold NaN; what comes from elsewhere may not.
+enum mtp_origin { MTP_ORIGIN_CONTEXT, MTP_ORIGIN_OUTSIDE };
+
 struct mtp_engine {
     struct params {
         mtp_heads::params heads;
@@ -131,7 +134,7 @@ struct mtp_engine {
 
     // Throws if the bytes do not fit; the sequence cannot continue then: it has to be dropped, or needs bytes
     // that fit.
-    void restore_state(const uint8_t * data, size_t size, llama_seq_id seq = -1);
+    void restore_state(const uint8_t * data, size_t size, mtp_origin origin, llama_seq_id seq = -1);
 
     // The sequence `to`, which is empty, becomes what `from` is.
     void copy(llama_seq_id from, llama_seq_id to);

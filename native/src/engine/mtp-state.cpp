@@ -42,12 +42,17 @@ class mtp_state_writer : public llama_io_write_i {
 
 class mtp_state_reader : public llama_io_read_i {
   public:
-    mtp_state_reader(const uint8_t * data, size_t size) : data(data), size(size) {}
+    mtp_state_reader(const uint8_t * data, size_t size, mtp_origin origin) : data(data), size(size), origin(origin) {}
 
     void read(void * dst, size_t n) override { memcpy(dst, take(n), n); }
 
+    // Without flash attention, a value that is no number reaches every sequence that shares the cache: 0 * NaN is NaN.
     void read_tensor(ggml_tensor * tensor, size_t offset, size_t n) override {
-        ggml_backend_tensor_set(tensor, take(n), offset, n);
+        const uint8_t * values = take(n);
+        if (origin == MTP_ORIGIN_OUTSIDE && !ggml_validate_row_data(tensor->type, values, n)) {
+            throw std::runtime_error("it holds values that are not finite");
+        }
+        ggml_backend_tensor_set(tensor, values, offset, n);
     }
 
     size_t n_bytes() override { return n_read; }
@@ -61,6 +66,7 @@ class mtp_state_reader : public llama_io_read_i {
   private:
     const uint8_t * data;
     size_t          size;
+    mtp_origin      origin;
     size_t          n_read = 0;
 
     const uint8_t * take(size_t n) {
@@ -113,9 +119,9 @@ std::vector<uint8_t> mtp_engine::save_state(llama_seq_id seq) {
     return std::move(io.data);
 }
 
-void mtp_engine::restore_state(const uint8_t * data, size_t size, llama_seq_id seq) {
+void mtp_engine::restore_state(const uint8_t * data, size_t size, mtp_origin origin, llama_seq_id seq) {
     ctx.synchronize();
-    mtp_state_reader io(data, size);
+    mtp_state_reader io(data, size, origin);
 
     mtp_state_header header;
     io.read(&header, sizeof(header));
@@ -142,7 +148,7 @@ void mtp_engine::copy(llama_seq_id from, llama_seq_id to) {
         // cells that sequences share cannot go back one without the other
         mtp_state_writer written;
         ctx.memory->state_write(written, from);
-        mtp_state_reader io(written.data.data(), written.data.size());
+        mtp_state_reader io(written.data.data(), written.data.size(), MTP_ORIGIN_CONTEXT);
         ctx.memory->state_read(io, to);
     } else {
         ctx.memory->seq_cp(from, to, -1, -1);
