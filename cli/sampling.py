@@ -16,6 +16,7 @@ import typer
 
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.params import SAMPLERS, SamplingParams, samplers_from_letters
+from pymtp.text.files import read_text
 
 from .errors import CommandError
 from .flags import with_flags
@@ -135,7 +136,7 @@ def _text_of(text: str | None, file: Path | None, name: str) -> str | None:
     if file is None:
         return text
     try:
-        return file.read_text("utf-8")
+        return read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise CommandError(f"cannot read {file}: {reason}; check the path") from error

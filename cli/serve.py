@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from pymtp.server.settings import ServerSettings
+from pymtp.text.files import read_text
 
 from . import options as opt
 from .context import note_embedded, warn_beyond_training
@@ -230,7 +231,7 @@ def _keys(text: str | None, file: Path | None) -> tuple[str, ...]:
     if file is None:
         return _names(text)
     try:
-        lines = file.read_text("utf-8").splitlines()
+        lines = read_text(file).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"cannot read {file}: {error}; check the path") from error
     keys = tuple(filter(None, map(str.strip, lines)))
@@ -243,7 +244,7 @@ def _text(text: str | None, file: Path | None) -> str | None:
     if file is None:
         return text
     try:
-        return file.read_text("utf-8")
+        return read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"cannot read {file}: {error}; check the path") from error
 

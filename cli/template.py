@@ -65,7 +65,7 @@ def _kwargs(text: str | None) -> Mapping[str, Any]:
         return {}
     try:
         value = json.loads(decoded(text))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidParameter("chat_template_kwargs", f"a JSON object ({error})") from None
     if not isinstance(value, dict):
         raise InvalidParameter("chat_template_kwargs", "a JSON object", value=text)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sqlite3
+import threading
 from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from pymtp.benchmark.compare import comparison, read_earlier
 from pymtp.benchmark.formats import TABLE, write
 from pymtp.benchmark.plan import Arm, Plan, Turn, Workload, make_arms, take_turns
 from pymtp.benchmark.plot import check_plot, draw
-from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, prefix_for, prompts_for, read_texts, synthetic
+from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, prefix_for, prompts_for, read_answers, read_texts, synthetic
 from pymtp.benchmark.results import Results, Sample, Subject
 from pymtp.benchmark.spread import Mean, Ratio, Spread
 from pymtp.benchmark.tables import narrow
@@ -116,6 +118,19 @@ def test_a_bad_file_of_prompts_names_the_line_and_the_fix(tmp_path: Path, conten
     path.write_text(content)
     with pytest.raises(PymtpError, match=expected):
         read_texts(path)
+
+
+def test_pairs_are_read_from_a_pipe_too(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    lines = '{"category": "x", "prompt": "y", "answer": "z"}\n\n{"category": "x", "prompt": "y"}\n'
+    writer = threading.Thread(target=path.write_text, args=(lines.splitlines()[0],))
+    writer.start()
+    assert [pair.answer for pair in read_answers(path)] == ["z"]
+    writer.join()
+    (tmp_path / "file").write_text(lines)
+    with pytest.raises(PymtpError, match="file, line 3 has no answer; add"):
+        read_answers(tmp_path / "file")
 
 
 # --- statistics ---

@@ -85,7 +85,9 @@ def test_a_request_that_fails_is_answered_and_the_others_are_too(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", '{"custom_id": "a"}', '{"custom_id": 1, "url": "/v1/completions", "body": {}}']
+    "line",
+    ["{", "[]", "[" * 100_000, '{"custom_id": "a"}', '{"custom_id": 1, "url": "/v1/completions", "body": {}}'],
+    ids=["cut", "list", "deep", "no body", "number"],
 )
 def test_a_line_that_is_no_request_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "in.jsonl").write_text(line + "\n")

@@ -69,3 +69,8 @@ def test_a_file_without_token_ids_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="or a file of token ids .No such file or directory: .*nowhere"):
         read_draft_vocab(tmp_path / "nowhere")
+
+
+def test_a_file_that_never_ends_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="it is longer than 64 MiB"):
+        read_draft_vocab("/dev/zero")

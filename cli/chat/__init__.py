@@ -5,7 +5,6 @@ Owns the order of steps, as run.py does; the conversation itself is in repl.py.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -145,13 +144,15 @@ def _note_drafting(model: Model, params: GenerationParams, options: dict[str, An
 
 def _resume(conversation: Conversation, system: str | None) -> None:
     """Restore the latest chat; a system prompt that is given now stays. Raises CommandError."""
+    from pymtp.text.files import read_text_record
+
     from . import files
 
     path = files.last_chat()
     try:
-        saved = files.read(path.read_text(encoding="utf-8"))
+        saved = files.read(read_text_record(path))
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
+        reason = error.strerror
         raise CommandError(f"there is no chat to continue ({path}: {reason}); start one without --resume") from error
     except UnicodeDecodeError:
         saved = None

@@ -13,6 +13,8 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pymtp.text.files import read_text_record
+
 from ..errors import CommandError
 from ..report import stats_block
 from ..sampling import escaped, parameter_of_flag, unescaped
@@ -334,10 +336,8 @@ def _path(file: str, command: str) -> Path:
 
 def _text_of(file: str, command: str) -> str:
     path = _path(file, command)
-    if path.exists() and not path.is_file():
-        raise Refused(f"cannot read {file}: it is not a regular file; check the path")
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text_record(path)
     except UnicodeDecodeError:
         raise Refused(f"{file} is not valid UTF-8; convert it first (iconv -t UTF-8)") from None
     except OSError as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pymtp.engine import snapshot
+from pymtp.text.files import read_text_record
 
 if TYPE_CHECKING:
     from pymtp import Conversation
@@ -54,7 +55,7 @@ def autosave(conversation: Conversation) -> None:
 def is_chat(path: Path) -> bool:
     """Whether there is a saved chat at `path`."""
     try:
-        return path.is_file() and read(path.read_text(encoding="utf-8")) is not None
+        return read(read_text_record(path)) is not None
     except (OSError, ValueError):
         return False
 

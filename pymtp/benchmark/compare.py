@@ -16,6 +16,7 @@ from typing import Any
 from pymtp.benchmark.rows import Row
 from pymtp.benchmark.tables import Columns, fill, markdown
 from pymtp.errors import PymtpError
+from pymtp.text.files import read_text_record
 
 _SAME = (
     *("model_filename", "n_threads", "n_gpu_layers", "flash_attn", "type_k", "type_v", "n_batch", "n_ubatch"),
@@ -40,7 +41,7 @@ Earlier = dict[tuple[str, ...], dict[str, Any]]
 def read_earlier(path: Path) -> Earlier:
     """The rows in a file of an earlier run. Raises PymtpError."""
     try:
-        text = path.read_text("utf-8")
+        text = read_text_record(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise PymtpError(f"cannot read {path}: {reason}; check the path after --compare") from error

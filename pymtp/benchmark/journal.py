@@ -18,6 +18,7 @@ from pymtp.benchmark.provenance import sha256
 from pymtp.benchmark.results import Sample
 from pymtp.errors import PymtpError
 from pymtp.serving.statistics import Stats
+from pymtp.text.files import read_text_record
 from pymtp.version import version_text
 
 Key = tuple[Setup, Workload, Turn, bool]
@@ -36,7 +37,7 @@ class Journal:
         self._turns: dict[Key, dict[Arm, Sample]] = {}
         head = {"pymtp bench": version_text(), "measured": _fingerprint(plan, texts)}
         try:
-            lines = path.read_text("utf-8").splitlines() if path.exists() else []
+            lines = read_text_record(path).splitlines() if path.exists() else []
             if lines:
                 self._load(lines, head)
             else:
@@ -65,7 +66,7 @@ class Journal:
         try:
             found = json.loads(lines[0])
             is_journal = isinstance(found, dict) and "pymtp bench" in found
-        except ValueError:
+        except (ValueError, RecursionError):
             is_journal = False
         if not is_journal:
             raise PymtpError(f"{self._path} was not written by --resume; name another file")
@@ -74,7 +75,7 @@ class Journal:
         for line in lines[1:]:
             try:
                 sample = self._sample(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue  # an interrupted write leaves half a line, which is measured again
             if sample:
                 key = (sample.setup, sample.test, sample.turn, sample.is_prompt_only)

@@ -23,6 +23,7 @@ from pymtp.errors import PymtpError
 from pymtp.gguf.facts import model_facts
 from pymtp.loading.loader import load_failure
 from pymtp.loading.vocabulary import Vocabulary
+from pymtp.text.files import read_text
 
 SYNTHETIC = "synthetic"
 """The category of prompts of random tokens."""
@@ -80,15 +81,7 @@ def read_texts(path: Path) -> list[Text]:
 
     Raises PymtpError.
     """
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise PymtpError(f"cannot read the prompts in {path}: {reason}; check the path") from error
-    texts = [_text(line, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()]
-    if not texts:
-        raise PymtpError(f"{path} is empty; write one JSON object per line")
-    return texts
+    return [_text(line, where) for where, line in _lines(path)]
 
 
 def read_answers(path: Path) -> list[Text]:
@@ -96,13 +89,26 @@ def read_answers(path: Path) -> list[Text]:
 
     Raises PymtpError.
     """
-    texts = read_texts(path)
-    lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
-    answers = [json.loads(line).get("answer") for line in lines]
-    for n, answer in enumerate(answers, 1):
+    pairs = []
+    for where, line in _lines(path):
+        text, answer = _text(line, where), json.loads(line).get("answer")
         if not isinstance(answer, str) or not answer:
-            raise PymtpError(f'{path}, pair {n} has no answer; add "answer": "..."')
-    return [replace(text, answer=answer) for text, answer in zip(texts, answers, strict=True)]
+            raise PymtpError(f'{where} has no answer; add "answer": "..."')
+        pairs.append(replace(text, answer=answer))
+    return pairs
+
+
+def _lines(path: Path) -> list[tuple[str, str]]:
+    """The lines of a file that are not blank, and where each is. The file is read once: it may be a pipe."""
+    try:
+        lines = read_text(path).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise PymtpError(f"cannot read the prompts in {path}: {reason}; check the path") from error
+    found = [(f"{path}, line {n}", line) for n, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise PymtpError(f"{path} is empty; write one JSON object per line")
+    return found
 
 
 def tokenized(text: Text, vocabulary: Vocabulary) -> Prompt:

@@ -10,10 +10,10 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from pymtp.errors import InvalidParameter
+from pymtp.text.files import read_text
 
 
 def read_draft_vocab(path: str | os.PathLike[str]) -> list[int]:
@@ -22,7 +22,7 @@ def read_draft_vocab(path: str | os.PathLike[str]) -> list[int]:
     Raises InvalidParameter if it cannot be read, or holds anything else.
     """
     try:
-        text = Path(path).read_text("utf-8")
+        text = read_text(path)
         tokens = json.loads(text) if text.lstrip().startswith("[") else [int(word) for word in text.split()]
     except OSError as error:
         raise InvalidParameter(

@@ -17,6 +17,7 @@ from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check, error_message
 from pymtp.engine.handle import SessionHandle
 from pymtp.errors import StateError
+from pymtp.text.files import read_record
 
 _MAGIC = b"pymtp-state "
 
@@ -110,9 +111,7 @@ def write(path: str | os.PathLike[str], data: bytes) -> None:
 def read(path: str | os.PathLike[str]) -> bytes:
     """The bytes of the file at `path`. Raises StateError."""
     try:
-        if Path(path).exists() and not Path(path).is_file():
-            raise StateError(f"cannot read {path}: it is not a regular file; name one that pymtp has saved")
-        return Path(path).read_bytes()
+        return read_record(path)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise StateError(f"cannot read {os.fspath(path)!r}: {why}; check the path") from error

@@ -15,6 +15,7 @@ import msgspec
 
 from pymtp.errors import InvalidParameter
 from pymtp.model import Model
+from pymtp.text.files import BYTES_MAX, read_record
 
 from .answer import Answer
 from .bodies import as_structure
@@ -45,7 +46,9 @@ def read_requests(path: Path) -> list[Asked]:
     """The requests of a file. Raises InvalidParameter for a line that is none, or an id that is there twice."""
     found: dict[str, Asked] = {}
     with path.open("rb") as file:
-        for i, line in enumerate(file, 1):
+        for i, line in enumerate(iter(lambda: file.readline(BYTES_MAX + 1), b""), 1):
+            if len(line) > BYTES_MAX:
+                raise InvalidParameter("input", f"lines of at most {BYTES_MAX >> 20} MiB: {path}:{i} is longer")
             if line.strip():
                 asked = _asked(line, f"{path}:{i}")
                 if asked.custom_id in found:
@@ -148,7 +151,7 @@ def _asked(line: bytes, where: str) -> Asked:
     try:
         read = msgspec.json.decode(line, type=dict[str, Any])
         return msgspec.convert([read["custom_id"], read["url"], read["body"]], Asked)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, KeyError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, KeyError, RecursionError) as error:
         raise InvalidParameter("input", f"lines with custom_id, url and body; {where} is none ({error})") from None
 
 
@@ -156,11 +159,11 @@ def _answered(output: Path) -> set[str]:
     """The ids that have an answer. A line that was cut, when a run was killed, is dropped from the file."""
     if not output.exists():
         return set()
-    data = output.read_bytes()
+    data = read_record(output)
     complete = data[: data.rfind(b"\n") + 1]
     if complete != data:
         os.truncate(output, len(complete))
     try:
         return {msgspec.json.decode(line)["custom_id"] for line in complete.splitlines()}
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, RecursionError):
         raise InvalidParameter("output", f"a file of answers, or none: {output} has other lines") from None

@@ -1,0 +1,43 @@
+"""Reads whole files within a limit: those that users name, and those that pymtp has written.
+
+Knows bytes and UTF-8; nothing of what they say. Raises OSError, whose strerror says what is wrong, and
+UnicodeDecodeError.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+BYTES_MAX = 64 << 20
+"""Of a text that somebody names: prompts, templates, grammars, lists of tokens."""
+
+
+def read_text(path: str | os.PathLike[str], n_max: int = BYTES_MAX) -> str:
+    """The text of a file or a pipe, such as a shell makes of `<(command)`; at most `n_max` bytes of it."""
+    with open(path, "rb") as file:
+        data = file.read(n_max + 1)
+    if len(data) > n_max:
+        raise OSError(errno.EFBIG, f"it is longer than {n_max >> 20} MiB", os.fspath(path))
+    return _decoded(data)
+
+
+def read_record(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a regular file. Whatever else lies in its place is refused, and never waited for."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+    with open(descriptor, "rb") as file:
+        return file.read()
+
+
+def read_text_record(path: str | os.PathLike[str]) -> str:
+    """The text of a regular file: see `read_record`."""
+    return _decoded(read_record(path))
+
+
+def _decoded(data: bytes) -> str:
+    """As text files are read: all ends of lines are the same."""
+    return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
