@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
 
 from pymtp.errors import ModelError
 from pymtp.gguf.facts import model_facts
+from pymtp.gguf.header import read_header
 from pymtp.gguf.inspection import inspect_model
 from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES
 from pymtp.loading.loader import load_failure
@@ -135,6 +137,30 @@ def test_impossible_counts_are_reported_as_truncation_and_do_not_hang(tmp_path: 
     array_of_huge_strings = struct.pack("<Q1sIIQQ", 1, b"k", 9, 8, 2, 2**64 - 1)
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + array_of_huge_strings)
     assert "truncated" in failure(path)
+
+
+@pytest.mark.parametrize("size", [2**20 + 1, 17 * 2**20])
+def test_a_long_text_in_a_header_is_not_kept_whole(write_gguf: WriteGguf, size: int) -> None:
+    path = write_gguf(chat_template="c" * size)
+    header = read_header(path)
+    assert header.metadata["tokenizer.chat_template"] == "c" * 2**20
+    tracemalloc.start()
+    inspect_model(path)
+    assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    tracemalloc.stop()
+
+
+def test_an_array_beyond_the_end_of_the_file_is_truncation(tmp_path: Path) -> None:
+    path = tmp_path / "array.gguf"
+    for kind in (8, 4):  # strings, of which the last one is too long, and numbers
+        array = struct.pack("<Q1sIIQ", 1, b"k", 9, kind, 1) + struct.pack("<Q", 50)[: 8 if kind == 8 else 2]
+        path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + array)
+        assert "truncated" in failure(path)
+
+
+def test_a_token_before_the_first_one_is_not_shown(write_gguf: WriteGguf) -> None:
+    assert [token.id for token in inspect_model(write_gguf(bos=4)).special_tokens] == [4]
+    assert inspect_model(write_gguf(bos=-1)).special_tokens == ()
 
 
 def test_a_damaged_header_is_described(tmp_path: Path, write_gguf: WriteGguf) -> None:

@@ -22,6 +22,7 @@ def write(
     split: tuple[int, int] | None = None,
     n_blocks: int | None = None,
     sampling: Mapping[str, float | int | str] | None = None,
+    bos: int | None = None,
 ) -> Path:
     """Write a model of `n_layer` layers that declares `declared` MTP heads and holds `heads` of them.
 
@@ -35,6 +36,8 @@ def write(
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     writer.add_token_list([f"token{i}" for i in range(n_vocab)])
     writer.add_uint32(f"{architecture}.nextn_predict_layers", declared)
+    if bos is not None:
+        writer.add_int32("tokenizer.ggml.bos_token_id", bos)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
     for key, value in (sampling or {}).items():

@@ -19,7 +19,8 @@ MAX_VALUES, MAX_TENSORS = 4096, 65536
 """Of a header. Real ones have some hundred, and some thousand. In memory they take more than in the file."""
 _VALUE_BYTES, _TENSOR_BYTES = 13, 24
 """The least that one takes in a file."""
-MAX_STRING_BYTES = 16 * 2**20
+MAX_TEXT_BYTES = 2**20
+"""Of a text that is kept. Longer ones are cut: of those that pymtp looks at, none is nearly as long."""
 MAX_ELEMENTS = 2**22
 """Of an array that is read: tokens of a vocabulary, at most."""
 _MAX_DIMS = 4
@@ -142,9 +143,7 @@ class _Cursor:
         end = self._at + length
         if end > len(self._data):
             raise HeaderTruncated("a string reaches beyond the end of the file")
-        if length > MAX_STRING_BYTES:
-            raise HeaderError(f"a string of {length} bytes")
-        text = self._data[self._at : end].decode("utf-8", errors="replace")
+        text = self._data[self._at : min(end, self._at + MAX_TEXT_BYTES)].decode("utf-8", errors="replace")
         self._at = end
         return text
 
@@ -168,6 +167,8 @@ class _Cursor:
             self._skip_strings(length)
         else:
             self._at += _scalar(type_id).size * length
+        if self._at > len(self._data):
+            raise HeaderTruncated("an array reaches beyond the end of the file")
         return array
 
     def elements(self, array: ArrayLength) -> list[int | float | str]:

@@ -365,7 +365,7 @@ class _TokenTable:
 
     def __init__(self, keys: _Keys) -> None:
         self._keys = keys
-        self._texts = [str(text) for text in keys.array(keys.metadata.get("tokenizer.ggml.tokens"))]
+        self._texts = keys.array(keys.metadata.get("tokenizer.ggml.tokens"))
         self.n_control = keys.array(keys.metadata.get("tokenizer.ggml.token_type")).count(_CONTROL)
 
     def special(self) -> tuple[Token, ...]:
@@ -373,9 +373,9 @@ class _TokenTable:
         pattern = re.compile(r"tokenizer\.ggml\.(\w+)_token_id")
         found = [(pattern.fullmatch(key), value) for key, value in self._keys.metadata.items()]
         return tuple(
-            Token(match[1], value, self._texts[value])
+            Token(match[1], value, str(self._texts[value]))
             for match, value in found
-            if match and isinstance(value, int) and value < len(self._texts)
+            if match and isinstance(value, int) and 0 <= value < len(self._texts)
         )
 
     def thinking(self) -> tuple[Token, ...]:
