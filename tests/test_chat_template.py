@@ -148,6 +148,8 @@ def test_messages_that_cannot_be_used_are_refused(messages: Any, name: str) -> N
             "unrecognized type",
         ),
         ({"tools": [WEATHER], "tool_choice": "weather"}, "^tool_choice must be one of auto"),
+        ({"tools": [WEATHER], "tool_choice": True}, "^tool_choice must be one of auto, .*, not True"),
+        ({"tools": [WEATHER], "tool_choice": [WEATHER]}, "^tool_choice must be one of auto"),
         ({"tools": [WEATHER], "tool_choice": {"function": {"name": "clock"}}}, "^tool_choice must be one of the tools"),
         ({"reasoning": "yes"}, "^reasoning must be one of auto, on, off"),
         ({"reasoning_format": "x"}, "^reasoning_format must be one of"),

@@ -48,6 +48,9 @@ def test_a_grammar_is_what_llama_cpps_own_test_expects(case: SchemaCase) -> None
     ("schema", "what"),
     [
         ({"type": "object", "required": ["name"]}, "at # they cannot know required 'name' without a property"),
+        ({"type": "object", "required": [{}]}, "at # they cannot know required {} without a property"),
+        ({"type": "string", "format": {}}, "the format {}"),
+        ({"format": [], "type": ["string"]}, "the format \\[\\]"),
         ({"properties": {"a": {"type": "number", "minimum": 0}}}, "at #/properties/a they cannot know minimum"),
         ({"type": "integer", "multipleOf": 5}, "multipleOf"),
         ({"type": "integer", "minimum": 1, "exclusiveMinimum": 1}, "minimum beside exclusiveMinimum"),

@@ -412,6 +412,9 @@ def test_chunks_that_make_no_sense_are_refused(model: object) -> None:
             session.decode([Chunk([], 0, 1), Chunk([1], 30)])
         with pytest.raises(InvalidParameter, match="chunks must be of different sequences"):
             session.draft_greedy([Chunk([1], 30), Chunk([1], 30)], K)
+        for odd in (-1, 0, K + 1, 2**31 - 1):
+            with pytest.raises(PymtpError, match=f"a draft of {odd}: 1 to {K} are allowed"):
+                session.draft_greedy([Chunk([1], 30)], odd)
     with pytest.raises(InvalidParameter, match="n_ctx must be at most"):
         Session(model, replace(PARAMS, n_ctx=2**30), n_seq_max=4)
 

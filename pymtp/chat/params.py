@@ -47,7 +47,7 @@ class ChatParams:
             raise InvalidParameter("reasoning_format", allowed, value=self.reasoning_format)
         if isinstance(self.tools, (str, bytes, Mapping)) or not all(isinstance(tool, Mapping) for tool in self.tools):
             raise InvalidParameter("tools", 'a list of {"type": "function", "function": ...}')
-        if isinstance(self.tool_choice, str) and self.tool_choice not in _TOOL_CHOICES:
+        if self.tool_choice not in _TOOL_CHOICES and not isinstance(self.tool_choice, Mapping):
             raise InvalidParameter(
                 "tool_choice", f"one of {', '.join(_TOOL_CHOICES)}, or a function", value=self.tool_choice
             )

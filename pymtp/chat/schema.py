@@ -154,7 +154,7 @@ class _Check:
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if isinstance(properties, Mapping) and isinstance(required, list):
             for name in required:
-                if name not in properties:
+                if not isinstance(name, str) or name not in properties:
                     raise _refusal(path, f"required {name!r} without a property of that name")
             for name, value in properties.items():
                 self.node(value, f"{path}/properties/{name}")
@@ -174,7 +174,7 @@ class _Check:
 
     def _string(self, schema: Mapping[str, Any], path: str) -> None:
         _check_length(schema, "minLength", "maxLength", path)
-        if "format" in schema and schema["format"] not in _FORMATS:
+        if "format" in schema and str(schema["format"]) not in _FORMATS:
             raise _refusal(path, f"the format {schema['format']!r} (there are {', '.join(sorted(_FORMATS))})")
         given = [key for key in ("pattern", "format") if key in schema]
         lengths = [key for key in ("minLength", "maxLength") if key in schema]
@@ -225,7 +225,7 @@ def _implied(schema: Mapping[str, Any]) -> str:
         return "allOf"
     if schema.keys() & {"items", "prefixItems"}:
         return "array"
-    if schema.keys() & {"pattern", "minLength", "maxLength"} or schema.get("format") in _FORMATS:
+    if schema.keys() & {"pattern", "minLength", "maxLength"} or str(schema.get("format")) in _FORMATS:
         return "string"
     return "any"
 

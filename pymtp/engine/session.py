@@ -167,8 +167,9 @@ class Session:
         if len({chunk.sequence for chunk in chunks}) < len(chunks):
             raise InvalidParameter("chunks", "of different sequences")
         n = ffi.new("int32_t *", n_steps)
-        tokens = ffi.new("int32_t[]", len(chunks) * n_steps)
-        likelihood = ffi.new("float[]", len(chunks) * n_steps) if probs else ffi.NULL
+        size = len(chunks) * max(0, min(n_steps, self.n_draft_max))  # other numbers of steps are refused below
+        tokens = ffi.new("int32_t[]", size)
+        likelihood = ffi.new("float[]", size) if probs else ffi.NULL
         check(lib.pymtp_session_draft_greedy(self._handle.native, *rows_of(chunks), n, tokens, likelihood))
         # the rows lie n apart, not n_steps
         rows = [slice(i * n[0], (i + 1) * n[0]) for i in range(len(chunks))]
