@@ -43,11 +43,18 @@ class InvalidParameter(PymtpError, ValueError):
     """
 
     def __init__(self, name: str, allowed: str, *, value: object = None) -> None:
-        got = "" if value is None else f", not {value!r}"
+        got = "" if value is None else f", not {_shown(value)}"
         super().__init__(f"{name} must be {allowed}{got}")
         self.name = name
         self.allowed = allowed
         self.value = value
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except RecursionError:
+        return f"a deeply nested {type(value).__name__}"
 
 
 class Closed(PymtpError, ValueError):

@@ -183,3 +183,10 @@ def test_what_is_shown_of_objects_says_what_they_are() -> None:
         assert repr(generation) == f"<pymtp.Generation length: 4 tokens, {text!r}>"
         assert "4 generated" in repr(generation.stats)
         assert model.detokenize(model.tokenize("Once upon")) == "Once upon"
+
+
+def test_a_value_that_is_nested_too_deeply_to_be_shown_is_refused_all_the_same() -> None:
+    value: Any = []
+    for _ in range(5000):
+        value = [value]
+    assert str(InvalidParameter("tools", "a list", value=value)) == "tools must be a list, not a deeply nested list"

@@ -1,0 +1,97 @@
+"""Damaged files of text: what pymtp writes and reads again, and what users give it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pymtp import PymtpError
+from pymtp.benchmark.compare import read_earlier
+from pymtp.benchmark.journal import Journal
+from pymtp.benchmark.plan import Plan, Setup, Workload, make_arms
+from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
+from pymtp.drafting.draft_vocab import parse_draft_vocab
+from pymtp.embedded import model_path
+from pymtp.engine import snapshot
+from pymtp.server.batch import _answered, read_requests
+
+from .fuzzer import Fuzzer, damaged, damaged_json, damaged_text
+
+_CHAT = {"format": "pymtp chat", "system": None, "messages": [{"role": "user", "content": "Hi"}]}
+_PROMPT = {"category": "a", "prompt": "b", "answer": "c"}
+_MESSAGES = {"category": "a", "messages": [{"role": "user", "content": "Hi"}], "answer": "c"}
+_ASKED = {"custom_id": "1", "url": "/v1/completions", "body": {"prompt": "a", "max_tokens": 3}}
+_ANSWERED = {"id": "2", "custom_id": "1", "response": {"status_code": 200, "body": {}}, "error": None}
+_ROW = {"model_filename": "m", "n_threads": 1, "test": "tg4", "draft_max": 1, "avg_ts": 1.5, "stddev_ts": 0.1}
+_ROW |= {"n_samples": 3, "temperature": 0, "accept": "auto", "category": "a"}
+
+
+class Files(Fuzzer):
+    """Each reader on files that are nearly what it reads."""
+
+    name = "files"
+    memory_bytes = 512 << 20  # a file of 64 MiB, as bytes and as text of four bytes each
+
+    def __init__(self, folder: Path) -> None:
+        from pymtp_cli.chat import files as chats
+
+        self._path = folder / "file"
+        os.mkfifo(folder / "fifo")
+        self._odd = [Path("/dev/zero"), folder, folder / "nothing"]
+        self._records = ("chat", "answered", "earlier", "journal", "state")  # others may be pipes, and are waited for
+        small = Setup(model_path(), None)
+        self._plan = Plan((small,), (Workload(0, 4, 0),), make_arms([1], [0.0], ["auto"], [None]), 1)
+        journal = self._journal(folder / "journal")
+        del journal
+        text = (folder / "journal").read_text()
+        self._readers: dict[str, tuple[Callable[[Path], Any], list[Any]]] = {
+            "chat": (lambda path: chats.is_chat(path), [_CHAT]),
+            "prompts": (read_texts, [_PROMPT, _MESSAGES]),
+            "answers": (read_answers, [_PROMPT, _MESSAGES]),
+            "draft vocabulary": (lambda path: parse_draft_vocab(path, 512), [[1, 2, 3], list(range(300))]),
+            "requests": (read_requests, [_ASKED]),
+            "answered": (_answered, [_ANSWERED]),
+            "earlier": (read_earlier, [[_ROW], _ROW]),
+            "journal": (self._journal, [json.loads(text.splitlines()[0])]),
+            "state": (lambda path: snapshot.unpack(snapshot.read(path), engine="e", model="m"), [{"engine": "e"}]),
+        }
+
+    def case(self, chance: random.Random) -> tuple[str, bytes | Path]:
+        name = chance.choice(list(self._readers))
+        if chance.random() < 0.01:
+            fifo = [self._path.with_name("fifo")] if name in self._records else []
+            return name, chance.choice([*self._odd, *fifo])
+        base = chance.choice(self._readers[name][1])
+        lines = [base, *(damaged_json(chance, base) for _ in range(chance.randrange(3)))]
+        data = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines).encode(errors="surrogatepass") + b"\n"
+        kind = chance.randrange(4)
+        if kind == 0:
+            data = damaged(chance, data)
+        elif kind == 1:
+            text = damaged_text(chance, data.decode(errors="replace"), ["{", "}", "[", "]", ",", "null", '"'])
+            data = text.encode(errors="surrogatepass")
+        elif kind == 2 and chance.random() < 0.1:
+            data = chance.choice([b"[", b'{"a":']) * 100_000
+        if name == "state":
+            data = b"pymtp-state " + data
+        return name, data
+
+    def run(self, case: tuple[str, bytes | Path]) -> str:
+        name, data = case
+        if isinstance(data, Path):
+            path = data
+        else:
+            path = self._path
+            path.write_bytes(data)
+        try:
+            self._readers[name][0](path)
+        except (PymtpError, OSError):  # commands say what the system says
+            return "refused"
+        return "read"
+
+    def _journal(self, path: Path) -> Journal:
+        return Journal(path, self._plan, BUILT_IN)

@@ -1,0 +1,217 @@
+"""Damaged GGUFs: headers through `pymtp inspect`'s reader, and whole files through the loader.
+
+A header is taken apart into its values and tensors, so that a change reaches what is built from it; a third of the
+cases have random bytes changed as well.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from pymtp import Model, PymtpError
+from pymtp.gguf.facts import find_draft_model, model_facts
+from pymtp.gguf.header import MAGIC
+from pymtp.gguf.inspection import inspect_model
+from random_gguf import write_deepseek4, write_gemma4, write_glm4moe, write_mimo2, write_qwen35, write_step35
+
+from .fuzzer import NUMBERS, Fuzzer, damaged
+
+_WRITERS = (write_glm4moe, write_mimo2, write_qwen35, write_deepseek4, write_step35, write_gemma4)
+_FORMS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_FLOATS = [0.0, -1.0, 1e38, float("inf"), float("nan"), 1e-40]
+
+
+@dataclass
+class Parts:
+    """A GGUF, taken apart."""
+
+    values: list[tuple[bytes, int, bytes]]
+    """Key, type and the bytes of a value."""
+    tensors: list[tuple[bytes, list[int], int, int]]
+    """Name, shape, type, offset."""
+    data: bytes
+
+    def joined(self, chance: random.Random) -> bytes:
+        """The file; its counts are wrong at times."""
+        counts = [len(self.tensors), len(self.values)]
+        if chance.random() < 0.03:
+            counts[chance.randrange(2)] = chance.choice(NUMBERS)
+        parts = [MAGIC, struct.pack("<IQQ", chance.choice([3] * 50 + [2, 1, 4, 3 << 24]), *counts)]
+        for key, kind, value in self.values:
+            parts += [_text(key), struct.pack("<I", kind), value]
+        for name, shape, kind, offset in self.tensors:
+            parts += [_text(name), struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)]
+        header = b"".join(parts)
+        return header + bytes(-len(header) % 32) + self.data
+
+
+def _text(data: bytes) -> bytes:
+    return struct.pack("<Q", len(data)) + data
+
+
+def take_apart(file: bytes) -> Parts:
+    """The parts of a GGUF that is sound."""
+    at = 8
+
+    def number(form: str = "Q") -> int:
+        nonlocal at
+        at += struct.calcsize(form)
+        return int(struct.unpack_from(f"<{form}", file, at - struct.calcsize(form))[0])
+
+    def skip(kind: int) -> None:
+        nonlocal at
+        if kind == _STRING:
+            size = number()
+            at += size
+        elif kind == _ARRAY:
+            inner, n = number("I"), number()
+            for _ in range(n):
+                skip(inner)
+        else:
+            at += struct.calcsize(_FORMS[kind])
+
+    def text() -> bytes:
+        nonlocal at
+        size = number()
+        at += size
+        return file[at - size : at]
+
+    n_tensors, n_values = number(), number()
+    values, tensors = [], []
+    for _ in range(n_values):
+        key, kind, start = text(), number("I"), at
+        skip(kind)
+        values.append((key, kind, file[start:at]))
+    for _ in range(n_tensors):
+        name, n_dims = text(), number("I")
+        tensors.append((name, [number() for _ in range(n_dims)], number("I"), number()))
+    return Parts(values, tensors, file[at + -at % 32 :])
+
+
+class Headers(Fuzzer):
+    """inspect's reader. The files end with their headers, but for a hole in the place of the tensors."""
+
+    name = "headers"
+    memory_bytes = 48 << 20  # the map of a file, and twice as much
+
+    _HOLE = 16 << 20
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "fuzzed.gguf"
+        self._bases = [take_apart(write(folder / "base.gguf").read_bytes()) for write in _WRITERS]
+        (folder / "base.gguf").unlink()
+        self._keys = sorted({key for base in self._bases for key, _, _ in base.values})
+        from pymtp_cli.inspect import _as_json, _as_text
+
+        self._show = (_as_text, _as_json)
+
+    def case(self, chance: random.Random) -> bytes:
+        base = chance.choice(self._bases)
+        parts = Parts(list(base.values), [(n, list(s), k, o) for n, s, k, o in base.tensors], b"")
+        for _ in range(chance.choice([1, 1, 1, 2, 4])):
+            self._change(chance, parts)
+        made = parts.joined(chance)
+        return damaged(chance, made) if chance.random() < 1 / 3 else made
+
+    def run(self, case: bytes) -> str:
+        self._path.write_bytes(case)
+        os.truncate(self._path, len(case) + self._HOLE)
+        try:
+            found = inspect_model(self._path)
+        except PymtpError:
+            return "refused"
+        for show in self._show:
+            show(found).encode(errors="replace")
+        try:
+            model_facts(self._path)
+            find_draft_model(self._path)
+        except PymtpError:
+            return "inspected, not a model"
+        return "inspected"
+
+    def _change(self, chance: random.Random, parts: Parts) -> None:
+        """One change of what a header says."""
+        if chance.random() < 0.25 and parts.tensors:
+            self._change_tensor(chance, parts)
+            return
+        at = chance.randrange(len(parts.values))
+        key, kind, value = parts.values[at]
+        what = chance.randrange(10)
+        if what == 0:
+            del parts.values[at]
+        elif what == 1:
+            parts.values[at] = (chance.choice(self._keys), kind, value)
+        elif what == 2:
+            parts.values.append(chance.choice(chance.choice(self._bases).values))
+        elif what == 3:
+            parts.values[at] = (key, chance.randrange(14), value)
+        elif what == 4:
+            parts.values[at] = (key, _STRING, _text(chance.choice([b"", b"a" * 100, b"\xff\xfe", b"llama", b"mtp"])))
+        elif kind == _ARRAY and what < 8:
+            inner, n = struct.unpack_from("<IQ", value)
+            odd = (chance.choice([inner, inner, chance.randrange(14)]), chance.choice([n - 1, n + 1, *NUMBERS]))
+            parts.values[at] = (key, kind, struct.pack("<IQ", odd[0], odd[1] % 2**64) + value[12:])
+        else:
+            scalar = kind if kind in _FORMS else 4
+            parts.values[at] = (key, scalar, _number(chance, scalar))
+
+    def _change_tensor(self, chance: random.Random, parts: Parts) -> None:
+        at = chance.randrange(len(parts.tensors))
+        name, shape, kind, offset = parts.tensors[at]
+        what = chance.randrange(7)
+        if what == 0:
+            del parts.tensors[at]
+        elif what == 1:
+            parts.tensors.append(parts.tensors[at])
+        elif what == 2:
+            kind = chance.choice([*range(40), *NUMBERS[:11]]) % 2**32
+        elif what == 3:
+            offset = chance.choice([offset + 1, offset * 2, *NUMBERS])
+        elif what == 4:
+            name = chance.choice([b"", b"a" * 70, b"blk.99999999999.x", b"blk.7.nextn.eh_proj.weight", name + b".x"])
+        elif what == 5 and shape:
+            shape[chance.randrange(len(shape))] = chance.choice(NUMBERS)
+        else:
+            shape = shape[::-1] if chance.random() < 0.5 else [*shape, chance.choice([1, 2, 2**40])][-6:]
+        if what > 1:
+            parts.tensors[at] = (name, shape, kind, offset)
+
+
+def _number(chance: random.Random, kind: int) -> bytes:
+    if kind in (6, 12):
+        return struct.pack(f"<{_FORMS[kind]}", chance.choice(_FLOATS))
+    size = struct.calcsize(_FORMS[kind])
+    number = chance.choice([*NUMBERS, chance.randrange(600), 2 ** (8 * size) - chance.randrange(1, 4)])
+    return (number % 256**size).to_bytes(size, "little")
+
+
+class Loads(Headers):
+    """Whole files through the loader; those that load make four tokens."""
+
+    name = "loads"
+    limit_s = 30.0
+    memory_bytes = 2 << 30
+
+    def case(self, chance: random.Random) -> bytes:
+        base = chance.choice(self._bases)
+        parts = Parts(list(base.values), [(n, list(s), k, o) for n, s, k, o in base.tensors], base.data)
+        self._change(chance, parts)
+        if chance.random() < 0.2:
+            self._change(chance, parts)
+        return parts.joined(chance)
+
+    def run(self, case: bytes) -> str:
+        self._path.write_bytes(case)
+        try:
+            with Model(self._path, n_ctx=64, n_threads=1, draft_max=2) as model:
+                made = model.generate([5, 6, 7], max_tokens=4, temperature=0, ignore_eos=True)
+                for _ in made:
+                    pass
+        except PymtpError:
+            return "refused"
+        return "loaded"
