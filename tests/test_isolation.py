@@ -18,7 +18,7 @@ from pymtp.engine import snapshot
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session, abi_id
-from pymtp.errors import StateError
+from pymtp.errors import PymtpError, StateError
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.header import read_header
 from pymtp.loading.loader import Weights
@@ -200,3 +200,18 @@ def test_texts_do_not_depend_on_what_was_asked_before(tmp_path: Path, draft: str
             answer = model.generate(PUBLIC, max_tokens=12, seed=2, ignore_eos=True, **options)  # type: ignore[arg-type]
             made.append(("".join(answer), answer.stats.drafted, answer.stats.accepted))
     assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("draft_max", [0, K])
+def test_a_grammar_that_no_token_continues_ends_its_own_request_alone(tmp_path: Path, draft_max: int) -> None:
+    options = {"max_tokens": 20, "temperature": 0, "draft_max": draft_max}
+    with Model(write_glm4moe(tmp_path / "tiny.gguf"), n_ctx=N_CTX, n_threads=1, n_seq_max=3, draft_max=K) as model:
+        alone = model.generate(PUBLIC, ignore_eos=True, **options)  # type: ignore[arg-type]
+        expected = "".join(alone)
+        other = model.generate(PUBLIC, ignore_eos=True, **options)  # type: ignore[arg-type]
+        dead_end = model.generate(PUBLIC, grammar='root ::= "\\t" "a"', **options)  # type: ignore[arg-type]
+        with pytest.raises(PymtpError, match="the grammar does not allow token"):
+            list(dead_end)
+        assert "".join(other) == expected and other.tokens == alone.tokens
+        assert model.cells_used() == 0
+        assert "".join(model.generate(PUBLIC, ignore_eos=True, **options)) == expected  # type: ignore[arg-type]

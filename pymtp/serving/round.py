@@ -10,6 +10,7 @@ from itertools import islice
 
 from pymtp.drafting.interface import NO_DRAFTS, Drafter, checked
 from pymtp.engine.session import Session
+from pymtp.errors import PymtpError
 from pymtp.serving.sequence import Turn, TurnResult, outcome_of
 
 
@@ -22,6 +23,8 @@ def run_round(
     Afterwards they and the accepted drafts are decoded, and the last token that the turn emitted is not. Raises
     ContextFull if the cache has no room; nothing was sampled then, and the positions after those that the sequences had
     decoded are to be truncated. `meanwhile` is called with the pass: see Session.decode.
+
+    A sequence whose own samplers fail gets its `error`, and has no result; the others continue.
     """
     requests = [turn.sequence.draft_request(turn) for turn in turns if turn.asks]
     made = drafter.propose(requests) if requests else ()
@@ -29,14 +32,17 @@ def run_round(
     proposals = [next(proposed) if turn.asks else NO_DRAFTS for turn in turns]
     session.decode([turn.sequence.chunk(turn, made) for turn, made in zip(turns, proposals, strict=True)], meanwhile)
     rows = iter(session.rows())
-    results = [
-        turn.sequence.judge(turn, list(islice(rows, turn.n_logits(made))), made)
-        for turn, made in zip(turns, proposals, strict=True)
-    ]
+    results = []
+    for turn, proposal in zip(turns, proposals, strict=True):
+        its_rows = list(islice(rows, turn.n_logits(proposal)))
+        try:
+            results.append(turn.sequence.judge(turn, its_rows, proposal))
+        except PymtpError as error:
+            turn.sequence.error = error
     for result in results:
         if result.proposal.drafts:
             session.truncate(result.n_decoded, sequence=result.turn.slot)
     if requests:
-        asked = [result for result in results if result.turn.asks]
-        drafter.observe([outcome_of(request, result) for request, result in zip(requests, asked, strict=True)])
+        request_of = {request.slot: request for request in requests}
+        drafter.observe([outcome_of(request_of[each.turn.slot], each) for each in results if each.turn.asks])
     return results

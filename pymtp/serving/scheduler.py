@@ -258,6 +258,10 @@ class Scheduler:
                 self._shift(slot, sequence)
             if sequence.finish_reason:
                 self._release(slot)
+        for turn in result.turns:
+            if turn.sequence.error:
+                self._unreported.append((self._running[turn.slot].job, turn.sequence, None))
+                self._release(turn.slot)
         if result.errors and len(self._running) == n_before:
             self._make_room(result.errors[-1])
         self._uncounted = result

@@ -18,7 +18,7 @@ from pymtp.drafting.length import DraftLength
 from pymtp.drafting.pick import ChainPicker, FixedPick, PickMethod
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.logits import Row
-from pymtp.errors import ContextFull
+from pymtp.errors import PymtpError
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.logprobs import TokenLogprobs, token_logprobs
@@ -126,8 +126,8 @@ class TokenSequence:
     is_shifted: bool = False
     """Whether tokens have gone because the context was full."""
     finish_reason: FinishReason | None = None
-    error: ContextFull | None = None
-    """Set if the cache had no room for it before the end of its own context."""
+    error: PymtpError | None = None
+    """What ended it early: the cache had no room for it, or its own grammar lets no token follow."""
 
     def __post_init__(self) -> None:
         self.n_prompt = len(self.history)
