@@ -4,6 +4,7 @@
 # make demo               write docs/demo.svg: a run in a terminal, accepted drafts in colour
 # make families           runs every family of models, against PyTorch too, and writes docs/families.md
 # make fuzz TIME=600     random damage to all that is read, for so many seconds (docs/reliability.md)
+# make soak TOKENS=10000000  random requests in one process, and texts made again alone
 # make check-threads      threads and asyncio tasks that share a model, under ThreadSanitizer (gcc; takes minutes)
 # make check-native       the native tests under sanitizers, and the patched llama.cpp against the unpatched one
 #
@@ -25,7 +26,7 @@ NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patch
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow demo families fuzz lint check check-native check-threads docs patches-edit patches-rebase patches-export install clean
+.PHONY: run test test-slow demo families fuzz soak lint check check-native check-threads docs patches-edit patches-rebase patches-export install clean
 .DELETE_ON_ERROR:
 
 run: install
@@ -54,6 +55,9 @@ check: lint
 
 fuzz: install
 	@PYTHONPATH=tests:native $(BIN)/python -m fuzz --time $(or $(TIME),600)
+
+soak: install
+	@$(BIN)/python tests/soak.py --tokens $(or $(TOKENS),100000)
 
 # The native tests under AddressSanitizer and UndefinedBehaviorSanitizer, with CUDA if pymtp is built with it; then
 # llama.cpp's own contexts, which must compute bit for bit what they compute in a build without the patches, with the
