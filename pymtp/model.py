@@ -25,7 +25,8 @@ from pymtp.drafting.policy import AUTO_DRAFT_MAX
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
 from pymtp.errors import Closed, InvalidParameter
-from pymtp.gguf.weights import fingerprint, output_rows
+from pymtp.gguf.facts import GgufInfo
+from pymtp.gguf.weights import fingerprint, output_rows, trimmed_output
 from pymtp.loading.loader import OnLoad, Weights
 from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
@@ -84,6 +85,7 @@ class Model:
         self.info, choice = choose_drafter(path, self.params.drafting)
         """The facts in the headers of the files."""
         _check_traits(choice, self.params.context.n_seq_max)
+        _check_trimmed(self.info, self.params.drafting)
         auto_vocab, tokens = parse_draft_vocab(self.params.drafting.draft_vocab, self.info.n_vocab)
         weights = Weights(self.info, self.params.model, on_load, with_heads=choice.uses_heads)
         self._free: weakref.finalize[..., Any] = weakref.finalize(self, weights.close)
@@ -311,7 +313,13 @@ class Model:
         return self._scheduler.stats + Stats()
 
     def _limit_drafts(self, tokens: range | list[int] | None) -> None:
-        if tokens is None or self.session.n_heads == 0:
+        if self.session.n_heads == 0:
+            return
+        if self.info.n_draft_vocab is not None:
+            trimmed = trimmed_output(self.info)
+            matrices = trimmed.matrices[: self.session.n_heads]
+            self.session.limit_drafts_to(trimmed.tokens, matrices, trimmed.type_id)
+        if tokens is None:
             return
         if isinstance(tokens, range):
             self.session.limit_drafts(len(tokens))
@@ -340,6 +348,14 @@ def _path_of(path: StrPath | None) -> StrPath:
 def _check_traits(choice: DraftChoice, n_seq_max: int) -> None:
     if n_seq_max > 1 and not choice.drafter.traits.allows_many:
         raise InvalidParameter("n_seq_max", f"1 where {choice.drafter.traits.name} drafts", value=n_seq_max)
+
+
+def _check_trimmed(info: GgufInfo, drafting: DraftParams) -> None:
+    """Heads that are trimmed say themselves which tokens are drafted, and have a matrix of their own for that."""
+    for name in ("draft_vocab", "draft_head_type"):
+        if info.n_draft_vocab is not None and getattr(drafting, name) is not None:
+            text = f"left out: the heads in {info.draft_model} are trimmed to {info.n_draft_vocab} tokens"
+            raise InvalidParameter(name, text, value=getattr(drafting, name))
 
 
 def _longest_draft(weights: Weights, params: Params, choice: DraftChoice) -> int:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
@@ -15,10 +16,10 @@ from families import FAMILIES
 from pymtp import Model, SamplingParams
 from pymtp.binding.arrays import Logits
 from pymtp.engine.chunk import Chunk
-from pymtp.errors import ModelError, StateError, UnsupportedModel
+from pymtp.errors import InvalidParameter, ModelError, StateError, UnsupportedModel
 from pymtp.gguf.facts import find_draft_model, model_facts
 from random_gguf import write_glm4moe, write_qwen35, write_step35
-from random_gguf.side_files import split_heads
+from random_gguf.side_files import split_heads, trim_heads
 
 WriteGguf = Callable[..., Path]
 
@@ -188,3 +189,71 @@ def test_a_listed_draft_vocab_uses_the_heads_own_output_matrix(tmp_path: Path) -
     ):
         np.testing.assert_array_equal(drafts(two), drafts(one))
         assert np.isfinite(drafts(two)[0]).sum() == len(vocab)
+
+
+TRIMMED = [3, 100, 7, 300, 511]
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("write", [write_step35, write_glm4moe, write_qwen35])  # the last one's heads share an output
+def test_heads_that_are_trimmed_draft_the_tokens_that_they_list(tmp_path: Path, write: WriteGguf, kind: type) -> None:
+    whole, trunk, heads, trimmed = (tmp_path / f"{name}.gguf" for name in ("whole", "trunk", "heads", "trimmed"))
+    split_heads(write(whole), trunk, heads)
+    trim_heads(heads, trimmed, TRIMMED, kind=kind)
+    with (
+        Model(whole, draft="mtp", draft_vocab=TRIMMED, n_threads=1) as one,
+        Model(trunk, draft_model=trimmed, n_threads=1) as two,
+    ):
+        assert two.info.n_draft_vocab == two.session.n_draft_vocab == len(TRIMMED)
+        np.testing.assert_array_equal(drafts(two), drafts(one))
+        assert np.flatnonzero(np.isfinite(drafts(two)[0])).tolist() == sorted(TRIMMED)
+        assert text(two) == text(one)
+
+
+def test_trimmed_heads_keep_the_type_of_their_output(tmp_path: Path) -> None:
+    whole, trunk, heads, trimmed = (tmp_path / f"{name}.gguf" for name in ("whole", "trunk", "heads", "trimmed"))
+    split_heads(write_step35(whole), trunk, heads)
+    trim_heads(heads, trimmed, TRIMMED, to=gguf.GGMLQuantizationType.Q8_0)
+    with (
+        Model(whole, draft="mtp", draft_vocab=TRIMMED, n_threads=1) as one,
+        Model(trunk, draft_model=trimmed, n_threads=1) as two,
+    ):
+        exact, rounded = (drafts(model)[0, sorted(TRIMMED)] for model in (one, two))
+        assert not np.array_equal(rounded, exact)
+        np.testing.assert_allclose(rounded, exact, atol=0.05 * np.abs(exact).max())
+        assert text(two) == text(one)
+
+
+@pytest.mark.parametrize("option", [{"draft_vocab": 64}, {"draft_vocab": "auto"}, {"draft_head_type": "q8_0"}])
+def test_trimmed_heads_are_not_limited_any_further(apart: tuple[Path, Path, Path], option: dict[str, object]) -> None:
+    _, trunk, heads = apart
+    trimmed = heads.with_name("trimmed.gguf")
+    trim_heads(heads, trimmed, TRIMMED)
+    with pytest.raises(InvalidParameter, match="must be left out: the heads in .* are trimmed to 5 tokens"):
+        Model(trunk, draft_model=trimmed, **option)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tokens", [[3, 100, 3], [3, -1], [3, 512]])
+def test_trimmed_heads_must_list_distinct_tokens(apart: tuple[Path, Path, Path], tokens: list[int]) -> None:
+    _, trunk, heads = apart
+    trimmed = heads.with_name("trimmed.gguf")
+    trim_heads(heads, trimmed, tokens)
+    with pytest.raises(ModelError, match="d2t does not list distinct tokens of a vocabulary of 512"):
+        Model(trunk, draft_model=trimmed)
+
+
+@pytest.mark.parametrize(("tokens", "kind"), [(TRIMMED, np.float32), ([], np.int64)])
+def test_trimmed_heads_need_token_ids(apart: tuple[Path, Path, Path], tokens: list[int], kind: type) -> None:
+    _, trunk, heads = apart
+    trimmed = heads.with_name("trimmed.gguf")
+    trim_heads(heads, trimmed, tokens, kind=kind)
+    with pytest.raises(ModelError, match="d2t holds no token ids"):
+        Model(trunk, draft_model=trimmed)
+
+
+def test_trimmed_heads_need_a_row_for_each_token(apart: tuple[Path, Path, Path]) -> None:
+    _, trunk, heads = apart
+    trimmed = heads.with_name("trimmed.gguf")
+    trim_heads(heads, trimmed, TRIMMED, n_rows=4)
+    with pytest.raises(ModelError, match=r"has the shape \(128, 4\), not \(128, 5\) as d2t says"):
+        Model(trunk, draft_model=trimmed)

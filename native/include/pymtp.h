@@ -243,9 +243,10 @@ int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t n_row
 // emitted is not limited. With token = NULL to the first n_tokens ids (rounded up to a multiple of 32), as a view of the
 // matrix; else to the n_tokens ids in token, whose rows the caller hands over: rows[h] are those of head h's matrix, one
 // after another, [n_tokens, row_bytes of pymtp_session_output_type]. An id that is listed twice is PYMTP_INVALID.
+// type -1: that of the head's matrix; another ggml_type: rows of that type, with which drafts multiply then.
 // n_tokens = n_vocab without ids ends the limit.
 // Draft logits then have n_tokens columns; ids (drafts, candidates) are always those of the whole vocabulary.
-int32_t pymtp_session_trim(struct pymtp_session * session, int32_t n_tokens, const int32_t * token,
+int32_t pymtp_session_trim(struct pymtp_session * session, int32_t n_tokens, const int32_t * token, int32_t type,
                            const void * const * rows);
 
 // Drafts multiply with output matrices of another ggml_type from now on, which are converted here and kept beside those

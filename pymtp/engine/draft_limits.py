@@ -12,6 +12,7 @@ from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
 from pymtp.engine.handle import SessionHandle
 from pymtp.errors import InvalidParameter
+from pymtp.gguf.types import TENSOR_TYPES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,19 +32,22 @@ class DraftLimits:
 
     def limit_to_first(self, n: int | None) -> None:
         """Draft only the first `n` tokens of the vocabulary (rounded up to 32); None: all of it."""
-        check(lib.pymtp_session_trim(self._handle.native, self._n_vocab if n is None else n, ffi.NULL, ffi.NULL))
+        check(lib.pymtp_session_trim(self._handle.native, self._n_vocab if n is None else n, ffi.NULL, -1, ffi.NULL))
         self._tokens = None
         self.n_tokens = self._n_vocab if n is None else n
 
-    def limit_to(self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]]) -> None:
+    def limit_to(
+        self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]], type_id: int | None = None
+    ) -> None:
         """Draft only `tokens`. `matrices`: for each head the rows of its output matrix, (len(tokens), bytes of a row).
 
-        See gguf.weights.output_rows.
+        They are of its own type, or of the ggml_type `type_id`. See gguf.weights.output_rows.
         """
         import numpy as np
 
-        rows = self._whole(matrices, len(tokens))
-        check(lib.pymtp_session_trim(self._handle.native, len(tokens), list(tokens), _pointers(rows)))
+        rows = self._whole(matrices, len(tokens), type_id)
+        ggml_type = -1 if type_id is None else type_id
+        check(lib.pymtp_session_trim(self._handle.native, len(tokens), list(tokens), ggml_type, _pointers(rows)))
         self._tokens = np.asarray(tokens)
         self.n_tokens = len(tokens)
 
@@ -70,20 +74,27 @@ class DraftLimits:
         everything[:, self._tokens if self._tokens is not None else slice(logits.shape[1])] = logits
         return everything
 
-    def _whole(self, matrices: Sequence[npt.NDArray[np.uint8]], n_rows: int) -> list[npt.NDArray[np.uint8]]:
+    def _whole(
+        self, matrices: Sequence[npt.NDArray[np.uint8]], n_rows: int, type_id: int | None = None
+    ) -> list[npt.NDArray[np.uint8]]:
         """The heads' matrices, checked and each in one piece."""
         import numpy as np
 
-        expected = [(n_rows, self._row_bytes(head)) for head in range(self._n_heads)]
+        expected = [(n_rows, self._row_bytes(head, type_id)) for head in range(self._n_heads)]
         shapes = [matrix.shape for matrix in matrices]
         if shapes != expected or any(matrix.dtype != np.uint8 for matrix in matrices):
             raise InvalidParameter("matrices", f"uint8 of shapes {expected}", value=shapes)
         return [np.ascontiguousarray(matrix) for matrix in matrices]
 
-    def _row_bytes(self, head: int) -> int:
+    def _row_bytes(self, head: int, type_id: int | None) -> int:
+        """Of the head's output matrix, or if it were of another type."""
         kind, n_bytes = ffi.new("int32_t *"), ffi.new("int64_t *")
         check(lib.pymtp_session_output_type(self._handle.native, head, kind, n_bytes))
-        return int(n_bytes[0])
+        if type_id is None:
+            return int(n_bytes[0])
+        own, other = TENSOR_TYPES[kind[0]], TENSOR_TYPES[type_id]
+        n_elements = int(n_bytes[0]) // own.block_bytes * own.block_elements
+        return n_elements // other.block_elements * other.block_bytes
 
 
 def _pointers(matrices: Sequence[npt.NDArray[np.uint8]]) -> Any:

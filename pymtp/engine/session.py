@@ -231,12 +231,14 @@ class Session:
         """
         self._limits.limit_to_first(n)
 
-    def limit_drafts_to(self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]]) -> None:
+    def limit_drafts_to(
+        self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]], type_id: int | None = None
+    ) -> None:
         """Draft only `tokens`. `matrices`: for each head the rows of its output matrix, (len(tokens), bytes of a row).
 
-        See gguf.weights.output_rows.
+        They are of the matrix's own type, or of another ggml_type. See gguf.weights.output_rows.
         """
-        self._limits.limit_to(tokens, matrices)
+        self._limits.limit_to(tokens, matrices, type_id)
 
     def requantize_drafts(self, kind: str, matrices: Sequence[npt.NDArray[np.uint8]]) -> None:
         """Draft with output matrices of another type (q4_0, ...), which takes memory and makes drafts cheaper.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pymtp.errors import ModelError
 from pymtp.gguf.header import TensorInfo, Value
-from pymtp.gguf.model_file import ModelFile, is_assistant
+from pymtp.gguf.model_file import DRAFT_TOKENS, ModelFile, is_assistant
 from pymtp.gguf.side_files import mismatch, side_files_of
 from pymtp.gguf.types import FILE_TYPES
 
@@ -47,6 +47,8 @@ class GgufInfo:
     """MTP heads according to the metadata (`<architecture>.nextn_predict_layers`). An assistant counts as one."""
     n_heads: int
     """MTP heads whose tensors are in the file. Some converters keep the key and drop the tensors."""
+    n_draft_vocab: int | None
+    """Tokens that heads in a file of their own draft, if they are trimmed to a part of the vocabulary."""
     tied_embedding_type: int | None
     """The ggml_type of the token embedding, if the loader uses the same tensor as output matrix."""
     n_tensors: int
@@ -134,7 +136,10 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
     source = heads or model
     has_assistant = heads is not None and heads.is_assistant
     # heads repeat tensors of the model; those of an assistant are its own
-    named = {**(heads.tensors if heads and not has_assistant else {}), **model.tensors}
+    of_heads = heads.tensors if heads and not has_assistant else {}
+    if heads and heads.n_draft_vocab is not None:  # they are not the model's then, and the loader leaves them out
+        of_heads = {name: each for name, each in of_heads.items() if name != DRAFT_TOKENS and not heads.is_output(name)}
+    named = {**of_heads, **model.tensors}
     tensors = [*named.values(), *(heads.tensors.values() if heads and has_assistant else [])]
     shards = [*(heads.shards if heads else []), *model.shards]
     return GgufInfo(
@@ -150,6 +155,7 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
         n_vocab=model.n_vocab,
         n_heads_declared=source.n_heads_declared,
         n_heads=source.n_heads,
+        n_draft_vocab=heads.n_draft_vocab if heads else None,
         tied_embedding_type=_tied_embedding_type(model.architecture, named),
         n_tensors=len(tensors),
         n_parameters=sum(tensor.n_elements for tensor in tensors),

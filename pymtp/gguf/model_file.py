@@ -17,6 +17,8 @@ from pymtp.gguf.shards import Shard, read_shards
 MAX_LAYERS = 512
 """LLAMA_MAX_LAYERS of the pinned llama.cpp; MTP heads are layers too."""
 
+DRAFT_TOKENS = "d2t"
+"""The tensor that says which tokens the rows of a trimmed output matrix stand for ("draft to target")."""
 LAYER_TENSOR = re.compile(r"blk\.(\d{1,9})\.(.+)")
 """The name of a layer's tensor: its number, and the part after it."""
 
@@ -54,6 +56,17 @@ class ModelFile:
     def head_prefixes(self) -> tuple[str, ...]:
         """The prefixes of the names of the heads' tensors."""
         return tuple(f"blk.{self.n_layer + i}." for i in range(self.n_heads_declared))
+
+    @property
+    def n_draft_vocab(self) -> int | None:
+        """Tokens that these heads draft, if their output matrices have rows for a part of the vocabulary only."""
+        tokens = self.tensors.get(DRAFT_TOKENS)
+        return tokens.n_elements if tokens else None
+
+    def is_output(self, name: str) -> bool:
+        """Whether a tensor is an output matrix that the heads may use: the model's, or a head's own."""
+        own = (f"{prefix}nextn.shared_head_head.weight" for prefix in self.head_prefixes)
+        return name in ("output.weight", *own)
 
     @property
     def is_heads_alone(self) -> bool:

@@ -1,7 +1,8 @@
 """MTP heads or an assistant in a separate file, named mtp-*.gguf.
 
 llama.cpp's converter writes heads with --mtp; their file repeats the metadata of the whole model, and its embeddings,
-last norm and output. An assistant is a separate model. Owns which file belongs to which model; reads headers only.
+last norm and output. These heads may be trimmed: their output matrices have rows for a part of the vocabulary, which
+the tensor d2t lists. An assistant is a separate model. Owns which file belongs to which model; reads headers only.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from pymtp.gguf.header import ArrayLength, Value
-from pymtp.gguf.model_file import ModelFile
+from pymtp.gguf.model_file import DRAFT_TOKENS, ModelFile
+from pymtp.gguf.types import TENSOR_TYPES
 
 OWN_KEYS = ("block_count", "nextn_predict_layers")
 """How the keys end that always differ between a model and its heads."""
@@ -56,7 +58,12 @@ def _difference(model: ModelFile, heads: ModelFile) -> str | None:
             continue
         if not _agree(model.metadata[key], heads.metadata[key], heads.n_heads):
             return f"{key} is {heads.metadata[key]}, not {model.metadata[key]}"
+    n_draft = heads.n_draft_vocab
+    if n_draft is not None and (problem := _problem_of_trimmed(heads, n_draft)):
+        return problem
     for name, tensor in heads.tensors.items():
+        if n_draft is not None and (name == DRAFT_TOKENS or heads.is_output(name)):
+            continue
         if name.startswith(heads.head_prefixes):
             continue
         if name not in model.tensors:
@@ -64,6 +71,18 @@ def _difference(model: ModelFile, heads: ModelFile) -> str | None:
         if tensor.shape != model.tensors[name].shape:
             return f"{name} has another shape"
     return None
+
+
+def _problem_of_trimmed(heads: ModelFile, n_draft: int) -> str | None:
+    """Why heads that draft a part of the vocabulary cannot be used."""
+    if n_draft == 0 or TENSOR_TYPES[heads.tensors[DRAFT_TOKENS].type_id].name not in ("I32", "I64"):
+        return f"{DRAFT_TOKENS} holds no token ids"
+    shapes = {name: tensor.shape for name, tensor in heads.tensors.items() if heads.is_output(name)}
+    if not shapes:
+        return f"it has {DRAFT_TOKENS} and no output matrix"
+    fits = (heads.number("embedding_length"), n_draft)
+    other = next((name for name, shape in shapes.items() if tuple(shape) != fits), None)
+    return f"{other} has the shape {tuple(shapes[other])}, not {fits} as {DRAFT_TOKENS} says" if other else None
 
 
 def _difference_of_assistant(model: ModelFile, assistant: ModelFile) -> str | None:

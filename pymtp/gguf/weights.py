@@ -9,10 +9,14 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pymtp.gguf.facts import model_facts
+from pymtp.errors import ModelError
+from pymtp.gguf.facts import GgufInfo, model_facts
+from pymtp.gguf.header import TensorInfo
+from pymtp.gguf.model_file import DRAFT_TOKENS
 from pymtp.gguf.shards import Shard, data_offset, read_shards, tensor_bytes
+from pymtp.gguf.types import TENSOR_TYPES
 
 if TYPE_CHECKING:  # slow to import, and not needed to inspect a file
     import numpy as np
@@ -60,6 +64,49 @@ def output_rows(
     n_rows = tensor.shape[1]
     matrix = np.memmap(shard.path, np.uint8, "r", data_offset(shard, tensor), (n_rows, tensor_bytes(tensor) // n_rows))
     return matrix if tokens is None else np.asarray(matrix[np.asarray(tokens)])
+
+
+class TrimmedOutput(NamedTuple):
+    """What heads that draft a part of the vocabulary multiply with."""
+
+    tokens: list[int]
+    """The tokens that the rows stand for."""
+    matrices: list[npt.NDArray[np.uint8]]
+    """Of each head, (len(tokens), bytes of a row), as stored."""
+    type_id: int
+
+
+def trimmed_output(info: GgufInfo) -> TrimmedOutput:
+    """The output matrices of heads in a file of their own that draft `info.n_draft_vocab` tokens.
+
+    Raises ModelError for tokens that the vocabulary does not have or that are listed twice, for a head without a
+    matrix, and for matrices of several types.
+    """
+    import numpy as np
+
+    assert info.draft_model is not None
+    shard = read_shards(info.draft_model)[0]
+    tensors = {tensor.name: tensor for tensor in shard.header.tensors}
+
+    def data(tensor: TensorInfo, kind: type) -> npt.NDArray[Any]:
+        flat = np.memmap(shard.path, np.uint8, "r", data_offset(shard, tensor), (tensor_bytes(tensor),))
+        return flat.view(kind)
+
+    ids = tensors[DRAFT_TOKENS]
+    tokens = data(ids, np.int32 if TENSOR_TYPES[ids.type_id].name == "I32" else np.int64).astype(np.int64)
+    if not ((tokens >= 0) & (tokens < info.n_vocab)).all() or len(np.unique(tokens)) < len(tokens):
+        raise ModelError(
+            f"{info.draft_model}: {DRAFT_TOKENS} does not list distinct tokens of a vocabulary of {info.n_vocab}; "
+            "convert it again"
+        )
+    own = [f"blk.{info.n_layer + head}.nextn.shared_head_head.weight" for head in range(info.n_heads)]
+    matrices = [
+        tensors[name] for name in (name if name in tensors else "output.weight" for name in own) if name in tensors
+    ]
+    if len(matrices) < info.n_heads or len({matrix.type_id for matrix in matrices}) > 1:
+        raise ModelError(f"{info.draft_model}: not every head has an output matrix of the same type; convert it again")
+    rows = [data(matrix, np.uint8).reshape(len(tokens), -1) for matrix in matrices]
+    return TrimmedOutput(tokens.tolist(), rows, matrices[0].type_id)
 
 
 def _shards(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None) -> list[Shard]:

@@ -1,11 +1,13 @@
-"""A model in two files, as llama.cpp's converter writes it with --no-mtp and --mtp."""
+"""A model in two files, as llama.cpp's converter writes it with --no-mtp and --mtp; and heads that are trimmed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
+import numpy as np
 
 SHARED = ("token_embd.weight", "output_norm.weight", "output.weight")
 
@@ -29,6 +31,40 @@ def split_heads(model: Path, trunk: Path, heads: Path) -> None:
             without[name] = value[:-n_heads], types
     _write(trunk, without, [t for t in reader.tensors if not t.name.startswith(of_heads)])
     _write(heads, everything, [t for t in reader.tensors if t.name.startswith((*of_heads, *SHARED))])
+
+
+class Tensor(NamedTuple):
+    """What a file gets of a tensor."""
+
+    name: str
+    data: Any
+    tensor_type: gguf.GGMLQuantizationType | None = None
+
+
+def trim_heads(
+    heads: Path,
+    path: Path,
+    tokens: Sequence[int],
+    *,
+    kind: type = np.int64,
+    to: Any = None,
+    n_rows: int | None = None,
+) -> None:
+    """Write `heads` with output matrices for `tokens` only, which d2t lists as numbers of that kind.
+
+    `to`: the ggml type of the matrices; that of `heads` if it is None. `n_rows`: of the matrices, if fewer.
+    """
+    reader = gguf.GGUFReader(heads)
+    fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    tensors: list[Any] = [Tensor("d2t", np.array(tokens, kind))]
+    for tensor in reader.tensors:
+        if tensor.name == "output.weight" or "shared_head_head" in tensor.name:
+            rows = tensor.data[[token % len(tensor.data) for token in tokens[:n_rows]]]
+            if to is not None:
+                rows = gguf.quants.quantize(gguf.quants.dequantize(rows, tensor.tensor_type), to)
+            tensor = Tensor(tensor.name, rows, tensor.tensor_type if to is None else to)
+        tensors.append(tensor)
+    _write(path, {name: (field.contents(), field.types) for name, field in fields.items()}, tensors)
 
 
 def _write(path: Path, metadata: dict[str, tuple[Any, list[gguf.GGUFValueType]]], tensors: list[Any]) -> None:

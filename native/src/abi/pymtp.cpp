@@ -314,7 +314,29 @@ static std::vector<const void *> need_matrices(const pymtp_session & session, co
     return std::vector<const void *>(rows, rows + session.n_heads); // not in braces: two pointers are a list, too
 }
 
-int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int32_t * token,
+// a type that the output matrices of all heads can have
+static ggml_type need_matrix_type(const pymtp_session & session, int32_t type) {
+    const auto res = (ggml_type) type;
+    if (type < 0 || type >= GGML_TYPE_COUNT || !ggml_type_name(res) || ggml_blck_size(res) == 0) {
+        pymtp_refuse("%d is no ggml_type", type);
+    }
+    const bool is_float = res == GGML_TYPE_F32 || res == GGML_TYPE_F16 || res == GGML_TYPE_BF16;
+    if (!is_float && !ggml_is_quantized(res)) {
+        pymtp_refuse("an output matrix cannot be of type %s", ggml_type_name(res));
+    }
+    for (int32_t head = 0; head < session.n_heads; ++head) {
+        const ggml_tensor * matrix = session.mtp->vocab.output_matrix(head);
+        if (matrix->ne[0] % ggml_blck_size(res) != 0) {
+            pymtp_refuse(
+                "an output matrix with rows of %d numbers cannot be of type %s, which has blocks of %d (q8_0, "
+                "q5_0 and q4_0: 32)",
+                (int) matrix->ne[0], ggml_type_name(res), (int) ggml_blck_size(res));
+        }
+    }
+    return res;
+}
+
+int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int32_t * token, int32_t type,
                            const void * const * rows) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         const int32_t n_vocab = self.n_vocab();
@@ -332,31 +354,25 @@ int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int3
         }
         need_draft_tokens(self, n_tokens, token);
         const auto of_heads = need_matrices(self, rows);
+        if (type != -1) {
+            need_matrix_type(self, type);
+        }
         forget_outputs(self);
-        self.mtp->limit_drafts(std::vector<llama_token>(token, token + n_tokens), of_heads);
+        self.mtp->limit_drafts(std::vector<llama_token>(token, token + n_tokens), type, of_heads);
         return PYMTP_OK;
     });
 }
 
 int32_t pymtp_session_requantize(pymtp_session * session, int32_t type, const void * const * rows) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
-        const auto to = (ggml_type) type;
-        if (!mtp_can_convert_to(to)) {
-            pymtp_refuse("an output matrix cannot be converted to the ggml_type %d", type);
-        }
         if (self.n_heads == 0) {
             pymtp_refuse("the session does not draft");
         }
-        const auto of_heads = need_matrices(self, rows);
-        for (int32_t head = 0; head < self.n_heads; ++head) {
-            const ggml_tensor * matrix = self.mtp->vocab.output_matrix(head);
-            if (matrix->ne[0] % ggml_blck_size(to) != 0) {
-                pymtp_refuse(
-                    "an output matrix with rows of %d numbers cannot be converted to %s, which has blocks of %d (q8_0, "
-                    "q5_0 and q4_0: 32)",
-                    (int) matrix->ne[0], ggml_type_name(to), (int) ggml_blck_size(to));
-            }
+        const ggml_type to = need_matrix_type(self, type);
+        if (!mtp_can_convert_to(to)) {
+            pymtp_refuse("an output matrix cannot be converted to %s", ggml_type_name(to));
         }
+        const auto of_heads = need_matrices(self, rows);
         forget_outputs(self);
         self.mtp->requantize_drafts(to, of_heads);
         return PYMTP_OK;

@@ -65,15 +65,15 @@ static std::vector<uint8_t> mtp_converted(const void * rows, ggml_type from, ggm
     return res;
 }
 
-// Makes the matrix that stands for `of` in drafts, from rows of its type.
-static void mtp_fill_matrix(mtp_device_tensor & matrix, const ggml_tensor * of, ggml_type type, int64_t n_rows,
-                            const void * rows) {
-    auto * res = matrix.alloc("mtp_output", type, of->ne[0], n_rows, mtp_matrix_buft(of, type, n_rows));
-    if (type == of->type) {
+// Makes the matrix that stands for `of` in drafts, from rows of another type or the same.
+static void mtp_fill_matrix(mtp_device_tensor & matrix, const ggml_tensor * of, ggml_type from, ggml_type to,
+                            int64_t n_rows, const void * rows) {
+    auto * res = matrix.alloc("mtp_output", to, of->ne[0], n_rows, mtp_matrix_buft(of, to, n_rows));
+    if (from == to) {
         ggml_backend_tensor_set(res, rows, 0, ggml_nbytes(res));
         return;
     }
-    const auto converted = mtp_converted(rows, of->type, type, of->ne[0], n_rows);
+    const auto converted = mtp_converted(rows, from, to, of->ne[0], n_rows);
     ggml_backend_tensor_set(res, converted.data(), 0, ggml_nbytes(res));
 }
 
@@ -82,7 +82,8 @@ void mtp_draft_vocab::requantize(ggml_type type, const std::vector<const void *>
     for (int32_t head = 0; head < n_heads; ++head) {
         // heads may share one
         if (head == 0 || output_matrix(head) != output_matrix(0)) {
-            mtp_fill_matrix(new_matrices[head], output_matrix(head), type, trunk.vocab.n_tokens(), rows[head]);
+            mtp_fill_matrix(new_matrices[head], output_matrix(head), output_matrix(head)->type, type,
+                            trunk.vocab.n_tokens(), rows[head]);
         }
     }
     requantized = std::move(new_matrices);
@@ -96,7 +97,8 @@ ggml_tensor * mtp_draft_vocab::draft_matrix(int32_t head) const {
     return requantized[head].get() ? requantized[head].get() : requantized[0].get();
 }
 
-void mtp_draft_vocab::limit(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows) {
+void mtp_draft_vocab::limit(const std::vector<llama_token> & tokens, int32_t type,
+                            const std::vector<const void *> & rows) {
     // all memory first: if it runs out, nothing has changed
     mtp_device_tensor              new_mem;
     std::vector<mtp_device_tensor> new_matrices(n_heads);
@@ -106,7 +108,16 @@ void mtp_draft_vocab::limit(const std::vector<llama_token> & tokens, const std::
     ggml_backend_tensor_set(ids, tokens.data(), 0, ggml_nbytes(ids));
 
     for (int32_t head = 0; head < n_heads; ++head) {
-        mtp_fill_matrix(new_matrices[head], output_matrix(head), draft_matrix(head)->type, tokens.size(), rows[head]);
+        const ggml_type from = type < 0 ? output_matrix(head)->type : (ggml_type) type;
+        const ggml_type to   = type < 0 ? draft_matrix(head)->type : from;
+        // heads may share one
+        const bool      is_first =
+            output_matrix(head) == output_matrix(0) &&
+            memcmp(rows[head], rows[0], tokens.size() * ggml_row_size(from, output_matrix(0)->ne[0])) == 0;
+        if (head > 0 && is_first) {
+            continue;
+        }
+        mtp_fill_matrix(new_matrices[head], output_matrix(head), from, to, tokens.size(), rows[head]);
     }
 
     n          = tokens.size();
@@ -145,19 +156,16 @@ void mtp_draft_vocab::fill_bias() {
     ggml_backend_tensor_set(bias, by_row.data(), 0, ggml_nbytes(bias));
 }
 
-ggml_tensor * mtp_draft_vocab::weight(ggml_context * ctx0, ggml_tensor * weight) const {
-    for (int32_t head = 0; head < n_heads; ++head) {
-        // by identity: other matrices may have as many rows
-        if (weight == output_matrix(head)) {
-            if (is_listed()) {
-                return matrices[head].get();
-            }
-            ggml_tensor * whole = draft_matrix(head);
-            return n == (int32_t) trunk.vocab.n_tokens() ? whole :
-                                                           ggml_view_2d(ctx0, whole, whole->ne[0], n, whole->nb[1], 0);
-        }
+ggml_tensor * mtp_draft_vocab::weight(ggml_context * ctx0, int32_t head, ggml_tensor * weight) const {
+    // by identity: other matrices may have as many rows
+    if (weight != output_matrix(head)) {
+        return weight;
     }
-    return weight;
+    if (is_listed()) {
+        return matrices[head].get() ? matrices[head].get() : matrices[0].get();
+    }
+    ggml_tensor * whole = draft_matrix(head);
+    return n == (int32_t) trunk.vocab.n_tokens() ? whole : ggml_view_2d(ctx0, whole, whole->ne[0], n, whole->nb[1], 0);
 }
 
 ggml_tensor * mtp_draft_vocab::logit_bias(ggml_context * ctx0) const {

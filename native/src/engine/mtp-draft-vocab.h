@@ -20,9 +20,9 @@ class mtp_draft_vocab {
     // Limits drafts to the first n tokens of the vocabulary; all of them: to none.
     void limit(int32_t n);
 
-    // Limits drafts to these tokens. rows[h]: the rows of head h's output matrix, in its type; one after another.
-    // Throws if memory runs out; the limit is then as it was.
-    void limit(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows);
+    // Limits drafts to these tokens. rows[h]: the rows of head h's output matrix, one after another; in its type (-1),
+    // or in another one, in which they stay. Throws if memory runs out; the limit is then as it was.
+    void limit(const std::vector<llama_token> & tokens, int32_t type, const std::vector<const void *> & rows);
 
     // Drafts multiply with output matrices of this type from now on. rows[h]: those of head h's whole matrix, in its own
     // type. It needs no calibration data, and its blocks fit a row. Throws if memory runs out; the matrices are then as
@@ -60,8 +60,8 @@ class mtp_draft_vocab {
     // what graphs of drafts depend on: the same numbers, the same nodes
     std::vector<int64_t> key() const { return { bias != nullptr, n, is_listed(), !requantized.empty() }; }
 
-    // what to multiply with in the place of a weight: the rows that drafts are limited to, else the weight
-    ggml_tensor * weight(ggml_context * ctx0, ggml_tensor * weight) const;
+    // what a head multiplies with in the place of a weight: the rows that drafts are limited to, else the weight
+    ggml_tensor * weight(ggml_context * ctx0, int32_t head, ggml_tensor * weight) const;
 
     // F32 [size()], to be added to logits before a pick; nullptr: nothing
     ggml_tensor * logit_bias(ggml_context * ctx0) const;
@@ -75,10 +75,11 @@ class mtp_draft_vocab {
     const int32_t       n_heads;
     const int32_t       n_tokens_usable;
 
-    int32_t                        n;
-    std::vector<llama_token>       listed;
-    mtp_device_tensor              listed_mem;  // I32 [1, n]
-    std::vector<mtp_device_tensor> matrices;    // [n_heads] limited to the listed tokens; empty: the first n rows
+    int32_t                  n;
+    std::vector<llama_token> listed;
+    mtp_device_tensor        listed_mem; // I32 [1, n]
+    std::vector<mtp_device_tensor>
+        matrices; // [n_heads] of the listed tokens, none: the first head's; empty: the first n rows
     std::vector<mtp_device_tensor> requantized; // [n_heads] whole, of another type; empty: the model's
     std::vector<llama_token>       barred;
     mtp_device_tensor              bias_mem;

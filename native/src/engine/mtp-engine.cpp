@@ -326,10 +326,11 @@ void mtp_engine::limit_drafts(int32_t n) {
     vocab.limit(n);
 }
 
-void mtp_engine::limit_drafts(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows) {
+void mtp_engine::limit_drafts(const std::vector<llama_token> & tokens, int32_t type,
+                              const std::vector<const void *> & rows) {
     forget_outputs();
     graphs.drop_readers(vocab.listed_memory());
-    vocab.limit(tokens, rows);
+    vocab.limit(tokens, type, rows);
 }
 
 void mtp_engine::requantize_drafts(ggml_type type, const std::vector<const void *> & rows) {

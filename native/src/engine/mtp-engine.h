@@ -97,7 +97,7 @@ struct mtp_engine {
 
     // See mtp_draft_vocab::limit. Graphs of other limits are kept, but for those of a list of tokens.
     void limit_drafts(int32_t n);
-    void limit_drafts(const std::vector<llama_token> & tokens, const std::vector<const void *> & rows);
+    void limit_drafts(const std::vector<llama_token> & tokens, int32_t type, const std::vector<const void *> & rows);
 
     // see mtp_draft_vocab::requantize
     void requantize_drafts(ggml_type type, const std::vector<const void *> & rows);

@@ -154,7 +154,8 @@ llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input
 }
 
 ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight) {
-    return res.mtp && res.mtp->part ? res.mtp->vocab.weight(res.get_ctx(), weight) : weight;
+    const mtp_graph_part * part = res.mtp ? res.mtp->part : nullptr;
+    return part ? res.mtp->vocab.weight(res.get_ctx(), part->head, weight) : weight;
 }
 
 //
@@ -273,7 +274,8 @@ class mtp_graph_builder {
 
         // an architecture that multiplies with its output matrix past the hook: drop that product, and make it again
         ggml_tensor * logits = res->t_logits;
-        ggml_tensor * weight = logits->op == GGML_OP_MUL_MAT ? mtp.vocab.weight(ctx0, logits->src[0]) : nullptr;
+        ggml_tensor * weight =
+            logits->op == GGML_OP_MUL_MAT ? mtp.vocab.weight(ctx0, run.head, logits->src[0]) : nullptr;
         if (weight && weight != logits->src[0]) {
             cut_down(nodes_before, res->t_h_nextn);
             res->t_logits = ggml_mul_mat(ctx0, weight, logits->src[1]);
