@@ -194,11 +194,11 @@ DraftMax = Annotated[
 ]
 
 DraftLookup = Annotated[
-    Literal["off", "self"],
+    Literal["off", "self", "shared"],
     choice(
-        Literal["off", "self"],
+        Literal["off", "self", "shared"],
         "--draft-lookup",
-        help_text="Where K is auto: also draft repeated text (self).",
+        help_text="Where K is auto: also draft repeated text.",
     ),
 ]
 MtpContextMode = Annotated[

@@ -20,6 +20,7 @@ from pymtp.chat.template import ChatTemplate
 from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.choice import DraftChoice, choose_drafter, without_runnable_heads
 from pymtp.drafting.draft_vocab import AutoDraftVocab, parse_draft_vocab
+from pymtp.drafting.lookup import EarlierTexts
 from pymtp.drafting.params import DraftParams, PlainReason, StrPath
 from pymtp.drafting.policy import AUTO_DRAFT_MAX
 from pymtp.engine.context import ContextParams
@@ -112,9 +113,11 @@ class Model:
             draft_max = session.n_draft_max
         sampling = SamplingParams(**recommended_sampling(self.info.sampling))
         self._defaults = GenerationParams(sampling, draft_max=draft_max)
-        drafter = choice.make(session)
-        self._policy = drafter.policy if isinstance(drafter, AdaptiveDrafter) else None
-        self._scheduler = Scheduler(session, drafter, policy=self._policy, draft_vocab=auto_vocab)
+        earlier = EarlierTexts() if self.params.drafting.draft_lookup == "shared" else None
+        drafter = choice.make(session, earlier)
+        self._adaptive = drafter if isinstance(drafter, AdaptiveDrafter) else None
+        policy = self._adaptive.policy if self._adaptive else None
+        self._scheduler = Scheduler(session, drafter, policy=policy, draft_vocab=auto_vocab, earlier=earlier)
         self._loop = EngineLoop(self._scheduler)
         self._free.detach()
         self._free = weakref.finalize(self, _free, self._loop, session, weights, self.vocabulary)
@@ -150,7 +153,7 @@ class Model:
     @property
     def plain_tok_s(self) -> float | None:
         """About how many tokens per second plain decoding makes, of one text; None before it has decoded plainly."""
-        costs = self._policy.costs if self._policy else None
+        costs = self._adaptive.policy.costs if self._adaptive else None
         return 1000 / costs.table(0, 1, 0)[0] if costs and costs.knows(0, 1) else None
 
     def tokenize(self, text: str, *, is_start: bool = True) -> list[int]:
@@ -268,6 +271,10 @@ class Model:
     def cells_used(self) -> int:
         """Positions of the cache that are taken; of `session.n_cells`."""
         return self.call(lambda: self._scheduler.n_cells_used)
+
+    def lookup_bytes(self) -> int:
+        """What drafts by lookup take of host memory: the texts that are generated, and earlier ones that are shared."""
+        return self.call(lambda: self._adaptive.lookup_bytes if self._adaptive else 0)
 
     def empty_cache(self) -> None:
         """Drop what texts with `cache_prompt` have left in the cache."""

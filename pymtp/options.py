@@ -40,7 +40,7 @@ class ModelOptions(TypedDict, total=False):
     draft: Literal["auto", "mtp", "lookup", "none"] | type[Drafter]
     draft_model: StrPath | None
     draft_max: int | Literal["auto"]
-    draft_lookup: Literal["off", "self"]
+    draft_lookup: Literal["off", "self", "shared"]
     draft_vocab: int | Sequence[int] | StrPath | None
     draft_head_type: HeadType | None
     mtp_context: Literal["auto", "chained", "target"]

@@ -20,7 +20,16 @@ from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.drafting.choice import longest_draft
 from pymtp.drafting.costs import PassCosts
 from pymtp.drafting.interface import DraftRequest
-from pymtp.drafting.lookup import MATCH_MAX, LookupDrafter, LookupIndex, Match, SequenceIndex
+from pymtp.drafting.lookup import (
+    MATCH_MAX,
+    NO_MATCH,
+    SHARED_TOKENS,
+    EarlierTexts,
+    LookupDrafter,
+    LookupIndex,
+    Match,
+    SequenceIndex,
+)
 from pymtp.drafting.params import DraftParams
 from pymtp.errors import PymtpError
 from pymtp.sampling.chain import Sampler
@@ -147,6 +156,82 @@ def test_every_slot_drafts_from_its_own_history() -> None:
     assert drafter.propose([draft_request(histories[0], 0)])[0].drafts == ()
     assert [made.drafts for made in drafter.propose([draft_request(histories[1], 2, slot=0)])] == [[6, 7]]
     assert 0 < drafter.n_bytes < 10_000
+
+
+def test_earlier_texts_are_found_by_their_owner_alone() -> None:
+    earlier = EarlierTexts()
+    earlier.add("a", [1, 2, 3, 4, 5])
+    earlier.add("a", [6, 7, 8, 1, 2, 3, 9])
+    earlier.add("b", [1, 2, 3, 6])
+    assert earlier.find("a", 4, [1, 2, 3]) == Match([9], 3)
+    assert earlier.find("a", 4, [7, 8, 1, 2, 3]) == Match([9], 5)
+    assert earlier.find("b", 4, [7, 8, 1, 2, 3]) == Match([6], 3)
+    assert earlier.find("a", 4, [4, 5, 6]) == NO_MATCH  # no match crosses from one text to the next
+    assert earlier.find("c", 4, [1, 2, 3]) == NO_MATCH
+
+
+def test_the_memory_of_earlier_texts_is_bounded() -> None:
+    n_max = 1 << 20
+    earlier = EarlierTexts(n_max)
+    for i in range(20):
+        for _ in range(5):
+            earlier.add(str(i % 8), range(1000 * i, 1000 * i + 50_000))
+            assert 0 < earlier.n_bytes <= n_max
+    assert earlier.find("3", 1, range(68_980, 68_990)).tokens == [68_990]  # the latest owner
+    assert earlier.find("4", 1, range(61_990, 62_000)) == NO_MATCH  # of those that are left out
+
+
+def test_of_a_long_text_the_end_is_kept() -> None:
+    earlier = EarlierTexts()
+    earlier.add("", range(100_000))
+    first = 100_000 - SHARED_TOKENS
+    assert earlier.find("", 1, range(first, first + 3)).tokens == [first + 3]
+    assert earlier.find("", 1, range(first - 1, first + 2)) == NO_MATCH
+
+
+def test_the_longer_match_is_drafted_be_it_in_an_earlier_text() -> None:
+    earlier = EarlierTexts()
+    earlier.add("a", [9, 1, 2, 3, 7, 7])
+    drafter = LookupDrafter(FakeSession(), earlier)  # type: ignore[arg-type]
+    history = [8, 1, 2, 3, 4, 5, 9, 1, 2, 3]
+    for owner, expected in (("a", [7, 7]), ("b", [4, 5]), (None, [4, 5])):
+        request = draft_request(history, 2)._replace(owner=owner)
+        assert [made.drafts for made in drafter.propose([request])] == [expected]
+    history = [8, 1, 2, 3, 4, 5, 8, 1, 2, 3]  # as long as in its own text, or longer there
+    assert drafter.propose([draft_request(history, 2)._replace(owner="a")])[0].drafts == [4, 5]
+    assert drafter.n_bytes > earlier.n_bytes > 0
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=1, seed=3)])
+def test_texts_that_have_ended_help_the_next_ones_of_the_same_owner(tmp_path: Path, sampling: SamplingParams) -> None:
+    path = write_glm4moe(tmp_path / "tiny.gguf")
+    prompt = random.Random(1).choices(range(500), k=30)
+
+    def ask(model: Model, **options: Any) -> tuple[list[int], int]:
+        made = model.generate(prompt, sampling=sampling, max_tokens=40, ignore_eos=True, **options)
+        list(made)
+        return made.tokens, made.stats.accepted
+
+    with Model(path, draft="none", **EXACT) as model:
+        text = ask(model)[0]
+    with Model(path, draft="lookup", draft_max=8, draft_lookup="shared", **EXACT) as model:
+        assert model.lookup_bytes() == 0
+        alone = ask(model, draft_owner="a")
+        assert ask(model, draft_owner="b") == alone  # finds nothing
+        assert ask(model, draft_lookup="self", draft_owner="a") == alone
+        again = ask(model, draft_owner="a")
+        assert alone[0] == again[0] == text
+        assert again[1] > max(25, alone[1])
+        # a text that was not to be shared was not kept
+        assert ask(model, draft_lookup="self", draft_owner="c") == ask(model, draft_owner="c") == alone
+        assert ask(model, draft_owner="c") == again
+        assert 0 < model.lookup_bytes() < 1 << 20
+        # a seed promises the same text, whatever was asked before, although drafts change it
+        if sampling.seed is not None:
+            drawn = [ask(model, draft_owner="a", accept="rejection") for _ in range(2)]
+            assert drawn[0] == drawn[1]
+    with Model(path, draft="lookup", draft_max=8, **EXACT) as model:
+        assert ask(model) == ask(model, draft_lookup="shared") == alone
 
 
 def test_a_draft_is_as_long_as_the_match_at_most() -> None:

@@ -458,8 +458,26 @@ def test_a_request_may_leave_lookup_alone(server: Client) -> None:
     found = server.post("/completion", draft_lookup="off", **asked).json
     assert found["drafting"]["draft_lookup"] == "off"
     assert found["content"] == server.post("/completion", **asked).json["content"]
-    refused = server.post("/completion", draft_lookup="shared", **asked)
-    assert refused.status == 501 and "draft_lookup" in refused.json["error"]["message"]
+
+
+def test_texts_are_shared_between_requests_with_the_same_key_only() -> None:
+    def load_sharing() -> Model:
+        return Model(draft="lookup", draft_max=8, draft_lookup="shared", n_ctx=512, n_threads=1)
+
+    with running(load_sharing, ServerSettings(api_keys=("one", "two"), has_metrics=True)) as client:
+
+        def ask(key: str, **options: Any) -> tuple[str, int]:
+            body = {"prompt": PROMPT, "n_predict": 40, "temperature": 0, "ignore_eos": True, **options}
+            found = client.send("POST", "/completion", body, {"Authorization": f"Bearer {key}"}).json
+            return found["content"], found["timings"]["draft_n_accepted"]
+
+        text, n_alone = ask("one")
+        assert ask("two") == ask("one", draft_lookup="self") == (text, n_alone)
+        found, n_shared = ask("one", draft_lookup="shared")
+        assert found == text
+        assert n_shared > n_alone + 10
+        lines = client.get("/metrics", Authorization="Bearer one").data.decode().splitlines()
+        assert any(line.startswith("llamacpp:lookup_bytes ") and int(line.split()[1]) > 0 for line in lines)
 
 
 def test_forced_acceptance_is_drawn_for_each_request(text: str) -> None:

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Proposal
-from pymtp.drafting.lookup import LookupDrafter, Match
+from pymtp.drafting.lookup import NO_MATCH, LookupDrafter, Match
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.policy import MATCH_KINDS, Candidate, DraftPolicy, Plan, Rates
 from pymtp.engine.session import Session
 from pymtp.sampling.distribution import Distribution
 
 _NOTHING = Proposal()
-_NO_MATCH = Match([], 0)
 
 
 class _Slot:
@@ -42,6 +41,11 @@ class AdaptiveDrafter:
         self._heads, self._lookup = heads, lookup
         self._slots: dict[int, _Slot] = {}
 
+    @property
+    def lookup_bytes(self) -> int:
+        """What lookup takes of memory at present."""
+        return self._lookup.n_bytes if self._lookup else 0
+
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """Draft for all requests. See Drafter."""
         adaptive = [request for request in requests if request.adapts and request.n_draft > 0]
@@ -49,7 +53,7 @@ class AdaptiveDrafter:
             return self._draft(requests)
         slots = [self._slot(request) for request in adaptive]
         matches = [
-            self._lookup.find(request) if self._lookup and request.uses_lookup else _NO_MATCH for request in adaptive
+            self._lookup.find(request) if self._lookup and request.uses_lookup else NO_MATCH for request in adaptive
         ]
         plan = self.policy.choose(
             [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.interface import Drafter
-from pymtp.drafting.lookup import LookupDrafter
+from pymtp.drafting.lookup import EarlierTexts, LookupDrafter
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.params import DraftParams, PlainReason, StrPath
 from pymtp.drafting.plain import NoDrafter
@@ -34,15 +34,13 @@ class DraftChoice(NamedTuple):
     adds_lookup: bool = False
     """Whether lookup drafts beside the heads."""
 
-    def make(self, session: Session) -> Drafter:
-        """The drafter, for a session that was opened for it."""
-        if self.drafter is MtpDrafter:
-            return AdaptiveDrafter(session, MtpDrafter(session), LookupDrafter(session) if self.adds_lookup else None)
-        return (
-            AdaptiveDrafter(session, None, LookupDrafter(session))
-            if self.drafter is LookupDrafter
-            else self.drafter(session)
-        )
+    def make(self, session: Session, earlier: EarlierTexts | None = None) -> Drafter:
+        """The drafter, for a session that was opened for it. `earlier`: where lookup looks besides."""
+        if self.drafter not in (MtpDrafter, LookupDrafter):
+            return self.drafter(session)
+        heads = MtpDrafter(session) if self.drafter is MtpDrafter else None
+        looks = heads is None or self.adds_lookup
+        return AdaptiveDrafter(session, heads, LookupDrafter(session, earlier) if looks else None)
 
     @property
     def uses_heads(self) -> bool:

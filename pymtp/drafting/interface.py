@@ -99,6 +99,8 @@ class DraftRequest(NamedTuple):
     """Whether as many tokens are drafted as pay."""
     uses_lookup: bool = True
     """Whether drafts may come from earlier text, where the drafter looks there."""
+    owner: str | None = None
+    """Whose sequences that have ended may be looked at, too; None: nobody's."""
 
     @property
     def end(self) -> int:

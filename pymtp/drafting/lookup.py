@@ -1,4 +1,4 @@
-"""Drafts from the text itself: what followed the newest tokens where they were seen before.
+"""Drafts from earlier text: what followed the newest tokens where the sequence, or another one, had them before.
 
 The index is native (native/include/pymtp-lookup.h). Knows token ids; never text, acceptance or the target's sampling.
 """
@@ -20,6 +20,11 @@ MATCH_MIN = 3
 often; with 4, there are fewer."""
 MATCH_MAX: int = lib.PYMTP_LOOKUP_MATCH_MAX
 """Tokens that are compared."""
+SHARED_BYTES = 64 << 20
+"""The most memory for sequences that have ended: 4 million tokens."""
+SHARED_TOKENS = 16384
+"""The most that is kept of one: a token takes 2 us, in which no other sequence goes on."""
+_TOKEN_BYTES = 16
 
 
 class Match(NamedTuple):
@@ -29,6 +34,9 @@ class Match(NamedTuple):
     """What followed there."""
     n_matched: int
     """The tokens that are the same, at most MATCH_MAX; 0: none was found."""
+
+
+NO_MATCH = Match([], 0)
 
 
 class LookupIndex:
@@ -101,23 +109,57 @@ class SequenceIndex:
         return self.index
 
 
+class EarlierTexts:
+    """The ends of the sequences that have ended, kept apart by their owners: nobody finds another's.
+
+    An index takes up to a quarter of `n_bytes_max` and drops its oldest tokens for new ones. Where all of them take
+    more than `n_bytes_max`, the owner goes whose last sequence ended longest ago.
+    """
+
+    def __init__(self, n_bytes_max: int = SHARED_BYTES) -> None:
+        self._n_bytes_max = n_bytes_max
+        self._indexes: dict[str, LookupIndex] = {}  # by owner; the latest last
+
+    @property
+    def n_bytes(self) -> int:
+        """What they take of memory at present."""
+        return sum(index.n_bytes for index in self._indexes.values())
+
+    def add(self, owner: str, tokens: Sequence[int]) -> None:
+        """A sequence of the owner has ended."""
+        n_max = self._n_bytes_max // 4 // _TOKEN_BYTES
+        index = self._indexes.pop(owner, None)
+        self._indexes[owner] = index = LookupIndex(n_max) if index is None else index
+        index.append(tokens[-min(n_max, SHARED_TOKENS) :])
+        index.end_history()
+        while self.n_bytes > self._n_bytes_max:
+            del self._indexes[next(iter(self._indexes))]
+
+    def find(self, owner: str, n: int, after: Sequence[int]) -> Match:
+        """What followed the longest match with the last tokens of `after`, in a sequence of the owner."""
+        index = self._indexes.get(owner)
+        return NO_MATCH if index is None else index.find(n, after)
+
+
 class LookupDrafter:
     """Drafts what followed the longest match of a sequence's newest tokens in its own prompt and output.
 
-    Needs no heads. A round drafts no more tokens than match, so nothing where nothing matches: longer drafts are mostly
-    wrong (bench/lookup.py measures it), unless a policy asks for more (see AdaptiveDrafter).
+    With `earlier`, a longer match in a sequence that has ended counts more, for requests with an owner. Needs no heads.
+    A round drafts no more tokens than match, so nothing where nothing matches: longer drafts are mostly wrong
+    (bench/lookup.py measures it), unless a policy asks for more (see AdaptiveDrafter).
     """
 
     traits: ClassVar = DrafterTraits("lookup", only_looks_up=True, auto_draft_max=None)
 
-    def __init__(self, session: Session) -> None:
-        self._n_max = session.n_ctx
+    def __init__(self, session: Session, earlier: EarlierTexts | None = None) -> None:
+        self._n_max, self._earlier = session.n_ctx, earlier
         self._indexes: dict[int, SequenceIndex] = {}  # by slot
 
     @property
     def n_bytes(self) -> int:
-        """What the indexes take of memory at present."""
-        return sum(each.index.n_bytes for each in self._indexes.values())
+        """What the indexes take of memory at present, those of earlier texts included."""
+        earlier = self._earlier.n_bytes if self._earlier else 0
+        return earlier + sum(each.index.n_bytes for each in self._indexes.values())
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """Draft for all requests. See Drafter."""
@@ -131,8 +173,12 @@ class LookupDrafter:
         at = self._indexes.get(request.slot)
         if at is None:
             at = self._indexes[request.slot] = SequenceIndex(self._n_max)
-        index = at.follow(request.history)
-        return index.find(request.n_draft, [*request.history[-MATCH_MAX:], *drafts] if drafts else None)
+        index, after = at.follow(request.history), [*request.history[-MATCH_MAX:], *drafts]
+        match = index.find(request.n_draft, after if drafts else None)
+        if self._earlier and request.owner is not None and match.n_matched < MATCH_MAX:
+            other = self._earlier.find(request.owner, request.n_draft, after)
+            match = other if other.n_matched > match.n_matched else match
+        return match
 
     def _propose(self, request: DraftRequest) -> Proposal:
         match = self.find(request)

@@ -31,8 +31,9 @@ class DraftParams:
     beside the model is taken if it fits."""
     draft_max: int | Literal["auto"] = "auto"
     """Tokens that a round drafts; 0: none; auto: as many as pay."""
-    draft_lookup: Literal["off", "self"] = "self"
-    """Whether lookup drafts as well where the length is auto: from a sequence's own prompt and output."""
+    draft_lookup: Literal["off", "self", "shared"] = "self"
+    """Whether lookup drafts as well where the length is auto: from a sequence's own prompt and output, or (shared) also
+    from texts that have ended, of the same owner (see GenerationParams.draft_owner)."""
     draft_vocab: int | Sequence[int] | StrPath | None = None
     """Limits drafts, not the text, to that many first tokens of the vocabulary, to those that are given or that a file
     lists, or ("auto") to as many as pay: drafting is cheaper then. None: no limit."""
@@ -51,8 +52,8 @@ class DraftParams:
             raise InvalidParameter("draft", f"{', '.join(DRAFTS)} or a Drafter with traits", value=self.draft)
         if self.draft_model is not None and not isinstance(self.draft_model, (str, os.PathLike)):
             raise InvalidParameter("draft_model", "the path of a GGUF file", value=self.draft_model)
-        if self.draft_lookup not in ("off", "self"):
-            raise InvalidParameter("draft_lookup", "off or self", value=self.draft_lookup)
+        if self.draft_lookup not in ("off", "self", "shared"):
+            raise InvalidParameter("draft_lookup", "off, self or shared", value=self.draft_lookup)
         if self.draft_head_type is not None and self.draft_head_type not in HEAD_TYPES:
             raise InvalidParameter("draft_head_type", ", ".join(HEAD_TYPES), value=self.draft_head_type)
         if self.mtp_context not in ("auto", "chained", "target"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Sequence
+from contextvars import ContextVar
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,6 +18,8 @@ from .respond import json_response
 from .settings import ServerSettings
 
 PUBLIC = frozenset({"/health", "/v1/health"})
+asker: ContextVar[str] = ContextVar("asker", default="")
+"""Who sent the request that is being answered: the number of the API key, or nothing where none is needed."""
 _LOCAL = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 
 
@@ -30,17 +33,20 @@ class KeyCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         needs_key = scope["type"] == "http" and self._keys and scope["path"] not in self._public
-        if needs_key and not self._is_known(Headers(scope=scope)):
+        key = self._key_of(Headers(scope=scope)) if needs_key else None
+        if needs_key and key is None:
             error = ApiError(401, "Invalid API Key", headers={"WWW-Authenticate": "Bearer"})
             await json_response(error.as_json(scope["path"]), error.status, error.headers)(scope, receive, send)
             return
+        asker.set("" if key is None else str(key))
         await self._app(scope, receive, send)
 
-    def _is_known(self, headers: Headers) -> bool:
+    def _key_of(self, headers: Headers) -> int | None:
+        """The number of the key that was given; None: it is none of ours."""
         given = headers.get("authorization") or headers.get("x-api-key") or ""
         key = given.removeprefix("Bearer ").encode()
         # all of them are compared, in a time that says nothing of how much was right
-        return sum(hmac.compare_digest(key, each) for each in self._keys) > 0
+        return max((i for i, each in enumerate(self._keys) if hmac.compare_digest(key, each)), default=None)
 
 
 class Origins:

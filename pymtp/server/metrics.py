@@ -24,13 +24,13 @@ async def metrics(request: Request) -> Response:
     if not state.settings.has_metrics:
         raise unsupported("This server does not support metrics endpoint. Start it with `--metrics`")
     model = state.model
-    stats, n_cells = await asyncio.to_thread(lambda: (model.stats, model.cells_used()))
-    body = "\n".join(_lines(state, stats, n_cells)) + "\n"
+    stats, n_cells, lookup = await asyncio.to_thread(lambda: (model.stats, model.cells_used(), model.lookup_bytes()))
+    body = "\n".join(_lines(state, stats, n_cells, lookup)) + "\n"
     headers = {"Process-Start-Time-Unix": str(int(state.engine.started_at))}
     return Response(body, headers=headers, media_type="text/plain; version=0.0.4")
 
 
-def _lines(state: ServerState, stats: Stats, n_cells: int) -> Iterator[str]:
+def _lines(state: ServerState, stats: Stats, n_cells: int, n_lookup_bytes: int) -> Iterator[str]:
     engine, counts, model = state.engine, state.engine.counts, state.model
     n_running, passes = min(len(engine.answers), engine.n_slots), model.session.counters.n_trunk_passes
     per_position = stats.accepted_per_position
@@ -54,6 +54,7 @@ def _lines(state: ServerState, stats: Stats, n_cells: int) -> Iterator[str]:
         ("requests_processing", "Answers that are being made", n_running),
         ("requests_deferred", "Answers that wait for a slot", engine.n_waiting),
         ("kv_cache_usage_ratio", "Part of the cache that is in use", n_cells / model.session.n_cells),
+        ("lookup_bytes", "Host memory of the texts in which drafts are looked up", n_lookup_bytes),
         ("n_busy_slots_per_decode", "Sequences in a pass", (stats.rounds or 0) / max(passes, 1)),
         ("draft_tokens_per_round", "Draft tokens of a round, on average", stats.drafted / max(stats.rounds, 1)),
     )

@@ -153,8 +153,6 @@ def _refuse_unsupported(fields: GenerationFields) -> None:
         raise unsupported("Field 'best_of': is not supported; use n")
     if fields.suffix:
         raise unsupported("Field 'suffix': is not supported; use /infill")
-    if fields.draft_lookup == "shared":
-        raise unsupported("Field 'draft_lookup': text of other requests is not looked at; use self or off")
     if fields.echo:
         raise unsupported("Field 'echo': is not supported; the prompt is not repeated")
 

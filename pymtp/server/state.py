@@ -15,6 +15,7 @@ from pymtp.chat.template import ChatTemplate
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.model import Model
 
+from .access import asker
 from .answer import Answer
 from .engine import Engine
 from .fields import GenerationFields
@@ -67,6 +68,7 @@ class ServerState:
         """Ask for what a request asks for. Raises ApiError."""
         settings = self.settings
         params = params_of(fields, settings.params, self.vocabulary, n_probs=n_probs, shifts=settings.has_context_shift)
+        params = replace(params, draft_owner=asker.get())  # texts are shared between requests with the same key only
         if chat:
             params = replace(params, chat=chat.prompt, reasoning_budget=chat.reasoning_budget)
         options = options_of(

@@ -93,6 +93,7 @@ def make_sequence(
         accept_drawn=accept_drawn,
         n_logprobs=params.logprobs,
         uses_lookup=uses_lookup,
+        owner=None if params.is_reproducible or params.draft_lookup in ("off", "self") else params.draft_owner,
         n_keep=params.n_keep,
     )
 

@@ -65,9 +65,11 @@ class GenerationParams:
     """Fewer drafts than these are not verified; for drafts that are not drawn."""
     draft_p_min: float = 0.0
     """A round stops drafting at the first position where no token is as likely as this."""
-    draft_lookup: Literal["off", "self"] | None = None
-    """Whether drafts may also come from the sequence's own earlier text (self), where the model was set up for that and
-    the length is auto; None: they may."""
+    draft_lookup: Literal["off", "self", "shared"] | None = None
+    """Whether drafts may also come from the sequence's own earlier text (self), and from texts that have ended
+    (shared), where the model was set up for that and the length is auto; None: all that it was set up for."""
+    draft_owner: str = ""
+    """Where texts are shared, whose this one is: it is shared with those of the same owner only."""
     draft_pick: Literal["greedy", "sample", "auto"] = "auto"
     """A draft is the most likely token, or drawn; auto: whichever would have had more recent drafts accepted, and with
     a seed the most likely one, so that the text is that of plain decoding."""
@@ -102,8 +104,10 @@ class GenerationParams:
         for name in ("slot", "n_keep"):
             if getattr(self, name) is not None:
                 _check_int(name, getattr(self, name), 0, "0 or more")
-        if self.draft_lookup not in (None, "off", "self"):
-            raise InvalidParameter("draft_lookup", "off or self", value=self.draft_lookup)
+        if self.draft_lookup not in (None, "off", "self", "shared"):
+            raise InvalidParameter("draft_lookup", "off, self or shared", value=self.draft_lookup)
+        if not isinstance(self.draft_owner, str):
+            raise InvalidParameter("draft_owner", "a string", value=self.draft_owner)
         _check_int("draft_min", self.draft_min, 0, "an integer, 0 or more")
         if not isinstance(self.draft_p_min, (int, float)) or not 0 <= self.draft_p_min <= 1:
             raise InvalidParameter("draft_p_min", "between 0 and 1", value=self.draft_p_min)
@@ -253,7 +257,8 @@ class GenerationOptions(SamplingOptions, total=False):
     draft_max: int | Literal["auto"] | None
     draft_min: int
     draft_p_min: float
-    draft_lookup: Literal["off", "self"] | None
+    draft_lookup: Literal["off", "self", "shared"] | None
+    draft_owner: str
     draft_pick: Literal["greedy", "sample", "auto"]
     accept: Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"]
     relaxed_top_n: int

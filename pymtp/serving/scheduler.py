@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 from pymtp.drafting.draft_vocab import AutoDraftVocab
 from pymtp.drafting.interface import Drafter
+from pymtp.drafting.lookup import EarlierTexts
 from pymtp.drafting.policy import DraftPolicy
 from pymtp.engine.counters import Timing
 from pymtp.engine.session import Session
@@ -86,12 +87,14 @@ class Scheduler:
         *,
         policy: DraftPolicy | None = None,
         draft_vocab: AutoDraftVocab | None = None,
+        earlier: EarlierTexts | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.stats = Stats()
         """Of all sequences. A pass's time is shared out between prompts and generation by their rows."""
         self._session = session
         self._drafter = drafter
+        self._earlier = earlier
         self._tuning = DraftTuning(session, policy, draft_vocab)
         self._clock = clock
         self._slots = Slots(session)
@@ -327,6 +330,8 @@ class Scheduler:
     def _release(self, slot: int) -> None:
         running = self._running.pop(slot)
         sequence = running.sequence
+        if self._earlier and sequence.owner is not None:
+            self._earlier.add(sequence.owner, sequence.history)
         keeps = running.job.reuses_cache and not sequence.error
         self._slots.release(slot, sequence.history[: sequence.n_decoded] if keeps else None)
         self._reduce_logits()

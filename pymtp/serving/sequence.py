@@ -121,6 +121,8 @@ class TokenSequence:
     """Its slot, once it has one."""
     uses_lookup: bool = True
     """Whether its drafts may come from earlier text."""
+    owner: str | None = None
+    """With whose sequences it shares its text for that, and they theirs; None: with nobody's."""
     n_keep: int | None = None
     """First tokens that stay when the context is full and half of the others go; None: the text ends then."""
     is_shifted: bool = False
@@ -181,6 +183,7 @@ class TokenSequence:
             uses_confidence=self.length.p_min > 0,
             adapts=self.length.n is None,
             uses_lookup=self.uses_lookup,
+            owner=self.owner,
         )
 
     def chunk(self, turn: Turn, proposal: Proposal) -> Chunk:
