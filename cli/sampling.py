@@ -21,7 +21,7 @@ from pymtp.text.files import read_text
 from .errors import CommandError
 from .flags import with_flags
 from .parsers import completing
-from .text import decoded
+from .text import decoded_value
 
 if TYPE_CHECKING:
     from pymtp import GenerationParams
@@ -117,10 +117,9 @@ def _texts(values: Mapping[str, Any]) -> dict[str, Any]:
     """The texts among the values, decoded. Raises InvalidParameter for one that is not UTF-8."""
 
     def text_of(name: str, value: Any) -> Any:
-        try:
-            return decoded(value) if isinstance(value, str) else value and type(value)(map(decoded, value))
-        except UnicodeError:
-            raise InvalidParameter(name, "valid UTF-8; convert it first (iconv -t UTF-8)") from None
+        if isinstance(value, str):
+            return decoded_value(name, value)
+        return value and type(value)(decoded_value(name, each) for each in value)
 
     return {name: text_of(name, values[name]) for name in _TEXTS}
 

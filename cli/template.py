@@ -17,7 +17,7 @@ from pymtp.errors import InvalidParameter
 from .flags import with_flags
 from .parsers import choice, integer
 from .sampling import _text_of
-from .text import decoded
+from .text import decoded_value
 
 if TYPE_CHECKING:
     from pymtp import ChatParams
@@ -53,7 +53,8 @@ def with_template(command: Callable[..., None]) -> Callable[..., None]:
 
 def _chat_flags(values: Mapping[str, Any]) -> ChatFlags:
     text = values["chat_template"]
-    template = _text_of(decoded(text) if text else text, values["chat_template_file"], "chat_template")
+    text = decoded_value("chat_template", text) if text else text
+    template = _text_of(text, values["chat_template_file"], "chat_template")
     if template is not None and template.strip() != "chatml" and not ("{{" in template or "{%" in template):
         allowed = "a Jinja template, or chatml: other names are not known"
         raise InvalidParameter("chat_template", allowed, value=template[:40])
@@ -63,8 +64,9 @@ def _chat_flags(values: Mapping[str, Any]) -> ChatFlags:
 def _kwargs(text: str | None) -> Mapping[str, Any]:
     if text is None:
         return {}
+    text = decoded_value("chat_template_kwargs", text)
     try:
-        value = json.loads(decoded(text))
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidParameter("chat_template_kwargs", f"a JSON object ({error})") from None
     if not isinstance(value, dict):

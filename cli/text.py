@@ -5,6 +5,8 @@ Owns the decoding. Knows nothing about what the text is for.
 
 from __future__ import annotations
 
+from pymtp.errors import InvalidParameter
+
 
 def decoded(text: str) -> str:
     """Return an argument as the UTF-8 that it was typed in. Raises UnicodeError if it is not UTF-8.
@@ -12,3 +14,11 @@ def decoded(text: str) -> str:
     The interpreter passes bytes that the locale cannot decode on as lone surrogates: all but ASCII in the C locale.
     """
     return text.encode("utf-8", "surrogateescape").decode("utf-8")
+
+
+def decoded_value(name: str, text: str) -> str:
+    """`decoded`, of the value of a parameter. Raises InvalidParameter if it is not UTF-8."""
+    try:
+        return decoded(text)
+    except UnicodeError:
+        raise InvalidParameter(name, "valid UTF-8; convert it first (iconv -t UTF-8)") from None

@@ -288,6 +288,8 @@ def test_a_file_to_resume_from_that_is_another_ones_is_refused(prompts: Path, tm
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
         assert expected in result.stderr and kept.read_text() == text
     assert "cannot use" in bench(*SHORT, "--resume", tmp_path).stderr
+    missing = bench(*SHORT, "-m", tmp_path / "missing.gguf", "--resume", tmp_path / "new.jsonl")
+    assert (missing.exit_code, missing.stderr.count("\n")) == (1, 1) and "missing.gguf" in missing.stderr
 
 
 @model

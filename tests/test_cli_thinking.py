@@ -66,6 +66,8 @@ def test_drafts_do_not_change_what_a_budget_leaves(run: Run) -> None:
     ("flags", "error"),
     [
         (["--chat-template-kwargs", "5"], "--chat-template-kwargs: must be a JSON object"),
+        (["--chat-template-kwargs", "\udcff"], "--chat-template-kwargs: must be valid UTF-8"),
+        (["--chat-template", "\udcff"], "--chat-template: must be valid UTF-8"),
         (["--chat-template-kwargs", "{"], "--chat-template-kwargs: must be a JSON object"),
         (["--chat-template-file", "/dev/null"], "--chat-template: must be a Jinja template, or chatml"),
         (["--chat-template", "{{ a }}"], "--chat-template: must be given as a text or in a file, not both"),

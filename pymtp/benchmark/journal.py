@@ -99,8 +99,12 @@ def _setup_key(setup: Setup) -> str:
 
 
 def _fingerprint(plan: Plan, texts: Sequence[Text]) -> str:
-    """All that the samples of a turn depend on, besides their setup, test and arm."""
-    models = sorted({sha256(path) for setup in plan.setups for path in (setup.path, setup.draft_model) if path})
+    """All that the samples of a turn depend on, besides their setup, test and arm. Raises PymtpError."""
+    paths = {path for setup in plan.setups for path in (setup.path, setup.draft_model) if path}
+    try:
+        models = sorted(map(sha256, paths))
+    except OSError as error:
+        raise PymtpError(f"cannot read {error.filename}: {error.strerror}; check the path") from error
     parts = [plan.seed, *models, *(asdict(text) for text in texts)]
     return hashlib.sha256(json.dumps(parts, default=dict, sort_keys=True).encode()).hexdigest()
 
