@@ -189,7 +189,7 @@ class Scheduler:
         self._tuning.limit_drafts(running.sequence for running in self._running.values())
         result = self.run(turns, meanwhile=self.report)
         self.apply(result)
-        if any(turn.of_prompt or turn.sequence.finish_reason for turn in turns):
+        if any(turn.of_prompt or turn.sequence.finish_reason or turn.sequence.error for turn in turns):
             self.report()
 
     def admit(self) -> None:
