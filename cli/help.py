@@ -24,7 +24,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Files": ("output", "bare", "force"),
     "Types": ("type", "output_type", "experts_type", "tensor_type"),
     "Slots": (
-        *("n_slots", "kv_unified", "context_shift", "cache_prompt", "cache_ram", "queue_max", "slots"),
+        *("n_slots", "kv_unified", "context_shift", "cache_prompt", "cache_shared", "cache_ram", "queue_max", "slots"),
         "slot_save_path",
     ),
     "Chats": (

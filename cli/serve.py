@@ -89,6 +89,13 @@ def serve(
     cache_prompt: Annotated[
         bool, typer.Option("--cache-prompt/--no-cache-prompt", help="Reuse the part of a prompt that a slot holds.")
     ] = True,
+    cache_shared: Annotated[
+        bool,
+        typer.Option(
+            "--cache-shared",
+            help="Reuse it for requests with another key too, which then can tell from times what others have sent.",
+        ),
+    ] = ServerSettings.shares_cache,
     cache_ram: Annotated[
         int,
         typer.Option(
@@ -188,6 +195,7 @@ def serve(
         reasoning_format=reasoning_format,
         has_context_shift=context_shift,
         cache_bytes=cache_ram << 20,
+        shares_cache=cache_shared,
         slot_save_path=slot_save_path,
         n_queue_max=queue_max,
         timeout_s=timeout,

@@ -251,12 +251,12 @@ class Model:
         """
         return self.call(lambda: self._scheduler.save_slot(slot))
 
-    def restore_slot(self, slot: int, tokens: Sequence[int], data: bytes) -> None:
-        """Put what `save_slot` returned into a free slot, for later texts with `cache_prompt`.
+    def restore_slot(self, slot: int, tokens: Sequence[int], data: bytes, *, scope: str = "") -> None:
+        """Put what `save_slot` returned into a free slot, for later texts with `cache_prompt` and this `cache_scope`.
 
         Raises StateError for bytes that are damaged or of another model, and while a text is generated in it.
         """
-        self.call(lambda: self._scheduler.restore_slot(slot, tokens, data))
+        self.call(lambda: self._scheduler.restore_slot(slot, tokens, data, scope))
 
     def erase_slot(self, slot: int) -> int:
         """Empty a free slot; returns how many tokens it held. Raises StateError while a text is generated in it."""

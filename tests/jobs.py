@@ -17,10 +17,10 @@ class Ready:
         sequence: TokenSequence,
         report: Report | None = None,
         *,
-        reuses_cache: bool = False,
+        cache_scope: str | None = None,
         slot: int | None = None,
     ) -> None:
-        self.sequence, self.reuses_cache, self.slot = sequence, reuses_cache, slot
+        self.sequence, self.cache_scope, self.slot = sequence, cache_scope, slot
         self.emitted: list[int] = []
         self.error: BaseException | None = None
         self._report = report

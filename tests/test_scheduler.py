@@ -51,9 +51,9 @@ def sequence(session: FakeSession, prompt: list[int], max_tokens: int = 20, **op
 
 
 def submit(
-    scheduler: Scheduler, *sequences: TokenSequence, report: Report | None = None, reuses_cache: bool = False
+    scheduler: Scheduler, *sequences: TokenSequence, report: Report | None = None, cache_scope: str | None = None
 ) -> list[Ready]:
-    jobs = [Ready(one, report, reuses_cache=reuses_cache) for one in sequences]
+    jobs = [Ready(one, report, cache_scope=cache_scope) for one in sequences]
     for job in jobs:
         scheduler.submit(job)
     return jobs
@@ -392,12 +392,12 @@ def test_a_kept_text_is_continued_with_what_is_new() -> None:
     session = FakeSession()
     work = scheduler(session)
     first = sequence(session, list(range(100)), 50)
-    submit(work, first, reuses_cache=True)
+    submit(work, first, cache_scope="")
     run(work)
     n_passes = len(session.passes)
     prompt = [*first.history, 7, 8, 9]
     second = sequence(session, prompt, 30)
-    submit(work, second, reuses_cache=True)
+    submit(work, second, cache_scope="")
     run(work)
     assert second.n_cached == len(first.history) - 1  # the last token was never decoded
     assert n_prompt_rows(session, n_passes) == second.stats.prompt_tokens == len(prompt) - second.n_cached
@@ -412,12 +412,12 @@ def test_a_kept_text_is_continued_from_anywhere(n_back: int, draft_max: int) -> 
     work = scheduler(session)
     first = sequence(session, list(range(100)), 50)
     first.draft_max = 3 - draft_max  # the heads need not have seen it
-    submit(work, first, reuses_cache=True)
+    submit(work, first, cache_scope="")
     run(work)
     prompt = [*first.history[: len(first.history) - 1 - n_back], -1, 5]
     second = sequence(session, prompt, 30)
     second.draft_max = draft_max
-    submit(work, second, reuses_cache=True)
+    submit(work, second, cache_scope="")
     run(work)
     assert second.n_cached == len(prompt) - 2
     assert texts(second) == [plain_text(prompt, 30)]
@@ -429,13 +429,13 @@ def test_a_memory_that_cannot_go_back_begins_anew() -> None:
     session.goes_back = False
     work = scheduler(session)
     first = sequence(session, list(range(50)), 20)
-    submit(work, first, reuses_cache=True)
+    submit(work, first, cache_scope="")
     session.goes_back = True  # rounds go back over their own drafts
     run(work)
     session.goes_back = False
     prompt = [*first.history[:-5], -1, 2]
     second = sequence(session, prompt, 0)
-    submit(work, second, reuses_cache=True)
+    submit(work, second, cache_scope="")
     run(work)
     assert second.n_cached == 0
     assert session.slots[0].tokens == prompt
@@ -445,11 +445,11 @@ def test_a_text_goes_where_most_of_it_is_kept() -> None:
     session = FakeSession(n_seq_max=3)
     work = scheduler(session)
     firsts = [sequence(session, [i] * 30, 10) for i in range(3)]
-    submit(work, *firsts, reuses_cache=True)
+    submit(work, *firsts, cache_scope="")
     run(work)
     for i in (1, 0, 2):
         again = sequence(session, [*firsts[i].history, 4], 5)
-        submit(work, again, reuses_cache=True)
+        submit(work, again, cache_scope="")
         run(work)
         assert again.n_cached >= len(firsts[i].history) - 2
         assert texts(again) == [plain_text([*firsts[i].history, 4], 5)]
@@ -458,7 +458,7 @@ def test_a_text_goes_where_most_of_it_is_kept() -> None:
 def test_what_is_forgotten_leaves_the_cache() -> None:
     session = FakeSession(n_seq_max=2)
     work = scheduler(session)
-    submit(work, sequence(session, [1, 2, 3]), sequence(session, [4, 5, 6]), reuses_cache=True)
+    submit(work, sequence(session, [1, 2, 3]), sequence(session, [4, 5, 6]), cache_scope="")
     run(work)
     assert all(slot.tokens for slot in session.slots)
     work.empty_cache()
@@ -528,7 +528,7 @@ def test_two_conversations_keep_their_slots() -> None:
     for turn in range(4):
         for i in range(2):
             one = sequence(session, texts_so_far[i], 5)
-            submit(work, one, reuses_cache=True)
+            submit(work, one, cache_scope="")
             run(work)
             assert (one.n_cached > 20) == (turn > 0)
             texts_so_far[i] = [*one.history, 3]

@@ -498,3 +498,37 @@ def test_forced_acceptance_is_drawn_for_each_request(text: str) -> None:
     assert n_drafts == n_accepted
     assert 0 < drafts([0.5, 0.5], seed=3)[1] < n_drafts
     assert set(drafts([1.0, 1.0], grammar='root ::= "a"+')[2]) == {"a"}
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_prompts_are_reused_across_keys_only_if_that_is_asked_for(tmp_path: Path, shares: bool) -> None:
+    settings = ServerSettings(
+        GenerationParams(cache_prompt=True), api_keys=("one", "two"), shares_cache=shares, slot_save_path=tmp_path
+    )
+
+    def load_two() -> Model:
+        return Model(n_ctx=256, n_threads=1, n_seq_max=1, draft="none")
+
+    with running(load_two, settings) as client:
+
+        def send(path: str, key: str, **body: Any) -> Any:
+            found = client.send("POST", path, body, {"Authorization": f"Bearer {key}"})
+            assert found.status == 200
+            return found.json
+
+        def n_reused(key: str, prompt: str) -> int:
+            asked = {"prompt": prompt, "n_predict": 1, "temperature": 0}
+            return int(send("/completion", key, **asked)["timings"]["cache_n"])
+
+        secret = "the password of the house by the sea is a number of nine digits"
+        assert n_reused("one", secret) == 0
+        first = n_reused("two", secret)
+        assert (first > 5) is shares
+        assert n_reused("two", secret) > 5
+        # what was there before is in host memory now, and still of its own key
+        assert n_reused("two", "another text, so that the slot is needed for something else altogether") < 3
+        assert n_reused("one", secret) > 5
+        # a slot that is restored is the key's who restores it
+        send("/slots/0?action=save", "one", filename="kept")
+        send("/slots/0?action=restore", "two", filename="kept")
+        assert n_reused("two", secret) > 5

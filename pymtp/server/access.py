@@ -5,10 +5,10 @@ Knows headers; nothing of what is asked.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import re
 from collections.abc import Sequence
-from contextvars import ContextVar
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,13 +18,11 @@ from .respond import json_response
 from .settings import ServerSettings
 
 PUBLIC = frozenset({"/health", "/v1/health"})
-asker: ContextVar[str] = ContextVar("asker", default="")
-"""Who sent the request that is being answered: the number of the API key, or nothing where none is needed."""
 _LOCAL = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 
 
 class KeyCheck:
-    """Refuses requests without one of the keys; files of the page and /health need none."""
+    """Refuses requests without one of the keys; files of the page and /health need none. Notes whose a request is."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str], public: frozenset[str]) -> None:
         self._app, self._public = app, public
@@ -33,20 +31,22 @@ class KeyCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         needs_key = scope["type"] == "http" and self._keys and scope["path"] not in self._public
-        key = self._key_of(Headers(scope=scope)) if needs_key else None
-        if needs_key and key is None:
+        key = _key_of(Headers(scope=scope)) if needs_key else b""
+        if needs_key and not self._is_known(key):
             error = ApiError(401, "Invalid API Key", headers={"WWW-Authenticate": "Bearer"})
             await json_response(error.as_json(scope["path"]), error.status, error.headers)(scope, receive, send)
             return
-        asker.set("" if key is None else str(key))
+        scope.setdefault("state", {})["key_id"] = hashlib.sha256(key).hexdigest() if key else ""
         await self._app(scope, receive, send)
 
-    def _key_of(self, headers: Headers) -> int | None:
-        """The number of the key that was given; None: it is none of ours."""
-        given = headers.get("authorization") or headers.get("x-api-key") or ""
-        key = given.removeprefix("Bearer ").encode()
+    def _is_known(self, key: bytes) -> bool:
         # all of them are compared, in a time that says nothing of how much was right
-        return max((i for i, each in enumerate(self._keys) if hmac.compare_digest(key, each)), default=None)
+        return sum(hmac.compare_digest(key, each) for each in self._keys) > 0
+
+
+def _key_of(headers: Headers) -> bytes:
+    given = headers.get("authorization") or headers.get("x-api-key") or ""
+    return given.removeprefix("Bearer ").encode()
 
 
 class Origins:

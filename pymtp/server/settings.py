@@ -61,6 +61,8 @@ class ServerSettings:
     """Whether a full context lets go of its oldest part; else the text ends."""
     cache_bytes: int = 8 << 30
     """Of host memory, for what slots held before."""
+    shares_cache: bool = False
+    """Whether requests with different keys reuse one another's prompts, which times of answers show."""
     cors_origins: str = "*"
     """Origins whose pages may ask: `*` for all, `localhost` for those of this machine, or one."""
     cors_credentials: bool = True

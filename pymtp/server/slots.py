@@ -17,7 +17,6 @@ from starlette.responses import Response
 
 from pymtp.engine import snapshot
 from pymtp.errors import StateError
-from pymtp.model import Model
 
 from . import reports
 from .answer import Answer
@@ -55,35 +54,35 @@ async def slot_action(request: Request) -> Response:
         raise invalid("Invalid action")
     body = await read(request, SlotBody)
     try:
-        found = await asyncio.to_thread(_ACTIONS[action], state.model, int(slot), folder, body.filename or "")
+        found = await asyncio.to_thread(_ACTIONS[action], state, int(slot), folder, body.filename or "")
     except StateError as error:
         raise invalid(str(error)) from None
     return json_response({"id_slot": int(slot)} | found)
 
 
-def _save(model: Model, slot: int, folder: Path, name: str) -> dict[str, Any]:
+def _save(state: ServerState, slot: int, folder: Path, name: str) -> dict[str, Any]:
     path, began = _path(folder, name), time.perf_counter()
-    tokens, data = model.save_slot(slot)
+    tokens, data = state.model.save_slot(slot)
     head = msgspec.json.encode(tokens) + b"\n"
     snapshot.write(path, head + data)
     timings = {"save_ms": (time.perf_counter() - began) * 1000}
     return {"filename": name, "n_saved": len(tokens), "n_written": len(head) + len(data), "timings": timings}
 
 
-def _restore(model: Model, slot: int, folder: Path, name: str) -> dict[str, Any]:
+def _restore(state: ServerState, slot: int, folder: Path, name: str) -> dict[str, Any]:
     path, began = _path(folder, name), time.perf_counter()
     head, _, data = snapshot.read(path).partition(b"\n")
     try:
         tokens = msgspec.json.decode(head, type=list[int])
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise invalid(f"{name} is not a saved slot") from None
-    model.restore_slot(slot, tokens, data)
+    state.model.restore_slot(slot, tokens, data, scope=state.cache_scope)
     timings = {"restore_ms": (time.perf_counter() - began) * 1000}
     return {"filename": name, "n_restored": len(tokens), "n_read": len(head) + 1 + len(data), "timings": timings}
 
 
-def _erase(model: Model, slot: int, folder: Path, name: str) -> dict[str, Any]:
-    return {"n_erased": model.erase_slot(slot)}
+def _erase(state: ServerState, slot: int, folder: Path, name: str) -> dict[str, Any]:
+    return {"n_erased": state.model.erase_slot(slot)}
 
 
 _ACTIONS = {"save": _save, "restore": _restore, "erase": _erase}

@@ -6,6 +6,7 @@ Knows no API's words.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -15,7 +16,6 @@ from pymtp.chat.template import ChatTemplate
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.model import Model
 
-from .access import asker
 from .answer import Answer
 from .engine import Engine
 from .fields import GenerationFields
@@ -29,18 +29,22 @@ if TYPE_CHECKING:
 class ServerState:
     """Of a server: one for all of its requests."""
 
+    key_id = ""
+    """Of the API key that a request came with; empty where none is needed."""
+
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self.engine = engine
         self.settings = settings
-        self._template: tuple[Model, ChatTemplate] | None = None
+        self._templates: dict[Model, ChatTemplate] = {}  # of the model, once it is asked for
 
     @property
     def template(self) -> ChatTemplate:
         """The chat template. Raises what ChatTemplate raises."""
         model = self.model
-        if self._template is None or self._template[0] is not model:
-            self._template = model, ChatTemplate(model.vocabulary, self.settings.chat_template)
-        return self._template[1]
+        if model not in self._templates:
+            self._templates.clear()
+            self._templates[model] = ChatTemplate(model.vocabulary, self.settings.chat_template)
+        return self._templates[model]
 
     @property
     def model(self) -> Model:
@@ -62,13 +66,19 @@ class ServerState:
         """What answers were computed with. Clients of llama-server expect a build number: b, and digits."""
         return build_info()
 
+    @property
+    def cache_scope(self) -> str:
+        """Whose cache a request reuses."""
+        return "" if self.settings.shares_cache else self.key_id
+
     def submit(
         self, prompts: Sequence[Sequence[int]], fields: GenerationFields, *, n_probs: int, chat: Rendered | None = None
     ) -> list[Answer]:
         """Ask for what a request asks for. Raises ApiError."""
         settings = self.settings
         params = params_of(fields, settings.params, self.vocabulary, n_probs=n_probs, shifts=settings.has_context_shift)
-        params = replace(params, draft_owner=asker.get())  # texts are shared between requests with the same key only
+        # texts are shared between requests with the same key only
+        params = replace(params, cache_scope=self.cache_scope, draft_owner=self.key_id)
         if chat:
             params = replace(params, chat=chat.prompt, reasoning_budget=chat.reasoning_budget)
         options = options_of(
@@ -82,8 +92,14 @@ class ServerState:
 
 
 def state_of(request: Request) -> ServerState:
-    """The state of the server that got the request."""
-    return cast(ServerState, request.app.state.server)
+    """The state of the server that got the request, for the key that came with it."""
+    server = cast(ServerState, request.app.state.server)
+    key_id: str = getattr(request.state, "key_id", "")
+    if not key_id:
+        return server
+    own = copy(server)
+    own.key_id = key_id
+    return own
 
 
 def build_info() -> str:

@@ -53,6 +53,8 @@ class GenerationParams:
     """Reuse what the cache holds of the prompt, and leave this text in the cache for a later one. Sums may round
     differently where less is computed, so the text can differ where two tokens are nearly tied."""
 
+    cache_scope: str = ""
+    """Only texts of the same scope reuse what one another left in the cache: such as a user's, or a key's."""
     slot: int | None = None
     """The slot of the model to run in; None: any that is free."""
     n_keep: int | None = None
@@ -92,6 +94,8 @@ class GenerationParams:
         for name in ("ignore_eos", "cache_prompt"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidParameter(name, "True or False", value=getattr(self, name))
+        if not isinstance(self.cache_scope, str):
+            raise InvalidParameter("cache_scope", "a string", value=self.cache_scope)
         if not isinstance(self.grammar, (str, type(None))):
             raise InvalidParameter("grammar", "a string of GBNF", value=self.grammar)
         _check_int("max_tokens", self.max_tokens, -1, "-1 (no limit) or more")
@@ -252,6 +256,7 @@ class GenerationOptions(SamplingOptions, total=False):
     reasoning_budget: int
     logprobs: int | None
     cache_prompt: bool
+    cache_scope: str
     slot: int | None
     n_keep: int | None
     draft_max: int | Literal["auto"] | None

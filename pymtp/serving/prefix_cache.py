@@ -25,6 +25,8 @@ class Saved(NamedTuple):
     """A saved sequence."""
 
     tokens: list[int]
+    scope: str
+    """Whose texts may continue it."""
     data: bytes
 
 
@@ -40,10 +42,12 @@ class PrefixCache:
         """What the saved sequences take."""
         return sum(len(each.data) for each in self._saved)
 
-    def put(self, tokens: Sequence[int], data: bytes) -> None:
-        """Keep a sequence; those that it begins with are no longer needed."""
-        saved = Saved(list(tokens), data)
-        self._saved = [each for each in self._saved if each.tokens != saved.tokens[: len(each.tokens)]]
+    def put(self, tokens: Sequence[int], scope: str, data: bytes) -> None:
+        """Keep a sequence; those of its scope that it begins with are no longer needed."""
+        saved = Saved(list(tokens), scope, data)
+        self._saved = [
+            each for each in self._saved if each.scope != scope or each.tokens != saved.tokens[: len(each.tokens)]
+        ]
         self._saved.append(saved)
         self.limit(self._n_bytes_max)
 
@@ -58,16 +62,15 @@ class PrefixCache:
         while self.n_bytes > n_bytes_max:
             del self._saved[0]
 
-    def covers(self, tokens: list[int]) -> bool:
-        """Whether a saved sequence begins with all of `tokens`."""
-        return any(each.tokens[: len(tokens)] == tokens for each in self._saved)
+    def covers(self, tokens: list[int], scope: str) -> bool:
+        """Whether a saved sequence of the scope begins with all of `tokens`."""
+        return any(each.scope == scope and each.tokens[: len(tokens)] == tokens for each in self._saved)
 
-    def find(self, tokens: list[int]) -> tuple[int, bytes] | None:
-        """The sequence that has most in common with `tokens`: how many, and its bytes; None if there is none."""
-        if not self._saved:
-            return None
-        i = max(range(len(self._saved)), key=lambda i: n_common(self._saved[i].tokens, tokens))
-        n = n_common(self._saved[i].tokens, tokens)
+    def find(self, tokens: list[int], scope: str) -> tuple[int, bytes] | None:
+        """The sequence of the scope that has most in common with `tokens`: how many, and its bytes; None: there is
+        none."""
+        found = [(n_common(each.tokens, tokens), i) for i, each in enumerate(self._saved) if each.scope == scope]
+        n, i = max(found, key=lambda each: each[0], default=(0, 0))
         if n == 0:
             return None
         self._saved.append(self._saved.pop(i))

@@ -89,9 +89,9 @@ class Request:
         """Called in the engine's thread after each update; has to be quick."""
 
     @property
-    def reuses_cache(self) -> bool:
+    def cache_scope(self) -> str | None:
         """See Job."""
-        return self.params.cache_prompt
+        return self.params.cache_scope if self.params.cache_prompt else None
 
     @property
     def slot(self) -> int | None:

@@ -32,8 +32,9 @@ class Job(Protocol):
     """What waits for a slot, and becomes a sequence there."""
 
     @property
-    def reuses_cache(self) -> bool:
-        """Whether it begins with what the cache holds of its prompt, and leaves its own tokens there."""
+    def cache_scope(self) -> str | None:
+        """Whose tokens of its prompt it reuses, if the cache holds them, and for whom it leaves its own there; None:
+        it does neither."""
 
     @property
     def slot(self) -> int | None:
@@ -156,9 +157,9 @@ class Scheduler:
         """See Slots.save."""
         return self._slots.save(slot)
 
-    def restore_slot(self, slot: int, tokens: Sequence[int], data: bytes) -> None:
+    def restore_slot(self, slot: int, tokens: Sequence[int], data: bytes, scope: str) -> None:
         """See Slots.restore."""
-        self._slots.restore(slot, tokens, data)
+        self._slots.restore(slot, tokens, data, scope)
 
     def erase_slot(self, slot: int) -> int:
         """See Slots.erase."""
@@ -197,11 +198,11 @@ class Scheduler:
         n_before = len(self._running)
         while self._slots.has_free and (found := self._next()):
             job, sequence = found
-            slot = self._slots.choose(sequence.history, reuse=job.reuses_cache, slot=job.slot)
+            slot = self._slots.choose(sequence.history, scope=job.cache_scope, slot=job.slot)
             sequence.slot = slot
             # before anything that can fail: `fail` has to find it
             self._running[slot] = Running(job, sequence, sequence.sampler.n_candidates)
-            sequence.n_cached = self._slots.take(slot, sequence.history, reuse=job.reuses_cache)
+            sequence.n_cached = self._slots.take(slot, sequence.history, scope=job.cache_scope)
             sequence.n_decoded = sequence.n_cached
             self._tuning.observe_prompt(sequence.history)
         if len(self._running) != n_before:
@@ -332,8 +333,9 @@ class Scheduler:
         sequence = running.sequence
         if self._earlier and sequence.owner is not None:
             self._earlier.add(sequence.owner, sequence.history)
-        keeps = running.job.reuses_cache and not sequence.error
-        self._slots.release(slot, sequence.history[: sequence.n_decoded] if keeps else None)
+        scope = running.job.cache_scope
+        keeps = scope is not None and not sequence.error
+        self._slots.release(slot, sequence.history[: sequence.n_decoded] if keeps else None, scope or "")
         self._reduce_logits()
 
     def _reduce_logits(self) -> None:

@@ -7,10 +7,26 @@ what is sampled.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pymtp.engine.session import Session
 from pymtp.errors import InvalidParameter, PymtpError, StateError
 from pymtp.serving.prefix_cache import PrefixCache, n_common
+
+
+class Kept(NamedTuple):
+    """What a free slot holds."""
+
+    tokens: list[int]
+    scope: str
+    """Whose texts may continue it."""
+
+    def n_common(self, tokens: list[int], scope: str | None) -> int:
+        """How many of `tokens` it holds for `scope`."""
+        return n_common(self.tokens, tokens) if scope == self.scope else 0
+
+
+NOTHING = Kept([], "")
 
 
 class Slots:
@@ -19,7 +35,7 @@ class Slots:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._free = list(reversed(range(session.n_seq_max)))  # the last one to become free comes last
-        self._kept: dict[int, list[int]] = {}  # by free slot: the tokens that are decoded in it; the oldest first
+        self._kept: dict[int, Kept] = {}  # by free slot: what is decoded in it; the oldest first
         self.cache = PrefixCache(0)
         """What slots held before."""
 
@@ -31,7 +47,7 @@ class Slots:
     @property
     def n_kept(self) -> int:
         """Tokens that free slots hold."""
-        return sum(map(len, self._kept.values()))
+        return sum(len(kept.tokens) for kept in self._kept.values())
 
     def is_free(self, slot: int) -> bool:
         """Whether nothing runs in the slot. Raises InvalidParameter for one that does not exist."""
@@ -39,40 +55,41 @@ class Slots:
             raise InvalidParameter("slot", f"between 0 and {self._session.n_seq_max - 1}", value=slot)
         return slot in self._free
 
-    def choose(self, tokens: list[int], *, reuse: bool, slot: int | None = None) -> int:
+    def choose(self, tokens: list[int], *, scope: str | None, slot: int | None = None) -> int:
         """Take a free slot out for a sequence that begins with `tokens`: `slot`, if it is given.
 
-        Else, with `reuse`, the slot that holds most of them, if that is a good part of what it holds; else an empty
-        slot, if there is any, or the one that was left first.
+        Else, with a `scope`, the slot that holds most of them for it, if that is a good part of what it holds; else an
+        empty slot, if there is any, or the one that was left first.
         """
         if slot is not None:
             self._free.remove(slot)
             return slot
         empty = [slot for slot in self._free if slot not in self._kept]
         slot = empty[-1] if empty else self._free[0]
-        if reuse and self._kept:
-            best = max(reversed(self._kept), key=lambda slot: n_common(self._kept[slot], tokens))
-            if n_common(self._kept[best], tokens) >= GOOD_PART * len(self._kept[best]):
+        n_held = {slot: kept.n_common(tokens, scope) for slot, kept in reversed(self._kept.items())}
+        if any(n_held.values()):
+            best = max(n_held, key=n_held.__getitem__)
+            if n_held[best] >= GOOD_PART * len(self._kept[best].tokens):
                 slot = best
         self._free.remove(slot)
         return slot
 
-    def take(self, slot: int, tokens: list[int], *, reuse: bool) -> int:
+    def take(self, slot: int, tokens: list[int], *, scope: str | None) -> int:
         """Prepare a slot that was chosen for `tokens`; return how many of them stay decoded in it."""
-        kept = self._kept.pop(slot, [])
-        n = n_common(kept, tokens) if reuse else 0
-        if n < len(kept):
+        kept = self._kept.pop(slot, NOTHING)
+        n = kept.n_common(tokens, scope)
+        if n < len(kept.tokens):
             self._save(slot, kept)
-        if reuse and (found := self.cache.find(tokens)) and found[0] > n:
+        if scope is not None and (found := self.cache.find(tokens, scope)) and found[0] > n:
             n = self._restore(slot, *found)
         # the last token of a prompt is decoded in any case, for its logits
         return self._truncate(slot, min(n, len(tokens) - 1))
 
-    def release(self, slot: int, keep: Sequence[int] | None = None) -> None:
-        """A sequence has ended; its slot keeps the tokens `keep`, which are decoded in it, or nothing."""
+    def release(self, slot: int, keep: Sequence[int] | None = None, scope: str = "") -> None:
+        """A sequence has ended; its slot keeps the tokens `keep`, which are decoded in it, for `scope`, or nothing."""
         self._free.append(slot)
         if keep:
-            self._kept[slot] = list(keep)
+            self._kept[slot] = Kept(list(keep), scope)
         else:
             self._session.truncate(0, sequence=slot)
 
@@ -88,21 +105,24 @@ class Slots:
     def save(self, slot: int) -> tuple[list[int], bytes]:
         """The tokens that a free slot holds, and its saved sequence. Raises StateError while something runs in it."""
         self._check_free(slot)
-        tokens = self._kept.get(slot, [])
+        tokens = self._kept.get(slot, NOTHING).tokens
         return list(tokens), self._session.save_sequence(slot) if tokens else b""
 
-    def restore(self, slot: int, tokens: Sequence[int], data: bytes) -> None:
-        """Put a saved sequence into a free slot. Raises StateError if it does not fit; the slot is empty then."""
+    def restore(self, slot: int, tokens: Sequence[int], data: bytes, scope: str = "") -> None:
+        """Put a saved sequence into a free slot, for `scope`.
+
+        Raises StateError if it does not fit; the slot is empty then.
+        """
         self._check_free(slot)
         self.erase(slot)
         if tokens:
             self._session.restore_sequence(slot, data)
-            self._kept[slot] = list(tokens)
+            self._kept[slot] = Kept(list(tokens), scope)
 
     def erase(self, slot: int) -> int:
         """Empty a free slot; return how many tokens it held. Raises StateError while something runs in it."""
         self._check_free(slot)
-        n = len(self._kept.pop(slot, []))
+        n = len(self._kept.pop(slot, NOTHING).tokens)
         self._session.truncate(0, sequence=slot)
         return n
 
@@ -121,10 +141,10 @@ class Slots:
         if not self.is_free(slot):
             raise StateError(f"slot {slot} is in use: wait for its text, or close it")
 
-    def _save(self, slot: int, tokens: list[int]) -> None:
+    def _save(self, slot: int, kept: Kept) -> None:
         """Keep in host memory what the slot holds."""
-        if self.cache.is_on and not self.cache.covers(tokens):
-            self.cache.put(tokens, self._session.save_sequence(slot))
+        if self.cache.is_on and not self.cache.covers(*kept):
+            self.cache.put(*kept, self._session.save_sequence(slot))
 
     def _restore(self, slot: int, n: int, data: bytes) -> int:
         try:
