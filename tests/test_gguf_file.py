@@ -139,11 +139,11 @@ def test_impossible_counts_are_reported_as_truncation_and_do_not_hang(tmp_path: 
     assert "truncated" in failure(path)
 
 
-@pytest.mark.parametrize("size", [2**20 + 1, 17 * 2**20])
+@pytest.mark.parametrize("size", [2**18 + 1, 17 * 2**20])
 def test_a_long_text_in_a_header_is_not_kept_whole(write_gguf: WriteGguf, size: int) -> None:
     path = write_gguf(chat_template="c" * size)
     header = read_header(path)
-    assert header.metadata["tokenizer.chat_template"] == "c" * 2**20
+    assert header.metadata["tokenizer.chat_template"] == "c" * 2**18
     tracemalloc.start()
     inspect_model(path)
     assert tracemalloc.get_traced_memory()[1] < 8 * 2**20

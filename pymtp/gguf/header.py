@@ -19,7 +19,7 @@ MAX_VALUES, MAX_TENSORS = 4096, 65536
 """Of a header. Real ones have some hundred, and some thousand. In memory they take more than in the file."""
 _VALUE_BYTES, _TENSOR_BYTES = 13, 24
 """The least that one takes in a file."""
-MAX_TEXT_BYTES = 2**20
+MAX_TEXT_BYTES = 2**18
 """Of a text that is kept. Longer ones are cut: of those that pymtp looks at, none is nearly as long."""
 MAX_ELEMENTS = 2**22
 """Of an array that is read: tokens of a vocabulary, at most."""

@@ -152,7 +152,7 @@ class Headers(Fuzzer):
             parts.values[at] = (key, chance.randrange(14), value)
         elif what == 4:
             parts.values[at] = (key, _STRING, _text(chance.choice([b"", b"a" * 100, b"\xff\xfe", b"llama", b"mtp"])))
-        elif kind == _ARRAY and what < 8:
+        elif kind == _ARRAY and what < 8 and len(value) >= 12:
             inner, n = struct.unpack_from("<IQ", value)
             odd = (chance.choice([inner, inner, chance.randrange(14)]), chance.choice([n - 1, n + 1, *NUMBERS]))
             parts.values[at] = (key, kind, struct.pack("<IQ", odd[0], odd[1] % 2**64) + value[12:])
