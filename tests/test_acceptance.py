@@ -6,6 +6,7 @@ that holds once holds in every run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -112,7 +113,8 @@ class Play:
         assert sum(exact.values()) == pytest.approx(1)
         n = len(self.texts)
         often = [text for text, prob in exact.items() if prob * n >= 5]
-        observed = np.array([self.texts.count(text) for text in often], float)
+        counts = Counter(self.texts)
+        observed = np.array([counts[text] for text in often], float)
         expected = np.array([exact[text] * n for text in often])
         if expected.sum() < n - 5:  # the others together
             observed, expected = np.append(observed, n - observed.sum()), np.append(expected, n - expected.sum())
@@ -162,6 +164,14 @@ def test_outputs_are_distributed_as_in_plain_decoding(accept: Acceptance, draws:
     assert accept.is_lossless
     assert play.is_as(exact_texts(pair))
     assert 0.02 < play.mean_accepted < n_draft
+
+
+@pytest.mark.slow
+@every_way
+def test_a_million_tokens_are_distributed_as_in_plain_decoding(accept: Acceptance, draws: bool) -> None:
+    pair = random_pair(5, seed=30)
+    play = Play(accept, pair, 3, draws=draws, n_texts=-(-1_000_000 // N_TOKENS))
+    assert play.is_as(exact_texts(pair))
 
 
 @every_way
