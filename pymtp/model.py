@@ -153,8 +153,8 @@ class Model:
     @property
     def plain_tok_s(self) -> float | None:
         """About how many tokens per second plain decoding makes, of one text; None before it has decoded plainly."""
-        costs = self._adaptive.policy.costs if self._adaptive else None
-        return 1000 / costs.table(0, 1, 0)[0] if costs and costs.knows(0, 1) else None
+        plain_ms = self._adaptive.policy.costs.plain_ms if self._adaptive else None
+        return 1000 / plain_ms if plain_ms else None
 
     def tokenize(self, text: str, *, is_start: bool = True) -> list[int]:
         """Token ids of `text`. Special tokens in it are recognised.

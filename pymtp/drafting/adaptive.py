@@ -59,7 +59,8 @@ class AdaptiveDrafter:
             [
                 Candidate(slot.rates, request.n_draft, match.n_matched, len(match.tokens))
                 for slot, request, match in zip(slots, adaptive, matches, strict=True)
-            ]
+            ],
+            adaptive[0].n_sequences,
         )
         if not plan.n_drafts and len(adaptive) == len(requests):
             return [_NOTHING] * len(requests)

@@ -15,37 +15,50 @@ N_RECENT = 7
 """Measurements of a kind of pass that its median is taken over: a burst of load on the machine has to last for four of
 them to move it."""
 NEW_SHARE = 0.1
-"""What a further row, and a step of the heads, is assumed to cost of a plain pass until some were measured: little, so
-that drafting is tried."""
+"""What a step of the heads is assumed to cost of a pass, and a further row of what one costs in it, until some were
+measured: little, so that drafting is tried."""
+
+Kind = tuple[int, int, int]
+"""Steps of the heads before a pass (0: none), its rows, and its sequences."""
 
 
 class PassCosts:
-    """The times of passes by the steps of the heads before them (0: none), their rows, and their sequences."""
+    """The times of passes by their kind, as they were when `refresh` was last called."""
 
     def __init__(self) -> None:
-        self._recent: dict[tuple[int, int, int], deque[float]] = {}
+        self._recent: dict[Kind, deque[float]] = {}
         self._before = (-1, -1)  # steps and sequences of the latest pass
+        self._known: dict[Kind, float] = {}  # medians
+        self._rows: dict[tuple[int, int], list[int]] = {}  # rows of the known kinds, by steps and sequences
+        self._fit = [1.0, NEW_SHARE, NEW_SHARE, 0.0]
         self._tables: dict[tuple[int, int], list[float]] = {}
-        self._n_until = 0
 
     def observe(self, steps: int, rows: int, n_sequences: int, ms: float) -> None:
         """Add a pass. The first of its kind in a row does not count: what it needs is not in the caches yet."""
         before, self._before = self._before, (steps, n_sequences)
         if before != self._before:
             return
-        known = self._recent.get((steps, rows, n_sequences))
-        if known is None:
-            known = self._recent[steps, rows, n_sequences] = deque(maxlen=N_RECENT)
-            self._n_until = 0
-        known.append(ms)
-        self._n_until -= 1
-        if self._n_until < 0 or len(known) < N_RECENT // 2:
-            self._n_until = N_RECENT
-            self._tables.clear()
+        kind = steps, rows, n_sequences
+        recent = self._recent.get(kind)
+        if recent is None:
+            recent = self._recent[kind] = deque(maxlen=N_RECENT)
+        recent.append(ms)
+        if kind not in self._known:
+            self.refresh()
 
-    def knows(self, steps: int, n_sequences: int) -> bool:
-        """Whether such passes were measured."""
-        return any(s == steps and n == n_sequences for s, _, n in self._recent)
+    def refresh(self) -> None:
+        """Take what was observed into account."""
+        self._known = {kind: median(recent) for kind, recent in self._recent.items()}
+        self._fit = _fit(self._known)
+        self._tables.clear()
+        self._rows.clear()
+        for steps, rows, n in sorted(self._known):
+            self._rows.setdefault((steps, n), []).append(rows)
+
+    @property
+    def plain_ms(self) -> float | None:
+        """A plain pass of one sequence; None before any pass was measured."""
+        return self.table(0, 1, 0)[0] if self._known else None
 
     def table(self, steps: int, n_sequences: int, n_max: int) -> list[float]:
         """Passes that verify 0 to at least `n_max` drafts of all sequences together. More rows never cost less."""
@@ -54,32 +67,33 @@ class PassCosts:
             found = self._tables[steps, n_sequences] = self._estimate(steps, n_sequences, n_max)
         return found
 
-    def _estimate(self, steps: int, n_sequences: int, n_max: int) -> list[float]:
+    def _estimate(self, steps: int, n: int, n_max: int) -> list[float]:
         """A linear fit to all medians, moved to the measured pass that is most similar: sequences, steps, then rows."""
-        known = {key: median(values) for key, values in self._recent.items()}
-        rows = range(n_sequences, n_sequences + n_max + 1)
-        if not known:
-            return [1 + NEW_SHARE * (n - n_sequences + steps) for n in rows]
-        fit = _fit(known)
-        off = {key: ms - _dot(fit, _terms(*key)) for key, ms in known.items()}
-        nearest = min(known, key=lambda key: (abs(key[2] - n_sequences), abs(key[0] - steps)))
-        such = [key for key in known if (key[0], key[2]) == (nearest[0], nearest[2])]
-        table = [
-            _dot(fit, _terms(steps, n, n_sequences)) + off[min(such, key=lambda key: abs(key[1] - n))] for n in rows
-        ]
-        return list(accumulate(reversed([max(ms, min(known.values())) for ms in table]), min))[::-1]
+        first = self._at((steps, n, n))
+        line = [first + self._fit[1] * k for k in range(n_max + 1)]
+        if self._rows:
+            at = min(self._rows, key=lambda such: (abs(such[1] - n), abs(such[0] - steps)))
+            off = {rows: self._known[at[0], rows, at[1]] - self._at((at[0], rows, at[1])) for rows in self._rows[at]}
+            line = [ms + off[min(off, key=lambda rows: abs(rows - n - k))] for k, ms in enumerate(line)]
+            least = min(self._known.values())
+            line = [max(ms, least) for ms in line]
+        return list(accumulate(reversed(line), min))[::-1]
+
+    def _at(self, kind: Kind) -> float:
+        return float(sum(map(mul, self._fit, _terms(*kind))))
 
 
-def _fit(known: Mapping[tuple[int, int, int], float]) -> list[float]:
+def _fit(known: Mapping[Kind, float]) -> list[float]:
     """Milliseconds of a pass, of each row, of each step, and of each sequence in a step, by least squares.
 
     A little weight is on the shares that are assumed at first, so that few measurements are enough.
     """
-    share = NEW_SHARE * min(known.values())
+    of_row = NEW_SHARE * min(ms / rows for (_, rows, _), ms in known.items())
+    of_step = NEW_SHARE * min(known.values())
     points = [*map(_terms, *zip(*known, strict=True)), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)]
     # the normal equations; NumPy would take longer to import than a short answer takes
-    columns = list(zip(*points, strict=True))
-    rows = [[_dot(one, other) for other in (*columns, [*known.values(), share, share, 0])] for one in columns]
+    columns = [*zip(*points, strict=True), (*known.values(), of_row, of_step, 0)]
+    rows = [[float(sum(map(mul, one, other))) for other in columns] for one in columns[:-1]]
     for i in range(len(rows)):
         rows[i] = [value / rows[i][i] for value in rows[i]]
         rows = [
@@ -90,7 +104,3 @@ def _fit(known: Mapping[tuple[int, int, int], float]) -> list[float]:
 
 def _terms(steps: int, rows: int, n_sequences: int) -> Sequence[float]:
     return (1, rows, steps, steps * n_sequences)
-
-
-def _dot(one: Sequence[float], other: Sequence[float]) -> float:
-    return float(sum(map(mul, one, other)))

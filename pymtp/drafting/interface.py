@@ -95,6 +95,8 @@ class DraftRequest(NamedTuple):
     """Whether the rows are a part of the prompt that the heads should see."""
     uses_confidence: bool = False
     """Whether `Proposal.confidences` will be looked at."""
+    n_sequences: int = 1
+    """In the coming pass, those without drafts included."""
     adapts: bool = False
     """Whether as many tokens are drafted as pay."""
     uses_lookup: bool = True

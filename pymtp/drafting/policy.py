@@ -86,11 +86,24 @@ class Plan(NamedTuple):
     """Likewise from lookup: a sequence has one of the two."""
     tokens: float = 0.0
     """That the round is expected to emit."""
+    n_sequences: int = 1
+    """In the pass, those without drafts included."""
 
     @property
     def n_drafts(self) -> int:
         """Of all sequences."""
         return sum(self.heads) + sum(self.lookup)
+
+
+class _Choice:
+    """What was decided for a number of sequences."""
+
+    def __init__(self) -> None:
+        self.steps = 0  # of the heads, where nothing but they and plain decoding is considered
+        self.n_until = 0  # rounds until all lengths are compared
+        self.n_trial, self.tried = 0, 0  # rounds of a trial that are to come, and its steps
+        self.speed = 0.0  # tokens a millisecond, with those steps
+        self.used: dict[int, int] = {}  # by steps: the latest round
 
 
 class DraftPolicy:
@@ -102,68 +115,70 @@ class DraftPolicy:
         self.rates = Rates([HEAD_RATE] * AUTO_DRAFT_MAX + [rate for _, rate in MATCH_RATES], SHARED_MEMORY)
         """Of all sequences."""
         self._lengths = [n for n in LENGTHS if n <= n_draft_max] if has_heads else []
-        self.steps = 0
-        """Of the heads, where nothing but they and plain decoding is considered."""
-        self._n_until = 0  # rounds until all lengths are compared
-        self._n_before = 0  # sequences in the latest round
-        self._n_trial, self._tried = 0, 0  # rounds of a trial that are to come, and its steps
+        self._choices: dict[int, _Choice] = {}  # by sequences
         self._n_rounds = 0
-        self._used: dict[tuple[int, int], int] = {}  # by steps and sequences: the latest round
-        self._to_lose = 0.0  # ms
+        self._to_lose = 0.0  # ms, by trials
+        self._share = REVIEW / 2  # of a round, that it adds to them
+        self._fair_ms: float | None = None  # in a trial: what its round would take with the length that looks best
 
-    def choose(self, asked: Sequence[Candidate]) -> Plan:
-        """The plan for the next round of these sequences."""
-        n = len(asked)
+    def choose(self, asked: Sequence[Candidate], n: int) -> Plan:
+        """The plan for the next round of `n` sequences, of which these can draft."""
         self._n_rounds += 1
-        if not self.costs.knows(0, n):
-            return _plan(0, n)
-        if n != self._n_before:
-            self._n_before, self._n_until, self._n_trial = n, 0, 0
-        self._n_trial -= 1
-        self._n_until -= 1
+        if self.costs.plain_ms is None:
+            return _plan(0, asked, n)
+        choice = self._choices.setdefault(n, _Choice())
         alone = [each._replace(n_matched=0) for each in asked] if any(each.n_matched for each in asked) else asked
-        if self._n_trial < 0:
-            plan = self._plan(asked, alone)
+        choice.n_trial -= 1
+        choice.n_until -= 1
+        if choice.n_trial < 0:
+            plan = self._plan(choice.steps, asked, alone, n)
             # where lookup emits two tokens a round, nothing else is worth a trial
-            if self._n_until >= 0 or not self._lengths or (any(plan.lookup) and plan.tokens >= 2 * n):
-                self._used[plan.steps, n] = self._n_rounds
+            if choice.n_until >= 0 or (any(plan.lookup) and plan.tokens >= 2 * n):
+                choice.used[plan.steps] = self._n_rounds
                 return plan
-            self._review(alone)
-            if self._n_trial < 0:
-                return self._plan(asked, alone)
-        self._used[self._tried, n] = self._n_rounds
-        return self._best(self._tried, alone, verifies_all=True)[0]
+            self._review(choice, alone, n)
+            if choice.n_trial < 0:
+                return self._plan(choice.steps, asked, alone, n)
+        choice.used[choice.tried] = self._n_rounds
+        plan = self._best(choice.tried, alone, n, verifies_all=True)[0]
+        self._fair_ms = plan.tokens / choice.speed
+        return plan
 
-    def _plan(self, asked: Sequence[Candidate], alone: Sequence[Candidate]) -> Plan:
+    def _plan(self, steps: int, asked: Sequence[Candidate], alone: Sequence[Candidate], n: int) -> Plan:
         """The better of two: with the heads, as it was decided, or by lookup alone. `alone`: without their matches."""
-        if asked is alone:
-            return self._best(self.steps, asked)[0] if self.steps else _plan(0, len(asked))
-        plan, speed = self._best(self.steps, asked)
-        if self.steps:
-            other, other_speed = self._best(0, asked)
+        if asked is alone and not steps:
+            return _plan(0, asked, n)
+        plan, speed = self._best(steps, asked, n)
+        if steps and asked is not alone:
+            other, other_speed = self._best(0, asked, n)
             plan = other if other_speed > speed else plan
         return plan
 
-    def _review(self, asked: Sequence[Candidate]) -> None:
+    def _review(self, choice: _Choice, asked: Sequence[Candidate], n: int) -> None:
         """Compare all lengths of the heads' drafts, and begin a trial of one if it can be afforded."""
-        n, lengths = len(asked), (0, *self._lengths)
-        self._n_until = REVIEW
-        speeds = {steps: self._best(steps, asked)[1] for steps in lengths}
-        self.steps = max(lengths, key=lambda steps: speeds[steps])
-        now = speeds[self.steps]
-        n_old = {steps: self._n_rounds - self._used.get((steps, n), -REVIEW) for steps in lengths}
-        lost = {}  # ms, by a trial
-        for steps in lengths:
-            plan, speed = self._best(steps, asked, verifies_all=True)
-            lost[steps] = TRIAL_ROUNDS * max(plan.tokens / speed - plan.tokens / now, NEW_SHARE / now)
-        steps = max(lengths, key=lambda steps: n_old[steps] / lost[steps])
+        choice.n_until = REVIEW
+        self.costs.refresh()
+        lengths = (0, *self._lengths)
+        speeds = {steps: self._best(steps, asked, n)[1] for steps in lengths}
+        choice.steps = max(lengths, key=lambda steps: speeds[steps])
+        now = choice.speed = speeds[choice.steps]
+        least = TRIAL_ROUNDS * NEW_SHARE * n / now  # ms that a trial is taken to lose, at least
+        if least > self._to_lose or not self._lengths:
+            return
+        others = [steps for steps in lengths if steps != choice.steps]
+        n_old = {steps: self._n_rounds - choice.used.get(steps, -REVIEW) for steps in others}
+        lost = {}
+        for steps in others:
+            plan, speed = self._best(steps, asked, n, verifies_all=True)
+            lost[steps] = max(TRIAL_ROUNDS * plan.tokens * (1 / speed - 1 / now), least)
+        steps = max(others, key=lambda steps: n_old[steps] / lost[steps])
         if lost[steps] <= self._to_lose and n_old[steps] > REVIEW:
-            self._to_lose -= lost[steps]
-            self._n_trial, self._n_until, self._tried = TRIAL_ROUNDS - 1, 0, steps
+            choice.n_trial, choice.n_until, choice.tried = TRIAL_ROUNDS - 1, 0, steps
 
-    def _best(self, steps: int, asked: Sequence[Candidate], *, verifies_all: bool = False) -> tuple[Plan, float]:
+    def _best(
+        self, steps: int, asked: Sequence[Candidate], n: int, *, verifies_all: bool = False
+    ) -> tuple[Plan, float]:
         """With that many steps of the heads: the drafts worth verifying, and tokens a millisecond."""
-        n = len(asked)
         by_sequence: list[list[float]] = []
         from_heads: list[bool] = []
         for each in asked:
@@ -172,29 +187,28 @@ class DraftPolicy:
             from_heads.append(sum(heads) >= sum(found))
             by_sequence.append(heads if from_heads[-1] else found)
         chances = [(chance, i) for i, chances in enumerate(by_sequence) for chance in chances]
-        if n > 1:
-            chances.sort(reverse=True)
-        stride = 1
         if self._in_step and n > 1:
-            stride, n_least = n, min(map(len, by_sequence))
-            chances = [(by_sequence[i][k], i) for k in range(n_least) for i in range(n)]
+            n_least = min(map(len, by_sequence))
+            chances = [(chances[k], i) for k in range(n_least) for i, chances in enumerate(by_sequence)]
+        elif len(asked) > 1:
+            chances.sort(reverse=True)
         ms = self.costs.table(steps, n, len(chances))
         tokens, best, n_best, most = float(n), n / ms[0], 0, float(n)
         for k, (chance, _) in enumerate(chances, 1):
             tokens += chance
-            if k % stride == 0 and (verifies_all or tokens > best * ms[k]):
+            # as many as there are sequences at a time: the fewer numbers of rows there are, the sooner all are measured
+            if (k % len(asked) == 0 or k == len(chances)) and (verifies_all or tokens > best * ms[k]):
                 best, n_best, most = tokens / ms[k], k, tokens
-        n_drafts = [[0] * n, [0] * n]
+        n_drafts = [[0] * len(asked), [0] * len(asked)]
         for _, i in chances[:n_best]:
             n_drafts[from_heads[i]][i] += 1
-        return Plan(steps, n_drafts[True], n_drafts[False], most), best
+        return Plan(steps, n_drafts[True], n_drafts[False], most, n), best
 
     def n_more(self, plan: Plan, rates: Rates, n_heads: int, n_matched: int, n_found: int) -> int:
         """How many drafts of a match that continues the heads' drafts are worth their rows."""
-        n = len(plan.heads)
-        if self._in_step and n > 1:
+        if self._in_step and plan.n_sequences > 1:
             return 0
-        ms = self.costs.table(plan.steps, n, plan.n_drafts + n_found)[plan.n_drafts :]
+        ms = self.costs.table(plan.steps, plan.n_sequences, plan.n_drafts + n_found)[plan.n_drafts :]
         before = rates.heads(n_heads)[-1]
         tokens, best, n_best = plan.tokens, plan.tokens / ms[0], 0
         for k, chance in enumerate(rates.lookup(n_matched, n_found), 1):
@@ -203,13 +217,18 @@ class DraftPolicy:
                 best, n_best = tokens / ms[k], k
         return n_best
 
-    def observe_pass(self, steps: int, rows: int, n_sequences: int, ms: float) -> None:
-        """What a pass cost."""
-        self.costs.observe(steps, rows, n_sequences, ms)
-        share = EXPLORED if self._to_lose else REVIEW / 2
-        self._to_lose = min(self._to_lose + share * ms, 2 * REVIEW * ms)
+    def observe_pass(self, steps: int, rows: int, n_sequences: int, ms: float, *, is_typical: bool = True) -> None:
+        """What a pass cost. One is not typical if it also took a prompt, built a graph or let the heads catch up."""
+        if is_typical:
+            self.costs.observe(steps, rows, n_sequences, ms)
+            self._to_lose = min(self._to_lose + self._share * ms, 2 * REVIEW * ms)
+            self._share = EXPLORED
+        if self._fair_ms is not None:
+            # never a debt: one that graphs were built in would keep it from looking again for a thousand rounds
+            self._to_lose = max(self._to_lose - (ms - self._fair_ms), 0.0)
+            self._fair_ms = None
 
 
-def _plan(steps: int, n: int) -> Plan:
+def _plan(steps: int, asked: Sequence[Candidate], n: int) -> Plan:
     """Without drafts yet."""
-    return Plan(steps, [0] * n, [0] * n)
+    return Plan(steps, [0] * len(asked), [0] * len(asked), float(n), n)

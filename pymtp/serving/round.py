@@ -26,7 +26,7 @@ def run_round(
 
     A sequence whose own samplers fail gets its `error`, and has no result; the others continue.
     """
-    requests = [turn.sequence.draft_request(turn) for turn in turns if turn.asks]
+    requests = [turn.sequence.draft_request(turn, len(turns)) for turn in turns if turn.asks]
     made = drafter.propose(requests) if requests else ()
     proposed = iter(checked(drafter, requests, made, session.n_vocab))
     proposals = [next(proposed) if turn.asks else NO_DRAFTS for turn in turns]

@@ -168,8 +168,8 @@ class TokenSequence:
         n_draft = self.n_draft if n_draft is None or self.is_reproducible else min(n_draft, self._draft_room)
         return Turn(self, slot, position, 1, n_draft, draws=self.pick.draws, samples=self.n_left > 0)
 
-    def draft_request(self, turn: Turn) -> DraftRequest:
-        """What the drafter is asked for a turn."""
+    def draft_request(self, turn: Turn, n_sequences: int = 1) -> DraftRequest:
+        """What the drafter is asked for a turn in a pass of so many sequences."""
         return DraftRequest(
             self.history,
             turn.n_draft,
@@ -181,6 +181,7 @@ class TokenSequence:
             turn.draws,
             feeds=turn.of_prompt,
             uses_confidence=self.length.p_min > 0,
+            n_sequences=n_sequences,
             adapts=self.length.n is None,
             uses_lookup=self.uses_lookup,
             owner=self.owner,

@@ -40,14 +40,16 @@ class DraftTuning:
         vocab.limit = limit
 
     def observe(self, rounds: Sequence[TurnResult], seconds: float, spent: Timing) -> None:
-        """After a pass. One that takes prompts, or builds a graph first, shows nothing of what rounds cost."""
-        if not (self._session.n_draft_max and rounds) or spent.n_builds or any(each.turn.of_prompt for each in rounds):
-            return
-        if any(each.proposal.catches_up for each in rounds):
+        """After a pass. One that took prompts, built a graph first, or let heads catch up is not typical of rounds."""
+        if not (self._session.n_draft_max and rounds) or any(each.turn.of_prompt for each in rounds):
             return
         n, n_steps = len(rounds), max(each.proposal.n_steps for each in rounds)
+        is_typical = not spent.n_builds and not any(each.proposal.catches_up for each in rounds)
         if self._policy:
-            self._policy.observe_pass(n_steps, sum(each.n_rows for each in rounds), n, seconds * 1000)
+            n_rows = sum(each.n_rows for each in rounds)
+            self._policy.observe_pass(n_steps, n_rows, n, seconds * 1000, is_typical=is_typical)
+        if not is_typical:
+            return
         draft_ms = spent.head_us / 1000
         if self._vocab and n_steps:
             self._vocab.note_tokens(token for each in rounds for token in each.tokens)
