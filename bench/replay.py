@@ -34,7 +34,11 @@ class Machine(NamedTuple):
     step: float
     """Of a step of the heads for one sequence."""
     step_each: float
-    """For each further sequence."""
+    """For each further row of its first step: a sequence, or a position that the heads have missed."""
+    build: float
+    """The first pass of its shape takes so much longer, as a graph is built: another one for every 256 positions."""
+    pads: bool = False
+    """Whether rows are added, so that there are few shapes."""
 
     def ms(self, steps: int, rows: int, n_sequences: int) -> float:
         """A pass after a draft of that many steps."""
@@ -43,11 +47,11 @@ class Machine(NamedTuple):
 
 
 MACHINES = {
-    "nano, 2 cores": Machine((0.87, 1.3, 1.9, 3.1, 5.6, 10.6, 21, 42, 84), 0.13, 0.06),
-    "1B, 2 cores": Machine((62, 75, 100, 155, 270, 500, 980, 1950, 3900), 7.0, 2.0),
-    "10.7B dense, H200": Machine((3.33, 3.65, 4.2, 5.9, 6.4, 7.0, 8.5, 12, 19), 0.42, 0.01),
-    "13.8B MoE, H200": Machine((2.45, 3.1, 4.6, 7.2, 9.5, 11, 13, 17, 25), 0.40, 0.01),
-    "8B, 1 TB/s": Machine((8.7, 8.8, 8.9, 9.2, 9.8, 11, 13.5, 19, 32), 0.75, 0.02),
+    "nano, 2 cores": Machine((0.87, 1.3, 1.9, 3.1, 5.6, 10.6, 21, 42, 84), 0.13, 0.06, 3),
+    "1B, 2 cores": Machine((62, 75, 100, 155, 270, 500, 980, 1950, 3900), 7.0, 2.0, 4),
+    "10.7B dense, H200": Machine((3.33, 3.65, 4.2, 5.9, 6.4, 7.0, 8.5, 12, 19), 0.42, 0.01, 8, pads=True),
+    "13.8B MoE, H200": Machine((2.45, 3.1, 4.6, 7.2, 9.5, 11, 13, 17, 25), 0.40, 0.01, 8, pads=True),
+    "8B, 1 TB/s": Machine((8.7, 8.8, 8.9, 9.2, 9.8, 11, 13.5, 19, 32), 0.75, 0.02, 8, pads=True),
 }
 """Typed in by hand, to look at the shape of costs: those of this machine near what `bench/rounds.py` shows, those of
 the H200 partly interpolated between the figures of bench/results, the last one on paper: what it reads, and its
@@ -74,6 +78,7 @@ class Sequence_:
 
     def __init__(self, trace: Trace, rates: Rates) -> None:
         self.trace, self.rates, self.at = trace, rates, 1
+        self.n_seen = 1  # tokens that the heads have seen
         self.index = LookupIndex(len(trace.prompt) + len(trace.answer))
         self.index.append([*trace.prompt, *trace.answer[:1]])
 
@@ -85,12 +90,14 @@ class Sequence_:
         return len(tokens)
 
 
-Choose = Callable[[DraftPolicy, list[Candidate]], Plan]
+Choose = Callable[[DraftPolicy, list[Candidate], int], Plan]
+CATCH_UP = 56
+"""Positions that the heads catch up with at most."""
 
 
 def fixed(steps: int) -> Choose:
     """The heads draft that many tokens in every round."""
-    return lambda policy, asked: Plan(steps, [min(steps, each.room) for each in asked], [0] * len(asked))
+    return lambda policy, asked, n: Plan(steps, [min(steps, each.room) for each in asked], [0] * len(asked))
 
 
 def play(
@@ -105,14 +112,14 @@ def play(
     """Tokens a second."""
     rng, policy = random.Random(1), DraftPolicy(16 if n_sequences == 1 else max(4, 16 // n_sequences), has_heads=True)
     waiting, running = list(traces)[::-1], []  # type: ignore[var-annotated]
-    n_tokens, spent, n_passes, burst = 0, 0.0, 0, 0
+    n_tokens, spent, burst, built = 0, 0.0, 0, set[tuple[int, ...]]()
     n_all = sum(len(trace.answer) for trace in traces)
     while waiting or running:
         while waiting and len(running) < n_sequences:
             running.append(Sequence_(waiting.pop(), policy.rates.begin()))
         asked = [candidate(each, lookup=lookup) for each in running]
-        plan = choose(policy, asked)
-        rows, done = len(running), 0
+        plan = choose(policy, asked, len(running))
+        rows, done, n_first = len(running), 0, 0
         for each, heads, n_lookup in zip(running, plan.heads, plan.lookup, strict=True):
             right = each.trace.n_right(each.at) if heads else 0
             drafts = heads
@@ -130,21 +137,34 @@ def play(
                 each.rates.add(kind, i < right)
                 policy.rates.add(kind, i < right)
             rows += drafts
+            n_first += min(each.at - each.n_seen, CATCH_UP) if heads else 0
             done += each.emit(min(right, drafts) + 1)
-        ms = (
-            machine.ms(plan.steps, rows, len(running)) * rng.lognormvariate(0, 0.05) * (3 if rng.random() < 0.01 else 1)
-        )
+            each.n_seen = each.at if heads else each.n_seen
+        ms = machine.ms(plan.steps, rows, len(running)) + machine.step_each * n_first
+        ms *= rng.lognormvariate(0, 0.05) * (3 if rng.random() < 0.01 else 1)
+        n_kv = sum(len(each.trace.prompt) + each.at for each in running) // 256
+        shapes = [(0, rows)] + [(plan.steps, len(running) + n_first)] * (plan.steps > 0)
+        new = {(steps, padded(n) if machine.pads else n, n_kv) for steps, n in shapes} - built
+        built |= new
+        ms += machine.build * len(new)
         if options.bursts:
             burst = 50 if not burst and rng.random() < 0.001 else max(burst - 1, 0)
             ms *= 4 if burst else 1
         if options.drift and n_tokens > n_all / 2:
             ms *= 1.5
-        policy.observe_pass(plan.steps, rows, len(running), ms)
+        policy.observe_pass(plan.steps, rows, len(running), ms, is_typical=not new and not n_first)
         n_tokens += done
         spent += ms
-        n_passes += 1
         running = [each for each in running if each.at < len(each.trace.answer)]
     return 1000 * n_tokens / spent
+
+
+def padded(rows: int) -> int:
+    """What devices compute in the place of so many rows."""
+    step = 4
+    while step * 4 < rows:
+        step *= 2
+    return rows if rows <= 8 else -(-rows // step) * step
 
 
 def candidate(each: Sequence_, *, lookup: bool) -> Candidate:
@@ -161,9 +181,9 @@ def main() -> None:
     parser.add_argument("--machines", nargs="+", default=list(MACHINES))
     parser.add_argument("--drift", action="store_true")
     parser.add_argument("--bursts", action="store_true")
-    parser.add_argument("--constants", action="store_true")
+    parser.add_argument("--constants", nargs="*", choices=OTHERS, help="these, or all of them if none is named")
     options = parser.parse_args()
-    if options.constants:
+    if options.constants is not None:
         compare_constants(options)
         return
     print("| texts | machine | sequences | of best K | K | of plain | without lookup |")
@@ -209,7 +229,7 @@ def compare_constants(options: argparse.Namespace) -> None:
     print(f"| constant | value | {' | '.join(heads)} |")
     print("|---|---|" + "--:|" * 2 * len(heads))
     row("as they are", "")
-    for name, values in OTHERS.items():
+    for name, values in ((name, OTHERS[name]) for name in options.constants or OTHERS):
         modules = [module for module in (costs_module, policy_module) if hasattr(module, name)]
         kept = getattr(modules[0], name)
         for value in (*values, kept):
