@@ -78,7 +78,7 @@ static std::vector<float> expected_of(product & p, const std::vector<ggml_tensor
 }
 
 // The same bits, but for Q5_K: there llama.cpp's kernel has a product and a sum in C, which optimizing compilers fuse, as
-// ours does, and this build of it does not. That its rows are the same alone and together is tested below.
+// ours does, and this build of it does not.
 static bool are_alike(ggml_type type, const std::vector<float> & x, const std::vector<float> & y) {
     return x == y ||
            (type == GGML_TYPE_Q5_K && std::equal(x.begin(), x.end(), y.begin(), y.end(), [](float a, float b) {
@@ -102,25 +102,39 @@ static bool is_repacked(ggml_type type, int64_t n_out) {
 }
 
 static void rows_together_are_llama_cpp_s_single_rows(ggml_type type, int64_t n_values, int64_t n_out, bool repacked) {
-    for (int64_t n_rows = 1; n_rows <= 18; ++n_rows) {
-        product        p;
-        ggml_context * ctx     = p.ctx.get();
-        ggml_tensor *  weights = ggml_new_tensor_2d(repacked ? p.repacked_ctx.get() : ctx, type, n_values, n_out);
-        ggml_tensor *  rows    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_values, n_rows);
-        ggml_tensor *  marked  = ggml_mul_mat(ctx, weights, rows);
-        std::vector<ggml_tensor *> single;
-        marked->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
-        for (int64_t i = 0; i < n_rows; ++i) {
-            single.push_back(ggml_mul_mat(ctx, weights, ggml_view_1d(ctx, rows, n_values, i * rows->nb[1])));
-        }
-        if (repacked) {
-            p.alloc_repacked();
-        }
-        p.alloc();
-        set_quantized(weights);
-        set_random(rows);
-        CHECK(are_alike(type, p.result(marked), expected_of(p, single)));
+    constexpr int64_t N_ROWS   = 18;
+    constexpr int64_t N_PROMPT = 70;
+
+    product        p;
+    ggml_context * ctx     = p.ctx.get();
+    ggml_tensor *  weights = ggml_new_tensor_2d(repacked ? p.repacked_ctx.get() : ctx, type, n_values, n_out);
+    ggml_tensor *  rows    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_values, N_PROMPT);
+
+    std::vector<ggml_tensor *> single;
+    std::vector<ggml_tensor *> together; // the first 1, 2, 3, ... rows
+    const auto                 add = [&](int64_t n_rows) {
+        together.push_back(ggml_mul_mat(ctx, weights, ggml_view_2d(ctx, rows, n_values, n_rows, rows->nb[1], 0)));
+        together.back()->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+    };
+    for (int64_t i = 0; i < N_ROWS; ++i) {
+        single.push_back(ggml_mul_mat(ctx, weights, ggml_view_1d(ctx, rows, n_values, i * rows->nb[1])));
+        add(i + 1);
     }
+    if (few_rows_find_kernel(type, repacked)) { // others take llama.cpp's for many rows
+        add(N_PROMPT);
+    }
+    if (repacked) {
+        p.alloc_repacked();
+    }
+    p.alloc();
+    set_quantized(weights);
+    set_random(rows);
+    const auto all = p.result(together.back());
+    for (auto * marked : together) {
+        const auto result = p.result(marked);
+        CHECK(std::equal(result.begin(), result.end(), all.begin()));
+    }
+    CHECK(are_alike(type, { all.begin(), all.begin() + N_ROWS * n_out }, expected_of(p, single)));
 }
 
 static void rows_together_are_rows_one_by_one() {

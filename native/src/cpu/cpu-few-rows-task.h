@@ -27,3 +27,6 @@ using few_rows_kernel = void (*)(const few_rows_task &);
 // not asked here. repacked: the matrix is in llama.cpp's layout of 8 rows side by side; begin and end are multiples of 8.
 few_rows_kernel few_rows_kernel_avx2(ggml_type type, bool repacked);
 few_rows_kernel few_rows_kernel_avx512(ggml_type type, bool repacked);
+
+// The one for this processor
+few_rows_kernel few_rows_find_kernel(ggml_type type, bool repacked);

@@ -17,34 +17,53 @@ static constexpr int64_t N_CHUNKS = 4;
 static constexpr int64_t N_MATRIX_MIN    = 32;
 static constexpr int64_t N_MATRIX_CACHED = 128;
 
-// Types that llama.cpp has fast kernels for, which sum integers too, take these from here on.
+// Rows of a pass that may be computed one by one, where there is no kernel for them. More are a prompt.
+static constexpr int64_t N_ROWS_ONE_BY_ONE = 63;
+
+// From here on llama.cpp's own kernels are fast for some types, and sum integers too.
 static constexpr int64_t N_ROWS_MAX_OF_32 = 16;
 
-static few_rows_kernel find_kernel(const ggml_tensor * dst, int64_t n_rows) {
-#if defined(__x86_64__)
-    const ggml_tensor * weights  = dst->src[0];
-    const bool          repacked = weights->extra; // on x86 always 8 rows side by side
+static bool has_fast_kernel(const ggml_tensor * weights) {
+    return !weights->extra &&
+           (weights->type == GGML_TYPE_Q8_0 || weights->type == GGML_TYPE_Q4_0 || weights->type == GGML_TYPE_Q5_0);
+}
 
-    if (dst->src[1]->type != GGML_TYPE_F32 ||
-        (!repacked && ggml_blck_size(weights->type) == 32 && n_rows > N_ROWS_MAX_OF_32)) {
-        return nullptr;
-    }
+few_rows_kernel few_rows_find_kernel(ggml_type type, bool repacked) {
+#if defined(__x86_64__)
     static const bool has_avx2 =
         __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
     static const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
                                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                                    __builtin_cpu_supports("avx512vnni");
     if (has_avx512) {
-        if (few_rows_kernel kernel = few_rows_kernel_avx512(weights->type, repacked)) {
+        if (few_rows_kernel kernel = few_rows_kernel_avx512(type, repacked)) {
             return kernel;
         }
     }
-    return has_avx2 ? few_rows_kernel_avx2(weights->type, repacked) : nullptr;
+    return has_avx2 ? few_rows_kernel_avx2(type, repacked) : nullptr;
 #else
-    GGML_UNUSED(dst);
-    GGML_UNUSED(n_rows);
+    GGML_UNUSED(type);
+    GGML_UNUSED(repacked);
     return nullptr;
 #endif
+}
+
+static few_rows_kernel find_kernel(const ggml_tensor * dst) {
+    const ggml_tensor * weights = dst->src[0];
+    if (dst->src[1]->type != GGML_TYPE_F32) {
+        return nullptr;
+    }
+    return few_rows_find_kernel(weights->type, weights->extra); // on x86 always 8 rows side by side
+}
+
+bool mtp_rows_are_single(const ggml_tensor * dst) {
+    if (!(dst->flags & GGML_TENSOR_FLAG_SINGLE_ROWS)) {
+        return false;
+    }
+    const ggml_tensor * weights   = dst->src[0];
+    const bool          is_router = weights->type == GGML_TYPE_F32 && weights->op == GGML_OP_NONE && !weights->view_src;
+    const int64_t       n_rows    = dst->op == GGML_OP_MUL_MAT_ID ? dst->ne[2] : dst->ne[1];
+    return n_rows <= N_ROWS_ONE_BY_ONE || is_router || find_kernel(dst);
 }
 
 static size_t row_bytes(const ggml_tensor * weights) {
@@ -73,18 +92,25 @@ static void compute(few_rows_kernel kernel, const ggml_tensor * weights, const v
 bool mtp_mul_mat_few_rows(const ggml_compute_params * params, ggml_tensor * dst) {
     const ggml_tensor * weights  = dst->src[0];
     const int64_t       n_matrix = weights->ne[1];
+    const int64_t       n_rows   = dst->ne[1];
 
-    const few_rows_kernel kernel = find_kernel(dst, dst->ne[1]);
-    if (!kernel || dst->ne[2] * dst->ne[3] > 1 || weights->ne[2] * weights->ne[3] > 1) {
+    const few_rows_kernel kernel = find_kernel(dst);
+    if (!kernel || (has_fast_kernel(weights) && n_rows > N_ROWS_MAX_OF_32)) {
         return false;
     }
-    const int64_t n_chunk = std::max(n_matrix / (N_CHUNKS * params->nth) / 8 * 8, N_MATRIX_MIN);
-    for (int64_t begin = params->ith * n_chunk; begin < n_matrix;
-         begin         = ggml_threadpool_chunk_add(params->threadpool, 1) * n_chunk) {
-        compute(kernel, weights, weights->data, begin, std::min(begin + n_chunk, n_matrix), dst->ne[1],
+    const int64_t n_chunk  = std::max(n_matrix / (N_CHUNKS * params->nth) / 8 * 8, N_MATRIX_MIN);
+    const int64_t n_chunks = (n_matrix + n_chunk - 1) / n_chunk;
+    for (int64_t at = params->ith; at < n_chunks * dst->ne[2] * dst->ne[3];
+         at         = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        const int64_t begin  = at % n_chunks * n_chunk;
+        const int64_t i2     = at / n_chunks % dst->ne[2];
+        const int64_t i3     = at / n_chunks / dst->ne[2];
+        const char *  matrix = (const char *) weights->data + i2 / (dst->ne[2] / weights->ne[2]) * weights->nb[2] +
+                               i3 / (dst->ne[3] / weights->ne[3]) * weights->nb[3];
+        compute(kernel, weights, matrix, begin, std::min(begin + n_chunk, n_matrix), n_rows,
                 [&](int64_t i, const void *& in, float *& out) {
-                    in  = (const char *) params->wdata + i * row_bytes(weights);
-                    out = (float *) ((char *) dst->data + i * dst->nb[1]);
+                    in  = (const char *) params->wdata + ((i3 * dst->ne[2] + i2) * n_rows + i) * row_bytes(weights);
+                    out = (float *) ((char *) dst->data + i * dst->nb[1] + i2 * dst->nb[2] + i3 * dst->nb[3]);
                 });
     }
     return true;
@@ -95,7 +121,7 @@ bool mtp_mul_mat_id_few_rows(ggml_tensor * dst, const void * matrix, int64_t beg
     const ggml_tensor * weights = dst->src[0];
     const ggml_tensor * src1    = dst->src[1];
 
-    const few_rows_kernel kernel = find_kernel(dst, n);
+    const few_rows_kernel kernel = find_kernel(dst);
     if (!kernel) {
         return false;
     }

@@ -1,8 +1,8 @@
 #pragma once
 
-// Products of quantized weights with few rows of activations, as verify passes and drafts have them. llama.cpp unpacks
-// weights again for each row, and its kernels for several rows of Q8_0 wait for the weights of several matrix rows at
-// once; these read the weights in order, and unpack them once for 8 rows.
+// Products of quantized weights with rows of activations: few, as verify passes and drafts have them, or a prompt's.
+// llama.cpp unpacks weights again for each of few rows, and its kernels for several rows of Q8_0 wait for the weights of
+// several matrix rows at once; these read the weights in order, and unpack them once for 8 rows.
 //
 // The results are bit for bit what the CPU backend computes row by row.
 
@@ -13,6 +13,11 @@ extern "C" {
 #endif
 
 struct ggml_compute_params;
+
+// Whether the rows of a product must be computed as each would be alone: it is marked, and there is a kernel for it here, or
+// they are few, or the matrix is a router's. Of other prompts' products (F16, BF16, 2 bits and less) kernels for many
+// rows are faster, whose rows depend on how many there are.
+bool mtp_rows_are_single(const struct ggml_tensor * dst);
 
 // Called by all threads when the rows are quantized (params->wdata), and the counter of chunks stands at the number of
 // threads. Weights may be repacked. Does nothing and returns false if there is no kernel for the weights, the machine or

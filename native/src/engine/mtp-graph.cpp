@@ -348,9 +348,7 @@ void mtp_graph_finish(const llm_graph_params & params) {
     if (!mtp->heads.planes().empty()) {
         mtp_graph_add_heads(params);
     }
-    if (params.ubatch.n_tokens <= MTP_SINGLE_ROWS_MAX) {
-        mtp_graph_mark_single_rows(gf);
-    }
+    mtp_graph_mark_single_rows(gf, params.ubatch.n_tokens, params.sched);
     mtp->end_build(gf);
 }
 
@@ -405,9 +403,7 @@ bool mtp_graph_build_draft(const llm_graph_params & params) {
     res->set_params(params);
     res->set_outputs(params);
 
-    if (params.ubatch.n_tokens <= MTP_SINGLE_ROWS_MAX) {
-        mtp_graph_mark_single_rows(gf);
-    }
+    mtp_graph_mark_single_rows(gf, params.ubatch.n_tokens, params.sched);
     mtp->end_build(gf);
 
     return true;
