@@ -35,13 +35,18 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT MSVC)
     set_source_files_properties(${native}/src/cpu/cpu-few-rows-avx512.cpp TARGET_DIRECTORY ggml-cpu
         PROPERTIES COMPILE_OPTIONS "-mavx512f;-mavx512bw;-mavx512vl;-mavx512vnni;-mfma;-mf16c;-Wno-maybe-uninitialized;-Wno-uninitialized")
 endif()
+# Its sums must not depend on what a compiler fuses.
+if(NOT MSVC)
+    set_source_files_properties(${native}/src/cpu/cpu-attention.cpp TARGET_DIRECTORY ggml-cpu
+        PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+endif()
 if(TARGET ggml-cuda)
     target_sources(ggml-cuda PRIVATE ${native_cuda_sources})
     target_include_directories(ggml-cuda PRIVATE ${native}/src/cuda ${llama_cpp_tree}/ggml/src/ggml-cuda)
     target_compile_definitions(ggml-cuda PRIVATE MTP_CUDA) # not HIP, not MUSA, which compile the same files
 endif()
 target_sources(llama PRIVATE ${native_sources})
-target_include_directories(llama PRIVATE ${native_folders} ${native}/include ${llama_cpp_tree}/src)
+target_include_directories(llama PRIVATE ${native_folders} ${native}/src/cpu ${native}/include ${llama_cpp_tree}/src)
 # llama.cpp merges its model files into few compilations; ours stay apart, so that an edit costs one file
 set_source_files_properties(${native_sources} TARGET_DIRECTORY llama PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 set_source_files_properties(${native}/src/samplers/sampler-rules.cpp TARGET_DIRECTORY llama

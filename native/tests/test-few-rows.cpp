@@ -1,4 +1,5 @@
 #include "check.h"
+#include "cpu-attention.h"
 #include "cpu-few-rows-task.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
@@ -305,81 +306,242 @@ static float mask_value(int64_t row, int64_t cell, int64_t n_cache, int64_t n_ro
     }
 }
 
-static void attention_of_several_rows_is_that_of_each() {
-    struct shape {
-        int64_t n_key_values, n_values, n_key_heads, n_heads, n_cache, n_streams;
+// Keys and values of a sequence in cells that are out of order, between those of another, against the same in order.
+static void check_scattered_cells(ggml_type type) {
+    constexpr int64_t N_VALUES = 128;
+    constexpr int64_t N_HEADS  = 4;
+    constexpr int64_t N_CELLS  = 150;
+    constexpr int64_t N_CACHE  = 400;
+    constexpr int64_t N_ROWS   = 5;
+
+    // cell i of the sequence; the others' hold what must not be looked at
+    std::vector<int32_t> cells;
+    for (int32_t i = 0; i < N_CELLS; ++i) {
+        cells.push_back((i * 77 + 13) % N_CACHE);
+    }
+    const auto queries_data = random_values(N_VALUES * N_HEADS * N_ROWS);
+    const auto keys_data    = random_quantized(type, N_CELLS, N_VALUES);
+    const auto values_data  = random_quantized(type, N_CELLS, N_VALUES);
+
+    const auto result = [&](bool scattered) {
+        const int64_t  n_cache = scattered ? N_CACHE : N_CELLS;
+        product        p;
+        ggml_context * ctx     = p.ctx.get();
+        ggml_tensor *  queries = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, N_VALUES, N_ROWS, N_HEADS);
+        ggml_tensor *  keys    = ggml_new_tensor_3d(ctx, type, N_VALUES, n_cache, 1);
+        ggml_tensor *  values  = ggml_new_tensor_3d(ctx, type, N_VALUES, n_cache, 1);
+        ggml_tensor *  mask    = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, n_cache, N_ROWS);
+        ggml_tensor *  marked  = ggml_flash_attn_ext(ctx, queries, keys, values, mask, 0.125f, 0.0f, 0.0f);
+        marked->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+        p.alloc();
+        ggml_backend_tensor_set(queries, queries_data.data(), 0, ggml_nbytes(queries));
+
+        const size_t             n_bytes = ggml_row_size(type, N_VALUES);
+        std::vector<uint8_t>     k(n_bytes * n_cache, 0x7e);
+        std::vector<uint8_t>     v(n_bytes * n_cache, 0x7e);
+        std::vector<ggml_fp16_t> seen(n_cache * N_ROWS, ggml_fp32_to_fp16(-INFINITY));
+        for (int64_t i = 0; i < N_CELLS; ++i) {
+            const int64_t cell = scattered ? cells[i] : i;
+            std::copy_n(keys_data.data() + i * n_bytes, n_bytes, k.data() + cell * n_bytes);
+            std::copy_n(values_data.data() + i * n_bytes, n_bytes, v.data() + cell * n_bytes);
+            for (int64_t row = 0; row < N_ROWS; ++row) {
+                if (i < N_CELLS - N_ROWS + row + 1) {
+                    seen[row * n_cache + cell] = ggml_fp32_to_fp16(0.0f);
+                }
+            }
+        }
+        ggml_backend_tensor_set(keys, k.data(), 0, k.size());
+        ggml_backend_tensor_set(values, v.data(), 0, v.size());
+        ggml_backend_tensor_set(mask, seen.data(), 0, ggml_nbytes(mask));
+
+        const std::vector<const int32_t *> lists(N_ROWS, cells.data());
+        const std::vector<int64_t>         n_cells(N_ROWS, N_CELLS);
+        mtp_mask_cells                     of_mask = { lists.data(), n_cells.data() };
+        mask->extra                                = scattered ? &of_mask : nullptr;
+        return p.result(marked);
     };
+    CHECK(result(true) == result(false));
+}
 
-    // below 512 cells llama.cpp does not sum them in parts
-    for (const shape & of : std::vector<shape>{
-             { 64, 64, 2, 8, 300, 1 },
-             { 64, 64, 2, 6, 511, 1 },
-             { 128, 128, 1, 5, 40, 2 },
-             { 192, 128, 1, 1, 129, 1 },
-             { 256, 512, 2, 2, 128, 1 },
-             { 80, 80, 1, 2, 30, 1 },
-         }) {
-        for (const int64_t n_rows : { 1, 2, 4, 8, 16, 20 }) {
-            product        p;
-            ggml_context * ctx     = p.ctx.get();
-            const auto     n       = of.n_streams;
-            ggml_tensor *  queries = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, of.n_key_values, of.n_heads, n_rows, n);
-            ggml_tensor * keys = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, of.n_key_values, of.n_key_heads, of.n_cache, n);
-            ggml_tensor * values = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, of.n_values, of.n_key_heads, of.n_cache, n);
-            ggml_tensor * mask   = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, of.n_cache, n_rows, 1, n);
+static void attention_does_not_depend_on_where_cells_lie() {
+    for (const ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0 }) {
+        check_scattered_cells(type);
+    }
+}
 
-            // rows [row, row + n_together) of streams [stream, stream + n_apart)
-            const auto attention = [&](int64_t row, int64_t n_together, int64_t stream, int64_t n_apart) {
-                const auto part = [&](ggml_tensor * tensor, int64_t n_second, int64_t second) {
-                    const auto & nb = tensor->nb;
-                    return ggml_view_4d(ctx, tensor, tensor->ne[0], n_second, tensor->ne[2], n_apart, nb[1], nb[2],
-                                        nb[3], second * nb[1] + stream * nb[3]);
-                };
-                ggml_tensor * q = part(ggml_permute(ctx, queries, 0, 2, 1, 3), n_together, row);
-                ggml_tensor * k = part(ggml_permute(ctx, keys, 0, 2, 1, 3), of.n_cache, 0);
-                ggml_tensor * v = part(ggml_permute(ctx, values, 0, 2, 1, 3), of.n_cache, 0);
-                return ggml_flash_attn_ext(ctx, q, k, v, part(mask, n_together, row), 0.125f, 0.0f, 0.0f);
-            };
-            ggml_tensor * marked = attention(0, n_rows, 0, n);
-            marked->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
-            std::vector<ggml_tensor *> single;
-            for (int64_t stream = 0; stream < n; ++stream) {
-                for (int64_t row = 0; row < n_rows; ++row) {
-                    single.push_back(attention(row, 1, stream, 1));
+struct attention_case {
+    ggml_type type;
+    int64_t   n_key_values, n_values, n_key_heads, n_heads, n_cache, n_streams;
+    float     max_bias  = 0.0f;
+    float     soft_cap  = 0.0f;
+    bool      has_sinks = false;
+
+    // of the largest; products with quantized keys round the queries too
+    float tolerance() const { return ggml_is_quantized(type) ? 0.1f : 1e-4f; }
+};
+
+// What attention is, in doubles: [n_values, n_heads, n_rows, n_streams]
+struct attention_reference {
+    const attention_case &     of;
+    int64_t                    n_rows;
+    const std::vector<float> & queries; // [n_key_values, n_heads, n_rows, n_streams]
+    const std::vector<float> & keys;    // [n_key_values, n_key_heads, n_cache, n_streams]
+    const std::vector<float> & values;  // likewise
+    const std::vector<float> & mask;    // [n_cache, n_rows, n_streams]
+    const std::vector<float> & sinks;   // [n_heads]
+
+    std::vector<float> result() const {
+        std::vector<float> res;
+        for (int64_t stream = 0; stream < of.n_streams; ++stream) {
+            for (int64_t row = 0; row < n_rows; ++row) {
+                for (int64_t head = 0; head < of.n_heads; ++head) {
+                    add(res, stream, row, head);
                 }
             }
-            p.alloc();
+        }
+        return res;
+    }
 
-            const auto set = [](ggml_tensor * tensor, std::vector<float> data) {
-                if (tensor->type == GGML_TYPE_F32) {
-                    ggml_backend_tensor_set(tensor, data.data(), 0, ggml_nbytes(tensor));
-                    return;
-                }
-                std::vector<ggml_fp16_t> rounded(data.size());
-                ggml_fp32_to_fp16_row(data.data(), rounded.data(), data.size());
-                ggml_backend_tensor_set(tensor, rounded.data(), 0, ggml_nbytes(tensor));
-            };
-            for (auto * tensor : { queries, keys, values }) {
-                set(tensor, random_values(ggml_nelements(tensor)));
-            }
-            std::vector<float> seen;
-            for (int64_t stream = 0; stream < n; ++stream) {
-                for (int64_t row = 0; row < n_rows; ++row) {
-                    for (int64_t cell = 0; cell < of.n_cache; ++cell) {
-                        seen.push_back(mask_value(row + stream, cell, of.n_cache, n_rows));
-                    }
-                }
-            }
-            set(mask, seen);
+    void add(std::vector<float> & to, int64_t stream, int64_t row, int64_t head) const {
+        const int64_t key_head = head / (of.n_heads / of.n_key_heads);
+        const float * query    = &queries[((stream * n_rows + row) * of.n_heads + head) * of.n_key_values];
+        double        sum      = of.has_sinks ? std::exp(sinks[head]) : 0.0;
 
-            std::vector<float> expected;
-            for (auto * node : single) {
-                const auto row = p.result(node);
-                expected.insert(expected.end(), row.begin(), row.end());
+        std::vector<double> sums(of.n_values);
+        for (int64_t cell = 0; cell < of.n_cache; ++cell) {
+            const int64_t at    = (stream * of.n_cache + cell) * of.n_key_heads + key_head;
+            double        score = 0.0;
+            for (int64_t i = 0; i < of.n_key_values; ++i) {
+                score += (double) query[i] * keys[at * of.n_key_values + i] * SCALE;
             }
-            CHECK(p.result(marked) == expected);
+            if (of.soft_cap != 0.0f) {
+                score = of.soft_cap * std::tanh(score / of.soft_cap);
+            }
+            score += slope(head) * mask[(stream * n_rows + row) * of.n_cache + cell];
+            sum += std::exp(score);
+            for (int64_t i = 0; i < of.n_values && score > -INFINITY; ++i) {
+                sums[i] += std::exp(score) * values[at * of.n_values + i];
+            }
+        }
+        for (const double x : sums) {
+            to.push_back(sum > 0.0 ? x / sum : 0.0);
         }
     }
+
+    // ALiBi, of 4 heads
+    double slope(int64_t head) const { return of.max_bias > 0.0f ? std::pow(2.0, -of.max_bias / 4 * (head + 1)) : 1.0; }
+
+    static constexpr float SCALE = 0.125f;
+};
+
+static std::vector<float> as_floats(ggml_type type, const std::vector<uint8_t> & data) {
+    std::vector<float> res(data.size() / ggml_type_size(type) * ggml_blck_size(type));
+    if (type == GGML_TYPE_F32) {
+        std::copy_n((const float *) data.data(), res.size(), res.data());
+    } else {
+        ggml_get_type_traits(type)->to_float(data.data(), res.data(), res.size());
+    }
+    return res;
+}
+
+// Rows together are bit for bit rows alone, and both are what attention is.
+static void check_attention(const attention_case & of, int64_t n_rows) {
+    product        p;
+    ggml_context * ctx     = p.ctx.get();
+    const auto     n       = of.n_streams;
+    ggml_tensor *  queries = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, of.n_key_values, of.n_heads, n_rows, n);
+    ggml_tensor *  keys    = ggml_new_tensor_4d(ctx, of.type, of.n_key_values, of.n_key_heads, of.n_cache, n);
+    ggml_tensor *  values  = ggml_new_tensor_4d(ctx, of.type, of.n_values, of.n_key_heads, of.n_cache, n);
+    ggml_tensor *  mask    = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, of.n_cache, n_rows, 1, n);
+    ggml_tensor *  sinks   = of.has_sinks ? ggml_new_tensor_1d(ctx, GGML_TYPE_F32, of.n_heads) : nullptr;
+
+    // rows [row, row + n_together) of streams [stream, stream + n_apart)
+    const auto attention = [&](int64_t row, int64_t n_together, int64_t stream, int64_t n_apart) {
+        const auto part = [&](ggml_tensor * tensor, int64_t n_second, int64_t second) {
+            const auto & nb = tensor->nb;
+            return ggml_view_4d(ctx, tensor, tensor->ne[0], n_second, tensor->ne[2], n_apart, nb[1], nb[2], nb[3],
+                                second * nb[1] + stream * nb[3]);
+        };
+        ggml_tensor * q    = part(ggml_permute(ctx, queries, 0, 2, 1, 3), n_together, row);
+        ggml_tensor * k    = part(ggml_permute(ctx, keys, 0, 2, 1, 3), of.n_cache, 0);
+        ggml_tensor * v    = part(ggml_permute(ctx, values, 0, 2, 1, 3), of.n_cache, 0);
+        ggml_tensor * node = ggml_flash_attn_ext(ctx, q, k, v, part(mask, n_together, row), attention_reference::SCALE,
+                                                 of.max_bias, of.soft_cap);
+        ggml_flash_attn_ext_add_sinks(node, sinks);
+        node->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+        return node;
+    };
+    ggml_tensor *              together = attention(0, n_rows, 0, n);
+    std::vector<ggml_tensor *> single;
+    for (int64_t stream = 0; stream < n; ++stream) {
+        for (int64_t row = 0; row < n_rows; ++row) {
+            single.push_back(attention(row, 1, stream, 1));
+        }
+    }
+    p.alloc();
+
+    auto queries_data = random_values(ggml_nelements(queries));
+    for (auto & x : queries_data) {
+        x *= 20.0f; // some scores are far above the others
+    }
+    ggml_backend_tensor_set(queries, queries_data.data(), 0, ggml_nbytes(queries));
+    const auto keys_data   = random_quantized(of.type, ggml_nrows(keys), of.n_key_values);
+    const auto values_data = random_quantized(of.type, ggml_nrows(values), of.n_values);
+    ggml_backend_tensor_set(keys, keys_data.data(), 0, keys_data.size());
+    ggml_backend_tensor_set(values, values_data.data(), 0, values_data.size());
+
+    std::vector<float> seen;
+    for (int64_t stream = 0; stream < n; ++stream) {
+        for (int64_t row = 0; row < n_rows; ++row) {
+            for (int64_t cell = 0; cell < of.n_cache; ++cell) {
+                seen.push_back(mask_value(row + stream, cell, of.n_cache, n_rows));
+                seen.back() += of.max_bias > 0.0f ? (float) -std::abs(row - cell) : 0.0f;
+            }
+        }
+    }
+    std::vector<ggml_fp16_t> rounded(seen.size());
+    ggml_fp32_to_fp16_row(seen.data(), rounded.data(), seen.size());
+    ggml_backend_tensor_set(mask, rounded.data(), 0, ggml_nbytes(mask));
+    const auto sinks_data = random_values(of.n_heads);
+    if (sinks) {
+        ggml_backend_tensor_set(sinks, sinks_data.data(), 0, ggml_nbytes(sinks));
+    }
+
+    const auto result = p.result(together);
+    CHECK(result == expected_of(p, single));
+
+    const auto k        = as_floats(of.type, keys_data);
+    const auto v        = as_floats(of.type, values_data);
+    const auto expected = attention_reference{ of, n_rows, queries_data, k, v, seen, sinks_data }.result();
+    const auto largest  = *std::max_element(expected.begin(), expected.end());
+    CHECK(std::equal(result.begin(), result.end(), expected.begin(), expected.end(),
+                     [&](float x, float y) { return std::fabs(x - y) <= of.tolerance() * largest; }));
+}
+
+static void attention_of_several_rows_is_that_of_each() {
+    const attention_case cases[] = {
+        { GGML_TYPE_F16, 64, 64, 2, 8, 300, 1 },
+        { GGML_TYPE_F16, 64, 64, 2, 6, 600, 1 },
+        { GGML_TYPE_F16, 128, 128, 1, 5, 40, 2 },
+        { GGML_TYPE_F16, 192, 128, 1, 1, 129, 1 },
+        { GGML_TYPE_F16, 576, 512, 1, 2, 128, 1 },
+        { GGML_TYPE_F16, 72, 80, 1, 2, 30, 1 },
+        { GGML_TYPE_F16, 36, 38, 1, 2, 70, 1 }, // fills no vectors
+        { GGML_TYPE_F32, 64, 64, 2, 4, 70, 1 },
+        { GGML_TYPE_BF16, 64, 64, 2, 4, 70, 1 },
+        { GGML_TYPE_Q8_0, 64, 96, 2, 8, 300, 1 },
+        { GGML_TYPE_Q4_0, 128, 128, 1, 4, 150, 2 },
+        { GGML_TYPE_Q5_1, 64, 64, 1, 4, 70, 1 },
+        { GGML_TYPE_F16, 64, 64, 2, 4, 70, 1, 8.0f },
+        { GGML_TYPE_F16, 64, 64, 2, 4, 70, 1, 0.0f, 10.0f },
+        { GGML_TYPE_F16, 64, 64, 2, 4, 70, 1, 0.0f, 0.0f, true },
+    };
+    for (const auto & of : cases) {
+        for (const int64_t n_rows : { 1, 2, 4, 8, 20 }) {
+            check_attention(of, n_rows);
+        }
+    }
+    check_attention(cases[0], 100); // a prompt
 }
 
 // and everything it is made of
@@ -430,6 +592,7 @@ int main() {
     RUN(every_instruction_set_gives_the_same_bits);
     RUN(experts_are_what_they_are_without_the_mark);
     RUN(attention_of_several_rows_is_that_of_each);
+    RUN(attention_does_not_depend_on_where_cells_lie);
     RUN(small_nodes_are_what_they_are_without_the_mark);
     return g_n_failed > 0;
 }

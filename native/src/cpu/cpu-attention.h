@@ -1,9 +1,11 @@
 #pragma once
 
-// Flash attention of few rows with a cache in F16. llama.cpp's kernel takes one head of one row at a time, and keeps its
-// sums in memory; this one reads keys and values once for several of them that share these, and keeps sums in registers.
+// Flash attention of marked graphs. llama.cpp's kernel takes one head of one row at a time and goes through the whole cache;
+// this one reads and unpacks keys and values once for several heads and rows that share them, and takes the cells of a
+// row's sequence in the order of their positions. So a row is bit for bit what it is alone, wherever its cells lie,
+// whatever lies between them and whichever rows are beside it.
 //
-// The results are bit for bit what the CPU backend computes row by row.
+// It is not llama.cpp's attention bit for bit, which sums the values of an F16 cache in F16.
 
 #include "ggml.h"
 
@@ -13,7 +15,15 @@ extern "C" {
 
 struct ggml_compute_params;
 
-// Called by all threads. Does nothing and returns false if there is no kernel for the tensors or the machine.
+// Of each row of a mask, the cells that its sequence has in the cache, in the order of their positions; the mask says which
+// of these the row sees. Rows that share a list follow one another. A mask's `extra` points to its own; it may be null:
+// then cells come as they lie.
+struct mtp_mask_cells {
+    const int32_t * const * cells;   // [n_rows of a stream * n_streams]
+    const int64_t *         n_cells; // likewise
+};
+
+// Called by all threads. Does nothing and returns false if there is no kernel for the tensors.
 bool mtp_flash_attn_few_rows(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 
 #ifdef __cplusplus

@@ -24,7 +24,13 @@ class mtp_reservation {
     // while the mask of a head is set: what it has seen of each sequence. nullptr: all there is
     const std::vector<mtp_seen> * seen = nullptr;
 
-    void clear() { cells.clear(); }
+    // Of the cache's cells, reserved or not: lists of them that were made at another number may be wrong.
+    uint64_t n_changes = 1;
+
+    void clear() {
+        ++n_changes;
+        cells.clear();
+    }
 
     bool empty() const { return cells.empty(); }
 
@@ -42,6 +48,7 @@ class mtp_reservation {
 
     // the trunk decodes (seq, pos): forget the reservation. true if there was one
     bool take(llama_seq_id seq, llama_pos pos) {
+        ++n_changes;
         const auto s = cells.find(seq);
         if (s == cells.end() || s->second.erase(pos) == 0) {
             return false;
@@ -54,6 +61,7 @@ class mtp_reservation {
 
     // forget the positions [p0, p1) of a sequence (-1: of all)
     void drop(llama_seq_id seq, llama_pos p0, llama_pos p1) {
+        ++n_changes;
         for (auto s = cells.begin(); s != cells.end();) {
             if (seq == -1 || s->first == seq) {
                 s->second.erase(s->second.lower_bound(p0), s->second.lower_bound(p1));

@@ -1,0 +1,113 @@
+"""On a CPU the text of a request is, token for token, what it is alone: whoever shares its passes and its cache."""
+
+from __future__ import annotations
+
+import platform
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pymtp import Chunk, Model
+from random_gguf import write_glm4moe, write_mimo2, write_qwen35, write_step35
+
+N_REQUESTS = 10
+
+FAMILIES: dict[str, Callable[[Path], Path]] = {
+    "plain": write_glm4moe,
+    "sliding window": write_mimo2,
+    "sliding window, 3 heads": write_step35,
+    "hybrid": write_qwen35,
+}
+
+
+class Requests:
+    """Prompts and lengths that differ. A seeded text depends on every bit of its logits."""
+
+    def __init__(self, seed: int, n_vocab: int, longest: int = 10) -> None:
+        rng = random.Random(seed)
+        self.prompts = [
+            [rng.randrange(1, n_vocab - 1) for _ in range(rng.randint(2, longest))] for _ in range(N_REQUESTS)
+        ]
+        self.lengths = [rng.randint(4, 24) for _ in range(N_REQUESTS)]
+
+    def params(self, i: int, temperature: float) -> dict[str, object]:
+        return {"max_tokens": self.lengths[i], "temperature": temperature, "seed": i + 1, "ignore_eos": True}
+
+
+def alone(model: Model, requests: Requests, temperature: float) -> list[list[int]]:
+    res = []
+    for i, prompt in enumerate(requests.prompts):
+        generation = model.generate(prompt, **requests.params(i, temperature))  # type: ignore[arg-type]
+        list(generation)
+        res.append(generation.tokens)
+    return res
+
+
+def together(model: Model, requests: Requests, temperature: float) -> list[list[int]]:
+    """Admitted while others are under way, and beside some that are cancelled, so that cells are used out of order."""
+    rng = random.Random(1)
+    generations = []
+    cancelled = []
+    with model.batch() as batch:
+        for i, prompt in enumerate(requests.prompts):
+            generations.append(batch.submit(prompt, **requests.params(i, temperature)))  # type: ignore[arg-type]
+            cancelled.append(batch.submit(rng.choice(requests.prompts), max_tokens=40, temperature=1.0, seed=7))
+        for n, _ in enumerate(batch):
+            if cancelled and n % 5 == 0:
+                cancelled.pop(0).close()
+            if not cancelled and all(generation.is_over for generation in generations):
+                break
+    return [generation.tokens for generation in generations]
+
+
+@pytest.mark.parametrize(
+    ("family", "type_kv", "n_slots"),
+    [
+        ("plain", "f16", 16),
+        ("plain", "q8_0", 8),
+        ("plain", "q4_0", 4),
+        ("sliding window", "f16", 5),
+        ("sliding window", "q8_0", 2),
+        ("sliding window, 3 heads", "f16", 5),
+        ("hybrid", "f16", 5),
+    ],
+)
+def test_a_text_is_what_it_is_alone(family: str, type_kv: str, n_slots: int, tmp_path: Path) -> None:
+    path = FAMILIES[family](tmp_path / "tiny.gguf")
+    options = {"n_ctx": 512, "type_k": type_kv, "type_v": type_kv, "flash_attn": "on", "device": []}
+    expected = {}
+    with Model(path, draft="none", **options) as model:  # type: ignore[arg-type]
+        requests = Requests(3, model.vocabulary.size)
+        for temperature in (0.0, 1.1):
+            expected[temperature] = alone(model, requests, temperature)
+    for draft_max in (0, 3):
+        with Model(path, draft_max=draft_max, n_seq_max=n_slots, **options) as model:  # type: ignore[arg-type]
+            for temperature, texts in expected.items():
+                assert together(model, requests, temperature) == texts
+
+
+@pytest.mark.model
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="products are row by row on x86 CPUs only")
+@pytest.mark.parametrize("type_kv", ["f16", "q8_0"])
+def test_a_prompt_is_the_same_in_parts_and_beside_others(embedded_model: Path, type_kv: str) -> None:
+    rng = random.Random(1)
+    prompts = [[rng.randrange(1, 5000) for _ in range(n)] for n in (150, 41, 90)]
+    options = {"n_ctx": 1024, "type_k": type_kv, "type_v": type_kv, "flash_attn": "on", "device": [], "n_seq_max": 3}
+
+    def last_row(n_ubatch: int, parts: int, n_beside: int) -> object:
+        """Logits of the first prompt, in as many parts, with the others' parts in the same passes."""
+        with Model(embedded_model, draft="none", n_ubatch=n_ubatch, **options) as model:  # type: ignore[arg-type]
+            for part in range(parts):
+                chunks = []
+                for sequence, prompt in list(enumerate(prompts))[n_beside::-1]:
+                    begin, end = (len(prompt) * i // parts for i in (part, part + 1))
+                    chunks.append(Chunk(prompt[begin:end], begin, sequence))
+                model.session.decode(chunks)
+            return model.session.logits[-1].copy()
+
+    expected = last_row(512, 1, 0)
+    for n_ubatch, parts, n_beside in ((512, 1, 2), (64, 1, 0), (512, 4, 2), (512, 30, 1)):
+        np.testing.assert_array_equal(last_row(n_ubatch, parts, n_beside), expected)
