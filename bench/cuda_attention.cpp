@@ -7,12 +7,12 @@
 // cells are one sequence's, and each row sees all of them. The fastest of several runs, each of as many layers as there
 // is room for, so that no layer finds its cache in the GPU's.
 
+#include "fastest_run.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
 #include "ggml.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -47,15 +47,7 @@ static double measure(ggml_backend_t backend, ggml_type type, int64_t depth, int
         return 0.0;
     }
     ggml_backend_buffer_clear(buf.get(), 0); // a mask of zeros hides nothing
-    double fastest = 1e9;
-    for (int i = 0; i < 8; ++i) {            // the first ones capture a CUDA graph
-        const auto begin = std::chrono::steady_clock::now();
-        ggml_backend_graph_compute(backend, gf);
-        ggml_backend_synchronize(backend);
-        const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
-        fastest                                              = std::min(fastest, took.count());
-    }
-    return fastest / (double) n_layers;
+    return fastest_run(backend, gf) / (double) n_layers;
 }
 
 int main(int argc, char ** argv) {

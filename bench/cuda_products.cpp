@@ -6,6 +6,7 @@
 // Each figure is of a graph of products with matrices of their own, more than the cache holds, all with the same
 // activations, as a GPU computes them in passes; the fastest of several runs.
 
+#include "fastest_run.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
 #include "ggml.h"
@@ -13,7 +14,6 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -94,15 +94,7 @@ static double measure(ggml_backend_t backend, ggml_type type, const shape & shap
     if (shape.n_experts) {
         ggml_backend_tensor_set(ids, experts.data(), 0, ggml_nbytes(ids));
     }
-    double fastest = 1e9;
-    for (int i = 0; i < 8; ++i) { // the first ones capture a CUDA graph
-        const auto begin = std::chrono::steady_clock::now();
-        ggml_backend_graph_compute(backend, gf);
-        ggml_backend_synchronize(backend);
-        const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
-        fastest                                              = std::min(fastest, took.count());
-    }
-    return fastest / (double) n_products;
+    return fastest_run(backend, gf) / (double) n_products;
 }
 
 int main(int argc, char ** argv) {
