@@ -160,7 +160,7 @@ def play(
 
 
 def padded(rows: int) -> int:
-    """What devices compute in the place of so many rows."""
+    """How many rows devices compute for this number."""
     step = 4
     while step * 4 < rows:
         step *= 2

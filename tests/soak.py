@@ -51,7 +51,7 @@ class Soak:
         self.faults: list[str] = []
 
     def run(self, n_tokens: int) -> None:
-        """Make so many tokens more."""
+        """Make `n_tokens` more."""
         end = self.n_tokens + n_tokens
         while self.n_tokens < end:
             while len(self._running) < N_SLOTS + 1:  # one waits for a slot

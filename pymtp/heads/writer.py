@@ -37,7 +37,7 @@ def check_target(target: Path, inputs: Iterable[Path], *, force: bool) -> None:
 
 
 def write_gguf(target: Path, metadata: Metadata, tensors: Sequence[Tensor], on_write: OnWrite | None = None) -> None:
-    """Write a GGUF that `check_target` has nothing against. Raises ModelError, and leaves nothing behind then."""
+    """Write a GGUF to a path that `check_target` allows. Raises ModelError; no file is left then."""
     offsets, total = _layout(tensors, metadata.alignment)
     header = _header(metadata, tensors, offsets)
     total += len(header)

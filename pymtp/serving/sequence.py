@@ -169,7 +169,7 @@ class TokenSequence:
         return Turn(self, slot, position, 1, n_draft, draws=self.pick.draws, samples=self.n_left > 0)
 
     def draft_request(self, turn: Turn, n_sequences: int = 1) -> DraftRequest:
-        """What the drafter is asked for a turn in a pass of so many sequences."""
+        """What the drafter is asked for a turn in a pass of `n_sequences`."""
         return DraftRequest(
             self.history,
             turn.n_draft,
