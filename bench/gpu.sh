@@ -7,8 +7,8 @@
 # CARRIED: what bench/pack_gpu.sh has collected. OUT: tables (*.md), and everything else in rest.tar.xz. SECONDS (540)
 # is the time that all of it may take; comparisons are cut short to keep to it. WORK (/tmp/pymtp-gpu): builds, kept, so
 # that a second call builds only what has changed; models lie there too if /dev/shm has no room for them.
-# CASES ("tests nano dense moe"): what to do, in this order. `tests` runs native/tests/test-cuda.cpp, and once more under
-# compute-sanitizer; `products` and `attention` time kernels alone. Shapes of bench/synth_gguf.py may name a type of weights, and
+# CASES ("tests nano dense moe"): what to do, in this order. `tests` runs native/tests/test-cuda.cpp, `sanitizer` a part
+# of it under compute-sanitizer; `products` and `attention` time kernels alone. Shapes of bench/synth_gguf.py may name a type of weights, and
 # how many KiB of shared memory pymtp's kernels may use, as on other GPUs: dense:Q4_K_M, moe:Q6_K:99, products::99.
 set -uo pipefail
 
@@ -76,7 +76,7 @@ say "llama.cpp's own programs are built"
 
 # compare NAME MODEL ARGUMENT...: with its share of the time that is left
 n_left=$(wc -w <<<"$cases")
-n_left=$((n_left - $(grep -cE '^(tests|products|attention)' <<<"${cases// /$'\n'}")))
+n_left=$((n_left - $(grep -cE '^(tests|sanitizer|products|attention)' <<<"${cases// /$'\n'}")))
 compare() {
     local name=$1 model=$2
     shift 2
@@ -115,8 +115,10 @@ for case in $cases; do
     tests)
         native native/tests/test-cuda.cpp "$work/test-cuda"
         LINES_KEPT=12 note test-cuda 200 "$work/test-cuda"
-        command -v compute-sanitizer >/dev/null &&
-            note compute-sanitizer 900 compute-sanitizer --error-exitcode 1 "$work/test-cuda"
+        ;;
+    sanitizer)
+        native native/tests/test-cuda.cpp "$work/test-cuda"
+        LINES_KEPT=12 note compute-sanitizer 300 compute-sanitizer --error-exitcode 1 "$work/test-cuda" small
         ;;
     products)
         native bench/cuda_products.cpp "$work/cuda-products"

@@ -35,7 +35,7 @@ def test_the_embedded_model_matches_its_card(embedded_model: Path) -> None:
     assert (info.architecture, info.quantization, info.n_layer) == ("step35", "Q4_K_M", 16)
     assert (info.n_heads_declared, info.n_heads, info.has_heads) == (1, 1, True)
     assert (info.n_vocab, info.n_ctx_train) == (8192, 2048)
-    assert info.tied_embedding_type is None
+    assert not info.ties_embedding
     assert info.size_bytes == embedded_model.stat().st_size
     assert round(info.n_parameters / 1e6, 1) == 60.3
     assert info.chat_template is not None
@@ -59,7 +59,7 @@ def test_our_header_reader_agrees_with_the_gguf_package(embedded_model: Path) ->
 def test_three_chained_heads_are_counted(shared: Path) -> None:
     info = model_facts(shared / "models" / "nano-step-Q8_0.gguf")
     assert (info.architecture, info.n_layer, info.n_heads) == ("step35", 6, 3)
-    assert info.tied_embedding_type is None
+    assert not info.ties_embedding
 
 
 @pytest.mark.parametrize(("declared", "heads"), [(0, 0), (1, 1), (3, 3), (1, 0), (3, 1)])

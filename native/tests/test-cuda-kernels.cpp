@@ -77,9 +77,10 @@ static std::vector<float> unquantize(const std::vector<uint8_t> & row, int64_t n
     return res;
 }
 
-// of the rows [begin, end), by the kernel for N columns
+// of the rows [begin, end), by the kernel for N columns; the matrix cut into several that are multiplied together
 template <class T, int N, bool GATE>
-static std::vector<float> compute(const product & p, size_t begin, size_t end, const few_rows_device & device) {
+static std::vector<float> compute(const product & p, size_t begin, size_t end, const few_rows_device & device,
+                                  int n_matrices) {
     const int  n_tokens = (int) (end - begin);
     const auto n_places = (int) (p.n_experts ? p.experts[0].size() : 1);
 
@@ -95,15 +96,12 @@ static std::vector<float> compute(const product & p, size_t begin, size_t end, c
     std::vector<float> res(n_tokens * n_places * p.n_out, NAN);
 
     few_rows_product given    = {};
-    given.matrix              = (const char *) p.matrix.data();
     given.gate                = GATE ? (const char *) p.gate.data() : nullptr;
     given.bias                = p.has_bias ? p.bias.data() : nullptr;
     given.columns             = (const char *) columns.data();
-    given.dst                 = res.data();
     given.ids                 = p.n_experts ? ids.data() : nullptr;
     given.glu_op              = GGML_GLU_OP_SWIGLU;
     given.n_parts             = (int) (p.n_values / FEW_ROWS_PART);
-    given.n_rows              = (int) p.n_out;
     given.column_size         = (given.n_parts * 2 * FEW_ROWS_Y_SIZE + 15) / 16 * 16;
     given.n_tokens            = n_tokens;
     given.n_places            = n_places;
@@ -113,17 +111,23 @@ static std::vector<float> compute(const product & p, size_t begin, size_t end, c
     given.expert_stride       = given.row_stride * p.n_out;
     given.column_stride       = (int64_t) (columns.size() / n_tokens);
     given.column_place_stride = given.column_stride;
-    given.dst_stride          = n_places * p.n_out;
     given.dst_place_stride    = p.n_out;
+    given.n_matrices          = n_matrices;
+    for (int m = 0; m < n_matrices; ++m) {
+        const int64_t first = p.n_out * m / n_matrices;
+        const int64_t last  = p.n_out * (m + 1) / n_matrices;
+        given.matrices[m]   = { (const char *) p.matrix.data() + first * given.row_stride, res.data() + first,
+                                n_places * p.n_out, (int) (last - first), 0 };
+    }
 
-    CHECK(few_rows_divide<T>(given, N, GATE ? 2 : 1, device));
-    const few_rows_memory<T> memory(given, N, GATE ? 2 : 1);
+    CHECK(few_rows_divide<T>(given, N, GATE, device));
+    const few_rows_memory<T> memory(given, N, GATE);
     CHECK(memory.size <= device.shared_size);
-    CHECK_EQUAL((uintptr_t) given.matrix % 16, 0u);
+    CHECK_EQUAL((uintptr_t) given.matrices[0].data % 16, 0u);
 
     const int n_routed = p.n_experts ? n_tokens * n_places : 1;
     for (int y = 0; y < n_routed; ++y) {
-        for (int x = 0; x < (given.n_rows + given.n_block_rows - 1) / given.n_block_rows; ++x) {
+        for (int x = 0; x < given.n_blocks; ++x) {
             emulated_block block(given.n_warps * FEW_ROWS_LANES, memory.size);
             blockIdx = { (unsigned) x, (unsigned) y };
             std::fill(block.shared.begin(), block.shared.end(), (char) 0x7f);
@@ -134,20 +138,21 @@ static std::vector<float> compute(const product & p, size_t begin, size_t end, c
 }
 
 template <class T, bool GATE>
-static std::vector<float> compute(const product & p, size_t begin, size_t end, const few_rows_device & device) {
+static std::vector<float> compute(const product & p, size_t begin, size_t end, const few_rows_device & device,
+                                  int n_matrices) {
     switch (few_rows_columns((int) (end - begin), p.n_experts > 0)) {
         case 1:
-            return compute<T, 1, GATE>(p, begin, end, device);
+            return compute<T, 1, GATE>(p, begin, end, device, n_matrices);
         case 2:
-            return compute<T, 2, GATE>(p, begin, end, device);
+            return compute<T, 2, GATE>(p, begin, end, device, n_matrices);
         case 3:
-            return compute<T, 3, GATE>(p, begin, end, device);
+            return compute<T, 3, GATE>(p, begin, end, device, n_matrices);
         case 4:
-            return compute<T, 4, GATE>(p, begin, end, device);
+            return compute<T, 4, GATE>(p, begin, end, device, n_matrices);
         case 6:
-            return compute<T, 6, GATE>(p, begin, end, device);
+            return compute<T, 6, GATE>(p, begin, end, device, n_matrices);
         default:
-            return compute<T, 8, GATE>(p, begin, end, device);
+            return compute<T, 8, GATE>(p, begin, end, device, n_matrices);
     }
 }
 
@@ -166,10 +171,14 @@ static double dot(const product & p, const std::vector<uint8_t> & matrix, int64_
 }
 
 template <class T> static void check(const product & p, const few_rows_device & device) {
-    const auto run = [&](size_t begin, size_t end) {
-        return p.has_gate ? compute<T, true>(p, begin, end, device) : compute<T, false>(p, begin, end, device);
+    const auto run = [&](size_t begin, size_t end, int n_matrices = 1) {
+        return p.has_gate ? compute<T, true>(p, begin, end, device, n_matrices) :
+                            compute<T, false>(p, begin, end, device, n_matrices);
     };
-    const auto         together = run(0, p.rows.size());
+    const auto together = run(0, p.rows.size());
+    for (int n = 2; n <= FEW_ROWS_TOGETHER && !p.has_gate && !p.has_bias && !p.n_experts; ++n) {
+        CHECK(run(0, p.rows.size(), n) == together);
+    }
     std::vector<float> alone;
     for (size_t i = 0; i < p.rows.size(); ++i) {
         const auto row = run(i, i + 1);

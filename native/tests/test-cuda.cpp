@@ -1,4 +1,5 @@
-// The CUDA backend against the CPU backend. Without a GPU there is nothing to test.
+// The CUDA backend against the CPU backend. Without a GPU there is nothing to test. test-cuda small: fewer shapes, for
+// compute-sanitizer.
 
 #include "check.h"
 #include "ggml-backend.h"
@@ -9,11 +10,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <vector>
 
 static constexpr int SKIPPED = 77; // for CTest
 
-static ggml_backend_dev_t g_gpu = nullptr;
+static ggml_backend_dev_t g_gpu   = nullptr;
+static bool               g_small = false;
+
+// sizes to test: small, the first and the last
+static std::vector<int64_t> sizes(const std::vector<int64_t> & all) {
+    return g_small ? std::vector<int64_t>{ all.front(), all.back() } : all;
+}
 
 // A graph on a device, whose nodes are marked as those of passes in which the number of rows must not matter.
 class graph {
@@ -194,9 +202,9 @@ template <typename T> static void check(const T & p) {
 }
 
 static void products_are_right_and_rows_do_not_matter() {
-    for (const int64_t n_values : { 64, 192, 512, 1408, 4096, 12288, 18432 }) {
-        for (const int64_t n_out : { 1, 77, 1024, 5001 }) {
-            for (const int64_t n_rows : { 1, 2, 3, 4, 5, 6, 7, 8 }) {
+    for (const int64_t n_values : sizes({ 64, 192, 512, 1408, 4096, 12288, 18432 })) {
+        for (const int64_t n_out : sizes({ 1, 77, 1024, 5001 })) {
+            for (const int64_t n_rows : sizes({ 1, 2, 3, 4, 5, 6, 7, 8 })) {
                 for (const fused what : { fused::NOTHING, fused::GATE, fused::BIAS, fused::RESIDUAL }) {
                     if (n_values * n_out < 2000000 || (n_rows % 4 == 0 && what != fused::BIAS)) {
                         check(random_product(GGML_TYPE_Q8_0, n_values, n_out, n_rows, 0, what));
@@ -231,13 +239,13 @@ static product whole_product(ggml_type type, int64_t n_values, int64_t n_out, in
 static void products_of_all_types_are_right_and_rows_do_not_matter() {
     for (const ggml_type type : TYPES) {
         const int failed_before = g_n_failed;
-        for (const int64_t n_values : { 256, 768, 2304, 4096, 10240, 18688 }) {
-            for (const int64_t n_out : { 1, 77, 301 }) {
+        for (const int64_t n_values : sizes({ 256, 768, 2304, 4096, 10240, 18688 })) {
+            for (const int64_t n_out : sizes({ 1, 77, 301 })) {
                 if (n_values * n_out > 2000000) {
                     continue;
                 }
                 const product all = whole_product(type, n_values, n_out, 0);
-                for (const int64_t n_rows : { 1, 2, 3, 4, 5, 6, 7, 8 }) {
+                for (const int64_t n_rows : sizes({ 1, 2, 3, 4, 5, 6, 7, 8 })) {
                     for (const fused what : { fused::NOTHING, fused::GATE, fused::BIAS, fused::RESIDUAL }) {
                         if ((n_rows + (int) what + n_values / 256) % 2 == 0) {
                             check(part_of(all, n_rows, what));
@@ -260,7 +268,7 @@ static void experts_are_right_and_rows_do_not_matter() {
         const int failed_before = g_n_failed;
         for (const int64_t n_values : { 512, 1536, 4096 }) {
             const product all = whole_product(type, n_values, n_values == 1536 ? 301 : 77, 7);
-            for (const int64_t n_rows : { 1, 2, 4, 7, 8 }) {
+            for (const int64_t n_rows : sizes({ 1, 2, 4, 7, 8 })) {
                 for (const fused what : { fused::NOTHING, fused::GATE }) {
                     check(part_of(all, n_rows, what));
                 }
@@ -270,7 +278,7 @@ static void experts_are_right_and_rows_do_not_matter() {
             std::printf("experts of %s are wrong\n", ggml_type_name(type));
         }
     }
-    for (const int64_t n_rows : { 1, 2, 4, 7, 8 }) { // which other types cannot have
+    for (const int64_t n_rows : sizes({ 1, 2, 4, 7, 8 })) { // which other types cannot have
         check(random_product(GGML_TYPE_Q8_0, 1408, 77, n_rows, 7, fused::GATE));
     }
 }
@@ -361,6 +369,99 @@ static void products_of_one_norm_are_right_and_rows_do_not_matter() {
             check(p);
         }
     }
+}
+
+// Products of the same rows are computed together, also where the scheduler finds other nodes between them.
+static void products_of_the_same_rows_are_those_of_each_alone() {
+    static constexpr int64_t N_VALUES = 2048;
+
+    const std::vector<int64_t> n_out{ 1024, 77, 256, 5, 300 };
+    for (const ggml_type type : TYPES) {
+        std::vector<std::vector<uint8_t>> matrices;
+        for (const int64_t n : n_out) {
+            matrices.push_back(random_quantized(type, n, N_VALUES));
+        }
+        for (const int64_t n_rows : sizes({ 1, 2, 4, 7, 8 })) {
+            const auto input   = random_values(N_VALUES * n_rows);
+            const auto compute = [&](size_t begin, size_t end) {
+                graph                      gf(g_gpu);
+                ggml_tensor *              rows = ggml_new_tensor_2d(gf.nodes(), GGML_TYPE_F32, N_VALUES, n_rows);
+                std::vector<ggml_tensor *> weights;
+                std::vector<ggml_tensor *> products;
+                for (size_t i = begin; i < end; ++i) {
+                    weights.push_back(ggml_new_tensor_2d(gf.weights(), type, N_VALUES, n_out[i]));
+                    products.push_back(ggml_mul_mat(gf.nodes(), weights.back(), rows));
+                }
+                gf.build(products);
+                for (size_t i = begin; i < end; ++i) {
+                    set(weights[i - begin], matrices[i]);
+                }
+                set(rows, input);
+                gf.compute();
+                std::vector<std::vector<float>> res;
+                for (const auto * product : products) {
+                    res.push_back(get<float>(product));
+                }
+                return res;
+            };
+            const auto together = compute(0, n_out.size());
+            for (size_t i = 0; i < n_out.size(); ++i) {
+                CHECK(together[i] == compute(i, i + 1)[0]);
+            }
+        }
+    }
+}
+
+static void products_of_the_same_rows_are_moved_together() {
+    static constexpr int64_t N_VALUES = 1024;
+
+    const auto       matrix_a = random_q8_0(256, N_VALUES);
+    const auto       matrix_b = random_q8_0(64, N_VALUES);
+    const auto       input    = random_values(2 * N_VALUES);
+    ggml_backend_ptr gpu{ ggml_backend_dev_init(g_gpu, nullptr) };
+    ggml_backend_ptr cpu{ ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr) };
+    ggml_context_ptr weights{ ggml_init({ 1 << 16, nullptr, true }) };
+    ggml_context_ptr nodes{ ggml_init({ 1 << 16, nullptr, true }) };
+    auto *           ctx = nodes.get();
+
+    ggml_tensor * a    = ggml_new_tensor_2d(weights.get(), GGML_TYPE_Q8_0, N_VALUES, 256);
+    ggml_tensor * b    = ggml_new_tensor_2d(weights.get(), GGML_TYPE_Q8_0, N_VALUES, 64);
+    ggml_tensor * rows = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_VALUES, 2);
+    ggml_set_input(rows);
+    ggml_tensor * first  = ggml_mul_mat(ctx, a, rows);
+    ggml_tensor * square = ggml_sqr(ctx, first);
+    ggml_tensor * second = ggml_mul_mat(ctx, b, rows);
+    ggml_set_output(square);
+    ggml_set_output(second);
+    ggml_cgraph * gf = ggml_new_graph_custom(ctx, 16, false);
+    ggml_build_forward_expand(gf, square);
+    ggml_build_forward_expand(gf, second);
+    first->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+    second->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+    ggml_backend_buffer_ptr buffer{ ggml_backend_alloc_ctx_tensors(weights.get(), gpu.get()) };
+    ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    set(a, matrix_a);
+    set(b, matrix_b);
+
+    ggml_backend_t         backends[] = { gpu.get(), cpu.get() };
+    ggml_backend_sched_ptr sched{ ggml_backend_sched_new(backends, nullptr, 2, 64, false, true) };
+    CHECK(ggml_backend_sched_alloc_graph(sched.get(), gf));
+    CHECK(ggml_graph_node(gf, 0) == first && ggml_graph_node(gf, 1) == second && ggml_graph_node(gf, 2) == square);
+    set(rows, input);
+    CHECK_EQUAL(ggml_backend_sched_graph_compute(sched.get(), gf), GGML_STATUS_SUCCESS);
+
+    const product all{ GGML_TYPE_Q8_0, N_VALUES, 256, 0, matrix_a, {}, {}, {}, {}, {} };
+    product       of_a = all;
+    product       of_b = all;
+    of_b.matrix        = matrix_b;
+    of_b.n_out         = 64;
+    for (auto * p : { &of_a, &of_b }) {
+        p->rows = { { input.begin(), input.begin() + N_VALUES }, { input.begin() + N_VALUES, input.end() } };
+    }
+    auto squares = of_a.compute(g_gpu, 0, 2);
+    std::transform(squares.begin(), squares.end(), squares.begin(), [](float value) { return value * value; });
+    CHECK(get<float>(square) == squares);
+    CHECK(get<float>(second) == of_b.compute(g_gpu, 0, 2));
 }
 
 // The memory of a product's activations gets other values, and they are multiplied again, in two passes of one graph.
@@ -460,7 +561,8 @@ static void the_highest_comes_with_its_probability() {
     }
 }
 
-int main() {
+int main(int argc, char ** argv) {
+    g_small = argc > 1 && std::strcmp(argv[1], "small") == 0;
     ggml_backend_load_all();
     g_gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
     if (!g_gpu) {
@@ -472,6 +574,8 @@ int main() {
     RUN(products_are_right_and_rows_do_not_matter);
     RUN(routers_are_right_and_rows_do_not_matter);
     RUN(products_of_one_norm_are_right_and_rows_do_not_matter);
+    RUN(products_of_the_same_rows_are_those_of_each_alone);
+    RUN(products_of_the_same_rows_are_moved_together);
     RUN(activations_that_change_are_quantized_again);
     RUN(the_first_of_the_highest_is_found);
     RUN(the_highest_comes_with_its_probability);

@@ -49,8 +49,10 @@ class GgufInfo:
     """MTP heads whose tensors are in the file. Some converters keep the key and drop the tensors."""
     n_draft_vocab: int | None
     """Tokens that heads in a file of their own draft, if they are trimmed to a part of the vocabulary."""
-    tied_embedding_type: int | None
-    """The ggml_type of the token embedding, if the loader uses the same tensor as output matrix."""
+    embedding_type: int | None
+    """The ggml_type of the token embedding; None if there is none, or the loader makes two tensors of it."""
+    ties_embedding: bool
+    """Whether the token embedding is the output matrix as well."""
     n_tensors: int
     n_parameters: int
     size_bytes: int
@@ -156,7 +158,8 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
         n_heads_declared=source.n_heads_declared,
         n_heads=source.n_heads,
         n_draft_vocab=heads.n_draft_vocab if heads else None,
-        tied_embedding_type=_tied_embedding_type(model.architecture, named),
+        embedding_type=_embedding_type(model.architecture, named),
+        ties_embedding="output.weight" not in named,
         n_tensors=len(tensors),
         n_parameters=sum(tensor.n_elements for tensor in tensors),
         size_bytes=sum(shard.size_bytes for shard in shards),
@@ -165,10 +168,9 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
     )
 
 
-def _tied_embedding_type(architecture: str, tensors: Mapping[str, TensorInfo]) -> int | None:
+def _embedding_type(architecture: str, tensors: Mapping[str, TensorInfo]) -> int | None:
     embedding = tensors.get("token_embd.weight")
-    is_tied = "output.weight" not in tensors and not architecture.startswith(_LOADED_TWICE)
-    return embedding.type_id if embedding and is_tied else None
+    return embedding.type_id if embedding and not architecture.startswith(_LOADED_TWICE) else None
 
 
 def _file_type_name(file_type: Value | None) -> str | None:

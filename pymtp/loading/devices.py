@@ -59,6 +59,11 @@ def buffer_types() -> dict[str, Any]:
     return {_text(lib.ggml_backend_buft_name(each)): each for each in types if each != ffi.NULL}
 
 
+def free_bytes(device: Any) -> int:
+    """A device's free memory."""
+    return _memory(device)[0]
+
+
 def cpu_buffer_type() -> Any:
     """The buffer type of the host's memory."""
     return lib.ggml_backend_cpu_buffer_type()
@@ -73,16 +78,20 @@ def _kind(device: Any) -> str:
     return _KINDS[int(lib.ggml_backend_dev_type(device))]
 
 
-def _device(device: Any) -> Device:
+def _memory(device: Any) -> tuple[int, int]:
+    """Free and total."""
     n_free, n_total = ffi.new("size_t *"), ffi.new("size_t *")
     lib.ggml_backend_dev_memory(device, n_free, n_total)
+    return n_free[0], n_total[0]
+
+
+def _device(device: Any) -> Device:
     return Device(
         _text(lib.ggml_backend_dev_name(device)),
         _kind(device),
         _text(lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(device))),
         _text(lib.ggml_backend_dev_description(device)),
-        n_free[0],
-        n_total[0],
+        *_memory(device),
     )
 
 

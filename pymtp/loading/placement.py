@@ -11,7 +11,7 @@ from typing import Any
 from pymtp.binding.library import ffi, lib
 from pymtp.errors import InvalidParameter
 from pymtp.gguf.facts import GgufInfo
-from pymtp.loading.devices import buffer_types, cpu_buffer_type, find_devices, reads_rows
+from pymtp.loading.devices import buffer_types, cpu_buffer_type, find_devices, free_bytes, reads_rows
 from pymtp.loading.params import ModelParams
 
 _SPLIT_MODES = {
@@ -28,6 +28,8 @@ _LOAD_MODES = {
     "mmap+mlock": lib.LLAMA_LOAD_MODE_MMAP_MLOCK,
     "dio": lib.LLAMA_LOAD_MODE_DIRECT_IO,
 }
+_EMBEDDING_SHARE = 0.7
+"""Of a device's free memory: what a model may take, token embedding included, for that to be put there."""
 _EXPERTS = r"\.ffn_[a-z_]+_(ch)?exps"
 """Tensors that hold one matrix for each expert, as llama.cpp calls them."""
 
@@ -49,8 +51,8 @@ class Placement:
         else:
             alone = devices if len(devices) == 1 else []
         overrides = list(_overrides(params))
-        if alone and _takes_all_layers(params, info) and not overrides and info.tied_embedding_type is not None:
-            overrides = list(_embedding_on(alone[0], info.tied_embedding_type))
+        if alone and _takes_all_layers(params, info) and not overrides:
+            overrides = list(_embedding_on(alone[0], info))
         self._split_mode, self._load_mode = _SPLIT_MODES[params.split_mode], _LOAD_MODES[params.load_mode]
         self._n_gpu_layers, self._main_gpu = params.n_gpu_layers, params.main_gpu
         self._devices = None if params.device is None else ffi.new("ggml_backend_dev_t[]", [*devices, ffi.NULL])
@@ -90,8 +92,12 @@ def _takes_all_layers(params: ModelParams, info: GgufInfo) -> bool:
     return n_layers < 0 or n_layers > info.n_layer + info.n_heads_declared
 
 
-def _embedding_on(device: Any, ggml_type: int) -> Sequence[tuple[str, Any]]:
-    """A token embedding that is the output matrix as well: one copy, on the device, if that can look up its rows."""
-    if not reads_rows(device, ggml_type):
+def _embedding_on(device: Any, info: GgufInfo) -> Sequence[tuple[str, Any]]:
+    """The token embedding, on the device: elsewhere each pass, and each draft step, waits for the CPU to look up rows.
+
+    A tied one is there as the output matrix anyway; another has to leave room for caches.
+    """
+    has_room = info.ties_embedding or info.size_bytes <= _EMBEDDING_SHARE * free_bytes(device)
+    if info.embedding_type is None or not has_room or not reads_rows(device, info.embedding_type):
         return ()
     return ((r"^token_embd\.weight$", lib.ggml_backend_dev_buffer_type(device)),)

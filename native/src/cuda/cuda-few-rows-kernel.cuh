@@ -22,6 +22,7 @@ static constexpr int FEW_ROWS_Y_SIZE     = 36;  // a block of activations: scale
 static constexpr int FEW_ROWS_CHUNK      = FEW_ROWS_LANES * FEW_ROWS_PART;
 static constexpr int FEW_ROWS_STAGE_SIZE = FEW_ROWS_CHUNK / 32 * FEW_ROWS_Y_SIZE;
 static constexpr int FEW_ROWS_COPY       = 16; // bytes that a lane copies at a time
+static constexpr int FEW_ROWS_TOGETHER   = 4;  // matrices of a product
 
 // bytes of a chunk, and of its place in shared memory: it is copied with what lies around it in aligned 16 bytes
 template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_chunk_size() {
@@ -37,21 +38,31 @@ static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_resident(int n) {
     return n == 1 ? 4 : n == 2 ? 3 : n <= 4 ? 2 : 1;
 }
 
+// One of the matrices that the same rows of activations are multiplied with
+struct few_rows_matrix {
+    const char * data;
+    float *      dst;
+    int64_t      dst_stride; // in elements
+    int          n_rows;
+    int          first_block; // of the thread blocks that take it
+};
+
 // columns: rows of activations. Sizes and strides in bytes unless named otherwise.
 struct few_rows_product {
-    const char *    matrix;
+    few_rows_matrix matrices[FEW_ROWS_TOGETHER]; // of the same type; several only without experts, gate and biases
+    int             n_matrices;
+    int             n_blocks;  // thread blocks of all of them
+
     const char *    gate;      // nullptr: none
     const float *   bias;      // nullptr: none
     const float *   gate_bias; // nullptr: none
     const char *    columns;
-    float *         dst;
     const int32_t * ids; // nullptr: not a product with experts
 
     ggml_glu_op glu_op;
     float       glu_limit;
 
     int n_parts; // of a matrix row: 64 values each
-    int n_rows;  // of the matrix
     int n_block_rows;
     int n_warps;
     int column_size;
@@ -64,8 +75,7 @@ struct few_rows_product {
     int64_t expert_stride;
     int64_t column_stride;
     int64_t column_place_stride;
-    int64_t dst_stride; // this and all below in elements
-    int64_t dst_place_stride;
+    int64_t dst_place_stride; // this and all below in elements
     int64_t bias_stride;
     int64_t gate_bias_stride;
 };
@@ -91,10 +101,10 @@ template <class T> struct few_rows_memory {
     size_t routed; // a column's (token, place)
     size_t size;
 
-    FEW_ROWS_HOST_FUNCTION few_rows_memory(const few_rows_product & p, int n_columns, int n_matrices) {
+    FEW_ROWS_HOST_FUNCTION few_rows_memory(const few_rows_product & p, int n_columns, bool has_gate) {
         const few_rows_shape shape(p);
         const size_t         stages_size   = (size_t) p.n_warps * FEW_ROWS_STAGE_SIZE;
-        const size_t         partials_size = sizeof(float) * n_matrices * p.n_block_rows * n_columns * shape.n_chunks;
+        const size_t         partials_size = sizeof(float) * (has_gate ? 2 : 1) * p.n_block_rows * n_columns * shape.n_chunks;
 
         stages             = (size_t) p.n_warps * FEW_ROWS_ON_ROAD * few_rows_slot_size<T>();
         partials           = stages + (shape.loads_once(p) ? 0 : stages_size);
@@ -280,7 +290,7 @@ template <bool GATE> struct few_rows_place {
     }
 };
 
-// Matrix rows [blockIdx.x * n_block_rows, ...) with N columns. With experts blockIdx.y is one of all (token, place): the
+// n_block_rows of a matrix, one thread block after the other, with N columns. With experts blockIdx.y is one of all (token, place): the
 // first, N-th, ... of those with the same expert takes N of them at once, the others have nothing to do.
 template <class T, int N, bool GATE>
 FEW_ROWS_LAUNCH_BOUNDS(FEW_ROWS_WARPS * FEW_ROWS_LANES, few_rows_resident(N))
@@ -291,15 +301,20 @@ static FEW_ROWS_KERNEL void few_rows_kernel(const few_rows_product p) {
     constexpr int SLOT_SIZE  = few_rows_slot_size<T>();
 
     const few_rows_shape     shape(p);
-    const few_rows_memory<T> memory(p, N, GATE ? 2 : 1);
+    const few_rows_memory<T> memory(p, N, GATE);
 
     const int warp     = threadIdx.x / FEW_ROWS_LANES;
     const int lane     = threadIdx.x % FEW_ROWS_LANES;
     const int n_chunks = shape.n_chunks;
     const int n_teams  = shape.n_teams;
     const int n_units  = n_chunks * n_teams; // of work: a chunk of a team's rows
-    const int row_0    = blockIdx.x * p.n_block_rows;
-    const int n_rows   = min(p.n_block_rows, p.n_rows - row_0);
+    int       m        = 0;
+    while (m + 1 < p.n_matrices && (int) blockIdx.x >= p.matrices[m + 1].first_block) {
+        ++m;
+    }
+    const few_rows_matrix & matrix = p.matrices[m];
+    const int row_0    = (blockIdx.x - matrix.first_block) * p.n_block_rows;
+    const int n_rows   = min(p.n_block_rows, matrix.n_rows - row_0);
     const int n_turns  = (n_units + p.n_warps - 1) / p.n_warps;
 
     char *  road     = shared + warp * FEW_ROWS_ON_ROAD * SLOT_SIZE;
@@ -314,7 +329,7 @@ static FEW_ROWS_KERNEL void few_rows_kernel(const few_rows_product p) {
     few_rows_place<GATE> next(0);
     // where a chunk begins; it is copied from the 16 bytes on that hold its beginning
     const auto           address = [&](const few_rows_place<GATE> & place, int chunk) {
-        return (place.in_gate ? p.gate : p.matrix) + expert_offset + (row_0 + place.row) * p.row_stride +
+        return (place.in_gate ? p.gate : matrix.data) + expert_offset + (row_0 + place.row) * p.row_stride +
                chunk * CHUNK_SIZE;
     };
     const auto before = [](const char * from) {
@@ -428,14 +443,14 @@ static FEW_ROWS_KERNEL void few_rows_kernel(const few_rows_product p) {
     }
     __syncthreads();
 
-    for (int k = threadIdx.x; k < n_rows * n_columns; k += p.n_warps * FEW_ROWS_LANES) {
-        const int row = k % n_rows;
-        const int n   = k / n_rows;
+    for (int at = threadIdx.x; at < n_rows * n_columns; at += p.n_warps * FEW_ROWS_LANES) {
+        const int row = at % n_rows;
+        const int n   = at / n_rows;
 
         float results[GATE ? 2 : 1] = {};
-        for (int m = 0; m < (GATE ? 2 : 1); ++m) {
+        for (int k = 0; k < (GATE ? 2 : 1); ++k) {
             for (int chunk = 0; chunk < n_chunks; ++chunk) {
-                results[m] += partials[((m * p.n_block_rows + row) * N + n) * n_chunks + chunk];
+                results[k] += partials[((k * p.n_block_rows + row) * N + n) * n_chunks + chunk];
             }
         }
         if (p.bias) {
@@ -449,8 +464,8 @@ static FEW_ROWS_KERNEL void few_rows_kernel(const few_rows_product p) {
         }
         const int     i = p.ids ? routed[n] : 0;
         const int64_t to =
-            p.ids ? i / p.n_places * p.dst_stride + i % p.n_places * p.dst_place_stride : n * p.dst_stride;
-        p.dst[to + row_0 + row] = results[0];
+            p.ids ? i / p.n_places * matrix.dst_stride + i % p.n_places * p.dst_place_stride : n * matrix.dst_stride;
+        matrix.dst[to + row_0 + row] = results[0];
     }
 }
 
@@ -465,27 +480,44 @@ struct few_rows_device {
 static constexpr int FEW_ROWS_COLUMNS_MAX = 8;
 static constexpr int FEW_ROWS_ROWS_MIN    = 16; // matrix rows of a thread block, rather than which it has fewer warps
 
+// Gives each matrix its thread blocks, of n_block_rows each; returns how many they are.
+static inline int few_rows_place_blocks(few_rows_product & p) {
+    p.n_blocks = 0;
+    for (int m = 0; m < p.n_matrices; ++m) {
+        p.matrices[m].first_block = p.n_blocks;
+        p.n_blocks += (p.matrices[m].n_rows + p.n_block_rows - 1) / p.n_block_rows;
+    }
+    return p.n_blocks;
+}
+
 // Divides a product among thread blocks: as many as the device holds at a time, or a multiple of that. false: it has too
 // little shared memory.
 template <class T>
-static bool few_rows_divide(few_rows_product & p, int n_columns, int n_matrices, const few_rows_device & device) {
+static bool few_rows_divide(few_rows_product & p, int n_columns, bool has_gate, const few_rows_device & device) {
     static constexpr size_t RESERVED = 1024; // shared memory that each block has beside its own
 
     const int  n_routed = p.ids ? p.n_tokens * p.n_places : 1;
     const auto fits     = [&](int n_blocks) {
-        const size_t size = few_rows_memory<T>(p, n_columns, n_matrices).size;
+        const size_t size = few_rows_memory<T>(p, n_columns, has_gate).size;
+        few_rows_place_blocks(p);
         return n_blocks * (size + RESERVED) <= device.shared_size + RESERVED;
     };
+    int n_rows = 0;
+    for (int m = 0; m < p.n_matrices; ++m) {
+        n_rows += p.matrices[m].n_rows;
+    }
     for (p.n_warps = FEW_ROWS_WARPS; p.n_warps > 1; p.n_warps /= 2) {
         const int n_teams = few_rows_shape(p).n_teams;
         for (int n_resident = few_rows_resident(n_columns); n_resident > 0; --n_resident) {
             const int n_blocks = device.n_multiprocessors * n_resident;
-            const int n_waves =
-                (p.n_rows * n_routed + n_blocks * FEW_ROWS_ROWS_MAX - 1) / (n_blocks * FEW_ROWS_ROWS_MAX);
+            const int n_waves = (n_rows * n_routed + n_blocks * FEW_ROWS_ROWS_MAX - 1) / (n_blocks * FEW_ROWS_ROWS_MAX);
             const int n_shares = std::max(1, n_blocks * n_waves / n_routed);
-            const int n        = (p.n_rows + n_shares - 1) / n_shares;
+            const int n        = (n_rows + n_shares - 1) / n_shares;
 
             p.n_block_rows = std::min(FEW_ROWS_ROWS_MAX, (n + n_teams - 1) / n_teams * n_teams);
+            while (few_rows_place_blocks(p) > n_shares && p.n_block_rows + n_teams <= FEW_ROWS_ROWS_MAX) {
+                p.n_block_rows += n_teams; // a block takes rows of one matrix
+            }
             if (fits(n_resident)) {
                 return true;
             }

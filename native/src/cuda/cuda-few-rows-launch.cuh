@@ -22,17 +22,17 @@ struct few_rows_type {
 
 template <class T> static bool few_rows_can(const few_rows_product & p, const few_rows_device & device) {
     few_rows_product divided = p;
-    return few_rows_divide<T>(divided, FEW_ROWS_COLUMNS_MAX, 2, device);
+    return few_rows_divide<T>(divided, FEW_ROWS_COLUMNS_MAX, true, device);
 }
 
 template <class T, int N, bool GATE>
 static void few_rows_launch(few_rows_product p, const few_rows_device & device, cudaStream_t stream) {
-    GGML_ASSERT(few_rows_divide<T>(p, N, GATE ? 2 : 1, device));
+    GGML_ASSERT(few_rows_divide<T>(p, N, GATE, device));
     CUDA_SET_SHARED_MEMORY_LIMIT((few_rows_kernel<T, N, GATE>), ggml_cuda_info().devices[ggml_cuda_get_device()].smpbo);
-    const dim3 grid((p.n_rows + p.n_block_rows - 1) / p.n_block_rows, p.ids ? p.n_tokens * p.n_places : 1);
+    const dim3 grid(p.n_blocks, p.ids ? p.n_tokens * p.n_places : 1);
     ggml_cuda_kernel_launch(few_rows_kernel<T, N, GATE>,
                             ggml_cuda_kernel_launch_params(grid, p.n_warps * FEW_ROWS_LANES,
-                                                           few_rows_memory<T>(p, N, GATE ? 2 : 1).size, stream),
+                                                           few_rows_memory<T>(p, N, GATE).size, stream),
                             p);
 }
 

@@ -51,15 +51,23 @@ static int64_t few_rows_stride(const ggml_tensor * bias) {
     return bias->ne[1] == 1 ? 0 : bias->nb[1] / sizeof(float);
 }
 
+static few_rows_matrix few_rows_matrix_of(const ggml_tensor * src0, const ggml_tensor * dst, bool has_experts) {
+    const size_t stride = has_experts ? dst->nb[2] : dst->nb[1];
+    return { (const char *) src0->data, (float *) dst->data, (int64_t) (stride / sizeof(float)), (int) src0->ne[1], 0 };
+}
+
 static few_rows_product few_rows_describe(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * ids,
                                           const ggml_cuda_mm_fusion_args_host * fusion, const ggml_tensor * dst) {
     few_rows_product p = {};
-    p.matrix           = (const char *) src0->data;
-    p.dst              = (float *) dst->data;
+    p.n_matrices       = 1;
+    p.matrices[0]      = few_rows_matrix_of(src0, dst, ids);
     p.ids              = ids ? (const int32_t *) ids->data : nullptr;
     if (fusion) {
         p.glu_op    = fusion->glu_op;
         p.glu_limit = fusion->glu_limit;
+        for (int i = 0; i < fusion->n_others; ++i) {
+            p.matrices[p.n_matrices++] = few_rows_matrix_of(fusion->others[i]->src[0], fusion->others[i], false);
+        }
     }
     if (fusion && fusion->gate) {
         p.gate = (const char *) fusion->gate->data;
@@ -74,7 +82,6 @@ static few_rows_product few_rows_describe(const ggml_tensor * src0, const ggml_t
     }
 
     p.n_parts         = src0->ne[0] / FEW_ROWS_PART;
-    p.n_rows          = src0->ne[1];
     p.column_size     = GGML_PAD(p.n_parts * 2 * FEW_ROWS_Y_SIZE, FEW_ROWS_COPY); // rows are padded to more
     p.n_tokens        = ids ? dst->ne[2] : dst->ne[1];
     p.n_places        = ids ? dst->ne[1] : 1;
@@ -87,7 +94,6 @@ static few_rows_product few_rows_describe(const ggml_tensor * src0, const ggml_t
     p.expert_stride       = src0->nb[2];
     p.column_stride       = ids ? src1->ne[1] * column_size : column_size;
     p.column_place_stride = column_size;
-    p.dst_stride          = (ids ? dst->nb[2] : dst->nb[1]) / sizeof(float);
     p.dst_place_stride    = dst->nb[1] / sizeof(float);
     return p;
 }
@@ -115,4 +121,62 @@ void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0
     few_rows_product p = few_rows_describe(src0, src1, ids, fusion, dst);
     p.columns          = (const char *) quantized;
     few_rows_find(src0->type)->launch(p, few_rows_current_device(), ctx.stream());
+}
+
+// --- products of the same activations ---
+
+static constexpr int N_NODES_TO_LOOK = 64; // a layer's attention has fewer
+
+// whether a node is a product with a kernel for few rows that is not fused with what follows it
+static bool few_rows_stands_alone(const ggml_cgraph * cgraph, int i) {
+    const ggml_tensor * node = cgraph->nodes[i];
+    if (node->op != GGML_OP_MUL_MAT || node->type != GGML_TYPE_F32 || node->src[1]->type != GGML_TYPE_F32 ||
+        node->src[1]->ne[1] > MMVQ_MAX_BATCH_SIZE || !ggml_is_contiguous(node->src[1]) ||
+        !mtp_cuda_few_rows_can(node->src[0], node->src[1], nullptr, nullptr, node)) {
+        return false;
+    }
+    const int end = std::min(cgraph->n_nodes, i + 3);
+    return std::none_of(cgraph->nodes + i + 1, cgraph->nodes + end, [&](const ggml_tensor * next) {
+        return (next->op == GGML_OP_ADD || next->op == GGML_OP_GLU) && (next->src[0] == node || next->src[1] == node);
+    });
+}
+
+static bool few_rows_go_together(const ggml_tensor * a, const ggml_tensor * b) {
+    return b->op == GGML_OP_MUL_MAT && a->src[1] == b->src[1] && a->src[0]->type == b->src[0]->type;
+}
+
+void mtp_cuda_few_rows_gather(ggml_cgraph * cgraph) {
+    for (int i = 0; i < cgraph->n_nodes; ++i) {
+        if (!few_rows_stands_alone(cgraph, i)) {
+            continue;
+        }
+        const int begin = i;
+        const int end   = std::min(cgraph->n_nodes, begin + N_NODES_TO_LOOK);
+        for (int j = begin + 1; j < end && i - begin + 1 < FEW_ROWS_TOGETHER; ++j) {
+            if (few_rows_go_together(cgraph->nodes[begin], cgraph->nodes[j]) && few_rows_stands_alone(cgraph, j)) {
+                ++i;
+                std::rotate(cgraph->nodes + i, cgraph->nodes + j, cgraph->nodes + j + 1);
+            }
+        }
+    }
+}
+
+int mtp_cuda_few_rows_together(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i) {
+    if (ctx.curr_stream_no != 0 || !few_rows_stands_alone(cgraph, i)) {
+        return 0;
+    }
+    ggml_tensor * node = cgraph->nodes[i];
+    int           end  = i + 1;
+    while (end < cgraph->n_nodes && end - i < FEW_ROWS_TOGETHER && few_rows_go_together(node, cgraph->nodes[end]) &&
+           few_rows_stands_alone(cgraph, end)) {
+        ++end;
+    }
+    if (end == i + 1) {
+        return 0;
+    }
+    ggml_cuda_mm_fusion_args_host fusion{};
+    fusion.others   = cgraph->nodes + i + 1;
+    fusion.n_others = end - i - 1;
+    ggml_cuda_mul_mat_vec_q(ctx, node->src[0], node->src[1], nullptr, node, &fusion);
+    return fusion.n_others;
 }

@@ -19,5 +19,12 @@ void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0
                        const void * quantized, const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion,
                        ggml_tensor * dst);
 
+// Moves products of the same activations and type of weights together, where the graph has other nodes between them, as
+// those that make queries, keys and values have.
+void mtp_cuda_few_rows_gather(ggml_cgraph * cgraph);
+
+// Computes such products, from node i on, in one kernel. Returns how many there are after node i.
+int mtp_cuda_few_rows_together(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i);
+
 // Products take no more shared memory than this for a thread block, as on a GPU that has less. For measurements.
 extern "C" __attribute__((visibility("default"))) void pymtp_cuda_limit_shared_memory(size_t size);
