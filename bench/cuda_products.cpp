@@ -64,7 +64,9 @@ static double measure(ggml_backend_t backend, ggml_type type, const shape & shap
                                      ggml_mul_mat(ctx, new_matrix(), rows);
         };
         ggml_tensor * out = multiply();
-        ggml_build_forward_expand(gf, shape.has_gate ? ggml_swiglu_split(ctx, multiply(), out) : out);
+        // a node between products: side by side they would be computed together
+        ggml_build_forward_expand(gf, shape.has_gate ? ggml_swiglu_split(ctx, multiply(), out) :
+                                                       ggml_reshape_1d(ctx, out, ggml_nelements(out)));
     }
     for (int i = 0; ours && i < ggml_graph_n_nodes(gf); ++i) {
         ggml_graph_node(gf, i)->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 import pymtp
 from families import FAMILIES
 from pymtp import InvalidParameter, Model, ModelParams, SamplingParams
+from pymtp.gguf.facts import model_facts
+from pymtp.loading import devices, placement
 
 GREEDY = SamplingParams(temperature=0)
 HAS_GPU = any(device.kind in ("GPU", "IGPU") for device in pymtp.devices())
@@ -103,6 +106,20 @@ def test_what_cannot_be_is_refused_by_name(path: Path, options: dict[str, Any], 
 def test_a_split_of_tensors_needs_a_gpu(path: Path) -> None:
     with pytest.raises(InvalidParameter, match="split_mode must be none, layer or row where there is no GPU"):
         Model(path, split_mode="tensor")
+
+
+@pytest.mark.parametrize(
+    ("share", "tied", "known", "moves"),
+    [(0.5, False, True, True), (0.9, False, True, False), (0.9, True, True, True), (0.5, False, False, False)],
+)
+def test_the_token_embedding_goes_to_a_device_that_has_room(
+    path: Path, share: float, tied: bool, known: bool, moves: bool
+) -> None:
+    device = devices._natives()[0]
+    size = int(devices.free_bytes(device) * share)
+    info = replace(model_facts(path), size_bytes=size, ties_embedding=tied)
+    found = placement._embedding_on(device, info if known else replace(info, embedding_type=None))
+    assert [pattern for pattern, _ in found] == ([r"^token_embd\.weight$"] if moves else [])
 
 
 def test_parameters_say_what_they_are() -> None:

@@ -42,7 +42,7 @@ static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_resident(int n) {
 struct few_rows_matrix {
     const char * data;
     float *      dst;
-    int64_t      dst_stride; // in elements
+    int64_t      dst_stride;  // in elements
     int          n_rows;
     int          first_block; // of the thread blocks that take it
 };
@@ -51,13 +51,13 @@ struct few_rows_matrix {
 struct few_rows_product {
     few_rows_matrix matrices[FEW_ROWS_TOGETHER]; // of the same type; several only without experts, gate and biases
     int             n_matrices;
-    int             n_blocks;  // thread blocks of all of them
+    int             n_blocks;                    // thread blocks of all of them
 
-    const char *    gate;      // nullptr: none
-    const float *   bias;      // nullptr: none
-    const float *   gate_bias; // nullptr: none
+    const char *    gate;                        // nullptr: none
+    const float *   bias;                        // nullptr: none
+    const float *   gate_bias;                   // nullptr: none
     const char *    columns;
-    const int32_t * ids; // nullptr: not a product with experts
+    const int32_t * ids;                         // nullptr: not a product with experts
 
     ggml_glu_op glu_op;
     float       glu_limit;
@@ -103,8 +103,8 @@ template <class T> struct few_rows_memory {
 
     FEW_ROWS_HOST_FUNCTION few_rows_memory(const few_rows_product & p, int n_columns, bool has_gate) {
         const few_rows_shape shape(p);
-        const size_t         stages_size   = (size_t) p.n_warps * FEW_ROWS_STAGE_SIZE;
-        const size_t         partials_size = sizeof(float) * (has_gate ? 2 : 1) * p.n_block_rows * n_columns * shape.n_chunks;
+        const size_t         stages_size = (size_t) p.n_warps * FEW_ROWS_STAGE_SIZE;
+        const size_t partials_size = sizeof(float) * (has_gate ? 2 : 1) * p.n_block_rows * n_columns * shape.n_chunks;
 
         stages             = (size_t) p.n_warps * FEW_ROWS_ON_ROAD * few_rows_slot_size<T>();
         partials           = stages + (shape.loads_once(p) ? 0 : stages_size);
@@ -312,10 +312,10 @@ static FEW_ROWS_KERNEL void few_rows_kernel(const few_rows_product p) {
     while (m + 1 < p.n_matrices && (int) blockIdx.x >= p.matrices[m + 1].first_block) {
         ++m;
     }
-    const few_rows_matrix & matrix = p.matrices[m];
-    const int row_0    = (blockIdx.x - matrix.first_block) * p.n_block_rows;
-    const int n_rows   = min(p.n_block_rows, matrix.n_rows - row_0);
-    const int n_turns  = (n_units + p.n_warps - 1) / p.n_warps;
+    const few_rows_matrix & matrix  = p.matrices[m];
+    const int               row_0   = (blockIdx.x - matrix.first_block) * p.n_block_rows;
+    const int               n_rows  = min(p.n_block_rows, matrix.n_rows - row_0);
+    const int               n_turns = (n_units + p.n_warps - 1) / p.n_warps;
 
     char *  road     = shared + warp * FEW_ROWS_ON_ROAD * SLOT_SIZE;
     char *  stage    = shared + memory.stages + warp * FEW_ROWS_STAGE_SIZE;

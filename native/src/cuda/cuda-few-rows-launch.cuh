@@ -30,10 +30,10 @@ static void few_rows_launch(few_rows_product p, const few_rows_device & device, 
     GGML_ASSERT(few_rows_divide<T>(p, N, GATE, device));
     CUDA_SET_SHARED_MEMORY_LIMIT((few_rows_kernel<T, N, GATE>), ggml_cuda_info().devices[ggml_cuda_get_device()].smpbo);
     const dim3 grid(p.n_blocks, p.ids ? p.n_tokens * p.n_places : 1);
-    ggml_cuda_kernel_launch(few_rows_kernel<T, N, GATE>,
-                            ggml_cuda_kernel_launch_params(grid, p.n_warps * FEW_ROWS_LANES,
-                                                           few_rows_memory<T>(p, N, GATE).size, stream),
-                            p);
+    ggml_cuda_kernel_launch(
+        few_rows_kernel<T, N, GATE>,
+        ggml_cuda_kernel_launch_params(grid, p.n_warps * FEW_ROWS_LANES, few_rows_memory<T>(p, N, GATE).size, stream),
+        p);
 }
 
 template <class T, int N>
