@@ -32,6 +32,8 @@ from .inspect import EXAMPLES as INSPECT_EXAMPLES
 from .inspect import inspect
 from .options import DEBUG
 from .output import Output, print_stderr
+from .rpc_server import EXAMPLES as RPC_SERVER_EXAMPLES
+from .rpc_server import rpc_server
 from .run import EXAMPLES as RUN_EXAMPLES
 from .run import run
 from .serve import EXAMPLES as SERVE_EXAMPLES
@@ -260,6 +262,7 @@ app.command(cls=PymtpCommand, epilog=RUN_EXAMPLES)(run)
 app.command(cls=PymtpCommand, epilog=CHAT_EXAMPLES)(chat)
 app.command(cls=PymtpCommand, epilog=SERVE_EXAMPLES)(serve)
 app.command(cls=PymtpCommand, epilog=BATCH_EXAMPLES)(batch)
+app.command("rpc-server", cls=PymtpCommand, epilog=RPC_SERVER_EXAMPLES)(rpc_server)
 app.command(cls=PymtpCommand, epilog=INSPECT_EXAMPLES)(inspect)
 app.command(cls=PymtpCommand, epilog=BENCH_EXAMPLES)(bench)
 heads = _group(name="heads", help="List, extract, attach, quantize and convert MTP heads.", epilog=HEADS_EXAMPLES)

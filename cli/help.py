@@ -17,6 +17,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("device", "split_mode", "tensor_split", "main_gpu", "override_tensor", "cpu_moe", "n_cpu_moe", "load_mode"),
         "list_devices",
     ),
+    "Other machines": ("rpc", "cache"),
     "Server": (
         *("host", "port", "alias", "tags", "page", "metrics", "api_key", "api_key_file", "ssl_key_file"),
         *("ssl_cert_file", "cors_origins", "timeout"),

@@ -1,6 +1,6 @@
 """`pymtp inspect`: what is in a GGUF, and what drafting with it costs.
 
-Owns both layouts, text and JSON. Loads neither weights nor the native library.
+Owns both layouts, text and JSON. Loads no weights, and the native library only to ask RPC servers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,6 +20,7 @@ from .context import warn_beyond_training
 from .download import find_model
 from .layout import printable, size_text
 from .output import Output
+from .placement import Rpc
 
 if TYPE_CHECKING:
     from pymtp.gguf.inspection import Head, Inspection, SideFile, Token
@@ -50,6 +51,7 @@ def inspect(
     n_ubatch: opt.UbatchSize = 512,
     type_k: opt.CacheTypeK = "f16",
     type_v: opt.CacheTypeV = "f16",
+    rpc: Rpc = None,
     as_json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
@@ -72,16 +74,41 @@ def inspect(
         type_v=type_v,
     )
     warn_beyond_training(n_ctx, found.info.n_ctx_train)
-    output.write((_as_json(found) if as_json else _as_text(found)) + "\n")
+    places = _places(rpc, found.info.n_layer) if rpc else []
+    output.write((_as_json(found, places) if as_json else _as_text(found, places)) + "\n")
 
 
-def _as_json(found: Inspection) -> str:
+class _Place(NamedTuple):
+    """A device of an RPC server, and the layers that it would get."""
+
+    name: str
+    description: str
+    free_bytes: int
+    layers: range
+
+
+def _places(endpoints: list[str], n_layer: int) -> list[_Place]:
+    from pymtp.loading.devices import devices
+    from pymtp.loading.placement import divide_layers
+
+    every = devices(endpoints)
+    remote = [each for each in every if each.backend == "RPC"]
+    takers = remote + [each for each in every if each.kind == "GPU" and each not in remote]
+    shares = divide_layers([max(each.free_bytes, 1) for each in takers], n_layer)
+    return [
+        _Place(each.name, each.description, each.free_bytes, layers)
+        for each, layers in zip(takers, shares, strict=True)
+    ]
+
+
+def _as_json(found: Inspection, places: list[_Place]) -> str:
     fields = asdict(found)
     facts = {
         **fields.pop("info"),
         **fields,
         "draft_cost": found.draft_cost,
         "memory": found.memory and {**asdict(found.memory), "total_bytes": found.memory.total_bytes},
+        **({"devices": [{**place._asdict(), "layers": list(place.layers)} for place in places]} if places else {}),
     }
     return json.dumps(facts, ensure_ascii=False, default=_path_text)
 
@@ -91,11 +118,12 @@ def _path_text(value: Any) -> str:
     return str(value)
 
 
-def _as_text(found: Inspection) -> str:
+def _as_text(found: Inspection, places: list[_Place]) -> str:
     blocks = [
         _model_rows(found),
         _head_rows(found),
         _memory_rows(found.memory, found.info.size_bytes) if found.memory else [],
+        [(place.name, _place(place)) for place in places],
         _token_rows(found),
         [("side file", _side_file(file)) for file in found.side_files],
     ]
@@ -199,6 +227,11 @@ def _sampling(values: Mapping[str, Any]) -> str:
 
 def _tokens(tokens: tuple[Token, ...]) -> str:
     return ", ".join(f"{token.role} {token.id} {token.text!r}" for token in tokens) or "none"
+
+
+def _place(place: _Place) -> str:
+    layers = f"layers {place.layers[0]} to {place.layers[-1]}" if place.layers else "no layer"
+    return f"{layers}; {printable(place.description)}, {size_text(place.free_bytes)} free"
 
 
 def _side_file(file: SideFile) -> str:

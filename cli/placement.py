@@ -37,12 +37,16 @@ def _overrides(text: str) -> list[tuple[str, str]]:
     return [(pattern, buffer_type) for pattern, _, buffer_type in pairs]
 
 
-def _show_devices(wanted: bool) -> bool:
+def _servers(text: str) -> list[str]:
+    return [server.strip() for server in text.split(",") if server.strip()]
+
+
+def _show_devices(ctx: typer.Context, wanted: bool) -> bool:
     if wanted:
         from pymtp.loading.devices import devices
 
         typer.echo("Available devices:")
-        for device in devices():
+        for device in devices(ctx.params.get("rpc") or ()):
             memory = f"{device.total_bytes >> 20} MiB, {device.free_bytes >> 20} MiB free"
             typer.echo(f"  {device.name}: {device.description} ({device.kind}, {memory})")
         raise typer.Exit
@@ -61,6 +65,16 @@ Devices = Annotated[
         parser=_names,
         metavar="NAME,...",
         help="Devices that take layers; none: the CPU alone.  [default: all GPUs]",
+    ),
+]
+Rpc = Annotated[
+    Any,
+    typer.Option(
+        "--rpc",
+        parser=_servers,
+        metavar="HOST:PORT,...",
+        is_eager=True,  # --list-devices shows its devices too
+        help="Servers (pymtp rpc-server) on a private network, whose devices take layers too.",
     ),
 ]
 SplitMode = Annotated[
@@ -118,6 +132,7 @@ LoadMode = Annotated[
 
 PLACEMENT: dict[str, tuple[Any, Any]] = {
     "device": (Devices, None),
+    "rpc": (Rpc, None),
     "split_mode": (SplitMode, "layer"),
     "tensor_split": (TensorSplit, None),
     "main_gpu": (MainGpu, 0),

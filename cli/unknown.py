@@ -54,7 +54,6 @@ LLAMA_CPP: dict[str, str] = {
     # devices
     "-ncffn --n-cpu-ffn": "use --override-tensor",
     "-fit* --fit*": "use --gpu-layers, --n-cpu-moe or --override-tensor",
-    "--rpc -rpc": "",
     "-kvo --kv-offload -nkvo --no-kv-offload -nopo --op-offload --no-op-offload": "",
     # context
     "--rope-* --yarn-* -gan --grp-attn-n -gaw --grp-attn-w": "the model's metadata decides",

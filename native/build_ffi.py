@@ -17,6 +17,7 @@ import cffi
 PREAMBLE = """
 #include "pymtp-chat.h"
 #include "pymtp-lookup.h"
+#include "pymtp-rpc.h"
 #include "pymtp-sampler.h"
 #include "pymtp-abi.h"
 #include "ggml-backend.h"

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         LibraryError,
         ModelError,
         PymtpError,
+        RemoteError,
         StateError,
         UnsupportedModel,
     )
@@ -73,6 +74,7 @@ _MODULES = {
         "LibraryError",
         "ModelError",
         "PymtpError",
+        "RemoteError",
         "StateError",
         "UnsupportedModel",
     ),
@@ -119,6 +121,7 @@ __all__ = [
     "PlainReason",
     "Proposal",
     "PymtpError",
+    "RemoteError",
     "SamplingParams",
     "Session",
     "StateError",

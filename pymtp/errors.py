@@ -19,6 +19,10 @@ class BackendError(PymtpError):
     """llama.cpp refused an allocation or a computation, usually because memory ran out."""
 
 
+class RemoteError(BackendError):
+    """An RPC server cannot be reached, is of another build, or is lost: what was loaded there must be loaded again."""
+
+
 class ModelError(PymtpError):
     """The file cannot be used as a model: missing, damaged, or of an unknown architecture."""
 

@@ -19,6 +19,7 @@ class ModelOptions(TypedDict, total=False):
 
     n_gpu_layers: int
     device: Sequence[str] | None
+    rpc: Sequence[str]
     split_mode: SplitMode
     tensor_split: Sequence[float]
     main_gpu: int

@@ -1,6 +1,6 @@
 # The engine: our sources, in folders by what they are part of. abi (the C interface), engine, lookup and samplers are
-# compiled into libllama, where llama.cpp's private headers are theirs to use; cpu and cuda into the CPU and the CUDA
-# backend, with their compilers' options. Headers are included by name alone, as the patches include them. chat has a
+# compiled into libllama, where llama.cpp's private headers are theirs to use; cpu, cuda and rpc into the backends of these
+# names, with their compilers' options. Headers are included by name alone, as the patches include them. chat has a
 # file of its own: chat.cmake.
 
 set(native_folders ${native}/src/abi ${native}/src/engine ${native}/src/lookup ${native}/src/samplers)
@@ -8,6 +8,7 @@ file(GLOB native_sources CONFIGURE_DEPENDS ${native}/src/abi/*.cpp ${native}/src
     ${native}/src/samplers/*.cpp)
 file(GLOB native_cpu_sources CONFIGURE_DEPENDS ${native}/src/cpu/*.cpp)
 file(GLOB native_cuda_sources CONFIGURE_DEPENDS ${native}/src/cuda/*.cu)
+file(GLOB native_rpc_sources CONFIGURE_DEPENDS ${native}/src/rpc/*.cpp)
 file(GLOB native_headers CONFIGURE_DEPENDS ${native}/src/*/*.h ${native}/src/*/*.cuh ${native}/include/*.h)
 
 # exceptions pass through ggml's C where a damaged file fails one of its asserts, see src/abi/asserts.h
@@ -45,8 +46,12 @@ if(TARGET ggml-cuda)
     target_include_directories(ggml-cuda PRIVATE ${native}/src/cuda ${llama_cpp_tree}/ggml/src/ggml-cuda)
     target_compile_definitions(ggml-cuda PRIVATE MTP_CUDA) # not HIP, not MUSA, which compile the same files
 endif()
+if(TARGET ggml-rpc)
+    target_sources(ggml-rpc PRIVATE ${native_rpc_sources})
+    target_include_directories(ggml-rpc PRIVATE ${native}/src/rpc ${native_generated})
+endif()
 target_sources(llama PRIVATE ${native_sources})
-target_include_directories(llama PRIVATE ${native_folders} ${native}/src/cpu ${native}/include ${llama_cpp_tree}/src)
+target_include_directories(llama PRIVATE ${native_folders} ${native}/src/cpu ${native}/src/rpc ${native}/include ${llama_cpp_tree}/src)
 # llama.cpp merges its model files into few compilations; ours stay apart, so that an edit costs one file
 set_source_files_properties(${native_sources} TARGET_DIRECTORY llama PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 set_source_files_properties(${native}/src/samplers/sampler-rules.cpp TARGET_DIRECTORY llama
@@ -59,11 +64,16 @@ add_custom_command(
     OUTPUT ${native_generated}/pymtp-abi.h ${native_generated}/pymtp-abi.cpp
     COMMAND ${Python_EXECUTABLE} ${native}/write_abi_id.py ${native_generated}
     DEPENDS ${native}/write_abi_id.py ${native}/llama_cpp.pin ${native_patches} ${native_sources} ${native_chat_sources}
-        ${native_cpu_sources} ${native_cuda_sources} ${native_headers}
+        ${native_cpu_sources} ${native_cuda_sources} ${native_rpc_sources} ${native_headers}
     COMMENT "Naming the sources"
     VERBATIM)
 
+add_custom_target(pymtp-abi-id DEPENDS ${native_generated}/pymtp-abi.h)
 add_library(pymtp-abi OBJECT ${native_generated}/pymtp-abi.cpp)
+add_dependencies(pymtp-abi pymtp-abi-id) # else two targets could write the file at the same time
+if(TARGET ggml-rpc)
+    add_dependencies(ggml-rpc pymtp-abi-id) # a server names what it was built from
+endif()
 target_include_directories(pymtp-abi PRIVATE ${native}/include)
 set_target_properties(pymtp-abi PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_STANDARD 17)
 target_sources(llama PRIVATE $<TARGET_OBJECTS:pymtp-abi>)

@@ -28,6 +28,7 @@ if(failed)
 endif()
 
 set(BUILD_SHARED_LIBS ON)
+option(GGML_RPC "ggml: use RPC" ON)
 foreach(part COMMON TESTS TOOLS EXAMPLES SERVER APP MTMD)
     set(LLAMA_BUILD_${part} OFF)
 endforeach()

@@ -38,6 +38,7 @@ extern "C" {
 
 struct llama_model;
 struct ggml_backend_device;
+struct ggml_backend_buffer_type;
 struct llama_model_params;
 struct llama_context;
 struct llama_context_params;
@@ -51,6 +52,7 @@ enum pymtp_status {
     PYMTP_INVALID = 2, // the arguments do not fit the session; the session is as it was before the call
     PYMTP_FAILED  = 3, // the backend failed; the rows of the call are gone, what was decoded before stays (but not of
                        // recurrent models: the call's sequences are gone then)
+    PYMTP_LOST    = 4, // an RPC server cannot be used, or not any longer (pymtp-rpc.h): free what was loaded there
 };
 
 // what the engine is built for
@@ -152,6 +154,10 @@ int32_t pymtp_architecture(int32_t i, struct pymtp_architecture * architecture);
 
 // Whether a device can look up rows of a matrix of this ggml_type, as a token embedding needs it.
 bool pymtp_device_reads_rows(struct ggml_backend_device * device, int32_t type);
+
+// A device's memory in bytes, and where it keeps tensors. A remote one is asked: PYMTP_LOST if it is not there any more.
+int32_t pymtp_device_memory(struct ggml_backend_device * device, size_t * n_free, size_t * n_total);
+int32_t pymtp_device_buffer_type(struct ggml_backend_device * device, struct ggml_backend_buffer_type ** buffer_type);
 
 struct pymtp_session_params {
     // as for llama_init_from_model; ctx_type is set by pymtp

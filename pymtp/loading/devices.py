@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pymtp.binding.library import ffi, lib
+from pymtp.binding.status import check
 from pymtp.errors import InvalidParameter
+from pymtp.loading.rpc import RpcLink
 
 _KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")  # ggml_backend_dev_type
 
@@ -26,20 +28,25 @@ class Device(NamedTuple):
     total_bytes: int
 
 
-def devices() -> list[Device]:
-    """All devices."""
-    return [_device(each) for each in _natives()]
+def devices(rpc: Sequence[str] = ()) -> list[Device]:
+    """All devices, those of RPC servers (host:port) first. Raises RemoteError for a server that cannot be used."""
+    found: list[Device] = []
+    for endpoint in rpc:
+        link = RpcLink(endpoint)
+        found += [_device(each) for each in link.devices]
+        link.close()
+    return found + [_device(each) for each in _natives()]
 
 
-def find_devices(names: Sequence[str] | None) -> list[Any]:
-    """llama.cpp's handles of the named devices that layers can be put on; None: all GPUs.
+def find_devices(names: Sequence[str] | None, remote: Sequence[Any] = ()) -> list[Any]:
+    """llama.cpp's handles of the named devices that layers can be put on; None: all remote ones and all GPUs.
 
     Raises InvalidParameter for a name that there is not.
     """
-    natives = _natives()
+    natives = [*remote, *_natives()]
     if names is None:
         gpus = [each for each in natives if _kind(each) == "GPU"]
-        return gpus or [each for each in natives if _kind(each) == "IGPU"]
+        return gpus if len(gpus) > len(remote) else gpus + [each for each in natives if _kind(each) == "IGPU"]
     by_name = {_text(lib.ggml_backend_dev_name(each)): each for each in natives if _kind(each) != "CPU"}
     for name in names:
         if name not in by_name:
@@ -48,20 +55,32 @@ def find_devices(names: Sequence[str] | None) -> list[Any]:
     return [by_name[name] for name in names]
 
 
+def host_device() -> Any:
+    """llama.cpp's handle of the CPU."""
+    return next(each for each in _natives() if _kind(each) == "CPU")
+
+
 def reads_rows(device: Any, ggml_type: int) -> bool:
     """Whether a device can look up rows of a matrix of this type, as a token embedding needs it."""
     return bool(lib.pymtp_device_reads_rows(device, ggml_type))
 
 
-def buffer_types() -> dict[str, Any]:
+def buffer_types(remote: Sequence[Any] = ()) -> dict[str, Any]:
     """llama.cpp's buffer types of all devices, by name: where a tensor can be put."""
-    types = [lib.ggml_backend_dev_buffer_type(each) for each in _natives()]
+    types = [buffer_type_of(each) for each in [*remote, *_natives()]]
     return {_text(lib.ggml_backend_buft_name(each)): each for each in types if each != ffi.NULL}
 
 
 def free_bytes(device: Any) -> int:
     """A device's free memory."""
     return _memory(device)[0]
+
+
+def buffer_type_of(device: Any) -> Any:
+    """Where a device keeps tensors, as llama.cpp's handle. Raises RemoteError for a device that is lost."""
+    found = ffi.new("ggml_backend_buffer_type_t *")
+    check(lib.pymtp_device_buffer_type(device, found))
+    return found[0]
 
 
 def cpu_buffer_type() -> Any:
@@ -81,7 +100,7 @@ def _kind(device: Any) -> str:
 def _memory(device: Any) -> tuple[int, int]:
     """Free and total."""
     n_free, n_total = ffi.new("size_t *"), ffi.new("size_t *")
-    lib.ggml_backend_dev_memory(device, n_free, n_total)
+    check(lib.pymtp_device_memory(device, n_free, n_total))
     return n_free[0], n_total[0]
 
 

@@ -6,15 +6,17 @@ Owns the handles of loaded models and frees them. Never makes a context.
 from __future__ import annotations
 
 import os
+import re
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pymtp.binding import log
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
-from pymtp.errors import ModelError
+from pymtp.errors import ModelError, PymtpError, RemoteError
 from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.loading.params import ModelParams
 from pymtp.loading.placement import Placement
@@ -36,7 +38,7 @@ class Weights:
         self.assistant: object | None = None
         """The same for the assistant."""
         if with_heads and info.has_assistant and info.draft_model:
-            self.assistant = self._load(file_facts(info.draft_model), params, None, load_mtp=True)
+            self.assistant = self._load(file_facts(info.draft_model), _here(params), None, load_mtp=True)
 
     @property
     def draft_obstacle(self) -> str | None:
@@ -55,7 +57,11 @@ class Weights:
 
     def _load(self, info: GgufInfo, params: ModelParams, on_load: OnLoad | None, *, load_mtp: bool) -> object:
         placement = Placement(params, info)
-        loaded = _load(info, placement, on_load, load_mtp=load_mtp)
+        try:
+            loaded = _load(info, placement, on_load, load_mtp=load_mtp)
+        except BaseException:
+            placement.close()
+            raise
         self._loaded.append(loaded)
         self._placements.append(placement)
         return loaded
@@ -86,10 +92,16 @@ def _load(info: GgufInfo, placement: Placement, on_load: OnLoad | None, *, load_
     return loaded
 
 
+def _here(params: ModelParams) -> ModelParams:
+    """Where an assistant goes: as heads, not to another machine."""
+    return replace(params, rpc=(), device=(), tensor_split=(), override_tensor=()) if params.rpc else params
+
+
 def _free(loaded: list[object], placements: list[Placement]) -> None:
     while loaded:
         lib.llama_model_free(loaded.pop())
-    placements.clear()
+    while placements:
+        placements.pop().close()
 
 
 class _Progress:
@@ -115,8 +127,10 @@ def pymtp_on_progress(share: float, progress: Any) -> bool:
     return bool(ffi.from_handle(progress).report(share))
 
 
-def load_failure(info: GgufInfo, loader_log: str) -> ModelError:
+def load_failure(info: GgufInfo, loader_log: str) -> PymtpError:
     """The error, in one line, for a file that llama.cpp rejects although `model_facts` found no problem."""
+    if lost := re.search("RPC server .*", loader_log):
+        return RemoteError(lost[0])
     if "unknown model architecture" in loader_log:
         return ModelError(
             f"{info.path}: the pinned llama.cpp does not know the architecture {info.architecture!r}; "

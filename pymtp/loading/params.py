@@ -22,6 +22,8 @@ class ModelParams:
     """Layers on the GPUs, if there are any, counted from the last one; -1: all."""
     device: Sequence[str] | None = None
     """Names of the devices that take layers, see pymtp.devices(); (): the CPU alone; None: all GPUs."""
+    rpc: Sequence[str] = ()
+    """RPC servers, host:port, whose devices take layers too; they come before the GPUs of this machine."""
     split_mode: SplitMode = "layer"
     """Among several devices: none (one takes all), layer (each takes some), or each a part of every tensor."""
     tensor_split: Sequence[float] = ()
@@ -51,6 +53,8 @@ class ModelParams:
             raise InvalidParameter("chat_template", "a string of Jinja", value=self.chat_template)
         if self.device is not None and not _all(self.device, lambda name: isinstance(name, str)):
             raise InvalidParameter("device", "a list of names, or None for all GPUs", value=self.device)
+        if not _all(self.rpc, _is_endpoint) or len(set(self.rpc)) < len(self.rpc):
+            raise InvalidParameter("rpc", "a list of different servers, each host:port", value=self.rpc)
         if not _all(self.tensor_split, _is_share) or (self.tensor_split and not sum(self.tensor_split)):
             raise InvalidParameter("tensor_split", "shares of 0 or more, not all 0", value=self.tensor_split)
         if not _all(self.override_tensor, _is_override):
@@ -70,6 +74,10 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 def _all(values: Any, is_right: Any) -> bool:
     return isinstance(values, Sequence) and not isinstance(values, str) and all(map(is_right, values))
+
+
+def _is_endpoint(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[^\s:]+:\d{1,5}", value) is not None
 
 
 def _is_share(value: object) -> bool:

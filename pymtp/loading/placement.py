@@ -5,14 +5,23 @@ Knows devices, and patterns of tensors' names; opens no file.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pymtp.binding.library import ffi, lib
 from pymtp.errors import InvalidParameter
 from pymtp.gguf.facts import GgufInfo
-from pymtp.loading.devices import buffer_types, cpu_buffer_type, find_devices, free_bytes, reads_rows
+from pymtp.loading.devices import (
+    buffer_type_of,
+    buffer_types,
+    cpu_buffer_type,
+    find_devices,
+    free_bytes,
+    reads_rows,
+)
 from pymtp.loading.params import ModelParams
+from pymtp.loading.rpc import RpcLink
 
 _SPLIT_MODES = {
     "none": lib.LLAMA_SPLIT_MODE_NONE,
@@ -38,24 +47,33 @@ class Placement:
     """The parameters of the loader. llama.cpp keeps pointers into it: it has to live as long as the model."""
 
     def __init__(self, params: ModelParams, info: GgufInfo) -> None:
-        """Raises InvalidParameter for devices and buffer types that do not exist, or do not go together."""
-        devices = find_devices(params.device)
+        """Raises InvalidParameter for devices and buffer types that do not exist, or do not go together.
+
+        Raises RemoteError for an RPC server that cannot be used.
+        """
+        self._links = [RpcLink(endpoint) for endpoint in params.rpc]
+        remote = [device for link in self._links for device in link.devices]
+        devices = find_devices(params.device, remote)
         if len(params.tensor_split) > max(len(devices), 1):
             raise InvalidParameter("tensor_split", f"no more shares than there are devices: {max(len(devices), 1)}")
         if params.main_gpu and params.main_gpu >= len(devices):
             raise InvalidParameter("main_gpu", f"below the number of devices ({len(devices)})", value=params.main_gpu)
+        if remote and params.split_mode not in ("layer", "none"):
+            raise InvalidParameter("split_mode", "layer or none with RPC servers", value=params.split_mode)
         if params.split_mode == "tensor" and not devices:
             raise InvalidParameter("split_mode", "none, layer or row where there is no GPU", value="tensor")
         if len(devices) > 1 and params.split_mode == "none":
             alone = devices[params.main_gpu : params.main_gpu + 1]
         else:
             alone = devices if len(devices) == 1 else []
-        overrides = list(_overrides(params))
-        if alone and _takes_all_layers(params, info) and not overrides:
+        overrides = list(_overrides(params, remote))
+        if alone and not remote and _takes_all_layers(params, info) and not overrides:
             overrides = list(_embedding_on(alone[0], info))
         self._split_mode, self._load_mode = _SPLIT_MODES[params.split_mode], _LOAD_MODES[params.load_mode]
         self._n_gpu_layers, self._main_gpu = params.n_gpu_layers, params.main_gpu
-        self._devices = None if params.device is None else ffi.new("ggml_backend_dev_t[]", [*devices, ffi.NULL])
+        self._devices = (
+            None if params.device is None and not remote else ffi.new("ggml_backend_dev_t[]", [*devices, ffi.NULL])
+        )
         self._patterns = [ffi.new("char[]", pattern.encode()) for pattern, _ in overrides]
         self._overrides = ffi.new("struct llama_model_tensor_buft_override[]", len(overrides) + 1)
         for i, (_, buffer_type) in enumerate(overrides):
@@ -72,10 +90,22 @@ class Placement:
         if self._devices is not None:
             native.devices = self._devices
 
+    def close(self) -> None:
+        """Hand RPC servers back, after the model was freed."""
+        for link in self._links:
+            link.close()
 
-def _overrides(params: ModelParams) -> Iterator[tuple[str, Any]]:
+
+def divide_layers(shares: Sequence[float], n_layers: int) -> list[range]:
+    """The layers that each of several devices gets, as llama.cpp divides them."""
+    ends = [sum(shares[: i + 1]) / sum(shares) for i in range(len(shares))]
+    owners = [bisect_right(ends, layer / n_layers) for layer in range(n_layers)]
+    return [range(bisect_left(owners, i), bisect_right(owners, i)) for i in range(len(shares))]
+
+
+def _overrides(params: ModelParams, remote: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """Patterns, and the buffer types that matching tensors go to; the first that matches counts."""
-    types = buffer_types() if params.override_tensor else {}
+    types = buffer_types(remote) if params.override_tensor else {}
     for pattern, name in params.override_tensor:
         if name not in types:
             known = "buffer types that exist (" + ", ".join(types) + ")"
@@ -100,4 +130,4 @@ def _embedding_on(device: Any, info: GgufInfo) -> Sequence[tuple[str, Any]]:
     has_room = info.ties_embedding or info.size_bytes <= _EMBEDDING_SHARE * free_bytes(device)
     if info.embedding_type is None or not has_room or not reads_rows(device, info.embedding_type):
         return ()
-    return ((r"^token_embd\.weight$", lib.ggml_backend_dev_buffer_type(device)),)
+    return ((r"^token_embd\.weight$", buffer_type_of(device)),)

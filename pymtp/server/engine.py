@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from pymtp.errors import BackendError, PymtpError
+from pymtp.errors import BackendError, PymtpError, RemoteError
 from pymtp.model import Model
 from pymtp.serving.params import GenerationParams, with_options
 
@@ -22,6 +22,9 @@ from .parameters import Options
 from .settings import ServerSettings
 
 Phase = Literal["loading", "ready", "failed", "stopping"]
+
+
+REMOTE_RETRY_S = 1.0
 
 
 class Engine:
@@ -140,6 +143,10 @@ class Engine:
             self.error, self.phase = error, "failed"
             self.on_failure()
             return
+        self._begin()
+
+    def _begin(self) -> None:
+        assert self._model is not None
         if self.settings.cache_bytes:
             self._model.keep_prefixes(self.settings.cache_bytes)
         if self.phase == "loading":
@@ -147,23 +154,43 @@ class Engine:
             log("model loaded", model=self._model.info.path.name, slots=self._model.session.n_seq_max)
 
     def _restart(self, error: BackendError) -> None:
-        """The engine has failed: all that it had is lost. Load the model again, once."""
+        """The engine has failed: all that it had is lost. Load the model again, once, or whenever a machine is back."""
         if self.phase != "ready":
             return
         log("engine failed", level="error", error=str(error))
         self.error = error
-        if not self._restarts_left:
-            self.phase = "failed"
-            return
-        self._restarts_left -= 1
+        is_remote = isinstance(error, RemoteError)
+        if not is_remote:
+            if not self._restarts_left:
+                self.phase = "failed"
+                return
+            self._restarts_left -= 1
         self.phase = "loading"
-        self._task = asyncio.create_task(self._reload())
+        self._task = asyncio.create_task(self._reload_when_back() if is_remote else self._reload())
 
     async def _reload(self) -> None:
+        await self._close_model()
+        await self._load_model()
+
+    async def _reload_when_back(self) -> None:
+        await self._close_model()
+        while self.phase == "loading":
+            try:
+                self._model = await asyncio.to_thread(self._load)
+            except RemoteError as error:
+                log("waiting for an RPC server", error=str(error))
+                await asyncio.sleep(REMOTE_RETRY_S)
+            except BaseException as error:
+                self.error, self.phase = error, "failed"
+                self.on_failure()
+            else:
+                self._begin()
+                return
+
+    async def _close_model(self) -> None:
         model, self._model = self._model, None
         if model:
             await asyncio.to_thread(model.close)
-        await self._load_model()
 
 
 def _varied(params: GenerationParams, i: int) -> GenerationParams:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pymtp.errors import Closed, ContextFull, InvalidParameter, ModelError, PymtpError
+from pymtp.errors import Closed, ContextFull, InvalidParameter, ModelError, PymtpError, RemoteError
 
 TYPES = {
     400: "invalid_request_error",
@@ -98,6 +98,8 @@ def as_api_error(error: BaseException) -> ApiError:
         return invalid(str(error))
     if isinstance(error, ContextFull):
         return ApiError(500, f"{error}; the Context size has been exceeded by the requests of all slots together")
+    if isinstance(error, RemoteError):
+        return unavailable(str(error))  # the model is loaded again as soon as the machine is back
     if isinstance(error, PymtpError):
         return ApiError(500, str(error))
     return ApiError(500, f"an error of the server ({type(error).__name__}); its log says more")

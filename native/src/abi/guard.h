@@ -12,6 +12,7 @@
 
 #include "handles.h"
 #include "pymtp.h"
+#include "rpc-error.h"
 
 #include <cstdio>
 #include <exception>
@@ -29,6 +30,8 @@ inline pymtp_status pymtp_fail_thrown() noexcept {
         return PYMTP_INVALID; // it has its message
     } catch (const std::bad_alloc &) {
         return pymtp_fail(PYMTP_FAILED, "the memory has run out");
+    } catch (const mtp_rpc_error & err) {
+        return pymtp_fail(PYMTP_LOST, "%s", err.what());
     } catch (const std::exception & err) {
         return pymtp_fail(PYMTP_FAILED, "%s", err.what());
     } catch (...) {

@@ -107,6 +107,16 @@ static std::vector<mtp_row> draft_rows(int32_t n_rows, const int32_t * token, co
     return rows;
 }
 
+// Runs what computes, and notes in `status` where a server is lost.
+template <typename F> static void compute(pymtp_status & status, F && function) {
+    try {
+        function();
+    } catch (const mtp_rpc_error &) {
+        status = PYMTP_LOST;
+        throw;
+    }
+}
+
 // Runs a draft on its rows. If it fails, the cells that it took are given back.
 template <typename F>
 static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row> & rows, F draft) {
@@ -114,7 +124,7 @@ static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row
         pymtp_drop_added(session, row.seq);
     }
     pymtp_status status = PYMTP_FAILED;
-    const auto   why    = pymtp_thrown([&] { status = draft(); });
+    const auto   why    = pymtp_thrown([&] { compute(status, [&] { status = draft(); }); });
     if (status == PYMTP_OK) {
         return PYMTP_OK;
     }
@@ -197,8 +207,10 @@ pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int
     }
     forget_outputs(session);
 
-    int32_t    res = -1;
-    const auto why = pymtp_thrown([&] { res = decode_padded(session, n_rows, token, pos, seq, flags); });
+    int32_t      res    = -1;
+    pymtp_status failed = PYMTP_FAILED;
+    const auto   why =
+        pymtp_thrown([&] { compute(failed, [&] { res = decode_padded(session, n_rows, token, pos, seq, flags); }); });
 
     switch (res) {
         case 0:
@@ -215,7 +227,7 @@ pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int
             for (int32_t i = n_rows; i-- > 0;) {
                 pymtp_truncate(session, seq[i], session.last_pass.empty() ? pos[i] : 0);
             }
-            return pymtp_fail(PYMTP_FAILED, "%s", why.empty() ? "the backend failed in a pass of the trunk" : why.text);
+            return pymtp_fail(failed, "%s", why.empty() ? "the backend failed in a pass of the trunk" : why.text);
     }
 }
 

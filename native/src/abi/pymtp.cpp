@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <vector>
 
 static constexpr int64_t QK_MAX = 256; // a multiple of the block sizes of all types
@@ -85,6 +86,22 @@ bool pymtp_device_reads_rows(ggml_backend_dev_t device, int32_t type) {
     });
 }
 
+int32_t pymtp_device_memory(ggml_backend_dev_t device, size_t * n_free, size_t * n_total) {
+    return pymtp_guard([&]() -> int32_t {
+        pymtp_need(device, "the device");
+        ggml_backend_dev_memory(device, &pymtp_need(n_free, "the free memory"), &pymtp_need(n_total, "the memory"));
+        return PYMTP_OK;
+    });
+}
+
+int32_t pymtp_device_buffer_type(ggml_backend_dev_t device, ggml_backend_buffer_type_t * buffer_type) {
+    return pymtp_guard([&]() -> int32_t {
+        pymtp_need(device, "the device");
+        pymtp_need(buffer_type, "the buffer type") = ggml_backend_dev_buffer_type(device);
+        return PYMTP_OK;
+    });
+}
+
 static bool drafts(const pymtp_session_params & params) {
     return params.uses_heads && params.n_draft_max > 0;
 }
@@ -153,6 +170,11 @@ static int32_t create_context(pymtp_session & session, llama_model & model, cons
                           asserts.failed());
     }
     if (!session.ctx) {
+        // llama.cpp has turned the exception into a line of its log
+        const char * lost = strstr(pymtp_log_take(), "RPC server ");
+        if (lost) {
+            return pymtp_fail(PYMTP_LOST, "%.*s", (int) strcspn(lost, "\n"), lost);
+        }
         return pymtp_fail(PYMTP_FAILED,
                           "llama.cpp could not create a context of %u tokens; use a smaller one (-c), or free memory",
                           cparams.n_ctx);

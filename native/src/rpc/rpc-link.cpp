@@ -1,0 +1,51 @@
+#include "rpc-link.h"
+
+#include "ggml.h"
+#include "pymtp-abi.h"
+
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+
+const char * mtp_rpc_build_id() {
+    return PYMTP_BUILT_FOR;
+}
+
+void mtp_rpc_set_text(char (&to)[MTP_RPC_TEXT_MAX], const char * from) {
+    memset(to, 0, sizeof(to));
+    snprintf(to, sizeof(to), "%s", from);
+}
+
+template <class T> static void append(std::string & key, const T & value) {
+    key.append((const char *) &value, sizeof(value));
+}
+
+static void append_tensor(std::string & key, const ggml_tensor & tensor) {
+    append(key, tensor.type);
+    append(key, tensor.ne);
+    append(key, tensor.nb);
+}
+
+std::string mtp_rpc_key(uint32_t device, const ggml_tensor * op) {
+    std::string key;
+    append(key, device);
+    append(key, op->op);
+    append(key, op->op_params);
+    append(key, op->flags);
+    append_tensor(key, *op);
+    for (int i = 0; i < GGML_MAX_SRC; ++i) {
+        append(key, i);
+        if (op->src[i]) {
+            append_tensor(key, *op->src[i]);
+        }
+    }
+    return key;
+}
+
+mtp_rpc_counters & mtp_rpc_counters_of(const std::string & endpoint) {
+    static std::mutex                                        mutex;
+    static std::unordered_map<std::string, mtp_rpc_counters> counters; // its elements never move
+    const std::lock_guard<std::mutex>                        lock(mutex);
+    return counters[endpoint];
+}

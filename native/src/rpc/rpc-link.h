@@ -1,0 +1,56 @@
+#pragma once
+
+// What pymtp adds to llama.cpp's RPC client: who is at the other end, what it can compute, and what was sent. ggml-rpc.cpp
+// includes it; libllama finds the functions below by ggml_backend_reg_get_proc_address, as the backend may be a file of its
+// own.
+
+#include "ggml-backend.h"
+#include "rpc-error.h"
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+static constexpr size_t MTP_RPC_TEXT_MAX = 128;
+
+#pragma pack(push, 1)
+
+struct mtp_rpc_build {
+    char     id[MTP_RPC_TEXT_MAX]; // what the server was built from, as pymtp_abi_id
+    uint32_t n_devices;
+};
+
+struct mtp_rpc_device {
+    char     name[MTP_RPC_TEXT_MAX];
+    uint32_t type; // a ggml_backend_dev_type
+};
+
+#pragma pack(pop)
+
+// of an endpoint, since the process began
+struct mtp_rpc_counters {
+    std::atomic<int64_t> n_messages{ 0 };
+    std::atomic<int64_t> n_answers{ 0 };
+    std::atomic<int64_t> n_bytes_sent{ 0 };
+    std::atomic<int64_t> n_bytes_received{ 0 };
+    std::atomic<int64_t> n_graphs_sent{ 0 };
+    std::atomic<int64_t> n_graphs_run{ 0 };
+};
+
+// What this library was built from.
+const char * mtp_rpc_build_id();
+
+// Texts as the structures have them: what does not fit is cut off.
+void mtp_rpc_set_text(char (&to)[MTP_RPC_TEXT_MAX], const char * from);
+
+// Everything of an operation and its sources that a backend can look at to decide whether it has it, but no addresses.
+std::string mtp_rpc_key(uint32_t device, const ggml_tensor * op);
+
+mtp_rpc_counters & mtp_rpc_counters_of(const std::string & endpoint);
+
+// Under these names: a connection that lasts as long as the result (throws mtp_rpc_error if there is
+// none), and whether the device at the other end is a CPU.
+using mtp_rpc_open_t     = std::shared_ptr<void> (*)(const char * endpoint);
+using mtp_rpc_is_cpu_t   = bool (*)(ggml_backend_dev_t device);
+using mtp_rpc_counters_t = mtp_rpc_counters & (*)(const std::string & endpoint);

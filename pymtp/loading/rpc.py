@@ -1,0 +1,67 @@
+"""Devices of other machines, which RPC servers lend, and lending one's own.
+
+Owns connections. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pymtp.binding.library import ffi, lib
+from pymtp.binding.status import check
+
+
+class RpcLink:
+    """A connection to an RPC server, which serves nobody else as long as it is open."""
+
+    def __init__(self, endpoint: str) -> None:
+        """`endpoint`: host:port. Raises RemoteError if no server of this build answers there."""
+        link = ffi.new("struct pymtp_rpc **")
+        check(lib.pymtp_rpc_connect(endpoint.encode(), link))
+        self._link = ffi.gc(link[0], lib.pymtp_rpc_free)
+        self.endpoint = endpoint
+
+    @property
+    def devices(self) -> list[Any]:
+        """llama.cpp's handles of the server's devices."""
+        found: list[Any] = []
+        while (device := lib.pymtp_rpc_device(self._link, len(found))) != ffi.NULL:
+            found.append(device)
+        return found
+
+    def close(self) -> None:
+        """Hand the server back, unless something is loaded there."""
+        ffi.release(self._link)
+
+
+class RpcCounters(NamedTuple):
+    """What was sent to an RPC server since the process began."""
+
+    n_messages: int
+    n_answers: int
+    """Of the messages, those whose answers were waited for."""
+    n_bytes_sent: int
+    n_bytes_received: int
+    n_graphs_sent: int
+    """A server keeps the graphs that it was sent."""
+    n_graphs_run: int
+
+
+def rpc_counters(endpoint: str) -> RpcCounters:
+    """What was sent to the server at `endpoint` (host:port), of all models together."""
+    counters = ffi.new("struct pymtp_rpc_counters *")
+    check(lib.pymtp_rpc_count(endpoint.encode(), counters))
+    return RpcCounters(*(getattr(counters, name) for name in RpcCounters._fields))
+
+
+def serve_devices(endpoint: str, devices: Sequence[Any], n_threads: int, cache: os.PathLike[str] | None = None) -> None:
+    """Lend devices to one client at a time, until the process ends.
+
+    `cache`: a folder that keeps large weights, so that they need not be sent again. Raises BackendError if it cannot
+    listen at `endpoint`, address:port.
+    """
+    handles = ffi.new("ggml_backend_dev_t[]", list(devices))
+    folder = ffi.NULL if cache is None else ffi.new("char[]", os.fsencode(cache))
+    check(lib.pymtp_rpc_serve(endpoint.encode(), folder, n_threads, len(handles), handles))

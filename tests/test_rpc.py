@@ -1,0 +1,389 @@
+"""Devices of RPC servers: texts are what they are without, no graph is sent twice, and failures name the server."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pymtp
+from families import FAMILIES
+from http_server import free_port, running
+from pymtp import BackendError, GenerationParams, InvalidParameter, Model, RemoteError, SamplingParams, Stats
+from pymtp.loading.placement import divide_layers
+from pymtp.loading.rpc import rpc_counters
+from rpc_servers import RpcServer, rpc_servers, start_rpc_server
+
+GREEDY = SamplingParams(temperature=0)
+TINY = [
+    "glm4moe",
+    "mimo2",
+    "step35",
+    "qwen35",
+    "deepseek2 (DeepSeek-V3)",
+    "cohere2moe",
+]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[RpcServer]]:
+    with rpc_servers(2) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def endpoints(servers: list[RpcServer]) -> list[str]:
+    return [server.endpoint for server in servers]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return FAMILIES["glm4moe"].write(tmp_path_factory.mktemp("rpc") / "tiny.gguf")
+
+
+def answer(path: Path, prompt: str | list[int], n: int, draft_max: int, **options: Any) -> tuple[list[int], Stats]:
+    with Model(path, n_ctx=512, n_threads=1, draft_max=draft_max, **options) as model:
+        generation = model.generate(prompt, sampling=GREEDY, max_tokens=n, ignore_eos=True)
+        list(generation)
+        return generation.tokens, generation.stats
+
+
+def same_as_here(
+    path: Path, prompt: str | list[int], n: int, draft_max: int, draft_model: Path | None = None, **options: Any
+) -> None:
+    here, here_stats = answer(path, prompt, n, draft_max, draft_model=draft_model)
+    there, there_stats = answer(path, prompt, n, draft_max, draft_model=draft_model, **options)
+    assert there == here
+    assert (there_stats.rounds, there_stats.drafted) == (here_stats.rounds, here_stats.drafted)
+    assert there_stats.accepted_per_position == here_stats.accepted_per_position
+
+
+# --- texts ---
+
+
+@pytest.mark.parametrize("draft_max", [0, 3])
+@pytest.mark.parametrize("family", TINY)
+def test_a_text_is_what_it_is_here(family: str, draft_max: int, endpoints: list[str], tmp_path: Path) -> None:
+    path = FAMILIES[family].write(tmp_path / "tiny.gguf")
+    same_as_here(path, [1, 2, 3, 4, 5], 40, draft_max, rpc=endpoints)
+
+
+@pytest.mark.parametrize("draft_max", [0, 3])
+@pytest.mark.parametrize("name", ["nano-glm-Q8_0.gguf", "nano-glm-Q4_K_M.gguf", "nano-step-Q8_0.gguf"])
+def test_a_trained_model_says_the_same(name: str, draft_max: int, endpoints: list[str], shared: Path) -> None:
+    prompt = "def is_prime(n):\n" * 20  # passes of 64 rows and more are others than those of rounds
+    same_as_here(shared / "models" / name, prompt, 64, draft_max, rpc=endpoints, tensor_split=[1, 1])
+
+
+def test_several_texts_at_once_are_what_they_are_here(endpoints: list[str], shared: Path) -> None:
+    """With cells of their own: see docs/devices.md."""
+    params = GenerationParams(sampling=GREEDY, max_tokens=24, ignore_eos=True)
+
+    def texts(**options: Any) -> list[list[int]]:
+        path = shared / "models" / "nano-glm-Q8_0.gguf"
+        with Model(path, n_ctx=256, n_threads=1, n_seq_max=4, draft_max=3, kv_unified=False, **options) as model:
+            generations = [model.generate(f"def f{i}(a):\n" + "    a += 1\n" * i, params) for i in range(6)]
+            for generation in generations:
+                list(generation)
+            return [generation.tokens for generation in generations]
+
+    assert texts(rpc=endpoints) == texts()
+
+
+def test_the_first_layers_can_stay_here_too(endpoints: list[str], tiny: Path) -> None:
+    same_as_here(tiny, [1, 2, 3], 24, 2, rpc=endpoints, n_gpu_layers=3)
+
+
+def test_an_assistant_stays_here(endpoints: list[str], tmp_path: Path) -> None:
+    family = FAMILIES["gemma4"]
+    assert family.write_assistant
+    assistant = family.write_assistant(tmp_path / "assistant.gguf")
+    same_as_here(family.write(tmp_path / "tiny.gguf"), [1, 2, 3], 24, 2, rpc=endpoints, draft_model=assistant)
+
+
+# --- where things go, and what is sent ---
+
+
+@contextmanager
+def logged(level: str) -> Iterator[None]:
+    pymtp.set_log_level(level)
+    try:
+        yield
+    finally:
+        pymtp.set_log_level("none")
+
+
+def test_heads_and_output_stay_here(endpoints: list[str], tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with logged("debug"), Model(tiny, n_ctx=64, n_threads=1, rpc=endpoints, tensor_split=[1, 1]) as model:
+        n_layer = model.info.n_layer
+    log = capfd.readouterr().err
+    places = dict(re.findall(r"layer +(\d+) assigned to device (\w+)", log))
+    of_trunk = [places[str(i)] for i in range(n_layer)]
+    assert of_trunk == sorted(of_trunk) and len(set(of_trunk)) == 2 and "CPU" not in of_trunk
+    assert {place for layer, place in places.items() if int(layer) >= n_layer} == {"CPU"}
+
+
+def test_no_graph_is_sent_twice(endpoints: list[str], tiny: Path) -> None:
+    """In rounds with drafts of lengths that alternate; prompts are computed by graphs that come and go."""
+
+    def counted() -> tuple[int, int]:
+        counters = [rpc_counters(endpoint) for endpoint in endpoints]
+        return sum(each.n_graphs_sent for each in counters), sum(each.n_graphs_run for each in counters)
+
+    with Model(tiny, n_ctx=512, n_threads=1, draft_max=3, rpc=endpoints) as model:
+
+        def generate(draft_max: int) -> tuple[int, int]:
+            """Graphs sent and run after the prompt."""
+            options = {"sampling": GREEDY, "max_tokens": 30, "ignore_eos": True, "draft_max": draft_max}
+            pieces = iter(model.generate([1, 2, 3], **options))
+            next(pieces)
+            before = counted()
+            for _ in pieces:
+                pass
+            after = counted()
+            return after[0] - before[0], after[1] - before[1]
+
+        lengths = (3, 1, 2, 0)
+        first, again = ([generate(n) for n in lengths] for _ in range(2))
+        assert sum(n_sent for n_sent, _ in first) > 0
+        assert [n_sent for n_sent, _ in again] == [0] * len(lengths)
+        assert all(n_run >= 2 * 8 for _, n_run in again)
+
+
+def test_a_graph_whose_buffers_are_gone_is_sent_again(endpoints: list[str], tiny: Path) -> None:
+    """A second model on the same servers comes and goes, and takes its own graphs with it alone."""
+    with Model(tiny, n_ctx=64, n_threads=1, rpc=endpoints) as model:
+
+        def generate() -> list[int]:
+            generation = model.generate([1, 2, 3], sampling=GREEDY, max_tokens=12, ignore_eos=True)
+            list(generation)
+            return generation.tokens
+
+        expected = generate()
+        assert answer(tiny, [1, 2, 3], 12, 1, rpc=endpoints)[0] == expected
+        before = rpc_counters(endpoints[0]).n_graphs_sent
+        assert generate() == expected
+        assert rpc_counters(endpoints[0]).n_graphs_sent == before
+
+
+def test_devices_are_listed(endpoints: list[str]) -> None:
+    first, second = pymtp.devices(rpc=endpoints)[:2]
+    assert first.description.startswith(endpoints[0]) and second.description.startswith(endpoints[1])
+    assert {first.backend, first.kind} == {"RPC", "GPU"} and first.total_bytes > 0
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`pymtp` as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "pymtp_cli", *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_commands_show_devices_and_the_layers_that_they_would_get(endpoints: list[str], tiny: Path) -> None:
+    listed = command("run", "--rpc", ",".join(endpoints), "--list-devices").stdout
+    assert all(re.search(rf"RPC{i}: {endpoint} ", listed) for i, endpoint in enumerate(endpoints))
+    inspected = command("inspect", str(tiny), "--rpc", ",".join(endpoints)).stdout
+    assert re.search(rf"RPC0: +layers 0 to \d+; {endpoints[0]} ", inspected)
+
+
+def test_layers_are_divided_as_the_loader_does_it(
+    endpoints: list[str], tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with logged("debug"), Model(tiny, n_ctx=64, n_threads=1, rpc=endpoints, tensor_split=[1, 2]) as model:
+        n_layer = model.info.n_layer
+    places = dict(re.findall(r"layer +(\d+) assigned to device (\w+)", capfd.readouterr().err))
+    names = [device.name for device in pymtp.devices(rpc=endpoints)[:2]]
+    divided = divide_layers([1, 2], n_layer)
+    assert [name for name, layers in zip(names, divided, strict=True) for _ in layers] == [
+        places[str(i)] for i in range(n_layer)
+    ]
+
+
+# --- failures ---
+
+
+def test_a_port_that_is_taken_is_one_line(servers: list[RpcServer]) -> None:
+    refused = command("rpc-server", "-p", str(servers[0].port))
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1] == f"pymtp: cannot listen at {servers[0].endpoint}"
+
+
+def test_a_server_whose_client_is_killed_serves_the_next(tiny: Path) -> None:
+    with rpc_servers(1) as (server,):
+        line = (
+            f"import pymtp; m = pymtp.Model({str(tiny)!r}, n_ctx=64, rpc=[{server.endpoint!r}]); print(1, flush=True)"
+        )
+        client = subprocess.Popen([sys.executable, "-c", f"{line}; input()"], stdin=-1, stdout=-1)
+        with client:
+            assert client.stdout and client.stdout.readline() == b"1\n"
+            client.kill()
+        assert answer(tiny, [1, 2, 3], 8, 1, rpc=[server.endpoint])[0] == answer(tiny, [1, 2, 3], 8, 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rpc": ["here"]}, "rpc must be a list of different servers"),
+        ({"rpc": "127.0.0.1:1"}, "rpc must be a list of different servers"),
+        ({"rpc": ["127.0.0.1:1", "127.0.0.1:1"]}, "rpc must be a list of different servers"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_by_name(options: dict[str, Any], message: str, tiny: Path) -> None:
+    with pytest.raises(InvalidParameter, match=message):
+        Model(tiny, **options)
+
+
+@pytest.mark.parametrize("split_mode", ["row", "tensor"])
+def test_only_layers_go_to_other_machines(split_mode: str, endpoints: list[str], tiny: Path) -> None:
+    with pytest.raises(InvalidParameter, match="split_mode must be layer or none with RPC servers"):
+        Model(tiny, rpc=endpoints, split_mode=split_mode)
+
+
+def test_a_port_without_a_server_is_refused_by_name(tiny: Path) -> None:
+    endpoint = f"127.0.0.1:{free_port()}"
+    with pytest.raises(RemoteError, match=f"RPC server {endpoint} cannot be reached: Connection refused"):
+        Model(tiny, rpc=[endpoint])
+
+
+def test_an_unknown_name_is_refused(tiny: Path) -> None:
+    with pytest.raises(RemoteError, match=r"RPC server no-such-host\.invalid:1 cannot be reached: its name is unknown"):
+        Model(tiny, rpc=["no-such-host.invalid:1"])
+
+
+@contextmanager
+def impostor(reply: bytes | None) -> Iterator[str]:
+    """Something that listens and answers with `reply`; None: never."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connections: list[socket.socket] = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                connections.append(connection)
+                if reply is not None:
+                    connection.recv(1)
+                    connection.sendall(reply)
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        for connection in connections:
+            connection.close()
+
+
+HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
+HELLO = (28).to_bytes(8, "little") + bytes([7, 0, 0]) + bytes(25)
+
+
+@pytest.mark.parametrize("reply", [HTTP, b"", bytes(4096), b"\xff" * 4096, None], ids=str)
+def test_what_is_no_server_is_refused_in_seconds(reply: bytes | None, tiny: Path) -> None:
+    began = time.monotonic()
+    with impostor(reply) as endpoint, pytest.raises(RemoteError, match=f"RPC server {endpoint} does not answer as one"):
+        Model(tiny, rpc=[endpoint])
+    assert time.monotonic() - began < 15
+
+
+def test_a_server_of_llama_cpp_is_refused(tiny: Path) -> None:
+    with impostor(HELLO) as endpoint, pytest.raises(RemoteError, match=f"RPC server {endpoint} is not pymtp's"):
+        Model(tiny, rpc=[endpoint])
+
+
+def test_a_server_of_another_build_is_refused_by_name(tiny: Path) -> None:
+    build = b"llama-cpp-python 0.1 + 0123456789ab".ljust(128, b"\0") + (1).to_bytes(4, "little")
+    reply = HELLO + len(build).to_bytes(8, "little") + build
+    with (
+        impostor(reply) as endpoint,
+        pytest.raises(RemoteError, match=rf"{endpoint} is of another build \(llama-cpp-python 0\.1 \+ 0123456789ab\)"),
+    ):
+        Model(tiny, rpc=[endpoint])
+
+
+def test_a_server_that_is_busy_says_so_and_is_free_afterwards(tiny: Path) -> None:
+    with rpc_servers(1) as (server,):
+        silent_client = socket.create_connection(("127.0.0.1", server.port))
+        with silent_client, pytest.raises(RemoteError, match="it serves another client"):
+            Model(tiny, rpc=[server.endpoint])
+        assert answer(tiny, [1, 2, 3], 8, 1, rpc=[server.endpoint])[0] == answer(tiny, [1, 2, 3], 8, 1)[0]
+
+
+def test_a_server_that_is_killed_ends_requests_and_not_the_process(tiny: Path) -> None:
+    expected = answer(tiny, [1, 2, 3], 12, 2)[0]
+    with rpc_servers(2) as (first, second):
+        endpoints = [first.endpoint, second.endpoint]
+        with Model(tiny, n_ctx=512, n_seq_max=1, n_threads=1, draft_max=2, rpc=endpoints) as model:
+            running_one = model.generate([1, 2, 3], sampling=GREEDY, max_tokens=400, ignore_eos=True)
+            waiting = model.generate([1, 2, 3], sampling=GREEDY, max_tokens=400, ignore_eos=True)
+            next(iter(running_one))
+            second.kill()
+            for generation in (running_one, waiting):
+                with pytest.raises(RemoteError, match=f"RPC server {second.endpoint} is lost"):
+                    list(generation)
+            with pytest.raises(BackendError, match=second.endpoint):
+                list(model.generate([1, 2, 3], max_tokens=4))
+        with pytest.raises(RemoteError, match=f"RPC server {second.endpoint} cannot be reached"):
+            Model(tiny, rpc=endpoints)
+        assert answer(tiny, [1, 2, 3], 12, 2)[0] == expected
+
+        again = start_rpc_server(second.port)
+        try:
+            assert answer(tiny, [1, 2, 3], 12, 2, rpc=endpoints)[0] == expected
+        finally:
+            again.kill()
+
+
+def test_a_model_whose_server_is_killed_while_idle_can_be_closed(tiny: Path) -> None:
+    with rpc_servers(1) as (server,), Model(tiny, n_ctx=64, n_threads=1, rpc=[server.endpoint]) as model:
+        list(model.generate([1, 2, 3], max_tokens=4))
+        server.kill()
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.02, 0.1])
+def test_a_server_that_is_killed_while_a_model_is_loaded_is_an_error(after_s: float, tiny: Path) -> None:
+    with rpc_servers(1) as (server,):
+        killer = threading.Timer(after_s, server.kill)
+        killer.start()
+        try:
+            with Model(tiny, n_ctx=64, n_threads=1, rpc=[server.endpoint]) as model:
+                list(model.generate([1, 2, 3], max_tokens=60, ignore_eos=True))
+                killer.join()
+                list(model.generate([1, 2, 3], max_tokens=60, ignore_eos=True))
+        except BackendError as error:
+            assert server.endpoint in str(error)
+        else:
+            pytest.fail("nothing was lost")
+
+
+def test_serve_waits_for_a_server_that_comes_back(tiny: Path) -> None:
+    with rpc_servers(1) as (server,):
+
+        def load() -> Model:
+            return Model(tiny, n_ctx=64, n_threads=1, rpc=[server.endpoint])
+
+        with running(load) as client:
+            body = {"prompt": [1, 2, 3], "temperature": 0, "n_predict": 8}
+            expected = client.post("/completion", **body).json["tokens_predicted"]
+            for _ in range(2):  # more often than a model that fails for another reason is loaded again
+                server.kill()
+                lost = client.post("/completion", **body)
+                assert lost.status == 503 or "RPC server" in lost.data.decode()
+                assert client.post("/completion", **body).status == 503
+                server = start_rpc_server(server.port)
+                end = time.monotonic() + 30
+                while client.get("/health").status != 200:
+                    assert time.monotonic() < end
+                    time.sleep(0.1)
+                assert client.post("/completion", **body).json["tokens_predicted"] == expected
+            server.kill()
