@@ -1,0 +1,170 @@
+"""The server's application in Ray Serve: replicas of a model, and a gateway that gives a request to one of them.
+
+Owns how requests get to replicas, and back from one that died. What a request means, the server's application knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, MutableMapping
+from typing import Any
+
+from ray import serve
+from ray.exceptions import RayActorError
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from pymtp.model import Model
+from pymtp.server.app import make_app
+from pymtp.server.errors import unavailable
+from pymtp.server.respond import json_response
+from pymtp.server.settings import ServerSettings
+
+_Message = MutableMapping[str, Any]
+_N_TRIES = 5
+_OF_A_HOP = ("content-length", "x-request-id")
+"""Headers of an answer that are written again on the way: by the response, and by Ray."""
+_PLAIN = ("type", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path", "headers")
+"""What a request is, of its ASGI scope: the rest belongs to the connection."""
+
+log = logging.getLogger("ray.serve")
+
+
+class Replica:
+    """A model behind the server's application."""
+
+    async def __init__(  # type: ignore[misc]
+        self, path: str | None, options: Mapping[str, Any], settings: ServerSettings
+    ) -> None:
+        # Ray takes a constructor that waits: no request comes before the model is loaded
+        self._app = make_app(lambda: Model(path, **options), settings)
+        self._lifespan = self._app.router.lifespan_context(self._app)
+        await self._lifespan.__aenter__()
+        await self._app.state.engine.wait()
+
+    def check_health(self) -> None:
+        """Called by Ray, which replaces a replica for which this raises."""
+        engine = self._app.state.engine
+        if engine.phase == "failed":
+            raise engine.error
+
+    async def answer(self, scope: _Message, body: bytes) -> AsyncIterator[_Message]:
+        """The messages of ASGI that answer a request. Closing the iterator ends it, as a client that leaves does."""
+        messages: asyncio.Queue[_Message | None] = asyncio.Queue()
+        has_left = asyncio.Event()
+        parts = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive() -> _Message:
+            for part in parts:
+                return part
+            await has_left.wait()
+            return {"type": "http.disconnect"}
+
+        async def run() -> None:
+            try:
+                await self._app(scope, receive, messages.put)
+            finally:
+                messages.put_nowait(None)
+
+        work = asyncio.create_task(run())
+        try:
+            while (message := await messages.get()) is not None:
+                yield message
+            await work
+        finally:
+            has_left.set()
+
+    async def __del__(self) -> None:
+        # Ray calls it when the replica has drained
+        await self._lifespan.__aexit__(None, None, None)
+
+
+class Gateway:
+    """Gives each request to a replica, and to another one if that dies before any of the answer was passed on.
+
+    An answer that is no stream of events is passed on when it is complete, so that none is lost. A stream of which the
+    client has seen a part breaks off.
+    """
+
+    def __init__(self, replicas: Any) -> None:
+        self._replicas = replicas.options(stream=True)
+
+    async def __call__(self, request: Request) -> Response:
+        """Called by Ray."""
+        scope = {name: request.scope[name] for name in _PLAIN if name in request.scope}
+        body = await request.body()
+        for attempt in range(_N_TRIES):
+            try:
+                return await self._try(scope, body)
+            except RayActorError as error:
+                log.warning("a replica died, try %d of %d: %s", attempt + 1, _N_TRIES, type(error).__name__)
+        failure = unavailable("no replica could answer")
+        return json_response(failure.as_json(request.url.path), failure.status, failure.headers)
+
+    async def _try(self, scope: _Message, body: bytes) -> Response:
+        messages = aiter(self._replicas.answer.remote(scope, body))
+        start = await anext(messages)
+        parts = _bodies(messages)
+        headers = [(name.decode(), value.decode()) for name, value in start["headers"]]
+        kinds = [value for name, value in headers if name.lower() == "content-type"]
+        if any(kind.startswith("text/event-stream") for kind in kinds):
+            first = await anext(parts, b"")
+            response: Response = StreamingResponse(_with_first(first, parts), start["status"])
+        else:
+            response = Response(b"".join([part async for part in parts]), start["status"])
+        for name, value in headers:
+            if name.lower() not in _OF_A_HOP:
+                response.headers[name] = value
+        return response
+
+
+async def _bodies(messages: AsyncIterator[_Message]) -> AsyncIterator[bytes]:
+    async for message in messages:
+        if message["type"] == "http.response.body" and message.get("body"):
+            yield message["body"]
+
+
+async def _with_first(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for part in rest:
+        yield part
+
+
+def serve_application(
+    path: str | None = None,
+    *,
+    settings: ServerSettings | None = None,
+    replicas: int | tuple[int, int] = 1,
+    actor_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> serve.Application:
+    """What `ray.serve.run` takes: a model with the APIs of `pymtp serve`.
+
+    `replicas`: how many, or the least and the most: Ray adds one when each has more requests, running and waiting, than
+    it has slots (`n_seq_max`), and drains the one that it takes away. `actor_options`: what a replica needs, as Ray
+    names it, such as `{"num_gpus": 1}`. `options`: the keywords of Model; a replica has 4 slots unless they say more.
+    """
+    settings = settings or ServerSettings()
+    options = {"n_seq_max": 4, **options}
+    n_least, n_most = (replicas, replicas) if isinstance(replicas, int) else replicas
+    scaling: dict[str, Any] = {"num_replicas": n_least}
+    if n_most > n_least:
+        target = {"min_replicas": n_least, "max_replicas": n_most, "target_ongoing_requests": options["n_seq_max"]}
+        scaling = {"autoscaling_config": target}
+    deployment: Any = serve.deployment  # its types do not have what it returns
+    models = deployment(Replica).options(
+        name="pymtp",
+        max_ongoing_requests=options["n_seq_max"] + settings.n_queue_max,
+        graceful_shutdown_timeout_s=settings.timeout_s,
+        health_check_period_s=2,
+        ray_actor_options=dict(actor_options or {}),
+        **scaling,
+    )
+    gateway = deployment(Gateway).options(
+        name="gateway",
+        max_ongoing_requests=(options["n_seq_max"] + settings.n_queue_max) * n_most,
+        ray_actor_options={"num_cpus": 0},  # it waits: the cores are for replicas
+    )
+    application: serve.Application = gateway.bind(models.bind(path, options, settings))
+    return application
