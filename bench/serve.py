@@ -7,7 +7,8 @@ average (Poisson), whatever is running. All servers get the same prompts, sampli
 number of tokens, half of --n-predict to half as much again, so that not all of them end in the same pass. Servers are
 measured in turn, again and again, each in a new process and after a first answer for each client; prints medians over
 these repetitions of tokens a second, of the time to the first token (50th and 99th percentile of the requests) and
-between tokens. Prompts are never taken from a cache.
+between tokens. Prompts are never taken from a cache. `Model.batch()` answers the same requests in one process, without
+HTTP, as a reference; it gets all of them at once.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
@@ -32,6 +36,7 @@ from pymtp.embedded import model_path
 from pymtp.engine.cores import n_cores
 
 START_S = 60
+N_CTX = 512
 
 
 @dataclass
@@ -68,30 +73,37 @@ def main() -> None:
     parser.add_argument("--draft-max", type=int, default=3, help="of llama-server (default: 3)")
     parser.add_argument("--rate", type=float, help="requests a second; default: a closed loop")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--arms", nargs="+", metavar="NAME", help="of the second column; default: all")
     asked = parser.parse_args()
     print(f"{model_text(asked.model)}; {machine(n_cores(), [])}; {library()}\n")
     print("| clients | server | tokens/s | first token p50 ms | p99 ms | between tokens ms |")
     print("|--:|---|--:|--:|--:|--:|")
     for n in asked.clients:
         load = Load(n, asked.requests * n, asked.n_predict, asked.rate)
-        arms = commands(asked.model, n, asked.llama_server, asked.draft_max)
-        found: dict[str, list[Outcome]] = {name: [] for name in arms}
+        arms = arms_of(asked.model, n, asked.llama_server, asked.draft_max)
+        found: dict[str, list[Outcome]] = {name: [] for name in arms if not asked.arms or name in asked.arms}
         for _ in range(asked.repeat):
-            for name, command in arms.items():
-                found[name].append(measure(command, load))
+            for name, outcomes in found.items():
+                outcomes.append(arms[name](load))
         for name, outcomes in found.items():
             print(row(n, name, outcomes), flush=True)
 
 
-def commands(model: Path, n_slots: int, llama_server: Path | None, draft_max: int) -> dict[str, list[str]]:
-    """The servers; each slot has 512 tokens of context."""
-    common = ["-m", str(model), "-np", str(n_slots), "-c", str(512 * n_slots), "--cache-ram", "0"]
+Arm = Callable[[Load], Outcome]
+
+
+def arms_of(model: Path, n_slots: int, llama_server: Path | None, draft_max: int) -> dict[str, Arm]:
+    """What is measured; each slot has 512 tokens of context."""
+    common = ["-m", str(model), "-np", str(n_slots), "-c", str(N_CTX * n_slots), "--cache-ram", "0"]
     pymtp = [str(Path(sys.executable).with_name("pymtp")), "serve", "-q", *common]
-    arms = {"pymtp": pymtp, "pymtp, no drafts": [*pymtp, "--draft", "none"]}
+    commands = {"pymtp": pymtp, "pymtp, no drafts": [*pymtp, "--draft", "none"]}
     if llama_server:
         theirs = [str(llama_server), *common, "--fit", "off", "--no-ui"]
         drafts = ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(draft_max)]
-        arms |= {"llama-server": theirs, "llama-server, draft-mtp": [*theirs, *drafts]}
+        commands |= {"llama-server": theirs, "llama-server, draft-mtp": [*theirs, *drafts]}
+    arms: dict[str, Arm] = {name: partial(measure, command) for name, command in commands.items()}
+    arms["Model.batch()"] = partial(measure_batch, model, "auto")
+    arms["Model.batch(), no drafts"] = partial(measure_batch, model, "none")
     return arms
 
 
@@ -125,13 +137,18 @@ def await_ready(port: int, process: subprocess.Popen[bytes]) -> None:
     raise SystemExit(f"{process.args} did not start")  # type: ignore[str-bytes-safe]
 
 
+def questions(load: Load, chance: random.Random) -> list[tuple[str, int]]:
+    """A message for each request, and the tokens of its answer."""
+    texts = [str(text.messages[0]["content"]) for text in BUILT_IN]
+    messages = [f"{chance.randrange(1000)}. {texts[i % len(texts)]}" for i in range(load.n_requests)]
+    n = load.n_predict
+    return [(message, chance.randint(max(n // 2, 1), n * 3 // 2)) for message in messages]
+
+
 async def run(port: int, load: Load, seed: int) -> Outcome:
     """Send all requests and wait for the answers."""
     outcome, chance = Outcome(), random.Random(seed)
-    questions = [str(text.messages[0]["content"]) for text in BUILT_IN]
-    prompts = [f"{chance.randrange(1000)}. {questions[i % len(questions)]}" for i in range(load.n_requests)]
-    n = load.n_predict
-    asked = [(prompt, chance.randint(max(n // 2, 1), n * 3 // 2)) for prompt in prompts]
+    asked = questions(load, chance)
     began = time.perf_counter()
     if load.rate is None:
         left = iter(asked)
@@ -177,6 +194,41 @@ async def ask(port: int, prompt: str, n_predict: int, outcome: Outcome) -> None:
     outcome.n_tokens += n or n_predict
     outcome.first_s.append(first - began)
     outcome.between_s.append((last - first) / max((n or n_predict) - 1, 1))
+
+
+def measure_batch(model: Path, draft: str, load: Load) -> Outcome:
+    """The same requests in a process without a server."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(answer_in_process, model, draft, load).result()
+
+
+def answer_in_process(path: Path, draft: str, load: Load) -> Outcome:
+    """One repetition with `Model.batch()`, all requests at once."""
+    from pymtp import Model
+
+    options = {"n_ctx": N_CTX, "n_seq_max": load.n_clients, "kv_unified": False, "draft": draft}
+    with Model(path, **options) as model:  # type: ignore[arg-type]
+
+        def answer(load: Load, seed: int) -> Outcome:
+            outcome, asked = Outcome(), questions(load, random.Random(seed))
+            prompts = [model.chat_prompt([{"role": "user", "content": message}]) for message, _ in asked]
+            began = time.perf_counter()
+            firsts: dict[int, float] = {}
+            lasts: dict[int, float] = {}
+            with model.batch() as batch:
+                for prompt, (_, n) in zip(prompts, asked, strict=True):
+                    batch.submit(prompt, max_tokens=n, temperature=0, ignore_eos=True, cache_prompt=False)
+                for generation, _ in batch:
+                    lasts[id(generation)] = now = time.perf_counter()
+                    firsts.setdefault(id(generation), now)
+            outcome.seconds = time.perf_counter() - began
+            outcome.n_tokens = sum(n for _, n in asked)
+            outcome.first_s = [0.0]  # all wait from the beginning: it says nothing
+            outcome.between_s = [(lasts[each] - firsts[each]) / load.n_predict for each in firsts]
+            return outcome
+
+        answer(Load(load.n_clients, load.n_clients, load.n_predict, None), seed=1)
+        return answer(load, seed=2)
 
 
 def row(n: int, name: str, outcomes: Sequence[Outcome]) -> str:

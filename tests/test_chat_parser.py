@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from llama_archive import texts
 from pymtp import ChatMessage, ChatParams, ChatPrompt, ChatTemplate
-from pymtp.chat.parser import ChatDelta
+from pymtp.chat.parser import ChatDelta, ChatParser, ContentParser
 from test_chat_template import WEATHER
 
 TEMPLATES = texts("models/templates", ".jinja")
 pytestmark = pytest.mark.skipif(not TEMPLATES, reason="llama.cpp's templates are not at hand: run make")
+
+
+HELLO = [{"role": "user", "content": "Hello"}]
 
 
 class Answer(NamedTuple):
@@ -122,3 +125,21 @@ def test_an_answer_that_is_none_keeps_the_message_so_far() -> None:
     before = parser.message
     assert parser.finish("no JSON") == []
     assert parser.message == before
+
+
+@given(st.lists(st.text(st.sampled_from("a \nü<>/think|{"), max_size=6), max_size=8), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_answers_that_are_content_alone_are_parsed_as_by_llama_cpp(pieces: list[str], is_cut: bool) -> None:
+    prompt = ChatTemplate(None, TEMPLATES["Qwen-Qwen2.5-7B-Instruct.jinja"]).render(HELLO)
+    parser, theirs = prompt.parse(), ChatParser(prompt.parser)
+    assert isinstance(parser, ContentParser)
+    assert [parser.push(piece) for piece in pieces] == [theirs.push(piece) for piece in pieces]
+    assert parser.finish("end", is_cut=is_cut) == theirs.finish("end", is_cut=is_cut)
+    assert parser.message == theirs.message
+
+
+@pytest.mark.parametrize("template", ["Qwen-Qwen3-0.6B", "openai-gpt-oss-120b", "GLM-4.6"])
+def test_answers_with_thinking_or_calls_are_parsed_by_llama_cpp(template: str) -> None:
+    assert isinstance(ChatTemplate(None, TEMPLATES[f"{template}.jinja"]).render(HELLO).parse(), ChatParser)
+    tools = ChatTemplate(None, TEMPLATES["Qwen-Qwen2.5-7B-Instruct.jinja"]).render(HELLO, ChatParams(tools=[WEATHER]))
+    assert isinstance(tools.parse(), ChatParser)

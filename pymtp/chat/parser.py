@@ -5,8 +5,10 @@ llama.cpp parses; this keeps the message of one answer. Knows text; never tokens
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, Protocol
 
 from pymtp.binding.library import ffi, lib
 from pymtp.chat.native import Failed, check_call, json_of
@@ -50,11 +52,77 @@ class ChatDelta:
     tool_call: ToolCallDelta | None = None
 
 
-class ChatParser:
+class AnswerParser(Protocol):
     """Parses one answer: `push` its pieces as they come, `finish` after the last.
 
-    The deltas of all calls together make up `message`. `parser`: ChatPrompt.parser. One thread at a time.
+    The deltas of all calls together make up `message`. One thread at a time.
     """
+
+    def push(self, piece: str) -> list[ChatDelta]:
+        """Take the next piece of the answer's text; return what it adds, which may be nothing yet."""
+
+    def finish(self, piece: str = "", *, is_cut: bool = False) -> list[ChatDelta]:
+        """Take the last piece; return what is certain now.
+
+        `is_cut`: the answer ended before its end, at a limit of tokens or a stop string.
+        """
+
+    @property
+    def message(self) -> ChatMessage:
+        """The message so far."""
+
+
+def parser_of(parser: str) -> AnswerParser:
+    """A parser for one answer. `parser`: ChatPrompt.parser."""
+    return ContentParser() if _is_content_alone(parser) else ChatParser(parser)
+
+
+class ContentParser:
+    """Of answers that are content and nothing else. llama.cpp parses all of a text again with each piece."""
+
+    def __init__(self) -> None:
+        self._content = ""
+
+    def push(self, piece: str) -> list[ChatDelta]:
+        """See AnswerParser."""
+        self._content += piece
+        return [ChatDelta(piece)] if piece else []
+
+    def finish(self, piece: str = "", *, is_cut: bool = False) -> list[ChatDelta]:
+        """See AnswerParser."""
+        return self.push(piece)
+
+    @property
+    def message(self) -> ChatMessage:
+        """See AnswerParser."""
+        return ChatMessage(self._content)
+
+
+@lru_cache(8)
+def _is_content_alone(parser: str) -> bool:
+    """Whether a parser takes the whole answer for content: what it expects is the prompt's end, then any text."""
+    asked = json.loads(parser)
+    if asked["is_continuation"] or not asked["parser"]:
+        return False
+    arena = json.loads(asked["parser"])
+    parts = arena["parsers"]
+    root = parts[arena["root"]]
+    before = ""
+    for i in root["children"] if root["type"] == "sequence" else ():
+        part = parts[i]
+        if part["type"] == "literal":
+            before += part["literal"]
+        elif part["type"] == "tag":
+            text = parts[part["child"]]
+            has_no_end = text["type"] == "until" and not text["delimiters"]
+            return part["tag"] == "content" and has_no_end and before == asked["generation_prompt"]
+        elif part["type"] != "epsilon":
+            return False
+    return False
+
+
+class ChatParser:
+    """Parses one answer as its template has it. See AnswerParser. `parser`: ChatPrompt.parser."""
 
     def __init__(self, parser: str) -> None:
         handle = ffi.new("struct pymtp_chat_parser **")

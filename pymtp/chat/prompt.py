@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pymtp.chat.parser import ChatParser
+from pymtp.chat.parser import AnswerParser, parser_of
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,6 @@ class ChatPrompt:
     thinking_ends: tuple[str, ...] = ()
     """What closes it; the first closes it where a budget is used up."""
 
-    def parse(self) -> ChatParser:
+    def parse(self) -> AnswerParser:
         """A parser for one answer to this prompt."""
-        return ChatParser(self.parser)
+        return parser_of(self.parser)

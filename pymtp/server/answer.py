@@ -65,6 +65,13 @@ class Answer:
             self._check_time()
         return Piece(text, tokens, logprobs)
 
+    async def complete(self) -> None:
+        """Wait for the end. Raises what ended the generation early."""
+        if self.options.predict_ms_max < 0:
+            self.generation.hold_pieces()
+        while await self.take() is not None:
+            pass
+
     def new_progress(self) -> list[int]:
         """How far the prompt has come since the last call, if anybody wants to know: at first what was in the cache."""
         generation, n_shown = self.generation, self._n_shown

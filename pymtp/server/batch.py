@@ -123,8 +123,7 @@ class _Batch:
         answers, reply = self._submit(asked)
         try:
             for answer in answers:
-                while await answer.take() is not None:
-                    pass
+                await answer.complete()
         except BaseException as error:
             for answer in answers:
                 self._engine.finish(answer, error)

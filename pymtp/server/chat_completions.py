@@ -12,7 +12,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pymtp.chat.parser import ChatDelta, ChatParser
+from pymtp.chat.parser import AnswerParser, ChatDelta
 from pymtp.sampling.logprobs import TokenLogprobs
 
 from . import reports
@@ -78,7 +78,7 @@ class ChatReply:
             "model": state.name,
             "system_fingerprint": state.fingerprint,
         }
-        self._parsers: dict[int, ChatParser] = {}  # by answer
+        self._parsers: dict[int, AnswerParser] = {}  # by answer
         self._logprobs: dict[int, list[TokenLogprobs]] = {}  # by answer, those without text so far
 
     def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pymtp.chat.parser import ChatDelta, ChatParser
+from pymtp.chat.parser import AnswerParser, ChatDelta
 
 from . import reports
 from .answer import Answer, Piece
@@ -175,7 +175,7 @@ class MessagesReply:
     def __init__(self, state: ServerState, rendered: Rendered) -> None:
         self._state, self._rendered = state, rendered
         self._id = f"msg_{random_name()}"
-        self._parser: ChatParser | None = None
+        self._parser: AnswerParser | None = None
         self._open: tuple[str, int | None] | None = None  # the block that is being sent: its kind, and which call
         self._n_blocks = 0
 

@@ -145,8 +145,7 @@ async def _finish(engine: Engine, answers: Sequence[Answer]) -> None:
     """Wait for all of them."""
     try:
         for answer in answers:
-            while await answer.take() is not None:
-                pass
+            await answer.complete()
             engine.finish(answer)
     except BaseException as error:
         _give_up(engine, answers, error)

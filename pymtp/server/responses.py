@@ -13,7 +13,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pymtp.chat.parser import ChatDelta, ChatMessage, ChatParser, ToolCall
+from pymtp.chat.parser import AnswerParser, ChatDelta, ChatMessage, ToolCall
 
 from . import reports
 from .answer import Answer, Piece
@@ -165,7 +165,7 @@ class ResponsesReply:
         self._id = f"resp_{random_name()}"
         self._ids = {"reasoning": f"rs_{random_name()}", "message": f"msg_{random_name()}"}
         self._created = int(time.time())
-        self._parser: ChatParser | None = None
+        self._parser: AnswerParser | None = None
         self._open: list[str] = []  # items, in the order of their indexes
         self._calls: list[str] = []  # their ids
         self._n_events = 0

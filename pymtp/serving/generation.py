@@ -6,7 +6,6 @@ Owns the text. Takes the updates of its request in whatever thread or task itera
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 from weakref import ref
@@ -20,6 +19,7 @@ from pymtp.serving.make_sequence import acceptance_name
 from pymtp.serving.params import GenerationParams
 from pymtp.serving.request import Request, Update
 from pymtp.serving.sequence import FinishReason
+from pymtp.serving.wakeups import wakeups_of
 from pymtp.text.stream import Origins, TextStream
 
 if TYPE_CHECKING:
@@ -194,6 +194,10 @@ class Generation:
         self._raise_error()
         return None
 
+    def hold_pieces(self) -> None:
+        """From now on nobody is woken between the first token and the last: all of the text comes in one piece."""
+        self._request.is_whole = True
+
     def _listen(self) -> asyncio.Event:
         """The event that is set, in the task's loop, after each update."""
         import asyncio
@@ -202,13 +206,12 @@ class Generation:
         if self._wakes is None or self._waits_in is not loop:
             self._wakes = wakes = asyncio.Event()
             self._waits_in = loop
-            before = self._first_listener
+            before, wakeups = self._first_listener, wakeups_of(loop)
 
             def wake() -> None:
                 if before:
                     before()
-                with suppress(RuntimeError):  # the task's loop was closed
-                    loop.call_soon_threadsafe(wakes.set)
+                wakeups.wake(wakes)
 
             self._request.listener = wake
         return self._wakes

@@ -6,7 +6,6 @@ it waits: the sampler and the rest of a sequence are made when there is a slot f
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,8 +59,8 @@ class Request:
     __slots__ = (
         "__weakref__",
         "_held",
-        "_sent_at",
         "_setup",
+        "is_whole",
         "listener",
         "n_prompt",
         "params",
@@ -82,9 +81,10 @@ class Request:
         """Counts and times of the passes so far. Written by the engine's thread."""
         self.sequence: TokenSequence | None = None
         """Once it runs. The engine's: others may look at what does not change."""
-        self.updates: SimpleQueue[tuple[Update, ...]] = SimpleQueue()
-        self._held: tuple[Update, ...] = ()  # not sent yet
-        self._sent_at = 0.0  # seconds of a monotonic clock
+        self.updates: SimpleQueue[Sequence[Update]] = SimpleQueue()
+        self._held: list[Update] = []  # not sent yet
+        self.is_whole = False
+        """Whether nobody wants to know of tokens between the first and the last."""
         self.listener: Callable[[], object] | None = None
         """Called in the engine's thread after each update; has to be quick."""
 
@@ -116,7 +116,7 @@ class Request:
             self.sequence.cut = _StopFinder(self.params, setup.vocabulary)
         return self.sequence
 
-    def report(self, sequence: TokenSequence, result: TurnResult | None) -> None:
+    def report(self, sequence: TokenSequence, result: TurnResult | None, *, may_wait: bool) -> None:
         """See Job."""
         tokens, n_accepted, logprobs = (result.tokens, result.n_accepted, result.logprobs) if result else ([], 0, ())
         self._send(
@@ -128,7 +128,8 @@ class Request:
                 logprobs,
                 sequence.finish_reason,
                 sequence.error,
-            )
+            ),
+            may_wait=may_wait or self.is_whole,
         )
 
     def fail(self, error: BaseException) -> None:
@@ -139,22 +140,14 @@ class Request:
         """Send an update without content, for whoever waits for one."""
         self._send(Update())
 
-    def _send(self, update: Update) -> None:
-        self._held += (update,)
-        now = time.monotonic()
-        is_text = update.tokens and not (update.finish_reason or update.error)
-        if is_text and now - self._sent_at < SEND_INTERVAL_S:
-            return  # the next pass is a short one, too
+    def _send(self, update: Update, *, may_wait: bool = False) -> None:
+        self._held.append(update)
+        if may_wait and update.tokens and not (update.finish_reason or update.error):
+            return
         self.updates.put(self._held)
-        self._held, self._sent_at = (), now
+        self._held = []
         if self.listener:
             self.listener()
-
-
-SEND_INTERVAL_S = 0.01
-"""The least time between two updates amid a text, less than a screen takes to show one. To wake another thread takes
-some 100 us of a pass, on a CPU: of a small model's passes that is a tenth. Rounds that take longer are sent one by one.
-(nano-glm, 2 cores)"""
 
 
 class _StopFinder:

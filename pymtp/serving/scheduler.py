@@ -43,8 +43,11 @@ class Job(Protocol):
     def start(self) -> TokenSequence:
         """The sequence, now that there is a slot for it."""
 
-    def report(self, sequence: TokenSequence, result: TurnResult | None) -> None:
-        """A pass in which the sequence took part; None: the cache had no room for it, which ends it."""
+    def report(self, sequence: TokenSequence, result: TurnResult | None, *, may_wait: bool) -> None:
+        """A pass in which the sequence took part; None: the cache had no room for it, which ends it.
+
+        `may_wait`: there will soon be another one, which whoever listens can hear of at the same time.
+        """
 
     def fail(self, error: BaseException) -> None:
         """It ends with an error, in a slot or before there was one."""
@@ -104,6 +107,7 @@ class Scheduler:
         self._suspended: list[tuple[Job, TokenSequence]] = []  # that have had a slot; the oldest first
         self._unreported: list[tuple[Job, TokenSequence, TurnResult | None]] = []
         self._uncounted: Result | None = None
+        self._reported_at = 0.0  # to all
 
     @property
     def is_idle(self) -> bool:
@@ -302,8 +306,12 @@ class Scheduler:
             self._count(result)
             self._tuning.observe(result.rounds, result.seconds, result.spent)
         unreported, self._unreported = self._unreported, []
+        now = self._clock()
+        is_due = now - self._reported_at >= _report_interval_s(len(self._running))
+        if is_due:
+            self._reported_at = now
         for job, sequence, each in unreported:
-            job.report(sequence, each)
+            job.report(sequence, each, may_wait=not (is_due or each is None or each.turn.of_prompt))
 
     def _common_draft(self) -> int | None:
         """One draft length for all sequences, where only equal numbers of rows can share a pass; else None."""
@@ -367,6 +375,17 @@ def _add(stats: Stats, each: TurnResult, result: Result, share: float) -> None:
     stats.add_round(len(each.proposal.drafts), each.n_accepted)
 
 
+def _report_interval_s(n_running: int) -> float:
+    """The least time between two reports of tokens amid texts."""
+    return min(max(REPORT_INTERVAL_S, n_running * REPORT_SHARE_S), REPORT_INTERVAL_MAX_S)
+
+
+REPORT_INTERVAL_S, REPORT_INTERVAL_MAX_S = 0.01, 0.03
+"""Less than a screen takes to show something. To wake another thread, and to send a piece of text to a client, take
+some 100 us of a CPU that computes passes: of a small model's passes that is a tenth. Rounds that take longer are
+reported one by one. (nano-glm, 2 cores; bench/serve.py)"""
+REPORT_SHARE_S = 0.002
+"""Of the interval, for each sequence: 500 reports a second in all."""
 N_HEADROOM = 64
 """Tokens of each sequence for which there has to be room besides its own when another begins again: it would lose its
 slot at once otherwise."""
