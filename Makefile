@@ -2,6 +2,7 @@
 # make test               install everything into .venv and run the fast tests
 # make docs               write docs/cli.md from the commands, and docs/api.md from the package
 # make demo               write docs/demo.svg: a run in a terminal, accepted drafts in colour
+# make page               takes the pictures of the server's page in docs/images (needs Chromium)
 # make families           runs every family of models, against PyTorch too, and writes docs/families.md
 # make fuzz TIME=600     random damage to all that is read, for so many seconds (docs/reliability.md)
 # make soak TOKENS=10000000  random requests in one process, and texts made again alone
@@ -26,7 +27,7 @@ NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patch
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow demo families fuzz soak lint check check-native check-threads docs patches-edit patches-rebase patches-export install clean
+.PHONY: run test test-slow demo page families fuzz soak lint check check-native check-threads docs patches-edit patches-rebase patches-export install clean
 .DELETE_ON_ERROR:
 
 run: install
@@ -94,6 +95,9 @@ docs: install
 
 demo: install
 	$(BIN)/python docs/write_demo.py
+
+page: install
+	PYMTP_SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/test_server_page.py -k shows_drafts
 
 # build/patches: a git repository with one commit for each patch; see native/patches/README.md
 patches-edit: $(VENV)/tools | $(ARCHIVE)

@@ -104,4 +104,32 @@ def test_the_page_stops_clears_and_shows_errors_by_keyboard(server: Client, brow
     page.keyboard.press("Enter")
     page.wait_for_selector("p.error", timeout=10_000)
     assert "context size" in page.text_content("p.error")
+    ask(page, "Hello.")  # what could not be answered is not sent again
+    page.close()
+
+
+def test_an_answer_that_is_cleared_away_is_not_part_of_the_next_chat(server: Client, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(server.url)
+    sent: list[Any] = []
+    page.on("request", lambda request: sent.append(request.post_data_json) if request.method == "POST" else None)
+    page.fill("#text", "Tell me a long story.")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".assistant span", timeout=30_000)
+    page.click("#clear")
+    page.wait_for_selector("#stop:disabled", timeout=10_000)
+    ask(page, "Hello.")
+    assert sent[-1]["messages"] == [{"role": "user", "content": "Hello."}]
+    page.close()
+
+
+@pytest.mark.parametrize(("width", "height"), [(360, 560), (390, 720), (900, 640)])
+def test_the_conversation_stays_in_sight_beside_the_settings(
+    server: Client, browser: Any, width: int, height: int
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": height})
+    page.goto(server.url)
+    page.evaluate("document.querySelector('details').open = true")
+    assert page.evaluate("document.querySelector('#log').clientHeight") >= 100
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     page.close()

@@ -2,7 +2,7 @@
 
 const find = (id) => document.getElementById(id);
 const [log, text, stats] = [find("log"), find("text"), find("stats")];
-const messages = [];
+let messages = [];
 let running = null;
 
 function settings() {
@@ -54,9 +54,10 @@ async function* events(response) {
 
 async function answer() {
   const { body, system, key } = settings();
-  const prompt = system ? [{ role: "system", content: system }, ...messages] : messages;
+  const chat = messages; // the page may begin another one meanwhile
+  const prompt = system ? [{ role: "system", content: system }, ...chat] : chat;
   const element = add("assistant");
-  let said = "";
+  let [said, hasFailed] = ["", false];
   running = new AbortController();
   find("stop").disabled = false;
   try {
@@ -76,9 +77,12 @@ async function answer() {
       if (event.timings) report(event.timings);
     }
   } catch (error) {
-    if (error.name !== "AbortError") add("error", error.message);
+    hasFailed = error.name !== "AbortError";
+    if (hasFailed) add("error", error.message);
   }
-  messages.push({ role: "assistant", content: said });
+  // a message that cannot be answered would be in the way of all later ones
+  if (said || !hasFailed) chat.push({ role: "assistant", content: said });
+  else chat.pop();
   running = null;
   find("stop").disabled = true;
   text.focus();
@@ -105,7 +109,7 @@ document.addEventListener("keydown", (event) => {
 find("stop").addEventListener("click", () => running?.abort());
 find("clear").addEventListener("click", () => {
   running?.abort();
-  messages.length = 0;
+  messages = [];
   log.replaceChildren();
   stats.textContent = "";
   text.focus();
