@@ -22,14 +22,17 @@ class Ready:
     ) -> None:
         self.sequence, self.cache_scope, self.slot = sequence, cache_scope, slot
         self.emitted: list[int] = []
+        self.may_wait: list[bool] = []
+        """What each report said of itself."""
         self.error: BaseException | None = None
         self._report = report
 
     def start(self) -> TokenSequence:
         return self.sequence
 
-    def report(self, sequence: TokenSequence, result: TurnResult | None) -> None:
+    def report(self, sequence: TokenSequence, result: TurnResult | None, *, may_wait: bool) -> None:
         assert sequence is self.sequence
+        self.may_wait.append(may_wait)
         self.emitted += result.tokens if result else []
         if self._report:
             self._report(sequence, result)

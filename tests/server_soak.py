@@ -25,7 +25,7 @@ from http_server import free_port
 
 GROWTH_MAX = 64 << 20
 """Of resident memory after the first tenth of the requests: the host's cache is limited to less."""
-TIMEOUT_S = 120
+TIMEOUT_S = 600
 WORDS = ("the", "sea", "a", "river", "house", "night", "number", "light", "stone", "open", "green", "walk", "seven")
 
 

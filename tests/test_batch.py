@@ -19,7 +19,7 @@ from pymtp.binding.library import ffi
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.errors import BackendError, Closed, ContextFull, InvalidParameter
 from pymtp.sampling.params import SamplingParams
-from pymtp.serving import request as request_module
+from pymtp.serving import scheduler as scheduler_module
 from pymtp.serving.batch import Batch
 from pymtp.serving.generation import Generation
 from pymtp.serving.loop import EngineLoop
@@ -104,7 +104,8 @@ engines: list[Engine] = []
 
 @pytest.fixture(autouse=True)
 def closed_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(request_module, "SEND_INTERVAL_S", 0.0)  # an update for each pass
+    monkeypatch.setattr(scheduler_module, "REPORT_INTERVAL_S", 0.0)  # an update for each pass
+    monkeypatch.setattr(scheduler_module, "REPORT_SHARE_S", 0.0)
     yield
     while engines:
         engines.pop().loop.close()
@@ -244,9 +245,9 @@ def test_parts_tell_accepted_drafts_from_what_the_target_sampled(
     stop = (whole[-8:-4],) if stops else ()
     drafted: list[bool] = []  # of each token
 
-    def report(request: Request, sequence: TokenSequence, played: TurnResult | None) -> None:
+    def report(request: Request, sequence: TokenSequence, played: TurnResult | None, *, may_wait: bool) -> None:
         drafted.extend(i < played.n_accepted for i in range(len(played.tokens)))  # type: ignore[union-attr]
-        original(request, sequence, played)
+        original(request, sequence, played, may_wait=may_wait)
 
     original = Request.report
     monkeypatch.setattr(Request, "report", report)
@@ -381,6 +382,20 @@ def test_twenty_tasks_share_the_places() -> None:
     assert asyncio.run(main()) == [
         "".join(alone.submit("ab" + "c" * i, sampling=GREEDY, max_tokens=12)) for i in range(20)
     ]
+
+
+def test_a_text_that_is_wanted_whole_wakes_its_task_for_the_first_and_the_last_token_only() -> None:
+    async def take(holds: bool) -> list[str]:
+        generation = requests.submit("ab", **options)
+        if holds:
+            generation.hold_pieces()
+        return [piece async for piece in generation]
+
+    requests = engine().batch()
+    options = {"sampling": GREEDY, "max_tokens": 40, "ignore_eos": True, "draft_max": 0}
+    whole = "".join(requests.submit("ab", **options))
+    held = asyncio.run(take(True))
+    assert "".join(held) == whole and len(held) <= 2 < len(asyncio.run(take(False)))
 
 
 def test_a_task_that_is_cancelled_frees_its_place() -> None:

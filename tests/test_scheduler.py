@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -33,8 +33,8 @@ class Ticks:
         return self.now
 
 
-def scheduler(session: FakeSession) -> Scheduler:
-    return Scheduler(session, MtpDrafter(session), clock=Ticks())  # type: ignore[arg-type]
+def scheduler(session: FakeSession, clock: Callable[[], float] | None = None) -> Scheduler:
+    return Scheduler(session, MtpDrafter(session), clock=clock or Ticks())  # type: ignore[arg-type]
 
 
 def sequence(session: FakeSession, prompt: list[int], max_tokens: int = 20, **options: object) -> TokenSequence:
@@ -101,6 +101,18 @@ def test_where_a_device_computes_a_pass_is_reported_while_the_next_one_is_under_
     assert [at for at, _ in reports] == [1, *range(3, n + 1), n]
     assert sum(n_tokens for _, n_tokens in reports) == 30
     assert one.stats.generated_tokens == work.stats.generated_tokens == 30
+
+
+def test_reports_amid_texts_may_wait_for_those_that_are_due_with_them() -> None:
+    session, now = FakeSession(n_seq_max=2), [100.0]
+    work = scheduler(session, clock=lambda: now[0])
+    two = [sequence(session, [1, 2], 60), sequence(session, [3, 4], 60)]
+    jobs = submit(work, *two)
+    for _ in range(7):
+        work.step()
+        now[0] += 0.0041  # the interval is 0.01
+    for job in jobs:  # the first token at once, the others if 10 ms have gone by
+        assert job.may_wait == [False, True, True, False, True, True]
 
 
 def test_what_was_not_reported_yet_is_reported_before_a_sequence_is_removed() -> None:

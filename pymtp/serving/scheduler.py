@@ -107,7 +107,7 @@ class Scheduler:
         self._suspended: list[tuple[Job, TokenSequence]] = []  # that have had a slot; the oldest first
         self._unreported: list[tuple[Job, TokenSequence, TurnResult | None]] = []
         self._uncounted: Result | None = None
-        self._reported_at = 0.0  # to all
+        self._passed_at = self._reported_at = 0.0  # the end of the last pass, and of the last that all heard of
 
     @property
     def is_idle(self) -> bool:
@@ -252,7 +252,8 @@ class Scheduler:
         errors: list[ContextFull] = []
         before, start = self._session.timing, self._clock()
         rounds = self._run(turns, meanwhile, errors)
-        seconds = self._clock() - start
+        self._passed_at = self._clock()
+        seconds = self._passed_at - start
         return Result(turns, rounds, errors, seconds, Timing(*map(sub, self._session.timing, before)))
 
     def apply(self, result: Result) -> None:
@@ -306,10 +307,9 @@ class Scheduler:
             self._count(result)
             self._tuning.observe(result.rounds, result.seconds, result.spent)
         unreported, self._unreported = self._unreported, []
-        now = self._clock()
-        is_due = now - self._reported_at >= _report_interval_s(len(self._running))
+        is_due = self._passed_at - self._reported_at >= _report_interval_s(len(self._running))
         if is_due:
-            self._reported_at = now
+            self._reported_at = self._passed_at
         for job, sequence, each in unreported:
             job.report(sequence, each, may_wait=not (is_due or each is None or each.turn.of_prompt))
 
