@@ -147,6 +147,12 @@ def serve(
     timeout: Annotated[
         float, typer.Option("-to", "--timeout", metavar="S", help="Seconds within which a request's body must arrive.")
     ] = ServerSettings.timeout_s,
+    deadline: Annotated[
+        float,
+        typer.Option(
+            metavar="S", min=0, help="Seconds within which an answer has to be complete; it is cut then. 0: no limit."
+        ),
+    ] = ServerSettings.deadline_s,
     max_tokens: opt.NPredict = -1,
     spec_synth_rates: opt.SynthRates = None,
     spec_synth_len: opt.SynthLen = None,
@@ -199,6 +205,7 @@ def serve(
         slot_save_path=slot_save_path,
         n_queue_max=queue_max,
         timeout_s=timeout,
+        deadline_s=deadline,
         is_verbose=verbose,
         cors_origins=cors_origins,
     )

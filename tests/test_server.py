@@ -366,12 +366,15 @@ def test_metrics_count_what_was_done(server: Client) -> None:
         ("tokens_predicted_total", timings["predicted_n"]),
         ("spec_decode_num_draft_tokens_total", timings["draft_n"]),
         ("spec_decode_num_accepted_tokens_total", timings["draft_n_accepted"]),
+    ):
+        assert after[f"llamacpp:{name}"] - before.get(f"llamacpp:{name}", 0) == n, name
+    for name, n in (
         ("time_to_first_token_seconds_count", 1),
         ("inter_token_seconds_count", timings["predicted_n"] - 1),
         ('answers_total{reason="length"}', 1),
     ):
-        assert after[f"llamacpp:{name}"] - before.get(f"llamacpp:{name}", 0) == n, name
-    lengths = {name: n - before.get(name, 0) for name, n in after.items() if name.startswith("llamacpp:rounds_total")}
+        assert after[f"pymtp:{name}"] - before.get(f"pymtp:{name}", 0) == n, name
+    lengths = {name: n - before.get(name, 0) for name, n in after.items() if name.startswith("pymtp:rounds_total")}
     assert sum(n * int(name.partition('"')[2].rstrip('"}')) for name, n in lengths.items()) == timings["draft_n"] > 0
     assert after["llamacpp:requests_processing"] == after["llamacpp:requests_deferred"] == 0
     assert 0 <= after["llamacpp:kv_cache_usage_ratio"] <= 1
@@ -477,7 +480,7 @@ def test_texts_are_shared_between_requests_with_the_same_key_only() -> None:
         assert found == text
         assert n_shared > n_alone + 10
         lines = client.get("/metrics", Authorization="Bearer one").data.decode().splitlines()
-        assert any(line.startswith("llamacpp:lookup_bytes ") and int(line.split()[1]) > 0 for line in lines)
+        assert any(line.startswith("pymtp:lookup_bytes ") and int(line.split()[1]) > 0 for line in lines)
 
 
 def test_forced_acceptance_is_drawn_for_each_request(text: str) -> None:

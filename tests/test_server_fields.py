@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from http_server import Client, running
 from llama_archive import texts
-from pymtp import Model
+from pymtp import GenerationParams, Model
 from pymtp.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -27,6 +29,14 @@ TEMPLATE = (
 def server() -> Iterator[Client]:
     settings = ServerSettings(chat_template=TEMPLATE)
     with running(lambda: Model(n_ctx=512, n_seq_max=2, n_threads=1), settings) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def endless() -> Iterator[Client]:
+    """Of one slot, in which a text only ends at the deadline."""
+    settings = ServerSettings(GenerationParams(n_keep=0), has_context_shift=True, deadline_s=3)
+    with running(lambda: Model(n_ctx=256, n_seq_max=1, n_threads=1), settings) as client:
         yield client
 
 
@@ -62,6 +72,28 @@ def test_time_to_generate_ends_with_a_line(server: Client) -> None:
     body = {"prompt": "a\n" * 60, "temperature": 0, "n_predict": 400, "grammar": 'root ::= "a\\n"+'}
     reply = server.post("/completion", **body, t_max_predict_ms=1).json
     assert reply["stop_type"] == "limit" and reply["tokens_predicted"] < 400 and "\n" in reply["content"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_is_cut_at_its_deadline_and_leaves_its_slot(endless: Client, stream: bool) -> None:
+    began = time.monotonic()
+    reply = endless.post("/completion", prompt="Once", ignore_eos=True, stream=stream, deadline_ms=400)
+    last = reply.events[-1] if stream else reply.json
+    assert reply.status == 200 and last["stop_type"] == "limit" and last["tokens_predicted"] > 0
+    assert 0.4 <= time.monotonic() - began < 30
+    assert not any(slot["is_processing"] for slot in endless.get("/slots").json)
+
+
+def test_without_a_token_at_the_deadline_there_is_an_error(endless: Client) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        # the deadline of the server's settings
+        other = pool.submit(endless.post, "/completion", prompt="Once", ignore_eos=True)
+        time.sleep(0.5)  # now the slot is taken
+        for path, body in (("/completion", {"prompt": "Once"}), ("/v1/messages", {"messages": MESSAGES})):
+            late = endless.post(path, **body, max_tokens=5, deadline_ms=50)
+            assert late.status == 504 and "50 ms" in late.json["error"]["message"]
+        assert other.result().status == 200
+    assert endless.post("/completion", prompt="Once", deadline_ms=0).status == 400
 
 
 def test_cached_tokens_are_part_of_the_usage(server: Client) -> None:

@@ -5,6 +5,7 @@ Owns what has been taken of a generation. Knows tokens and text; nothing of the 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -12,6 +13,7 @@ from typing import Literal, NamedTuple
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.generation import Generation
 
+from .errors import too_late
 from .parameters import Options
 
 StopType = Literal["none", "eos", "word", "limit"]
@@ -50,14 +52,20 @@ class Answer:
         """When its latest token came."""
         self.is_over_time = False
         """Whether it was ended because it took too long."""
+        self._expiry = asyncio.get_running_loop().call_later(options.deadline_s, self._end) if options.deadline_s else None
         self._n_tokens = self._n_logprobs = 0
         self._n_shown = -1  # of the prompt
 
     async def take(self) -> Piece | None:
-        """Wait for the next piece; None once there are no more. Raises what ended the generation early."""
+        """Wait for the next piece; None once there are no more. Raises what ended the generation early.
+
+        Raises ApiError if the deadline has passed before the first token.
+        """
         generation = self.generation
         text = await generation.take()
         if text is None:
+            if self.is_over_time and not generation.tokens:
+                raise too_late(self.options.deadline_s)
             return None
         tokens, logprobs = generation.tokens[self._n_tokens :], generation.logprobs[self._n_logprobs :]
         self._n_tokens, self._n_logprobs = len(generation.tokens), len(generation.logprobs)
@@ -67,10 +75,16 @@ class Answer:
 
     async def complete(self) -> None:
         """Wait for the end. Raises what ended the generation early."""
-        if self.options.predict_ms_max < 0:
+        if self.options.predict_ms_max < 0 and not self.options.deadline_s:
             self.generation.hold_pieces()
         while await self.take() is not None:
             pass
+
+    def close(self) -> None:
+        """Nobody waits for more of it. Harmless if it has ended."""
+        if self._expiry:
+            self._expiry.cancel()
+        self.generation.close()
 
     def new_progress(self) -> list[int]:
         """How far the prompt has come since the last call, if anybody wants to know: at first what was in the cache."""
@@ -105,6 +119,11 @@ class Answer:
         if self.first_at is None:
             self.first_at = now
         limit = self.options.predict_ms_max
-        if limit >= 0 and (now - self.first_at) * 1000 > limit and "\n" in self.text and not self.generation.is_over:
+        if limit >= 0 and (now - self.first_at) * 1000 > limit and "\n" in self.text:
+            self._end()
+
+    def _end(self) -> None:
+        """It has taken too long."""
+        if not self.generation.is_over:
             self.is_over_time = True
             self.generation.close()

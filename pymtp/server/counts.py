@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 PREFIX = "llamacpp:"
-"""Of all names: monitoring of llama-server finds them."""
+"""Of names that llama-server has too: what monitors one finds them."""
+OWN_PREFIX = "pymtp:"
+"""Of the others."""
 _BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -28,13 +30,14 @@ class Histogram:
 
     def lines(self, name: str, text: str) -> Iterator[str]:
         """In Prometheus' format."""
+        name = OWN_PREFIX + name
         yield from head(name, "histogram", text)
         total = 0
         for bound, count in zip((*map(str, _BOUNDS_S), "+Inf"), self._counts, strict=True):
             total += count
-            yield f'{PREFIX}{name}_bucket{{le="{bound}"}} {total}'
-        yield f"{PREFIX}{name}_sum {self._sum:.6f}"
-        yield f"{PREFIX}{name}_count {total}"
+            yield f'{name}_bucket{{le="{bound}"}} {total}'
+        yield f"{name}_sum {self._sum:.6f}"
+        yield f"{name}_count {total}"
 
 
 class Counts:
@@ -53,5 +56,5 @@ class Counts:
 
 def head(name: str, kind: str, text: str) -> Iterator[str]:
     """The lines before the values of a metric."""
-    yield f"# HELP {PREFIX}{name} {text}"
-    yield f"# TYPE {PREFIX}{name} {kind}"
+    yield f"# HELP {name} {text}"
+    yield f"# TYPE {name} {kind}"

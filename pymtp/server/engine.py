@@ -104,7 +104,7 @@ class Engine:
 
     def finish(self, answer: Answer, error: BaseException | None = None) -> None:
         """The answer is complete, or nobody wants it any more; its slot is free for another."""
-        answer.generation.close()
+        answer.close()
         if answer in self.answers:
             self.answers.remove(answer)
             self._answer_s += 0.1 * (time.monotonic() - answer.asked_at - self._answer_s)

@@ -22,6 +22,7 @@ TYPES = {
     500: "server_error",
     501: "not_supported_error",
     503: "unavailable_error",
+    504: "timeout_error",
 }
 """By status, as llama-server names them."""
 
@@ -81,6 +82,11 @@ def busy(n_waiting: int, retry_after_s: int) -> ApiError:
     """The queue is full."""
     message = f"{n_waiting} requests are waiting already: try again later"
     return ApiError(429, message, headers={"Retry-After": str(retry_after_s)})
+
+
+def too_late(deadline_s: float) -> ApiError:
+    """There was no time for as much as one token."""
+    return ApiError(504, f"no token came within the deadline of {deadline_s * 1000:.0f} ms")
 
 
 def unavailable(message: str, retry_after_s: int = 1) -> ApiError:

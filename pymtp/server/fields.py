@@ -31,6 +31,7 @@ class GenerationFields(Struct, kw_only=True):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     t_max_predict_ms: float | None = None
+    deadline_ms: float | None = None
     stop: Texts | None = None
     ignore_eos: bool | None = None
     cache_prompt: bool | None = None

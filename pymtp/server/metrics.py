@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from pymtp.serving.statistics import Stats
 
-from .counts import PREFIX, head
+from .counts import OWN_PREFIX, PREFIX, head
 from .errors import unsupported
 from .state import ServerState, state_of
 
@@ -54,25 +54,31 @@ def _lines(state: ServerState, stats: Stats, n_cells: int, n_lookup_bytes: int) 
         ("requests_processing", "Answers that are being made", n_running),
         ("requests_deferred", "Answers that wait for a slot", engine.n_waiting),
         ("kv_cache_usage_ratio", "Part of the cache that is in use", n_cells / model.session.n_cells),
-        ("lookup_bytes", "Host memory of the texts in which drafts are looked up", n_lookup_bytes),
         ("n_busy_slots_per_decode", "Sequences in a pass", (stats.rounds or 0) / max(passes, 1)),
-        ("draft_tokens_per_round", "Draft tokens of a round, on average", stats.drafted / max(stats.rounds, 1)),
     )
-    name = "spec_decode_num_accepted_tokens_per_pos_total"
+    yield from _values(
+        "gauge",
+        ("lookup_bytes", "Host memory of the texts in which drafts are looked up", n_lookup_bytes),
+        ("draft_tokens_per_round", "Draft tokens of a round, on average", stats.drafted / max(stats.rounds, 1)),
+        prefix=OWN_PREFIX,
+    )
+    name = PREFIX + "spec_decode_num_accepted_tokens_per_pos_total"
     yield from head(name, "counter", "Draft tokens accepted, by position")
     for position, n in enumerate(per_position):
-        yield f'{PREFIX}{name}{{position="{position}"}} {n}'
-    yield from head("rounds_total", "counter", "Rounds, by the draft tokens that they verified")
+        yield f'{name}{{position="{position}"}} {n}'
+    name = OWN_PREFIX + "rounds_total"
+    yield from head(name, "counter", "Rounds, by the draft tokens that they verified")
     for length, n in stats.rounds_per_length.items():
-        yield f'{PREFIX}rounds_total{{drafts="{length}"}} {n}'
-    yield from head("answers_total", "counter", "Answers, by how they ended")
+        yield f'{name}{{drafts="{length}"}} {n}'
+    name = OWN_PREFIX + "answers_total"
+    yield from head(name, "counter", "Answers, by how they ended")
     for reason, n in sorted(counts.ended.items()):
-        yield f'{PREFIX}answers_total{{reason="{reason}"}} {n}'
+        yield f'{name}{{reason="{reason}"}} {n}'
     yield from counts.first_token.lines("time_to_first_token_seconds", "From the request to the first token")
     yield from counts.between_tokens.lines("inter_token_seconds", "Between tokens of an answer")
 
 
-def _values(kind: str, *items: tuple[str, str, float]) -> Iterable[str]:
+def _values(kind: str, *items: tuple[str, str, float], prefix: str = PREFIX) -> Iterable[str]:
     for name, text, value in items:
-        yield from head(name, kind, text)
-        yield f"{PREFIX}{name} {value:.9g}" if isinstance(value, float) else f"{PREFIX}{name} {value}"
+        yield from head(prefix + name, kind, text)
+        yield f"{prefix}{name} {value:.9g}" if isinstance(value, float) else f"{prefix}{name} {value}"

@@ -17,6 +17,7 @@ from pymtp.serving.params import GenerationParams, with_options
 
 from .errors import invalid, unsupported
 from .fields import GenerationFields
+from .settings import ServerSettings
 
 RANDOM_SEED = 2**32 - 1
 """What llama.cpp takes for no seed."""
@@ -70,11 +71,13 @@ class Options:
     """Of llama-server's answers, those that are wanted; none: all."""
     predict_ms_max: float = -1
     """The longest that it generates after its first token, if there is a new line by then; negative: no limit."""
+    deadline_s: float = 0
+    """The longest from the request to the end of the answer; 0: no limit."""
     ping_s: float = 30
     is_verbose: bool = False
 
 
-def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, ping_s: float, is_verbose: bool) -> Options:
+def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, settings: ServerSettings) -> Options:
     """How the answer is given. Raises ApiError."""
     n = _first(fields.n_cmpl, fields.n, 1)
     if not 1 <= n <= N_CHOICES_MAX:
@@ -82,6 +85,9 @@ def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, ping_s: 
     slot = _first(fields.id_slot, -1)
     if slot >= n_slots:
         raise invalid(f"Field 'id_slot': there are {n_slots} slots, 0 to {n_slots - 1}, not {slot}")
+    if fields.deadline_ms is not None and not fields.deadline_ms > 0:
+        raise invalid(f"Field 'deadline_ms': must be positive, not {fields.deadline_ms:g}")
+    deadlines = (settings.deadline_s, (fields.deadline_ms or 0) / 1000)
     usage = fields.stream_options.include_usage if fields.stream_options else None
     return Options(
         n=n,
@@ -95,8 +101,9 @@ def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, ping_s: 
         return_drafts=bool(fields.return_drafts),
         fields=tuple(fields.response_fields or ()),
         predict_ms_max=_first(fields.t_max_predict_ms, -1),
-        ping_s=_first(fields.sse_ping_interval, ping_s),
-        is_verbose=_first(fields.verbose, is_verbose),
+        deadline_s=min(filter(None, deadlines), default=0),
+        ping_s=_first(fields.sse_ping_interval, settings.ping_s),
+        is_verbose=_first(fields.verbose, settings.is_verbose),
     )
 
 

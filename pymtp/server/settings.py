@@ -45,6 +45,8 @@ class ServerSettings:
     """The longest body of a request."""
     timeout_s: float = 600
     """How long a body may take to arrive."""
+    deadline_s: float = 0
+    """The longest from a request to the end of its answers, where it does not ask for less; 0: no limit."""
     ping_s: float = 30
     """A stream that has been silent for this long gets a comment, so that nobody gives it up."""
     is_verbose: bool = False

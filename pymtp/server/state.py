@@ -81,13 +81,7 @@ class ServerState:
         params = replace(params, cache_scope=self.cache_scope, draft_owner=self.key_id)
         if chat:
             params = replace(params, chat=chat.prompt, reasoning_budget=chat.reasoning_budget)
-        options = options_of(
-            fields,
-            n_probs=n_probs,
-            n_slots=self.engine.n_slots,
-            ping_s=settings.ping_s,
-            is_verbose=settings.is_verbose,
-        )
+        options = options_of(fields, n_probs=n_probs, n_slots=self.engine.n_slots, settings=settings)
         return self.engine.submit(prompts, params, options)
 
 
