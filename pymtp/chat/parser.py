@@ -53,10 +53,7 @@ class ChatDelta:
 
 
 class AnswerParser(Protocol):
-    """Parses one answer: `push` its pieces as they come, `finish` after the last.
-
-    The deltas of all calls together make up `message`. One thread at a time.
-    """
+    """Takes an answer apart. See ChatParser."""
 
     def push(self, piece: str) -> list[ChatDelta]:
         """Take the next piece of the answer's text; return what it adds, which may be nothing yet."""
@@ -122,7 +119,10 @@ def _is_content_alone(parser: str) -> bool:
 
 
 class ChatParser:
-    """Parses one answer as its template has it. See AnswerParser. `parser`: ChatPrompt.parser."""
+    """Parses one answer: `push` its pieces as they come, `finish` after the last.
+
+    The deltas of all calls together make up `message`. `parser`: ChatPrompt.parser. One thread at a time.
+    """
 
     def __init__(self, parser: str) -> None:
         handle = ffi.new("struct pymtp_chat_parser **")

@@ -52,7 +52,9 @@ class Answer:
         """When its latest token came."""
         self.is_over_time = False
         """Whether it was ended because it took too long."""
-        self._expiry = asyncio.get_running_loop().call_later(options.deadline_s, self._end) if options.deadline_s else None
+        self._expiry: asyncio.TimerHandle | None = None
+        if options.deadline_s:
+            self._expiry = asyncio.get_running_loop().call_later(options.deadline_s, self._end)
         self._n_tokens = self._n_logprobs = 0
         self._n_shown = -1  # of the prompt
 
