@@ -16,6 +16,7 @@ import uvicorn
 
 from pymtp import GenerationParams, Model
 from pymtp.server.app import make_app
+from pymtp.server.protocol import Connection
 from pymtp.server.run import bound
 from pymtp.server.settings import ServerSettings
 
@@ -72,7 +73,7 @@ def running(load: Callable[[], Model], settings: ServerSettings | None = None) -
     settings = settings or ServerSettings(params=GenerationParams(cache_prompt=True))
     app = make_app(load, settings)
     listener = bound("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+    server = uvicorn.Server(uvicorn.Config(app, http=Connection, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     client = Client(listener.getsockname()[1], app)
     thread.start()

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 
 from http_server import Client, free_port, running
 from pymtp import BackendError, GenerationParams, Model, Session
+from pymtp.server import protocol
 from pymtp.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -219,6 +220,50 @@ def test_a_stream_that_nobody_reads_does_not_hold_up_others(server: Client, text
         for _ in range(5):
             assert server.post("/completion", **GREEDY).json["content"] == text
     await_idle(server)
+
+
+def test_a_client_that_never_reads_is_given_up(server: Client, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "STALLED_S", 0.5)
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        body = {"prompt": "a", "n_predict": 400, "ignore_eos": True, "n_probs": 200, "stream": True}
+        connection.sendall(raw("/completion", body))
+        await_idle(server)
+        end = time.monotonic() + SOON_S
+        while server.app.state.engine.answers and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not server.app.state.engine.answers
+
+
+@pytest.mark.parametrize("start", [b"GET /health HTTP/1.1\r\nX: ", b"GET /", b"GET /health HTTP/1.1\r\n"])
+def test_a_head_without_end_is_refused(server: Client, start: bytes) -> None:
+    line = b"a" * 1000 if not start.endswith(b"\r\n") else b"X: " + b"a" * 995 + b"\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=SOON_S) as connection:
+        with suppress(ConnectionError):
+            connection.sendall(start)
+            for _ in range(5000):
+                connection.sendall(line)
+        try:
+            assert b" 431 " in connection.recv(1000)
+        except ConnectionError:
+            pass  # it was closed before it had sent everything
+        else:
+            error = json.loads(protocol._TOO_LONG.partition(b"\r\n\r\n")[2])["error"]
+            assert error["code"] == 431
+
+
+def test_a_large_body_after_a_short_head_is_no_long_head(server: Client) -> None:
+    reply = server.post("/tokenize", content="a " * 200_000)
+    assert reply.status == 200 and len(reply.json["tokens"]) > 100_000
+    assert server.get("/health", **{"X-Long": "a" * 60_000}).status == 200
+
+
+def test_a_connection_without_a_request_is_closed_in_time(server: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_S", 0.5)
+    for start in (b"", b"GET /health HTTP/1.1\r\nHost:"):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=SOON_S) as connection:
+            connection.sendall(start)
+            assert connection.recv(100) == b""
 
 
 def test_clients_that_reset_their_connections_free_their_slots(server: Client) -> None:

@@ -21,6 +21,7 @@ from pymtp.model import Model
 from . import logs
 from .app import make_app
 from .memory import return_large_blocks
+from .protocol import Connection
 from .settings import ServerSettings
 
 
@@ -44,6 +45,8 @@ def serve(
     app = make_app(load, settings, on_failure=lambda: setattr(server, "should_exit", True))
     config = uvicorn.Config(
         app,
+        http=Connection,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,

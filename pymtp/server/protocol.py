@@ -1,0 +1,96 @@
+"""A connection of the server: how long and how late the head of a request may be, and how long nobody may read.
+
+Owns these limits, which uvicorn does not have with its faster parser. Knows bytes; nothing of what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_BYTES_MAX = 64 << 10
+"""The longest head: the request's line and its headers. h11, uvicorn's other parser, has the same limit."""
+HEAD_S = 60.0
+"""How long it may take to arrive, from the connection or from its first byte."""
+STALLED_S = 120.0
+"""How long a client may leave what was sent to it unread. Its request would count as running for as long."""
+
+_TOO_LONG = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    b'Content-Length: 101\r\n\r\n{"error":{"code":431,"message":"the headers are longer than 65536 '
+    b'bytes","type":"request_too_large"}}'
+)
+
+
+class Connection(HttpToolsProtocol):
+    """Closes what sends no complete head in time, or does not read, and answers 431 to a head without end."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._n_head = 0
+        """Bytes of a head that is not complete."""
+        self._in_head = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See asyncio.Protocol."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._stop_timer()
+        self._stop_stall()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """See asyncio.Protocol."""
+        super().pause_writing()
+        self._stall = self.loop.call_later(STALLED_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self._stop_stall()
+        super().resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        super().data_received(data)
+        if self._in_head:
+            self._n_head += len(data)
+            if self._n_head > HEAD_BYTES_MAX and not self.transport.is_closing():
+                self.transport.write(_TOO_LONG)
+                self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """See httptools."""
+        super().on_message_begin()
+        self._in_head = True
+        self._await_head()
+
+    def on_headers_complete(self) -> None:
+        """See httptools."""
+        self._stop_timer()
+        self._in_head, self._n_head = False, 0
+        super().on_headers_complete()
+
+    def _await_head(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(HEAD_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self._timer = None
+        self.transport.close()
+
+    def _stop_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
