@@ -5,10 +5,10 @@
 Each client asks for one answer after another (closed loop); with --rate requests come at random times, R a second on
 average (Poisson), whatever is running. All servers get the same prompts, sampling is greedy, and answers have a random
 number of tokens, half of --n-predict to half as much again, so that not all of them end in the same pass. Servers are
-measured in turn, again and again, each in a new process and after a first answer for each client; prints medians over
-these repetitions of tokens a second, of the time to the first token (50th and 99th percentile of the requests) and
-between tokens. Prompts are never taken from a cache. `Model.batch()` answers the same requests in one process, without
-HTTP, as a reference; it gets all of them at once.
+measured in turn, again and again, each in a new process and after some answers for each client (--warm-up), in which
+graphs are built and costs become known; prints medians over these repetitions of tokens a second, of the time to the
+first token (50th and 99th percentile of the requests) and between tokens. Prompts are never taken from a cache.
+`Model.batch()` answers the same requests in one process, without HTTP, as a reference; it gets all of them at once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,13 @@ class Load:
     n_clients: int
     n_requests: int
     n_predict: int
-    rate: float | None
+    rate: float | None = None
+    n_warm_up: int = 0
+
+    @property
+    def before(self) -> Load:
+        """What they do before it is measured."""
+        return Load(self.n_clients, self.n_warm_up, self.n_predict)
 
 
 @dataclass
@@ -69,6 +75,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=model_path(), help="default: the embedded one")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--requests", type=int, default=4, help="of each client (default: 4)")
+    parser.add_argument("--warm-up", type=int, default=3, help="requests of each client before that (default: 3)")
     parser.add_argument("--n-predict", type=int, default=64, help="tokens of an answer, on average (default: 64)")
     parser.add_argument("--draft-max", type=int, default=3, help="of llama-server (default: 3)")
     parser.add_argument("--rate", type=float, help="requests a second; default: a closed loop")
@@ -79,7 +86,7 @@ def main() -> None:
     print("| clients | server | tokens/s | first token p50 ms | p99 ms | between tokens ms |")
     print("|--:|---|--:|--:|--:|--:|")
     for n in asked.clients:
-        load = Load(n, asked.requests * n, asked.n_predict, asked.rate)
+        load = Load(n, asked.requests * n, asked.n_predict, asked.rate, asked.warm_up * n)
         arms = arms_of(asked.model, n, asked.llama_server, asked.draft_max)
         found: dict[str, list[Outcome]] = {name: [] for name in arms if not asked.arms or name in asked.arms}
         for _ in range(asked.repeat):
@@ -117,8 +124,7 @@ def measure(command: Sequence[str], load: Load) -> Outcome:
     ) as process:
         try:
             await_ready(port, process)
-            # graphs are built, and costs become known
-            asyncio.run(run(port, Load(load.n_clients, load.n_clients, load.n_predict, None), seed=1))
+            asyncio.run(run(port, load.before, seed=1))
             return asyncio.run(run(port, load, seed=2))
         finally:
             process.terminate()
@@ -227,7 +233,7 @@ def answer_in_process(path: Path, draft: str, load: Load) -> Outcome:
             outcome.between_s = [(lasts[each] - firsts[each]) / load.n_predict for each in firsts]
             return outcome
 
-        answer(Load(load.n_clients, load.n_clients, load.n_predict, None), seed=1)
+        answer(load.before, seed=1)
         return answer(load, seed=2)
 
 
