@@ -16,7 +16,7 @@ from pymtp.engine.counters import Timing
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
-from pymtp.serving.scheduler import Scheduler
+from pymtp.serving.scheduler import Scheduler, _shares
 from pymtp.serving.sequence import TokenSequence, TurnResult
 
 GREEDY = SamplingParams(temperature=0)
@@ -101,6 +101,41 @@ def test_where_a_device_computes_a_pass_is_reported_while_the_next_one_is_under_
     assert [at for at, _ in reports] == [1, *range(3, n + 1), n]
     assert sum(n_tokens for _, n_tokens in reports) == 30
     assert one.stats.generated_tokens == work.stats.generated_tokens == 30
+
+
+def test_a_short_prompt_overtakes_a_long_one_that_goes_on_all_the_same() -> None:
+    session = FakeSession(n_seq_max=3, n_ubatch=8, n_ctx=200)
+    work = scheduler(session)
+    long, other = sequence(session, [5] * 150, 1), sequence(session, [6] * 100, 1)
+    submit(work, long, other)
+    work.step()
+    assert (long.n_decoded, other.n_decoded) == (4, 4)
+    short = sequence(session, [1, 2], 1)
+    submit(work, short)
+    work.step()
+    assert short.finish_reason == "length"
+    assert (long.n_decoded, other.n_decoded) == (8, 6)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "n_rows", "shares"),
+    [
+        ([], 8, []),
+        ([3], 8, [3]),
+        ([100], 8, [8]),
+        ([100, 2], 8, [6, 2]),
+        ([100, 100], 9, [9, 0]),
+        ([100, 99], 9, [5, 4]),
+        ([2, 100], 8, [2, 6]),
+        ([100, 50, 3], 8, [4, 1, 3]),
+        ([100, 3, 3, 3], 8, [4, 3, 1, 0]),
+        ([3, 3], 0, [0, 0]),
+    ],
+)
+def test_rows_are_shared_between_the_oldest_prompt_and_the_shortest(
+    lengths: list[int], n_rows: int, shares: list[int]
+) -> None:
+    assert _shares(lengths, n_rows) == shares
 
 
 def test_reports_amid_texts_may_wait_for_those_that_are_due_with_them() -> None:

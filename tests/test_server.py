@@ -238,6 +238,23 @@ def test_a_failing_request_leaves_others_alone(server: Client, text: str) -> Non
     assert replies == [text] * 4
 
 
+def test_a_short_request_does_not_wait_for_a_long_prompt() -> None:
+    with running(lambda: Model(n_ctx=2048, n_seq_max=2, n_threads=1, n_ubatch=32)) as client:
+        ended: list[str] = []
+
+        def ask(name: str, prompt: str) -> None:
+            assert client.post("/completion", prompt=prompt, n_predict=1).status == 200
+            ended.append(name)
+
+        long = threading.Thread(target=ask, args=("long", "sea " * 1900))
+        long.start()
+        while not any(slot["is_processing"] for slot in client.get("/slots").json):
+            time.sleep(0.001)
+        ask("short", "The sea is")
+        long.join()
+        assert ended == ["short", "long"]
+
+
 def test_a_client_that_leaves_frees_its_slot(server: Client) -> None:
     engine = server.app.state.engine
     body = json.dumps({"prompt": PROMPT, "n_predict": -1, "ignore_eos": True, "stream": True}).encode()

@@ -77,7 +77,9 @@ class Scheduler:
     """Generates many sequences in a session, as many at a time as it has slots, first come, first served.
 
     A step is one pass of at most `session.n_ubatch` rows: a round of every sequence that generates, and with the rows
-    that are left the next tokens of prompts. So a long prompt comes in pieces and holds up nobody.
+    that are left the next tokens of prompts: those that have the fewest left first, with half of the rows for the
+    oldest. So a long prompt comes in pieces, and holds up neither those that generate nor a short prompt that comes
+    later.
 
     A step plans the pass, runs it, applies its result, and reports that to the jobs. Unless a sequence begins or ends,
     reports come with the next pass: whoever takes them works while that is computed. Jobs are submitted and removed
@@ -240,11 +242,13 @@ class Scheduler:
         n_left = self._session.n_ubatch
         n_draft = self._common_draft()
         turns = []
-        # sorting is stable: first those that generate, then the prompts in the order of admission
-        for slot, running in sorted(self._running.items(), key=lambda item: item[1].sequence.in_prompt):
-            if n_left > 0:
+        for slot, running in self._running.items():
+            if n_left > 0 and not running.sequence.in_prompt:
                 turns.append(running.sequence.turn(slot, n_left, n_draft))
                 n_left -= turns[-1].n_rows + turns[-1].n_draft
+        prompts = {slot: each.sequence for slot, each in self._running.items() if each.sequence.in_prompt}
+        shares = _shares([sequence.n_to_decode for sequence in prompts.values()], max(n_left, 0))
+        turns += [one.turn(slot, n) for (slot, one), n in zip(prompts.items(), shares, strict=True) if n > 0]
         return turns
 
     def run(self, turns: Sequence[Turn], meanwhile: Callable[[], object] = lambda: None) -> Result:
@@ -373,6 +377,17 @@ def _add(stats: Stats, each: TurnResult, result: Result, share: float) -> None:
     stats.verify_s += spent.trunk_us * share_us
     stats.sample_s += spent.sample_us * share_us
     stats.add_round(len(each.proposal.drafts), each.n_accepted)
+
+
+def _shares(lengths: Sequence[int], n_rows: int) -> list[int]:
+    """How many of the rows each prompt gets. `lengths`: tokens that are left of them, the oldest prompt first."""
+    shares = [0] * len(lengths)
+    reserved = min(lengths[0], (n_rows + 1) // 2) if lengths else 0  # for the oldest
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
+        reserved = reserved if i else 0
+        shares[i] = min(lengths[i], n_rows - reserved)
+        n_rows -= shares[i]
+    return shares
 
 
 def _report_interval_s(n_running: int) -> float:

@@ -144,6 +144,11 @@ class TokenSequence:
         return self.n_decoded < self._n_given
 
     @property
+    def n_to_decode(self) -> int:
+        """Tokens of the prompt that are still to be decoded."""
+        return self._n_given - self.n_decoded
+
+    @property
     def n_draft(self) -> int:
         """The most drafts of the next round."""
         room = self._draft_room
