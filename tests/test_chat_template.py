@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -183,3 +184,24 @@ def test_threads_share_a_template() -> None:
     with ThreadPoolExecutor(8) as threads:
         prompts = list(threads.map(lambda messages: qwen.render(messages).text, questions))
     assert prompts == [qwen.render(messages).text for messages in questions]
+
+
+def test_the_name_of_a_template_that_is_no_jinja_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="a Jinja template, or chatml.*command-r"):
+        ChatTemplate(None, "command-r")
+    assert "<|im_start|>" in ChatTemplate(None, "chatml").render(MESSAGES).text
+
+
+@needs_templates
+def test_a_template_is_analysed_once() -> None:
+    source = TEMPLATES["ByteDance-Seed-OSS.jinja"]
+
+    def cpu_s(function: Callable[[], object]) -> float:
+        before = time.thread_time()
+        function()
+        return time.thread_time() - before
+
+    template = ChatTemplate(None, source)
+    init_s = min(cpu_s(lambda: ChatTemplate(None, source)) for _ in range(3))
+    render_s = min(cpu_s(lambda: template.render(MESSAGES)) for _ in range(3))
+    assert render_s < init_s / 3, (render_s, init_s)  # about as long, where the analysis is made again

@@ -34,6 +34,9 @@ class ChatTemplate:
         """Its text."""
         if self.source is None:
             raise UnsupportedModel("the model has no chat template; pass the prompt as is (generate, --raw)")
+        if source and "{" not in source and source != "chatml":
+            # a name of llama.cpp's templates that are no Jinja, most likely: it would be the whole prompt
+            raise InvalidParameter("chat_template", "a Jinja template, or chatml", value=source)
         self._whose = "the" if source else "the model's"
         handle = ffi.new("struct pymtp_chat_template **")
         data = source.encode(errors="replace") if source else ffi.NULL
