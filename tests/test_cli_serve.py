@@ -54,3 +54,16 @@ def test_acceptance_can_be_forced(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert forced and list(forced.rates) == [0.5, 0.25]
     assert "not valid output" in capsys.readouterr().err
     assert settings_of(monkeypatch).params.forced is None
+
+
+def test_a_server_that_others_can_reach_without_a_key_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flags, warns in (
+        (("--host", "0.0.0.0"), True),
+        (("--host", "127.0.0.1,::"), True),
+        (("--host", "0.0.0.0", "--api-key", "a"), False),
+        ((), False),
+    ):
+        settings_of(monkeypatch, *flags)
+        assert ("is open to others" in capsys.readouterr().err) == warns, flags

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import resource
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -123,6 +126,57 @@ def test_a_second_signal_ends_it_at_once() -> None:
             process.send_signal(signal.SIGTERM)
             assert process.wait(SOON_S) == 0
             assert b'"stop":true' not in read_all(connection)
+
+
+# --- keys and certificates ---
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for localhost, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl to make a certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
+    names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run([*command, *names], check=True, capture_output=True)
+    return cert, key
+
+
+def test_https_is_spoken_with_a_certificate(certificate: tuple[Path, Path]) -> None:
+    cert, key = certificate
+    port = free_port()
+    command = [sys.executable, "-m", "pymtp_cli", "serve", "-q", "-c", "512", "-np", "1", "-t", "1"]
+    flags = ["--port", str(port), "--ssl-cert-file", str(cert), "--ssl-key-file", str(key)]
+    with subprocess.Popen([*command, *flags], stderr=subprocess.DEVNULL) as process:
+        trusted = ssl.create_default_context(cafile=str(cert))
+        end = time.monotonic() + 60
+        try:
+            while True:
+                assert process.poll() is None and time.monotonic() < end
+                connection = http.client.HTTPSConnection("localhost", port, context=trusted, timeout=SOON_S)
+                try:
+                    connection.request("GET", "/health")
+                    if connection.getresponse().status == 200:
+                        break
+                except ConnectionError:
+                    pass
+                time.sleep(0.05)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("flags", [("key",), ("cert",), ("cert", "cert"), ("nothing", "key")])
+def test_a_certificate_that_cannot_be_used_is_an_error_of_one_line(
+    certificate: tuple[Path, Path], flags: tuple[str, ...]
+) -> None:
+    files = {"cert": certificate[0], "key": certificate[1], "nothing": certificate[0] / "nothing"}
+    names = ("--ssl-key-file",) if flags == ("key",) else ("--ssl-cert-file", "--ssl-key-file")
+    given = [part for name, flag in zip(names, flags, strict=False) for part in (name, str(files[flag]))]
+    command = [sys.executable, "-m", "pymtp_cli", "serve", "-q", "--port", "0", *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode in (1, 2) and "ssl-cert-file" in done.stderr and "Traceback" not in done.stderr
 
 
 # --- requests that fail ---

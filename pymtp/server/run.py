@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,8 +38,9 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or Ctrl-C. What has begun is completed first; a second signal ends it at once.
 
-    Raises InvalidParameter for an address that cannot be used, and what `load` raises.
+    Raises InvalidParameter for an address or a certificate that cannot be used, and what `load` raises.
     """
+    _check_certificate(ssl_cert, ssl_key)
     logs.set_up(is_quiet=is_quiet)
     return_large_blocks()
     sockets = [bound(host, port) for host in hosts]
@@ -60,6 +62,21 @@ def serve(
     engine = app.state.engine
     if engine.error is not None:
         raise engine.error
+
+
+def _check_certificate(cert: Path | None, key: Path | None) -> None:
+    if cert is None:
+        if key is not None:
+            raise InvalidParameter("ssl_cert_file", "given where ssl_key_file is")
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert, key, password=lambda: "")  # nobody is asked for a password
+    except OSError as error:  # SSLError among them
+        reason = error.strerror or error
+        raise InvalidParameter(
+            "ssl_cert_file", f"a certificate in PEM, with its key in ssl_key_file ({reason})"
+        ) from None
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
