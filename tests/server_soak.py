@@ -23,8 +23,8 @@ import psutil
 
 from http_server import free_port
 
-GROWTH_MAX = 64 << 20
-"""Of resident memory after the first tenth of the requests: the host's cache is limited to less."""
+GROWTH_MAX = 32 << 20
+"""Of resident memory after the first tenth of the requests: that of the host's cache is 16 MiB."""
 TIMEOUT_S = 600
 WORDS = ("the", "sea", "a", "river", "house", "night", "number", "light", "stone", "open", "green", "walk", "seven")
 

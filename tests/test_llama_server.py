@@ -26,6 +26,7 @@ DIFFER = {
     for line in (TESTS / "llama_server_differs.txt").read_text("utf-8").splitlines()
 }
 """What of it pymtp does not pass, and why."""
+NEED_DRAFTS = {f"test_speculative::{name}" for name in ("test_synth_is_deterministic", "test_with_and_without_draft")}
 
 
 @pytest.mark.parametrize("draft", ["mtp", "none"])
@@ -34,6 +35,7 @@ def test_what_llama_server_passes_is_passed(name: str, draft: str, tmp_path: Pat
     tests = prepare(tmp_path)
     found = run(tests, write_shim(tmp_path, None, model_path(), draft), [name])
     expected = {test for test in PASSES if test.startswith(f"test_{name}::")} - DIFFER.keys()
+    expected -= NEED_DRAFTS if draft == "none" else set()
     assert expected <= found.keys()
     assert {test: found[test] for test in expected if found[test] != "passed"} == {}
 
