@@ -20,7 +20,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Other machines": ("rpc", "cache"),
     "Server": (
         *("host", "port", "alias", "tags", "page", "metrics", "api_key", "api_key_file", "ssl_key_file"),
-        *("ssl_cert_file", "cors_origins", "timeout"),
+        *("ssl_cert_file", "cors_origins", "timeout", "deadline"),
     ),
     "Files": ("output", "bare", "force"),
     "Types": ("type", "output_type", "experts_type", "tensor_type"),
