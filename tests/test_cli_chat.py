@@ -238,9 +238,15 @@ def test_a_wrong_command_is_answered_with_the_nearest() -> None:
 
 
 def test_a_script_can_see_that_a_command_failed() -> None:
-    assert chat("/nonsense", "Hello").exit_code == 1
+    assert chat("/nonsense", "Hello").exit_code == chat("/nonsense", "/exit").exit_code == 1
     assert chat("/save chat.json", "/set temp 1").exit_code == 0
     assert chat("/save /nowhere/chat.json").exit_code == 1
+
+
+def test_a_note_is_one_line_where_no_terminal_shows_it() -> None:
+    note = "pymtp: no command /nonsense; /help lists them (to send it as a message, begin with //)"
+    assert len(note) > 80
+    assert note in chat("/nonsense").stderr.splitlines()
 
 
 def test_commands_have_the_names_of_other_programs_too() -> None:

@@ -73,9 +73,7 @@ def _help(repl: Repl, _: str) -> None:
 
 
 def _exit(repl: Repl, _: str) -> None:
-    from .repl import Quit
-
-    raise Quit(0)
+    raise EOFError  # as Ctrl-D
 
 
 def _clear(repl: Repl, _: str) -> None:

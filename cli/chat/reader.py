@@ -39,7 +39,7 @@ class Reader(Protocol):
         """
 
     def without_echo(self) -> AbstractContextManager[None]:
-        """While an answer is shown, keys are not echoed; they are read afterwards."""
+        """Keys are not echoed except by `read`, which also reads those that were pressed earlier."""
 
 
 QUOTES = '"""'
@@ -144,7 +144,8 @@ class TerminalReader:
         try:
             yield
         finally:
-            termios.tcsetattr(stdin, termios.TCSANOW, before)
+            with suppress(termios.error):  # the terminal is gone
+                termios.tcsetattr(stdin, termios.TCSANOW, before)
 
 
 def _prompt_session(

@@ -61,6 +61,10 @@ class Repl:
 
     def run(self) -> int:
         """Chat until the user quits; return the exit code. Raises OutputClosed and CommandError."""
+        with self._reader.without_echo():
+            return self._loop()
+
+    def _loop(self) -> int:
         if self._reader.is_interactive:
             model = self.conversation.model
             name = model.info.name or model.info.path.name
@@ -136,7 +140,7 @@ class Repl:
             self.screen.note(f"pymtp: {error}{hint}")
 
     def _show(self, start: Callable[[OnPrompt | None], Answer]) -> None:
-        with Interrupt() as interrupt, self._reader.without_echo():
+        with Interrupt() as interrupt:
             was_stopped = self._answer(start, interrupt)
         if was_stopped and not self._reader.is_interactive:
             raise Quit(INTERRUPTED)

@@ -55,6 +55,7 @@ class Screen:
         self._is_terminal = sys.stdout.isatty()
         self._styles_answers = shows_color(sys.stdout)
         self._dims_notes = shows_color(sys.stderr)
+        self._wraps_notes = sys.stderr is not None and sys.stderr.isatty()
         self._last = self._last_thought = "\n"  # on stdout; of thinking on stderr
         self._wrapper = WordWrapper()
         self._markdown: MarkdownView | None = None
@@ -131,11 +132,13 @@ class Screen:
             self._output.write(text)
 
     def note(self, text: str) -> None:
-        """Show a note on stderr, wrapped to the terminal's width; an answer that is being written ends there."""
+        """Show a note on stderr, on a terminal wrapped to its width; an answer that is being written ends there."""
         self.end_answer()
+        width = max(self.columns - 1, 20)
         for line in text.splitlines() or [""]:
-            wrapped = textwrap.fill(line, max(self.columns - 1, 20), subsequent_indent="  ", break_on_hyphens=False)
-            print_stderr(f"{_DIM}{wrapped}{_END[_DIM]}" if self._dims_notes else wrapped)
+            if self._wraps_notes:
+                line = textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
+            print_stderr(f"{_DIM}{line}{_END[_DIM]}" if self._dims_notes else line)
 
     def table(self, rows: Iterable[tuple[str, str]]) -> None:
         """Show names and descriptions: side by side, or below each other if the terminal is too narrow."""
