@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pymtp
+from pymtp.documented import strings_below
 
 FILE = Path(__file__).with_name("api.md")
 
@@ -78,7 +79,7 @@ def _entry(name: str, value: Any) -> str:
 
 def _fields(value: type) -> list[str]:
     """Fields of a dataclass or NamedTuple, and members of an enum, with the strings that stand below them."""
-    notes = _strings_below(value)
+    notes = strings_below(value)
     if issubclass(value, Enum):
         return [_row(member.name, member.value) for member in value]
     if is_dataclass(value):
@@ -138,17 +139,9 @@ def _default(field: Any) -> str:
     return repr(field.default)
 
 
-def _strings_below(value: type) -> dict[str, str]:
-    (body,) = (node.body for node in ast.parse(textwrap.dedent(inspect.getsource(value))).body)  # type: ignore[attr-defined]
-    found = {}
-    for node, after in zip(body, body[1:], strict=False):
-        if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            found[node.target.id] = str(after.value.value)
-    return found
-
-
 def _doc(value: Any) -> str:
-    return inspect.cleandoc(value.__doc__ or "") + "\n"
+    """The docstring, without the fields that `documented` adds."""
+    return inspect.cleandoc(value.__doc__ or "").partition("\n\nFields:\n")[0] + "\n"
 
 
 def _row(name: str, meaning: str) -> str:

@@ -14,7 +14,9 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; child processes would inherit it
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as in the background of a shell; child processes would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

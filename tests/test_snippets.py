@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pydoc
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,17 @@ def test_the_reference_is_that_of_the_package() -> None:
 
     assert write_api.FILE.read_text("utf-8") == write_api.text(), "run `make docs`"
     assert {name for names in write_api.SECTIONS.values() for name in names} == set(pymtp.__all__) - {"__version__"}
+
+
+@pytest.mark.parametrize(
+    "name", ["ChatParams", "ContextParams", "DraftParams", "GenerationParams", "ModelParams", "SamplingParams"]
+)
+def test_help_explains_the_fields_of_parameters(name: str) -> None:
+    text = pydoc.plain(pydoc.render_doc(getattr(pymtp, name)))
+    for field in fields(getattr(pymtp, name)):
+        assert re.search(rf"^ \|    {field.name}$", text, re.MULTILINE), field.name
+    if name == "SamplingParams":
+        assert " |    temperature\n |        0: always the most likely token.\n" in text
 
 
 def test_completion_shows_what_the_package_exports() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pymtp.documented import documented
 from pymtp.errors import InvalidParameter
 
 REASONING = ("auto", "on", "off")
@@ -16,6 +17,7 @@ REASONING_FORMATS = ("auto", "deepseek", "deepseek-legacy", "none")
 _TOOL_CHOICES = ("auto", "required", "none")
 
 
+@documented
 @dataclass(frozen=True)
 class ChatParams:
     """What is asked of a chat. Raises InvalidParameter for a value out of range."""

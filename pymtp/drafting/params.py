@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, get_args
 
+from pymtp.documented import documented
 from pymtp.drafting.interface import Drafter
 from pymtp.drafting.length import N_DRAFT_MAX
 from pymtp.errors import InvalidParameter
@@ -18,6 +19,7 @@ HEAD_TYPES: tuple[str, ...] = get_args(HeadType)
 DRAFTS = ("auto", "mtp", "lookup", "none")
 
 
+@documented
 @dataclass(frozen=True)
 class DraftParams:
     """What drafts, and how much."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pymtp.binding.library import ffi, lib
+from pymtp.documented import documented
 from pymtp.engine.cores import n_cores
 from pymtp.errors import InvalidParameter
 
@@ -20,6 +21,7 @@ MAX_THREADS = 512
 """The most that ggml takes."""
 
 
+@documented
 @dataclass(frozen=True)
 class ContextParams:
     """How a context is set up. Names and meanings are those of llama.cpp."""

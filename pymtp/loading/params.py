@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from pymtp.documented import documented
 from pymtp.errors import InvalidParameter
 
 SplitMode = Literal["none", "layer", "row", "tensor"]
 LoadMode = Literal["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"]
 
 
+@documented
 @dataclass(frozen=True)
 class ModelParams:
     """How the weights of a model are loaded, and where they go. Names and meanings are those of llama.cpp."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pymtp.documented import documented
 from pymtp.errors import InvalidParameter
 
 SAMPLERS = {
@@ -33,6 +34,7 @@ _INT_MAX = 2**31 - 1
 _FLOAT_MAX = (2 - 2**-23) * 2.0**127
 
 
+@documented
 @dataclass(frozen=True)
 class SamplingParams:
     """The sampling parameters. Names and defaults are those of llama.cpp.

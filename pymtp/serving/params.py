@@ -15,6 +15,7 @@ from pymtp.acceptance.relaxed import Relaxed
 from pymtp.acceptance.scripted import Scripted
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.schema import grammar_of_schema
+from pymtp.documented import documented
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.grammar import check_grammar
 from pymtp.sampling.params import SamplingParams, is_text
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise", "relaxed")
 
 
+@documented
 @dataclass(frozen=True)
 class GenerationParams:
     """What is asked of a generation.
