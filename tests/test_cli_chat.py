@@ -613,6 +613,7 @@ def test_a_pipe_gets_the_answer_alone_and_stderr_the_thinking(tmp_path: Path) ->
     thought, _, status = result.stderr.partition("</think>\n")
     assert len(thought.splitlines()[-1]) > 0 and status.startswith("[")
     assert result.stdout.strip() and "think>" not in result.stdout
+    assert not result.stdout.startswith("\n")
     shown = json.loads(
         CliRunner()
         .invoke(

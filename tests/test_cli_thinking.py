@@ -1,4 +1,4 @@
-"""Chat templates and thinking at the command line, with the embedded model and a template that opens a thinking."""
+"""Chat templates and thinking at the command line: the embedded model, also with a template that opens a thinking."""
 
 from __future__ import annotations
 
@@ -29,6 +29,21 @@ def run(tmp_path: Path) -> Run:
         return CliRunner().invoke(app, ["run", *flags, *arguments, "What is 12 + 30?"], prog_name="pymtp")
 
     return run
+
+
+def test_the_embedded_models_thinking_is_apart_and_can_be_turned_off() -> None:
+    sums = "A farmer picks 12 apples a day and sells each for 2 dollars. How much does he earn in 5 days?"
+    code = "Write a Python function that checks whether a number is prime."
+
+    def report(prompt: str, *flags: str) -> dict[str, str | None]:
+        result = CliRunner().invoke(app, ["run", "--temp", "0", "--json", *flags, prompt], prog_name="pymtp")
+        return json.loads(result.stdout)  # type: ignore[no-any-return]
+
+    assert "12 * 2 = 24" in str(report(sums)["reasoning"])
+    assert str(report(sums)["text"]).startswith("The answer is")
+    off = report(sums, "--reasoning", "off")
+    assert off["reasoning"] is None and str(off["text"]).startswith("The answer is")
+    assert report(code, "--reasoning", "off")["text"] == report(code)["text"]
 
 
 def test_thinking_goes_to_stderr_and_the_answer_to_stdout(run: Run) -> None:

@@ -1,8 +1,12 @@
-"""What an installation by pip leaves in an environment, and what it does to a llama-cpp-python there. Takes minutes."""
+"""What an installation leaves in an environment and in pip's cache, and what it does to a llama-cpp-python.
+
+Builds pymtp twice and llama-cpp-python twice, which takes a quarter of an hour without ccache, and needs PyPI.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +22,14 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="the environments' folders are those of POSIX"),
 ]
 
-GENERATE = "from pymtp import Model; print('pymtp', len(list(Model().generate('Hello', max_tokens=5))) > 0)"
+OURS = "from pymtp import Model; print('pymtp', len(list(Model().generate('Hello', max_tokens=5))) > 0)"
 THEIRS = (
-    "import llama_cpp; from pymtp.embedded import model_path; "
-    "llm = llama_cpp.Llama(str(model_path()), n_ctx=64, verbose=False); "
+    "import llama_cpp; "
+    "llm = llama_cpp.Llama('{model}', n_ctx=64, verbose=False); "
     "print('llama_cpp', len(llm('Hello', max_tokens=5)['choices'][0]['text']) > 0)"
+).format(model=ROOT / "pymtp" / "embedded" / "nano-step35-Q4_K_M.gguf")
+LOADED = (
+    "import re; maps = open('/proc/self/maps').read(); print(*sorted(set(re.findall(r'lib[a-z-]*llama.so', maps))))"
 )
 
 
@@ -35,72 +42,99 @@ def run(*command: object, **env: str) -> str:
 
 
 class Environment:
-    """A fresh virtual environment, with a cache of pip's own."""
+    """A virtual environment and a cache of pip's."""
 
-    def __init__(self, folder: Path) -> None:
-        run(sys.executable, "-m", "venv", folder / "env")
-        self.python = folder / "env" / "bin" / "python"
-        self.site = next((folder / "env" / "lib").glob("python*")) / "site-packages"
-        self._cache = folder / "cache"
+    def __init__(self, folder: Path, cache: Path) -> None:
+        self.folder = folder
+        self.python = folder / "bin" / "python"
+        self._cache = cache
 
-    def pip(self, *arguments: object) -> str:
-        return run(self.python, "-m", "pip", "--disable-pip-version-check", *arguments, PIP_CACHE_DIR=str(self._cache))
+    def pip(self, *arguments: object, **env: str) -> str:
+        command = (self.python, "-m", "pip", "--disable-pip-version-check", *arguments)
+        return run(*command, PIP_CACHE_DIR=str(self._cache), **env)
 
     def says(self, *statements: str) -> list[str]:
         """What statements print, in a process of their own."""
         return run(self.python, "-c", "\n".join(statements)).split("\n")[:-1]
 
+    def files_named(self, part: str) -> list[str]:
+        """What has `part` in its name: a package, a distribution, a command."""
+        (site,) = (self.folder / "lib").glob("python*/site-packages")
+        return [path.name for place in (site, self.folder / "bin") for path in place.iterdir() if part in path.name]
 
-def wheel_of(source: Path, folder: Path, cmake_args: str) -> Path:
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
-    run(*build, "--wheel-dir", folder, source, CMAKE_ARGS=cmake_args)
+
+def fresh(folder: Path, cache: Path) -> Environment:
+    run(sys.executable, "-m", "venv", folder)
+    return Environment(folder, cache)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of pip's, empty at first, that all environments share, as those of a user do."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """pymtp's, as `pip install .` builds it."""
+    folder = tmp_path_factory.mktemp("pymtp")
+    env = fresh(folder / "env", cache)
+    env.pip("wheel", "--no-deps", "--wheel-dir", folder, ROOT, CMAKE_ARGS=f"-DPYMTP_LLAMA_CPP_DIR={ARCHIVE}")
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """pymtp's, built without any flag but where the sources are."""
-    return wheel_of(ROOT, tmp_path_factory.mktemp("pymtp"), f"-DPYMTP_LLAMA_CPP_DIR={ARCHIVE}")
+@pytest.fixture(scope="module", params=["0.3.36", "0.3.35"])
+def their_version(request: pytest.FixtureRequest) -> str:
+    """The version whose llama.cpp pymtp is built from, and another one."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def complete_llama_cpp(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """llama-cpp-python's, with libraries of its own."""
-    return wheel_of(ARCHIVE, tmp_path_factory.mktemp("llama-cpp-python"), "-DLLAVA_BUILD=OFF")
+def with_theirs(tmp_path_factory: pytest.TempPathFactory, cache: Path, wheel: Path, their_version: str) -> Environment:
+    """An environment with a llama-cpp-python from PyPI, installed after pymtp has used the cache."""
+    env = fresh(tmp_path_factory.mktemp("theirs") / "env", cache)
+    env.pip("install", f"llama-cpp-python=={their_version}", CMAKE_ARGS="-DLLAVA_BUILD=OFF")
+    return env
 
 
-def test_an_installation_works_and_leaves_no_llama_cpp_python(wheel: Path, tmp_path: Path) -> None:
-    env = Environment(tmp_path)
+def test_an_installation_works_and_leaves_no_llama_cpp_python(wheel: Path, cache: Path, tmp_path: Path) -> None:
+    env = fresh(tmp_path / "env", cache)
     env.pip("install", wheel)
-    assert env.says(GENERATE) == ["pymtp True"]
+    assert env.says(OURS) == ["pymtp True"]
+    assert run(env.folder / "bin" / "pymtp", "run", "-q", "-n", "1", "Hello").strip()
     assert "llama" not in env.pip("list").lower()
-    assert "llama" not in env.pip("cache", "list").lower()
 
 
-def test_a_llama_cpp_python_keeps_its_version_and_its_library(
-    wheel: Path, complete_llama_cpp: Path, tmp_path: Path
+def test_a_llama_cpp_python_keeps_its_version_and_its_library_and_survives_an_uninstallation(
+    wheel: Path, with_theirs: Environment, their_version: str
 ) -> None:
-    env = Environment(tmp_path)
-    env.pip("install", complete_llama_cpp)
-    before = env.pip("list")
-    env.pip("install", wheel)
-    assert [line for line in before.splitlines() if "llama" in line][0] in env.pip("list").splitlines()
+    env = with_theirs
+    assert env.says(THEIRS) == ["llama_cpp True"]  # what the cache held was not without a library
+    said = env.pip("install", wheel)
+    assert "llama" not in said.lower().replace(str(wheel.parent).lower(), "")
+    assert f"llama_cpp_python {their_version}" in " ".join(env.pip("list").split())
+    env.pip("check")
     assert env.says(THEIRS) == ["llama_cpp True"]
-    assert env.says(GENERATE, THEIRS, GENERATE) == ["pymtp True", "llama_cpp True", "pymtp True"]
-    assert env.says(THEIRS, GENERATE, THEIRS) == ["llama_cpp True", "pymtp True", "llama_cpp True"]
-    loaded = (
-        "import re; maps = open('/proc/self/maps').read(); print(*sorted(set(re.findall(r'lib[a-z-]*llama.so', maps))))"
-    )
+    assert env.says(OURS, THEIRS, OURS) == ["pymtp True", "llama_cpp True", "pymtp True"]
+    assert env.says(THEIRS, OURS, THEIRS) == ["llama_cpp True", "pymtp True", "llama_cpp True"]
     if sys.platform == "linux":
-        assert env.says(THEIRS, GENERATE, loaded)[-1] == "libllama.so libpymtp-llama.so"
+        assert env.says(THEIRS, OURS, LOADED)[-1] == "libllama.so libpymtp-llama.so"
 
-
-def test_uninstalling_removes_every_file_and_leaves_llama_cpp_python_alone(
-    wheel: Path, complete_llama_cpp: Path, tmp_path: Path
-) -> None:
-    env = Environment(tmp_path)
-    env.pip("install", complete_llama_cpp, wheel)
     env.pip("uninstall", "--yes", "pymtp-gguf")
-    assert [path.name for path in env.site.glob("*pymtp*")] == []
-    assert env.says("import llama_cpp; llama_cpp.llama_backend_init(); print('fine')") == ["fine"]
+    assert env.files_named("pymtp") == []
+    env.pip("check")
+    assert env.says(THEIRS) == ["llama_cpp True"]
+
+
+def test_a_checkout_keeps_its_llama_cpp_python_to_itself(tmp_path: Path) -> None:
+    checkout, cache = tmp_path / "pymtp", tmp_path / "cache"
+    shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".git", ".venv", "build", "__pycache__"))
+    said = run("make", "-C", checkout, "install", f"LLAMA_CPP={ARCHIVE}", PIP_CACHE_DIR=str(cache))
+    assert "pymtp: compiling, 90 % after" in said
+    env = Environment(checkout / ".venv", cache)
+    assert env.says(OURS) == ["pymtp True"]
+    assert env.says(THEIRS) == ["llama_cpp True"]
+    assert env.says(OURS, THEIRS) == ["pymtp True", "llama_cpp True"]
+    assert env.says(THEIRS, OURS) == ["llama_cpp True", "pymtp True"]
+    assert "llama" not in env.pip("cache", "list").lower()  # other environments would get it, without a library

@@ -57,6 +57,7 @@ class Screen:
         self._dims_notes = shows_color(sys.stderr)
         self._wraps_notes = sys.stderr is not None and sys.stderr.isatty()
         self._last = self._last_thought = "\n"  # on stdout; of thinking on stderr
+        self._is_after_thinking = False
         self._wrapper = WordWrapper()
         self._markdown: MarkdownView | None = None
 
@@ -102,9 +103,13 @@ class Screen:
         """Without a terminal stdout gets the answer alone, as from `pymtp run`."""
         if is_thinking:
             print_stderr(text, ends_line=False)
-            self._last_thought = text[-1]
-        else:
-            self._end_thinking()
+            self._last_thought, self._is_after_thinking = text[-1], True
+            return
+        self._end_thinking()
+        if self._is_after_thinking:
+            text = text.lstrip("\n")
+        if text:
+            self._is_after_thinking = False
             self._write(text)
 
     def _end_thinking(self) -> None:
