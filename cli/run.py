@@ -13,7 +13,7 @@ import typer
 
 from . import options as opt
 from .answer import AnswerWriter, colored
-from .context import TOY, note_ignored, warn_beyond_training
+from .context import TOY, note_embedded, note_ignored, warn_beyond_training
 from .download import find_model
 from .errors import CommandError
 from .forced import forced_acceptance
@@ -134,6 +134,7 @@ def run(
             stopped = _consume(generation, answer.push)
             answer.finish(is_cut=stopped or generation.finish_reason in ("length", "context"))
         if as_json:
+            note_embedded(path)
             output.write(json_report(generation, model, stopped=stopped) + "\n")
         else:
             output.write("\n")

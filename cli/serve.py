@@ -1,12 +1,12 @@
 """`pymtp serve`: a model behind HTTP.
 
-Owns the flags of a server, and what is checked before the model is loaded.
+Owns what is checked before the model is loaded; its own flags are in serve_options.py.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -14,13 +14,14 @@ from pymtp.server.settings import ServerSettings
 from pymtp.text.files import read_text
 
 from . import options as opt
+from . import serve_options as own
 from .context import note_embedded, warn_beyond_training
 from .download import find_model
 from .errors import CommandError
 from .forced import forced_acceptance
 from .output import print_stderr
-from .parsers import choice, integer
 from .sampling import with_sampling
+from .template import with_template
 
 EXAMPLES = """
 pymtp serve
@@ -29,12 +30,10 @@ pymtp serve -hf user/repo:Q4_K_M --api-key-file keys.txt --host 0.0.0.0
 pymtp serve --metrics --slot-save-path slots --draft-max 3
 """
 
-N_SLOTS = 4
-Reasoning = Literal["auto", "on", "off"]
-ReasoningFormat = Literal["auto", "deepseek", "deepseek-legacy", "none"]
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
+@with_template
 @with_sampling
 @opt.with_model
 def serve(
@@ -42,117 +41,30 @@ def serve(
     model_file: opt.ModelFile = None,
     hf_repo: opt.HfRepo = None,
     offline: opt.Offline = False,
-    host: Annotated[str, typer.Option(metavar="HOST,...", help="Addresses to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(parser=integer(0, 65535), metavar="N", help="Port to listen on; 0: any free one.")
-    ] = 8080,
-    n_slots: Annotated[
-        int | None,
-        typer.Option(
-            "-np",
-            "--parallel",
-            parser=integer(1, 256),
-            metavar="N",
-            help=f"Slots: requests that run at the same time.  [default: {N_SLOTS}]",
-        ),
-    ] = None,
-    kv_unified: Annotated[
-        bool | None,
-        typer.Option(
-            "-kvu/-no-kvu",
-            "--kv-unified/--no-kv-unified",
-            help="All slots share a cache of -c tokens, or each has an equal part.  "
-            "[default: shared, unless -np is given]",
-        ),
-    ] = None,
-    alias: Annotated[
-        str | None, typer.Option("-a", "--alias", metavar="NAME,...", help="Names of the model.  [default: its file's]")
-    ] = None,
-    tags: Annotated[str | None, typer.Option(metavar="TAG,...", help="Tags of the model, shown by /v1/models.")] = None,
-    api_key: Annotated[
-        str | None, typer.Option("--api-key", metavar="KEY,...", help="Keys; each request needs one of them.")
-    ] = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option("--api-key-file", metavar="FILE", help="The same, one per line of FILE.")
-    ] = None,
-    ssl_key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Key of a certificate, for HTTPS.")] = None,
-    ssl_cert_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate, for HTTPS.")] = None,
-    cors_origins: Annotated[
-        str, typer.Option(metavar="ORIGIN|localhost|*", help="Origins whose pages may use the server.")
-    ] = ServerSettings.cors_origins,
-    slots: Annotated[bool, typer.Option("--slots/--no-slots", help="Answer /slots.")] = ServerSettings.has_slots,
-    metrics: Annotated[bool, typer.Option("--metrics", help="Answer /metrics.")] = ServerSettings.has_metrics,
-    slot_save_path: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Folder for saved slots.  [default: slots cannot be saved]")
-    ] = None,
-    page: Annotated[bool, typer.Option("--ui/--no-ui", help="Serve the chat page at /.")] = ServerSettings.has_page,
-    cache_prompt: Annotated[
-        bool, typer.Option("--cache-prompt/--no-cache-prompt", help="Reuse the part of a prompt that a slot holds.")
-    ] = True,
-    cache_shared: Annotated[
-        bool,
-        typer.Option(
-            "--cache-shared",
-            help="Reuse it for requests with another key too, which then can tell from times what others have sent.",
-        ),
-    ] = ServerSettings.shares_cache,
-    cache_ram: Annotated[
-        int,
-        typer.Option(
-            "-cram",
-            "--cache-ram",
-            parser=integer(0),
-            metavar="MIB",
-            help="Host memory for prompts that slots no longer hold; 0: none.",
-        ),
-    ] = ServerSettings.cache_bytes >> 20,
-    context_shift: Annotated[
-        bool,
-        typer.Option(
-            "--context-shift/--no-context-shift",
-            help="When the context is full, drop its oldest part instead of ending the text.",
-        ),
-    ] = ServerSettings.has_context_shift,
-    chat_template: Annotated[
-        str | None, typer.Option(metavar="JINJA|chatml", help="Chat template.  [default: the model's own]")
-    ] = None,
-    chat_template_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The same, from FILE.")] = None,
-    jinja: Annotated[
-        bool, typer.Option("--jinja", help="Accepted and ignored: chat templates are always used.")
-    ] = True,
-    reasoning: Annotated[
-        Reasoning, choice(Reasoning, "-rea", "--reasoning", help_text="Thinking, where a request does not choose.")
-    ] = ServerSettings.reasoning,
-    reasoning_budget: Annotated[
-        int,
-        typer.Option(
-            parser=integer(-1),
-            metavar="N",
-            help="End the thinking after N tokens, where a request does not choose; -1: no limit.",
-        ),
-    ] = ServerSettings.reasoning_budget,
-    reasoning_format: Annotated[
-        ReasoningFormat,
-        choice(ReasoningFormat, "--reasoning-format", help_text="Where the thinking goes; none: into the content."),
-    ] = ServerSettings.reasoning_format,
-    queue_max: Annotated[
-        int,
-        typer.Option(
-            "--queue-max",
-            parser=integer(0),
-            metavar="N",
-            help="Requests that may wait for a slot; more are refused with 429.",
-        ),
-    ] = ServerSettings.n_queue_max,
-    timeout: Annotated[
-        float, typer.Option("-to", "--timeout", metavar="S", help="Seconds within which a request's body must arrive.")
-    ] = ServerSettings.timeout_s,
-    deadline: Annotated[
-        float,
-        typer.Option(
-            metavar="S", min=0, help="Seconds within which an answer has to be complete; it is cut then. 0: no limit."
-        ),
-    ] = ServerSettings.deadline_s,
+    host: own.Host = "127.0.0.1",
+    port: own.Port = 8080,
+    n_slots: own.Parallel = None,
+    kv_unified: own.KvUnified = None,
+    alias: own.Alias = None,
+    tags: own.Tags = None,
+    api_key: own.ApiKey = None,
+    api_key_file: own.ApiKeyFile = None,
+    ssl_key_file: own.SslKeyFile = None,
+    ssl_cert_file: own.SslCertFile = None,
+    cors_origins: own.CorsOrigins = ServerSettings.cors_origins,
+    slots: own.Slots = ServerSettings.has_slots,
+    metrics: own.Metrics = ServerSettings.has_metrics,
+    slot_save_path: own.SlotSavePath = None,
+    page: own.Page = ServerSettings.has_page,
+    cache_prompt: own.CachePrompt = True,
+    cache_shared: own.CacheShared = ServerSettings.shares_cache,
+    cache_ram: own.CacheRam = ServerSettings.cache_bytes >> 20,
+    context_shift: own.ContextShift = ServerSettings.has_context_shift,
+    jinja: own.Jinja = True,
+    reasoning_format: own.ReasoningFormat = ServerSettings.reasoning_format,
+    queue_max: own.QueueMax = ServerSettings.n_queue_max,
+    timeout: own.Timeout = ServerSettings.timeout_s,
+    deadline: own.Deadline = ServerSettings.deadline_s,
     max_tokens: opt.NPredict = -1,
     spec_synth_rates: opt.SynthRates = None,
     spec_synth_len: opt.SynthLen = None,
@@ -161,9 +73,12 @@ def serve(
     debug: opt.Debug = False,
     model_options: Any = None,
     asked: Any = None,
+    chat_flags: Any = None,
 ) -> None:
-    """Serve the APIs of OpenAI, Anthropic and llama-server over HTTP."""
-    _check_installed()
+    """Serve the APIs of OpenAI, Anthropic and llama-server over HTTP.
+
+    What is said about texts, thinking and sampling holds for requests that do not say it themselves.
+    """
     import pymtp
     from pymtp.drafting.choice import longest_draft
     from pymtp.embedded import model_path
@@ -185,7 +100,6 @@ def serve(
     asked.params(**others)  # a wrong flag shows before a model is downloaded
     path = find_model(model_file or model if not hf_repo else model_file, hf_repo, offline=offline)
     info = model_facts(path or model_path(), model_options["draft_model"] if path else None)
-    template = _text(chat_template, chat_template_file)
     options = _context(model_options, n_slots, kv_unified, info.n_ctx_train)
     settings = ServerSettings(
         params=asked.params(info.sampling, **others),
@@ -195,9 +109,10 @@ def serve(
         has_slots=slots,
         has_metrics=metrics,
         has_page=page,
-        chat_template=template,
-        reasoning=reasoning,
-        reasoning_budget=reasoning_budget,
+        chat_template=chat_flags.template,
+        template_kwargs=chat_flags.kwargs,
+        reasoning=chat_flags.reasoning,
+        reasoning_budget=chat_flags.reasoning_budget,
         reasoning_format=reasoning_format,
         has_context_shift=context_shift,
         cache_bytes=cache_ram << 20,
@@ -228,7 +143,7 @@ def serve(
 def _context(options: dict[str, Any], n_slots: int | None, shared: bool | None, n_ctx_train: int) -> dict[str, Any]:
     """The options of the model. As for llama-server, -c is what all slots have together."""
     shared = n_slots is None if shared is None else shared
-    n_slots = n_slots or N_SLOTS
+    n_slots = n_slots or own.N_SLOTS
     n_ctx = n_ctx_train if options["n_ctx"] == 0 else options["n_ctx"]
     n_cells = n_ctx if shared else None
     if n_ctx is not None and not shared:
@@ -253,20 +168,3 @@ def _keys(text: str | None, file: Path | None) -> tuple[str, ...]:
     if not keys:
         raise CommandError(f"{file} has no keys; write one on each line")
     return (*_names(text), *keys)
-
-
-def _text(text: str | None, file: Path | None) -> str | None:
-    if file is None:
-        return text
-    try:
-        return read_text(file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"cannot read {file}: {error}; check the path") from error
-
-
-def _check_installed() -> None:
-    from importlib.util import find_spec
-
-    missing = [name for name in ("msgspec", "starlette", "uvicorn") if find_spec(name) is None]
-    if missing:
-        raise CommandError(f"a server needs {', '.join(missing)}: pip install 'pymtp-gguf[serve]'")

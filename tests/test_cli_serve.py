@@ -49,6 +49,16 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert given.aliases == ("a", "b")
 
 
+def test_a_server_has_the_flags_for_templates_and_thinking_that_run_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = settings_of(
+        monkeypatch,
+        *("--chat-template", "chatml", "--chat-template-kwargs", '{"a": 1}', "--reasoning", "off"),
+        *("--reasoning-budget", "7", "--reasoning-format", "none", "--jinja"),
+    )
+    assert (given.chat_template, given.template_kwargs) == ("chatml", {"a": 1})
+    assert (given.reasoning, given.reasoning_budget, given.reasoning_format) == ("off", 7, "none")
+
+
 def test_acceptance_can_be_forced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     forced = settings_of(monkeypatch, "--spec-synth-rates", "0.5,0.25", "--draft-max", "2").params.forced
     assert forced and list(forced.rates) == [0.5, 0.25]

@@ -20,14 +20,14 @@ pytestmark = pytest.mark.model
 MESSAGES = [{"role": "user", "content": "Hello"}]
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if word is defined %}{{ word }}{% endif %}{% if reasoning_effort is defined %}{{ reasoning_effort }}{% endif %}"
+    "{{ greeting }}{% if word is defined %}{{ word }}{% endif %}{% if reasoning_effort is defined %}{{ reasoning_effort }}{% endif %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Client]:
-    settings = ServerSettings(chat_template=TEMPLATE)
+    settings = ServerSettings(chat_template=TEMPLATE, template_kwargs={"greeting": "welcome"})
     with running(lambda: Model(n_ctx=512, n_seq_max=2, n_threads=1), settings) as client:
         yield client
 
@@ -124,6 +124,8 @@ def test_templates_get_what_a_request_gives_them(server: Client) -> None:
         return str(server.post("/apply-template", messages=MESSAGES, **body).json["prompt"])
 
     assert "tulip" in prompt(chat_template_kwargs={"word": "tulip"}) and "tulip" not in prompt()
+    assert "welcome" in prompt(chat_template_kwargs={"word": "tulip"})  # what the server was started with stays
+    assert "welcome" not in prompt(chat_template_kwargs={"greeting": "hello"})
     assert "high" in prompt(reasoning_effort="high") and "high" not in prompt()
 
 

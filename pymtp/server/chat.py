@@ -40,7 +40,7 @@ def render(state: ServerState, body: ChatBody) -> Rendered:
     """The prompt of a request. Raises ApiError, and what ChatTemplate.render raises."""
     schema = _schema(body)
     messages = _checked(body.messages)
-    kwargs = dict(body.chat_template_kwargs or {})
+    kwargs = {**state.settings.template_kwargs, **(body.chat_template_kwargs or {})}
     thinks = kwargs.get("enable_thinking", True)
     if not isinstance(thinks, bool):
         raise invalid('invalid type for "enable_thinking" (expected boolean)')

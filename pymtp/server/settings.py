@@ -5,9 +5,10 @@ Knows values; no model and no connection.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from pymtp.serving.params import GenerationParams
@@ -53,6 +54,8 @@ class ServerSettings:
     """Whether answers show what they were made from."""
     chat_template: str | None = None
     """Jinja; None: the model's own."""
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further variables of the template, where a request does not set them."""
     reasoning: Literal["auto", "on", "off"] = "auto"
     """Thinking, where a request does not say."""
     reasoning_budget: int = -1
