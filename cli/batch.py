@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from . import options as opt
+from .context import note_embedded
 from .download import find_model
 from .errors import CommandError
 from .output import print_stderr
@@ -42,7 +43,7 @@ def batch(
         ),
     ] = 8,
     max_tokens: opt.NPredict = -1,
-    quiet: opt.Quiet = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Do not count the requests at the end.")] = False,
     debug: opt.Debug = False,
     model_options: Any = None,
     asked: Any = None,
@@ -71,6 +72,7 @@ def batch(
     given = asked.params(model_facts(path or model_path()).sampling, max_tokens=max_tokens)
     if given.sampling.seed is None:
         given = replace(given, sampling=replace(given.sampling, seed=0))
+    note_embedded(path)
     pymtp.exit_on_abort()
     with answering() as show:
         settings = ServerSettings(params=given, cache_bytes=0)

@@ -126,7 +126,8 @@ def bench(
     _check(plan)
     if progress is None:
         progress = sys.stderr is not None and sys.stderr.isatty()
-    note_embedded(model or hf_repo or next(iter(each(model_file)), None))
+    if progress:
+        note_embedded(model or hf_repo or next(iter(each(model_file)), None))
     earlier = read_earlier(Path(compare)) if compare else None
     journal = Journal(Path(resume), plan, texts) if resume else None
     results = Results()

@@ -242,7 +242,6 @@ SynthLen = Annotated[
     typer.Option("--spec-synth-len", metavar="L", help="The same, at rates that give a mean acceptance length of L."),
 ]
 
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no statistics.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Color = Annotated[bool, typer.Option("-co", "--color", help="On a terminal, show accepted drafts in another colour.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show llama.cpp's log and the engine's counters on stderr.")]

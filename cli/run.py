@@ -39,6 +39,9 @@ pymtp run model.gguf --reasoning-budget 200 "How many primes?" >answer.txt
 """
 
 
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but the text: no statistics, no thinking.")]
+
+
 @with_template
 @with_sampling
 @opt.with_model
@@ -57,7 +60,7 @@ def run(
     spec_synth_rates: opt.SynthRates = None,
     spec_synth_len: opt.SynthLen = None,
     logprobs: opt.Logprobs = None,
-    quiet: opt.Quiet = False,
+    quiet: Quiet = False,
     as_json: opt.Json = False,
     color: opt.Color = False,
     verbose: opt.Verbose = False,
@@ -134,7 +137,8 @@ def run(
             stopped = _consume(generation, answer.push)
             answer.finish(is_cut=stopped or generation.finish_reason in ("length", "context"))
         if as_json:
-            note_embedded(path)
+            if not quiet:
+                note_embedded(path)
             output.write(json_report(generation, model, stopped=stopped) + "\n")
         else:
             output.write("\n")

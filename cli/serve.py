@@ -68,7 +68,7 @@ def serve(
     max_tokens: opt.NPredict = -1,
     spec_synth_rates: opt.SynthRates = None,
     spec_synth_len: opt.SynthLen = None,
-    quiet: opt.Quiet = False,
+    quiet: own.Quiet = False,
     verbose: opt.Verbose = False,
     debug: opt.Debug = False,
     model_options: Any = None,

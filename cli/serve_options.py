@@ -90,6 +90,8 @@ ReasoningFormat = Annotated[
     _Format, choice(_Format, "--reasoning-format", help_text="Where the thinking goes; none: into the content.")
 ]
 
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Log warnings and errors only.")]
+
 QueueMax = Annotated[
     int,
     typer.Option(

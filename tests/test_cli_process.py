@@ -74,7 +74,7 @@ def test_ctrl_c_stops_with_a_newline_the_stats_and_130() -> None:
 
 def test_ctrl_c_completes_the_json(tmp_path: Path) -> None:
     marker = tmp_path / "generating"
-    process = start("hi", "--json", "--debug", script={"endless": True, "pieces": ["a"], "marker": str(marker)})
+    process = start("hi", "--json", "-q", "--debug", script={"endless": True, "pieces": ["a"], "marker": str(marker)})
     wait_for(marker)
     process.send_signal(signal.SIGINT)
     code, stdout, stderr = finish(process)
@@ -95,7 +95,7 @@ def test_ctrl_c_does_not_wait_for_a_long_prompt() -> None:
     assert "prompt:      4 tokens" in stderr
 
 
-@pytest.mark.parametrize("flags", [[], ["--json"]])
+@pytest.mark.parametrize("flags", [[], ["--json", "-q"]])
 def test_a_closed_pipe_ends_quietly(flags: list[str]) -> None:
     read_end, write_end = os.pipe()
     process = start("hi", *flags, script={"endless": not flags}, stdout=write_end)
@@ -107,7 +107,7 @@ def test_a_closed_pipe_ends_quietly(flags: list[str]) -> None:
     assert (code, stderr) == (141, "")
 
 
-@pytest.mark.parametrize("flags", [[], ["--json"]])
+@pytest.mark.parametrize("flags", [[], ["--json", "-q"]])
 def test_a_full_disk_is_one_line(flags: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         code, _, stderr = finish(start("hi", *flags, stdout=full))

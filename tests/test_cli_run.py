@@ -109,7 +109,9 @@ def test_the_statistics_say_why_the_text_ended(run: Run, script: Script, reason:
 
 def test_json_is_one_object_and_nothing_else(run: Run, embedded_model: Path) -> None:
     result = run("hi", "--json")
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert (result.exit_code, result.stderr.count("\n")) == (0, 1)
+    assert result.stderr.startswith("pymtp: no model given: this is the embedded one, a toy")
+    assert run("hi", "--json", "-m", str(embedded_model)).stderr == run("hi", "--json", "-q").stderr == ""
     assert json.loads(result.stdout) == {
         "text": "Hello",
         "reasoning": None,
