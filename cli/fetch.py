@@ -15,6 +15,8 @@ import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .output import can_redraw
+
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo, RepoSibling
 
@@ -208,17 +210,16 @@ def _digest(content: Any) -> Any:
 
 
 def _progress(file: RemoteFile, start: int) -> Any:
-    """Shown on a terminal only."""
+    """Shown on a terminal that can."""
     from tqdm import tqdm
 
-    shows = sys.stderr is not None and sys.stderr.isatty()
     return tqdm(
         desc=PurePosixPath(file.name).name,
         initial=start,
         total=file.size,
         unit="B",
         unit_scale=True,
-        disable=not shows,
+        disable=not can_redraw(sys.stderr),
         dynamic_ncols=True,
         leave=False,
     )

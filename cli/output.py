@@ -21,10 +21,14 @@ def print_stderr(text: str, *, ends_line: bool = True) -> None:
         typer.echo(text, err=True, nl=ends_line)
 
 
+def can_redraw(stream: TextIO | None) -> bool:
+    """Whether `stream` is a terminal that can change a line that it has shown: TERM=dumb cannot."""
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def shows_color(stream: TextIO | None) -> bool:
     """Whether `stream` is a terminal that wants colours: NO_COLOR and TERM=dumb mean no escape sequences."""
-    wants_color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return wants_color and stream is not None and stream.isatty()
+    return can_redraw(stream) and not os.environ.get("NO_COLOR")
 
 
 class Output:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .output import print_stderr
+from .output import can_redraw, print_stderr
 
 Show = Callable[[float, float], object]
 """Called with the amount done and the total."""
@@ -50,7 +50,7 @@ def writing() -> Iterator[Show | None]:
 
 @contextmanager
 def _line(what: str, numbers: str) -> Iterator[Show | None]:
-    if sys.stderr is None or not sys.stderr.isatty():
+    if not can_redraw(sys.stderr):
         yield None
         return
     from rich.console import Console
@@ -80,7 +80,7 @@ Bar = Callable[[str, int, int], object]
 @contextmanager
 def open_progress() -> Iterator[tuple[Bar | None, Callable[[str], object]]]:
     """Yield a line with a bar and the time that is left, None without a terminal, and what writes lines above it."""
-    if sys.stderr is None or not sys.stderr.isatty():
+    if not can_redraw(sys.stderr):
         yield None, print_stderr
         return
     from rich.console import Console

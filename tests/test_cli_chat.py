@@ -574,8 +574,12 @@ def test_a_terminal_without_cursor_still_has_a_prompt(environment: dict[str, str
         terminal.wait_for("> ", after=terminal.wait_for("/help lists the commands"))
         terminal.press("Hello\r")
         terminal.wait_for("> ", after=terminal.wait_for("tok/s"))
+        terminal.press("/copy\r")
+        terminal.wait_for("there is no clipboard here")
         assert leave(terminal) == 0
     assert "\x1b" not in terminal.seen
+    answer = terminal.seen.partition("Hello\r\n")[2].partition("\r\n[")[0]
+    assert answer.startswith("Hey! Nice to hear from you.") and "\r\n" not in answer
 
 
 def test_quotes_span_lines_at_a_terminal(terminal: Terminal) -> None:

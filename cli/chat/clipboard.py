@@ -12,6 +12,8 @@ import subprocess
 import sys
 from contextlib import suppress
 
+from ..output import can_redraw
+
 
 def copy(text: str) -> str | None:
     """Copy `text`; return what took it, or None if nothing could."""
@@ -22,7 +24,7 @@ def copy(text: str) -> str | None:
                 null = subprocess.DEVNULL
                 subprocess.run(command, input=text.encode(), stdout=null, stderr=null, timeout=5, check=True)
                 return command[0]
-    stream = next((one for one in (sys.stdout, sys.stderr) if one is not None and one.isatty()), None)
+    stream = next((one for one in (sys.stdout, sys.stderr) if one and can_redraw(one)), None)
     if stream is None:
         return None
     stream.write(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\a")
