@@ -20,7 +20,8 @@ pytestmark = pytest.mark.model
 MESSAGES = [{"role": "user", "content": "Hello"}]
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{{ greeting }}{% if word is defined %}{{ word }}{% endif %}{% if reasoning_effort is defined %}{{ reasoning_effort }}{% endif %}"
+    "{{ greeting }}{% if word is defined %}{{ word }}{% endif %}"
+    "{% if reasoning_effort is defined %}{{ reasoning_effort }}{% endif %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
