@@ -60,6 +60,12 @@ class PassCosts:
         """A plain pass of one sequence; None before any pass was measured."""
         return self.table(0, 1, 0)[0] if self._known else None
 
+    @property
+    def measured_plain_ms(self) -> float | None:
+        """The same, no estimate; None before such a pass was measured."""
+        recent = self._recent.get((0, 1, 1))
+        return median(recent) if recent else None
+
     def table(self, steps: int, n_sequences: int, n_max: int) -> list[float]:
         """Passes that verify 0 to at least `n_max` drafts of all sequences together. More rows never cost less."""
         found = self._tables.get((steps, n_sequences))
