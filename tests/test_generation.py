@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import llama_cpp
 import numpy as np
@@ -138,11 +139,11 @@ def test_the_same_seed_gives_the_plain_text_at_temperature_1(load: Callable[...,
         assert tokens(drafting, prompt, sampling=sampling, max_tokens=60, draft_pick="greedy") == expected
 
 
-def test_the_speed_of_plain_decoding_is_never_a_guess() -> None:
-    with Model(n_threads=1, n_ctx=256) as own:
-        for length, is_known in ((2, False), ("auto", True)):
-            "".join(own.generate("def add(a, b):", temperature=0, max_tokens=30, draft_max=length, ignore_eos=True))
-            assert (own.plain_tok_s is not None) == is_known
+@pytest.mark.parametrize(("draft_max", "is_known"), [(2, False), ("auto", True)])
+def test_the_speed_of_plain_decoding_is_never_a_guess(draft_max: int | Literal["auto"], is_known: bool) -> None:
+    with Model(n_threads=1, n_ctx=256, draft_max=draft_max) as model:
+        "".join(model.generate("def add(a, b):", temperature=0, max_tokens=30, ignore_eos=True))
+        assert (model.plain_tok_s is not None) == is_known
 
 
 @pytest.mark.parametrize("n_before", [0, 600])  # from 512 cells on, attention of one row may be summed in parts
