@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from http_server import Client, free_port, running
+from http_server import Client, running
 from pymtp import BackendError, GenerationParams, Model, Session
 from pymtp.server import protocol
 from pymtp.server.settings import ServerSettings
@@ -81,10 +81,11 @@ def read_all(connection: socket.socket) -> bytes:
 @contextmanager
 def served(*flags: str) -> Iterator[tuple[subprocess.Popen[str], Client]]:
     """`pymtp serve` as a process of its own, once it answers."""
-    port = free_port()
-    command = [sys.executable, "-m", "pymtp_cli", "serve", "-c", "512", "-np", "1", "-t", "1", "--port", str(port)]
+    command = [sys.executable, "-m", "pymtp_cli", "serve", "-c", "512", "-np", "1", "-t", "1", "--port", "0"]
     with subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, text=True) as process:
-        client = Client(port, None)
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if '"listening"' in line)
+        client = Client(int(json.loads(line)["addresses"][0].rpartition(":")[2]), None)
         end = time.monotonic() + 60
         try:
             while True:

@@ -57,7 +57,8 @@ def serve(
         ssl_keyfile=ssl_key,
     )
     server = _Server(config)
-    logs.log("listening", addresses=[f"{host}:{port}" for host in hosts])
+    addresses = [f"{host}:{each.getsockname()[1]}" for host, each in zip(hosts, sockets, strict=True)]
+    logs.log("listening", addresses=addresses)
     _run(server.serve(sockets=sockets))
     engine = app.state.engine
     if engine.error is not None:
