@@ -77,7 +77,7 @@ def serve(
 ) -> None:
     """Serve the APIs of OpenAI, Anthropic and llama-server over HTTP.
 
-    What is said about texts, thinking and sampling holds for requests that do not say it themselves.
+    Flags for text, thinking and sampling are defaults: requests can override them.
     """
     import pymtp
     from pymtp.drafting.choice import longest_draft

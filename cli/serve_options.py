@@ -63,7 +63,7 @@ CacheShared = Annotated[
     bool,
     typer.Option(
         "--cache-shared",
-        help="Reuse it for requests with another key too, which then can tell from times what others have sent.",
+        help="Reuse prompts across API keys, too. Response times then reveal what others have sent.",
     ),
 ]
 CacheRam = Annotated[
@@ -84,7 +84,9 @@ ContextShift = Annotated[
     ),
 ]
 
-Jinja = Annotated[bool, typer.Option("--jinja", help="Accepted and ignored: chat templates are always used.")]
+Jinja = Annotated[
+    bool, typer.Option("--jinja", show_default=False, help="Accepted and ignored: chat templates are always used.")
+]
 _Format = Literal["auto", "deepseek", "deepseek-legacy", "none"]
 ReasoningFormat = Annotated[
     _Format, choice(_Format, "--reasoning-format", help_text="Where the thinking goes; none: into the content.")
