@@ -166,7 +166,7 @@ DraftMode = Annotated[
     choice(
         Draft,
         "--draft",
-        help_text="Where drafts come from: MTP heads (mtp), earlier text (lookup), or both (auto).",
+        help_text="Drafts from MTP heads (mtp), earlier text (lookup), or both (auto).",
         number="for a number of draft tokens use --draft-max",
     ),
 ]
@@ -216,7 +216,7 @@ DraftVocab = Annotated[
         "--draft-vocab",
         parser=_draft_vocab,
         metavar="N|auto|FILE",
-        help="Draft only the first N tokens of the vocabulary, as many as pay (auto), or the ids in FILE.  [default: all]",
+        help="Draft only the first N tokens, as many as pay (auto), or the ids in FILE.  [default: all]",
     ),
 ]
 HeadType = Literal["f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_0", "q4_k", "q4_0", "iq4_nl", "iq4_xs"]
