@@ -35,7 +35,7 @@ pymtp run -m model.gguf -f prompt.txt --draft-max 2 --json
 pymtp run -hf user/repo:Q4_K_M "Hello"
 pymtp run model.gguf -q -sys "You are brief." -p "Who are you?"
 pymtp run model.gguf --draft none "Hello"
-pymtp run model.gguf --reasoning-budget 200 "How many primes are below 30?" >answer.txt
+pymtp run model.gguf --reasoning-budget 200 "Primes below 30?" >answer.txt
 """
 
 
