@@ -143,7 +143,7 @@ $(VENV)/llama-cpp-python: native/llama_cpp.pin $(VENV)/tools | $(ARCHIVE)
 # The tree is prepared here first: pip would bury the one line that says what is wrong with a patch.
 $(VENV)/installed: pyproject.toml $(VENV)/llama-cpp-python build/cmake-args CMakeLists.txt $(NATIVE) $(PACKAGE)
 	@$(BIN)/python native/prepare_llama_cpp.py tree --tree build/editable/llama.cpp --cache build --source $(ARCHIVE)
-	@echo 'pymtp: building llama.cpp and the engine (3 minutes on 2 idle cores the first time, then only what changed)'
+	@echo 'pymtp: building llama.cpp and the engine (4 minutes on 2 idle cores the first time, then only what changed)'
 	@$(PIP) uninstall --yes pymtp 2>/dev/null # the name of earlier checkouts: its files are those of pymtp-gguf
 	@CMAKE_ARGS="$$(cat build/cmake-args)" SKBUILD_CMAKE_DEFINE="PYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE))" \
 	    $(BIN)/python native/show_build.py build/install.log \
