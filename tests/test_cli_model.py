@@ -26,7 +26,7 @@ def pymtp(*arguments: object, stdin: str = "") -> Result:
 
 
 def report(*arguments: object) -> dict[str, object]:
-    result = pymtp("run", "--json", "-t", 1, *arguments)
+    result = pymtp("run", "--json", "-q", "-t", 1, *arguments)
     assert (result.returncode, result.stderr) == (0, "")
     loaded: dict[str, object] = json.loads(result.stdout)
     return loaded
