@@ -171,6 +171,12 @@ def test_a_template_that_is_not_jinja_is_refused() -> None:
         ChatTemplate(None, "{% for %}")
 
 
+def test_a_template_that_begins_with_a_nul_is_refused() -> None:
+    """For C it is empty, which llama.cpp takes for none, and looks for the model's."""
+    with pytest.raises(InvalidParameter, match="there is no chat template"):
+        ChatTemplate(None, "\0{{ messages }}")
+
+
 def test_a_template_that_fails_says_why_in_one_line() -> None:
     failing = ChatTemplate(None, "{{ raise_exception('only\ncats') }}")
     with pytest.raises(ModelError, match=r"^the chat template fails \(only cats\); use --raw"):

@@ -40,6 +40,8 @@ SCALARS = {
 }
 """By the number of a type in a header."""
 _U32, _U64 = SCALARS[4], SCALARS[10]
+_TENSOR_ENDS = [struct.Struct(f"<{n_dims}QIQ") for n_dims in range(_MAX_DIMS + 1)]
+"""Shape, type and offset, by the number of dimensions."""
 
 
 class HeaderError(Exception):
@@ -189,8 +191,9 @@ class _Cursor:
         name, n_dims = self._string(), self._number(_U32)
         if n_dims > _MAX_DIMS:
             raise HeaderError(f"tensor {name!r} has {n_dims} dimensions")
-        shape = tuple(self._number(_U64) for _ in range(n_dims))
-        return TensorInfo(name, shape, self._number(_U32), self._number(_U64))
+        *shape, type_id, offset = _TENSOR_ENDS[n_dims].unpack_from(self._data, self._at)
+        self._at += _TENSOR_ENDS[n_dims].size
+        return TensorInfo(name, tuple(shape), type_id, offset)
 
 
 def _check_version(version: int) -> None:

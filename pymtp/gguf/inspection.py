@@ -19,7 +19,8 @@ from pymtp.gguf.architectures import Needs, head_obstacle
 from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.header import ArrayLength, TensorInfo, Value, read_array
 from pymtp.gguf.memory import Layer, MemoryEstimate, MemoryKind, Shape, estimate_memory
-from pymtp.gguf.model_file import LAYER_TENSOR, MAX_LAYERS
+from pymtp.gguf.limits import MAX_LAYERS
+from pymtp.gguf.model_file import LAYER_TENSOR
 from pymtp.gguf.shards import Shard, read_shards, tensor_bytes
 from pymtp.gguf.types import TENSOR_TYPES
 from pymtp.text.thinking import TAGS

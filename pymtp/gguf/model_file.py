@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from pymtp.errors import ModelError
-from pymtp.gguf.header import ArrayLength, TensorInfo, Value
+from pymtp.gguf.header import ArrayLength, TensorInfo, Value, read_array
+from pymtp.gguf.limits import MAX_LAYERS, metadata_problem
 from pymtp.gguf.shards import Shard, read_shards
-
-MAX_LAYERS = 512
-"""LLAMA_MAX_LAYERS of the pinned llama.cpp; MTP heads are layers too."""
 
 DRAFT_TOKENS = "d2t"
 """The tensor that says which tokens the rows of a trimmed output matrix stand for ("draft to target")."""
@@ -44,7 +42,7 @@ class ModelFile:
         self.architecture = self.text("general.architecture") or self._damaged("no general.architecture")
         self.n_heads_declared = self.number("nextn_predict_layers")
         self.n_layer = self.number("block_count") - self.n_heads_declared
-        self._check_layers()
+        self._check_numbers()
         self.n_vocab = self.length("tokenizer.ggml.tokens")
         # the heads of every family combine token embedding and hidden state with an eh_proj matrix
         self.n_heads = sum(f"{prefix}nextn.eh_proj.weight" in self.tensors for prefix in self.head_prefixes)
@@ -104,18 +102,19 @@ class ModelFile:
         value = self.metadata.get(key)
         return value.length if isinstance(value, ArrayLength) else 0
 
-    def _check_layers(self) -> None:
+    def _check_numbers(self) -> None:
         """Refuse numbers that no model has, before anything loops over them."""
-        n_blocks, n_heads = self.number("block_count"), self.n_heads_declared
-        if n_blocks > MAX_LAYERS:
-            self._damaged(f"block_count is {n_blocks}, llama.cpp takes at most {MAX_LAYERS} layers")
-        if n_blocks < 0:
-            self._damaged(f"block_count is {n_blocks}")
-        if not 0 <= n_heads <= n_blocks:
-            self._damaged(f"nextn_predict_layers is {n_heads}, block_count is {n_blocks}")
+        if problem := metadata_problem(self.architecture, self._numbers):
+            self._damaged(problem)
         held = {int(match[1]) for match in map(LAYER_TENSOR.fullmatch, self.tensors) if match}
         if 0 in held and max(held) < self.n_layer - 1:  # without layer 0 the file holds only heads
             self._damaged(f"it names {self.n_layer} layers, the last tensors are those of layer {max(held)}")
+
+    def _numbers(self, key: str) -> list[int]:
+        """The integers of a key, given without the architecture's prefix: one, or one for each layer."""
+        value = self.value(key)
+        found = read_array(self.path, value, MAX_LAYERS) if isinstance(value, ArrayLength) else [value]
+        return [each for each in found if isinstance(each, int)]
 
     def _damaged(self, problem: str) -> NoReturn:
         raise ModelError(f"{self.path} has damaged metadata ({problem}); convert or download it again")

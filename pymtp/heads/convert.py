@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.header import ArrayLength, TensorInfo, read_array
-from pymtp.gguf.model_file import LAYER_TENSOR, MAX_LAYERS, ModelFile
+from pymtp.gguf.limits import MAX_LAYERS
+from pymtp.gguf.model_file import LAYER_TENSOR, ModelFile
 from pymtp.heads.checkpoint import Checkpoint, CheckpointTensor
 from pymtp.heads.files import default_target, shared_tensors
 from pymtp.heads.metadata import Metadata

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.header import ArrayLength, TensorInfo, read_array
-from pymtp.gguf.model_file import LAYER_TENSOR, MAX_LAYERS, ModelFile
+from pymtp.gguf.limits import MAX_LAYERS
+from pymtp.gguf.model_file import LAYER_TENSOR, ModelFile
 from pymtp.gguf.shards import Shard
 from pymtp.gguf.side_files import OWN_KEYS, mismatch
 from pymtp.heads.metadata import Metadata

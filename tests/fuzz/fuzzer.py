@@ -25,6 +25,8 @@ class Fuzzer(ABC):
     name: str
     limit_s = 10.0
     """Of one case."""
+    is_interruptible = False
+    """Whether all of a case is Python, where a hang is an exception: nothing has to end the process then."""
     memory_bytes = 512 << 20
     """That cases may take beyond what the process has when the fuzzer is ready."""
 

@@ -149,26 +149,31 @@ def attempt(fuzzer: Fuzzer, seed: int, number: int) -> str:
         case = fuzzer.case(random_of(fuzzer.name, seed, number))
     finally:
         sys.setrecursionlimit(usual)
-    with _limited(fuzzer.limit_s):
+    with _limited(fuzzer.limit_s, ends=not fuzzer.is_interruptible):
         return fuzzer.run(case)
 
 
 @contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """Raise Hang after `seconds`; end the process after twice as much, if it is where no exception reaches."""
+def _limited(seconds: float, *, ends: bool) -> Iterator[None]:
+    """Raise Hang after `seconds`; end the process after twice as much, if it is where no exception reaches.
+
+    ends: whether to do the latter, which takes a thread for each case.
+    """
 
     def ring(number: int, frame: FrameType | None) -> None:
         raise Hang(f"more than {seconds:g} s")
 
     before: Any = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    faulthandler.dump_traceback_later(2 * seconds, exit=True)
+    if ends:
+        faulthandler.dump_traceback_later(2 * seconds, exit=True)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        faulthandler.cancel_dump_traceback_later()
+        if ends:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def _limit_memory(n_more: int) -> None:

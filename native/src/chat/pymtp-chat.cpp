@@ -52,6 +52,9 @@ void pymtp_json_free(char * json) {
 int32_t pymtp_chat_template_init(const llama_model * model, const char * source, pymtp_chat_template ** chat_template) {
     return pymtp_guard([&]() -> int32_t {
         pymtp_need(chat_template, "the template") = nullptr;
+        if (source && !*source) { // for llama.cpp, no source either
+            source = nullptr;
+        }
         if (!source && !(model && llama_model_chat_template(model, nullptr))) {
             return pymtp_fail(PYMTP_INVALID, "there is no chat template");
         }

@@ -1,5 +1,6 @@
 #include "mtp-graph-check.h"
 
+#include "ggml-backend.h"
 #include "ggml.h"
 
 #include <cstring>
@@ -12,33 +13,84 @@ static float param_f32(const ggml_tensor & node, int32_t i) {
     return res;
 }
 
-[[noreturn]] static void refuse(const ggml_tensor & node, const std::string & what) {
-    throw std::runtime_error("the model's metadata is damaged: " + what + " (" + ggml_get_name(&node) + ")");
+// key: of the metadata, without the architecture
+[[noreturn]] static void refuse(const ggml_tensor & node, const char * key, const std::string & what) {
+    throw std::runtime_error("the model's metadata is damaged: " + what + " (" + key + ", in " + ggml_get_name(&node) +
+                             "); convert or download it again");
+}
+
+[[noreturn]] static void refuse_type(const ggml_tensor & node, const ggml_tensor & weight) {
+    throw std::runtime_error(std::string("the model is damaged: ") + ggml_get_name(&weight) + " is of type " +
+                             ggml_type_name(weight.type) + ", with which " + ggml_op_desc(&node) +
+                             " cannot be computed; convert or download it again");
 }
 
 // also NAN is none
 static void check_norm(const ggml_tensor & node, float eps) {
     if (!(eps >= 0.0f)) {
-        refuse(node, "a norm with epsilon " + std::to_string(eps));
+        refuse(node, "attention.layer_norm_rms_epsilon", "a norm with epsilon " + std::to_string(eps));
     }
 }
 
-// as ggml's kernels assert it
+// As ggml's kernels assert it. Without dimensions their loop over the others never ends.
 static void check_rope(const ggml_tensor & node) {
-    const int32_t n_dims   = node.op_params[1];
-    const int32_t mode     = node.op_params[2];
-    const int32_t sections = node.op_params[11] > 0 || node.op_params[12] > 0 || node.op_params[13] > 0;
-    const int32_t offset   = node.op_params[15];
+    const int32_t n_dims = node.op_params[1];
+    const int32_t mode   = node.op_params[2];
+    const int32_t offset = node.op_params[15];
 
-    if (n_dims < 0 || n_dims % 2 != 0 || offset < 0 || offset % 2 != 0 || n_dims > node.ne[0] - offset) {
-        refuse(node,
+    if (n_dims <= 0 || n_dims % 2 != 0 || offset < 0 || offset % 2 != 0 || n_dims > node.ne[0] - offset) {
+        refuse(node, "rope.dimension_count",
                "a rotation of " + std::to_string(n_dims) + " dimensions in heads of " + std::to_string(node.ne[0]));
     }
-    if ((mode & GGML_ROPE_TYPE_MROPE) && !sections) {
-        refuse(node, "a rotation in sections without sections");
+    if (mode & GGML_ROPE_TYPE_MROPE) {
+        int64_t sum = 0;
+        bool    odd = false;
+        for (int32_t i = 11; i < 15; ++i) {
+            sum += node.op_params[i];
+            odd |= node.op_params[i] < 0;
+        }
+        if (odd || sum - node.op_params[14] <= 0 || sum > node.ne[0]) {
+            refuse(node, "rope.dimension_sections",
+                   "a rotation in sections of " + std::to_string(sum) + " dimensions in heads of " +
+                       std::to_string(node.ne[0]));
+        }
     }
     if (node.src[2] && node.src[2]->ne[0] < n_dims / 2) {
-        refuse(node, "fewer factors of a rotation than it has dimensions");
+        refuse(node, "rope.dimension_count", "fewer factors of a rotation than it has dimensions");
+    }
+}
+
+// A weight that the CPU reads: other devices take types that it does not. Nothing that is computed has a buffer yet.
+static bool is_of_host(const ggml_tensor * tensor) {
+    const ggml_backend_buffer_t buffer = tensor->view_src ? tensor->view_src->buffer : tensor->buffer;
+    return buffer && ggml_backend_buffer_is_host(buffer) && tensor->op == GGML_OP_NONE;
+}
+
+// Integers and doubles have no kernels for products, nor have the two types that only activations are quantized to.
+static bool is_number(ggml_type type) {
+    return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 ||
+           (ggml_is_quantized(type) && type != GGML_TYPE_Q8_1 && type != GGML_TYPE_Q8_K);
+}
+
+static void check_factor(const ggml_tensor & node, const ggml_tensor & weight) {
+    if (!is_number(weight.type)) {
+        refuse_type(node, weight);
+    }
+}
+
+// what is added or multiplied by elements
+static void check_operands(const ggml_tensor & node) {
+    const ggml_tensor & other = *node.src[1];
+    if (is_of_host(&other) && other.type != GGML_TYPE_F32 &&
+        (node.src[0]->type != other.type || node.type != other.type)) {
+        refuse_type(node, other);
+    }
+}
+
+static void check_f32(const ggml_tensor & node, int32_t i) {
+    const ggml_tensor * weight = node.src[i];
+    if (weight && is_of_host(weight) && weight->type != GGML_TYPE_F32) {
+        refuse_type(node, *weight);
     }
 }
 
@@ -56,6 +108,29 @@ void mtp_check_graph(ggml_cgraph * gf) {
                 break;
             case GGML_OP_ROPE:
                 check_rope(node);
+                check_f32(node, 2);
+                break;
+            case GGML_OP_MUL_MAT:
+            case GGML_OP_MUL_MAT_ID:
+                check_factor(node, *node.src[0]);
+                break;
+            case GGML_OP_GET_ROWS:
+                if (node.src[0]->type != GGML_TYPE_I32) {
+                    check_factor(node, *node.src[0]);
+                }
+                break;
+            case GGML_OP_ADD:
+            case GGML_OP_SUB:
+            case GGML_OP_MUL:
+            case GGML_OP_DIV:
+                check_operands(node);
+                break;
+            case GGML_OP_ADD_ID:
+            case GGML_OP_SSM_CONV:
+                check_f32(node, 1);
+                break;
+            case GGML_OP_SSM_SCAN:
+                check_f32(node, 3);
                 break;
             default:
                 break;

@@ -1,0 +1,95 @@
+"""Numbers of a model's metadata that cannot be meant, found before anything is built from them.
+
+Tables of rules by key (without the architecture's prefix), each with its reason: llama.cpp divides by some numbers, makes
+graphs and caches of the size of others, and checks neither. What only a graph shows is checked there:
+native/src/engine/mtp-graph-check.cpp. Knows keys and numbers; reads no file itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+MAX_LAYERS = 512
+"""LLAMA_MAX_LAYERS of the pinned llama.cpp; MTP heads are layers too."""
+
+
+class Range(NamedTuple):
+    """The least and the greatest number that a key may have, and why."""
+
+    least: int
+    most: int
+    reason: str
+
+
+class AtMost(NamedTuple):
+    """Another key whose number is not exceeded, in no layer, and why."""
+
+    other: str
+    reason: str
+
+
+class Product(NamedTuple):
+    """Two keys of whose numbers a third is the product, and the architectures of which that holds."""
+
+    one: str
+    other: str
+    architectures: frozenset[str]
+    reason: str
+
+
+_DELTA_NETS = frozenset({"qwen35", "qwen35moe", "qwen3next"})
+
+RANGES = {
+    "block_count": Range(0, MAX_LAYERS, f"llama.cpp takes at most {MAX_LAYERS} layers"),
+    "full_attention_interval": Range(1, MAX_LAYERS, "the numbers of the layers are divided by it"),
+    "attention.output_group_count": Range(1, 1024, "the heads are divided by it"),
+    "hyper_connection.count": Range(1, 64, "it multiplies the width of a row"),
+    "hyper_connection.sinkhorn_iterations": Range(0, 256, "the graph of every layer repeats them"),
+    "ssm.conv_kernel": Range(1, 256, "states hold so many rows, less one"),
+}
+
+AT_MOST = {
+    "nextn_predict_layers": AtMost("block_count", "heads are layers too"),
+    "attention.shared_kv_layers": AtMost("block_count", "they are layers"),
+    "attention.head_count_kv": AtMost("attention.head_count", "the cache would hold more heads than there are"),
+}
+
+PRODUCTS = {
+    "ssm.inner_size": Product(
+        "ssm.time_step_rank", "ssm.state_size", _DELTA_NETS, "states of that size do not fit the tensors"
+    ),
+}
+
+
+def metadata_problem(architecture: str, numbers: Callable[[str], list[int]]) -> str | None:
+    """What is wrong with the numbers of a model of `architecture`, in words that name the key; None if nothing is.
+
+    numbers: the numbers of a key, one for each layer if they differ by layer; none if there is no such key.
+    """
+    for key, bound in RANGES.items():
+        for number in numbers(key):
+            if not bound.least <= number <= bound.most:
+                return f"{key} is {number}, not {bound.least} to {bound.most}: {bound.reason}"
+    for key, (other, reason) in AT_MOST.items():
+        for number, limit in _pairs(numbers(key), numbers(other) or [0]):
+            if not 0 <= number <= limit:
+                return f"{key} is {number}, {other} is {limit}: {reason}"
+    for key, rule in PRODUCTS.items():
+        if architecture in rule.architectures:
+            for number, (one, other) in _pairs(numbers(key), _pairs(numbers(rule.one), numbers(rule.other))):
+                if number != one * other:
+                    return f"{key} is {number}, {rule.one} times {rule.other} is {one * other}: {rule.reason}"
+    return None
+
+
+def _pairs(numbers: Sequence[int], others: Sequence[T]) -> list[tuple[int, T]]:
+    """Numbers of the same layers. A single number is that of all layers."""
+    n = max(len(numbers), len(others)) if numbers and others else 0
+    return list(zip(_of_layers(numbers, n), _of_layers(others, n), strict=False))
+
+
+def _of_layers(values: Sequence[T], n: int) -> Sequence[T]:
+    return [*values] * n if len(values) == 1 else values

@@ -1,0 +1,124 @@
+"""Model files with numbers and types that cannot be meant: errors that name the key, where llama.cpp would crash."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import random_gguf
+from fuzz.headers import Parts, take_apart
+from pymtp import Model, PymtpError
+from pymtp.gguf.limits import metadata_problem
+
+F16, I32, F64, Q8_K = 1, 26, 28, 15
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Callable[..., Path]:
+    """Write a random model of a family, and change its parts."""
+
+    def make(family: str, change: Callable[[Parts], None]) -> Path:
+        path: Path = getattr(random_gguf, f"write_{family}")(tmp_path / "tiny.gguf")
+        parts = take_apart(path.read_bytes())
+        change(parts)
+        path.write_bytes(parts.joined(random.Random(1)))
+        return path
+
+    return make
+
+
+def set_number(key: str, number: int) -> Callable[[Parts], None]:
+    def change(parts: Parts) -> None:
+        (at,) = (i for i, (name, _, _) in enumerate(parts.values) if name.decode().partition(".")[2] == key)
+        parts.values[at] = (parts.values[at][0], 4, struct.pack("<I", number))
+
+    return change
+
+
+def set_type(name: str, kind: int) -> Callable[[Parts], None]:
+    def change(parts: Parts) -> None:
+        (at,) = (i for i, tensor in enumerate(parts.tensors) if tensor[0].decode() == name)
+        _, shape, _, offset = parts.tensors[at]
+        parts.tensors[at] = (name.encode(), shape, kind, offset)
+
+    return change
+
+
+def run(path: Path) -> None:
+    with Model(path, n_ctx=64, n_threads=1, draft_max=2) as model:
+        for _ in model.generate([5, 6, 7], max_tokens=4, temperature=0, ignore_eos=True):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "number"),
+    [
+        ("qwen35", "full_attention_interval", 0),  # a division
+        ("qwen3next", "full_attention_interval", 0),
+        ("deepseek4", "attention.output_group_count", 0),  # a division
+        ("deepseek4", "hyper_connection.sinkhorn_iterations", 2**31 - 1),  # a graph that never ends
+        ("deepseek4", "attention.head_count_kv", 4095),  # a cache that no memory holds
+        ("qwen35", "ssm.inner_size", 2**20),  # states that no memory holds
+        ("glm4moe", "rope.dimension_count", 0),  # a loop that never ends
+        ("mimo2", "rope.dimension_count", 0),
+        ("qwen35", "rope.dimension_count", 0),
+        ("gemma4", "rope.dimension_count", 0),
+        ("gemma4", "rope.dimension_count_swa", 0),
+        ("glm4moe", "rope.dimension_count", 33),
+        ("qwen35", "rope.dimension_sections", 33),
+    ],
+)
+def test_a_number_that_cannot_be_meant_is_an_error_that_names_its_key(
+    damaged: Callable[..., Path], family: str, key: str, number: int
+) -> None:
+    path = damaged(family, set_number(key, number))
+    with pytest.raises(PymtpError, match=rf"metadata.*\b{key.removesuffix('_swa')}.*convert or download it again"):
+        run(path)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "kind"),
+    [
+        ("qwen35", "blk.2.ssm_alpha.weight", I32),
+        ("step35", "blk.2.ffn_gate_exps.weight", I32),
+        ("step35", "blk.0.attn_q.weight", I32),
+        ("mimo2", "blk.3.attn_qkv.weight", I32),
+        ("mimo2", "blk.2.exp_probs_b.bias", F16),
+        ("gemma4", "blk.2.post_ffw_norm.weight", I32),
+        ("gemma4", "blk.0.layer_output_scale.weight", I32),
+    ],
+)
+def test_a_type_that_cannot_be_computed_with_is_an_error_that_names_the_tensor(
+    damaged: Callable[..., Path], family: str, name: str, kind: int
+) -> None:
+    with pytest.raises(PymtpError, match=f"{name} is of type .*; convert or download it again"):
+        run(damaged(family, set_type(name, kind)))
+
+
+def problem(architecture: str, **numbers: int | list[int]) -> str | None:
+    found = {key.replace("__", "."): each if isinstance(each, list) else [each] for key, each in numbers.items()}
+    return metadata_problem(architecture, lambda key: found.get(key, []))
+
+
+def test_numbers_are_compared_layer_by_layer() -> None:
+    assert problem("a", attention__head_count=[4, 2], attention__head_count_kv=[2, 2]) is None
+    found = problem("a", attention__head_count=[4, 2], attention__head_count_kv=4)
+    assert found is not None and found.startswith("attention.head_count_kv is 4, attention.head_count is 2")
+    assert problem("a", attention__head_count=8, attention__head_count_kv=[8, 0, 8]) is None
+
+
+def test_heads_without_a_number_of_layers_are_too_many() -> None:
+    assert problem("a") is None
+    assert "nextn_predict_layers is 1, block_count is 0" in (problem("a", nextn_predict_layers=1) or "")
+
+
+def test_a_product_holds_for_the_architectures_that_need_it() -> None:
+    numbers = {"ssm__inner_size": 256, "ssm__time_step_rank": 4, "ssm__state_size": 32}
+    assert problem("mamba2", **numbers) is None
+    assert "ssm.inner_size is 256, ssm.time_step_rank times ssm.state_size is 128" in (
+        problem("qwen35", **numbers) or ""
+    )
