@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 import typer
+
+from pymtp.text.files import read_all, read_bytes
 
 from .errors import CommandError
 from .output import print_stderr
@@ -85,7 +86,7 @@ def _read_text(file: str | None) -> str:
 
 def _read_file(file: str) -> bytes:
     try:
-        return Path(file).read_bytes()
+        return read_bytes(file)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise CommandError(f"cannot read the prompt from {file}: {reason}; check the path after -f") from error
@@ -95,6 +96,9 @@ def _read_stdin() -> bytes:
     if sys.stdin is None:
         raise CommandError("there is no prompt and stdin is closed; give one as an argument or with -f FILE")
     if not sys.stdin.isatty():
-        return sys.stdin.buffer.read()
+        try:
+            return read_all(sys.stdin.buffer)
+        except OSError as error:
+            raise CommandError(f"cannot read the prompt from stdin: {error.strerror}") from error
     print_stderr("prompt> ", ends_line=False)
     return sys.stdin.buffer.readline()

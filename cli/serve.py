@@ -5,6 +5,7 @@ Owns what is checked before the model is loaded; its own flags are in serve_opti
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,7 +91,7 @@ def serve(
     hosts = _names(host)
     if not keys and any(each not in _LOCAL for each in hosts):
         print_stderr(f"pymtp: {host} is open to others, and no key is needed; set --api-key or --api-key-file")
-    if slot_save_path is not None and not slot_save_path.is_dir():
+    if slot_save_path is not None and not os.path.isdir(slot_save_path):
         raise InvalidParameter("slot_save_path", f"a folder that exists, not {slot_save_path}")
     n_draft = longest_draft(pymtp.DraftParams(draft=model_options["draft"], draft_max=model_options["draft_max"]))
     forced = forced_acceptance(spec_synth_rates, spec_synth_len, n_draft, None)

@@ -161,6 +161,7 @@ def test_a_file_goes_with_the_next_message(tmp_path: Path) -> None:
         "/read latin1.txt",
         "/read .",
         "/read /dev/zero",
+        *(f"{command} {'x' * 300}" for command in ("/read", "/load", "/save", "/model")),
     )
     assert "notes.txt: 9 characters go with the next message" in result.stderr
     said = json.loads((tmp_path / "chat.json").read_text(encoding="utf-8"))["messages"]
@@ -171,8 +172,10 @@ def test_a_file_goes_with_the_next_message(tmp_path: Path) -> None:
         "not valid UTF-8",
         "cannot read .: it is not a regular file",
         "cannot read /dev/zero: it is not a reg",
+        "no such file; name a GGUF",
     ):
         assert text in result.stderr
+    assert " ".join(result.stderr.split()).count("File name too long") == 3
 
 
 def test_a_conversation_can_be_saved_and_taken_up(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable
 from inspect import signature
@@ -429,6 +430,9 @@ def test_a_prompt_file_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
     assert "No such file" in one_line(run("-f", "missing.txt"))
     assert "directory" in one_line(run("-f", str(tmp_path)))
     assert "in one of these ways" in one_line(run("hi", "-f", "missing.txt"), code=2)
+    assert "File name too long" in one_line(run("-f", "x" * 5000))
+    if os.path.exists("/dev/zero"):  # it never ends
+        assert "it is longer than 64 MiB; check the path" in one_line(run("-f", "/dev/zero"))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pymtp_cli.app import app
+from typer.testing import CliRunner
 
 from pymtp.server import run
 from pymtp.server.settings import ServerSettings
@@ -77,3 +78,9 @@ def test_a_server_that_others_can_reach_without_a_key_says_so(
     ):
         settings_of(monkeypatch, *flags)
         assert ("is open to others" in capsys.readouterr().err) == warns, flags
+
+
+@pytest.mark.parametrize("name", ["missing", "x" * 5000])
+def test_a_folder_of_slots_that_does_not_exist_is_refused(name: str) -> None:
+    result = CliRunner().invoke(app, ["serve", "--slot-save-path", name], prog_name="pymtp")
+    assert result.exit_code in (1, 2) and "a folder that exists" in result.stderr

@@ -176,7 +176,10 @@ def test_a_damaged_header_is_described(tmp_path: Path, write_gguf: WriteGguf) ->
     [
         ({"n_blocks": 100_000_000}, "block_count is 100000000, not 0 to 512: llama.cpp takes at most 512 layers"),
         ({"n_blocks": 513}, "block_count is 513, not 0 to 512: llama.cpp takes at most 512 layers"),
-        ({"declared": 2_000_000_000, "n_blocks": 3}, "nextn_predict_layers is 2000000000, block_count is 3: heads are layers too"),
+        (
+            {"declared": 2_000_000_000, "n_blocks": 3},
+            "nextn_predict_layers is 2000000000, block_count is 3: heads are layers too",
+        ),
         ({"n_blocks": 400}, "it names 400 layers, the last tensors are those of layer 1"),
         ({"declared": 1, "heads": 1, "n_blocks": 100}, "it names 99 layers, the last tensors are those of layer 2"),
     ],

@@ -5,6 +5,7 @@ Owns their names, help texts and actions. A command is an entry of COMMANDS.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -267,9 +268,9 @@ def _read(repl: Repl, file: str) -> None:
 
 def _matching(file: str) -> list[str]:
     """The file, or those that a pattern such as *.py matches."""
-    if not any(char in file for char in "*?[") or Path(file).exists():
+    if not any(char in file for char in "*?[") or os.path.exists(file):
         return [file]
-    found = sorted(path for path in glob(str(_path(file, "/read"))) if Path(path).is_file())
+    found = sorted(path for path in glob(str(_path(file, "/read"))) if os.path.isfile(path))
     if not found:
         raise Refused(f"no file matches {file}; check the path")
     return found
@@ -295,7 +296,7 @@ def _model(repl: Repl, path: str) -> None:
     if not path:
         repl.screen.note(f"model: {repl.conversation.model.info.path}")
         return
-    if not Path(path).expanduser().is_file():
+    if not os.path.isfile(Path(path).expanduser()):
         raise Refused(f"{path}: no such file; name a GGUF, or restart with -hf USER/REPO")
     try:
         repl.switch_model(str(Path(path).expanduser()))
@@ -307,9 +308,9 @@ def _model(repl: Repl, path: str) -> None:
 
 def _save(repl: Repl, file: str) -> None:
     path = _path(file, "/save")
-    if path.exists() and not files.is_chat(path):
+    if os.path.exists(path) and not files.is_chat(path):
         raise Refused(f"{file} exists and is not a saved chat; choose another name")
-    replaces = ", in place of the chat that was there" if path.exists() else ""
+    replaces = ", in place of the chat that was there" if os.path.exists(path) else ""
     files.write(path, repl.conversation)
     repl.screen.note(f"{file}: {_turns(repl)} saved{replaces}")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -37,7 +38,7 @@ class Journal:
         self._turns: dict[Key, dict[Arm, Sample]] = {}
         head = {"pymtp bench": version_text(), "measured": _fingerprint(plan, texts)}
         try:
-            lines = read_text_record(path).splitlines() if path.exists() else []
+            lines = read_text_record(path).splitlines() if os.path.exists(path) else []
             if lines:
                 self._load(lines, head)
             else:

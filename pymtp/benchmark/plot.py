@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ def check_plot(path: Path) -> None:
     """Raise PymtpError if a plot cannot be written to `path`. For use before measuring."""
     if path.suffix not in SUFFIXES:
         raise PymtpError(f"{path} is neither .png nor .svg; use one of these suffixes")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise PymtpError(f"{path.parent} is not a folder; create it, or name another one for the plot")
     if importlib.util.find_spec("matplotlib") is None:
         raise PymtpError("a plot needs matplotlib: pip install matplotlib, or install pymtp-gguf[plot]")

@@ -156,7 +156,7 @@ def _asked(line: bytes, where: str) -> Asked:
 
 def _answered(output: Path) -> set[str]:
     """The ids that have an answer. A line that was cut, when a run was killed, is dropped from the file."""
-    if not output.exists():
+    if not os.path.exists(output):
         return set()
     data = read_record(output)
     complete = data[: data.rfind(b"\n") + 1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import BinaryIO
 
 BYTES_MAX = 64 << 20
 """Of a text that somebody names: prompts, templates, grammars, lists of tokens."""
@@ -16,11 +17,21 @@ BYTES_MAX = 64 << 20
 
 def read_text(path: str | os.PathLike[str], n_max: int = BYTES_MAX) -> str:
     """The text of a file or a pipe, such as a shell makes of `<(command)`; at most `n_max` bytes of it."""
+    return _decoded(read_bytes(path, n_max))
+
+
+def read_bytes(path: str | os.PathLike[str], n_max: int = BYTES_MAX) -> bytes:
+    """The bytes of a file or a pipe: see `read_text`."""
     with open(path, "rb") as file:
-        data = file.read(n_max + 1)
+        return read_all(file, n_max)
+
+
+def read_all(file: BinaryIO, n_max: int = BYTES_MAX) -> bytes:
+    """The rest of an open file; at most `n_max` bytes of it."""
+    data = file.read(n_max + 1)
     if len(data) > n_max:
-        raise OSError(errno.EFBIG, f"it is longer than {n_max >> 20} MiB", os.fspath(path))
-    return _decoded(data)
+        raise OSError(errno.EFBIG, f"it is longer than {n_max >> 20} MiB", str(file.name))
+    return data
 
 
 def read_record(path: str | os.PathLike[str]) -> bytes:
