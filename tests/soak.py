@@ -12,6 +12,7 @@ in the second half.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import random
 import sys
 import tempfile
@@ -25,6 +26,7 @@ import psutil
 import random_gguf
 from pymtp import Generation, Model
 from pymtp.errors import PymtpError
+from pymtp.server.memory import return_large_blocks
 
 N_CTX, N_SLOTS, K = 96, 4, 3
 N_TENTHS, N_WARM = 10, 5
@@ -33,6 +35,30 @@ COMPUTE_GROWTH_MAX = 1.25
 # the tiny models' vocabulary has no letters
 GRAMMARS = ['root ::= (" \\t" | "\\n")+', "root ::= [ \\x00-\\x1F]{3,20}", 'root ::= " " [\\t]* "\\n"?']
 DEAD_END = 'root ::= " " [\\n] "a"'
+
+
+class _MallInfo(ctypes.Structure):
+    """mallinfo2 of glibc, in bytes."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+def heap() -> str:
+    """Where resident memory may lie: what malloc has given out and keeps free, and objects of Python."""
+    text = f"{sys.getallocatedblocks() / 1000:.0f}k blocks of Python"
+    mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo2 is None:  # not glibc, or an old one
+        return text
+    mallinfo2.restype = _MallInfo
+    info = mallinfo2()
+    used, free = info.uordblks + info.hblkhd, info.fordblks
+    return f"malloc {used / 2**20:.1f} MiB in use, {free / 2**20:.1f} free, {text}"
 
 
 class Soak:
@@ -162,6 +188,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--family", default="glm4moe", help="of tests/random_gguf")
     asked = parser.parse_args()
+    return_large_blocks()  # as the server does: else glibc keeps gaps between graphs that came and went
     path = Path(tempfile.mkdtemp()) / "tiny.gguf"
     soak = Soak(getattr(random_gguf, f"write_{asked.family}")(path), asked.seed)
     process, start, warm = psutil.Process(), time.monotonic(), (0, 0)
@@ -173,7 +200,7 @@ def main() -> None:
         n_built = counters.n_trunk_builds + counters.n_head_builds
         print(
             f"{soak.n_tokens:>9} tokens, {time.monotonic() - start:6.0f} s, rss {rss / 2**20:6.1f} MiB, compute "
-            f"{compute / 2**20:5.2f} MiB, {n_built} graphs built, {n_cells} cells taken, "
+            f"{compute / 2**20:5.2f} MiB, {heap()}, {n_built} graphs built, {n_cells} cells taken, "
             f"{dict(soak.counts)}, {len(soak.faults)} faults",
             flush=True,
         )

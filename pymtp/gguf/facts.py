@@ -109,7 +109,12 @@ def model_facts(path: str | os.PathLike[str], draft_model: str | os.PathLike[str
 
 def file_facts(path: str | os.PathLike[str]) -> GgufInfo:
     """Like `model_facts`, but also accepts files that are not complete models: MTP heads alone, or an assistant."""
-    return _info(ModelFile(Path(path)), None)
+    return facts_of(ModelFile(Path(path)))
+
+
+def facts_of(model: ModelFile) -> GgufInfo:
+    """`file_facts` of a file that has been read."""
+    return _info(model, None)
 
 
 def find_draft_model(path: str | os.PathLike[str]) -> tuple[Path | None, str | None]:

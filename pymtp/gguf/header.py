@@ -132,8 +132,7 @@ class _Cursor:
             start = self._at
             key, value = self._pair()
             metadata[key], spans[key] = value, (start, self._at)
-        tensors = tuple(self._tensor_info() for _ in range(n_tensors))
-        return Header(metadata, tensors, self._at, spans)
+        return Header(metadata, self._tensor_infos(n_tensors), self._at, spans)
 
     def _number(self, form: struct.Struct) -> int:
         (value,) = form.unpack_from(self._data, self._at)
@@ -175,25 +174,47 @@ class _Cursor:
 
     def elements(self, array: ArrayLength) -> list[int | float | str]:
         if array.type_id == _STRING:
-            return [self._string() for _ in range(array.length)]
+            return self._strings(array.length)
         form = _scalar(array.type_id)
         end = self._at + form.size * array.length
         return [value for (value,) in form.iter_unpack(self._data[self._at : end])]
 
+    def _strings(self, count: int) -> list[int | float | str]:
+        # Once for each token of the vocabulary: locals, no method calls.
+        unpack, data, at = _U64.unpack_from, self._data, self._at
+        made: list[int | float | str] = []
+        for _ in range(count):
+            start = at + 8
+            at = start + unpack(data, at)[0]
+            made.append(data[start : min(at, start + MAX_TEXT_BYTES)].decode("utf-8", errors="replace"))
+        self._at = at
+        return made
+
     def _skip_strings(self, count: int) -> None:
-        # The only loop that runs once for each token of the vocabulary: locals, no method calls.
+        # As above.
         unpack, data, at = _U64.unpack_from, self._data, self._at
         for _ in range(count):
             at += 8 + unpack(data, at)[0]
         self._at = at
 
-    def _tensor_info(self) -> TensorInfo:
-        name, n_dims = self._string(), self._number(_U32)
-        if n_dims > _MAX_DIMS:
-            raise HeaderError(f"tensor {name!r} has {n_dims} dimensions")
-        *shape, type_id, offset = _TENSOR_ENDS[n_dims].unpack_from(self._data, self._at)
-        self._at += _TENSOR_ENDS[n_dims].size
-        return TensorInfo(name, tuple(shape), type_id, offset)
+    def _tensor_infos(self, count: int) -> tuple[TensorInfo, ...]:
+        # Once for each tensor: locals here as well.
+        u64, u32, data, at, size = _U64.unpack_from, _U32.unpack_from, self._data, self._at, len(self._data)
+        made = []
+        for _ in range(count):
+            end = at + 8 + u64(data, at)[0]
+            if end > size:
+                raise HeaderTruncated("a string reaches beyond the end of the file")
+            name = data[at + 8 : min(end, at + 8 + MAX_TEXT_BYTES)].decode("utf-8", errors="replace")
+            (n_dims,) = u32(data, end)
+            if n_dims > _MAX_DIMS:
+                raise HeaderError(f"tensor {name!r} has {n_dims} dimensions")
+            rest = _TENSOR_ENDS[n_dims]
+            *shape, type_id, offset = rest.unpack_from(data, end + 4)
+            made.append(TensorInfo(name, tuple(shape), type_id, offset))
+            at = end + 4 + rest.size
+        self._at = at
+        return tuple(made)
 
 
 def _check_version(version: int) -> None:

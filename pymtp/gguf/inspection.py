@@ -16,12 +16,12 @@ from typing import Literal
 
 from pymtp.errors import PymtpError
 from pymtp.gguf.architectures import Needs, head_obstacle
-from pymtp.gguf.facts import GgufInfo, file_facts
+from pymtp.gguf.facts import GgufInfo, facts_of, file_facts
 from pymtp.gguf.header import ArrayLength, TensorInfo, Value, read_array
-from pymtp.gguf.memory import Layer, MemoryEstimate, MemoryKind, Shape, estimate_memory
 from pymtp.gguf.limits import MAX_LAYERS
-from pymtp.gguf.model_file import LAYER_TENSOR
-from pymtp.gguf.shards import Shard, read_shards, tensor_bytes
+from pymtp.gguf.memory import Layer, MemoryEstimate, MemoryKind, Shape, estimate_memory
+from pymtp.gguf.model_file import LAYER_TENSOR, ModelFile
+from pymtp.gguf.shards import Shard, tensor_bytes
 from pymtp.gguf.types import TENSOR_TYPES
 from pymtp.text.thinking import TAGS
 
@@ -126,8 +126,8 @@ def inspect_model(
 
     `n_ctx` in tokens; None: Model's default, 0: as the model was trained. Raises ModelError as `file_facts` does.
     """
-    info = file_facts(path)
-    shards = read_shards(Path(path))
+    model = ModelFile(Path(path))
+    info, shards = facts_of(model), model.shards
     tensors = _Tensors(info, shards)
     keys = _Keys(info.architecture, shards[0])
     has_trunk = bool(tensors.of_layers(range(info.n_layer)))

@@ -1,12 +1,13 @@
 """Numbers of a model's metadata that cannot be meant, found before anything is built from them.
 
-Tables of rules by key (without the architecture's prefix), each with its reason: llama.cpp divides by some numbers, makes
-graphs and caches of the size of others, and checks neither. What only a graph shows is checked there:
+Tables of rules by key (without the architecture's prefix), each with its reason: llama.cpp divides by some numbers,
+makes graphs and caches of the size of others, and checks neither. What only a graph shows is checked there:
 native/src/engine/mtp-graph-check.cpp. Knows keys and numbers; reads no file itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -46,6 +47,11 @@ RANGES = {
     "block_count": Range(0, MAX_LAYERS, f"llama.cpp takes at most {MAX_LAYERS} layers"),
     "full_attention_interval": Range(1, MAX_LAYERS, "the numbers of the layers are divided by it"),
     "attention.output_group_count": Range(1, 1024, "the heads are divided by it"),
+    **{
+        f"attention.{which}_length{kind}": Range(0, 8192, "the cache holds so many numbers for each head")
+        for which in ("key", "value")
+        for kind in ("", "_swa", "_mla")
+    },
     "hyper_connection.count": Range(1, 64, "it multiplies the width of a row"),
     "hyper_connection.sinkhorn_iterations": Range(0, 256, "the graph of every layer repeats them"),
     "ssm.conv_kernel": Range(1, 256, "states hold so many rows, less one"),
@@ -79,9 +85,9 @@ def metadata_problem(architecture: str, numbers: Callable[[str], list[int]]) -> 
                 return f"{key} is {number}, {other} is {limit}: {reason}"
     for key, rule in PRODUCTS.items():
         if architecture in rule.architectures:
-            for number, (one, other) in _pairs(numbers(key), _pairs(numbers(rule.one), numbers(rule.other))):
-                if number != one * other:
-                    return f"{key} is {number}, {rule.one} times {rule.other} is {one * other}: {rule.reason}"
+            for number, factors in _pairs(numbers(key), _pairs(numbers(rule.one), numbers(rule.other))):
+                if number != (product := math.prod(factors)):
+                    return f"{key} is {number}, {rule.one} times {rule.other} is {product}: {rule.reason}"
     return None
 
 
