@@ -5,7 +5,9 @@
 # make page               takes the pictures of the server's page in docs/images (needs Chromium)
 # make families           runs every family of models, against PyTorch too, and writes docs/families.md
 # make fuzz TIME=600     random damage to all that is read, for so many seconds (docs/reliability.md)
+# make fuzz-native TIME=600  the same by libFuzzer, for the C interface and the reader of states (needs clang)
 # make soak TOKENS=10000000  random requests in one process, and texts made again alone
+# make soak-address TOKENS=1000000  the same under AddressSanitizer (gcc; takes minutes to build)
 # make check-threads      threads and asyncio tasks that share a model, under ThreadSanitizer (gcc; takes minutes)
 # make check-native       the native tests under sanitizers, and the patched llama.cpp against the unpatched one
 #
@@ -25,9 +27,9 @@ BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patches/*.patch native/include/*.h native/src/*/*)
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
-CXX_SRC := $(wildcard native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
+CXX_SRC := $(wildcard native/tests/fuzz/*.cpp native/tests/fuzz/*.h native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow demo page families fuzz soak lint check check-native check-threads docs patches-edit patches-rebase patches-export install clean
+.PHONY: run test test-slow demo page families fuzz soak lint check check-native check-threads docs patches-edit patches-rebase patches-export install clean fuzz-native soak-address
 .DELETE_ON_ERROR:
 
 run: install
@@ -57,6 +59,23 @@ check: lint
 fuzz: install
 	@PYTHONPATH=tests:native $(BIN)/python -m fuzz --time $(or $(TIME),600)
 
+# Built only where clang is. Cases that found something new stay in build/native-fuzz, and are where the next run begins.
+FUZZ_RUN = PYMTP_FUZZ_MODEL=$(abspath build/tiny-models)/$(1).gguf build/native-fuzz/$(2) \
+    -max_total_time=$$(($(or $(TIME),600) / 4)) -rss_limit_mb=4096 -timeout=60 -print_final_stats=1 \
+    -artifact_prefix=build/native-fuzz/found/ build/native-fuzz/$(2)-$(1)
+fuzz-native: install
+	@command -v clang++ >/dev/null || { echo 'pymtp: libFuzzer needs clang (Debian: apt install clang)' >&2; exit 1; }
+	@PYTHONPATH=tests $(BIN)/python -m random_gguf build/tiny-models
+	@$(CONFIGURE) -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -S native/tests/fuzz -B build/native-fuzz \
+	    >build/native-fuzz.log
+	@$(BIN)/cmake --build build/native-fuzz
+	@mkdir -p $(foreach model,glm4moe qwen35,$(foreach name,fuzz-state fuzz-calls,build/native-fuzz/$(name)-$(model))) \
+	    build/native-fuzz/found
+	$(call FUZZ_RUN,glm4moe,fuzz-state)
+	$(call FUZZ_RUN,qwen35,fuzz-state)
+	$(call FUZZ_RUN,glm4moe,fuzz-calls)
+	$(call FUZZ_RUN,qwen35,fuzz-calls)
+
 soak: install
 	@$(BIN)/python tests/soak.py --tokens $(or $(TOKENS),100000)
 
@@ -74,16 +93,26 @@ check-native: install
 	@$(BIN)/cmake --build build/unpatched
 	@$(BIN)/ctest --test-dir build/unpatched --output-on-failure
 
-# Threads and tasks that share a model, under ThreadSanitizer: a build of its own, without OpenMP, which it cannot follow.
-THREADS = -fsanitize=thread -O1 -g1
+# Builds under a sanitizer, each of its own in a folder, without OpenMP, which sanitizers cannot follow; and Python with
+# what is built there.
+SANITIZED_BUILD = CMAKE_ARGS="-DGGML_OPENMP=OFF -DCMAKE_C_FLAGS='$(2)' -DCMAKE_CXX_FLAGS='$(2)' \
+    -DPYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE))" $(PIP) install --no-build-isolation --no-deps --upgrade \
+    --target build/$(1) --config-settings build-dir=build/$(1)-build .
+SANITIZED_PYTHON = LD_PRELOAD=$$(gcc -print-file-name=lib$(2).so) \
+    PYTHONPATH=build/$(1):$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') $(BIN)/python -S
+
+# Threads and tasks that share a model, under ThreadSanitizer
 check-threads: install
 	@PYTHONPATH=tests $(BIN)/python -m random_gguf build/tiny-models
-	@CMAKE_ARGS="-DGGML_OPENMP=OFF -DCMAKE_C_FLAGS='$(THREADS)' -DCMAKE_CXX_FLAGS='$(THREADS)' \
-	    -DPYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE))" $(PIP) install --no-build-isolation --no-deps --upgrade \
-	    --target build/threads --config-settings build-dir=build/threads-build .
-	@TSAN_OPTIONS="suppressions=$(abspath tests/tsan.supp) report_signal_unsafe=0" LD_PRELOAD=$$(gcc -print-file-name=libtsan.so) \
-	    PYTHONPATH=build/threads:$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
-	    $(BIN)/python -S tests/stress.py build/tiny-models/glm4moe.gguf 20
+	@$(call SANITIZED_BUILD,threads,-fsanitize=thread -O1 -g1)
+	@TSAN_OPTIONS="suppressions=$(abspath tests/tsan.supp) report_signal_unsafe=0" \
+	    $(call SANITIZED_PYTHON,threads,tsan) tests/stress.py build/tiny-models/glm4moe.gguf 20
+
+# What Python leaves at its end counts as leaked, and freed memory is kept for a while to be watched: a little of it.
+soak-address: install
+	@$(call SANITIZED_BUILD,address,-fsanitize=address -fno-omit-frame-pointer -O1 -g1)
+	@ASAN_OPTIONS="detect_leaks=0:quarantine_size_mb=8:protect_shadow_gap=0" \
+	    $(call SANITIZED_PYTHON,address,asan) tests/soak.py --tokens $(or $(TOKENS),100000)
 
 CONFIGURE = $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
     -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DPYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE)) \
