@@ -1,6 +1,7 @@
 # make run PROMPT="..."   install everything into .venv and run the embedded model on a prompt
 # make test               install everything into .venv and run the fast tests
-# make docs               write docs/cli.md from the commands, and docs/api.md from the package
+# make docs               write docs/cli.md from the commands, docs/api.md from the package, docs/sbom.cdx.json from pins
+# make lock               write requirements/*.txt and docs/sbom.cdx.json: packages of the newest versions, with hashes
 # make demo               write docs/demo.svg: a run in a terminal, accepted drafts in colour
 # make page               takes the pictures of the server's page in docs/images (needs Chromium)
 # make families           runs every family of models, against PyTorch too, and writes docs/families.md
@@ -29,7 +30,7 @@ NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patch
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/tests/fuzz/*.cpp native/tests/fuzz/*.h native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow demo page families fuzz soak lint check check-native check-threads docs patches-edit patches-rebase patches-export install clean fuzz-native soak-address
+.PHONY: run test test-slow demo page families fuzz soak lint check check-native check-threads docs patches-edit patches-rebase patches-export install clean fuzz-native soak-address lock
 .DELETE_ON_ERROR:
 
 run: install
@@ -121,6 +122,16 @@ CONFIGURE = $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
 docs: install
 	$(BIN)/python docs/write_cli.py
 	$(BIN)/python docs/write_api.py
+	$(BIN)/python docs/write_sbom.py
+
+# uv resolves for all versions of Python at once; what pip is configured with, UV_INDEX_URL and others say to it
+LOCK = uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-emit-index-url --upgrade
+lock: install
+	@command -v uv >/dev/null || { echo 'pymtp: make lock needs uv (pip install uv)' >&2; exit 1; }
+	@$(LOCK) pyproject.toml --extra dev --no-emit-package llama-cpp-python -o requirements/dev.txt
+	@$(LOCK) requirements/build.in -c requirements/dev.txt -o requirements/build.txt
+	@$(LOCK) pyproject.toml -c requirements/dev.txt -o requirements/run.txt
+	$(BIN)/python docs/write_sbom.py
 
 demo: install
 	$(BIN)/python docs/write_demo.py
@@ -148,14 +159,19 @@ clean:
 
 install: $(VENV)/installed
 
-$(VENV)/tools:
+$(VENV)/tools: requirements/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	    { echo 'pymtp: Python 3.10 or later is needed: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
 	    { echo 'pymtp: no C++17 compiler found: install g++ or clang++ (Debian, Ubuntu: apt install g++)' >&2; exit 1; }
 	@echo 'pymtp: fetching tools and llama.cpp'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install 'scikit-build-core>=0.12' 'cffi>=1.17' 'cmake>=3.21' ninja
+	@$(PIP) install --require-hashes -r requirements/build.txt
+	@touch $@
+
+# what the tests and linters need, and pymtp itself
+$(VENV)/packages: requirements/dev.txt $(VENV)/tools
+	@$(PIP) install --require-hashes -r requirements/dev.txt
 	@touch $@
 
 $(ARCHIVE): | $(VENV)/tools
@@ -165,8 +181,8 @@ $(ARCHIVE): | $(VENV)/tools
 
 # llama-cpp-python, which tests and benchmarks run on pymtp's libraries: LLAMA_BUILD=OFF leaves out its own, and
 # --no-cache-dir keeps that wheel out of other environments. See native/link_llama_cpp.py.
-$(VENV)/llama-cpp-python: native/llama_cpp.pin $(VENV)/tools | $(ARCHIVE)
-	@CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP) install --no-build-isolation --no-cache-dir $(ARCHIVE)
+$(VENV)/llama-cpp-python: native/llama_cpp.pin $(VENV)/packages | $(ARCHIVE)
+	@CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP) install --no-build-isolation --no-deps --no-cache-dir $(ARCHIVE)
 	@touch $@
 
 # The tree is prepared here first: pip would bury the one line that says what is wrong with a patch.
@@ -176,7 +192,7 @@ $(VENV)/installed: pyproject.toml $(VENV)/llama-cpp-python build/cmake-args CMak
 	@$(PIP) uninstall --yes pymtp 2>/dev/null # the name of earlier checkouts: its files are those of pymtp-gguf
 	@CMAKE_ARGS="$$(cat build/cmake-args)" SKBUILD_CMAKE_DEFINE="PYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE))" \
 	    $(BIN)/python native/show_build.py build/install.log \
-	    $(BIN)/python -m pip --disable-pip-version-check -v install --no-build-isolation $(if $(filter pyproject.toml $(VENV)/%,$?),,--no-deps) -e '.[dev]'
+	    $(BIN)/python -m pip --disable-pip-version-check -v install --no-build-isolation --no-deps -e .
 	@$(BIN)/python native/link_llama_cpp.py
 	@$(BIN)/python -m compileall -q pymtp cli
 	@touch $@
