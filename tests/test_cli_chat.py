@@ -517,6 +517,7 @@ def test_history_outlives_the_conversation(environment: dict[str, str]) -> None:
             assert leave(terminal) == 0
     folder = Path(environment["XDG_STATE_HOME"]) / "pymtp"
     assert folder.stat().st_mode & 0o077 == 0
+    assert (folder / "chat_history").stat().st_mode & 0o077 == 0
 
 
 def test_a_history_that_cannot_be_kept_stops_nothing(environment: dict[str, str], tmp_path: Path) -> None:

@@ -224,7 +224,9 @@ def _history() -> Any:
 
         def store_string(self, string: str) -> None:
             with suppress(OSError):
-                Path(str(self.filename)).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                path = Path(str(self.filename))
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                path.touch(mode=0o600)  # others on the machine may not read it, whatever the folder allows
                 super().store_string(string)
 
     return History(user_state_path("pymtp", appauthor=False) / "chat_history")
