@@ -10,8 +10,9 @@ import pytest
 
 import random_gguf
 from fuzz.headers import Parts, take_apart
-from pymtp import Model, PymtpError
+from pymtp import Model, ModelError, PymtpError
 from pymtp.gguf.limits import metadata_problem
+from pymtp.gguf.shards import data_offset, read_shards
 
 F16, I32 = 1, 26
 ARRAY = 9
@@ -100,6 +101,19 @@ def test_a_type_that_cannot_be_computed_with_is_an_error_that_names_the_tensor(
 ) -> None:
     with pytest.raises(PymtpError, match=f"{name} is of type .*; convert or download it again"):
         run(damaged(family, set_type(name, kind)))
+
+
+@pytest.mark.parametrize("expert", [-1, 4, 2**31 - 1])
+def test_a_table_that_names_an_expert_that_there_is_not_is_refused(tmp_path: Path, expert: int) -> None:
+    """Its values are places in memory."""
+    path = random_gguf.write_deepseek4(tmp_path / "tiny.gguf")
+    (shard,) = read_shards(path)
+    (table,) = (tensor for tensor in shard.header.tensors if "tid2eid" in tensor.name)
+    with path.open("r+b") as file:
+        file.seek(data_offset(shard, table) + 40)  # of token 5
+        file.write(struct.pack("<i", expert))
+    with pytest.raises(ModelError, match=f"ffn_gate_tid2eid.weight names expert {expert} of 4; download it again"):
+        run(path)
 
 
 def problem(architecture: str, **numbers: int | list[int]) -> str | None:

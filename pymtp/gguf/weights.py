@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pymtp.errors import ModelError
 from pymtp.gguf.facts import GgufInfo, model_facts
 from pymtp.gguf.header import TensorInfo
-from pymtp.gguf.model_file import DRAFT_TOKENS
+from pymtp.gguf.model_file import DRAFT_TOKENS, ModelFile
 from pymtp.gguf.shards import Shard, data_offset, read_shards, tensor_bytes
 from pymtp.gguf.types import TENSOR_TYPES
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # slow to import, and not needed to inspect a file
     import numpy.typing as npt
 
 _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
+_EXPERT_TABLE, _I32 = ".ffn_gate_tid2eid.weight", 26
 
 
 def fingerprint(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> str:
@@ -112,3 +113,23 @@ def trimmed_output(info: GgufInfo) -> TrimmedOutput:
 def _shards(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None) -> list[Shard]:
     heads = read_shards(Path(draft_model)) if draft_model is not None else []
     return [*heads, *read_shards(Path(path))]
+
+
+def check_expert_tables(info: GgufInfo) -> None:
+    """Raise ModelError if a table of experts by token, as DeepSeek-V4's, names one that the model has not.
+
+    Its values are used as places in memory. No other weights are, and these are few: they are read before the loading.
+    """
+    import numpy as np
+
+    model = ModelFile(info.path)
+    n_experts = model.number("expert_count")
+    heads = read_shards(info.draft_model) if info.draft_model and not info.has_assistant else []
+    for shard in [*model.shards, *heads]:
+        for tensor in shard.header.tensors:
+            if not tensor.name.endswith(_EXPERT_TABLE) or tensor.type_id != _I32 or not tensor.n_elements:
+                continue
+            table = np.memmap(shard.path, np.int32, "r", data_offset(shard, tensor), (tensor.n_elements,))
+            odd = table[(table < 0) | (table >= n_experts)]
+            if len(odd):
+                raise ModelError(f"{shard.path}: {tensor.name} names expert {odd[0]} of {n_experts}; download it again")
