@@ -64,6 +64,7 @@ def run(path: Path) -> None:
         ("qwen35", "full_attention_interval", 0),  # a division
         ("qwen3next", "full_attention_interval", 0),
         ("deepseek4", "attention.output_group_count", 0),  # a division
+        ("gemma4_shared", "attention.head_count_kv", 0),  # a division
         ("deepseek4", "hyper_connection.sinkhorn_iterations", 2**31 - 1),  # a graph that never ends
         ("deepseek4", "attention.head_count_kv", 4095),  # a cache that no memory holds
         ("qwen35", "ssm.inner_size", 2**20),  # states that no memory holds

@@ -18,11 +18,13 @@ MAX_LAYERS = 512
 
 
 class Range(NamedTuple):
-    """The least and the greatest number that a key may have, and why."""
+    """The least and the greatest number that a key may have, why, and in which architectures."""
 
     least: int
     most: int
     reason: str
+    architectures: frozenset[str] | None = None
+    """None: in all."""
 
 
 class AtMost(NamedTuple):
@@ -42,10 +44,13 @@ class Product(NamedTuple):
 
 
 _DELTA_NETS = frozenset({"qwen35", "qwen35moe", "qwen3next"})
+_SHARE_KV = frozenset({"gemma3n", "gemma4"})
+"""Layers read the cache of others. Elsewhere a layer without K/V heads is one without attention."""
 
 RANGES = {
     "block_count": Range(0, MAX_LAYERS, f"llama.cpp takes at most {MAX_LAYERS} layers"),
     "full_attention_interval": Range(1, MAX_LAYERS, "the numbers of the layers are divided by it"),
+    "attention.head_count_kv": Range(1, 1024, "the heads are divided by it", _SHARE_KV),
     "attention.output_group_count": Range(1, 1024, "the heads are divided by it"),
     **{
         f"attention.{which}_length{kind}": Range(0, 8192, "the cache holds so many numbers for each head")
@@ -76,7 +81,8 @@ def metadata_problem(architecture: str, numbers: Callable[[str], list[int]]) -> 
     numbers: the numbers of a key, one for each layer if they differ by layer; none if there is no such key.
     """
     for key, bound in RANGES.items():
-        for number in numbers(key):
+        applies = bound.architectures is None or architecture in bound.architectures
+        for number in numbers(key) if applies else ():
             if not bound.least <= number <= bound.most:
                 return f"{key} is {number}, not {bound.least} to {bound.most}: {bound.reason}"
     for key, (other, reason) in AT_MOST.items():
