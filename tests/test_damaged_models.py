@@ -37,7 +37,7 @@ def set_number(key: str, number: int) -> Callable[[Parts], None]:
         (at,) = (i for i, (name, _, _) in enumerate(parts.values) if name.decode().partition(".")[2] == key)
         name, kind, value = parts.values[at]
         if kind == ARRAY:  # a single number is that of all layers
-            (kind,) = struct.unpack_from("<I", value)
+            kind = max(4, struct.unpack_from("<I", value)[0] % 7)  # bools as numbers
         parts.values[at] = (name, kind, struct.pack("<I", number))
 
     return change
@@ -64,6 +64,8 @@ def run(path: Path) -> None:
         ("qwen35", "full_attention_interval", 0),  # a division
         ("qwen3next", "full_attention_interval", 0),
         ("deepseek4", "attention.output_group_count", 0),  # a division
+        ("glm_dsa", "attention.indexer.types", 0),  # a null pointer
+        ("glm_dsa", "attention.indexer.types", 1),
         ("gemma4_shared", "attention.head_count_kv", 0),  # a division
         ("deepseek4", "hyper_connection.sinkhorn_iterations", 2**31 - 1),  # a graph that never ends
         ("deepseek4", "attention.head_count_kv", 4095),  # a cache that no memory holds

@@ -8,7 +8,7 @@ native/src/engine/mtp-graph-check.cpp. Knows keys and numbers; reads no file its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -44,6 +44,7 @@ class Product(NamedTuple):
 
 
 _DELTA_NETS = frozenset({"qwen35", "qwen35moe", "qwen3next"})
+_INDEXED, _INDEX_TYPES = frozenset({"glm-dsa"}), "attention.indexer.types"
 _SHARE_KV = frozenset({"gemma3n", "gemma4"})
 """Layers read the cache of others. Elsewhere a layer without K/V heads is one without attention."""
 
@@ -95,6 +96,26 @@ def metadata_problem(architecture: str, numbers: Callable[[str], list[int]]) -> 
                 if number != (product := math.prod(factors)):
                     return f"{key} is {number}, {rule.one} times {rule.other} is {product}: {rule.reason}"
     return None
+
+
+def index_problem(architecture: str, numbers: Callable[[str], list[int]], n_layer: int, tensors: Container[str]) -> str:
+    """Why layers cannot find the positions that they attend to (GLM-5); "" if they can.
+
+    Those of type 1 have an index of their own, which llama.cpp reads without looking whether it is there; others share
+    that of a layer before them. tensors: the names of all.
+    """
+    if architecture not in _INDEXED:
+        return ""
+    types = numbers(_INDEX_TYPES)
+    if not types:  # as llama.cpp fills them in, by the version of the model
+        is_old = max(numbers("context_length"), default=0) < 2**20
+        types = [int(is_old or i < 3 or i % 4 == 2) for i in range(n_layer)]
+    for i, kind in enumerate(_of_layers(types, n_layer)[:n_layer]):
+        if i == 0 and not kind:
+            return f"{_INDEX_TYPES} is 0 in the first layer, which has none before it whose index it could share"
+        if kind and f"blk.{i}.indexer.attn_k.weight" not in tensors:
+            return f"{_INDEX_TYPES} is {kind} in layer {i}, for which the file has no index"
+    return ""
 
 
 def _pairs(numbers: Sequence[int], others: Sequence[T]) -> list[tuple[int, T]]:

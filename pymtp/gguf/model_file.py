@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from pymtp.errors import ModelError
 from pymtp.gguf.header import ArrayLength, TensorInfo, Value, read_array
-from pymtp.gguf.limits import MAX_LAYERS, metadata_problem
+from pymtp.gguf.limits import MAX_LAYERS, index_problem, metadata_problem
 from pymtp.gguf.shards import Shard, read_shards
 
 DRAFT_TOKENS = "d2t"
@@ -109,6 +109,8 @@ class ModelFile:
         held = {int(match[1]) for match in map(LAYER_TENSOR.fullmatch, self.tensors) if match}
         if 0 in held and max(held) < self.n_layer - 1:  # without layer 0 the file holds only heads
             self._damaged(f"it names {self.n_layer} layers, the last tensors are those of layer {max(held)}")
+        if 0 in held and (problem := index_problem(self.architecture, self._numbers, self.n_layer, self.tensors)):
+            self._damaged(problem)
 
     def _numbers(self, key: str) -> list[int]:
         """The integers of a key, given without the architecture's prefix: one, or one for each layer."""
