@@ -216,6 +216,8 @@ def test_a_certificate_that_cannot_be_used_is_an_error_of_one_line(
         ("/v1/responses", {"input": "a", "text": "x"}, 400),
         ("/v1/responses", {"input": [{"type": "reasoning", "content": 1}]}, 400),
         ("/tokenize", {"content": {"a": 1}}, 400),
+        ("/tokenize", {"content": -1, "with_pieces": True}, 400),
+        ("/tokenize", {"content": [5, 2**31], "with_pieces": True}, 400),
         ("/detokenize", {"tokens": [-1]}, 400),
         ("/detokenize", {"tokens": [10**9]}, 400),
         ("/detokenize", {"tokens": [2**70]}, 400),

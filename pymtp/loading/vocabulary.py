@@ -174,6 +174,8 @@ class Vocabulary:
         return self._bytes(token, special=True)
 
     def _bytes(self, token: int, *, special: bool) -> bytes:
+        if not 0 <= token < self.size:  # llama.cpp would throw, which ends the process
+            raise InvalidParameter("token", f"below {self.size}", value=token)
         n_max = 64
         while True:
             buffer = ffi.new("char[]", n_max)

@@ -32,6 +32,8 @@ def mixed_tokens(value: Any, vocabulary: Vocabulary, *, add_special: bool, parse
             is_start = add_special and i == 0
             tokens += vocabulary.tokenize(part, is_start=is_start, parse_special=parse_special)
         elif isinstance(part, int) and not isinstance(part, bool):
+            if not 0 <= part < vocabulary.size:
+                raise invalid(f"token ids in a prompt must be below {vocabulary.size}")
             tokens.append(part)
         else:
             raise invalid("a prompt must be a string, token ids, or a list of both")
@@ -51,6 +53,4 @@ def _tokens(value: Any, vocabulary: Vocabulary) -> list[int]:
     tokens = mixed_tokens(value, vocabulary, add_special=True)
     if not tokens:
         raise invalid("the prompt is empty: it needs at least one token")
-    if not 0 <= min(tokens) <= max(tokens) < vocabulary.size:
-        raise invalid(f"token ids in a prompt must be below {vocabulary.size}")
     return tokens
