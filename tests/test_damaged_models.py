@@ -15,7 +15,7 @@ from pymtp.gguf.limits import metadata_problem
 from pymtp.gguf.shards import data_offset, read_shards
 
 F16, I32 = 1, 26
-ARRAY = 9
+STRING, ARRAY = 8, 9
 
 
 @pytest.fixture
@@ -142,3 +142,18 @@ def test_a_product_holds_for_the_architectures_that_need_it() -> None:
     assert "ssm.inner_size is 256, ssm.time_step_rank times ssm.state_size is 128" in (
         problem("qwen35", **numbers) or ""
     )
+
+
+def test_a_vocabulary_without_tokens_for_a_text_is_an_error(damaged: Callable[..., Path]) -> None:
+    """llama.cpp throws there, through functions of C: the process ended."""
+
+    def of_sentencepiece(parts: Parts) -> None:
+        (at,) = (i for i, (name, _, _) in enumerate(parts.values) if name == b"tokenizer.ggml.model")
+        parts.values[at] = (parts.values[at][0], STRING, struct.pack("<Q5s", 5, b"llama"))
+        parts.values.append((b"tokenizer.ggml.scores", ARRAY, struct.pack("<IQ512f", 6, 512, *[0.0] * 512)))
+
+    with (
+        Model(damaged("glm4moe", of_sentencepiece), n_ctx=64, n_threads=1) as model,
+        pytest.raises(PymtpError, match="the model's vocabulary has no tokens for the text .*; download it again"),
+    ):
+        model.generate("Hello", max_tokens=2)

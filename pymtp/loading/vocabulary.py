@@ -133,13 +133,14 @@ class Vocabulary:
         except (AttributeError, UnicodeEncodeError) as error:
             raise InvalidParameter("text", f"a string that can be encoded as UTF-8 ({error})") from None
         n_max = len(data) + 2
+        n = ffi.new("int32_t *")
         while True:
-            tokens = ffi.new("llama_token[]", n_max)
+            tokens = ffi.new("int32_t[]", n_max)
             with self.using():
-                n = lib.llama_tokenize(self._vocab, data, len(data), tokens, n_max, is_start, parse_special)
-            if n >= 0:
-                return list(ffi.unpack(tokens, n)) if n else []
-            n_max = -n
+                check(lib.pymtp_tokenize(self._vocab, data, len(data), is_start, parse_special, n_max, tokens, n))
+            if n[0] <= n_max:
+                return list(ffi.unpack(tokens, n[0])) if n[0] else []
+            n_max = n[0]
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """The text of `tokens`; `special` shows special tokens as well. Raises InvalidParameter for an unknown id."""
@@ -174,16 +175,16 @@ class Vocabulary:
         return self._bytes(token, special=True)
 
     def _bytes(self, token: int, *, special: bool) -> bytes:
-        if not 0 <= token < self.size:  # llama.cpp would throw, which ends the process
+        if not 0 <= token < self.size:
             raise InvalidParameter("token", f"below {self.size}", value=token)
-        n_max = 64
+        n_max, n = 64, ffi.new("int32_t *")
         while True:
             buffer = ffi.new("char[]", n_max)
             with self.using():
-                n = lib.llama_token_to_piece(self._vocab, token, buffer, n_max, 0, special)
-            if n >= 0:
-                return bytes(ffi.buffer(buffer, n))
-            n_max = -n
+                check(lib.pymtp_token_bytes(self._vocab, token, special, n_max, buffer, n))
+            if n[0] <= n_max:
+                return bytes(ffi.buffer(buffer, n[0]))
+            n_max = n[0]
 
     def _breakers(self, texts: tuple[str, ...]) -> Any:
         """The native handle of `texts` as DRY's sequence breakers. Cached, because it looks at every token."""

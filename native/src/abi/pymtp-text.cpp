@@ -1,0 +1,50 @@
+// From texts to tokens and back, with llama.cpp's functions.
+
+#include "pymtp-text.h"
+
+#include "guard.h"
+#include "llama.h"
+
+#include <cstdlib>
+
+static constexpr int32_t N_BYTES_MAX = 1 << 30;
+
+// llama.cpp returns -n where n did not fit
+static int32_t give_count(int32_t found, int32_t * n) {
+    if (found == INT32_MIN) {
+        pymtp_refuse("a text of more tokens than can be counted");
+    }
+    *n = std::abs(found);
+    return PYMTP_OK;
+}
+
+int32_t pymtp_tokenize(const llama_vocab * vocab, const char * text, int32_t n_bytes, int32_t is_start,
+                       int32_t parse_special, int32_t n_max, int32_t * token, int32_t * n_tokens) {
+    return pymtp_guard([&]() -> int32_t {
+        pymtp_need(n_tokens, "the number of tokens") = 0;
+        pymtp_need(vocab, "the vocabulary");
+        pymtp_need_array(text, n_bytes, N_BYTES_MAX, "bytes");
+        pymtp_need_array(token, n_max, N_BYTES_MAX, "tokens");
+        int32_t    found = 0;
+        const auto why =
+            pymtp_thrown([&] { found = llama_tokenize(vocab, text, n_bytes, token, n_max, is_start, parse_special); });
+        if (!why.empty()) {
+            return pymtp_fail(PYMTP_FAILED, "the model's vocabulary has no tokens for the text (%s); download it again",
+                              why.text);
+        }
+        return give_count(found, n_tokens);
+    });
+}
+
+int32_t pymtp_token_bytes(const llama_vocab * vocab, int32_t token, int32_t special, int32_t n_max, char * bytes,
+                          int32_t * n_bytes) {
+    return pymtp_guard([&]() -> int32_t {
+        pymtp_need(n_bytes, "the number of bytes") = 0;
+        pymtp_need(vocab, "the vocabulary");
+        pymtp_need_array(bytes, n_max, N_BYTES_MAX, "bytes");
+        if (token < 0 || token >= llama_vocab_n_tokens(vocab)) {
+            pymtp_refuse("token %d is none of %d", token, llama_vocab_n_tokens(vocab));
+        }
+        return give_count(llama_token_to_piece(vocab, token, bytes, n_max, 0, special), n_bytes);
+    });
+}
