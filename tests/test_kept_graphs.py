@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from pymtp import Model
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.session import Session
+from random_gguf import write_glm4moe
 
 pytestmark = pytest.mark.model
 
@@ -63,3 +65,19 @@ def test_parts_of_prompts_leave_the_graphs_of_rounds_alone(session: Session) -> 
         assert verify(session, lengths, [Chunk([5] * n_rows, len(PROMPT), N_SEQ - 1, feed=True)]) == 1
     assert session.compute_bytes == before
     assert verify(session, lengths) == 0
+
+
+def test_requests_whose_slots_are_in_another_order_share_passes(tmp_path: Path) -> None:
+    """A cache with a part for each sequence computes those together whose numbers follow on each other."""
+    path = write_glm4moe(tmp_path / "tiny.gguf")
+    with Model(path, n_ctx=64, n_threads=1, n_seq_max=4, draft="none", kv_unified=False) as model:
+
+        def n_passes(*lengths: int) -> int:
+            before, batch = model.session.counters.n_trunk_passes, model.batch()
+            for n in lengths:
+                batch.submit([5, 6], max_tokens=n, temperature=0, ignore_eos=True)
+            list(batch)
+            return model.session.counters.n_trunk_passes - before
+
+        n_passes(8, 2, 6, 4)  # leaves the slots free in the order 1, 3, 2, 0
+        assert n_passes(20, 20, 20, 20) <= 24

@@ -249,7 +249,8 @@ class Scheduler:
         prompts = {slot: each.sequence for slot, each in self._running.items() if each.sequence.in_prompt}
         shares = _shares([sequence.n_to_decode for sequence in prompts.values()], max(n_left, 0))
         turns += [one.turn(slot, n) for (slot, one), n in zip(prompts.items(), shares, strict=True) if n > 0]
-        return turns
+        # a cache with a part for each sequence computes those together whose numbers follow on each other
+        return sorted(turns, key=lambda turn: turn.slot)
 
     def run(self, turns: Sequence[Turn], meanwhile: Callable[[], object] = lambda: None) -> Result:
         """Run the pass. `meanwhile` is called with it: see Session.decode."""
