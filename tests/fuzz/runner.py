@@ -86,7 +86,9 @@ def _one_child(report: Report, folder: Path, seed: int, first: int, until: int, 
     work.mkdir()
     command = [sys.executable, *_S_FLAG, "-m", MODULE, report.name, "--child", str(folder)]
     command += ["--seed", str(seed), "--first", str(first), "--cases", str(until), "--time", str(seconds)]
-    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # absolute: a child runs in a folder of its own
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    paths = [str(Path(__file__).parents[1]), *(str(Path(each).absolute()) for each in given)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
     environment |= {"XDG_CACHE_HOME": str(work), "XDG_STATE_HOME": str(work)}
     with (folder / "stderr").open("w+b") as stderr:
