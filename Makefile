@@ -11,6 +11,8 @@
 # make soak-address TOKENS=1000000  the same under AddressSanitizer (gcc; takes minutes to build)
 # make check-threads      threads and asyncio tasks that share a model, under ThreadSanitizer (gcc; takes minutes)
 # make check-native       the native tests under sanitizers, and the patched llama.cpp against the unpatched one
+# make check-emulated     the CPU backend's native tests on other processors: ARM, and x86 that ends with AVX2
+#                         (Debian, Ubuntu: apt install qemu-user g++-aarch64-linux-gnu)
 #
 # PYTHON=python3.12       the interpreter that .venv is made with
 # CMAKE_ARGS="-DGGML_CUDA=ON" make ...   build options; they stay until others are given, or `make clean`
@@ -30,7 +32,7 @@ NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patch
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/tests/fuzz/*.cpp native/tests/fuzz/*.h native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow demo page families fuzz soak lint check check-native check-threads docs patches-edit patches-rebase patches-export install clean fuzz-native soak-address lock
+.PHONY: run test test-slow demo page families fuzz soak lint check check-native check-threads docs patches-edit patches-rebase patches-export install clean fuzz-native soak-address lock check-emulated
 .DELETE_ON_ERROR:
 
 run: install
@@ -93,6 +95,18 @@ check-native: install
 	    -S native/tests/unpatched -B build/unpatched >build/unpatched.log
 	@$(BIN)/cmake --build build/unpatched
 	@$(BIN)/ctest --test-dir build/unpatched --output-on-failure
+
+# The tests of the CPU backend on processors that this one is not: an ARM one with dotprod and i8mm, and an x86 one that
+# ends with AVX2, as emulators of processes do: what a machine takes of AVX-512 only check-native runs, on one that has it.
+EMULATED = -DPYMTP_SANITIZE=OFF -DGGML_NATIVE=OFF
+check-emulated: install
+	@$(CONFIGURE) --toolchain native/tests/aarch64-linux.cmake $(EMULATED) \
+	    -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod+i8mm+fp16 -S native/tests -B build/tests-aarch64 >build/tests-aarch64.log
+	@$(CONFIGURE) -DCMAKE_CROSSCOMPILING_EMULATOR='qemu-x86_64;-cpu;max' $(EMULATED) \
+	    -S native/tests -B build/tests-avx2 >build/tests-avx2.log
+	@for build in build/tests-aarch64 build/tests-avx2; do \
+	    $(BIN)/cmake --build $$build --target test-few-rows && \
+	    $(BIN)/ctest --test-dir $$build --output-on-failure -R test-few-rows || exit; done
 
 # Builds under a sanitizer, each of its own in a folder, without OpenMP, which sanitizers cannot follow; and Python with
 # what is built there.

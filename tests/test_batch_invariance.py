@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import random
 from collections.abc import Callable
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 import pytest
+from gguf import LlamaFileType
 
 from pymtp import Chunk, Model
 from random_gguf import write_glm4moe, write_mimo2, write_qwen35, write_step35
@@ -89,17 +92,31 @@ def test_a_text_is_what_it_is_alone(family: str, type_kv: str, n_slots: int, tmp
                 assert together(model, requests, temperature) == texts
 
 
+def requantized(model: Path, weights: str, folder: Path) -> Path:
+    """The model with all matrices in about that type, by llama.cpp."""
+    path = folder / f"{weights}.gguf"
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype, params.allow_requantize = LlamaFileType[f"MOSTLY_{weights}"], True
+    assert llama_cpp.llama_model_quantize(bytes(model), bytes(path), ctypes.byref(params)) == 0
+    return path
+
+
 @pytest.mark.model
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="products are row by row on x86 CPUs only")
-@pytest.mark.parametrize("type_kv", ["f16", "q8_0"])
-def test_a_prompt_is_the_same_in_parts_and_beside_others(embedded_model: Path, type_kv: str) -> None:
+@pytest.mark.parametrize(
+    ("weights", "type_kv"), [(None, "f16"), (None, "q8_0"), ("F16", "f16"), ("BF16", "f16"), ("Q2_K", "f16")]
+)
+def test_a_prompt_is_the_same_in_parts_and_beside_others(
+    embedded_model: Path, weights: str | None, type_kv: str, tmp_path: Path
+) -> None:
+    path = requantized(embedded_model, weights, tmp_path) if weights else embedded_model
     rng = random.Random(1)
     prompts = [[rng.randrange(1, 5000) for _ in range(n)] for n in (150, 41, 90)]
     options = {"n_ctx": 1024, "type_k": type_kv, "type_v": type_kv, "flash_attn": "on", "device": [], "n_seq_max": 3}
 
     def last_row(n_ubatch: int, parts: int, n_beside: int) -> object:
         """Logits of the first prompt, in as many parts, with the others' parts in the same passes."""
-        with Model(embedded_model, draft="none", n_ubatch=n_ubatch, **options) as model:  # type: ignore[arg-type]
+        with Model(path, draft="none", n_ubatch=n_ubatch, **options) as model:  # type: ignore[arg-type]
             for part in range(parts):
                 chunks = []
                 for sequence, prompt in list(enumerate(prompts))[n_beside::-1]:

@@ -95,6 +95,7 @@ static bool is_repacked(ggml_type type, int64_t n_out) {
         case GGML_TYPE_Q4_K:
         case GGML_TYPE_Q4_0:
         case GGML_TYPE_IQ4_NL:
+            return n_out % 8 == 0 && (ggml_cpu_has_avx2() || ggml_cpu_has_matmul_int8());
         case GGML_TYPE_MXFP4:
             return n_out % 8 == 0 && ggml_cpu_has_avx2();
         default:
@@ -152,6 +153,47 @@ static void rows_together_are_rows_one_by_one() {
     }
 }
 
+// Floats are summed by llama.cpp's kernels: by sgemm if it takes the matrix, whatever the number of rows.
+static void rows_of_halves_are_rows_alone(ggml_type type, int64_t n_values, int64_t n_out) {
+    product        p;
+    ggml_context * ctx     = p.ctx.get();
+    ggml_tensor *  weights = ggml_new_tensor_2d(ctx, type, n_values, n_out);
+    ggml_tensor *  rows    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_values, 70);
+
+    const auto first_rows = [&](int64_t n_rows) {
+        return ggml_mul_mat(ctx, weights, ggml_view_2d(ctx, rows, n_values, n_rows, rows->nb[1], 0));
+    };
+    std::vector<ggml_tensor *> together;
+    for (const int64_t n_rows : { 1, 2, 3, 4, 5, 7, 8, 16, 17, 63, 64, 70 }) {
+        together.push_back(first_rows(n_rows));
+        together.back()->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+    }
+    ggml_tensor * unmarked = first_rows(70);
+    p.alloc();
+    set_quantized(weights);
+    set_random(rows);
+    const auto all = p.result(together.back());
+    for (auto * marked : together) {
+        const auto result = p.result(marked);
+        CHECK(std::equal(result.begin(), result.end(), all.begin()));
+    }
+    const auto expected = p.result(unmarked);
+    CHECK(std::equal(all.begin(), all.end(), expected.begin(), expected.end(),
+                     [](float x, float y) { return std::fabs(x - y) <= 1e-3f * (1.0f + std::fabs(y)); }));
+}
+
+static void halves_have_rows_that_do_not_depend_on_their_number() {
+#if defined(__AVX2__) && defined(__F16C__)
+    for (const ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16 }) {
+        for (const int64_t n_values : { 96, 100, 256 }) {
+            for (const int64_t n_out : { 1, 31, 40, 132 }) {
+                rows_of_halves_are_rows_alone(type, n_values, n_out);
+            }
+        }
+    }
+#endif
+}
+
 // Products with dequantized weights, in doubles: what all of this should be, but for the rounding of activations.
 static void a_product_is_what_the_dequantized_weights_give() {
     constexpr int64_t N_VALUES = 512;
@@ -196,7 +238,7 @@ static void tame_scales(ggml_type type, std::vector<uint8_t> & matrix) {
             }
             continue;
         }
-        const auto scales = random_values(type == GGML_TYPE_Q4_K ? 16 : 8);
+        const auto scales = random_values(type == GGML_TYPE_Q2_K || type == GGML_TYPE_Q4_K ? 16 : 8);
         ggml_fp32_to_fp16_row(scales.data(), (ggml_fp16_t *) &matrix[at], scales.size());
     }
 }
@@ -588,6 +630,7 @@ static void small_nodes_are_what_they_are_without_the_mark() {
 
 int main() {
     RUN(rows_together_are_rows_one_by_one);
+    RUN(halves_have_rows_that_do_not_depend_on_their_number);
     RUN(a_product_is_what_the_dequantized_weights_give);
     RUN(every_instruction_set_gives_the_same_bits);
     RUN(experts_are_what_they_are_without_the_mark);

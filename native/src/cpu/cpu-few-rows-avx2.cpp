@@ -109,11 +109,12 @@ struct few_rows_avx2 {
                  _mm256_cvtepu8_epi16(_mm_unpackhi_epi16(twice, twice)) };
     }
 
-    // 32 values of each row, of at most 4 bits: 4 sums of two products fit into 16 bits
-    static ints multiply_8_rows(const ints * x, const int8_t * y, ints scales) {
+    // 8 * K values of each row, of at most 4 bits: 4 sums of two products fit into 16 bits
+    template <int K> static ints multiply_8_rows(const ints (&x)[K], const int8_t * y, ints scales) {
+        static_assert(K <= 4);
         ints sum = zero();
 #    pragma GCC unroll 4
-        for (int k = 0; k < 4; ++k) {
+        for (int k = 0; k < K; ++k) {
             const __m256i with = _mm256_set1_epi64x(few_rows_load<int64_t>(y + 8 * k));
             sum.first          = _mm256_add_epi16(sum.first, _mm256_maddubs_epi16(x[k].first, with));
             sum.second         = _mm256_add_epi16(sum.second, _mm256_maddubs_epi16(x[k].second, with));

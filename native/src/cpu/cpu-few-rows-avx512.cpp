@@ -91,11 +91,11 @@ struct few_rows_avx512 {
     // 8 bytes, a scale for each row
     static ints spread_8_scales(__m128i bytes) { return _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(bytes, bytes)); }
 
-    // 32 values of each row
-    static ints multiply_8_rows(const ints * x, const int8_t * y, ints scales) {
+    // 8 * K values of each row
+    template <int K> static ints multiply_8_rows(const ints (&x)[K], const int8_t * y, ints scales) {
         ints sum = _mm512_setzero_si512();
 #    pragma GCC unroll 4
-        for (int k = 0; k < 4; ++k) {
+        for (int k = 0; k < K; ++k) {
             sum = _mm512_dpbusd_epi32(sum, x[k], _mm512_set1_epi64(few_rows_load<int64_t>(y + 8 * k)));
         }
         return _mm512_mullo_epi32(sum, scales);

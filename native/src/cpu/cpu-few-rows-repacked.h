@@ -8,17 +8,24 @@
 
 namespace {
 
+// Blocks of 256 values, in groups with a scale and a minimum each
+struct few_rows_8_sums {
+    __m256 sum  = _mm256_setzero_ps();
+    __m256 mins = _mm256_setzero_ps();
+
+    void add(__m256i products, __m256i offsets, __m256 d, __m256 min_d, float y_d) {
+        sum  = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), _mm256_mul_ps(d, _mm256_set1_ps(y_d)), sum);
+        mins = _mm256_fmadd_ps(_mm256_cvtepi32_ps(offsets), _mm256_mul_ps(min_d, _mm256_set1_ps(y_d)), mins);
+    }
+
+    __m256 totals() const { return _mm256_sub_ps(sum, mins); }
+};
+
 template <class V> struct few_rows_q4_K_8 {
     using block                       = block_q4_Kx8;
     using block_y                     = block_q8_K;
+    using sums                        = few_rows_8_sums;
     static constexpr int64_t N_VALUES = QK_K;
-
-    struct sums {
-        __m256 sum  = _mm256_setzero_ps();
-        __m256 mins = _mm256_setzero_ps();
-
-        __m256 totals() const { return _mm256_sub_ps(sum, mins); }
-    };
 
     template <int N> static void add(sums * to, const block & x, const block_q8_K * const * y, int64_t b) {
         typename V::ints products[N];
@@ -60,10 +67,7 @@ template <class V> struct few_rows_q4_K_8 {
         const __m256 min_d = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.dmin));
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
-            const __m256 y_d = _mm256_set1_ps(y[n][b].d);
-            to[n].sum =
-                _mm256_fmadd_ps(_mm256_cvtepi32_ps(V::add_neighbours(products[n])), _mm256_mul_ps(d, y_d), to[n].sum);
-            to[n].mins = _mm256_fmadd_ps(_mm256_cvtepi32_ps(offsets[n]), _mm256_mul_ps(min_d, y_d), to[n].mins);
+            to[n].add(V::add_neighbours(products[n]), offsets[n], d, min_d, y[n][b].d);
         }
     }
 
@@ -79,6 +83,60 @@ template <class V> struct few_rows_q4_K_8 {
             _mm256_and_si256(_mm256_srli_epi32(_mm256_shuffle_epi32(packed, _MM_SHUFFLE(1, 1, 0, 0)), 2),
                              _mm256_setr_epi32(0, 0x30303030, 0, 0x30303030, 0, 0x30303030, 0, 0x30303030));
         return _mm256_or_si256(low, high);
+    }
+};
+
+template <class V> struct few_rows_q2_K_8 {
+    using block                       = block_q2_Kx8;
+    using block_y                     = block_q8_K;
+    using sums                        = few_rows_8_sums;
+    static constexpr int64_t N_VALUES = QK_K;
+
+    template <int N> static void add(sums * to, const block & x, const block_q8_K * const * y, int64_t b) {
+        typename V::ints products[N];
+        __m256i          offsets[N];
+        for (int n = 0; n < N; ++n) {
+            products[n] = V::zero();
+            offsets[n]  = _mm256_setzero_si256();
+        }
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) { // 128 values: four pairs of groups of 16, each with a scale and a minimum
+            typename V::ints packed[2][2];
+#pragma GCC unroll 4
+            for (int k = 0; k < 4; ++k) {
+                packed[k / 2][k % 2] = V::load(x.qs + 256 * i + 64 * k);
+            }
+#pragma GCC unroll 4
+            for (int g = 0; g < 4; ++g) {
+                // for each row a byte of the first group and one of the second: the scale, and above it the minimum
+                const __m128i bytes = _mm_loadu_si128((const __m128i *) (x.scales + 64 * i + 16 * g));
+                const __m256i mins =
+                    _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(0x0f)));
+#pragma GCC unroll 8
+                for (int n = 0; n < N; ++n) {
+                    offsets[n] = V::add_pairs(offsets[n], mins, y[n][b].bsums + 8 * i + 2 * g);
+                }
+#pragma GCC unroll 2
+                for (int k = 0; k < 2; ++k) {
+                    const __m128i of_group = _mm_and_si128(_mm_srli_epi16(bytes, 8 * k), _mm_set1_epi16(0x0f));
+                    const auto    scales   = V::spread_8_scales(_mm_packus_epi16(of_group, of_group));
+
+                    const typename V::ints values[2] = { V::mask(V::left(packed[k][0], -2 * g), 0x03),
+                                                         V::mask(V::left(packed[k][1], -2 * g), 0x03) };
+#pragma GCC unroll 8
+                    for (int n = 0; n < N; ++n) {
+                        const int8_t * with = y[n][b].qs + 128 * i + 32 * g + 16 * k;
+                        products[n]         = V::add(products[n], V::multiply_8_rows(values, with, scales));
+                    }
+                }
+            }
+        }
+        const __m256 d     = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.d));
+        const __m256 min_d = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.dmin));
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+            to[n].add(V::add_neighbours(products[n]), offsets[n], d, min_d, y[n][b].d);
+        }
     }
 };
 
@@ -141,6 +199,8 @@ struct few_rows_mxfp4_8 {
 
 template <class V> few_rows_kernel few_rows_find_repacked(ggml_type type) {
     switch (type) {
+        case GGML_TYPE_Q2_K:
+            return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_q2_K_8<V>);
         case GGML_TYPE_Q4_K:
             return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_q4_K_8<V>);
         case GGML_TYPE_Q4_0:

@@ -66,6 +66,23 @@ bool mtp_rows_are_single(const ggml_tensor * dst) {
     return n_rows <= N_ROWS_ONE_BY_ONE || is_router || find_kernel(dst);
 }
 
+bool mtp_product_uses_sgemm(const ggml_tensor * dst) {
+    const ggml_tensor * weights = dst->src[0];
+#if defined(__AVX2__) && defined(__F16C__) // elsewhere sgemm takes no fewer than 4 or 8 rows
+    const bool is_half = weights->type == GGML_TYPE_F16 || weights->type == GGML_TYPE_BF16;
+    if ((dst->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) && is_half && weights->op == GGML_OP_NONE && !weights->view_src) {
+        return true;
+    }
+#endif
+#if !defined(__MMA__) // as in llama.cpp
+    if (dst->ne[1] < 2) {
+        return false;
+    }
+#endif
+    // sums of integers do not depend on their order; but single rows of IQ4_NL have two sums
+    return !mtp_rows_are_single(dst) || (ggml_is_quantized(weights->type) && weights->type != GGML_TYPE_IQ4_NL);
+}
+
 static size_t row_bytes(const ggml_tensor * weights) {
     return ggml_row_size(ggml_get_type_traits_cpu(weights->type)->vec_dot_type, weights->ne[0]);
 }

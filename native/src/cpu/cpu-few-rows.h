@@ -14,10 +14,13 @@ extern "C" {
 
 struct ggml_compute_params;
 
-// Whether the rows of a product must be computed as each would be alone: it is marked, and there is a kernel for it here, or
-// they are few, or the matrix is a router's. Of other prompts' products (F16, BF16, 2 bits and less) kernels for many
-// rows are faster, whose rows depend on how many there are.
+// Whether the rows of a product must be computed as each would be alone, by kernels that llama.cpp has for one row or by
+// those here: it is marked, and there is one here for it, or they are few, or the matrix is of F32, as a router's.
 bool mtp_rows_are_single(const struct ggml_tensor * dst);
+
+// Whether llama.cpp's sgemm may compute a product. It sums floats in another order than its kernel for one row, but in
+// the same one for any number of rows: where weights are of F16 or BF16, single rows go there too.
+bool mtp_product_uses_sgemm(const struct ggml_tensor * dst);
 
 // Called by all threads when the rows are quantized (params->wdata), and the counter of chunks stands at the number of
 // threads. Weights may be repacked. Does nothing and returns false if there is no kernel for the weights, the machine or
