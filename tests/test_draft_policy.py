@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -142,11 +143,13 @@ def test_sequences_that_must_share_a_pass_draft_equally_many_tokens() -> None:
 
 
 def test_a_busy_moment_is_forgotten_within_64_rounds() -> None:
-    policy = new(has_heads=True)
-    play(policy, lambda *key: 500 * flat(*key), 4)  # all that is known at first
-    play(policy, flat, 64, right=0.8)
-    _, speed = play(policy, flat, 500, right=0.8)
-    assert speed > 0.94 * best_fixed(flat, 0.8)
+    speeds = []
+    for seed in range(8):
+        policy = new(has_heads=True)
+        play(policy, lambda *key: 500 * flat(*key), 4, seed=seed)  # all that is known at first
+        play(policy, flat, 64, right=0.8, seed=seed + 100)
+        speeds.append(play(policy, flat, 500, right=0.8, seed=seed + 200)[1])
+    assert fmean(speeds) > 0.94 * best_fixed(flat, 0.8)
 
 
 def test_a_burst_of_load_does_not_move_a_median() -> None:

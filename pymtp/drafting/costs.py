@@ -29,8 +29,7 @@ class PassCosts:
         self._recent: dict[Kind, deque[float]] = {}
         self._before = (-1, -1)  # steps and sequences of the latest pass
         self._known: dict[Kind, float] = {}  # medians
-        self._rows: dict[tuple[int, int], list[int]] = {}  # rows of the known kinds, by steps and sequences
-        self._fit = [1.0, NEW_SHARE, NEW_SHARE, 0.0]
+        self._fit: list[float] = []  # see _fit
         self._tables: dict[tuple[int, int], list[float]] = {}
 
     def observe(self, steps: int, rows: int, n_sequences: int, ms: float) -> None:
@@ -39,10 +38,7 @@ class PassCosts:
         if before != self._before:
             return
         kind = steps, rows, n_sequences
-        recent = self._recent.get(kind)
-        if recent is None:
-            recent = self._recent[kind] = deque(maxlen=N_RECENT)
-        recent.append(ms)
+        self._recent.setdefault(kind, deque(maxlen=N_RECENT)).append(ms)
         if kind not in self._known:
             self.refresh()
 
@@ -51,9 +47,6 @@ class PassCosts:
         self._known = {kind: median(recent) for kind, recent in self._recent.items()}
         self._fit = _fit(self._known)
         self._tables.clear()
-        self._rows.clear()
-        for steps, rows, n in sorted(self._known):
-            self._rows.setdefault((steps, n), []).append(rows)
 
     @property
     def plain_ms(self) -> float | None:
@@ -67,7 +60,10 @@ class PassCosts:
         return median(recent) if recent else None
 
     def table(self, steps: int, n_sequences: int, n_max: int) -> list[float]:
-        """Passes that verify 0 to at least `n_max` drafts of all sequences together. More rows never cost less."""
+        """Passes that verify 0 to at least `n_max` drafts of all sequences together. More rows never cost less.
+
+        At least one pass must have been observed.
+        """
         found = self._tables.get((steps, n_sequences))
         if found is None or len(found) <= n_max:
             found = self._tables[steps, n_sequences] = self._estimate(steps, n_sequences, n_max)
@@ -75,15 +71,13 @@ class PassCosts:
 
     def _estimate(self, steps: int, n: int, n_max: int) -> list[float]:
         """A linear fit to all medians, moved to the measured pass that is most similar: sequences, steps, then rows."""
-        first = self._at((steps, n, n))
-        line = [first + self._fit[1] * k for k in range(n_max + 1)]
-        if self._rows:
-            at = min(self._rows, key=lambda such: (abs(such[1] - n), abs(such[0] - steps)))
-            off = {rows: self._known[at[0], rows, at[1]] - self._at((at[0], rows, at[1])) for rows in self._rows[at]}
-            line = [ms + off[min(off, key=lambda rows: abs(rows - n - k))] for k, ms in enumerate(line)]
-            least = min(self._known.values())
-            line = [max(ms, least) for ms in line]
-        return list(accumulate(reversed(line), min))[::-1]
+        least, known = min(self._known.values()), sorted(self._known.items())
+        similar, _ = min(known, key=lambda each: (abs(each[0][2] - n), abs(each[0][0] - steps)))
+        off = {kind[1]: ms - self._at(kind) for kind, ms in known if kind[::2] == similar[::2]}
+        line = [
+            self._at((steps, n + k, n)) + off[min(off, key=lambda rows: abs(rows - n - k))] for k in range(n_max + 1)
+        ]
+        return list(accumulate((max(ms, least) for ms in reversed(line)), min))[::-1]
 
     def _at(self, kind: Kind) -> float:
         return float(sum(map(mul, self._fit, _terms(*kind))))

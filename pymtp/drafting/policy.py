@@ -46,7 +46,7 @@ class Rates:
         return Rates(self._rates, MEMORY)
 
     def add(self, kind: int, is_right: bool) -> None:
-        """A draft of that kind: its position, or `match_kind`."""
+        """A draft of that kind: its position, or one of MATCH_KINDS."""
         self._rates[kind] += (is_right - self._rates[kind]) / self._memory
 
     def heads(self, n: int) -> list[float]:
@@ -86,6 +86,8 @@ class Plan(NamedTuple):
     """Likewise from lookup: a sequence has one of the two."""
     tokens: float = 0.0
     """That the round is expected to emit."""
+    speed: float = 0.0
+    """Tokens a millisecond, with that."""
     n_sequences: int = 1
     """In the pass, those without drafts included."""
 
@@ -99,10 +101,10 @@ class _Choice:
     """What was decided for a number of sequences."""
 
     def __init__(self) -> None:
-        self.steps = 0  # of the heads, where nothing but they and plain decoding is considered
+        self.steps = 0  # of the heads
+        self.speed = 0.0  # with them alone, when they were chosen
         self.n_until = 0  # rounds until all lengths are compared
         self.n_trial, self.tried = 0, 0  # rounds of a trial that are to come, and its steps
-        self.speed = 0.0  # tokens a millisecond, with those steps
         self.used: dict[int, int] = {}  # by steps: the latest round
 
 
@@ -124,66 +126,53 @@ class DraftPolicy:
     def choose(self, asked: Sequence[Candidate], n: int) -> Plan:
         """The plan for the next round of `n` sequences, of which these can draft."""
         self._n_rounds += 1
-        if self.costs.plain_ms is None:
-            return _plan(0, asked, n)
         choice = self._choices.setdefault(n, _Choice())
-        alone = [each._replace(n_matched=0) for each in asked] if any(each.n_matched for each in asked) else asked
-        choice.n_trial -= 1
-        choice.n_until -= 1
-        if choice.n_trial < 0:
-            plan = self._plan(choice.steps, asked, alone, n)
+        if self.costs.plain_ms is None:
+            plan = _plain(asked, n)
+        elif not choice.n_trial:
+            plan = self._with_steps(choice.steps, asked, n)
+            choice.n_until -= 1
             # where lookup emits two tokens a round, nothing else is worth a trial
-            if choice.n_until >= 0 or (any(plan.lookup) and plan.tokens >= 2 * n):
-                choice.used[plan.steps] = self._n_rounds
-                return plan
-            self._review(choice, alone, n)
-            if choice.n_trial < 0:
-                return self._plan(choice.steps, asked, alone, n)
-        choice.used[choice.tried] = self._n_rounds
-        plan = self._best(choice.tried, alone, n, verifies_all=True)[0]
-        self._fair_ms = plan.tokens / choice.speed
+            if choice.n_until < 0 and not (any(plan.lookup) and plan.tokens >= 2 * n):
+                self._review(choice, _without_matches(asked), n)
+                plan = self._with_steps(choice.steps, asked, n)
+        if choice.n_trial:
+            choice.n_trial -= 1
+            plan = self._best(choice.tried, _without_matches(asked), n, verifies_all=True)
+            self._fair_ms = plan.tokens / choice.speed
+        choice.used[plan.steps] = self._n_rounds
         return plan
 
-    def _plan(self, steps: int, asked: Sequence[Candidate], alone: Sequence[Candidate], n: int) -> Plan:
-        """The better of two: with the heads, as it was decided, or by lookup alone. `alone`: without their matches."""
-        if asked is alone and not steps:
-            return _plan(0, asked, n)
-        plan, speed = self._best(steps, asked, n)
-        if steps and asked is not alone:
-            other, other_speed = self._best(0, asked, n)
-            plan = other if other_speed > speed else plan
-        return plan
+    def _with_steps(self, steps: int, asked: Sequence[Candidate], n: int) -> Plan:
+        """The better of two: with these steps of the heads, or by lookup alone."""
+        finds = any(each.n_found for each in asked)
+        if not steps and not finds:
+            return _plain(asked, n)
+        plan = self._best(steps, asked, n)
+        return max(plan, self._best(0, asked, n), key=lambda plan: plan.speed) if steps and finds else plan
 
     def _review(self, choice: _Choice, asked: Sequence[Candidate], n: int) -> None:
         """Compare all lengths of the heads' drafts, and begin a trial of one if it can be afforded."""
-        choice.n_until = REVIEW
         self.costs.refresh()
-        lengths = (0, *self._lengths)
-        speeds = {steps: self._best(steps, asked, n)[1] for steps in lengths}
-        choice.steps = max(lengths, key=lambda steps: speeds[steps])
-        now = choice.speed = speeds[choice.steps]
-        least = TRIAL_ROUNDS * NEW_SHARE * n / now  # ms that a trial is taken to lose, at least
-        if least > self._to_lose or not self._lengths:
-            return
-        others = [steps for steps in lengths if steps != choice.steps]
-        n_old = {steps: self._n_rounds - choice.used.get(steps, -REVIEW) for steps in others}
-        lost = {}
-        for steps in others:
-            plan, speed = self._best(steps, asked, n, verifies_all=True)
-            lost[steps] = max(TRIAL_ROUNDS * plan.tokens * (1 / speed - 1 / now), least)
-        steps = max(others, key=lambda steps: n_old[steps] / lost[steps])
-        if lost[steps] <= self._to_lose and n_old[steps] > REVIEW:
-            choice.n_trial, choice.n_until, choice.tried = TRIAL_ROUNDS - 1, 0, steps
+        plans = {steps: self._best(steps, asked, n) for steps in (0, *self._lengths)}
+        choice.steps = max(plans, key=lambda steps: plans[steps].speed)
+        choice.speed, choice.n_until = plans.pop(choice.steps).speed, REVIEW
+        for steps in sorted(plans, key=lambda steps: choice.used.get(steps, -REVIEW)):
+            trial = self._best(steps, asked, n, verifies_all=True)
+            loss = trial.tokens * (1 / trial.speed - 1 / choice.speed)  # of a round, in ms
+            loss = max(loss, NEW_SHARE * n / choice.speed)
+            is_old = self._n_rounds - choice.used.get(steps, -REVIEW) > REVIEW
+            if is_old and TRIAL_ROUNDS * loss <= self._to_lose:
+                choice.n_trial, choice.n_until, choice.tried = TRIAL_ROUNDS, 0, steps
+                return
 
-    def _best(
-        self, steps: int, asked: Sequence[Candidate], n: int, *, verifies_all: bool = False
-    ) -> tuple[Plan, float]:
-        """With that many steps of the heads: the drafts worth verifying, and tokens a millisecond."""
+    def _best(self, steps: int, asked: Sequence[Candidate], n: int, *, verifies_all: bool = False) -> Plan:
+        """With that many steps of the heads: the drafts that are worth verifying."""
         by_sequence: list[list[float]] = []
         from_heads: list[bool] = []
         for each in asked:
             heads = each.rates.heads(min(steps, each.room))
-            found = each.rates.lookup(each.n_matched, min(each.n_found, each.room)) if each.n_matched else []
+            found = each.rates.lookup(each.n_matched, min(each.n_found, each.room))
             from_heads.append(sum(heads) >= sum(found))
             by_sequence.append(heads if from_heads[-1] else found)
         chances = [(chance, i) for i, chances in enumerate(by_sequence) for chance in chances]
@@ -193,16 +182,14 @@ class DraftPolicy:
         elif len(asked) > 1:
             chances.sort(reverse=True)
         ms = self.costs.table(steps, n, len(chances))
-        tokens, best, n_best, most = float(n), n / ms[0], 0, float(n)
-        for k, (chance, _) in enumerate(chances, 1):
-            tokens += chance
-            # as many as there are sequences at a time: the fewer numbers of rows there are, the sooner all are measured
-            if (k % len(asked) == 0 or k == len(chances)) and (verifies_all or tokens > best * ms[k]):
-                best, n_best, most = tokens / ms[k], k, tokens
+        tokens = list(accumulate((chance for chance, _ in chances), initial=float(n)))
+        # as many as there are sequences at a time: the fewer numbers of rows there are, the sooner all are measured
+        numbers = [*range(0, len(chances), len(asked)), len(chances)]
+        n_best = len(chances) if verifies_all else max(numbers, key=lambda k: tokens[k] / ms[k])
         n_drafts = [[0] * len(asked), [0] * len(asked)]
         for _, i in chances[:n_best]:
             n_drafts[from_heads[i]][i] += 1
-        return Plan(steps, n_drafts[True], n_drafts[False], most, n), best
+        return Plan(steps, n_drafts[True], n_drafts[False], tokens[n_best], tokens[n_best] / ms[n_best], n)
 
     def n_more(self, plan: Plan, rates: Rates, n_heads: int, n_matched: int, n_found: int) -> int:
         """How many drafts of a match that continues the heads' drafts are worth their rows."""
@@ -210,12 +197,9 @@ class DraftPolicy:
             return 0
         ms = self.costs.table(plan.steps, plan.n_sequences, plan.n_drafts + n_found)[plan.n_drafts :]
         before = rates.heads(n_heads)[-1]
-        tokens, best, n_best = plan.tokens, plan.tokens / ms[0], 0
-        for k, chance in enumerate(rates.lookup(n_matched, n_found), 1):
-            tokens += before * chance
-            if tokens > best * ms[k]:
-                best, n_best = tokens / ms[k], k
-        return n_best
+        chances = (before * chance for chance in rates.lookup(n_matched, n_found))
+        speeds = [tokens / ms[k] for k, tokens in enumerate(accumulate(chances, initial=plan.tokens))]
+        return speeds.index(max(speeds))
 
     def observe_pass(self, steps: int, rows: int, n_sequences: int, ms: float, *, is_typical: bool = True) -> None:
         """What a pass cost. One is not typical if it also took a prompt, built a graph or let the heads catch up."""
@@ -229,6 +213,9 @@ class DraftPolicy:
             self._fair_ms = None
 
 
-def _plan(steps: int, asked: Sequence[Candidate], n: int) -> Plan:
-    """Without drafts yet."""
-    return Plan(steps, [0] * len(asked), [0] * len(asked), float(n), n)
+def _plain(asked: Sequence[Candidate], n: int) -> Plan:
+    return Plan(0, [0] * len(asked), [0] * len(asked), float(n), n_sequences=n)
+
+
+def _without_matches(asked: Sequence[Candidate]) -> Sequence[Candidate]:
+    return [each._replace(n_found=0) for each in asked]
