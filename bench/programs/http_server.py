@@ -80,10 +80,10 @@ class _Server:
 class LlamaServer(_Server):
     """llama-server, without its cache of earlier prompts."""
 
-    def __init__(self, case: Case, *, drafts: bool) -> None:
+    def __init__(self, case: Case, *, drafts: bool, n_slots: int = 1) -> None:
         port = _free_port()
         command: list[object] = [case.programs / "llama-server", "--host", HOST, "--port", port, "-m", case.model]
-        command += [*context_flags(case), "--parallel", 1, "--cache-ram", 0]
+        command += [*context_flags(case), "--parallel", n_slots, "--cache-ram", 0]
         if drafts:
             command += draft_flags(case)
             if case.forced_length is not None:

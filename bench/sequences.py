@@ -1,0 +1,138 @@
+"""Several sequences at once, beside llama-server with as many slots:
+
+    python bench/sequences.py MODEL.gguf PROMPTS.jsonl --llama-cpp build/compare/bin [--n-seq 4 8 16] [-k 0 1]
+
+Groups of that many prompts are answered together, by pymtp's batches in this process and by llama-server without
+drafts, to which all requests of a group go at once. All take turns on the same groups, in random order, greedily,
+without end-of-generation tokens. Tokens a second are those of the group by the wall clock, prompts included. Prints
+medians, and medians of the ratios of pairs (the same group in the same repetition) to llama-server and to K = 0, with
+intervals that contain the median with 95 % probability.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from programs.case import LLAMA_CPP_DEFAULTS, Case
+from programs.http_server import LlamaServer
+from programs.prompts import read_prompts
+from pymtp import ContextParams, GenerationParams, Model, SamplingParams
+from pymtp.benchmark.prompts import Prompt, open_vocabulary
+from pymtp.benchmark.provenance import library, machine, model_text
+from pymtp.benchmark.spread import Ratio
+from pymtp.engine.context import native_params
+
+SERVER = "llama-server"
+Answer = Callable[[Sequence[Prompt]], object]
+"""Answers a group of prompts."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("prompts", type=Path)
+    parser.add_argument("--llama-cpp", type=Path, metavar="DIR", help="llama.cpp's programs; left out: pymtp alone")
+    parser.add_argument("--n-seq", type=int, nargs="+", default=[4, 8, 16])
+    parser.add_argument("-k", "--draft-max", type=int, nargs="+", default=[0, 1], metavar="K")
+    parser.add_argument("-n", "--predict", type=int, default=96, help="tokens of an answer (default: 96)")
+    parser.add_argument("-r", "--repeat", type=int, default=3, help="repetitions of the whole list (default: 3)")
+    parser.add_argument("--threads", type=int, help="default: one per physical core")
+    asked = parser.parse_args()
+    with open_vocabulary(asked.model) as vocabulary:
+        prompts = read_prompts(asked.prompts, vocabulary, None, [])
+    random.Random(0).shuffle(prompts)  # each group has prompts of all kinds
+    threads = native_params(ContextParams(n_threads=asked.threads), 0, 1).n_threads
+    print(f"{machine(threads, [])}. {library()}.\n\n{model_text(asked.model)}\n")
+    print("| sequences | program | tok/s | of llama-server | of K = 0 | groups |\n|--:|---|--:|--:|--:|--:|")
+    for n in asked.n_seq:
+        groups = [prompts[i : i + n] for i in range(0, len(prompts) - n + 1, n)]
+        with ExitStack() as stack:
+            report(n, measure(load(stack, asked, n, threads), groups, asked))
+
+
+def load(stack: ExitStack, asked: argparse.Namespace, n: int, threads: int) -> dict[str, Answer]:
+    """The programs, ready for groups of `n` prompts."""
+    n_ctx = 512 * n
+    programs: dict[str, Answer] = {}
+    for k in asked.draft_max:
+        drafts = {"draft_max": k} if k else {"draft": "none"}
+        model = stack.enter_context(Model(asked.model, n_seq_max=n, n_ctx=n_ctx, n_threads=threads, **drafts))
+        programs[f"pymtp, K = {k}"] = pymtp_answer(model, asked.predict)
+    if asked.llama_cpp:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        case = Case(
+            model=asked.model.resolve(),
+            draft_max=0,
+            n_predict=asked.predict,
+            end_tokens=(),
+            n_ctx=n_ctx,
+            n_threads=threads,
+            n_gpu_layers=0,
+            sampling=LLAMA_CPP_DEFAULTS,
+            forced_length=None,
+            cuda_shared_bytes=None,
+            programs=asked.llama_cpp.resolve(),
+            logs=folder,
+        )
+        server = stack.enter_context(closing(LlamaServer(case, drafts=False, n_slots=n)))
+        pool = stack.enter_context(ThreadPoolExecutor(n))
+        programs[SERVER] = lambda group: [*pool.map(server.answer, group)]
+    return programs
+
+
+def pymtp_answer(model: Model, n_predict: int) -> Answer:
+    """With a batch of the model."""
+    params = GenerationParams(SamplingParams(temperature=0), max_tokens=n_predict, ignore_eos=True)
+
+    def answer(group: Sequence[Prompt]) -> None:
+        batch = model.batch()
+        generations = model.call(lambda: [batch.submit(prompt.tokens, params) for prompt in group])
+        for _ in batch:
+            pass
+        for generation in generations:
+            if generation.error:
+                raise generation.error
+
+    return answer
+
+
+def measure(
+    programs: dict[str, Answer], groups: Sequence[Sequence[Prompt]], asked: argparse.Namespace
+) -> dict[str, list[float]]:
+    """Tokens a second of each program for each group and repetition, in the same order."""
+    rng, speeds = random.Random(0), defaultdict(list)
+    for answer in programs.values():  # builds graphs
+        answer(groups[0])
+    for _ in range(asked.repeat):
+        for group in groups:
+            for name in rng.sample(list(programs), len(programs)):
+                begin = perf_counter()
+                programs[name](group)
+                speeds[name].append(len(group) * asked.predict / (perf_counter() - begin))
+    return speeds
+
+
+def report(n: int, speeds: dict[str, list[float]]) -> None:
+    """Lines of the table."""
+    for name in sorted(speeds):
+        cells = [f"{n} | {name} | {median(speeds[name]):.0f}"]
+        for reference in (SERVER, "pymtp, K = 0"):
+            if name == reference or reference not in speeds:
+                cells.append("-")
+                continue
+            ratio = Ratio.of([a / b for a, b in zip(speeds[name], speeds[reference], strict=True)])
+            cells.append(f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})")
+        print(f"| {' | '.join(cells)} | {len(speeds[name])} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
