@@ -49,14 +49,9 @@ class Rates:
         """A draft of that kind: its position, or one of MATCH_KINDS."""
         self._rates[kind] += (is_right - self._rates[kind]) / self._memory
 
-    def heads(self, n: int) -> list[float]:
-        """The chances that the first, the first two, ... of the heads' drafts are right."""
-        return list(accumulate(self._rates[:n], mul))
-
-    def lookup(self, n_matched: int, n: int) -> list[float]:
-        """The chances that the first, the first two, ... drafts after a match of that length are right."""
-        rates, kinds = self._rates, MATCH_KINDS
-        return list(accumulate((rates[kind] for kind in kinds[n_matched : n_matched + n]), mul))
+    def chances(self, kinds: Sequence[int]) -> list[float]:
+        """The chances that the first, the first two, ... of drafts of these kinds are right."""
+        return list(accumulate((self._rates[kind] for kind in kinds), mul))
 
 
 MATCH_KINDS = [AUTO_DRAFT_MAX + max(sum(n >= least for least, _ in MATCH_RATES) - 1, 0) for n in range(64 + 1 + 64)]
@@ -134,11 +129,11 @@ class DraftPolicy:
             choice.n_until -= 1
             # where lookup emits two tokens a round, nothing else is worth a trial
             if choice.n_until < 0 and not (any(plan.lookup) and plan.tokens >= 2 * n):
-                self._review(choice, _without_matches(asked), n)
+                self._review(choice, [each._replace(n_found=0) for each in asked], n)
                 plan = self._with_steps(choice.steps, asked, n)
         if choice.n_trial:
             choice.n_trial -= 1
-            plan = self._best(choice.tried, _without_matches(asked), n, verifies_all=True)
+            plan = self._best(choice.tried, [each._replace(n_found=0) for each in asked], n, verifies_all=True)
             self._fair_ms = plan.tokens / choice.speed
         choice.used[plan.steps] = self._n_rounds
         return plan
@@ -157,22 +152,22 @@ class DraftPolicy:
         plans = {steps: self._best(steps, asked, n) for steps in (0, *self._lengths)}
         choice.steps = max(plans, key=lambda steps: plans[steps].speed)
         choice.speed, choice.n_until = plans.pop(choice.steps).speed, REVIEW
-        for steps in sorted(plans, key=lambda steps: choice.used.get(steps, -REVIEW)):
+        most = 0.0
+        for steps in plans:
             trial = self._best(steps, asked, n, verifies_all=True)
             loss = trial.tokens * (1 / trial.speed - 1 / choice.speed)  # of a round, in ms
-            loss = max(loss, NEW_SHARE * n / choice.speed)
-            is_old = self._n_rounds - choice.used.get(steps, -REVIEW) > REVIEW
-            if is_old and TRIAL_ROUNDS * loss <= self._to_lose:
-                choice.n_trial, choice.n_until, choice.tried = TRIAL_ROUNDS, 0, steps
-                return
+            loss = TRIAL_ROUNDS * max(loss, NEW_SHARE * n / choice.speed)
+            n_old = self._n_rounds - choice.used.get(steps, -REVIEW)
+            if n_old > REVIEW and loss <= self._to_lose and n_old / loss > most:
+                most, choice.n_trial, choice.n_until, choice.tried = n_old / loss, TRIAL_ROUNDS, 0, steps
 
     def _best(self, steps: int, asked: Sequence[Candidate], n: int, *, verifies_all: bool = False) -> Plan:
         """With that many steps of the heads: the drafts that are worth verifying."""
         by_sequence: list[list[float]] = []
         from_heads: list[bool] = []
         for each in asked:
-            heads = each.rates.heads(min(steps, each.room))
-            found = each.rates.lookup(each.n_matched, min(each.n_found, each.room))
+            heads = each.rates.chances(range(min(steps, each.room)))
+            found = each.rates.chances(MATCH_KINDS[each.n_matched :][: min(each.n_found, each.room)])
             from_heads.append(sum(heads) >= sum(found))
             by_sequence.append(heads if from_heads[-1] else found)
         chances = [(chance, i) for i, chances in enumerate(by_sequence) for chance in chances]
@@ -196,8 +191,8 @@ class DraftPolicy:
         if self._in_step and plan.n_sequences > 1:
             return 0
         ms = self.costs.table(plan.steps, plan.n_sequences, plan.n_drafts + n_found)[plan.n_drafts :]
-        before = rates.heads(n_heads)[-1]
-        chances = (before * chance for chance in rates.lookup(n_matched, n_found))
+        before = rates.chances(range(n_heads))[-1]
+        chances = (before * chance for chance in rates.chances(MATCH_KINDS[n_matched : n_matched + n_found]))
         speeds = [tokens / ms[k] for k, tokens in enumerate(accumulate(chances, initial=plan.tokens))]
         return speeds.index(max(speeds))
 
@@ -215,7 +210,3 @@ class DraftPolicy:
 
 def _plain(asked: Sequence[Candidate], n: int) -> Plan:
     return Plan(0, [0] * len(asked), [0] * len(asked), float(n), n_sequences=n)
-
-
-def _without_matches(asked: Sequence[Candidate]) -> Sequence[Candidate]:
-    return [each._replace(n_found=0) for each in asked]
