@@ -167,8 +167,9 @@ def test_what_was_not_measured_lies_on_the_line_through_what_was() -> None:
     for rows, ms in ((1, 10.0), (3, 12.0), (5, 14.0)):
         for _ in range(5):
             costs.observe(0, rows, 1, ms)
-    assert costs.table(0, 1, 8)[:5] == pytest.approx([10, 11, 12, 13, 14], rel=0.01)
-    assert costs.table(0, 1, 8)[8] == pytest.approx(18, rel=0.05)
+    new = 1 + NEW_SHARE
+    assert costs.table(0, 1, 8)[:5] == pytest.approx([10, 11 * new, 12, 14, 14], rel=0.01)
+    assert costs.table(0, 1, 8)[8] == pytest.approx(18 * new, rel=0.05)
     for _ in range(5):
         costs.observe(2, 3, 1, 20.0)
     assert costs.table(2, 1, 4)[2] == pytest.approx(20, rel=0.01)

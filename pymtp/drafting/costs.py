@@ -16,7 +16,7 @@ N_RECENT = 7
 them to move it."""
 NEW_SHARE = 0.1
 """What a step of the heads is assumed to cost of a pass, and a further row of what one costs in it, until some were
-measured: little, so that drafting is tried."""
+measured: little, so that drafting is tried. And what a pass of a kind that was never measured is taken to cost more."""
 
 Kind = tuple[int, int, int]
 """Steps of the heads before a pass (0: none), its rows, and its sequences."""
@@ -77,6 +77,8 @@ class PassCosts:
         line = [
             self._at((steps, n + k, n)) + off[min(off, key=lambda rows: abs(rows - n - k))] for k in range(n_max + 1)
         ]
+        # of others a graph has to be built
+        line = [ms if (steps, n + k, n) in self._known else ms * (1 + NEW_SHARE) for k, ms in enumerate(line)]
         return list(accumulate((max(ms, least) for ms in reversed(line)), min))[::-1]
 
     def _at(self, kind: Kind) -> float:
