@@ -100,7 +100,7 @@ check-native: install
 # ends with AVX2, as emulators of processes do: what a machine takes of AVX-512 only check-native runs, on one that has it.
 EMULATED = -DPYMTP_SANITIZE=OFF -DGGML_NATIVE=OFF
 check-emulated: install
-	@$(CONFIGURE) --toolchain native/tests/aarch64-linux.cmake $(EMULATED) \
+	@$(CONFIGURE) --toolchain $(abspath native/tests/aarch64-linux.cmake) $(EMULATED) \
 	    -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod+i8mm+fp16 -S native/tests -B build/tests-aarch64 >build/tests-aarch64.log
 	@$(CONFIGURE) -DCMAKE_CROSSCOMPILING_EMULATOR='qemu-x86_64;-cpu;max' $(EMULATED) \
 	    -S native/tests -B build/tests-avx2 >build/tests-avx2.log

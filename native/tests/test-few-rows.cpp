@@ -153,6 +153,7 @@ static void rows_together_are_rows_one_by_one() {
     }
 }
 
+#if defined(__AVX2__) && defined(__F16C__)
 // Floats are summed by llama.cpp's kernels: by sgemm if it takes the matrix, whatever the number of rows.
 static void rows_of_halves_are_rows_alone(ggml_type type, int64_t n_values, int64_t n_out) {
     product        p;
@@ -181,6 +182,8 @@ static void rows_of_halves_are_rows_alone(ggml_type type, int64_t n_values, int6
     CHECK(std::equal(all.begin(), all.end(), expected.begin(), expected.end(),
                      [](float x, float y) { return std::fabs(x - y) <= 1e-3f * (1.0f + std::fabs(y)); }));
 }
+
+#endif
 
 static void halves_have_rows_that_do_not_depend_on_their_number() {
 #if defined(__AVX2__) && defined(__F16C__)
@@ -228,6 +231,7 @@ static void a_product_is_what_the_dequantized_weights_give() {
     }
 }
 
+#if defined(__x86_64__)
 // Bytes that were quantized in another layout: finite scales.
 static void tame_scales(ggml_type type, std::vector<uint8_t> & matrix) {
     const size_t n_of_8 = 8 * ggml_type_size(type);
@@ -242,6 +246,8 @@ static void tame_scales(ggml_type type, std::vector<uint8_t> & matrix) {
         ggml_fp32_to_fp16_row(scales.data(), (ggml_fp16_t *) &matrix[at], scales.size());
     }
 }
+
+#endif
 
 // AVX2 too where the machine would take AVX-512
 static void every_instruction_set_gives_the_same_bits() {

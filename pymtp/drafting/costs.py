@@ -60,10 +60,7 @@ class PassCosts:
         return median(recent) if recent else None
 
     def table(self, steps: int, n_sequences: int, n_max: int) -> list[float]:
-        """Passes that verify 0 to at least `n_max` drafts of all sequences together. More rows never cost less.
-
-        At least one pass must have been observed.
-        """
+        """Passes that verify 0 to at least `n_max` drafts of all sequences together, once some were observed."""
         found = self._tables.get((steps, n_sequences))
         if found is None or len(found) <= n_max:
             found = self._tables[steps, n_sequences] = self._estimate(steps, n_sequences, n_max)

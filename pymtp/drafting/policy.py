@@ -152,11 +152,11 @@ class DraftPolicy:
         plans = {steps: self._best(steps, asked, n) for steps in (0, *self._lengths)}
         choice.steps = max(plans, key=lambda steps: plans[steps].speed)
         choice.speed, choice.n_until = plans.pop(choice.steps).speed, REVIEW
+        least = TRIAL_ROUNDS * NEW_SHARE * n / choice.speed  # ms that a trial is taken to lose, at least
         most = 0.0
-        for steps in plans:
+        for steps in plans if least <= self._to_lose else ():
             trial = self._best(steps, asked, n, verifies_all=True)
-            loss = trial.tokens * (1 / trial.speed - 1 / choice.speed)  # of a round, in ms
-            loss = TRIAL_ROUNDS * max(loss, NEW_SHARE * n / choice.speed)
+            loss = max(TRIAL_ROUNDS * trial.tokens * (1 / trial.speed - 1 / choice.speed), least)
             n_old = self._n_rounds - choice.used.get(steps, -REVIEW)
             if n_old > REVIEW and loss <= self._to_lose and n_old / loss > most:
                 most, choice.n_trial, choice.n_until, choice.tried = n_old / loss, TRIAL_ROUNDS, 0, steps
@@ -177,14 +177,16 @@ class DraftPolicy:
         elif len(asked) > 1:
             chances.sort(reverse=True)
         ms = self.costs.table(steps, n, len(chances))
-        tokens = list(accumulate((chance for chance, _ in chances), initial=float(n)))
-        # as many as there are sequences at a time: the fewer numbers of rows there are, the sooner all are measured
-        numbers = [*range(0, len(chances), len(asked)), len(chances)]
-        n_best = len(chances) if verifies_all else max(numbers, key=lambda k: tokens[k] / ms[k])
+        tokens, best, n_best, most = float(n), n / ms[0], 0, float(n)
+        for k, (chance, _) in enumerate(chances, 1):
+            tokens += chance
+            # as many as there are sequences at a time: the fewer numbers of rows there are, the sooner all are measured
+            if (k % len(asked) == 0 or k == len(chances)) and (verifies_all or tokens > best * ms[k]):
+                best, n_best, most = tokens / ms[k], k, tokens
         n_drafts = [[0] * len(asked), [0] * len(asked)]
         for _, i in chances[:n_best]:
             n_drafts[from_heads[i]][i] += 1
-        return Plan(steps, n_drafts[True], n_drafts[False], tokens[n_best], tokens[n_best] / ms[n_best], n)
+        return Plan(steps, n_drafts[True], n_drafts[False], most, best, n)
 
     def n_more(self, plan: Plan, rates: Rates, n_heads: int, n_matched: int, n_found: int) -> int:
         """How many drafts of a match that continues the heads' drafts are worth their rows."""

@@ -79,8 +79,15 @@ bool mtp_product_uses_sgemm(const ggml_tensor * dst) {
         return false;
     }
 #endif
+    if (!mtp_rows_are_single(dst)) {
+        return true;
+    }
+#if defined(__x86_64__)
     // sums of integers do not depend on their order; but single rows of IQ4_NL have two sums
-    return !mtp_rows_are_single(dst) || (ggml_is_quantized(weights->type) && weights->type != GGML_TYPE_IQ4_NL);
+    return ggml_is_quantized(weights->type) && weights->type != GGML_TYPE_IQ4_NL;
+#else
+    return false; // others' kernels for one row sum floats differently
+#endif
 }
 
 static size_t row_bytes(const ggml_tensor * weights) {
