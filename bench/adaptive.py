@@ -3,8 +3,8 @@
 Arms: `none`, plain decoding in a session without drafts; K, so many drafts of the heads in every round; `auto`, what
 pays, lookup included; `heads`, what pays without lookup. All take turns on the same prompts, one right after the other,
 in random order. With --answers the file has answers, too, which are emitted instead of the model's own text. With
---parallel N, N texts are generated together. With --forced L, drafts are accepted by chance to rounds of that mean
-length with 3 drafts.
+--parallel N, N texts are generated at a time, and the next one begins where one ends; the arms take turns on the whole
+list. With --forced L, drafts are accepted by chance to rounds of that mean length with 3 drafts.
 
 Prints medians of the ratios to plain decoding by category and over all prompts, each with an interval that contains the
 median with 95 % probability; then the tokens a second of each arm over the whole list, of passes alone and by the wall
@@ -81,9 +81,10 @@ def measure(
     """What was played of each category by each arm. The prompts of a group are of any category."""
     rng, played = random.Random(0), defaultdict(list)
     n = options.parallel
-    groups = [texts[begin : begin + n] for begin in range(0, len(texts), n)]
+    groups = [[text] for text in texts] if n == 1 else [texts]
+    few = groups[:: max(len(groups) // 2, 1)] if n == 1 else [texts[:n]]
     for repetition in range(options.r + 1):  # the first one warms up, on a few prompts
-        for group in groups if repetition else groups[:: max(len(groups) // 2, 1)]:
+        for group in groups if repetition else few:
             for arm in rng.sample(list(arms), len(arms)):
                 result = play(arms[arm], arm, group, options)
                 if repetition:
