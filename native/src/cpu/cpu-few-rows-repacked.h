@@ -110,8 +110,7 @@ template <class V> struct few_rows_q2_K_8 {
             for (int g = 0; g < 4; ++g) {
                 // for each row a byte of the first group and one of the second: the scale, and above it the minimum
                 const __m128i bytes = _mm_loadu_si128((const __m128i *) (x.scales + 64 * i + 16 * g));
-                const __m256i mins =
-                    _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(0x0f)));
+                const __m256i mins = _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(0x0f)));
 #pragma GCC unroll 8
                 for (int n = 0; n < N; ++n) {
                     offsets[n] = V::add_pairs(offsets[n], mins, y[n][b].bsums + 8 * i + 2 * g);

@@ -28,5 +28,8 @@ using few_rows_kernel = void (*)(const few_rows_task &);
 few_rows_kernel few_rows_kernel_avx2(ggml_type type, bool repacked);
 few_rows_kernel few_rows_kernel_avx512(ggml_type type, bool repacked);
 
-// The one for this processor
+// Likewise for F16 and BF16, for matrices that llama.cpp's sgemm takes with more rows.
+few_rows_kernel few_rows_kernel_halves(ggml_type type, int64_t n_values, int64_t n_matrix);
+
+// The one for this processor, of quantized weights
 few_rows_kernel few_rows_find_kernel(ggml_type type, bool repacked);

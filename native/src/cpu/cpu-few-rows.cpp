@@ -20,12 +20,16 @@ static constexpr int64_t N_MATRIX_CACHED = 128;
 // Rows of a pass that may be computed one by one, where there is no kernel for them. More are a prompt.
 static constexpr int64_t N_ROWS_ONE_BY_ONE = 63;
 
-// From here on llama.cpp's own kernels are fast for some types, and sum integers too.
+// From here on llama.cpp's own kernels are fast for some types, and have the same sums.
 static constexpr int64_t N_ROWS_MAX_OF_32 = 16;
 
+static bool is_half(const ggml_tensor * weights) {
+    return weights->type == GGML_TYPE_F16 || weights->type == GGML_TYPE_BF16;
+}
+
 static bool has_fast_kernel(const ggml_tensor * weights) {
-    return !weights->extra &&
-           (weights->type == GGML_TYPE_Q8_0 || weights->type == GGML_TYPE_Q4_0 || weights->type == GGML_TYPE_Q5_0);
+    return !weights->extra && (weights->type == GGML_TYPE_Q8_0 || weights->type == GGML_TYPE_Q4_0 ||
+                               weights->type == GGML_TYPE_Q5_0 || is_half(weights));
 }
 
 few_rows_kernel few_rows_find_kernel(ggml_type type, bool repacked) {
@@ -53,6 +57,11 @@ static few_rows_kernel find_kernel(const ggml_tensor * dst) {
     if (dst->src[1]->type != GGML_TYPE_F32) {
         return nullptr;
     }
+    if (is_half(weights)) { // keys and values of a cache are no weights
+        return weights->op == GGML_OP_NONE && !weights->view_src ?
+                   few_rows_kernel_halves(weights->type, weights->ne[0], weights->ne[1]) :
+                   nullptr;
+    }
     return few_rows_find_kernel(weights->type, weights->extra); // on x86 always 8 rows side by side
 }
 
@@ -67,26 +76,18 @@ bool mtp_rows_are_single(const ggml_tensor * dst) {
 }
 
 bool mtp_product_uses_sgemm(const ggml_tensor * dst) {
-    const ggml_tensor * weights = dst->src[0];
-#if defined(__AVX2__) && defined(__F16C__) // elsewhere sgemm takes no fewer than 4 or 8 rows
-    const bool is_half = weights->type == GGML_TYPE_F16 || weights->type == GGML_TYPE_BF16;
-    if ((dst->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) && is_half && weights->op == GGML_OP_NONE && !weights->view_src) {
-        return true;
-    }
-#endif
-#if !defined(__MMA__) // as in llama.cpp
-    if (dst->ne[1] < 2) {
-        return false;
-    }
-#endif
     if (!mtp_rows_are_single(dst)) {
         return true;
+    }
+    const ggml_tensor * weights = dst->src[0];
+    if (is_half(weights)) {
+        return find_kernel(dst); // which has the same sums
     }
 #if defined(__x86_64__)
     // sums of integers do not depend on their order; but single rows of IQ4_NL have two sums
     return ggml_is_quantized(weights->type) && weights->type != GGML_TYPE_IQ4_NL;
 #else
-    return false; // others' kernels for one row sum floats differently
+    return false; // kernels for one row sum floats differently
 #endif
 }
 

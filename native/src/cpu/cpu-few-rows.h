@@ -1,10 +1,10 @@
 #pragma once
 
-// Products of quantized weights with rows of activations: few, as verify passes and drafts have them, or a prompt's.
+// Products of quantized weights, F16 and BF16 with rows of activations: few, as verify passes and drafts have them, or a prompt's.
 // llama.cpp unpacks weights again for each of few rows, and its kernels for several rows of Q8_0 wait for the weights of
 // several matrix rows at once; these read the weights in order, and unpack them once for 8 rows.
 //
-// The results are bit for bit what the CPU backend computes row by row.
+// The results are bit for bit what the CPU backend computes row by row, or for F16 and BF16 what it computes many at once.
 
 #include "ggml.h"
 
@@ -18,8 +18,7 @@ struct ggml_compute_params;
 // those here: it is marked, and there is one here for it, or they are few, or the matrix is of F32, as a router's.
 bool mtp_rows_are_single(const struct ggml_tensor * dst);
 
-// Whether llama.cpp's sgemm may compute a product. It sums floats in another order than its kernel for one row, but in
-// the same one for any number of rows: where weights are of F16 or BF16, single rows go there too.
+// Whether llama.cpp's sgemm, which begins with two rows, may compute a product: it has the sums of the kernels for few rows.
 bool mtp_product_uses_sgemm(const struct ggml_tensor * dst);
 
 // Called by all threads when the rows are quantized (params->wdata), and the counter of chunks stands at the number of

@@ -1,0 +1,172 @@
+// Products of F16 and BF16 weights with few rows. Each thread reads a long stretch of the matrix in order, where llama.cpp's
+// sgemm, which computes more rows, takes 16 matrix rows at a time. The sums are sgemm's, in its order
+// (ggml-cpu/llamafile/sgemm.cpp), so that a row does not depend on how many there are. Compiled with the CPU backend's
+// own options, as sgemm is.
+
+#include "cpu-few-rows-task.h"
+
+#if defined(__AVX2__) && defined(__F16C__) && defined(__FMA__) && defined(GGML_USE_LLAMAFILE)
+
+#    include <immintrin.h>
+
+namespace {
+
+#    if defined(__AVX512F__)
+using floats = __m512;
+
+floats zero() {
+    return _mm512_setzero_ps();
+}
+
+float total(floats x) {
+    return _mm512_reduce_add_ps(x);
+}
+
+floats multiply(floats x, floats y, floats sum) {
+    return _mm512_fmadd_ps(x, y, sum);
+}
+
+floats load_f16(const uint16_t * from) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) from));
+}
+
+#        if !defined(__AVX512BF16__)
+floats load_bf16(const uint16_t * from) {
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) from)), 16));
+}
+#        endif
+#    else
+using floats = __m256;
+
+floats zero() {
+    return _mm256_setzero_ps();
+}
+
+float total(floats x) {
+    __m128 sum = _mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x));
+    sum        = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+}
+
+floats multiply(floats x, floats y, floats sum) {
+    return _mm256_fmadd_ps(x, y, sum);
+}
+
+floats load_f16(const uint16_t * from) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) from));
+}
+
+floats load_bf16(const uint16_t * from) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) from)), 16));
+}
+#    endif
+
+struct few_rows_f16 {
+    using values                      = floats;
+    static constexpr int64_t N_VALUES = sizeof(floats) / sizeof(float);
+
+    static values load(const uint16_t * from) { return load_f16(from); }
+
+    static floats add(values x, values y, floats sum) { return multiply(x, y, sum); }
+};
+
+#    if defined(__AVX512BF16__)
+struct few_rows_bf16 {
+    using values                      = __m512bh;
+    static constexpr int64_t N_VALUES = 32;
+
+    static values load(const uint16_t * from) { return (values) _mm512_loadu_ps(from); }
+
+    static floats add(values x, values y, floats sum) { return _mm512_dpbf16_ps(sum, x, y); }
+};
+#    else
+struct few_rows_bf16 : few_rows_f16 {
+    static values load(const uint16_t * from) { return load_bf16(from); }
+};
+#    endif
+
+// Matrix rows i to i + M
+template <class T, int M, int N> void few_rows_tile(const few_rows_task & task, int64_t i) {
+    const char * x = task.matrix + i * task.stride;
+
+    floats sums[M][N];
+    for (auto & of_row : sums) {
+        for (auto & sum : of_row) {
+            sum = zero();
+        }
+    }
+    for (int64_t k = 0; k < task.n_values; k += T::N_VALUES) {
+        // the next tile, from front to back: M short streams are more than the processor foresees
+        const char * next = x + M * (task.stride + k * sizeof(uint16_t));
+#    pragma GCC unroll 8
+        for (size_t at = 0; M > 1 && at < M * T::N_VALUES * sizeof(uint16_t); at += 64) {
+            _mm_prefetch(next + at, _MM_HINT_T0);
+        }
+
+        typename T::values values[M];
+#    pragma GCC unroll 4
+        for (int m = 0; m < M; ++m) {
+            values[m] = T::load((const uint16_t *) (x + m * task.stride) + k);
+        }
+#    pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+            const auto with = T::load((const uint16_t *) task.in[n] + k);
+#    pragma GCC unroll 4
+            for (int m = 0; m < M; ++m) {
+                sums[m][n] = T::add(values[m], with, sums[m][n]);
+            }
+        }
+    }
+    for (int m = 0; m < M; ++m) {
+        for (int n = 0; n < N; ++n) {
+            task.out[n][i + m] = total(sums[m][n]);
+        }
+    }
+}
+
+template <class T, int N> void few_rows_of_halves(const few_rows_task & task) {
+    // One row waits for memory alone, which is read fastest in order; else the sums fit into the registers.
+    constexpr int M = N == 1 ? 1 : N == 2 ? 4 : 2;
+
+    int64_t i = task.begin;
+    for (; i + M <= task.end; i += M) {
+        few_rows_tile<T, M, N>(task, i);
+    }
+    for (; i < task.end; ++i) {
+        few_rows_tile<T, 1, N>(task, i);
+    }
+}
+
+template <class T> void few_rows_multiply(const few_rows_task & task) {
+    static constexpr few_rows_kernel KERNELS[N_ROWS_TOGETHER] = {
+        few_rows_of_halves<T, 1>, few_rows_of_halves<T, 2>, few_rows_of_halves<T, 3>, few_rows_of_halves<T, 4>,
+        few_rows_of_halves<T, 5>, few_rows_of_halves<T, 6>, few_rows_of_halves<T, 7>, few_rows_of_halves<T, 8>,
+    };
+    KERNELS[task.n_rows - 1](task);
+}
+
+template <class T> few_rows_kernel few_rows_if_sgemm_takes(int64_t n_values, int64_t n_matrix) {
+    return n_values % T::N_VALUES == 0 && n_matrix % 4 == 0 ? few_rows_multiply<T> : nullptr;
+}
+
+} // namespace
+
+few_rows_kernel few_rows_kernel_halves(ggml_type type, int64_t n_values, int64_t n_matrix) {
+    switch (type) {
+        case GGML_TYPE_F16:
+            return few_rows_if_sgemm_takes<few_rows_f16>(n_values, n_matrix);
+        case GGML_TYPE_BF16:
+            return few_rows_if_sgemm_takes<few_rows_bf16>(n_values, n_matrix);
+        default:
+            return nullptr;
+    }
+}
+
+#else
+
+few_rows_kernel few_rows_kernel_halves(ggml_type, int64_t, int64_t) {
+    return nullptr;
+}
+
+#endif
