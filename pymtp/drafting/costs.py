@@ -59,10 +59,6 @@ class PassCosts:
         recent = self._recent.get((0, 1, 1))
         return median(recent) if recent else None
 
-    def knows(self, steps: int) -> bool:
-        """Whether passes after that many steps were measured."""
-        return any(kind[0] == steps for kind in self._known)
-
     def table(self, steps: int, n_sequences: int, n_max: int) -> list[float]:
         """Passes that verify 0 to at least `n_max` drafts of all sequences together, once some were observed."""
         found = self._tables.get((steps, n_sequences))

@@ -150,8 +150,7 @@ class DraftPolicy:
         """Compare all lengths of the heads' drafts, and begin a trial of one if it can be afforded."""
         self.costs.refresh()
         plans = {steps: self._best(steps, asked, n) for steps in (0, *self._lengths)}
-        # those that were never measured are for trials
-        choice.steps = max(filter(self.costs.knows, plans), key=lambda steps: plans[steps].speed)
+        choice.steps = max(plans, key=lambda steps: plans[steps].speed)
         choice.speed, choice.n_until = plans.pop(choice.steps).speed, REVIEW
         least = TRIAL_ROUNDS * NEW_SHARE * n / choice.speed  # ms that a trial is taken to lose, at least
         most = 0.0
