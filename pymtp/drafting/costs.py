@@ -71,9 +71,8 @@ class PassCosts:
         least, known = min(self._known.values()), sorted(self._known.items())
         similar, _ = min(known, key=lambda each: (abs(each[0][2] - n), abs(each[0][0] - steps)))
         off = {kind[1]: ms - self._at(kind) for kind, ms in known if kind[::2] == similar[::2]}
-        line = [
-            self._at((steps, n + k, n)) + off[min(off, key=lambda rows: abs(rows - n - k))] for k in range(n_max + 1)
-        ]
+        first, row = self._at((steps, n, n)), self._fit[1]
+        line = [first + row * k + off[min(off, key=lambda rows: abs(rows - n - k))] for k in range(n_max + 1)]
         # of others a graph has to be built
         line = [ms if (steps, n + k, n) in self._known else ms * (1 + NEW_SHARE) for k, ms in enumerate(line)]
         return list(accumulate((max(ms, least) for ms in reversed(line)), min))[::-1]
