@@ -64,7 +64,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "HEAD_RATE": (0.5, 0.6, 0.8),
     "MEMORY": (6, 25),
     "SHARED_MEMORY": (25, 100),
-    "REVIEW": (8, 32),
+    "REVIEW": (4, 16),
     "EXPLORED": (0.0015, 0.006),
     "TRIAL_ROUNDS": (2, 8),
     "N_RECENT": (3, 15),

@@ -122,7 +122,11 @@ def test_each_sequence_of_a_batch_drafts_what_its_own_rates_are_worth() -> None:
         for rows in range(2, 2 + 2 * steps + 1):
             for _ in range(3 * N_RECENT):
                 policy.observe_pass(steps, rows, 2, price(steps, rows, 2))
-    plans = [policy.choose([Candidate(easy, 4), Candidate(hard, 4)], 2) for _ in range(5 * REVIEW)]
+    plans = []
+    for _ in range(10 * REVIEW):
+        plan = policy.choose([Candidate(easy, 4), Candidate(hard, 4)], 2)
+        policy.observe_pass(plan.steps, 2 + plan.n_drafts, 2, price(plan.steps, 2 + plan.n_drafts, 2))
+        plans.append(plan)
     (of_easy, of_hard), _ = Counter(tuple(plan.heads) for plan in plans).most_common(1)[0]  # others are trials
     assert of_easy > 2
     assert of_hard == 0

@@ -23,7 +23,7 @@ HEAD_RATE = 0.7
 """Likewise for each draft of the heads, if those before it are right: enough to be tried."""
 MEMORY, SHARED_MEMORY = 12, 50
 """Drafts that a rate of acceptance is the running mean of: a sequence's own, and what later sequences begin with."""
-REVIEW = 16
+REVIEW = 8
 """Rounds between two comparisons of all lengths."""
 EXPLORED = 0.003
 """The share of time that may be lost to rounds with another length than the one that looks best. A process begins with
