@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from http_server import Client, running
+from http_server import Client, free_port, running
 from pymtp import BackendError, GenerationParams, Model, Session
 from pymtp.server import protocol
 from pymtp.server.settings import ServerSettings
