@@ -45,6 +45,7 @@ SECTIONS = {
         "InvalidParameter",
         "LibraryError",
         "ModelError",
+        "RemoteError",
         "StateError",
         "UnsupportedModel",
     ),

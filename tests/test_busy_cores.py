@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from statistics import median
 
-import llama_cpp
 import numpy as np
 import pytest
 
 import busy
+from machine import HAS_GPU
 from pymtp import Chunk, ContextParams, Model, ModelParams, Session
 from pymtp.embedded import model_path
 from pymtp.engine.cores import n_cores
@@ -19,7 +19,7 @@ from pymtp.loading.loader import Weights
 pytestmark = pytest.mark.model
 
 
-@pytest.mark.skipif(llama_cpp.llama_supports_gpu_offload(), reason="a GPU computes")
+@pytest.mark.skipif(HAS_GPU, reason="a GPU computes")
 def test_logits_do_not_depend_on_the_number_of_threads() -> None:
     rows = {}
     weights = Weights(model_facts(model_path()), ModelParams(), with_heads=True)

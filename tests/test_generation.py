@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import llama_cpp
 import numpy as np
 import pytest
 
+from machine import HAS_EXACT_TEXTS
 from pymtp import Chunk, Model, SamplingParams
 from pymtp.errors import ContextFull, InvalidParameter
 
 pytestmark = [
     pytest.mark.model,
     pytest.mark.skipif(
-        llama_cpp.llama_supports_gpu_offload() or platform.machine() not in ("x86_64", "AMD64"),
+        not HAS_EXACT_TEXTS,
         reason="texts are bit-equal on x86 CPUs only",
     ),
 ]

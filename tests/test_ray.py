@@ -20,6 +20,9 @@ import pytest
 
 from http_server import free_port
 from pymtp import GenerationParams, Model, SamplingParams
+
+pytest.importorskip("ray", reason="ray is not installed: pip install 'pymtp-gguf[ray]'")
+
 from pymtp.ray.data import Completions
 
 GREEDY = GenerationParams(sampling=SamplingParams(temperature=0), max_tokens=12)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import llama_cpp
 import numpy as np
 import pytest
 
+from machine import HAS_EXACT_TEXTS
 from pymtp import Chunk, Generation, Model, SamplingParams
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.engine.session import Session
@@ -26,7 +25,7 @@ from pymtp.serving.round import run_round
 pytestmark = [
     pytest.mark.model,
     pytest.mark.skipif(
-        llama_cpp.llama_supports_gpu_offload() or platform.machine() not in ("x86_64", "AMD64"),
+        not HAS_EXACT_TEXTS,
         reason="texts are bit-equal on x86 CPUs only",
     ),
 ]

@@ -12,7 +12,7 @@ import pytest
 
 from http_server import Client, running
 from llama_archive import texts
-from pymtp import GenerationParams, Model
+from pymtp import Model
 from pymtp.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -36,8 +36,8 @@ def server() -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def endless() -> Iterator[Client]:
     """Of one slot, in which a text only ends at the deadline."""
-    settings = ServerSettings(GenerationParams(n_keep=0), has_context_shift=True, deadline_s=3)
-    with running(lambda: Model(n_ctx=256, n_seq_max=1, n_threads=1), settings) as client:
+    settings = ServerSettings(deadline_s=3)
+    with running(lambda: Model(n_ctx=2048, n_seq_max=1, n_threads=1), settings) as client:
         yield client
 
 

@@ -120,8 +120,6 @@ def check_expert_tables(info: GgufInfo) -> None:
 
     Its values are used as places in memory. No other weights are, and these are few: they are read before the loading.
     """
-    import numpy as np
-
     model = ModelFile(info.path)
     n_experts = model.number("expert_count")
     heads = read_shards(info.draft_model) if info.draft_model and not info.has_assistant else []
@@ -129,6 +127,8 @@ def check_expert_tables(info: GgufInfo) -> None:
         for tensor in shard.header.tensors:
             if not tensor.name.endswith(_EXPERT_TABLE) or tensor.type_id != _I32 or not tensor.n_elements:
                 continue
+            import numpy as np
+
             table = np.memmap(shard.path, np.int32, "r", data_offset(shard, tensor), (tensor.n_elements,))
             odd = table[(table < 0) | (table >= n_experts)]
             if len(odd):

@@ -11,6 +11,7 @@ import random
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pymtp import Model, PymtpError
@@ -112,7 +113,7 @@ class Headers(Fuzzer):
         self._keys = sorted({key for base in self._bases for key, _, _ in base.values})
         from pymtp_cli.inspect import _as_json, _as_text
 
-        self._show = (_as_text, _as_json)
+        self._show = (partial(_as_text, places=[]), partial(_as_json, places=[]))
 
     def case(self, chance: random.Random) -> bytes:
         base = chance.choice(self._bases)
