@@ -160,8 +160,11 @@ def test_no_graph_is_sent_twice(endpoints: list[str], tiny: Path) -> None:
 
 
 def test_a_graph_whose_buffers_are_gone_is_sent_again(endpoints: list[str], tiny: Path) -> None:
-    """A second model on the same servers comes and goes, and takes its own graphs with it alone."""
-    with Model(tiny, n_ctx=64, n_threads=1, rpc=endpoints) as model:
+    """A second model on the same servers comes and goes, and takes its own graphs with it alone.
+
+    With drafts of a fixed length: where it adapts, another length is a new graph.
+    """
+    with Model(tiny, n_ctx=64, n_threads=1, draft_max=3, rpc=endpoints) as model:
 
         def generate() -> list[int]:
             generation = model.generate([1, 2, 3], sampling=GREEDY, max_tokens=12, ignore_eos=True)
