@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from families import FAMILIES, REFUSED, Family
+from log_level import logged
 from pymtp.gguf.architectures import ARCHITECTURES, Architecture, Needs, head_obstacle
 from pymtp.gguf.inspection import Inspection, inspect_model
 
@@ -94,16 +95,12 @@ def test_where_the_heads_keep_their_cache(family: tuple[Family, Path, Inspection
 def test_memory_is_what_llama_cpp_allocates(
     family: tuple[Family, Path, Inspection], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from pymtp import Model, set_log_level
+    from pymtp import Model
 
     _, path, found = family
     capfd.readouterr()
-    set_log_level("info")
-    try:
-        with Model(path, n_ctx=N_CTX, draft_max=DRAFT_MAX, flash_attn="on") as model:
-            compute_bytes = model.session.compute_bytes
-    finally:
-        set_log_level("none")
+    with logged("info"), Model(path, n_ctx=N_CTX, draft_max=DRAFT_MAX, flash_attn="on") as model:
+        compute_bytes = model.session.compute_bytes
     sizes = re.findall(r"(?:KV|RS|DSV4 \w+ state) buffer size = +([\d.]+) MiB", capfd.readouterr().err)
     allocated = sum(map(float, sizes)) * 2**20
     memory = found.memory

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,13 @@ import pytest
 
 import pymtp
 from families import FAMILIES
+from log_level import logged
+from machine import HAS_GPU
 from pymtp import InvalidParameter, Model, ModelParams, SamplingParams
 from pymtp.gguf.facts import model_facts
 from pymtp.loading import devices, placement
 
 GREEDY = SamplingParams(temperature=0)
-HAS_GPU = any(device.kind in ("GPU", "IGPU") for device in pymtp.devices())
 needs_no_gpu = pytest.mark.skipif(HAS_GPU, reason="there is a GPU here")
 
 
@@ -32,15 +31,6 @@ def tokens(path: Path, **options: Any) -> list[int]:
         generation = model.generate([1, 2, 3], sampling=GREEDY, max_tokens=12, ignore_eos=True)
         list(generation)
         return generation.tokens
-
-
-@contextmanager
-def logged(level: str) -> Iterator[None]:
-    pymtp.set_log_level(level)
-    try:
-        yield
-    finally:
-        pymtp.set_log_level("none")
 
 
 def test_the_cpu_is_among_the_devices() -> None:

@@ -18,6 +18,7 @@ import pytest
 import pymtp
 from families import FAMILIES
 from http_server import free_port, running
+from log_level import logged
 from pymtp import BackendError, GenerationParams, InvalidParameter, Model, RemoteError, SamplingParams, Stats
 from pymtp.loading.placement import divide_layers
 from pymtp.loading.rpc import rpc_counters
@@ -111,15 +112,6 @@ def test_an_assistant_stays_here(endpoints: list[str], tmp_path: Path) -> None:
 
 
 # --- where things go, and what is sent ---
-
-
-@contextmanager
-def logged(level: str) -> Iterator[None]:
-    pymtp.set_log_level(level)
-    try:
-        yield
-    finally:
-        pymtp.set_log_level("none")
 
 
 def test_heads_and_output_stay_here(endpoints: list[str], tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
