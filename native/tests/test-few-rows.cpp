@@ -103,6 +103,16 @@ static bool is_repacked(ggml_type type, int64_t n_out) {
     }
 }
 
+// products of the first rows, of more and more: each begins as that of all does, which is returned
+static std::vector<float> result_of_the_most_rows(product & p, const std::vector<ggml_tensor *> & products) {
+    const auto all = p.result(products.back());
+    for (auto * of_some : products) {
+        const auto result = p.result(of_some);
+        CHECK(std::equal(result.begin(), result.end(), all.begin()));
+    }
+    return all;
+}
+
 static void rows_together_are_llama_cpp_s_single_rows(ggml_type type, int64_t n_values, int64_t n_out, bool repacked) {
     constexpr int64_t N_ROWS   = 18;
     constexpr int64_t N_PROMPT = 70;
@@ -131,11 +141,7 @@ static void rows_together_are_llama_cpp_s_single_rows(ggml_type type, int64_t n_
     p.alloc();
     set_quantized(weights);
     set_random(rows);
-    const auto all = p.result(together.back());
-    for (auto * marked : together) {
-        const auto result = p.result(marked);
-        CHECK(std::equal(result.begin(), result.end(), all.begin()));
-    }
+    const auto all = result_of_the_most_rows(p, together);
     CHECK(are_alike(type, { all.begin(), all.begin() + N_ROWS * n_out }, expected_of(p, single)));
 }
 
@@ -173,11 +179,7 @@ static void rows_of_halves_are_rows_alone(ggml_type type, int64_t n_values, int6
     p.alloc();
     set_quantized(weights);
     set_random(rows);
-    const auto all = p.result(together.back());
-    for (auto * marked : together) {
-        const auto result = p.result(marked);
-        CHECK(std::equal(result.begin(), result.end(), all.begin()));
-    }
+    const auto all      = result_of_the_most_rows(p, together);
     const auto expected = p.result(unmarked);
     CHECK(std::equal(all.begin(), all.end(), expected.begin(), expected.end(),
                      [](float x, float y) { return std::fabs(x - y) <= 1e-3f * (1.0f + std::fabs(y)); }));
