@@ -81,6 +81,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="default: one per physical core")
     parser.add_argument("-c", "--ctx-size", type=int, default=2048, help="context size in tokens (default: 2048)")
     parser.add_argument("-ngl", "--gpu-layers", type=int, default=-1, help="layers on the GPU (default: all)")
+    parser.add_argument("-sm", "--split-mode", choices=("layer", "tensor", "none"), default="layer", help="over GPUs")
+    parser.add_argument("-ts", "--tensor-split", type=float, nargs="+", default=[], metavar="SHARE", help="of devices")
+    parser.add_argument("--rpc", nargs="+", default=[], metavar="HOST:PORT", help="pymtp's layers go to RPC servers")
+    parser.add_argument("--cache-type", default="f16", metavar="TYPE", help="of keys and values (default: f16)")
     parser.add_argument(
         "--cuda-shared-memory",
         type=int,
@@ -126,6 +130,10 @@ def measure(given: argparse.Namespace, logs: Path) -> dict[str, Any]:
             cuda_shared_bytes=given.cuda_shared_memory and given.cuda_shared_memory << 10,
             programs=programs.resolve(),
             logs=logs.resolve(),
+            split_mode=given.split_mode,
+            tensor_split=tuple(given.tensor_split),
+            rpc=tuple(given.rpc),
+            cache_type=given.cache_type,
         )
         deadline = start + given.time_limit * i / len(given.draft_max)
         try:
@@ -158,6 +166,12 @@ def _method(given: argparse.Namespace, prompts: Sequence[Prompt]) -> str:
     )
     if given.cuda_shared_memory:
         acceptance += f", pymtp's CUDA kernels in {given.cuda_shared_memory} KiB of shared memory"
+    if given.split_mode != "layer":
+        acceptance += f", split mode {given.split_mode}"
+    if given.rpc:
+        acceptance += f", pymtp with {len(given.rpc)} RPC servers"
+    if given.cache_type != "f16":
+        acceptance += f", {given.cache_type} keys and values"
     return (
         f"{given.predict} tokens per answer, no end-of-generation tokens, {_sampling(given)}{acceptance}; "
         f"{given.repeat} repetitions of {', '.join(f'{n} {name}' for name, n in counts.items())} prompts of "

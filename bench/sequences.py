@@ -1,12 +1,13 @@
 """Several sequences at once, beside llama-server with as many slots:
 
     python bench/sequences.py MODEL.gguf PROMPTS.jsonl --llama-cpp build/compare/bin [--n-seq 4 8 16] [-k 0 1]
+        [--forced-length 2.8]
 
-Groups of that many prompts are answered together, by pymtp's batches in this process and by llama-server without
-drafts, to which all requests of a group go at once. All take turns on the same groups, in random order, greedily,
-without end-of-generation tokens. Tokens a second are those of the group by the wall clock, prompts included. Prints
-medians, and medians of the ratios of pairs (the same group in the same repetition) to llama-server and to K = 0, with
-intervals that contain the median with 95 % probability.
+Groups of that many prompts are answered together, by pymtp's batches in this process and by llama-server, to which all
+requests of a group go at once: without drafts and, if drafts are accepted at random, also with draft-mtp. All take
+turns on the same groups, in random order, greedily, without end-of-generation tokens. Tokens a second are those of the
+group by the wall clock, prompts included. Prints medians, and medians of the ratios of pairs (the same group in the
+same repetition) to llama-server and to K = 0, with intervals that contain the median with 95 % probability.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from programs.case import LLAMA_CPP_DEFAULTS, Case
 from programs.http_server import LlamaServer
 from programs.prompts import read_prompts
 from pymtp import ContextParams, GenerationParams, Model, SamplingParams
+from pymtp.acceptance.forced import Forced
 from pymtp.benchmark.prompts import Prompt, open_vocabulary
 from pymtp.benchmark.provenance import library, machine, model_text
 from pymtp.benchmark.spread import Ratio
@@ -45,6 +47,8 @@ def main() -> None:
     parser.add_argument("-k", "--draft-max", type=int, nargs="+", default=[0, 1], metavar="K")
     parser.add_argument("-n", "--predict", type=int, default=96, help="tokens of an answer (default: 96)")
     parser.add_argument("-r", "--repeat", type=int, default=3, help="repetitions of the whole list (default: 3)")
+    parser.add_argument("-ngl", "--gpu-layers", type=int, default=-1, help="layers on the GPU (default: all)")
+    parser.add_argument("--forced-length", type=float, metavar="L", help="accept drafts at random, to this mean length")
     parser.add_argument("--threads", type=int, help="default: one per physical core")
     asked = parser.parse_args()
     with open_vocabulary(asked.model) as vocabulary:
@@ -65,33 +69,37 @@ def load(stack: ExitStack, asked: argparse.Namespace, n: int, threads: int) -> d
     programs: dict[str, Answer] = {}
     for k in asked.draft_max:
         drafts = {"draft_max": k} if k else {"draft": "none"}
-        model = stack.enter_context(Model(asked.model, n_seq_max=n, n_ctx=n_ctx, n_threads=threads, **drafts))
-        programs[f"pymtp, K = {k}"] = pymtp_answer(model, asked.predict)
+        options = {"n_seq_max": n, "n_ctx": n_ctx, "n_threads": threads, "n_gpu_layers": asked.gpu_layers}
+        model = stack.enter_context(Model(asked.model, **options, **drafts))
+        programs[f"pymtp, K = {k}"] = pymtp_answer(model, asked.predict, k and asked.forced_length, k)
     if asked.llama_cpp:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         case = Case(
             model=asked.model.resolve(),
-            draft_max=0,
+            draft_max=max(asked.draft_max),
             n_predict=asked.predict,
             end_tokens=(),
             n_ctx=n_ctx,
             n_threads=threads,
-            n_gpu_layers=0,
+            n_gpu_layers=asked.gpu_layers,
             sampling=LLAMA_CPP_DEFAULTS,
-            forced_length=None,
+            forced_length=asked.forced_length,
             cuda_shared_bytes=None,
             programs=asked.llama_cpp.resolve(),
             logs=folder,
         )
-        server = stack.enter_context(closing(LlamaServer(case, drafts=False, n_slots=n)))
         pool = stack.enter_context(ThreadPoolExecutor(n))
-        programs[SERVER] = lambda group: [*pool.map(server.answer, group)]
+        for name, with_drafts in {SERVER: False, f"{SERVER}, draft-mtp": True}.items():
+            if asked.forced_length or not with_drafts:
+                server = stack.enter_context(closing(LlamaServer(case, drafts=with_drafts, n_slots=n)))
+                programs[name] = lambda group, server=server: [*pool.map(server.answer, group)]
     return programs
 
 
-def pymtp_answer(model: Model, n_predict: int) -> Answer:
+def pymtp_answer(model: Model, n_predict: int, forced_length: float | None, k: int) -> Answer:
     """With a batch of the model."""
-    params = GenerationParams(SamplingParams(temperature=0), max_tokens=n_predict, ignore_eos=True)
+    forced = Forced.of_length(forced_length, k) if forced_length else None
+    params = GenerationParams(SamplingParams(temperature=0), max_tokens=n_predict, ignore_eos=True, forced=forced)
 
     def answer(group: Sequence[Prompt]) -> None:
         batch = model.batch()

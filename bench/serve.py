@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import json
 import random
+import shlex
 import socket
 import subprocess
 import sys
@@ -80,6 +81,8 @@ def main() -> None:
     parser.add_argument("--draft-max", type=int, default=3, help="of llama-server (default: 3)")
     parser.add_argument("--rate", type=float, help="requests a second; default: a closed loop")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--flags", type=shlex.split, default=[], help="for both servers, in quotes: '-sm tensor'")
+    parser.add_argument("--forced-length", metavar="L", help="accept drafts at random, to this mean length")
     parser.add_argument("--arms", nargs="+", metavar="NAME", help="of the second column; default: all")
     asked = parser.parse_args()
     print(f"{model_text(asked.model)}; {machine(n_cores(), [])}; {library()}\n")
@@ -87,7 +90,7 @@ def main() -> None:
     print("|--:|---|--:|--:|--:|--:|")
     for n in asked.clients:
         load = Load(n, asked.requests * n, asked.n_predict, asked.rate, asked.warm_up * n)
-        arms = arms_of(asked.model, n, asked.llama_server, asked.draft_max)
+        arms = arms_of(asked, n)
         found: dict[str, list[Outcome]] = {name: [] for name in arms if not asked.arms or name in asked.arms}
         for _ in range(asked.repeat):
             for name, outcomes in found.items():
@@ -99,18 +102,20 @@ def main() -> None:
 Arm = Callable[[Load], Outcome]
 
 
-def arms_of(model: Path, n_slots: int, llama_server: Path | None, draft_max: int) -> dict[str, Arm]:
+def arms_of(asked: argparse.Namespace, n_slots: int) -> dict[str, Arm]:
     """What is measured; each slot has 512 tokens of context."""
-    common = ["-m", str(model), "-np", str(n_slots), "-c", str(N_CTX * n_slots), "--cache-ram", "0"]
-    pymtp = [str(Path(sys.executable).with_name("pymtp")), "serve", "-q", *common]
-    commands = {"pymtp": pymtp, "pymtp, no drafts": [*pymtp, "--draft", "none"]}
-    if llama_server:
-        theirs = [str(llama_server), *common, "--fit", "off", "--no-ui"]
-        drafts = ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(draft_max)]
+    common = ["-m", str(asked.model), "-np", str(n_slots), "-c", str(N_CTX * n_slots), "--cache-ram", "0", *asked.flags]
+    pymtp = [sys.executable, "-m", "pymtp_cli", "serve", "-q", *common]
+    forced = ["--spec-synth-len", asked.forced_length] if asked.forced_length else []
+    limit = ["--draft-max", str(asked.draft_max), *forced] if forced else []
+    commands = {"pymtp": [*pymtp, *limit], "pymtp, no drafts": [*pymtp, "--draft", "none"]}
+    if asked.llama_server:
+        theirs = [str(asked.llama_server), *common, "--fit", "off", "--no-ui"]
+        drafts = ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(asked.draft_max), *forced]
         commands |= {"llama-server": theirs, "llama-server, draft-mtp": [*theirs, *drafts]}
     arms: dict[str, Arm] = {name: partial(measure, command) for name, command in commands.items()}
-    arms["Model.batch()"] = partial(measure_batch, model, "auto")
-    arms["Model.batch(), no drafts"] = partial(measure_batch, model, "none")
+    arms["Model.batch()"] = partial(measure_batch, asked.model, "auto")
+    arms["Model.batch(), no drafts"] = partial(measure_batch, asked.model, "none")
     return arms
 
 

@@ -47,6 +47,14 @@ class Case:
     """The folder of llama.cpp's own programs and of the unpatched libraries."""
     logs: Path
     """The folder of the programs' logs."""
+    split_mode: str = "layer"
+    """How several GPUs share the model: layer, tensor or none."""
+    tensor_split: tuple[float, ...] = ()
+    """Shares of the devices; empty: by their free memory."""
+    rpc: tuple[str, ...] = ()
+    """RPC servers of pymtp, host:port, that take layers; llama.cpp's own programs go without."""
+    cache_type: str = "f16"
+    """Of keys and values."""
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,10 @@ def context_flags(case: Case) -> list[object]:
     """The flags for all of llama.cpp's programs."""
     layers = "all" if case.n_gpu_layers < 0 else case.n_gpu_layers
     threads = case.n_threads
-    return ["-c", case.n_ctx, "-t", threads, "-tb", threads, "-ngl", layers, "--fit", "off"]
+    flags = ["-c", case.n_ctx, "-t", threads, "-tb", threads, "-ngl", layers, "--fit", "off"]
+    if case.tensor_split:
+        flags += ["-ts", ",".join(map(str, case.tensor_split))]
+    return [*flags, "-sm", case.split_mode, "-ctk", case.cache_type, "-ctv", case.cache_type]
 
 
 def draft_flags(case: Case) -> list[object]:

@@ -35,6 +35,10 @@ class PythonLibrary:
                     "sampling": dict(case.sampling),
                     "forced_length": case.forced_length,
                     "cuda_shared_bytes": case.cuda_shared_bytes,
+                    "split_mode": case.split_mode,
+                    "tensor_split": case.tensor_split,
+                    "rpc": case.rpc,
+                    "cache_type": case.cache_type,
                     **settings,
                 }
             )

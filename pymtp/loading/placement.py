@@ -39,6 +39,8 @@ _LOAD_MODES = {
 }
 _EMBEDDING_SHARE = 0.7
 """Of a device's free memory: what a model may take, token embedding included, for that to be put there."""
+_NOT_SPLIT_BY_TENSORS = {"gemma4", "deepseek4"}
+"""Architectures that llama.cpp loads with split tensors and then fails on, or drafts differently with."""
 _EXPERTS = r"\.ffn_[a-z_]+_(ch)?exps"
 """Tensors that hold one matrix for each expert, as llama.cpp calls them."""
 
@@ -62,6 +64,8 @@ class Placement:
             raise InvalidParameter("split_mode", "layer or none with RPC servers", value=params.split_mode)
         if params.split_mode == "tensor" and not devices:
             raise InvalidParameter("split_mode", "none, layer or row where there is no GPU", value="tensor")
+        if params.split_mode == "tensor" and info.architecture in _NOT_SPLIT_BY_TENSORS:
+            raise InvalidParameter("split_mode", f"none, layer or row for {info.architecture} models", value="tensor")
         if len(devices) > 1 and params.split_mode == "none":
             alone = devices[params.main_gpu : params.main_gpu + 1]
         else:

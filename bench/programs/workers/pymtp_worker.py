@@ -22,6 +22,11 @@ def start(settings: Any) -> Answer:
         n_ctx=settings["n_ctx"],
         n_threads=settings["n_threads"],
         n_gpu_layers=settings["n_gpu_layers"],
+        split_mode=settings["split_mode"],
+        tensor_split=settings["tensor_split"],
+        rpc=settings["rpc"],
+        type_k=settings["cache_type"],
+        type_v=settings["cache_type"],
         **draft_options(settings["draft"]),
     )
     sampling = SamplingParams(**settings["sampling"])

@@ -51,10 +51,11 @@ void mtp_inputs::place(ggml_cgraph * gf, ggml_backend_t backend) {
     if (!device || ggml_nbytes(device) < size) {
         ctx.reset(ggml_init({ ggml_tensor_overhead(), nullptr, true }));
         device = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I8, size);
-        buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft));
+        buf.reset(ggml_backend_buft_alloc_buffer(buft, size));
         if (!buf) {
             throw std::runtime_error("failed to allocate the inputs of a graph");
         }
+        ggml_backend_tensor_alloc(buf.get(), device, ggml_backend_buffer_get_base(buf.get()));
     }
     host.get(size, dev);
     for (const auto & input : inputs) {
