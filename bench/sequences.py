@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -92,8 +93,14 @@ def load(stack: ExitStack, asked: argparse.Namespace, n: int, threads: int) -> d
         for name, with_drafts in {SERVER: False, f"{SERVER}, draft-mtp": True}.items():
             if asked.forced_length or not with_drafts:
                 server = stack.enter_context(closing(LlamaServer(case, drafts=with_drafts, n_slots=n)))
-                programs[name] = lambda group, server=server: [*pool.map(server.answer, group)]
+                programs[name] = partial(pool_answer, pool, server)
     return programs
+
+
+def pool_answer(pool: ThreadPoolExecutor, server: LlamaServer, group: Sequence[Prompt]) -> None:
+    """Sends all requests at once."""
+    for _ in pool.map(server.answer, group):
+        pass
 
 
 def pymtp_answer(model: Model, n_predict: int, forced_length: float | None, k: int) -> Answer:
