@@ -104,13 +104,13 @@ Arm = Callable[[Load], Outcome]
 
 def arms_of(asked: argparse.Namespace, n_slots: int) -> dict[str, Arm]:
     """What is measured; each slot has 512 tokens of context."""
-    common = ["-m", str(asked.model), "-np", str(n_slots), "-c", str(N_CTX * n_slots), "--cache-ram", "0", *asked.flags]
+    common = ["-m", str(asked.model.resolve()), "-np", str(n_slots), "-c", str(N_CTX * n_slots), "--cache-ram", "0", *asked.flags]
     pymtp = [sys.executable, "-m", "pymtp_cli", "serve", "-q", *common]
     forced = ["--spec-synth-len", asked.forced_length] if asked.forced_length else []
     limit = ["--draft-max", str(asked.draft_max), *forced] if forced else []
     commands = {"pymtp": [*pymtp, *limit], "pymtp, no drafts": [*pymtp, "--draft", "none"]}
     if asked.llama_server:
-        theirs = [str(asked.llama_server), *common, "--fit", "off", "--no-ui"]
+        theirs = [str(asked.llama_server.resolve()), *common, "--fit", "off", "--no-ui"]
         drafts = ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(asked.draft_max), *forced]
         commands |= {"llama-server": theirs, "llama-server, draft-mtp": [*theirs, *drafts]}
     arms: dict[str, Arm] = {name: partial(measure, command) for name, command in commands.items()}
@@ -125,7 +125,10 @@ def measure(command: Sequence[str], load: Load) -> Outcome:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with subprocess.Popen(
-        [*command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*command, "--port", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parent,  # Python imports from the current folder: in a checkout a pymtp that is not built
     ) as process:
         try:
             await_ready(port, process)
