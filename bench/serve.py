@@ -104,7 +104,8 @@ Arm = Callable[[Load], Outcome]
 
 def arms_of(asked: argparse.Namespace, n_slots: int) -> dict[str, Arm]:
     """What is measured; each slot has 512 tokens of context."""
-    common = ["-m", str(asked.model.resolve()), "-np", str(n_slots), "-c", str(N_CTX * n_slots), "--cache-ram", "0", *asked.flags]
+    context = ["-np", str(n_slots), "-c", str(N_CTX * n_slots)]
+    common = ["-m", str(asked.model.resolve()), *context, "--cache-ram", "0", *asked.flags]
     pymtp = [sys.executable, "-m", "pymtp_cli", "serve", "-q", *common]
     forced = ["--spec-synth-len", asked.forced_length] if asked.forced_length else []
     limit = ["--draft-max", str(asked.draft_max), *forced] if forced else []
