@@ -380,6 +380,7 @@ bool mtp_engine::hold_logits(const llm_graph_result & res, bool is_whole_batch) 
 
 const float * mtp_engine::logits() {
     trunk_outputs.fetch(ctx.logits.data);
+    ctx.synchronize(); // those of several ubatches are on their way
     return ctx.get_logits();
 }
 
