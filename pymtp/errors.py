@@ -7,6 +7,10 @@ names the fix, because a command line prints it as it stands.
 from __future__ import annotations
 
 
+_SHOWN_MAX = 200
+"""Characters of a refused value in a message."""
+
+
 class PymtpError(Exception):
     """Base of all of them: `except PymtpError` catches what a caller can act on."""
 
@@ -56,9 +60,10 @@ class InvalidParameter(PymtpError, ValueError):
 
 def _shown(value: object) -> str:
     try:
-        return repr(value)
+        text = repr(value)
     except RecursionError:
         return f"a deeply nested {type(value).__name__}"
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
 class Closed(PymtpError, ValueError):

@@ -98,13 +98,18 @@ static few_rows_product few_rows_describe(const ggml_tensor * src0, const ggml_t
     return p;
 }
 
+// also before a graph is allocated, when a part of a weight has no buffer yet
+static bool few_rows_is_weight(const ggml_tensor * src0) {
+    ggml_backend_buffer_t buffer = src0->view_src ? src0->view_src->buffer : src0->buffer;
+    return buffer && ggml_backend_buffer_get_usage(buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+}
+
 bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * ids,
                            const ggml_cuda_mm_fusion_args_host * fusion, const ggml_tensor * dst) {
     const few_rows_type * type = few_rows_find(src0->type);
 
     const bool is_marked = dst->flags & GGML_TENSOR_FLAG_SINGLE_ROWS;
-    if (!type || !is_marked || src0->ne[0] % FEW_ROWS_PART != 0 ||
-        ggml_backend_buffer_get_usage(src0->buffer) != GGML_BACKEND_BUFFER_USAGE_WEIGHTS ||
+    if (!type || !is_marked || src0->ne[0] % FEW_ROWS_PART != 0 || !few_rows_is_weight(src0) ||
         ggml_cuda_info().devices[ggml_cuda_get_device()].cc < GGML_CUDA_CC_TURING) {
         return false;
     }
