@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from machine import needs_exact_texts
 from pymtp import ChatParams, ChatPrompt, ChatTemplate, GenerationParams, InvalidParameter, Model, SamplingParams
 from pymtp.chat.prompt import Trigger
 from pymtp.sampling.chain import Sampler
@@ -138,6 +139,7 @@ def with_grammar(**fields: object) -> GenerationParams:
     return GenerationParams(sampling=GREEDY, max_tokens=30, chat=ChatPrompt("", **fields))  # type: ignore[arg-type]
 
 
+@needs_exact_texts
 @pytest.mark.model
 @pytest.mark.parametrize("draft_max", [0, 3])
 def test_a_lazy_grammar_holds_from_its_trigger_on(model: Model, draft_max: int) -> None:

@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
+from machine import needs_exact_texts
 from pymtp import Model, SamplingParams
 from random_models.shapes import tensors
 from random_models.writer import write_model
@@ -21,6 +22,7 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return write_model(path, SIZES[request.param].scaled(16), "Q8_0")
 
 
+@needs_exact_texts
 def test_it_loads_and_drafts_and_stays_finite(small: Path) -> None:
     texts = []
     for draft in ("none", "mtp"):

@@ -14,6 +14,8 @@ import pytest
 from pymtp_cli.app import app
 from typer.testing import CliRunner
 
+from machine import needs_exact_texts
+
 pytestmark = pytest.mark.model
 
 OPTIONS = ["-t", "1", "-c", "1024", "-np", "4"]
@@ -44,6 +46,7 @@ def texts(output: Path) -> dict[str, str]:
     return found
 
 
+@needs_exact_texts
 def test_the_same_file_gives_the_same_answers_and_nothing_is_done_twice(tmp_path: Path) -> None:
     requests = write(tmp_path / "in.jsonl", 10, temperature=1.0)
     for name in ("one.jsonl", "two.jsonl"):

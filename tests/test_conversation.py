@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from families import FAMILIES
+from machine import needs_exact_texts
 from pymtp import Answer, ChatTemplate, Conversation, Model, SamplingParams
 from pymtp.errors import ContextFull, InvalidParameter
 
@@ -155,6 +156,7 @@ def test_other_generations_in_between_cost_only_the_cache(model: Model) -> None:
         assert (answer.text, answer.n_cached) == (text, 0)
 
 
+@needs_exact_texts
 def test_two_conversations_do_not_mix(model: Model) -> None:
     alone = Conversation(model)
     expected = [ask(alone, question).text for question in QUESTIONS]
@@ -251,6 +253,7 @@ def test_a_text_that_the_vocabulary_cannot_spell_is_named_as_that(tmp_path: Path
             model.generate("")
 
 
+@needs_exact_texts
 @pytest.mark.parametrize("name", ["glm4moe", "step35", "qwen35", "qwen3next", "deepseek32", "deepseek4"])
 @pytest.mark.parametrize("draft_max", [0, 3])
 def test_every_kind_of_memory_continues_a_cached_prompt(name: str, draft_max: int, tmp_path: Path) -> None:

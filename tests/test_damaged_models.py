@@ -10,6 +10,7 @@ import pytest
 
 import random_gguf
 from fuzz.headers import Parts, take_apart
+from machine import needs_no_gpu
 from pymtp import Model, ModelError, PymtpError
 from pymtp.gguf.limits import metadata_problem
 from pymtp.gguf.shards import data_offset, read_shards
@@ -87,6 +88,7 @@ def test_a_number_that_cannot_be_meant_is_an_error_that_names_its_key(
         run(path)
 
 
+@needs_no_gpu
 @pytest.mark.parametrize(
     ("family", "name", "kind"),
     [

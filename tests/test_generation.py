@@ -10,17 +10,11 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from machine import HAS_EXACT_TEXTS
+from machine import needs_exact_texts
 from pymtp import Chunk, Model, SamplingParams
 from pymtp.errors import ContextFull, InvalidParameter
 
-pytestmark = [
-    pytest.mark.model,
-    pytest.mark.skipif(
-        not HAS_EXACT_TEXTS,
-        reason="texts are bit-equal on x86 CPUs only",
-    ),
-]
+pytestmark = [pytest.mark.model, needs_exact_texts]
 
 GREEDY = SamplingParams(temperature=0)
 

@@ -10,6 +10,7 @@ import pytest
 
 from families import FAMILIES, REFUSED, Family
 from log_level import logged
+from machine import needs_no_gpu
 from pymtp.gguf.architectures import ARCHITECTURES, Architecture, Needs, head_obstacle
 from pymtp.gguf.inspection import Inspection, inspect_model
 
@@ -92,6 +93,7 @@ def test_where_the_heads_keep_their_cache(family: tuple[Family, Path, Inspection
     assert found.obstacle == ""
 
 
+@needs_no_gpu
 def test_memory_is_what_llama_cpp_allocates(
     family: tuple[Family, Path, Inspection], capfd: pytest.CaptureFixture[str]
 ) -> None:

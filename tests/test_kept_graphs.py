@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from machine import needs_no_gpu
 from pymtp import Model
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.session import Session
@@ -44,6 +45,7 @@ def spread(n_rows: int) -> list[int]:
     return [n_rows // N_SEQ + (i < n_rows % N_SEQ) for i in range(N_SEQ)]
 
 
+@needs_no_gpu
 def test_graphs_are_bounded_by_memory(session: Session) -> None:
     verify(session, [1] * N_SEQ)
     first = session.compute_bytes

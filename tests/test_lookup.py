@@ -13,6 +13,7 @@ import pytest
 
 from fake_session import FakeSession
 from families import FAMILIES
+from machine import needs_exact_texts
 from pymtp import Model, PlainReason, SamplingParams
 from pymtp.acceptance.interface import Acceptance, Trial
 from pymtp.acceptance.match import MATCH
@@ -202,6 +203,7 @@ def test_the_longer_match_is_drafted_be_it_in_an_earlier_text() -> None:
     assert drafter.n_bytes > earlier.n_bytes > 0
 
 
+@needs_exact_texts
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=1, seed=3)])
 def test_texts_that_have_ended_help_the_next_ones_of_the_same_owner(tmp_path: Path, sampling: SamplingParams) -> None:
     path = write_glm4moe(tmp_path / "tiny.gguf")
@@ -291,6 +293,7 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 
 
+@needs_exact_texts
 @pytest.mark.usefixtures("drafts_pay")
 @pytest.mark.parametrize("kind", MODELS)
 def test_greedy_text_of_any_model_equals_plain_decoding(tmp_path: Path, kind: str) -> None:
@@ -318,6 +321,7 @@ def test_greedy_text_of_any_model_equals_plain_decoding(tmp_path: Path, kind: st
             assert stats.drafted > stats.accepted > 0, name
 
 
+@needs_exact_texts
 @pytest.mark.model
 @pytest.mark.usefixtures("drafts_pay")
 def test_greedy_text_of_the_embedded_model_equals_plain_decoding() -> None:

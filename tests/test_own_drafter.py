@@ -10,6 +10,7 @@ from typing import ClassVar
 import pytest
 
 from families import FAMILIES
+from machine import needs_exact_texts
 from pymtp import GenerationParams, Model, SamplingParams, Session
 from pymtp.drafting.interface import Drafter, DrafterTraits, DraftOutcome, DraftRequest, Proposal
 from pymtp.drafting.lookup import LookupDrafter
@@ -57,6 +58,7 @@ def test_it_drafts_and_the_text_equals_plain_decoding() -> None:
         assert model.session.counters.n_head_passes == 0
 
 
+@needs_exact_texts
 def test_it_drafts_for_several_sequences_even_if_rollback_decodes_again(tmp_path: Path) -> None:
     path = FAMILIES["qwen3next"].write(tmp_path / "tiny.gguf")
     texts = []

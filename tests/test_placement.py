@@ -12,13 +12,12 @@ import pytest
 import pymtp
 from families import FAMILIES
 from log_level import logged
-from machine import HAS_GPU
+from machine import needs_no_gpu
 from pymtp import InvalidParameter, Model, ModelParams, SamplingParams
 from pymtp.gguf.facts import model_facts
 from pymtp.loading import devices, placement
 
 GREEDY = SamplingParams(temperature=0)
-needs_no_gpu = pytest.mark.skipif(HAS_GPU, reason="there is a GPU here")
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +58,7 @@ def test_a_text_does_not_depend_on_where_tensors_are(path: Path, options: dict[s
     assert tokens(path, **options) == tokens(path)
 
 
+@needs_no_gpu
 def test_the_loader_is_told_where_tensors_go(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     overrides = [(r"blk\.1\.ffn_\w+_exps", "CPU")]
     with logged("debug"), Model(path, n_ctx=64, n_threads=1, override_tensor=overrides):

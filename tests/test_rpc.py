@@ -19,6 +19,7 @@ import pymtp
 from families import FAMILIES
 from http_server import free_port, running
 from log_level import logged
+from machine import needs_no_gpu
 from pymtp import BackendError, GenerationParams, InvalidParameter, Model, RemoteError, SamplingParams, Stats
 from pymtp.loading.placement import divide_layers
 from pymtp.loading.rpc import rpc_counters
@@ -114,6 +115,7 @@ def test_an_assistant_stays_here(endpoints: list[str], tmp_path: Path) -> None:
 # --- where things go, and what is sent ---
 
 
+@needs_no_gpu
 def test_heads_and_output_stay_here(endpoints: list[str], tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with logged("debug"), Model(tiny, n_ctx=64, n_threads=1, rpc=endpoints, tensor_split=[1, 1]) as model:
         n_layer = model.info.n_layer
@@ -190,6 +192,7 @@ def test_commands_show_devices_and_the_layers_that_they_would_get(endpoints: lis
     assert re.search(rf"RPC0: +layers 0 to \d+; {endpoints[0]} ", inspected)
 
 
+@needs_no_gpu
 def test_layers_are_divided_as_the_loader_does_it(
     endpoints: list[str], tiny: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from machine import HAS_EXACT_TEXTS
+from machine import needs_exact_texts
 from pymtp import Chunk, Generation, Model, SamplingParams
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.engine.session import Session
@@ -22,13 +22,7 @@ from pymtp.serving.make_sequence import make_sequence
 from pymtp.serving.params import GenerationParams
 from pymtp.serving.round import run_round
 
-pytestmark = [
-    pytest.mark.model,
-    pytest.mark.skipif(
-        not HAS_EXACT_TEXTS,
-        reason="texts are bit-equal on x86 CPUs only",
-    ),
-]
+pytestmark = [pytest.mark.model, needs_exact_texts]
 
 APPLES = "Tom has 3 apples and buys 4 more. How many apples does he have?"
 SEA = "Tell me about the sea."

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from http_server import Client, running
+from machine import needs_exact_texts
 from pymtp import GenerationParams, Model
 from pymtp.acceptance.forced import Forced
 from pymtp.server.settings import ServerSettings
@@ -71,6 +72,7 @@ def test_special_tokens_are_text_if_they_are_not_to_be_parsed(server: Client) ->
     assert len(parsed) == 1 < len(literal)
 
 
+@needs_exact_texts
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("draft_max", [0, 2])
 def test_texts_are_those_of_the_library(server: Client, text: str, stream: bool, draft_max: int) -> None:
@@ -103,6 +105,7 @@ def test_chats_stream_the_same_text(server: Client) -> None:
     }
 
 
+@needs_exact_texts
 def test_draft_settings_are_of_a_request_and_are_reported(server: Client) -> None:
     body = {"prompt": PROMPT, "n_predict": 40, "temperature": 0, "ignore_eos": True}
     drafted = server.post("/completion", draft_max=2, **body).json
@@ -222,6 +225,7 @@ def test_a_zero_character_in_a_prompt_is_text(server: Client) -> None:
     assert server.post("/completion", prompt="a\0b", n_predict=1).status == 200
 
 
+@needs_exact_texts
 def test_a_failing_request_leaves_others_alone(server: Client, text: str) -> None:
     replies: list[str] = []
 
@@ -480,6 +484,7 @@ def test_a_request_may_leave_lookup_alone(server: Client) -> None:
     assert found["content"] == server.post("/completion", **asked).json["content"]
 
 
+@needs_exact_texts
 def test_texts_are_shared_between_requests_with_the_same_key_only() -> None:
     def load_sharing() -> Model:
         return Model(draft="lookup", draft_max=8, draft_lookup="shared", n_ctx=512, n_threads=1)

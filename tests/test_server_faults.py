@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from http_server import Client, free_port, running
+from machine import needs_exact_texts
 from pymtp import BackendError, GenerationParams, Model, Session
 from pymtp.server import protocol
 from pymtp.server.settings import ServerSettings
@@ -183,6 +184,7 @@ def test_a_certificate_that_cannot_be_used_is_an_error_of_one_line(
 # --- requests that fail ---
 
 
+@needs_exact_texts
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [

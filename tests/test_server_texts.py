@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from http_server import running
+from machine import needs_exact_texts
 from pymtp import GenerationParams, Model, SamplingParams
 from pymtp.server.settings import ServerSettings
 
@@ -25,6 +26,7 @@ def alone() -> list[str]:
         return ["".join(model.generate(prompt, params)) for prompt in PROMPTS]
 
 
+@needs_exact_texts
 @pytest.mark.parametrize("n_slots", [1, 4, 16])
 @pytest.mark.parametrize(("draft_max", "shared"), [(0, False), (3, False), (3, True), ("auto", True)])
 def test_texts_do_not_depend_on_slots_or_drafts(

@@ -13,6 +13,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
+from machine import needs_exact_texts
 from pymtp import Model, SamplingParams, embedded
 from pymtp.binding.library import ffi, lib
 from pymtp.drafting.length import N_DRAFT_MAX
@@ -195,6 +196,7 @@ def test_drafts_can_be_limited_to_tokens_whose_rows_come_from_the_file(nano: obj
             session.limit_drafts(0)
 
 
+@needs_exact_texts
 @pytest.mark.model
 def test_a_model_with_limited_drafts_gives_the_same_text() -> None:
     texts = []
@@ -211,6 +213,7 @@ def test_a_model_with_limited_drafts_gives_the_same_text() -> None:
             Model(draft="mtp", draft_vocab=wrong)
 
 
+@needs_exact_texts
 @pytest.mark.model
 @pytest.mark.parametrize("vocab", [None, 4000, range(0, 8192, 2)])
 def test_drafts_of_another_type_of_output_matrix_are_nearly_as_good_and_the_text_is_the_same(vocab: object) -> None:

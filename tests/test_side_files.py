@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from families import FAMILIES
+from machine import needs_exact_texts
 from pymtp import Model, SamplingParams
 from pymtp.binding.arrays import Logits
 from pymtp.engine.chunk import Chunk
@@ -52,6 +53,7 @@ def drafts(model: Model) -> Logits:
     return np.stack(logits)
 
 
+@needs_exact_texts
 @pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if not family.write_assistant])
 def test_heads_in_a_file_of_their_own_draft_like_those_in_the_model(tmp_path: Path, family: str) -> None:
     whole, trunk, heads = (tmp_path / f"{name}.gguf" for name in ("whole", "trunk", "heads"))

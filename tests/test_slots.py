@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from machine import needs_exact_texts
 from pymtp import Generation, InvalidParameter, Model, StateError
 from random_gguf import write_glm4moe
 
@@ -99,6 +100,7 @@ def test_a_full_cache_takes_slots_from_the_newest_and_loses_nothing(load: Callab
         assert [len(each.tokens) for each in many] == [100] * 5
 
 
+@needs_exact_texts
 @pytest.mark.parametrize("draft", ["none", "mtp"])
 def test_a_full_context_lets_go_of_its_oldest_part(draft: Any, tmp_path: Path) -> None:
     with Model(write_glm4moe(tmp_path / "tiny.gguf"), draft=draft, n_ctx=64, n_threads=1) as model:

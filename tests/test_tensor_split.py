@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from families import FAMILIES
+from machine import needs_exact_texts
 from pymtp import Generation, GenerationParams, InvalidParameter, Model, SamplingParams, Stats
 from pymtp.loading import placement
 from pymtp.loading.devices import host_device
@@ -32,6 +33,7 @@ def answer(path: Path, prompt: str | list[int], draft_max: int, **options: Any) 
         return tokens(generation), generation.stats
 
 
+@needs_exact_texts
 @pytest.mark.parametrize("draft_max", [0, 3])
 @pytest.mark.parametrize("family", ["glm4moe", "mimo2", "step35", "qwen35", "qwen35moe", "cohere2moe", "hy_v3"])
 def test_a_text_is_what_it_is_on_one_device(
@@ -44,6 +46,7 @@ def test_a_text_is_what_it_is_on_one_device(
     assert bool(stats.drafted) == bool(draft_max)
 
 
+@needs_exact_texts
 def test_drafts_are_accepted_as_on_one_device(two_devices: dict[str, Any], embedded_model: Path) -> None:
     prompt = "def fibonacci(n):\n"
     alone, stats = answer(embedded_model, prompt, 2)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from machine import needs_exact_texts, needs_no_gpu
 from pymtp import Closed, Generation, Model, PymtpError, StateError
 
 pytestmark = pytest.mark.model
@@ -51,6 +52,7 @@ def run(*targets: object) -> list[BaseException]:
     return errors
 
 
+@needs_exact_texts
 def test_four_threads_share_a_model(model: Model, alone: dict[str, str]) -> None:
     def talk() -> None:
         for prompt in PROMPTS:
@@ -60,6 +62,7 @@ def test_four_threads_share_a_model(model: Model, alone: dict[str, str]) -> None
     assert model.stats.accepted > 0
 
 
+@needs_exact_texts
 def test_twenty_tasks_share_a_model(model: Model, alone: dict[str, str]) -> None:
     async def talk(prompt: str) -> None:
         pieces = [piece async for piece in model.generate(prompt, **OPTIONS)]
@@ -71,6 +74,7 @@ def test_twenty_tasks_share_a_model(model: Model, alone: dict[str, str]) -> None
     asyncio.run(main())
 
 
+@needs_exact_texts
 def test_a_second_generation_leaves_the_first_its_text(model: Model, alone: dict[str, str]) -> None:
     first = model.generate(PROMPTS[0], **OPTIONS)
     start = next(first)
@@ -146,6 +150,7 @@ with Model(n_ctx=256, n_threads=1) as model:
 """
 
 
+@needs_no_gpu
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.parametrize("code", [FORK, FORK_AMID], ids=["idle", "amid a generation"])
 def test_after_a_fork_both_go_on_or_are_told(code: str) -> None:
@@ -220,6 +225,7 @@ def test_a_text_cannot_be_awaited_in_the_engines_thread() -> None:
         model.call(lambda: "".join(model.generate("Once", max_tokens=5)))
 
 
+@needs_exact_texts
 def test_a_generation_goes_from_one_event_loop_to_another(model: Model, alone: dict[str, str]) -> None:
     generation = model.generate(PROMPTS[0], **OPTIONS)
 
@@ -244,6 +250,7 @@ def test_a_thread_that_cannot_start_leaves_the_model_usable(monkeypatch: pytest.
         assert len(_tokens(model, [5, 6, 7], max_tokens=3, ignore_eos=True)) == 3
 
 
+@needs_exact_texts
 def test_numbers_that_no_vocabulary_has_disturb_nobody(model: Model, alone: dict[str, str]) -> None:
     running = model.generate(PROMPTS[0], **OPTIONS)
     "".join(model.generate("Once", top_k=2**31 - 1, max_tokens=2))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from machine import needs_no_gpu
 from training import numbers, templates
 
 PROMPTS = Path(templates.__file__).with_name("prompts.jsonl")
@@ -85,6 +86,7 @@ def test_only_what_the_assistant_says_is_learned() -> None:
     assert targets[targets != batches.IGNORED].tolist() == [5, 6, 5, 6]
 
 
+@needs_no_gpu
 def test_llama_cpp_computes_what_the_trainer_computes(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("tokenizers")
