@@ -6,7 +6,6 @@ names the fix, because a command line prints it as it stands.
 
 from __future__ import annotations
 
-
 _SHOWN_MAX = 200
 """Characters of a refused value in a message."""
 
