@@ -27,7 +27,7 @@ def main() -> None:
         link.unlink()
     for library in (folder_of("pymtp._native") / "lib").iterdir():
         # under the name that llama_cpp looks for, and under that by which the libraries find each other
-        for name in (library.name, library.name.replace("pymtp-", "")):
+        for name in {library.name, library.name.replace("pymtp-", "")}:
             (links / name).symlink_to(library)
 
 

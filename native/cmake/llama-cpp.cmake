@@ -2,6 +2,7 @@
 #
 #   native_patches_folder  the series; a folder without any: none
 #   llama_cpp_parts        what is there to be built beside the libraries: COMMON, TOOLS, ... (default: nothing)
+#   -DPYMTP_PORTABLE=ON    for any machine of this architecture, as wheels are: see below
 
 set(llama_cpp_tree ${CMAKE_CURRENT_BINARY_DIR}/llama.cpp)
 
@@ -28,7 +29,21 @@ if(failed)
 endif()
 
 set(BUILD_SHARED_LIBS ON)
-option(GGML_RPC "ggml: use RPC" ON)
+set(GGML_RPC ON) # no option: the caches of earlier checkouts hold OFF
+
+# A build is for the machine that it is made on, unless it is portable. Then each backend is a file of its own, loaded by
+# the program (pymtp/binding/library.py), and that of CPUs is there once for each of these kinds of CPU, of which ggml
+# takes the best that the machine is. The left out ones of ggml's have nothing that its kernels or ours use: AVX512-VBMI
+# alone, AMX (engine.cmake), or SME, which compilers before GCC 14 do not know.
+option(PYMTP_PORTABLE "for any machine of this architecture" OFF)
+set(PYMTP_CPU_VARIANTS x64 sse42 sandybridge haswell alderlake skylakex cascadelake zen4
+    armv8.0_1 armv8.2_2 armv8.6_1 apple_m1 apple_m2_m3
+    CACHE STRING "ggml's variants for CPUs that a portable build has, of all architectures (default: those that matter)")
+if(PYMTP_PORTABLE)
+    set(GGML_NATIVE OFF)
+    set(GGML_BACKEND_DL ON)
+    set(GGML_CPU_ALL_VARIANTS ON)
+endif()
 foreach(part COMMON TESTS TOOLS EXAMPLES SERVER APP MTMD)
     set(LLAMA_BUILD_${part} OFF)
 endforeach()

@@ -37,7 +37,11 @@ install(TARGETS _native COMPONENT pymtp
     LIBRARY DESTINATION pymtp
     RUNTIME DESTINATION pymtp)
 
-# names of our own: a loader takes a library that is in the process already for another one of its name
+# Names of our own: a loader takes a library that is in the process already for another one of its name. Modules are
+# loaded by their paths, and ggml looks for them under its own names.
 foreach(library IN LISTS llama_cpp_libraries)
-    set_property(TARGET ${library} PROPERTY OUTPUT_NAME pymtp-${library})
+    get_target_property(type ${library} TYPE)
+    if(NOT type STREQUAL "MODULE_LIBRARY")
+        set_property(TARGET ${library} PROPERTY OUTPUT_NAME pymtp-${library})
+    endif()
 endforeach()

@@ -17,6 +17,9 @@ from pymtp.errors import LibraryError
 VERSION = "0.3.36"
 PIN = f"llama-cpp-python {VERSION}"  # native/llama_cpp.pin
 
+SILENT = 5
+"""What pymtp_log_show shows nothing from: above the levels of ggml.h."""
+
 
 def library_file() -> Path:
     """The patched libllama of this installation. Raises LibraryError if there is none."""
@@ -51,6 +54,19 @@ def check_abi_id(library: str, module: str) -> None:
         )
 
 
+def load_backends(folder: Path) -> None:
+    """Load the backends that are files of their own, as in wheels; nothing to do where they are linked in.
+
+    Of the CPU's there is one for each kind of processor, of which llama.cpp takes the best that this one is.
+    Raises LibraryError if there is none for it.
+    """
+    if lib.ggml_backend_reg_count() > 0:
+        return
+    lib.ggml_backend_load_all_from_path(os.fsencode(folder))
+    if lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU) == ffi.NULL:
+        raise LibraryError(f"{folder} has no backend for this processor: build pymtp on this machine (pip install .)")
+
+
 def abi_id() -> str:
     """The sources of the loaded library: "llama-cpp-python 0.3.36 + <hash of patches and engine>"."""
     return _string(lib.pymtp_abi_id())
@@ -63,5 +79,7 @@ def _string(pointer: Any) -> str:
 
 ffi, lib = import_native(library_file())
 check_abi_id(abi_id(), _string(lib.PYMTP_BUILT_FOR))
+lib.pymtp_log_show(SILENT)
+load_backends(library_file().parent)
 
 SERIES = abi_id().rpartition(" ")[2]  # 12 hex digits over the pin, the patches and the engine

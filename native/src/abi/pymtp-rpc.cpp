@@ -16,7 +16,7 @@ static constexpr int32_t N_THREADS_MAX = 512;
 template <class F> static F rpc_function(const char * name) {
     ggml_backend_reg_t reg = ggml_backend_reg_by_name("RPC");
     if (!reg) {
-        pymtp_refuse("this build has no RPC: build with GGML_RPC=ON");
+        pymtp_refuse("the RPC backend is missing: install pymtp again");
     }
     return (F) ggml_backend_reg_get_proc_address(reg, name);
 }
