@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from http_server import free_port
 
@@ -32,11 +33,11 @@ class RpcServer:
         self.process.wait()
 
 
-def start_rpc_server(port: int | None = None) -> RpcServer:
-    """A server on one thread, once it listens."""
+def start_rpc_server(port: int | None = None, python: str | Path = sys.executable, cwd: str | None = None) -> RpcServer:
+    """A server on one thread, of the pymtp that this Python finds, once it listens."""
     port = port or free_port()
-    command = [sys.executable, "-m", "pymtp_cli", "rpc-server", "-p", str(port), "-t", "1", "-dev", "none"]
-    server = RpcServer(port, subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    command = [str(python), "-m", "pymtp_cli", "rpc-server", "-p", str(port), "-t", "1", "-dev", "none"]
+    server = RpcServer(port, subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
     end = time.monotonic() + SOON_S
     while not _listens(port):
         assert server.process.poll() is None and time.monotonic() < end

@@ -5,16 +5,13 @@ Builds pymtp twice and llama-cpp-python twice, which takes a quarter of an hour 
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-ARCHIVE = ROOT / "build" / "llama_cpp_python-0.3.36.tar.gz"
+from environments import ARCHIVE, ROOT, Environment, fresh, run, wheel_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,41 +30,6 @@ LOADED = (
 )
 
 
-def run(*command: object, **env: str) -> str:
-    """The standard output of a command, which must succeed."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CMAKE_ARGS")}
-    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, env={**kept, **env}, cwd="/")
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
-    return result.stdout
-
-
-class Environment:
-    """A virtual environment and a cache of pip's."""
-
-    def __init__(self, folder: Path, cache: Path) -> None:
-        self.folder = folder
-        self.python = folder / "bin" / "python"
-        self._cache = cache
-
-    def pip(self, *arguments: object, **env: str) -> str:
-        command = (self.python, "-m", "pip", "--disable-pip-version-check", *arguments)
-        return run(*command, PIP_CACHE_DIR=str(self._cache), **env)
-
-    def says(self, *statements: str) -> list[str]:
-        """What statements print, in a process of their own."""
-        return run(self.python, "-c", "\n".join(statements)).split("\n")[:-1]
-
-    def files_named(self, part: str) -> list[str]:
-        """What has `part` in its name: a package, a distribution, a command."""
-        (site,) = (self.folder / "lib").glob("python*/site-packages")
-        return [path.name for place in (site, self.folder / "bin") for path in place.iterdir() if part in path.name]
-
-
-def fresh(folder: Path, cache: Path) -> Environment:
-    run(sys.executable, "-m", "venv", folder)
-    return Environment(folder, cache)
-
-
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache of pip's, empty at first, that all environments share, as those of a user do."""
@@ -77,11 +39,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     """pymtp's, as `pip install .` builds it."""
-    folder = tmp_path_factory.mktemp("pymtp")
-    env = fresh(folder / "env", cache)
-    env.pip("wheel", "--no-deps", "--wheel-dir", folder, ROOT, CMAKE_ARGS=f"-DPYMTP_LLAMA_CPP_DIR={ARCHIVE}")
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    return wheel_of(tmp_path_factory.mktemp("pymtp"), cache)
 
 
 @pytest.fixture(scope="module", params=["0.3.36", "0.3.35"])

@@ -1,0 +1,56 @@
+"""Virtual environments that tests install wheels into."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ARCHIVE = ROOT / "build" / "llama_cpp_python-0.3.36.tar.gz"
+
+
+def run(*command: object, **env: str) -> str:
+    """The standard output of a command, which must succeed."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CMAKE_ARGS")}
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, env={**kept, **env}, cwd="/")
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
+    return result.stdout
+
+
+class Environment:
+    """A virtual environment and a cache of pip's."""
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        self.folder = folder
+        self.python = folder / "bin" / "python"
+        self._cache = cache
+
+    def pip(self, *arguments: object, **env: str) -> str:
+        command = (self.python, "-m", "pip", "--disable-pip-version-check", *arguments)
+        return run(*command, PIP_CACHE_DIR=str(self._cache), **env)
+
+    def says(self, *statements: str) -> list[str]:
+        """What statements print, in a process of their own."""
+        return run(self.python, "-c", "\n".join(statements)).split("\n")[:-1]
+
+    def files_named(self, part: str) -> list[str]:
+        """What has `part` in its name: a package, a distribution, a command."""
+        (site,) = (self.folder / "lib").glob("python*/site-packages")
+        return [path.name for place in (site, self.folder / "bin") for path in place.iterdir() if part in path.name]
+
+
+def fresh(folder: Path, cache: Path) -> Environment:
+    run(sys.executable, "-m", "venv", folder)
+    return Environment(folder, cache)
+
+
+def wheel_of(folder: Path, cache: Path, *options: str, build_dir: Path | None = None) -> Path:
+    """pymtp's wheel in `folder`, as `pip wheel .` builds it with these options of CMake."""
+    env = fresh(folder / "env", cache)
+    settings = ["--config-settings", f"build-dir={build_dir}"] if build_dir else []
+    arguments = " ".join([f"-DPYMTP_LLAMA_CPP_DIR={ARCHIVE}", *options])
+    env.pip("wheel", "--no-deps", "--wheel-dir", folder, *settings, ROOT, CMAKE_ARGS=arguments)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
