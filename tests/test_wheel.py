@@ -39,7 +39,7 @@ N_TOKENS = 60
 TEXT = f"""
 import json, re, pymtp
 model = pymtp.Model(n_threads=1, draft_max=3)
-text = "".join(model.generate({PROMPT!r}, max_tokens={N_TOKENS}, temperature=0))
+text = "".join(model.generate({PROMPT!r}, max_tokens={N_TOKENS}, temperature=0, samplers=("temperature",)))
 loaded = re.findall(r"libggml-cpu-(.*).so", open("/proc/self/maps").read())
 print(json.dumps([text, sorted(set(loaded))]))
 """
