@@ -98,6 +98,15 @@ def test_drafts_change_nothing_in_an_installed_wheel(env: Environment, text: str
     assert json.loads(run(env.python, "-c", plain))[0] == text
 
 
+def test_a_wheel_without_a_backend_for_the_processor_says_so(env: Environment, tmp_path: Path) -> None:
+    (site,) = (env.folder / "lib").glob("python*/site-packages")
+    for name in ("pymtp", "pymtp_gguf.libs"):
+        shutil.copytree(site / name, tmp_path / name, ignore=shutil.ignore_patterns("libggml-cpu-*", "*.gguf"))
+    use = "import pymtp\ntry: pymtp.devices()\nexcept pymtp.LibraryError as error: print(error)"
+    said = run(env.python, "-c", use, PYTHONPATH=str(tmp_path))
+    assert said.startswith(f"{tmp_path}/pymtp/lib has no backend for this processor: build pymtp on this machine")
+
+
 @pytest.mark.parametrize(("cpu", "kind"), [("Nehalem", "sse42"), ("Haswell", "haswell"), ("Skylake-Server", "haswell")])
 def test_other_x86_processors_write_the_same_text(env: Environment, text: str, cpu: str, kind: str) -> None:
     """The emulator has no AVX-512: a Skylake-Server of its is one without."""
