@@ -33,8 +33,8 @@ set(GGML_RPC ON) # no option: the caches of earlier checkouts hold OFF
 
 # A build is for the machine that it is made on, unless it is portable. Then each backend is a file of its own, loaded by
 # the program (pymtp/binding/library.py), and that of CPUs is there once for each of these kinds of CPU, of which ggml
-# takes the best that the machine is. The left out ones of ggml's have nothing that its kernels or ours use: AVX512-VBMI
-# alone, AMX (engine.cmake), or SME, which compilers before GCC 14 do not know.
+# takes the best that the machine is. Of ggml's list are left out: what changes no kernel (VBMI, and AMX: engine.cmake),
+# what few machines have (F16C without AVX2, SVE without i8mm), and SME, which GCC does not know before version 14.
 option(PYMTP_PORTABLE "for any machine of this architecture" OFF)
 set(PYMTP_CPU_VARIANTS x64 sse42 sandybridge haswell alderlake skylakex cascadelake zen4
     armv8.0_1 armv8.2_2 armv8.6_1 apple_m1 apple_m2_m3
