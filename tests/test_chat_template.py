@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
@@ -169,6 +171,88 @@ def test_what_a_chat_cannot_be_asked_is_refused(options: Mapping[str, Any], reas
 def test_a_template_that_is_not_jinja_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="^chat_template must be a Jinja template"):
         ChatTemplate(None, "{% for %}")
+
+
+LOOP = "{% for i in range(40) %}{% set ns.x = STEP %}{% endfor %}"
+DEEP = "the template is nested too deeply, or calls itself without end"
+TIME = "the template takes more than 10 seconds"
+TEXT, MEMORY = "the template makes a text of more than 32 MiB", "the template takes more than 256 MiB of memory"
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", DEEP),
+        ("{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}{{ caller() }}{% endcall %}", "not a function"),
+        ("{% set ns.x = ns %}{{ ns | tojson }}", DEEP),
+        ("{% set a = [] %}{% set _ = a.append(a) %}{{ a }}", DEEP),
+        ("{{ 'a' * 99999999999 }}", TEXT),
+        ("{% set ns.x = [1, 2] %}" + LOOP.replace("STEP", "ns.x + ns.x"), f"{TEXT}|{MEMORY}"),
+        ("{% set ns.x = [] %}" + LOOP.replace("STEP", "[ns.x, ns.x]") + "{{ ns.x }}", TIME),
+        ("{% set x = 'a' * 9999 %}{{ x | replace('a', x) }}", TEXT),
+        ("{% set x = 'a' * 9999 %}{{ x | replace('', x) }}", TEXT),
+        ("{{ range(9999) | join('a' * 9999) }}", TEXT),
+        ("{{ 'a\nb' | indent(99999999) }}", TEXT),
+        ("{{ 'a\nb' | indent(-1) }}", TEXT),
+        ("{{ ('a\n' * 9999) | indent('a' * 9999) }}", TEXT),
+        ("{{ range(9223372036854775807) }}", MEMORY),
+        ("{{ 3 is divisibleby 0 }}", "division by zero"),
+    ],
+)
+def test_a_template_without_bounds_is_an_error(source: str, why: str) -> None:
+    with pytest.raises((InvalidParameter, ModelError), match=why):  # the former where it takes too long to look at it
+        ChatTemplate(None, "{% set ns = namespace() %}" + source).render(MESSAGES)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}",
+        "{{ " + "[" * 100_000 + "]" * 100_000 + " }}",
+        "{{ " + "not " * 100_000 + "1 }}",
+        "{{ " + "1 + " * 100_000 + "1 }}",
+        "{{ 1 " + "| int " * 100_000 + "}}",
+        "{{ x" + ".x" * 100_000 + " }}",
+        "{{ x" + "()" * 100_000 + " }}",
+        "{{ " + "1 if x else " * 100_000 + "1 }}",
+        "{% if x %}" + "{% elif x %}" * 100_000 + "{% endif %}",
+        "{% if x %}" * 100_000 + "{% endif %}" * 100_000,
+    ],
+    ids=lambda source: source[3:15],
+)
+def test_a_deeply_nested_template_is_an_error(source: str) -> None:
+    with pytest.raises(InvalidParameter, match="the template is nested too deeply"):
+        ChatTemplate(None, source)
+
+
+def test_values_of_a_template_that_are_deeply_nested_are_freed_one_after_the_other() -> None:
+    deep = "{% for i in range(10000) %}{% set ns.x = [ns.x] %}{% endfor %}"
+    kwargs = "{% set a = [1] %}{% for i in range(10000) %}{% set _ = a.append(k=a.pop()) %}{% endfor %}end"
+    made, before = [], threading.stack_size(1280 << 10)  # destructors that call each other need 2 MB and more
+    try:
+        source = "{% set ns = namespace(x=1) %}" + deep + kwargs
+        thread = threading.Thread(target=lambda: made.append(ChatTemplate(None, source).render(MESSAGES).text))
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(before)
+    assert made == ["end"]
+
+
+def test_values_of_a_template_that_hold_themselves_are_freed() -> None:
+    ring = "{% for i in range(200) %}{% set a = [] %}{% set _ = a.append([a, 'a' * 5000]) %}{% endfor %}end"  # 50 MB
+    template = ChatTemplate(None, ring)
+    assert template.render(MESSAGES).text == "end"
+    before = psutil.Process().memory_info().rss
+    for _ in range(5):
+        template.render(MESSAGES)
+    assert psutil.Process().memory_info().rss < before + (100 << 20)
+
+
+def test_what_has_no_order_is_sorted_without_harm() -> None:
+    mixed = "{% set x = namespace(a=[9, '10', 'a', 1.5, none, '9', 10, [], 'b', 2]) %}"
+    mixed += "{% for i in range(8) %}{% set x.a = x.a + x.a %}{% endfor %}{{ x.a | sort | length }}"
+    assert ChatTemplate(None, mixed).render(MESSAGES).text == "2560"
 
 
 def test_a_template_that_begins_with_a_nul_is_refused() -> None:

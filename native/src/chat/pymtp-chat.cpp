@@ -6,6 +6,7 @@
 #include "guard.h"
 #include "jinja/parser.h"
 #include "json-schema-to-grammar.h"
+#include "template-limits.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -58,6 +59,8 @@ int32_t pymtp_chat_template_init(const llama_model * model, const char * source,
         if (!source && !(model && llama_model_chat_template(model, nullptr))) {
             return pymtp_fail(PYMTP_INVALID, "there is no chat template");
         }
+        const template_limits limits;
+
         auto       made = std::make_unique<pymtp_chat_template>();
         const auto why =
             pymtp_thrown([&] { made->templates = common_chat_templates_init(model, source ? source : ""); });
@@ -101,6 +104,7 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
         if (!why.empty()) {
             return pymtp_fail(PYMTP_INVALID, "%s", why.text);
         }
+        const template_limits limits;
         return give(chat_prompt_write(common_chat_templates_apply(self.templates.get(), inputs), inputs), json);
     });
 }

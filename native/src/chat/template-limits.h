@@ -1,0 +1,114 @@
+#pragma once
+
+// A chat template is a program that comes with a model file. While a `template_limits` lives, what llama.cpp's runtime
+// of templates takes of stack, memory and time on this thread is bounded: the runtime (a patch) calls the functions
+// here, which throw. Knows sizes; nothing of templates. Without a `template_limits` nothing is bounded.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+class template_limits {
+  public:
+    static constexpr int64_t STACK_BYTES_MAX = 1 << 20;   // threads of Python have 8 MiB with glibc
+    static constexpr int64_t VALUE_BYTES_MAX = 256 << 20; // of all values at a time
+    static constexpr int64_t TEXT_BYTES_MAX  = 32 << 20;  // of what one statement puts together
+    static constexpr double  SECONDS_MAX     = 10;        // of this thread's processor
+    static constexpr int32_t NESTING_MAX     = 500;       // statements inside of each other, as the template is written
+
+    template_limits();
+    ~template_limits();
+    template_limits(const template_limits &)             = delete;
+    template_limits & operator=(const template_limits &) = delete;
+
+    // wherever the runtime calls itself, or something that takes long
+    static void step();
+
+    // the same with a quarter of the stack: before values are hashed, which cannot throw
+    static void step_before_hash();
+
+    // a statement puts so many more bytes together
+    static void grow(size_t n_bytes);
+
+    // a stream has so many by now
+    static void check_size(int64_t n_bytes);
+
+    // a statement has ended
+    static void end_step();
+
+    // how deeply a statement would be nested that is made of these parts
+    template <typename... Parts> static int32_t nesting(const Parts &... parts) {
+        const int32_t n = 1 + std::max({ 0, nesting_of(parts)... });
+        check_nesting(n);
+        return n;
+    }
+
+    // Frees values one after the other, where their destructors would call each other as deeply as they are nested.
+    template <typename T> static void bury(std::vector<T> values) noexcept {
+        for (auto & value : values) {
+            bury_one(std::move(value));
+        }
+        free_buried();
+    }
+
+    template <typename T> static void bury(std::vector<std::pair<T, T>> pairs) noexcept {
+        for (auto & pair : pairs) {
+            bury_one(std::move(pair.first));
+            bury_one(std::move(pair.second));
+        }
+        free_buried();
+    }
+
+  private:
+    static void check_nesting(int32_t n);
+    static void bury_one(std::shared_ptr<void> value) noexcept;
+    static void free_buried() noexcept;
+
+    template <typename T> static int32_t nesting_of(const T &) { return 0; }
+
+    template <typename T> static auto nesting_of(const std::unique_ptr<T> & part) -> decltype(part->nesting) {
+        return part ? part->nesting : 0;
+    }
+
+    template <typename T> static int32_t nesting_of(const std::vector<T> & parts) {
+        int32_t n = 0;
+        for (const auto & part : parts) {
+            n = std::max(n, nesting_of(part));
+        }
+        return n;
+    }
+
+    template <typename T> static int32_t nesting_of(const std::pair<T, T> & parts) {
+        return std::max(nesting_of(parts.first), nesting_of(parts.second));
+    }
+};
+
+// What a value of the runtime derives from: counted while it lives. What still lives at the end of the limits holds
+// itself, and lets go then.
+class template_value {
+  public:
+    template_value();
+
+    template_value(const template_value &) : template_value() {}
+
+    template_value & operator=(const template_value &) { return *this; }
+
+    virtual ~template_value();
+
+    virtual void drop_values() noexcept = 0;
+
+    // what it holds beside itself
+    void set_bytes(int64_t n_bytes);
+
+  private:
+    friend class template_limits;
+
+    template_value * previous  = nullptr;
+    template_value * next      = nullptr;
+    int64_t          n_bytes   = 0;
+    bool             is_linked = false;
+
+    void unlink() noexcept;
+};
