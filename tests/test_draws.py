@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from random_gguf import write_glm4moe
 
 N = 6
 """Tokens that are drawn: 0 to N - 1."""
-N_CTX, K = 512, 3
+N_CTX, K = 128, 3
 CHAIN: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 CHAIN |= {"logit_bias": dict.fromkeys(range(N), 60.0), "ignore_eos": True}
 N_BATCH = 16
@@ -159,9 +159,11 @@ def test_the_check_catches_recovered_tokens_drawn_from_the_target(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["batch", "alone"])
+@pytest.mark.parametrize(("where", "share"), [("batch", 0.8), ("alone", 0.2)], ids=["batch", "alone"])
 @pytest.mark.parametrize(("drafter", "way"), cases(list(WAYS)))
 def test_a_million_draws_have_the_exact_probabilities(
-    draw: Draw, exact: np.ndarray, drafter: str, way: dict[str, Any], where: Literal["batch", "alone"]
+    draw: Draw, exact: np.ndarray, drafter: str, way: dict[str, Any], where: str, share: float
 ) -> None:
-    check(draw, exact, 1_000_000, drafter, way, where)
+    """A million for each drafter and way of acceptance, shared among the ways to pick drafts, batches and alone."""
+    n_picks = 1 if way["accept"] == "match" or drafter == "lookup" else 2
+    check(draw, exact, round(1_000_000 * share / n_picks), drafter, way, where)
