@@ -6,7 +6,7 @@
 # make page               takes the pictures of the server's page in docs/images (needs Chromium)
 # make families           runs every family of models, against PyTorch too, and writes docs/families.md
 # make fuzz TIME=600     random damage to all that is read, for so many seconds (docs/reliability.md)
-# make fuzz-native TIME=600  the same by libFuzzer, for the C interface and the reader of states (needs clang)
+# make fuzz-native TIME=600  the same by libFuzzer: the C interface, the reader of states, templates (needs clang)
 # make soak TOKENS=10000000  random requests in one process, and texts made again alone
 # make soak-address TOKENS=1000000  the same under AddressSanitizer (gcc; takes minutes to build)
 # make check-threads      threads and asyncio tasks that share a model, under ThreadSanitizer (gcc; takes minutes)
@@ -63,8 +63,8 @@ fuzz: install
 	@PYTHONPATH=tests:native $(BIN)/python -m fuzz --time $(or $(TIME),600)
 
 # Built only where clang is. Cases that found something new stay in build/native-fuzz, and are where the next run begins.
-FUZZ_RUN = PYMTP_FUZZ_MODEL=$(abspath build/tiny-models)/$(1).gguf build/native-fuzz/$(2) \
-    -max_total_time=$$(($(or $(TIME),600) / 4)) -rss_limit_mb=4096 -timeout=60 -print_final_stats=1 \
+FUZZ_RUN = PYMTP_FUZZ_MODEL=$(abspath build/tiny-models)/$(1).gguf build/native-fuzz/$(2) $(3) \
+    -max_total_time=$$(($(or $(TIME),600) / 5)) -rss_limit_mb=4096 -timeout=60 -print_final_stats=1 \
     -artifact_prefix=build/native-fuzz/found/ build/native-fuzz/$(2)-$(1)
 fuzz-native: install
 	@command -v clang++ >/dev/null || { echo 'pymtp: libFuzzer needs clang (Debian: apt install clang)' >&2; exit 1; }
@@ -73,11 +73,12 @@ fuzz-native: install
 	    >build/native-fuzz.log
 	@$(BIN)/cmake --build build/native-fuzz
 	@mkdir -p $(foreach model,glm4moe qwen35,$(foreach name,fuzz-state fuzz-calls,build/native-fuzz/$(name)-$(model))) \
-	    build/native-fuzz/found
+	    build/native-fuzz/fuzz-template-none build/native-fuzz/found
 	$(call FUZZ_RUN,glm4moe,fuzz-state)
 	$(call FUZZ_RUN,qwen35,fuzz-state)
 	$(call FUZZ_RUN,glm4moe,fuzz-calls)
 	$(call FUZZ_RUN,qwen35,fuzz-calls)
+	$(call FUZZ_RUN,none,fuzz-template,-dict=native/tests/fuzz/fuzz-template.dict -max_len=1000)
 
 soak: install
 	@$(BIN)/python tests/soak.py --tokens $(or $(TOKENS),100000)

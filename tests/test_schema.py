@@ -6,9 +6,12 @@ import re
 
 import pytest
 
-from llama_archive import SchemaCase, schema_cases
+from llama_archive import SchemaCase, schema_cases, texts
+from pymtp import ChatParams, ChatTemplate
 from pymtp.chat.schema import grammar_of_schema
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, ModelError
+
+TEMPLATES = texts("models/templates", ".jinja")
 
 CASES = schema_cases()
 
@@ -96,3 +99,35 @@ def test_what_a_grammar_would_ignore_is_refused_with_its_place(schema: object, w
 )
 def test_what_constrains_nothing_is_let_through(schema: object) -> None:
     assert "root ::=" in grammar_of_schema(schema)  # type: ignore[arg-type]
+
+
+def chained(n: int, end: object) -> dict[str, object]:
+    """References that lead to references, n of them, and to `end`."""
+    links: dict[str, object] = {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(n)}
+    return {"$ref": "#/$defs/0", "$defs": {**links, str(n): end}}
+
+
+WITHOUT_END = [
+    {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/a"}}},
+    {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    chained(50_000, {"type": "integer"}),
+]
+
+
+@pytest.mark.parametrize("schema", WITHOUT_END, ids=["ring", "two", "chain"])
+def test_a_schema_without_end_is_refused(schema: dict[str, object]) -> None:
+    with pytest.raises(InvalidParameter, match="nested so deeply|nested too deeply, or without end"):
+        grammar_of_schema(schema)
+
+
+@pytest.mark.skipif(not TEMPLATES, reason="llama.cpp's templates are not at hand: run make")
+@pytest.mark.parametrize("schema", WITHOUT_END, ids=["ring", "two", "chain"])
+def test_a_tool_whose_schema_has_no_end_is_refused(schema: dict[str, object]) -> None:
+    tools = [{"type": "function", "function": {"name": "a", "parameters": schema}}]
+    template = ChatTemplate(None, TEMPLATES["Qwen-Qwen3-0.6B.jinja"])
+    with pytest.raises((InvalidParameter, ModelError), match="nested so deeply|nested too deeply, or without end"):
+        template.render([{"role": "user", "content": "a"}], ChatParams(tools=tools))
+
+
+def test_references_may_lead_to_references() -> None:
+    assert "integer" in grammar_of_schema(chained(20, {"type": "integer"}))

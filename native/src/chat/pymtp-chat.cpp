@@ -2,11 +2,11 @@
 
 #include "pymtp-chat.h"
 
+#include "chat-limits.h"
 #include "chat-request.h"
 #include "guard.h"
 #include "jinja/parser.h"
 #include "json-schema-to-grammar.h"
-#include "template-limits.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -59,7 +59,7 @@ int32_t pymtp_chat_template_init(const llama_model * model, const char * source,
         if (!source && !(model && llama_model_chat_template(model, nullptr))) {
             return pymtp_fail(PYMTP_INVALID, "there is no chat template");
         }
-        const template_limits limits;
+        const chat_limits limits;
 
         auto       made = std::make_unique<pymtp_chat_template>();
         const auto why =
@@ -94,7 +94,8 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
     return pymtp_guard(chat_template, [&](pymtp_chat_template & self) -> int32_t {
         pymtp_need(request, "the request");
         pymtp_need(json, "the JSON");
-        const auto & caps = self.caps;
+        const chat_limits limits;
+        const auto &      caps = self.caps;
 
         common_chat_templates_inputs inputs;
         const auto                   why = pymtp_thrown([&] {
@@ -104,7 +105,6 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
         if (!why.empty()) {
             return pymtp_fail(PYMTP_INVALID, "%s", why.text);
         }
-        const template_limits limits;
         return give(chat_prompt_write(common_chat_templates_apply(self.templates.get(), inputs), inputs), json);
     });
 }
@@ -177,8 +177,9 @@ int32_t pymtp_schema_to_grammar(const char * schema, char ** json) {
     return pymtp_guard([&]() -> int32_t {
         pymtp_need(schema, "the schema");
         pymtp_need(json, "the JSON");
-        std::string grammar;
-        const auto  why = pymtp_thrown([&] { grammar = json_schema_to_grammar(common_json::parse(schema)); });
+        const chat_limits limits;
+        std::string       grammar;
+        const auto        why = pymtp_thrown([&] { grammar = json_schema_to_grammar(common_json::parse(schema)); });
         if (!why.empty()) {
             return pymtp_fail(PYMTP_INVALID, "%s", why.text);
         }

@@ -34,8 +34,8 @@ static bool has_fast_kernel(const ggml_tensor * weights) {
 
 few_rows_kernel few_rows_find_kernel(ggml_type type, bool repacked) {
 #if defined(__x86_64__)
-    static const bool has_avx2 =
-        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    // F16C, which older compilers have no name for, comes with AVX2
+    static const bool has_avx2   = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     static const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
                                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                                    __builtin_cpu_supports("avx512vnni");

@@ -1,4 +1,4 @@
-#include "template-limits.h"
+#include "chat-limits.h"
 
 #include <cstdlib>
 #include <ctime>
@@ -8,13 +8,13 @@ static constexpr int64_t BYTES_OF_A_VALUE = 256;
 static constexpr int32_t STEPS_OF_A_LOOK  = 256; // at the clock
 
 struct limits_state {
-    bool             is_on       = false;
-    intptr_t         stack       = 0; // where it was when the limits began
-    double           end         = 0; // seconds of the thread's clock
-    int32_t          n_steps     = 0;
-    int64_t          text_bytes  = 0;
-    int64_t          value_bytes = 0;
-    template_value * first       = nullptr;
+    bool         is_on       = false;
+    intptr_t     stack       = 0; // where it was when the limits began
+    double       end         = 0; // seconds of the thread's clock
+    int32_t      n_steps     = 0;
+    int64_t      text_bytes  = 0;
+    int64_t      value_bytes = 0;
+    chat_value * first       = nullptr;
 };
 
 static thread_local limits_state                       state;
@@ -35,16 +35,16 @@ static intptr_t stack_now() {
     return (intptr_t) __builtin_frame_address(0);
 }
 
-template_limits::template_limits() {
+chat_limits::chat_limits() {
     state       = {};
     state.is_on = true;
     state.stack = stack_now();
     state.end   = thread_seconds() + SECONDS_MAX;
 }
 
-template_limits::~template_limits() {
+chat_limits::~chat_limits() {
     while (state.first) {
-        template_value * value = state.first;
+        chat_value * value = state.first;
         value->unlink();
         value->drop_values(); // may free it
     }
@@ -53,7 +53,7 @@ template_limits::~template_limits() {
 
 static void check_stack(int64_t n_max) {
     if (std::abs(state.stack - stack_now()) > n_max) {
-        throw std::runtime_error("the template is nested too deeply, or calls itself without end");
+        throw std::runtime_error("nested too deeply, or without end");
     }
 }
 
@@ -66,49 +66,49 @@ static void step_within(int64_t n_stack) {
         state.n_steps = 0;
         if (thread_seconds() > state.end) {
             state.n_steps = STEPS_OF_A_LOOK - 1; // every further step fails at once
-            throw std::runtime_error("the template takes more than 10 seconds");
+            throw std::runtime_error("it takes more than 10 seconds");
         }
     }
 }
 
-void template_limits::step() {
+void chat_limits::step() {
     step_within(STACK_BYTES_MAX);
 }
 
-void template_limits::step_before_hash() {
+void chat_limits::step_before_hash() {
     step_within(STACK_BYTES_MAX / 4);
 }
 
-void template_limits::grow(size_t n_bytes) {
+void chat_limits::grow(size_t n_bytes) {
     state.text_bytes += std::min<size_t>(n_bytes, TEXT_BYTES_MAX + 1);
     check_size(state.text_bytes);
 }
 
-void template_limits::check_size(int64_t n_bytes) {
+void chat_limits::check_size(int64_t n_bytes) {
     if (state.is_on && n_bytes > TEXT_BYTES_MAX) {
         state.text_bytes = 0;
-        throw std::runtime_error("the template makes a text of more than 32 MiB");
+        throw std::runtime_error("it makes a text of more than 32 MiB");
     }
 }
 
-void template_limits::end_step() {
+void chat_limits::end_step() {
     state.text_bytes = 0;
 }
 
-void template_limits::check_nesting(int32_t n) {
+void chat_limits::check_nesting(int32_t n) {
     if (state.is_on && n > NESTING_MAX) {
-        throw std::runtime_error("the template is nested too deeply");
+        throw std::runtime_error("nested too deeply, or without end");
     }
 }
 
-void template_limits::bury_one(std::shared_ptr<void> value) noexcept {
+void chat_limits::bury_one(std::shared_ptr<void> value) noexcept {
     try {
         buried.push_back(std::move(value));
     } catch (...) { // no memory for it: it is freed here
     }
 }
 
-void template_limits::free_buried() noexcept {
+void chat_limits::free_buried() noexcept {
     if (is_freeing) {
         return; // whoever does takes these as well
     }
@@ -120,11 +120,11 @@ void template_limits::free_buried() noexcept {
     is_freeing = false;
 }
 
-template_value::template_value() {
+chat_value::chat_value() {
     if (!state.is_on) {
         return;
     }
-    template_limits::step();
+    chat_limits::step();
     set_bytes(BYTES_OF_A_VALUE);
     next = state.first;
     if (next) {
@@ -134,19 +134,19 @@ template_value::template_value() {
     is_linked   = true;
 }
 
-template_value::~template_value() {
+chat_value::~chat_value() {
     unlink();
 }
 
-void template_value::set_bytes(int64_t n) {
-    if (state.is_on && state.value_bytes + n - n_bytes > template_limits::VALUE_BYTES_MAX) {
-        throw std::runtime_error("the template takes more than 256 MiB of memory");
+void chat_value::set_bytes(int64_t n) {
+    if (state.is_on && state.value_bytes + n - n_bytes > chat_limits::VALUE_BYTES_MAX) {
+        throw std::runtime_error("it takes more than 256 MiB of memory");
     }
     state.value_bytes += n - n_bytes;
     n_bytes = n;
 }
 
-void template_value::unlink() noexcept {
+void chat_value::unlink() noexcept {
     if (!is_linked) {
         return;
     }

@@ -1,8 +1,9 @@
 #pragma once
 
-// A chat template is a program that comes with a model file. While a `template_limits` lives, what llama.cpp's runtime
-// of templates takes of stack, memory and time on this thread is bounded: the runtime (a patch) calls the functions
-// here, which throw. Knows sizes; nothing of templates. Without a `template_limits` nothing is bounded.
+// A chat template is a program that comes with a model file, and JSON schemas come with requests. While a `chat_limits`
+// lives, what llama.cpp takes of stack, memory and time for them on this thread is bounded: its runtime of templates and
+// its converter of schemas (patches) call the functions here, which throw. Knows sizes; nothing of templates. Without a
+// `chat_limits` nothing is bounded.
 
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-class template_limits {
+class chat_limits {
   public:
     static constexpr int64_t STACK_BYTES_MAX = 1 << 20;   // threads of Python have 8 MiB with glibc
     static constexpr int64_t VALUE_BYTES_MAX = 256 << 20; // of all values at a time
@@ -18,12 +19,12 @@ class template_limits {
     static constexpr double  SECONDS_MAX     = 10;        // of this thread's processor
     static constexpr int32_t NESTING_MAX     = 500;       // statements inside of each other, as the template is written
 
-    template_limits();
-    ~template_limits();
-    template_limits(const template_limits &)             = delete;
-    template_limits & operator=(const template_limits &) = delete;
+    chat_limits();
+    ~chat_limits();
+    chat_limits(const chat_limits &)             = delete;
+    chat_limits & operator=(const chat_limits &) = delete;
 
-    // wherever the runtime calls itself, or something that takes long
+    // wherever something calls itself, or takes long
     static void step();
 
     // the same with a quarter of the stack: before values are hashed, which cannot throw
@@ -87,15 +88,15 @@ class template_limits {
 
 // What a value of the runtime derives from: counted while it lives. What still lives at the end of the limits holds
 // itself, and lets go then.
-class template_value {
+class chat_value {
   public:
-    template_value();
+    chat_value();
 
-    template_value(const template_value &) : template_value() {}
+    chat_value(const chat_value &) : chat_value() {}
 
-    template_value & operator=(const template_value &) { return *this; }
+    chat_value & operator=(const chat_value &) { return *this; }
 
-    virtual ~template_value();
+    virtual ~chat_value();
 
     virtual void drop_values() noexcept = 0;
 
@@ -103,12 +104,12 @@ class template_value {
     void set_bytes(int64_t n_bytes);
 
   private:
-    friend class template_limits;
+    friend class chat_limits;
 
-    template_value * previous  = nullptr;
-    template_value * next      = nullptr;
-    int64_t          n_bytes   = 0;
-    bool             is_linked = false;
+    chat_value * previous  = nullptr;
+    chat_value * next      = nullptr;
+    int64_t      n_bytes   = 0;
+    bool         is_linked = false;
 
     void unlink() noexcept;
 };
