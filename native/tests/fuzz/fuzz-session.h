@@ -15,12 +15,12 @@ static constexpr int32_t FUZZ_N_SEQ   = 2;
 static constexpr int32_t FUZZ_N_DRAFT = 2;
 
 // A finding that no sanitizer sees.
-#define FUZZ_CHECK(condition)                                               \
-    do {                                                                    \
-        if (!(condition)) {                                                 \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            abort();                                                        \
-        }                                                                   \
+#define FUZZ_CHECK(condition)                                                                          \
+    do {                                                                                               \
+        if (!(condition)) {                                                                            \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, pymtp_error_message()); \
+            abort();                                                                                   \
+        }                                                                                              \
     } while (0)
 
 inline llama_model * fuzz_model() {

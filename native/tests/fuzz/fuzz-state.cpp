@@ -22,7 +22,8 @@ struct ready {
 
     ready() : session(fuzz_session()) {
         answer = fuzz_answer(session);
-        FUZZ_CHECK(fuzz_decode(session, { 1, 2, 3, 4, 5, 6, 7 }, 0, 0) == PYMTP_OK);
+        FUZZ_CHECK(fuzz_decode(session, { 1, 2, 3, 4 }, 0, 0) == PYMTP_OK);
+        FUZZ_CHECK(fuzz_decode(session, { 5, 6, 7 }, 4, 0) == PYMTP_OK);
         FUZZ_CHECK(fuzz_decode(session, { 8, 9 }, 0, 1) == PYMTP_OK);
         pymtp_state * state = nullptr;
         FUZZ_CHECK(pymtp_session_save(session, &state) == PYMTP_OK);
