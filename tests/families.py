@@ -88,8 +88,9 @@ FAMILIES = {
         "shared",
         moves=True,
         after=TRANSFORMERS,
-        limits="GLM-4.5V and 4.6V decode plainly: llama.cpp's head has no M-RoPE",
     ),
+    "glm4moe, M-RoPE": Family("GLM-4.5V, 4.6V", write_glm4moe_mrope, "shared", after=TRANSFORMERS),
+    "glm4": Family("GLM-OCR", write_glm4, "shared", after="vLLM, SGLang"),
     "deepseek2 (GLM-4.7-Flash)": Family("GLM-4.7-Flash", write_glm4_flash, "shared", moves=True, after="SGLang"),
     "deepseek2 (DeepSeek-V3)": Family(
         "DeepSeek-V3, R1",
@@ -99,6 +100,8 @@ FAMILIES = {
         after=TRANSFORMERS,
         limits="llama.cpp's converter drops the head: tests/reference/convert.py shows what it takes to keep it",
     ),
+    "bailingmoe2": Family("Ling 2.0, Ring 2.0", write_bailingmoe2, "shared", moves=True, after="SGLang"),
+    "exaone4": Family("EXAONE-4.5", write_exaone4, "shared", moves=True, after="vLLM"),
     "hy_v3": Family("Hunyuan 3", write_hy_v3, "shared", moves=True, after="SGLang"),
     # sliding windows in some layers
     "mimo2": Family(
@@ -109,9 +112,11 @@ FAMILIES = {
         fed="plain",
         recycled="plain",
         after="SGLang",
-        limits="MiMo-V2-Flash decodes plainly: its queries, keys and values are apart, and llama.cpp's head wants them "
-        "in one tensor",
     ),
+    "mimo2, separate": Family(
+        "MiMo-V2-Flash", write_mimo2_split, "shared", n_heads=3, fed="plain", recycled="plain", after="SGLang"
+    ),
+    "exaone-moe": Family("K-EXAONE", write_exaone_moe, "shared", after="vLLM, SGLang"),
     "mimo2, 1 head": Family("MiMo-V2.5", write_mimo2, "shared", fed="plain", recycled="plain"),
     "step35": Family(
         "Step-3.5, 3.7",
@@ -190,26 +195,7 @@ class Refused(NamedTuple):
 
 
 REFUSED = {
-    "glm4": Refused(
-        "GLM-4 dense, GLM-OCR", "llama.cpp loads no tensor of the head and has no graph for it", write_glm4
-    ),
     "glm5-next": Refused("GLM-5.3", "llama.cpp's graph of the head is not implemented", write_glm5_next),
-    "exaone4": Refused("EXAONE-4.5", "llama.cpp loads no tensor of the head and has no graph for it", write_exaone4),
-    "exaone-moe": Refused(
-        "K-EXAONE", "llama.cpp loads no tensor of the head and has no graph for it", write_exaone_moe
-    ),
-    "bailingmoe2": Refused(
-        "Ling 2.0", "llama.cpp loads no tensor of the head and has no graph for it", write_bailingmoe2
-    ),
     "dots3note": Refused("dots3", "llama.cpp loads no tensor of the head and has no graph for it"),
     "ernie4_5-moe": Refused("ERNIE 4.5", "llama.cpp's converter drops the head, and there is no graph for it"),
-    "glm4moe, M-RoPE": Refused(
-        "GLM-4.5V, 4.6V", "llama.cpp's head has no M-RoPE", write_glm4moe_mrope, "it does not rotate them with M-RoPE"
-    ),
-    "mimo2, separate": Refused(
-        "MiMo-V2-Flash",
-        "llama.cpp's head wants queries, keys and values in one tensor, and its converter does not join those of heads",
-        write_mimo2_split,
-        "it needs attn_qkv in one tensor",
-    ),
 }

@@ -1,11 +1,11 @@
-# The engine: our sources, in folders by what they are part of. abi (the C interface), engine, lookup and samplers are
+# The engine: our sources, in folders by what they are part of. abi (the C interface), engine, heads, lookup and samplers are
 # compiled into libllama, where llama.cpp's private headers are theirs to use; cpu, cuda and rpc into the backends of these
 # names, with their compilers' options. Headers are included by name alone, as the patches include them. chat has a
 # file of its own: chat.cmake.
 
-set(native_folders ${native}/src/abi ${native}/src/engine ${native}/src/lookup ${native}/src/samplers)
+set(native_folders ${native}/src/abi ${native}/src/engine ${native}/src/heads ${native}/src/lookup ${native}/src/samplers)
 file(GLOB native_sources CONFIGURE_DEPENDS ${native}/src/abi/*.cpp ${native}/src/engine/*.cpp ${native}/src/lookup/*.cpp
-    ${native}/src/samplers/*.cpp)
+    ${native}/src/heads/*.cpp ${native}/src/samplers/*.cpp)
 file(GLOB native_cpu_sources CONFIGURE_DEPENDS ${native}/src/cpu/*.cpp)
 file(GLOB native_cuda_sources CONFIGURE_DEPENDS ${native}/src/cuda/*.cu)
 file(GLOB native_rpc_sources CONFIGURE_DEPENDS ${native}/src/rpc/*.cpp)

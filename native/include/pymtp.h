@@ -78,10 +78,8 @@ enum pymtp_head_context {
 
 // what the graph of an architecture's heads takes for granted, a bit each
 enum pymtp_condition {
-    PYMTP_NEEDS_ATTN_QKV = 1, // Q, K and V of a head in one tensor
-    PYMTP_NEEDS_ROPE     = 2, // rotation without sections: no M-RoPE
-    PYMTP_NEEDS_LORA_Q   = 4, // queries of low rank
-    PYMTP_NEEDS_MLA      = 8, // K and V of low rank in tensors of their own
+    PYMTP_NEEDS_LORA_Q = 1, // queries of low rank
+    PYMTP_NEEDS_MLA    = 2, // K and V of low rank in tensors of their own
 };
 
 // one whose MTP heads can draft

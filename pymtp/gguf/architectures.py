@@ -14,10 +14,6 @@ class Needs(Flag):
     """What the graph of an architecture's heads requires."""
 
     NOTHING = 0
-    ATTN_QKV = auto()
-    """Q, K and V of a head in one tensor."""
-    ROPE = auto()
-    """Rotation without sections: no M-RoPE."""
     LORA_Q = auto()
     """Low-rank queries."""
     MLA = auto()
@@ -32,15 +28,19 @@ class Architecture(NamedTuple):
 
 
 ARCHITECTURES = {
+    "bailingmoe2": Architecture(),
     "bailingmoe3": Architecture(),
     "cohere2moe": Architecture(),
     "deepseek2": Architecture(needs=Needs.LORA_Q | Needs.MLA),
     "deepseek32": Architecture(needs=Needs.MLA),
     "deepseek4": Architecture(),
-    "glm4moe": Architecture(needs=Needs.ROPE),
+    "exaone4": Architecture(),
+    "exaone-moe": Architecture(),
+    "glm4": Architecture(),
+    "glm4moe": Architecture(),
     "glm-dsa": Architecture(needs=Needs.MLA),
     "hy_v3": Architecture(None),
-    "mimo2": Architecture(None, Needs.ATTN_QKV),
+    "mimo2": Architecture(None),
     "nemotron_h_moe": Architecture(),
     "qwen35": Architecture(),
     "qwen35moe": Architecture(),
@@ -49,8 +49,6 @@ ARCHITECTURES = {
 }
 
 _REASONS = {
-    Needs.ATTN_QKV: "it needs attn_qkv in one tensor",
-    Needs.ROPE: "it does not rotate them with M-RoPE",
     Needs.LORA_Q: "it needs attn_q_a and attn_q_b",
     Needs.MLA: "it needs attn_k_b and attn_v_b",
 }

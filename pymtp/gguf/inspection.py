@@ -179,10 +179,7 @@ def _obstacle(info: GgufInfo, has_trunk: bool, keys: _Keys, tensors: _Tensors) -
 
 def _meets(keys: _Keys, tensors: _Tensors) -> Needs:
     """The needs of heads' graphs that the model meets."""
-    sections = keys.array(keys.value("rope.dimension_sections"))
     met = {
-        Needs.ATTN_QKV: all("attn_qkv.weight" in tensors.layer(i) for i in tensors.head_layers),
-        Needs.ROPE: not any(sections),
         Needs.LORA_Q: keys.number("attention.q_lora_rank") > 0,
         Needs.MLA: keys.number("attention.key_length_mla") > 0 and keys.number("attention.value_length_mla") > 0,
     }

@@ -4,9 +4,10 @@ Tensors and metadata are those that llama.cpp's converters write for the archite
 `blocks` has what architectures share.
 """
 
-from .bailing import write_bailingmoe3
+from .bailing import write_bailingmoe2, write_bailingmoe3
 from .cohere import write_cohere2moe
 from .deepseek import write_deepseek3, write_deepseek4, write_deepseek32
+from .exaone import write_exaone4, write_exaone_moe
 from .gemma import write_gemma4, write_gemma4_assistant, write_gemma4_shared
 from .glm import (
     write_glm4,
@@ -21,7 +22,6 @@ from .mimo import write_mimo2, write_mimo2_split
 from .nemotron import write_nemotron_h_moe
 from .qwen import write_qwen3next, write_qwen35, write_qwen35moe
 from .step import write_step35
-from .unused_heads import write_bailingmoe2, write_exaone4, write_exaone_moe
 from .writer import N_VOCAB
 
 __all__ = [

@@ -10,8 +10,8 @@ from .writer import HEAD, N_EMBD, N_FF, N_HEAD, N_KV, Metadata, Writer
 
 
 def write_glm4(path: Path, n_layer: int = 3) -> Path:
-    """Full attention, dense feed-forwards, norms on both sides. llama.cpp loads the head and has no graph for it."""
-    w = Writer(path, "glm4", n_layer, 1, {})
+    """GLM-OCR: full attention, positions in sections, dense feed-forwards, norms on both sides."""
+    w = Writer(path, "glm4", n_layer, 1, {"rope.dimension_sections": [4, 6, 6, 0]})
     blocks.embeddings(w)
     for i in range(n_layer + 1):
         p = f"blk.{i}."
@@ -25,7 +25,7 @@ def write_glm4(path: Path, n_layer: int = 3) -> Path:
 
 
 def write_glm4moe_mrope(path: Path) -> Path:
-    """GLM-4.5V and 4.6V: positions in sections. llama.cpp's head rotates without them."""
+    """GLM-4.5V and 4.6V: positions in sections."""
     return write_glm4moe(path, more={"rope.dimension_sections": [8, 4, 4, 0]})
 
 

@@ -9,8 +9,8 @@ from .writer import HEAD, N_EMBD, N_HEAD, N_KV, Writer
 
 
 def write_mimo2_split(path: Path) -> Path:
-    """MiMo-V2-Flash: queries, keys and values apart. llama.cpp's heads want them in one matrix."""
-    return write_mimo2(path, is_split=True)
+    """MiMo-V2-Flash: queries, keys and values apart."""
+    return write_mimo2(path, n_heads=3, is_split=True)
 
 
 def write_mimo2(path: Path, n_heads: int = 1, n_layer: int = 4, window: int = 16, is_split: bool = False) -> Path:

@@ -54,7 +54,7 @@ def main(llama_cpp: str, checkpoint: str) -> None:
     model.set_vocab = lambda self: add_vocabulary(self.gguf_writer)
     out = files(folder)
     model(folder, gguf.LlamaFileType.ALL_F32, out.whole).write()
-    if drops_head:
+    if drops_head or not model.supports_mtp_export:
         return
     model.no_mtp = True
     model(folder, gguf.LlamaFileType.ALL_F32, out.trunk).write()

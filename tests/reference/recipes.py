@@ -6,7 +6,7 @@ A table; `checkpoints` writes by it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from random_gguf.writer import HEAD, N_EMBD, N_EXPERT, N_EXPERT_USED, N_FF, N_FF_EXPERT, N_HEAD, N_KV, N_VOCAB
@@ -110,6 +110,7 @@ STEP_NAMES = {
     "norm": "model.layers.{i}.transformer.shared_head.norm.weight",
     "output": "model.layers.{i}.transformer.shared_head.output.weight",
 }
+OCR_NAMES = {part: name.replace("model.", "model.language_model.") for part, name in DEEPSEEK_NAMES.items()}
 STEP_TYPES = ["full_attention", *["sliding_attention"] * 2, "full_attention", *["sliding_attention"] * 3]
 STEP_ROTARY = [0.5 if kind == "full_attention" else 1.0 for kind in STEP_TYPES]
 
@@ -134,6 +135,8 @@ class Recipe:
     """Tensors of a block that have other names in a head than in the trunk."""
     is_fused: bool = False
     """Queries, keys and values are one matrix, which they are not in transformers."""
+    is_exported: bool = True
+    """llama.cpp's converter can write the heads to a file of their own."""
 
 
 def layer_types(one: str, other: str, head: str) -> list[str]:
@@ -142,6 +145,13 @@ def layer_types(one: str, other: str, head: str) -> list[str]:
 
 
 HYBRID = {"layer_types": layer_types("linear_attention", "full_attention", "full_attention")}
+
+# positions in sections, of a model that reads images
+SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [4, 6, 6]}
+VISION = {"hidden_size": 64, "depth": 1, "num_heads": 2, "intermediate_size": 64, "out_hidden_size": N_EMBD}
+
+# llama.cpp wants query heads of these that are as wide as the model together
+NARROW = {**BASE, "num_attention_heads": N_EMBD // HEAD, "num_key_value_heads": 1}
 
 RECIPES = {
     "glm4moe": Recipe(
@@ -356,6 +366,7 @@ RECIPES = {
         {**BASE, **EXPERTS, **MLA, "n_group": 2, "rope_parameters": {"rope_theta": 10000.0, **YARN}},
         DEEPSEEK_NAMES,
         {"rope_parameters": None, "rope_theta": 10000.0, "rope_scaling": YARN, "scoring_func": "sigmoid"},
+        is_exported=False,
     ),
     "deepseek32": Recipe(
         "deepseek_v32",
@@ -364,4 +375,50 @@ RECIPES = {
         DEEPSEEK_NAMES,
         {"rope_theta": 10000.0, "scoring_func": "sigmoid"},
     ),
+    "glm4": Recipe(
+        "glm_ocr",
+        "GlmOcrForConditionalGeneration",
+        {
+            "text_config": {**BASE, "num_hidden_layers": N_LAYER + 1, "rope_parameters": SECTIONS},
+            "vision_config": VISION,
+        },
+        OCR_NAMES,
+        {**BASE, "text_config": None, "vision_config": None, "rope_parameters": SECTIONS},
+        is_exported=False,
+    ),
+    "glm4moe, M-RoPE": Recipe(
+        "glm4v_moe",
+        "Glm4vMoeForConditionalGeneration",
+        {
+            "text_config": {
+                **BASE,
+                **EXPERTS,
+                "num_hidden_layers": N_LAYER + 1,
+                "attention_bias": True,
+                "rope_parameters": SECTIONS,
+            },
+            "vision_config": VISION,
+        },
+        OCR_NAMES,
+        {**BASE, **EXPERTS, "text_config": None, "vision_config": None, "rope_parameters": SECTIONS},
+    ),
+    "exaone-moe": Recipe(
+        "exaone_moe",
+        "ExaoneMoeForCausalLM",
+        {
+            **NARROW,
+            "num_experts": N_EXPERT,
+            "num_experts_per_tok": N_EXPERT_USED,
+            "num_shared_experts": 1,
+            "moe_intermediate_size": N_FF_EXPERT,
+            "routed_scaling_factor": 1.5,
+            "sliding_window": 16,
+            "layer_types": [*["sliding_attention"] * 3, "full_attention", "sliding_attention"],
+            "mlp_layer_types": ["dense", *["sparse"] * 3, "dense"],
+        },
+        QWEN_NAMES,
+        {"scoring_func": "sigmoid", "rope_theta": 10000.0},
+        is_exported=False,
+    ),
 }
+RECIPES["mimo2, separate"] = replace(RECIPES["mimo2"], architecture="MiMoV2FlashForCausalLM", is_fused=False)

@@ -7,15 +7,19 @@
 
 const std::vector<mtp_architecture> & mtp_architectures() {
     static const std::vector<mtp_architecture> architectures = {
+        { LLM_ARCH_BAILINGMOE2, 1, 0 },
         { LLM_ARCH_BAILINGMOE3, 1, 0 },
         { LLM_ARCH_COHERE2MOE, 1, 0 },
         { LLM_ARCH_DEEPSEEK2, 1, PYMTP_NEEDS_LORA_Q | PYMTP_NEEDS_MLA },
         { LLM_ARCH_DEEPSEEK32, 1, PYMTP_NEEDS_MLA },
         { LLM_ARCH_DEEPSEEK4, 1, 0 },
-        { LLM_ARCH_GLM4_MOE, 1, PYMTP_NEEDS_ROPE },
+        { LLM_ARCH_EXAONE4, 1, 0 },
+        { LLM_ARCH_EXAONE_MOE, 1, 0 },
+        { LLM_ARCH_GLM4, 1, 0 },
+        { LLM_ARCH_GLM4_MOE, 1, 0 },
         { LLM_ARCH_GLM_DSA, 1, PYMTP_NEEDS_MLA },
         { LLM_ARCH_HY_V3, 0, 0 },
-        { LLM_ARCH_MIMO2, 0, PYMTP_NEEDS_ATTN_QKV },
+        { LLM_ARCH_MIMO2, 0, 0 },
         { LLM_ARCH_NEMOTRON_H_MOE, 1, 0 },
         { LLM_ARCH_QWEN35, 1, 0 },
         { LLM_ARCH_QWEN35MOE, 1, 0 },
@@ -54,14 +58,11 @@ static const char * mtp_obstacle_assistant(const llama_model & model, const llam
 }
 
 // of the layers that are the heads
-static const char * mtp_obstacle_tensors(const llama_model & model, int32_t conditions) {
+static const char * mtp_obstacle_tensors(const llama_model & model) {
     for (uint32_t i = 0; i < model.hparams.n_layer_nextn; ++i) {
         const auto & layer = model.layers[model.hparams.n_layer() + i];
         if (!layer.nextn.eh_proj || !layer.nextn.enorm || !layer.nextn.hnorm) {
             return "their tensors are not loaded";
-        }
-        if ((conditions & PYMTP_NEEDS_ATTN_QKV) && !layer.wqkv) {
-            return "it needs attn_qkv in one tensor";
         }
     }
     return nullptr;
@@ -81,11 +82,8 @@ const char * mtp_obstacle(const llama_model & model, const llama_model * assista
     if (known->n_heads_max > 0 && hparams.n_layer_nextn > (uint32_t) known->n_heads_max) {
         return "it runs a single head of them";
     }
-    if (const char * obstacle = mtp_obstacle_tensors(model, known->conditions)) {
+    if (const char * obstacle = mtp_obstacle_tensors(model)) {
         return obstacle;
-    }
-    if ((known->conditions & PYMTP_NEEDS_ROPE) && hparams.use_mrope()) {
-        return "it does not rotate them with M-RoPE";
     }
     if ((known->conditions & PYMTP_NEEDS_LORA_Q) && hparams.n_lora_q == 0) {
         return "it needs attn_q_a and attn_q_b";

@@ -1,5 +1,6 @@
 #include "mtp-graph.h"
 
+#include "head-graph.h"
 #include "llama-model.h"
 #include "mtp-engine.h"
 #include "mtp-single-rows.h"
@@ -264,7 +265,7 @@ class mtp_graph_builder {
         {
             const built done = { mtp };
             mtp.part         = &part;
-            mtp.heads.model().build_arch_graph(run_params);
+            head_graph_build(mtp.heads.model(), run_params);
         }
 
         if (run.output != MTP_OUTPUT_LOGITS) {

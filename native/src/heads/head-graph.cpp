@@ -1,0 +1,121 @@
+#include "head-graph.h"
+
+#include "llama-model-loader.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+int head_tensor_flags(const llama_model_loader & ml, int n_layer) {
+    const std::string probe = "blk." + std::to_string(n_layer) + ".nextn.eh_proj.weight";
+    return ml.load_mtp && ml.get_weight(probe.c_str()) ? 0 : llama_model_loader::TENSOR_SKIP;
+}
+
+void head_windows_load(llama_model_loader & ml, llama_hparams & hparams) {
+    std::array<uint32_t, LLAMA_MAX_LAYERS> given;
+    given.fill(UINT32_MAX);
+    if (ml.get_arr(LLM_KV_ATTENTION_SLIDING_WINDOW_PATTERN, given, false) && given[hparams.n_layer()] != UINT32_MAX) {
+        return;
+    }
+    for (uint32_t i = 0; i < hparams.n_layer_nextn; ++i) {
+        hparams.is_swa_impl[hparams.n_layer() + i] = hparams.is_swa_impl[i];
+    }
+}
+
+std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, const llm_graph_params & params) {
+    if (params.gtype == LLM_GRAPH_TYPE_DECODER_MTP) {
+        switch (model.arch) {
+            case LLM_ARCH_BAILINGMOE2: return head_graph_bailingmoe2(model, params);
+            case LLM_ARCH_EXAONE4: return head_graph_exaone4(model, params);
+            case LLM_ARCH_EXAONE_MOE: return head_graph_exaone_moe(model, params);
+            case LLM_ARCH_GLM4: return head_graph_glm4(model, params);
+            default: break;
+        }
+    }
+    return model.build_arch_graph(params);
+}
+
+head_graph::head_graph(const llama_model & model, const llm_graph_params & params) :
+    llm_graph_context(params), model(model), il(hparams.n_layer() + cparams.nextn_layer_offset),
+    layer(model.layers[il]) {
+    GGML_ASSERT(cparams.nextn_layer_offset >= 0 && cparams.nextn_layer_offset < (int) hparams.n_layer_nextn);
+    GGML_ASSERT(layer.nextn.eh_proj && layer.nextn.enorm && layer.nextn.hnorm);
+    GGML_ASSERT(n_embd_head_k == n_embd_head_v);
+}
+
+ggml_tensor * head_graph::build_joined() {
+    auto inp = std::make_unique<llm_graph_input_embd_h>(n_embd);
+
+    inp->tokens = ggml_new_tensor_1d(ctx0, GGML_TYPE_I32, n_tokens);
+    ggml_set_input(inp->tokens);
+
+    inp->embd = ggml_new_tensor_2d(ctx0, GGML_TYPE_F32, hparams.n_embd_inp(), n_tokens);
+    ggml_set_input(inp->embd);
+
+    inp->h = ggml_new_tensor_2d(ctx0, GGML_TYPE_F32, n_embd, n_tokens);
+    ggml_set_input(inp->h);
+    ggml_set_name(inp->h, "mtp_h_input");
+
+    ggml_tensor * weight   = layer.nextn.embed_tokens ? layer.nextn.embed_tokens : model.tok_embd;
+    ggml_tensor * tok_embd = ubatch.token ? ggml_get_rows(ctx0, weight, inp->tokens) : inp->embd;
+    cb(tok_embd, "mtp_tok_embd", il);
+
+    ggml_tensor * h_norm = build_norm(inp->h, layer.nextn.hnorm, nullptr, LLM_NORM_RMS, il);
+    cb(h_norm, "mtp_hnorm", il);
+
+    res->add_input(std::move(inp));
+
+    ggml_tensor * e_norm = build_norm(tok_embd, layer.nextn.enorm, nullptr, LLM_NORM_RMS, il);
+    cb(e_norm, "mtp_enorm", il);
+
+    ggml_tensor * cur =
+        build_lora_mm(layer.nextn.eh_proj, ggml_concat(ctx0, e_norm, h_norm, 0), layer.nextn.eh_proj_s);
+    cb(cur, "mtp_eh_proj", il);
+    return cur;
+}
+
+ggml_tensor * head_graph::build_rope(ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * factors) const {
+    if (!hparams.use_mrope()) {
+        return ggml_rope_ext(ctx0, cur, inp_pos, factors, n_rot, rope_type, n_ctx_orig, freq_base, freq_scale,
+                             ext_factor, attn_factor, beta_fast, beta_slow);
+    }
+    int sections[4];
+    std::copy(std::begin(hparams.rope_sections), std::begin(hparams.rope_sections) + 4, sections);
+    return ggml_rope_multi(ctx0, cur, inp_pos, factors, n_rot, sections, rope_type, n_ctx_orig, freq_base, freq_scale,
+                           ext_factor, attn_factor, beta_fast, beta_slow);
+}
+
+ggml_tensor * head_graph::build_feed_forward(ggml_tensor * cur) const {
+    if (!layer.ffn_gate_inp) {
+        return build_ffn(cur, layer.ffn_up, nullptr, nullptr, layer.ffn_gate, nullptr, nullptr, layer.ffn_down,
+                         nullptr, nullptr, nullptr, LLM_FFN_SILU, LLM_FFN_PAR, il);
+    }
+    ggml_tensor * routed =
+        build_moe_ffn(cur, layer.ffn_gate_inp, layer.ffn_up_exps, layer.ffn_gate_exps, layer.ffn_down_exps,
+                      layer.ffn_exp_probs_b, n_expert, n_expert_used, LLM_FFN_SILU, hparams.expert_weights_norm,
+                      hparams.expert_weights_scale, (llama_expert_gating_func_type) hparams.expert_gating_func, il);
+    cb(routed, "mtp_ffn_moe_out", il);
+
+    ggml_tensor * shared =
+        build_ffn(cur, layer.ffn_up_shexp, nullptr, nullptr, layer.ffn_gate_shexp, nullptr, nullptr,
+                  layer.ffn_down_shexp, nullptr, nullptr, nullptr, LLM_FFN_SILU, LLM_FFN_PAR, il);
+    cb(shared, "mtp_ffn_shexp_out", il);
+    return ggml_add(ctx0, routed, shared);
+}
+
+void head_graph::build_outputs(ggml_tensor * cur, ggml_tensor * norm) {
+    cur = build_norm(cur, norm ? norm : model.output_norm, nullptr, LLM_NORM_RMS, -1);
+    cb(cur, "h_nextn", -1);
+    res->t_h_nextn = cur;
+
+    cur = ggml_get_rows(ctx0, cur, inp_out_ids);
+    cb(cur, "mtp_shared_head_norm", -1);
+
+    const bool is_own = layer.nextn.shared_head_head;
+    cur               = build_lora_mm(is_own ? layer.nextn.shared_head_head : model.output, cur,
+                                      is_own ? layer.nextn.shared_head_head_s : model.output_s);
+    cb(cur, "result_output", -1);
+    res->t_logits = cur;
+
+    ggml_build_forward_expand(gf, cur);
+}

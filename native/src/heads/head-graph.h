@@ -1,0 +1,50 @@
+#pragma once
+
+// Graphs of MTP heads that llama.cpp has none for: what joins token and hidden state, and what comes after the block, is
+// here; the block is in one file an architecture. They take the place of what llama.cpp calls graph_mtp, so the engine
+// and a context of llama.cpp's own type MTP run them alike. Knows models; neither the engine nor memories.
+
+#include "llama-graph.h"
+#include "llama-model.h"
+
+#include <memory>
+
+struct llama_model_loader;
+
+// Flags for the tensors of a model's heads, which begin at layer n_layer: none, or to skip them, if the caller does not
+// want them or the file has none.
+int head_tensor_flags(const llama_model_loader & ml, int n_layer);
+
+// Heads attend as the trunk's first layers do, with a window or without, unless the metadata says so for each of them.
+void head_windows_load(llama_model_loader & ml, llama_hparams & hparams);
+
+// A head's graph if that is asked for and is one of these, else the architecture's own.
+std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, const llm_graph_params & params);
+
+class head_graph : public llm_graph_context {
+  protected:
+    head_graph(const llama_model & model, const llm_graph_params & params);
+
+    const llama_model & model;
+    const int           il; // of the head's block
+    const llama_layer & layer;
+
+    ggml_tensor * inp_out_ids = nullptr;
+
+    // eh_proj of the norms of token embedding and hidden state: [n_embd, n_tokens]
+    ggml_tensor * build_joined();
+
+    // Queries or keys, with the model's sections if it has any.
+    ggml_tensor * build_rope(ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * factors = nullptr) const;
+
+    // Gated by SiLU: dense, or experts and a shared one if the block has a router.
+    ggml_tensor * build_feed_forward(ggml_tensor * cur) const;
+
+    // Norm, hidden states and logits. cur: [n_embd, n_tokens] after the block; norm: the trunk's if it is nullptr
+    void build_outputs(ggml_tensor * cur, ggml_tensor * norm);
+};
+
+std::unique_ptr<llm_graph_context> head_graph_bailingmoe2(const llama_model & model, const llm_graph_params & params);
+std::unique_ptr<llm_graph_context> head_graph_exaone4(const llama_model & model, const llm_graph_params & params);
+std::unique_ptr<llm_graph_context> head_graph_exaone_moe(const llama_model & model, const llm_graph_params & params);
+std::unique_ptr<llm_graph_context> head_graph_glm4(const llama_model & model, const llm_graph_params & params);
