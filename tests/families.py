@@ -26,6 +26,7 @@ from random_gguf import (
     write_deepseek3,
     write_deepseek4,
     write_deepseek32,
+    write_ernie4_5_moe,
     write_exaone4,
     write_exaone_moe,
     write_gemma4,
@@ -89,7 +90,7 @@ FAMILIES = {
         moves=True,
         after=TRANSFORMERS,
     ),
-    "glm4moe, M-RoPE": Family("GLM-4.5V, 4.6V", write_glm4moe_mrope, "shared", after=TRANSFORMERS),
+    "glm4moe, M-RoPE": Family("GLM-4.5V, 4.6V", write_glm4moe_mrope, "shared", after="SGLang"),
     "glm4": Family("GLM-OCR", write_glm4, "shared", after="vLLM, SGLang"),
     "deepseek2 (GLM-4.7-Flash)": Family("GLM-4.7-Flash", write_glm4_flash, "shared", moves=True, after="SGLang"),
     "deepseek2 (DeepSeek-V3)": Family(
@@ -101,7 +102,7 @@ FAMILIES = {
         limits="llama.cpp's converter drops the head: tests/reference/convert.py shows what it takes to keep it",
     ),
     "bailingmoe2": Family("Ling 2.0, Ring 2.0", write_bailingmoe2, "shared", moves=True, after="SGLang"),
-    "exaone4": Family("EXAONE-4.5", write_exaone4, "shared", moves=True, after="vLLM"),
+    "ernie4_5-moe": Family("ERNIE 4.5", write_ernie4_5_moe, "shared", moves=True, after="FastDeploy"),
     "hy_v3": Family("Hunyuan 3", write_hy_v3, "shared", moves=True, after="SGLang"),
     # sliding windows in some layers
     "mimo2": Family(
@@ -116,6 +117,7 @@ FAMILIES = {
     "mimo2, separate": Family(
         "MiMo-V2-Flash", write_mimo2_split, "shared", n_heads=3, fed="plain", recycled="plain", after="SGLang"
     ),
+    "exaone4": Family("EXAONE-4.5", write_exaone4, "shared", after="vLLM"),
     "exaone-moe": Family("K-EXAONE", write_exaone_moe, "shared", after="vLLM, SGLang"),
     "mimo2, 1 head": Family("MiMo-V2.5", write_mimo2, "shared", fed="plain", recycled="plain"),
     "step35": Family(
@@ -197,5 +199,4 @@ class Refused(NamedTuple):
 REFUSED = {
     "glm5-next": Refused("GLM-5.3", "llama.cpp's graph of the head is not implemented", write_glm5_next),
     "dots3note": Refused("dots3", "llama.cpp loads no tensor of the head and has no graph for it"),
-    "ernie4_5-moe": Refused("ERNIE 4.5", "llama.cpp's converter drops the head, and there is no graph for it"),
 }

@@ -141,11 +141,11 @@ def test_the_list_of_architectures_is_that_of_the_engine() -> None:
 @pytest.mark.parametrize(
     ("architecture", "n_heads", "meets", "obstacle"),
     [
-        ("glm4moe", 1, Needs.ROPE, ""),
-        ("glm4moe", 1, Needs.NOTHING, "it does not rotate them with M-RoPE"),
-        ("glm4moe", 2, Needs.ROPE, "it runs a single head of them"),
+        ("deepseek32", 1, Needs.MLA, ""),
+        ("deepseek32", 1, Needs.NOTHING, "it needs attn_k_b and attn_v_b"),
+        ("deepseek32", 2, Needs.MLA, "it runs a single head of them"),
         ("step35", 3, Needs.NOTHING, ""),
-        ("a-new-one", 1, Needs.ROPE, "it has no graph for them"),
+        ("a-new-one", 1, Needs.MLA, "it has no graph for them"),
     ],
 )
 def test_only_architectures_that_are_known_can_draft(

@@ -36,6 +36,7 @@ _BY_LAYER = (
 # ... or its own, by the key of config.json; 0 where there is none.
 _BY_HEAD = {"swiglu_clamp_exp": "swiglu_limits", "swiglu_clamp_shexp": "swiglu_limits_shared"}
 _FEED_FORWARD = ("ffn_", "exp_probs_b.")
+_PAIRS = ("self_attn.q_proj.weight", "self_attn.k_proj.weight")
 
 
 class _Head(NamedTuple):
@@ -139,11 +140,11 @@ class _Fit:
     def _like(self, head: int, made: Container[str]) -> tuple[int, dict[str, TensorInfo]]:
         """The layer of the trunk that a head is like: its number, and the tensors that the head has to have.
 
-        Of a hybrid trunk the last with attention, of one with windows the last that attends as the head does. Then its
+        Of a hybrid trunk the last with attention, of one with windows the last that attends as the head does. Its
         feed-forward is like that of any layer, with experts or without.
         """
         layers, known = self._layers, set(self._names.parts.values())
-        if self._names.has_windows:
+        if self._names.windows != "none":
             windows = self._array(_WINDOWS)
             if len(windows) < self._model.n_layer:
                 self._refuse(f"the GGUF has no {_WINDOWS}")
@@ -151,14 +152,14 @@ class _Fit:
         if not layers:
             self._refuse(f"no layer of the GGUF attends as head {head} does")
         number, like = max(layers.items(), key=lambda item: (len(known & item[1].keys()), item[0]))
-        if self._names.has_windows:
-            parts = max(
-                (_feed_forward(layer) for layer in self._layers.values()), key=lambda p: sum(x in made for x in p)
-            )
-            like = {part: tensor for part, tensor in like.items() if not part.startswith(_FEED_FORWARD)} | parts
-        return number, like
+        parts = max((_feed_forward(layer) for layer in self._layers.values()), key=lambda p: sum(x in made for x in p))
+        return number, {part: tensor for part, tensor in like.items() if not part.startswith(_FEED_FORWARD)} | parts
 
     def _is_windowed(self, head: int) -> bool:
+        if self._names.windows == "all":
+            return True
+        if self._names.windows == "as first":
+            return bool(self._array(_WINDOWS)[head])
         types, at = self._config.get("layer_types"), self._model.n_layer + head
         if not isinstance(types, list) or len(types) <= at:
             self._refuse(f"its layer_types do not say how head {head} attends")
@@ -169,6 +170,8 @@ class _Fit:
         for key in (*_BY_LAYER, *_BY_HEAD):
             values = self._array(key)
             if len(values) != self._model.n_layer:  # one for all layers, or the heads' too
+                continue
+            if key == _WINDOWS and self._names.windows == "as first":  # what is not said of a head
                 continue
             limits, at = self._config.get(_BY_HEAD.get(key, "")), self._model.n_layer + head
             own = limits[at] if isinstance(limits, list) and len(limits) > at else None
@@ -224,8 +227,22 @@ class _Fit:
         return made
 
     def _plain(self, tensor: CheckpointTensor, part: str) -> Made:
+        if self._names.has_pairs and part in _PAIRS and any(self._array("rope.dimension_sections")):
+            return Made(self._pairs(tensor), tensor.shape[::-1])
         addend = 1.0 if self._names.counts_from_one and part.endswith("norm.weight") else 0.0
         return Made([whole(tensor)], tensor.shape[::-1], addend)
+
+    def _pairs(self, tensor: CheckpointTensor) -> list[Span]:
+        """Of each head of attention the first of all pairs, the second, and what does not rotate."""
+        n_rows = self._model.number("attention.key_length") or self._number("head_dim")
+        n_rotate = self._model.number("rope.dimension_count")
+        if not n_rows or tensor.n_rows % n_rows or n_rotate % 2 or n_rotate > n_rows:
+            self._refuse(f"{tensor.name} has {tensor.n_rows} rows, the GGUF {n_rows} a head, of which {n_rotate} rotate")
+        spans = []
+        for first in range(0, tensor.n_rows, n_rows):
+            spans += [Span(tensor, first + i, n_rotate // 2, stride=2) for i in (0, 1)]
+            spans.append(Span(tensor, first + n_rotate, n_rows - n_rotate))
+        return spans
 
     def _stacked(self, spans: Sequence[Span]) -> Made:
         if len({span.shape for span in spans}) > 1:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 EXPERT = re.compile(r"mlp\.experts\.(\d{1,5})\.(gate|up|down)_proj\.weight")
 """One expert's matrix: its number, and which of the three."""
@@ -64,14 +64,47 @@ _STEP = {
     **{f"moe.{x}_proj.weight": f"ffn_{x}_exps.weight" for x in ("gate", "up", "down")},
     **{f"share_expert.{x}_proj.weight": f"ffn_{x}_shexp.weight" for x in ("gate", "up", "down")},
 }
+_GLM4 = {
+    "post_self_attn_layernorm.weight": "post_attention_norm.weight",
+    "post_mlp_layernorm.weight": "post_ffw_norm.weight",
+    "mlp.gate_up_proj.weight": "ffn_up.weight",
+}
+_EXAONE4 = {
+    "post_attention_layernorm.weight": "post_attention_norm.weight",
+    "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
+}
+_MIMO = {
+    "pre_mlp_layernorm.weight": "ffn_norm.weight",
+    "final_layernorm.weight": "layer_output_norm.weight",
+    "self_attn.attention_sink_bias": "attn_sinks.weight",
+}
+_BAILING = {
+    "attention.query_key_value.weight": "attn_qkv.weight",
+    "attention.dense.weight": "attn_output.weight",
+    "attention.query_layernorm.weight": "attn_q_norm.weight",
+    "attention.key_layernorm.weight": "attn_k_norm.weight",
+    "final_layernorm.weight": "layer_output_norm.weight",
+    "mlp.gate.expert_bias": "exp_probs_b.bias",
+}
 _QWEN_PARTS = {
     "mtp.fc.weight": "eh_proj.weight",
     "mtp.pre_fc_norm_embedding.weight": "enorm.weight",
     "mtp.pre_fc_norm_hidden.weight": "hnorm.weight",
     "mtp.norm.weight": "shared_head.norm.weight",
 }
+_ERNIE_PARTS = {
+    "mtp_linear_proj": "eh_proj",
+    "mtp_emb_norm": "enorm",
+    "mtp_hidden_norm": "hnorm",
+}
+_ERNIE = re.compile(rf"model\.(mtp_block|{'|'.join(_ERNIE_PARTS)})\.(\d{{1,5}})\.(.+)")
 _LAYER = re.compile(r"model\.layers\.(\d{1,5})\.(.+)")
 _MTP_LAYER = re.compile(r"mtp\.layers\.(\d{1,5})\.(.+)")
+
+
+Windows = Literal["none", "listed", "as first", "all"]
+"""Which heads attend to a window: none, if no layer of the model does; those that layer_types of config.json, which
+goes on after the trunk's layers, says do; those that have the number of a layer of the trunk that does; all."""
 
 
 class Names(NamedTuple):
@@ -80,36 +113,60 @@ class Names(NamedTuple):
     parts: Mapping[str, str]
     counts_from_one: bool = False
     """Norms are stored as what is to be added to 1."""
-    has_windows: bool = False
-    """Some layers attend to a window, as layer_types of config.json says, and some have experts."""
+    windows: Windows = "none"
+    has_pairs: bool = False
+    """With M-RoPE, rows of queries and keys that rotate together follow each other, which those of a GGUF do not."""
 
 
-def _names(post_attention_norm: str, attention: Mapping[str, str], *, counts_from_one: bool = False) -> Names:
+def _names(
+    post_attention_norm: str,
+    attention: Mapping[str, str],
+    more: Mapping[str, str] | None = None,
+    *,
+    counts_from_one: bool = False,
+    windows: Windows = "none",
+    has_pairs: bool = False,
+) -> Names:
     norms = {
         "input_layernorm.weight": "attn_norm.weight",
         "post_attention_layernorm.weight": f"{post_attention_norm}.weight",
     }
-    return Names({**_NEXTN, **norms, **attention, **_FEED_FORWARD}, counts_from_one)
+    parts = {**_NEXTN, **norms, **attention, **_FEED_FORWARD, **(more or {})}
+    return Names(parts, counts_from_one, windows, has_pairs)
 
 
 NAMES = {
+    "bailingmoe2": _names("ffn_norm", _BAILING),
+    "ernie4_5-moe": _names("ffn_norm", _ATTENTION),
+    "exaone4": _names("post_attention_norm", _ATTENTION, _EXAONE4, windows="as first"),
+    "exaone-moe": _names("ffn_norm", _ATTENTION, windows="as first"),
+    "glm4": _names("ffn_norm", _ATTENTION, _GLM4, has_pairs=True),
     "glm4moe": _names("post_attention_norm", _ATTENTION),
     "deepseek2": _names("ffn_norm", _LATENT_ATTENTION),
     "deepseek32": _names("ffn_norm", _LATENT_ATTENTION),
     "glm-dsa": _names("ffn_norm", _LATENT_ATTENTION),
+    "mimo2": _names("ffn_norm", _ATTENTION, _MIMO, windows="all"),
     "qwen35": _names("post_attention_norm", _ATTENTION, counts_from_one=True),
     "qwen35moe": _names("post_attention_norm", _ATTENTION, counts_from_one=True),
     "qwen3next": _names("post_attention_norm", _ATTENTION, counts_from_one=True),
-    "step35": Names({**_names("ffn_norm", _ATTENTION).parts, **_STEP}, counts_from_one=True, has_windows=True),
+    "step35": _names("ffn_norm", _ATTENTION, _STEP, counts_from_one=True, windows="listed"),
 }
 """By the architecture in the GGUF."""
 
 ARCHITECTURES = {
+    "BailingMoeV2ForCausalLM": "bailingmoe2",
+    "Ernie4_5_MoeForCausalLM": "ernie4_5-moe",
+    "Exaone4_5_ForConditionalGeneration": "exaone4",
+    "ExaoneMoEForCausalLM": "exaone-moe",
+    "ExaoneMoeForCausalLM": "exaone-moe",
+    "GlmOcrForConditionalGeneration": "glm4",
     "Glm4MoeForCausalLM": "glm4moe",
+    "Glm4vMoeForConditionalGeneration": "glm4moe",
     "Glm4MoeLiteForCausalLM": "deepseek2",
     "DeepseekV3ForCausalLM": "deepseek2",
     "DeepseekV32ForCausalLM": "deepseek32",
     "GlmMoeDsaForCausalLM": "glm-dsa",
+    "MiMoV2FlashForCausalLM": "mimo2",
     "Qwen3_5ForCausalLM": "qwen35",
     "Qwen3_5ForConditionalGeneration": "qwen35",
     "Qwen3_5MoeForCausalLM": "qwen35moe",
@@ -128,6 +185,9 @@ def place(name: str, n_layer: int) -> tuple[int, str] | None:
         name = name.removeprefix("model.")
     if match := _MTP_LAYER.fullmatch(name):
         return int(match[1]), match[2]
+    if match := _ERNIE.fullmatch(name):
+        part = _ERNIE_PARTS.get(match[1])
+        return int(match[2]), f"{part}.{match[3]}" if part else match[3]
     if name in _QWEN_PARTS:
         return 0, _QWEN_PARTS[name]
     match = _LAYER.fullmatch(name)

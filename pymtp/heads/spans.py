@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Span:
-    """Some rows of a tensor of the checkpoint, as they are or with rows and columns exchanged."""
+    """Some rows of a tensor of the checkpoint, as they are or with rows and columns exchanged.
+
+    `stride`: from one of the rows to the next.
+    """
 
     source: CheckpointTensor
     first: int
     n_rows: int
     is_transposed: bool = False
+    stride: int = 1
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -38,9 +42,11 @@ class Span:
         if self.is_transposed:
             yield np.ascontiguousarray(self.source.rows(self.first, self.n_rows).T)
             return
-        step, end = rows_per_piece(self.source.shape[-1], PIECE_BYTES), self.first + self.n_rows
-        for first in range(self.first, end, step):
-            yield self.source.rows(first, min(step, end - first))
+        step = max(1, rows_per_piece(self.source.shape[-1], PIECE_BYTES) // self.stride)
+        for done in range(0, self.n_rows, step):
+            n = min(step, self.n_rows - done)
+            rows = self.source.rows(self.first + done * self.stride, (n - 1) * self.stride + 1)
+            yield np.ascontiguousarray(rows[:: self.stride])
 
 
 @dataclass(frozen=True)

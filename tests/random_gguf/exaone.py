@@ -15,9 +15,12 @@ SHAPE: dict[str, Value] = {
 }
 
 
-def write_exaone4(path: Path, n_layer: int = 3) -> Path:
-    """Norms after attention and feed-forward, not before them. With 64 layers three of four have a sliding window."""
-    w = Writer(path, "exaone4", n_layer, 1, SHAPE)
+def write_exaone4(path: Path, n_layer: int = 64, window: int = 16) -> Path:
+    """Norms after attention and feed-forward, not before them; sliding windows in three of four layers, and in the head.
+
+    The loader knows no windows of a model with another number of layers.
+    """
+    w = Writer(path, "exaone4", n_layer, 1, {**SHAPE, **_windows(n_layer, window)})
     blocks.embeddings(w)
     for i in range(n_layer + 1):
         p = f"blk.{i}."
@@ -37,8 +40,7 @@ def write_exaone_moe(path: Path, n_layer: int = 4, window: int = 16) -> Path:
         "expert_shared_count": 1,
         "expert_shared_feed_forward_length": N_FF_EXPERT,
         "leading_dense_block_count": 1,
-        "attention.sliding_window": window,
-        "attention.sliding_window_pattern": [i % 4 != 3 for i in range(n_layer)],
+        **_windows(n_layer, window),
     }
     w = Writer(path, "exaone-moe", n_layer, 1, metadata)
     blocks.embeddings(w)
@@ -50,3 +52,11 @@ def write_exaone_moe(path: Path, n_layer: int = 4, window: int = 16) -> Path:
         blocks.feed_forward(w, p) if i in (0, n_layer) else blocks.experts(w, p)
     blocks.head(w, f"blk.{n_layer}.")
     return w.finish()
+
+
+def _windows(n_layer: int, window: int) -> dict[str, Value]:
+    """As the converter writes them, which names no window of the head: it has that of the first layer."""
+    return {
+        "attention.sliding_window": window,
+        "attention.sliding_window_pattern": [i % 4 != 3 for i in range(n_layer)],
+    }

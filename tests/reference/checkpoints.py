@@ -51,7 +51,7 @@ def write_checkpoint(folder: Path, recipe: Recipe) -> Checkpoint:
     """Write a checkpoint of random weights, as large as those of the tests' GGUFs."""
     torch.manual_seed(1)
     n_more = recipe.n_heads * recipe.n_blocks
-    given = {"num_hidden_layers": N_LAYER + n_more, **recipe.config}
+    given = {"num_hidden_layers": recipe.n_layer + n_more, **recipe.config}
     config = transformers.AutoConfig.for_model(
         recipe.model_type, **{key: value for key, value in given.items() if value is not None}
     )
@@ -65,14 +65,16 @@ def write_checkpoint(folder: Path, recipe: Recipe) -> Checkpoint:
         _fuse(tensors)
     heads = [_head(model, recipe, head) for head in range(recipe.n_heads)]
     for k, head in enumerate(heads):
-        for part in ("enorm", "hnorm", "norm"):
-            tensors[recipe.names[part].format(k=k, i=N_LAYER + k)] = getattr(head, part).weight.detach().clone()
-        tensors[recipe.names["eh_proj"].format(k=k, i=N_LAYER + k)] = head.eh_proj
-        if "output" in recipe.names:
-            tensors[recipe.names["output"].format(k=k, i=N_LAYER + k)] = head.output
+        own = {part: getattr(head, part) for part in ("enorm", "hnorm", "norm", "eh_proj", "output")}
+        for part, tensor in own.items():
+            if part in recipe.names:
+                weight = tensor.weight.detach().clone() if isinstance(tensor, torch.nn.Module) else tensor
+                tensors[recipe.names[part].format(k=k, i=recipe.n_layer + k)] = weight
+    for theirs, ours in recipe.spelled.items():
+        tensors = {name.replace(theirs, ours): tensor for name, tensor in tensors.items()}
     save_file(tensors, folder / "model.safetensors")
     _write_config(folder / "config.json", recipe)
-    return Checkpoint(folder, model, heads)
+    return Checkpoint(folder, model, heads, recipe.n_layer)
 
 
 def randomise(module: torch.nn.Module) -> None:
@@ -92,7 +94,7 @@ def randomise(module: torch.nn.Module) -> None:
 
 def _head(model: Any, recipe: Recipe, head: int) -> Head:
     decoder = model.get_decoder()
-    first = N_LAYER + head * recipe.n_blocks
+    first = recipe.n_layer + head * recipe.n_blocks
     norms = [copy.deepcopy(final_norm(decoder)) for _ in range(3)]
     for norm in norms:
         randomise(norm)
@@ -104,7 +106,7 @@ def _head(model: Any, recipe: Recipe, head: int) -> Head:
         enorm=norms[0],
         hnorm=norms[1],
         eh_proj=torch.randn(N_EMBD, 2 * N_EMBD) * (2 * N_EMBD) ** -0.5,
-        norm=norms[2],
+        norm=norms[2] if "norm" in recipe.names else final_norm(decoder),
         output=output,
     )
 
@@ -116,10 +118,10 @@ def final_norm(decoder: Any) -> Any:
 
 def _published(name: str, recipe: Recipe) -> str:
     for i in range(recipe.n_heads * recipe.n_blocks):
-        before, found, part = name.partition(f".layers.{N_LAYER + i}.")
+        before, found, part = name.partition(f".layers.{recipe.n_layer + i}.")
         if found:
             part = recipe.renamed.get(part, part)
-            return recipe.names["block"].format(k=i, i=N_LAYER + i) + part
+            return recipe.names["block"].format(k=i, i=recipe.n_layer + i) + part
     return name
 
 
@@ -133,10 +135,10 @@ def _write_config(path: Path, recipe: Recipe) -> None:
     config = json.loads(path.read_text())
     for key in ("layer_types", "mlp_layer_types", "layers_block_type", "indexer_types"):
         if isinstance(config.get(key), list):
-            config[key] = config[key][:N_LAYER]
+            config[key] = config[key][: recipe.n_layer]
     config.update(
         architectures=[recipe.architecture],
-        num_hidden_layers=N_LAYER,
+        num_hidden_layers=recipe.n_layer,
         num_nextn_predict_layers=recipe.n_heads,
     )
     config.update(recipe.published)

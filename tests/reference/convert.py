@@ -48,13 +48,12 @@ def main(llama_cpp: str, checkpoint: str) -> None:
     # the published form, as users' converters find it: transformers would rename keys
     conversion.ModelBase.load_hparams = staticmethod(lambda *_, **__: dict(config))
     model: Any = conversion.get_model_class(config["architectures"][0])
-    drops_head = config["architectures"][0] == "DeepseekV3ForCausalLM"
-    if drops_head:
-        model = with_head(model)
+    if config["architectures"][0] in DROPPED:
+        model = with_head(model, config)
     model.set_vocab = lambda self: add_vocabulary(self.gguf_writer)
     out = files(folder)
     model(folder, gguf.LlamaFileType.ALL_F32, out.whole).write()
-    if drops_head or not model.supports_mtp_export:
+    if not model.supports_mtp_export:
         return
     model.no_mtp = True
     model(folder, gguf.LlamaFileType.ALL_F32, out.trunk).write()
@@ -62,13 +61,40 @@ def main(llama_cpp: str, checkpoint: str) -> None:
     model(folder, gguf.LlamaFileType.ALL_F32, out.heads).write()
 
 
-def with_head(model: Any) -> Any:
-    """The converter of DeepSeek-V3 drops its head, which llama.cpp can run: what it would take to keep it."""
+DROPPED: dict[str, dict[str, str]] = {
+    "DeepseekV3ForCausalLM": {},
+    "Ernie4_5_MoeForCausalLM": {
+        "model.mtp_block.0.": "model.layers.{i}.",
+        "model.mtp_linear_proj.0.": "model.layers.{i}.eh_proj.",
+        "model.mtp_emb_norm.0.": "model.layers.{i}.enorm.",
+        "model.mtp_hidden_norm.0.": "model.layers.{i}.hnorm.",
+    },
+}
+"""Architectures whose heads the converter drops, and how the names of heads' tensors that it does not know begin: as in
+the checkpoint, and as in other architectures, with {i} for the number of the layer."""
+
+
+def with_head(model: Any, config: dict[str, Any]) -> Any:
+    """A converter that drops heads which can run: what it would take to keep them."""
     import gguf
+
+    tensors = gguf.MODEL_TENSORS[model.model_arch]
+    for tensor in (gguf.MODEL_TENSOR.NEXTN_EH_PROJ, gguf.MODEL_TENSOR.NEXTN_ENORM, gguf.MODEL_TENSOR.NEXTN_HNORM):
+        if tensor not in tensors:
+            tensors.append(tensor)
 
     class WithHead(model):  # type: ignore[misc]
         model_arch = model.model_arch
         skip_mtp = False
+        supports_mtp_export = False
+
+        @classmethod
+        def filter_tensors(cls, item: Any) -> Any:
+            name, read = item
+            for theirs, known in DROPPED[config["architectures"][0]].items():
+                if name.startswith(theirs):
+                    name = known.format(i=config["num_hidden_layers"]) + name.removeprefix(theirs)
+            return super().filter_tensors((name, read))
 
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)

@@ -110,6 +110,12 @@ STEP_NAMES = {
     "norm": "model.layers.{i}.transformer.shared_head.norm.weight",
     "output": "model.layers.{i}.transformer.shared_head.output.weight",
 }
+ERNIE_NAMES = {
+    "block": "model.mtp_block.{k}.",
+    "eh_proj": "model.mtp_linear_proj.{k}.weight",
+    "enorm": "model.mtp_emb_norm.{k}.weight",
+    "hnorm": "model.mtp_hidden_norm.{k}.weight",
+}
 OCR_NAMES = {part: name.replace("model.", "model.language_model.") for part, name in DEEPSEEK_NAMES.items()}
 STEP_TYPES = ["full_attention", *["sliding_attention"] * 2, "full_attention", *["sliding_attention"] * 3]
 STEP_ROTARY = [0.5 if kind == "full_attention" else 1.0 for kind in STEP_TYPES]
@@ -126,13 +132,18 @@ class Recipe:
     config: Mapping[str, Any]
     """Of transformers' class, for the layers of trunk and heads together."""
     names: Mapping[str, str]
+    """Of the parts that a head has of its own; its norm and output are the trunk's otherwise."""
     published: Mapping[str, Any] = field(default_factory=dict)
     """Keys of config.json that transformers' class has not, or has under other names."""
+    n_layer: int = N_LAYER
+    """Of the trunk."""
     n_heads: int = 1
     n_blocks: int = 1
     """Layers of transformers that make up the block of a head."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Tensors of a block that have other names in a head than in the trunk."""
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    """What parts of all names are called in the published checkpoint, by what transformers calls them."""
     is_fused: bool = False
     """Queries, keys and values are one matrix, which they are not in transformers."""
     is_exported: bool = True
@@ -418,6 +429,72 @@ RECIPES = {
         },
         QWEN_NAMES,
         {"scoring_func": "sigmoid", "rope_theta": 10000.0},
+        is_exported=False,
+    ),
+    "exaone4": Recipe(
+        "exaone4_5",
+        "Exaone4_5_ForConditionalGeneration",
+        {
+            "text_config": {
+                **NARROW,
+                "model_type": "exaone4",
+                "num_hidden_layers": 65,
+                "sliding_window": 16,
+                "layer_types": [*[*["sliding_attention"] * 3, "full_attention"] * 16, "sliding_attention"],
+            },
+            "vision_config": VISION,
+        },
+        QWEN_NAMES,
+        {
+            **NARROW,
+            "text_config": None,
+            "vision_config": None,
+            "sliding_window": 16,
+            "layer_types": [*["sliding_attention"] * 3, "full_attention"] * 16,
+            "rope_theta": 10000.0,
+            "mtp_share_layers": True,
+        },
+        n_layer=64,
+        is_exported=False,
+    ),
+    # transformers has no class for these layers, but those of GLM-4.5 compute the same
+    "bailingmoe2": Recipe(
+        "glm4_moe",
+        "BailingMoeV2ForCausalLM",
+        {**NARROW, **EXPERTS, "partial_rotary_factor": 0.5, "use_qk_norm": True},
+        FINAL_NORM_NAMES,
+        {
+            "num_experts": N_EXPERT,
+            "num_shared_experts": 1,
+            "score_function": "sigmoid",
+            "partial_rotary_factor": 0.5,
+            "rope_theta": 10000.0,
+        },
+        spelled={
+            "embed_tokens": "word_embeddings",
+            "self_attn.qkv_proj": "attention.query_key_value",
+            "self_attn.o_proj": "attention.dense",
+            "self_attn.q_norm": "attention.query_layernorm",
+            "self_attn.k_norm": "attention.key_layernorm",
+            "gate.e_score_correction_bias": "gate.expert_bias",
+        },
+        is_fused=True,
+        is_exported=False,
+    ),
+    "ernie4_5-moe": Recipe(
+        "ernie4_5_moe",
+        "Ernie4_5_MoeForCausalLM",
+        {
+            **BASE,
+            "moe_num_experts": N_EXPERT,
+            "moe_k": N_EXPERT_USED,
+            "moe_num_shared_experts": N_FF // N_KV // N_FF_EXPERT,  # where the converter takes their size from
+            "moe_intermediate_size": N_FF_EXPERT,
+            "moe_layer_start_index": 1,
+            "moe_layer_end_index": N_LAYER - 1,
+        },
+        ERNIE_NAMES,
+        {"rope_theta": 10000.0},
         is_exported=False,
     ),
 }

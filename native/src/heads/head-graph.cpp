@@ -26,6 +26,7 @@ std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, c
     if (params.gtype == LLM_GRAPH_TYPE_DECODER_MTP) {
         switch (model.arch) {
             case LLM_ARCH_BAILINGMOE2: return head_graph_bailingmoe2(model, params);
+            case LLM_ARCH_ERNIE4_5_MOE: return head_graph_ernie4_5_moe(model, params);
             case LLM_ARCH_EXAONE4: return head_graph_exaone4(model, params);
             case LLM_ARCH_EXAONE_MOE: return head_graph_exaone_moe(model, params);
             case LLM_ARCH_GLM4: return head_graph_glm4(model, params);
