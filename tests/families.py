@@ -186,17 +186,58 @@ FAMILIES = {
 }
 
 
+class Upstream(NamedTuple):
+    """What there is of heads that the pinned llama.cpp cannot run as it is."""
+
+    models: str
+    converter: str
+    """What llama.cpp's converter does with the head."""
+    loader: str
+    """What llama.cpp's loader does with its tensors."""
+    published: str
+    """Published code of the head; "": none known."""
+
+
+OWN_GRAPHS = {
+    "glm4": Upstream("GLM-OCR", "keeps it", "skips it", "vLLM, SGLang"),
+    "exaone4": Upstream("EXAONE-4.5", "keeps it", "skips it", "vLLM"),
+    "exaone-moe": Upstream("K-EXAONE", "keeps it", "skips it", "vLLM, SGLang"),
+    "bailingmoe2": Upstream("Ling 2.0, Ring 2.0", "keeps it", "skips it", "SGLang"),
+    "ernie4_5-moe": Upstream("ERNIE 4.5", "drops it", "refuses a file with it", "FastDeploy; others in vLLM, SGLang"),
+    "glm4moe, M-RoPE": Upstream("GLM-4.5V, 4.6V", "keeps it", "loads it; its graph has no M-RoPE", "SGLang"),
+    "mimo2, separate": Upstream(
+        "MiMo-V2-Flash", "keeps it", "loads it; its graph wants Q, K and V in one tensor", "vLLM, SGLang"
+    ),
+}
+"""By the family that drafts."""
+
+
 class Refused(NamedTuple):
     """A family that decodes plainly."""
 
-    models: str
+    upstream: Upstream
     missing: str
     write: Callable[[Path], Path] | None = None
-    """None: llama.cpp has nothing to load, or the file is no model of its own."""
+    """None: llama.cpp has nothing to load."""
     reason: str = "it has no graph for them"
 
 
 REFUSED = {
-    "glm5-next": Refused("GLM-5.3", "llama.cpp's graph of the head is not implemented", write_glm5_next),
-    "dots3note": Refused("dots3", "llama.cpp loads no tensor of the head and has no graph for it"),
+    "glm5-next": Refused(
+        Upstream("GLM-5.3, 5.3-Flash", "keeps it", "loads it; its graph throws", "SGLang"),
+        "a graph: latent attention over pooled keys that an index picks, once for all drafts of a round; a cache for "
+        "these keys beside recurrent states",
+        write_glm5_next,
+    ),
+    "dots3note": Refused(
+        Upstream("dots3", "keeps it", "skips it", "vLLM"),
+        "a graph: gated latent attention with a window, in a cache that also holds an index",
+    ),
+    "qwen4exp": Refused(
+        Upstream("Qwen3.8-Flash-Next", "drops it", "refuses a file with it", "vLLM"),
+        "names for its tensors, which are those of four streams of hidden states, a loader and a graph",
+    ),
+    "glm4, without sections": Refused(
+        Upstream("GLM-4 dense (0414)", "", "", ""), "heads: none are published, the architecture's are GLM-OCR's"
+    ),
 }

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from families import FAMILIES, REFUSED, Deviation
+from families import FAMILIES, OWN_GRAPHS, REFUSED, Deviation, Upstream
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "families.md"
 FILES = ["test_families.py", "test_side_files.py", "test_reference.py"]
@@ -76,9 +76,25 @@ NOTES = """
   three heads read the trunk, its tokens one further on than those of the head before; here each reads the head before
   it (`--mtp-context chained`), or the trunk's states of the same positions (`target`).
 - *Step-3.5.* vLLM and SGLang feed the plain states and chain them, as here; transformers' MtpModel takes normed ones.
+- *EXAONE.* vLLM and SGLang, whose support is by LG AI Research, give head i the kind of attention of layer i: a window,
+  and rotation. NVIDIA's Megatron Bridge trains it with full attention unless the configuration says otherwise. Here it
+  is as in vLLM and SGLang, unless the GGUF's `attention.sliding_window_pattern` goes on after the trunk's layers.
+- *ERNIE 4.5.* FastDeploy, by the model's makers, feeds the normed state and puts the trunk's last norm after the head,
+  as here. Their code for training feeds the plain one; vLLM and SGLang have no norm after the head. No trained weights
+  were at hand to compare.
+- *Ling 2.0.* transformers has no class for its layers; they are compared with GLM-4.5's, which compute the same.
+- *GLM-4.5V, 4.6V.* SGLang loads a head of them as GLM-4.5's. Whether the published checkpoints hold one was not seen.
 - *Draft positions* rise by one with each step. Gemma-4's assistant drafts all tokens at one position, that of the
   newest token, as in transformers and llama.cpp: it cannot see its own drafts, so it stays where the text ends.
 - *Images and sound.* pymtp takes tokens alone: there is no way to pass embeddings, with drafts or without.
+"""
+
+GRAPHS = """\
+## Heads that llama.cpp cannot run as it is
+
+Where it has no graph for a head, `native/src/heads` has one, and where its graph takes no other form of the head, a
+patch lets it. `pymtp heads convert` makes heads of all that draft here from a published checkpoint, also where
+llama.cpp's converter drops them.
 """
 
 
@@ -138,10 +154,11 @@ def render(results: Results) -> str:
             deviation = DEVIATIONS[family.deviation] + (off if family.after else "")
         if notes := "; ".join(filter(None, [deviation, family.limits])):
             limits.append(f"- *{name}*: {notes}.")
-    plain = [["models", "architecture", "what is missing", "tested"]]
-    for name, family_refused in REFUSED.items():
-        tested = "refused by name, decodes" if name in results["refused"] else ""
-        plain.append([family_refused.models, name.partition(",")[0], family_refused.missing, tested])
+    upstream = [["models", "architecture", "llama.cpp's converter", "its loader", "published code", "here"]]
+    upstream += [upstream_row(name, of, "drafts") for name, of in OWN_GRAPHS.items()]
+    for name, refused in REFUSED.items():
+        tested = " (refused by name; tested)" if name in results["refused"] else ""
+        upstream.append(upstream_row(name, refused.upstream, f"decodes plainly{tested}; missing: {refused.missing}"))
     return "\n".join(
         [
             INTRODUCTION,
@@ -154,13 +171,18 @@ def render(results: Results) -> str:
             f"Ran on: {results['environment']}.\n",
             *table(verified),
             NOTES,
-            "## Families that decode plainly\n",
-            *table(plain),
+            GRAPHS,
+            *table(upstream),
             "",
             f"{RESULTS}{json.dumps(results)} -->",
             "",
         ]
     )
+
+
+def upstream_row(name: str, of: Upstream, here: str) -> list[str]:
+    """Of the table of heads that the pinned llama.cpp cannot run as it is."""
+    return [of.models, name.partition(",")[0], of.converter, of.loader, of.published, here]
 
 
 def table(rows: list[list[str]]) -> list[str]:

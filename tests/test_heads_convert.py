@@ -256,7 +256,7 @@ def array(name: str, value: np.ndarray[Any, Any]) -> Callable[[Case], object]:
 @pytest.mark.parametrize(
     ("spoil", "problem"),
     [
-        (config(architectures=["LlamaForCausalLM"]), "its architecture LlamaForCausalLM is none of Glm4MoeForCausalLM"),
+        (config(architectures=["LlamaForCausalLM"]), "its architecture LlamaForCausalLM is none of Bailing"),
         (config(architectures=["DeepseekV3ForCausalLM"]), "it is a deepseek2 model, the GGUF is glm4moe"),
         (config(num_hidden_layers=2), "it has layers 2, the GGUF 3"),
         (config(hidden_size=64), "it has hidden states of the size 64, the GGUF 128"),

@@ -27,6 +27,8 @@ from pymtp.text.thinking import TAGS
 
 # Not in any file: a limit of the pinned llama.cpp. The tests of the families check it.
 _WITHOUT_SNAPSHOTS = frozenset({"qwen3next"})
+# Whose heads attend as the first layers do where the file does not say how: see native/src/heads/head-graph.h.
+_HEADS_LIKE_FIRST_LAYERS = frozenset({"exaone4", "exaone-moe"})
 
 _SIDE_FILES = "mtp-*.gguf"
 _HEAD_TENSOR = "nextn.eh_proj.weight"
@@ -35,6 +37,7 @@ _INDEX_TENSOR = "indexer.proj.weight"
 _K_TENSORS = ("attn_k.weight", "attn_qkv.weight", "attn_kv.weight", _MLA_TENSOR)
 _STATE_TENSORS = ("ssm_a", "ssm_conv1d.weight")
 _RATIOS = "attention.compress_ratios"
+_WINDOWS = "attention.sliding_window_pattern"
 _CONTROL = 3  # a token type: not text
 
 
@@ -190,13 +193,13 @@ class _Keys:
     """Metadata of the architecture; keys without its prefix."""
 
     def __init__(self, architecture: str, shard: Shard) -> None:
-        self._architecture = architecture
+        self.architecture = architecture
         self._path = shard.path
         self.metadata = shard.header.metadata
         self._by_layer: dict[str, list[int | float | str]] = {}
 
     def value(self, key: str) -> Value | None:
-        return self.metadata.get(f"{self._architecture}.{key}")
+        return self.metadata.get(f"{self.architecture}.{key}")
 
     def number(self, key: str, default: int = 0) -> int:
         value = self.value(key)
@@ -328,7 +331,11 @@ def _kv_widths(keys: _Keys, number: int) -> tuple[int, int]:
 
 
 def _has_window(keys: _Keys, number: int) -> bool:
-    return bool(keys.number("attention.sliding_window") and keys.at("attention.sliding_window_pattern", number))
+    if not keys.number("attention.sliding_window"):
+        return False
+    of_head = number - keys.number("block_count") + keys.number("nextn_predict_layers")
+    unsaid = keys.at(_WINDOWS, of_head) if keys.architecture in _HEADS_LIKE_FIRST_LAYERS else 0
+    return bool(keys.at(_WINDOWS, number, unsaid))
 
 
 def _state_elements(keys: _Keys, number: int) -> int:

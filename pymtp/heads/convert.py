@@ -237,7 +237,7 @@ class _Fit:
         n_rows = self._model.number("attention.key_length") or self._number("head_dim")
         n_rotate = self._model.number("rope.dimension_count")
         if not n_rows or tensor.n_rows % n_rows or n_rotate % 2 or n_rotate > n_rows:
-            self._refuse(f"{tensor.name} has {tensor.n_rows} rows, the GGUF {n_rows} a head, of which {n_rotate} rotate")
+            self._refuse(f"{tensor.name} has {tensor.n_rows} rows, {n_rotate} of {n_rows} in a head rotate")
         spans = []
         for first in range(0, tensor.n_rows, n_rows):
             spans += [Span(tensor, first + i, n_rotate // 2, stride=2) for i in (0, 1)]

@@ -1,4 +1,4 @@
-"""EXAONE-4.5 (exaone4) and K-EXAONE (exaone-moe). The loader wants query heads that are as wide as the model together."""
+"""EXAONE-4.5 (exaone4), K-EXAONE (exaone-moe). The loader wants query heads that are as wide as the model together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHAPE: dict[str, Value] = {
 
 
 def write_exaone4(path: Path, n_layer: int = 64, window: int = 16) -> Path:
-    """Norms after attention and feed-forward, not before them; sliding windows in three of four layers, and in the head.
+    """Norms after attention and feed-forward, not before them; windows in three of four layers, and in the head.
 
     The loader knows no windows of a model with another number of layers.
     """

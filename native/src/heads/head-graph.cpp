@@ -25,12 +25,18 @@ void head_windows_load(llama_model_loader & ml, llama_hparams & hparams) {
 std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, const llm_graph_params & params) {
     if (params.gtype == LLM_GRAPH_TYPE_DECODER_MTP) {
         switch (model.arch) {
-            case LLM_ARCH_BAILINGMOE2: return head_graph_bailingmoe2(model, params);
-            case LLM_ARCH_ERNIE4_5_MOE: return head_graph_ernie4_5_moe(model, params);
-            case LLM_ARCH_EXAONE4: return head_graph_exaone4(model, params);
-            case LLM_ARCH_EXAONE_MOE: return head_graph_exaone_moe(model, params);
-            case LLM_ARCH_GLM4: return head_graph_glm4(model, params);
-            default: break;
+            case LLM_ARCH_BAILINGMOE2:
+                return head_graph_bailingmoe2(model, params);
+            case LLM_ARCH_ERNIE4_5_MOE:
+                return head_graph_ernie4_5_moe(model, params);
+            case LLM_ARCH_EXAONE4:
+                return head_graph_exaone4(model, params);
+            case LLM_ARCH_EXAONE_MOE:
+                return head_graph_exaone_moe(model, params);
+            case LLM_ARCH_GLM4:
+                return head_graph_glm4(model, params);
+            default:
+                break;
         }
     }
     return model.build_arch_graph(params);
@@ -69,8 +75,7 @@ ggml_tensor * head_graph::build_joined() {
     ggml_tensor * e_norm = build_norm(tok_embd, layer.nextn.enorm, nullptr, LLM_NORM_RMS, il);
     cb(e_norm, "mtp_enorm", il);
 
-    ggml_tensor * cur =
-        build_lora_mm(layer.nextn.eh_proj, ggml_concat(ctx0, e_norm, h_norm, 0), layer.nextn.eh_proj_s);
+    ggml_tensor * cur = build_lora_mm(layer.nextn.eh_proj, ggml_concat(ctx0, e_norm, h_norm, 0), layer.nextn.eh_proj_s);
     cb(cur, "mtp_eh_proj", il);
     return cur;
 }
@@ -88,8 +93,8 @@ ggml_tensor * head_graph::build_rope(ggml_tensor * cur, ggml_tensor * inp_pos, g
 
 ggml_tensor * head_graph::build_feed_forward(ggml_tensor * cur) const {
     if (!layer.ffn_gate_inp) {
-        return build_ffn(cur, layer.ffn_up, nullptr, nullptr, layer.ffn_gate, nullptr, nullptr, layer.ffn_down,
-                         nullptr, nullptr, nullptr, LLM_FFN_SILU, LLM_FFN_PAR, il);
+        return build_ffn(cur, layer.ffn_up, nullptr, nullptr, layer.ffn_gate, nullptr, nullptr, layer.ffn_down, nullptr,
+                         nullptr, nullptr, LLM_FFN_SILU, LLM_FFN_PAR, il);
     }
     ggml_tensor * routed =
         build_moe_ffn(cur, layer.ffn_gate_inp, layer.ffn_up_exps, layer.ffn_gate_exps, layer.ffn_down_exps,
@@ -97,9 +102,8 @@ ggml_tensor * head_graph::build_feed_forward(ggml_tensor * cur) const {
                       hparams.expert_weights_scale, (llama_expert_gating_func_type) hparams.expert_gating_func, il);
     cb(routed, "mtp_ffn_moe_out", il);
 
-    ggml_tensor * shared =
-        build_ffn(cur, layer.ffn_up_shexp, nullptr, nullptr, layer.ffn_gate_shexp, nullptr, nullptr,
-                  layer.ffn_down_shexp, nullptr, nullptr, nullptr, LLM_FFN_SILU, LLM_FFN_PAR, il);
+    ggml_tensor * shared = build_ffn(cur, layer.ffn_up_shexp, nullptr, nullptr, layer.ffn_gate_shexp, nullptr, nullptr,
+                                     layer.ffn_down_shexp, nullptr, nullptr, nullptr, LLM_FFN_SILU, LLM_FFN_PAR, il);
     cb(shared, "mtp_ffn_shexp_out", il);
     return ggml_add(ctx0, routed, shared);
 }
