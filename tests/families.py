@@ -28,7 +28,9 @@ from random_gguf import (
     write_deepseek32,
     write_ernie4_5_moe,
     write_exaone4,
+    write_exaone4_small,
     write_exaone_moe,
+    write_exaone_moe_full,
     write_gemma4,
     write_gemma4_assistant,
     write_gemma4_shared,
@@ -118,7 +120,9 @@ FAMILIES = {
         "MiMo-V2-Flash", write_mimo2_split, "shared", n_heads=3, fed="plain", recycled="plain", after="SGLang"
     ),
     "exaone4": Family("EXAONE-4.5", write_exaone4, "shared", after="vLLM"),
+    "exaone4, no windows": Family("EXAONE-4.5, not of 64 layers", write_exaone4_small, "shared", moves=True),
     "exaone-moe": Family("K-EXAONE", write_exaone_moe, "shared", after="vLLM, SGLang"),
+    "exaone-moe, full attention": Family("K-EXAONE", write_exaone_moe_full, "shared"),
     "mimo2, 1 head": Family("MiMo-V2.5", write_mimo2, "shared", fed="plain", recycled="plain"),
     "step35": Family(
         "Step-3.5, 3.7",

@@ -181,6 +181,11 @@ def test_heads_of_a_checkpoint_are_those_that_the_converter_makes(case: Case, tm
     assert tensors(ours) == tensors(theirs)
     keys = metadata(ours).keys()
     assert {key: metadata(ours)[key] for key in keys} == {key: metadata(theirs)[key] for key in keys}
+    with (
+        Model(gguf.whole, draft="mtp", n_threads=1) as one,
+        Model(tmp_path / "trunk.gguf", draft="mtp", draft_model=ours, n_threads=1) as two,
+    ):
+        np.testing.assert_array_equal(drafts(two), drafts(one))
 
 
 def test_the_row_at_position_0_does_not_hurt_a_trained_head(shared: Path) -> None:

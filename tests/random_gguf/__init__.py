@@ -8,7 +8,7 @@ from .bailing import write_bailingmoe2, write_bailingmoe3
 from .cohere import write_cohere2moe
 from .deepseek import write_deepseek3, write_deepseek4, write_deepseek32
 from .ernie import write_ernie4_5_moe
-from .exaone import write_exaone4, write_exaone_moe
+from .exaone import write_exaone4, write_exaone4_small, write_exaone_moe, write_exaone_moe_full
 from .gemma import write_gemma4, write_gemma4_assistant, write_gemma4_shared
 from .glm import (
     write_glm4,
@@ -35,7 +35,9 @@ __all__ = [
     "write_deepseek32",
     "write_ernie4_5_moe",
     "write_exaone4",
+    "write_exaone4_small",
     "write_exaone_moe",
+    "write_exaone_moe_full",
     "write_gemma4",
     "write_gemma4_assistant",
     "write_gemma4_shared",

@@ -15,11 +15,13 @@ SHAPE: dict[str, Value] = {
 }
 
 
-def write_exaone4(path: Path, n_layer: int = 64, window: int = 16) -> Path:
-    """Norms after attention and feed-forward, not before them; windows in three of four layers, and in the head.
+def write_exaone4_small(path: Path) -> Path:
+    """The loader knows windows of a model with 64 layers only."""
+    return write_exaone4(path, n_layer=3, window=0)
 
-    The loader knows no windows of a model with another number of layers.
-    """
+
+def write_exaone4(path: Path, n_layer: int = 64, window: int = 16) -> Path:
+    """Norms after attention and feed-forward, not before them; windows in three of four layers, and in the head."""
     w = Writer(path, "exaone4", n_layer, 1, {**SHAPE, **_windows(n_layer, window)})
     blocks.embeddings(w)
     for i in range(n_layer + 1):
@@ -32,15 +34,20 @@ def write_exaone4(path: Path, n_layer: int = 64, window: int = 16) -> Path:
     return w.finish()
 
 
-def write_exaone_moe(path: Path, n_layer: int = 4, window: int = 16) -> Path:
-    """Sliding windows in three of four layers, and in the head, as in the first layer; a dense head."""
+def write_exaone_moe_full(path: Path) -> Path:
+    """The head attends to all positions, and rotates nothing."""
+    return write_exaone_moe(path, of_head=(False,))
+
+
+def write_exaone_moe(path: Path, n_layer: int = 4, window: int = 16, of_head: tuple[bool, ...] = ()) -> Path:
+    """Windows in three of four layers; a dense head. `of_head`: whether it has a window, if the file is to say so."""
     metadata = {
         **SHAPE,
         **blocks.EXPERTS,
         "expert_shared_count": 1,
         "expert_shared_feed_forward_length": N_FF_EXPERT,
         "leading_dense_block_count": 1,
-        **_windows(n_layer, window),
+        **_windows(n_layer, window, of_head),
     }
     w = Writer(path, "exaone-moe", n_layer, 1, metadata)
     blocks.embeddings(w)
@@ -54,9 +61,11 @@ def write_exaone_moe(path: Path, n_layer: int = 4, window: int = 16) -> Path:
     return w.finish()
 
 
-def _windows(n_layer: int, window: int) -> dict[str, Value]:
-    """As the converter writes them, which names no window of the head: it has that of the first layer."""
+def _windows(n_layer: int, window: int, of_head: tuple[bool, ...] = ()) -> dict[str, Value]:
+    """As the converter writes them, which says nothing of the head: it attends as the first layer does."""
+    if not window:
+        return {}
     return {
         "attention.sliding_window": window,
-        "attention.sliding_window_pattern": [i % 4 != 3 for i in range(n_layer)],
+        "attention.sliding_window_pattern": [*(i % 4 != 3 for i in range(n_layer)), *of_head],
     }

@@ -7,7 +7,6 @@ class head_graph_of_exaone_moe : public head_graph {
   public:
     head_graph_of_exaone_moe(const llama_model & model, const llm_graph_params & params) : head_graph(model, params) {
         ggml_tensor * inpL     = build_joined();
-        ggml_tensor * inp_pos  = build_inp_pos();
         auto *        inp_attn = build_attn_inp_kv_iswa();
         inp_out_ids            = build_inp_out_ids();
 
@@ -18,7 +17,8 @@ class head_graph_of_exaone_moe : public head_graph {
 
         Qcur = build_norm(Qcur, layer.attn_q_norm, nullptr, LLM_NORM_RMS, il);
         Kcur = build_norm(Kcur, layer.attn_k_norm, nullptr, LLM_NORM_RMS, il);
-        if (hparams.is_swa(il)) {
+        if (hparams.is_swa(il)) { // else nothing reads positions, and an input that is not read has no buffer
+            ggml_tensor * inp_pos = build_inp_pos();
             ggml_tensor * factors = model.get_rope_factors(cparams, il);
 
             Qcur = build_rope(Qcur, inp_pos, factors);

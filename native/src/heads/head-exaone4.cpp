@@ -10,7 +10,6 @@ template <bool iswa> class head_graph_of_exaone4 : public head_graph {
         using input = std::conditional_t<iswa, llm_graph_input_attn_kv_iswa, llm_graph_input_attn_kv>;
 
         ggml_tensor * inpL     = build_joined();
-        ggml_tensor * inp_pos  = build_inp_pos();
         input *       inp_attn = nullptr;
         if constexpr (iswa) {
             inp_attn = build_attn_inp_kv_iswa();
@@ -23,7 +22,8 @@ template <bool iswa> class head_graph_of_exaone4 : public head_graph {
 
         Qcur = build_norm(Qcur, layer.attn_q_norm, nullptr, LLM_NORM_RMS, il);
         Kcur = build_norm(Kcur, layer.attn_k_norm, nullptr, LLM_NORM_RMS, il);
-        if (!iswa || hparams.is_swa(il)) {
+        if (!iswa || hparams.is_swa(il)) { // else nothing reads positions, and an input that is not read has no buffer
+            ggml_tensor * inp_pos = build_inp_pos();
             // the layers share one tensor of factors; llama.cpp gives it to those of the trunk
             ggml_tensor * factors = model.get_rope_factors(cparams, 0);
 
