@@ -12,6 +12,9 @@ int head_tensor_flags(const llama_model_loader & ml, int n_layer) {
 }
 
 void head_windows_load(llama_model_loader & ml, llama_hparams & hparams) {
+    if (hparams.n_layer_nextn == 0) {
+        return;
+    }
     std::array<uint32_t, LLAMA_MAX_LAYERS> given;
     given.fill(UINT32_MAX);
     if (ml.get_arr(LLM_KV_ATTENTION_SLIDING_WINDOW_PATTERN, given, false) && given[hparams.n_layer()] != UINT32_MAX) {
