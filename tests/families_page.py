@@ -50,11 +50,11 @@ CHECKS = """
 ## What was verified
 
 On tiny random models with the tensors and metadata of the converters, in F32: logits of trunk and heads against
-llama.cpp's own scheme of two contexts, over 48 rounds of scripted acceptance (within 1e-5 and 1e-4); greedy text with
+llama.cpp's scheme of two contexts, over 48 rounds of scripted acceptance (within 1e-5 and 1e-4); greedy text with
 drafts against plain greedy text; decoding after a rollback against a fresh decode; three sequences, in one cache and
 in streams, against each alone; copies, saved states, limited vocabularies; heads in a file of their own against those
-in the model. M-RoPE models (qwen35, qwen35moe) pass all of it with positions of text. `checks` counts the tests
-that passed.
+in the model. Models with M-RoPE (qwen35, qwen35moe, glm4, GLM-4.5V) pass all of it with positions of text. `checks`
+counts the tests that passed.
 
 `PyTorch`: the largest difference between the logits of three draft steps and those that PyTorch computes from the
 checkpoint that llama.cpp's converter turned into the GGUF; logits have a standard deviation of 1. `other state`: the
