@@ -53,7 +53,7 @@ def main(llama_cpp: str, checkpoint: str) -> None:
     model.set_vocab = lambda self: add_vocabulary(self.gguf_writer)
     out = files(folder)
     model(folder, gguf.LlamaFileType.ALL_F32, out.whole).write()
-    if not model.supports_mtp_export:
+    if config["architectures"][0] in DROPPED:
         return
     model.no_mtp = True
     model(folder, gguf.LlamaFileType.ALL_F32, out.trunk).write()
@@ -86,7 +86,6 @@ def with_head(model: Any, config: dict[str, Any]) -> Any:
     class WithHead(model):  # type: ignore[misc]
         model_arch = model.model_arch
         skip_mtp = False
-        supports_mtp_export = False
 
         @classmethod
         def filter_tensors(cls, item: Any) -> Any:
