@@ -229,13 +229,13 @@ class Refused(NamedTuple):
 REFUSED = {
     "glm5-next": Refused(
         Upstream("GLM-5.3, 5.3-Flash", "keeps it", "loads it; its graph throws", "SGLang"),
-        "a graph: latent attention over pooled keys that an index picks, once for all drafts of a round; a cache for "
-        "these keys beside recurrent states",
+        "a graph: latent attention to what an index of pooled keys picks, once for all drafts of a round; an engine "
+        "whose caches of heads hold an index",
         write_glm5_next,
     ),
     "dots3note": Refused(
         Upstream("dots3", "keeps it", "skips it", "vLLM"),
-        "a graph: gated latent attention with a window, in a cache that also holds an index",
+        "a graph, not written yet: gated latent attention with a window, for which llama.cpp makes a cache",
     ),
     "qwen4exp": Refused(
         Upstream("Qwen3.8-Flash-Next", "drops it", "refuses a file with it", "vLLM"),
