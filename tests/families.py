@@ -122,7 +122,7 @@ FAMILIES = {
     "exaone4": Family("EXAONE-4.5", write_exaone4, "shared", after="vLLM"),
     "exaone4, no windows": Family("EXAONE-4.5, not of 64 layers", write_exaone4_small, "shared", moves=True),
     "exaone-moe": Family("K-EXAONE", write_exaone_moe, "shared", after="vLLM, SGLang"),
-    "exaone-moe, full attention": Family("K-EXAONE", write_exaone_moe_full, "shared"),
+    "exaone-moe, full attention": Family("K-EXAONE, a head without a window", write_exaone_moe_full, "shared"),
     "mimo2, 1 head": Family("MiMo-V2.5", write_mimo2, "shared", fed="plain", recycled="plain"),
     "step35": Family(
         "Step-3.5, 3.7",
