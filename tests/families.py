@@ -5,7 +5,8 @@ docs/families.md shows.
 that keeps K/V by position, be it in a plain cache, one with sliding windows or the attention half of a hybrid memory.
 "own", a cache of the heads' own beside it, is for trunks that keep more than that:
 
-    glm-dsa, deepseek32  sparse attention: an index beside K/V decides what a position attends to. The cache holds both
+    glm-dsa, deepseek32, dots3note
+                         sparse attention: an index beside K/V decides what a position attends to. The cache holds both
                          and gives cells for both at once. The heads attend to everything and have no index.
     deepseek4            a window of K, keys compressed over 4 and 128 positions, an index, and the states that make
                          them. The heads have nothing but the window.
@@ -26,6 +27,7 @@ from random_gguf import (
     write_deepseek3,
     write_deepseek4,
     write_deepseek32,
+    write_dots3note,
     write_ernie4_5_moe,
     write_exaone4,
     write_exaone4_small,
@@ -179,6 +181,14 @@ FAMILIES = {
     "deepseek32": Family(
         "DeepSeek-V3.2", write_deepseek32, "own", moves=True, after="SGLang", deviation="attends to all"
     ),
+    "dots3note": Family(
+        "dots3",
+        write_dots3note,
+        "own",
+        after="vLLM",
+        limits="the trunk's index rotates halves of its queries and keys in llama.cpp, neighbours in transformers: "
+        "compared with PyTorch where the index picks everything, which are 2048 positions in the published model",
+    ),
     "deepseek4": Family(
         "DeepSeek-V4",
         write_deepseek4,
@@ -207,6 +217,7 @@ OWN_GRAPHS = {
     "exaone4": Upstream("EXAONE-4.5", "keeps it", "skips it", "vLLM"),
     "exaone-moe": Upstream("K-EXAONE", "keeps it", "skips it", "vLLM, SGLang"),
     "bailingmoe2": Upstream("Ling 2.0, Ring 2.0", "keeps it", "skips it", "SGLang"),
+    "dots3note": Upstream("dots3", "keeps it", "skips it", "vLLM"),
     "ernie4_5-moe": Upstream("ERNIE 4.5", "drops it", "refuses a file with it", "FastDeploy; others in vLLM, SGLang"),
     "glm4moe, M-RoPE": Upstream("GLM-4.5V, 4.6V", "keeps it", "loads it; its graph has no M-RoPE", "SGLang"),
     "mimo2, separate": Upstream(
@@ -232,10 +243,6 @@ REFUSED = {
         "a graph: latent attention to what an index of pooled keys picks, once for all drafts of a round; an engine "
         "whose caches of heads hold an index",
         write_glm5_next,
-    ),
-    "dots3note": Refused(
-        Upstream("dots3", "keeps it", "skips it", "vLLM"),
-        "a graph, not written yet: gated latent attention with a window, for which llama.cpp makes a cache",
     ),
     "qwen4exp": Refused(
         Upstream("Qwen3.8-Flash-Next", "drops it", "refuses a file with it", "vLLM"),

@@ -93,8 +93,8 @@ GRAPHS = """\
 ## Heads that llama.cpp cannot run as it is
 
 Where it has no graph for a head, `native/src/heads` has one, and where its graph takes no other form of the head, a
-patch lets it. `pymtp heads convert` makes heads of all that draft here from a published checkpoint, also where
-llama.cpp's converter drops them.
+patch lets it. `pymtp heads convert` makes heads of all that draft here but dots3 from a published checkpoint, also
+where llama.cpp's converter drops them.
 """
 
 

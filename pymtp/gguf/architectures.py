@@ -34,6 +34,7 @@ ARCHITECTURES = {
     "deepseek2": Architecture(needs=Needs.LORA_Q | Needs.MLA),
     "deepseek32": Architecture(needs=Needs.MLA),
     "deepseek4": Architecture(),
+    "dots3note": Architecture(),
     "ernie4_5-moe": Architecture(),
     "exaone4": Architecture(),
     "exaone-moe": Architecture(),

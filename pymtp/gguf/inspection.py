@@ -27,8 +27,10 @@ from pymtp.text.thinking import TAGS
 
 # Not in any file: a limit of the pinned llama.cpp. The tests of the families check it.
 _WITHOUT_SNAPSHOTS = frozenset({"qwen3next"})
-# Whose heads attend as the first layers do where the file does not say how: see native/src/heads/head-graph.h.
+# Whose heads attend as the first layers do where the file does not say how (see native/src/heads/head-graph.h), and
+# whose all attend to a window.
 _HEADS_LIKE_FIRST_LAYERS = frozenset({"exaone4", "exaone-moe"})
+_HEADS_WITH_WINDOWS = frozenset({"dots3note"})
 
 _SIDE_FILES = "mtp-*.gguf"
 _HEAD_TENSOR = "nextn.eh_proj.weight"
@@ -335,6 +337,8 @@ def _has_window(keys: _Keys, number: int) -> bool:
         return False
     of_head = number - keys.number("block_count") + keys.number("nextn_predict_layers")
     unsaid = keys.at(_WINDOWS, of_head) if keys.architecture in _HEADS_LIKE_FIRST_LAYERS else 0
+    if keys.architecture in _HEADS_WITH_WINDOWS and of_head >= 0:
+        return True
     return bool(keys.at(_WINDOWS, number, unsaid))
 
 

@@ -66,6 +66,7 @@ def write_checkpoint(folder: Path, recipe: Recipe) -> Checkpoint:
     heads = [_head(model, recipe, head) for head in range(recipe.n_heads)]
     for k, head in enumerate(heads):
         own = {part: getattr(head, part) for part in ("enorm", "hnorm", "norm", "eh_proj", "output")}
+        own["embedding"] = model.get_input_embeddings()  # the trunk's, also where a head has one of its own
         for part, tensor in own.items():
             if part in recipe.names:
                 weight = tensor.weight.detach().clone() if isinstance(tensor, torch.nn.Module) else tensor

@@ -157,6 +157,18 @@ def layer_types(one: str, other: str, head: str) -> list[str]:
 
 HYBRID = {"layer_types": layer_types("linear_attention", "full_attention", "full_attention")}
 
+# of dots3's layers with a window
+WINDOWED = {
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 96,
+    "head_dim": 96,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 32,
+}
+
 # positions in sections, of a model that reads images
 SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [4, 6, 6]}
 VISION = {"hidden_size": 64, "depth": 1, "num_heads": 2, "intermediate_size": 64, "out_hidden_size": N_EMBD}
@@ -480,6 +492,37 @@ RECIPES = {
         },
         is_fused=True,
         is_exported=False,
+    ),
+    "dots3note": Recipe(
+        "dots3_note_text",
+        "Dots3NoteForCausalLM",
+        {
+            **BASE,
+            **EXPERTS,
+            **MLA,
+            **INDEX,
+            **{f"swa_{key}": value for key, value in WINDOWED.items()},
+            "index_topk": 64,  # more than the texts of the tests have: the trunk's indexes differ, see the families
+            "head_dim": 64,
+            "moe_shared_expert_intermediate_size": N_FF_EXPERT,
+            "sliding_window": 16,
+            "rope_theta": 10000.0,
+            "swa_rope_theta": 1000.0,
+            "layer_types": ["full_attention", *["sliding_attention"] * 2, "full_attention", "sliding_attention"],
+            "mlp_layer_types": ["dense", *["sparse"] * 3, "dense"],
+        },
+        {**DEEPSEEK_NAMES, "embedding": "model.mtp.embed_tokens.weight"},
+        {
+            **{f"swa_{key}": value for key, value in WINDOWED.items()},
+            "sliding_window_size": 16,
+            "rope_parameters": None,
+            "per_layer_config": None,
+            "rope_theta": 10000.0,
+            "swa_rope_theta": 1000.0,
+            "first_k_dense_replace": 1,
+            "scoring_func": "sigmoid",
+            "apply_mla_qkv_lora_rescale": True,
+        },
     ),
     "ernie4_5-moe": Recipe(
         "ernie4_5_moe",

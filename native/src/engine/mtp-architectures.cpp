@@ -13,6 +13,7 @@ const std::vector<mtp_architecture> & mtp_architectures() {
         { LLM_ARCH_DEEPSEEK2, 1, PYMTP_NEEDS_LORA_Q | PYMTP_NEEDS_MLA },
         { LLM_ARCH_DEEPSEEK32, 1, PYMTP_NEEDS_MLA },
         { LLM_ARCH_DEEPSEEK4, 1, 0 },
+        { LLM_ARCH_DOTS3NOTE, 1, 0 },
         { LLM_ARCH_ERNIE4_5_MOE, 1, 0 },
         { LLM_ARCH_EXAONE4, 1, 0 },
         { LLM_ARCH_EXAONE_MOE, 1, 0 },

@@ -30,6 +30,8 @@ std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, c
         switch (model.arch) {
             case LLM_ARCH_BAILINGMOE2:
                 return head_graph_bailingmoe2(model, params);
+            case LLM_ARCH_DOTS3NOTE:
+                return head_graph_dots3note(model, params);
             case LLM_ARCH_ERNIE4_5_MOE:
                 return head_graph_ernie4_5_moe(model, params);
             case LLM_ARCH_EXAONE4:
@@ -50,7 +52,6 @@ head_graph::head_graph(const llama_model & model, const llm_graph_params & param
     layer(model.layers[il]) {
     GGML_ASSERT(cparams.nextn_layer_offset >= 0 && cparams.nextn_layer_offset < (int) hparams.n_layer_nextn);
     GGML_ASSERT(layer.nextn.eh_proj && layer.nextn.enorm && layer.nextn.hnorm);
-    GGML_ASSERT(n_embd_head_k == n_embd_head_v);
 }
 
 ggml_tensor * head_graph::build_joined() {

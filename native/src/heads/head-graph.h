@@ -45,6 +45,7 @@ class head_graph : public llm_graph_context {
 };
 
 std::unique_ptr<llm_graph_context> head_graph_bailingmoe2(const llama_model & model, const llm_graph_params & params);
+std::unique_ptr<llm_graph_context> head_graph_dots3note(const llama_model & model, const llm_graph_params & params);
 std::unique_ptr<llm_graph_context> head_graph_ernie4_5_moe(const llama_model & model, const llm_graph_params & params);
 std::unique_ptr<llm_graph_context> head_graph_exaone4(const llama_model & model, const llm_graph_params & params);
 std::unique_ptr<llm_graph_context> head_graph_exaone_moe(const llama_model & model, const llm_graph_params & params);
