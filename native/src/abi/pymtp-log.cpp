@@ -38,9 +38,6 @@ static void log_receive(ggml_log_level level, const char * text, void *) {
     }
 }
 
-// devices speak when they are found, which may be before anybody has asked for a level
-static const bool g_receives = (llama_log_set(log_receive, nullptr), true);
-
 //
 // asserts
 //
