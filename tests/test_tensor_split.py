@@ -1,19 +1,29 @@
-"""Tensors split over two devices, the CPU twice: texts and drafts are what they are on one."""
+"""Tensors split over two devices, the CPU twice: logits and drafts are what they are on one, but for the order of sums."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from families import FAMILIES
-from machine import needs_exact_texts
-from pymtp import Generation, GenerationParams, InvalidParameter, Model, SamplingParams, Stats
+from machine import needs_no_gpu
+from pymtp import Generation, GenerationParams, InvalidParameter, Model, SamplingParams
+from pymtp.engine.chunk import Chunk
+from pymtp.engine.context import ContextParams
+from pymtp.engine.session import Session
+from pymtp.gguf.facts import model_facts
 from pymtp.loading import placement
 from pymtp.loading.devices import host_device
+from pymtp.loading.loader import Weights
+from pymtp.loading.params import ModelParams
 
-GREEDY = SamplingParams(temperature=0)
+pytestmark = needs_no_gpu
+K = 3
 
 
 @pytest.fixture
@@ -27,40 +37,50 @@ def tokens(generation: Generation) -> list[int]:
     return generation.tokens
 
 
-def answer(path: Path, prompt: str | list[int], draft_max: int, **options: Any) -> tuple[list[int], Stats]:
-    with Model(path, n_ctx=512, n_threads=1, draft_max=draft_max, **options) as model:
-        generation = model.generate(prompt, sampling=GREEDY, max_tokens=48, ignore_eos=True)
-        return tokens(generation), generation.stats
+def rounds(made: Session) -> Iterator[np.ndarray]:
+    """Rounds of several lengths, of which some drafts stay: all logits. The graphs of their passes alternate."""
+    made.decode([Chunk([1, 2, 3, 4, 5], 0, 0, feed=True)])
+    yield made.logits.copy()
+    end = 5
+    for n in (3, 1, 2, 3, 0, 1, 3):
+        drafts, _ = made.draft_tokens([Chunk([7], end, 0)], n) if n else ([[]], None)
+        assert len(drafts[0]) == n
+        # the same tokens on both sides: a near tie of drafts is none of logits
+        made.decode([Chunk([7, *range(11, 11 + n)], end, 0, logits="all", feed=True)])
+        yield made.logits.copy()
+        end += 1 + n // 2
+        made.truncate(end, sequence=0)
 
 
-@needs_exact_texts
-@pytest.mark.parametrize("draft_max", [0, 3])
 @pytest.mark.parametrize("family", ["glm4moe", "mimo2", "step35", "qwen35", "qwen35moe", "cohere2moe", "hy_v3"])
-def test_a_text_is_what_it_is_on_one_device(
-    family: str, draft_max: int, two_devices: dict[str, Any], tmp_path: Path
-) -> None:
-    path = FAMILIES[family].write(tmp_path / "tiny.gguf")
-    alone, _ = answer(path, [1, 2, 3, 4, 5], draft_max)
-    split, stats = answer(path, [1, 2, 3, 4, 5], draft_max, **two_devices)
-    assert split == alone
-    assert bool(stats.drafted) == bool(draft_max)
+def test_logits_are_those_of_one_device(family: str, two_devices: dict[str, Any], tmp_path: Path) -> None:
+    facts = model_facts(FAMILIES[family].write(tmp_path / "tiny.gguf"))
+    params = ContextParams(n_ctx=256, n_threads=1, type_k="f32", type_v="f32", flash_attn="on")
+    with ExitStack() as stack:
+        alone, split = (
+            rounds(stack.enter_context(Session(loaded.model, params, n_draft_max=K, model_id="m")))
+            for placed in (ModelParams(), ModelParams(**two_devices))
+            for loaded in [stack.enter_context(closing(Weights(facts, placed, with_heads=True)))]
+        )
+        for a, b in zip(alone, split, strict=True):
+            np.testing.assert_allclose(b, a, atol=0.02 * a.std())
 
 
-@needs_exact_texts
 def test_drafts_are_accepted_as_on_one_device(two_devices: dict[str, Any], embedded_model: Path) -> None:
-    prompt = "def fibonacci(n):\n"
-    alone, stats = answer(embedded_model, prompt, 2)
-    split, split_stats = answer(embedded_model, prompt, 2, **two_devices)
-    assert split == alone
-    assert split_stats.accepted_per_position == pytest.approx(stats.accepted_per_position, abs=2)
-    assert sum(split_stats.accepted_per_position) > 10
+    accepted = []
+    for placed in ({}, two_devices):
+        with Model(embedded_model, n_ctx=512, n_threads=1, draft_max=2, **placed) as model:
+            generation = model.generate("def fibonacci(n):\n", temperature=0, max_tokens=96, ignore_eos=True)
+            list(generation)
+            accepted.append(generation.stats.accepted / generation.stats.drafted)
+    assert accepted[0] > 0.4
+    assert accepted[1] == pytest.approx(accepted[0], abs=0.15)
 
 
-def test_sequences_together_are_what_they_are_alone(two_devices: dict[str, Any], tmp_path: Path) -> None:
-    path = FAMILIES["glm4moe"].write(tmp_path / "tiny.gguf")
-    prompts = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
-    params = GenerationParams(sampling=GREEDY, max_tokens=24, ignore_eos=True)
-    with Model(path, n_ctx=512, n_threads=1, draft_max=3, n_seq_max=3, **two_devices) as model:
+def test_sequences_together_go_on_as_alone(two_devices: dict[str, Any], embedded_model: Path) -> None:
+    prompts = ["The", "def fibonacci(n):\n", "Once upon a time there was"]
+    params = GenerationParams(sampling=SamplingParams(temperature=0), max_tokens=6, ignore_eos=True)
+    with Model(embedded_model, n_ctx=512, n_threads=1, draft_max=K, n_seq_max=3, **two_devices) as model:
         alone = [tokens(model.generate(prompt, params)) for prompt in prompts]
         started = [model.generate(prompt, params) for prompt in prompts]
         assert [tokens(generation) for generation in started] == alone
