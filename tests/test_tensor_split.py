@@ -1,4 +1,4 @@
-"""Tensors split over two devices, the CPU twice: logits and drafts are what they are on one, but for the order of sums."""
+"""Tensors split over two devices, the CPU twice: logits and drafts are those of one, but for the order of sums."""
 
 from __future__ import annotations
 
