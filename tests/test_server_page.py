@@ -27,7 +27,7 @@ SHOTS = os.environ.get("PYMTP_SCREENSHOTS")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Client]:
-    with Model() as model:
+    with Model(draft_max=3) as model:
         defaults = model.defaults
     with running(lambda: Model(n_ctx=1024, n_seq_max=2, n_threads=1, draft_max=3), ServerSettings(defaults)) as client:
         yield client
