@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import busy
-from machine import HAS_GPU
+from machine import needs_no_gpu
 from pymtp import Chunk, ContextParams, Model, ModelParams, Session
 from pymtp.embedded import model_path
 from pymtp.engine.cores import n_cores
@@ -19,7 +19,7 @@ from pymtp.loading.loader import Weights
 pytestmark = pytest.mark.model
 
 
-@pytest.mark.skipif(HAS_GPU, reason="a GPU computes")
+@needs_no_gpu
 def test_logits_do_not_depend_on_the_number_of_threads() -> None:
     rows = {}
     weights = Weights(model_facts(model_path()), ModelParams(), with_heads=True)

@@ -30,10 +30,10 @@ class chat_limits {
     // the same with a quarter of the stack: before values are hashed, which cannot throw
     static void step_before_hash();
 
-    // a statement puts so many more bytes together
+    // a statement adds n_bytes to what it puts together
     static void grow(size_t n_bytes);
 
-    // a stream has so many by now
+    // a stream holds n_bytes
     static void check_size(int64_t n_bytes);
 
     // a statement has ended

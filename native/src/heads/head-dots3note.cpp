@@ -13,13 +13,7 @@ class head_graph_of_dots3note : public head_graph {
         ggml_tensor * cur = build_norm(inpL, layer.attn_norm, nullptr, LLM_NORM_RMS, il);
         cb(cur, "mtp_attn_norm", il);
 
-        ggml_tensor * ffn_inp = ggml_add(ctx0, build_attention(cur, inp_pos), inpL);
-        cb(ffn_inp, "mtp_ffn_inp", il);
-
-        cur = build_norm(ffn_inp, layer.ffn_norm, nullptr, LLM_NORM_RMS, il);
-        cb(cur, "mtp_ffn_norm", il);
-
-        build_outputs(ggml_add(ctx0, build_feed_forward(cur), ffn_inp), layer.nextn.shared_head_norm);
+        build_rest(build_attention(cur, inp_pos), inpL, layer.nextn.shared_head_norm);
     }
 
   private:

@@ -22,13 +22,7 @@ class head_graph_of_ernie4_5_moe : public head_graph {
         cur = build_attn(inp_attn, layer.wo, nullptr, layer.wo_s, Qcur, Kcur, Vcur, nullptr, nullptr, nullptr,
                          1.0f / sqrtf(float(n_embd_head_k)), il);
 
-        ggml_tensor * ffn_inp = ggml_add(ctx0, cur, inpL);
-        cb(ffn_inp, "mtp_ffn_inp", il);
-
-        cur = build_norm(ffn_inp, layer.ffn_norm, nullptr, LLM_NORM_RMS, il);
-        cb(cur, "mtp_ffn_norm", il);
-
-        build_outputs(ggml_add(ctx0, build_feed_forward(cur), ffn_inp), layer.nextn.shared_head_norm);
+        build_rest(cur, inpL, layer.nextn.shared_head_norm);
     }
 };
 

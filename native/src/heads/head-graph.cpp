@@ -112,6 +112,16 @@ ggml_tensor * head_graph::build_feed_forward(ggml_tensor * cur) const {
     return ggml_add(ctx0, routed, shared);
 }
 
+void head_graph::build_rest(ggml_tensor * cur, ggml_tensor * inpL, ggml_tensor * norm) {
+    ggml_tensor * ffn_inp = ggml_add(ctx0, cur, inpL);
+    cb(ffn_inp, "mtp_ffn_inp", il);
+
+    cur = build_norm(ffn_inp, layer.ffn_norm, nullptr, LLM_NORM_RMS, il);
+    cb(cur, "mtp_ffn_norm", il);
+
+    build_outputs(ggml_add(ctx0, build_feed_forward(cur), ffn_inp), norm);
+}
+
 void head_graph::build_outputs(ggml_tensor * cur, ggml_tensor * norm) {
     cur = build_norm(cur, norm ? norm : model.output_norm, nullptr, LLM_NORM_RMS, -1);
     cb(cur, "h_nextn", -1);

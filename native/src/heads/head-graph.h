@@ -40,6 +40,10 @@ class head_graph : public llm_graph_context {
     // Gated by SiLU: dense, or experts and a shared one if the block has a router.
     ggml_tensor * build_feed_forward(ggml_tensor * cur) const;
 
+    // All that follows attention where norms come before, not after: feed-forward and outputs. cur: what attention
+    // adds to inpL, the block's input
+    void build_rest(ggml_tensor * cur, ggml_tensor * inpL, ggml_tensor * norm);
+
     // Norm, hidden states and logits. cur: [n_embd, n_tokens] after the block; norm: the trunk's if it is nullptr
     void build_outputs(ggml_tensor * cur, ggml_tensor * norm);
 };
