@@ -17,6 +17,7 @@ from typer.main import get_command
 import pymtp
 from pymtp import PymtpError, benchmark
 from pymtp.embedded import model_path
+from pymtp.loading import rpc
 from pymtp.server import batch, run
 
 from .fuzzer import Fuzzer
@@ -57,6 +58,7 @@ class Flags(Fuzzer):
         benchmark.measure = stop  # type: ignore[attr-defined, assignment]
         run.serve = stop  # type: ignore[assignment]
         batch.run_batch = stop  # type: ignore[assignment]
+        rpc.serve_devices = stop
         pymtp.exit_on_abort = lambda: None
         # made once: that takes ten times as long as parsing a list
         self._command = get_command(app.app)
