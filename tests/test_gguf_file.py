@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
 
+from fuzz.headers import take_apart
 from pymtp.errors import ModelError
 from pymtp.gguf.facts import model_facts
-from pymtp.gguf.header import read_header
+from pymtp.gguf.header import MAX_ELEMENTS, read_header
 from pymtp.gguf.inspection import inspect_model
 from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES
 from pymtp.loading.loader import load_failure
@@ -137,6 +138,21 @@ def test_impossible_counts_are_reported_as_truncation_and_do_not_hang(tmp_path: 
     array_of_huge_strings = struct.pack("<Q1sIIQQ", 1, b"k", 9, 8, 2, 2**64 - 1)
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + array_of_huge_strings)
     assert "truncated" in failure(path)
+
+
+def test_a_vocabulary_of_numbers_is_not_read(embedded_model: Path, tmp_path: Path) -> None:
+    parts = take_apart(embedded_model.read_bytes())
+    parts.data = b""
+    numbers = struct.pack("<IQ", 0, MAX_ELEMENTS) + bytes(MAX_ELEMENTS)
+    odd = {b"tokenizer.ggml.tokens", b"tokenizer.ggml.token_type"}
+    parts.values = [(key, kind, numbers if key in odd else value) for key, kind, value in parts.values]
+    path = tmp_path / "numbers.gguf"
+    path.write_bytes(parts.joined())
+    os.truncate(path, path.stat().st_size + embedded_model.stat().st_size)  # tensors of zeros
+    tracemalloc.start()
+    inspect_model(path)
+    assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("size", [2**18 + 1, 17 * 2**20])

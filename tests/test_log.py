@@ -41,3 +41,27 @@ def test_messages_are_silent_until_asked_for(tmp_path: Path) -> None:
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
     loud = run(load.format("pymtp.set_log_level('info')"), str(path))
     assert "llama_model_loader" in loud.stderr
+
+
+ORDER = """
+import sys
+from types import SimpleNamespace
+import pymtp._native as native
+
+said = []
+
+class Watched:
+    def __getattr__(self, name):
+        said.append(name)
+        return getattr(native.lib, name)
+
+sys.modules["pymtp._native"] = SimpleNamespace(ffi=native.ffi, lib=Watched(), __spec__=native.__spec__)
+import pymtp.binding.library
+print(*said)
+"""
+
+
+def test_llama_cpp_is_silent_before_backends_are_there() -> None:
+    """Those of GPUs speak when they are counted first."""
+    said = run(ORDER).stdout.split()
+    assert said.index("pymtp_log_show") < min(said.index(name) for name in said if name.startswith("ggml_"))

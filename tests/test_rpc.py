@@ -21,6 +21,8 @@ from http_server import free_port, running
 from log_level import logged
 from machine import needs_no_gpu
 from pymtp import BackendError, GenerationParams, InvalidParameter, Model, RemoteError, SamplingParams, Stats
+from pymtp.loading import placement
+from pymtp.loading.devices import host_device
 from pymtp.loading.placement import divide_layers
 from pymtp.loading.rpc import rpc_counters
 from rpc_servers import RpcServer, rpc_servers, start_rpc_server
@@ -124,6 +126,20 @@ def test_heads_and_output_stay_here(endpoints: list[str], tiny: Path, capfd: pyt
     of_trunk = [places[str(i)] for i in range(n_layer)]
     assert of_trunk == sorted(of_trunk) and len(set(of_trunk)) == 2 and "CPU" not in of_trunk
     assert {place for layer, place in places.items() if int(layer) >= n_layer} == {"CPU"}
+
+
+@needs_no_gpu
+def test_heads_lie_with_the_output(
+    endpoints: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """However small the share of the last device is, which is the CPU here, in the place of a GPU."""
+    path = FAMILIES["step35"].write(tmp_path / "tiny.gguf")
+    monkeypatch.setattr(placement, "find_devices", lambda names, remote: [*remote, host_device()])
+    with logged("debug"), Model(path, n_ctx=64, n_threads=1, rpc=endpoints, tensor_split=[1, 1, 0.3]) as model:
+        n_layer, n_heads = model.info.n_layer, model.info.n_heads
+    places = dict(re.findall(r"layer +(\d+) assigned to device (\w+)", capfd.readouterr().err))
+    assert n_heads > 1 and {places[str(n_layer + i)] for i in range(n_heads + 1)} == {"CPU"}
+    assert "CPU" not in {places[str(i)] for i in range(n_layer)}
 
 
 def test_no_graph_is_sent_twice(endpoints: list[str], tiny: Path) -> None:

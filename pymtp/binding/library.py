@@ -17,6 +17,9 @@ from pymtp.errors import LibraryError
 VERSION = "0.3.36"
 PIN = f"llama-cpp-python {VERSION}"  # native/llama_cpp.pin
 
+SILENT = 5
+"""The level from which pymtp_log_show shows nothing: above those of ggml.h."""
+
 
 def library_file() -> Path:
     """The patched libllama of this installation. Raises LibraryError if there is none."""
@@ -76,6 +79,7 @@ def _string(pointer: Any) -> str:
 
 ffi, lib = import_native(library_file())
 check_abi_id(abi_id(), _string(lib.PYMTP_BUILT_FOR))
+lib.pymtp_log_show(SILENT)  # backends speak as soon as they are there
 load_backends(library_file().parent)
 
 SERIES = abi_id().rpartition(" ")[2]  # 12 hex digits over the pin, the patches and the engine

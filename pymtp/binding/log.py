@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from pymtp.binding.library import ffi, lib
+from pymtp.binding.library import SILENT, ffi, lib
 
 LogLevel = Literal["none", "error", "warn", "info", "debug"]
 
 # as in ggml.h
-_LEVELS: dict[LogLevel, int] = {"none": 5, "error": 4, "warn": 3, "info": 2, "debug": 1}
+_LEVELS: dict[LogLevel, int] = {"none": SILENT, "error": 4, "warn": 3, "info": 2, "debug": 1}
 
 
 def set_log_level(level: LogLevel) -> None:
@@ -54,6 +54,3 @@ def exit_on_abort() -> None:
     For command-line programs. Otherwise llama.cpp prints a backtrace and aborts.
     """
     lib.pymtp_exit_on_abort()
-
-
-set_log_level("none")

@@ -66,6 +66,10 @@ class ArrayLength:
     offset: int = field(default=0, compare=False)
     """Of the first element, in bytes from the start of the file."""
 
+    @property
+    def holds_texts(self) -> bool:
+        return self.type_id == _STRING
+
 
 Value = int | float | str | ArrayLength
 

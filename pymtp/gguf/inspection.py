@@ -217,8 +217,13 @@ class _Keys:
         element = dict(enumerate(self._by_layer[key])).get(layer)
         return element if isinstance(element, int) else default
 
-    def array(self, value: Value | None) -> list[int | float | str]:
-        return read_array(self._path, value) if isinstance(value, ArrayLength) else []
+    def texts(self, key: str) -> list[int | float | str]:
+        value = self.metadata.get(key)
+        return read_array(self._path, value) if isinstance(value, ArrayLength) and value.holds_texts else []
+
+    def numbers(self, key: str, n_max: int) -> list[int | float | str]:
+        value = self.metadata.get(key)
+        return read_array(self._path, value, n_max) if isinstance(value, ArrayLength) else []
 
 
 class _Tensors:
@@ -374,8 +379,8 @@ class _TokenTable:
 
     def __init__(self, keys: _Keys) -> None:
         self._keys = keys
-        self._texts = keys.array(keys.metadata.get("tokenizer.ggml.tokens"))
-        self.n_control = keys.array(keys.metadata.get("tokenizer.ggml.token_type")).count(_CONTROL)
+        self._texts = keys.texts("tokenizer.ggml.tokens")
+        self.n_control = keys.numbers("tokenizer.ggml.token_type", len(self._texts)).count(_CONTROL)
 
     def special(self) -> tuple[Token, ...]:
         """The tokens that the metadata names, such as bos and eos."""

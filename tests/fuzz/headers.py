@@ -49,7 +49,8 @@ class Parts:
         for key, kind, value in self.values:
             parts += [_text(key), struct.pack("<I", kind), value]
         for name, shape, kind, offset in self.tensors:
-            parts += [_text(name), struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)]
+            numbers = [*(n % 2**64 for n in shape), kind % 2**32, offset % 2**64]
+            parts += [_text(name), struct.pack(f"<I{len(shape)}QIQ", len(shape), *numbers)]
         header = b"".join(parts)
         return header + bytes(-len(header) % 32) + self.data
 

@@ -32,6 +32,10 @@ int mtp_n_device_layers(const llama_model & model, int first, int n) {
     return std::clamp((int) model.hparams.n_layer() - first, 0, n);
 }
 
+int mtp_place_of_layer(const llama_model & model, int layer) {
+    return layer < (int) model.hparams.n_layer() ? layer : (int) model.hparams.n_layer_all;
+}
+
 void mtp_wait_for_all(const std::vector<ggml_backend_t> & backends) noexcept {
     for (ggml_backend_t backend : backends) {
         try {
