@@ -16,7 +16,6 @@ from fuzz.__main__ import main
 from fuzz.fuzzer import Fuzzer
 from machine import needs_no_gpu
 
-
 _ON_CPUS = {"bodies", "loads"}  # CUDA takes addresses without end, of which the limit of memory is one
 _NAMES = [pytest.param(name, marks=needs_no_gpu if name in _ON_CPUS else ()) for name in fuzz.FUZZERS]
 

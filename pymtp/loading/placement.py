@@ -66,11 +66,13 @@ class Placement:
             raise InvalidParameter("split_mode", "none, layer or row where there is no GPU", value="tensor")
         if params.split_mode == "tensor" and info.architecture in _NOT_SPLIT_BY_TENSORS:
             raise InvalidParameter("split_mode", f"none, layer or row for {info.architecture} models", value="tensor")
+        if len(devices) > 1 and params.split_mode == "none":
+            alone = devices[params.main_gpu : params.main_gpu + 1]
+        else:
+            alone = devices if len(devices) == 1 else []
         overrides = list(_overrides(params, remote))
-        if params.split_mode != "tensor" and _takes_all_layers(params, info) and not overrides:
-            device, share = _output_device(params, devices, info)
-            if device is not None and device not in remote:
-                overrides = list(_embedding_on(device, info, share))
+        if alone and not remote and _takes_all_layers(params, info) and not overrides:
+            overrides = list(_embedding_on(alone[0], info))
         self._split_mode, self._load_mode = _SPLIT_MODES[params.split_mode], _LOAD_MODES[params.load_mode]
         self._n_gpu_layers, self._main_gpu = params.n_gpu_layers, params.main_gpu
         self._devices = (
@@ -124,25 +126,12 @@ def _takes_all_layers(params: ModelParams, info: GgufInfo) -> bool:
     return n_layers < 0 or n_layers > info.n_layer + info.n_heads_declared
 
 
-def _output_device(params: ModelParams, devices: Sequence[Any], info: GgufInfo) -> tuple[Any, float]:
-    """The device of output and MTP heads, None for the CPU, and its share of the layers."""
-    if len(devices) == 1 or (devices and params.split_mode == "none"):
-        return devices[params.main_gpu], 1.0
-    shares = params.tensor_split or [free_bytes(device) for device in devices]
-    if not sum(shares):
-        return None, 1.0
-    divided = divide_layers(shares, info.n_layer + info.n_heads_declared + 1)
-    last = max(i for i, layers in enumerate(divided) if layers)
-    return devices[last], shares[last] / sum(shares)
-
-
-def _embedding_on(device: Any, info: GgufInfo, share: float = 1.0) -> Sequence[tuple[str, Any]]:
+def _embedding_on(device: Any, info: GgufInfo) -> Sequence[tuple[str, Any]]:
     """The token embedding, on the device: elsewhere each pass, and each draft step, waits for the CPU to look up rows.
 
-    A tied one is there as the output matrix anyway; another has to leave room for caches. `share`: of the model, that
-    the device has.
+    A tied one is there as the output matrix anyway; another has to leave room for caches.
     """
-    has_room = info.ties_embedding or info.size_bytes * share <= _EMBEDDING_SHARE * free_bytes(device)
+    has_room = info.ties_embedding or info.size_bytes <= _EMBEDDING_SHARE * free_bytes(device)
     if info.embedding_type is None or not has_room or not reads_rows(device, info.embedding_type):
         return ()
     return ((r"^token_embd\.weight$", buffer_type_of(device)),)
