@@ -10,7 +10,7 @@
 static constexpr size_t MTP_RPC_OUTBOX = 64 * 1024; // bytes
 
 class mtp_rpc_outbox {
-public:
+  public:
     // Sends what was there before if this one does not fit behind it. False if the connection is lost.
     template <class Socket>
     bool add(Socket & socket, const std::vector<uint8_t> & head, const void * data, uint64_t size) {
@@ -27,11 +27,9 @@ public:
         return send(socket) && socket.send_data(data, size) && socket.flush();
     }
 
-    template <class Socket> bool flush(Socket & socket) {
-        return bytes.empty() || (send(socket) && socket.flush());
-    }
+    template <class Socket> bool flush(Socket & socket) { return bytes.empty() || (send(socket) && socket.flush()); }
 
-private:
+  private:
     void append(const void * data, size_t size) {
         bytes.insert(bytes.end(), (const uint8_t *) data, (const uint8_t *) data + size);
     }
