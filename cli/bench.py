@@ -15,6 +15,7 @@ import typer
 
 from . import bench_options as lists
 from . import options as opt
+from .adapters import with_adapters
 from .bench_options import each
 from .bench_progress import measuring
 from .context import note_embedded, warn_beyond_training
@@ -37,9 +38,11 @@ pymtp bench model.gguf --compare bench.csv --resume samples.jsonl
 """
 
 
+@with_adapters
 @with_placement
 def bench(
     placement: dict[str, Any],
+    lora: Any,
     model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
     model_file: lists.ModelFiles = (),
     hf_repo: opt.HfRepo = None,
@@ -104,7 +107,7 @@ def bench(
     if picture:
         check_plot(picture)
     texts = read_answers(Path(answers)) if answers else read_texts(Path(prompts)) if prompts else BUILT_IN
-    where = pymtp.ModelParams(**placement)
+    where = pymtp.ModelParams(**placement, lora=lora)
     setups = [
         Setup(path, Path(draft_model) if draft_model else None, mtp_context=mtp_context, placement=where, **settings)
         for path in _models([*filter(None, [model]), *each(model_file)], hf_repo, offline)

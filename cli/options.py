@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from .adapters import ADAPTERS, adapters_of
 from .flags import Command, with_flags
 from .parsers import auto_or_integer, choice, completing, integer
 from .placement import PLACEMENT, placement_of
@@ -271,6 +272,7 @@ _MODEL = {
     "flash_attn": (FlashAttn, "auto"),
     "type_k": (CacheTypeK, "f16"),
     "type_v": (CacheTypeV, "f16"),
+    **ADAPTERS,
     **PLACEMENT,
 }
 
@@ -278,5 +280,7 @@ _MODEL = {
 def _model_options(values: dict[str, Any]) -> dict[str, Any]:
     if values["draft"] in ("mtp", "lookup") and values["draft_max"] == 0:
         raise typer.BadParameter(f"--draft {values['draft']} and --draft-max 0 contradict each other: leave one out")
-    own = {name: value for name, value in values.items() if name not in PLACEMENT}
+    own = {name: value for name, value in values.items() if name not in {**ADAPTERS, **PLACEMENT}}
+    lora = adapters_of(values)
+    own |= {"lora": lora} if lora else {}
     return {**own, **placement_of(values), "draft": values["draft"] if values["draft_max"] else "none"}

@@ -60,6 +60,7 @@ def serve(
     cache_prompt: own.CachePrompt = True,
     cache_shared: own.CacheShared = ServerSettings.shares_cache,
     cache_ram: own.CacheRam = ServerSettings.cache_bytes >> 20,
+    lora_init_without_apply: own.LoraInitWithoutApply = False,
     context_shift: own.ContextShift = ServerSettings.has_context_shift,
     jinja: own.Jinja = True,
     reasoning_format: own.ReasoningFormat = ServerSettings.reasoning_format,
@@ -102,6 +103,8 @@ def serve(
     path = find_model(model_file or model if not hf_repo else model_file, hf_repo, offline=offline)
     info = model_facts(path or model_path(), model_options["draft_model"] if path else None)
     options = _context(model_options, n_slots, kv_unified, info.n_ctx_train)
+    if lora_init_without_apply:
+        options["lora"] = [(file, 0.0) for file, _ in options.get("lora", ())]
     settings = ServerSettings(
         params=asked.params(info.sampling, **others),
         aliases=_names(alias),

@@ -84,6 +84,14 @@ ContextShift = Annotated[
     ),
 ]
 
+LoraInitWithoutApply = Annotated[
+    bool,
+    typer.Option(
+        "--lora-init-without-apply",
+        help="Load LoRA adapters with a scale of 0: requests, or POST /lora-adapters, set it.",
+    ),
+]
+
 Jinja = Annotated[
     bool, typer.Option("--jinja", show_default=False, help="Accepted and ignored: chat templates are always used.")
 ]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-_SIMILAR = 0.75  # of difflib; at 0.6, its default, --lora is close to --color
+_SIMILAR = 0.75  # of difflib; at 0.6, its default, names that only look alike are close
 
 LLAMA_CPP: dict[str, str] = {
     # programs
@@ -41,7 +41,7 @@ LLAMA_CPP: dict[str, str] = {
     "-mu --model-url -hff --hf-file -hfr -dr --docker-repo": "use --hf-repo USER/REPO:QUANT, or download the file",
     "-hft --hf-token": "set the environment variable HF_TOKEN",
     "--spec-draft-hf -hfd -hfrd --hf-repo-draft": "download the file, and name it with --draft-model",
-    "--lora* --control-vector*": "merge it into the model first",
+    "--control-vector*": "merge it into the model first",
     "-mm -mmu --mmproj* --no-mmproj* --image* --audio --video*": "models read and write text only",
     "--mlock --mmap --no-mmap -mmp -dio --direct-io": "use --load-mode none, mmap, mlock, mmap+mlock or dio",
     "-lzm --lazy-mode --no-host": "",

@@ -49,6 +49,7 @@ SECTIONS = {
         "StateError",
         "UnsupportedModel",
     ),
+    "Adapters": ("LoraAdapter",),
     "Devices": ("Device",),
     "Functions": ("devices", "exit_on_abort", "n_contexts", "set_log_level", "version_text"),
 }

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         StateError,
         UnsupportedModel,
     )
+    from pymtp.loading.adapters import LoraAdapter
     from pymtp.loading.devices import Device, devices
     from pymtp.loading.params import ModelParams
     from pymtp.model import Model
@@ -78,6 +79,7 @@ _MODULES = {
         "StateError",
         "UnsupportedModel",
     ),
+    "loading.adapters": ("LoraAdapter",),
     "loading.devices": ("Device", "devices"),
     "loading.params": ("ModelParams",),
     "model": ("Model",),
@@ -115,6 +117,7 @@ __all__ = [
     "GenerationParams",
     "InvalidParameter",
     "LibraryError",
+    "LoraAdapter",
     "Model",
     "ModelError",
     "ModelParams",

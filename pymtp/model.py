@@ -9,6 +9,7 @@ import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -28,12 +29,14 @@ from pymtp.engine.session import Session
 from pymtp.errors import Closed, InvalidParameter
 from pymtp.gguf.facts import GgufInfo
 from pymtp.gguf.weights import fingerprint, output_rows, trimmed_output
+from pymtp.loading.adapters import LoraAdapter
 from pymtp.loading.loader import OnLoad, Weights
 from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.options import Params, merge_options
 from pymtp.sampling.params import SamplingParams
 from pymtp.sampling.recommended import recommended_sampling
+from pymtp.serving.adapters import Adapters
 from pymtp.serving.batch import Batch
 from pymtp.serving.generation import Generation, OnPrompt
 from pymtp.serving.loop import EngineLoop
@@ -107,7 +110,7 @@ class Model:
 
     def _start(self, weights: Weights, choice: DraftChoice, auto_vocab: AutoDraftVocab | None) -> None:
         session, traits = self.session, choice.drafter.traits
-        self._setup = Setup(self.vocabulary, traits, session.n_ctx, session.n_draft_max)
+        self._setup = Setup(self.vocabulary, traits, session.n_ctx, session.n_draft_max, len(weights.adapters))
         draft_max = self.params.drafting.draft_max if session.n_draft_max else 0
         if draft_max == "auto" and traits.auto_draft_max is not None:
             draft_max = session.n_draft_max
@@ -117,7 +120,15 @@ class Model:
         drafter = choice.make(session, earlier)
         self._adaptive = drafter if isinstance(drafter, AdaptiveDrafter) else None
         policy = self._adaptive.policy if self._adaptive else None
-        self._scheduler = Scheduler(session, drafter, policy=policy, draft_vocab=auto_vocab, earlier=earlier)
+        self._adapters = weights.adapters
+        self._scheduler = Scheduler(
+            session,
+            drafter,
+            policy=policy,
+            draft_vocab=auto_vocab,
+            earlier=earlier,
+            adapters=Adapters(session, weights.adapters),
+        )
         self._loop = EngineLoop(self._scheduler)
         self._free.detach()
         self._free = weakref.finalize(self, _free, self._loop, session, weights, self.vocabulary)
@@ -132,6 +143,27 @@ class Model:
         """What a generation uses where nothing else is asked for: the sampling that the GGUF recommends
         (`general.sampling.*`), as in llama.cpp, and the draft length of `draft_max`."""
         return self._defaults
+
+    @property
+    def adapters(self) -> tuple[LoraAdapter, ...]:
+        """The LoRA adapters that are loaded (`lora`), with the scales of texts that do not say otherwise."""
+        scales = self._scheduler.adapters.default
+        return tuple(replace(one, scale=scale) for one, scale in zip(self._adapters, scales, strict=True))
+
+    def scale_adapters(self, scales: Mapping[int, float]) -> None:
+        """Apply LoRA adapters with these scales, by their numbers, and no others, to texts that begin from now on.
+
+        Raises InvalidParameter for an adapter that is not loaded.
+        """
+        asked = with_options(self._defaults, {"lora": scales}).lora or {}
+        if asked and max(asked) >= len(self._adapters):
+            raise InvalidParameter("scales", f"of adapters that are loaded: {len(self._adapters)}", value=scales)
+
+        def change() -> None:
+            adapters = self._scheduler.adapters
+            adapters.default = adapters.scales(asked)
+
+        self.call(change)
 
     @property
     def n_ctx(self) -> int:

@@ -27,6 +27,7 @@ class ModelOptions(TypedDict, total=False):
     cpu_moe: bool
     n_cpu_moe: int
     load_mode: LoadMode
+    lora: Sequence[StrPath | tuple[StrPath, float]]
     chat_template: str | None
     n_ctx: int | None
     n_cells: int | None

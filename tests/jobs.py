@@ -19,8 +19,9 @@ class Ready:
         *,
         cache_scope: str | None = None,
         slot: int | None = None,
+        lora: dict[int, float] | None = None,
     ) -> None:
-        self.sequence, self.cache_scope, self.slot = sequence, cache_scope, slot
+        self.sequence, self.cache_scope, self.slot, self.lora = sequence, cache_scope, slot, lora
         self.emitted: list[int] = []
         self.may_wait: list[bool] = []
         """What each report said of itself."""

@@ -49,7 +49,7 @@ def test_the_reference_is_that_of_the_commands() -> None:
     [
         ("run --temprature 1 hi", "No such option: --temprature; did you mean --temperature?"),
         ("run --ctxsize 1 hi", "No such option: --ctxsize; did you mean --ctx-size?"),
-        ("run --lorra x hi", "No such option: --lorra (see"),
+        ("run --lorra x hi", "No such option: --lorra; did you mean --lora?"),
         ("chat --logprobs 1", "No such option: --logprobs; pymtp run has it"),
         ("chat --json", "No such option: --json; pymtp run and pymtp inspect have it"),
         ("run --system x hi", "No such option: --system; did you mean --system-prompt?"),
@@ -119,7 +119,7 @@ def llama_cpp_flags() -> list[str]:
 
 
 REFUSED = """
--no-cnv --no-conversation -cnv -mli -i --interactive --lora --mmproj -ncffn -fit --mlock --no-mmap
+-no-cnv --no-conversation -cnv -mli -i --interactive --control-vector --mmproj -ncffn -fit --mlock --no-mmap
 -tb --poll --prio --rope-freq-base --jinja --skip-chat-parsing --reasoning-budget-message
 -ngld -mmp -v
 """

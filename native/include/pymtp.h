@@ -43,6 +43,7 @@ struct llama_model_params;
 struct llama_context;
 struct llama_context_params;
 
+struct llama_adapter_lora;
 struct pymtp_session;
 struct pymtp_state;
 
@@ -265,6 +266,16 @@ int32_t pymtp_session_output_type(const struct pymtp_session * session, int32_t 
 
 // pymtp_session_draft_greedy never proposes these tokens. Replaces those of the call before; none by default.
 int32_t pymtp_session_bar(struct pymtp_session * session, int32_t n_tokens, const int32_t * token);
+
+// llama_adapter_lora_init: a LoRA adapter from a file, which is freed with the model. PYMTP_INVALID if it does not fit the
+// model; the message has the tensor.
+int32_t pymtp_adapter_load(struct llama_model * model, const char * path, struct llama_adapter_lora ** adapter);
+
+// Passes from now on apply these adapters of the session's model, each with its scale, to trunk and heads; in the place
+// of those before. adapter, scale: [n]. What sequences hold stays as it was computed. PYMTP_INVALID for one that a graph
+// of the trunk passes over; the session has none then.
+int32_t pymtp_session_adapt(struct pymtp_session * session, int32_t n, struct llama_adapter_lora * const * adapter,
+                            const float * scale);
 
 // Drops the positions >= pos of a sequence, from the trunk's and the heads' cache alike. pos = 0 frees the sequence.
 // Recurrent states go back over rows of the last pass only, not its first one, and once.

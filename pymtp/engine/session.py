@@ -94,7 +94,7 @@ class Session:
         self._counters = CounterReader(self._handle)
         self.n_reduced = 0
         """See reduce_logits."""
-        self.model_id = model_id
+        self.model_id = self._state_id = model_id
         """Names the weights."""
         self.n_seq_max = n_seq_max
         """Sequences that the session holds."""
@@ -248,6 +248,16 @@ class Session:
         """
         self._limits.requantize(kind, matrices)
 
+    def adapt(self, adapters: Sequence[tuple[object, float]], adapters_id: str) -> None:
+        """Apply these LoRA adapters from now on, each with its scale, to trunk and heads, instead of those before.
+
+        `adapters`: llama.cpp's handles. `adapters_id` names them and their scales: a saved state belongs to them. What
+        sequences hold stays as it was computed. Raises PymtpError for one that llama.cpp's graphs do not apply.
+        """
+        handles = ffi.new("struct llama_adapter_lora *[]", [handle for handle, _ in adapters])
+        check(lib.pymtp_session_adapt(self._handle.native, len(adapters), handles, [scale for _, scale in adapters]))
+        self._state_id = self.model_id + adapters_id
+
     def ban_tokens(self, tokens: Sequence[int]) -> None:
         """`draft_greedy` never proposes these tokens; replaces those of the call before."""
         self._limits.ban(tokens)
@@ -269,7 +279,7 @@ class Session:
 
     def save(self) -> bytes:
         """All sequences as bytes, what the heads know of them included. See `restore`."""
-        return snapshot.save(self._handle, engine=abi_id(), model=self.model_id)
+        return snapshot.save(self._handle, engine=abi_id(), model=self._state_id)
 
     def restore(self, data: bytes) -> None:
         """Restore what `save` returned, in this session or another of the same model and shape.
@@ -277,11 +287,11 @@ class Session:
         Raises StateError for bytes that are damaged or of another model, version or shape; the session is then as
         before.
         """
-        snapshot.restore(self._handle, data, engine=abi_id(), model=self.model_id)
+        snapshot.restore(self._handle, data, engine=abi_id(), model=self._state_id)
 
     def save_sequence(self, sequence: int) -> bytes:
         """One sequence as bytes, what the heads know of it included. See `restore_sequence`."""
-        return snapshot.save_sequence(self._handle, sequence, engine=abi_id(), model=self.model_id)
+        return snapshot.save_sequence(self._handle, sequence, engine=abi_id(), model=self._state_id)
 
     def restore_sequence(self, sequence: int, data: bytes) -> None:
         """Make a sequence what `save_sequence` returned, of this session or another of the same model.
@@ -289,7 +299,7 @@ class Session:
         Raises StateError for bytes that are damaged or do not fit, or for which the cache has no room; the sequence is
         empty then, unless they are damaged.
         """
-        snapshot.restore_sequence(self._handle, sequence, data, engine=abi_id(), model=self.model_id)
+        snapshot.restore_sequence(self._handle, sequence, data, engine=abi_id(), model=self._state_id)
 
     def save_file(self, path: str | os.PathLike[str]) -> None:
         """`save` into a file. Raises StateError if it cannot be written; what was there before stays then."""

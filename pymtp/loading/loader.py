@@ -19,6 +19,7 @@ from pymtp.binding.types import model_pointer
 from pymtp.errors import ModelError, PymtpError, RemoteError
 from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.weights import check_expert_tables
+from pymtp.loading.adapters import LoraAdapter, check_adapters, load_adapters
 from pymtp.loading.params import ModelParams
 from pymtp.loading.placement import Placement
 
@@ -35,8 +36,11 @@ class Weights:
         self._loaded: list[object] = []
         self._placements: list[Placement] = []  # the models point into them
         self._free = weakref.finalize(self, _free, self._loaded, self._placements)
-        self.model = self._load(info, params, on_load, load_mtp=with_heads)
+        needs_heads = check_adapters(info, params)
+        self.model = self._load(info, params, on_load, load_mtp=with_heads or needs_heads)
         """llama.cpp's handle."""
+        self.adapters: tuple[LoraAdapter, ...] = load_adapters(self.model, params)
+        """Those that were asked for, in their order."""
         self.assistant: object | None = None
         """The same for the assistant."""
         if with_heads and info.has_assistant and info.draft_model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Literal, get_args
 from pymtp.documented import documented
 from pymtp.errors import InvalidParameter
 
+StrPath = str | os.PathLike[str]
 SplitMode = Literal["none", "layer", "row", "tensor"]
 LoadMode = Literal["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"]
 
@@ -40,6 +42,8 @@ class ModelParams:
     """The experts of the first layers that stay on the CPU; the heads' are those of the last layers."""
     load_mode: LoadMode = "auto"
     """How the file is read: mapped into memory, locked there, or past the cache of the system (dio)."""
+    lora: Sequence[StrPath | tuple[StrPath, float]] = ()
+    """LoRA adapters, GGUF files, each with its scale or with 1; applied to trunk and heads. See Model.adapters."""
     chat_template: str | None = None
     """Jinja in the place of the model's own chat template; "chatml": that one."""
 
@@ -51,6 +55,10 @@ class ModelParams:
         _check_choice("load_mode", self.load_mode, get_args(LoadMode))
         if not isinstance(self.cpu_moe, bool):
             raise InvalidParameter("cpu_moe", "True or False", value=self.cpu_moe)
+        if isinstance(self.lora, (str, os.PathLike)) or not _all(self.lora, _is_adapter):
+            raise InvalidParameter("lora", "a list of files, or of pairs of a file and a scale", value=self.lora)
+        if self.lora and self.split_mode == "tensor":
+            raise InvalidParameter("lora", "left out with split_mode tensor: llama.cpp cannot split adapters")
         if not isinstance(self.chat_template, (str, type(None))):
             raise InvalidParameter("chat_template", "a string of Jinja", value=self.chat_template)
         if self.device is not None and not _all(self.device, lambda name: isinstance(name, str)):
@@ -62,6 +70,11 @@ class ModelParams:
         if not _all(self.override_tensor, _is_override):
             expected = "pairs of a regular expression and a buffer type"
             raise InvalidParameter("override_tensor", expected, value=self.override_tensor)
+
+    @property
+    def adapters(self) -> list[tuple[StrPath, float]]:
+        """The adapters with their scales."""
+        return [(one, 1.0) if isinstance(one, (str, os.PathLike)) else (one[0], float(one[1])) for one in self.lora]
 
 
 def _check_integer(name: str, value: object, expected: str, least: int | None = None) -> None:
@@ -80,6 +93,12 @@ def _all(values: Any, is_right: Any) -> bool:
 
 def _is_endpoint(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[^\s:]+:\d{1,5}", value) is not None
+
+
+def _is_adapter(value: object) -> bool:
+    path, scale = value if isinstance(value, (tuple, list)) and len(value) == 2 else (value, 1.0)
+    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool) and math.isfinite(scale)
+    return isinstance(path, (str, os.PathLike)) and is_number
 
 
 def _is_share(value: object) -> bool:

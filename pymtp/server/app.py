@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from pymtp.model import Model
 
-from . import info, llama_server
+from . import info, llama_server, lora
 from .access import PUBLIC, KeyCheck, Origins
 from .chat_completions import chat_completions, count_chat_tokens
 from .completions import completions
@@ -36,7 +36,6 @@ from .state import ServerState
 _UNSUPPORTED = {
     "embeddings": ("/embedding", "/embeddings", "/v1/embeddings"),
     "reranking": ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"),
-    "adapters": ("/lora-adapters",),
     "audio": ("/audio/transcriptions", "/v1/audio/transcriptions"),
 }
 """What llama-server can do and this one cannot."""
@@ -84,6 +83,8 @@ def _routes() -> Iterator[Route]:
     yield Route("/metrics", metrics)
     yield Route("/slots", slots)
     yield Route("/slots/{slot}", slot_action, methods=["POST"])
+    yield Route("/lora-adapters", lora.adapters)
+    yield Route("/lora-adapters", lora.scale_adapters, methods=["POST"])
     yield Route("/props", info.props)
     yield Route("/props", info.set_props, methods=["POST"])
     yield Route("/completion", llama_server.completion, methods=["POST"])

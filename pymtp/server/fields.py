@@ -18,6 +18,13 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
+class LoraScale(Struct):
+    """A LoRA adapter, and how much it counts."""
+
+    id: int = -1
+    scale: float = 0.0
+
+
 class GenerationFields(Struct, kw_only=True):
     """What every request for text can ask for."""
 
@@ -92,8 +99,9 @@ class GenerationFields(Struct, kw_only=True):
     speculative_n_min: int | None = field(default=None, name="speculative.n_min")
     speculative_p_min: float | None = field(default=None, name="speculative.p_min")
 
+    lora: list[LoraScale] | None = None
+
     # known, and refused where they ask for anything
-    lora: list[Any] | None = None
     n_indent: int | None = None
     best_of: int | None = None
     suffix: str | None = None

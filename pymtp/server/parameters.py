@@ -16,7 +16,7 @@ from pymtp.sampling.params import samplers_from_letters
 from pymtp.serving.params import GenerationParams, with_options
 
 from .errors import invalid, unsupported
-from .fields import GenerationFields
+from .fields import GenerationFields, LoraScale
 from .settings import ServerSettings
 
 RANDOM_SEED = 2**32 - 1
@@ -122,6 +122,7 @@ def params_of(
     asked["draft_p_min"] = _first(fields.draft_p_min, fields.speculative_p_min, None)
     asked["stop"] = _stop(fields.stop)
     asked["logprobs"] = n_probs or None
+    asked["lora"] = scales_of(fields.lora) if fields.lora else None
     asked["logit_bias"] = None if fields.logit_bias is None else _biases(fields.logit_bias, vocabulary)
     if fields.dry_base is not None and fields.dry_base >= 1:
         asked["dry_base"] = fields.dry_base
@@ -146,14 +147,17 @@ def params_of(
     return with_options(defaults, options)
 
 
+def scales_of(adapters: list[LoraScale]) -> dict[int, float]:
+    """The scales of adapters by their numbers, as llama-server takes them: the last of a number counts."""
+    return {one.id: one.scale for one in adapters}
+
+
 def _first(*values: Any) -> Any:
     """The first that was given, else the last."""
     return next((value for value in values if value is not None), values[-1])
 
 
 def _refuse_unsupported(fields: GenerationFields) -> None:
-    if fields.lora:
-        raise unsupported("Field 'lora': adapters are not supported")
     if fields.n_indent:
         raise unsupported("Field 'n_indent': is not supported; use stop strings")
     if fields.best_of not in (None, 1):

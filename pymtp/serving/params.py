@@ -5,6 +5,7 @@ Knows values and their ranges; no session, no model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -63,6 +64,10 @@ class GenerationParams:
     """When the context is full, keep this many of the first tokens, drop half of the others, and continue; None: the
     text ends then. Only with models whose memory can move positions."""
 
+    lora: Mapping[int, float] | None = None
+    """LoRA adapters that the text applies, by their numbers, each with its scale, and no others; None: those of
+    Model.adapters, with their scales. Texts that apply different ones take turns, they are not computed together."""
+
     draft_max: int | Literal["auto"] | None = None
     """Drafts of a round, at most as many as the model was set up for; auto: as many as pay; None: the model's own."""
     draft_min: int = 0
@@ -98,6 +103,8 @@ class GenerationParams:
                 raise InvalidParameter(name, "True or False", value=getattr(self, name))
         if not isinstance(self.cache_scope, str):
             raise InvalidParameter("cache_scope", "a string", value=self.cache_scope)
+        if self.lora is not None:
+            object.__setattr__(self, "lora", _checked_scales(self.lora))
         if not isinstance(self.grammar, (str, type(None))):
             raise InvalidParameter("grammar", "a string of GBNF", value=self.grammar)
         _check_int("max_tokens", self.max_tokens, -1, "-1 (no limit) or more")
@@ -200,6 +207,16 @@ class GenerationParams:
         return self.sampling.seed is not None and not self.keeps_plain_text
 
 
+def _checked_scales(lora: object) -> dict[int, float]:
+    try:
+        found = {int(number): float(scale) for number, scale in lora.items()}  # type: ignore[attr-defined]
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        found = {-1: 0.0}
+    if any(number < 0 or not math.isfinite(scale) for number, scale in found.items()):
+        raise InvalidParameter("lora", "a mapping of adapters' numbers, from 0, to their scales", value=lora)
+    return found
+
+
 def _check_int(name: str, value: object, least: int, allowed: str) -> None:
     if not (isinstance(value, int) and value >= least):
         raise InvalidParameter(name, f"an integer, {allowed}", value=value)
@@ -261,6 +278,7 @@ class GenerationOptions(SamplingOptions, total=False):
     cache_scope: str
     slot: int | None
     n_keep: int | None
+    lora: Mapping[int, float] | None
     draft_max: int | Literal["auto"] | None
     draft_min: int
     draft_p_min: float

@@ -7,7 +7,7 @@ it waits: the sampler and the rest of a sequence are made when there is a slot f
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -32,6 +32,8 @@ class Setup:
     n_ctx: int
     """Positions of a sequence."""
     n_draft_max: int
+    n_adapters: int = 0
+    """LoRA adapters that are loaded."""
 
 
 class Update(NamedTuple):
@@ -76,6 +78,8 @@ class Request:
         """Until it runs."""
         self.n_prompt = len(self.prompt)
         check_request(params, setup.vocabulary, setup.drafter)
+        if params.lora and max(params.lora) >= setup.n_adapters:
+            raise InvalidParameter("lora", f"scales of adapters that are loaded: {setup.n_adapters}", value=params.lora)
         self._setup = setup
         self.stats = Stats()
         """Counts and times of the passes so far. Written by the engine's thread."""
@@ -92,6 +96,11 @@ class Request:
     def cache_scope(self) -> str | None:
         """See Job."""
         return self.params.cache_scope if self.params.cache_prompt else None
+
+    @property
+    def lora(self) -> Mapping[int, float] | None:
+        """See Job."""
+        return self.params.lora
 
     @property
     def slot(self) -> int | None:

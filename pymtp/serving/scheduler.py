@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import sub
 from typing import NamedTuple, Protocol
@@ -21,6 +21,7 @@ from pymtp.drafting.policy import DraftPolicy
 from pymtp.engine.counters import Timing
 from pymtp.engine.session import Session
 from pymtp.errors import ContextFull, PymtpError, StateError
+from pymtp.serving.adapters import Adapters, Scales
 from pymtp.serving.round import run_round
 from pymtp.serving.sequence import TokenSequence, Turn, TurnResult
 from pymtp.serving.slots import Slots
@@ -39,6 +40,10 @@ class Job(Protocol):
     @property
     def slot(self) -> int | None:
         """The slot that it has to run in; None: any."""
+
+    @property
+    def lora(self) -> Mapping[int, float] | None:
+        """The LoRA adapters that it asks for, by their numbers, and their scales; None: those of the model."""
 
     def start(self) -> TokenSequence:
         """The sequence, now that there is a slot for it."""
@@ -84,6 +89,9 @@ class Scheduler:
     A step plans the pass, runs it, applies its result, and reports that to the jobs. Unless a sequence begins or ends,
     reports come with the next pass: whoever takes them works while that is computed. Jobs are submitted and removed
     between steps, never in a report.
+
+    All that runs applies the same LoRA adapters: a job that asks for others waits until the rest have ended, and those
+    that come after it wait for it.
     """
 
     def __init__(
@@ -94,6 +102,7 @@ class Scheduler:
         policy: DraftPolicy | None = None,
         draft_vocab: AutoDraftVocab | None = None,
         earlier: EarlierTexts | None = None,
+        adapters: Adapters | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.stats = Stats()
@@ -101,6 +110,8 @@ class Scheduler:
         self._session = session
         self._drafter = drafter
         self._earlier = earlier
+        self.adapters = adapters or Adapters(session)
+        """Of the model."""
         self._tuning = DraftTuning(session, policy, draft_vocab)
         self._clock = clock
         self._slots = Slots(session)
@@ -164,8 +175,11 @@ class Scheduler:
         return self._slots.save(slot)
 
     def restore_slot(self, slot: int, tokens: Sequence[int], data: bytes, scope: str) -> None:
-        """See Slots.restore."""
-        self._slots.restore(slot, tokens, data, scope)
+        """See Slots.restore. What it holds is for texts with the adapters of the model."""
+        scales = self.adapters.default
+        if not self._adapt(scales):
+            raise StateError("texts with other adapters are generated; wait for them, or close them")
+        self._slots.restore(slot, tokens, data, self.adapters.scope(scope, scales) or "")
 
     def erase_slot(self, slot: int) -> int:
         """See Slots.erase."""
@@ -204,11 +218,12 @@ class Scheduler:
         n_before = len(self._running)
         while self._slots.has_free and (found := self._next()):
             job, sequence = found
-            slot = self._slots.choose(sequence.history, scope=job.cache_scope, slot=job.slot)
+            scope = self.adapters.scope(job.cache_scope, self.adapters.current)
+            slot = self._slots.choose(sequence.history, scope=scope, slot=job.slot)
             sequence.slot = slot
             # before anything that can fail: `fail` has to find it
             self._running[slot] = Running(job, sequence, sequence.sampler.n_candidates)
-            sequence.n_cached = self._slots.take(slot, sequence.history, scope=job.cache_scope)
+            sequence.n_cached = self._slots.take(slot, sequence.history, scope=scope)
             sequence.n_decoded = sequence.n_cached
             self._tuning.observe_prompt(sequence.history)
         if len(self._running) != n_before:
@@ -218,16 +233,32 @@ class Scheduler:
         """The next sequence that can begin, or begin again; it waits no more."""
         if self._suspended:
             job, sequence = self._suspended[0]
-            if not self._has_room(len(sequence.history)) or not self._is_free(job):
-                return None
-            return self._suspended.pop(0)
+            has_room = self._has_room(len(sequence.history)) and self._is_free(job)
+            return self._suspended.pop(0) if has_room and self._adapt(sequence.lora) else None
         for job in [job for job in self._waiting if self._is_free(job)]:
+            scales = self.adapters.scales(job.lora)
+            if not self._adapt(scales):
+                return None
             self._waiting.remove(job)
             try:
-                return job, job.start()
+                sequence = job.start()
             except Exception as error:  # of this job alone
                 job.fail(error)
+                continue
+            sequence.lora = scales
+            return job, sequence
         return None
+
+    def _adapt(self, scales: Scales) -> bool:
+        """Have passes apply adapters with these scales, unless others run; whether they do."""
+        if scales == self.adapters.current:
+            return True
+        if self._running:
+            return False
+        while self._slots.drop_oldest():  # all that they keep was computed with the adapters before
+            pass
+        self.adapters.apply(scales)
+        return True
 
     def _is_free(self, job: Job) -> bool:
         return job.slot is None or self._slots.is_free(job.slot)
@@ -346,7 +377,7 @@ class Scheduler:
         sequence = running.sequence
         if self._earlier and sequence.owner is not None:
             self._earlier.add(sequence.owner, sequence.history)
-        scope = running.job.cache_scope
+        scope = self.adapters.scope(running.job.cache_scope, sequence.lora)
         keeps = scope is not None and not sequence.error
         self._slots.release(slot, sequence.history[: sequence.n_decoded] if keeps else None, scope or "")
         self._reduce_logits()

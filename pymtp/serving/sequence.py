@@ -125,6 +125,8 @@ class TokenSequence:
     """With whose sequences it shares its text for that, and they theirs; None: with nobody's."""
     n_keep: int | None = None
     """First tokens that stay when the context is full and half of the others go; None: the text ends then."""
+    lora: tuple[float, ...] = ()
+    """The scales of the LoRA adapters that its passes apply, once it has a slot."""
     is_shifted: bool = False
     """Whether tokens have gone because the context was full."""
     finish_reason: FinishReason | None = None

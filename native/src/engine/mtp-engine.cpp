@@ -5,6 +5,7 @@
 #include "mtp-memory.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 // more than any architecture's head has
 static constexpr size_t MTP_NODES_PER_RUN = 512;
@@ -47,7 +48,7 @@ static int32_t mtp_n_alike(const llama_cparams & cparams) {
 }
 
 mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
-    heads(ctx, params.heads), vocab(ctx.model, heads.model(), heads.n_heads), ctx(ctx),
+    heads(ctx, params.heads), vocab(ctx.model, heads.model(), heads.n_heads), adapters(ctx.model, *ctx.loras), ctx(ctx),
     n_rows_round(params.n_rows_round), device(mtp_backend_of(mtp_only_device(ctx.model), ctx.backend_ptrs)),
     planner(ctx, heads), graphs({ ctx.sched, ctx.gf_res_prev, ctx.gf_res_prev_active, ctx.backend_ptrs,
                                   ctx.backend_buft, ctx.cparams.op_offload, [&ctx] { ctx.synchronize(); } },
@@ -110,8 +111,9 @@ mtp_kept_graph & mtp_engine::find_graph(const llama_ubatch & ubatch, llm_graph_t
     append(plan().key(has_streams));
 
     // a draft has no trunk, and some nodes that are no head's
+    const size_t n_per_run = MTP_NODES_PER_RUN + adapters.n_nodes_of_head();
     const size_t max_nodes =
-        (is_draft ? MTP_NODES_PER_RUN : ctx.gf_res_reserve->get_max_nodes()) + plan().n_runs() * MTP_NODES_PER_RUN;
+        (is_draft ? MTP_NODES_PER_RUN : ctx.gf_res_reserve->get_max_nodes()) + plan().n_runs() * n_per_run;
 
     return graphs.find(std::move(key), mtp_memory_n_kv(mctx), max_nodes, ctx.n_outputs > 0,
                        is_draft ? vocab.listed_memory() : nullptr);
@@ -153,6 +155,9 @@ void mtp_engine::begin_build(const llm_graph_params & params) {
 
 void mtp_engine::end_build(ggml_cgraph * gf) {
     mtp_check_graph(gf);
+    if (!in_pass) {
+        adapters.observe(gf);
+    }
     // prompts are large enough to hide their inputs' way
     if (in_pass && device && !graphs.is_home()) {
         graphs.current().inputs.place(gf, device);
@@ -176,6 +181,7 @@ void mtp_engine::set_head_model(llm_graph_params & params) const {
     }
     params.arch              = heads.model().arch;
     params.hparams           = heads.model().hparams;
+    params.loras             = &adapters.none();
     params.cparams.ctx_other = &ctx; // whose token embedding it reads
 
     // by the number of a layer the context would look for the device of its own model's
@@ -337,6 +343,26 @@ void mtp_engine::requantize_drafts(ggml_type type, const std::vector<const void 
     forget_outputs();
     graphs.drop_readers(vocab.listed_memory());
     vocab.requantize(type, rows);
+}
+
+void mtp_engine::adapt(std::vector<llama_adapter_lora *> added, std::vector<float> scales) {
+    const auto set = [&] {
+        forget_outputs();
+        ctx.set_adapters_lora(added.data(), added.size(), scales.data());
+        adapters.set(*ctx.loras);
+        // at once: a draft may come next, which does not look whether anything has changed
+        ctx.sched_reserve();
+    };
+    set();
+
+    const std::string passed_over = adapters.passed_over();
+    if (!passed_over.empty()) {
+        added.clear();
+        scales.clear();
+        set();
+        throw std::invalid_argument("the adapter is for " + passed_over + ", to which llama.cpp's graph of " +
+                                    llm_arch_name(ctx.model.arch) + " applies no adapter; merge it into the model");
+    }
 }
 
 //

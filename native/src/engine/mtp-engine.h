@@ -5,6 +5,7 @@
 // Knows rows; knows no sampling.
 
 #include "llama-context.h"
+#include "mtp-adapters.h"
 #include "mtp-draft-vocab.h"
 #include "mtp-heads.h"
 #include "mtp-kept-graphs.h"
@@ -32,6 +33,7 @@ struct mtp_engine {
 
     mtp_heads       heads;
     mtp_draft_vocab vocab;
+    mtp_adapters    adapters;
     pymtp_counters  counters = {};
 
     //
@@ -101,6 +103,10 @@ struct mtp_engine {
 
     // see mtp_draft_vocab::requantize
     void requantize_drafts(ggml_type type, const std::vector<const void *> & rows);
+
+    // LoRA adapters of the model, each with its scale, in the place of those before. What sequences hold stays as it was
+    // computed. Throws if memory runs out, and for an adapter that the model's graph passes over; there are none then.
+    void adapt(std::vector<llama_adapter_lora *> adapters, std::vector<float> scales);
 
     // float32 [n_rows, n_vocab] of the last decode, in the order of its rows
     const float * logits();

@@ -159,6 +159,11 @@ ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight) {
     return part ? res.mtp->vocab.weight(res.get_ctx(), part->head, weight) : weight;
 }
 
+ggml_tensor * mtp_graph_adapter_rows(llm_graph_result & res, ggml_tensor * weight, ggml_tensor * factor) {
+    const mtp_graph_part * part = res.mtp ? res.mtp->part : nullptr;
+    return part ? res.mtp->vocab.rows_like(res.get_ctx(), part->head, weight, factor) : factor;
+}
+
 //
 // the heads' part of a graph
 //
@@ -267,6 +272,9 @@ class mtp_graph_builder {
             mtp.part         = &part;
             head_graph_build(mtp.heads.model(), run_params);
         }
+        if (mtp.adapters.adapt_embedding() && !mtp.heads.has_assistant()) {
+            adapt_embedding(nodes_before.size(), tokens);
+        }
 
         if (run.output != MTP_OUTPUT_LOGITS) {
             cut_down(nodes_before, run.output == MTP_OUTPUT_HIDDEN ? res->t_h_nextn : nullptr);
@@ -281,6 +289,28 @@ class mtp_graph_builder {
             cut_down(nodes_before, res->t_h_nextn);
             res->t_logits = ggml_mul_mat(ctx0, weight, logits->src[1]);
             ggml_build_forward_expand(gf, res->t_logits);
+        }
+    }
+
+    // The heads' graphs look tokens up by themselves, past the adapters of the token embedding. The node that looks them
+    // up becomes the sum, so that what reads it need not know.
+    void adapt_embedding(int n_before, ggml_tensor * tokens) {
+        std::vector<ggml_tensor *> nodes(ggml_graph_nodes(gf), ggml_graph_nodes(gf) + ggml_graph_n_nodes(gf));
+
+        for (auto * node : std::vector<ggml_tensor *>(nodes.begin() + n_before, nodes.end())) {
+            if (node->op != GGML_OP_GET_ROWS || node->src[0] != mtp.heads.model().tok_embd) {
+                continue;
+            }
+            ggml_tensor * rows = ggml_get_rows(ctx0, node->src[0], node->src[1]);
+
+            memset(node->op_params, 0, sizeof(node->op_params));
+            node->op     = GGML_OP_ADD;
+            node->src[0] = rows;
+            node->src[1] = mtp.adapters.build_embedding(ctx0, tokens);
+        }
+        ggml_graph_clear(gf);
+        for (auto * node : nodes) {
+            ggml_build_forward_expand(gf, node);
         }
     }
 

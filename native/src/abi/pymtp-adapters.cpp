@@ -1,0 +1,79 @@
+// The C interface: LoRA adapters.
+
+#include "asserts.h"
+#include "llama-model.h"
+#include "mtp-adapters.h"
+#include "pymtp-session.h"
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+static constexpr int32_t N_ADAPTERS_MAX = 1024;
+
+struct adapter_deleter {
+    void operator()(llama_adapter_lora * adapter) const { llama_adapter_lora_free(adapter); }
+};
+
+// why llama.cpp could not load one: its log has a line of it
+[[noreturn]] static void refuse_unloaded() {
+    static constexpr const char * BEFORE = "failed to apply lora adapter: ";
+
+    const char * log   = pymtp_log_take();
+    const char * lost  = strstr(log, "RPC server ");
+    const char * found = strstr(log, BEFORE);
+    if (lost) {
+        throw mtp_rpc_error(std::string(lost, strcspn(lost, "\n")));
+    }
+    if (!found) {
+        pymtp_refuse("llama.cpp cannot read it");
+    }
+    found += strlen(BEFORE);
+    pymtp_refuse("%.*s", (int) strcspn(found, "\n"), found);
+}
+
+int32_t pymtp_adapter_load(llama_model * model, const char * path, llama_adapter_lora ** adapter) {
+    return pymtp_guard([&]() -> int32_t {
+        pymtp_need(adapter, "the adapter") = nullptr;
+        pymtp_need(model, "the model");
+        pymtp_need(path, "the path");
+        const pymtp_catch_asserts asserts;
+
+        pymtp_log_take();
+        std::unique_ptr<llama_adapter_lora, adapter_deleter> loaded(llama_adapter_lora_init(model, path));
+        if (!loaded) {
+            refuse_unloaded();
+        }
+        const auto wrong = pymtp_thrown([&] { mtp_adapter_check(*loaded); });
+        if (!wrong.empty()) {
+            pymtp_refuse("%s", wrong.text);
+        }
+        *adapter = loaded.release();
+        return PYMTP_OK;
+    });
+}
+
+int32_t pymtp_session_adapt(pymtp_session * session, int32_t n, llama_adapter_lora * const * adapter,
+                            const float * scale) {
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        pymtp_need_array(adapter, n, N_ADAPTERS_MAX, "adapters");
+        pymtp_need_array(scale, n, N_ADAPTERS_MAX, "scales");
+        const auto & known = llama_get_model(self.ctx)->loras;
+        for (int32_t i = 0; i < n; ++i) {
+            if (known.count(adapter[i]) == 0) {
+                pymtp_refuse("adapter %d is none of the session's model", i);
+            }
+            if (!std::isfinite(scale[i])) {
+                pymtp_refuse("the scale of adapter %d is no number", i);
+            }
+        }
+        forget_outputs(self);
+        try {
+            self.mtp->adapt({ adapter, adapter + n }, { scale, scale + n });
+        } catch (const std::invalid_argument & err) {
+            pymtp_refuse("%s", err.what());
+        }
+        return PYMTP_OK;
+    });
+}

@@ -1,0 +1,123 @@
+#include "mtp-adapters.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+
+// a, b, scale, add and two products, as llama_adapter_lora::get_n_nodes counts
+static constexpr size_t MTP_NODES_PER_TENSOR = 6;
+
+static constexpr const char * MTP_TOKEN_EMBEDDING = "token_embd.weight";
+
+// whether a tensor belongs to a layer of the heads
+static bool mtp_is_of_head(const llama_model & model, const std::string & name) {
+    unsigned int layer;
+    return sscanf(name.c_str(), "blk.%u.", &layer) == 1 && layer >= model.hparams.n_layer();
+}
+
+static bool mtp_ends_with(const std::string & text, const std::string & end) {
+    return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+static bool mtp_is_factor(const ggml_tensor & tensor) {
+    return tensor.type == GGML_TYPE_F32 || tensor.type == GGML_TYPE_F16 || tensor.type == GGML_TYPE_BF16 ||
+           (ggml_is_quantized(tensor.type) && tensor.type != GGML_TYPE_Q8_1 && tensor.type != GGML_TYPE_Q8_K);
+}
+
+void mtp_adapter_check(const llama_adapter_lora & adapter) {
+    if (!adapter.alora_invocation_tokens.empty()) {
+        throw std::runtime_error(
+            "it is an activated LoRA (aLoRA), which works from certain tokens on; that is not "
+            "supported");
+    }
+    if (!(std::abs(adapter.alpha) <= 1e6f)) { // also NaN
+        throw std::runtime_error("its alpha (adapter.lora.alpha) is no number of that kind");
+    }
+    const auto & model = *adapter.model;
+    for (const auto & [name, weight] : adapter.ab_map) {
+        const ggml_tensor & of    = *model.get_tensor(name.c_str());
+        const ggml_tensor & a     = *weight.a;
+        const ggml_tensor & b     = *weight.b;
+        const bool          is_in = name == MTP_TOKEN_EMBEDDING; // a is looked up there
+
+        const auto fail = [&](const std::string & why) {
+            throw std::runtime_error("its tensor " + name + " " + why);
+        };
+        if (ggml_n_dims(&of) < 2 || mtp_ends_with(name, "nextn.embed_tokens.weight")) {
+            fail("is for one that llama.cpp applies no adapters to");
+        }
+        if (a.ne[is_in ? 0 : 1] != b.ne[0] || a.ne[2] != of.ne[2] || b.ne[2] != of.ne[2] || a.ne[3] != 1 ||
+            b.ne[3] != 1) {
+            fail("has another shape than the model's");
+        }
+        if (!mtp_is_factor(a) || !mtp_is_factor(b)) {
+            fail("is of a type that cannot be multiplied");
+        }
+        if (is_in && model.output && strcmp(ggml_get_name(model.output), MTP_TOKEN_EMBEDDING) == 0) {
+            fail(
+                "is also the model's output matrix, where llama.cpp cannot apply it; merge the adapter into the model");
+        }
+    }
+}
+
+void mtp_adapters::set(const llama_adapter_loras & adapters) {
+    if (active == &adapters) {
+        return; // and no graph is built for the same ones
+    }
+    active  = &adapters;
+    n_nodes = 0;
+    applied.clear();
+    for (const auto & [adapter, scale] : adapters) {
+        for (const auto & [name, weight] : adapter->ab_map) {
+            const bool is_shared = name == MTP_TOKEN_EMBEDDING || name == "output.weight";
+            n_nodes += is_shared || mtp_is_of_head(trunk, name) ? MTP_NODES_PER_TENSOR : 0;
+        }
+    }
+}
+
+bool mtp_adapters::adapt_embedding() const {
+    for (const auto & [adapter, scale] : *active) {
+        if (adapter->ab_map.count(MTP_TOKEN_EMBEDDING) > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// as llm_graph_context::build_inp_embd does for the trunk
+ggml_tensor * mtp_adapters::build_embedding(ggml_context * ctx0, ggml_tensor * tokens) const {
+    ggml_tensor * res = nullptr;
+    for (const auto & [adapter, scale] : *active) {
+        const auto found = adapter->ab_map.find(MTP_TOKEN_EMBEDDING);
+        if (found == adapter->ab_map.end()) {
+            continue;
+        }
+        const auto &  weight = found->second;
+        ggml_tensor * delta  = ggml_mul_mat(ctx0, weight.b, ggml_get_rows(ctx0, weight.a, tokens));
+
+        delta = ggml_scale(ctx0, delta, weight.get_scale(adapter->alpha, scale));
+        res   = res ? ggml_add(ctx0, res, delta) : delta;
+    }
+    return res;
+}
+
+void mtp_adapters::observe(ggml_cgraph * gf) {
+    if (active->empty()) {
+        return;
+    }
+    for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
+        applied.insert(ggml_graph_node(gf, i)->src[0]);
+    }
+}
+
+std::string mtp_adapters::passed_over() const {
+    for (const auto & [adapter, scale] : *active) {
+        for (const auto & [name, weight] : adapter->ab_map) {
+            if (!mtp_is_of_head(trunk, name) && applied.count(weight.a) == 0) {
+                return name;
+            }
+        }
+    }
+    return "";
+}
