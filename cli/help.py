@@ -14,6 +14,7 @@ SHORT = "pymtp.short_help"
 GROUPS: dict[str, tuple[str, ...]] = {
     "Model": ("model_file", "hf_repo", "offline", "n_gpu_layers", "n_threads"),
     "Adapters": ("lora", "lora_scaled", "lora_init_without_apply"),
+    "Images": ("mmproj", "image", "image_min_tokens", "image_max_tokens"),
     "Devices": (
         *("device", "split_mode", "tensor_split", "main_gpu", "override_tensor", "cpu_moe", "n_cpu_moe", "load_mode"),
         "list_devices",

@@ -152,6 +152,33 @@ FlashAttn = Annotated[
 CacheTypeK = Annotated[CacheType, choice(CacheType, "-ctk", "--cache-type-k", help_text="Type of the K cache.")]
 CacheTypeV = Annotated[CacheType, choice(CacheType, "-ctv", "--cache-type-v", help_text="Type of the V cache.")]
 
+Mmproj = Annotated[
+    str | None,
+    typer.Option("-mm", "--mmproj", metavar="FILE", help="GGUF file of the projector of a model that takes images."),
+]
+ImageMinTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--image-min-tokens",
+        parser=integer(1),
+        metavar="N",
+        help="Tokens of an image at least, if it may have any size.  [default: as the projector's file says]",
+    ),
+]
+ImageMaxTokens = Annotated[
+    int | None,
+    typer.Option("--image-max-tokens", parser=integer(1), metavar="N", help="And at most."),
+]
+Images = Annotated[
+    list[str],
+    typer.Option(
+        "--image",
+        metavar="FILE",
+        show_default=False,
+        help="An image (JPEG, PNG, BMP, GIF) before the text, or in the place of a <__media__> in it; repeatable.",
+    ),
+]
+
 Logprobs = Annotated[
     int | None,
     typer.Option(
@@ -256,6 +283,13 @@ def with_model(command: Command) -> Command:
     return with_flags(command, "model_options", _MODEL, _model_options)
 
 
+IMAGES: dict[str, tuple[Any, Any]] = {
+    "mmproj": (Mmproj, None),
+    "image_min_tokens": (ImageMinTokens, None),
+    "image_max_tokens": (ImageMaxTokens, None),
+}
+"""Flags of models that take images, by the names of ModelParams' fields."""
+
 _MODEL = {
     "draft": (DraftMode, "auto"),
     "draft_model": (DraftModel, None),
@@ -273,6 +307,7 @@ _MODEL = {
     "type_k": (CacheTypeK, "f16"),
     "type_v": (CacheTypeV, "f16"),
     **ADAPTERS,
+    **IMAGES,
     **PLACEMENT,
 }
 
@@ -281,6 +316,7 @@ def _model_options(values: dict[str, Any]) -> dict[str, Any]:
     if values["draft"] in ("mtp", "lookup") and values["draft_max"] == 0:
         raise typer.BadParameter(f"--draft {values['draft']} and --draft-max 0 contradict each other: leave one out")
     own = {name: value for name, value in values.items() if name not in {**ADAPTERS, **PLACEMENT}}
-    lora = adapters_of(values)
-    own |= {"lora": lora} if lora else {}
+    own = {name: value for name, value in own.items() if name not in IMAGES or value is not None}
+    if lora := adapters_of(values):
+        own["lora"] = lora
     return {**own, **placement_of(values), "draft": values["draft"] if values["draft_max"] else "none"}

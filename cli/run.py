@@ -6,7 +6,7 @@ Owns the order of steps: what can fail cheaply fails before the model is loaded.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,7 +26,8 @@ from .sampling import with_sampling
 from .template import ChatFlags, with_template
 
 if TYPE_CHECKING:
-    from pymtp import ChatPrompt, Generation, Model
+    from pymtp import ChatPrompt, Generation, Image, Model
+    from pymtp.loading.images import ImagePrompt
 
 EXAMPLES = """
 pymtp run "Write a Python function that checks whether a number is prime."
@@ -35,6 +36,7 @@ pymtp run -m model.gguf -f prompt.txt --draft-max 2 --json
 pymtp run -hf user/repo:Q4_K_M "Hello"
 pymtp run model.gguf -q -sys "You are brief." -p "Who are you?"
 pymtp run model.gguf --draft none "Hello"
+pymtp run model.gguf --mmproj mmproj.gguf --image photo.jpg "What is this?"
 pymtp run model.gguf --reasoning-budget 200 "Primes below 30?" >answer.txt
 """
 
@@ -55,6 +57,7 @@ def run(
     prompt_file: opt.PromptFile = None,
     system: opt.SystemPrompt = None,
     raw: opt.Raw = False,
+    image: opt.Images = (),  # type: ignore[assignment]
     max_tokens: opt.NPredict = -1,
     ignore_eos: opt.IgnoreEos = False,
     spec_synth_rates: opt.SynthRates = None,
@@ -108,6 +111,9 @@ def run(
     if system and (chat_flags.template or info.chat_template) is None:
         raise CommandError(f"{path} has no chat template, which a system prompt needs; leave out -sys")
     text = read_prompt(argument, prompt_file)
+    if image and not model_options.get("mmproj"):
+        raise CommandError("--image needs the model's projector: --mmproj FILE")
+    images = [pymtp.Image(file) for file in image]
     if verbose:
         pymtp.set_log_level("info")
     with (
@@ -129,8 +135,12 @@ def run(
         if forced and model.draft_max:
             print_stderr("pymtp: acceptance is forced: the text is not valid output of the model")
         with prompting() as on_prompt:
-            chat = None if raw or not model.has_chat_template else _rendered(model, text, system, chat_flags)
-            prompt = chat.text if chat else text
+            messages = None if raw or not model.has_chat_template else _messages(text, images, system)
+            if images:
+                chat, prompt = _with_images(model, text, images, messages, chat_flags)
+            else:
+                chat = model.render(messages, chat_flags.params()) if messages else None
+                prompt = chat.text if chat else text
             generation = model.generate(prompt, generation_params, on_prompt=on_prompt, chat=chat)
             write = colored(generation, output.write) if color and shows_color(sys.stdout) else output.write
             answer = AnswerWriter(chat, (lambda _: None) if as_json else write, hides_thinking=as_json or quiet)
@@ -157,9 +167,38 @@ def run(
         raise typer.Exit(130)
 
 
-def _rendered(model: Model, text: str, system: str | None, flags: ChatFlags) -> ChatPrompt:
-    messages = [{"role": "system", "content": system}] if system else []
-    return model.render([*messages, {"role": "user", "content": text}], flags.params())
+def _messages(text: str, images: Sequence[Image], system: str | None) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+    content: Any = text
+    if images:
+        from pymtp.loading.images import split_at_markers
+
+        parts = split_at_markers(_with_markers(text, images), images)
+        content = [
+            {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "image": part}
+            for part in parts
+        ]
+    return [*messages, {"role": "user", "content": content}]
+
+
+def _with_markers(text: str, images: Sequence[Image]) -> str:
+    """The text with a marker for each image: where it has them, or before it."""
+    from pymtp import IMAGE_MARKER
+
+    return text if not images or IMAGE_MARKER in text else IMAGE_MARKER * len(images) + text
+
+
+def _with_images(
+    model: Model, text: str, images: Sequence[Image], messages: list[dict[str, Any]] | None, flags: ChatFlags
+) -> tuple[ChatPrompt | None, str | ImagePrompt]:
+    """The prompt of messages, or without a template of the text, and its tokens."""
+    from pymtp import IMAGE_MARKER
+
+    if messages is None:
+        return None, model.image_prompt(_with_markers(text, images), images, IMAGE_MARKER)
+    marked, images = model.marked(messages)
+    chat = model.render(marked, flags.params())
+    return chat, model.image_prompt(chat.text, images, model.marker)
 
 
 def _consume(generation: Generation, write: Callable[[str], object]) -> bool:

@@ -49,6 +49,7 @@ SECTIONS = {
         "StateError",
         "UnsupportedModel",
     ),
+    "Images": ("Image",),
     "Adapters": ("LoraAdapter",),
     "Devices": ("Device",),
     "Functions": ("devices", "exit_on_abort", "n_contexts", "set_log_level", "version_text"),

@@ -16,6 +16,7 @@ import cffi
 
 PREAMBLE = """
 #include "pymtp-chat.h"
+#include "pymtp-images.h"
 #include "pymtp-lookup.h"
 #include "pymtp-rpc.h"
 #include "pymtp-sampler.h"

@@ -19,8 +19,11 @@ from pathlib import Path, PurePosixPath
 
 # What llama.cpp's CMakeLists.txt needs with common, tools, tests and examples off. It enters vendor/ always,
 # and of the libraries there only hash has sources that CMake wants to see. Of common chats need a part
-# (cmake/chat.cmake), and nlohmann's JSON.
-NEEDED_FILES = ("CMakeLists.txt", "LICENSE", "vendor/*", "vendor/*/CMakeLists.txt")
+# (cmake/chat.cmake), and nlohmann's JSON; images need a part of tools/mtmd (cmake/images.cmake), and stb_image.
+NEEDED_FILES = (
+    *("CMakeLists.txt", "LICENSE", "vendor/*", "vendor/*/CMakeLists.txt", "vendor/stb/stb_image.h"),
+    *("tools/mtmd/*.cpp", "tools/mtmd/*.h", "tools/mtmd/models/*", "tools/mtmd/debug/mtmd-debug.h"),
+)
 NEEDED_FOLDERS = ("cmake", "common", "ggml", "include", "src", "vendor/hash", "vendor/nlohmann")
 
 # What llama.cpp's own programs need besides: their sources, without tests, models and the web pages.

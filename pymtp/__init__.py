@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     )
     from pymtp.loading.adapters import LoraAdapter
     from pymtp.loading.devices import Device, devices
+    from pymtp.loading.images import IMAGE_MARKER, Image
     from pymtp.loading.params import ModelParams
     from pymtp.model import Model
     from pymtp.sampling.params import SamplingParams
@@ -81,6 +82,7 @@ _MODULES = {
     ),
     "loading.adapters": ("LoraAdapter",),
     "loading.devices": ("Device", "devices"),
+    "loading.images": ("IMAGE_MARKER", "Image"),
     "loading.params": ("ModelParams",),
     "model": ("Model",),
     "sampling.params": ("SamplingParams",),
@@ -93,6 +95,7 @@ _MODULES = {
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "IMAGE_MARKER",
     "Answer",
     "BackendError",
     "Batch",
@@ -115,6 +118,7 @@ __all__ = [
     "DrafterTraits",
     "Generation",
     "GenerationParams",
+    "Image",
     "InvalidParameter",
     "LibraryError",
     "LoraAdapter",

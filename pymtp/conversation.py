@@ -16,6 +16,8 @@ from pymtp.chat.params import ChatParams
 from pymtp.chat.parser import ChatMessage
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.errors import ContextFull, InvalidParameter
+from pymtp.loading.images import Image, ImagePrompt, PlacedImage, load_images
+from pymtp.loading.params import StrPath
 from pymtp.model import Model
 from pymtp.serving.generation import Generation, OnPrompt
 from pymtp.serving.params import GenerationParams, with_options
@@ -34,6 +36,8 @@ class _Said(TypedDict):
     content: str
     reasoning_content: NotRequired[str]
     """The assistant's thinking, where the template sets it apart."""
+    images: NotRequired[Sequence[Image]]
+    """They come before the text."""
 
 
 class Message(_Said, total=False):
@@ -51,6 +55,8 @@ class _Text:
     tokens: tuple[int, ...] = ()
     chat: ChatPrompt = ChatPrompt("")
     """Of a prompt: how it was rendered."""
+    images: tuple[PlacedImage, ...] = ()
+    """Of a prompt."""
 
 
 class Conversation:
@@ -78,16 +84,22 @@ class Conversation:
         text: str,
         params: GenerationParams | None = None,
         *,
+        images: Sequence[Image | StrPath | bytes] = (),
         on_prompt: OnPrompt | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Answer:
-        """Send `text` and return the answer, to be iterated over; it is part of the conversation when it ends.
+        """Send `text`, after `images`, and return the answer, to be iterated over.
+
+        The answer is part of the conversation when it ends.
 
         Parameters and errors are those of `Model.generate`. Raises ContextFull if the text is too long for the context,
         ModelError if the chat template fails; the conversation is as before then.
         """
         self._end_answer()
-        return self._answer_to({"role": "user", "content": text}, len(self.messages), params, on_prompt, options)
+        message: Message = {"role": "user", "content": text}
+        if images:
+            message["images"] = load_images(images)
+        return self._answer_to(message, len(self.messages), params, on_prompt, options)
 
     def edit(
         self,
@@ -203,9 +215,12 @@ class Conversation:
     def _render(self, start: int) -> _Text:
         """The prompt of the messages from `start` on, of tokens that are the known ones as far as its text is."""
         system = [{"role": "system", "content": self.system}] if self.system else []
-        messages = [{k: v for k, v in message.items() if k != "finish_reason"} for message in self.messages[start:]]
-        prompt = self.model.render([*system, *messages], self.params)
+        messages, images = self.model.marked([*system, *map(_rendered, self.messages[start:])])
+        prompt = self.model.render(messages, self.params)
         text = prompt.text
+        if images:  # tokens of earlier prompts stand at other images
+            made = self.model.image_prompt(text, images, self.model.marker)
+            return _Text(text, tuple(made), prompt, made.images)
         known = max((k for k in self._known if text.startswith(k.text)), key=lambda k: len(k.text), default=_Text())
         rest = self.model.vocabulary.tokenize(text[len(known.text) :], is_start=not known.text)
         return _Text(text, (*known.tokens, *rest), prompt)
@@ -216,7 +231,8 @@ class Conversation:
         if answer.reasoning:
             message["reasoning_content"] = answer.reasoning
         self.messages.append(message)
-        self._known = [*(known for known in self._known if text.text.startswith(known.text)), text]
+        known = [known for known in self._known if text.text.startswith(known.text)]
+        self._known = known if text.images else [*known, text]
 
 
 class Answer:
@@ -290,7 +306,7 @@ class Answer:
             self._parts[-1].close()
             so_far = self._all_so_far()
             prompt = self._prompt
-            whole = _Text(prompt.text + so_far.text, prompt.tokens + so_far.tokens)
+            whole = _Text(prompt.text + so_far.text, prompt.tokens + so_far.tokens, images=prompt.images)
             self._conversation._note(whole, self.message, self.finish_reason)
 
     def __repr__(self) -> str:
@@ -320,8 +336,9 @@ class Answer:
         self._prompt = self._conversation._prompt(request, self._so_far)
         n_said = len(self._so_far.tokens)
         chat = self._prompt.chat
+        tokens = [*self._prompt.tokens, *self._so_far.tokens]
         generation = self._conversation.model.generate(
-            [*self._prompt.tokens, *self._so_far.tokens],
+            ImagePrompt(tokens, self._prompt.images) if self._prompt.images else tokens,
             request,
             on_prompt=self._on_prompt,
             cache_prompt=True,
@@ -349,11 +366,22 @@ class Answer:
         return _Text(self.text, (*self._so_far.tokens, *tokens))
 
 
+def _rendered(message: Message) -> Mapping[str, Any]:
+    """As the template gets it."""
+    found: dict[str, Any] = {k: v for k, v in message.items() if k not in ("finish_reason", "images")}
+    if images := message.get("images"):
+        parts = [{"type": "image", "image": image} for image in images]
+        found["content"] = [*parts, {"type": "text", "text": message["content"]}]
+    return found
+
+
 def _message(given: Mapping[str, Any]) -> Message:
     role: Literal["user", "assistant"] = "user" if given["role"] == "user" else "assistant"
     message: Message = {"role": role, "content": str(given.get("content", ""))}
     if "finish_reason" in given:
         message["finish_reason"] = given["finish_reason"]
+    if given.get("images"):
+        message["images"] = load_images(given["images"])
     if given.get("reasoning_content"):
         message["reasoning_content"] = str(given["reasoning_content"])
     return message

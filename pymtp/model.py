@@ -6,6 +6,7 @@ Owns the loaded model, its session, and the engine that runs in it. Knows no pol
 from __future__ import annotations
 
 import os
+import secrets
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pymtp import embedded
+from pymtp.chat.images import source_of, take_images
 from pymtp.chat.params import ChatParams
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.template import ChatTemplate
@@ -25,11 +27,13 @@ from pymtp.drafting.lookup import EarlierTexts
 from pymtp.drafting.params import DraftParams, PlainReason, StrPath
 from pymtp.drafting.policy import AUTO_DRAFT_MAX
 from pymtp.engine.context import ContextParams
+from pymtp.engine.cores import n_cores
 from pymtp.engine.session import Session
-from pymtp.errors import Closed, InvalidParameter
+from pymtp.errors import Closed, InvalidParameter, UnsupportedModel
 from pymtp.gguf.facts import GgufInfo
 from pymtp.gguf.weights import fingerprint, output_rows, trimmed_output
 from pymtp.loading.adapters import LoraAdapter
+from pymtp.loading.images import IMAGE_MARKER, Image, ImagePrompt, Projector, load_images, split_at_markers
 from pymtp.loading.loader import OnLoad, Weights
 from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
@@ -106,7 +110,15 @@ class Model:
         self.vocabulary = Vocabulary(weights.model, self.info.chat_template)
         if self.params.model.chat_template is not None:
             self.chat_template = self._own_template()  # what is not Jinja shows at once
+        self.projector = self._load_projector(weights)
+        """What turns images into rows of embeddings; None: the model takes no images."""
         self._start(weights, choice, auto_vocab if self.session.n_heads else None)
+
+    def _load_projector(self, weights: Weights) -> Projector | None:
+        params = self.params.model
+        if params.mmproj is None:
+            return None
+        return Projector(weights.model, self.vocabulary, params, self.params.context.n_threads or n_cores())
 
     def _start(self, weights: Weights, choice: DraftChoice, auto_vocab: AutoDraftVocab | None) -> None:
         session, traits = self.session, choice.drafter.traits
@@ -224,10 +236,13 @@ class Model:
         prompt: str | Sequence[int],
         params: GenerationParams | None = None,
         *,
+        images: Sequence[Image | StrPath | bytes] = (),
         on_prompt: OnPrompt | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Generation:
         """Continue `prompt` (text, or token ids); iterate over the result for the text.
+
+        `images`: for each `pymtp.IMAGE_MARKER` in the text the image that it stands for; needs a projector (`mmproj`).
 
         `options` are fields of GenerationParams and of its SamplingParams; they override those of `params`, or without
         it those of `defaults`: `generate("Hello", temperature=0, max_tokens=20)`. `on_prompt` is called, by whoever
@@ -235,7 +250,23 @@ class Model:
 
         Raises ContextFull if the prompt does not fit, InvalidParameter for a value out of range, Closed after `close`.
         """
+        if images:
+            prompt = self.image_prompt(prompt, images)
         return self._submit(prompt, params, on_prompt=on_prompt, **options)
+
+    def image_prompt(
+        self, text: str | Sequence[int], images: Sequence[Image | StrPath | bytes], marker: str = IMAGE_MARKER
+    ) -> ImagePrompt:
+        """The tokens of a text with a marker for each image, for `generate`.
+
+        Raises UnsupportedModel without a projector, InvalidParameter for an image that cannot be used, and unless there
+        are as many markers as images.
+        """
+        if self.projector is None:
+            raise UnsupportedModel("the model takes no images: load it with its projector (mmproj, --mmproj)")
+        if not isinstance(text, str):
+            raise InvalidParameter("prompt", "a text, if it has images")
+        return self.projector.prompt(split_at_markers(text, load_images(images), marker))
 
     def chat(
         self,
@@ -248,11 +279,30 @@ class Model:
     ) -> Generation:
         """Answer `messages`, as in OpenAI's chat completions. See `render` and `generate`.
 
-        The generation's `message` is the answer taken apart: reasoning, content, tool calls.
+        The generation's `message` is the answer taken apart: reasoning, content, tool calls. A part of a message can
+        be an image: `{"type": "image_url", "image_url": {"url": "data:..."}}`, or `{"type": "image", "image": ...}`
+        with an Image, a file or bytes.
         """
+        messages, images = self.marked(messages)
         prompt = self.render(messages, chat_params)
         options["chat"] = prompt
-        return self._submit(prompt.text, params, on_prompt=on_prompt, **options)
+        tokens = self.image_prompt(prompt.text, images, self.marker) if images else prompt.text
+        return self._submit(tokens, params, on_prompt=on_prompt, **options)
+
+    def marked(self, messages: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], list[Image]]:
+        """Messages with `marker` in the place of their images, for `render`, and the images, for `image_prompt`.
+
+        Raises UnsupportedModel for images where there is no projector, InvalidParameter for one that cannot be used.
+        """
+        marked, parts = take_images(messages, self.marker)
+        if parts and self.projector is None:
+            raise UnsupportedModel("the model takes no images: load it with its projector (mmproj, --mmproj)")
+        return marked, load_images(list(map(source_of, parts)))
+
+    @cached_property
+    def marker(self) -> str:
+        """What stands for an image in the text of a chat: nobody else knows it, so that no message can have it."""
+        return f"<__media_{secrets.token_hex(16)}__>"
 
     def batch(self) -> Batch:
         """A batch, to take the texts of several requests as they come."""

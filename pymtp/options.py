@@ -28,6 +28,9 @@ class ModelOptions(TypedDict, total=False):
     n_cpu_moe: int
     load_mode: LoadMode
     lora: Sequence[StrPath | tuple[StrPath, float]]
+    mmproj: StrPath | None
+    image_min_tokens: int | None
+    image_max_tokens: int | None
     chat_template: str | None
     n_ctx: int | None
     n_cells: int | None

@@ -119,7 +119,7 @@ def llama_cpp_flags() -> list[str]:
 
 
 REFUSED = """
--no-cnv --no-conversation -cnv -mli -i --interactive --control-vector --mmproj -ncffn -fit --mlock --no-mmap
+-no-cnv --no-conversation -cnv -mli -i --interactive --control-vector --mmproj-url -ncffn -fit --mlock --no-mmap
 -tb --poll --prio --rope-freq-base --jinja --skip-chat-parsing --reasoning-budget-message
 -ngld -mmp -v
 """

@@ -79,7 +79,7 @@ def _exit(repl: Repl, _: str) -> None:
 
 def _clear(repl: Repl, _: str) -> None:
     repl.conversation.clear()
-    repl.attached = []
+    repl.attached, repl.images = [], []
     repl.screen.note("new conversation" + (", same system prompt" if repl.conversation.system else ""))
 
 
@@ -266,6 +266,16 @@ def _read(repl: Repl, file: str) -> None:
         repl.screen.note(f"{path}: {len(text)} characters go with the next message")
 
 
+def _image(repl: Repl, file: str) -> None:
+    from pymtp import Image
+
+    if repl.conversation.model.projector is None:
+        raise Refused("the model takes no images; restart with its projector: --mmproj FILE")
+    image = Image(_path(file, "/image"))
+    repl.images.append(image)
+    repl.screen.note(f"{file}: {image.width} x {image.height} pixels go with the next message")
+
+
 def _matching(file: str) -> list[str]:
     """The file, or those that a pattern such as *.py matches."""
     if not any(char in file for char in "*?[") or os.path.exists(file):
@@ -388,6 +398,7 @@ COMMANDS: dict[str, Command] = {
     "copy": Command("[code]", "copy the last answer, or the code in it", _copy, lambda repl, typed: ["code"]),
     "model": Command("[FILE]", "show the model, or continue with another one", _model, _files),
     "read": Command("FILE", "send a text file, or several (*.py), with the next message", _read, _files),
+    "image": Command("FILE", "send an image with the next message", _image, _files),
     "save": Command("FILE", "save the conversation", _save, _files),
     "load": Command("FILE", "continue a saved conversation", _load, _files),
 }

@@ -36,8 +36,9 @@ def last_chat() -> Path:
 
 
 def write(path: Path, conversation: Conversation) -> None:
-    """Save a conversation. Raises StateError if the file cannot be written."""
-    saved = {"format": _FORMAT, "system": conversation.system, "messages": conversation.messages}
+    """Save a conversation, without its images. Raises StateError if the file cannot be written."""
+    messages = [{k: v for k, v in message.items() if k != "images"} for message in conversation.messages]
+    saved = {"format": _FORMAT, "system": conversation.system, "messages": messages}
     snapshot.write(path, f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode("utf-8", "replace"))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from pymtp import Answer, Conversation, GenerationParams, Model, Stats
+from pymtp import Answer, Conversation, GenerationParams, Image, Model, Stats
 from pymtp.errors import ContextFull, PymtpError
 from pymtp.serving.generation import OnPrompt
 
@@ -50,6 +50,8 @@ class Repl:
         self._has_failed = False  # whether a command could not be run
         self.attached: list[str] = []
         """Texts to send with the next message."""
+        self.images: list[Image] = []
+        """To send with the next message."""
         self.edited: int | None = None
         """The turn, from 0, whose message the next one replaces."""
         self.last_answer: Answer | None = None
@@ -100,10 +102,12 @@ class Repl:
 
         def start(on_prompt: OnPrompt | None) -> Answer:
             if turn is None:
-                return self.conversation.ask(message, self.params, on_prompt=on_prompt)
+                return self.conversation.ask(message, self.params, images=self.images, on_prompt=on_prompt)
             return self.conversation.edit(turn, message, self.params, on_prompt=on_prompt)
 
         self._show(start)
+        if turn is None:
+            self.images = []
         self.attached = []
 
     def regenerate(self, turn: int) -> None:

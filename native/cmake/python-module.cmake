@@ -8,7 +8,7 @@ endif()
 # in the order of their types
 set(public_headers ${native}/include/pymtp.h ${native}/include/pymtp-distribution.h ${native}/include/pymtp-lookup.h
     ${native}/include/pymtp-sampler.h ${native}/include/pymtp-chat.h ${native}/include/pymtp-rpc.h
-    ${native}/include/pymtp-text.h)
+    ${native}/include/pymtp-text.h ${native}/include/pymtp-images.h)
 set(declarations ${public_headers} ${native}/llama.cffi)
 
 add_custom_command(

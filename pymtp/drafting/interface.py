@@ -103,6 +103,8 @@ class DraftRequest(NamedTuple):
     """Whether drafts may come from earlier text, where the drafter looks there."""
     owner: str | None = None
     """Whose sequences that have ended may be looked at, too; None: nobody's."""
+    catch_up_from: int = 0
+    """The first position whose token can be looked up: images come before it."""
 
     @property
     def end(self) -> int:

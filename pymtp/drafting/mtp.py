@@ -74,7 +74,7 @@ class MtpDrafter:
 
     def _first_chunk(self, request: DraftRequest, n_steps: int) -> Chunk:
         n = min(CATCH_UP, self._catch_up_max)
-        begin = max(self._session.seen_end(request.slot, n_steps), request.position - n)
+        begin = max(self._session.seen_end(request.slot, n_steps), request.position - n, request.catch_up_from)
         return Chunk(request.history[begin:], begin, request.slot)
 
     def _draft_fused(

@@ -131,6 +131,13 @@ class Session:
         if self.is_async:
             meanwhile()
 
+    def decode_image(self, media: Any, chunk: int, position: int, *, sequence: int = 0, n_heads: int = 0) -> None:
+        """Run the trunk over an image of a prompt with images (its native handle, and the image's number there).
+
+        The first `n_heads` heads see it, too. A sequence goes back to where the image begins or ends, not into it.
+        """
+        check(lib.pymtp_session_decode_image(self._handle.native, media, chunk, sequence, position, n_heads))
+
     def draft(self, step: int, n_steps: int, chunks: Sequence[Chunk]) -> None:
         """Run step `step` of a draft of `n_steps`: the last row of each chunk predicts the token that follows.
 

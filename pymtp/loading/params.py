@@ -44,6 +44,12 @@ class ModelParams:
     """How the file is read: mapped into memory, locked there, or past the cache of the system (dio)."""
     lora: Sequence[StrPath | tuple[StrPath, float]] = ()
     """LoRA adapters, GGUF files, each with its scale or with 1; applied to trunk and heads. See Model.adapters."""
+    mmproj: StrPath | None = None
+    """The projector of a model that takes images, a GGUF file."""
+    image_min_tokens: int | None = None
+    """Rows of an image at least, where the projector takes images of any size; None: as the projector's file says."""
+    image_max_tokens: int | None = None
+    """And at most."""
     chat_template: str | None = None
     """Jinja in the place of the model's own chat template; "chatml": that one."""
 
@@ -55,6 +61,11 @@ class ModelParams:
         _check_choice("load_mode", self.load_mode, get_args(LoadMode))
         if not isinstance(self.cpu_moe, bool):
             raise InvalidParameter("cpu_moe", "True or False", value=self.cpu_moe)
+        if not isinstance(self.mmproj, (str, os.PathLike, type(None))):
+            raise InvalidParameter("mmproj", "a GGUF file", value=self.mmproj)
+        for name in ("image_min_tokens", "image_max_tokens"):
+            if getattr(self, name) is not None:
+                _check_integer(name, getattr(self, name), "a number of rows, 1 or more", least=1)
         if isinstance(self.lora, (str, os.PathLike)) or not _all(self.lora, _is_adapter):
             raise InvalidParameter("lora", "a list of files, or of pairs of a file and a scale", value=self.lora)
         if self.lora and self.split_mode == "tensor":

@@ -19,7 +19,7 @@ from pymtp.text.files import BYTES_MAX, read_record
 
 from .answer import Answer
 from .bodies import as_structure
-from .chat_completions import ChatReply, submit_chat
+from .chat_completions import ChatReply, prepare, submit_chat
 from .completions import CompletionReply
 from .engine import Engine
 from .errors import as_api_error, invalid, unsupported
@@ -137,12 +137,13 @@ class _Batch:
         if asked.body.get("stream"):
             raise invalid("stream: a batch has no streams")
         if asked.url == "/v1/chat/completions":
-            answers, rendered = submit_chat(state, as_structure(asked.body, ChatBody))
+            body = as_structure(asked.body, ChatBody)
+            answers, rendered = submit_chat(state, body, prepare(state, body))
             return answers, ChatReply(state, rendered)
         if asked.url == "/v1/completions":
-            body = as_structure(asked.body, CompletionBody)
-            prompts = prompts_of(body.prompt, state.vocabulary)
-            return state.submit(prompts, body, n_probs=body.logprobs or 0), CompletionReply(state)
+            text = as_structure(asked.body, CompletionBody)
+            prompts = prompts_of(text.prompt, state.vocabulary)
+            return state.submit(prompts, text, n_probs=text.logprobs or 0), CompletionReply(state)
         raise unsupported(f"{asked.url} is not supported in a batch: use /v1/chat/completions or /v1/completions")
 
 

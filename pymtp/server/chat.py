@@ -5,20 +5,23 @@ Owns the checks of messages before a template sees them. Knows messages and text
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from pymtp.chat.params import ChatParams
 from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall
 from pymtp.chat.prompt import ChatPrompt
+from pymtp.errors import UnsupportedModel
+from pymtp.loading.images import Image
+from pymtp.model import Model
 
 from .errors import ApiError, invalid
 from .fields import ChatBody
 from .ids import random_name
 from .state import ServerState
 
-_MEDIA = ("image_url", "input_audio", "input_video", "video_url")
+_MEDIA = ("input_audio", "input_video", "video_url")
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,27 @@ class Rendered:
     prompt: ChatPrompt
     reasoning_budget: int = -1
     """Most tokens of thinking."""
+    images: Sequence[Image] = ()
+    """They are at the markers of the model in the prompt's text."""
+
+    def tokens(self, model: Model) -> Sequence[int]:
+        """Of the prompt."""
+        if self.images:
+            return model.image_prompt(self.prompt.text, self.images, model.marker)
+        return model.tokenize(self.prompt.text)
 
     def message(self, text: str, *, is_cut: bool) -> ChatMessage:
         """What a whole answer says."""
         parser = self.prompt.parse()
         parser.finish(text, is_cut=is_cut)
         return parser.message
+
+
+def has_images(body: ChatBody) -> bool:
+    """Whether a message has an image."""
+    contents = [message.get("content") for message in body.messages or () if isinstance(message, dict)]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return any(isinstance(part, dict) and part.get("type") == "image_url" for part in parts)
 
 
 def render(state: ServerState, body: ChatBody) -> Rendered:
@@ -64,10 +82,19 @@ def render(state: ServerState, body: ChatBody) -> Rendered:
     )
     budgets = (body.reasoning_budget_tokens, body.thinking_budget_tokens, state.settings.reasoning_budget)
     budget = next(budget for budget in budgets if budget is not None)
-    prompt = state.template.render(messages, chat)
+    marked, images = _marked(state.model, messages)
+    prompt = state.template.render(marked, chat)
     if tools and chat.has_to_call == "required" and not prompt.grammar:
         raise invalid("tool_choice: the chat template knows no tools, so that no call can be required of the model")
-    return Rendered(prompt, budget)
+    return Rendered(prompt, budget, images)
+
+
+def _marked(model: Model, messages: list[dict[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], Sequence[Image]]:
+    try:
+        return model.marked(messages)
+    except UnsupportedModel:
+        # llama-server's status
+        raise ApiError(500, "image input is not supported: the server was started without --mmproj") from None
 
 
 def message_as_openai(message: ChatMessage) -> dict[str, Any]:
@@ -165,8 +192,8 @@ def _message(message: Any) -> dict[str, Any]:
 def _check_part(part: Any) -> None:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind in _MEDIA:
-        what = {"image_url": "image", "input_audio": "audio"}.get(kind, "video")
+        what = "audio" if kind == "input_audio" else "video"
         # llama-server's status
-        raise ApiError(500, f"{what} input is not supported: the model reads text only")
-    if kind != "text":
+        raise ApiError(500, f"{what} input is not supported")
+    if kind not in ("text", "image_url"):
         raise invalid("unsupported content[].type")

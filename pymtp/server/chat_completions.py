@@ -5,9 +5,10 @@ Owns the form of its answers.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,7 +19,7 @@ from pymtp.sampling.logprobs import TokenLogprobs
 from . import reports
 from .answer import Answer, Piece
 from .bodies import read
-from .chat import Rendered, delta_as_openai, message_as_openai, render
+from .chat import Rendered, delta_as_openai, has_images, message_as_openai, render
 from .completions import extras, finish_reason
 from .errors import invalid
 from .fields import ChatBody
@@ -36,8 +37,8 @@ async def chat_completions(request: Request) -> Response | Stream:
 
 async def count_chat_tokens(request: Request) -> Response:
     """POST /v1/chat/completions/input_tokens"""
-    state, body = state_of(request), await read(request, ChatBody)
-    return json_response({"object": "response.input_tokens", "input_tokens": len(chat_tokens(state, body))})
+    n = await count_tokens_of(state_of(request), await read(request, ChatBody))
+    return json_response({"object": "response.input_tokens", "input_tokens": n})
 
 
 async def answer_chat(
@@ -45,26 +46,42 @@ async def answer_chat(
 ) -> Response | Stream:
     """The response to a chat request of any API, in the words of `reply`. Raises ApiError."""
     state = state_of(request)
-    answers, rendered = submit_chat(state, body)
+    answers, rendered = submit_chat(state, body, await _prepared(state, body))
     return await respond(request, state.engine, answers, reply(state, rendered))
 
 
-def chat_tokens(state: ServerState, body: ChatBody) -> list[int]:
+async def count_tokens_of(state: ServerState, body: ChatBody) -> int:
+    """Tokens of the prompt of a chat request. Raises ApiError."""
+    return len((await _prepared(state, body)).tokens)
+
+
+class Prepared(NamedTuple):
+    """A chat request before it is asked for."""
+
+    rendered: Rendered
+    tokens: Sequence[int]
+
+
+def prepare(state: ServerState, body: ChatBody) -> Prepared:
     """The prompt of a chat request. Raises ApiError."""
-    return state.vocabulary.tokenize(render(state, body).prompt.text)
+    rendered = render(state, body)
+    return Prepared(rendered, rendered.tokens(state.model))
 
 
-def submit_chat(state: ServerState, body: ChatBody) -> tuple[list[Answer], Rendered]:
+async def _prepared(state: ServerState, body: ChatBody) -> Prepared:
+    # images take long to decode
+    return await asyncio.to_thread(prepare, state, body) if has_images(body) else prepare(state, body)
+
+
+def submit_chat(state: ServerState, body: ChatBody, prepared: Prepared) -> tuple[list[Answer], Rendered]:
     """Ask for the answers to a chat request. Raises ApiError."""
     n_probs = body.n_probs or 0
     if body.logprobs:
         n_probs = N_TOP_DEFAULT if body.top_logprobs is None else body.top_logprobs
     elif body.top_logprobs is not None:
         raise invalid("top_logprobs requires logprobs to be set to true")
-    rendered = render(state, body)
     body.json_schema = None  # the template's grammar has it
-    tokens = state.vocabulary.tokenize(rendered.prompt.text)
-    return state.submit([tokens], body, n_probs=n_probs, chat=rendered), rendered
+    return state.submit([prepared.tokens], body, n_probs=n_probs, chat=prepared.rendered), prepared.rendered
 
 
 class ChatReply:

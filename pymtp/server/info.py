@@ -39,7 +39,7 @@ async def props(request: Request) -> Response:
             "model_alias": state.name,
             "model_ftype": model.info.quantization,
             "model_path": str(model.info.path),
-            "modalities": {"vision": False, "video": False, "audio": False},
+            "modalities": {"vision": model.projector is not None, "video": False, "audio": False},
             "endpoint_slots": settings.has_slots,
             "endpoint_props": False,
             "endpoint_metrics": settings.has_metrics,

@@ -11,6 +11,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pymtp.loading.images import IMAGE_MARKER
+
 from . import reports
 from .answer import Answer, Piece
 from .bodies import read
@@ -54,7 +56,8 @@ async def detokenize(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     """POST /apply-template"""
     state, body = state_of(request), await read(request, ChatBody)
-    return json_response({"prompt": render(state, body).prompt.text})
+    text = render(state, body).prompt.text
+    return json_response({"prompt": text.replace(state.model.marker, IMAGE_MARKER)})
 
 
 class LlamaServerReply:

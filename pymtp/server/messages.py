@@ -19,7 +19,7 @@ from . import reports
 from .answer import Answer, Piece
 from .bodies import as_structure, read_turned
 from .chat import Rendered
-from .chat_completions import answer_chat, chat_tokens
+from .chat_completions import answer_chat, count_tokens_of
 from .errors import invalid
 from .fields import ChatBody
 from .ids import random_name
@@ -38,7 +38,7 @@ async def messages(request: Request) -> Response | Stream:
 async def count_tokens(request: Request) -> Response:
     """POST /v1/messages/count_tokens"""
     body = await read_turned(request, as_chat, ChatBody)
-    return json_response({"input_tokens": len(chat_tokens(state_of(request), body))})
+    return json_response({"input_tokens": await count_tokens_of(state_of(request), body)})
 
 
 class Block(Struct, kw_only=True):
@@ -157,7 +157,11 @@ def _turned(message: Message) -> Iterator[dict[str, Any]]:
 
 
 def _image(block: Block) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": (block.source or {}).get("url", "")}}
+    source = block.source or {}
+    url = source.get("url", "")
+    if source.get("type") == "base64":
+        url = f"data:{source.get('media_type', '')};base64,{source.get('data', '')}"
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def _result(content: str | list[Block] | None) -> str | list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from . import reports
 from .answer import Answer, Piece
 from .bodies import as_structure, read_turned
 from .chat import Rendered
-from .chat_completions import answer_chat, chat_tokens
+from .chat_completions import answer_chat, count_tokens_of
 from .completions import extras
 from .errors import invalid, unsupported
 from .fields import ChatBody
@@ -36,7 +36,7 @@ async def responses(request: Request) -> Response | Stream:
 async def count_response_tokens(request: Request) -> Response:
     """POST /v1/responses/input_tokens"""
     body = await read_turned(request, as_chat, ChatBody)
-    n = len(chat_tokens(state_of(request), body))
+    n = await count_tokens_of(state_of(request), body)
     return json_response({"object": "response.input_tokens", "input_tokens": n})
 
 

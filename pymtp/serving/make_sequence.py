@@ -18,6 +18,7 @@ from pymtp.drafting.length import DraftLength
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.pick import AutoPick, FixedPick, PickMethod
 from pymtp.errors import InvalidParameter
+from pymtp.loading.images import PlacedImage
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.chain import Sampler, check_with_vocabulary
 from pymtp.sampling.rules import AnswerRules
@@ -49,6 +50,7 @@ def make_sequence(
     n_ctx: int,
     n_draft_max: int,
     drafter: DrafterTraits = MtpDrafter.traits,
+    images: Sequence[PlacedImage] = (),
 ) -> TokenSequence:
     """The sequence that continues `prompt`, in a session that verifies `n_draft_max` drafts."""
     if params.has_grammar and not drafter.allows_grammar:
@@ -69,7 +71,7 @@ def make_sequence(
     sampler = Sampler(
         params.sampling,
         vocabulary,
-        history=prompt,
+        history=_without(prompt, images),
         banned=sorted(eog) if params.ignore_eos else [],
         grammar=params.grammar,
         grammar_starts=_after(thinking, vocabulary) if thinking and is_inside and params.grammar else None,
@@ -83,7 +85,7 @@ def make_sequence(
         prompt,
         sampler,
         stop=eog,
-        n_ctx=n_ctx,
+        n_ctx=n_ctx - sum(image.n_rows - image.n_pos for image in images),  # each row takes a cell
         max_tokens=params.max_tokens,
         draft_max=0 if params.draft_note else n_draft,
         is_reproducible=params.is_reproducible,
@@ -95,7 +97,17 @@ def make_sequence(
         uses_lookup=uses_lookup,
         owner=None if params.is_reproducible or params.draft_lookup in ("off", "self") else params.draft_owner,
         n_keep=params.n_keep,
+        images=images,
     )
+
+
+def _without(prompt: list[int], images: Sequence[PlacedImage]) -> list[int]:
+    """The tokens of a prompt that are not those of images."""
+    begin, found = 0, []
+    for image in images:
+        found += prompt[begin : image.position]
+        begin = image.end
+    return found + prompt[begin:] if images else prompt
 
 
 def acceptance_name(params: GenerationParams) -> str:

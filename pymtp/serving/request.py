@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pymtp.drafting.interface import DrafterTraits
 from pymtp.errors import ContextFull, InvalidParameter
+from pymtp.loading.images import ImagePrompt
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.make_sequence import check_request, make_sequence
@@ -62,6 +63,7 @@ class Request:
         "__weakref__",
         "_held",
         "_setup",
+        "images",
         "is_whole",
         "listener",
         "n_prompt",
@@ -76,7 +78,10 @@ class Request:
         self.params = params
         self.prompt: array[int] | None = _tokens(prompt, setup)
         """Until it runs."""
+        self.images = prompt.images if isinstance(prompt, ImagePrompt) else ()
+        """Of the prompt."""
         self.n_prompt = len(self.prompt)
+        _check_images(prompt, setup)
         check_request(params, setup.vocabulary, setup.drafter)
         if params.lora and max(params.lora) >= setup.n_adapters:
             raise InvalidParameter("lora", f"scales of adapters that are loaded: {setup.n_adapters}", value=params.lora)
@@ -118,6 +123,7 @@ class Request:
             n_ctx=setup.n_ctx,
             n_draft_max=setup.n_draft_max,
             drafter=setup.drafter,
+            images=self.images,
         )
         self.prompt = None
         self.sequence.stats = self.stats
@@ -189,6 +195,19 @@ def _tokens(prompt: str | Sequence[int], setup: Setup) -> array[int]:
             "shorten it or raise the context size (n_ctx, -c)"
         )
     return tokens
+
+
+def _check_images(prompt: str | Sequence[int], setup: Setup) -> None:
+    if not isinstance(prompt, ImagePrompt):
+        return
+    if prompt.images and prompt.images[-1].end == len(prompt):
+        raise InvalidParameter("prompt", "a text that continues after its last image")
+    n_rows = sum(image.n_rows - image.n_pos for image in prompt.images) + len(prompt)
+    if n_rows >= setup.n_ctx:
+        raise ContextFull(
+            f"the prompt takes {n_rows} cells, those of its images included, the context has only {setup.n_ctx}: "
+            "use smaller images (image_max_tokens), or raise the context size (n_ctx, -c)"
+        )
 
 
 def _token_ids(prompt: Sequence[int], n_vocab: int) -> array[int]:

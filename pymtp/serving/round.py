@@ -24,8 +24,12 @@ def run_round(
     ContextFull if the cache has no room; nothing was sampled then, and the positions after those that the sequences had
     decoded are to be truncated. `meanwhile` is called with the pass: see Session.decode.
 
+    An image is a turn that comes alone.
+
     A sequence whose own samplers fail gets its `error`, and has no result; the others continue.
     """
+    if turns[0].image:
+        return [_decode_image(session, turns[0])]
     requests = [turn.sequence.draft_request(turn, len(turns)) for turn in turns if turn.asks]
     made = drafter.propose(requests) if requests else ()
     proposed = iter(checked(drafter, requests, made, session.n_vocab))
@@ -46,3 +50,11 @@ def run_round(
         request_of = {request.slot: request for request in requests}
         drafter.observe([outcome_of(request_of[each.turn.slot], each) for each in results if each.turn.asks])
     return results
+
+
+def _decode_image(session: Session, turn: Turn) -> TurnResult:
+    assert turn.image
+    n_heads = session.n_heads if turn.sequence.draft_max > 0 else 0
+    media, chunk = turn.image.media, turn.image.chunk
+    session.decode_image(media, chunk, turn.position, sequence=turn.slot, n_heads=n_heads)
+    return TurnResult(turn, NO_DRAFTS, [], 0)

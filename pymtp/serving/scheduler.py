@@ -219,11 +219,12 @@ class Scheduler:
         while self._slots.has_free and (found := self._next()):
             job, sequence = found
             scope = self.adapters.scope(job.cache_scope, self.adapters.current)
-            slot = self._slots.choose(sequence.history, scope=scope, slot=job.slot)
+            keys = sequence.keys
+            slot = self._slots.choose(keys, scope=scope, slot=job.slot)
             sequence.slot = slot
             # before anything that can fail: `fail` has to find it
             self._running[slot] = Running(job, sequence, sequence.sampler.n_candidates)
-            sequence.n_cached = self._slots.take(slot, sequence.history, scope=scope)
+            sequence.n_cached = self._slots.take(slot, keys, scope=scope)
             sequence.n_decoded = sequence.n_cached
             self._tuning.observe_prompt(sequence.history)
         if len(self._running) != n_before:
@@ -279,6 +280,9 @@ class Scheduler:
                 n_left -= turns[-1].n_rows + turns[-1].n_draft
         prompts = {slot: each.sequence for slot, each in self._running.items() if each.sequence.in_prompt}
         shares = _shares([sequence.n_to_decode for sequence in prompts.values()], max(n_left, 0))
+        for slot, one in prompts.items():
+            if n_left > 0 and (turn := one.turn(slot, n_left)).image:
+                return [turn]  # whatever fails then, nothing else has to be taken back
         turns += [one.turn(slot, n) for (slot, one), n in zip(prompts.items(), shares, strict=True) if n > 0]
         # a cache with a part for each sequence computes those together whose numbers follow on each other
         return sorted(turns, key=lambda turn: turn.slot)
@@ -329,7 +333,7 @@ class Scheduler:
 
     def _shift(self, slot: int, sequence: TokenSequence) -> None:
         """Let the oldest tokens of a sequence go, if it wants to continue with a full context, and if it can."""
-        if sequence.n_keep is None:
+        if sequence.n_keep is None or sequence.images:
             return
         position, n = sequence.what_goes()
         with suppress(PymtpError):  # there are memories that cannot move positions
@@ -379,7 +383,7 @@ class Scheduler:
             self._earlier.add(sequence.owner, sequence.history)
         scope = self.adapters.scope(running.job.cache_scope, sequence.lora)
         keeps = scope is not None and not sequence.error
-        self._slots.release(slot, sequence.history[: sequence.n_decoded] if keeps else None, scope or "")
+        self._slots.release(slot, sequence.keys[: sequence.n_decoded] if keeps else None, scope or "")
         self._reduce_logits()
 
     def _reduce_logits(self) -> None:

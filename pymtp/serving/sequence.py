@@ -19,6 +19,7 @@ from pymtp.drafting.pick import ChainPicker, FixedPick, PickMethod
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.logits import Row
 from pymtp.errors import PymtpError
+from pymtp.loading.images import PlacedImage
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.logprobs import TokenLogprobs, token_logprobs
@@ -45,6 +46,8 @@ class Turn(NamedTuple):
     """Whether the tokens are the prompt's."""
     samples: bool = True
     """Whether the target samples: not in a part of the prompt that is not its last."""
+    image: PlacedImage | None = None
+    """The image that is decoded instead of tokens, in a pass of its own."""
 
     @property
     def asks(self) -> bool:
@@ -127,6 +130,8 @@ class TokenSequence:
     """First tokens that stay when the context is full and half of the others go; None: the text ends then."""
     lora: tuple[float, ...] = ()
     """The scales of the LoRA adapters that its passes apply, once it has a slot."""
+    images: Sequence[PlacedImage] = ()
+    """Of its prompt; the tokens of its history there stand for nothing."""
     is_shifted: bool = False
     """Whether tokens have gone because the context was full."""
     finish_reason: FinishReason | None = None
@@ -151,6 +156,16 @@ class TokenSequence:
         return self._n_given - self.n_decoded
 
     @property
+    def keys(self) -> list[int]:
+        """The history as it is compared with others': images are numbers of their own, below 0."""
+        if not self.images:
+            return self.history
+        keys = list(self.history)
+        for image in self.images:
+            keys[image.position : image.end] = image.keys
+        return keys
+
+    @property
     def n_draft(self) -> int:
         """The most drafts of the next round."""
         room = self._draft_room
@@ -168,7 +183,10 @@ class TokenSequence:
         """
         position = self.n_decoded
         if self.in_prompt:
-            n_rows = min(self._n_given - position, n_rows_max)
+            image = next((each for each in self.images if each.position >= position), None)
+            if image and image.position == position:
+                return Turn(self, slot, position, image.n_pos, of_prompt=True, samples=False, image=image)
+            n_rows = min((image.position if image else self._n_given) - position, n_rows_max)
             samples = position + n_rows == len(self.history) and self.n_left > 0
             return Turn(self, slot, position, n_rows, of_prompt=True, samples=samples)
         # where the text depends on the drafts, their number must not depend on others
@@ -192,6 +210,7 @@ class TokenSequence:
             adapts=self.length.n is None,
             uses_lookup=self.uses_lookup,
             owner=self.owner,
+            catch_up_from=self.images[-1].end if self.images else 0,
         )
 
     def chunk(self, turn: Turn, proposal: Proposal) -> Chunk:

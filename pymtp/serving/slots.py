@@ -75,7 +75,10 @@ class Slots:
         return slot
 
     def take(self, slot: int, tokens: list[int], *, scope: str | None) -> int:
-        """Prepare a slot that was chosen for `tokens`; return how many of them stay decoded in it."""
+        """Prepare a slot that was chosen for `tokens`; return how many of them stay decoded in it.
+
+        Numbers below 0 are positions of images.
+        """
         kept = self._kept.pop(slot, NOTHING)
         n = kept.n_common(tokens, scope)
         if n < len(kept.tokens):
@@ -83,7 +86,10 @@ class Slots:
         if scope is not None and (found := self.cache.find(tokens, scope)) and found[0] > n:
             n = self._restore(slot, *found)
         # the last token of a prompt is decoded in any case, for its logits
-        return self._truncate(slot, min(n, len(tokens) - 1))
+        n = min(n, len(tokens) - 1)
+        while n > 0 and tokens[n - 1] < 0 and tokens[n] < 0:  # an image stays whole, or goes
+            n -= 1
+        return self._truncate(slot, n)
 
     def release(self, slot: int, keep: Sequence[int] | None = None, scope: str = "") -> None:
         """A sequence has ended; its slot keeps the tokens `keep`, which are decoded in it, for `scope`, or nothing."""

@@ -69,7 +69,8 @@ void pymtp_note_added(pymtp_session & session, const std::vector<mtp_row> & adde
 }
 
 int32_t pymtp_seq_end(const pymtp_session & session, int32_t seq) {
-    return llama_memory_seq_pos_max(llama_get_memory(session.ctx), seq) + 1 - session.n_added[seq];
+    const llama_pos last = llama_memory_seq_pos_max(llama_get_memory(session.ctx), seq);
+    return session.mtp->images[seq].end_after(last) - session.n_added[seq];
 }
 
 void pymtp_drop_added(pymtp_session & session, int32_t seq) {

@@ -18,7 +18,7 @@ static void stay_from_now_on(pymtp_session & session, int32_t seq) {
 }
 
 static void take_over(pymtp_session & session, int32_t seq) {
-    const int32_t end = llama_memory_seq_pos_max(llama_get_memory(session.ctx), seq) + 1;
+    const int32_t end = pymtp_seq_end(session, seq);
     if (end > session.n_ctx_seq) {
         throw std::runtime_error("sequence " + std::to_string(seq) + " has " + std::to_string(end) +
                                  " positions, of which " + std::to_string(session.n_ctx_seq) + " are possible");
@@ -43,6 +43,7 @@ static pymtp_status replay(pymtp_session & session, int32_t seq, int32_t pos) {
 
     const auto & saved = session.replay->last(seq);
     session.mtp->heads.truncate(seq, saved.pos);
+    session.mtp->images[seq].truncate(saved.pos);
 
     const int32_t              n_rows = pos - saved.pos;
     std::vector<int32_t>       rows_pos;
@@ -64,6 +65,10 @@ static pymtp_status replay(pymtp_session & session, int32_t seq, int32_t pos) {
 
 pymtp_status pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos) {
     auto * memory = llama_get_memory(session.ctx);
+    auto & images = session.mtp->images[seq];
+    if (!images.can_cut(pos)) {
+        return pymtp_fail(PYMTP_INVALID, "sequence %d cannot go back to position %d: it is in an image", seq, pos);
+    }
     if (session.n_added[seq] > 0) {
         pos = std::min(pos, pymtp_seq_end(session, seq));
     }
@@ -84,6 +89,7 @@ pymtp_status pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos) {
         return replay(session, seq, pos);
     }
     session.mtp->heads.truncate(seq, pos);
+    images.truncate(pos);
     session.n_added[seq] = 0;
     return PYMTP_OK;
 }
@@ -125,6 +131,9 @@ int32_t pymtp_session_discard(pymtp_session * session, int32_t seq, int32_t pos,
         const int32_t last   = llama_memory_seq_pos_max(memory, seq);
         if (pos < 0 || n < 1 || n > last - pos) {
             pymtp_refuse("cannot discard %d positions from %d of sequence %d: its last is %d", n, pos, seq, last);
+        }
+        if (!self.mtp->images[seq].empty()) {
+            pymtp_refuse("sequence %d has images: no context shift", seq);
         }
         if (!llama_memory_can_shift(memory)) {
             pymtp_refuse("the model's memory cannot move positions: no context shift");

@@ -55,6 +55,8 @@ mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
                                 mtp_n_alike(ctx.cparams), mtp_graph_bytes_max(ctx.model)),
     trunk_outputs(ctx, counters.n_output_bytes, counters.t_trunk_us),
     draft_outputs(ctx, counters.n_output_bytes, counters.t_head_us) {
+    images.resize(ctx.cparams.n_seq_max);
+
     // each graph has a scheduler: copies for pipelining would multiply its buffers, and only speed up long prompts
     ctx.cparams.pipeline_parallel = false;
 
@@ -91,7 +93,7 @@ mtp_kept_graph & mtp_engine::find_graph(const llama_ubatch & ubatch, llm_graph_t
     // Prompts share the context's own scheduler and its worst-case buffer. Parts of them beside rounds do as well, that
     // is, where some rows have logits and some have none: their numbers of rows hardly ever come again.
     const bool has_prompt = ctx.n_outputs > 0 && (uint32_t) ctx.n_outputs < ubatch.n_tokens;
-    if (!is_draft && (ubatch.n_tokens > n_rows_round || has_prompt)) {
+    if (!is_draft && (ubatch.n_tokens > n_rows_round || has_prompt || cur_image)) {
         return graphs.home();
     }
 
@@ -123,7 +125,7 @@ void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const 
     forget_outputs();
     if (gtype != LLM_GRAPH_TYPE_DECODER_MTP) {
         ++counters.n_trunk_passes;
-        cur_plan = planner.trunk(ubatch, mctx, n_fed);
+        cur_plan = cur_image ? planner.image(ubatch, mctx, *cur_image) : planner.trunk(ubatch, mctx, n_fed);
         // sequences side by side come in another order
         n_unread = ubatch.equal_seqs() ? 0 : std::count(n_fed.begin(), n_fed.end(), -1);
     }
@@ -196,6 +198,48 @@ int32_t mtp_engine::decode(const llama_batch & batch, const uint8_t * flags, int
         n_fed[i] = flags[i] >> PYMTP_ROW_FEED_SHIFT;
     }
     return llama_decode(&ctx, batch);
+}
+
+int32_t mtp_engine::decode_image(const mtp_image_rows & rows, const float * embd, const std::vector<llama_pos> & pos) {
+    // also when a pass throws
+    struct decoding {
+        mtp_image_rows *& cur;
+
+        ~decoding() { cur = nullptr; }
+    };
+
+    mtp_image_rows image = rows;
+    image.n_heads        = heads.own_memory() ? 0 : std::min(rows.n_heads, heads.n_storing);
+
+    const decoding ends     = { cur_image };
+    const size_t   n_embd   = ctx.model.hparams.n_embd_inp();
+    const int32_t  n_ubatch = ctx.cparams.n_ubatch;
+    const int32_t  n_pos    = pos.size() / image.n_rows;
+    cur_image               = &image;
+
+    for (int32_t begin = 0; begin < image.n_rows; begin += n_ubatch) {
+        const int32_t n = std::min(n_ubatch, image.n_rows - begin);
+
+        std::vector<llama_pos> part;
+        for (int32_t section = 0; section < n_pos; ++section) {
+            const auto first = pos.begin() + section * image.n_rows + begin;
+            part.insert(part.end(), first, first + n);
+        }
+        std::vector<int32_t>        n_seq_id(n, 1);
+        llama_seq_id                seq = image.seq;
+        std::vector<llama_seq_id *> seq_id(n, &seq);
+        std::vector<int8_t>         logits(n, 0);
+
+        n_fed.assign(n, 0);
+        const int32_t res = llama_decode(&ctx, { n, nullptr, const_cast<float *>(embd) + begin * n_embd, part.data(),
+                                                 n_seq_id.data(), seq_id.data(), logits.data() });
+        if (res != 0) {
+            return res;
+        }
+    }
+    heads.truncate(image.seq, image.begin + image.n_pos);
+    images[image.seq].add(image.begin, image.n_pos);
+    return 0;
 }
 
 //

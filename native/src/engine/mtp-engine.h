@@ -88,6 +88,13 @@ struct mtp_engine {
     // llama_decode. The last n_added rows are there for the shape of the pass. flags: of the others
     int32_t decode(const llama_batch & batch, const uint8_t * flags, int32_t n_added);
 
+    // The same for an image. embd: [n_rows, n_embd_inp]; pos: [n_pos_per_embd, n_rows], all sections of the first row of
+    // positions before those of the second. Heads whose K/V lies apart do not see it.
+    int32_t decode_image(const mtp_image_rows & image, const float * embd, const std::vector<llama_pos> & pos);
+
+    // positions that images have taken, by sequence
+    std::vector<mtp_image_spans> images;
+
     void pad_drafts() { planner.pad_drafts(); }
 
     // Runs one draft step over rows of (token, position, sequence), which the caller has checked.
@@ -159,12 +166,13 @@ struct mtp_engine {
     mtp_planner     planner;
     mtp_kept_graphs graphs;
 
-    mtp_plan_ptr         cur_plan = std::make_unique<mtp_plan>();
-    int32_t              n_unread = 0;    // rows of logits of the pass at hand that nobody reads, its last ones
-    std::vector<int32_t> n_fed;           // heads that see the rows of the batch that is being decoded
-    bool                 in_pass = false; // else llama.cpp reserves, or shifts the cache
+    mtp_plan_ptr         cur_plan  = std::make_unique<mtp_plan>();
+    int32_t              n_unread  = 0;       // rows of logits of the pass at hand that nobody reads, its last ones
+    mtp_image_rows *     cur_image = nullptr; // that is being decoded
+    std::vector<int32_t> n_fed;               // heads that see the rows of the batch that is being decoded
+    bool                 in_pass = false;     // else llama.cpp reserves, or shifts the cache
 
-    int32_t         n_reduced = 0;        // see reduce_logits
+    int32_t         n_reduced = 0;            // see reduce_logits
     mtp_outputs     trunk_outputs;
     mtp_outputs     draft_outputs;
     int32_t         n_drafted = 0;

@@ -149,6 +149,11 @@ llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input
         return std::make_unique<mtp_graph_input_part>(*res.mtp, part, std::move(input));
     }
 
+    // rows of an image have embeddings instead of tokens, which the trunk takes too
+    const auto * in = dynamic_cast<llm_graph_input_embd_h *>(input.get());
+    if (in && in->embd && !res.mtp->plan().stages[part.stage].ubatch.token) {
+        mtp_graph_leaf_to_view(in->embd, res.t_inp_embd);
+    }
     mtp_graph_leaf_to_view(tokens, part.tokens);
     mtp_graph_leaf_to_view(hidden, part.hidden);
     return std::make_unique<mtp_graph_input_none>(std::move(input));
@@ -272,7 +277,9 @@ class mtp_graph_builder {
             mtp.part         = &part;
             head_graph_build(mtp.heads.model(), run_params);
         }
-        if (mtp.adapters.adapt_embedding() && !mtp.heads.has_assistant()) {
+        if (!run_params.ubatch.token) {
+            replace_embedding(nodes_before.size());
+        } else if (mtp.adapters.adapt_embedding() && !mtp.heads.has_assistant()) {
             adapt_embedding(nodes_before.size(), tokens);
         }
 
@@ -308,9 +315,51 @@ class mtp_graph_builder {
             node->src[0] = rows;
             node->src[1] = mtp.adapters.build_embedding(ctx0, tokens);
         }
+        restart(nodes);
+    }
+
+    // Rows of an image have no tokens. Some of the heads' graphs know that; in others the node that looks tokens up becomes
+    // a copy of the embeddings that the trunk takes.
+    void replace_embedding(int n_before) {
+        std::vector<ggml_tensor *> nodes(ggml_graph_nodes(gf), ggml_graph_nodes(gf) + ggml_graph_n_nodes(gf));
+
+        for (auto * node : std::vector<ggml_tensor *>(nodes.begin() + n_before, nodes.end())) {
+            if (node->op != GGML_OP_GET_ROWS || !is_embedding(node->src[0])) {
+                continue;
+            }
+            memset(node->op_params, 0, sizeof(node->op_params));
+            node->op     = GGML_OP_CONT;
+            node->src[0] = res->t_inp_embd;
+            node->src[1] = nullptr;
+        }
+        restart(nodes);
+    }
+
+    bool is_embedding(const ggml_tensor * weight) const {
+        const auto & model = mtp.heads.model();
+        for (const auto & layer : model.layers) {
+            if (weight == layer.nextn.embed_tokens && weight) {
+                return true;
+            }
+        }
+        return weight == model.tok_embd;
+    }
+
+    // Begins the graph again with these nodes. Of two ways to make the embeddings one is in the graph without being
+    // computed: that stays so.
+    void restart(const std::vector<ggml_tensor *> & nodes) {
+        std::vector<ggml_tensor *> idle;
+        for (auto * node : nodes) {
+            if (!(node->flags & GGML_TENSOR_FLAG_COMPUTE)) {
+                idle.push_back(node);
+            }
+        }
         ggml_graph_clear(gf);
         for (auto * node : nodes) {
             ggml_build_forward_expand(gf, node);
+        }
+        for (auto * node : idle) {
+            node->flags &= ~GGML_TENSOR_FLAG_COMPUTE;
         }
     }
 
@@ -325,10 +374,7 @@ class mtp_graph_builder {
             }
         }
 
-        ggml_graph_clear(gf);
-        for (auto * node : nodes_before) {
-            ggml_build_forward_expand(gf, node);
-        }
+        restart(nodes_before);
         for (auto * node : stores) {
             ggml_build_forward_expand(gf, node);
         }

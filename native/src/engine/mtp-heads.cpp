@@ -70,6 +70,31 @@ std::vector<int64_t> mtp_heads::place_trunk(const llama_ubatch & ubatch, const s
     return res;
 }
 
+std::vector<int64_t> mtp_heads::place_image(mtp_image_rows & image, uint32_t n_tokens,
+                                            std::vector<int32_t> & rows_read) {
+    rows.drop_transient();
+
+    const llama_pos end = image.begin + image.n_pos;
+    int32_t read = image.n_done == 0 ? std::max(mtp_rows::ZERO, rows.find(image.seq, image.begin - 1)) : image.last_row;
+
+    std::vector<int64_t> res;
+    for (uint32_t i = 0; i < n_tokens; ++i) {
+        int32_t written = mtp_rows::transient_row(i);
+        if (image.n_done + (int32_t) i + 1 == image.n_rows) {
+            written = rows.put_trunk(image.seq, end - 1); // what the position after it reads
+        } else if (i + 1 == n_tokens) {
+            // what the next ubatch reads, which writes elsewhere; the image's end drops both
+            written         = rows.put_trunk(image.seq, end + image.is_second);
+            image.is_second = !image.is_second;
+        }
+        rows_read.push_back(read);
+        res.push_back(written);
+        read = written;
+    }
+    image.last_row = read;
+    return res;
+}
+
 std::vector<int32_t> mtp_heads::find_read(const std::vector<mtp_row> & of) const {
     std::vector<int32_t> res;
     for (const auto & row : of) {
@@ -104,6 +129,15 @@ void mtp_heads::take(const mtp_row & row, int32_t n) {
                 has_hidden(row.seq, row.pos - 1) && cur.end >= row.pos && seen[head - 1][row.seq].has(row.pos - 1);
         }
         cur.take(row.pos, is_whole);
+    }
+}
+
+void mtp_heads::take_image(const mtp_image_rows & image) {
+    take({ 0, image.begin, image.seq, false }, image.n_heads);
+    for (int32_t head = 0; head < image.n_heads; ++head) {
+        for (llama_pos pos = image.begin + 1; pos < image.begin + image.n_pos; ++pos) {
+            seen[head][image.seq].take(pos, true); // its rows read one another
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 #include "llama-context.h"
 #include "mtp-device-tensor.h"
+#include "mtp-image-rows.h"
 #include "mtp-rows.h"
 #include "mtp-seen.h"
 #include "mtp-ubatch.h"
@@ -60,6 +61,10 @@ class mtp_heads {
     // [n_tokens] rows of plane 0 that the trunk writes for an ubatch. n_fed: by row of the batch, see mtp_planner::trunk
     std::vector<int64_t> place_trunk(const llama_ubatch & ubatch, const std::vector<int32_t> & n_fed);
 
+    // The same for an ubatch of n_tokens rows of an image, which goes on to the next ubatch. rows_read: [n_tokens] rows
+    // that hold what heads read at them, the hidden states of the rows before.
+    std::vector<int64_t> place_image(mtp_image_rows & image, uint32_t n_tokens, std::vector<int32_t> & rows_read);
+
     // the row that a head writes for a position
     int64_t place_draft(llama_seq_id seq, llama_pos pos) { return rows.put_head(seq, pos); }
 
@@ -78,6 +83,9 @@ class mtp_heads {
 
     // the first n heads run on a row in the trunk's pass
     void take(const mtp_row & row, int32_t n);
+
+    // the same on all positions of an image
+    void take_image(const mtp_image_rows & image);
 
     // The first n heads are about to draft. rows: each sequence's rows that catch up, and the one that predicts.
     void start_draft(const std::vector<mtp_row> & rows, int32_t n);

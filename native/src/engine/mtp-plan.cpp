@@ -90,12 +90,12 @@ std::vector<mtp_run> mtp_planner::step_runs(int32_t step, int32_t n_steps) const
 //
 
 void mtp_planner::add_feed(mtp_plan & plan, const llama_ubatch & ubatch, const llama_memory_context_i * mctx, int32_t n,
-                           const std::vector<mtp_row> & rows) {
+                           std::vector<int32_t> rows_read) {
     auto & stage = plan.stages.emplace_back();
 
     stage.ubatch     = ubatch;
     stage.runs       = feed_runs(n);
-    stage.rows_read  = heads.find_read(rows);
+    stage.rows_read  = std::move(rows_read);
     stage.keeps      = heads.chained && n > 1;
     stage.rows_write = plan.rows_trunk;
 
@@ -131,8 +131,25 @@ mtp_plan_ptr mtp_planner::trunk(const llama_ubatch & ubatch, const llama_memory_
         n_most = std::max(n_most, n);
     }
     if (n_most > 0) {
-        add_feed(*plan, ubatch, mctx, n_most, rows);
+        add_feed(*plan, ubatch, mctx, n_most, heads.find_read(rows));
     }
+    return plan;
+}
+
+mtp_plan_ptr mtp_planner::image(const llama_ubatch & ubatch, const llama_memory_context_i * mctx,
+                                mtp_image_rows & image) {
+    auto plan = std::make_unique<mtp_plan>();
+    if (heads.n_heads > 0) {
+        std::vector<int32_t> rows_read;
+        plan->rows_trunk = heads.place_image(image, ubatch.n_tokens, rows_read);
+        if (image.n_heads > 0) {
+            if (image.n_done == 0) {
+                heads.take_image(image);
+            }
+            add_feed(*plan, ubatch, mctx, image.n_heads, std::move(rows_read));
+        }
+    }
+    image.n_done += ubatch.n_tokens;
     return plan;
 }
 

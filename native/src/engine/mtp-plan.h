@@ -42,6 +42,9 @@ class mtp_planner {
     mtp_plan_ptr trunk(const llama_ubatch & ubatch, const llama_memory_context_i * mctx,
                        const std::vector<int32_t> & n_fed);
 
+    // Of a trunk pass over rows of an image.
+    mtp_plan_ptr image(const llama_ubatch & ubatch, const llama_memory_context_i * mctx, mtp_image_rows & image);
+
     // of the largest trunk pass, for llama.cpp to see how large its buffers must be: it feeds the heads
     mtp_plan_ptr largest(const llama_ubatch & ubatch, const llama_memory_context_i * mctx);
 
@@ -73,7 +76,7 @@ class mtp_planner {
     bool add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & rows, int32_t n);
     bool add_step(mtp_plan & plan, int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
     void add_feed(mtp_plan & plan, const llama_ubatch & ubatch, const llama_memory_context_i * mctx, int32_t n,
-                  const std::vector<mtp_row> & rows);
+                  std::vector<int32_t> rows_read);
 };
 
 // the rows that predict (output), or those that catch up

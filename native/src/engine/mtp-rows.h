@@ -32,6 +32,9 @@ class mtp_rows {
     // the trunk's row i of the ubatch at (seq, pos); transient: only until the next ubatch
     int32_t put_transient(llama_seq_id seq, llama_pos pos, uint32_t i);
 
+    // the same where nobody asks for it by its position
+    static int32_t transient_row(uint32_t i) { return 2 + (int32_t) i; }
+
     int32_t put_trunk(llama_seq_id seq, llama_pos pos); // and forgets what a head has said of pos and beyond
     int32_t put_head(llama_seq_id seq, llama_pos pos);
 

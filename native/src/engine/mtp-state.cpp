@@ -14,7 +14,7 @@ namespace {
 
 struct mtp_state_header {
     uint32_t magic     = 0x50544d50; // "PMTP"
-    uint32_t version   = 2;
+    uint32_t version   = 3;
     uint32_t n_seq_max = 0;          // 0: a single sequence, of a session of any number
     uint32_t n_planes  = 0;
     uint32_t n_embd    = 0;
@@ -100,6 +100,28 @@ static std::vector<llama_seq_id> mtp_state_sequences(const llama_context & ctx, 
     return res;
 }
 
+static void mtp_write_images(llama_io_write_i & io, const mtp_image_spans & images) {
+    const uint32_t n = images.spans.size();
+    io.write(&n, sizeof(n));
+    io.write(images.spans.data(), n * sizeof(mtp_image_spans::span));
+}
+
+static void mtp_read_images(llama_io_read_i & io, mtp_image_spans & images) {
+    images.spans.clear();
+    uint32_t n;
+    io.read(&n, sizeof(n));
+    llama_pos end = 0;
+    for (uint32_t i = 0; i < n; ++i) {
+        mtp_image_spans::span span;
+        io.read(&span, sizeof(span));
+        if (span.begin < end || span.n_pos < 1 || span.n_pos > INT32_MAX - span.begin) {
+            throw std::runtime_error("its images lie where none can be");
+        }
+        end = span.begin + span.n_pos;
+        images.spans.push_back(span);
+    }
+}
+
 std::vector<uint8_t> mtp_engine::save_state(llama_seq_id seq) {
     ctx.synchronize();
     heads.release_drafts();
@@ -113,6 +135,7 @@ std::vector<uint8_t> mtp_engine::save_state(llama_seq_id seq) {
         heads.own_memory()->state_write(io, seq);
     }
     for (const auto each : mtp_state_sequences(ctx, seq)) {
+        mtp_write_images(io, images[each]);
         heads.write(io, each);
         counters.n_hidden_bytes += heads.n_kept(each) * heads.row_bytes();
     }
@@ -134,6 +157,7 @@ void mtp_engine::restore_state(const uint8_t * data, size_t size, mtp_origin ori
         heads.own_memory()->state_read(io, seq);
     }
     for (const auto each : mtp_state_sequences(ctx, seq)) {
+        mtp_read_images(io, images[each]);
         heads.read(io, each);
         counters.n_hidden_bytes += heads.n_kept(each) * heads.row_bytes();
     }
@@ -155,6 +179,7 @@ void mtp_engine::copy(llama_seq_id from, llama_seq_id to) {
         ctx.memory_update(false);
     }
     heads.copy(from, to);
+    images[to] = images[from];
     update_own_memory();
 }
 

@@ -1,0 +1,22 @@
+# Images: llama.cpp's mtmd, which turns them into rows of embeddings, and our C interface to it. Compiled into libllama, and
+# hidden there: its programs bring their own. Without its helpers, which read sound and call ffmpeg.
+
+set(mtmd ${llama_cpp_tree}/tools/mtmd)
+file(GLOB mtmd_models ${mtmd}/models/*.cpp)
+
+# Most of the time goes into the same headers, and the files of models are small.
+add_library(pymtp-mtmd OBJECT ${mtmd}/mtmd.cpp ${mtmd}/mtmd-audio.cpp ${mtmd}/mtmd-image.cpp ${mtmd}/clip.cpp
+    ${mtmd_models})
+set_target_properties(pymtp-mtmd PROPERTIES CXX_VISIBILITY_PRESET hidden UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+set_source_files_properties(${mtmd}/mtmd.cpp ${mtmd}/mtmd-audio.cpp ${mtmd}/mtmd-image.cpp ${mtmd}/clip.cpp
+    PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+
+file(GLOB native_images_sources CONFIGURE_DEPENDS ${native}/src/images/*.cpp)
+add_library(pymtp-images OBJECT ${native_images_sources})
+
+foreach(target pymtp-mtmd pymtp-images)
+    target_include_directories(${target} PRIVATE ${mtmd} ${llama_cpp_tree}/vendor ${llama_cpp_tree}/include
+        ${llama_cpp_tree}/src ${llama_cpp_tree}/ggml/include ${native_folders} ${native}/src/rpc ${native}/include)
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_STANDARD 17)
+    target_sources(llama PRIVATE $<TARGET_OBJECTS:${target}>)
+endforeach()

@@ -1,0 +1,361 @@
+// The C interface: images in prompts, by llama.cpp's mtmd.
+
+#include "pymtp-images.h"
+
+#include "asserts.h"
+#include "image-file.h"
+#include "llama-model.h"
+#include "mtmd.h"
+#include "pymtp-session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+struct projector_deleter {
+    void operator()(mtmd_context * projector) const { mtmd_free(projector); }
+};
+
+struct bitmap_deleter {
+    void operator()(mtmd_bitmap * bitmap) const { mtmd_bitmap_free(bitmap); }
+};
+
+struct chunks_deleter {
+    void operator()(mtmd_input_chunks * chunks) const { mtmd_input_chunks_free(chunks); }
+};
+
+struct pymtp_projector {
+    static constexpr const char * what = "projector";
+
+    // prompts that it has taken apart need it to encode their images
+    std::shared_ptr<mtmd_context> ctx;
+};
+
+struct pymtp_image {
+    static constexpr const char * what = "image";
+
+    std::unique_ptr<mtmd_bitmap, bitmap_deleter> bitmap;
+};
+
+struct pymtp_media {
+    static constexpr const char * what = "prompt with images";
+
+    std::shared_ptr<mtmd_context>                      ctx;
+    std::unique_ptr<mtmd_input_chunks, chunks_deleter> chunks;
+
+    const mtmd_input_chunk & chunk(int32_t i) const {
+        if (i < 0 || i >= (int32_t) mtmd_input_chunks_size(chunks.get())) {
+            pymtp_refuse("chunk %d of %zu", i, mtmd_input_chunks_size(chunks.get()));
+        }
+        return *mtmd_input_chunks_get(chunks.get(), i);
+    }
+
+    const mtmd_input_chunk & image(int32_t i) const {
+        const auto & res = chunk(i);
+        if (mtmd_input_chunk_get_type(&res) != MTMD_INPUT_CHUNK_TYPE_IMAGE) {
+            pymtp_refuse("chunk %d is no image", i);
+        }
+        return res;
+    }
+};
+
+static constexpr int32_t N_PARTS_MAX = 1 << 16;
+
+// a projector has one scheduler
+static std::recursive_mutex & encoding() {
+    static std::recursive_mutex & mutex = *new std::recursive_mutex;
+    return mutex;
+}
+
+// the rest of the line after a text in llama.cpp's log; "" if it is not there
+static std::string after(const char * log, const char * text) {
+    const char * found = strstr(log, text);
+    found              = found ? found + strlen(text) : "";
+    return std::string(found, strcspn(found, "\n"));
+}
+
+// why llama.cpp could not do something
+static std::string reason(const pymtp_catch_asserts & asserts, const char * otherwise) {
+    if (*asserts.failed()) {
+        return std::string("it is damaged, llama.cpp refuses it (") + asserts.failed() + ")";
+    }
+    const std::string log    = pymtp_log_take();
+    const std::string loaded = after(log.c_str(), "failed to load model '");
+    const size_t      path   = loaded.find("': ");
+    if (path != std::string::npos) {
+        const size_t function = loaded.find(": ", path + 3); // the one that says it
+        return loaded.substr(function == std::string::npos ? path + 3 : function + 2);
+    }
+    const std::string error = after(log.c_str(), "error: ");
+    return error.empty() ? otherwise : error;
+}
+
+static void follow_log() {
+    ggml_log_callback callback;
+    void *            user_data;
+    llama_log_get(&callback, &user_data);
+    mtmd_log_set(callback, user_data);
+}
+
+// what the engine can decode
+static void check_projector(const llama_model & model, const mtmd_context & ctx) {
+    if (!mtmd_support_vision(&ctx)) {
+        pymtp_refuse("it is for sound, not for images");
+    }
+    if (mtmd_decode_use_non_causal(&ctx, nullptr)) {
+        pymtp_refuse("its model attends to rows of an image in both directions, which is not supported yet");
+    }
+    if (mtmd_decode_use_mrope(&ctx) != (model.hparams.n_pos_per_embd() == 4)) {
+        pymtp_refuse("its model counts positions in a way that is not supported yet");
+    }
+}
+
+int32_t pymtp_projector_load(const llama_model * model, const char * path, const pymtp_projector_params * params,
+                             pymtp_projector ** projector) {
+    return pymtp_guard([&]() -> int32_t {
+        pymtp_need(projector, "the projector") = nullptr;
+        pymtp_need(model, "the model");
+        pymtp_need(path, "the path");
+        const auto & asked = pymtp_need(params, "the parameters");
+
+        auto native            = mtmd_context_params_default();
+        native.use_gpu         = asked.use_gpu != 0;
+        native.print_timings   = false;
+        native.n_threads       = std::max(1, asked.n_threads);
+        native.flash_attn_type = (llama_flash_attn_type) asked.flash_attn;
+        native.warmup          = true; // builds a graph: a file that does not fit together shows now
+        if (asked.n_rows_min > 0) {
+            native.image_min_tokens = asked.n_rows_min;
+        }
+        if (asked.n_rows_max > 0) {
+            native.image_max_tokens = asked.n_rows_max;
+        }
+
+        const std::lock_guard<std::recursive_mutex> lock(encoding());
+        const pymtp_catch_asserts                   asserts;
+
+        follow_log();
+        pymtp_log_take();
+        mtmd_context * made = nullptr;
+        const auto     why  = pymtp_thrown([&] { made = mtmd_init_from_file(path, model, native); });
+        if (!made) {
+            pymtp_refuse("%s", why.empty() ? reason(asserts, "llama.cpp cannot load it").c_str() : why.text);
+        }
+        auto res = std::make_unique<pymtp_projector>();
+        res->ctx.reset(made, projector_deleter());
+        check_projector(*model, *made);
+        return pymtp_give(projector, std::move(res));
+    });
+}
+
+void pymtp_projector_free(pymtp_projector * projector) {
+    pymtp_handles<pymtp_projector>::free(projector);
+}
+
+int32_t pymtp_image_load(const uint8_t * data, size_t size, pymtp_image ** image) {
+    return pymtp_guard([&]() -> int32_t {
+        pymtp_need(image, "the image") = nullptr;
+        if (size > PYMTP_IMAGE_BYTES_MAX) {
+            pymtp_refuse("it has %zu bytes, at most %d are possible", size, +PYMTP_IMAGE_BYTES_MAX);
+        }
+        pymtp_need_array(data, size, PYMTP_IMAGE_BYTES_MAX, "bytes");
+
+        image_pixels pixels = { 0, 0, { nullptr, nullptr } };
+        const auto   why    = pymtp_thrown([&] { pixels = image_file_read(data, size, PYMTP_IMAGE_PIXELS_MAX); });
+        if (!why.empty()) {
+            pymtp_refuse("%s", why.text);
+        }
+        auto res = std::make_unique<pymtp_image>();
+        res->bitmap.reset(mtmd_bitmap_init(pixels.width, pixels.height, pixels.rgb.get()));
+        return pymtp_give(image, std::move(res));
+    });
+}
+
+void pymtp_image_free(pymtp_image * image) {
+    pymtp_handles<pymtp_image>::free(image);
+}
+
+int32_t pymtp_image_size(const pymtp_image * image, int32_t * width, int32_t * height) {
+    return pymtp_guard(image, [&](pymtp_image & self) -> int32_t {
+        pymtp_need(width, "the width")   = mtmd_bitmap_get_nx(self.bitmap.get());
+        pymtp_need(height, "the height") = mtmd_bitmap_get_ny(self.bitmap.get());
+        return PYMTP_OK;
+    });
+}
+
+int32_t pymtp_media_init(pymtp_projector * projector, int32_t n_parts, const char * const * text,
+                         const int32_t * length, pymtp_image * const * image, int32_t is_start, pymtp_media ** media) {
+    return pymtp_guard(projector, [&](pymtp_projector & self) -> int32_t {
+        pymtp_need(media, "the prompt") = nullptr;
+        pymtp_need_array(text, n_parts, N_PARTS_MAX, "texts");
+        pymtp_need_array(length, n_parts, N_PARTS_MAX, "lengths");
+        pymtp_need_array(image, n_parts, N_PARTS_MAX, "images");
+
+        std::vector<mtmd_input_text>                          texts(n_parts);
+        std::vector<std::unique_ptr<pymtp_hold<pymtp_image>>> held; // while the call lasts
+        std::vector<mtmd_input_part>                          parts(n_parts);
+        std::vector<const mtmd_input_part *>                  pointers;
+        for (int32_t i = 0; i < n_parts; ++i) {
+            if (text[i]) {
+                if (length[i] < 0) {
+                    pymtp_refuse("text %d has a length of %d", i, length[i]);
+                }
+                texts[i] = { text[i], (size_t) length[i], false, true };
+                parts[i] = { &texts[i], nullptr };
+            } else {
+                held.push_back(std::make_unique<pymtp_hold<pymtp_image>>(image[i]));
+                mtmd_bitmap * bitmap = (*held.back())->bitmap.get();
+                mtmd_bitmap_set_id(bitmap, std::to_string(i).c_str());
+                parts[i] = { nullptr, bitmap };
+            }
+            pointers.push_back(&parts[i]);
+        }
+
+        auto res = std::make_unique<pymtp_media>();
+        res->ctx = self.ctx;
+        res->chunks.reset(mtmd_input_chunks_init());
+
+        const pymtp_catch_asserts asserts;
+        pymtp_log_take();
+        int32_t    status = 1;
+        const auto why    = pymtp_thrown([&] {
+            status = mtmd_tokenize_from_parts(self.ctx.get(), res->chunks.get(), pointers.data(), pointers.size(),
+                                              is_start != 0);
+        });
+        if (status != 0) {
+            pymtp_refuse("an image cannot be prepared: %s",
+                         why.empty() ? reason(asserts, "llama.cpp gave no reason").c_str() : why.text);
+        }
+        return pymtp_give(media, std::move(res));
+    });
+}
+
+void pymtp_media_free(pymtp_media * media) {
+    pymtp_handles<pymtp_media>::free(media);
+}
+
+int32_t pymtp_media_chunk(const pymtp_media * media, int32_t i, struct pymtp_media_chunk * chunk) {
+    return pymtp_guard(media, [&](pymtp_media & self) -> int32_t {
+        auto &       res   = pymtp_need(chunk, "the chunk");
+        const auto & found = self.chunk(i);
+        const char * id    = mtmd_input_chunk_get_id(&found);
+
+        res = { (int32_t) mtmd_input_chunk_get_n_tokens(&found), mtmd_input_chunk_get_n_pos(&found),
+                id ? atoi(id) : -1 };
+        return PYMTP_OK;
+    });
+}
+
+int32_t pymtp_media_tokens(const pymtp_media * media, int32_t i, int32_t n_rows, int32_t * token) {
+    return pymtp_guard(media, [&](pymtp_media & self) -> int32_t {
+        size_t              n;
+        const llama_token * tokens = mtmd_input_chunk_get_tokens_text(&self.chunk(i), &n);
+        if (!tokens || (int64_t) n != n_rows) {
+            pymtp_refuse("chunk %d is no text of %d tokens", i, n_rows);
+        }
+        std::copy_n(tokens, n, &pymtp_need(token, "the tokens"));
+        return PYMTP_OK;
+    });
+}
+
+// the rows of an image, until the projector encodes another one
+static const float * encode(pymtp_media & media, const mtmd_input_chunk & image) {
+    pymtp_log_take();
+    if (mtmd_encode_chunk(media.ctx.get(), &image) != 0) {
+        const pymtp_catch_asserts none;
+        throw std::runtime_error("the projector failed: " + reason(none, "llama.cpp gave no reason"));
+    }
+    return mtmd_get_output_embd(media.ctx.get());
+}
+
+int32_t pymtp_media_encode(const pymtp_media * media, int32_t i, int32_t n_rows, int32_t n_embd, float * embd) {
+    return pymtp_guard(media, [&](pymtp_media & self) -> int32_t {
+        const auto & image = self.image(i);
+        if (n_rows != (int32_t) mtmd_input_chunk_get_n_tokens(&image) || n_embd < 1) {
+            pymtp_refuse("chunk %d has %zu rows, not %d", i, mtmd_input_chunk_get_n_tokens(&image), n_rows);
+        }
+        pymtp_need(embd, "the rows");
+        const std::lock_guard<std::recursive_mutex> lock(encoding());
+        std::copy_n(encode(self, image), (size_t) n_rows * n_embd, embd);
+        return PYMTP_OK;
+    });
+}
+
+// [n_pos_per_embd, n_rows]
+static std::vector<llama_pos> positions(const mtmd_input_chunk & image, llama_pos begin, uint32_t n_pos_per_embd) {
+    const int32_t          n_rows = mtmd_input_chunk_get_n_tokens(&image);
+    std::vector<llama_pos> res(n_pos_per_embd * n_rows, 0);
+    for (int32_t i = 0; i < n_rows; ++i) {
+        if (n_pos_per_embd == 1) {
+            res[i] = begin + i;
+            continue;
+        }
+        const auto pos = mtmd_image_tokens_get_decoder_pos(mtmd_input_chunk_get_tokens_image(&image), begin, i);
+
+        res[i]              = pos.t;
+        res[i + n_rows]     = pos.y;
+        res[i + 2 * n_rows] = pos.x;
+        res[i + 3 * n_rows] = pos.z;
+    }
+    return res;
+}
+
+int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * media, int32_t i, int32_t seq,
+                                   int32_t pos, int32_t n_heads) {
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        const pymtp_timer timer = { self.t_trunk_us };
+
+        const pymtp_hold<pymtp_media> held(media);
+        self.need_seq(seq);
+        const auto &  image  = held->image(i);
+        const int32_t n_rows = mtmd_input_chunk_get_n_tokens(&image);
+        const int32_t n_pos  = mtmd_input_chunk_get_n_pos(&image);
+        if (n_heads < 0 || n_heads > self.n_heads) {
+            pymtp_refuse("an image for %d heads of %d", n_heads, self.n_heads);
+        }
+        pymtp_drop_added(self, seq);
+        if (pos != pymtp_seq_end(self, seq)) {
+            pymtp_refuse("an image at position %d of sequence %d, but %d is next", pos, seq, pymtp_seq_end(self, seq));
+        }
+        if (n_pos > self.n_ctx_seq - pos || n_rows > (int32_t) llama_n_ctx(self.ctx)) {
+            return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for an image of %d rows",
+                              llama_n_ctx(self.ctx), n_rows);
+        }
+        const auto & model = *llama_get_model(self.ctx);
+
+        forget_outputs(self);
+        pymtp_drop_added(self);
+        if (self.replay) {
+            self.replay->forget(seq);
+        }
+
+        const std::lock_guard<std::recursive_mutex> lock(encoding());
+        int32_t                                     res    = -1;
+        pymtp_status                                failed = PYMTP_FAILED;
+        const auto                                  why    = pymtp_thrown([&] {
+            try {
+                const float * embd = encode(*held, image);
+                res                = self.mtp->decode_image({ seq, pos, n_pos, n_rows, n_heads }, embd,
+                                                            positions(image, pos, model.hparams.n_pos_per_embd()));
+            } catch (const mtp_rpc_error &) {
+                failed = PYMTP_LOST;
+                throw;
+            }
+        });
+        if (res == 0) {
+            if (!self.last_pass.empty()) {
+                self.last_pass[seq] = pos;
+            }
+            return PYMTP_OK;
+        }
+        // earlier ubatches may have gone through: leave nothing of it
+        pymtp_truncate(self, seq, self.last_pass.empty() ? pos : 0);
+        if (res == 1) {
+            return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for an image of %d rows",
+                              llama_n_ctx(self.ctx), n_rows);
+        }
+        return pymtp_fail(failed, "%s", why.empty() ? "the backend failed in a pass of the trunk" : why.text);
+    });
+}

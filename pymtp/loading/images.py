@@ -1,0 +1,260 @@
+"""Images in prompts: files, and the projector (mmproj) that turns them into rows of embeddings.
+
+Owns the handles of both. Knows files, texts and token ids; no session.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+from pymtp.binding.library import ffi, lib
+from pymtp.binding.status import error_message
+from pymtp.binding.types import model_pointer
+from pymtp.errors import InvalidParameter, ModelError
+from pymtp.gguf.header import ArrayLength, Header, read_array
+from pymtp.gguf.shards import read_shards
+from pymtp.loading.params import ModelParams, StrPath
+from pymtp.loading.vocabulary import Vocabulary
+
+IMAGE_MARKER = "<__media__>"
+"""Stands for an image in a prompt's text, as in llama.cpp."""
+
+MAX_IMAGES = 256
+"""In a prompt."""
+
+_MAX_BYTES: int = lib.PYMTP_IMAGE_BYTES_MAX
+_MAX_PIXELS: int = lib.PYMTP_IMAGE_PIXELS_MAX
+_PLACEHOLDERS = ("<|image_pad|>", "<|image|>", "<|video_pad|>", "<image>")
+_KNOWN = "a JPEG, PNG, BMP or GIF"
+
+
+class Image:
+    """An image for a prompt: a file (JPEG, PNG, BMP, GIF), or its bytes.
+
+    Raises InvalidParameter if it is of another kind, damaged, longer than 64 MiB or of more than 64 million pixels.
+    """
+
+    def __init__(self, source: StrPath | bytes) -> None:
+        name, data = ("the image", bytes(source)) if isinstance(source, (bytes, bytearray)) else _read(source)
+        if not data:
+            raise InvalidParameter("image", f"{_KNOWN}; {name} is empty")
+        handle = ffi.new("struct pymtp_image **")
+        if lib.pymtp_image_load(ffi.from_buffer("uint8_t[]", data), len(data), handle) != lib.PYMTP_OK:
+            kind = _kind(data)
+            why = f"is {kind}" if kind else f"cannot be used: {error_message()}"
+            raise InvalidParameter("image", f"{_KNOWN}; {name} {why}")
+        self.native: Any = ffi.gc(handle[0], lib.pymtp_image_free)
+        self.digest = hashlib.sha256(data).digest()
+        """Of the file."""
+        width, height = ffi.new("int32_t *"), ffi.new("int32_t *")
+        lib.pymtp_image_size(self.native, width, height)
+        self.width: int = width[0]
+        self.height: int = height[0]
+
+    def __repr__(self) -> str:
+        return f"<pymtp.Image {self.width} x {self.height}>"
+
+
+class PlacedImage(NamedTuple):
+    """An image, or a part of one, in a prompt."""
+
+    position: int
+    n_pos: int
+    """Positions that it takes."""
+    n_rows: int
+    """Rows of embeddings, of which each takes a cell of the cache: as many as positions, or more."""
+    keys: tuple[int, ...]
+    """(n_pos,) numbers below 0 that stand for it where prompts are compared, in the place of tokens."""
+    media: Any
+    """The native handle of its prompt."""
+    chunk: int
+    """Its number there."""
+
+    @property
+    def end(self) -> int:
+        """The position after it."""
+        return self.position + self.n_pos
+
+
+class ImagePrompt(Sequence[int]):
+    """Tokens of a prompt, one for each position; those at images stand for nothing."""
+
+    def __init__(self, tokens: Sequence[int], images: Sequence[PlacedImage]) -> None:
+        self.tokens, self.images = list(tokens), tuple(images)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @overload
+    def __getitem__(self, i: int) -> int: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> list[int]: ...
+
+    def __getitem__(self, i: int | slice) -> int | list[int]:
+        return self.tokens[i]
+
+
+class Projector:
+    """A loaded projector. Any number of threads may use it."""
+
+    def __init__(self, model: object, vocabulary: Vocabulary, params: ModelParams, n_threads: int) -> None:
+        """Raises ModelError for a file that is no projector of the model."""
+        assert params.mmproj is not None
+        path = Path(params.mmproj)
+        (file, *_) = read_shards(path)
+        _check_header(path, file.header)
+        asked = ffi.new("struct pymtp_projector_params *")
+        asked.use_gpu = params.n_gpu_layers != 0 and params.device != ()
+        asked.n_threads = n_threads
+        asked.flash_attn = lib.LLAMA_FLASH_ATTN_TYPE_AUTO
+        asked.n_rows_min, asked.n_rows_max = params.image_min_tokens or 0, params.image_max_tokens or 0
+        handle = ffi.new("struct pymtp_projector **")
+        if lib.pymtp_projector_load(model_pointer(model), os.fsencode(path), asked, handle) != lib.PYMTP_OK:
+            raise ModelError(f"{path} cannot be used with the model: {error_message()}")
+        self._native = ffi.gc(handle[0], lib.pymtp_projector_free)
+        single = [vocabulary.tokenize(text, is_start=False) for text in _PLACEHOLDERS]
+        self._placeholder = next((tokens[0] for tokens in single if len(tokens) == 1), 0)
+
+    def prompt(self, parts: Sequence[str | Image], *, is_start: bool = True) -> ImagePrompt:
+        """The prompt of texts and images in their order. Special tokens in texts are recognised.
+
+        Raises InvalidParameter for an image that cannot be prepared.
+        """
+        data = [part.encode(errors="replace") if isinstance(part, str) else b"" for part in parts]
+        keep = [ffi.new("char[]", each) for each in data]
+        texts = [kept if isinstance(part, str) else ffi.NULL for part, kept in zip(parts, keep, strict=True)]
+        images = [part.native if isinstance(part, Image) else ffi.NULL for part in parts]
+        made = ffi.new("struct pymtp_media **")
+        lengths = [len(each) for each in data]
+        if lib.pymtp_media_init(self._native, len(parts), texts, lengths, images, is_start, made) != lib.PYMTP_OK:
+            raise InvalidParameter("image", f"one that the projector takes: {error_message()}")
+        return self._placed(ffi.gc(made[0], lib.pymtp_media_free), parts)
+
+    def _placed(self, media: Any, parts: Sequence[str | Image]) -> ImagePrompt:
+        tokens: list[int] = []
+        images: list[PlacedImage] = []
+        chunk = ffi.new("struct pymtp_media_chunk *")
+        i = 0
+        while lib.pymtp_media_chunk(media, i, chunk) == lib.PYMTP_OK:
+            if chunk.part < 0:
+                text = ffi.new("int32_t[]", chunk.n_rows)
+                lib.pymtp_media_tokens(media, i, chunk.n_rows, text)
+                tokens += list(text)
+            else:
+                image = parts[chunk.part]
+                assert isinstance(image, Image)
+                keys = _keys(image.digest, sum(each.media is media for each in images), chunk.n_pos)
+                images.append(PlacedImage(len(tokens), chunk.n_pos, chunk.n_rows, keys, media, i))
+                tokens += [self._placeholder] * chunk.n_pos
+            i += 1
+        return ImagePrompt(tokens, images)
+
+
+def _check_header(path: Path, header: Header) -> None:
+    """Raise ModelError for a file that is no projector, or whose numbers llama.cpp would divide by or multiply with."""
+    metadata = header.metadata
+    if metadata.get("general.architecture") != "clip":
+        raise ModelError(f"{path} is no projector but a model; --mmproj takes the file with mmproj in its name")
+    for key, most in _NUMBERS.items():
+        value = metadata.get(f"clip.vision.{key}", 1)
+        if not isinstance(value, int) or not 1 <= value <= most:
+            raise ModelError(f"{path} is damaged: clip.vision.{key} is {value}; download it again")
+    n_embd, n_head = (metadata.get(f"clip.vision.{key}", 1) for key in ("embedding_length", "attention.head_count"))
+    if isinstance(n_embd, int) and isinstance(n_head, int) and n_embd % n_head:
+        raise ModelError(f"{path} is damaged: {n_head} heads share {n_embd} dimensions; download it again")
+    for key in ("image_mean", "image_std"):
+        array = metadata.get(f"clip.vision.{key}")
+        values = read_array(path, array, 3) if isinstance(array, ArrayLength) else []
+        if any(not isinstance(value, float) or not math.isfinite(value) for value in values) or (
+            key == "image_std" and not all(values)
+        ):
+            raise ModelError(f"{path} is damaged: clip.vision.{key} is {values}; download it again")
+
+
+_NUMBERS = {
+    "embedding_length": 1 << 16,
+    "feed_forward_length": 1 << 20,
+    "block_count": 1024,
+    "projection_dim": 1 << 20,
+    "attention.head_count": 1024,
+    "attention.head_count_kv": 1024,
+    "image_size": 1 << 14,
+    "patch_size": 1024,
+    "spatial_merge_size": 16,
+    "window_size": 1 << 14,
+    "projector.scale_factor": 64,
+}
+"""Of a projector's metadata: from 1 to these."""
+
+
+def load_images(sources: Sequence[Image | StrPath | bytes]) -> list[Image]:
+    """The images of a prompt. Raises InvalidParameter for one that cannot be used, and if they are too many."""
+    if isinstance(sources, (str, bytes)) or not isinstance(sources, Sequence):
+        raise InvalidParameter("images", "a list of images", value=sources)
+    if len(sources) > MAX_IMAGES:
+        raise InvalidParameter("images", f"at most {MAX_IMAGES} in a prompt", value=len(sources))
+    images: list[Image] = []
+    for source in sources:
+        images.append(source if isinstance(source, Image) else Image(source))
+        if sum(image.width * image.height for image in images) > _MAX_PIXELS:
+            raise InvalidParameter("images", f"of at most {_MAX_PIXELS >> 20} Mi pixels together")
+    return images
+
+
+def split_at_markers(text: str, images: Sequence[Image], marker: str = IMAGE_MARKER) -> list[str | Image]:
+    """A text with a marker for each image as its parts. Raises InvalidParameter if there are more or fewer markers."""
+    texts = text.split(marker)
+    if len(texts) - 1 != len(images):
+        expected = f"as many as the prompt has {marker}: {len(texts) - 1}"
+        raise InvalidParameter("images", expected, value=len(images))
+    parts: list[str | Image] = [texts[0]]
+    for image, after in zip(images, texts[1:], strict=True):
+        parts += [image, after]
+    return [part for part in parts if part != ""]
+
+
+def _keys(digest: bytes, n_before: int, n_pos: int) -> tuple[int, ...]:
+    """Numbers that no other image shares, and no token. `n_before`: images before it in the prompt."""
+    found: list[int] = []
+    for i in range(n_pos):
+        whole = hashlib.sha256(digest + n_before.to_bytes(4, "big") + i.to_bytes(4, "big")).digest()
+        found.append(-1 - (int.from_bytes(whole[:8], "big") >> 2))
+    return tuple(found)
+
+
+def _read(source: StrPath) -> tuple[str, bytes]:
+    if not isinstance(source, (str, os.PathLike)):
+        raise InvalidParameter("image", "a file or bytes", value=source)
+    name = os.fspath(source)
+    try:
+        with open(source, "rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InvalidParameter("image", f"a file that can be read; {name}: {why}") from None
+    if len(data) > _MAX_BYTES:
+        raise InvalidParameter("image", f"at most {_MAX_BYTES >> 20} MiB; {name} is longer")
+    return name, data
+
+
+def _kind(data: bytes) -> str:
+    """What a file is that is no image which can be read; "": not known."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "WebP, which is not supported; convert it"
+    if data[4:8] == b"ftyp":
+        return "AVIF, HEIC or a video, which are not supported; convert it"
+    if data[:4] in (b"II*\0", b"MM\0*"):
+        return "TIFF, which is not supported; convert it"
+    if data[:5] == b"%PDF-":
+        return "a PDF, which is not supported; make an image of each page"
+    if data[:4] == b"GGUF":
+        return "a GGUF; name an image"
+    if data.lstrip()[:1] == b"<" and b"<svg" in data[:1000]:
+        return "SVG, which is not supported; convert it"
+    return ""
