@@ -11,6 +11,9 @@ set_target_properties(pymtp-mtmd PROPERTIES CXX_VISIBILITY_PRESET hidden UNITY_B
 set_source_files_properties(${mtmd}/mtmd.cpp ${mtmd}/mtmd-audio.cpp ${mtmd}/mtmd-image.cpp ${mtmd}/clip.cpp
     PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
+set(checked ${native}/src/images/checked-operands.h)
+target_compile_options(pymtp-mtmd PRIVATE $<IF:$<CXX_COMPILER_ID:MSVC>,/FI${checked},-include${checked}>)
+
 file(GLOB native_images_sources CONFIGURE_DEPENDS ${native}/src/images/*.cpp)
 add_library(pymtp-images OBJECT ${native_images_sources})
 
