@@ -25,7 +25,7 @@ from patch_series import patch_paths  # noqa: E402
 FILE = Path(__file__).with_name("sbom.cdx.json")
 USES = ("run", "build", "dev")
 """Files of requirements; a package belongs to the first that lists it."""
-IN_LLAMA_CPP = ("nlohmann/json", "hash (xxHash, SHA-1, SHA-256)")
+IN_LLAMA_CPP = ("nlohmann/json", "hash (xxHash, SHA-1, SHA-256)", "stb_image")
 """What llama.cpp carries in its own sources, and pymtp compiles."""
 
 

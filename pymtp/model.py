@@ -143,7 +143,7 @@ class Model:
         )
         self._loop = EngineLoop(self._scheduler)
         self._free.detach()
-        self._free = weakref.finalize(self, _free, self._loop, session, weights, self.vocabulary)
+        self._free = weakref.finalize(self, _free, self._loop, session, weights, self.vocabulary, self.projector)
 
     @property
     def draft_max(self) -> int | Literal["auto"]:
@@ -468,8 +468,12 @@ def _open_session(weights: Weights, params: Params, choice: DraftChoice) -> Sess
     )
 
 
-def _free(loop: EngineLoop, session: Session, weights: Weights, vocabulary: Vocabulary) -> None:
+def _free(
+    loop: EngineLoop, session: Session, weights: Weights, vocabulary: Vocabulary, projector: Projector | None
+) -> None:
     loop.close()
     session.close()
+    if projector:
+        projector.close()
     vocabulary.close()
     weights.close()

@@ -71,7 +71,7 @@ endif()
 add_custom_command(
     OUTPUT ${native_generated}/pymtp-abi.h ${native_generated}/pymtp-abi.cpp
     COMMAND ${Python_EXECUTABLE} ${native}/write_abi_id.py ${native_generated}
-    DEPENDS ${native}/write_abi_id.py ${native}/llama_cpp.pin ${native_patches} ${native_sources} ${native_chat_sources}
+    DEPENDS ${native}/write_abi_id.py ${native}/llama_cpp.pin ${native_patches} ${native_sources} ${native_chat_sources} ${native_images_sources}
         ${native_cpu_sources} ${native_cuda_sources} ${native_rpc_sources} ${native_headers}
     COMMENT "Naming the sources"
     VERBATIM)

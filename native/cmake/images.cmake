@@ -19,7 +19,8 @@ add_library(pymtp-images OBJECT ${native_images_sources})
 
 foreach(target pymtp-mtmd pymtp-images)
     target_include_directories(${target} PRIVATE ${mtmd} ${llama_cpp_tree}/vendor ${llama_cpp_tree}/include
-        ${llama_cpp_tree}/src ${llama_cpp_tree}/ggml/include ${native_folders} ${native}/src/rpc ${native}/include)
+        ${llama_cpp_tree}/src ${llama_cpp_tree}/ggml/include ${native}/include ${native}/src/abi ${native}/src/engine
+        ${native}/src/rpc)
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_STANDARD 17)
     target_sources(llama PRIVATE $<TARGET_OBJECTS:${target}>)
 endforeach()

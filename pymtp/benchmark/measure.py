@@ -107,6 +107,8 @@ def _measure_setup(
     if plan.draft_max > 0 and not info.has_heads:
         problem = problem or f"{setup.path.name} has no usable MTP head"
         results.note(f"{problem}: drafts by lookup, where K is auto" if adapts else f"{problem}: plain decoding only")
+    for path, scale in setup.placement.adapters:
+        results.note(f"{setup.path.name}: LoRA adapter {path}, scale {scale:g}")
     n_threads = native_params(ContextParams(n_threads=setup.n_threads), 0, 1).n_threads
     subject = Subject(info, sha256(setup.path), n_threads, n_ctx, _now())
     results.subjects[setup] = subject

@@ -121,6 +121,10 @@ class Projector:
         single = [vocabulary.tokenize(text, is_start=False) for text in _PLACEHOLDERS]
         self._placeholder = next((tokens[0] for tokens in single if len(tokens) == 1), 0)
 
+    def close(self) -> None:
+        """Free it, once prompts with its images are gone too; closing twice is harmless."""
+        ffi.release(self._native)
+
     def prompt(self, parts: Sequence[str | Image], *, is_start: bool = True) -> ImagePrompt:
         """The prompt of texts and images in their order. Special tokens in texts are recognised.
 

@@ -29,6 +29,7 @@ def run_round(
     A sequence whose own samplers fail gets its `error`, and has no result; the others continue.
     """
     if turns[0].image:
+        meanwhile()
         return [_decode_image(session, turns[0])]
     requests = [turn.sequence.draft_request(turn, len(turns)) for turn in turns if turn.asks]
     made = drafter.propose(requests) if requests else ()
