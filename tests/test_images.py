@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import os
 import random
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +272,26 @@ def test_a_saved_sequence_has_its_images(loaded: Loaded) -> None:
                 np.testing.assert_allclose(one_of, another, atol=1e-5)
 
 
+def test_a_cache_without_room_for_an_image_stays_as_it_is(loaded: Loaded) -> None:
+    """Also where the image is of several ubatches, and the memory cannot go back."""
+    image, small = loaded.place(Image(png(320, 320))), loaded.place(Image(png(128, 96)))
+    before = list(range(200))
+    with (
+        Session(loaded.weights.model, replace(PARAMS, n_ctx=256), n_draft_max=K) as session,
+        loaded.session() as other,
+    ):
+        session.decode([Chunk(before, 0, feed=True)])
+        for _ in range(2):
+            with pytest.raises(ContextFull, match="no room for an image of 100 rows"):
+                session.decode_image(image.media, image.chunk, len(before), n_heads=1)
+        session.decode_image(small.media, small.chunk, len(before), n_heads=1)
+        end = len(before) + small.n_pos
+        session.decode([Chunk(AFTER[:-1], end, feed=True)])
+        got, wanted = play(session, end + len(AFTER) - 1), play(other, put(other, small, before=before))
+        for one, another in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(one, another, atol=1e-5)
+
+
 def test_sequences_with_images_and_without_share_a_session(loaded: Loaded) -> None:
     images = [loaded.place(Image(png(width, 96, seed=width))) for width in (128, 160)]
     with loaded.session(n_seq_max=3) as session:
@@ -468,10 +490,21 @@ def test_damage_to_an_image_never_ends_the_process() -> None:
     assert n_good < 300
 
 
-@pytest.mark.parametrize("source", [None, 7, "/nowhere.png", ["a"]])
+@pytest.mark.parametrize("source", [None, 7, "/nowhere.png", ["a"], "/dev/zero", "/", "a\0b"])
 def test_what_is_no_image_is_refused(source: Any) -> None:
     with pytest.raises(InvalidParameter, match="image must be a file"):
         Image(source)
+
+
+def test_a_file_that_is_too_long_or_never_comes_is_refused(tmp_path: Path) -> None:
+    long, pipe = tmp_path / "long.png", tmp_path / "pipe.png"
+    with long.open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    with pytest.raises(InvalidParameter, match="long.png: it is longer than 64 MiB"):
+        Image(long)
+    os.mkfifo(pipe)
+    with pytest.raises(InvalidParameter, match="pipe.png: it is not a regular file"):
+        Image(pipe)
 
 
 def test_a_model_without_a_projector_takes_no_images(files: tuple[Path, Path]) -> None:

@@ -32,6 +32,7 @@ from pymtp.loading.loader import Weights
 from pymtp.loading.params import ModelParams
 from random_gguf import write_cohere2moe, write_gemma4, write_gemma4_assistant, write_glm4moe, write_mimo2, write_qwen35
 from random_gguf.adapter import TOKEN_EMBEDDING, matrices, write_adapter, write_merged
+from rpc_servers import rpc_servers
 from two_contexts import TwoContexts
 
 PARAMS = ContextParams(n_ctx=256, n_ubatch=32, n_threads=1, flash_attn="off", type_k="f32", type_v="f32")
@@ -501,3 +502,15 @@ def test_a_server_shows_and_changes_adapters_as_llama_server_does(tiny: tuple[Pa
         for body in ([{"id": 7, "scale": 1}], [{"scale": 1}], {}, [3]):
             assert client.send("POST", "/lora-adapters", body).status == 400
         assert client.post("/completion", prompt="a", lora=[{"id": 7, "scale": 1}]).status == 400
+
+
+def test_an_adapter_lies_where_the_weights_lie_on_another_machine_too(tiny: tuple[Path, Path, Path]) -> None:
+    model, *paths = tiny
+    options: dict[str, Any] = {"lora": [(path, 0.5) for path in paths], "n_ctx": 256, "n_threads": 1, "device": ()}
+    with (
+        rpc_servers(1) as (server,),
+        pymtp.Model(model, **options) as here,
+        pymtp.Model(model, rpc=[server.endpoint], **options) as there,
+    ):
+        assert text_of(there, PROMPT) == text_of(here, PROMPT)
+        assert text_of(there, PROMPT, lora={0: 1.0}) == text_of(here, PROMPT, lora={0: 1.0})

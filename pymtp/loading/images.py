@@ -20,6 +20,7 @@ from pymtp.gguf.header import ArrayLength, Header, read_array
 from pymtp.gguf.shards import read_shards
 from pymtp.loading.params import ModelParams, StrPath
 from pymtp.loading.vocabulary import Vocabulary
+from pymtp.text.files import read_record
 
 IMAGE_MARKER = "<__media__>"
 """Stands for an image in a prompt's text, as in llama.cpp."""
@@ -237,14 +238,10 @@ def _read(source: StrPath) -> tuple[str, bytes]:
         raise InvalidParameter("image", "a file or bytes", value=source)
     name = os.fspath(source)
     try:
-        with open(source, "rb") as file:
-            data = file.read(_MAX_BYTES + 1)
+        return name, read_record(source, _MAX_BYTES)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InvalidParameter("image", f"a file that can be read; {name}: {why}") from None
-    if len(data) > _MAX_BYTES:
-        raise InvalidParameter("image", f"at most {_MAX_BYTES >> 20} MiB; {name} is longer")
-    return name, data
 
 
 def _kind(data: bytes) -> str:

@@ -34,14 +34,14 @@ def read_all(file: BinaryIO, n_max: int = BYTES_MAX) -> bytes:
     return data
 
 
-def read_record(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a regular file. Whatever else lies in its place is refused, and never waited for."""
+def read_record(path: str | os.PathLike[str], n_max: int | None = None) -> bytes:
+    """The bytes of a regular file, at most `n_max`. What else lies in its place is refused, and never waited for."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
     with open(descriptor, "rb") as file:
-        return file.read()
+        return file.read() if n_max is None else read_all(file, n_max)
 
 
 def read_text_record(path: str | os.PathLike[str]) -> str:

@@ -71,6 +71,13 @@ bool mtp_memory_is_hybrid(llama_memory_i * memory) {
     return dynamic_cast<llama_memory_hybrid *>(memory) != nullptr;
 }
 
+uint32_t mtp_memory_n_free(llama_memory_i * memory, llama_seq_id seq) {
+    memory      = mtp_memory_attention(memory);
+    auto * iswa = dynamic_cast<llama_kv_cache_iswa *>(memory);
+    auto * kv   = iswa ? iswa->get_base() : dynamic_cast<llama_kv_cache *>(memory);
+    return kv ? kv->get_size() - kv->get_cells(seq).get_used() : UINT32_MAX;
+}
+
 bool mtp_memory_is_alone(llama_memory_i * memory, llama_seq_id seq) {
     for (auto * kv : mtp_memory_caches(memory)) {
         const auto & cells = kv->get_cells(seq);

@@ -6,6 +6,7 @@
 #include "image-file.h"
 #include "llama-model.h"
 #include "mtmd.h"
+#include "mtp-memory.h"
 #include "pymtp-session.h"
 
 #include <algorithm>
@@ -319,7 +320,9 @@ int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * 
         if (pos != pymtp_seq_end(self, seq)) {
             pymtp_refuse("an image at position %d of sequence %d, but %d is next", pos, seq, pymtp_seq_end(self, seq));
         }
-        if (n_pos > self.n_ctx_seq - pos || n_rows > (int32_t) llama_n_ctx(self.ctx)) {
+        // before the first of its ubatches: recurrent states cannot go back to it
+        self.mtp->heads.release_drafts();
+        if (n_pos > self.n_ctx_seq - pos || mtp_memory_n_free(llama_get_memory(self.ctx), seq) < (uint32_t) n_rows) {
             return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for an image of %d rows",
                               llama_n_ctx(self.ctx), n_rows);
         }
