@@ -69,8 +69,6 @@ class Family(NamedTuple):
     write_assistant: Callable[[Path], Path] | None = None
     """Where an assistant drafts, a model of its own, and not heads."""
     n_heads: int = 1
-    rolls_back: bool = True
-    """Whether llama.cpp can take recurrent states back; else pymtp puts them back and decodes again."""
     moves: bool = False
     """Whether positions can move up when others are discarded: sliding windows and recurrent states cannot."""
     fed: State = "normed"
@@ -160,14 +158,7 @@ FAMILIES = {
     # recurrent states beside attention
     "qwen35": Family("Qwen3.5, 3.6, 3.8, dense", write_qwen35, "shared", after="vLLM"),
     "qwen35moe": Family("Qwen3.5, 3.6, 3.8, experts", write_qwen35moe, "shared", after="vLLM"),
-    "qwen3next": Family(
-        "Qwen3-Next",
-        write_qwen3next,
-        "shared",
-        rolls_back=False,
-        after="vLLM",
-        limits="rejected drafts cost another pass of the trunk",
-    ),
+    "qwen3next": Family("Qwen3-Next", write_qwen3next, "shared", after="vLLM"),
     "nemotron_h_moe": Family(
         "Nemotron-H, experts",
         write_nemotron_h_moe,

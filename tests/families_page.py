@@ -138,13 +138,12 @@ def read_results(page: str) -> Results:
 def render(results: Results) -> str:
     """The page."""
     found = results["families"]
-    drafting = [["models", "architecture", "heads", "fed", "recycled", "memory", "rollback"]]
+    drafting = [["models", "architecture", "heads", "fed", "recycled", "memory"]]
     verified = [["family", "checks", "PyTorch", "other state", "after"]]
     limits = []
     for name, family in FAMILIES.items():
-        rollback = "exact" if family.rolls_back else "by another pass"
         architecture = name.partition(" (")[0].partition(",")[0]
-        row = [family.models, architecture, family.n_heads, family.fed, family.recycled, family.memory, rollback]
+        row = [family.models, architecture, family.n_heads, family.fed, family.recycled, family.memory]
         drafting.append([str(cell) for cell in row])
         figures = [f"{found[name][key]:.1g}" if key in found[name] else "" for key in ("difference", "other state")]
         verified.append([name, str(found[name]["checks"]), *figures, family.after])

@@ -33,7 +33,7 @@ from pymtp.sampling.params import SamplingParams
 from pymtp.serving.round import run_round
 from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.sequence import TokenSequence, TurnResult
-from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen3next, write_qwen35
+from random_gguf import N_VOCAB, write_glm4moe, write_jamba, write_mimo2, write_qwen3next, write_qwen35
 from two_contexts import TwoContexts
 
 PARAMS = ContextParams(n_ctx=512, n_ubatch=32, n_threads=1, flash_attn="off", type_k="f32", type_v="f32")
@@ -404,19 +404,22 @@ def test_there_is_one_trunk_pass_per_prompt_ubatch_and_round(family: tuple[objec
         assert session.counters.n_hidden_bytes == 0
 
 
-def test_recurrent_states_that_cannot_roll_back_are_decoded_again(tmp_path: Path) -> None:
-    path = write_qwen3next(tmp_path / "tiny.gguf")
+@pytest.mark.parametrize(("write", "is_replayed"), [(write_jamba, True), (write_qwen3next, False)])
+def test_recurrent_states_that_cannot_roll_back_are_decoded_again(
+    tmp_path: Path, write: Callable[[Path], Path], is_replayed: bool
+) -> None:
+    path = write(tmp_path / "tiny.gguf")
+    sampling = SamplingParams(temperature=0, logit_bias=dict.fromkeys(range(5, 9), 100))  # for lookup to find something
     texts = []
-    for draft_max in (0, K):
-        with pymtp.Model(path, draft_max=draft_max, flash_attn="off", type_k="f32", type_v="f32") as model:
-            assert model.session.mtp_memory == ("shared" if draft_max else "none")
-            assert bool(model.session.memory_note) == (draft_max > 0)
-            generation = model.generate(
-                [1, 2, 3], sampling=SamplingParams(temperature=0), max_tokens=30, ignore_eos=True
-            )
+    for options in ({"draft": "none"}, {"draft": "lookup", "draft_max": K}):
+        with pymtp.Model(path, flash_attn="off", type_k="f32", type_v="f32", **options) as model:  # type: ignore[arg-type]
+            drafts = options["draft"] != "none"
+            assert bool(model.session.memory_note) == (drafts and is_replayed)
+            generation = model.generate([5, 6, 7, 8, 5, 6, 8] * 4, sampling=sampling, max_tokens=60, ignore_eos=True)
             list(generation)
             texts.append(generation.tokens)
-            assert (generation.stats.drafted > 0) == (model.session.counters.n_replays > 0) == (draft_max > 0)
+            assert (generation.stats.drafted > generation.stats.accepted) == drafts
+            assert (model.session.counters.n_replays > 0) == (drafts and is_replayed)
     assert texts[0] == texts[1]
 
 

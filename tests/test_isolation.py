@@ -50,7 +50,7 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
     "hybrid": write_qwen35,
     "hybrid, Mamba-2": write_nemotron_h_moe,
     "hybrid, linear attention": write_bailingmoe3,
-    "hybrid that cannot go back": write_qwen3next,
+    "hybrid, Qwen3-Next": write_qwen3next,
 }
 SECRETS = [[random.Random(name).randrange(N_VOCAB) for _ in range(N_CTX - 12)] for name in ("a", "b")]
 PUBLIC = [random.Random("public").randrange(N_VOCAB) for _ in range(9)]

@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import pytest
 
-from families import FAMILIES
 from machine import needs_exact_texts
 from pymtp import GenerationParams, Model, SamplingParams, Session
 from pymtp.drafting.interface import Drafter, DrafterTraits, DraftOutcome, DraftRequest, Proposal
@@ -17,6 +16,7 @@ from pymtp.drafting.lookup import LookupDrafter
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.plain import NoDrafter
 from pymtp.errors import InvalidParameter, PymtpError
+from random_gguf import write_jamba
 
 TEXT = "one two three four five six seven eight. " * 4
 GREEDY = SamplingParams(temperature=0)
@@ -60,7 +60,7 @@ def test_it_drafts_and_the_text_equals_plain_decoding() -> None:
 
 @needs_exact_texts
 def test_it_drafts_for_several_sequences_even_if_rollback_decodes_again(tmp_path: Path) -> None:
-    path = FAMILIES["qwen3next"].write(tmp_path / "tiny.gguf")
+    path = write_jamba(tmp_path / "tiny.gguf")
     texts = []
     for draft in ("none", PromptLookup):
         with Model(path, draft=draft, draft_max=3, n_seq_max=2, n_ctx=256, n_threads=1) as model:  # type: ignore[arg-type]

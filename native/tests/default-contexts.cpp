@@ -44,6 +44,13 @@ struct context {
     llama_pos next(llama_seq_id seq) const { return llama_memory_seq_pos_max(memory(), seq) + 1; }
 };
 
+// Models whose recurrent states go back only in the patched llama.cpp, which else takes no notice of n_rs_seq.
+static bool ignores_rs_seq(const llama_model * model) {
+    char architecture[64] = "";
+    llama_model_meta_val_str(model, "general.architecture", architecture, sizeof(architecture));
+    return std::string(architecture) == "qwen3next";
+}
+
 static uint64_t hash_row(const float * data, int32_t n) {
     uint64_t     hash  = 14695981039346656037u; // FNV-1a
     const auto * bytes = reinterpret_cast<const uint8_t *>(data);
@@ -274,7 +281,7 @@ int main(int argc, char ** argv) {
                 params.n_batch         = 512;
                 params.n_ubatch        = 80;
                 params.n_seq_max       = N_SEQ;
-                params.n_rs_seq        = N_DRAFT + 1;
+                params.n_rs_seq        = ignores_rs_seq(model) ? 0 : N_DRAFT + 1;
                 params.n_threads       = 2;
                 params.n_threads_batch = 2;
                 params.kv_unified      = unified;

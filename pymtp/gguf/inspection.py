@@ -25,8 +25,6 @@ from pymtp.gguf.shards import Shard, tensor_bytes
 from pymtp.gguf.types import TENSOR_TYPES
 from pymtp.text.thinking import TAGS
 
-# Not in any file: a limit of the pinned llama.cpp. The tests of the families check it.
-_WITHOUT_SNAPSHOTS = frozenset({"qwen3next"})
 # Whose heads attend as the first layers do where the file does not say how (see native/src/heads/head-graph.h), and
 # whose all attend to a window.
 _HEADS_LIKE_FIRST_LAYERS = frozenset({"exaone4", "exaone-moe"})
@@ -305,7 +303,6 @@ def _shape(info: GgufInfo, keys: _Keys, tensors: _Tensors) -> Shape:
         n_window=keys.number("attention.sliding_window"),
         n_vocab=info.n_vocab,
         row_elements=max((_row_elements(keys, number) for number in numbers), default=0),
-        has_snapshots=info.architecture not in _WITHOUT_SNAPSHOTS,
     )
 
 

@@ -48,8 +48,6 @@ class Shape:
     n_vocab: int
     row_elements: int
     """Floats that the widest layer holds of a row while it is computed."""
-    has_snapshots: bool = True
-    """Whether recurrent states are stored for each row of a verify pass; else for one."""
 
     @property
     def kind(self) -> MemoryKind:
@@ -99,14 +97,14 @@ def estimate_memory(
     n_window_cells = _padded(min(n_cells, shape.n_window + n_ubatch))
     n_own_cells = n_cells if shape.is_shared else _padded(n_ctx + _OWN_CACHE_MARGIN)
     sizes = _Sizes(type_k, type_v, n_window_cells)
-    n_states = 1 + draft_max if shape.has_snapshots else 1
     return MemoryEstimate(
         n_ctx=n_ctx,
         type_k=type_k,
         type_v=type_v,
         kv_bytes=sizes.caches(shape.trunk, n_cells),
         heads_kv_bytes=sizes.caches(shape.heads, n_own_cells) if draft_max else 0,
-        state_bytes=n_states * sum(layer.state_bytes for layer in shape.trunk),
+        # one for each row of a verify pass
+        state_bytes=(1 + draft_max) * sum(layer.state_bytes for layer in shape.trunk),
         compute_bytes=_compute_bytes(shape, min(n_ubatch, n_ctx), n_cells, n_window_cells, draft_max),
     )
 

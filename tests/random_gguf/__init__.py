@@ -20,6 +20,7 @@ from .glm import (
     write_glm_dsa,
 )
 from .hunyuan import write_hy_v3
+from .hybrids import write_falcon_h1, write_granite_hybrid, write_jamba, write_lfm2
 from .mimo import write_mimo2, write_mimo2_split
 from .nemotron import write_nemotron_h_moe
 from .qwen import write_qwen3next, write_qwen35, write_qwen35moe
@@ -32,14 +33,15 @@ __all__ = [
     "write_bailingmoe3",
     "write_cohere2moe",
     "write_deepseek3",
-    "write_deepseek4",
     "write_deepseek32",
+    "write_deepseek4",
     "write_dots3note",
     "write_ernie4_5_moe",
     "write_exaone4",
     "write_exaone4_small",
     "write_exaone_moe",
     "write_exaone_moe_full",
+    "write_falcon_h1",
     "write_gemma4",
     "write_gemma4_assistant",
     "write_gemma4_shared",
@@ -49,12 +51,15 @@ __all__ = [
     "write_glm4moe_mrope",
     "write_glm5_next",
     "write_glm_dsa",
+    "write_granite_hybrid",
     "write_hy_v3",
+    "write_jamba",
+    "write_lfm2",
     "write_mimo2",
     "write_mimo2_split",
     "write_nemotron_h_moe",
-    "write_qwen3next",
     "write_qwen35",
     "write_qwen35moe",
+    "write_qwen3next",
     "write_step35",
 ]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from . import blocks
-from .writer import N_EMBD, N_FF_EXPERT, N_KV, Writer
+from .hybrids import CONV, N_GROUPS, N_HEADS, STATE, mamba2
+from .writer import N_FF_EXPERT, N_KV, Writer
 
-# of a Mamba-2 layer
-STATE, N_HEADS, N_GROUPS, INNER, CONV = 32, 4, 2, 128, 4
+INNER = 128
+"""Of a Mamba-2 layer."""
 
 
 def write_nemotron_h_moe(path: Path, pattern: str = "MEM*E") -> Path:
@@ -36,7 +35,7 @@ def write_nemotron_h_moe(path: Path, pattern: str = "MEM*E") -> Path:
         p = f"blk.{i}."
         w.norm(p + "attn_norm.weight")
         if kind == "M":
-            _mamba2(w, p)
+            mamba2(w, p, inner=INNER)
         if kind in "*H":
             blocks.attention(w, p)
         if kind in "EH":
@@ -45,15 +44,3 @@ def write_nemotron_h_moe(path: Path, pattern: str = "MEM*E") -> Path:
             w.norm(p + "post_attention_norm.weight")
             blocks.head(w, p)
     return w.finish()
-
-
-def _mamba2(w: Writer, p: str) -> None:
-    n_conv = INNER + 2 * N_GROUPS * STATE
-    w.matrix(p + "ssm_in.weight", N_EMBD, INNER + n_conv + N_HEADS)
-    w.matrix(p + "ssm_conv1d.weight", CONV, n_conv, scale=0.5)
-    w.matrix(p + "ssm_conv1d.bias", n_conv, scale=0.1)
-    w.matrix(p + "ssm_dt.bias", N_HEADS, scale=0.5)
-    w.add_tensor(p + "ssm_a", -np.linspace(0.5, 2, N_HEADS, dtype=np.float32).reshape(N_HEADS, 1))
-    w.norm(p + "ssm_d", 1, N_HEADS)
-    w.norm(p + "ssm_norm.weight", INNER // N_GROUPS, N_GROUPS)
-    w.matrix(p + "ssm_out.weight", INNER, N_EMBD)
