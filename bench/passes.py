@@ -1,16 +1,18 @@
-"""Time of a pass by its number of rows: python bench/passes.py MODEL.gguf ... [--rows 1 2 3 4 8].
+"""Time of a pass by its number of rows: python bench/passes.py MODEL.gguf ... [--rows 1 2 3 4 8] [--sequences 1].
 
 What verifying costs: passes of the trunk after a short prompt, each of which computes the logits of all its rows, or
 of the last one where that is a prompt (more than 16 rows). The numbers of rows take turns. Prints medians in
-milliseconds, and multiples of the first number's.
+milliseconds, and multiples of the first number's; then, by a straight line through the medians, how many rows cost as
+much as one pass more does. With several sequences, each has so many rows.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from statistics import median
+from statistics import linear_regression, median
 from time import perf_counter
+from typing import Literal
 
 from pymtp import ContextParams, Model
 from pymtp.benchmark.tables import markdown
@@ -27,30 +29,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", type=Path, nargs="+", metavar="MODEL.gguf")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 3, 4, 8], metavar="N")
+    parser.add_argument("--sequences", type=int, default=1, metavar="N")
     parser.add_argument("--repeat", type=int, default=15, help="passes of each number of rows (default: 15)")
     parser.add_argument("--threads", type=int, help="default: one per physical core")
     given = parser.parse_args()
     for path in given.models:
-        times = measure(path, given.rows, given.repeat, given.threads)
+        times = measure(path, given.rows, given.repeat, given.threads, given.sequences)
         one = median(times[given.rows[0]])
         rows = [{"rows": n, "ms": 1e3 * median(times[n]), "of_one": median(times[n]) / one} for n in given.rows]
         print(f"\n{path.name}\n\n{markdown(COLUMNS, rows)}", flush=True)
+        if len(given.rows) > 1:
+            line = linear_regression([n * given.sequences for n in given.rows], [row["ms"] for row in rows])
+            print(f"a pass costs as much as {line.intercept / line.slope:.1f} rows of {line.slope:.2f} ms", flush=True)
 
 
-def measure(path: Path, n_rows: list[int], repeat: int, n_threads: int | None) -> dict[int, list[float]]:
+def measure(
+    path: Path, n_rows: list[int], repeat: int, n_threads: int | None, n_sequences: int
+) -> dict[int, list[float]]:
     """Seconds of each pass, by its number of rows; one more pass of each comes first and does not count."""
-    context = ContextParams(n_ctx=N_BEFORE + max(*n_rows, 480), n_threads=n_threads)
+    n_passes = len(n_rows) * (repeat + 1)  # each leaves a position: recurrent states go back to a row of the last pass
+    context = ContextParams(n_ctx=N_BEFORE + n_passes + max(*n_rows, 480), n_threads=n_threads, n_seq_max=n_sequences)
     times: dict[int, list[float]] = {n: [] for n in n_rows}
     with Model(path, draft="mtp", draft_max=N_VERIFIED - 1, context=context) as model:
         tokens = [i % 200 for i in range(max(n_rows))]
-        model.session.decode([Chunk(tokens[:1] * N_BEFORE, 0)])
+        slots = range(n_sequences)
+        for slot in slots:
+            model.session.decode([Chunk(tokens[:1] * N_BEFORE, 0, slot)])
+        end = N_BEFORE
         for i in range(repeat + 1):
             for n in n_rows:
                 begin = perf_counter()
-                model.session.decode([Chunk(tokens[:n], N_BEFORE, logits="all" if n <= N_VERIFIED else "last")])
+                logits: Literal["all", "last"] = "all" if n <= N_VERIFIED else "last"
+                model.session.decode([Chunk(tokens[:n], end, slot, logits) for slot in slots])
                 if i:
                     times[n].append(perf_counter() - begin)
-                model.session.truncate(N_BEFORE)
+                end += 1
+                for slot in slots:
+                    model.session.truncate(end, sequence=slot)
     return times
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import llama_cpp
@@ -14,7 +14,20 @@ import pytest
 from gguf import LlamaFileType
 
 from pymtp import Chunk, Model
-from random_gguf import write_glm4moe, write_mimo2, write_qwen35, write_step35
+from random_gguf import (
+    write_bailingmoe3,
+    write_falcon_h1,
+    write_glm4moe,
+    write_granite_hybrid,
+    write_jamba,
+    write_lfm2,
+    write_mimo2,
+    write_nemotron_h_moe,
+    write_qwen3next,
+    write_qwen35,
+    write_qwen35moe,
+    write_step35,
+)
 
 N_REQUESTS = 10
 
@@ -24,6 +37,19 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
     "sliding window, 3 heads": write_step35,
     "hybrid": write_qwen35,
 }
+
+RECURRENT: dict[str, Callable[[Path], Path]] = {
+    "qwen35": write_qwen35,
+    "qwen35moe": write_qwen35moe,
+    "qwen3next": write_qwen3next,
+    "nemotron_h_moe": write_nemotron_h_moe,
+    "bailingmoe3": write_bailingmoe3,
+    "falcon-h1": write_falcon_h1,
+    "granitehybrid": write_granite_hybrid,
+    "lfm2": write_lfm2,
+    "jamba": write_jamba,
+}
+WITHOUT_HEADS = ("falcon-h1", "granitehybrid", "lfm2", "jamba")
 
 
 class Requests:
@@ -49,14 +75,17 @@ def alone(model: Model, requests: Requests, temperature: float) -> list[list[int
     return res
 
 
-def together(model: Model, requests: Requests, temperature: float) -> list[list[int]]:
+def together(
+    model: Model, requests: Requests, temperature: float, draft_max: Sequence[int | None] = (None,)
+) -> list[list[int]]:
     """Admitted while others are under way, and beside some that are cancelled, so that cells are used out of order."""
     rng = random.Random(1)
     generations = []
     cancelled = []
     with model.batch() as batch:
         for i, prompt in enumerate(requests.prompts):
-            generations.append(batch.submit(prompt, **requests.params(i, temperature)))  # type: ignore[arg-type]
+            params = {**requests.params(i, temperature), "draft_max": draft_max[i % len(draft_max)]}
+            generations.append(batch.submit(prompt, **params))  # type: ignore[arg-type]
             cancelled.append(batch.submit(rng.choice(requests.prompts), max_tokens=40, temperature=1.0, seed=7))
         for n, _ in enumerate(batch):
             if cancelled and n % 5 == 0:
@@ -90,6 +119,30 @@ def test_a_text_is_what_it_is_alone(family: str, type_kv: str, n_slots: int, tmp
         with Model(path, draft_max=draft_max, n_seq_max=n_slots, **options) as model:  # type: ignore[arg-type]
             for temperature, texts in expected.items():
                 assert together(model, requests, temperature) == texts
+
+
+class Repeating(Requests):
+    """Texts of few tokens, so that lookup finds something, right or wrong."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, 5, longest=60)
+
+    def params(self, i: int, temperature: float) -> dict[str, object]:
+        return {**super().params(i, temperature), "logit_bias": {1: 100, 2: 100, 3: 100}}
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_a_text_of_a_recurrent_model_is_what_it_is_alone_though_others_draft_more(family: str, tmp_path: Path) -> None:
+    path = RECURRENT[family](tmp_path / "tiny.gguf")
+    drafter: dict[str, object] = {"draft": "lookup"} if family in WITHOUT_HEADS else {"draft": "mtp"}
+    options = {"n_ctx": 512, "type_k": "f16", "type_v": "f16", "flash_attn": "on", "device": []}
+    requests = Repeating(4)
+    with Model(path, draft="none", **options) as model:  # type: ignore[arg-type]
+        expected = {temperature: alone(model, requests, temperature) for temperature in (0.0, 1.1)}
+    with Model(path, draft_max=4, n_seq_max=5, **drafter, **options) as model:  # type: ignore[arg-type]
+        for temperature, texts in expected.items():
+            assert together(model, requests, temperature, (1, 4, 0, 2)) == texts
+        assert model.stats.drafted > 100
 
 
 def requantized(model: Path, weights: str, folder: Path) -> Path:

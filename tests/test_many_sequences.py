@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import llama_cpp
 import numpy as np
@@ -15,12 +17,16 @@ import pytest
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
-from pymtp.errors import ContextFull
+from pymtp.errors import ContextFull, PymtpError
 from random_gguf import (
     N_VOCAB,
     write_bailingmoe3,
+    write_falcon_h1,
     write_glm4moe,
     write_glm_dsa,
+    write_granite_hybrid,
+    write_jamba,
+    write_lfm2,
     write_mimo2,
     write_nemotron_h_moe,
     write_qwen3next,
@@ -41,20 +47,38 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
     "hybrid": write_qwen35,
     "hybrid, Mamba-2": write_nemotron_h_moe,
     "hybrid, linear attention": write_bailingmoe3,
-    "hybrid that cannot go back": write_qwen3next,
+    "hybrid, Qwen3-Next": write_qwen3next,
+    "hybrid, attention beside Mamba-2, no heads": write_falcon_h1,
+    "hybrid, Mamba-2, no heads": write_granite_hybrid,
+    "hybrid, short convolutions, no heads": write_lfm2,
+    "hybrid that cannot go back, no heads": write_jamba,
 }
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+@contextmanager
+def open_model(path: Path) -> Iterator[object]:
+    """On the CPU."""
     params = llama_cpp.llama_model_default_params()
     params.load_mtp = True
     no_devices = (ctypes.c_void_p * 1)(None)
     params.devices = ctypes.addressof(no_devices)
-    path = FAMILIES[request.param](tmp_path_factory.mktemp("models") / "tiny.gguf")
     loaded = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
     yield loaded
     llama_cpp.llama_model_free(loaded)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    with open_model(FAMILIES[request.param](tmp_path_factory.mktemp("models") / "tiny.gguf")) as loaded:
+        yield loaded
+
+
+def has_heads(model: object) -> bool:
+    try:
+        Session(model, PARAMS, n_draft_max=1).close()
+    except PymtpError:
+        return False
+    return True
 
 
 class Together:
@@ -62,9 +86,14 @@ class Together:
 
     def __init__(self, model: object, rng: random.Random, params: ContextParams = PARAMS) -> None:
         self.rng = rng
-        self.session = Session(model, params, n_draft_max=K, n_seq_max=N_SEQ, padding="always")
+        self.has_heads = has_heads(model)
+        self.session = Session(
+            model, params, n_draft_max=K, n_seq_max=N_SEQ, padding="always", uses_heads=self.has_heads
+        )
         alone = replace(params, kv_unified=True)
-        self.alone = [Session(model, alone, n_draft_max=K, padding="never") for _ in range(N_SEQ)]
+        self.alone = [
+            Session(model, alone, n_draft_max=K, padding="never", uses_heads=self.has_heads) for _ in range(N_SEQ)
+        ]
         self.ends = [0] * N_SEQ
         self.texts: list[list[int]] = [[] for _ in range(N_SEQ)]
 
@@ -75,15 +104,17 @@ class Together:
     def begin(self, slot: int, n: int) -> None:
         tokens = self._tokens(n)
         self.session.truncate(0, sequence=slot)
-        self.session.decode([Chunk(tokens, 0, slot, feed=True)])
+        self.session.decode([Chunk(tokens, 0, slot, feed=self.has_heads)])
         self.alone[slot].truncate(0)
-        self.alone[slot].decode([Chunk(tokens, 0, feed=True)])
+        self.alone[slot].decode([Chunk(tokens, 0, feed=self.has_heads)])
         self._same(self.session.logits, self.alone[slot].logits)
         self.ends[slot] = n
         self.texts[slot] = tokens
 
     def draft(self, slots: list[int], n_steps: int) -> None:
         """Greedy drafts, and then the same by steps with tokens of any kind; none of it is verified."""
+        if not self.has_heads:
+            return
         tokens = {slot: self._tokens(n_steps) for slot in slots}
         chunks = [Chunk(tokens[slot][:1], self.ends[slot], slot) for slot in slots]
         self.session.draft_greedy(chunks, n_steps)
@@ -97,12 +128,24 @@ class Together:
                 alone.draft(step, n_steps, [Chunk([tokens[slot][step]], self.ends[slot] + step)])
                 self._same(row, alone.draft_logits[0])
 
-    def verify(self, lengths: dict[int, int], *, feed: bool = True) -> None:
-        """One pass over this many drafts of each slot; keeps a random number of them."""
+    def verify(self, lengths: dict[int, int], *, feed: bool = True, prompts: dict[int, int] | None = None) -> None:
+        """One pass over this many drafts of each slot; keeps a random number of them.
+
+        `prompts`: beside them, this many tokens of the prompts of other slots.
+        """
+        feed = feed and self.has_heads
         chunks = {
             slot: Chunk(self._tokens(1 + n), self.ends[slot], slot, "all", feed=feed) for slot, n in lengths.items()
         }
-        self.session.decode(list(chunks.values()))
+        prompt_chunks = {
+            slot: Chunk(self._tokens(n), self.ends[slot], slot, "none", feed=feed)
+            for slot, n in (prompts or {}).items()
+        }
+        self.session.decode([chunk for _, chunk in sorted({**chunks, **prompt_chunks}.items())])
+        for slot, chunk in prompt_chunks.items():
+            self.alone[slot].decode([chunk._replace(sequence=0)])
+            self.ends[slot] += len(chunk.tokens)
+            self.texts[slot] += chunk.tokens
         ids, values = self.session.candidates(3)
         logits = self.session.logits.copy()
         assert len(logits) == len(ids) == sum(len(chunk.tokens) for chunk in chunks.values())
@@ -120,7 +163,8 @@ class Together:
             if kept < n or self.rng.random() < 0.5:  # nothing to drop: who would, need not
                 self.session.truncate(self.ends[slot], sequence=slot)
                 self.alone[slot].truncate(self.ends[slot])
-            assert self.session.seen_end(slot, 1) == self.alone[slot].seen_end(0, 1) <= self.ends[slot]
+            if self.has_heads:
+                assert self.session.seen_end(slot, 1) == self.alone[slot].seen_end(0, 1) <= self.ends[slot]
 
     def catch_up(self, n_max: int) -> None:
         """A draft of all slots whose heads first see up to `n_max` positions that they have missed."""
@@ -159,7 +203,21 @@ def test_rounds_of_random_lengths_are_those_of_each_sequence_alone(together: Tog
             together.begin(rng.randrange(N_SEQ), rng.randint(3, 60))
 
 
+def test_rounds_beside_prompts_are_those_of_each_sequence_alone(together: Together) -> None:
+    rng = together.rng
+    for _ in range(6):
+        prompts = rng.sample(range(N_SEQ), 2)
+        for slot in range(N_SEQ):
+            together.begin(slot, rng.randint(3, 20))
+        for n in (rng.randint(1, K), rng.randint(K, 2 * K), 3 * K):
+            lengths = {slot: rng.randint(0, K) for slot in range(N_SEQ) if slot not in prompts}
+            together.verify(lengths, prompts={slot: n + i for i, slot in enumerate(prompts)})
+        together.verify({slot: rng.randint(0, K) for slot in range(N_SEQ)})
+
+
 def test_heads_catch_up_by_hidden_states_that_added_rows_leave_alone(together: Together) -> None:
+    if not together.has_heads:
+        pytest.skip("there are no heads")
     rng = together.rng
     for slot in range(N_SEQ):
         together.begin(slot, 10 + 9 * slot)
@@ -221,19 +279,21 @@ def context_of(session: Session) -> int:
 
 def test_rounds_of_many_sequences_build_few_graphs(model: object) -> None:
     rng = random.Random(3)
-    with Session(model, PARAMS, n_draft_max=K, n_seq_max=N_SEQ, padding="always") as session:
+    heads = has_heads(model)
+    with Session(model, PARAMS, n_draft_max=K, n_seq_max=N_SEQ, padding="always", uses_heads=heads) as session:
         if "cannot go back" in session.memory_note or session.mtp_memory == "own":
             pytest.skip("its passes have exact shapes")
         ends = [10] * N_SEQ
         for slot in range(N_SEQ):
-            session.decode([Chunk([3] * 10, 0, slot, feed=True)])
+            session.decode([Chunk([3] * 10, 0, slot, feed=heads)])
 
         def play(n_rounds: int) -> int:
             before = session.counters
             for _ in range(n_rounds):
                 lengths = [rng.randint(0, K) for _ in range(N_SEQ)]
-                session.draft_greedy([Chunk([1], end, slot) for slot, end in enumerate(ends)], K)
-                session.decode([Chunk([1] * (1 + n), ends[i], i, "all", feed=True) for i, n in enumerate(lengths)])
+                if heads:
+                    session.draft_greedy([Chunk([1], end, slot) for slot, end in enumerate(ends)], K)
+                session.decode([Chunk([1] * (1 + n), ends[i], i, "all", feed=heads) for i, n in enumerate(lengths)])
                 for slot in range(N_SEQ):
                     ends[slot] += 1
                     session.truncate(ends[slot], sequence=slot)
@@ -243,3 +303,28 @@ def test_rounds_of_many_sequences_build_few_graphs(model: object) -> None:
 
         play(20)
         assert play(12) <= 1
+
+
+@pytest.mark.parametrize(
+    ("lengths", "n_passes"),
+    [
+        ([2, 4, 3], {"never": 3, "auto": 1, "always": 1}),
+        ([2, 2, 1], {"never": 2, "auto": 1, "always": 1}),
+        ([1, 1, 1, 1, 5], {"never": 2, "auto": 2, "always": 1}),
+        ([5, 5, 5, 1, 1], {"never": 2, "auto": 2, "always": 1}),
+        ([5, 4, 1, 2, 5], {"never": 5, "auto": 3, "always": 1}),
+    ],
+)
+@pytest.mark.parametrize("padding", ["never", "auto", "always"])
+def test_rounds_share_passes_as_far_as_that_costs_less(
+    tmp_path: Path, padding: Literal["never", "auto", "always"], lengths: list[int], n_passes: dict[str, int]
+) -> None:
+    with (
+        open_model(write_qwen35(tmp_path / "tiny.gguf")) as model,
+        Session(model, PARAMS, n_draft_max=K, n_seq_max=N_SEQ, padding=padding) as session,
+    ):
+        for slot in range(len(lengths)):
+            session.decode([Chunk([3] * 10, 0, slot, feed=True)])
+        before = session.counters.n_trunk_passes
+        session.decode([Chunk([1] * n, 10, slot, "all", feed=True) for slot, n in enumerate(lengths)])
+        assert session.counters.n_trunk_passes - before == n_passes[padding]

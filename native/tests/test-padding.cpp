@@ -1,6 +1,7 @@
 #include "check.h"
 #include "mtp-padding.h"
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <set>
@@ -28,9 +29,34 @@ static void totals_are_few_and_not_much_larger() {
     CHECK(totals.size() <= 20);
 }
 
+// rows after those of rows_of({ ... }), by sequence
+static std::vector<size_t> lengths_of(std::vector<mtp_row> rows, const std::vector<mtp_row> & added) {
+    rows.insert(rows.end(), added.begin(), added.end());
+
+    std::map<llama_seq_id, std::vector<llama_pos>> pos;
+    for (const auto & row : rows) {
+        pos[row.seq].push_back(row.pos);
+    }
+    std::vector<size_t> res;
+    for (const auto & [seq, of_seq] : pos) {
+        for (size_t k = 0; k < of_seq.size(); ++k) {
+            CHECK_EQUAL(of_seq[k], (llama_pos) (100 * seq + k));
+        }
+        res.push_back(of_seq.size());
+    }
+    return res;
+}
+
+static std::vector<size_t> equal(const std::vector<int32_t> & lengths, const mtp_padding_limits & limits) {
+    const auto rows = rows_of(lengths);
+    return lengths_of(rows, mtp_padding_rows(MTP_PADDING_EQUAL, rows, limits));
+}
+
+using lengths_t = std::vector<size_t>;
+
 static void rows_are_added_to_the_last_sequence() {
     const auto rows  = rows_of({ 4, 5, 1 });
-    const auto added = mtp_padding_rows(MTP_PADDING_TOTAL, rows, 5, 64, 100);
+    const auto added = mtp_padding_rows(MTP_PADDING_TOTAL, rows, { 5, 64, 100 });
     CHECK_EQUAL(added.size(), 2u);
     for (size_t i = 0; i < added.size(); ++i) {
         CHECK_EQUAL(added[i].seq, 2);
@@ -38,7 +64,7 @@ static void rows_are_added_to_the_last_sequence() {
         CHECK_EQUAL(added[i].token, 20);
         CHECK(added[i].output);
     }
-    CHECK(mtp_padding_rows(MTP_PADDING_TOTAL, rows_of({ 2, 3 }), 5, 64, 100).empty());
+    CHECK(mtp_padding_rows(MTP_PADDING_TOTAL, rows_of({ 2, 3 }), { 5, 64, 100 }).empty());
 }
 
 static void sequences_get_as_many_rows_as_the_longest() {
@@ -48,46 +74,56 @@ static void sequences_get_as_many_rows_as_the_longest() {
         for (auto & n : lengths) {
             n = 1 + rng() % 5;
         }
-        auto       rows  = rows_of(lengths);
-        const auto added = mtp_padding_rows(MTP_PADDING_EQUAL, rows, 5, 64, 100);
-        rows.insert(rows.end(), added.begin(), added.end());
-
-        std::map<llama_seq_id, std::vector<llama_pos>> pos;
-        for (const auto & row : rows) {
-            pos[row.seq].push_back(row.pos);
-        }
-        for (const auto & [seq, of_seq] : pos) {
-            CHECK_EQUAL(of_seq.size(), pos[0].size());
-            for (size_t k = 0; k < of_seq.size(); ++k) {
-                CHECK_EQUAL(of_seq[k], (llama_pos) (100 * seq + k));
-            }
-        }
+        const size_t longest = *std::max_element(lengths.begin(), lengths.end());
+        CHECK(equal(lengths, { 5, 64, 100 }) == lengths_t(lengths.size(), longest));
     }
 }
 
 static void prompts_and_passes_that_get_too_large_stay_as_they_are() {
-    CHECK(mtp_padding_rows(MTP_PADDING_EQUAL, rows_of({ 6, 1 }), 5, 64, 100).empty());
-    CHECK(mtp_padding_rows(MTP_PADDING_TOTAL, rows_of({ 6, 3 }), 5, 64, 100).empty());
-    CHECK(mtp_padding_rows(MTP_PADDING_EQUAL, rows_of({ 5, 1 }), 5, 9, 100).empty());
-    CHECK(mtp_padding_rows(MTP_PADDING_TOTAL, rows_of({ 5, 4 }), 5, 8, 100).empty());
-    CHECK_EQUAL(mtp_padding_rows(MTP_PADDING_TOTAL, rows_of({ 5, 4 }), 5, 11, 100).size(), 2u);
-    CHECK(mtp_padding_rows(MTP_PADDING_NONE, rows_of({ 5, 1 }), 5, 64, 100).empty());
-    CHECK_EQUAL(mtp_padding_rows(MTP_PADDING_EQUAL, rows_of({ 5, 1 }), 5, 10, 100).size(), 4u);
+    CHECK(equal({ 6, 1 }, { 5, 64, 100 }) == lengths_t({ 6, 1 }));
+    CHECK(mtp_padding_rows(MTP_PADDING_TOTAL, rows_of({ 6, 3 }), { 5, 64, 100 }).empty());
+    CHECK(equal({ 5, 1 }, { 5, 9, 100 }) == lengths_t({ 5, 1 }));
+    CHECK(mtp_padding_rows(MTP_PADDING_TOTAL, rows_of({ 5, 4 }), { 5, 8, 100 }).empty());
+    CHECK_EQUAL(mtp_padding_rows(MTP_PADDING_TOTAL, rows_of({ 5, 4 }), { 5, 11, 100 }).size(), 2u);
+    CHECK(mtp_padding_rows(MTP_PADDING_NONE, rows_of({ 5, 1 }), { 5, 64, 100 }).empty());
+    CHECK(equal({ 5, 1 }, { 5, 10, 100 }) == lengths_t({ 5, 5 }));
 }
 
-static void rows_are_not_added_for_more_than_a_pass_is_worth() {
+static void sequences_beside_a_prompt_get_equally_many_rows() {
+    auto rows = rows_of({ 1, 3, 9, 2, 1 });
+    for (auto & row : rows) {
+        row.output = row.seq != 2;
+    }
+    const auto added = mtp_padding_rows(MTP_PADDING_EQUAL, rows, { 5, 64, 100 });
+    CHECK(lengths_of(rows, added) == lengths_t({ 3, 3, 9, 2, 2 }));
+    CHECK(mtp_padding_rows(MTP_PADDING_TOTAL, rows, { 5, 64, 100 }).empty());
+}
+
+static void a_pass_that_costs_fewer_rows_than_it_saves_is_made() {
     // a pass of 4 rows and one of 4, or one of 20
-    const auto rows = rows_of({ 4, 1, 1, 1, 1 });
-    CHECK(mtp_padding_rows(MTP_PADDING_EQUAL, rows, 5, 64, 11).empty());
-    CHECK_EQUAL(mtp_padding_rows(MTP_PADDING_EQUAL, rows, 5, 64, 12).size(), 12u);
-    CHECK_EQUAL(mtp_padding_rows(MTP_PADDING_EQUAL, rows_of({ 4, 1, 2, 1, 1 }), 5, 64, 6).size(), 11u);
+    CHECK(equal({ 4, 1, 1, 1, 1 }, { 5, 64, 11 }) == lengths_t({ 4, 1, 1, 1, 1 }));
+    CHECK(equal({ 4, 1, 1, 1, 1 }, { 5, 64, 13 }) == lengths_t(5, 4));
+    CHECK(equal({ 5, 4, 1, 1, 2, 1, 5 }, { 5, 64, 4 }) == lengths_t({ 5, 5, 2, 2, 2, 2, 5 }));
+    CHECK(equal({ 1, 1, 5 }, { 5, 64, 0 }) == lengths_t({ 1, 1, 5 }));
+}
+
+static void sequences_whose_numbers_do_not_follow_on_each_other_share_no_pass() {
+    auto rows = rows_of({ 1, 3, 2 });
+    for (auto & row : rows) {
+        row.seq += row.seq == 2;
+        row.pos += row.seq == 3 ? 100 : 0;
+    }
+    const auto added = mtp_padding_rows(MTP_PADDING_EQUAL, rows, { 5, 64, 100 });
+    CHECK(lengths_of(rows, added) == lengths_t({ 3, 3, 2 }));
 }
 
 int main() {
     RUN(totals_are_few_and_not_much_larger);
     RUN(rows_are_added_to_the_last_sequence);
     RUN(sequences_get_as_many_rows_as_the_longest);
-    RUN(rows_are_not_added_for_more_than_a_pass_is_worth);
     RUN(prompts_and_passes_that_get_too_large_stay_as_they_are);
+    RUN(sequences_beside_a_prompt_get_equally_many_rows);
+    RUN(a_pass_that_costs_fewer_rows_than_it_saves_is_made);
+    RUN(sequences_whose_numbers_do_not_follow_on_each_other_share_no_pass);
     return g_n_failed > 0;
 }

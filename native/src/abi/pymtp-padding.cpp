@@ -8,10 +8,9 @@
 
 #include <algorithm>
 
-// A pass reads all weights, which takes a CPU as long as it computes some rows: a random qwen35 of 0.5 GB in F32, 8
-// sequences with 0 to 4 drafts, 1 and 2 threads: with 16 rows in the place of 3 passes a round takes as long as without
-// (bench/graph_builds.py). More threads compute faster and read no faster.
-static constexpr int32_t PASS_WORTH_ON_CPU = 8;
+// A pass costs a CPU as much as some more rows in another one do: a random qwen35 of 0.6 billion parameters in Q4_K_M and
+// Q8_0, 2 threads, 2 to 8 sequences with 1 to 5 rows each: 2 to 4 rows (bench/passes.py --sequences).
+static constexpr int32_t PASS_ON_CPU = 3;
 
 void pymtp_choose_padding(pymtp_session & session, int32_t mode) {
     auto * const memory     = llama_get_memory(session.ctx);
@@ -22,7 +21,7 @@ void pymtp_choose_padding(pymtp_session & session, int32_t mode) {
     // 1 thread: 36 ms a round with exact shapes and 39 with added rows (bench/graph_builds.py --padding never, always).
     const bool is_wanted = mode == PYMTP_PADDING_ALWAYS || session.mtp->is_async();
 
-    session.n_worth = is_wanted ? INT32_MAX : PASS_WORTH_ON_CPU;
+    session.n_pass = is_wanted ? INT32_MAX : PASS_ON_CPU;
     session.n_added.assign(llama_n_seq_max(session.ctx), 0);
     if (mode == PYMTP_PADDING_NEVER || session.n_draft_max == 0 || session.replay) {
         return;
@@ -43,20 +42,19 @@ void pymtp_choose_padding(pymtp_session & session, int32_t mode) {
 
 std::vector<mtp_row> pymtp_rows_to_add(const pymtp_session & session, int32_t n_rows, const int32_t * token,
                                        const int32_t * pos, const int32_t * seq, const uint8_t * flags) {
-    // rows that all leave logits are a verify pass
-    const auto has_logits = [](uint8_t flag) {
-        return (flag & PYMTP_ROW_LOGITS) != 0;
-    };
-    if (session.padding == MTP_PADDING_NONE || !std::all_of(flags, flags + n_rows, has_logits)) {
+    if (session.padding == MTP_PADDING_NONE) {
         return {};
     }
     std::vector<mtp_row> rows;
     for (int32_t i = 0; i < n_rows; ++i) {
-        rows.push_back({ token[i], pos[i], seq[i], true });
+        rows.push_back({ token[i], pos[i], seq[i], (flags[i] & PYMTP_ROW_LOGITS) != 0 });
     }
     const size_t n_most =
         std::min({ llama_n_batch(session.ctx), llama_n_ubatch(session.ctx), (uint32_t) session.n_outputs_max });
-    return mtp_padding_rows(session.padding, rows, session.n_draft_max + 1, n_most, session.n_worth);
+
+    const auto added =
+        mtp_padding_rows(session.padding, rows, { session.n_draft_max + 1u, n_most, (size_t) session.n_pass });
+    return rows.size() + added.size() <= llama_n_batch(session.ctx) ? added : std::vector<mtp_row>();
 }
 
 void pymtp_note_added(pymtp_session & session, const std::vector<mtp_row> & added) {

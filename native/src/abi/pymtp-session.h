@@ -30,7 +30,7 @@ struct pymtp_session {
     std::vector<llama_pos> last_pass;
 
     mtp_padding          padding = MTP_PADDING_NONE;
-    int32_t              n_worth = 0; // rows that may be added in the place of another pass
+    int32_t              n_pass  = 0; // rows that cost as much as another pass does
     std::vector<int32_t> n_added; // [n_seq_max] rows of the last pass after a sequence's end, if they are still there
 
     std::unique_ptr<mtp_replay> replay; // set if the memory cannot drop rejected drafts

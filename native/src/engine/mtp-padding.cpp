@@ -3,8 +3,8 @@
 #include "mtp-single-rows.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
-#include <set>
 
 uint32_t mtp_padded_total(uint32_t n) {
     if (n <= 8) {
@@ -18,52 +18,99 @@ uint32_t mtp_padded_total(uint32_t n) {
     return n <= MTP_SINGLE_ROWS_MAX ? std::min(padded, MTP_SINGLE_ROWS_MAX) : padded;
 }
 
-std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row> & rows, size_t n_seq_rows,
-                                      size_t n_most, size_t n_worth) {
-    std::map<llama_seq_id, std::vector<mtp_row>> added; // the last row of each sequence, then those to add
-    std::map<llama_seq_id, size_t>               n_rows;
+namespace {
+
+// what a pass has of one sequence
+struct part {
+    size_t  n_rows = 0;
+    mtp_row last   = {};
+};
+
+} // namespace
+
+// by the number of the sequence
+static std::vector<part> mtp_parts(const std::vector<mtp_row> & rows) {
+    std::map<llama_seq_id, part> parts;
     for (const auto & row : rows) {
-        added[row.seq] = { row };
-        ++n_rows[row.seq];
+        ++parts[row.seq].n_rows;
+        parts[row.seq].last = row;
     }
-    size_t           n_longest = 0;
-    std::set<size_t> lengths; // a pass each
-    for (const auto & [seq, n] : n_rows) {
-        n_longest = std::max(n_longest, n);
-        lengths.insert(n);
+    std::vector<part> res;
+    for (const auto & [_, one] : parts) {
+        res.push_back(one);
     }
-    if (how == MTP_PADDING_NONE || n_longest > n_seq_rows) {
-        return {};
+    return res;
+}
+
+// Has the parts of each pass get as many rows as the longest of them. Those of a pass follow on each other; which do, is
+// what costs least. Prompts stay as they are.
+static void mtp_make_equal(std::vector<part> & parts, const mtp_padding_limits & limits) {
+    const size_t n = parts.size();
+
+    // of the passes up to a part, in rows, and where the last of these passes begins
+    std::vector<size_t> cost(n + 1, std::numeric_limits<size_t>::max());
+    std::vector<size_t> begins(n + 1, 0);
+    cost[0] = 0;
+
+    for (size_t end = 1; end <= n; ++end) {
+        size_t n_longest = 0;
+        for (size_t begin = end; begin-- > 0;) {
+            n_longest = std::max(n_longest, parts[begin].n_rows);
+
+            const size_t n_rows  = (end - begin) * n_longest;
+            const bool   is_many = begin + 1 < end;
+            if (is_many && (n_longest > limits.n_seq_rows || n_rows > limits.n_most ||
+                            parts[begin].last.seq + 1 != parts[begin + 1].last.seq)) {
+                break;
+            }
+            if (cost[begin] + limits.n_pass + n_rows < cost[end]) {
+                cost[end]   = cost[begin] + limits.n_pass + n_rows;
+                begins[end] = begin;
+            }
+        }
     }
 
-    const auto add = [&](llama_seq_id seq, size_t n) {
-        auto & of_seq = added[seq];
-        for (size_t i = 0; i < n; ++i) {
-            auto row = of_seq.back();
-            ++row.pos;
-            of_seq.push_back(row);
+    for (size_t end = n; end > 0; end = begins[end]) {
+        size_t n_longest = 0;
+        for (size_t i = begins[end]; i < end; ++i) {
+            n_longest = std::max(n_longest, parts[i].n_rows);
         }
-    };
-    size_t total = rows.size();
-    if (how == MTP_PADDING_TOTAL) {
-        total = std::max(total, std::min<size_t>(mtp_padded_total(rows.size()), n_most));
-        add(rows.back().seq, total - rows.size());
-    } else {
-        for (const auto & [seq, n] : n_rows) {
-            add(seq, n_longest - n);
-        }
-        total = n_longest * n_rows.size();
-        if (total - rows.size() > n_worth * (lengths.size() - 1)) {
-            return {};
+        for (size_t i = begins[end]; i < end; ++i) {
+            parts[i].n_rows = n_longest;
         }
     }
-    if (total > n_most) {
-        return {};
+}
+
+std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row> & rows,
+                                      const mtp_padding_limits & limits) {
+    const auto is_output = [](const mtp_row & row) {
+        return row.output;
+    };
+    const auto before = mtp_parts(rows);
+    auto       parts  = before;
+
+    if (how == MTP_PADDING_EQUAL) {
+        mtp_make_equal(parts, limits);
+    }
+    if (how == MTP_PADDING_TOTAL && std::all_of(rows.begin(), rows.end(), is_output)) {
+        const size_t total    = std::min<size_t>(mtp_padded_total(rows.size()), limits.n_most);
+        const auto   is_round = [&](const part & one) {
+            return one.n_rows <= limits.n_seq_rows;
+        };
+        if (total > rows.size() && std::all_of(parts.begin(), parts.end(), is_round)) {
+            parts.back().n_rows += total - rows.size();
+        }
     }
 
     std::vector<mtp_row> res;
-    for (const auto & [seq, of_seq] : added) {
-        res.insert(res.end(), of_seq.begin() + 1, of_seq.end());
+    for (size_t i = 0; i < parts.size(); ++i) {
+        auto row   = parts[i].last;
+        row.output = true;
+        for (size_t n = before[i].n_rows; n < parts[i].n_rows; ++n) {
+            ++row.pos;
+            res.push_back(row);
+        }
     }
-    return res;
+    const size_t n_outputs = std::count_if(rows.begin(), rows.end(), is_output);
+    return n_outputs + res.size() <= limits.n_most ? res : std::vector<mtp_row>();
 }

@@ -12,7 +12,7 @@
 
 enum mtp_padding {
     MTP_PADDING_NONE  = 0,
-    MTP_PADDING_EQUAL = 1, // each sequence has as many rows as the one with the most
+    MTP_PADDING_EQUAL = 1, // sequences that share a pass have as many rows as the one with the most
     MTP_PADDING_TOTAL = 2, // rows in all: one of few numbers
 };
 
@@ -20,8 +20,13 @@ enum mtp_padding {
 // (MTP_SINGLE_ROWS_MAX) stays so.
 uint32_t mtp_padded_total(uint32_t n);
 
-// The rows to add to a trunk pass, to come after its own. rows: those of a sequence in order of position. Empty if
-// nothing is to be added, or if a sequence has more than n_seq_rows (a prompt). The pass gets no more than n_most.
-// n_worth: sequences get equally many rows only if that adds at most n_worth rows for each pass that it saves.
-std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row> & rows, size_t n_seq_rows,
-                                      size_t n_most, size_t n_worth);
+struct mtp_padding_limits {
+    size_t n_seq_rows; // rows of a sequence that verifies drafts; one that has more is in its prompt
+    size_t n_most;     // rows of a pass, and rows with logits in all of them
+    size_t n_pass;     // rows that cost as much as another pass does
+};
+
+// The rows to add to a trunk pass, to come after its own. rows: those of a sequence in order of position. With
+// MTP_PADDING_EQUAL they may stay several passes, where one would have too many added rows.
+std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row> & rows,
+                                      const mtp_padding_limits & limits);
