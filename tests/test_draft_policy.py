@@ -132,7 +132,7 @@ def test_each_sequence_of_a_batch_drafts_what_its_own_rates_are_worth() -> None:
     assert of_hard == 0
 
 
-def test_sequences_that_must_share_a_pass_draft_equally_many_tokens() -> None:
+def test_in_step_a_draft_of_one_sequence_costs_as_much_as_one_of_each() -> None:
     policy = new(4, in_step=True)
     rates = [policy.rates.begin() for _ in range(3)]
     for i, each in enumerate(rates):
@@ -144,6 +144,41 @@ def test_sequences_that_must_share_a_pass_draft_equally_many_tokens() -> None:
         assert not any(plan.lookup)
         policy.observe_pass(plan.steps, 3 + plan.n_drafts, 3, flat(plan.steps, 3 + plan.n_drafts, 3))
     assert plan.n_drafts > 0
+
+
+def test_in_step_a_sequence_that_can_draft_little_does_not_hold_up_the_others() -> None:
+    policy = new(4, in_step=True)
+    plans = []
+    for kind in range(4):
+        for _ in range(200):
+            policy.rates.add(kind, True)
+    for _ in range(200):
+        asked = [Candidate(policy.rates.begin(), room) for room in (0, 1, 4)]
+        plans.append(policy.choose(asked, 3))
+        rows = 3 * (1 + max(plans[-1].heads))
+        policy.observe_pass(plans[-1].steps, rows, 3, flat(plans[-1].steps, rows, 3))
+    heads, _ = Counter(tuple(plan.heads) for plan in plans[50:]).most_common(1)[0]
+    assert heads == (0, 1, 4)
+
+
+def test_in_step_a_match_of_one_sequence_is_verified_if_as_many_rows_of_each_cost_little() -> None:
+    def lookups(price: Callable[[int, int, int], float]) -> list[int]:
+        policy = new(16, has_heads=False, in_step=True)
+        for rows in (3, 3, 6, 6, 12, 12, 27, 27):
+            policy.observe_pass(0, rows, 3, price(0, rows, 3))
+        asked = [Candidate(policy.rates.begin(), 8), Candidate(policy.rates.begin(), 8, 20, 8)]
+        return list(policy.choose(asked, 3).lookup)
+
+    assert lookups(flat) == [0, 8]
+    assert lookups(lambda steps, rows, n: float(rows)) == [0, 0]
+
+
+def test_in_step_a_draft_is_continued_as_far_as_another_sequence_drafts_for_nothing() -> None:
+    policy = new(16, in_step=True)
+    for rows in (2, 2, 4, 4, 10, 10, 34, 34):
+        policy.observe_pass(1, rows, 2, float(rows))
+    plan = Plan(1, [1, 0], [0, 4], tokens=3.0, speed=0.3, n_sequences=2)
+    assert policy.n_more(plan, policy.rates.begin(), 1, 20, 8) == 3
 
 
 def test_a_busy_moment_is_forgotten_within_64_rounds() -> None:

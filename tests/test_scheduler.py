@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import pytest
 
@@ -12,6 +13,7 @@ from jobs import Ready, Report
 from pymtp.drafting.draft_vocab import AutoDraftVocab
 from pymtp.drafting.length import DraftLength
 from pymtp.drafting.mtp import MtpDrafter
+from pymtp.drafting.policy import DraftPolicy
 from pymtp.engine.counters import Timing
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampling.chain import Sampler
@@ -333,18 +335,35 @@ def test_planning_changes_nothing() -> None:
         assert before == ([one.history for one in sequences], [slot.tokens for slot in session.slots])
 
 
-def test_sequences_that_need_equal_rows_draft_equally_much() -> None:
+def test_sequences_keep_their_own_draft_lengths_where_only_equal_rows_share_a_pass() -> None:
     session = FakeSession(n_seq_max=3)
     session.needs_equal_rows = True
     work = scheduler(session)
-    three = [sequence(session, [i, 1], 40, length=DraftLength(i + 1)) for i in range(3)]
+    three = [sequence(session, [i, 1], 40, length=DraftLength(i)) for i in range(3)]
     submit(work, *three)
     work.step()
     for _ in range(5):
         work.step()
-        assert [len(chunk.tokens) for chunk in session.passes[-1]] == [3, 3, 3]
+        assert [len(chunk.tokens) for chunk in session.passes[-1]] == [1, 2, 3]
     run(work)
     assert texts(*three) == [plain_text([i, 1], 40) for i in range(3)]
+
+
+@pytest.mark.parametrize("needs_equal_rows", [True, False])
+def test_a_pass_costs_the_policy_the_rows_that_were_computed(needs_equal_rows: bool) -> None:
+    class Noting(DraftPolicy):
+        rows: ClassVar[list[int]] = []
+
+        def observe_pass(self, steps: int, rows: int, n_sequences: int, ms: float, *, is_typical: bool = True) -> None:
+            self.rows.append(rows)
+
+    session = FakeSession(n_seq_max=2)
+    session.needs_equal_rows = needs_equal_rows
+    work = Scheduler(session, MtpDrafter(session), policy=Noting(4, has_heads=True))  # type: ignore[arg-type]
+    submit(work, *(sequence(session, [i, 1], 40, length=DraftLength(n)) for i, n in enumerate((1, 3))))
+    for _ in range(4):
+        work.step()
+    assert Noting.rows[-1] == (8 if needs_equal_rows else 6)
 
 
 def test_what_is_prepared_of_logits_follows_the_sequences_that_run() -> None:
@@ -554,18 +573,6 @@ def test_a_limit_of_the_vocabulary_moves_with_the_text_but_not_where_it_would_ch
         run(work)
         assert session.n_draft_vocab == limit
     assert texts(one, two) == [plain_text([1, 2, n], 20) for n in range(2)]
-
-
-def test_a_sequence_whose_text_depends_on_its_drafts_keeps_its_own_length() -> None:
-    session = FakeSession(n_seq_max=2)
-    session.needs_equal_rows = True
-    work = scheduler(session)
-    own, other = (sequence(session, [i, 1], 20, length=DraftLength(n)) for i, n in enumerate((3, 0)))
-    own.is_reproducible = True
-    submit(work, own, other)
-    work.step()
-    work.step()
-    assert [len(chunk.tokens) for chunk in session.passes[-1]] == [4, 3]
 
 
 def test_two_conversations_keep_their_slots() -> None:

@@ -108,7 +108,7 @@ class DraftPolicy:
 
     def __init__(self, n_draft_max: int, *, has_heads: bool, in_step: bool = False) -> None:
         self.costs = PassCosts()
-        self._in_step = in_step  # whether all sequences must draft equally many tokens, to share a pass
+        self._in_step = in_step  # whether a pass costs as if all sequences had as many drafts as the one with the most
         self.rates = Rates([HEAD_RATE] * AUTO_DRAFT_MAX + [rate for _, rate in MATCH_RATES], SHARED_MEMORY)
         """Of all sequences."""
         self._lengths = [n for n in LENGTHS if n <= n_draft_max] if has_heads else []
@@ -170,32 +170,40 @@ class DraftPolicy:
             found = each.rates.chances(MATCH_KINDS[each.n_matched :][: min(each.n_found, each.room)])
             from_heads.append(sum(heads) >= sum(found))
             by_sequence.append(heads if from_heads[-1] else found)
-        chances = [(chance, i) for i, chances in enumerate(by_sequence) for chance in chances]
-        if self._in_step and n > 1:
-            n_least = min(map(len, by_sequence))
-            chances = [(chances[k], i) for k in range(n_least) for i, chances in enumerate(by_sequence)]
-        elif len(asked) > 1:
-            chances.sort(reverse=True)
-        ms = self.costs.table(steps, n, len(chances))
+        if self._is_in_step(n):  # a draft of each, then another one: what has fewer costs as many rows
+            longest = range(max(map(len, by_sequence)))
+            waves = [[(chances[k], i) for i, chances in enumerate(by_sequence) if k < len(chances)] for k in longest]
+            n_rows = [n * (k + 1) for k in longest]
+        else:  # the most likely ones, as many as there are sequences: with few numbers of rows, all are soon measured
+            drafts = sorted(((chance, i) for i, chances in enumerate(by_sequence) for chance in chances), reverse=True)
+            waves = [drafts[k : k + len(asked)] for k in range(0, len(drafts), len(asked))]
+            n_rows = list(accumulate(map(len, waves)))
+        ms = self.costs.table(steps, n, n_rows[-1] if n_rows else 0)
         tokens, best, n_best, most = float(n), n / ms[0], 0, float(n)
-        for k, (chance, _) in enumerate(chances, 1):
-            tokens += chance
-            # as many as there are sequences at a time: the fewer numbers of rows there are, the sooner all are measured
-            if (k % len(asked) == 0 or k == len(chances)) and (verifies_all or tokens > best * ms[k]):
-                best, n_best, most = tokens / ms[k], k, tokens
+        for k, wave in enumerate(waves, 1):
+            tokens += sum(chance for chance, _ in wave)
+            if verifies_all or tokens > best * ms[n_rows[k - 1]]:
+                best, n_best, most = tokens / ms[n_rows[k - 1]], k, tokens
         n_drafts = [[0] * len(asked), [0] * len(asked)]
-        for _, i in chances[:n_best]:
-            n_drafts[from_heads[i]][i] += 1
+        for wave in waves[:n_best]:
+            for _, i in wave:
+                n_drafts[from_heads[i]][i] += 1
         return Plan(steps, n_drafts[True], n_drafts[False], most, best, n)
+
+    def _is_in_step(self, n: int) -> bool:
+        return self._in_step and n > 1
 
     def n_more(self, plan: Plan, rates: Rates, n_heads: int, n_matched: int, n_found: int) -> int:
         """How many drafts of a match that continues the heads' drafts are worth their rows."""
-        if self._in_step and plan.n_sequences > 1:
-            return 0
-        ms = self.costs.table(plan.steps, plan.n_sequences, plan.n_drafts + n_found)[plan.n_drafts :]
+        n, longest = plan.n_sequences, max([*plan.heads, *plan.lookup])
+        if self._is_in_step(n):
+            n_rows = [n * max(longest, n_heads + k) for k in range(n_found + 1)]
+        else:
+            n_rows = [plan.n_drafts + k for k in range(n_found + 1)]
+        ms = self.costs.table(plan.steps, n, n_rows[-1])
         before = rates.chances(range(n_heads))[-1]
         chances = (before * chance for chance in rates.chances(MATCH_KINDS[n_matched : n_matched + n_found]))
-        speeds = [tokens / ms[k] for k, tokens in enumerate(accumulate(chances, initial=plan.tokens))]
+        speeds = [tokens / ms[n_rows[k]] for k, tokens in enumerate(accumulate(chances, initial=plan.tokens))]
         return speeds.index(max(speeds))
 
     def observe_pass(self, steps: int, rows: int, n_sequences: int, ms: float, *, is_typical: bool = True) -> None:

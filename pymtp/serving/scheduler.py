@@ -272,11 +272,10 @@ class Scheduler:
     def plan(self) -> list[Turn]:
         """What the next pass does. Changes nothing."""
         n_left = self._session.n_ubatch
-        n_draft = self._common_draft()
         turns = []
         for slot, running in self._running.items():
             if n_left > 0 and not running.sequence.in_prompt:
-                turns.append(running.sequence.turn(slot, n_left, n_draft))
+                turns.append(running.sequence.turn(slot, n_left))
                 n_left -= turns[-1].n_rows + turns[-1].n_draft
         prompts = {slot: each.sequence for slot, each in self._running.items() if each.sequence.in_prompt}
         shares = _shares([sequence.n_to_decode for sequence in prompts.values()], max(n_left, 0))
@@ -352,14 +351,6 @@ class Scheduler:
             self._reported_at = self._passed_at
         for job, sequence, each in unreported:
             job.report(sequence, each, may_wait=not (is_due or each is None or each.turn.of_prompt))
-
-    def _common_draft(self) -> int | None:
-        """One draft length for all sequences, where only equal numbers of rows can share a pass; else None."""
-        if not self._session.needs_equal_rows:
-            return None
-        sequences = [each.sequence for each in self._running.values() if not each.sequence.in_prompt]
-        wanted = [each.n_draft for each in sequences if each.length.n is not None]  # the policy sees to the others
-        return round(sum(wanted) / len(wanted)) if wanted else None
 
     def _run(
         self, turns: Sequence[Turn], meanwhile: Callable[[], object], errors: list[ContextFull]

@@ -167,19 +167,14 @@ class TokenSequence:
 
     @property
     def n_draft(self) -> int:
-        """The most drafts of the next round."""
-        room = self._draft_room
+        """The most drafts of the next round: each needs a position in the context, and one token comes besides them."""
+        room = max(0, min(self.draft_max, self.n_ctx - len(self.history), self.n_left - 1))
         return room if self.length.n is None else min(self.length.n, room)
 
-    @property
-    def _draft_room(self) -> int:
-        """The most that can be drafted: each needs a position in the context, and one token comes besides them."""
-        return max(0, min(self.draft_max, self.n_ctx - len(self.history), self.n_left - 1))
-
-    def turn(self, slot: int, n_rows_max: int, n_draft: int | None = None) -> Turn:
+    def turn(self, slot: int, n_rows_max: int) -> Turn:
         """Plan the next turn of the sequence in `slot`: at most `n_rows_max` tokens of the prompt, or a round.
 
-        `n_draft` replaces the sequence's own number of drafts, as far as there is room for them. Changes nothing.
+        Changes nothing.
         """
         position = self.n_decoded
         if self.in_prompt:
@@ -189,9 +184,7 @@ class TokenSequence:
             n_rows = min((image.position if image else self._n_given) - position, n_rows_max)
             samples = position + n_rows == len(self.history) and self.n_left > 0
             return Turn(self, slot, position, n_rows, of_prompt=True, samples=samples)
-        # where the text depends on the drafts, their number must not depend on others
-        n_draft = self.n_draft if n_draft is None or self.is_reproducible else min(n_draft, self._draft_room)
-        return Turn(self, slot, position, 1, n_draft, draws=self.pick.draws, samples=self.n_left > 0)
+        return Turn(self, slot, position, 1, self.n_draft, draws=self.pick.draws, samples=self.n_left > 0)
 
     def draft_request(self, turn: Turn, n_sequences: int = 1) -> DraftRequest:
         """What the drafter is asked for a turn in a pass of `n_sequences`."""

@@ -46,7 +46,8 @@ class DraftTuning:
         n, n_steps = len(rounds), max(each.proposal.n_steps for each in rounds)
         is_typical = not spent.n_builds and not any(each.proposal.catches_up for each in rounds)
         if self._policy:
-            n_rows = sum(each.n_rows for each in rounds)
+            rows = [each.n_rows for each in rounds]
+            n_rows = n * max(rows) if self._session.needs_equal_rows else sum(rows)
             self._policy.observe_pass(n_steps, n_rows, n, seconds * 1000, is_typical=is_typical)
         if not is_typical:
             return
