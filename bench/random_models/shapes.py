@@ -1,4 +1,4 @@
-"""Sizes of models of two architectures, and their tensors and metadata, under the names of llama.cpp's converters.
+"""Sizes of models of three architectures, and their tensors and metadata, under the names of llama.cpp's converters.
 
 Knows names, shapes and metadata; no values and no file. Shapes are ggml's, fastest dimension first.
 """
@@ -10,20 +10,24 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Shapes = dict[str, tuple[int, ...]]
-Metadata = dict[str, bool | int | float | Sequence[bool]]
+Metadata = dict[str, bool | int | float | Sequence[bool] | Sequence[int]]
 """By key, without the architecture's prefix."""
 
 WINDOW = 512
 """Positions that three of every four layers of step35 attend to."""
 
+ATTENTION_INTERVAL, CONV = 4, 4
+"""Of qwen35: one layer of so many has attention; positions that a delta net's convolution sees."""
+
 
 @dataclass(frozen=True)
 class Size:
     """The size of a model. In glm4moe the first layer is dense and the others, including heads, are mixtures of
-    experts with a shared one; in step35 all are dense, and heads have their own output matrix.
+    experts with a shared one; in step35 all are dense, and heads have their own output matrix; in qwen35 all are dense,
+    and three of four have a gated delta net in the place of attention.
     """
 
-    architecture: Literal["glm4moe", "step35"]
+    architecture: Literal["glm4moe", "step35", "qwen35"]
     n_layer: int
     """Of the trunk."""
     n_heads: int
@@ -37,6 +41,9 @@ class Size:
     n_expert: int = 0
     n_expert_used: int = 0
     n_ff_expert: int = 0
+    n_state: int = 0
+    """Of each head of a delta net: the size of keys and of values."""
+    n_head_state: int = 0
     n_ctx: int = 8192
 
     def scaled(self, divisor: int) -> Size:
@@ -51,6 +58,7 @@ class Size:
             n_ff=_part(self.n_ff, divisor),
             n_ff_expert=_part(self.n_ff_expert, divisor),
             n_vocab=_part(self.n_vocab, divisor),
+            n_head_state=max(self.n_head_state // divisor, 1) if self.n_state else 0,
         )
 
     @property
@@ -78,7 +86,7 @@ def tensors(size: Size) -> Shapes:
         "output_norm.weight": (size.n_embd,),
         "output.weight": (size.n_embd, size.n_vocab),
     }
-    layer_tensors = {"glm4moe": _glm4moe, "step35": _step35}[size.architecture]
+    layer_tensors = {"glm4moe": _glm4moe, "step35": _step35, "qwen35": _qwen35}[size.architecture]
     for layer in range(size.n_layer + size.n_heads):
         for name, shape in layer_tensors(size, layer).items():
             shapes[f"blk.{layer}.{name}"] = shape
@@ -112,6 +120,18 @@ def metadata(size: Size) -> Metadata:
             "expert_gating_func": 2,  # sigmoid
             "expert_weights_scale": 1.0,
             "expert_weights_norm": True,
+        }
+    if size.architecture == "qwen35":
+        n_pairs = size.head_size // 8
+        return common | {
+            "rope.dimension_count": 2 * n_pairs,
+            "rope.dimension_sections": [n_pairs - 2 * (n_pairs // 3), n_pairs // 3, n_pairs // 3, 0],
+            "full_attention_interval": ATTENTION_INTERVAL,
+            "ssm.conv_kernel": CONV,
+            "ssm.state_size": size.n_state,
+            "ssm.inner_size": size.n_head_state * size.n_state,
+            "ssm.time_step_rank": size.n_head_state,
+            "ssm.group_count": size.n_head_state,
         }
     return common | {
         "rope.dimension_count": size.head_size,  # of windowed layers; the others rotate half of it
@@ -147,6 +167,26 @@ def _step35(size: Size, layer: int) -> Shapes:
         shapes |= _head(size)
         shapes["nextn.shared_head_head.weight"] = (size.n_embd, size.n_vocab)
     return shapes
+
+
+def _qwen35(size: Size, layer: int) -> Shapes:
+    is_head = layer >= size.n_layer
+    shapes: Shapes = {"attn_norm.weight": (size.n_embd,), "post_attention_norm.weight": (size.n_embd,)}
+    if is_head or layer % ATTENTION_INTERVAL == ATTENTION_INTERVAL - 1:
+        shapes |= _attention(size)
+        shapes["attn_q.weight"] = (size.n_embd, 2 * size.n_head * size.head_size)  # queries and their gates
+        shapes["attn_q_norm.weight"] = shapes["attn_k_norm.weight"] = (size.head_size,)
+    else:
+        n = size.n_head_state * size.n_state
+        shapes["attn_qkv.weight"] = (size.n_embd, 3 * n)
+        shapes["attn_gate.weight"] = (size.n_embd, n)
+        shapes["ssm_conv1d.weight"] = (CONV, 3 * n)
+        shapes["ssm_dt.bias"] = shapes["ssm_a"] = (size.n_head_state,)
+        shapes["ssm_alpha.weight"] = shapes["ssm_beta.weight"] = (size.n_embd, size.n_head_state)
+        shapes["ssm_norm.weight"] = (size.n_state,)
+        shapes["ssm_out.weight"] = (n, size.n_embd)
+    shapes |= _feed_forward(size, "", size.n_ff)
+    return shapes | (_head(size) if is_head else {})
 
 
 def _attention(size: Size) -> Shapes:

@@ -15,6 +15,9 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from .blocks import matrix_type, random_blocks
 from .shapes import Metadata, Size, metadata, n_elements, tensors
 
+NEVER_QUANTIZED = ("ffn_gate_inp", "ssm_conv1d")
+"""As in llama-quantize."""
+
 
 def write_model(path: Path, size: Size, file: str | None) -> Path:
     """Write a model to `path`. `file`: the types of its matrices, as files are called (blocks.FILES); None: F32.
@@ -29,7 +32,7 @@ def write_model(path: Path, size: Size, file: str | None) -> Path:
     types = {
         name: matrix_type(file, name, shape[0], size.n_layer)
         for name, shape in shapes.items()
-        if file and len(shape) > 1 and "ffn_gate_inp" not in name
+        if file and len(shape) > 1 and not any(part in name for part in NEVER_QUANTIZED)
     }
     for name, shape in shapes.items():
         kind = types.get(name, GGMLQuantizationType.F32)
@@ -84,7 +87,7 @@ def _write_values(
             n_blocks = n_elements(shape) // GGML_QUANT_SIZES[types[name]][0]
             _write_blocks(file, types[name], _scale(name, shape), n_blocks, i)
         else:
-            values = random.standard_normal(shape[::-1]) * _scale(name, shape) + name.endswith("norm.weight")
+            values = random.standard_normal(shape[::-1]) * _scale(name, shape) + _mean(name)
             file.write(values.astype(np.float32).tobytes())
         _pad(file, alignment)
 
@@ -94,6 +97,11 @@ def _scale(name: str, shape: tuple[int, ...]) -> float:
     if len(shape) == 1:
         return 0.1
     return 1.0 if name == "token_embd.weight" else float(shape[0]) ** -0.5
+
+
+def _mean(name: str) -> float:
+    """1 for norms; the decay of a state has a sign."""
+    return 1.0 if name.endswith("norm.weight") else -1.0 if name.endswith("ssm_a") else 0.0
 
 
 def _pad(file: Any, alignment: int) -> None:
