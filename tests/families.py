@@ -55,7 +55,7 @@ from random_gguf import (
 State = Literal["normed", "plain"]
 """A hidden state after the norm that follows the last layer (of the trunk, or of the head), or before it."""
 
-Deviation = Literal["attends to all", "rotates", "centres", "sees less"]
+Deviation = Literal["attends to all", "rotates"]
 """What llama.cpp's heads do otherwise than the published ones."""
 
 
@@ -146,7 +146,6 @@ FAMILIES = {
         "shared",
         write_assistant=write_gemma4_assistant,
         after="transformers' Gemma4AssistantForCausalLM",
-        deviation="sees less",
     ),
     "gemma4, shared K/V": Family(
         "Gemma-4 E2B, E4B with their assistants",
@@ -164,7 +163,6 @@ FAMILIES = {
         write_nemotron_h_moe,
         "shared",
         after="vLLM, SGLang",
-        deviation="centres",
     ),
     "bailingmoe3": Family("Ling 3.0", write_bailingmoe3, "shared", after=TRANSFORMERS),
     # more than K/V by position

@@ -30,9 +30,6 @@ DEVIATIONS: dict[Deviation, str] = {
     "attends to all": "the head attends to all positions, the published one to those that its index picks: the same up "
     "to as many positions as it picks, 2048 in the published models",
     "rotates": "the head rotates queries and keys under full attention, which no layer of the trunk does",
-    "centres": "the head's last norm takes the mean off first, the published one does not",
-    "sees less": "layers of the assistant with a sliding window see two positions less of the text than transformers', "
-    "of the 512 or 1024 that published windows have",
 }
 
 INTRODUCTION = """\

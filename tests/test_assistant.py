@@ -75,6 +75,22 @@ def test_an_assistant_never_has_to_catch_up(pair: tuple[Path, Path]) -> None:
             assert session.seen_end(0, 3) == len(tokens) + 1
 
 
+def test_a_sequence_that_waited_has_all_positions_that_the_assistant_sees(pair: tuple[Path, Path]) -> None:
+    """Others take the cells that a cache with windows has no use for: the assistant sees more than the trunk."""
+    model, assistant = map(load, pair)
+    tokens, other, script = list(range(100, 140)), [i % 300 for i in range(360)], [6, 7, 8]
+    with (
+        Session(model, PARAMS, n_draft_max=3, n_seq_max=2, assistant=assistant) as session,
+        Session(model, PARAMS, n_draft_max=3, assistant=assistant) as alone,
+    ):
+        for each in (session, alone):
+            each.decode([Chunk(tokens, 0)])
+        for begin in range(0, len(other), PARAMS.n_ubatch):
+            session.decode([Chunk(other[begin : begin + PARAMS.n_ubatch], begin, 1)])
+        found, expected = (draft(each, 5, len(tokens), script) for each in (session, alone))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def test_rounds_of_several_sequences_rebuild_almost_no_graph(pair: tuple[Path, Path]) -> None:
     model, assistant = map(load, pair)
     with Session(model, PARAMS, n_draft_max=3, assistant=assistant, n_seq_max=2) as session:

@@ -120,7 +120,7 @@ def trunk(pair: Pair, tokens: list[int]) -> torch.Tensor:
 
 @torch.no_grad()
 def draft(
-    pair: Pair, tokens: list[int], script: list[int], *, window: int, fed: State = "normed", rises: bool = False
+    pair: Pair, tokens: list[int], script: list[int], *, window: int = WINDOW, fed: State = "normed", rises: bool = False
 ) -> torch.Tensor:
     """Logits of a draft after `tokens`, which continues with the tokens of `script`: (len(script), n_vocab).
 

@@ -120,10 +120,6 @@ def deviate(head: Head, deviation: Deviation | None) -> Head:
     elif deviation == "rotates":  # queries and keys, although attention has no window
         for block in head.blocks:
             block.self_attn.force_rope = True
-    elif deviation == "centres":  # states before the last norm
-        norm = torch.nn.LayerNorm(N_EMBD, eps=1e-5, bias=False)
-        norm.weight = head.norm.weight
-        return dataclasses.replace(head, norm=norm)
     return head
 
 

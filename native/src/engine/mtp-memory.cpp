@@ -124,6 +124,9 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_view(const llama_model & assis
                                                        llama_context & ctx) {
     auto cparams      = ctx.get_cparams();
     cparams.ctx_other = &ctx;
+    for (auto * kv : mtp_memory_caches(llama_get_memory(&ctx))) {
+        kv->mtp.n_beyond = MTP_ASSISTANT_BEYOND;
+    }
     return std::unique_ptr<llama_memory_i>(assistant.create_memory(params, cparams));
 }
 

@@ -13,6 +13,10 @@
 #include <map>
 #include <vector>
 
+// Positions before the window of the trunk's layers that an assistant's layers see: with a window of n, the n + 1 before
+// the one that it drafts at (as in transformers), where the trunk's see n - 1.
+static constexpr uint32_t MTP_ASSISTANT_BEYOND = 2;
+
 class mtp_reservation {
   public:
     // true while a head runs: its rows have their cells already, applying the ubatch must not place them again
@@ -23,6 +27,9 @@ class mtp_reservation {
 
     // while the mask of a head is set: what it has seen of each sequence. nullptr: all there is
     const std::vector<mtp_seen> * seen = nullptr;
+
+    // positions before its window that the cache keeps
+    uint32_t n_beyond = 0;
 
     // Of the cache's cells, reserved or not: lists of them that were made at another number may be wrong.
     uint64_t n_changes = 1;
