@@ -121,6 +121,31 @@ def test_a_table_that_names_an_expert_that_there_is_not_is_refused(tmp_path: Pat
         run(path)
 
 
+@pytest.mark.parametrize("token", [-1, random_gguf.N_VOCAB])
+def test_a_table_that_names_a_token_that_there_is_not_is_refused(tmp_path: Path, token: int) -> None:
+    path = random_gguf.write_gemma4(tmp_path / "tiny.gguf")
+    assistant = random_gguf.write_gemma4_choosing_assistant(tmp_path / "assistant.gguf")
+    (shard,) = read_shards(assistant)
+    (table,) = (tensor for tensor in shard.header.tensors if tensor.name == "masked_embd_ordering")
+    with assistant.open("r+b") as file:
+        file.seek(data_offset(shard, table) + 40)
+        file.write(struct.pack("<i", token))
+    match = f"masked_embd_ordering names token {token} of {random_gguf.N_VOCAB}; download it again"
+    with pytest.raises(ModelError, match=match), Model(path, draft_model=assistant):
+        pass
+
+
+@pytest.mark.parametrize("n_chosen", [0, 33])
+def test_groups_of_tokens_that_there_are_not_are_refused(
+    tmp_path: Path, damaged: Callable[..., Path], n_chosen: int
+) -> None:
+    path = random_gguf.write_gemma4(tmp_path / "gemma.gguf")
+    assistant = damaged("gemma4_choosing_assistant", set_number("masked_embd.top_k", n_chosen))
+    match = f"512 tokens in 32 groups, of which {n_chosen} are chosen"
+    with pytest.raises(ModelError, match=match), Model(path, draft_model=assistant):
+        pass
+
+
 def problem(architecture: str, **numbers: int | list[int]) -> str | None:
     found = {key.replace("__", "."): each if isinstance(each, list) else [each] for key, each in numbers.items()}
     return metadata_problem(architecture, lambda key: found.get(key, []))

@@ -149,6 +149,30 @@ def test_logits_of_trunk_and_assistant_equal_those_of_transformers(
     record_property("other state", wrong)
 
 
+def test_an_assistant_gives_logits_to_the_tokens_that_that_of_transformers_chooses(
+    tmp_path: Path, llama_cpp_source: Path
+) -> None:
+    from reference import gemma
+
+    pair, rng = gemma.write_pair(tmp_path, chooses=True), random.Random(3)
+    tokens = [rng.randrange(N_VOCAB) for _ in range(60)]
+    script = [rng.randrange(N_VOCAB) for _ in range(K)]
+    model, assistant = (
+        load(convert(llama_cpp_source, folder).whole) for folder in (pair.folder, pair.assistant_folder)
+    )
+    with Session(model, PARAMS, n_draft_max=K, assistant=assistant) as session:
+        session.decode([Chunk(tokens[:-1], 0)])
+        drafted = draft(session, tokens[-1], len(tokens) - 1, script)
+    for loaded in (assistant, model):
+        llama_cpp.llama_model_free(loaded)
+
+    expected = gemma.draft(pair, tokens, script).numpy()
+    is_chosen = expected > expected.min(axis=1, keepdims=True)  # the others have a lower value than any of these
+    assert 0 < is_chosen.mean() < 0.5
+    np.testing.assert_array_equal(np.isfinite(drafted), is_chosen)
+    np.testing.assert_allclose(drafted[is_chosen], expected[is_chosen], rtol=0, atol=TOLERANCE)
+
+
 @pytest.mark.parametrize("case", [name for name in RECIPES if FAMILIES[name].after == TRANSFORMERS], indirect=True)
 def test_our_reference_heads_equal_those_of_transformers(case: Case) -> None:
     from reference.heads import Reference, official_draft

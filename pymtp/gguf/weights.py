@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # slow to import, and not needed to inspect a file
     import numpy.typing as npt
 
 _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
-_EXPERT_TABLE, _I32 = ".ffn_gate_tid2eid.weight", 26
+_EXPERT_TABLE, _TOKEN_TABLE, _I32 = ".ffn_gate_tid2eid.weight", "masked_embd_ordering", 26
 
 
 def fingerprint(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> str:
@@ -115,21 +115,25 @@ def _shards(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | 
     return [*heads, *read_shards(Path(path))]
 
 
-def check_expert_tables(info: GgufInfo) -> None:
-    """Raise ModelError if a table of experts by token, as DeepSeek-V4's, names one that the model has not.
+def check_tables(info: GgufInfo) -> None:
+    """Raise ModelError if a table names an expert or a token that there is not.
 
-    Its values are used as places in memory. No other weights are, and these are few: they are read before the loading.
+    DeepSeek-V4's say which experts take a token, those of Gemma-4's assistants which tokens are chosen together. Their
+    values are used as places in memory. No other weights are, and these are few: they are read before the loading.
     """
     model = ModelFile(info.path)
     n_experts = model.number("expert_count")
-    heads = read_shards(info.draft_model) if info.draft_model and not info.has_assistant else []
-    for shard in [*model.shards, *heads]:
+    for shard in [*model.shards, *(read_shards(info.draft_model) if info.draft_model else [])]:
         for tensor in shard.header.tensors:
-            if not tensor.name.endswith(_EXPERT_TABLE) or tensor.type_id != _I32 or not tensor.n_elements:
+            is_of_tokens = tensor.name == _TOKEN_TABLE
+            if not (is_of_tokens or tensor.name.endswith(_EXPERT_TABLE)):
+                continue
+            if tensor.type_id != _I32 or not tensor.n_elements:
                 continue
             import numpy as np
 
             table = np.memmap(shard.path, np.int32, "r", data_offset(shard, tensor), (tensor.n_elements,))
-            odd = table[(table < 0) | (table >= n_experts)]
+            kind, n = ("token", tensor.n_elements) if is_of_tokens else ("expert", n_experts)
+            odd = table[(table < 0) | (table >= n)]
             if len(odd):
-                raise ModelError(f"{shard.path}: {tensor.name} names expert {odd[0]} of {n_experts}; download it again")
+                raise ModelError(f"{shard.path}: {tensor.name} names {kind} {odd[0]} of {n}; download it again")

@@ -18,7 +18,7 @@ from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
 from pymtp.errors import ModelError, PymtpError, RemoteError
 from pymtp.gguf.facts import GgufInfo, file_facts
-from pymtp.gguf.weights import check_expert_tables
+from pymtp.gguf.weights import check_tables
 from pymtp.loading.adapters import LoraAdapter, check_adapters, load_adapters
 from pymtp.loading.params import ModelParams
 from pymtp.loading.placement import Placement
@@ -31,7 +31,7 @@ class Weights:
     """A loaded model, and the assistant that drafts for it, if it has one."""
 
     def __init__(self, info: GgufInfo, params: ModelParams, on_load: OnLoad | None = None, *, with_heads: bool) -> None:
-        check_expert_tables(info)
+        check_tables(info)
         self.info = info
         self._loaded: list[object] = []
         self._placements: list[Placement] = []  # the models point into them

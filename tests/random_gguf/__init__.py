@@ -10,7 +10,7 @@ from .deepseek import write_deepseek3, write_deepseek4, write_deepseek32
 from .dots import write_dots3note
 from .ernie import write_ernie4_5_moe
 from .exaone import write_exaone4, write_exaone4_small, write_exaone_moe, write_exaone_moe_full
-from .gemma import write_gemma4, write_gemma4_assistant, write_gemma4_shared
+from .gemma import write_gemma4, write_gemma4_assistant, write_gemma4_choosing_assistant, write_gemma4_shared
 from .glm import (
     write_glm4,
     write_glm4_flash,
@@ -44,6 +44,7 @@ __all__ = [
     "write_falcon_h1",
     "write_gemma4",
     "write_gemma4_assistant",
+    "write_gemma4_choosing_assistant",
     "write_gemma4_shared",
     "write_glm4",
     "write_glm4_flash",

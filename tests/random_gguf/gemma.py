@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from . import blocks
 from .writer import HEAD, N_EMBD, N_FF, N_HEAD, N_KV, N_VOCAB, Value, Writer
 
@@ -12,6 +14,8 @@ HEAD_FULL, HEAD_WINDOW = 2 * HEAD, HEAD
 KV_FULL, KV_WINDOW = N_KV // 2, N_KV
 N_EMBD_ASSISTANT, N_LAYER_ASSISTANT = 64, 4
 PER_LAYER = 16
+N_GROUPS, N_CHOSEN = 32, 6
+"""Of the vocabulary, where an assistant gives logits to a part of it."""
 
 # What goes through a GELU adds little to the states: the CPU's is a table of F16, so that sums in another order, which
 # differ by 1e-7, come out of it 1e-4 apart.
@@ -40,10 +44,23 @@ def write_gemma4_shared(path: Path) -> Path:
     return _write_trunk(path, 6, {}, n_shared=3, n_per_layer=PER_LAYER)
 
 
+def write_gemma4_choosing_assistant(path: Path) -> Path:
+    """As for E2B and E4B."""
+    return write_gemma4_assistant(path, chooses=True)
+
+
 def write_gemma4_assistant(
-    path: Path, n_embd_trunk: int = N_EMBD, more: dict[str, Value] | None = None, seed: int = 1
+    path: Path,
+    n_embd_trunk: int = N_EMBD,
+    more: dict[str, Value] | None = None,
+    seed: int = 1,
+    *,
+    chooses: bool = False,
 ) -> Path:
-    """Layers with queries alone. The last has no window, as the trunk's last has none."""
+    """Layers with queries alone. The last has no window, as the trunk's last has none.
+
+    `chooses`: it gives logits to a part of the vocabulary, as those of E2B and E4B do.
+    """
     is_window = [i + 1 < N_LAYER_ASSISTANT for i in range(N_LAYER_ASSISTANT)]
     metadata = {
         **GEMMA,
@@ -51,11 +68,15 @@ def write_gemma4_assistant(
         "embedding_length": N_EMBD_ASSISTANT,
         "embedding_length_out": n_embd_trunk,
         "attention.shared_kv_layers": N_LAYER_ASSISTANT,
+        "masked_embd.top_k": N_CHOSEN,
         **(more or {}),
     }
     w = Writer(path, "gemma4-assistant", 0, N_LAYER_ASSISTANT, metadata, seed=seed)
     w.matrix("token_embd.weight", N_EMBD_ASSISTANT, N_VOCAB, scale=N_EMBD_ASSISTANT**-0.5)
     w.norm("output_norm.weight", N_EMBD_ASSISTANT)
+    if chooses:
+        w.matrix("masked_embd_centroids.weight", N_EMBD_ASSISTANT, N_GROUPS)
+        w.add_tensor("masked_embd_ordering", np.random.default_rng(seed).permutation(N_VOCAB).astype(np.int32))
     w.matrix("nextn.pre_projection.weight", 2 * n_embd_trunk, N_EMBD_ASSISTANT)
     w.matrix("nextn.post_projection.weight", N_EMBD_ASSISTANT, n_embd_trunk)
     _rope_factors(w)

@@ -50,6 +50,8 @@ def main(llama_cpp: str, checkpoint: str) -> None:
     model: Any = conversion.get_model_class(config["architectures"][0])
     if config["architectures"][0] in DROPPED:
         model = with_head(model, config)
+    if config.get("use_ordered_embeddings"):
+        model = with_chosen_vocabulary(model)
     model.set_vocab = lambda self: add_vocabulary(self.gguf_writer)
     out = files(folder)
     model(folder, gguf.LlamaFileType.ALL_F32, out.whole).write()
@@ -105,6 +107,38 @@ def with_head(model: Any, config: dict[str, Any]) -> Any:
             self.gguf_writer.add_nextn_predict_layers(self.hparams["num_nextn_predict_layers"])
 
     return WithHead
+
+
+def with_chosen_vocabulary(model: Any) -> Any:
+    """A converter that drops how an assistant chooses a part of the vocabulary: what it would take to keep that."""
+    import numpy as np
+
+    class WithChosenVocabulary(model):  # type: ignore[misc]
+        model_arch = model.model_arch
+
+        @classmethod
+        def filter_tensors(cls, item: Any) -> Any:
+            name, read = item
+            if not name.startswith("masked_embedding."):
+                return super().filter_tensors(item)
+            return (name + ".weight", read) if name.endswith("token_ordering") else item
+
+        def modify_tensors(self, data: Any, name: str, bid: int | None) -> Any:
+            if name == "masked_embedding.token_ordering.weight":
+                numbers = type(data).to_eager(data).numpy().astype(np.int32)
+                self.gguf_writer.add_tensor("masked_embd_ordering", numbers)  # the rest becomes F32
+            elif name == "masked_embedding.centroids.weight":
+                yield "masked_embd_centroids.weight", data
+            else:
+                yield from super().modify_tensors(data, name, bid)
+
+        def set_gguf_parameters(self) -> None:
+            super().set_gguf_parameters()
+            self.gguf_writer.add_uint32(
+                "gemma4-assistant.masked_embd.top_k", self.hparams["centroid_intermediate_top_k"]
+            )
+
+    return WithChosenVocabulary
 
 
 if __name__ == "__main__":

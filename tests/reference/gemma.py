@@ -21,7 +21,9 @@ from random_gguf.gemma import (
     HEAD_WINDOW,
     KV_FULL,
     KV_WINDOW,
+    N_CHOSEN,
     N_EMBD_ASSISTANT,
+    N_GROUPS,
     N_LAYER_ASSISTANT,
 )
 from random_gguf.writer import N_EMBD, N_FF, N_HEAD, N_VOCAB
@@ -58,8 +60,11 @@ class Pair(NamedTuple):
     assistant: Any
 
 
-def write_pair(folder: Path) -> Pair:
-    """Write checkpoints of random weights, as large as the tests' GGUFs. Changes transformers: see kv_sharing_modes."""
+def write_pair(folder: Path, *, chooses: bool = False) -> Pair:
+    """Write checkpoints of random weights, as large as the tests' GGUFs. Changes transformers: see kv_sharing_modes.
+
+    `chooses`: the assistant gives logits to a part of the vocabulary, as those of E2B and E4B do.
+    """
     torch.manual_seed(1)
     Gemma4TextConfig.kv_sharing_modes = property(kv_sharing_modes)
     types = ["sliding_attention", "sliding_attention", "full_attention"] * 2
@@ -75,8 +80,16 @@ def write_pair(folder: Path) -> Pair:
     )
     model = _save(folder / "model", transformers.Gemma4ForCausalLM(config))
     assistant = transformers.Gemma4AssistantForCausalLM(
-        transformers.Gemma4AssistantConfig(text_config=of_assistant, backbone_hidden_size=N_EMBD)
+        transformers.Gemma4AssistantConfig(
+            text_config=of_assistant,
+            backbone_hidden_size=N_EMBD,
+            use_ordered_embeddings=chooses,
+            num_centroids=N_GROUPS,
+            centroid_intermediate_top_k=N_CHOSEN,
+        )
     )
+    if chooses:
+        assistant.masked_embedding.token_ordering.copy_(torch.randperm(N_VOCAB))
     return Pair(folder / "model", folder / "assistant", model, _save(folder / "assistant", assistant))
 
 
@@ -120,7 +133,13 @@ def trunk(pair: Pair, tokens: list[int]) -> torch.Tensor:
 
 @torch.no_grad()
 def draft(
-    pair: Pair, tokens: list[int], script: list[int], *, window: int = WINDOW, fed: State = "normed", rises: bool = False
+    pair: Pair,
+    tokens: list[int],
+    script: list[int],
+    *,
+    window: int = WINDOW,
+    fed: State = "normed",
+    rises: bool = False,
 ) -> torch.Tensor:
     """Logits of a draft after `tokens`, which continues with the tokens of `script`: (len(script), n_vocab).
 

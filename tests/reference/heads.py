@@ -8,7 +8,6 @@ on, is written here, after the sources that the table in `families` names; where
 from __future__ import annotations
 
 import copy
-import dataclasses
 import itertools
 from collections.abc import Generator
 from typing import Any
@@ -18,7 +17,6 @@ import transformers
 from transformers.modeling_layers import MtpModel
 
 from families import Deviation, State
-from random_gguf.writer import N_EMBD
 
 from .checkpoints import Checkpoint, Head, final_norm
 
