@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,27 +17,15 @@ from typing import Literal
 from pymtp.errors import PymtpError
 from pymtp.gguf.architectures import Needs, head_obstacle
 from pymtp.gguf.facts import GgufInfo, facts_of, file_facts
-from pymtp.gguf.header import ArrayLength, TensorInfo, Value, read_array
-from pymtp.gguf.limits import MAX_LAYERS
-from pymtp.gguf.memory import Layer, MemoryEstimate, MemoryKind, Shape, estimate_memory
-from pymtp.gguf.model_file import LAYER_TENSOR, ModelFile
-from pymtp.gguf.shards import Shard, tensor_bytes
+from pymtp.gguf.header import TensorInfo
+from pymtp.gguf.layers import Keys, Tensors, shape_of
+from pymtp.gguf.memory import MemoryEstimate, MemoryKind, estimate_memory
+from pymtp.gguf.model_file import ModelFile
+from pymtp.gguf.shards import tensor_bytes
 from pymtp.gguf.types import TENSOR_TYPES
 from pymtp.text.thinking import TAGS
 
-# Whose heads attend as the first layers do where the file does not say how (see native/src/heads/head-graph.h), and
-# whose all attend to a window.
-_HEADS_LIKE_FIRST_LAYERS = frozenset({"exaone4", "exaone-moe"})
-_HEADS_WITH_WINDOWS = frozenset({"dots3note"})
-
 _SIDE_FILES = "mtp-*.gguf"
-_HEAD_TENSOR = "nextn.eh_proj.weight"
-_MLA_TENSOR = "attn_kv_a_mqa.weight"
-_INDEX_TENSOR = "indexer.proj.weight"
-_K_TENSORS = ("attn_k.weight", "attn_qkv.weight", "attn_kv.weight", _MLA_TENSOR)
-_STATE_TENSORS = ("ssm_a", "ssm_conv1d.weight")
-_RATIOS = "attention.compress_ratios"
-_WINDOWS = "attention.sliding_window_pattern"
 _CONTROL = 3  # a token type: not text
 
 
@@ -131,10 +119,10 @@ def inspect_model(
     """
     model = ModelFile(Path(path))
     info, shards = facts_of(model), model.shards
-    tensors = _Tensors(info, shards)
-    keys = _Keys(info.architecture, shards[0])
+    tensors = Tensors(info, shards)
+    keys = Keys(info.architecture, shards[0])
     has_trunk = bool(tensors.of_layers(range(info.n_layer)))
-    shape = _shape(info, keys, tensors)
+    shape = shape_of(info, keys, tensors)
     heads = tuple(_head(tensors, keys, layer) for layer in tensors.head_layers)
     memory = estimate_memory(
         shape,
@@ -166,7 +154,7 @@ def inspect_model(
     )
 
 
-def _obstacle(info: GgufInfo, has_trunk: bool, keys: _Keys, tensors: _Tensors) -> str:
+def _obstacle(info: GgufInfo, has_trunk: bool, keys: Keys, tensors: Tensors) -> str:
     if info.is_assistant:
         return "an assistant: it drafts for another model, whose cache it reads"
     if not has_trunk:
@@ -180,7 +168,7 @@ def _obstacle(info: GgufInfo, has_trunk: bool, keys: _Keys, tensors: _Tensors) -
     return ""
 
 
-def _meets(keys: _Keys, tensors: _Tensors) -> Needs:
+def _meets(keys: Keys, tensors: Tensors) -> Needs:
     """The needs of heads' graphs that the model meets."""
     met = {
         Needs.LORA_Q: keys.number("attention.q_lora_rank") > 0,
@@ -189,78 +177,7 @@ def _meets(keys: _Keys, tensors: _Tensors) -> Needs:
     return Needs(sum(need.value for need, is_met in met.items() if is_met))
 
 
-class _Keys:
-    """Metadata of the architecture; keys without its prefix."""
-
-    def __init__(self, architecture: str, shard: Shard) -> None:
-        self.architecture = architecture
-        self._path = shard.path
-        self.metadata = shard.header.metadata
-        self._by_layer: dict[str, list[int | float | str]] = {}
-
-    def value(self, key: str) -> Value | None:
-        return self.metadata.get(f"{self.architecture}.{key}")
-
-    def number(self, key: str, default: int = 0) -> int:
-        value = self.value(key)
-        return value if isinstance(value, int) else default
-
-    def at(self, key: str, layer: int, default: int = 0) -> int:
-        """A number that may differ by layer."""
-        value = self.value(key)
-        if not isinstance(value, ArrayLength):
-            return self.number(key, default)
-        if key not in self._by_layer:
-            self._by_layer[key] = read_array(self._path, value, MAX_LAYERS)
-        element = dict(enumerate(self._by_layer[key])).get(layer)
-        return element if isinstance(element, int) else default
-
-    def texts(self, key: str) -> list[int | float | str]:
-        value = self.metadata.get(key)
-        return read_array(self._path, value) if isinstance(value, ArrayLength) and value.holds_texts else []
-
-    def numbers(self, key: str, n_max: int) -> list[int | float | str]:
-        value = self.metadata.get(key)
-        return read_array(self._path, value, n_max) if isinstance(value, ArrayLength) else []
-
-
-class _Tensors:
-    """The tensors of all parts, by the layer that they belong to."""
-
-    def __init__(self, info: GgufInfo, shards: Sequence[Shard]) -> None:
-        self.all = [tensor for shard in shards for tensor in shard.header.tensors]
-        self._n_layer = info.n_layer
-        self._layers: dict[int, dict[str, TensorInfo]] = {}
-        self._outside: dict[str, TensorInfo] = {}
-        for tensor in self.all:
-            match = LAYER_TENSOR.fullmatch(tensor.name)
-            if match:
-                self._layers.setdefault(int(match[1]), {})[match[2]] = tensor
-            else:
-                self._outside[tensor.name] = tensor
-        last = info.n_layer + info.n_heads_declared
-        self.head_layers = [i for i in range(info.n_layer, last) if _HEAD_TENSOR in self.layer(i)]
-
-    def layer(self, number: int) -> dict[str, TensorInfo]:
-        """Tensors of a layer, by the part of their names after its number."""
-        return self._layers.get(number, {})
-
-    def of_layers(self, numbers: Iterable[int]) -> list[TensorInfo]:
-        return [tensor for number in numbers for tensor in self.layer(number).values()]
-
-    def output(self) -> list[TensorInfo]:
-        """The trunk's output matrix; the token embedding if there is no other."""
-        names = [name for name in ("output.weight", "token_embd.weight") if name in self._outside]
-        return [self._outside[name] for name in names[:1]]
-
-    def trunk(self) -> list[TensorInfo]:
-        """What the trunk reads for a token, without the one row of the token embedding."""
-        apart = {"output.weight", "token_embd.weight"}
-        others = [tensor for name, tensor in self._outside.items() if name not in apart]
-        return [*self.of_layers(range(self._n_layer)), *others, *self.output()]
-
-
-def _head(tensors: _Tensors, keys: _Keys, layer: int) -> Head:
+def _head(tensors: Tensors, keys: Keys, layer: int) -> Head:
     own = tensors.layer(layer)
     lm_head = own.get("nextn.shared_head_head.weight")
     read = [tensor for name, tensor in own.items() if name != "nextn.embed_tokens.weight"]
@@ -274,7 +191,7 @@ def _head(tensors: _Tensors, keys: _Keys, layer: int) -> Head:
     )
 
 
-def _pass_bytes(tensors: Sequence[TensorInfo], keys: _Keys) -> int:
+def _pass_bytes(tensors: Sequence[TensorInfo], keys: Keys) -> int:
     """Bytes of weights that one token reads: of routed experts, only those that it is sent to."""
     n_experts, n_used = keys.number("expert_count"), keys.number("expert_used_count")
     share = n_used / n_experts if n_experts else 1.0
@@ -294,87 +211,10 @@ def _type_name(type_id: int) -> str:
     return known.name if known else f"type {type_id}"
 
 
-def _shape(info: GgufInfo, keys: _Keys, tensors: _Tensors) -> Shape:
-    numbers = [*range(info.n_layer), *tensors.head_layers]
-    layers = [_layer(keys, number, tensors.layer(number)) for number in numbers]
-    return Shape(
-        trunk=tuple(layers[: info.n_layer]),
-        heads=tuple(layers[info.n_layer :]),
-        n_window=keys.number("attention.sliding_window"),
-        n_vocab=info.n_vocab,
-        row_elements=max((_row_elements(keys, number) for number in numbers), default=0),
-    )
-
-
-def _layer(keys: _Keys, number: int, names: Container[str]) -> Layer:
-    if any(name in names for name in _STATE_TENSORS):
-        return Layer(state_bytes=4 * _state_elements(keys, number))
-    reads_earlier = number >= keys.number("block_count") - keys.number("attention.shared_kv_layers")
-    if reads_earlier or not any(name in names for name in _K_TENSORS):
-        return Layer()
-    k_width, v_width = _kv_widths(keys, number)
-    if _HEAD_TENSOR in names:  # whatever the trunk has, a head attends to K and V of its window or of all positions
-        is_windowed = keys.value(_RATIOS) is not None or _has_window(keys, number)
-        return Layer(k_width, 0 if _MLA_TENSOR in names else v_width, is_windowed)
-    index_width = keys.number("attention.indexer.key_length") if _INDEX_TENSOR in names else 0
-    if keys.value(_RATIOS) is None:
-        return Layer(k_width, 0 if _MLA_TENSOR in names else v_width, _has_window(keys, number), index_width)
-    ratio = max(1, keys.at(_RATIOS, number))
-    state_bytes = 4 * _compressor_elements(ratio, k_width, index_width) if ratio > 1 else 0
-    return Layer(k_width, 0, True, index_width, ratio, state_bytes)
-
-
-def _kv_widths(keys: _Keys, number: int) -> tuple[int, int]:
-    n_head = keys.at("attention.head_count", number, 1)
-    n_head_kv = keys.at("attention.head_count_kv", number, n_head)
-    width = keys.number("embedding_length") // max(1, n_head)
-    widths = [keys.number(f"attention.{x}_length", width) for x in ("key", "value")]
-    if _has_window(keys, number):  # heads may have another size here
-        widths = [keys.number(f"attention.{x}_length_swa", w) for x, w in zip(("key", "value"), widths, strict=True)]
-    return n_head_kv * widths[0], n_head_kv * widths[1]
-
-
-def _has_window(keys: _Keys, number: int) -> bool:
-    if not keys.number("attention.sliding_window"):
-        return False
-    of_head = number - keys.number("block_count") + keys.number("nextn_predict_layers")
-    unsaid = keys.at(_WINDOWS, of_head) if keys.architecture in _HEADS_LIKE_FIRST_LAYERS else 0
-    if keys.architecture in _HEADS_WITH_WINDOWS and of_head >= 0:
-        return True
-    return bool(keys.at(_WINDOWS, number, unsaid))
-
-
-def _state_elements(keys: _Keys, number: int) -> int:
-    """Elements of a recurrent layer's state, and of the inputs that its convolution still needs."""
-    n_taps = max(0, keys.number("ssm.conv_kernel") - 1)
-    if width := keys.number("kda.head_dim"):
-        n_head = keys.at("attention.head_count", number, 1)
-        return n_head * width * width + 3 * n_taps * n_head * width
-    n_inner, n_state = keys.number("ssm.inner_size"), keys.number("ssm.state_size")
-    return n_state * n_inner + n_taps * (n_inner + 2 * keys.number("ssm.group_count") * n_state)
-
-
-def _compressor_elements(ratio: int, k_width: int, index_width: int) -> int:
-    """Elements of a layer with compressed keys: sums and weights of the cells that are not complete yet."""
-    if not index_width:
-        return 2 * ratio * k_width
-    return 2 * (2 * ratio) * 2 * (k_width + index_width)  # windows that overlap by half
-
-
-def _row_elements(keys: _Keys, number: int) -> int:
-    n_embd = keys.number("embedding_length")
-    n_head = keys.at("attention.head_count", number, 1)
-    attention = n_head * (keys.number("attention.key_length") + keys.number("attention.value_length"))
-    dense = 3 * keys.at("feed_forward_length", number)
-    routed = keys.number("expert_used_count") * (2 * keys.number("expert_feed_forward_length") + n_embd)
-    n_streams = keys.number("hyper_connection.count", 1)
-    return 3 * n_embd * n_streams + max(attention + sum(_kv_widths(keys, number)), dense, routed)
-
-
 class _TokenTable:
     """Special and thinking tokens of the vocabulary."""
 
-    def __init__(self, keys: _Keys) -> None:
+    def __init__(self, keys: Keys) -> None:
         self._keys = keys
         self._texts = keys.texts("tokenizer.ggml.tokens")
         self.n_control = keys.numbers("tokenizer.ggml.token_type", len(self._texts)).count(_CONTROL)

@@ -6,7 +6,6 @@ cells. Reads no file and needs no native library; knows numbers, not where they 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,6 +47,8 @@ class Shape:
     n_vocab: int
     row_elements: int
     """Floats that the widest layer holds of a row while it is computed."""
+    n_head: int
+    """Attention heads of the layer that has most."""
 
     @property
     def kind(self) -> MemoryKind:
@@ -81,7 +82,9 @@ class MemoryEstimate:
     state_bytes: int
     """Recurrent states, including those that rollback restores."""
     compute_bytes: int
-    """Intermediate results of one ubatch, with flash attention; a rough figure."""
+    """Intermediate results of one ubatch; a rough figure."""
+    layer_bytes: tuple[int, ...]
+    """What each layer stores of all sequences, those of the heads last."""
 
     @property
     def total_bytes(self) -> int:
@@ -90,32 +93,54 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    shape: Shape, *, n_ctx: int, n_ubatch: int, draft_max: int, type_k: str = "f16", type_v: str = "f16"
+    shape: Shape,
+    *,
+    n_ctx: int,
+    n_ubatch: int,
+    draft_max: int,
+    type_k: str = "f16",
+    type_v: str = "f16",
+    n_seq_max: int = 1,
+    n_cells: int | None = None,
+    has_flash_attn: bool = True,
 ) -> MemoryEstimate:
-    """The memory of a context of one sequence. `draft_max` 0 loads no heads."""
-    n_cells = _padded(n_ctx)
-    n_window_cells = _padded(min(n_cells, shape.n_window + n_ubatch))
-    n_own_cells = n_cells if shape.is_shared else _padded(n_ctx + _OWN_CACHE_MARGIN)
-    sizes = _Sizes(type_k, type_v, n_window_cells)
+    """The memory of a context of `n_seq_max` sequences of `n_ctx` tokens each. `draft_max` 0 loads no heads.
+
+    `n_cells`: tokens that all of them together can hold; None: n_ctx of each.
+    """
+    n_tokens = n_cells or n_ctx * n_seq_max
+    n_cells = _padded(n_tokens)
+    n_ubatch = max(n_ubatch, (draft_max + 2) * n_seq_max if draft_max else n_seq_max)
+    n_window = shape.n_window * n_seq_max + n_ubatch
+    n_own_cells = n_cells if shape.is_shared else _padded(n_tokens + _OWN_CACHE_MARGIN * n_seq_max)
+    sizes = _Sizes(type_k, type_v, n_window)
+    n_states = n_seq_max * (1 + draft_max)  # one for each row of a verify pass
+    trunk = [sizes.cache(layer, n_cells) for layer in shape.trunk]
+    heads = [sizes.cache(layer, n_own_cells) if draft_max else 0 for layer in shape.heads]
+    states = [n_states * layer.state_bytes for layer in shape.trunk]
+    n_rows = min(n_ubatch, n_tokens)
+    compute_bytes = _compute_bytes(shape, n_rows, n_cells, _padded(min(n_cells, n_window)), n_seq_max * (draft_max + 1))
+    if not has_flash_attn:  # the scores of all heads of a layer's attention
+        compute_bytes += _F32_BYTES * shape.n_head * n_rows * n_cells
     return MemoryEstimate(
         n_ctx=n_ctx,
         type_k=type_k,
         type_v=type_v,
-        kv_bytes=sizes.caches(shape.trunk, n_cells),
-        heads_kv_bytes=sizes.caches(shape.heads, n_own_cells) if draft_max else 0,
-        # one for each row of a verify pass
-        state_bytes=(1 + draft_max) * sum(layer.state_bytes for layer in shape.trunk),
-        compute_bytes=_compute_bytes(shape, min(n_ubatch, n_ctx), n_cells, n_window_cells, draft_max),
+        kv_bytes=sum(trunk),
+        heads_kv_bytes=sum(heads),
+        state_bytes=sum(states),
+        compute_bytes=compute_bytes,
+        layer_bytes=(*(a + b for a, b in zip(trunk, states, strict=True)), *heads),
     )
 
 
-def _compute_bytes(shape: Shape, n_rows: int, n_cells: int, n_window_cells: int, draft_max: int) -> int:
+def _compute_bytes(shape: Shape, n_rows: int, n_cells: int, n_window_cells: int, n_outputs: int) -> int:
     masks = _F16_BYTES * n_rows * n_cells
     if any(layer.has_window for layer in shape.trunk):
         masks += _F16_BYTES * n_rows * n_window_cells
     # the scores of the index, and the selected ones
     scores = 2 * _F32_BYTES * n_rows * n_cells if shape.kind == "sparse" else 0
-    logits = _F32_BYTES * shape.n_vocab * (draft_max + 1)
+    logits = _F32_BYTES * shape.n_vocab * n_outputs
     return masks + scores + logits + _F32_BYTES * n_rows * shape.row_elements
 
 
@@ -123,15 +148,13 @@ def _compute_bytes(shape: Shape, n_rows: int, n_cells: int, n_window_cells: int,
 class _Sizes:
     type_k: str
     type_v: str
-    n_window_cells: int
+    n_window: int
+    """Cells that a layer with a window needs at most."""
 
-    def caches(self, layers: Sequence[Layer], n_cells: int) -> int:
-        return sum(self._cache(layer, n_cells) for layer in layers)
-
-    def _cache(self, layer: Layer, n_cells: int) -> int:
+    def cache(self, layer: Layer, n_cells: int) -> int:
         k_bytes = _row_bytes(self.type_k, layer.k_width)
         size = (k_bytes + _row_bytes(self.type_v, layer.v_width)) * (
-            self.n_window_cells if layer.has_window else n_cells
+            _padded(min(n_cells, self.n_window)) if layer.has_window else n_cells
         )
         n_compressed = _padded(-(-n_cells // layer.ratio)) if layer.ratio > 1 else n_cells
         size += _row_bytes(self.type_k, layer.index_width) * n_compressed
