@@ -22,6 +22,7 @@ from .context import note_embedded, warn_beyond_training
 from .download import find_model
 from .output import Output, print_stderr
 from .placement import with_placement
+from .threads import with_threads
 
 if TYPE_CHECKING:
     from pymtp.benchmark.compare import Earlier
@@ -40,9 +41,11 @@ pymtp bench model.gguf --compare bench.csv --resume samples.jsonl
 
 @with_adapters
 @with_placement
+@with_threads
 def bench(
     placement: dict[str, Any],
     lora: Any,
+    threads: dict[str, Any],
     model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
     model_file: lists.ModelFiles = (),
     hf_repo: opt.HfRepo = None,
@@ -107,9 +110,16 @@ def bench(
     if picture:
         check_plot(picture)
     texts = read_answers(Path(answers)) if answers else read_texts(Path(prompts)) if prompts else BUILT_IN
-    where = pymtp.ModelParams(**placement, lora=lora)
+    where, cores = pymtp.ModelParams(**placement, lora=lora), pymtp.ContextParams(**threads)
     setups = [
-        Setup(path, Path(draft_model) if draft_model else None, mtp_context=mtp_context, placement=where, **settings)
+        Setup(
+            path,
+            Path(draft_model) if draft_model else None,
+            mtp_context=mtp_context,
+            placement=where,
+            threads=cores,
+            **settings,
+        )
         for path in _models([*filter(None, [model]), *each(model_file)], hf_repo, offline)
         for settings in _combined(
             n_parallel=each(n_parallel),
@@ -221,7 +231,6 @@ def _tests(
 
 def _check(plan: Plan) -> None:
     """Raise InvalidParameter for bad values before any model is loaded."""
-    from pymtp import ContextParams
     from pymtp.errors import InvalidParameter
     from pymtp.gguf.facts import model_facts
 
@@ -230,7 +239,8 @@ def _check(plan: Plan) -> None:
         n_vocab = infos[setup.path].n_vocab
         if setup.draft_vocab and setup.draft_vocab > n_vocab:
             raise InvalidParameter("draft_vocab", f"at most {n_vocab} for {setup.path.name}", value=setup.draft_vocab)
-        ContextParams(
+        replace(
+            setup.threads,
             n_batch=setup.n_batch,
             n_ubatch=setup.n_ubatch,
             n_threads=setup.n_threads,

@@ -13,8 +13,8 @@ from typing import Annotated, Any, get_args
 import typer
 
 from . import options as opt
-from .options import _MAX_THREADS
 from .parsers import MAX_INT, auto_or_integer, completing, integer, one_of
+from .threads import MAX_THREADS
 
 FORMATS = ("none", "md", "csv", "json", "jsonl", "sql")
 ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise", "relaxed")
@@ -117,7 +117,7 @@ GpuLayers = _list(
 Threads = _list(
     "-t",
     "--threads",
-    parser=integers(1, _MAX_THREADS),
+    parser=integers(1, MAX_THREADS),
     metavar="N,...",
     help="CPU threads.  [default: one per physical core]",
 )

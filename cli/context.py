@@ -5,9 +5,12 @@ Knows a path and two numbers; nothing about what fills the context.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .output import print_stderr
+
+if TYPE_CHECKING:
+    from pymtp import Model
 
 
 def warn_beyond_training(n_ctx: int | None, n_ctx_train: int, what: str = "a context of") -> None:
@@ -17,6 +20,12 @@ def warn_beyond_training(n_ctx: int | None, n_ctx_train: int, what: str = "a con
             f"pymtp: {what} {n_ctx} tokens, but the model was trained with {n_ctx_train}: what lies beyond may make "
             "no sense"
         )
+
+
+def note_room(model: Model) -> None:
+    """Print a line on stderr if not all of a model has room on the devices."""
+    if model.room_note:
+        print_stderr(f"pymtp: {model.room_note} (pymtp inspect shows what goes where)")
 
 
 TOY = "the embedded one, a toy of 60 million parameters (-m or -hf names another)"

@@ -16,8 +16,13 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Adapters": ("lora", "lora_scaled", "lora_init_without_apply"),
     "Images": ("mmproj", "image", "image_min_tokens", "image_max_tokens"),
     "Devices": (
-        *("device", "split_mode", "tensor_split", "main_gpu", "override_tensor", "cpu_moe", "n_cpu_moe", "load_mode"),
+        *("device", "split_mode", "tensor_split", "main_gpu", "fit", "fit_target", "fit_ctx", "load_mode"),
         "list_devices",
+    ),
+    "Tensors": ("override_tensor", "cpu_moe", "n_cpu_moe"),
+    "Processors": (*("cpu_mask", "cpu_range", "cpu_strict", "prio", "poll", "numa"),),
+    "Processors for prompts": (
+        *("n_threads_batch", "cpu_mask_batch", "cpu_range_batch", "cpu_strict_batch", "prio_batch", "poll_batch"),
     ),
     "Other machines": ("rpc", "cache"),
     "Server": (

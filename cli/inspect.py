@@ -1,6 +1,6 @@
-"""`pymtp inspect`: what is in a GGUF, and what drafting with it costs.
+"""`pymtp inspect`: what is in a GGUF, what drafting with it costs, and which device would get what.
 
-Owns both layouts, text and JSON. Loads no weights, and the native library only to ask RPC servers.
+Owns both layouts, text and JSON. Loads no weights, and the native library only to ask what devices there are.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,11 +20,14 @@ from .context import warn_beyond_training
 from .download import find_model
 from .layout import printable, size_text
 from .output import Output
-from .placement import Rpc
+from .parsers import integer
+from .placement import with_placement
+from .plan import plan_facts, plan_rows
 
 if TYPE_CHECKING:
     from pymtp.gguf.inspection import Head, Inspection, SideFile, Token
     from pymtp.gguf.memory import MemoryEstimate
+    from pymtp.room import Plan
 
 EXAMPLES = """
 pymtp inspect model.gguf
@@ -32,6 +35,12 @@ pymtp inspect model-00001-of-00003.gguf -c 32768 -ctk q8_0 -ctv q8_0
 pymtp inspect -hf user/repo:Q4_K_M --json
 """
 
+Parallel = Annotated[
+    int,
+    typer.Option(
+        "-np", "--parallel", parser=integer(1, 256), metavar="N", help="Texts at the same time, for the devices' plan."
+    ),
+]
 _MEMORY = {
     "full": "K/V of every position, in one cache",
     "sliding-window": "K/V, in some layers only for a sliding window",
@@ -42,6 +51,7 @@ _MEMORY = {
 }
 
 
+@with_placement
 def inspect(
     model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
     model_file: opt.ModelFile = None,
@@ -51,19 +61,24 @@ def inspect(
     n_ubatch: opt.UbatchSize = 512,
     type_k: opt.CacheTypeK = "f16",
     type_v: opt.CacheTypeV = "f16",
-    rpc: Rpc = None,
+    n_parallel: Parallel = 1,
+    n_gpu_layers: opt.GpuLayers = -1,
+    draft_model: opt.DraftModel = None,
+    placement: Any = None,
     as_json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
     """Show a GGUF's MTP heads, drafting cost, memory and tokens.
 
-    Reads headers only, so it is quick for models of any size. The flags describe the context to estimate memory for.
+    Reads headers only, so it is quick for models of any size. The flags describe the context to estimate memory for,
+    and where the model would go.
     """
     output = Output()
     if model is not None and model_file is not None:
         raise typer.BadParameter(f"give the model as an argument or with -m, not both ({model!r} and {model_file!r})")
     path = find_model(model_file or model, hf_repo, offline=offline)
     from pymtp.embedded import model_path as embedded_path
+    from pymtp.errors import LibraryError, ModelError
     from pymtp.gguf.inspection import inspect_model
 
     found = inspect_model(
@@ -74,41 +89,55 @@ def inspect(
         type_v=type_v,
     )
     warn_beyond_training(n_ctx, found.info.n_ctx_train)
-    places = _places(rpc, found.info.n_layer) if rpc else []
-    output.write((_as_json(found, places) if as_json else _as_text(found, places)) + "\n")
+    options = {
+        "model": {**placement, "n_gpu_layers": n_gpu_layers},
+        "context": {
+            "n_ctx": n_ctx,
+            "n_ubatch": n_ubatch,
+            "type_k": type_k,
+            "type_v": type_v,
+            "n_seq_max": n_parallel,
+        },
+        "drafting": {"draft_model": draft_model},
+    }
+    try:
+        plan = _plan(found, path or embedded_path(), options)
+    except (LibraryError, ModelError):  # what the file says, shows without a library, and if it is no whole model
+        if placement or draft_model:
+            raise
+        plan = None
+    output.write((_as_json(found, plan) if as_json else _as_text(found, plan)) + "\n")
 
 
-class _Place(NamedTuple):
-    """A device of an RPC server, and the layers that it would get."""
+def _plan(found: Inspection, path: Any, options: dict[str, dict[str, Any]]) -> Plan | None:
+    """Where the model would go; None for a file that is none."""
+    if not found.has_trunk or found.info.is_assistant:
+        return None
+    from pymtp import ContextParams, DraftParams, ModelParams
+    from pymtp.options import Params
+    from pymtp.room import plan
 
-    name: str
-    description: str
-    free_bytes: int
-    layers: range
-
-
-def _places(endpoints: list[str], n_layer: int) -> list[_Place]:
-    from pymtp.loading.devices import devices
-    from pymtp.loading.placement import divide_layers
-
-    every = devices(endpoints)
-    remote = [each for each in every if each.backend == "RPC"]
-    takers = remote + [each for each in every if each.kind == "GPU" and each not in remote]
-    shares = divide_layers([max(each.free_bytes, 1) for each in takers], n_layer)
-    return [
-        _Place(each.name, each.description, each.free_bytes, layers)
-        for each, layers in zip(takers, shares, strict=True)
-    ]
+    params = Params(
+        ModelParams(**options["model"]), ContextParams(**options["context"]), DraftParams(**options["drafting"])
+    )
+    return plan(path, params)
 
 
-def _as_json(found: Inspection, places: list[_Place]) -> str:
+def _free_here() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def _as_json(found: Inspection, plan: Plan | None) -> str:
     fields = asdict(found)
     facts = {
         **fields.pop("info"),
         **fields,
         "draft_cost": found.draft_cost,
         "memory": found.memory and {**asdict(found.memory), "total_bytes": found.memory.total_bytes},
-        **({"devices": [{**place._asdict(), "layers": list(place.layers)} for place in places]} if places else {}),
+        "devices": plan_facts(plan.places, found.info.n_layer, _free_here()) if plan else [],
+        "room_note": plan and plan.note,
     }
     return json.dumps(facts, ensure_ascii=False, default=_path_text)
 
@@ -118,12 +147,12 @@ def _path_text(value: Any) -> str:
     return str(value)
 
 
-def _as_text(found: Inspection, places: list[_Place]) -> str:
+def _as_text(found: Inspection, plan: Plan | None) -> str:
     blocks = [
         _model_rows(found),
         _head_rows(found),
         _memory_rows(found.memory, found.info.size_bytes) if found.memory else [],
-        [(place.name, _place(place)) for place in places],
+        _plan_rows(found, plan) if plan else [],
         _token_rows(found),
         [("side file", _side_file(file)) for file in found.side_files],
     ]
@@ -229,9 +258,9 @@ def _tokens(tokens: tuple[Token, ...]) -> str:
     return ", ".join(f"{token.role} {token.id} {token.text!r}" for token in tokens) or "none"
 
 
-def _place(place: _Place) -> str:
-    layers = f"layers {place.layers[0]} to {place.layers[-1]}" if place.layers else "no layer"
-    return f"{layers}; {printable(place.description)}, {size_text(place.free_bytes)} free"
+def _plan_rows(found: Inspection, plan: Plan) -> list[tuple[str, str]]:
+    rows = plan_rows(plan.places, found.info.n_layer, _free_here())
+    return [*rows, *([("note", plan.note)] if plan.note else [])]
 
 
 def _side_file(file: SideFile) -> str:

@@ -16,6 +16,7 @@ from .adapters import ADAPTERS, adapters_of
 from .flags import Command, with_flags
 from .parsers import auto_or_integer, choice, completing, integer
 from .placement import PLACEMENT, placement_of
+from .threads import MAX_THREADS, THREADS, threads_given
 
 DEBUG = "pymtp.debug"
 """Key in the context's `meta`: whether app.py shows tracebacks."""
@@ -25,17 +26,15 @@ MtpContext = Literal["auto", "chained", "target"]
 FlashAttention = Literal["on", "off", "auto"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 
-_MAX_THREADS = 512  # ggml takes no more
-
 
 def gpu_layers(text: str) -> int:
-    """A number of layers, or all or auto as in llama.cpp: both mean all."""
+    """A number of layers, or as in llama.cpp: auto for as many as have room, all for all of them."""
     if text in ("all", "auto"):
-        return -1
+        return -1 if text == "auto" else -2
     try:
         return integer(-1)(text)
     except typer.BadParameter:
-        raise typer.BadParameter(f"must be all or an integer, 0 or more, not {text!r}") from None
+        raise typer.BadParameter(f"must be auto, all or an integer, 0 or more, not {text!r}") from None
 
 
 def _draft_vocab(text: str) -> int | str:
@@ -117,7 +116,7 @@ Threads = Annotated[
     typer.Option(
         "-t",
         "--threads",
-        parser=integer(1, _MAX_THREADS),
+        parser=integer(1, MAX_THREADS),
         metavar="N",
         help="CPU threads.  [default: one per physical core]",
     ),
@@ -129,9 +128,9 @@ GpuLayers = Annotated[
         "--gpu-layers",
         "--n-gpu-layers",
         parser=gpu_layers,
-        metavar="N|all",
-        autocompletion=completing(["all"]),
-        help="Layers on the GPU; -1: all.",
+        metavar="N|auto|all",
+        autocompletion=completing(["auto", "all"]),
+        help="Layers on the GPU, counted from the last one; auto: as many as have room (-1).",
     ),
 ]
 FLASH_ATTENTION_WORDS = {
@@ -308,6 +307,7 @@ _MODEL = {
     "type_v": (CacheTypeV, "f16"),
     **ADAPTERS,
     **IMAGES,
+    **THREADS,
     **PLACEMENT,
 }
 
@@ -315,8 +315,13 @@ _MODEL = {
 def _model_options(values: dict[str, Any]) -> dict[str, Any]:
     if values["draft"] in ("mtp", "lookup") and values["draft_max"] == 0:
         raise typer.BadParameter(f"--draft {values['draft']} and --draft-max 0 contradict each other: leave one out")
-    own = {name: value for name, value in values.items() if name not in {**ADAPTERS, **PLACEMENT}}
+    own = {name: value for name, value in values.items() if name not in {**ADAPTERS, **PLACEMENT, **THREADS}}
     own = {name: value for name, value in own.items() if name not in IMAGES or value is not None}
     if lora := adapters_of(values):
         own["lora"] = lora
-    return {**own, **placement_of(values), "draft": values["draft"] if values["draft_max"] else "none"}
+    return {
+        **own,
+        **threads_given(values),
+        **placement_of(values),
+        "draft": values["draft"] if values["draft_max"] else "none",
+    }

@@ -13,6 +13,7 @@ from .flags import Command, with_flags
 from .parsers import choice, integer
 
 SplitModes = Literal["none", "layer", "row", "tensor"]
+NumaModes = Literal["off", "distribute", "isolate", "numactl"]
 LoadModes = Literal["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"]
 
 
@@ -37,6 +38,10 @@ def _overrides(text: str) -> list[tuple[str, str]]:
     return [(pattern, buffer_type) for pattern, _, buffer_type in pairs]
 
 
+def _sizes(text: str) -> list[int]:
+    return [integer(0)(part) for part in text.replace("/", ",").split(",")]
+
+
 def _servers(text: str) -> list[str]:
     return [server.strip() for server in text.split(",") if server.strip()]
 
@@ -55,7 +60,8 @@ def _show_devices(ctx: typer.Context, wanted: bool) -> bool:
 
 ListDevices = Annotated[
     bool,
-    typer.Option("--list-devices", is_eager=True, callback=_show_devices, help="List the devices there are, and exit."),
+    # not eager: it comes after --rpc, wherever that stands
+    typer.Option("--list-devices", callback=_show_devices, help="List the devices there are, and exit."),
 ]
 Devices = Annotated[
     Any,
@@ -125,9 +131,42 @@ NCpuMoe = Annotated[
         help="Keep the experts of the first N layers on the CPU.",
     ),
 ]
+Fit = Annotated[
+    Literal["on", "off"],
+    choice(
+        Literal["on", "off"],
+        *("-fit", "--fit"),
+        help_text="Keep on the CPU what has no room on the devices, where no other flag says what goes where.",
+    ),
+]
+FitTarget = Annotated[
+    Any,
+    typer.Option(
+        "-fitt",
+        "--fit-target",
+        parser=_sizes,
+        metavar="MIB,...",
+        help="MiB that --fit leaves free on each device; the last one counts for all further ones.  [default: 1024]",
+    ),
+]
+FitCtx = Annotated[
+    int,
+    typer.Option(
+        "-fitc",
+        "--fit-ctx",
+        parser=integer(1),
+        metavar="N",
+        help="The smallest context that --fit may choose, where -c is not given.",
+    ),
+]
 LoadMode = Annotated[
     LoadModes,
     choice(LoadModes, "-lm", "--load-mode", help_text="How the file is read; auto: mapped, where devices allow it."),
+]
+
+NumaMode = Annotated[
+    NumaModes,
+    choice(NumaModes, "--numa", help_text="Spread threads over the nodes of a machine with several memories."),
 ]
 
 PLACEMENT: dict[str, tuple[Any, Any]] = {
@@ -139,7 +178,11 @@ PLACEMENT: dict[str, tuple[Any, Any]] = {
     "override_tensor": (OverrideTensor, None),
     "cpu_moe": (CpuMoe, False),
     "n_cpu_moe": (NCpuMoe, 0),
+    "fit": (Fit, "on"),
+    "fit_target": (FitTarget, None),
+    "fit_ctx": (FitCtx, 4096),
     "load_mode": (LoadMode, "auto"),
+    "numa": (NumaMode, "off"),
     "list_devices": (ListDevices, False),
 }
 """By the names of ModelParams' fields, and one that ends the program."""
@@ -148,7 +191,8 @@ PLACEMENT: dict[str, tuple[Any, Any]] = {
 def placement_of(values: dict[str, Any]) -> dict[str, Any]:
     """Keywords for ModelParams, from the values of PLACEMENT's flags: of those that were given."""
     flags = {name: default for name, (_, default) in PLACEMENT.items() if name != "list_devices"}
-    return {name: values[name] for name, default in flags.items() if values[name] != default}
+    given = {name: values[name] for name, default in flags.items() if values[name] != default}
+    return given | ({"fit": given["fit"] == "on"} if "fit" in given else {})
 
 
 def with_placement(command: Command) -> Command:

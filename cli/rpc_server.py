@@ -47,12 +47,11 @@ def rpc_server(
     from pymtp.loading.devices import find_devices, host_device
     from pymtp.loading.rpc import serve_devices
 
+    devices = find_devices(device) or [host_device()]
     print_stderr(f"pymtp: no authentication: whoever reaches {host}:{port} may use it; keep it on a private network")
     pymtp.set_log_level("warn")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python would see it after the server, which never ends
-    serve_devices(
-        f"{host}:{port}", find_devices(device) or [host_device()], n_threads or n_cores(), _cache() if cache else None
-    )
+    serve_devices(f"{host}:{port}", devices, n_threads or n_cores(), _cache() if cache else None)
 
 
 def _cache() -> Path:

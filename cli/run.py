@@ -13,7 +13,7 @@ import typer
 
 from . import options as opt
 from .answer import AnswerWriter, colored
-from .context import TOY, note_embedded, note_ignored, warn_beyond_training
+from .context import TOY, note_embedded, note_ignored, note_room, warn_beyond_training
 from .download import find_model
 from .errors import CommandError
 from .forced import forced_acceptance
@@ -129,6 +129,7 @@ def run(
         warn_beyond_training(model_options["n_ctx"], info.n_ctx_train)
         if model.info.draft_model and not model_options["draft_model"]:
             print_stderr(f"pymtp: drafting with {model.info.draft_source}")
+        note_room(model)
         note = model.draft_note or (generation_params.draft_note if model.draft_max else None)
         if note:
             print_stderr(f"pymtp: {note}")

@@ -16,7 +16,7 @@ from pymtp.text.files import read_text
 
 from . import options as opt
 from . import serve_options as own
-from .context import note_embedded, warn_beyond_training
+from .context import note_embedded, note_room, warn_beyond_training
 from .download import find_model
 from .errors import CommandError
 from .forced import forced_acceptance
@@ -133,8 +133,14 @@ def serve(
     pymtp.exit_on_abort()
     if verbose:
         pymtp.set_log_level("info")
+
+    def load() -> pymtp.Model:
+        model = pymtp.Model(path, **options)
+        note_room(model)
+        return model
+
     run_server(
-        lambda: pymtp.Model(path, **options),
+        load,
         settings,
         hosts=hosts,
         port=port,

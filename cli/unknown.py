@@ -47,14 +47,9 @@ LLAMA_CPP: dict[str, str] = {
     "--mlock --mmap --no-mmap -mmp -dio --direct-io": "use --load-mode none, mmap, mlock, mmap+mlock or dio",
     "-lzm --lazy-mode --no-host": "",
     "--override-kv --check-tensors -nr --repack --no-repack": "",
-    # threads
-    "-tb --threads-batch": "--threads sets those for prompts as well",
-    "-C -Cr -Cb -Crb --cpu-mask* --cpu-range* --cpu-strict* --numa": "use taskset or numactl",
-    "--prio --prio-batch": "use nice",
-    "--poll --poll-batch": "",
     # devices
     "-ncffn --n-cpu-ffn": "use --override-tensor",
-    "-fit* --fit*": "use --gpu-layers, --n-cpu-moe or --override-tensor",
+    "-fitp --fit-print": "pymtp inspect shows what goes where",
     "-kvo --kv-offload -nkvo --no-kv-offload -nopo --op-offload --no-op-offload": "",
     # context
     "--rope-* --yarn-* -gan --grp-attn-n -gaw --grp-attn-w": "the model's metadata decides",
@@ -77,6 +72,10 @@ LLAMA_CPP: dict[str, str] = {
         "heads are where --gpu-layers and --override-tensor put them"
     ),
     "--spec-draft-threads* -td --threads-draft -tbd --threads-batch-draft": "--threads is for drafting as well",
+    "-Cd -Crd -Cbd -Crbd --spec-draft-cpu-* --cpu-*-draft --spec-draft-prio* --prio*-draft": (
+        "drafts are computed by the threads of --threads, --cpu-mask and the like"
+    ),
+    "--spec-draft-poll* --poll*-draft": ("drafts are computed by the threads of --threads, --cpu-mask and the like"),
     "--spec-draft-type-k -ctkd --cache-type-k-draft": "--cache-type-k is for the heads as well",
     "--spec-draft-type-v -ctvd --cache-type-v-draft": "--cache-type-v is for the heads as well",
     "--spec-draft-p-split --draft-p-split": "",

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -25,7 +25,6 @@ from pymtp.drafting.choice import DraftChoice, choose_drafter, without_runnable_
 from pymtp.drafting.draft_vocab import AutoDraftVocab, parse_draft_vocab
 from pymtp.drafting.lookup import EarlierTexts
 from pymtp.drafting.params import DraftParams, PlainReason, StrPath
-from pymtp.drafting.policy import AUTO_DRAFT_MAX
 from pymtp.engine.context import ContextParams
 from pymtp.engine.cores import n_cores
 from pymtp.engine.session import Session
@@ -38,6 +37,7 @@ from pymtp.loading.loader import OnLoad, Weights
 from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.options import Params, merge_options
+from pymtp.room import demand, longest_draft, may_shrink, room_note, with_room
 from pymtp.sampling.params import SamplingParams
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.serving.adapters import Adapters
@@ -95,7 +95,17 @@ class Model:
         _check_traits(choice, self.params.context.n_seq_max)
         _check_trimmed(self.info, self.params.drafting)
         auto_vocab, tokens = parse_draft_vocab(self.params.drafting.draft_vocab, self.info.n_vocab)
-        weights = Weights(self.info, self.params.model, on_load, with_heads=choice.uses_heads)
+        weights = Weights(
+            self.info,
+            self.params.model,
+            on_load,
+            with_heads=choice.uses_heads,
+            demand_of=partial(demand, self.info, self.params, choice),
+            may_shrink=may_shrink(self.params),
+        )
+        asked, self.params = self.params, with_room(self.params, weights.params, weights.n_ctx)
+        self.room_note: str | None = room_note(asked, self.params, self.info.n_layer_all)
+        """One line for people: what has no room on the devices and stays on the CPU, or None."""
         self._free: weakref.finalize[..., Any] = weakref.finalize(self, weights.close)
         if choice.uses_heads and (obstacle := weights.draft_obstacle):
             choice = without_runnable_heads(self.info, self.params.drafting, obstacle)
@@ -447,19 +457,11 @@ def _check_trimmed(info: GgufInfo, drafting: DraftParams) -> None:
             raise InvalidParameter(name, text, value=getattr(drafting, name))
 
 
-def _longest_draft(weights: Weights, params: Params, choice: DraftChoice) -> int:
-    """Drafts that a round can verify. Each needs memory in each sequence: logits, and recurrent states."""
-    if params.drafting.draft_max != "auto":
-        return choice.n_draft_max
-    n = min(choice.n_draft_max, AUTO_DRAFT_MAX // params.context.n_seq_max)
-    return min(choice.n_draft_max, 4) if weights.has_recurrent_states else max(n, min(choice.n_draft_max, 4))
-
-
 def _open_session(weights: Weights, params: Params, choice: DraftChoice) -> Session:
     return Session(
         weights.model,
         params.context,
-        n_draft_max=_longest_draft(weights, params, choice),
+        n_draft_max=longest_draft(params, choice, has_states=weights.has_recurrent_states),
         uses_heads=choice.uses_heads,
         assistant=weights.assistant if choice.uses_heads else None,
         # several heads are trained as a chain; for one head both are the same

@@ -11,7 +11,7 @@ from pymtp.drafting.interface import Drafter
 from pymtp.drafting.params import DraftParams, HeadType, StrPath
 from pymtp.engine.context import ContextParams
 from pymtp.errors import InvalidParameter
-from pymtp.loading.params import LoadMode, ModelParams, SplitMode
+from pymtp.loading.params import LoadMode, ModelParams, Numa, SplitMode
 
 
 class ModelOptions(TypedDict, total=False):
@@ -26,11 +26,15 @@ class ModelOptions(TypedDict, total=False):
     override_tensor: Sequence[tuple[str, str]]
     cpu_moe: bool
     n_cpu_moe: int
+    fit: bool
+    fit_target: Sequence[int]
+    fit_ctx: int
     load_mode: LoadMode
     lora: Sequence[StrPath | tuple[StrPath, float]]
     mmproj: StrPath | None
     image_min_tokens: int | None
     image_max_tokens: int | None
+    numa: Numa
     chat_template: str | None
     n_ctx: int | None
     n_cells: int | None
@@ -38,6 +42,17 @@ class ModelOptions(TypedDict, total=False):
     n_ubatch: int
     n_seq_max: int
     n_threads: int | None
+    n_threads_batch: int | None
+    cpu_mask: str | None
+    cpu_range: str | None
+    cpu_strict: bool
+    prio: int
+    poll: int
+    cpu_mask_batch: str | None
+    cpu_range_batch: str | None
+    cpu_strict_batch: bool | None
+    prio_batch: int | None
+    poll_batch: int | None
     flash_attn: Literal["auto", "on", "off"]
     type_k: str
     type_v: str

@@ -102,6 +102,7 @@ class FakeModel:
         self.draft_max = options["draft_max"]
         self.has_chat_template = self.script.template
         self.draft_note = self.script.note
+        self.room_note = None
         self.plain_tok_s = 2.0
 
     def __enter__(self) -> FakeModel:

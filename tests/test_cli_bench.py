@@ -176,6 +176,12 @@ def test_every_arm_has_a_row_in_every_test_and_kind_of_text(prompts: Path) -> No
 
 
 @model
+def test_it_takes_the_flags_of_devices_and_processors(prompts: Path) -> None:
+    flags = ["-dev", "none", "-ot", "blk=CPU", "-tb", "1", "--poll", "0", "-fitt", "1,2", "--draft-max", "1"]
+    assert [row["draft_max"] for row in rows("--prompts", prompts, *flags, "-p", "0")][:2] == [0, 1]
+
+
+@model
 def test_two_setups_two_temperatures_and_texts_together(prompts: Path) -> None:
     arms = ["--draft-max", "2", "--temp", "0,1", "--accept", "match,rejection"]
     found = rows("-p", "0", "-r", "1", "-b", "64,2048", "--parallel", "2", "--prompts", prompts, *arms)

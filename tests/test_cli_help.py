@@ -66,7 +66,7 @@ def test_the_reference_is_that_of_the_commands() -> None:
         ("chat --no-think", "No such option: --no-think; did you mean --reasoning off?"),
         ("help", "No such command 'help'; did you mean pymtp --help?"),
         ("llama-bench", "did you mean pymtp bench?"),
-        ("run -np 4 hi", "No such option: -np; pymtp serve and pymtp batch have it"),
+        ("run -np 4 hi", "No such option: -np; pymtp serve and pymtp batch and pymtp inspect have it"),
         ("chat -cram 0", "No such option: -cram; pymtp serve has it"),
         ("run --context-shift hi", "where the context is full (-c); pymtp serve has it"),
         ("model.gguf", "a command comes before the model: pymtp run, or pymtp chat"),
@@ -119,8 +119,8 @@ def llama_cpp_flags() -> list[str]:
 
 
 REFUSED = """
--no-cnv --no-conversation -cnv -mli -i --interactive --control-vector --mmproj-url -ncffn -fit --mlock --no-mmap
--tb --poll --prio --rope-freq-base --jinja --skip-chat-parsing --reasoning-budget-message
+-no-cnv --no-conversation -cnv -mli -i --interactive --control-vector --mmproj-url -ncffn -fitp --mlock --no-mmap
+-Cd --cpu-mask-batch-draft --poll-draft --rope-freq-base --jinja --skip-chat-parsing --reasoning-budget-message
 -ngld -mmp -v
 """
 

@@ -99,11 +99,10 @@ def test_a_file_that_is_no_model_is_one_line(tmp_path: Path, content: bytes | No
 
 
 def test_it_needs_no_native_library(embedded_model: Path) -> None:
-    code = "import sys; from pymtp_cli.app import app; app(['inspect'], standalone_mode=False)"
-    check = (
-        "import atexit; atexit.register(lambda: print('llama_cpp' in sys.modules or 'pymtp._native' in sys.modules))"
+    code = "import sys; sys.modules['pymtp._native'] = None; from pymtp_cli.app import app; app({})"
+    without, asked = (
+        subprocess.run([sys.executable, "-c", code.format(arguments)], capture_output=True, text=True, timeout=60)
+        for arguments in (["inspect"], ["inspect", "-dev", "none"])
     )
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; {check}; {code}"], capture_output=True, text=True, timeout=60
-    )
-    assert done.stdout.splitlines()[-1] == "False", done.stderr
+    assert "MTP heads:" in without.stdout and "token embedding" not in without.stdout
+    assert (asked.returncode, asked.stdout) == (1, "")

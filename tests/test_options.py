@@ -93,7 +93,7 @@ def test_a_wrong_type_is_named_with_what_was_expected(options: dict[str, Any], m
         ({"n_seq_max": 0}, "n_seq_max must be an integer between 1 and 256, not 0"),
         ({"n_seq_max": True}, "n_seq_max must be an integer"),
         ({"kv_unified": 1}, "kv_unified must be True or False, not 1"),
-        ({"n_gpu_layers": "all"}, "n_gpu_layers must be an integer, -1 for all layers, not 'all'"),
+        ({"n_gpu_layers": "all"}, "n_gpu_layers must be a number of layers, -1 for .*, not 'all'"),
         ({"draft_max": True}, "draft_max must be auto, or between 0 and 32, not True"),
         ({"draft": "eagle"}, "draft must be auto, mtp, lookup, none or a Drafter with traits, not 'eagle'"),
         ({"draft_vocab": [1, 2, 1]}, r"draft_vocab must be distinct token ids"),

@@ -49,6 +49,7 @@ def test_every_way_to_read_the_file_gives_the_same_text(path: Path, load_mode: s
         {"device": ()},
         {"cpu_moe": True},
         {"n_cpu_moe": 2},
+        {"n_cpu_moe": 10**9},  # more than there are layers: all
         {"override_tensor": [(r"blk\.0\..*", "CPU"), (r"output\.weight", "CPU")]},
         {"split_mode": "none"},
     ],
@@ -79,7 +80,7 @@ def test_the_loader_is_told_where_tensors_go(path: Path, capfd: pytest.CaptureFi
         ({"tensor_split": [1.0] * 300}, "tensor_split must be no more shares than there are devices"),
         ({"tensor_split": [float("nan")]}, "tensor_split must be shares"),
         ({"main_gpu": -1}, "main_gpu must be the number of a device"),
-        ({"main_gpu": 99}, "main_gpu must be below the number of devices"),
+        ({"main_gpu": 99}, "main_gpu must be (below the number of devices|left out where there is no GPU)"),
         ({"override_tensor": [("(", "CPU")]}, "override_tensor must be pairs of a regular expression"),
         ({"override_tensor": [("x", "Nowhere")]}, "override_tensor must be buffer types that exist .*, not 'Nowhere'"),
         ({"n_cpu_moe": -1}, "n_cpu_moe must be a number of layers"),

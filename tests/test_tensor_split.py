@@ -12,7 +12,7 @@ import pytest
 
 from families import FAMILIES
 from machine import needs_no_gpu
-from pymtp import Generation, GenerationParams, InvalidParameter, Model, SamplingParams
+from pymtp import DraftParams, Generation, GenerationParams, InvalidParameter, Model, SamplingParams
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
@@ -21,6 +21,8 @@ from pymtp.loading import placement
 from pymtp.loading.devices import host_device
 from pymtp.loading.loader import Weights
 from pymtp.loading.params import ModelParams
+from pymtp.options import Params
+from pymtp.room import plan
 
 pytestmark = needs_no_gpu
 K = 3
@@ -84,6 +86,13 @@ def test_sequences_together_go_on_as_alone(two_devices: dict[str, Any], embedded
         alone = [tokens(model.generate(prompt, params)) for prompt in prompts]
         started = [model.generate(prompt, params) for prompt in prompts]
         assert [tokens(generation) for generation in started] == alone
+
+
+def test_what_each_part_takes_is_left_to_the_loader(two_devices: dict[str, Any], embedded_model: Path) -> None:
+    params = ModelParams(**two_devices)
+    assert set(placement.Placement(params, model_facts(embedded_model))._tensor_split) == {0.0}
+    found = plan(embedded_model, Params(params, ContextParams(), DraftParams()))
+    assert found.places == [] and found.note and "is not computed (--split-mode)" in found.note
 
 
 @pytest.mark.parametrize("family", ["gemma4", "deepseek4"])

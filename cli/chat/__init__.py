@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import options as opt
-from ..context import note_embedded, warn_beyond_training
+from ..context import note_embedded, note_room, warn_beyond_training
 from ..download import find_model
 from ..errors import CommandError
 from ..output import Output, print_stderr
@@ -138,6 +138,7 @@ def _load(path: str | None, options: dict[str, Any]) -> Model:
 def _note_drafting(model: Model, params: GenerationParams, options: dict[str, Any]) -> None:
     if model.info.draft_model and not options["draft_model"]:
         print_stderr(f"pymtp: drafting with {model.info.draft_source}")
+    note_room(model)
     if note := model.draft_note or (params.draft_note if model.draft_max else None):
         print_stderr(f"pymtp: {note}")
 

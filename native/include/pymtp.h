@@ -42,6 +42,7 @@ struct ggml_backend_buffer_type;
 struct llama_model_params;
 struct llama_context;
 struct llama_context_params;
+struct ggml_threadpool_params;
 
 struct llama_adapter_lora;
 struct pymtp_session;
@@ -175,6 +176,11 @@ struct pymtp_session_params {
     int32_t n_ctx_seq;
 
     int32_t padding; // a pymtp_padding
+
+    // The threads of the CPU that compute drafts and rounds, and those for prompts: cores and priority. Each has as many
+    // as the context's parameters say. NULL: as the system places them. Both or neither.
+    const struct ggml_threadpool_params * threads;
+    const struct ggml_threadpool_params * threads_batch;
 };
 
 int32_t pymtp_session_init(struct llama_model * model, const struct pymtp_session_params * params,

@@ -30,7 +30,7 @@ from pymtp.benchmark.prompts import (
 )
 from pymtp.benchmark.provenance import sha256
 from pymtp.benchmark.results import Results, Sample, Subject
-from pymtp.engine.context import ContextParams, native_params
+from pymtp.engine.context import native_params
 from pymtp.gguf.facts import find_draft_model, model_facts
 from pymtp.model import Model
 from pymtp.sampling.params import SamplingParams
@@ -109,7 +109,7 @@ def _measure_setup(
         results.note(f"{problem}: drafts by lookup, where K is auto" if adapts else f"{problem}: plain decoding only")
     for path, scale in setup.placement.adapters:
         results.note(f"{setup.path.name}: LoRA adapter {path}, scale {scale:g}")
-    n_threads = native_params(ContextParams(n_threads=setup.n_threads), 0, 1).n_threads
+    n_threads = native_params(replace(setup.threads, n_threads=setup.n_threads), 0, 1).n_threads
     subject = Subject(info, sha256(setup.path), n_threads, n_ctx, _now())
     results.subjects[setup] = subject
     # one after the other: with little memory, two would not fit
@@ -119,6 +119,8 @@ def _measure_setup(
         on_step(Step(f"loading {setup.path.name}" + (", with MTP" if mode == "mtp" else "")))
         n_draft = plan.draft_max if mode == "mtp" else 0
         with _load(setup, n_ctx, n_draft, on_load, by_heads=info.has_heads) as model:
+            if model.room_note:
+                results.note(f"{setup.path.name}: {model.room_note}")
             if mode == "mtp" and model.draft_note:
                 results.note(f"{setup.path.name}: {model.draft_note}")
             stage = _Stage(plan, setup, model, prompts_only=drafts and mode == "none", journal=journal)
@@ -269,6 +271,7 @@ def _load(
     return Model(
         setup.path,
         model=setup.placement,
+        context=setup.threads,
         n_ctx=n_ctx,
         n_batch=setup.n_batch,
         n_ubatch=setup.n_ubatch,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pymtp.drafting.policy import AUTO_DRAFT_MAX
+from pymtp.engine.context import ContextParams
 from pymtp.errors import InvalidParameter
 from pymtp.loading.params import ModelParams
 
@@ -34,8 +35,10 @@ class Setup:
     mtp_context: Literal["auto", "chained", "target"] = "auto"
     n_parallel: int = 1
     """Sequences that are generated together."""
-    placement: ModelParams = ModelParams()
+    placement: ModelParams = field(default=ModelParams(), hash=False)  # it may hold lists
     """Where the weights go; `n_gpu_layers` above replaces its own."""
+    threads: ContextParams = ContextParams()
+    """Processors and priorities of threads; what stands above replaces its own."""
 
 
 @dataclass(frozen=True)

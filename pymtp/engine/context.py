@@ -10,15 +10,13 @@ from typing import Any, Literal
 
 from pymtp.binding.library import ffi, lib
 from pymtp.documented import documented
-from pymtp.engine.cores import n_cores
+from pymtp.engine.threads import MAX_POLL, MAX_THREADS, threads_of
 from pymtp.errors import InvalidParameter
 
 MAX_TOKENS = 2**31 - 1
 MAX_DEFAULT_N_CTX = 4096
 MAX_SEQUENCES = 256
 """The most that llama.cpp takes."""
-MAX_THREADS = 512
-"""The most that ggml takes."""
 
 
 @documented
@@ -35,7 +33,25 @@ class ContextParams:
     n_seq_max: int = 1
     """Sequences that are generated together; others wait for a slot."""
     n_threads: int | None = None
-    """None: one for each physical core that the process may use."""
+    """None: one for each physical core that the process may use, or that `cpu_mask` and `cpu_range` name."""
+    n_threads_batch: int | None = None
+    """Threads for prompts; None: as for drafts and rounds, which are what `n_threads` and the next five are for."""
+    cpu_mask: str | None = None
+    """Processors that the threads may run on, as a hexadecimal number: bit 0 is processor 0; None: any."""
+    cpu_range: str | None = None
+    """The same as numbers, first-last: 0-3. With `cpu_mask` both count."""
+    cpu_strict: bool = False
+    """Each thread has one of these processors to itself; else each may run on all of them."""
+    prio: int = 0
+    """Priority of the threads: -1 low, 0 normal, 1 medium, 2 high, 3 real-time."""
+    poll: int = 50
+    """How long threads look for work before they sleep, 0 to 100. Only for builds without OpenMP."""
+    cpu_mask_batch: str | None = None
+    """`cpu_mask` for prompts. This one, and those that follow: None: as for drafts and rounds."""
+    cpu_range_batch: str | None = None
+    cpu_strict_batch: bool | None = None
+    prio_batch: int | None = None
+    poll_batch: int | None = None
     flash_attn: Literal["auto", "on", "off"] = "auto"
     type_k: str = "f16"
     type_v: str = "f16"
@@ -51,14 +67,21 @@ class ContextParams:
             ("n_ubatch", 1, MAX_TOKENS),
             ("n_seq_max", 1, MAX_SEQUENCES),
             ("n_threads", 1, MAX_THREADS),
+            ("n_threads_batch", 1, MAX_THREADS),
+            ("prio", -1, 3),
+            ("prio_batch", -1, 3),
+            ("poll", 0, MAX_POLL),
+            ("poll_batch", 0, MAX_POLL),
         ):
             value = getattr(self, name)
-            if value is None and name in ("n_ctx", "n_cells", "n_threads"):
+            if value is None and name in _OPTIONAL:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
                 raise InvalidParameter(name, f"an integer between {least} and {most}", value=value)
-        if not isinstance(self.kv_unified, bool):
-            raise InvalidParameter("kv_unified", "True or False", value=self.kv_unified)
+        for name in ("kv_unified", "cpu_strict", "cpu_strict_batch"):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and not (value is None and name in _OPTIONAL):
+                raise InvalidParameter(name, "True or False", value=value)
         if self.n_cells is not None and not self.kv_unified:
             raise InvalidParameter("n_cells", "left out without kv_unified: sequences share no cache then")
         if self.flash_attn not in _FLASH_ATTN:
@@ -68,7 +91,11 @@ class ContextParams:
                 raise InvalidParameter(name, "one of " + ", ".join(KV_TYPES), value=getattr(self, name))
         if self.flash_attn == "off" and self.type_v not in ("f32", "f16", "bf16"):
             raise InvalidParameter("type_v", "f32, f16 or bf16 without flash attention", value=self.type_v)
+        threads_of(self)  # what the machine does not have shows before a model is loaded
 
+
+_OPTIONAL = {"n_ctx", "n_cells", "n_threads", "n_threads_batch", "cpu_strict_batch", "prio_batch", "poll_batch"}
+"""Numbers and switches that may be None."""
 
 KV_TYPES = {
     name: getattr(lib, f"GGML_TYPE_{name.upper()}")
@@ -93,7 +120,8 @@ def native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> An
     native.n_batch = max(params.n_batch, native.n_ubatch)
     native.n_seq_max = n_seq_max
     native.kv_unified = params.kv_unified
-    native.n_threads = native.n_threads_batch = params.n_threads or n_cores()
+    rounds, prompts = threads_of(params)
+    native.n_threads, native.n_threads_batch = rounds.n_threads, prompts.n_threads
     # keep the window and no more, as llama.cpp's own programs do
     native.swa_full = False
     native.flash_attn_type = _FLASH_ATTN[params.flash_attn]

@@ -1,22 +1,32 @@
-"""How many cores the process may use. Knows the operating system, nothing of the engine."""
+"""Which processors the process may use, and how many cores these are. Knows nothing of the engine."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Set
 from pathlib import Path
 
 _LINUX = Path("/sys/devices/system/cpu")
 
 
-def n_cores(cpus: Path = _LINUX) -> int:
-    """Physical cores among the processors that the process may run on."""
+def usable_processors() -> frozenset[int]:
+    """The numbers of the processors that the calling thread may run on; where the system does not say, of all."""
     if hasattr(os, "sched_getaffinity"):
-        allowed = os.sched_getaffinity(0)
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def n_cores(cpus: Path = _LINUX, among: Set[int] | None = None) -> int:
+    """Physical cores among these processors; None: among those that the process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        allowed = usable_processors() if among is None else among
         try:
             # processors of one core list each other
             return len({(cpus / f"cpu{i}" / "topology" / "thread_siblings_list").read_bytes() for i in allowed})
         except OSError:
             return len(allowed)
+    if among is not None:
+        return len(among)
     import psutil  # takes as long as loading a small model
 
     return psutil.cpu_count(logical=False) or psutil.cpu_count() or 1

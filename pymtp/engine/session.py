@@ -22,6 +22,7 @@ from pymtp.engine.counters import CounterReader, Counters, Timing
 from pymtp.engine.draft_limits import DraftLimits
 from pymtp.engine.handle import SessionHandle
 from pymtp.engine.logits import LogitsRow, fetch_logits, logits_rows, top_logits
+from pymtp.engine.threads import threads_of
 from pymtp.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -377,6 +378,10 @@ def _init(
     params.assistant = model_pointer(assistant)
     params.n_ctx_seq = context.n_ctx
     params.padding = padding
+    rounds, prompts = threads_of(context)
+    if rounds.are_bound or prompts.are_bound:
+        pools = rounds.native(), prompts.native()  # referenced until the call is done
+        params.threads, params.threads_batch = pools
     handle = ffi.new("struct pymtp_session **")
     check(lib.pymtp_session_init(model_pointer(model), params, handle))
     return handle[0]

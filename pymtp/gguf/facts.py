@@ -71,6 +71,11 @@ class GgufInfo:
         return self.n_heads == self.n_heads_declared > 0
 
     @property
+    def n_layer_all(self) -> int:
+        """Layers of the target and of its heads."""
+        return self.n_layer + (0 if self.has_assistant else self.n_heads_declared)
+
+    @property
     def draft_source(self) -> str | None:
         """What drafts, if it is in a separate file: words for a message."""
         what = "assistant" if self.has_assistant else "MTP heads"

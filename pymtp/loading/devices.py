@@ -33,9 +33,20 @@ def devices(rpc: Sequence[str] = ()) -> list[Device]:
     found: list[Device] = []
     for endpoint in rpc:
         link = RpcLink(endpoint)
-        found += [_device(each) for each in link.devices]
+        found += [describe(each) for each in link.devices]
         link.close()
-    return found + [_device(each) for each in _natives()]
+    return found + [describe(each) for each in _natives()]
+
+
+def describe(device: Any) -> Device:
+    """What llama.cpp says of a device. Raises RemoteError for one that is lost."""
+    return Device(
+        _text(lib.ggml_backend_dev_name(device)),
+        _kind(device),
+        _text(lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(device))),
+        _text(lib.ggml_backend_dev_description(device)),
+        *_memory(device),
+    )
 
 
 def find_devices(names: Sequence[str] | None, remote: Sequence[Any] = ()) -> list[Any]:
@@ -102,16 +113,6 @@ def _memory(device: Any) -> tuple[int, int]:
     n_free, n_total = ffi.new("size_t *"), ffi.new("size_t *")
     check(lib.pymtp_device_memory(device, n_free, n_total))
     return n_free[0], n_total[0]
-
-
-def _device(device: Any) -> Device:
-    return Device(
-        _text(lib.ggml_backend_dev_name(device)),
-        _kind(device),
-        _text(lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(device))),
-        _text(lib.ggml_backend_dev_description(device)),
-        *_memory(device),
-    )
 
 
 def _text(string: Any) -> str:

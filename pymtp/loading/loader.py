@@ -17,9 +17,11 @@ from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
 from pymtp.errors import ModelError, PymtpError, RemoteError
+from pymtp.gguf.demand import Demand
 from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.weights import check_tables
 from pymtp.loading.adapters import LoraAdapter, check_adapters, load_adapters
+from pymtp.loading.numa import use_numa
 from pymtp.loading.params import ModelParams
 from pymtp.loading.placement import Placement
 
@@ -30,21 +32,38 @@ OnLoad = Callable[[float], object]
 class Weights:
     """A loaded model, and the assistant that drafts for it, if it has one."""
 
-    def __init__(self, info: GgufInfo, params: ModelParams, on_load: OnLoad | None = None, *, with_heads: bool) -> None:
+    def __init__(
+        self,
+        info: GgufInfo,
+        params: ModelParams,
+        on_load: OnLoad | None = None,
+        *,
+        with_heads: bool,
+        demand_of: Callable[[int | None], Demand] | None = None,
+        may_shrink: bool = False,
+    ) -> None:
+        """`demand_of`, `may_shrink`: see Placement."""
         check_tables(info)
+        use_numa(params.numa)
         self.info = info
         self._loaded: list[object] = []
         self._placements: list[Placement] = []  # the models point into them
         self._free = weakref.finalize(self, _free, self._loaded, self._placements)
         needs_heads = check_adapters(info, params)
-        self.model = self._load(info, params, on_load, load_mtp=with_heads or needs_heads)
+        placement = Placement(params, info, demand_of, may_shrink=may_shrink)
+        self.model = self._load(info, placement, on_load, load_mtp=with_heads or needs_heads)
         """llama.cpp's handle."""
+        self.params = placement.params
+        """How they were loaded: what was asked for, or what has room in its place."""
+        self.n_ctx = placement.n_ctx
+        """Tokens of context of each sequence that have room, where nobody asked for a number; None: as many."""
         self.adapters: tuple[LoraAdapter, ...] = load_adapters(self.model, params)
         """Those that were asked for, in their order."""
         self.assistant: object | None = None
         """The same for the assistant."""
         if with_heads and info.has_assistant and info.draft_model:
-            self.assistant = self._load(file_facts(info.draft_model), _here(params), None, load_mtp=True)
+            assistant = file_facts(info.draft_model)
+            self.assistant = self._load(assistant, Placement(_here(params), assistant), None, load_mtp=True)
 
     @property
     def draft_obstacle(self) -> str | None:
@@ -61,8 +80,7 @@ class Weights:
         """Free the weights; closing twice is harmless."""
         self._free()
 
-    def _load(self, info: GgufInfo, params: ModelParams, on_load: OnLoad | None, *, load_mtp: bool) -> object:
-        placement = Placement(params, info)
+    def _load(self, info: GgufInfo, placement: Placement, on_load: OnLoad | None, *, load_mtp: bool) -> object:
         try:
             loaded = _load(info, placement, on_load, load_mtp=load_mtp)
         except BaseException:

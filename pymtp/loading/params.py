@@ -14,6 +14,7 @@ from pymtp.errors import InvalidParameter
 
 StrPath = str | os.PathLike[str]
 SplitMode = Literal["none", "layer", "row", "tensor"]
+Numa = Literal["off", "distribute", "isolate", "numactl"]
 LoadMode = Literal["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"]
 
 
@@ -23,7 +24,7 @@ class ModelParams:
     """How the weights of a model are loaded, and where they go. Names and meanings are those of llama.cpp."""
 
     n_gpu_layers: int = -1
-    """Layers on the GPUs, if there are any, counted from the last one; -1: all."""
+    """Layers on the GPUs, if there are any, counted from the last one; -1: as many as have room, -2: all."""
     device: Sequence[str] | None = None
     """Names of the devices that take layers, see pymtp.devices(); (): the CPU alone; None: all GPUs."""
     rpc: Sequence[str] = ()
@@ -40,6 +41,12 @@ class ModelParams:
     """All experts stay on the CPU, those of the MTP heads too."""
     n_cpu_moe: int = 0
     """The experts of the first layers that stay on the CPU; the heads' are those of the last layers."""
+    fit: bool = True
+    """Where nothing above says what goes where: what has no room on the devices stays on the CPU."""
+    fit_target: Sequence[int] = (1024,)
+    """MiB that stay free on each device; the last number counts for all further ones."""
+    fit_ctx: int = 4096
+    """Where `n_ctx` is not given either: the smallest context for which more layers have room on the devices."""
     load_mode: LoadMode = "auto"
     """How the file is read: mapped into memory, locked there, or past the cache of the system (dio)."""
     lora: Sequence[StrPath | tuple[StrPath, float]] = ()
@@ -50,17 +57,26 @@ class ModelParams:
     """Rows of an image at least, where the projector takes images of any size; None: as the projector's file says."""
     image_max_tokens: int | None = None
     """And at most."""
+    numa: Numa = "off"
+    """How threads are spread over the nodes of a machine with several memories: over all of them, on the one where the
+    program began, or as numactl says. For the whole process, from the first model on that asks for it."""
     chat_template: str | None = None
     """Jinja in the place of the model's own chat template; "chatml": that one."""
 
     def __post_init__(self) -> None:
-        _check_integer("n_gpu_layers", self.n_gpu_layers, "an integer, -1 for all layers")
+        allowed = "a number of layers, -1 for as many as have room, -2 for all"
+        _check_integer("n_gpu_layers", self.n_gpu_layers, allowed, least=-2)
         _check_integer("main_gpu", self.main_gpu, "the number of a device, from 0", least=0)
         _check_integer("n_cpu_moe", self.n_cpu_moe, "a number of layers, 0 or more", least=0)
+        _check_integer("fit_ctx", self.fit_ctx, "a number of tokens, 1 or more", least=1)
+        if not _all(self.fit_target, _is_mib) or not self.fit_target:
+            raise InvalidParameter("fit_target", "numbers of MiB, 0 or more", value=self.fit_target)
         _check_choice("split_mode", self.split_mode, get_args(SplitMode))
+        _check_choice("numa", self.numa, get_args(Numa))
         _check_choice("load_mode", self.load_mode, get_args(LoadMode))
-        if not isinstance(self.cpu_moe, bool):
-            raise InvalidParameter("cpu_moe", "True or False", value=self.cpu_moe)
+        for name in ("cpu_moe", "fit"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidParameter(name, "True or False", value=getattr(self, name))
         if not isinstance(self.mmproj, (str, os.PathLike, type(None))):
             raise InvalidParameter("mmproj", "a GGUF file", value=self.mmproj)
         for name in ("image_min_tokens", "image_max_tokens"):
@@ -103,7 +119,12 @@ def _all(values: Any, is_right: Any) -> bool:
 
 
 def _is_endpoint(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[^\s:]+:\d{1,5}", value) is not None
+    match = re.fullmatch(r"[^\s:]+:(\d{1,5})", value) if isinstance(value, str) else None
+    return match is not None and 0 < int(match[1]) < 1 << 16
+
+
+def _is_mib(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
 
 
 def _is_adapter(value: object) -> bool:

@@ -14,10 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pymtp import Model, PymtpError
+from pymtp import ContextParams, DraftParams, Model, ModelParams, PymtpError
+from pymtp.drafting.choice import choose_drafter
 from pymtp.gguf.facts import find_draft_model, model_facts
 from pymtp.gguf.header import MAGIC
 from pymtp.gguf.inspection import inspect_model
+from pymtp.loading.fit import fit
+from pymtp.loading.plan import Spot, places
+from pymtp.options import Params
+from pymtp.room import Plan, demand, plan
 from random_gguf import write_deepseek4, write_gemma4, write_glm4moe, write_mimo2, write_qwen35, write_step35
 
 from .fuzzer import NUMBERS, Fuzzer, damaged
@@ -25,6 +30,8 @@ from .fuzzer import NUMBERS, Fuzzer, damaged
 _WRITERS = (write_glm4moe, write_mimo2, write_qwen35, write_deepseek4, write_step35, write_gemma4)
 _FORMS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+_HOST = Spot("CPU", "", None, "CPU")
+_SMALL = [Spot(f"GPU{i}", "", size, f"GPU{i}") for i, size in enumerate((1100 << 20, 1200 << 20))]
 _FLOATS = [0.0, -1.0, 1e38, float("inf"), float("nan"), 1e-40]
 
 
@@ -114,7 +121,7 @@ class Headers(Fuzzer):
         self._keys = sorted({key for base in self._bases for key, _, _ in base.values})
         from pymtp_cli.inspect import _as_json, _as_text
 
-        self._show = (partial(_as_text, places=[]), partial(_as_json, places=[]))
+        self._show = (_as_text, _as_json)
 
     def case(self, chance: random.Random) -> bytes:
         base = chance.choice(self._bases)
@@ -131,8 +138,9 @@ class Headers(Fuzzer):
             found = inspect_model(self._path)
         except PymtpError:
             return "refused"
+        planned = self._plan() if found.has_trunk and not found.info.is_assistant else None
         for show in self._show:
-            show(found).encode(errors="replace")
+            show(found, planned).encode(errors="replace")
         if zlib.crc32(case) % 8:  # the same reader again
             return "inspected"
         try:
@@ -141,6 +149,17 @@ class Headers(Fuzzer):
         except PymtpError:
             return "inspected, not a model"
         return "inspected, for a model too"
+
+    def _plan(self) -> Plan | None:
+        """What would go where, on this machine; and on two small devices, by numbers alone."""
+        params = Params(ModelParams(device=()), ContextParams(n_threads=1), DraftParams())
+        try:
+            info, choice = choose_drafter(self._path, params.drafting)
+            of = partial(demand, info, params, choice)
+            fit(ModelParams(), of, _SMALL, lambda tried, need: places(tried, (), need, _SMALL, _HOST), may_shrink=True)
+            return plan(self._path, params)
+        except PymtpError:
+            return None
 
     def _change(self, chance: random.Random, parts: Parts) -> None:
         """One change of what a header says."""

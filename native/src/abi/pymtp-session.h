@@ -6,6 +6,7 @@
 #include "mtp-engine.h"
 #include "mtp-padding.h"
 #include "mtp-replay.h"
+#include "mtp-thread-pools.h"
 #include "pymtp.h"
 
 #include <memory>
@@ -33,7 +34,9 @@ struct pymtp_session {
     int32_t              n_pass  = 0; // rows that cost as much as another pass does
     std::vector<int32_t> n_added; // [n_seq_max] rows of the last pass after a sequence's end, if they are still there
 
-    std::unique_ptr<mtp_replay> replay; // set if the memory cannot drop rejected drafts
+    std::unique_ptr<mtp_replay> replay;        // set if the memory cannot drop rejected drafts
+
+    std::unique_ptr<mtp_thread_pools> threads; // set if they have cores or a priority of their own
 
     ~pymtp_session();
 

@@ -130,6 +130,16 @@ static int32_t check_params(const llama_model & model, const pymtp_session_param
         return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the %s of %s (%s); use n_draft_max = 0",
                           params.assistant ? "assistant" : "MTP heads", llm_arch_name(model.arch), obstacle);
     }
+    if (!params.threads != !params.threads_batch) {
+        return pymtp_fail(PYMTP_INVALID, "threads of rounds and of prompts go together");
+    }
+    for (const auto & [threads, n_threads] : { std::pair(params.threads, params.context->n_threads),
+                                               std::pair(params.threads_batch, params.context->n_threads_batch) }) {
+        if (threads && (threads->n_threads != n_threads || n_threads < 1 || n_threads > GGML_MAX_N_THREADS)) {
+            return pymtp_fail(PYMTP_INVALID, "%d threads are not the %d of the context's parameters",
+                              threads->n_threads, n_threads);
+        }
+    }
     // a verify pass is one ubatch, and llama.cpp wants one row more where it keeps recurrent states
     const uint32_t n_rows_max = params.n_draft_max + 2;
     const uint32_t n_batch    = params.context->n_batch;
@@ -206,6 +216,9 @@ static void set_up(pymtp_session & session, const llama_model & model, const pym
         session.replay = std::make_unique<mtp_replay>(cparams.n_seq_max);
     }
     pymtp_choose_padding(session, params.padding);
+    if (params.threads) {
+        session.threads = std::make_unique<mtp_thread_pools>(*session.ctx, *params.threads, *params.threads_batch);
+    }
 }
 
 int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * params, pymtp_session ** out) {

@@ -43,6 +43,9 @@ struct mtp_engine {
     // before the graph of a ubatch is built: picks the graph, and makes the plan of a trunk pass
     void begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx);
 
+    // whether threads for prompts compute the ubatch; drafts and rounds have the same ones, however many rows they are
+    bool is_prompt(const llama_ubatch & ubatch) const { return ubatch.n_tokens > n_rows_round; }
+
     // around the setting of the graph's inputs
     void open_inputs() { graphs.current().inputs.open(); }
 

@@ -1,0 +1,148 @@
+"""Threads of the CPU: how many, on which cores, and with which priority.
+
+Owns llama.cpp's masks and ranges of cores, and what is refused of them. Knows the operating system; no context.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Set
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pymtp.binding.library import ffi
+from pymtp.engine.cores import n_cores, usable_processors
+from pymtp.errors import InvalidParameter
+
+MAX_THREADS = 512
+"""The most that ggml takes; its masks have as many bits."""
+
+MAX_POLL = 100
+_POLL = 50
+_REALTIME = {1: 40, 2: 80, 3: 90}
+"""ggml's priorities that are real-time ones on Linux, and what they are there."""
+_CAP_SYS_NICE = 1 << 23
+
+
+class Threads(NamedTuple):
+    """The threads of a pass."""
+
+    n_threads: int
+    processors: frozenset[int]
+    """Where they may run, by their numbers in the system; none: anywhere."""
+    is_strict: bool
+    """Each thread has a processor of its own; else any of them."""
+    prio: int
+    poll: int
+
+    @property
+    def are_bound(self) -> bool:
+        """Whether the system does not place them as it likes."""
+        return bool(self.processors) or self.prio != 0 or self.poll != _POLL
+
+    def native(self) -> Any:
+        """As a `ggml_threadpool_params *`."""
+        native = ffi.new("struct ggml_threadpool_params *")
+        for processor in self.processors:
+            native.cpumask[processor] = True
+        native.n_threads, native.prio, native.poll, native.strict_cpu = self[0], self.prio, self.poll, self.is_strict
+        return native
+
+
+def threads_of(params: Any) -> tuple[Threads, Threads]:
+    """Those of rounds, and those of prompts: what is not said of the second is as for the first.
+
+    `params` has the fields of ContextParams. Raises InvalidParameter for processors that there are not, fewer of them
+    than threads, and a priority that the process may not have.
+    """
+    rounds = _threads(params, "", Threads(0, frozenset(), False, 0, _POLL))
+    return rounds, _threads(params, "_batch", rounds)
+
+
+def _threads(params: Any, suffix: str, default: Threads) -> Threads:
+    def field(name: str) -> Any:
+        return getattr(params, name + suffix)
+
+    mask, span = field("cpu_mask"), field("cpu_range")
+    has_own = mask is not None or span is not None
+    processors = _processors(mask, span, suffix) if has_own else default.processors
+    n_threads = field("n_threads")
+    if n_threads is None:
+        is_as_default = default.n_threads and processors == default.processors
+        n_threads = default.n_threads if is_as_default else n_cores(among=processors or None)
+    if processors and n_threads > len(processors):
+        where = suffix if has_own else ""
+        allowed = f"at most {len(processors)}, as many as cpu_mask{where} and cpu_range{where} have processors"
+        raise InvalidParameter("n_threads" + suffix, allowed, value=n_threads)
+    strict, prio, poll = field("cpu_strict"), field("prio"), field("poll")
+    found = Threads(
+        n_threads,
+        processors,
+        default.is_strict if strict is None else strict,
+        default.prio if prio is None else prio,
+        default.poll if poll is None else poll,
+    )
+    if found.prio > 0 and sys.platform == "linux" and not _may_have(_REALTIME[found.prio]):
+        allowed = "-1 or 0 unless the process may have real-time priorities (CAP_SYS_NICE, or ulimit -r)"
+        raise InvalidParameter("prio" + suffix, allowed, value=found.prio)
+    return found
+
+
+def _processors(mask: str | None, span: str | None, suffix: str) -> frozenset[int]:
+    """Those of a mask and of a range together."""
+    if sys.platform == "darwin":
+        raise InvalidParameter("cpu_mask" + suffix, "left out on macOS, which binds no threads")
+    usable = usable_processors()
+    for name, wanted in (("cpu_mask", _of_mask(mask, suffix)), ("cpu_range", _of_range(span, suffix, usable))):
+        if missing := wanted - usable:
+            allowed = f"of processors that the process may use ({_text(usable)}), without {_text(missing)}"
+            raise InvalidParameter(name + suffix, allowed)
+    found = _of_mask(mask, suffix) | _of_range(span, suffix, usable)
+    if not found:
+        raise InvalidParameter("cpu_mask" + suffix, "of one processor at least", value=mask)
+    return found
+
+
+def _of_mask(mask: str | None, suffix: str) -> frozenset[int]:
+    if mask is None:
+        return frozenset()
+    if not isinstance(mask, str) or not re.fullmatch(r"(0[xX])?[0-9a-fA-F]{1,128}", mask):
+        allowed = "a hexadecimal number of up to 128 digits, such as 0xf: bit 0 is processor 0"
+        raise InvalidParameter("cpu_mask" + suffix, allowed, value=mask)
+    bits = int(mask, 16)
+    return frozenset(i for i in range(bits.bit_length()) if bits >> i & 1)
+
+
+def _of_range(span: str | None, suffix: str, usable: Set[int]) -> frozenset[int]:
+    if span is None:
+        return frozenset()
+    match = re.fullmatch(r"(\d*)-(\d*)", span) if isinstance(span, str) else None
+    first, last = (int(match[1] or 0), int(match[2] or max(usable))) if match else (1, 0)
+    if not 0 <= first <= last < MAX_THREADS:
+        allowed = "two processors, such as 0-3, or only the first or the last: 4- or -3"
+        raise InvalidParameter("cpu_range" + suffix, allowed, value=span)
+    return frozenset(range(first, last + 1))
+
+
+def _text(processors: Set[int]) -> str:
+    """Numbers as ranges: 0-3,8."""
+    ordered = sorted(processors)
+    starts = [i for i in ordered if i - 1 not in processors]
+    ends = [i for i in ordered if i + 1 not in processors]
+    return ",".join(f"{a}-{b}" if a < b else f"{a}" for a, b in zip(starts, ends, strict=True))
+
+
+def _may_have(priority: int) -> bool:
+    """Whether Linux lets the process have a real-time priority."""
+    import resource
+
+    if resource.getrlimit(resource.RLIMIT_RTPRIO)[0] >= priority:
+        return True
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return os.geteuid() == 0
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return bool(found and int(found[1], 16) & _CAP_SYS_NICE)
