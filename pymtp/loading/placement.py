@@ -111,9 +111,10 @@ class Placement:
         if params.split_mode != "tensor" and _takes_all_layers(params, self._info) and not overrides:
             owners = layer_owners(params, self._info.n_layer, self._info.n_layer_all, self._spots)
             of_output = owners[-1]
-            if of_output < len(self._spots) and not self._spots[of_output].is_remote:
-                share = owners.count(of_output) / len(owners)
-                overrides = list(_embedding_on(self._taking[of_output], self._info, share))
+            # on several devices llama.cpp computes parts of a prompt at once, unless a tensor is put elsewhere
+            is_alone = len(set(owners)) == 1 and of_output < len(self._spots)
+            if is_alone and not self._spots[of_output].is_remote:
+                overrides = list(_embedding_on(self._taking[of_output], self._info))
         return overrides
 
     def _places(self, params: ModelParams, demand: Demand) -> list[Place]:
@@ -184,13 +185,12 @@ def _takes_all_layers(params: ModelParams, info: GgufInfo) -> bool:
     return n_layers < 0 or n_layers > info.n_layer + info.n_heads_declared
 
 
-def _embedding_on(device: Any, info: GgufInfo, share: float = 1.0) -> Sequence[tuple[str, Any]]:
+def _embedding_on(device: Any, info: GgufInfo) -> Sequence[tuple[str, Any]]:
     """The token embedding, on the device: elsewhere each pass, and each draft step, waits for the CPU to look up rows.
 
-    A tied one is there as the output matrix anyway; another has to leave room for caches. `share`: of the layers, that
-    the device has.
+    A tied one is there as the output matrix anyway; another has to leave room for caches.
     """
-    has_room = info.ties_embedding or info.size_bytes * share <= _EMBEDDING_SHARE * free_bytes(device)
+    has_room = info.ties_embedding or info.size_bytes <= _EMBEDDING_SHARE * free_bytes(device)
     if info.embedding_type is None or not has_room or not reads_rows(device, info.embedding_type):
         return ()
     return ((r"^token_embd\.weight$", buffer_type_of(device)),)
