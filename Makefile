@@ -110,11 +110,11 @@ check-emulated: install
 	    $(BIN)/ctest --test-dir $$build --output-on-failure -R test-few-rows || exit; done
 
 # Builds under a sanitizer, each of its own in a folder, without OpenMP, which sanitizers cannot follow; and Python with
-# what is built there.
+# what is built there. libstdc++ comes with it: a sanitizer that starts without it finds no exceptions.
 SANITIZED_BUILD = CMAKE_ARGS="-DGGML_OPENMP=OFF -DCMAKE_C_FLAGS='$(2)' -DCMAKE_CXX_FLAGS='$(2)' \
     -DPYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE))" $(PIP) install --no-build-isolation --no-deps --upgrade \
     --target build/$(1) --config-settings build-dir=build/$(1)-build .
-SANITIZED_PYTHON = LD_PRELOAD=$$(gcc -print-file-name=lib$(2).so) \
+SANITIZED_PYTHON = LD_PRELOAD="$$(gcc -print-file-name=lib$(2).so) $$(gcc -print-file-name=libstdc++.so.6)" \
     PYTHONPATH=build/$(1):$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') $(BIN)/python -S
 
 # Threads and tasks that share a model, under ThreadSanitizer
