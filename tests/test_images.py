@@ -38,6 +38,7 @@ from pymtp.server.settings import ServerSettings
 from random_gguf import (
     N_VOCAB,
     write_bailingmoe2,
+    write_glm4moe,
     write_glm4moe_mrope,
     write_hy_v3,
     write_mimo2,
@@ -84,6 +85,23 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     made = Loaded(write(folder / "tiny.gguf"), write_projector(folder / "mmproj.gguf"))
     yield made
     made.weights.close()
+
+
+@pytest.mark.parametrize("write_projector", [write_qwen3vl_projector, write_glm4v_projector])
+def test_a_glm_without_positions_of_images_takes_none(tmp_path: Path, write_projector: Callable[[Path], Path]) -> None:
+    """llama.cpp would end the process at the first one."""
+    with pytest.raises(ModelError, match=r"mmproj.gguf cannot be used with the model: .*\bpositions\b"):
+        Loaded(write_glm4moe(tmp_path / "tiny.gguf"), write_projector(tmp_path / "mmproj.gguf"))
+
+
+def test_what_is_kept_of_an_image_belongs_to_its_projector(tmp_path: Path) -> None:
+    model = write_qwen35(tmp_path / "tiny.gguf")
+    projectors = [write_qwen3vl_projector(tmp_path / f"{name}.gguf") for name in ("a", "b", "c")]
+    with projectors[2].open("r+b") as file:  # other weights
+        file.seek(-64, os.SEEK_END)
+        file.write(os.urandom(64))
+    keys = [Loaded(model, path).place(Image(png(128, 96))).keys for path in projectors]
+    assert keys[0] == keys[1] != keys[2]
 
 
 def encoded(image: PlacedImage) -> Logits:

@@ -280,7 +280,7 @@ def test_the_scales_of_later_texts_can_be_changed(tiny: tuple[Path, Path, Path])
         assert [(adapter.path, adapter.scale) for adapter in made.adapters] == [(paths[0], 0.0), (paths[1], 0.5)]
         assert text_of(made, PROMPT) == text_of(made, PROMPT, lora={1: 0.5}) != without
         assert text_of(made, PROMPT, lora={}) == without
-        for scales in ({2: 1.0}, {-1: 1.0}, {0: float("nan")}, {"a": 1}, 7):
+        for scales in ({2: 1.0}, {-1: 1.0}, {0: float("nan")}, {0: 1e39}, {"a": 1}, 7):
             with pytest.raises(InvalidParameter, match="lora|scales"):
                 made.scale_adapters(scales)  # type: ignore[arg-type]
         with pytest.raises(InvalidParameter, match="lora must be scales of adapters that are loaded: 2"):
@@ -436,7 +436,8 @@ def test_a_damaged_adapter_is_refused(tiny: tuple[Path, Path, Path], tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "lora", ["a.gguf", ["a.gguf", 3], [("a.gguf", "x")], [("a.gguf", float("inf"))], [("a.gguf", 1, 2)], 7]
+    "lora",
+    ["a.gguf", ["a.gguf", 3], [("a.gguf", "x")], [("a.gguf", float("inf"))], [("a.gguf", 101)], [("a.gguf", 1, 2)], 7],
 )
 def test_what_is_no_list_of_adapters_is_refused(lora: Any) -> None:
     with pytest.raises(InvalidParameter, match="lora must be a list of files, or of pairs"):

@@ -18,6 +18,7 @@ from pymtp.binding.types import model_pointer
 from pymtp.errors import InvalidParameter, ModelError
 from pymtp.gguf.header import ArrayLength, Header, read_array
 from pymtp.gguf.shards import read_shards
+from pymtp.gguf.weights import fingerprint
 from pymtp.loading.params import ModelParams, StrPath
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.text.files import read_record
@@ -119,6 +120,9 @@ class Projector:
         if lib.pymtp_projector_load(model_pointer(model), os.fsencode(path), asked, handle) != lib.PYMTP_OK:
             raise ModelError(f"{path} cannot be used with the model: {error_message()}")
         self._native = ffi.gc(handle[0], lib.pymtp_projector_free)
+        # what it makes of a file: kept prefixes with images belong to it
+        limits = f"{fingerprint(path)} {params.image_min_tokens} {params.image_max_tokens}"
+        self._identity = hashlib.sha256(limits.encode()).digest()
         single = [vocabulary.tokenize(text, is_start=False) for text in _PLACEHOLDERS]
         self._placeholder = next((tokens[0] for tokens in single if len(tokens) == 1), 0)
 
@@ -154,7 +158,7 @@ class Projector:
             else:
                 image = parts[chunk.part]
                 assert isinstance(image, Image)
-                keys = _keys(image.digest, sum(each.media is media for each in images), chunk.n_pos)
+                keys = _keys(self._identity + image.digest, sum(each.media is media for each in images), chunk.n_pos)
                 images.append(PlacedImage(len(tokens), chunk.n_pos, chunk.n_rows, keys, media, i))
                 tokens += [self._placeholder] * chunk.n_pos
             i += 1

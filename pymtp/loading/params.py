@@ -12,6 +12,9 @@ from typing import Any, Literal, get_args
 from pymtp.documented import documented
 from pymtp.errors import InvalidParameter
 
+ADAPTER_SCALE_MAX = 100.0
+"""Of a LoRA adapter, as a magnitude: far above what is useful, and far below what makes keys and values infinite."""
+
 StrPath = str | os.PathLike[str]
 SplitMode = Literal["none", "layer", "row", "tensor"]
 Numa = Literal["off", "distribute", "isolate", "numactl"]
@@ -83,7 +86,8 @@ class ModelParams:
             if getattr(self, name) is not None:
                 _check_integer(name, getattr(self, name), "a number of rows, 1 or more", least=1)
         if isinstance(self.lora, (str, os.PathLike)) or not _all(self.lora, _is_adapter):
-            raise InvalidParameter("lora", "a list of files, or of pairs of a file and a scale", value=self.lora)
+            allowed = "a list of files, or of pairs of a file and a scale (-100 to 100)"
+            raise InvalidParameter("lora", allowed, value=self.lora)
         if self.lora and self.split_mode == "tensor":
             raise InvalidParameter("lora", "left out with split_mode tensor: llama.cpp cannot split adapters")
         if not isinstance(self.chat_template, (str, type(None))):
@@ -129,8 +133,8 @@ def _is_mib(value: object) -> bool:
 
 def _is_adapter(value: object) -> bool:
     path, scale = value if isinstance(value, (tuple, list)) and len(value) == 2 else (value, 1.0)
-    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool) and math.isfinite(scale)
-    return isinstance(path, (str, os.PathLike)) and is_number
+    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+    return isinstance(path, (str, os.PathLike)) and is_number and abs(scale) <= ADAPTER_SCALE_MAX
 
 
 def _is_share(value: object) -> bool:

@@ -5,7 +5,6 @@ Knows values and their ranges; no session, no model.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -18,6 +17,7 @@ from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.schema import grammar_of_schema
 from pymtp.documented import documented
 from pymtp.errors import InvalidParameter
+from pymtp.loading.params import ADAPTER_SCALE_MAX
 from pymtp.sampling.grammar import check_grammar
 from pymtp.sampling.params import SamplingParams, is_text
 
@@ -212,8 +212,9 @@ def _checked_scales(lora: object) -> dict[int, float]:
         found = {int(number): float(scale) for number, scale in lora.items()}  # type: ignore[attr-defined]
     except (AttributeError, TypeError, ValueError, OverflowError):
         found = {-1: 0.0}
-    if any(number < 0 or not math.isfinite(scale) for number, scale in found.items()):
-        raise InvalidParameter("lora", "a mapping of adapters' numbers, from 0, to their scales", value=lora)
+    if any(number < 0 or not abs(scale) <= ADAPTER_SCALE_MAX for number, scale in found.items()):
+        allowed = "a mapping of adapters' numbers, from 0, to their scales (-100 to 100)"
+        raise InvalidParameter("lora", allowed, value=lora)
     return found
 
 
