@@ -620,7 +620,9 @@ def test_a_projector_that_does_not_fit_is_refused_by_name(what: str, tmp_path: P
     assert message in str(refused.value) and str(path) in str(refused.value)
 
 
-@pytest.mark.parametrize("options", [{"mmproj": 3}, {"image_min_tokens": 0}, {"image_max_tokens": "many"}])
+@pytest.mark.parametrize(
+    "options", [{"mmproj": 3}, {"image_min_tokens": 0}, {"image_max_tokens": "many"}, {"image_max_tokens": 1 << 21}]
+)
 def test_parameters_of_images_are_checked(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameter, match=next(iter(options))):
         ModelParams(**options)

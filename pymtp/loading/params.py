@@ -15,6 +15,9 @@ from pymtp.errors import InvalidParameter
 ADAPTER_SCALE_MAX = 100.0
 """Of a LoRA adapter, as a magnitude: far above what is useful, and far below what makes keys and values infinite."""
 
+IMAGE_ROWS_MAX = 1 << 16
+"""Of one image."""
+
 StrPath = str | os.PathLike[str]
 SplitMode = Literal["none", "layer", "row", "tensor"]
 Numa = Literal["off", "distribute", "isolate", "numactl"]
@@ -83,8 +86,13 @@ class ModelParams:
         if not isinstance(self.mmproj, (str, os.PathLike, type(None))):
             raise InvalidParameter("mmproj", "a GGUF file", value=self.mmproj)
         for name in ("image_min_tokens", "image_max_tokens"):
-            if getattr(self, name) is not None:
-                _check_integer(name, getattr(self, name), "a number of rows, 1 or more", least=1)
+            rows = getattr(self, name)
+            if rows is not None:
+                _check_integer(name, rows, f"a number of rows from 1 to {IMAGE_ROWS_MAX}", least=1)
+            if rows is not None and rows > IMAGE_ROWS_MAX:
+                raise InvalidParameter(name, f"a number of rows from 1 to {IMAGE_ROWS_MAX}", value=rows)
+        if self.image_min_tokens and self.image_max_tokens and self.image_min_tokens > self.image_max_tokens:
+            raise InvalidParameter("image_min_tokens", f"at most image_max_tokens ({self.image_max_tokens})")
         if isinstance(self.lora, (str, os.PathLike)) or not _all(self.lora, _is_adapter):
             allowed = "a list of files, or of pairs of a file and a scale (-100 to 100)"
             raise InvalidParameter("lora", allowed, value=self.lora)
