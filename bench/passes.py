@@ -3,7 +3,7 @@
 What verifying costs: passes of the trunk after a short prompt, each of which computes the logits of all its rows, or
 of the last one where that is a prompt (more than 16 rows). The numbers of rows take turns. Prints medians in
 milliseconds, and multiples of the first number's; then, by a straight line through the medians, how many rows cost as
-much as one pass more does. With several sequences, each has so many rows.
+much as one pass more does. With several sequences, each has N rows.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pymtp.text.spans import spans
+
 from .layout import printable, size_text
 
 if TYPE_CHECKING:
@@ -21,31 +23,32 @@ def plan_rows(places: Sequence[Place], n_layer: int, host_bytes: int) -> list[tu
 
 def plan_facts(places: Sequence[Place], n_layer: int, host_bytes: int) -> list[dict[str, Any]]:
     """The same as values for JSON."""
-    return [
-        {
-            "name": place.spot.name,
-            "description": place.spot.description,
-            "free_bytes": host_bytes if place is places[-1] else place.spot.free_bytes,
-            "layers": [layer for layer in place.layers if layer < n_layer],
-            "heads": [layer - n_layer for layer in place.layers if layer >= n_layer],
-            "has_output": place.has_output,
-            "has_embedding": place.has_embedding,
-            "expert_layers": list(place.expert_layers),
-            "expert_bytes": place.expert_bytes,
-            "weight_bytes": place.weight_bytes,
-            "cache_bytes": place.cache_bytes,
-            "compute_bytes": place.compute_bytes,
-        }
-        for place in places
-    ]
+    return [_facts(place, n_layer, host_bytes if place is places[-1] else place.spot.free_bytes) for place in places]
+
+
+def _facts(place: Place, n_layer: int, free_bytes: int | None) -> dict[str, Any]:
+    layers, heads = _layers_and_heads(place, n_layer)
+    return {
+        "name": place.spot.name,
+        "description": place.spot.description,
+        "free_bytes": free_bytes,
+        "layers": layers,
+        "heads": heads,
+        "has_output": place.has_output,
+        "has_embedding": place.has_embedding,
+        "expert_layers": list(place.expert_layers),
+        "expert_bytes": place.expert_bytes,
+        "weight_bytes": place.weight_bytes,
+        "cache_bytes": place.cache_bytes,
+        "compute_bytes": place.compute_bytes,
+    }
 
 
 def _place(place: Place, n_layer: int, host_bytes: int) -> str:
-    trunk = [layer for layer in place.layers if layer < n_layer]
-    heads = [layer - n_layer for layer in place.layers if layer >= n_layer]
+    layers, heads = _layers_and_heads(place, n_layer)
     parts = [
-        *([f"layer{'s' * (len(trunk) > 1)} {_spans(trunk)}"] if trunk else []),
-        *([f"head{'s' * (len(heads) > 1)} {_spans(heads)}"] if heads else []),
+        *([_named("layer", layers)] if layers else []),
+        *([_named("head", heads)] if heads else []),
         *(["output"] if place.has_output else []),
         *(["token embedding"] if place.has_embedding else []),
         *_experts(place),
@@ -63,13 +66,15 @@ def _experts(place: Place) -> list[str]:
     """Experts whose layers are elsewhere, and layers whose experts are."""
     here, layers = set(place.expert_layers), set(place.layers)
     if strange := sorted(here - layers):
-        return [f"experts of layer{'s' * (len(strange) > 1)} {_spans(strange)}"]
+        return [f"experts of {_named('layer', strange)}"]
     return []
 
 
-def _spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers as spans: 0 to 3, 8."""
-    found = set(numbers)
-    starts = [n for n in numbers if n - 1 not in found]
-    ends = [n for n in numbers if n + 1 not in found]
-    return ", ".join(f"{a} to {b}" if a < b else f"{a}" for a, b in zip(starts, ends, strict=True))
+def _layers_and_heads(place: Place, n_layer: int) -> tuple[list[int], list[int]]:
+    """The numbers of each, from 0."""
+    layers = [layer for layer in place.layers if layer < n_layer]
+    return layers, [layer - n_layer for layer in place.layers if layer >= n_layer]
+
+
+def _named(what: str, numbers: Sequence[int]) -> str:
+    return f"{what}{'s' * (len(numbers) > 1)} {spans(numbers, ' to ', ', ')}"

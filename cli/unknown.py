@@ -72,10 +72,10 @@ LLAMA_CPP: dict[str, str] = {
         "heads are where --gpu-layers and --override-tensor put them"
     ),
     "--spec-draft-threads* -td --threads-draft -tbd --threads-batch-draft": "--threads is for drafting as well",
-    "-Cd -Crd -Cbd -Crbd --spec-draft-cpu-* --cpu-*-draft --spec-draft-prio* --prio*-draft": (
-        "drafts are computed by the threads of --threads, --cpu-mask and the like"
-    ),
-    "--spec-draft-poll* --poll*-draft": ("drafts are computed by the threads of --threads, --cpu-mask and the like"),
+    (
+        "-Cd -Crd -Cbd -Crbd --spec-draft-cpu-* --cpu-*-draft --spec-draft-prio* --prio*-draft "
+        "--spec-draft-poll* --poll*-draft"
+    ): "drafts are computed by the threads of --threads, --cpu-mask and the like",
     "--spec-draft-type-k -ctkd --cache-type-k-draft": "--cache-type-k is for the heads as well",
     "--spec-draft-type-v -ctvd --cache-type-v-draft": "--cache-type-v is for the heads as well",
     "--spec-draft-p-split --draft-p-split": "",

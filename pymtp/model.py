@@ -272,11 +272,10 @@ class Model:
         Raises UnsupportedModel without a projector, InvalidParameter for an image that cannot be used, and unless there
         are as many markers as images.
         """
-        if self.projector is None:
-            raise UnsupportedModel("the model takes no images: load it with its projector (mmproj, --mmproj)")
+        projector = self._needed_projector()
         if not isinstance(text, str):
             raise InvalidParameter("prompt", "a text, if it has images")
-        return self.projector.prompt(split_at_markers(text, load_images(images), marker))
+        return projector.prompt(split_at_markers(text, load_images(images), marker))
 
     def chat(
         self,
@@ -305,9 +304,14 @@ class Model:
         Raises UnsupportedModel for images where there is no projector, InvalidParameter for one that cannot be used.
         """
         marked, parts = take_images(messages, self.marker)
-        if parts and self.projector is None:
-            raise UnsupportedModel("the model takes no images: load it with its projector (mmproj, --mmproj)")
+        if parts:
+            self._needed_projector()
         return marked, load_images(list(map(source_of, parts)))
+
+    def _needed_projector(self) -> Projector:
+        if self.projector is None:
+            raise UnsupportedModel("the model takes no images: load it with its projector (mmproj, --mmproj)")
+        return self.projector
 
     @cached_property
     def marker(self) -> str:

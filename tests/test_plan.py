@@ -135,7 +135,7 @@ def test_flags_put_tensors_where_the_plan_says(
 
 
 def limit(monkeypatch: pytest.MonkeyPatch, free: dict[str, int]) -> None:
-    """Have devices of these names report so many free bytes: an RPC server has no flag for that."""
+    """Have devices of these names report other free bytes: an RPC server has no flag for that."""
     real = devices._memory
 
     def memory(device: Any) -> tuple[int, int]:

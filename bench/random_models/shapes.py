@@ -17,7 +17,7 @@ WINDOW = 512
 """Positions that three of every four layers of step35 attend to."""
 
 ATTENTION_INTERVAL, CONV = 4, 4
-"""Of qwen35: one layer of so many has attention; positions that a delta net's convolution sees."""
+"""Of qwen35: one layer of N has attention; positions that a delta net's convolution sees."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from pymtp.binding.library import ffi
 from pymtp.engine.cores import n_cores, usable_processors
 from pymtp.errors import InvalidParameter
+from pymtp.text.spans import spans
 
 MAX_THREADS = 512
 """The most that ggml takes; its masks have as many bits."""
@@ -97,7 +98,8 @@ def _processors(mask: str | None, span: str | None, suffix: str) -> frozenset[in
     usable = usable_processors()
     for name, wanted in (("cpu_mask", _of_mask(mask, suffix)), ("cpu_range", _of_range(span, suffix, usable))):
         if missing := wanted - usable:
-            allowed = f"of processors that the process may use ({_text(usable)}), without {_text(missing)}"
+            there, not_there = (spans(each, "-", ",") for each in (usable, missing))
+            allowed = f"of processors that the process may use ({there}), without {not_there}"
             raise InvalidParameter(name + suffix, allowed)
     found = _of_mask(mask, suffix) | _of_range(span, suffix, usable)
     if not found:
@@ -124,14 +126,6 @@ def _of_range(span: str | None, suffix: str, usable: Set[int]) -> frozenset[int]
         allowed = "two processors, such as 0-3, or only the first or the last: 4- or -3"
         raise InvalidParameter("cpu_range" + suffix, allowed, value=span)
     return frozenset(range(first, last + 1))
-
-
-def _text(processors: Set[int]) -> str:
-    """Numbers as ranges: 0-3,8."""
-    ordered = sorted(processors)
-    starts = [i for i in ordered if i - 1 not in processors]
-    ends = [i for i in ordered if i + 1 not in processors]
-    return ",".join(f"{a}-{b}" if a < b else f"{a}" for a, b in zip(starts, ends, strict=True))
 
 
 def _may_have(priority: int) -> bool:

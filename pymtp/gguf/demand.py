@@ -78,7 +78,7 @@ def demand_of(
         draft_max = draft_max_of_states
     estimate = estimate_memory(
         shape,
-        n_ctx=info.n_ctx_default if n_ctx is None else n_ctx or info.n_ctx_train,
+        n_ctx=info.context_size(n_ctx),
         n_ubatch=n_ubatch,
         draft_max=draft_max if with_heads else 0,
         type_k=type_k,

@@ -86,6 +86,10 @@ class GgufInfo:
         """The default context size in tokens: as the model was trained, but at most 4096."""
         return min(self.n_ctx_train or _MAX_DEFAULT_N_CTX, _MAX_DEFAULT_N_CTX)
 
+    def context_size(self, n_ctx: int | None) -> int:
+        """The size in tokens that `n_ctx` stands for; None: the default, 0: as the model was trained."""
+        return self.n_ctx_default if n_ctx is None else n_ctx or self.n_ctx_train
+
 
 def model_facts(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> GgufInfo:
     """Read metadata and tensor infos of the GGUF at `path`, and of its other parts if it is split.

@@ -126,7 +126,7 @@ def inspect_model(
     heads = tuple(_head(tensors, keys, layer) for layer in tensors.head_layers)
     memory = estimate_memory(
         shape,
-        n_ctx=info.n_ctx_default if n_ctx is None else n_ctx or info.n_ctx_train,
+        n_ctx=info.context_size(n_ctx),
         n_ubatch=n_ubatch,
         draft_max=draft_max if heads else 0,
         type_k=type_k,

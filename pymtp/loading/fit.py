@@ -52,7 +52,7 @@ def fit(
 ) -> Fit:
     """`params`, or if something has no room with them: others with which all has, and as much as possible on devices.
 
-    `demand_of`: what the model needs with a context of so many tokens, None: of what was asked for; `may_shrink`:
+    `demand_of`: what the model needs with a context of N tokens, None: of what was asked for; `may_shrink`:
     whether nothing was.
     """
     margins = margins_of(params, len(devices))
@@ -113,7 +113,7 @@ def _pack(
     n_heads = demand.n_layer_all - demand.n_layer
     counts = [0] * len(devices)
     for i in reversed(range(len(devices))):
-        # what the device needs for so many layers, with those of the devices after it, the plan for them says
+        # what the device needs for N layers, with those of the devices after it, the plan for them says
         low, high = 0, end - sum(counts)
         while low < high:
             middle = (low + high + 1) // 2

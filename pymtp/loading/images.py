@@ -82,6 +82,11 @@ class PlacedImage(NamedTuple):
         """The position after it."""
         return self.position + self.n_pos
 
+    @property
+    def n_more_cells(self) -> int:
+        """Cells of the cache that it takes beside one for each position."""
+        return self.n_rows - self.n_pos
+
 
 class ImagePrompt(Sequence[int]):
     """Tokens of a prompt, one for each position; those at images stand for nothing."""

@@ -88,9 +88,8 @@ class ModelParams:
         for name in ("image_min_tokens", "image_max_tokens"):
             rows = getattr(self, name)
             if rows is not None:
-                _check_integer(name, rows, f"a number of rows from 1 to {IMAGE_ROWS_MAX}", least=1)
-            if rows is not None and rows > IMAGE_ROWS_MAX:
-                raise InvalidParameter(name, f"a number of rows from 1 to {IMAGE_ROWS_MAX}", value=rows)
+                allowed = f"a number of rows from 1 to {IMAGE_ROWS_MAX}"
+                _check_integer(name, rows, allowed, least=1, most=IMAGE_ROWS_MAX)
         if self.image_min_tokens and self.image_max_tokens and self.image_min_tokens > self.image_max_tokens:
             raise InvalidParameter("image_min_tokens", f"at most image_max_tokens ({self.image_max_tokens})")
         if isinstance(self.lora, (str, os.PathLike)) or not _all(self.lora, _is_adapter):
@@ -116,8 +115,8 @@ class ModelParams:
         return [(one, 1.0) if isinstance(one, (str, os.PathLike)) else (one[0], float(one[1])) for one in self.lora]
 
 
-def _check_integer(name: str, value: object, expected: str, least: int | None = None) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+def _check_integer(name: str, value: object, expected: str, *, least: int, most: float = math.inf) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InvalidParameter(name, expected, value=value)
 
 

@@ -6,6 +6,7 @@ Knows devices, and patterns of tensors' names; opens no file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from pymtp.binding.library import ffi, lib
@@ -117,8 +118,13 @@ class Placement:
                 overrides = list(_embedding_on(self._taking[of_output], self._info))
         return overrides
 
+    @cached_property
+    def _host(self) -> Spot:
+        found = describe(host_device())
+        return Spot(found.name, found.description, None, cpu_buffer_type())
+
     def _places(self, params: ModelParams, demand: Demand) -> list[Place]:
-        return places(params, self._overrides_of(params), demand, self._spots, _host())
+        return places(params, self._overrides_of(params), demand, self._spots, self._host)
 
     def _free_shares(self) -> list[int]:
         """Of layers: what was free when the plan was made; the loader would ask again. []: it does."""
@@ -159,11 +165,6 @@ def _spot(device: Any, *, is_remote: bool) -> Spot:
         is_remote=is_remote,
         copies_weights=not is_remote and found.kind in ("GPU", "IGPU"),
     )
-
-
-def _host() -> Spot:
-    found = describe(host_device())
-    return Spot(found.name, found.description, None, cpu_buffer_type())
 
 
 def _overrides(params: ModelParams, n_layer_all: int, remote: Sequence[Any]) -> Iterator[tuple[str, Any]]:

@@ -85,7 +85,7 @@ def make_sequence(
         prompt,
         sampler,
         stop=eog,
-        n_ctx=n_ctx - sum(image.n_rows - image.n_pos for image in images),  # each row takes a cell
+        n_ctx=n_ctx - sum(image.n_more_cells for image in images),
         max_tokens=params.max_tokens,
         draft_max=0 if params.draft_note else n_draft,
         is_reproducible=params.is_reproducible,

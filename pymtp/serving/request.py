@@ -202,7 +202,7 @@ def _check_images(prompt: str | Sequence[int], setup: Setup) -> None:
         return
     if prompt.images and prompt.images[-1].end == len(prompt):
         raise InvalidParameter("prompt", "a text that continues after its last image")
-    n_rows = sum(image.n_rows - image.n_pos for image in prompt.images) + len(prompt)
+    n_rows = sum(image.n_more_cells for image in prompt.images) + len(prompt)
     if n_rows >= setup.n_ctx:
         raise ContextFull(
             f"the prompt takes {n_rows} cells, those of its images included, the context has only {setup.n_ctx}: "

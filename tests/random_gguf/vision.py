@@ -7,10 +7,9 @@ import struct
 import zlib
 from pathlib import Path
 
-import gguf
 import numpy as np
 
-from .writer import N_EMBD
+from .writer import N_EMBD, TensorWriter
 
 PATCH, MERGE = 16, 2
 ROW_PIXELS = PATCH * MERGE
@@ -18,11 +17,11 @@ ROW_PIXELS = PATCH * MERGE
 N_VISION, N_VISION_HEAD, N_VISION_FF, N_VISION_LAYER, IMAGE_SIZE = 64, 2, 96, 2, 128
 
 
-class ProjectorWriter(gguf.GGUFWriter):
+class ProjectorWriter(TensorWriter):
     """`kind`: llama.cpp's name of the projector."""
 
     def __init__(self, path: Path, kind: str, n_embd: int, seed: int = 1) -> None:
-        super().__init__(path, "clip")
+        super().__init__(path, "clip", seed)
         self.add_type("mmproj")
         self.add_bool("clip.has_vision_encoder", True)
         self.add_string("clip.projector_type", kind)
@@ -41,13 +40,10 @@ class ProjectorWriter(gguf.GGUFWriter):
         self.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)
         for name in ("mean", "std"):
             self.add_array(f"clip.vision.image_{name}", [0.5, 0.5, 0.5])
-        self._rng = np.random.default_rng(seed)
-        self._file = path
 
     def matrix(self, name: str, *shape: int, scale: float | None = None) -> None:
         """As Writer.matrix: fastest dimension first."""
-        scale = float(np.prod(shape[:-1])) ** -0.5 if scale is None else scale
-        self.add_tensor(name, (self._rng.standard_normal(shape[::-1]) * scale).astype(np.float32))
+        self.random(name, shape, float(np.prod(shape[:-1])) ** -0.5 if scale is None else scale)
 
     def vector(self, name: str, n: int, mean: float = 0.0) -> None:
         """Values near `mean`."""
@@ -57,14 +53,6 @@ class ProjectorWriter(gguf.GGUFWriter):
         """Weights and biases."""
         self.matrix(f"{name}.weight", n_in, n_out)
         self.vector(f"{name}.bias", n_out)
-
-    def finish(self) -> Path:
-        """Write the file."""
-        self.write_header_to_file()
-        self.write_kv_data_to_file()
-        self.write_tensors_to_file()
-        self.close()
-        return self._file
 
 
 def write_qwen3vl_projector(path: Path, n_embd: int = N_EMBD, kind: str = "qwen3vl_merger") -> Path:

@@ -30,7 +30,28 @@ def add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_eos_token_id(256)
 
 
-class Writer(gguf.GGUFWriter):
+class TensorWriter(gguf.GGUFWriter):
+    """Random tensors for one file."""
+
+    def __init__(self, path: Path, architecture: str, seed: int) -> None:
+        super().__init__(path, architecture)
+        self._file = path
+        self._rng = np.random.default_rng(seed)
+
+    def random(self, name: str, shape: Sequence[int], scale: float) -> None:
+        """Normally distributed values."""
+        self.add_tensor(name, (self._rng.standard_normal(tuple(shape)[::-1]) * scale).astype(np.float32))
+
+    def finish(self) -> Path:
+        """Write the file."""
+        self.write_header_to_file()
+        self.write_kv_data_to_file()
+        self.write_tensors_to_file()
+        self.close()
+        return self._file
+
+
+class Writer(TensorWriter):
     """`metadata` has its keys without the architecture's prefix, but for those of the tokenizer; it adds to what every
     model has, or replaces it.
     `without`: keys of every model that this one has not.
@@ -46,9 +67,7 @@ class Writer(gguf.GGUFWriter):
         without: Collection[str] = (),
         seed: int = 1,
     ) -> None:
-        super().__init__(path, architecture)
-        self._file = path
-        self._rng = np.random.default_rng(seed)
+        super().__init__(path, architecture, seed)
         common: dict[str, Value] = {
             "block_count": n_layer + n_heads,
             "nextn_predict_layers": n_heads,
@@ -71,8 +90,7 @@ class Writer(gguf.GGUFWriter):
 
     def matrix(self, name: str, *shape: int, scale: float | None = None) -> None:
         """Normally distributed values; by default a product keeps the size of its input."""
-        scale = shape[0] ** -0.5 if scale is None else scale
-        self.add_tensor(name, (self._rng.standard_normal(shape[::-1]) * scale).astype(np.float32))
+        self.random(name, shape, shape[0] ** -0.5 if scale is None else scale)
 
     def norm(self, name: str, *shape: int, scale: float = 1.0) -> None:
         """Weights near 1, or near `scale`."""
@@ -87,14 +105,6 @@ class Writer(gguf.GGUFWriter):
         """For each row `n_chosen` different integers below `n_options`."""
         rows = [self._rng.permutation(n_options)[:n_chosen] for _ in range(n_rows)]
         self.add_tensor(name, np.stack(rows).astype(np.int32))
-
-    def finish(self) -> Path:
-        """Write the file."""
-        self.write_header_to_file()
-        self.write_kv_data_to_file()
-        self.write_tensors_to_file()
-        self.close()
-        return self._file
 
     def _add_value(self, key: str, value: Value) -> None:
         if isinstance(value, bool):

@@ -11,7 +11,7 @@ static constexpr size_t MTP_RPC_OUTBOX = 64 * 1024; // bytes
 
 class mtp_rpc_outbox {
   public:
-    // Sends what was there before if this one does not fit behind it. False if the connection is lost.
+    // Sends what was there before if this one does not fit after it. False if the connection is lost.
     template <class Socket>
     bool add(Socket & socket, const std::vector<uint8_t> & head, const void * data, uint64_t size) {
         const size_t n = head.size() + sizeof(size) + size;
