@@ -561,6 +561,54 @@ static void the_highest_comes_with_its_probability() {
     }
 }
 
+// what one query after another makes of the same keys and values, three times over
+static std::vector<float> attend(ggml_backend_dev_t device, int64_t n_head_values,
+                                 const std::vector<std::vector<float>> & queries, const std::vector<ggml_fp16_t> & kv) {
+    graph         gf(device);
+    auto *        ctx       = gf.nodes();
+    ggml_tensor * keys      = ggml_new_tensor_3d(gf.weights(), GGML_TYPE_F16, n_head_values, 256, 2);
+    ggml_tensor * values    = ggml_new_tensor_3d(gf.weights(), GGML_TYPE_F16, n_head_values, 256, 2);
+    ggml_tensor * query     = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, n_head_values, 4, 1);
+    ggml_tensor * positions = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 1);
+    ggml_tensor * out       = query;
+    for (int i = 0; i < 3; ++i) {
+        out = ggml_rope(ctx, ggml_scale(ctx, out, 2.0f), positions, n_head_values, GGML_ROPE_TYPE_NEOX);
+        out = ggml_flash_attn_ext(ctx, ggml_permute(ctx, out, 0, 2, 1, 3), keys, values, nullptr, 1.0f, 0.0f, 0.0f);
+    }
+    gf.build({ out });
+    set(keys, kv);
+    set(values, kv);
+    set(positions, std::vector<int32_t>{ 7 });
+
+    std::vector<float> res;
+    for (const auto & values_of_query : queries) {
+        set(query, values_of_query);
+        gf.compute();
+        const auto result = get<float>(out);
+        res.insert(res.end(), result.begin(), result.end());
+    }
+    return res;
+}
+
+// kernels may begin before those ahead of them have ended, and must not read what these write
+static void attention_waits_for_its_queries() {
+    for (const int64_t n_head_values : { 64, 128, 256 }) {
+        std::vector<std::vector<float>> queries(g_small ? 2 : 20);
+        for (auto & query : queries) {
+            query = random_values(n_head_values * 4);
+        }
+        const auto               floats = random_values(n_head_values * 256 * 2);
+        std::vector<ggml_fp16_t> kv(floats.size());
+        ggml_fp32_to_fp16_row(floats.data(), kv.data(), kv.size());
+
+        const auto gpu = attend(g_gpu, n_head_values, queries, kv);
+        const auto cpu = attend(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), n_head_values, queries, kv);
+        for (size_t i = 0; i < cpu.size(); ++i) {
+            CHECK(std::fabs(gpu[i] - cpu[i]) < 0.02);
+        }
+    }
+}
+
 int main(int argc, char ** argv) {
     g_small = argc > 1 && std::strcmp(argv[1], "small") == 0;
     ggml_backend_load_all();
@@ -579,5 +627,6 @@ int main(int argc, char ** argv) {
     RUN(activations_that_change_are_quantized_again);
     RUN(the_first_of_the_highest_is_found);
     RUN(the_highest_comes_with_its_probability);
+    RUN(attention_waits_for_its_queries);
     return g_n_failed > 0;
 }

@@ -81,7 +81,8 @@ bool mtp_cuda_quantized_norm(ggml_backend_cuda_context & ctx, const ggml_cgraph 
     const int64_t n_values   = x->ne[0];
     const int64_t n_rows     = x->ne[1];
     const bool    is_aligned = ((size_t) x->data | x->nb[1] | (size_t) weights->data | (size_t) result->data) % 16 == 0;
-    if (!is_aligned || n_values > N_THREADS_MAX * N_TURNS * N_VALUES ||
+    // the kernel reads the weights before what was started ahead of it has ended
+    if (!is_aligned || weights->op != GGML_OP_NONE || n_values > N_THREADS_MAX * N_TURNS * N_VALUES ||
         !(result->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) || n_values % MATRIX_ROW_PADDING != 0 ||
         n_rows > MMVQ_MAX_BATCH_SIZE || x->ne[2] * x->ne[3] != 1 || ggml_nelements(weights) != n_values ||
         !ggml_is_contiguous(weights) || !ggml_is_contiguous(result) || ctx.curr_stream_no != 0 ||
