@@ -386,7 +386,7 @@ def test_a_full_disk_is_one_line() -> None:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
     return {**clean, "XDG_STATE_HOME": str(tmp_path / "state")}
 
 

@@ -39,7 +39,7 @@ def mask(*processors: int) -> str:
 
 @pytest.fixture(scope="module")
 def weights() -> Iterator[Weights]:
-    loaded = Weights(model_facts(model_path()), ModelParams(), with_heads=True)
+    loaded = Weights(model_facts(model_path()), ModelParams(n_gpu_layers=0), with_heads=True)
     yield loaded
     loaded.close()
 
@@ -164,7 +164,7 @@ def test_a_text_does_not_depend_on_processors_and_threads(tmp_path: Path) -> Non
     path = FAMILIES["glm4moe"].write(tmp_path / "tiny.gguf")
 
     def tokens(**options: Any) -> list[int]:
-        with Model(path, n_ctx=256, draft_max=3, **options) as model:
+        with Model(path, n_ctx=256, draft_max=3, n_gpu_layers=0, **options) as model:
             sampling = SamplingParams(temperature=0)
             generation = model.generate(list(range(1, 90)), sampling=sampling, max_tokens=24, ignore_eos=True)
             list(generation)
