@@ -19,6 +19,7 @@ import argparse
 import heapq
 import random
 import statistics
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,9 +30,9 @@ from typing import NamedTuple
 class Costs:
     """What a machine takes for its work, in ms; and what it has."""
 
-    pass_ms: float = 2.95
-    row_ms: float = 0.35
-    step_ms: float = 0.4
+    pass_ms: float = 2.8
+    row_ms: float = 0.33
+    step_ms: float = 0.35
     prompt_ms: float = 0.1
     """For each token of a prompt."""
     n_draft: int = 3
@@ -165,7 +166,7 @@ def lighter(machines: Sequence[Machine], conversation: int, rng: random.Random) 
 
 def home(machines: Sequence[Machine], conversation: int, rng: random.Random) -> int:
     """A conversation's own machine, which its name gives; while all slots there are taken, the lighter of two."""
-    own = hash((conversation, "home")) % len(machines)
+    own = zlib.crc32(conversation.to_bytes(8, "little")) % len(machines)
     machine = machines[own]
     return own if machine.load < machine.costs.n_slots else lighter(machines, conversation, rng)
 
@@ -243,7 +244,7 @@ def most_per_s(
 ) -> float:
     """Requests a second that each machine can take while 99 of 100 first tokens come within `limit_s`."""
     low, high = 0.0, 2.0 * n_tokens_per_s(costs) / traffic.n_answered
-    for _ in range(6):
+    for _ in range(8):
         middle = (low + high) / 2
         found = simulate(n_machines, middle, seconds, costs, traffic, router)
         low, high = (middle, high) if found.late(0.01) <= limit_s else (low, middle)
@@ -275,7 +276,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--machines", type=int, nargs="+", default=[1, 10, 100])
     parser.add_argument("--router", choices=ROUTERS, nargs="+", default=list(ROUTERS))
-    parser.add_argument("--seconds", type=float, default=180, help="during which conversations begin (default: 180)")
+    parser.add_argument("--seconds", type=float, default=300, help="during which conversations begin (default: 300)")
     parser.add_argument("--limit", type=float, default=1.0, help="seconds to a first token (default: 1)")
     _add_fields(parser, Costs())
     _add_fields(parser, Traffic())
