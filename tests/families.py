@@ -5,9 +5,9 @@ docs/families.md shows.
 that keeps K/V by position, be it in a plain cache, one with sliding windows or the attention half of a hybrid memory.
 "own", a cache of the heads' own beside it, is for trunks that keep more than that:
 
-    glm-dsa, deepseek32, dots3note
-                         sparse attention: an index beside K/V decides what a position attends to. The cache holds both
-                         and gives cells for both at once. The heads attend to everything and have no index.
+    glm-dsa, deepseek32  sparse attention: an index beside K decides what a position attends to. The cache holds both
+                         and gives cells for both at once. The heads have the same: K, and an index of their own.
+    dots3note            likewise, beside windows of K. The heads have a window and no index.
     deepseek4            a window of K, keys compressed over 4 and 128 positions, an index, and the states that make
                          them. The heads have nothing but the window.
 
@@ -43,6 +43,7 @@ from random_gguf import (
     write_glm4moe_mrope,
     write_glm5_next,
     write_glm_dsa,
+    write_glm_dsa_full,
     write_hy_v3,
     write_mimo2,
     write_mimo2_split,
@@ -56,7 +57,7 @@ from random_gguf import (
 State = Literal["normed", "plain"]
 """A hidden state after the norm that follows the last layer (of the trunk, or of the head), or before it."""
 
-Deviation = Literal["attends to all", "rotates"]
+Deviation = Literal["rotates"]
 """What llama.cpp's heads do otherwise than the published ones."""
 
 
@@ -74,6 +75,8 @@ class Family(NamedTuple):
     """Whether positions can move up when others are discarded: sliding windows and recurrent states cannot."""
     fed: State = "normed"
     """The trunk's hidden state that the heads read."""
+    shares_index: bool = False
+    """Whether the later drafts of a round attend to what the head's index has picked for the first."""
     recycled: State = "normed"
     """The hidden state that a head hands on."""
     after: str = ""
@@ -168,10 +171,9 @@ FAMILIES = {
     ),
     "bailingmoe3": Family("Ling 3.0", write_bailingmoe3, "shared", after=TRANSFORMERS),
     # more than K/V by position
-    "glm-dsa": Family("GLM-5", write_glm_dsa, "own", moves=True, after="SGLang", deviation="attends to all"),
-    "deepseek32": Family(
-        "DeepSeek-V3.2", write_deepseek32, "own", moves=True, after="SGLang", deviation="attends to all"
-    ),
+    "glm-dsa": Family("GLM-5.2", write_glm_dsa, "own", moves=True, shares_index=True, after="vLLM, SGLang"),
+    "glm-dsa, an index a layer": Family("GLM-5, 5.1", write_glm_dsa_full, "own", moves=True, after="SGLang"),
+    "deepseek32": Family("DeepSeek-V3.2", write_deepseek32, "own", moves=True, after="SGLang"),
     "dots3note": Family(
         "dots3",
         write_dots3note,
@@ -231,8 +233,8 @@ class Refused(NamedTuple):
 REFUSED = {
     "glm5-next": Refused(
         Upstream("GLM-5.3, 5.3-Flash", "keeps it", "loads it; its graph throws", "SGLang"),
-        "a graph: latent attention to what an index of pooled keys picks, once for all drafts of a round; an engine "
-        "whose caches of heads hold an index",
+        "a graph: latent attention to what an index of pooled keys picks, once for all drafts of a round; cells ahead "
+        "of the trunk in the memory of pooled keys, which are made anew as positions come and go",
         write_glm5_next,
     ),
     "qwen4exp": Refused(

@@ -27,8 +27,6 @@ Results = dict[str, Any]
 """`environment`: what the tests ran on; `families`: checks passed and figures of each family; `refused`: passed."""
 
 DEVIATIONS: dict[Deviation, str] = {
-    "attends to all": "the head attends to all positions, the published one to those that its index picks: the same up "
-    "to as many positions as it picks, 2048 in the published models",
     "rotates": "the head rotates queries and keys under full attention, which no layer of the trunk does",
 }
 
@@ -83,7 +81,18 @@ NOTES = """
 - *GLM-4.5V, 4.6V.* SGLang loads a head of them as GLM-4.5's. Whether the published checkpoints hold one was not seen.
 - *Draft positions* rise by one with each step. Gemma-4's assistant drafts all tokens at one position, that of the
   newest token, as in transformers and llama.cpp: it cannot see its own drafts, so it stays where the text ends.
-- *Images and sound.* pymtp takes tokens alone: there is no way to pass embeddings, with drafts or without.
+- *GLM-5.2.* Later drafts of a round attend to what the head's index picks for the first, as in vLLM and SGLang
+  (`index_share_for_mtp_iteration`). No GGUF says so: it is done where layers of the trunk share an index. Until a text
+  is longer than what the index picks (2048 positions) drafts see all of it and each other, as in SGLang; in vLLM they
+  do not see each other. PyTorch is transformers' layers with what is picked handed on.
+- *DSpark* (DeepSeek-V4-Flash-DSpark, in a file of its own) is no head: it drafts a block of tokens at once, which see
+  one another both ways, and reads the states of several layers of the trunk, whose keys it keeps in a window. llama.cpp
+  has its graph (dflash). Here it would take: the states of those layers kept on the device, as those of the last are; a
+  pass after the trunk's that makes keys of them, in a cache that goes back with the text; one pass a round for the
+  block; and the Markov head that corrects each draft's logits by the draft before outside of the graph, where it takes
+  the most likely token: drafts go through the user's samplers here. So it is not small.
+- *Images.* Heads see the rows of an image, but for those with a cache of their own: see [images](images.md). Sound:
+  there is no way to pass it, with drafts or without.
 """
 
 GRAPHS = """\

@@ -153,7 +153,7 @@ def compare_with_two_contexts(
                 break
             script = scripted(text[n : n + K], n_right, rng)
             reference.draft(text[n - 1], n - 1, script)
-            np.testing.assert_allclose(draft(session, text[n - 1], n - 1, script), reference.draft_logits, **HEAD)
+            expect_same_drafts(tiny, draft(session, text[n - 1], n - 1, script), reference)
 
             session.decode([Chunk([text[n - 1], *script], n - 1, logits="all", feed=True)])
             reference.decode([text[n - 1], *script], n - 1)
@@ -163,6 +163,12 @@ def compare_with_two_contexts(
             session.truncate(n - 1)
             reference.truncate(n - 1)
     reference.close()
+
+
+def expect_same_drafts(tiny: Tiny, logits: Logits, reference: TwoContexts) -> None:
+    """llama.cpp does not know that drafts share what an index picks: only the first is the same."""
+    n = 1 if tiny.family.shares_index else K
+    np.testing.assert_allclose(logits[:n], reference.draft_logits[:n], **HEAD)
 
 
 def test_fused_drafts_equal_those_of_single_steps(tiny: Tiny) -> None:
@@ -303,7 +309,7 @@ def test_positions_shift_where_the_memory_supports_it(tiny: Tiny) -> None:
         for n_kept in (3, 2, 1, 4):
             script = [rng.randrange(N_VOCAB) for _ in range(K)]
             reference.draft(5, n, script)
-            np.testing.assert_allclose(draft(session, 5, n, script), reference.draft_logits, **HEAD)
+            expect_same_drafts(tiny, draft(session, 5, n, script), reference)
             session.decode([Chunk([5, *script], n, logits="all", feed=True)])
             reference.decode([5, *script], n)
             np.testing.assert_allclose(session.logits, reference.logits, **TRUNK)

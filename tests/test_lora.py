@@ -47,6 +47,7 @@ PASSED_OVER = {
     "deepseek2 (GLM-4.7-Flash)": _LATENT,
     "deepseek2 (DeepSeek-V3)": _LATENT,
     "glm-dsa": _LATENT,
+    "glm-dsa, an index a layer": _LATENT,
     "deepseek32": _LATENT,
     "dots3note": _LATENT,
     "bailingmoe3": _LATENT + r"|attn_[qkv]\.|attn_gate|attn_output|ssm_[fg]_a",

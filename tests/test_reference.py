@@ -96,20 +96,26 @@ def test_logits_of_trunk_and_heads_equal_those_of_pytorch(
         heads = draft(session, tokens[-1], len(tokens) - 1, script)
     llama_cpp.llama_model_free(model)
 
-    reference = Reference(checkpoint, family.fed, family.recycled, family.deviation)
+    def reference_of(fed: State, recycled: State) -> Reference:
+        return Reference(checkpoint, fed, recycled, family.deviation, shares_index=family.shares_index)
+
+    reference = reference_of(family.fed, family.recycled)
     np.testing.assert_allclose(trunk, reference.trunk(tokens[:-1])[-1], rtol=0, atol=TOLERANCE)
     expected = reference.draft(tokens, script).numpy()
     np.testing.assert_allclose(heads, expected, rtol=0, atol=TOLERANCE)
     record_property("difference", float(abs(heads - expected).max()))
 
     def difference(fed: State, recycled: State) -> float:
-        other = Reference(checkpoint, fed, recycled, family.deviation).draft(tokens, script).numpy()
-        return float(abs(heads - other).max())
+        return float(abs(heads - reference_of(fed, recycled).draft(tokens, script).numpy()).max())
 
     wrong = [difference(fed, family.recycled) for fed in STATES if fed != family.fed]
     wrong += [difference(family.fed, recycled) for recycled in STATES if recycled != family.recycled]
     assert min(wrong) > 0.1
     record_property("other state", min(wrong))
+    if family.shares_index:
+        anew = Reference(checkpoint, family.fed, family.recycled).draft(tokens, script).numpy()
+        np.testing.assert_allclose(heads[0], anew[0], rtol=0, atol=TOLERANCE)
+        assert abs(heads[1:] - anew[1:]).max(axis=1).min() > 0.1
     if family.deviation:
         published = Reference(checkpoint, family.fed, family.recycled).draft(tokens, script).numpy()
         record_property("published", float(abs(heads - published).max()))

@@ -34,6 +34,7 @@ TINY = [
     "step35",
     "qwen35",
     "deepseek2 (DeepSeek-V3)",
+    "glm-dsa",
     "cohere2moe",
 ]
 

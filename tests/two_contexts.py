@@ -117,12 +117,16 @@ class TwoContexts:
         for start in range(0, position, self._n_ubatch):
             self._pass(self._target, self._tokens[start : start + self._n_ubatch], start, None)
 
+    def forget(self, position: int, n: int) -> None:
+        """Drop `n` positions; the others stay where they are."""
+        for context in (self._target, self._draft):
+            llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(context), 0, position, position + n)
+
     def discard(self, position: int, n: int) -> None:
         """Drop `n` positions; those after them move up."""
+        self.forget(position, n)
         for context in (self._target, self._draft):
-            memory = llama_cpp.llama_get_memory(context)
-            llama_cpp.llama_memory_seq_rm(memory, 0, position, position + n)
-            llama_cpp.llama_memory_seq_add(memory, 0, position + n, -1, -n)
+            llama_cpp.llama_memory_seq_add(llama_cpp.llama_get_memory(context), 0, position + n, -1, -n)
         del self._tokens[position : position + n]
         self._hidden = [np.delete(hidden, slice(position + 1, position + n + 1), axis=0) for hidden in self._hidden]
 

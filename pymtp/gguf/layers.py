@@ -119,10 +119,10 @@ def _layer(keys: Keys, number: int, names: Container[str]) -> Layer:
     if reads_earlier or not any(name in names for name in _K_TENSORS):
         return Layer()
     k_width, v_width = _kv_widths(keys, number)
+    index_width = keys.number("attention.indexer.key_length") if _INDEX_TENSOR in names else 0
     if _HEAD_TENSOR in names:  # whatever the trunk has, a head attends to K and V of its window or of all positions
         is_windowed = keys.value(_RATIOS) is not None or _has_window(keys, number)
-        return Layer(k_width, 0 if _MLA_TENSOR in names else v_width, is_windowed)
-    index_width = keys.number("attention.indexer.key_length") if _INDEX_TENSOR in names else 0
+        return Layer(k_width, 0 if _MLA_TENSOR in names else v_width, is_windowed, index_width)
     if keys.value(_RATIOS) is None:
         return Layer(k_width, 0 if _MLA_TENSOR in names else v_width, _has_window(keys, number), index_width)
     ratio = max(1, keys.at(_RATIOS, number))

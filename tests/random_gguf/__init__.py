@@ -18,6 +18,7 @@ from .glm import (
     write_glm4moe_mrope,
     write_glm5_next,
     write_glm_dsa,
+    write_glm_dsa_full,
 )
 from .hunyuan import write_hy_v3
 from .hybrids import write_falcon_h1, write_granite_hybrid, write_jamba, write_lfm2
@@ -52,6 +53,7 @@ __all__ = [
     "write_glm4moe_mrope",
     "write_glm5_next",
     "write_glm_dsa",
+    "write_glm_dsa_full",
     "write_granite_hybrid",
     "write_hy_v3",
     "write_jamba",

@@ -22,12 +22,11 @@ def write_latent(
         **blocks.MLA,
         "expert_shared_count": 1,
         "leading_dense_block_count": 1,
-        **(more or {}),
     }
     if index is not None:
         metadata.update(blocks.INDEXER)
         metadata["attention.indexer.types"] = [index(i) for i in range(n_layer)]
-    w = Writer(path, architecture, n_layer, 1, metadata)
+    w = Writer(path, architecture, n_layer, 1, {**metadata, **(more or {})})
     blocks.embeddings(w)
     for i in range(n_layer + 1):
         p = f"blk.{i}."
@@ -58,7 +57,7 @@ def write_deepseek3(path: Path) -> Path:
 
 
 def write_deepseek32(path: Path) -> Path:
-    """Latent attention over the positions that an index picks, in every layer. The head attends to all positions."""
+    """Latent attention over the positions that an index picks, in every layer and in the head."""
     return write_latent(path, "deepseek32", index=lambda i: True)
 
 

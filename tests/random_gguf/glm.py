@@ -56,11 +56,13 @@ def write_glm4_flash(path: Path) -> Path:
 
 
 def write_glm_dsa(path: Path) -> Path:
-    """GLM-5.2: latent attention over the positions that an index picks; every other layer has an index.
-
-    The heads attend to all positions; their index is in the file and is not used.
-    """
+    """GLM-5.2: latent attention over the positions that an index picks. Every other layer has one, and the head."""
     return write_latent(path, "glm-dsa", index=lambda i: i % 2 == 0)
+
+
+def write_glm_dsa_full(path: Path) -> Path:
+    """GLM-5 and 5.1: every layer has an index."""
+    return write_latent(path, "glm-dsa", index=lambda i: True)
 
 
 def write_glm5_next(path: Path, n_layer: int = 4) -> Path:

@@ -33,6 +33,15 @@ def split_heads(model: Path, trunk: Path, heads: Path) -> None:
     _write(heads, everything, [t for t in reader.tensors if t.name.startswith((*of_heads, *SHARED))])
 
 
+def without_tensors(model: Path, path: Path, part: str) -> Path:
+    """Write `model` without the tensors whose names have `part` in them."""
+    reader = gguf.GGUFReader(model)
+    fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    metadata = {name: (field.contents(), field.types) for name, field in fields.items()}
+    _write(path, metadata, [tensor for tensor in reader.tensors if part not in tensor.name])
+    return path
+
+
 class Tensor(NamedTuple):
     """What a file gets of a tensor."""
 

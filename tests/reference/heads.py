@@ -22,9 +22,19 @@ from .checkpoints import Checkpoint, Head, final_norm
 
 
 class Reference:
-    """Logits of trunk and heads for a text. `fed`: what the heads get of the trunk, `recycled`: what they hand on."""
+    """Logits of trunk and heads for a text. `fed`: what the heads get of the trunk, `recycled`: what they hand on,
+    `shares_index`: whether later steps of a draft see what the index has picked for the first.
+    """
 
-    def __init__(self, checkpoint: Checkpoint, fed: State, recycled: State, deviation: Deviation | None = None) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        fed: State,
+        recycled: State,
+        deviation: Deviation | None = None,
+        *,
+        shares_index: bool = False,
+    ) -> None:
         self._model = checkpoint.model
         decoder = checkpoint.model.get_decoder()
         self._embed = checkpoint.model.get_input_embeddings()
@@ -33,6 +43,11 @@ class Reference:
         self._trunk = part_of(decoder, list(decoder.layers[: checkpoint.n_layer]), final_norm(decoder), 0)
         first = [list(decoder.layers).index(head.blocks[0]) for head in checkpoint.heads]
         self._blocks = [part_of(decoder, head.blocks, head.norm, i) for head, i in zip(self._heads, first, strict=True)]
+        # rows from the first on for which an index picks; the others see what it has picked for the last of these
+        self._n_picking = 0
+        if shares_index:
+            (block,) = self._blocks
+            block.layers[0].self_attn.indexer.register_forward_hook(self._share_picked)
 
     @torch.no_grad()
     def states(self, tokens: list[int]) -> list[torch.Tensor]:
@@ -59,6 +74,7 @@ class Reference:
         The heads' rows begin at position `first_row`. That at 0 has no hidden state before it, and takes zeros.
         """
         hidden = torch.cat([torch.zeros(1, states[0].shape[1]), states[self._fed == "plain"]])
+        self._n_picking = len(tokens) - first_row
         for step in itertools.count():
             k = step % len(self._heads)
             said = self._run_head(k, torch.tensor([tokens])[:, first_row:], hidden[first_row:], first_row)
@@ -83,6 +99,10 @@ class Reference:
         head: Head = self._heads[k]
         both = torch.cat([head.enorm(self._embed(tokens)), head.hnorm(hidden[None])], dim=-1)
         return run(self._blocks[k], both @ head.eh_proj.T, first)
+
+    def _share_picked(self, _module: Any, _inputs: Any, picked: torch.Tensor) -> torch.Tensor:
+        n = self._n_picking
+        return torch.cat([picked[:, :n], picked[:, n - 1 : n].expand(-1, picked.shape[1] - n, -1)], dim=1)
 
     def _logits(self, normed: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         return normed @ output.T * getattr(self._model, "logit_scale", 1.0)
@@ -112,10 +132,7 @@ def official_draft(checkpoint: Checkpoint, tokens: list[int]) -> torch.Tensor:
 def deviate(head: Head, deviation: Deviation | None) -> Head:
     """The head as llama.cpp runs it."""
     head = copy.deepcopy(head)
-    if deviation == "attends to all":  # the head's index goes unused
-        for block in head.blocks:
-            block.self_attn.indexer.index_topk = 2**31 - 1
-    elif deviation == "rotates":  # queries and keys, although attention has no window
+    if deviation == "rotates":  # queries and keys, although attention has no window
         for block in head.blocks:
             block.self_attn.force_rope = True
     return head

@@ -348,6 +348,13 @@ RECIPES = {
         DEEPSEEK_NAMES,
         {"rope_theta": 10000.0, "scoring_func": "sigmoid"},
     ),
+    "glm-dsa, an index a layer": Recipe(
+        "glm_moe_dsa",
+        "GlmMoeDsaForCausalLM",
+        {**BASE, **EXPERTS, **MLA, **INDEX, "indexer_types": layer_types("full", "full", "full")},
+        DEEPSEEK_NAMES,
+        {"rope_theta": 10000.0, "scoring_func": "sigmoid"},
+    ),
     "hy_v3": Recipe(
         "hy_v3",
         "HYV3ForCausalLM",

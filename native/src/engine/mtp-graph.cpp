@@ -3,6 +3,7 @@
 #include "head-graph.h"
 #include "llama-model.h"
 #include "mtp-engine.h"
+#include "mtp-memory.h"
 #include "mtp-single-rows.h"
 
 #include <cstring>
@@ -28,6 +29,9 @@ class mtp_graph_input_stage : public llm_graph_input_i {
         if (rows_write) {
             set(rows_write, cur.rows_write.data(), cur.rows_write.size());
         }
+        if (sees_all && sees_all->buffer) { // a small cache is seen whole by all
+            set(sees_all, cur.sees_all.data(), cur.sees_all.size());
+        }
     }
 
     // a kept graph's stages have the same runs, as its key says; their rows are counted here
@@ -39,6 +43,7 @@ class mtp_graph_input_stage : public llm_graph_input_i {
     ggml_tensor * tokens     = nullptr; // I32 [n_tokens]
     ggml_tensor * rows_read  = nullptr; // I32 [n_tokens]
     ggml_tensor * rows_write = nullptr; // I64 [n_tokens]
+    ggml_tensor * sees_all   = nullptr; // F32 [1, n_tokens]
 
   private:
     mtp_engine & mtp;
@@ -159,6 +164,10 @@ llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input
     return std::make_unique<mtp_graph_input_none>(std::move(input));
 }
 
+mtp_graph_picked * mtp_graph_picked_of(llm_graph_result & res) {
+    return res.mtp && res.mtp->part && res.mtp->heads.picked() ? &res.mtp->picked : nullptr;
+}
+
 ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight) {
     const mtp_graph_part * part = res.mtp ? res.mtp->part : nullptr;
     return part ? res.mtp->vocab.weight(res.get_ctx(), part->head, weight) : weight;
@@ -177,7 +186,7 @@ class mtp_graph_builder {
   public:
     explicit mtp_graph_builder(const llm_graph_params & params) :
         params(params), mtp(*params.res->mtp), res(params.res), ctx0(res->get_ctx()), gf(res->get_gf()),
-        planes(mtp.heads.planes()), outputs(mtp.heads.planes().size(), nullptr) {}
+        planes(mtp.heads.planes()), outputs(mtp.heads.planes().size(), nullptr), picked_plane(mtp.heads.picked()) {}
 
     // after the rows of a plane have been written in this graph, later parts read what was written
     void store(int32_t plane, ggml_tensor * hidden, ggml_tensor * rows) {
@@ -206,6 +215,12 @@ class mtp_graph_builder {
         }
         const auto rows_read  = input->rows_read;
         const auto rows_write = input->rows_write;
+        if (!stage.sees_all.empty()) {
+            input->sees_all = new_input(GGML_TYPE_F32, stage.ubatch.n_tokens, "mtp_sees_all");
+            take_picked(stage, rows_read, input->sees_all);
+        } else {
+            mtp.picked = {};
+        }
         res->add_input(std::move(input));
 
         std::vector<ggml_tensor *> next(outputs.size(), nullptr);
@@ -230,6 +245,9 @@ class mtp_graph_builder {
         }
 
         outputs = std::move(next);
+        if (rows_write) {
+            store_picked(rows_write);
+        }
         return logits;
     }
 
@@ -242,6 +260,26 @@ class mtp_graph_builder {
 
     std::vector<ggml_tensor *> planes;  // the hidden buffer, as far as this graph has written it
     std::vector<ggml_tensor *> outputs; // of the stage before, by plane
+    ggml_tensor *              picked_plane;
+
+    // What the first draft's index has picked: handed on by the stage before, or kept by another graph. For rows that see
+    // all, that may be of another round, when there were more cells.
+    void take_picked(const mtp_heads_stage & stage, ggml_tensor * rows_read, ggml_tensor * sees_all) {
+        ggml_tensor * taken = mtp.picked.made;
+        if (rows_read) {
+            taken = ggml_get_rows(ctx0, picked_plane, rows_read);
+            taken = ggml_clamp(ctx0, taken, 0.0f, mtp_memory_n_kv(stage.mctx)[0] - 1.0f);
+            taken = ggml_cast(ctx0, taken, GGML_TYPE_I32);
+        }
+        mtp.picked = { taken, sees_all, nullptr };
+    }
+
+    void store_picked(ggml_tensor * rows_write) {
+        if (mtp.picked.made) {
+            ggml_tensor * made = ggml_cast(ctx0, mtp.picked.made, GGML_TYPE_F32);
+            ggml_build_forward_expand(gf, ggml_set_rows(ctx0, picked_plane, made, rows_write));
+        }
+    }
 
     ggml_tensor * new_input(ggml_type type, int64_t n, const char * name) {
         ggml_tensor * tensor = ggml_new_tensor_1d(ctx0, type, n);
@@ -369,7 +407,7 @@ class mtp_graph_builder {
         std::vector<ggml_tensor *> stores;
         for (int i = nodes_before.size(); i < ggml_graph_n_nodes(gf); ++i) {
             ggml_tensor * node = ggml_graph_node(gf, i);
-            if (node->op == GGML_OP_SET_ROWS) {
+            if (node->op == GGML_OP_SET_ROWS && node->view_src->buffer) { // masks are written alike
                 stores.push_back(node);
             }
         }

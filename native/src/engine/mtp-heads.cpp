@@ -1,5 +1,6 @@
 #include "mtp-heads.h"
 
+#include "head-index.h"
 #include "llama-io.h"
 #include "llama-model.h"
 #include "mtp-memory.h"
@@ -18,15 +19,21 @@ mtp_heads::mtp_heads(llama_context & ctx, const params & params) :
 
     // the trunk's; where heads are chained one for each head as well
     plane_mem.resize(chained ? n_heads + 1 : 1);
+    const auto buft = ggml_backend_dev_buffer_type(model().dev_layer(model().hparams.n_layer()));
     for (auto & plane : plane_mem) {
         plane_tensors.push_back(
-            plane.alloc("mtp_hidden", GGML_TYPE_F32, trunk.hparams.n_embd_out(), rows.size(),
-                        ggml_backend_dev_buffer_type(model().dev_layer(model().hparams.n_layer()))));
+            plane.alloc("mtp_hidden", GGML_TYPE_F32, trunk.hparams.n_embd_out(), rows.size(), buft));
     }
     if (assistant) {
         view = mtp_memory_create_view(*assistant, params.memory, ctx);
     } else if (!mtp_memory_can_share(&trunk_memory())) {
         own = mtp_memory_create_own(model(), params.memory, ctx.get_cparams());
+
+        // a cache that is not larger is seen whole
+        const uint32_t n_picked = trunk.hparams.indexer_top_k;
+        if (head_index_is_shared(trunk) && n_picked > 0 && n_picked < mtp_memory_size(own.get())) {
+            picked_mem.alloc("mtp_picked", GGML_TYPE_F32, n_picked, rows.size(), buft);
+        }
     }
 }
 

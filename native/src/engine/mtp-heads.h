@@ -43,6 +43,10 @@ class mtp_heads {
     // F32 [n_embd_out, n_rows] hidden states, see mtp_heads_stage; empty if there are no heads
     const std::vector<ggml_tensor *> & planes() const { return plane_tensors; }
 
+    // F32 [n_picked, n_rows] what an index has picked, in rows as those of the planes, for the drafts that take it over;
+    // nullptr: none does
+    ggml_tensor * picked() const { return picked_mem.get(); }
+
     // where their K/V lies: their own cache, or the trunk's
     llama_memory_i * memory() const;
 
@@ -129,6 +133,7 @@ class mtp_heads {
     std::unique_ptr<llama_memory_i>    view; // the trunk's by the layers of the assistant
     std::vector<mtp_device_tensor>     plane_mem;
     std::vector<ggml_tensor *>         plane_tensors;
+    mtp_device_tensor                  picked_mem;
     mtp_rows                           rows;
     std::vector<std::vector<mtp_seen>> seen; // [n_storing][n_seq_max]
 

@@ -1,6 +1,7 @@
 #include "mtp-memory.h"
 
 #include "llama-context.h"
+#include "llama-kv-cache-dsa.h"
 #include "llama-kv-cache-dsv4.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
@@ -42,16 +43,23 @@ std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx) {
     if (auto * iswa = dynamic_cast<const llama_kv_cache_iswa_context *>(mctx)) {
         return { iswa->get_base()->get_n_kv(), iswa->get_swa()->get_n_kv() };
     }
+    if (auto * dsa = dynamic_cast<const llama_kv_cache_dsa_context *>(mctx)) {
+        return { dsa->get_mla()->get_n_kv(), dsa->get_lid()->get_n_kv() };
+    }
     if (auto * kv = dynamic_cast<const llama_kv_cache_context *>(mctx)) {
         return { kv->get_n_kv(), 0 };
     }
     return {};
 }
 
+// two where layers with a window have their own, or where the keys of an index lie beside K
 static std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) {
     memory = mtp_memory_attention(memory);
     if (auto * iswa = dynamic_cast<llama_kv_cache_iswa *>(memory)) {
         return { iswa->get_base(), iswa->get_swa() };
+    }
+    if (auto * dsa = dynamic_cast<llama_kv_cache_dsa *>(memory)) {
+        return { dsa->get_mla(), dsa->get_lid() };
     }
     if (auto * kv = dynamic_cast<llama_kv_cache *>(memory)) {
         return { kv };
@@ -64,11 +72,15 @@ bool mtp_memory_has_snapshots(llama_memory_i * memory) {
 }
 
 bool mtp_memory_is_plain(llama_memory_i * memory) {
-    return mtp_memory_attention(memory) == memory && !mtp_memory_caches(memory).empty();
+    return mtp_memory_attention(memory) == memory && mtp_memory_can_share(memory);
 }
 
 bool mtp_memory_is_hybrid(llama_memory_i * memory) {
     return dynamic_cast<llama_memory_hybrid *>(memory) != nullptr;
+}
+
+uint32_t mtp_memory_size(llama_memory_i * memory) {
+    return mtp_memory_caches(memory)[0]->get_size();
 }
 
 uint32_t mtp_memory_n_free(llama_memory_i * memory, llama_seq_id seq) {
@@ -97,7 +109,7 @@ void mtp_memory_release(llama_memory_i * memory) {
 }
 
 bool mtp_memory_can_share(llama_memory_i * memory) {
-    return !mtp_memory_caches(memory).empty();
+    return !mtp_memory_caches(memory).empty() && !dynamic_cast<llama_kv_cache_dsa *>(memory);
 }
 
 std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model, llama_memory_params params,
@@ -141,34 +153,41 @@ static void mtp_memory_undo(llama_kv_cache & kv, const mtp_reservation & before,
     }
 }
 
+// The context of a memory of two caches, with cells for the ubatch in both.
+template <class context, class memory>
+static llama_memory_context_ptr mtp_memory_place_both(memory * of, llama_kv_cache & first, llama_kv_cache & second,
+                                                      const llama_ubatch & ubatch) {
+    const mtp_reservation before = first.mtp;
+
+    llama_kv_cache::slot_info_vec_t in_first = { first.mtp_place(ubatch) };
+    if (in_first[0].empty()) {
+        return std::make_unique<context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
+    }
+    llama_kv_cache::slot_info_vec_t in_second = { second.mtp_place(ubatch) };
+    if (in_second[0].empty()) {
+        mtp_memory_undo(first, before, ubatch);
+        return std::make_unique<context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
+    }
+    return std::make_unique<context>(of, std::move(in_first), std::move(in_second),
+                                     std::vector<llama_ubatch>{ ubatch });
+}
+
 llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_ubatch & ubatch) {
     memory = mtp_memory_attention(memory);
-
-    const std::vector<llama_ubatch> ubatches = { ubatch };
 
     if (auto * kv = dynamic_cast<llama_kv_cache *>(memory)) {
         llama_kv_cache::slot_info_vec_t sinfos = { kv->mtp_place(ubatch) };
         if (sinfos[0].empty()) {
             return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
         }
-        return std::make_unique<llama_kv_cache_context>(kv, std::move(sinfos), ubatches);
+        return std::make_unique<llama_kv_cache_context>(kv, std::move(sinfos), std::vector<llama_ubatch>{ ubatch });
     }
-
+    if (auto * dsa = dynamic_cast<llama_kv_cache_dsa *>(memory)) {
+        return mtp_memory_place_both<llama_kv_cache_dsa_context>(dsa, *dsa->get_mla(), *dsa->get_lid(), ubatch);
+    }
     auto * iswa = dynamic_cast<llama_kv_cache_iswa *>(memory);
     GGML_ASSERT(iswa);
-
-    const mtp_reservation before = iswa->get_base()->mtp;
-
-    llama_kv_cache::slot_info_vec_t base = { iswa->get_base()->mtp_place(ubatch) };
-    if (base[0].empty()) {
-        return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
-    }
-    llama_kv_cache::slot_info_vec_t swa = { iswa->get_swa()->mtp_place(ubatch) };
-    if (swa[0].empty()) {
-        mtp_memory_undo(*iswa->get_base(), before, ubatch);
-        return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
-    }
-    return std::make_unique<llama_kv_cache_iswa_context>(iswa, std::move(base), std::move(swa), ubatches);
+    return mtp_memory_place_both<llama_kv_cache_iswa_context>(iswa, *iswa->get_base(), *iswa->get_swa(), ubatch);
 }
 
 bool mtp_memory_reserve(llama_memory_i * memory, const std::vector<mtp_row> & rows, uint32_t n_pos, uint32_t n_stream) {

@@ -43,6 +43,9 @@ bool mtp_memory_is_hybrid(llama_memory_i * memory);
 // Whether no other sequence shares the cells of this one.
 bool mtp_memory_is_alone(llama_memory_i * memory, llama_seq_id seq);
 
+// Cells of each of its caches' streams.
+uint32_t mtp_memory_size(llama_memory_i * memory);
+
 // Cells of the cache of a sequence that nobody holds.
 uint32_t mtp_memory_n_free(llama_memory_i * memory, llama_seq_id seq);
 

@@ -5,6 +5,7 @@
 #include "mtp-single-rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 //
@@ -21,7 +22,7 @@ std::vector<int64_t> mtp_plan::key(bool has_streams) const {
     std::vector<int64_t> key = { picks, picks_probs };
     for (const auto & stage : stages) {
         const auto & rows = stage.ubatch;
-        key.insert(key.end(), { rows.n_tokens, rows.n_seqs_unq });
+        key.insert(key.end(), { rows.n_tokens, rows.n_seqs_unq, stage.sees_all.size() });
         if (has_streams) {
             key.insert(key.end(), rows.seq_id_unq, rows.seq_id_unq + rows.n_seqs_unq);
         }
@@ -272,6 +273,10 @@ bool mtp_planner::add_step(mtp_plan & plan, int32_t step, int32_t n_steps, const
         return false;
     }
     stage.runs = step_runs(step, n_steps);
+    for (size_t i = 0; heads.picked() && step > 0 && i < rows.size(); ++i) {
+        const llama_pos first = rows[i].pos - step;
+        stage.sees_all.push_back(first < heads.picked()->ne[0] ? 0.0f : -INFINITY);
+    }
     plan.stages.push_back(std::move(stage));
     return true;
 }

@@ -39,6 +39,17 @@ struct mtp_heads_stage {
 
     std::vector<int32_t> rows_read;  // [n_tokens] rows of the hidden buffer, unless it follows
     std::vector<int64_t> rows_write; // [n_tokens] rows of the hidden buffer, if it keeps
+
+    // Attention sees what the index has picked for the first draft of the round: of rows whose round began with no more
+    // positions than it picks, all there is. [n_tokens] 0 for these, -INFINITY for the others; empty: it picks for itself
+    std::vector<float> sees_all;
+};
+
+// What an index picks for a round's first draft, if the others take it over.
+struct mtp_graph_picked {
+    ggml_tensor * taken    = nullptr; // I32 [n_picked, n_tokens] cells; nullptr: to be picked
+    ggml_tensor * sees_all = nullptr; // F32 [1, n_tokens] see mtp_heads_stage
+    ggml_tensor * made     = nullptr; // I32 [n_picked, n_tokens] what was picked, if anything was
 };
 
 // While a head's part of a graph is built: what its inputs are tied to.

@@ -14,7 +14,7 @@ namespace {
 
 struct mtp_state_header {
     uint32_t magic     = 0x50544d50; // "PMTP"
-    uint32_t version   = 3;
+    uint32_t version   = 4;
     uint32_t n_seq_max = 0;          // 0: a single sequence, of a session of any number
     uint32_t n_planes  = 0;
     uint32_t n_embd    = 0;

@@ -1,0 +1,152 @@
+"""What the index of a head picks is what its attention sees; where it picks everything, it changes nothing.
+
+That it picks what published code does is in test_reference.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+import pytest
+
+from pymtp.binding.arrays import Logits
+from pymtp.engine.chunk import Chunk
+from pymtp.engine.context import ContextParams
+from pymtp.engine.session import Session
+from pymtp.errors import PymtpError
+from random_gguf import N_VOCAB, write_glm_dsa
+from random_gguf.deepseek import write_latent
+from random_gguf.side_files import without_tensors
+from test_families import PARAMS, USUAL, draft, load
+from two_contexts import TwoContexts
+
+K, N_PICKED = 3, 100
+FLASH = pytest.mark.parametrize("params", [PARAMS, USUAL], ids=["F32", "flash attention, F16"])
+
+Write = Callable[[Path, int], Path]
+
+
+def write_deepseek32(path: Path, n_picked: int) -> Path:
+    return write_latent(path, "deepseek32", index=lambda i: True, more={"attention.indexer.top_k": n_picked})
+
+
+def write_glm5(path: Path, n_picked: int) -> Path:
+    """The drafts of a round share what is picked."""
+    return write_latent(path, "glm-dsa", index=lambda i: i % 2 == 0, more={"attention.indexer.top_k": n_picked})
+
+
+@contextmanager
+def opened(path: Path, params: ContextParams, n_seq_max: int = 1) -> Iterator[Session]:
+    model = load(path)
+    with Session(model, params, n_seq_max=n_seq_max, n_draft_max=K) as session:
+        yield session
+    llama_cpp.llama_model_free(model)
+
+
+def tokens_of(seed: int, n: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(N_VOCAB) for _ in range(n)]
+
+
+def drafts(path: Path, params: ContextParams, n_tokens: int) -> Logits:
+    """Logits of two drafts: within a text beside another one, and after it."""
+    tokens, script = tokens_of(5, n_tokens), tokens_of(6, K)
+    with opened(path, params, 2) as session:
+        session.decode([Chunk(tokens[:-20], 0, feed=True)])
+        session.decode([Chunk(tokens_of(7, 40), 0, 1, feed=True)])
+        within = draft(session, 7, n_tokens - 20, script)
+        session.decode([Chunk(tokens[-20:-1], n_tokens - 20, feed=True)])
+        return np.stack([within, draft(session, tokens[-1], n_tokens - 1, script)])
+
+
+@FLASH
+@pytest.mark.parametrize("write", [write_deepseek32, write_glm5])
+def test_an_index_that_picks_everything_changes_nothing(write: Write, params: ContextParams, tmp_path: Path) -> None:
+    # the cache has more than 256 cells: either 100 of these are picked, or attention sees the cache without an index
+    some, every = (write(tmp_path / f"{n}.gguf", n) for n in (N_PICKED, 4096))
+    np.testing.assert_array_equal(drafts(some, params, N_PICKED - K), drafts(every, params, N_PICKED - K))
+    assert abs(drafts(some, params, 200) - drafts(every, params, 200)).max() > 0.1
+
+
+@pytest.mark.parametrize("part", ["", "k_norm.bias"])
+def test_a_head_without_an_index_or_a_part_of_it_attends_to_everything(part: str, tmp_path: Path) -> None:
+    path = write_glm5(tmp_path / "every.gguf", 4096)
+    without = without_tensors(path, tmp_path / "without.gguf", "blk.4.indexer." + part)
+    np.testing.assert_array_equal(drafts(without, USUAL, 200), drafts(path, USUAL, 200))
+
+
+@FLASH
+@pytest.mark.parametrize("kv_unified", [True, False], ids=["one cache", "a stream each"])
+@pytest.mark.parametrize("n_short", [40, N_PICKED - 1, N_PICKED, N_PICKED + 1])
+def test_drafts_of_a_text_that_is_seen_whole_are_the_same_beside_one_that_is_not(
+    n_short: int, kv_unified: bool, params: ContextParams, tmp_path: Path
+) -> None:
+    path, script, texts = write_glm5(tmp_path / "tiny.gguf", N_PICKED), tokens_of(6, K), [200, n_short]
+
+    def drafted(session: Session, sequences: list[int], greedy: bool) -> Logits:
+        for i in sequences:
+            session.decode([Chunk(tokens_of(i, texts[i]), 0, i, feed=True)])
+        if greedy:
+            return session.draft_greedy([Chunk([5], texts[i], i) for i in sequences], K)
+        logits = []
+        for step, token in enumerate([5, *script[:-1]]):
+            session.draft(step, K, [Chunk([token], texts[i] + step, i) for i in sequences])
+            logits.append(session.draft_logits.copy())
+        return np.stack(logits, axis=1)
+
+    for greedy in (False, True):
+        with opened(path, replace(params, kv_unified=kv_unified), 2) as session:
+            together = drafted(session, [0, 1], greedy)
+        for i in (0, 1):
+            with opened(path, replace(params, kv_unified=kv_unified), 2) as session:
+                (alone,) = drafted(session, [i], greedy)
+            np.testing.assert_allclose(together[i], alone, rtol=0, atol=1e-4 if params is PARAMS else 1e-2)
+
+
+def test_what_was_picked_in_a_larger_cache_does_not_matter(tmp_path: Path) -> None:
+    """The cells of a draft are more than an index picks, those of its first step were not: nothing was picked then."""
+    path, script = write_glm5(tmp_path / "tiny.gguf", 300), tokens_of(6, K)
+    with opened(path, replace(PARAMS, n_ctx=1024)) as used, opened(path, replace(PARAMS, n_ctx=1024)) as fresh:
+        used.decode([Chunk(tokens_of(1, 900), 0, feed=True)])
+        draft(used, 5, 900, script)
+        used.truncate(0)
+        for session in (used, fresh):
+            session.decode([Chunk(tokens_of(2, 255), 0, feed=True)])
+        np.testing.assert_array_equal(*(draft(session, 5, 255, script) for session in (used, fresh)))
+
+
+def test_positions_of_a_copy_do_not_move(tmp_path: Path) -> None:
+    """They are those of the sequence that it is a copy of."""
+    with opened(write_glm_dsa(tmp_path / "tiny.gguf"), PARAMS, 2) as session:
+        session.decode([Chunk([*range(20)], 0, feed=True)])
+        session.copy(0, 1)
+        with pytest.raises(PymtpError, match="shares positions with a copy"):
+            session.discard(0, 5)
+
+
+@pytest.mark.parametrize("write", [write_deepseek32, write_glm5])
+def test_positions_that_moved_are_picked_as_before(write: Write, tmp_path: Path) -> None:
+    """Without the first ones, the others see one another the same wherever they are."""
+    model = load(write(tmp_path / "tiny.gguf", 16))
+    stay, (n, n_gone) = TwoContexts(model, PARAMS, 1), (100, 30)
+    with Session(model, PARAMS, n_draft_max=K) as move:
+        for start in range(0, n, PARAMS.n_ubatch):
+            stay.decode(tokens_of(1, n)[start : start + PARAMS.n_ubatch], start)
+        move.decode([Chunk(tokens_of(1, n), 0, feed=True)])
+        stay.forget(0, n_gone)
+        move.discard(0, n_gone)
+
+        stay.draft(5, n, tokens_of(6, K))
+        moved = draft(move, 5, n - n_gone, tokens_of(6, K))
+        np.testing.assert_allclose(moved[0], stay.draft_logits[0], rtol=0, atol=1e-3)
+        move.decode([Chunk([5], n - n_gone)])
+        stay.decode([5], n)
+        np.testing.assert_allclose(move.logits, stay.logits, rtol=0, atol=1e-3)
+    stay.close()
+    llama_cpp.llama_model_free(model)
