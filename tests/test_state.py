@@ -103,3 +103,23 @@ def test_a_state_with_a_cell_before_the_first_position_is_refused(tmp_path: Path
     session.truncate(0)
     session.decode([Chunk(list(range(7)), 0)])
     assert session.logits.tolist() == expected
+
+
+def test_a_state_with_a_cell_that_has_a_sequence_twice_is_refused(tmp_path: Path) -> None:
+    """It would be counted twice, and freed once: nothing could be decoded at its place."""
+    weights = Weights(model_facts(write_mimo2(tmp_path / "tiny.gguf")), ModelParams(), with_heads=True)
+    params = ContextParams(n_ctx=64, n_threads=1, kv_unified=True)
+    session = Session(weights.model, params, n_draft_max=1, n_seq_max=2, model_id="m")
+    session.decode([Chunk(list(range(7)), 0)])
+    expected = session.logits.tolist()
+    session.copy(0, 1)
+    payload = session.save().partition(b"\n")[2]
+    cell = struct.Struct("<iiii")  # a position, the number of its sequences, and these
+    assert cell.pack(5, 2, 0, 1) in payload
+    odd = state.pack(payload.replace(cell.pack(5, 2, 0, 1), cell.pack(5, 2, 1, 1)), engine=abi_id(), model="m")
+    with pytest.raises(StateError, match="does not fit this session"):
+        session.restore(odd)
+    for sequence in (0, 1):
+        session.truncate(0, sequence=sequence)
+        session.decode([Chunk(list(range(7)), 0, sequence)])
+        assert session.logits.tolist() == expected

@@ -35,10 +35,11 @@ void mtp_adapter_check(const llama_adapter_lora & adapter) {
         throw std::runtime_error("its alpha (adapter.lora.alpha) is no number of that kind");
     }
     const auto & model = *adapter.model;
-    for (const auto & [name, weight] : adapter.ab_map) {
+    for (const auto & factors : adapter.ab_map) {
+        const std::string & name  = factors.first; // a lambda cannot have a structured binding's in C++17
         const ggml_tensor & of    = *model.get_tensor(name.c_str());
-        const ggml_tensor & a     = *weight.a;
-        const ggml_tensor & b     = *weight.b;
+        const ggml_tensor & a     = *factors.second.a;
+        const ggml_tensor & b     = *factors.second.b;
         const bool          is_in = name == MTP_TOKEN_EMBEDDING; // a is looked up there
 
         const auto fail = [&](const std::string & why) {
