@@ -75,7 +75,7 @@ def batch(
     note_embedded(path)
     pymtp.exit_on_abort()
     with answering() as show:
-        settings = ServerSettings(params=given, cache_bytes=0)
+        settings = ServerSettings(params=given, cache_bytes=0, image_rows_max=2**31)
         n_failed = run_batch(lambda: pymtp.Model(path, **options), settings, found, output, show or _say_nothing)
     if not quiet:
         print_stderr(f"{len(found)} requests, {n_failed} of this run failed: see {output}")

@@ -14,7 +14,7 @@ import typer
 
 from .adapters import ADAPTERS, adapters_of
 from .flags import Command, with_flags
-from .parsers import auto_or_integer, choice, completing, integer
+from .parsers import MAX_INT, auto_or_integer, choice, completing, integer
 from .placement import PLACEMENT, placement_of
 from .threads import MAX_THREADS, THREADS, threads_given
 
@@ -28,13 +28,13 @@ CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_
 
 
 def gpu_layers(text: str) -> int:
-    """A number of layers, or as in llama.cpp: auto for as many as have room, all for all of them."""
+    """A number of layers, or as in llama.cpp: auto (-1) for as many as have room, all (below -1) for all of them."""
     if text in ("all", "auto"):
         return -1 if text == "auto" else -2
     try:
-        return integer(-1)(text)
+        return max(integer(-MAX_INT)(text), -2)
     except typer.BadParameter:
-        raise typer.BadParameter(f"must be auto, all or an integer, 0 or more, not {text!r}") from None
+        raise typer.BadParameter(f"must be auto, all or an integer, not {text!r}") from None
 
 
 def _draft_vocab(text: str) -> int | str:
@@ -130,7 +130,7 @@ GpuLayers = Annotated[
         parser=gpu_layers,
         metavar="N|auto|all",
         autocompletion=completing(["auto", "all"]),
-        help="Layers on the GPU, counted from the last one; auto: as many as have room (-1).",
+        help="Layers on the GPU, counted from the last one; auto: as many as have room (-1); all: -2.",
     ),
 ]
 FLASH_ATTENTION_WORDS = {

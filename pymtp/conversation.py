@@ -58,6 +58,11 @@ class _Text:
     images: tuple[PlacedImage, ...] = ()
     """Of a prompt."""
 
+    @property
+    def n_cells(self) -> int:
+        """Cells of the cache that it takes."""
+        return len(self.tokens) + sum(image.n_more_cells for image in self.images)
+
 
 class Conversation:
     """A chat with a model that has a chat template. See `ask`.
@@ -96,10 +101,7 @@ class Conversation:
         ModelError if the chat template fails; the conversation is as before then.
         """
         self._end_answer()
-        message: Message = {"role": "user", "content": text}
-        if images:
-            message["images"] = load_images(images)
-        return self._answer_to(message, len(self.messages), params, on_prompt, options)
+        return self._answer_to(_asked(text, images), len(self.messages), params, on_prompt, options)
 
     def edit(
         self,
@@ -107,16 +109,17 @@ class Conversation:
         text: str,
         params: GenerationParams | None = None,
         *,
+        images: Sequence[Image | StrPath | bytes] = (),
         on_prompt: OnPrompt | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Answer:
-        """Send `text` in place of the message of a turn, from 0; -1: the last. The turns after it are dropped.
+        """Send `text`, after `images`, in place of the message of a turn, from 0; -1: the last.
 
-        See `ask`. Raises InvalidParameter if there is no such turn.
+        The turns after it are dropped. See `ask`. Raises InvalidParameter if there is no such turn.
         """
         self._end_answer()
         first = 2 * self._index(turn)
-        return self._answer_to({"role": "user", "content": text}, first, params, on_prompt, options)
+        return self._answer_to(_asked(text, images), first, params, on_prompt, options)
 
     def regenerate(
         self,
@@ -145,8 +148,14 @@ class Conversation:
         self.restore([])
 
     def restore(self, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Continue from other messages. Raises InvalidParameter unless user and assistant take turns."""
+        """Continue from other messages.
+
+        Raises InvalidParameter unless user and assistant take turns, UnsupportedModel for images that the model cannot
+        take; the conversation is as before then.
+        """
         self._end_answer()
+        if any(message.get("images") for message in messages):
+            self.model.check_takes_images()
         roles = [message.get("role") for message in messages]
         if roles != ["user", "assistant"] * (len(roles) // 2):
             raise InvalidParameter("messages", "pairs of user and assistant")
@@ -201,7 +210,7 @@ class Conversation:
         starts = range(self.n_dropped, len(self.messages), 2)
         for start in starts:
             prompt = self._render(start)
-            n_tokens = len(prompt.tokens) + len(so_far.tokens)
+            n_tokens = prompt.n_cells + len(so_far.tokens)
             if n_tokens + n_reserved <= n_ctx:
                 break
         if n_tokens >= n_ctx:
@@ -364,6 +373,13 @@ class Answer:
         part = self._parts[-1]
         tokens = part.tokens[:-1] if part.finish_reason == "eog" else part.tokens
         return _Text(self.text, (*self._so_far.tokens, *tokens))
+
+
+def _asked(text: str, images: Sequence[Image | StrPath | bytes]) -> Message:
+    message: Message = {"role": "user", "content": text}
+    if images:
+        message["images"] = load_images(images)
+    return message
 
 
 def _rendered(message: Message) -> Mapping[str, Any]:

@@ -290,7 +290,7 @@ class Model:
 
         The generation's `message` is the answer taken apart: reasoning, content, tool calls. A part of a message can
         be an image: `{"type": "image_url", "image_url": {"url": "data:..."}}`, or `{"type": "image", "image": ...}`
-        with an Image, a file or bytes.
+        with an Image, bytes, or the path of a file, which is opened: of messages that others wrote, refuse those parts.
         """
         messages, images = self.marked(messages)
         prompt = self.render(messages, chat_params)
@@ -305,8 +305,12 @@ class Model:
         """
         marked, parts = take_images(messages, self.marker)
         if parts:
-            self._needed_projector()
+            self.check_takes_images()
         return marked, load_images(list(map(source_of, parts)))
+
+    def check_takes_images(self) -> None:
+        """Raise UnsupportedModel if it was loaded without a projector."""
+        self._needed_projector()
 
     def _needed_projector(self) -> Projector:
         if self.projector is None:

@@ -244,6 +244,8 @@ def test_flags_that_say_nonsense_are_usage_errors(run: Run, flags: str, message:
         ("-ngl 7", "n_gpu_layers", 7),
         ("-ngl -1", "n_gpu_layers", -1),
         ("-ngl all", "n_gpu_layers", -2),
+        ("-ngl -2", "n_gpu_layers", -2),
+        ("-ngl -9", "n_gpu_layers", -2),
         ("-ngl auto", "n_gpu_layers", -1),
         ("-fa 1", "flash_attn", "on"),
         ("-fa 0", "flash_attn", "off"),

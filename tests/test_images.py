@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import gc
+import json
 import os
 import random
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,7 @@ from pymtp_cli.app import app
 from typer.testing import CliRunner
 
 import pymtp
-from http_server import running
+from http_server import Response, running
 from pymtp.binding.arrays import Logits
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
@@ -34,7 +38,11 @@ from pymtp.loading.images import Image, PlacedImage, Projector
 from pymtp.loading.loader import Weights
 from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
+from pymtp.server.chat_completions import prepare
+from pymtp.server.engine import Engine
+from pymtp.server.fields import ChatBody
 from pymtp.server.settings import ServerSettings
+from pymtp.server.state import ServerState
 from random_gguf import (
     N_VOCAB,
     write_bailingmoe2,
@@ -46,6 +54,7 @@ from random_gguf import (
     write_qwen35,
     write_qwen35moe,
 )
+from random_gguf.adapter import write_adapter
 from random_gguf.vision import ROW_PIXELS, png, write_glm4v_projector, write_qwen3vl_projector
 from random_gguf.writer import N_EMBD
 
@@ -454,6 +463,17 @@ def test_a_conversation_keeps_its_images(attending: tuple[Path, Path]) -> None:
         assert "".join(conversation.edit(0, "a b", **asked)) != first
 
 
+def test_a_conversation_drops_turns_where_their_images_fill_the_context(attending: tuple[Path, Path]) -> None:
+    """Each has 100 rows, and takes a cell for each, but 10 positions."""
+    with open_model(attending, chat_template="chatml") as model:
+        conversation = pymtp.Conversation(model)
+        for seed in range(8):
+            assert "".join(conversation.ask("a b", images=[png(320, 320, seed=seed)], temperature=0, max_tokens=8))
+        assert len(conversation.messages) == 16 and conversation.n_dropped > 6
+        with pytest.raises(ContextFull, match="the last message makes a prompt of 6.. tokens, the context has 512"):
+            conversation.ask("a b", images=[png(800, 800)])
+
+
 #
 # what is refused
 #
@@ -508,10 +528,15 @@ def test_damage_to_an_image_never_ends_the_process() -> None:
     assert n_good < 300
 
 
-@pytest.mark.parametrize("source", [None, 7, "/nowhere.png", ["a"], "/dev/zero", "/", "a\0b"])
+@pytest.mark.parametrize("source", [None, 7, "/nowhere.png", ["a"], "/dev/zero", "a\0b"])
 def test_what_is_no_image_is_refused(source: Any) -> None:
     with pytest.raises(InvalidParameter, match="image must be a file"):
         Image(source)
+
+
+def test_a_directory_is_no_image(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match="image must be a file; .* is a directory: name an image in it"):
+        Image(tmp_path)
 
 
 def test_a_file_that_is_too_long_or_never_comes_is_refused(tmp_path: Path) -> None:
@@ -552,6 +577,8 @@ def test_markers_and_images_have_to_match(files: tuple[Path, Path]) -> None:
         ("https://example.com/a.png", "a data: URL; images are not fetched from elsewhere .https"),
         ("file:///etc/passwd", "not fetched from elsewhere .file"),
         ("data:image/png,abc", "base64"),
+        ("data:;charset=utf-8,abc", "base64"),
+        ("data:image/png;charset=utf-8;base64,AAAA", "image must be a JPEG"),
         ("data:image/png;base64,***", "base64"),
         ("", 'an object with a "url"'),
         (None, 'an object with a "url"'),
@@ -562,6 +589,17 @@ def test_an_url_that_holds_no_image_is_refused(files: tuple[Path, Path], url: An
         part = {"type": "image_url", "image_url": {"url": url}}
         with pytest.raises(InvalidParameter, match=message):
             model.chat([{"role": "user", "content": [part]}])
+
+
+DROPS_CONTENT = "{% for message in messages %}{{ message.role }}{% endfor %}: "
+
+
+def test_a_template_that_drops_images_is_named(files: tuple[Path, Path]) -> None:
+    messages = [{"role": "user", "content": [as_url(png(64, 64)), {"type": "text", "text": "a b"}]}]
+    with open_model(files, chat_template=DROPS_CONTENT) as model:
+        with pytest.raises(ModelError, match="the chat template of this model dropped the image") as refused:
+            model.chat(messages)
+        assert "__media" not in str(refused.value)
 
 
 def damaged_projector(projector: Path, name: str, change: Callable[[Any], Any]) -> Path:
@@ -586,6 +624,11 @@ def damaged_projector(projector: Path, name: str, change: Callable[[Any], Any]) 
 
 BAD_PROJECTORS: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
     "a model": (lambda model, projector: model, "is no projector but a model"),
+    "an adapter": (
+        lambda model, projector: write_adapter(model.with_name("lora.gguf"), model),
+        "is no projector but a LoRA adapter (--lora)",
+    ),
+    "a directory": (lambda model, projector: model.parent, "is a directory; name the .gguf file inside it"),
     "nothing": (lambda model, projector: projector.with_name("none.gguf"), "no such file"),
     "another size": (
         lambda model, projector: write_qwen3vl_projector(projector, n_embd=64),
@@ -625,7 +668,15 @@ def test_a_projector_that_does_not_fit_is_refused_by_name(what: str, tmp_path: P
 )
 def test_parameters_of_images_are_checked(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameter, match=next(iter(options))):
-        ModelParams(**options)
+        ModelParams(**{"mmproj": "mmproj.gguf", **options})
+
+
+@pytest.mark.parametrize("name", ["image_min_tokens", "image_max_tokens"])
+def test_sizes_of_images_need_a_projector(files: tuple[Path, Path], name: str) -> None:
+    with pytest.raises(InvalidParameter, match=f"{name} must be left out without a projector"):
+        ModelParams(**{name: 16})  # type: ignore[arg-type]
+    result = command("run", "-m", files[0], f"--{name.replace('_', '-')}", "16", "-p", "a b")
+    assert result.exit_code == 2 and "must be left out without a projector (mmproj, --mmproj)" in result.stderr
 
 
 #
@@ -678,6 +729,59 @@ def test_a_chat_takes_images(files: tuple[Path, Path], tmp_path: Path) -> None:
     assert "the model takes no images; restart with its projector: --mmproj FILE" in result.stderr
 
 
+def chat(files: tuple[Path, ...], *lines: str) -> Any:
+    """A chat by these lines, with a projector if there is one."""
+    flags = ["-c", "256", "-ngl", "0", "-n", "8", "--temp", "0", "--chat-template", "chatml"]
+    with_projector = ["--mmproj", str(files[1])] if len(files) > 1 else []
+    return CliRunner().invoke(
+        app, ["chat", "-m", str(files[0]), *with_projector, *flags], input="".join(f"{line}\n" for line in lines)
+    )
+
+
+def test_a_saved_chat_has_its_images(files: tuple[Path, Path], tmp_path: Path) -> None:
+    image, saved, later = (tmp_path / name for name in ("a.png", "chat.json", "later.json"))
+    image.write_bytes(png(128, 96))
+
+    def messages(path: Path) -> Any:
+        return json.loads(path.read_text())["messages"]
+
+    chat(files, f"/image {image}", "a b", f"/save {saved}", "c d", f"/save {later}")
+    (url,) = messages(saved)[0]["images"]
+    assert url.startswith("data:image/png;base64,") and base64.b64decode(url.partition(",")[2]) == image.read_bytes()
+    wanted = messages(later)
+    image.unlink()
+    result = chat(files, f"/load {saved}", "c d", f"/save {later}", "/show chat")
+    assert result.exit_code == 0 and messages(later) == wanted
+    assert "[an image of 128 x 96 pixels]" in result.stderr
+    changed = chat(files, f"/load {saved}", "/edit 1 a c", f"/save {later}")
+    assert changed.exit_code == 0 and messages(later)[0]["images"] == [url]
+
+    result = chat(files[:1], f"/load {saved}", "a b")
+    assert result.exit_code == 1 and "the model takes no images: load it with its projector" in result.stderr
+
+
+@pytest.mark.parametrize("images", [["/etc/passwd"], ["file:///etc/passwd"], [3], 3, ["data:image/png;base64,*"]])
+def test_a_saved_chat_names_no_files(files: tuple[Path, Path], tmp_path: Path, images: Any) -> None:
+    saved = tmp_path / "chat.json"
+    turn = [{"role": "user", "content": "a", "images": images}, {"role": "assistant", "content": "b"}]
+    saved.write_text(json.dumps({"format": "pymtp chat", "system": None, "messages": turn}))
+    assert "is not a saved chat" in chat(files, f"/load {saved}").stderr
+
+
+def test_an_image_without_room_goes_with_the_message_that_fails(files: tuple[Path, Path], tmp_path: Path) -> None:
+    large, small = tmp_path / "large.png", tmp_path / "small.png"
+    large.write_bytes(png(800, 800))
+    small.write_bytes(png(64, 64))
+    result = chat(
+        files, f"/image {large}", "a b", "c d", f"/image {small}", "/undo", "/save " + str(tmp_path / "c.json")
+    )
+    assert "the last message makes a prompt of 6" in result.stderr and "the context has 256" in result.stderr
+    assert "what was attached is dropped" in result.stderr
+    assert "dropped what was to go with the next message; 1 turn left" in result.stderr
+    messages = json.loads((tmp_path / "c.json").read_text())["messages"]
+    assert [message["content"] for message in messages[::2]] == ["c d"] and "images" not in messages[0]
+
+
 def test_a_server_takes_images_in_all_chat_apis(files: tuple[Path, Path]) -> None:
     image = png(128, 96)
     data = base64.b64encode(image).decode()
@@ -711,6 +815,130 @@ def test_a_server_takes_images_in_all_chat_apis(files: tuple[Path, Path]) -> Non
             part = {"type": "image_url", "image_url": {"url": url}}
             response = client.post("/v1/chat/completions", messages=[{"role": "user", "content": [part]}], **asked)
             assert response.status == 400 and message in response.json["error"]["message"]
+
+
+def test_images_that_the_context_has_no_room_for_are_the_fault_of_the_request(files: tuple[Path, Path]) -> None:
+    large = [{"role": "user", "content": [as_url(png(800, 800)), {"type": "text", "text": "a b"}]}]
+    data = base64.b64encode(png(800, 800)).decode()
+    with running(lambda: open_model(files), ServerSettings(chat_template="chatml")) as client:
+        prompt = {"prompt_string": TEXT, "multimodal_data": [data]}
+        for response in (
+            client.post("/v1/chat/completions", messages=large),
+            client.post("/v1/chat/completions", messages=large, stream=True),
+            client.post("/completion", prompt=prompt),
+        ):
+            error = response.json["error"]
+            assert response.status == 400 and error["type"] == "exceed_context_size_error"
+            assert error["n_prompt_tokens"] > error["n_ctx"] == 512
+        source = {"type": "base64", "media_type": "image/png", "data": data}
+        content = [{"type": "image", "source": source}, {"type": "text", "text": "a b"}]
+        response = client.post("/v1/messages", messages=[{"role": "user", "content": content}])
+        assert response.status == 400 and response.json["type"] == "error"
+
+
+def test_completions_take_images_as_llama_server_does(files: tuple[Path, Path]) -> None:
+    images = [png(128, 96), png(96, 96, seed=2)]
+    texts = [TEXT, f"a {pymtp.IMAGE_MARKER}\t{pymtp.IMAGE_MARKER} b"]
+    with open_model(files) as model:
+        wanted = [text_of(model, images[: i + 1], text, max_tokens=8) for i, text in enumerate(texts)]
+    encoded = [base64.b64encode(image).decode() for image in images]
+    prompts = [
+        {"prompt_string": text.replace(pymtp.IMAGE_MARKER, "<__media__>"), "multimodal_data": encoded[: i + 1]}
+        for i, text in enumerate(texts)
+    ]
+    asked: dict[str, Any] = {"temperature": 0, "n_predict": 8, "ignore_eos": True}
+    with running(lambda: open_model(files)) as client:
+        assert client.get("/props").json["media_marker"] == "<__media__>"
+        assert client.post("/completion", prompt=prompts[0], **asked).json["content"] == wanted[0]
+        both = client.post("/completion", prompt=prompts, **asked).json
+        assert [each["content"] for each in both] == wanted
+        choices = client.post("/v1/completions", prompt=prompts[1], **asked).json["choices"]
+        assert choices[0]["text"] == wanted[1]
+        for odd in (
+            {"multimodal_data": [encoded[0]]},
+            {"prompt_string": [1], "multimodal_data": [encoded[0]]},
+            {"prompt_string": TEXT, "multimodal_data": "AAAA"},
+            {"prompt_string": TEXT, "multimodal_data": [3]},
+            {"prompt_string": TEXT, "multimodal_data": ["*"]},
+            {"prompt_string": TEXT, "multimodal_data": ["AAAA"]},
+            {"prompt_string": TEXT, "multimodal_data": encoded},
+            {"prompt_string": "a", "multimodal_data": [encoded[0]]},
+        ):
+            assert client.post("/completion", prompt=odd, **asked).status == 400, odd
+    with running(lambda: pymtp.Model(files[0], n_ctx=256, n_threads=1)) as client:
+        response = client.post("/completion", prompt=prompts[0], **asked)
+        assert response.status == 400 and "--mmproj" in response.json["error"]["message"]
+
+
+def test_a_server_never_opens_files_that_a_request_names(files: tuple[Path, Path], tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    file.write_bytes(png(64, 64))
+    parts: list[Any] = [
+        {"type": "image", "image": str(file)},
+        {"type": "image_url", "image_url": {"url": str(file)}},
+        {"type": "image_url", "image_url": f"file://{file}"},
+        {"type": "image_url", "image_url": {"url": None}, "image": str(file)},
+        {"type": "image", "source": {"type": "base64", "data": str(file)}},
+        {"type": "image", "source": {"type": "url", "url": f"file://{file}"}},
+        {"type": "input_image", "image_url": f"file://{file}"},
+        {"type": "input_image", "image": str(file)},
+    ]
+    opened = []
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and arguments[0] == str(file):
+            opened.append(arguments)
+
+    sys.addaudithook(watch)
+    with running(lambda: open_model(files), ServerSettings(chat_template="chatml")) as client:
+        for part in parts:
+            messages = [{"role": "user", "content": [part, {"type": "text", "text": "a"}]}]
+            asked = [{"role": "user", "content": [part, {"type": "input_text", "text": "a"}]}]
+            assert client.post("/v1/chat/completions", messages=messages, max_tokens=2).status == 400
+            assert client.post("/v1/responses", input=asked, max_output_tokens=2).status in (400, 501)
+            client.post("/v1/messages", messages=messages, max_tokens=2)  # parts of unknown types are passed over
+        prompt = {"prompt_string": TEXT, "multimodal_data": [str(file)]}
+        assert client.post("/completion", prompt=prompt).status == 400
+    assert opened == []
+
+
+def test_images_in_the_queue_are_limited(files: tuple[Path, Path]) -> None:
+    def asked(width: int) -> list[Any]:
+        return [{"role": "user", "content": [as_url(png(width, width)), {"type": "text", "text": "a b"}]}]
+
+    with running(lambda: open_model(files), ServerSettings(chat_template="chatml", image_rows_max=250)) as client:
+
+        def ask(width: int, **options: Any) -> Response:
+            return client.post("/v1/chat/completions", messages=asked(width), temperature=0, **options)
+
+        with ThreadPoolExecutor(6) as pool:  # images of 100 rows
+            responses = list(pool.map(lambda _: ask(320, ignore_eos=True), range(6)))
+            text = client.post("/v1/chat/completions", messages=[{"role": "user", "content": "a"}], max_tokens=2)
+        assert text.status == 200
+        refused = [each for each in responses if each.status == 429]
+        assert refused and {each.status for each in responses} == {200, 429}
+        assert all(int(each.headers["retry-after"]) >= 1 for each in refused)
+        assert "are in the queue already" in refused[0].json["error"]["message"]
+        # one that is larger than that has its turn alone
+        assert ask(576, max_tokens=2).status == 200
+
+
+def test_pixels_go_once_a_prompt_is_prepared(files: tuple[Path, Path]) -> None:
+    """They take up to a thousand times the memory of a file, and answers take long."""
+    settings = ServerSettings(chat_template="chatml")
+    with open_model(files) as model:
+        engine = Engine(lambda: model, settings)
+        engine._model, engine.phase = model, "ready"
+        n_before = n_images()
+        content = [as_url(png(128, 96)), {"type": "text", "text": "a b"}]
+        made = prepare(ServerState(engine, settings), ChatBody(messages=[{"role": "user", "content": content}]))
+        assert made.tokens and n_images() == n_before
+
+
+def n_images() -> int:
+    """Images that are alive."""
+    gc.collect()
+    return sum(isinstance(each, Image) for each in gc.get_objects())
 
 
 def test_a_server_without_a_projector_says_so(files: tuple[Path, Path]) -> None:

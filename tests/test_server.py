@@ -189,7 +189,7 @@ def test_a_grammar_and_a_schema_constrain_the_text(server: Client) -> None:
         ("/completion", {"prompt": "a", "grammar": "root ::= ("}, 400, "grammar"),
         ("/completion", {"prompt": "a", "id_slot": 99}, 400, "id_slot"),
         ("/completion", {"prompt": "a", "lora": [{"id": 0, "scale": 1}]}, 400, "lora"),
-        ("/completion", {"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, 501, "multimodal_data"),
+        ("/completion", {"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, 400, "without --mmproj"),
         ("/v1/completions", {"prompt": "a", "best_of": 3}, 501, "best_of"),
         ("/v1/completions", {"prompt": "a", "n": 0}, 400, "'n'"),
         ("/v1/chat/completions", {}, 400, "messages"),

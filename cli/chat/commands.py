@@ -122,6 +122,10 @@ def _note_turns_after(repl: Repl, turn: int) -> None:
 
 
 def _undo(repl: Repl, _: str) -> None:
+    if repl.attached or repl.images:
+        repl.screen.note(f"dropped what was to go with the next message; {_turns(repl)} left")
+        repl.attached, repl.images = [], []
+        return
     if not repl.conversation.undo():
         raise Refused("there is nothing to undo")
     repl.screen.note(f"removed the last message and its answer; {_turns(repl)} left")
@@ -190,6 +194,8 @@ def _display(repl: Repl) -> dict[str, str]:
 def _show_chat(repl: Repl) -> None:
     for i, message in enumerate(repl.conversation.messages):
         repl.screen.note(f"{i // 2 + 1}. {message['role']}:" if i % 2 == 0 else f"{message['role']}:")
+        for image in message.get("images", ()):
+            repl.screen.note(f"[an image of {image.width} x {image.height} pixels]")
         repl.screen.answer(message["content"] + "\n", is_typed=message["role"] == "user")
         repl.screen.end_answer()
         if cut := CUT.get(message.get("finish_reason", "eog")):
@@ -389,7 +395,7 @@ COMMANDS: dict[str, Command] = {
     "edit": Command(
         "[N] [TEXT]", "change the last message, or message N, and answer it; drops the turns after it", _edit
     ),
-    "undo": Command("", "remove the last message and its answer", _undo),
+    "undo": Command("", "drop attached files, else the last message and its answer", _undo),
     "system": Command("[TEXT]", "show or change the system prompt; none removes it", _system),
     "set": Command("[NAME [VALUE]]", "show or change sampling parameters, color, markdown and stats", _set, _names),
     "show": Command("[chat]", "show the settings or the messages", _show, lambda repl, typed: ["chat"]),

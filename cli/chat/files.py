@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pymtp.chat.images import as_url, source_of
 from pymtp.engine import snapshot
+from pymtp.errors import InvalidParameter, PymtpError
 from pymtp.text.files import read_text_record
 
 if TYPE_CHECKING:
@@ -36,16 +38,17 @@ def last_chat() -> Path:
 
 
 def write(path: Path, conversation: Conversation) -> None:
-    """Save a conversation, without its images. Raises StateError if the file cannot be written."""
-    messages = [{k: v for k, v in message.items() if k != "images"} for message in conversation.messages]
+    """Save a conversation with its images. Raises StateError if the file cannot be written."""
+    messages = [
+        {**message, "images": [as_url(image.data) for image in message["images"]]} if "images" in message else message
+        for message in conversation.messages
+    ]
     saved = {"format": _FORMAT, "system": conversation.system, "messages": messages}
     snapshot.write(path, f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode("utf-8", "replace"))
 
 
 def autosave(conversation: Conversation) -> None:
     """Save a conversation for `pymtp chat --resume`. Errors are ignored: a full disk must not stop the chat."""
-    from pymtp.errors import PymtpError
-
     with suppress(OSError, PymtpError):
         path = last_chat()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,5 +74,16 @@ def read(text: str) -> SavedChat | None:
         return None
     if not all(isinstance(message, dict) for message in saved["messages"]):
         return None
+    try:
+        messages = [_with_images(message) for message in saved["messages"]]
+    except (InvalidParameter, TypeError):
+        return None
     system = saved.get("system")
-    return SavedChat(system, saved["messages"]) if system is None or isinstance(system, str) else None
+    return SavedChat(system, messages) if system is None or isinstance(system, str) else None
+
+
+def _with_images(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose images are bytes: a file that somebody sent names no others."""
+    if "images" not in message:
+        return message
+    return {**message, "images": [source_of({"type": "image_url", "image_url": url}) for url in message["images"]]}

@@ -97,18 +97,27 @@ class Repl:
         return self._reader.can_edit
 
     def send(self, text: str, turn: int | None = None) -> None:
-        """Send a message with the attached texts, or in place of that of `turn`, and show the answer."""
+        """Send a message with what is attached, or in place of that of `turn`, and show the answer.
+
+        If that fails, what was attached is gone too: it may be what the context has no room for.
+        """
         message = "\n\n".join([*self.attached, text])
+        before = self.conversation.messages[2 * turn].get("images", ()) if turn is not None else ()
+        images = [*before, *self.images]
 
         def start(on_prompt: OnPrompt | None) -> Answer:
             if turn is None:
-                return self.conversation.ask(message, self.params, images=self.images, on_prompt=on_prompt)
-            return self.conversation.edit(turn, message, self.params, on_prompt=on_prompt)
+                return self.conversation.ask(message, self.params, images=images, on_prompt=on_prompt)
+            return self.conversation.edit(turn, message, self.params, images=images, on_prompt=on_prompt)
 
-        self._show(start)
-        if turn is None:
-            self.images = []
-        self.attached = []
+        was_attached = self.attached or self.images
+        self.attached, self.images = [], []
+        try:
+            self._show(start)
+        except PymtpError:
+            if was_attached:
+                self.screen.note("what was attached is dropped")
+            raise
 
     def regenerate(self, turn: int) -> None:
         """Answer the message of a turn again, with a random seed: a fixed one would give the same answer."""
@@ -119,8 +128,13 @@ class Repl:
         """Continue the conversation with another model. Raises PymtpError, and keeps the old one then."""
         old = self.conversation
         new_model, params = self.open_model(path)
-        self.conversation = Conversation(new_model, system=old.system, params=old.params)
-        self.conversation.restore(old.messages)
+        new = Conversation(new_model, system=old.system, params=old.params)
+        try:
+            new.restore(old.messages)
+        except PymtpError:
+            new_model.close()
+            raise
+        self.conversation = new
         self.params = replace(params, max_tokens=self.params.max_tokens)
         self.last_answer, self.stats = None, Stats()
         old.model.close()

@@ -13,7 +13,14 @@ from typing import Any
 
 from pymtp.errors import InvalidParameter
 
-_DATA_URL = re.compile(r"data:(?P<kind>[^;,]*)(?P<encoding>;base64)?,", re.IGNORECASE)
+_DATA_URL = re.compile(r"data:[^,]*?(?P<encoding>;base64)?,", re.IGNORECASE)
+_KINDS = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"BM": "bmp"}
+
+
+def as_url(data: bytes) -> str:
+    """An image file as a URL, which `source_of` takes apart."""
+    kind = next((kind for begin, kind in _KINDS.items() if data.startswith(begin)), "*")
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def take_images(messages: Sequence[Mapping[str, Any]], marker: str) -> tuple[Sequence[Mapping[str, Any]], list[Any]]:

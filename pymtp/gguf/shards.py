@@ -40,6 +40,13 @@ def read_shards(path: Path) -> list[Shard]:
     return [first, *(_read_shard(part) for part in _other_parts(path, count))]
 
 
+def read_single(path: Path) -> Shard:
+    """Read and check a file beside a model, which is one alone: a projector, an adapter."""
+    if path.is_dir():
+        raise ModelError(f"{path} is a directory; name the .gguf file inside it")
+    return _read_shard(path)
+
+
 def _other_parts(path: Path, count: int) -> Iterator[Path]:
     match = _SHARD_NAME.fullmatch(path.name)
     if match is None or int(match["count"]) != count:

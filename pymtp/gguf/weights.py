@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,8 +31,13 @@ def fingerprint(path: str | os.PathLike[str], draft_model: str | os.PathLike[str
 
     Reads a few hundred kilobytes, whatever the size of the files. Raises ModelError as `model_facts` does.
     """
+    return fingerprint_of(_shards(path, draft_model))
+
+
+def fingerprint_of(shards: Iterable[Shard]) -> str:
+    """The same of files whose headers have been read."""
     digest = hashlib.sha256()
-    for shard in _shards(path, draft_model):
+    for shard in shards:
         with shard.path.open("rb") as file:
             digest.update(file.read(shard.header.size_bytes))
             for i in range(_N_SAMPLES):

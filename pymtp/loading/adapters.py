@@ -17,8 +17,8 @@ from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
 from pymtp.errors import ModelError, RemoteError
 from pymtp.gguf.facts import GgufInfo
-from pymtp.gguf.shards import read_shards
-from pymtp.gguf.weights import fingerprint
+from pymtp.gguf.shards import Shard, read_single
+from pymtp.gguf.weights import fingerprint_of
 from pymtp.loading.params import ModelParams
 
 _BLOCK = re.compile(r"blk\.(\d+)\.")
@@ -41,14 +41,12 @@ class LoraAdapter:
     """llama.cpp's handle, which is freed with the model."""
 
 
-def check_adapters(info: GgufInfo, params: ModelParams) -> bool:
-    """Whether any of the adapters is for the MTP heads too, before the model is loaded.
-
-    Raises ModelError for a file that is no adapter of the model.
-    """
-    of_heads = False
+def check_adapters(info: GgufInfo, params: ModelParams) -> list[Shard]:
+    """The adapters' files, before the model is loaded. Raises ModelError for one that is no adapter of it."""
+    files = []
     for path, _ in params.adapters:
-        metadata, names = _header(path)
+        file = read_single(Path(path))
+        metadata = file.header.metadata
         kind = metadata.get("general.type")
         if kind != "adapter" or metadata.get("adapter.type") != "lora":
             what = "a model" if kind in (None, "model") else f"of the type {kind!r}"
@@ -56,28 +54,28 @@ def check_adapters(info: GgufInfo, params: ModelParams) -> bool:
         if metadata.get("general.architecture") != info.architecture:
             made_for = metadata.get("general.architecture")
             raise ModelError(f"{path} is an adapter for {made_for} models, and {info.path.name} is {info.architecture}")
-        layers = [int(found[1]) for name in names if (found := _BLOCK.match(name))]
-        of_heads |= any(layer >= info.n_layer for layer in layers)
-    return of_heads
+        files.append(file)
+    return files
 
 
-def load_adapters(model: object, params: ModelParams) -> tuple[LoraAdapter, ...]:
+def adapt_heads(info: GgufInfo, files: Sequence[Shard]) -> bool:
+    """Whether any of the adapters is for the MTP heads too."""
+    names = [tensor.name for file in files for tensor in file.header.tensors]
+    return any(int(found[1]) >= info.n_layer for name in names if (found := _BLOCK.match(name)))
+
+
+def load_adapters(model: object, params: ModelParams, files: Sequence[Shard]) -> tuple[LoraAdapter, ...]:
     """Load the adapters for a loaded model. Raises ModelError for one that does not fit, and names the tensor."""
-    return tuple(_load(model, Path(path), scale) for path, scale in params.adapters)
+    return tuple(_load(model, file, scale) for file, (_, scale) in zip(files, params.adapters, strict=True))
 
 
-def _load(model: object, path: Path, scale: float) -> LoraAdapter:
+def _load(model: object, file: Shard, scale: float) -> LoraAdapter:
+    path, metadata = file.path, file.header.metadata
     native = ffi.new("struct llama_adapter_lora **")
     status = lib.pymtp_adapter_load(model_pointer(model), os.fsencode(path), native)
     if status == lib.PYMTP_LOST:
         raise RemoteError(error_message())
     if status != lib.PYMTP_OK:
         raise ModelError(f"{path} cannot be applied to the model: {error_message()}")
-    metadata, _ = _header(path)
     task, prefix = (str(metadata.get(f"adapter.lora.{key}", "")) for key in ("task_name", "prompt_prefix"))
-    return LoraAdapter(path, scale, task, prefix, fingerprint(path), native[0])
-
-
-def _header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Sequence[str]]:
-    (file,) = read_shards(Path(path))[:1]
-    return dict(file.header.metadata), [tensor.name for tensor in file.header.tensors]
+    return LoraAdapter(path, scale, task, prefix, fingerprint_of([file]), native[0])

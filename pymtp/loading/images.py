@@ -17,7 +17,7 @@ from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
 from pymtp.errors import InvalidParameter, ModelError
 from pymtp.gguf.header import ArrayLength, Header, read_array
-from pymtp.gguf.shards import read_shards
+from pymtp.gguf.shards import read_single
 from pymtp.gguf.weights import fingerprint
 from pymtp.loading.params import ModelParams, StrPath
 from pymtp.loading.vocabulary import Vocabulary
@@ -51,6 +51,8 @@ class Image:
             why = f"is {kind}" if kind else f"cannot be used: {error_message()}"
             raise InvalidParameter("image", f"{_KNOWN}; {name} {why}")
         self.native: Any = ffi.gc(handle[0], lib.pymtp_image_free)
+        self.data = bytes(data)
+        """The file."""
         self.digest = hashlib.sha256(data).digest()
         """Of the file."""
         width, height = ffi.new("int32_t *"), ffi.new("int32_t *")
@@ -94,6 +96,16 @@ class ImagePrompt(Sequence[int]):
     def __init__(self, tokens: Sequence[int], images: Sequence[PlacedImage]) -> None:
         self.tokens, self.images = list(tokens), tuple(images)
 
+    @property
+    def n_rows(self) -> int:
+        """Rows of embeddings of all images."""
+        return sum(image.n_rows for image in self.images)
+
+    @property
+    def n_cells(self) -> int:
+        """Cells of the cache that the prompt takes."""
+        return len(self) + sum(image.n_more_cells for image in self.images)
+
     def __len__(self) -> int:
         return len(self.tokens)
 
@@ -114,8 +126,7 @@ class Projector:
         """Raises ModelError for a file that is no projector of the model."""
         assert params.mmproj is not None
         path = Path(params.mmproj)
-        (file, *_) = read_shards(path)
-        _check_header(path, file.header)
+        _check_header(path, read_single(path).header)
         asked = ffi.new("struct pymtp_projector_params *")
         asked.use_gpu = params.n_gpu_layers != 0 and params.device != ()
         asked.n_threads = n_threads
@@ -174,7 +185,8 @@ def _check_header(path: Path, header: Header) -> None:
     """Raise ModelError for a file that is no projector, or whose numbers llama.cpp would divide by or multiply with."""
     metadata = header.metadata
     if metadata.get("general.architecture") != "clip":
-        raise ModelError(f"{path} is no projector but a model; --mmproj takes the file with mmproj in its name")
+        what = "a LoRA adapter (--lora)" if metadata.get("general.type") == "adapter" else "a model"
+        raise ModelError(f"{path} is no projector but {what}; --mmproj takes the file with mmproj in its name")
     for key, most in _NUMBERS.items():
         value = metadata.get(f"clip.vision.{key}", 1)
         if not isinstance(value, int) or not 1 <= value <= most:
@@ -222,9 +234,17 @@ def load_images(sources: Sequence[Image | StrPath | bytes]) -> list[Image]:
 
 
 def split_at_markers(text: str, images: Sequence[Image], marker: str = IMAGE_MARKER) -> list[str | Image]:
-    """A text with a marker for each image as its parts. Raises InvalidParameter if there are more or fewer markers."""
+    """A text with a marker for each image as its parts. Raises InvalidParameter if there are more or fewer markers.
+
+    Of another marker than the usual one a chat template has to keep one for each image: ModelError if it does not.
+    """
     texts = text.split(marker)
     if len(texts) - 1 != len(images):
+        if marker != IMAGE_MARKER:
+            raise ModelError(
+                f"the chat template of this model dropped the image: its prompt has {len(texts) - 1} of {len(images)}; "
+                "use another template (chat_template, --chat-template-file), or send a text alone"
+            )
         expected = f"as many as the prompt has {marker}: {len(texts) - 1}"
         raise InvalidParameter("images", expected, value=len(images))
     parts: list[str | Image] = [texts[0]]
@@ -246,6 +266,8 @@ def _read(source: StrPath) -> tuple[str, bytes]:
     if not isinstance(source, (str, os.PathLike)):
         raise InvalidParameter("image", "a file or bytes", value=source)
     name = os.fspath(source)
+    if os.path.isdir(name):
+        raise InvalidParameter("image", f"a file; {name} is a directory: name an image in it")
     try:
         return name, read_record(source, _MAX_BYTES)
     except (OSError, ValueError) as error:

@@ -20,7 +20,7 @@ from pymtp.errors import ModelError, PymtpError, RemoteError
 from pymtp.gguf.demand import Demand
 from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.weights import check_tables
-from pymtp.loading.adapters import LoraAdapter, check_adapters, load_adapters
+from pymtp.loading.adapters import LoraAdapter, adapt_heads, check_adapters, load_adapters
 from pymtp.loading.numa import use_numa
 from pymtp.loading.params import ModelParams
 from pymtp.loading.placement import Placement
@@ -49,7 +49,8 @@ class Weights:
         self._loaded: list[object] = []
         self._placements: list[Placement] = []  # the models point into them
         self._free = weakref.finalize(self, _free, self._loaded, self._placements)
-        needs_heads = check_adapters(info, params)
+        adapters = check_adapters(info, params)
+        needs_heads = adapt_heads(info, adapters)
         placement = Placement(params, info, demand_of, may_shrink=may_shrink)
         self.model = self._load(info, placement, on_load, load_mtp=with_heads or needs_heads)
         """llama.cpp's handle."""
@@ -57,7 +58,7 @@ class Weights:
         """How they were loaded: what was asked for, or what has room in its place."""
         self.n_ctx = placement.n_ctx
         """Tokens of context of each sequence that have room, where nobody asked for a number; None: as many."""
-        self.adapters: tuple[LoraAdapter, ...] = load_adapters(self.model, params)
+        self.adapters: tuple[LoraAdapter, ...] = load_adapters(self.model, params, adapters)
         """Those that were asked for, in their order."""
         self.assistant: object | None = None
         """The same for the assistant."""

@@ -88,6 +88,8 @@ class ModelParams:
         for name in ("image_min_tokens", "image_max_tokens"):
             rows = getattr(self, name)
             if rows is not None:
+                if self.mmproj is None:
+                    raise InvalidParameter(name, "left out without a projector (mmproj, --mmproj)", value=rows)
                 allowed = f"a number of rows from 1 to {IMAGE_ROWS_MAX}"
                 _check_integer(name, rows, allowed, least=1, most=IMAGE_ROWS_MAX)
         if self.image_min_tokens and self.image_max_tokens and self.image_min_tokens > self.image_max_tokens:

@@ -142,7 +142,7 @@ class _Batch:
             return answers, ChatReply(state, rendered)
         if asked.url == "/v1/completions":
             text = as_structure(asked.body, CompletionBody)
-            prompts = prompts_of(text.prompt, state.vocabulary)
+            prompts = prompts_of(text.prompt, state.model)
             return state.submit(prompts, text, n_probs=text.logprobs or 0), CompletionReply(state)
         raise unsupported(f"{asked.url} is not supported in a batch: use /v1/chat/completions or /v1/completions")
 

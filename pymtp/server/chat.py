@@ -5,9 +5,10 @@ Owns the checks of messages before a template sees them. Knows messages and text
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from typing import Any, TypeVar, cast
 
 from pymtp.chat.params import ChatParams
 from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall
@@ -21,6 +22,7 @@ from .fields import ChatBody
 from .ids import random_name
 from .state import ServerState
 
+T = TypeVar("T")
 _MEDIA = ("input_audio", "input_video", "video_url")
 
 
@@ -52,6 +54,11 @@ def has_images(body: ChatBody) -> bool:
     contents = [message.get("content") for message in body.messages or () if isinstance(message, dict)]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     return any(isinstance(part, dict) and part.get("type") == "image_url" for part in parts)
+
+
+async def prepared(state: ServerState, body: ChatBody, make: Callable[[ServerState, ChatBody], T]) -> T:
+    """What `make` returns; in another thread, if it decodes images. Raises ApiError."""
+    return await state.engine.decode(partial(make, state, body)) if has_images(body) else make(state, body)
 
 
 def render(state: ServerState, body: ChatBody) -> Rendered:

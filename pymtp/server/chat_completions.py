@@ -5,9 +5,9 @@ Owns the form of its answers.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -19,7 +19,7 @@ from pymtp.sampling.logprobs import TokenLogprobs
 from . import reports
 from .answer import Answer, Piece
 from .bodies import read
-from .chat import Rendered, delta_as_openai, has_images, message_as_openai, render
+from .chat import Rendered, delta_as_openai, message_as_openai, prepared, render
 from .completions import extras, finish_reason
 from .errors import invalid
 from .fields import ChatBody
@@ -46,13 +46,13 @@ async def answer_chat(
 ) -> Response | Stream:
     """The response to a chat request of any API, in the words of `reply`. Raises ApiError."""
     state = state_of(request)
-    answers, rendered = submit_chat(state, body, await _prepared(state, body))
+    answers, rendered = submit_chat(state, body, await prepared(state, body, prepare))
     return await respond(request, state.engine, answers, reply(state, rendered))
 
 
 async def count_tokens_of(state: ServerState, body: ChatBody) -> int:
     """Tokens of the prompt of a chat request. Raises ApiError."""
-    return len((await _prepared(state, body)).tokens)
+    return len((await prepared(state, body, prepare)).tokens)
 
 
 class Prepared(NamedTuple):
@@ -65,15 +65,11 @@ class Prepared(NamedTuple):
 def prepare(state: ServerState, body: ChatBody) -> Prepared:
     """The prompt of a chat request. Raises ApiError."""
     rendered = render(state, body)
-    return Prepared(rendered, rendered.tokens(state.model))
+    tokens = rendered.tokens(state.model)
+    return Prepared(replace(rendered, images=()), tokens)  # their pixels are not needed any more
 
 
-async def _prepared(state: ServerState, body: ChatBody) -> Prepared:
-    # images take long to decode
-    return await asyncio.to_thread(prepare, state, body) if has_images(body) else prepare(state, body)
-
-
-def submit_chat(state: ServerState, body: ChatBody, prepared: Prepared) -> tuple[list[Answer], Rendered]:
+def submit_chat(state: ServerState, body: ChatBody, chat: Prepared) -> tuple[list[Answer], Rendered]:
     """Ask for the answers to a chat request. Raises ApiError."""
     n_probs = body.n_probs or 0
     if body.logprobs:
@@ -81,7 +77,7 @@ def submit_chat(state: ServerState, body: ChatBody, prepared: Prepared) -> tuple
     elif body.top_logprobs is not None:
         raise invalid("top_logprobs requires logprobs to be set to true")
     body.json_schema = None  # the template's grammar has it
-    return state.submit([prepared.tokens], body, n_probs=n_probs, chat=prepared.rendered), prepared.rendered
+    return state.submit([chat.tokens], body, n_probs=n_probs, chat=chat.rendered), chat.rendered
 
 
 class ChatReply:

@@ -20,7 +20,7 @@ from .bodies import read
 from .fields import CompletionBody
 from .ids import new_id
 from .llama_server import LlamaServerReply
-from .prompts import prompts_of
+from .prompts import read_prompts
 from .respond import Stream, event, respond
 from .state import ServerState, state_of
 
@@ -28,7 +28,7 @@ from .state import ServerState, state_of
 async def completions(request: Request) -> Response | Stream:
     """POST /v1/completions"""
     state, body = state_of(request), await read(request, CompletionBody)
-    prompts = prompts_of(body.prompt, state.vocabulary)
+    prompts = await read_prompts(state, body.prompt)
     answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
     return await respond(request, state.engine, answers, CompletionReply(state))
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, TypeVar
 
 from pymtp.errors import BackendError, PymtpError, RemoteError
+from pymtp.loading.images import ImagePrompt
 from pymtp.model import Model
 from pymtp.serving.params import GenerationParams, with_options
 
@@ -22,6 +23,7 @@ from .parameters import Options
 from .settings import ServerSettings
 
 Phase = Literal["loading", "ready", "failed", "stopping"]
+T = TypeVar("T")
 
 
 REMOTE_RETRY_S = 1.0
@@ -46,6 +48,7 @@ class Engine:
         self._restarts_left = 1
         self._task: asyncio.Task[None] | None = None
         self._answer_s = 1.0  # how long answers take, smoothed
+        self._decoding = asyncio.Lock()
 
     def start(self) -> None:
         """Begin to load the model."""
@@ -88,9 +91,12 @@ class Engine:
         """Ask for `options.n` answers to each prompt. Raises ApiError, and what Model.generate raises."""
         model = self.model
         for prompt in prompts:
-            if len(prompt) >= model.n_ctx:
-                raise too_long(len(prompt), model.n_ctx)
+            n_cells = prompt.n_cells if isinstance(prompt, ImagePrompt) else len(prompt)
+            if n_cells >= model.n_ctx:
+                raise too_long(n_cells, model.n_ctx)
         self._check_queue(len(prompts) * options.n)
+        if n_rows := _n_image_rows(prompts):
+            self._check_images(n_rows)
         answers: list[Answer] = []
         try:
             for prompt in prompts:
@@ -101,6 +107,16 @@ class Engine:
                 self.finish(answer)
             raise
         return answers
+
+    async def decode(self, prepare: Callable[[], T]) -> T:
+        """What `prepare`, which decodes images, returns from another thread. Raises ApiError.
+
+        One request at a time, as pixels take a thousand times the memory of a file, and none where many wait already.
+        """
+        self._check_images(1)
+        async with self._decoding:
+            self._check_images(1)
+            return await asyncio.to_thread(prepare)
 
     def finish(self, answer: Answer, error: BaseException | None = None) -> None:
         """The answer is complete, or nobody wants it any more; its slot is free for another."""
@@ -133,7 +149,17 @@ class Engine:
         if n_new > n_slots + n_max:
             raise invalid(f"{n_new} answers at once are too many: at most {n_slots} are made and {n_max} wait")
         if len(self.answers) + n_new > n_slots + n_max:
-            raise busy(self.n_waiting, max(1, round(self._answer_s * (1 + self.n_waiting / n_slots))))
+            raise busy(f"{self.n_waiting} requests are waiting", self._retry_after_s)
+
+    def _check_images(self, n_new: int) -> None:
+        """`n_new`: rows."""
+        n_rows = _n_image_rows({id(answer.prompt): answer.prompt for answer in self.answers}.values())
+        if n_rows and n_rows + n_new > self.settings.image_rows_max:
+            raise busy(f"images of {n_rows} tokens are in the queue", self._retry_after_s)
+
+    @property
+    def _retry_after_s(self) -> int:
+        return max(1, round(self._answer_s * (1 + self.n_waiting / self.n_slots)))
 
     async def _load_model(self) -> None:
         self.phase = "loading"
@@ -191,6 +217,10 @@ class Engine:
         model, self._model = self._model, None
         if model:
             await asyncio.to_thread(model.close)
+
+
+def _n_image_rows(prompts: Iterable[Sequence[int]]) -> int:
+    return sum(prompt.n_rows for prompt in prompts if isinstance(prompt, ImagePrompt))
 
 
 def _varied(params: GenerationParams, i: int) -> GenerationParams:

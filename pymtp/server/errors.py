@@ -78,10 +78,9 @@ def too_long(n_prompt: int, n_ctx: int) -> ApiError:
     )
 
 
-def busy(n_waiting: int, retry_after_s: int) -> ApiError:
-    """The queue is full."""
-    message = f"{n_waiting} requests are waiting already: try again later"
-    return ApiError(429, message, headers={"Retry-After": str(retry_after_s)})
+def busy(what: str, retry_after_s: int) -> ApiError:
+    """The queue is full. `what`: of what."""
+    return ApiError(429, f"{what} already: try again later", headers={"Retry-After": str(retry_after_s)})
 
 
 def too_late(deadline_s: float) -> ApiError:

@@ -11,6 +11,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pymtp.loading.images import IMAGE_MARKER
+
 from . import reports
 from .errors import unavailable, unsupported
 from .respond import json_response
@@ -40,6 +42,7 @@ async def props(request: Request) -> Response:
             "model_ftype": model.info.quantization,
             "model_path": str(model.info.path),
             "modalities": {"vision": model.projector is not None, "video": False, "audio": False},
+            "media_marker": IMAGE_MARKER,
             "endpoint_slots": settings.has_slots,
             "endpoint_props": False,
             "endpoint_metrics": settings.has_metrics,

@@ -16,9 +16,9 @@ from pymtp.loading.images import IMAGE_MARKER
 from . import reports
 from .answer import Answer, Piece
 from .bodies import read
-from .chat import render
+from .chat import prepared, render
 from .fields import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
-from .prompts import mixed_tokens, prompts_of
+from .prompts import mixed_tokens, read_prompts
 from .respond import Stream, event, json_response, respond
 from .state import ServerState, state_of
 
@@ -26,7 +26,7 @@ from .state import ServerState, state_of
 async def completion(request: Request) -> Response | Stream:
     """POST /completion"""
     state, body = state_of(request), await read(request, CompletionBody)
-    prompts = prompts_of(body.prompt, state.vocabulary)
+    prompts = await read_prompts(state, body.prompt)
     answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
     return await respond(request, state.engine, answers, LlamaServerReply(state))
 
@@ -56,7 +56,7 @@ async def detokenize(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     """POST /apply-template"""
     state, body = state_of(request), await read(request, ChatBody)
-    text = render(state, body).prompt.text
+    text = (await prepared(state, body, render)).prompt.text
     return json_response({"prompt": text.replace(state.model.marker, IMAGE_MARKER)})
 
 

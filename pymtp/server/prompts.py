@@ -1,26 +1,40 @@
-"""Prompts as requests write them: text, token ids, both mixed, or a list of those.
+"""Prompts as requests write them: text, token ids, both mixed, a text with images, or a list of those.
 
-Knows text and token ids; nothing of what is done with them.
+Knows text, token ids and files of images; nothing of what is done with them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from base64 import b64decode
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pymtp.loading.vocabulary import Vocabulary
+from pymtp.model import Model
 
-from .errors import invalid, unsupported
+from .errors import invalid
+
+if TYPE_CHECKING:
+    from .state import ServerState
 
 
-def prompts_of(value: Any, vocabulary: Vocabulary) -> list[list[int]]:
+async def read_prompts(state: ServerState, value: Any) -> list[Sequence[int]]:
+    """The token ids of each prompt; images are decoded in another thread. Raises ApiError."""
+    if any(map(_image_files, value if isinstance(value, list) else [value])):
+        return await state.engine.decode(partial(prompts_of, value, state.model))
+    return prompts_of(value, state.model)
+
+
+def prompts_of(value: Any, model: Model) -> list[Sequence[int]]:
     """The token ids of each prompt. Raises ApiError."""
     if value is None:
         raise invalid('"prompt" is required')
     if isinstance(value, list) and not all(isinstance(part, int) for part in value) and not _is_mixed(value):
         if not value:
             raise invalid('"prompt" must not be empty')
-        return [_tokens(part, vocabulary) for part in value]
-    return [_tokens(value, vocabulary)]
+        return [_tokens(part, model) for part in value]
+    return [_tokens(value, model)]
 
 
 def mixed_tokens(value: Any, vocabulary: Vocabulary, *, add_special: bool, parse_special: bool = True) -> list[int]:
@@ -45,12 +59,32 @@ def _is_mixed(value: list[Any]) -> bool:
     return any(isinstance(part, int) for part in value) and all(isinstance(part, (int, str)) for part in value)
 
 
-def _tokens(value: Any, vocabulary: Vocabulary) -> list[int]:
+def _image_files(value: Any) -> Any:
+    """As the request has them, in base64; nothing if the prompt has none."""
+    return value.get("multimodal_data") if isinstance(value, dict) else None
+
+
+def _tokens(value: Any, model: Model) -> Sequence[int]:
+    if files := _image_files(value):
+        return _with_images(value.get("prompt_string"), files, model)
     if isinstance(value, dict):
-        if value.get("multimodal_data"):
-            raise unsupported("multimodal_data is not supported: the model reads text only")
         value = value.get("prompt_string")
-    tokens = mixed_tokens(value, vocabulary, add_special=True)
+    tokens = mixed_tokens(value, model.vocabulary, add_special=True)
     if not tokens:
         raise invalid("the prompt is empty: it needs at least one token")
     return tokens
+
+
+def _with_images(text: Any, files: Any, model: Model) -> Sequence[int]:
+    """The prompt of a text that has a marker for each image. Raises ApiError, and what Model.image_prompt raises."""
+    if model.projector is None:
+        raise invalid("multimodal_data is not supported: the server was started without --mmproj")
+    if not isinstance(text, str):
+        raise invalid("prompt_string must be a string, where there is multimodal_data")
+    if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
+        raise invalid("multimodal_data must be a list of images in base64")
+    try:
+        images = [b64decode(file, validate=True) for file in files]
+    except ValueError as error:
+        raise invalid(f"multimodal_data must be images in base64 ({error})") from None
+    return model.image_prompt(text, images)

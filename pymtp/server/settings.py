@@ -42,6 +42,8 @@ class ServerSettings:
     """The folder of saved slots; None: slots cannot be saved."""
     n_queue_max: int = 1024
     """Requests that may wait for a slot; others are refused with 429."""
+    image_rows_max: int = 1 << 16
+    """Rows of images in the prompts that run or wait, each with some 15 KiB of pixels; others are refused with 429."""
     body_bytes_max: int = 64 << 20
     """The longest body of a request."""
     timeout_s: float = 600

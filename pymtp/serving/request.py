@@ -202,11 +202,10 @@ def _check_images(prompt: str | Sequence[int], setup: Setup) -> None:
         return
     if prompt.images and prompt.images[-1].end == len(prompt):
         raise InvalidParameter("prompt", "a text that continues after its last image")
-    n_rows = sum(image.n_more_cells for image in prompt.images) + len(prompt)
-    if n_rows >= setup.n_ctx:
+    if prompt.n_cells >= setup.n_ctx:
         raise ContextFull(
-            f"the prompt takes {n_rows} cells, those of its images included, the context has only {setup.n_ctx}: "
-            "use smaller images (image_max_tokens), or raise the context size (n_ctx, -c)"
+            f"the prompt takes {prompt.n_cells} cells, those of its images included, the context has only "
+            f"{setup.n_ctx}: use smaller images (image_max_tokens), or raise the context size (n_ctx, -c)"
         )
 
 
