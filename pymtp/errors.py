@@ -34,6 +34,11 @@ class UnsupportedModel(ModelError):
     """The model is sound but cannot do what was asked of it, such as drafting without a head."""
 
 
+class NotFinite(PymtpError):
+    """The model computes NaN or infinite logits, from which no token can be drawn: its weights, or an adapter's, are
+    damaged, or a type of too small a range overflows."""
+
+
 class ContextFull(PymtpError):
     """The tokens do not fit into the context."""
 

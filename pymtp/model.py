@@ -132,7 +132,11 @@ class Model:
 
     def _start(self, weights: Weights, choice: DraftChoice, auto_vocab: AutoDraftVocab | None) -> None:
         session, traits = self.session, choice.drafter.traits
-        self._setup = Setup(self.vocabulary, traits, session.n_ctx, session.n_draft_max, len(weights.adapters))
+        adapters = ", ".join(adapter.path.name for adapter in weights.adapters)
+        name = self.info.path.name + (f" with {adapters}" if adapters else "")
+        self._setup = Setup(
+            self.vocabulary, traits, session.n_ctx, session.n_draft_max, len(weights.adapters), name=name
+        )
         draft_max = self.params.drafting.draft_max if session.n_draft_max else 0
         if draft_max == "auto" and traits.auto_draft_max is not None:
             draft_max = session.n_draft_max

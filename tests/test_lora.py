@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import random
 import re
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ from pymtp.binding.library import ffi
 from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
-from pymtp.errors import InvalidParameter, ModelError, PymtpError, StateError
+from pymtp.errors import InvalidParameter, ModelError, NotFinite, PymtpError, StateError
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.weights import output_rows
 from pymtp.loading.loader import Weights
@@ -320,6 +323,7 @@ def test_a_saved_slot_is_for_texts_with_the_same_adapters(tiny: tuple[Path, Path
 REFUSED = {
     "a model": (lambda folder, model: model, "is no LoRA adapter but a model"),
     "nothing": (lambda folder, model: folder / "nowhere.gguf", "nowhere.gguf: no such file"),
+    "a directory": (lambda folder, model: folder, "is a directory; name the .gguf file inside it"),
     "another architecture": (
         lambda folder, model: write_adapter(folder / "a.gguf", model, architecture="llama"),
         "is an adapter for llama models, and tiny.gguf is glm4moe",
@@ -445,6 +449,57 @@ def test_what_is_no_list_of_adapters_is_refused(lora: Any) -> None:
         ModelParams(lora=lora)
 
 
+def poisoned(path: Path, model: Path, value: float, names: list[str] | None = None) -> Path:
+    """An adapter whose weights are all this number."""
+    write_adapter(path, model, names)
+    for tensor in gguf.GGUFReader(path, "r+").tensors:
+        tensor.data[:] = value
+    return path
+
+
+SAMPLING: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "of a few": {"temperature": 0.8},
+    "of the whole row": {"temperature": 0.8, "top_k": 0, "min_p": 0, "top_p": 1},
+    "rejection": {"temperature": 0.8, "accept": "rejection"},
+    "mirostat": {"mirostat": 2},
+    "with a grammar": {"temperature": 0, "grammar": "root ::= [ \\t\\n]+"},
+    "with probabilities": {"temperature": 0.8, "logprobs": 2},
+}
+
+
+@pytest.mark.parametrize("how", SAMPLING)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
+def test_a_model_that_computes_no_numbers_says_so_by_name(tmp_path: Path, value: float, how: str) -> None:
+    model = write_glm4moe(tmp_path / "tiny.gguf")
+    path = poisoned(tmp_path / "poison.gguf", model, value)
+    with pymtp.Model(model, lora=[path], n_ctx=256, n_threads=1, n_seq_max=2) as made:
+        with pytest.raises(NotFinite, match=r"^tiny.gguf with poison.gguf computes no numbers: .*not finite"):
+            "".join(made.generate(PROMPT, max_tokens=20, **SAMPLING[how]))
+        # and other texts go on
+        assert "".join(made.generate(PROMPT, max_tokens=20, lora={}, ignore_eos=True, temperature=0))
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 0.8, "accept": "rejection", "seed": 1}])
+def test_heads_that_compute_no_numbers_change_no_text(tmp_path: Path, options: dict[str, Any]) -> None:
+    model = write_glm4moe(tmp_path / "tiny.gguf")
+    path = poisoned(tmp_path / "poison.gguf", model, float("nan"), matrices(model, OF_HEAD))
+    texts = []
+    for draft in ("mtp", "none"):
+        with pymtp.Model(model, lora=[path], n_ctx=256, n_threads=1, draft=draft) as made:
+            texts.append("".join(made.generate(PROMPT, max_tokens=20, ignore_eos=True, **options)))
+    assert texts[0] == texts[1]
+
+
+def test_run_ends_with_an_error_where_there_are_no_numbers(tmp_path: Path) -> None:
+    model = write_glm4moe(tmp_path / "tiny.gguf")
+    path = poisoned(tmp_path / "poison.gguf", model, float("nan"))
+    flags = ["run", "-m", str(model), "--lora", str(path), "--raw", "-n", "8", "-c", "128", "--json", "--logprobs", "2"]
+    result = command(*flags, "-p", "a b c")
+    assert result.exit_code == 1 and result.stdout == ""
+    assert result.stderr.count("\n") == 1 and "tiny.gguf with poison.gguf computes no numbers" in result.stderr
+
+
 def test_adapters_and_tensor_splits_exclude_each_other() -> None:
     with pytest.raises(InvalidParameter, match="lora must be left out with split_mode tensor"):
         ModelParams(lora=["a.gguf"], split_mode="tensor")
@@ -504,6 +559,45 @@ def test_a_server_shows_and_changes_adapters_as_llama_server_does(tiny: tuple[Pa
         for body in ([{"id": 7, "scale": 1}], [{"scale": 1}], {}, [3]):
             assert client.send("POST", "/lora-adapters", body).status == 400
         assert client.post("/completion", prompt="a", lora=[{"id": 7, "scale": 1}]).status == 400
+
+
+def test_a_server_that_computes_no_numbers_refuses_one_text_and_serves_on(tmp_path: Path) -> None:
+    model = write_glm4moe(tmp_path / "tiny.gguf")
+    path = poisoned(tmp_path / "poison.gguf", model, float("nan"))
+    with running(lambda: pymtp.Model(model, lora=[(path, 0.0)], n_ctx=256, n_threads=1)) as client:
+        for _ in range(3):
+            failed = client.post("/completion", prompt="a b", n_predict=4, lora=[{"id": 0, "scale": 1.0}])
+            assert failed.status == 500 and "computes no numbers" in failed.json["error"]["message"]
+            assert client.post("/completion", prompt=PROMPT, n_predict=4).status == 200
+        assert client.get("/health").status == 200
+
+
+def test_a_thread_may_change_scales_while_others_generate(tiny: tuple[Path, Path, Path]) -> None:
+    """Each text is that of one of the scales, from its begin to its end."""
+    model, *paths = tiny
+    options: dict[str, Any] = {"lora": [(path, 0.0) for path in paths], "n_ctx": 256, "n_threads": 1}
+    scales = [{}, {0: 1.0}, {1: 1.0}, {0: 0.5, 1: 0.5}]
+    with pymtp.Model(model, **options) as made:
+        wanted = {text_of(made, PROMPT, lora=scale) for scale in scales}
+    assert len(wanted) == len(scales)
+    with pymtp.Model(model, n_seq_max=2, **options) as made:
+        is_over = threading.Event()
+
+        def change() -> None:
+            rng = random.Random(1)
+            while not is_over.is_set():
+                made.scale_adapters(rng.choice(scales))
+                time.sleep(0.002)
+
+        changing = threading.Thread(target=change)
+        changing.start()
+        try:
+            with ThreadPoolExecutor(3) as pool:
+                found = list(pool.map(lambda _: text_of(made, PROMPT), range(60)))
+        finally:
+            is_over.set()
+            changing.join()
+    assert set(found) <= wanted and len(set(found)) > 1
 
 
 def test_an_adapter_lies_where_the_weights_lie_on_another_machine_too(tiny: tuple[Path, Path, Path]) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from llama_chain import LlamaChain
 from pymtp.binding.library import ffi
-from pymtp.errors import InvalidParameter, PymtpError
+from pymtp.errors import InvalidParameter, NotFinite, PymtpError
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
@@ -537,3 +537,31 @@ def test_a_grammar_can_start_after_a_later_token(vocabulary: Vocabulary) -> None
     sampler.accept(b, b, c, a)
     assert not sampler.awaits_grammar
     assert sampler.distribution(logits).tokens.tolist() == [b]
+
+
+NOT_FINITE = {
+    "NaN": np.full(5000, np.nan),
+    "negative NaN": np.full(5000, -np.nan),  # what processors make of inf - inf
+    "infinite": np.where(np.arange(5000) == 77, np.inf, 0),
+    "no token": np.full(5000, -np.inf),
+}
+
+
+@pytest.mark.parametrize("what", NOT_FINITE)
+@pytest.mark.parametrize(
+    "params", [PLAIN, SamplingParams(seed=1), SamplingParams(temperature=0), SamplingParams(mirostat=2)]
+)
+def test_no_token_is_drawn_from_logits_that_are_no_numbers(what: str, params: SamplingParams) -> None:
+    row = NOT_FINITE[what].astype(np.float32)
+    sampler, same = Sampler(params, n_vocab=len(row)), Sampler(params, n_vocab=len(row))
+    with pytest.raises(NotFinite, match="not finite"):
+        sampler.sample(row)
+    if not params.mirostat:
+        with pytest.raises(NotFinite, match="not finite"):
+            sampler.distribution(row)
+    # tokens that cannot be are no fault, and nothing of the failure stays
+    good = np.where(np.arange(5000) % 7 == 3, np.linspace(0, 5, 5000), -np.inf).astype(np.float32)
+    seeded = [each.sample(good) for each in (sampler, same)]
+    if params.seed is not None or params.temperature == 0:
+        assert seeded[0] == seeded[1]
+    assert seeded[0] % 7 == 3

@@ -6,13 +6,14 @@ Knows the codes and their messages; nothing about the calls.
 from __future__ import annotations
 
 from pymtp.binding.library import ffi, lib
-from pymtp.errors import BackendError, ContextFull, PymtpError, RemoteError
+from pymtp.errors import BackendError, ContextFull, NotFinite, PymtpError, RemoteError
 
 _ERRORS: dict[int, type[PymtpError]] = {
     lib.PYMTP_FULL: ContextFull,
     lib.PYMTP_INVALID: PymtpError,
     lib.PYMTP_FAILED: BackendError,
     lib.PYMTP_LOST: RemoteError,
+    lib.PYMTP_NOT_FINITE: NotFinite,
 }
 
 

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from pymtp.drafting.interface import DrafterTraits
-from pymtp.errors import ContextFull, InvalidParameter
+from pymtp.errors import ContextFull, InvalidParameter, NotFinite
 from pymtp.loading.images import ImagePrompt
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
@@ -35,6 +35,8 @@ class Setup:
     n_draft_max: int
     n_adapters: int = 0
     """LoRA adapters that are loaded."""
+    name: str = "the model"
+    """With its adapters, for errors."""
 
 
 class Update(NamedTuple):
@@ -134,6 +136,10 @@ class Request:
     def report(self, sequence: TokenSequence, result: TurnResult | None, *, may_wait: bool) -> None:
         """See Job."""
         tokens, n_accepted, logprobs = (result.tokens, result.n_accepted, result.logprobs) if result else ([], 0, ())
+        error = sequence.error
+        if isinstance(error, NotFinite):
+            name = self._setup.name
+            error = NotFinite(f"{name} computes no numbers: {error}; a file is damaged, or a type overflows")
         self._send(
             Update(
                 sequence.n_decoded,
@@ -142,7 +148,7 @@ class Request:
                 n_accepted,
                 logprobs,
                 sequence.finish_reason,
-                sequence.error,
+                error,
             ),
             may_wait=may_wait or self.is_whole,
         )

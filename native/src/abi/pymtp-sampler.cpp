@@ -76,6 +76,7 @@ struct pymtp_sampler {
     std::mt19937 & xtc_rng_of_row();
     void           apply_draft(sampler_row & row);
     void           apply_target(sampler_row & row);
+    void           apply_finite(sampler_row & row, std::mt19937 & xtc_rng, const sampler_filter & filter);
     llama_token    sample(sampler_row & row);
     void           set_result(const llama_token_data * data, size_t n);
 };
@@ -101,10 +102,13 @@ struct host_row : sampler_row {
         }
     }
 
-    void all(llama_token_data * out) override {
+    bool all(llama_token_data * out) override {
+        sampler_finite finite;
         for (int32_t i = 0; i < n; ++i) {
             out[i] = { i, logits[i], 0.0f };
+            finite.add(logits[i]);
         }
+        return finite.all();
     }
 };
 
@@ -126,11 +130,14 @@ struct session_row : sampler_row {
         }
     }
 
-    void all(llama_token_data * out) override {
-        const float * logits = engine.logits_row(of_draft, row);
+    bool all(llama_token_data * out) override {
+        const float *  logits = engine.logits_row(of_draft, row);
+        sampler_finite finite;
         for (int32_t i = 0; i < n_tokens(); ++i) {
             out[i] = { engine.token_of(of_draft, i), logits[i], 0.0f };
+            finite.add(logits[i]);
         }
+        return finite.all();
     }
 };
 
@@ -181,7 +188,10 @@ void pymtp_sampler::apply_draft(sampler_row & row) {
         xtc_rng_ahead = xtc_rng;
     }
     const auto filter = rules_now().all();
-    chain.apply(row, history, xtc_rng_ahead, rules_now().closing());
+    if (!chain.apply(row, history, xtc_rng_ahead, rules_now().closing())) {
+        set_result(nullptr, 0); // no draft: what the target computes is another matter
+        return;
+    }
 
     auto & left = chain.left();
     if (filter.grammar) {
@@ -197,11 +207,19 @@ void pymtp_sampler::apply_draft(sampler_row & row) {
     set_result(left.data, left.size);
 }
 
+struct not_finite {};
+
+void pymtp_sampler::apply_finite(sampler_row & row, std::mt19937 & xtc_rng, const sampler_filter & filter) {
+    if (!chain.apply(row, history, xtc_rng, filter)) {
+        throw not_finite();
+    }
+}
+
 // With a grammar, as sample() draws: a token that is refused is drawn again, among those that are not.
 void pymtp_sampler::apply_target(sampler_row & row) {
     auto &     xtc_rng = xtc_rng_of_row();
     const auto filter  = rules_now().all();
-    chain.apply(row, history, xtc_rng, rules_now().closing());
+    apply_finite(row, xtc_rng, rules_now().closing());
 
     auto & left = chain.left();
     set_result(left.data, left.size);
@@ -214,7 +232,7 @@ void pymtp_sampler::apply_target(sampler_row & row) {
     }
 
     mixed.assign(left.data, std::remove_if(left.data, left.data + left.size, is_refused));
-    chain.apply(row, history, xtc_rng, filter);
+    apply_finite(row, xtc_rng, filter);
     for (size_t i = 0; i < left.size; ++i) {
         const auto & one  = left.data[i];
         const float  p    = one.p * (1.0 - sum);
@@ -231,7 +249,7 @@ void pymtp_sampler::apply_target(sampler_row & row) {
 llama_token pymtp_sampler::sample(sampler_row & row) {
     auto &     xtc_rng = xtc_rng_of_row();
     const auto pick    = [&](const sampler_filter & filter) {
-        chain.apply(row, history, xtc_rng, filter);
+        apply_finite(row, xtc_rng, filter);
         const auto & left = chain.left();
         set_result(left.data, left.size);
         return left.data[chain.is_drawn() ? sampler_draw(left, rng) : left.selected].id;
@@ -452,8 +470,8 @@ static void with_row_of_session(const pymtp_sampler & sampler, const pymtp_logit
     counters.t_sample_us += ggml_time_us() - counters.t_trunk_us - counters.t_head_us - begin;
 }
 
-// calls a function with the row that the caller means
-template <typename F> static void with_row(const pymtp_sampler & sampler, const pymtp_logits & logits, F && function) {
+template <typename F>
+static void with_any_row(const pymtp_sampler & sampler, const pymtp_logits & logits, F && function) {
     if (logits.session) {
         with_row_of_session(sampler, logits, function);
         return;
@@ -466,23 +484,32 @@ template <typename F> static void with_row(const pymtp_sampler & sampler, const 
     function(row);
 }
 
+// Calls a function with the row that the caller means; returns a status.
+template <typename F>
+static int32_t with_row(const pymtp_sampler & sampler, const pymtp_logits & logits, F && function) {
+    try {
+        with_any_row(sampler, logits, function);
+        return PYMTP_OK;
+    } catch (const not_finite &) {
+        return pymtp_fail(PYMTP_NOT_FINITE, "the logits are not finite (NaN, or infinite)");
+    }
+}
+
 int32_t pymtp_sampler_apply(pymtp_sampler * sampler, const pymtp_logits * logits) {
     return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
         pymtp_need(logits, "the logits");
         if (!self.chain.is_drawn()) {
             pymtp_refuse("mirostat and adaptive-p have no distribution: they pick one token");
         }
-        with_row(self, *logits,
-                 [&](sampler_row & row) { logits->of_draft ? self.apply_draft(row) : self.apply_target(row); });
-        return PYMTP_OK;
+        return with_row(self, *logits,
+                        [&](sampler_row & row) { logits->of_draft ? self.apply_draft(row) : self.apply_target(row); });
     });
 }
 
 int32_t pymtp_sampler_sample(pymtp_sampler * sampler, const pymtp_logits * logits, int32_t * token) {
     return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
         pymtp_need(token, "the token");
-        with_row(self, pymtp_need(logits, "the logits"), [&](sampler_row & row) { *token = self.sample(row); });
-        return PYMTP_OK;
+        return with_row(self, pymtp_need(logits, "the logits"), [&](sampler_row & row) { *token = self.sample(row); });
     });
 }
 

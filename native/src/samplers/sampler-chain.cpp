@@ -227,7 +227,7 @@ int32_t sampler_chain::n_candidates(int32_t n_counted, int32_t n_repetitions) co
     return (int32_t) std::min<int64_t>(n, INT32_MAX);
 }
 
-void sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng,
+bool sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng,
                           const sampler_filter & filter) {
     repetitions     = &history.repetitions();
     const int32_t n = n_candidates(history.n_counted(), repetitions->size());
@@ -236,17 +236,27 @@ void sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt1
     if (n > 0 && n < row.n_tokens() / 4) {
         buffer.resize(n);
         row.highest(n, buffer.data());
+        sampler_finite finite;
+        for (const auto & one : buffer) {
+            finite.add(one.logit);
+        }
+        if (!finite.all()) {
+            return false;
+        }
         cur = { buffer.data(), (size_t) n, -1, true };
         if (run(history, xtc_rng, filter, true)) {
             ++n_pruned;
-            return;
+            return true;
         }
     }
     buffer.resize(row.n_tokens());
-    row.all(buffer.data());
+    if (!row.all(buffer.data())) {
+        return false;
+    }
     cur = { buffer.data(), buffer.size(), -1, false };
     run(history, xtc_rng, filter, false);
     ++n_full;
+    return true;
 }
 
 // false: the candidates were too few

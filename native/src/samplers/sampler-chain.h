@@ -16,6 +16,7 @@
 #include "pymtp-sampler.h"
 #include "sampler-history.h"
 
+#include <cmath>
 #include <memory>
 #include <random>
 #include <vector>
@@ -46,8 +47,21 @@ struct sampler_row {
     // the n highest, highest first; n <= n_tokens(). Sets id and logit
     virtual void highest(int32_t n, llama_token_data * out) = 0;
 
-    // all of them, [n_tokens()]
-    virtual void all(llama_token_data * out) = 0;
+    // all of them, [n_tokens()]; whether they are finite
+    virtual bool all(llama_token_data * out) = 0;
+};
+
+// Whether logits are: -inf is, unless all are. NaN has no place in an order.
+struct sampler_finite {
+    bool is_odd   = false;
+    bool has_some = false;
+
+    void add(float logit) { // without a branch: a row has many
+        is_odd |= !(logit < INFINITY);
+        has_some |= logit > -INFINITY;
+    }
+
+    bool all() const { return has_some && !is_odd; }
 };
 
 struct sampler_chain {
@@ -56,8 +70,9 @@ struct sampler_chain {
     // whether what it leaves is a distribution that tokens are drawn from; else the chain itself picks
     bool is_drawn() const { return !picker; }
 
-    // Applies it, after the filter. The result: see left()
-    void apply(sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng, const sampler_filter & filter);
+    // Applies it, after the filter. The result: see left(). False, and no result, if the logits that it looks at are not
+    // finite; below the highest ones it may not look at any.
+    bool apply(sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng, const sampler_filter & filter);
 
     // What the chain has left, with probabilities. Never empty.
     llama_token_data_array & left() { return cur; }
