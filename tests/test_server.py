@@ -194,6 +194,8 @@ def test_a_grammar_and_a_schema_constrain_the_text(server: Client) -> None:
         ("/v1/completions", {"prompt": "a", "n": 0}, 400, "'n'"),
         ("/v1/chat/completions", {}, 400, "messages"),
         ("/v1/chat/completions", {"messages": [{}]}, 400, "role"),
+        ("/v1/chat/completions", {"messages": 1.5}, 400, "to be an array"),
+        ("/apply-template", {"messages": True}, 400, "to be an array"),
         ("/v1/chat/completions", {"messages": MESSAGES, "top_logprobs": 1}, 400, "logprobs"),
         ("/v1/chat/completions", {"messages": MESSAGES, "response_format": {"type": "sound"}}, 400, "sound"),
         ("/v1/embeddings", {"input": "a"}, 501, "embeddings"),

@@ -51,7 +51,8 @@ class Rendered:
 
 def has_images(body: ChatBody) -> bool:
     """Whether a message has an image."""
-    contents = [message.get("content") for message in body.messages or () if isinstance(message, dict)]
+    messages = body.messages if isinstance(body.messages, list) else []
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     return any(isinstance(part, dict) and part.get("type") == "image_url" for part in parts)
 

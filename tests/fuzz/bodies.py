@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import random
 from pathlib import Path
 from typing import Any
 
 from pymtp import GenerationParams, Model
+from pymtp.embedded import model_path
+from pymtp.gguf.header import read_header
 from pymtp.server.app import make_app
 from pymtp.server.settings import ServerSettings
+from random_gguf.vision import png, write_qwen3vl_projector
 
 from .fuzzer import Fuzzer, damaged, damaged_json
 
@@ -19,6 +23,10 @@ _COMMON = {"max_tokens": 2, "temperature": 0.7, "seed": 1, "top_k": 5, "stop": [
 _MESSAGES = [{"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]}]
 _SCHEMA = {"type": "json_schema", "json_schema": {"schema": {"type": "object", "properties": {"a": {"type": "null"}}}}}
 _TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+_IMAGE = base64.b64encode(png(64, 32)).decode()
+_PICTURE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_IMAGE}"}}
+_SOURCE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _IMAGE}}
+_PARTS = [_PICTURE, {"type": "text", "text": "b"}]
 _BASES: list[tuple[str, Any]] = [
     ("/completion", {"prompt": "a", "n_predict": 2, "n_probs": 2, "samplers": ["top_k"], "logit_bias": [[5, 1.0]]}),
     ("/completion", {"prompt": [1, 2, 3], "n_predict": 2, "grammar": 'root ::= "a"', "stream": True, "id_slot": 0}),
@@ -39,6 +47,10 @@ _BASES: list[tuple[str, Any]] = [
     ("/slots/0?action=restore", {"filename": "a"}),
     ("/slots/0?action=erase", {}),
     ("/props", {}),
+    ("/completion", {"prompt": {"prompt_string": "a<__media__>b", "multimodal_data": [_IMAGE]}, "n_predict": 2}),
+    ("/v1/chat/completions", {"max_tokens": 2, "messages": [{"role": "user", "content": _PARTS}], "stream": True}),
+    ("/v1/messages", {"max_tokens": 2, "messages": [{"role": "user", "content": [_SOURCE, *_PARTS[1:]]}]}),
+    ("/apply-template", {"messages": [{"role": "user", "content": _PARTS}]}),
 ]
 
 
@@ -54,9 +66,15 @@ class Bodies(Fuzzer):
         slots.mkdir()
         params = GenerationParams(max_tokens=4)
         settings = ServerSettings(params, slot_save_path=slots, cache_bytes=1 << 20, has_metrics=True)
-        self._app = make_app(
-            lambda: Model(n_ctx=_N_CTX, n_seq_max=2, n_threads=1, draft_max=2, kv_unified=False), settings
-        )
+        metadata = read_header(model_path()).metadata
+        n_embd = int(metadata[f"{metadata['general.architecture']}.embedding_length"])  # type: ignore[arg-type]
+        projector = write_qwen3vl_projector(folder / "mmproj.gguf", n_embd)
+
+        def load() -> Model:
+            options: dict[str, Any] = {"n_ctx": _N_CTX, "n_threads": 1, "mmproj": projector, "n_gpu_layers": 0}
+            return Model(n_seq_max=2, draft_max=2, kv_unified=False, **options)
+
+        self._app = make_app(load, settings)
         self._engine = self._app.state.engine
         self._loop = asyncio.new_event_loop()
         self._engine_started = self._loop.run_until_complete(self._start())
