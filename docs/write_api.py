@@ -42,6 +42,7 @@ SECTIONS = {
         "BackendError",
         "Closed",
         "ContextFull",
+        "NotFinite",
         "InvalidParameter",
         "LibraryError",
         "ModelError",
