@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from pymtp import Model
 from pymtp.chat.schema import grammar_of_schema
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, PymtpError
 from pymtp.sampling.grammar import check_grammar
 
 
@@ -54,6 +55,29 @@ def test_parse_errors_are_not_written_to_stderr(capfd: pytest.CaptureFixture[str
     os.write(2, b"still there")
     print("and here", file=sys.stderr)
     assert capfd.readouterr() == ("", "still thereand here\n")
+
+
+TOO_MANY = "x{1,500}\nx ::= y{0,50}\ny ::= [a-z ]?"
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [('root ::= <nowhere> "a"', "invalid token '<nowhere>'"), (f"root ::= {TOO_MANY}", "too many ways")],
+)
+def test_a_grammar_that_a_model_cannot_follow_is_refused(grammar: str, reason: str) -> None:
+    with Model(n_ctx=256) as model, pytest.raises(InvalidParameter, match=f"grammar must be .*{reason}"):
+        model.generate("a", grammar=grammar)
+
+
+@pytest.mark.model
+def test_a_grammar_that_can_be_followed_in_too_many_ways_ends_its_own_text_alone() -> None:
+    with Model(n_ctx=256, n_seq_max=2, n_threads=1) as model:
+        other = model.generate("Once upon a time", max_tokens=40, ignore_eos=True)
+        with pytest.raises(PymtpError, match="too many ways"):
+            "".join(model.generate("a", grammar=f'root ::= "a" {TOO_MANY}', max_tokens=40))
+        "".join(other)
+        assert len(other.tokens) == 40
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -127,6 +128,21 @@ def test_a_tool_whose_schema_has_no_end_is_refused(schema: dict[str, object]) ->
     template = ChatTemplate(None, TEMPLATES["Qwen-Qwen3-0.6B.jinja"])
     with pytest.raises((InvalidParameter, ModelError), match="nested so deeply|nested too deeply, or without end"):
         template.render([{"role": "user", "content": "a"}], ChatParams(tools=tools))
+
+
+def of_optional(n: int) -> dict[str, object]:
+    return {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(n)}}
+
+
+def test_many_optional_properties_take_no_long_time() -> None:
+    began = time.process_time()
+    assert grammar_of_schema(of_optional(1000)).count("-rest ::=") == 999
+    assert time.process_time() - began < 1
+
+
+def test_more_optional_properties_than_there_is_stack_for_are_refused() -> None:
+    with pytest.raises(InvalidParameter, match="nested too deeply"):
+        grammar_of_schema(of_optional(20_000))
 
 
 def test_references_may_lead_to_references() -> None:

@@ -27,7 +27,7 @@ add_library(pymtp-chat OBJECT ${native_chat_sources})
 foreach(target pymtp-common pymtp-chat)
     target_include_directories(${target} PRIVATE ${common} ${llama_cpp_tree}/vendor ${llama_cpp_tree}/include
         ${llama_cpp_tree}/ggml/include ${native}/include ${native}/src/abi ${native}/src/chat
-        ${native}/src/rpc)
+        ${native}/src/rpc ${native}/src/samplers)
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_STANDARD 17)
     target_sources(llama PRIVATE $<TARGET_OBJECTS:${target}>)
 endforeach()

@@ -20,7 +20,7 @@ add_library(pymtp-images OBJECT ${native_images_sources})
 foreach(target pymtp-mtmd pymtp-images)
     target_include_directories(${target} PRIVATE ${mtmd} ${llama_cpp_tree}/vendor ${llama_cpp_tree}/include
         ${llama_cpp_tree}/src ${llama_cpp_tree}/ggml/include ${native}/include ${native}/src/abi ${native}/src/engine
-        ${native}/src/rpc)
+        ${native}/src/rpc ${native}/src/samplers)
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_STANDARD 17)
     target_sources(llama PRIVATE $<TARGET_OBJECTS:${target}>)
 endforeach()

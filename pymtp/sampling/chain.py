@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
 from pymtp.engine.logits import LogitsRow, Row
-from pymtp.errors import InvalidParameter
+from pymtp.errors import BackendError, Closed, InvalidParameter, PymtpError
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SAMPLERS, SamplingParams
@@ -159,7 +159,8 @@ class Sampler:
 def check_with_vocabulary(
     params: SamplingParams, grammar: str | None, vocabulary: Vocabulary, rules: AnswerRules | None = None
 ) -> None:
-    """Raise InvalidParameter for token ids, or tokens named in a grammar, that are not in the vocabulary.
+    """Raise InvalidParameter for token ids, or tokens named in a grammar, that are not in the vocabulary, and for a
+    grammar that can be followed in too many ways.
 
     And PymtpError for rules that cannot be followed.
     """
@@ -170,8 +171,13 @@ def check_with_vocabulary(
     if grammar is not None:
         checked = _CHECKED_GRAMMARS.setdefault(vocabulary, set())
         if grammar not in checked:
-            with vocabulary.using():
-                Sampler(SamplingParams(), vocabulary, grammar=grammar)
+            try:
+                with vocabulary.using():
+                    Sampler(SamplingParams(), vocabulary, grammar=grammar)
+            except (BackendError, Closed):
+                raise
+            except PymtpError as error:
+                raise InvalidParameter("grammar", f"GBNF that the model can follow ({error})") from None
             if len(checked) >= _N_CHECKED_MAX:
                 checked.clear()
             checked.add(grammar)

@@ -10,6 +10,7 @@
 //
 // CONTRIBUTING.md says how to add an entry. A test reads the headers and refuses an entry without a guard.
 
+#include "grammar-work.h"
 #include "handles.h"
 #include "pymtp.h"
 #include "rpc-error.h"
@@ -30,6 +31,8 @@ inline pymtp_status pymtp_fail_thrown() noexcept {
         return PYMTP_INVALID; // it has its message
     } catch (const std::bad_alloc &) {
         return pymtp_fail(PYMTP_FAILED, "the memory has run out");
+    } catch (const grammar_error & err) {
+        return pymtp_fail(PYMTP_INVALID, "%s", err.what());
     } catch (const mtp_rpc_error & err) {
         return pymtp_fail(PYMTP_LOST, "%s", err.what());
     } catch (const std::exception & err) {
