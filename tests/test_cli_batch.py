@@ -15,10 +15,16 @@ from pymtp_cli.app import app
 from typer.testing import CliRunner
 
 from machine import needs_exact_texts
+from pymtp import BackendError, Session
 
 pytestmark = pytest.mark.model
 
 OPTIONS = ["-t", "1", "-c", "1024", "-np", "4"]
+LIMITED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 def write(path: Path, n: int, **body: Any) -> Path:
@@ -85,6 +91,52 @@ def test_a_request_that_fails_is_answered_and_the_others_are_too(tmp_path: Path)
     assert run(requests, output).exit_code == 1
     status = {line["custom_id"]: line["response"]["status_code"] for line in map(json.loads, output.open())}
     assert status == {"bad": 400, "other": 501, "request-0": 200, "request-1": 200, "request-2": 200}
+
+
+@needs_exact_texts
+def test_an_engine_that_fails_once_loses_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = write(tmp_path / "in.jsonl", 10)
+    assert run(requests, tmp_path / "one.jsonl").exit_code == 0
+    fails_at, decode = [20], Session.decode
+
+    def failing(self: Session, *arguments: Any, **options: Any) -> Any:
+        fails_at[0] -= 1
+        if fails_at[0] == 0:
+            raise BackendError("the device is lost")
+        return decode(self, *arguments, **options)
+
+    monkeypatch.setattr(Session, "decode", failing)
+    assert run(requests, tmp_path / "two.jsonl").exit_code == 0
+    assert fails_at[0] < 0
+    assert texts(tmp_path / "two.jsonl") == texts(tmp_path / "one.jsonl")
+
+
+def test_an_engine_that_fails_again_ends_the_run_which_can_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests, output = write(tmp_path / "in.jsonl", 10), tmp_path / "out.jsonl"
+
+    def failing(self: Session, *arguments: Any, **options: Any) -> Any:
+        raise BackendError("the device is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "decode", failing)
+        result = run(requests, output)
+    assert result.exit_code == 1 and "the device is lost" in result.output
+    assert output.read_bytes() == b""
+    assert run(requests, output).exit_code == 0
+    assert len(texts(output)) == 10
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no limit there")
+def test_a_disk_that_is_full_ends_the_run_which_can_continue(tmp_path: Path) -> None:
+    requests, output = write(tmp_path / "in.jsonl", 12), tmp_path / "out.jsonl"
+    command = [sys.executable, "-m", "pymtp_cli", "batch", str(requests), "-o", str(output), *OPTIONS]
+    done = subprocess.run([sys.executable, "-c", LIMITED, *command], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and "File too large" in done.stderr, done.stderr
+    assert all(json.loads(line)["response"]["status_code"] == 200 for line in output.read_bytes().splitlines()[:-1])
+    assert run(requests, output).exit_code == 0
+    assert len(texts(output)) == 12
 
 
 @pytest.mark.parametrize(

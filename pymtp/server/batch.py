@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from pymtp.errors import InvalidParameter
+from pymtp.errors import BackendError, InvalidParameter
 from pymtp.model import Model
 from pymtp.text.files import BYTES_MAX, read_record
 
@@ -25,6 +25,7 @@ from .engine import Engine
 from .errors import as_api_error, invalid, unsupported
 from .fields import ChatBody, CompletionBody
 from .ids import new_id
+from .logs import log
 from .prompts import prompts_of
 from .respond import Reply
 from .settings import ServerSettings
@@ -93,8 +94,13 @@ class _Batch:
             with output.open("ab") as file:
                 turns = iter(left)
                 # a second one for each slot: nobody waits for a request to be read
-                workers = [self._work(turns, file) for _ in range(2 * self._engine.n_slots)]
-                await asyncio.gather(*workers)
+                workers = [asyncio.create_task(self._work(turns, file)) for _ in range(2 * self._engine.n_slots)]
+                try:
+                    await asyncio.gather(*workers)
+                finally:  # where one fails, the file has to stay as it is
+                    for worker in workers:
+                        worker.cancel()
+                    await asyncio.gather(*workers, return_exceptions=True)
         finally:
             await self._engine.stop()
         return self._n_failed
@@ -114,12 +120,23 @@ class _Batch:
         try:
             response["body"] = await self._body(asked)
         except Exception as error:
+            if self._engine.phase == "failed":
+                raise  # there is no model any more: what was asked can be asked again
             failure = as_api_error(error)
             self._n_failed += 1
             response |= {"status_code": failure.status, "body": failure.as_json(asked.url)}
         return {"id": new_id("batch_req"), "custom_id": asked.custom_id, "response": response, "error": None}
 
     async def _body(self, asked: Asked) -> Any:
+        while True:
+            while self._engine.phase != "ready":  # it is loaded again
+                await self._engine.wait()
+            try:
+                return await self._answer(asked)
+            except BackendError as error:
+                log("asked again", level="warning", custom_id=asked.custom_id, error=str(error))
+
+    async def _answer(self, asked: Asked) -> Any:
         answers, reply = self._submit(asked)
         try:
             for answer in answers:

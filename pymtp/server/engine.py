@@ -176,7 +176,7 @@ class Engine:
         if self.settings.cache_bytes:
             self._model.keep_prefixes(self.settings.cache_bytes)
         if self.phase == "loading":
-            self.phase = "ready"
+            self.phase, self.error = "ready", None
             log("model loaded", model=self._model.info.path.name, slots=self._model.session.n_seq_max)
 
     def _restart(self, error: BackendError) -> None:
