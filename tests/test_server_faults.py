@@ -31,6 +31,8 @@ pytestmark = pytest.mark.model
 PROMPT = "Once upon a time"
 GREEDY = {"prompt": PROMPT, "temperature": 0, "n_predict": 16}
 ENDLESS = {"prompt": PROMPT, "n_predict": -1, "ignore_eos": True}
+TOO_MANY_WAYS = "root ::= x{1,500}\nx ::= y{0,50}\ny ::= [a-z ]?"
+"""A grammar that can be followed in more ways than can be counted."""
 N_IDLE = 1000
 SOON_S = 30
 
@@ -203,6 +205,12 @@ def test_a_certificate_that_cannot_be_used_is_an_error_of_one_line(
         ("/completion", {"prompt": "a", "accept": "always"}, 400),
         ("/completion", {"prompt": "a", "response_fields": [""], "n_predict": 1}, 200),
         ("/completion", {"prompt": ["a"] * 3000, "n_predict": 1}, 400),
+        ("/completion", {"prompt": "a", "logit_bias": {"9" * 5000: 1}, "n_predict": 1}, 200),
+        ("/completion", {"prompt": "a", "logit_bias": [[1, 1]] * 100_000}, 400),
+        ("/completion", {"prompt": "a", "stop": ["x"] * 300}, 400),
+        ("/completion", {"prompt": "a", "dry_sequence_breakers": ["x"] * 2000}, 400),
+        ("/completion", {"prompt": "a", "n_probs": 10**9, "n_predict": 40}, 200),
+        ("/completion", {"prompt": "a", "grammar": TOO_MANY_WAYS}, 400),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 500),
         ("/v1/chat/completions", {"messages": "x"}, 400),
         ("/v1/chat/completions", {"messages": []}, 400),
@@ -243,6 +251,17 @@ def test_bodies_that_are_no_objects_are_refused(server: Client) -> None:
         for body in (b"[]", b"1", b'"a"', b"null", b"[" * 100_000, b'{"a":' * 100_000):
             response = server.send("POST", path, body)
             assert response.status == 400, (path, body[:10], response.data)
+
+
+def test_a_long_text_holds_up_nobody(server: Client) -> None:
+    waited, began = [], time.monotonic()
+    long = threading.Thread(target=server.post, args=("/tokenize",), kwargs={"content": "the sea " * (1 << 20)})
+    long.start()
+    while long.is_alive():
+        asked_at = time.monotonic()
+        assert server.get("/health").status == 200
+        waited.append(time.monotonic() - asked_at)
+    assert max(waited) < (time.monotonic() - began) / 2
 
 
 # --- clients that fail ---
@@ -354,6 +373,16 @@ def test_idle_connections_hold_up_nobody(server: Client, text: str) -> None:
     assert server.post("/completion", **GREEDY).json["content"] == text
 
 
+def test_as_many_connections_as_the_system_allows_may_be_open() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard - 1, 500), hard))
+    try:
+        with served() as (process, _):
+            assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 # --- an engine that fails ---
 
 
@@ -401,6 +430,7 @@ def test_an_engine_that_fails_is_started_again_once(monkeypatch: pytest.MonkeyPa
             if is_last:
                 break
             _await(lambda: client.get("/health").status == 200)
+            assert client.app.state.engine.error is None  # with which the process would end
             assert client.post("/completion", **GREEDY).json["content"] == text
         time.sleep(0.2)
         assert client.get("/health").status == 503
@@ -464,7 +494,7 @@ def test_saved_slots_cannot_leave_their_folder(tmp_path: Path) -> None:
             for action in ("save", "restore"):
                 response = client.post(f"/slots/0?action={action}", filename=name)
                 assert response.status == 400, (name, action, response.data)
-        for slot in ("-1", "2", "1e3", "%D9%A3", "0/../1"):
+        for slot in ("-1", "2", "1e3", "%D9%A3", "0/../1", "9" * 5000):
             assert client.post(f"/slots/{slot}?action=erase").status in (400, 404), slot
     assert secret.read_bytes() == b"[1]\nsecret"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["link", "secret", "slots"]

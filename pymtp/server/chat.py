@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from starlette.requests import Request
+
 from pymtp.chat.params import ChatParams
 from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall
 from pymtp.chat.prompt import ChatPrompt
@@ -17,10 +19,11 @@ from pymtp.errors import UnsupportedModel
 from pymtp.loading.images import Image
 from pymtp.model import Model
 
+from .bodies import apart
 from .errors import ApiError, invalid
 from .fields import ChatBody
 from .ids import random_name
-from .state import ServerState
+from .state import ServerState, state_of
 
 T = TypeVar("T")
 _MEDIA = ("input_audio", "input_video", "video_url")
@@ -57,9 +60,11 @@ def has_images(body: ChatBody) -> bool:
     return any(isinstance(part, dict) and part.get("type") == "image_url" for part in parts)
 
 
-async def prepared(state: ServerState, body: ChatBody, make: Callable[[ServerState, ChatBody], T]) -> T:
-    """What `make` returns; in another thread, if it decodes images. Raises ApiError."""
-    return await state.engine.decode(partial(make, state, body)) if has_images(body) else make(state, body)
+async def prepared(request: Request, body: ChatBody, make: Callable[[ServerState, ChatBody], T]) -> T:
+    """What `make` returns; in another thread, if it decodes images or the body is long. Raises ApiError."""
+    state = state_of(request)
+    work = partial(make, state, body)
+    return await (state.engine.decode(work) if has_images(body) else apart(request, work))
 
 
 def render(state: ServerState, body: ChatBody) -> Rendered:

@@ -37,7 +37,7 @@ async def chat_completions(request: Request) -> Response | Stream:
 
 async def count_chat_tokens(request: Request) -> Response:
     """POST /v1/chat/completions/input_tokens"""
-    n = await count_tokens_of(state_of(request), await read(request, ChatBody))
+    n = await count_tokens_of(request, await read(request, ChatBody))
     return json_response({"object": "response.input_tokens", "input_tokens": n})
 
 
@@ -46,13 +46,13 @@ async def answer_chat(
 ) -> Response | Stream:
     """The response to a chat request of any API, in the words of `reply`. Raises ApiError."""
     state = state_of(request)
-    answers, rendered = submit_chat(state, body, await prepared(state, body, prepare))
+    answers, rendered = submit_chat(state, body, await prepared(request, body, prepare))
     return await respond(request, state.engine, answers, reply(state, rendered))
 
 
-async def count_tokens_of(state: ServerState, body: ChatBody) -> int:
+async def count_tokens_of(request: Request, body: ChatBody) -> int:
     """Tokens of the prompt of a chat request. Raises ApiError."""
-    return len((await prepared(state, body, prepare)).tokens)
+    return len((await prepared(request, body, prepare)).tokens)
 
 
 class Prepared(NamedTuple):

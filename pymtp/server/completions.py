@@ -28,7 +28,7 @@ from .state import ServerState, state_of
 async def completions(request: Request) -> Response | Stream:
     """POST /v1/completions"""
     state, body = state_of(request), await read(request, CompletionBody)
-    prompts = await read_prompts(state, body.prompt)
+    prompts = await read_prompts(request, body.prompt)
     answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
     return await respond(request, state.engine, answers, CompletionReply(state))
 

@@ -149,6 +149,13 @@ class ChatBody(GenerationFields, kw_only=True):
     thinking_budget_tokens: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
+    # known, and refused where they ask for anything
+    functions: Any = None
+    function_call: Any = None
+    modalities: list[Any] | None = None
+    audio: Any = None
+    web_search_options: Any = None
+
 
 class TokenizeBody(Struct, kw_only=True):
     """A request of /tokenize."""

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from pymtp.loading.vocabulary import Vocabulary
 
-from .bodies import read
+from .bodies import apart, read
 from .errors import invalid, unsupported
 from .fields import InfillBody, InfillChunk
 from .llama_server import LlamaServerReply
@@ -28,7 +28,8 @@ async def infill(request: Request) -> Response | Stream:
     n_predict = next((n for n in (body.n_predict, body.max_completion_tokens, body.max_tokens) if n is not None), -1)
     n_ctx = state.model.n_ctx
     n_answer = n_predict if 0 <= n_predict < n_ctx else n_ctx // 4
-    prompt = infill_prompt(body, state.vocabulary, max(n_ctx - n_answer - 1, 0))
+    n_max = max(n_ctx - n_answer - 1, 0)
+    prompt = await apart(request, lambda: infill_prompt(body, state.vocabulary, n_max))
     answers = state.submit([prompt], body, n_probs=body.n_probs or 0)
     return await respond(request, state.engine, answers, LlamaServerReply(state))
 

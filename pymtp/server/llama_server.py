@@ -12,10 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pymtp.loading.images import IMAGE_MARKER
+from pymtp.loading.vocabulary import Vocabulary
 
 from . import reports
 from .answer import Answer, Piece
-from .bodies import read
+from .bodies import apart, read
 from .chat import prepared, render
 from .fields import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from .prompts import mixed_tokens, read_prompts
@@ -26,7 +27,7 @@ from .state import ServerState, state_of
 async def completion(request: Request) -> Response | Stream:
     """POST /completion"""
     state, body = state_of(request), await read(request, CompletionBody)
-    prompts = await read_prompts(state, body.prompt)
+    prompts = await read_prompts(request, body.prompt)
     answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
     return await respond(request, state.engine, answers, LlamaServerReply(state))
 
@@ -34,29 +35,30 @@ async def completion(request: Request) -> Response | Stream:
 async def tokenize(request: Request) -> Response:
     """POST /tokenize"""
     state, body = state_of(request), await read(request, TokenizeBody)
-    tokens: list[Any] = []
-    if body.content is not None:
-        tokens += mixed_tokens(
-            body.content,
-            state.vocabulary,
-            add_special=bool(body.add_special),
-            parse_special=body.parse_special is not False,
-        )
+    return json_response({"tokens": await apart(request, lambda: _tokens(body, state.vocabulary))})
+
+
+def _tokens(body: TokenizeBody, vocabulary: Vocabulary) -> list[Any]:
+    if body.content is None:
+        return []
+    parses = body.parse_special is not False
+    tokens = mixed_tokens(body.content, vocabulary, add_special=bool(body.add_special), parse_special=parses)
     if body.with_pieces:
-        tokens = [{"id": token, "piece": _piece(state.vocabulary.special_piece(token))} for token in tokens]
-    return json_response({"tokens": tokens})
+        return [{"id": token, "piece": _piece(vocabulary.special_piece(token))} for token in tokens]
+    return tokens
 
 
 async def detokenize(request: Request) -> Response:
     """POST /detokenize"""
     state, body = state_of(request), await read(request, DetokenizeBody)
-    return json_response({"content": state.vocabulary.detokenize(body.tokens or [], special=True)})
+    text = await apart(request, lambda: state.vocabulary.detokenize(body.tokens or [], special=True))
+    return json_response({"content": text})
 
 
 async def apply_template(request: Request) -> Response:
     """POST /apply-template"""
     state, body = state_of(request), await read(request, ChatBody)
-    text = (await prepared(state, body, render)).prompt.text
+    text = (await prepared(request, body, render)).prompt.text
     return json_response({"prompt": text.replace(state.model.marker, IMAGE_MARKER)})
 
 

@@ -20,11 +20,11 @@ from .answer import Answer, Piece
 from .bodies import as_structure, read_turned
 from .chat import Rendered
 from .chat_completions import answer_chat, count_tokens_of
-from .errors import invalid
+from .errors import ApiError, invalid, unsupported
 from .fields import ChatBody
 from .ids import random_name
 from .respond import Stream, event, json_response
-from .state import ServerState, state_of
+from .state import ServerState
 
 N_TOKENS_DEFAULT = 4096
 N_THINKING_DEFAULT = 10000
@@ -38,7 +38,7 @@ async def messages(request: Request) -> Response | Stream:
 async def count_tokens(request: Request) -> Response:
     """POST /v1/messages/count_tokens"""
     body = await read_turned(request, as_chat, ChatBody)
-    return json_response({"input_tokens": await count_tokens_of(state_of(request), body)})
+    return json_response({"input_tokens": await count_tokens_of(request, body)})
 
 
 class Block(Struct, kw_only=True):
@@ -65,6 +65,7 @@ class Message(Struct):
 class Tool(Struct):
     """A tool that may be called."""
 
+    type: str | None = None
     name: str = ""
     description: str = ""
     input_schema: dict[str, Any] | None = None
@@ -80,6 +81,8 @@ class MessagesBody(Struct, kw_only=True):
     stop_sequences: list[str] | None = None
     thinking: dict[str, Any] | None = None
     metadata: Any = None
+    container: Any = None
+    mcp_servers: Any = None
     n: Any = None
 
 
@@ -88,6 +91,8 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     if "messages" not in body:
         raise invalid("'messages' is required")
     asked = as_structure(body, MessagesBody)
+    if asked.container or asked.mcp_servers:
+        raise unsupported("container and mcp_servers are not supported: nothing runs here but the model")
     chat = {key: value for key, value in body.items() if key not in MessagesBody.__struct_fields__}
     chat["messages"] = [*_system(asked.system), *(turned for each in asked.messages for turned in _turned(each))]
     if asked.tools:
@@ -116,10 +121,19 @@ def _system(system: str | list[Block] | None) -> list[dict[str, Any]]:
 
 
 def _text(blocks: Sequence[Block]) -> str:
-    return "".join(block.text for block in blocks if block.type == "text")
+    for block in blocks:
+        if block.type != "text":
+            raise _unknown(block)
+    return "".join(block.text for block in blocks)
+
+
+def _unknown(block: Block) -> ApiError:
+    return unsupported(f"content of the type {block.type!r} is not supported here")
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
+    if tool.type not in (None, "custom"):
+        raise unsupported(f"tools of the type {tool.type!r} are not supported: describe one with an input_schema")
     function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema or {}}
     return {"type": "function", "function": function}
 
@@ -146,6 +160,8 @@ def _turned(message: Message) -> Iterator[dict[str, Any]]:
             calls.append({"id": block.id, "type": "function", "function": function})
         elif block.type == "tool_result":
             results.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block.content)})
+        elif block.type != "redacted_thinking":  # which only Anthropic can read
+            raise _unknown(block)
     if content or calls or thinking:
         turned: dict[str, Any] = {"role": message.role, "content": content or ""}
         if calls:
@@ -168,8 +184,9 @@ def _result(content: str | list[Block] | None) -> str | list[dict[str, Any]]:
     if not isinstance(content, list):
         return content or ""
     if any(block.type == "image" for block in content):
-        texts = ({"type": "text", "text": block.text} for block in content if block.type == "text")
-        return [*texts, *(_image(block) for block in content if block.type == "image")]
+        texts = [block for block in content if block.type != "image"]
+        images = (_image(block) for block in content if block.type == "image")
+        return [*({"type": "text", "text": _text([block])} for block in texts), *images]
     return _text(content)
 
 

@@ -16,12 +16,15 @@ from pymtp.sampling.params import samplers_from_letters
 from pymtp.serving.params import GenerationParams, with_options
 
 from .errors import invalid, unsupported
-from .fields import GenerationFields, LoraScale
+from .fields import ChatBody, GenerationFields, LoraScale
 from .settings import ServerSettings
 
 RANDOM_SEED = 2**32 - 1
 """What llama.cpp takes for no seed."""
 N_CHOICES_MAX = 128
+N_TEXTS_MAX = 256
+"""Of stop strings, which are looked for after each token, and of the strings that end DRY's repetitions."""
+PING_S_MIN = 1.0
 
 _SAMPLING = (
     *("dynatemp_range", "dynatemp_exponent", "typical_p", "top_n_sigma", "min_keep", "repeat_last_n"),
@@ -39,6 +42,7 @@ _GENERATION = (
     "accept",
 )
 _RELAXED = ("relaxed_top_n", "relaxed_delta")
+_N_DIGITS = 20  # more than the ids of tokens have
 # values beyond these count as the nearest one, as llama-server has it: clients send -1 for "off"
 _CLAMPED = {
     "top_k": (0, 2**31 - 1),
@@ -102,7 +106,7 @@ def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, settings
         fields=tuple(fields.response_fields or ()),
         predict_ms_max=_first(fields.t_max_predict_ms, -1),
         deadline_s=min(filter(None, deadlines), default=0),
-        ping_s=_first(fields.sse_ping_interval, settings.ping_s),
+        ping_s=_ping_s(fields.sse_ping_interval, settings.ping_s),
         is_verbose=_first(fields.verbose, settings.is_verbose),
     )
 
@@ -127,8 +131,8 @@ def params_of(
     if fields.dry_base is not None and fields.dry_base >= 1:
         asked["dry_base"] = fields.dry_base
     if fields.dry_sequence_breakers is not None:
-        if not fields.dry_sequence_breakers:
-            raise invalid("Field 'dry_sequence_breakers': must be a non-empty array of strings")
+        if not 1 <= len(fields.dry_sequence_breakers) <= N_TEXTS_MAX:
+            raise invalid(f"Field 'dry_sequence_breakers': must be a non-empty array of at most {N_TEXTS_MAX} strings")
         asked["dry_sequence_breakers"] = tuple(fields.dry_sequence_breakers)
     if fields.samplers is not None:
         letters = isinstance(fields.samplers, str)
@@ -158,6 +162,8 @@ def _first(*values: Any) -> Any:
 
 
 def _refuse_unsupported(fields: GenerationFields) -> None:
+    if isinstance(fields, ChatBody):
+        _refuse_of_chats(fields)
     if fields.n_indent:
         raise unsupported("Field 'n_indent': is not supported; use stop strings")
     if fields.best_of not in (None, 1):
@@ -168,10 +174,25 @@ def _refuse_unsupported(fields: GenerationFields) -> None:
         raise unsupported("Field 'echo': is not supported; the prompt is not repeated")
 
 
+def _refuse_of_chats(fields: ChatBody) -> None:
+    if fields.functions or fields.function_call:
+        raise unsupported("Fields 'functions' and 'function_call': are not supported; use tools and tool_choice")
+    if any(each != "text" for each in fields.modalities or ()) or fields.audio:
+        raise unsupported("Fields 'modalities' and 'audio': are not supported; answers are texts")
+    if fields.web_search_options is not None:
+        raise unsupported("Field 'web_search_options': is not supported; there is no search")
+
+
+def _ping_s(asked: float | None, default: float) -> float:
+    return default if asked is None else max(asked, PING_S_MIN) if asked > 0 else asked
+
+
 def _stop(value: str | list[str] | None) -> tuple[str, ...] | None:
     if value is None:
         return None
     stop = (value,) if isinstance(value, str) else tuple(value)
+    if len(stop) > N_TEXTS_MAX:
+        raise invalid(f"Field 'stop': at most {N_TEXTS_MAX} strings, not {len(stop)}")
     return tuple(filter(None, stop)) or None
 
 
@@ -191,6 +212,8 @@ def _constraint(fields: GenerationFields) -> dict[str, Any]:
 
 def _biases(value: list[Any] | dict[str, Any], vocabulary: Vocabulary) -> dict[int, float]:
     pairs = list(value.items()) if isinstance(value, dict) else value
+    if len(pairs) > vocabulary.size:
+        raise invalid(f"Field 'logit_bias': at most {vocabulary.size} biases, one for each token, not {len(pairs)}")
     found: dict[int, float] = {}
     for pair in pairs:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
@@ -207,9 +230,9 @@ def _biases(value: list[Any] | dict[str, Any], vocabulary: Vocabulary) -> dict[i
 
 def _biased(what: Any, vocabulary: Vocabulary) -> list[int]:
     if isinstance(what, str):
-        if not what.lstrip("-").isdecimal():
+        if not what.removeprefix("-").isdecimal():
             return vocabulary.tokenize(what, is_start=False)
-        what = int(what)
+        what = int(what[:_N_DIGITS])
     if not isinstance(what, int) or isinstance(what, bool):
         raise invalid("Field 'logit_bias': a token must be an id or a text")
     return [what] if 0 <= what < vocabulary.size else []

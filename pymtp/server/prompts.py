@@ -8,22 +8,24 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from starlette.requests import Request
 
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.model import Model
 
+from .bodies import apart
 from .errors import invalid
-
-if TYPE_CHECKING:
-    from .state import ServerState
+from .state import state_of
 
 
-async def read_prompts(state: ServerState, value: Any) -> list[Sequence[int]]:
-    """The token ids of each prompt; images are decoded in another thread. Raises ApiError."""
-    if any(map(_image_files, value if isinstance(value, list) else [value])):
-        return await state.engine.decode(partial(prompts_of, value, state.model))
-    return prompts_of(value, state.model)
+async def read_prompts(request: Request, value: Any) -> list[Sequence[int]]:
+    """The token ids of each prompt; in another thread, if it has images or the body is long. Raises ApiError."""
+    state = state_of(request)
+    work = partial(prompts_of, value, state.model)
+    has_images = any(map(_image_files, value if isinstance(value, list) else [value]))
+    return await (state.engine.decode(work) if has_images else apart(request, work))
 
 
 def prompts_of(value: Any, model: Model) -> list[Sequence[int]]:

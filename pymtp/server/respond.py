@@ -22,6 +22,9 @@ from .logs import log
 
 T = TypeVar("T")
 
+N_ENTRIES_MAX = 2000
+"""Probabilities of tokens in a body that is made between other requests; it takes some 10 us for each."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -60,6 +63,9 @@ async def respond(request: Request, engine: Engine, answers: Sequence[Answer], r
     options = answers[0].options
     if not options.stream:
         await unless_gone(request.receive, _finish(engine, answers))
+        n_entries = sum(len(answer.generation.logprobs) * answer.options.n_probs for answer in answers)
+        if n_entries > N_ENTRIES_MAX:
+            return await asyncio.to_thread(lambda: json_response(reply.whole(answers)))
         return json_response(reply.whole(answers))
     events = _events(engine, answers, reply, request.url.path)
     first = asyncio.ensure_future(_next(events))

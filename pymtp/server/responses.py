@@ -25,7 +25,7 @@ from .errors import invalid, unsupported
 from .fields import ChatBody
 from .ids import random_name
 from .respond import Stream, event, json_response
-from .state import ServerState, state_of
+from .state import ServerState
 
 
 async def responses(request: Request) -> Response | Stream:
@@ -36,7 +36,7 @@ async def responses(request: Request) -> Response | Stream:
 async def count_response_tokens(request: Request) -> Response:
     """POST /v1/responses/input_tokens"""
     body = await read_turned(request, as_chat, ChatBody)
-    n = await count_tokens_of(state_of(request), body)
+    n = await count_tokens_of(request, body)
     return json_response({"object": "response.input_tokens", "input_tokens": n})
 
 
@@ -71,6 +71,9 @@ class ResponsesBody(Struct, kw_only=True):
     reasoning: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
     previous_response_id: str | None = None
+    conversation: Any = None
+    background: bool | None = None
+    prompt: Any = None
     include: Any = None
     store: Any = None
     n: Any = None
@@ -83,6 +86,9 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     asked = as_structure(body, ResponsesBody)
     if asked.previous_response_id:
         raise unsupported("previous_response_id is not supported: send the whole conversation as input")
+    for name in ("conversation", "background", "prompt"):
+        if getattr(asked, name):
+            raise unsupported(f"{name} is not supported: nothing is stored")
     chat = {key: value for key, value in body.items() if key not in ResponsesBody.__struct_fields__}
     messages: list[dict[str, Any]] = []
     if asked.instructions:
@@ -93,8 +99,8 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
         for item in asked.input:
             _add_item(messages, item)
     chat["messages"] = messages
-    if tools := [_tool(tool) for tool in asked.tools or [] if tool.get("type") == "function"]:
-        chat["tools"] = tools
+    if asked.tools:
+        chat["tools"] = [_tool(tool) for tool in asked.tools]
     if asked.max_output_tokens is not None:
         chat["max_tokens"] = asked.max_output_tokens
     if effort := (asked.reasoning or {}).get("effort"):
@@ -111,6 +117,8 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    if tool.get("type") != "function":
+        raise unsupported(f"tools of the type {tool.get('type')!r} are not supported: only functions are")
     return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
 
 

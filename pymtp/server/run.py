@@ -10,7 +10,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ def serve(
     _check_certificate(ssl_cert, ssl_key)
     logs.set_up(is_quiet=is_quiet)
     return_large_blocks()
+    _allow_many_files()
     sockets = [bound(host, port) for host in hosts]
     app = make_app(load, settings, on_failure=lambda: setattr(server, "should_exit", True))
     config = uvicorn.Config(
@@ -63,6 +64,17 @@ def serve(
     engine = app.state.engine
     if engine.error is not None:
         raise engine.error
+
+
+def _allow_many_files() -> None:
+    """Allow as many open files as the system does: each connection is one. Often 1,024 are, until one asks."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS knows another limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _check_certificate(cert: Path | None, key: Path | None) -> None:

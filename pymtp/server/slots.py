@@ -48,7 +48,7 @@ async def slot_action(request: Request) -> Response:
     if folder is None:
         raise unsupported("This server does not support slots action. Start it with `--slot-save-path`")
     slot, action = request.path_params["slot"], request.query_params.get("action")
-    if not slot.isdecimal() or int(slot) >= state.engine.n_slots:
+    if slot not in map(str, range(state.engine.n_slots)):
         raise invalid("Invalid slot ID")
     if action not in _ACTIONS:
         raise invalid("Invalid action")
