@@ -112,7 +112,8 @@ QueueMax = Annotated[
     ),
 ]
 Timeout = Annotated[
-    float, typer.Option("-to", "--timeout", metavar="S", help="Seconds within which a request's body must arrive.")
+    float,
+    typer.Option("-to", "--timeout", metavar="S", min=1, help="Seconds within which a request's body must arrive."),
 ]
 Deadline = Annotated[
     float,

@@ -133,6 +133,15 @@ def test_flags_of_llama_cpp_are_refused_by_name(command: str, flag: str) -> None
     assert result.stderr.startswith(f"pymtp: {flag} of llama.cpp is not supported here")
 
 
+@pytest.mark.parametrize(
+    "flag", ["--rerank", "--pooling", "--models-dir", "--api-prefix", "--tools", "--no-webui", "-sps"]
+)
+def test_flags_of_llama_server_are_refused_by_name(flag: str) -> None:
+    result = CliRunner().invoke(app, ["serve", flag, "1"], prog_name="pymtp")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith(f"pymtp: {flag} of llama.cpp is not supported here")
+
+
 def test_no_flag_is_listed_twice_and_what_is_named_instead_exists() -> None:
     commands = get_command(app).commands.values()  # type: ignore[attr-defined]
     ours = {flag for command in commands for param in command.params for flag in param.opts}
