@@ -21,7 +21,7 @@ import pytest
 from http_server import free_port
 from pymtp import GenerationParams, Model, SamplingParams
 
-pytest.importorskip("ray", reason="ray is not installed: pip install 'pymtp-gguf[ray]'")
+pytest.importorskip("ray", reason="ray is not installed: pip install '.[ray]'")
 
 from pymtp.ray.data import Completions
 
@@ -44,7 +44,7 @@ def test_a_batch_of_rows_is_answered_in_their_order_and_one_that_fails_alone() -
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'pymtp-gguf[ray]'")
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install '.[ray]'")
     ray.init(
         num_cpus=4,
         include_dashboard=False,
