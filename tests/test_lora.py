@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 import pymtp
 from families import FAMILIES
 from http_server import Client, running
+from machine import needs_exact_texts
 from pymtp.binding.arrays import Logits
 from pymtp.binding.library import ffi
 from pymtp.engine.chunk import Chunk
@@ -480,7 +481,13 @@ def test_a_model_that_computes_no_numbers_says_so_by_name(tmp_path: Path, value:
         assert "".join(made.generate(PROMPT, max_tokens=20, lora={}, ignore_eos=True, temperature=0))
 
 
-@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 0.8, "accept": "rejection", "seed": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0},
+        pytest.param({"temperature": 0.8, "accept": "rejection", "seed": 1}, marks=needs_exact_texts),
+    ],
+)
 def test_heads_that_compute_no_numbers_change_no_text(tmp_path: Path, options: dict[str, Any]) -> None:
     model = write_glm4moe(tmp_path / "tiny.gguf")
     path = poisoned(tmp_path / "poison.gguf", model, float("nan"), matrices(model, OF_HEAD))

@@ -510,6 +510,10 @@ static void the_first_of_the_highest_is_found() {
         set(rows, values);
         gf.compute();
         CHECK(get<int32_t>(best) == std::vector<int32_t>({ (int32_t) (n / 2), (int32_t) (n - 1), (int32_t) (n / 3) }));
+
+        set(rows, std::vector<float>(3 * n, NAN)); // there has to be a place even so
+        gf.compute();
+        CHECK(get<int32_t>(best) == std::vector<int32_t>({ 0, 0, 0 }));
     }
 }
 
