@@ -32,6 +32,8 @@ MODULE = "fuzz"
 """That children run."""
 FAULTS_MAX = 20
 """After which a fuzzer is stopped."""
+CHILD_CASES = 50_000
+"""After which a child makes room for another one: typer keeps some objects of each command."""
 _STARTING = 2**63
 """In the place of a case's number: the fuzzer is not ready."""
 
@@ -72,7 +74,7 @@ def fuzz(name: str, *, seed: int, seconds: float = float("inf"), n_cases: int | 
             until = n_cases if n_cases is not None else _STARTING - 1
             if left <= 0 or first >= until:
                 break
-            first = _one_child(report, Path(folder), seed, first, until, left)
+            first = _one_child(report, Path(folder), seed, first, min(until, first + CHILD_CASES), left)
     report.seconds = time.monotonic() - start
     return report
 
