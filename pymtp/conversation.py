@@ -16,7 +16,7 @@ from pymtp.chat.params import ChatParams
 from pymtp.chat.parser import ChatMessage
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.errors import ContextFull, InvalidParameter
-from pymtp.loading.images import Image, ImagePrompt, PlacedImage, load_images
+from pymtp.loading.images import Image, ImagePrompt, PlacedImage, fit_together, load_images
 from pymtp.loading.params import StrPath
 from pymtp.model import Model
 from pymtp.serving.generation import Generation, OnPrompt
@@ -209,6 +209,9 @@ class Conversation:
         # a turn begins with the user, and the last one stays
         starts = range(self.n_dropped, len(self.messages), 2)
         for start in starts:
+            images = [image for message in self.messages[start:] for image in message.get("images", ())]
+            if start != starts[-1] and not fit_together(images):
+                continue
             prompt = self._render(start)
             n_tokens = prompt.n_cells + len(so_far.tokens)
             if n_tokens + n_reserved <= n_ctx:

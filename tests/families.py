@@ -234,7 +234,7 @@ REFUSED = {
     "glm5-next": Refused(
         Upstream("GLM-5.3, 5.3-Flash", "keeps it", "loads it; its graph throws", "SGLang"),
         "a graph: latent attention to what an index of pooled keys picks, once for all drafts of a round; cells ahead "
-        "of the trunk in the memory of pooled keys, which are made anew as positions come and go",
+        "of the trunk in the memory of pooled keys, which are made again as positions come and go",
         write_glm5_next,
     ),
     "qwen4exp": Refused(

@@ -15,7 +15,7 @@ def test_a_busy_machine_makes_what_its_rounds_allow() -> None:
     found = simulate(1, 200, 3, COSTS, traffic, ROUTERS["anywhere"])
     n_tokens = sum(found.first_s)  # requests wait for those before them
     assert found.n_requests > COSTS.n_slots and n_tokens > 0
-    assert n_tokens_per_s(COSTS) == pytest.approx(16 * 2.8 / (2.95 + 3 * 0.4 + 64 * 0.35) * 1000)
+    assert n_tokens_per_s(COSTS) == pytest.approx(16 * 2.8 / (2.8 + 3 * 0.35 + 64 * 0.33) * 1000)
 
 
 def test_every_request_is_answered_once() -> None:

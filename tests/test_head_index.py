@@ -144,7 +144,8 @@ def test_positions_that_moved_are_picked_as_before(write: Write, tmp_path: Path)
 
         stay.draft(5, n, tokens_of(6, K))
         moved = draft(move, 5, n - n_gone, tokens_of(6, K))
-        np.testing.assert_allclose(moved[0], stay.draft_logits[0], rtol=0, atol=1e-3)
+        n_alike = K if write is write_deepseek32 else 1  # llama.cpp's later drafts pick for themselves
+        np.testing.assert_allclose(moved[:n_alike], stay.draft_logits[:n_alike], rtol=0, atol=1e-3)
         move.decode([Chunk([5], n - n_gone)])
         stay.decode([5], n)
         np.testing.assert_allclose(move.logits, stay.logits, rtol=0, atol=1e-3)

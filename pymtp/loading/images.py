@@ -228,9 +228,14 @@ def load_images(sources: Sequence[Image | StrPath | bytes]) -> list[Image]:
     images: list[Image] = []
     for source in sources:
         images.append(source if isinstance(source, Image) else Image(source))
-        if sum(image.width * image.height for image in images) > _MAX_PIXELS:
+        if not fit_together(images):
             raise InvalidParameter("images", f"of at most {_MAX_PIXELS >> 20} Mi pixels together")
     return images
+
+
+def fit_together(images: Sequence[Image]) -> bool:
+    """Whether one prompt may have all of them."""
+    return len(images) <= MAX_IMAGES and sum(image.width * image.height for image in images) <= _MAX_PIXELS
 
 
 def split_at_markers(text: str, images: Sequence[Image], marker: str = IMAGE_MARKER) -> list[str | Image]:

@@ -262,8 +262,8 @@ class mtp_graph_builder {
     std::vector<ggml_tensor *> outputs; // of the stage before, by plane
     ggml_tensor *              picked_plane;
 
-    // What the first draft's index has picked: handed on by the stage before, or kept by another graph. For rows that see
-    // all, that may be of another round, when there were more cells.
+    // What the first draft's index has picked: handed on by the stage before, or kept by another graph. Rows that see
+    // all may read what another round left there: cells beyond the cache of now, so they are clamped.
     void take_picked(const mtp_heads_stage & stage, ggml_tensor * rows_read, ggml_tensor * sees_all) {
         ggml_tensor * taken = mtp.picked.made;
         if (rows_read) {
@@ -277,7 +277,8 @@ class mtp_graph_builder {
     void store_picked(ggml_tensor * rows_write) {
         if (mtp.picked.made) {
             ggml_tensor * made = ggml_cast(ctx0, mtp.picked.made, GGML_TYPE_F32);
-            ggml_build_forward_expand(gf, ggml_set_rows(ctx0, picked_plane, made, rows_write));
+            picked_plane       = ggml_set_rows(ctx0, picked_plane, made, rows_write);
+            ggml_build_forward_expand(gf, picked_plane);
         }
     }
 

@@ -84,10 +84,8 @@ uint32_t mtp_memory_size(llama_memory_i * memory) {
 }
 
 uint32_t mtp_memory_n_free(llama_memory_i * memory, llama_seq_id seq) {
-    memory      = mtp_memory_attention(memory);
-    auto * iswa = dynamic_cast<llama_kv_cache_iswa *>(memory);
-    auto * kv   = iswa ? iswa->get_base() : dynamic_cast<llama_kv_cache *>(memory);
-    return kv ? kv->get_size() - kv->get_cells(seq).get_used() : UINT32_MAX;
+    const auto caches = mtp_memory_caches(memory);
+    return caches.empty() ? UINT32_MAX : caches[0]->get_size() - caches[0]->get_cells(seq).get_used();
 }
 
 bool mtp_memory_is_alone(llama_memory_i * memory, llama_seq_id seq) {

@@ -22,7 +22,7 @@ std::vector<int64_t> mtp_plan::key(bool has_streams) const {
     std::vector<int64_t> key = { picks, picks_probs };
     for (const auto & stage : stages) {
         const auto & rows = stage.ubatch;
-        key.insert(key.end(), { rows.n_tokens, rows.n_seqs_unq, stage.sees_all.size() });
+        key.insert(key.end(), { rows.n_tokens, rows.n_seqs_unq, (int64_t) stage.sees_all.size() });
         if (has_streams) {
             key.insert(key.end(), rows.seq_id_unq, rows.seq_id_unq + rows.n_seqs_unq);
         }

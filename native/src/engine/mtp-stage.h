@@ -40,8 +40,9 @@ struct mtp_heads_stage {
     std::vector<int32_t> rows_read;  // [n_tokens] rows of the hidden buffer, unless it follows
     std::vector<int64_t> rows_write; // [n_tokens] rows of the hidden buffer, if it keeps
 
-    // Attention sees what the index has picked for the first draft of the round: of rows whose round began with no more
-    // positions than it picks, all there is. [n_tokens] 0 for these, -INFINITY for the others; empty: it picks for itself
+    // Attention sees what the index has picked for the first draft of the round. Rows whose round began with at most as
+    // many positions as it picks see everything. [n_tokens] 0 for these, -INFINITY for the others; empty: each draft
+    // picks for itself
     std::vector<float> sees_all;
 };
 

@@ -96,7 +96,7 @@ class head_index {
     const int64_t                n_head;
     const int64_t                n_key;
 
-    // by positions, then by what makes values of like size of them, for a cache of few bits
+    // by positions, then by a Hadamard matrix, which makes values of like size of them, for a cache of few bits
     ggml_tensor * build_rotated(ggml_tensor * cur) const {
         cur = ggml_rope_ext(ctx0, cur, rows.pos, nullptr, graph.n_rot, rope_type, graph.n_ctx_orig, graph.freq_base,
                             graph.freq_scale, graph.ext_factor, graph.attn_factor, graph.beta_fast, graph.beta_slow);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Latent attention of a head to the positions that its index picks, as DeepSeek-V3.2's and GLM-5's are published: the index
-// scores all positions, and attention sees the best of them. The same as in the graphs of their trunks. Knows
+// Latent attention of a head to the positions that its index picks, as DeepSeek-V3.2's and GLM-5's are published: the
+// index scores all positions, and attention sees the best of them. The same as in the graphs of their trunks. Knows
 // models, and what the engine hands on from draft to draft; no memories.
 
 #include "llama-graph.h"
@@ -17,13 +17,13 @@ struct head_index_rows {
 // Whether the heads of the model have an index: files may come without.
 bool head_has_index(const llama_model & model);
 
-// Whether the drafts of a round share what the index picks for the first of them, as in GLM-5.2 and later, whose trunk's
-// layers share it too: files do not say more.
+// Whether the drafts of a round share what the index picks for the first of them, as in GLM-5.2 and later, whose
+// trunk's layers share it too: files do not say more.
 bool head_index_is_shared(const llama_model & model);
 
-// What attention adds: [n_embd, n_tokens]. Stores keys (and those of the index); attends to everything where the head has no
-// index, or the cache is not larger than what it picks. rope_type: of the index; q, k, v: as attention to a cache of K
-// alone takes them.
+// What attention adds: [n_embd, n_tokens]. Stores keys (and those of the index); attends to everything where the head
+// has no index, or the cache is not larger than what it picks. rope_type: of the index; q, k, v: as attention to a cache
+// of K alone takes them.
 ggml_tensor * head_index_attention(const llm_graph_context & graph, const llama_layer & layer,
                                    const head_index_rows & rows, llama_rope_type rope_type, ggml_tensor * q,
                                    ggml_tensor * k, ggml_tensor * v, float kq_scale, int il);
