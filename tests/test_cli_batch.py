@@ -15,7 +15,7 @@ from pymtp_cli.app import app
 from typer.testing import CliRunner
 
 from machine import needs_exact_texts
-from pymtp import BackendError, Session
+from pymtp import BackendError, Model, Session
 
 pytestmark = pytest.mark.model
 
@@ -111,7 +111,7 @@ def test_an_engine_that_fails_once_loses_no_answer(tmp_path: Path, monkeypatch: 
     assert texts(tmp_path / "two.jsonl") == texts(tmp_path / "one.jsonl")
 
 
-def test_an_engine_that_fails_again_ends_the_run_which_can_continue(
+def test_an_engine_that_fails_again_ends_the_run_which_continues_without_what_it_failed_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests, output = write(tmp_path / "in.jsonl", 10), tmp_path / "out.jsonl"
@@ -123,9 +123,33 @@ def test_an_engine_that_fails_again_ends_the_run_which_can_continue(
         patch.setattr(Session, "decode", failing)
         result = run(requests, output)
     assert result.exit_code == 1 and "the device is lost" in result.output
-    assert output.read_bytes() == b""
+    failed = {line["custom_id"]: line["response"]["status_code"] for line in map(json.loads, output.open())}
+    assert 0 < len(failed) < 10 and set(failed.values()) == {500}
     assert run(requests, output).exit_code == 0
-    assert len(texts(output)) == 10
+    status = {line["custom_id"]: line["response"]["status_code"] for line in map(json.loads, output.open())}
+    assert len(status) == 10
+    assert {name for name, each in status.items() if each == 500} == set(failed)
+
+
+def test_a_request_that_the_engine_refuses_fails_alone_and_is_not_asked_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests, output = write(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
+    generate, n_asked = Model.generate, 0
+
+    def refusing(self: Model, prompt: Any, *arguments: Any, **options: Any) -> Any:
+        nonlocal n_asked
+        if prompt == self.tokenize("1. Once upon a time"):
+            n_asked += 1
+            if n_asked > 10:
+                pytest.fail("it is asked again and again")  # no timeout would end it: nothing else has its turn
+            raise BackendError("no memory")
+        return generate(self, prompt, *arguments, **options)
+
+    monkeypatch.setattr(Model, "generate", refusing)
+    assert run(requests, output).exit_code == 1
+    status = {line["custom_id"]: line["response"]["status_code"] for line in map(json.loads, output.open())}
+    assert status == {"request-0": 200, "request-1": 500, "request-2": 200} and n_asked == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files have no limit there")

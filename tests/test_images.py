@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ctypes
 import gc
@@ -10,9 +11,10 @@ import os
 import random
 import struct
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,7 @@ from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.server.chat_completions import prepare
 from pymtp.server.engine import Engine
+from pymtp.server.errors import ApiError
 from pymtp.server.fields import ChatBody
 from pymtp.server.settings import ServerSettings
 from pymtp.server.state import ServerState
@@ -474,6 +477,17 @@ def test_a_conversation_drops_turns_where_their_images_fill_the_context(attendin
             conversation.ask("a b", images=[png(800, 800)])
 
 
+def test_a_conversation_drops_turns_whose_images_are_too_many_for_a_prompt(
+    attending: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pymtp.loading.images._MAX_PIXELS", 3 * 64 * 64)
+    with open_model(attending, chat_template="chatml") as model:
+        conversation = pymtp.Conversation(model)
+        for seed in range(5):
+            assert "".join(conversation.ask("a b", images=[png(64, 64, seed=seed)], temperature=0, max_tokens=8))
+        assert (len(conversation.messages), conversation.n_dropped) == (10, 4)
+
+
 #
 # what is refused
 #
@@ -896,31 +910,77 @@ def test_a_server_never_opens_files_that_a_request_names(files: tuple[Path, Path
             asked = [{"role": "user", "content": [part, {"type": "input_text", "text": "a"}]}]
             assert client.post("/v1/chat/completions", messages=messages, max_tokens=2).status == 400
             assert client.post("/v1/responses", input=asked, max_output_tokens=2).status in (400, 501)
-            client.post("/v1/messages", messages=messages, max_tokens=2)  # parts of unknown types are passed over
+            assert client.post("/v1/messages", messages=messages, max_tokens=2).status in (400, 501)
         prompt = {"prompt_string": TEXT, "multimodal_data": [str(file)]}
         assert client.post("/completion", prompt=prompt).status == 400
     assert opened == []
 
 
-def test_images_in_the_queue_are_limited(files: tuple[Path, Path]) -> None:
-    def asked(width: int) -> list[Any]:
-        return [{"role": "user", "content": [as_url(png(width, width)), {"type": "text", "text": "a b"}]}]
+def test_images_in_the_queue_are_limited(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go, decode = threading.Event(), Session.decode
 
+    def decode_later(self: Session, *arguments: Any, **options: Any) -> Any:
+        assert may_go.wait(60)
+        return decode(self, *arguments, **options)
+
+    monkeypatch.setattr(Session, "decode", decode_later)
     with running(lambda: open_model(files), ServerSettings(chat_template="chatml", image_rows_max=250)) as client:
 
-        def ask(width: int, **options: Any) -> Response:
-            return client.post("/v1/chat/completions", messages=asked(width), temperature=0, **options)
+        def ask(width: int) -> Response:
+            content = [as_url(png(width, width)), {"type": "text", "text": "a b"}]
+            messages = [{"role": "user", "content": content}]
+            return client.post("/v1/chat/completions", messages=messages, temperature=0, max_tokens=2)
 
-        with ThreadPoolExecutor(6) as pool:  # images of 100 rows
-            responses = list(pool.map(lambda _: ask(320, ignore_eos=True), range(6)))
-            text = client.post("/v1/chat/completions", messages=[{"role": "user", "content": "a"}], max_tokens=2)
-        assert text.status == 200
-        refused = [each for each in responses if each.status == 429]
-        assert refused and {each.status for each in responses} == {200, 429}
-        assert all(int(each.headers["retry-after"]) >= 1 for each in refused)
+        with ThreadPoolExecutor(6) as pool:
+            asked = [pool.submit(ask, 320) for _ in range(6)]  # images of 100 rows
+            try:
+                refused = [each.result() for _, each in zip(range(4), as_completed(asked, 60), strict=False)]
+            finally:
+                may_go.set()
+        assert sorted(each.result().status for each in asked) == [200] * 2 + [429] * 4
+        assert all(each.status == 429 and int(each.headers["retry-after"]) >= 1 for each in refused)
         assert "are in the queue already" in refused[0].json["error"]["message"]
+        text = client.post("/v1/chat/completions", messages=[{"role": "user", "content": "a"}], max_tokens=2)
+        assert text.status == 200
         # one that is larger than that has its turn alone
-        assert ask(576, max_tokens=2).status == 200
+        assert ask(576).status == 200
+
+
+def test_prompts_of_a_request_are_limited_before_their_images_are_decoded(files: tuple[Path, Path]) -> None:
+    data = base64.b64encode(png(320, 320)).decode()  # 100 rows
+    image, broken = ({"prompt_string": TEXT, "multimodal_data": [each]} for each in (data, "*"))
+    with running(lambda: open_model(files), ServerSettings(image_rows_max=250, n_queue_max=5)) as client:
+        for prompt, message in (
+            ([broken] * 7, "7 answers at once are too many"),
+            ([image, image, image, broken], "more than 250 tokens together"),
+            ([image, image, broken], "images in base64"),
+        ):
+            response = client.post("/completion", prompt=prompt, n_predict=2)
+            assert response.status == 400 and message in response.json["error"]["message"]
+        assert client.post("/completion", prompt=[image, [5, 9], image], n_predict=2).status == 200
+
+
+def test_requests_that_wait_for_their_images_are_limited(files: tuple[Path, Path]) -> None:
+    async def ask(engine: Engine) -> None:
+        may_go = threading.Event()
+        tasks = [asyncio.create_task(engine.decode(lambda: may_go.wait(60))) for _ in range(3)]
+        try:
+            await asyncio.sleep(0)
+            for _ in range(2):
+                with pytest.raises(ApiError, match="images of 3 requests are waiting already") as refused:
+                    await engine.decode(lambda: None)
+                assert refused.value.status == 429 and int(refused.value.headers["Retry-After"]) >= 1
+            tasks.pop().cancel()
+            tasks.append(asyncio.create_task(engine.decode(lambda: True)))
+        finally:
+            may_go.set()
+        assert await asyncio.gather(*tasks) == [True] * 3
+        assert await engine.decode(lambda: 1) == 1
+
+    with open_model(files) as model:
+        engine = Engine(lambda: model, ServerSettings(n_queue_max=2))
+        engine._model, engine.phase = model, "ready"
+        asyncio.run(ask(engine))
 
 
 def test_pixels_go_once_a_prompt_is_prepared(files: tuple[Path, Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import resource
@@ -23,7 +24,11 @@ import pytest
 from http_server import Client, free_port, running
 from machine import needs_exact_texts
 from pymtp import BackendError, GenerationParams, Model, Session
+from pymtp.errors import RemoteError
+from pymtp.server import engine as engine_module
 from pymtp.server import protocol
+from pymtp.server.engine import Engine
+from pymtp.server.run import _allow_many_files
 from pymtp.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -383,7 +388,42 @@ def test_as_many_connections_as_the_system_allows_may_be_open() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.parametrize("most", [resource.RLIM_INFINITY, 1 << 20, 4096])
+def test_as_many_files_are_allowed_as_the_system_takes(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    taken = []
+
+    def set_limit(what: int, limits: tuple[int, int]) -> None:
+        if not 0 <= limits[0] <= 10240:  # as on macOS
+            raise ValueError
+        taken.append(limits)
+
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (256, most))
+    monkeypatch.setattr(resource, "setrlimit", set_limit)
+    _allow_many_files()
+    assert taken == [(4096 if most == 4096 else 10240, most)]
+
+
 # --- an engine that fails ---
+
+
+def test_an_rpc_server_that_is_gone_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[tuple[str, str]] = []
+    errors = [RemoteError("gone"), RemoteError("gone"), RemoteError("gone"), BackendError("the end")]
+
+    def fail() -> Model:
+        raise errors.pop(0)
+
+    async def wait_for_it() -> None:
+        engine = Engine(fail, ServerSettings())
+        engine.phase = "ready"
+        engine._restart(RemoteError("gone"))
+        with pytest.raises(BackendError, match="the end"):
+            await engine.wait()
+
+    monkeypatch.setattr(engine_module, "REMOTE_RETRY_S", 0)
+    monkeypatch.setattr(engine_module, "log", lambda event, level="info", **_: lines.append((event, level)))
+    asyncio.run(wait_for_it())
+    assert lines == [("engine failed", "error"), ("waiting for an RPC server", "warning")]
 
 
 def test_an_engine_that_fails_is_started_again_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,8 @@ def test_a_bias_bans_and_forces_tokens(server: Client) -> None:
     token = first["tokens"][0]
     assert content(server, n_predict=1, logit_bias=[[token, False]]) != first["content"]
     assert content(server, n_predict=3, logit_bias={str(token): 1000}) == 3 * first["content"]
+    too_long = str(token + 1).zfill(20) + "0"
+    assert content(server, n_predict=1, logit_bias={too_long: 1000}) == first["content"]
 
 
 def test_time_to_generate_ends_with_a_line(server: Client) -> None:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from pymtp.errors import BackendError, InvalidParameter
+from pymtp.errors import BackendError, Closed, InvalidParameter, RemoteError
 from pymtp.model import Model
 from pymtp.text.files import BYTES_MAX, read_record
 
@@ -113,27 +113,33 @@ class _Batch:
             os.fsync(file.fileno())
             self._n_done += 1
             self._on_progress(self._n_done, len(self._requests))
+            if self._engine.phase == "failed":
+                await self._engine.wait()  # raises why
 
     async def _answered(self, asked: Asked) -> dict[str, Any]:
-        """The line of the output."""
-        response: dict[str, Any] = {"status_code": 200, "request_id": new_id("req")}
-        try:
-            response["body"] = await self._body(asked)
-        except Exception as error:
-            if self._engine.phase == "failed":
-                raise  # there is no model any more: what was asked can be asked again
-            failure = as_api_error(error)
-            self._n_failed += 1
-            response |= {"status_code": failure.status, "body": failure.as_json(asked.url)}
+        """The line of the output. Raises why there is no model any more: what was asked can be asked again."""
+        status, body = await self._response(asked)
+        response = {"status_code": status, "request_id": new_id("req"), "body": body}
         return {"id": new_id("batch_req"), "custom_id": asked.custom_id, "response": response, "error": None}
 
-    async def _body(self, asked: Asked) -> Any:
+    async def _response(self, asked: Asked) -> tuple[int, Any]:
+        """Status and body. Raises what Engine.wait raises.
+
+        A request that was there both times that the engine failed may be the cause: it is not asked a third time.
+        """
+        n_failures = 0
         while True:
             while self._engine.phase != "ready":  # it is loaded again
                 await self._engine.wait()
             try:
-                return await self._answer(asked)
-            except BackendError as error:
+                return 200, await self._answer(asked)
+            except Exception as error:
+                is_engine = isinstance(error, (BackendError, Closed)) and self._engine.phase != "ready"
+                n_failures += not isinstance(error, RemoteError)  # other machines may go and come back
+                if not is_engine or n_failures == 2:
+                    self._n_failed += 1
+                    failure = as_api_error(error)
+                    return failure.status, failure.as_json(asked.url)
                 log("asked again", level="warning", custom_id=asked.custom_id, error=str(error))
 
     async def _answer(self, asked: Asked) -> Any:
@@ -159,7 +165,7 @@ class _Batch:
             return answers, ChatReply(state, rendered)
         if asked.url == "/v1/completions":
             text = as_structure(asked.body, CompletionBody)
-            prompts = prompts_of(text.prompt, state.model)
+            prompts = prompts_of(text.prompt, state)
             return state.submit(prompts, text, n_probs=text.logprobs or 0), CompletionReply(state)
         raise unsupported(f"{asked.url} is not supported in a batch: use /v1/chat/completions or /v1/completions")
 

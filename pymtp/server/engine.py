@@ -49,6 +49,7 @@ class Engine:
         self._task: asyncio.Task[None] | None = None
         self._answer_s = 1.0  # how long answers take, smoothed
         self._decoding = asyncio.Lock()
+        self._n_decoding = 0  # requests whose images are decoded, or wait for that
 
     def start(self) -> None:
         """Begin to load the model."""
@@ -95,7 +96,7 @@ class Engine:
             if n_cells >= model.n_ctx:
                 raise too_long(n_cells, model.n_ctx)
         self._check_queue(len(prompts) * options.n)
-        if n_rows := _n_image_rows(prompts):
+        if n_rows := n_image_rows(prompts):
             self._check_images(n_rows)
         answers: list[Answer] = []
         try:
@@ -114,9 +115,21 @@ class Engine:
         One request at a time, as pixels take a thousand times the memory of a file, and none where many wait already.
         """
         self._check_images(1)
-        async with self._decoding:
-            self._check_images(1)
-            return await asyncio.to_thread(prepare)
+        if self._n_decoding > self.settings.n_queue_max:  # one is decoded
+            raise busy(f"the images of {self._n_decoding} requests are waiting", self._retry_after_s)
+        self._n_decoding += 1
+        try:
+            async with self._decoding:
+                self._check_images(1)
+                return await asyncio.to_thread(prepare)
+        finally:
+            self._n_decoding -= 1
+
+    def check_number(self, n_new: int) -> None:
+        """Raise ApiError for more answers than a request can ever get."""
+        n_slots, n_max = self.n_slots, self.settings.n_queue_max
+        if n_new > n_slots + n_max:
+            raise invalid(f"{n_new} answers at once are too many: at most {n_slots} are made and {n_max} wait")
 
     def finish(self, answer: Answer, error: BaseException | None = None) -> None:
         """The answer is complete, or nobody wants it any more; its slot is free for another."""
@@ -145,15 +158,13 @@ class Engine:
         return answer
 
     def _check_queue(self, n_new: int) -> None:
-        n_slots, n_max = self.n_slots, self.settings.n_queue_max
-        if n_new > n_slots + n_max:
-            raise invalid(f"{n_new} answers at once are too many: at most {n_slots} are made and {n_max} wait")
-        if len(self.answers) + n_new > n_slots + n_max:
+        self.check_number(n_new)
+        if len(self.answers) + n_new > self.n_slots + self.settings.n_queue_max:
             raise busy(f"{self.n_waiting} requests are waiting", self._retry_after_s)
 
     def _check_images(self, n_new: int) -> None:
         """`n_new`: rows."""
-        n_rows = _n_image_rows({id(answer.prompt): answer.prompt for answer in self.answers}.values())
+        n_rows = n_image_rows({id(answer.prompt): answer.prompt for answer in self.answers}.values())
         if n_rows and n_rows + n_new > self.settings.image_rows_max:
             raise busy(f"images of {n_rows} tokens are in the queue", self._retry_after_s)
 
@@ -200,11 +211,14 @@ class Engine:
 
     async def _reload_when_back(self) -> None:
         await self._close_model()
+        is_told = False
         while self.phase == "loading":
             try:
                 self._model = await asyncio.to_thread(self._load)
             except RemoteError as error:
-                log("waiting for an RPC server", error=str(error))
+                if not is_told:
+                    log("waiting for an RPC server", level="warning", error=str(error))
+                    is_told = True
                 await asyncio.sleep(REMOTE_RETRY_S)
             except BaseException as error:
                 self.error, self.phase = error, "failed"
@@ -219,7 +233,8 @@ class Engine:
             await asyncio.to_thread(model.close)
 
 
-def _n_image_rows(prompts: Iterable[Sequence[int]]) -> int:
+def n_image_rows(prompts: Iterable[Sequence[int]]) -> int:
+    """Rows of embeddings of all images in `prompts`."""
     return sum(prompt.n_rows for prompt in prompts if isinstance(prompt, ImagePrompt))
 
 

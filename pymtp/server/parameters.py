@@ -232,7 +232,7 @@ def _biased(what: Any, vocabulary: Vocabulary) -> list[int]:
     if isinstance(what, str):
         if not what.removeprefix("-").isdecimal():
             return vocabulary.tokenize(what, is_start=False)
-        what = int(what[:_N_DIGITS])
+        what = int(what) if len(what) <= _N_DIGITS else -1
     if not isinstance(what, int) or isinstance(what, bool):
         raise invalid("Field 'logit_bias': a token must be an id or a text")
     return [what] if 0 <= what < vocabulary.size else []

@@ -16,27 +16,29 @@ from pymtp.loading.vocabulary import Vocabulary
 from pymtp.model import Model
 
 from .bodies import apart
+from .engine import n_image_rows
 from .errors import invalid
-from .state import state_of
+from .state import ServerState, state_of
 
 
 async def read_prompts(request: Request, value: Any) -> list[Sequence[int]]:
     """The token ids of each prompt; in another thread, if it has images or the body is long. Raises ApiError."""
     state = state_of(request)
-    work = partial(prompts_of, value, state.model)
-    has_images = any(map(_image_files, value if isinstance(value, list) else [value]))
+    work = partial(prompts_of, value, state)
+    has_images = any(map(_has_images, value if isinstance(value, list) else [value]))
     return await (state.engine.decode(work) if has_images else apart(request, work))
 
 
-def prompts_of(value: Any, model: Model) -> list[Sequence[int]]:
+def prompts_of(value: Any, state: ServerState) -> list[Sequence[int]]:
     """The token ids of each prompt. Raises ApiError."""
     if value is None:
         raise invalid('"prompt" is required')
     if isinstance(value, list) and not all(isinstance(part, int) for part in value) and not _is_mixed(value):
         if not value:
             raise invalid('"prompt" must not be empty')
-        return [_tokens(part, model) for part in value]
-    return [_tokens(value, model)]
+        state.engine.check_number(len(value))
+        return _several(value, state.model, state.settings.image_rows_max)
+    return [_tokens(value, state.model)]
 
 
 def mixed_tokens(value: Any, vocabulary: Vocabulary, *, add_special: bool, parse_special: bool = True) -> list[int]:
@@ -61,14 +63,26 @@ def _is_mixed(value: list[Any]) -> bool:
     return any(isinstance(part, int) for part in value) and all(isinstance(part, (int, str)) for part in value)
 
 
-def _image_files(value: Any) -> Any:
-    """As the request has them, in base64; nothing if the prompt has none."""
-    return value.get("multimodal_data") if isinstance(value, dict) else None
+def _has_images(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value.get("multimodal_data"))
+
+
+def _several(values: list[Any], model: Model, n_rows_max: int) -> list[Sequence[int]]:
+    """The token ids of each. Raises ApiError, as soon as their images have more rows than the queue takes."""
+    prompts: list[Sequence[int]] = []
+    n_rows = 0
+    for value in values:
+        prompts.append(_tokens(value, model))
+        n_more = n_image_rows(prompts[-1:])
+        if n_rows and n_more and n_rows + n_more > n_rows_max:
+            raise invalid(f"the images of all prompts have more than {n_rows_max} tokens together")
+        n_rows += n_more
+    return prompts
 
 
 def _tokens(value: Any, model: Model) -> Sequence[int]:
-    if files := _image_files(value):
-        return _with_images(value.get("prompt_string"), files, model)
+    if _has_images(value):
+        return _with_images(value.get("prompt_string"), value["multimodal_data"], model)
     if isinstance(value, dict):
         value = value.get("prompt_string")
     tokens = mixed_tokens(value, model.vocabulary, add_special=True)

@@ -79,6 +79,13 @@ class ResponsesBody(Struct, kw_only=True):
     n: Any = None
 
 
+_UNSUPPORTED = {
+    "conversation": "nothing is stored",
+    "background": "an answer is made while the client waits",
+    "prompt": "write it out as input",
+}
+
+
 def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     """A request as one of /v1/chat/completions. Raises ApiError."""
     if "input" not in body:
@@ -86,9 +93,9 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     asked = as_structure(body, ResponsesBody)
     if asked.previous_response_id:
         raise unsupported("previous_response_id is not supported: send the whole conversation as input")
-    for name in ("conversation", "background", "prompt"):
+    for name, reason in _UNSUPPORTED.items():
         if getattr(asked, name):
-            raise unsupported(f"{name} is not supported: nothing is stored")
+            raise unsupported(f"{name} is not supported: {reason}")
     chat = {key: value for key, value in body.items() if key not in ResponsesBody.__struct_fields__}
     messages: list[dict[str, Any]] = []
     if asked.instructions:

@@ -73,8 +73,10 @@ def _allow_many_files() -> None:
     except ImportError:  # Windows
         return
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # macOS knows another limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    for n in (most, 65536, 10240):  # macOS says that there is no limit, and has one
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (n, most))
+            return
 
 
 def _check_certificate(cert: Path | None, key: Path | None) -> None:

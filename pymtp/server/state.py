@@ -41,10 +41,12 @@ class ServerState:
     def template(self) -> ChatTemplate:
         """The chat template. Raises what ChatTemplate raises."""
         model = self.model
-        if model not in self._templates:
+        template = self._templates.get(model)
+        if template is None:  # other threads may make one at the same time
+            template = ChatTemplate(model.vocabulary, self.settings.chat_template)
             self._templates.clear()
-            self._templates[model] = ChatTemplate(model.vocabulary, self.settings.chat_template)
-        return self._templates[model]
+            self._templates[model] = template
+        return template
 
     @property
     def model(self) -> Model:
