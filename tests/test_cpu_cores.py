@@ -115,9 +115,13 @@ def test_a_range_and_a_mask_both_count(weights: Weights) -> None:
 def test_strict_threads_have_a_processor_each(weights: Weights) -> None:
     with session(weights, n_threads=2, cpu_mask=mask(A, B), cpu_strict=True) as made:
         prompt(made)
-        found = during(lambda: prompt(made))
-    alone = [place for where in found.values() for place in where if len(place) == 1]
-    assert {(A,), (B,)} <= set(alone)
+        alone: set[tuple[int, ...]] = set()
+        for _ in range(50):  # while another program is busy, one of them may compute alone
+            found = during(lambda: prompt(made))
+            alone |= {place for where in found.values() for place in where if len(place) == 1}
+            if {(A,), (B,)} <= alone:
+                break
+    assert {(A,), (B,)} <= alone
 
 
 def test_drafts_and_rounds_have_the_same_threads(weights: Weights) -> None:
