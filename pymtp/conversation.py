@@ -16,7 +16,7 @@ from pymtp.chat.params import ChatParams
 from pymtp.chat.parser import ChatMessage
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.errors import ContextFull, InvalidParameter
-from pymtp.loading.images import Image, ImagePrompt, PlacedImage, fit_together, load_images
+from pymtp.loading.images import Image, ImagePrompt, PlacedImage, fit_together, load_images, n_more_cells
 from pymtp.loading.params import StrPath
 from pymtp.model import Model
 from pymtp.serving.generation import Generation, OnPrompt
@@ -61,7 +61,7 @@ class _Text:
     @property
     def n_cells(self) -> int:
         """Cells of the cache that it takes."""
-        return len(self.tokens) + sum(image.n_more_cells for image in self.images)
+        return len(self.tokens) + n_more_cells(self.images)
 
 
 class Conversation:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -90,6 +90,11 @@ class PlacedImage(NamedTuple):
         return self.n_rows - self.n_pos
 
 
+def n_more_cells(images: Iterable[PlacedImage]) -> int:
+    """Cells of the cache that a prompt's images take beside one for each position."""
+    return sum(image.n_more_cells for image in images)
+
+
 class ImagePrompt(Sequence[int]):
     """Tokens of a prompt, one for each position; those at images stand for nothing."""
 
@@ -104,7 +109,7 @@ class ImagePrompt(Sequence[int]):
     @property
     def n_cells(self) -> int:
         """Cells of the cache that the prompt takes."""
-        return len(self) + sum(image.n_more_cells for image in self.images)
+        return len(self) + n_more_cells(self.images)
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -18,7 +18,7 @@ from pymtp.drafting.length import DraftLength
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.pick import AutoPick, FixedPick, PickMethod
 from pymtp.errors import InvalidParameter
-from pymtp.loading.images import PlacedImage
+from pymtp.loading.images import PlacedImage, n_more_cells
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.chain import Sampler, check_with_vocabulary
 from pymtp.sampling.rules import AnswerRules
@@ -85,7 +85,7 @@ def make_sequence(
         prompt,
         sampler,
         stop=eog,
-        n_ctx=n_ctx - sum(image.n_more_cells for image in images),
+        n_ctx=n_ctx - n_more_cells(images),
         max_tokens=params.max_tokens,
         draft_max=0 if params.draft_note else n_draft,
         is_reproducible=params.is_reproducible,
