@@ -66,9 +66,9 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "SHARED_MEMORY": (25, 100),
     "REVIEW": (4, 16),
     "EXPLORED": (0.0015, 0.006),
-    "TRIAL_ROUNDS": (2, 8),
     "N_RECENT": (3, 15),
     "NEW_SHARE": (0.05, 0.2),
+    "NEW_PACE": (0.1, 0.5),
 }
 """Other values of the policy's constants."""
 

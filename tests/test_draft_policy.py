@@ -277,3 +277,17 @@ def test_passes_that_are_not_typical_show_no_costs() -> None:
         policy.observe_pass(0, 1, 1, 1000.0, is_typical=False)
     policy.costs.refresh()
     assert policy.costs.plain_ms == before
+
+
+def test_plain_rounds_of_a_busy_moment_do_not_look_slow_when_others_have_become_fast_again() -> None:
+    def heads_look_better(steps: int, rows: int, n: int) -> float:
+        return 1 + 0.4 * (rows - n) + 0.5 * steps
+
+    policy = new()
+    play(policy, heads_look_better, 200, right=0.2)  # plain rounds are known well
+    costs = policy.costs
+    for factor in (1, 4, 1):  # drafts before, in and after a busy moment, without a plain round
+        for _ in range(3 * N_RECENT):
+            policy.observe_pass(1, 2, 1, factor * heads_look_better(1, 2, 1))
+        costs.refresh()
+        assert costs.table(0, 1, 0)[0] == pytest.approx(factor * heads_look_better(0, 1, 1), rel=0.1)

@@ -18,6 +18,9 @@ NEW_SHARE = 0.1
 """What a step of the heads is assumed to cost of a pass, and a further row of what one costs in it, until some were
 measured: little, so that drafting is tried. And what a pass of a kind that was never measured is taken to cost more."""
 
+NEW_PACE = 0.25
+"""By how much all that is measured has to change for the machine to be taken to have another pace."""
+
 Kind = tuple[int, int, int]
 """Steps of the heads before a pass (0: none), its rows, and its sequences."""
 
@@ -27,6 +30,8 @@ class PassCosts:
 
     def __init__(self) -> None:
         self._recent: dict[Kind, deque[float]] = {}
+        self._fresh: set[Kind] = set()  # observed since the last time that costs were taken into account
+        self._base: dict[Kind, float] = {}  # medians when the pace of the machine changed the last time
         self._before = (-1, -1)  # steps and sequences of the latest pass
         self._known: dict[Kind, float] = {}  # medians
         self._fit: list[float] = []  # see _fit
@@ -39,14 +44,31 @@ class PassCosts:
             return
         kind = steps, rows, n_sequences
         self._recent.setdefault(kind, deque(maxlen=N_RECENT)).append(ms)
+        self._fresh.add(kind)
         if kind not in self._known:
             self.refresh()
 
     def refresh(self) -> None:
         """Take what was observed into account."""
         self._known = {kind: median(recent) for kind, recent in self._recent.items()}
+        self._keep_pace()
         self._fit = _fit(self._known)
         self._tables.clear()
+
+    def _keep_pace(self) -> None:
+        """Where what was observed takes another time than before, so would the rest: the machine's pace has changed.
+
+        Else a kind that looked slow in a busy moment would look slow for as long as others are preferred.
+        """
+        full = [kind for kind in self._fresh if len(self._recent[kind]) == N_RECENT]
+        ratios = [self._known[kind] / self._base.setdefault(kind, self._known[kind]) for kind in full]
+        pace = median(ratios) if ratios else 1.0
+        if max(pace, 1 / pace) > 1 + NEW_PACE:
+            for kind in self._known.keys() - self._fresh:
+                self._recent[kind] = deque((ms * pace for ms in self._recent[kind]), maxlen=N_RECENT)
+                self._known[kind] *= pace
+            self._base = dict(self._known)
+        self._fresh.clear()
 
     @property
     def plain_ms(self) -> float | None:

@@ -24,12 +24,13 @@ HEAD_RATE = 0.7
 MEMORY, SHARED_MEMORY = 12, 50
 """Drafts that a rate of acceptance is the running mean of: a sequence's own, and what later sequences begin with."""
 REVIEW = 8
-"""Rounds between two comparisons of all lengths."""
+"""Rounds between two comparisons of all lengths, at first: twice as many after each that changes nothing, up to eight
+times as many. A comparison takes half a millisecond."""
 EXPLORED = 0.003
 """The share of time that may be lost to rounds with another length than the one that looks best. A process begins with
-the time of REVIEW / 2 plain rounds to lose."""
-TRIAL_ROUNDS = 4
-"""Rounds of such a trial: the first finds cold caches, the others count."""
+the time of TRIAL_ROUNDS plain rounds to lose."""
+TRIAL_ROUNDS = REVIEW // 2
+"""Of such a trial: the first finds cold caches, the others count."""
 
 
 class Rates:
@@ -99,6 +100,7 @@ class _Choice:
         self.steps = 0  # of the heads
         self.speed = 0.0  # with them alone, when they were chosen
         self.n_until = 0  # rounds until all lengths are compared
+        self.n_wait = REVIEW // 2  # rounds between two comparisons
         self.n_trial, self.tried = 0, 0  # rounds of a trial that are to come, and its steps
         self.used: dict[int, int] = {}  # by steps: the latest round
 
@@ -115,7 +117,7 @@ class DraftPolicy:
         self._choices: dict[int, _Choice] = {}  # by sequences
         self._n_rounds = 0
         self._to_lose = 0.0  # ms, by trials
-        self._share = REVIEW / 2  # of a round, that it adds to them
+        self._share = float(TRIAL_ROUNDS)  # of a round, that it adds to them
         self._fair_ms: float | None = None  # in a trial: what its round would take with the length that looks best
 
     def choose(self, asked: Sequence[Candidate], n: int) -> Plan:
@@ -150,8 +152,9 @@ class DraftPolicy:
         """Compare all lengths of the heads' drafts, and begin a trial of one if it can be afforded."""
         self.costs.refresh()
         plans = {steps: self._best(steps, asked, n) for steps in (0, *self._lengths)}
-        choice.steps = max(plans, key=lambda steps: plans[steps].speed)
-        choice.speed, choice.n_until = plans.pop(choice.steps).speed, REVIEW
+        before, choice.steps = choice.steps, max(plans, key=lambda steps: plans[steps].speed)
+        choice.speed = plans.pop(choice.steps).speed
+        choice.n_until = choice.n_wait = min(2 * choice.n_wait, 8 * REVIEW) if choice.steps == before else REVIEW
         least = TRIAL_ROUNDS * NEW_SHARE * n / choice.speed  # ms that a trial is taken to lose, at least
         most = 0.0
         for steps in plans if least <= self._to_lose else ():
