@@ -8,6 +8,8 @@ that keeps K/V by position, be it in a plain cache, one with sliding windows or 
     glm-dsa, deepseek32  sparse attention: an index beside K decides what a position attends to. The cache holds both
                          and gives cells for both at once. The heads have the same: K, and an index of their own.
     dots3note            likewise, beside windows of K. The heads have a window and no index.
+    glm5-next            recurrent states, K, and an index of pooled keys, which are kept. The heads have K, and the
+                         keys of an index, which are pooled when it picks.
     deepseek4            a window of K, keys compressed over 4 and 128 positions, an index, and the states that make
                          them. The heads have nothing but the window.
 
@@ -28,6 +30,7 @@ from random_gguf import (
     write_deepseek4,
     write_deepseek32,
     write_dots3note,
+    write_ernie4_5,
     write_ernie4_5_moe,
     write_exaone4,
     write_exaone4_small,
@@ -182,6 +185,7 @@ FAMILIES = {
         limits="the trunk's index rotates halves of its queries and keys in llama.cpp, neighbours in transformers: "
         "compared with PyTorch where the index picks everything, which are 2048 positions in the published model",
     ),
+    "glm5-next": Family("GLM-5.3-Flash", write_glm5_next, "own", shares_index=True, after="SGLang"),
     "deepseek4": Family(
         "DeepSeek-V4",
         write_deepseek4,
@@ -213,6 +217,7 @@ OWN_GRAPHS = {
     "dots3note": Upstream("dots3", "keeps it", "skips it", "vLLM"),
     "ernie4_5-moe": Upstream("ERNIE 4.5", "drops it", "refuses a file with it", "FastDeploy; others in vLLM, SGLang"),
     "glm4moe, M-RoPE": Upstream("GLM-4.5V, 4.6V", "keeps it", "loads it; its graph has no M-RoPE", "SGLang"),
+    "glm5-next": Upstream("GLM-5.3-Flash", "keeps it", "loads it; its graph throws", "SGLang"),
     "mimo2, separate": Upstream(
         "MiMo-V2-Flash", "keeps it", "loads it; its graph wants Q, K and V in one tensor", "vLLM, SGLang"
     ),
@@ -231,16 +236,11 @@ class Refused(NamedTuple):
 
 
 REFUSED = {
-    "glm5-next": Refused(
-        Upstream("GLM-5.3, 5.3-Flash", "keeps it", "loads it; its graph throws", "SGLang"),
-        "a graph: latent attention to what an index of pooled keys picks, once for all drafts of a round; cells ahead "
-        "of the trunk in the memory of pooled keys, which are made again as positions come and go",
-        write_glm5_next,
-    ),
     "qwen4exp": Refused(
         Upstream("Qwen3.8-Flash-Next", "drops it", "refuses a file with it", "vLLM"),
         "names for its tensors, which are those of four streams of hidden states, a loader and a graph",
     ),
+    "ernie4_5": Refused(Upstream("ERNIE 4.5 dense", "", "loads it", ""), "heads: none are published", write_ernie4_5),
     "glm4, without sections": Refused(
         Upstream("GLM-4 dense (0414)", "", "", ""), "heads: none are published, the architecture's are GLM-OCR's"
     ),

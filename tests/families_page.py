@@ -85,6 +85,14 @@ NOTES = """
   (`index_share_for_mtp_iteration`). No GGUF says so: it is done where layers of the trunk share an index. Until a text
   is longer than what the index picks (2048 positions) drafts see all of it and each other, as in SGLang; in vLLM they
   do not see each other. PyTorch is transformers' layers with what is picked handed on.
+- *GLM-5.3-Flash.* The head has one stream of hidden states where the trunk has four, whose normed mean it reads. Its
+  index scores pools of four positions; attention sees the best of them, and the up to three positions that fill no pool
+  yet. Published code, and llama.cpp for the trunk, keeps the keys of pools and makes them again as positions come and
+  go. The head keeps what they are made of, and makes them when its index picks: once a round, as drafts share what is
+  picked, like those of GLM-5.2. As far as SGLang's code tells, its later drafts see nothing else, in short texts too;
+  here those of a text that is picked whole also see each other. PyTorch is transformers' layers, with plain sums where
+  they mix streams. llama.cpp says of the memory of the trunk that it awaits "complete reimplementation": the trunk
+  agrees with transformers beyond what its index picks, and rollback, copies and several sequences change nothing.
 - *DSpark* (DeepSeek-V4-Flash-DSpark, in a file of its own) is no head: it drafts a block of tokens at once, which see
   one another both ways, and reads the states of several layers of the trunk, whose keys it keeps in a window. llama.cpp
   has its graph (dflash). Here it would take: the states of those layers kept on the device, as those of the last are; a

@@ -53,6 +53,7 @@ PASSED_OVER = {
     "glm-dsa, an index a layer": _LATENT,
     "deepseek32": _LATENT,
     "dots3note": _LATENT,
+    "glm5-next": _LATENT + r"|attn_[qkv]\.|attn_output|ssm_|hc_",
     "bailingmoe3": _LATENT + r"|attn_[qkv]\.|attn_gate|attn_output|ssm_[fg]_a",
     "deepseek4": r"|^output|attn_output_a|hc_|indexer|compress",
 }

@@ -80,7 +80,8 @@ def check(found: Plan, log: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", ["glm4moe", "step35", "exaone4", "cohere2moe", "qwen35moe", "nemotron_h_moe", "mimo2", "glm-dsa"]
+    "family",
+    ["glm4moe", "step35", "exaone4", "cohere2moe", "qwen35moe", "nemotron_h_moe", "mimo2", "glm-dsa", "glm5-next"],
 )
 def test_weights_and_caches_lie_where_the_plan_says(
     family: str, endpoints: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -121,6 +121,24 @@ def test_logits_of_trunk_and_heads_equal_those_of_pytorch(
         record_property("published", float(abs(heads - published).max()))
 
 
+@pytest.mark.parametrize("case", ["glm5-next"], indirect=True)
+@pytest.mark.parametrize("n_tokens", [61, 62, 63])
+def test_positions_that_fill_no_pool_yet_are_seen_as_in_pytorch(case: Case, n_tokens: int) -> None:
+    """The test before this one has none of these."""
+    from reference.heads import Reference
+
+    name, checkpoint, gguf = case
+    rng = random.Random(4)
+    tokens, script = ([rng.randrange(N_VOCAB) for _ in range(n)] for n in (n_tokens, K))
+    model = load(gguf.whole)
+    with Session(model, PARAMS, n_draft_max=K) as session:
+        session.decode([Chunk(tokens[:-1], 0, feed=True)])
+        heads = draft(session, tokens[-1], n_tokens - 1, script)
+    llama_cpp.llama_model_free(model)
+    reference = Reference(checkpoint, FAMILIES[name].fed, FAMILIES[name].recycled, shares_index=True)
+    np.testing.assert_allclose(heads, reference.draft(tokens, script).numpy(), rtol=0, atol=TOLERANCE)
+
+
 @pytest.mark.parametrize("name", ["gemma4"])
 def test_logits_of_trunk_and_assistant_equal_those_of_transformers(
     name: str, tmp_path: Path, llama_cpp_source: Path, record_property: Callable[[str, object], None]

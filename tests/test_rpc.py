@@ -35,6 +35,7 @@ TINY = [
     "qwen35",
     "deepseek2 (DeepSeek-V3)",
     "glm-dsa",
+    "glm5-next",
     "cohere2moe",
 ]
 

@@ -323,10 +323,10 @@ def test_a_fingerprint_tells_weights_apart(tmp_path: Path) -> None:
 
 
 def test_heads_that_llama_cpp_cannot_run_leave_lookup_with_a_note(tmp_path: Path) -> None:
-    from random_gguf import write_glm5_next
+    from random_gguf import write_ernie4_5
 
-    path = write_glm5_next(tmp_path / "tiny.gguf")
-    reason = "the pinned llama.cpp cannot run the MTP heads of this glm5-next model (it has no graph for them)"
+    path = write_ernie4_5(tmp_path / "tiny.gguf")
+    reason = "the pinned llama.cpp cannot run the MTP heads of this ernie4_5 model (it has no graph for them)"
     with Model(path) as model:
         assert model.draft_note == f"{reason}: drafts by lookup only"
         assert model.draft_max == "auto"

@@ -40,6 +40,7 @@ ARCHITECTURES = {
     "exaone-moe": Architecture(),
     "glm4": Architecture(),
     "glm4moe": Architecture(),
+    "glm5-next": Architecture(needs=Needs.MLA),
     "glm-dsa": Architecture(needs=Needs.MLA),
     "hy_v3": Architecture(None),
     "mimo2": Architecture(None),

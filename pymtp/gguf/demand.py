@@ -74,7 +74,7 @@ def demand_of(
     first = own or model
     parts = Tensors(info, [*(own.shards if own else []), *model.shards])
     shape = shape_of(info, Keys(info.architecture, first.shards[0]), parts)
-    if shape.kind in ("hybrid", "recurrent"):
+    if shape.has_recurrent_states:
         draft_max = draft_max_of_states
     estimate = estimate_memory(
         shape,

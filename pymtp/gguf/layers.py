@@ -24,6 +24,7 @@ _MLA_TENSOR = "attn_kv_a_mqa.weight"
 _INDEX_TENSOR = "indexer.proj.weight"
 _K_TENSORS = ("attn_k.weight", "attn_qkv.weight", "attn_kv.weight", _MLA_TENSOR)
 _STATE_TENSORS = ("ssm_a", "ssm_conv1d.weight")
+_N_POOLED = "attention.indexer.kpool"
 _RATIOS = "attention.compress_ratios"
 _WINDOWS = "attention.sliding_window_pattern"
 
@@ -120,14 +121,18 @@ def _layer(keys: Keys, number: int, names: Container[str]) -> Layer:
         return Layer()
     k_width, v_width = _kv_widths(keys, number)
     index_width = keys.number("attention.indexer.key_length") if _INDEX_TENSOR in names else 0
+    n_pooled = max(1, keys.number(_N_POOLED))
+    if n_pooled > 1:  # beside a key its gate, and in the trunk the key of the pool that ends there
+        index_width *= 2 if _HEAD_TENSOR in names else 3
     if _HEAD_TENSOR in names:  # whatever the trunk has, a head attends to K and V of its window or of all positions
         is_windowed = keys.value(_RATIOS) is not None or _has_window(keys, number)
-        return Layer(k_width, 0 if _MLA_TENSOR in names else v_width, is_windowed, index_width)
+        return Layer(k_width, 0 if _MLA_TENSOR in names else v_width, is_windowed, index_width, n_pooled)
     if keys.value(_RATIOS) is None:
-        return Layer(k_width, 0 if _MLA_TENSOR in names else v_width, _has_window(keys, number), index_width)
+        is_windowed = _has_window(keys, number)
+        return Layer(k_width, 0 if _MLA_TENSOR in names else v_width, is_windowed, index_width, n_pooled)
     ratio = max(1, keys.at(_RATIOS, number))
     state_bytes = 4 * _compressor_elements(ratio, k_width, index_width) if ratio > 1 else 0
-    return Layer(k_width, 0, True, index_width, ratio, state_bytes)
+    return Layer(k_width, 0, True, index_width, ratio=ratio, state_bytes=state_bytes)
 
 
 def _kv_widths(keys: Keys, number: int) -> tuple[int, int]:

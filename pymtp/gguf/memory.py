@@ -31,6 +31,8 @@ class Layer:
     has_window: bool = False
     index_width: int = 0
     """Elements per position of the index that sparse attention stores."""
+    n_pooled: int = 1
+    """Positions that one score of the index stands for."""
     ratio: int = 1
     """Positions that one cell of compressed K stands for."""
     state_bytes: int = 0
@@ -61,6 +63,11 @@ class Shape:
         if any(layer.state_bytes for layer in layers):
             return "hybrid" if any(layer.k_width for layer in layers) else "recurrent"
         return "sliding-window" if any(layer.has_window for layer in layers) else "full"
+
+    @property
+    def has_recurrent_states(self) -> bool:
+        """Whether some layers of the trunk are recurrent, whatever the others are."""
+        return self.kind != "compressed" and any(layer.state_bytes for layer in self.trunk)
 
     @property
     def is_shared(self) -> bool:
@@ -139,7 +146,8 @@ def _compute_bytes(shape: Shape, n_rows: int, n_cells: int, n_window_cells: int,
     if any(layer.has_window for layer in shape.trunk):
         masks += _F16_BYTES * n_rows * n_window_cells
     # the scores of the index, and the selected ones
-    scores = 2 * _F32_BYTES * n_rows * n_cells if shape.kind == "sparse" else 0
+    n_scores = n_cells // max(layer.n_pooled for layer in shape.trunk) + n_cells if shape.kind == "sparse" else 0
+    scores = _F32_BYTES * n_rows * n_scores
     logits = _F32_BYTES * shape.n_vocab * n_outputs
     return masks + scores + logits + _F32_BYTES * n_rows * shape.row_elements
 

@@ -33,8 +33,9 @@ _BY_LAYER = (
     *("attention.recurrent_layers", "attention.head_count", "attention.head_count_kv", _WINDOWS),
     "expert_feed_forward_length",
 )
-# ... or its own, by the key of config.json; 0 where there is none.
+# ... or its own, by the key of config.json, else that of all layers, _LIMIT; 0 where there is none.
 _BY_HEAD = {"swiglu_clamp_exp": "swiglu_limits", "swiglu_clamp_shexp": "swiglu_limits_shared"}
+_LIMIT = "swiglu_limit"
 _FEED_FORWARD = ("ffn_", "exp_probs_b.")
 _PAIRS = ("self_attn.q_proj.weight", "self_attn.k_proj.weight")
 
@@ -174,7 +175,7 @@ class _Fit:
             if key == _WINDOWS and self._names.windows == "as first":  # what is not said of a head
                 continue
             limits, at = self._config.get(_BY_HEAD.get(key, "")), self._model.n_layer + head
-            own = limits[at] if isinstance(limits, list) and len(limits) > at else None
+            own = limits[at] if isinstance(limits, list) and len(limits) > at else self._config.get(_LIMIT)
             added[key] = values[like] if key in _BY_LAYER else float(own or 0)
         return added
 

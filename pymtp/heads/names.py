@@ -55,6 +55,10 @@ _LATENT_ATTENTION = {
     "self_attn.indexer.wk.weight": "indexer.attn_k.weight",
     "self_attn.indexer.wq_b.weight": "indexer.attn_q_b.weight",
 }
+_POOLS = {
+    "self_attn.indexer.index_kpool_compress_gate": "indexer_compressor_gate.weight",
+    "self_attn.indexer.index_kpool_compress_ape": "indexer_compressor_ape.weight",
+}
 _STEP = {
     "transformer.shared_head.norm.weight": "nextn.shared_head_norm.weight",
     "transformer.shared_head.output.weight": "nextn.shared_head_head.weight",
@@ -142,6 +146,7 @@ NAMES = {
     "exaone-moe": _names("ffn_norm", _ATTENTION, windows="as first"),
     "glm4": _names("ffn_norm", _ATTENTION, _GLM4, has_pairs=True),
     "glm4moe": _names("post_attention_norm", _ATTENTION),
+    "glm5-next": _names("ffn_norm", _LATENT_ATTENTION, _POOLS),
     "deepseek2": _names("ffn_norm", _LATENT_ATTENTION),
     "deepseek32": _names("ffn_norm", _LATENT_ATTENTION),
     "glm-dsa": _names("ffn_norm", _LATENT_ATTENTION),
@@ -163,6 +168,7 @@ ARCHITECTURES = {
     "Glm4MoeForCausalLM": "glm4moe",
     "Glm4vMoeForConditionalGeneration": "glm4moe",
     "Glm4MoeLiteForCausalLM": "deepseek2",
+    "Glm5NextForConditionalGeneration": "glm5-next",
     "DeepseekV3ForCausalLM": "deepseek2",
     "DeepseekV32ForCausalLM": "deepseek32",
     "GlmMoeDsaForCausalLM": "glm-dsa",

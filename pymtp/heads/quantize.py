@@ -23,7 +23,7 @@ from pymtp.heads.tensors import PIECE_BYTES, Pieces, Tensor, stored
 from pymtp.heads.writer import OnWrite, check_target, write_gguf
 
 # Small, and read with more precision than they save room: as in llama-quantize.
-_KEPT = re.compile(r"(_norm|ffn_gate_inp(_shexp)?|indexer\.proj|ssm_conv1d\w*|hc_\w+)\.weight")
+_KEPT = re.compile(r"(_norm|ffn_gate_inp(_shexp)?|indexer\.proj|indexer_compressor_\w+|ssm_conv1d\w*|hc_\w+)\.weight")
 _OUTPUT = "nextn.shared_head_head.weight"
 _EXPERTS = re.compile(r"ffn_\w+_exps\.weight")
 # Of files that hold heads alone: general.file_type by the type of their matrices.

@@ -8,7 +8,7 @@ from .bailing import write_bailingmoe2, write_bailingmoe3
 from .cohere import write_cohere2moe
 from .deepseek import write_deepseek3, write_deepseek4, write_deepseek32
 from .dots import write_dots3note
-from .ernie import write_ernie4_5_moe
+from .ernie import write_ernie4_5, write_ernie4_5_moe
 from .exaone import write_exaone4, write_exaone4_small, write_exaone_moe, write_exaone_moe_full
 from .gemma import write_gemma4, write_gemma4_assistant, write_gemma4_choosing_assistant, write_gemma4_shared
 from .glm import (
@@ -37,6 +37,7 @@ __all__ = [
     "write_deepseek32",
     "write_deepseek4",
     "write_dots3note",
+    "write_ernie4_5",
     "write_ernie4_5_moe",
     "write_exaone4",
     "write_exaone4_small",

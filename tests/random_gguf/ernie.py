@@ -8,6 +8,19 @@ from . import blocks
 from .writer import HEAD, N_FF_EXPERT, Writer
 
 
+def write_ernie4_5(path: Path, n_layer: int = 3) -> Path:
+    """The dense one, with a head that llama.cpp loads and nothing runs."""
+    w = Writer(path, "ernie4_5", n_layer, 1, {"rope.dimension_count": HEAD})
+    blocks.embeddings(w)
+    for i in range(n_layer + 1):
+        w.norm(f"blk.{i}.attn_norm.weight")
+        w.norm(f"blk.{i}.ffn_norm.weight")
+        blocks.attention(w, f"blk.{i}.")
+        blocks.feed_forward(w, f"blk.{i}.")
+    blocks.head(w, f"blk.{n_layer}.", own_norm=False)
+    return w.finish()
+
+
 def write_ernie4_5_moe(path: Path, n_layer: int = 3) -> Path:
     """Full attention, experts chosen by softmax, a dense head; the head's last norm is the trunk's."""
     metadata = {

@@ -65,8 +65,12 @@ def write_glm_dsa_full(path: Path) -> Path:
     return write_latent(path, "glm-dsa", index=lambda i: True)
 
 
-def write_glm5_next(path: Path, n_layer: int = 4) -> Path:
-    """Kimi delta attention, sparse latent attention over pooled keys, hyper-connections. llama.cpp runs no head."""
+def write_glm5_next(path: Path, n_layer: int = 4, more: Metadata | None = None) -> Path:
+    """GLM-5.3-Flash: Kimi delta attention and hyper-connections in the trunk, latent attention to what an index of
+    pooled keys picks, also in the head.
+
+    `more`: metadata.
+    """
     n_pool, is_recurrent = 4, [i % 2 == 0 for i in range(n_layer)] + [False]
     metadata = {
         **blocks.EXPERTS,
@@ -86,6 +90,7 @@ def write_glm5_next(path: Path, n_layer: int = 4) -> Path:
         "leading_dense_block_count": 1,
         "swiglu_clamp_exp": [7.0] * (n_layer + 1),
         "swiglu_clamp_shexp": [7.0] * (n_layer + 1),
+        **(more or {}),
     }
     w = Writer(path, "glm5-next", n_layer, 1, metadata)
     blocks.embeddings(w)

@@ -57,6 +57,9 @@ def write_checkpoint(folder: Path, recipe: Recipe) -> Checkpoint:
     )
     kind = transformers.AutoModelForImageTextToText if "vision_config" in given else transformers.AutoModelForCausalLM
     model = kind.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    if recipe.has_plain_residual:
+        for block in model.get_decoder().layers[recipe.n_layer :]:
+            block.attn_hc, block.ffn_hc = PlainResidual(), PlainResidual()
     randomise(model)
     model.save_pretrained(folder)
     tensors = {_published(name, recipe): tensor for name, tensor in load_file(folder / "model.safetensors").items()}
@@ -78,6 +81,15 @@ def write_checkpoint(folder: Path, recipe: Recipe) -> Checkpoint:
     return Checkpoint(folder, model, heads, recipe.n_layer)
 
 
+class PlainResidual(torch.nn.Module):
+    """In the place of a hyper-connection: equal streams stay equal, each the sum of what comes in and what is added."""
+
+    def forward(self, streams: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """How much of the output each stream takes, what it takes of each stream, and the layer's input."""
+        n = streams.shape[-2]
+        return torch.ones(streams.shape[:-1]), torch.eye(n).expand(*streams.shape[:-2], n, n), streams[..., 0, :]
+
+
 def randomise(module: torch.nn.Module) -> None:
     """Normally distributed weights; a product keeps the size of its input. What starts at 0 or 1 stays near it."""
     with torch.no_grad():
@@ -85,7 +97,7 @@ def randomise(module: torch.nn.Module) -> None:
             if not tensor.is_floating_point() or "inv_freq" in name:
                 continue
             noise = torch.randn_like(tensor)
-            if "embed" in name:
+            if "embed" in name or name.endswith("compress_ape"):
                 tensor.copy_(noise)
             elif tensor.dim() < 2 or "conv1d" in name:
                 tensor.add_(0.1 * noise)

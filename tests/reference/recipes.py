@@ -148,6 +148,8 @@ class Recipe:
     """Queries, keys and values are one matrix, which they are not in transformers."""
     is_exported: bool = True
     """llama.cpp's converter can write the heads to a file of their own."""
+    has_plain_residual: bool = False
+    """The trunk has several streams of hidden states, the heads have one."""
 
 
 def layer_types(one: str, other: str, head: str) -> list[str]:
@@ -354,6 +356,53 @@ RECIPES = {
         {**BASE, **EXPERTS, **MLA, **INDEX, "indexer_types": layer_types("full", "full", "full")},
         DEEPSEEK_NAMES,
         {"rope_theta": 10000.0, "scoring_func": "sigmoid"},
+    ),
+    "glm5-next": Recipe(
+        "glm5_next",
+        "Glm5NextForConditionalGeneration",
+        {
+            "text_config": {
+                **BASE,
+                **EXPERTS,
+                **MLA,
+                **INDEX,
+                "num_hidden_layers": N_LAYER + 1,
+                "qk_rope_head_dim": 0,
+                "head_dim": 0,
+                "index_kpool": 4,
+                "indexer_types": ["full"] * (N_LAYER + 1),
+                "layer_types": layer_types("linear_attention", "indexed_attention", "indexed_attention"),
+                "mlp_layer_types": ["dense", *["sparse"] * N_LAYER],
+                "linear_head_dim": 64,
+                "linear_num_heads": N_HEAD,
+                "swiglu_limit": 7.0,
+            },
+            "vision_config": VISION,
+        },
+        DEEPSEEK_NAMES,
+        {
+            **BASE,
+            **EXPERTS,
+            **MLA,
+            **INDEX,
+            "text_config": None,
+            "vision_config": None,
+            "qk_rope_head_dim": 0,
+            "mla_use_nope": True,
+            "index_kpool": 4,
+            "layer_types": layer_types("linear_attention", "full_attention", "full_attention")[:N_LAYER],
+            "linear_attn_config": {
+                "num_heads": N_HEAD,
+                "head_dim": 64,
+                "short_conv_kernel_size": 4,
+                "gate_lower_bound": -5.0,
+            },
+            "hc_mult": 4,
+            "hc_sinkhorn_iters": 20,
+            "hc_eps": 1e-6,
+            "swiglu_limit": 7.0,
+        },
+        has_plain_residual=True,
     ),
     "hy_v3": Recipe(
         "hy_v3",

@@ -19,6 +19,7 @@ const std::vector<mtp_architecture> & mtp_architectures() {
         { LLM_ARCH_EXAONE_MOE, 1, 0 },
         { LLM_ARCH_GLM4, 1, 0 },
         { LLM_ARCH_GLM4_MOE, 1, 0 },
+        { LLM_ARCH_GLM5_NEXT, 1, PYMTP_NEEDS_MLA },
         { LLM_ARCH_GLM_DSA, 1, PYMTP_NEEDS_MLA },
         { LLM_ARCH_HY_V3, 0, 0 },
         { LLM_ARCH_MIMO2, 0, 0 },

@@ -30,7 +30,7 @@ mtp_heads::mtp_heads(llama_context & ctx, const params & params) :
         own = mtp_memory_create_own(model(), params.memory, ctx.get_cparams());
 
         // a cache that is not larger is seen whole
-        const uint32_t n_picked = trunk.hparams.indexer_top_k;
+        const uint32_t n_picked = head_index_n_picked(trunk.hparams);
         if (head_index_is_shared(trunk) && n_picked > 0 && n_picked < mtp_memory_size(own.get())) {
             picked_mem.alloc("mtp_picked", GGML_TYPE_F32, n_picked, rows.size(), buft);
         }

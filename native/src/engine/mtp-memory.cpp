@@ -5,6 +5,7 @@
 #include "llama-kv-cache-dsv4.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
+#include "llama-memory-hybrid-idx.h"
 #include "llama-memory-hybrid-iswa.h"
 #include "llama-memory-hybrid.h"
 #include "llama-model.h"
@@ -107,7 +108,8 @@ void mtp_memory_release(llama_memory_i * memory) {
 }
 
 bool mtp_memory_can_share(llama_memory_i * memory) {
-    return !mtp_memory_caches(memory).empty() && !dynamic_cast<llama_kv_cache_dsa *>(memory);
+    return !mtp_memory_caches(memory).empty() && !dynamic_cast<llama_kv_cache_dsa *>(memory) &&
+           !dynamic_cast<llama_memory_hybrid_idx *>(memory);
 }
 
 std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model, llama_memory_params params,

@@ -23,6 +23,9 @@ struct mtp_seen {
 
     bool hides_any() const { return has_gap() || end < draft_begin; }
 
+    // whether rows after a position do not look at it
+    bool hides(llama_pos pos) const { return (pos >= gap_begin && pos < gap_end) || (pos >= end && pos < draft_begin); }
+
     bool has(llama_pos pos) const { return pos < end && !(pos >= gap_begin && pos < gap_end); }
 
     // A draft predicts from pos, after rows from begin on, of which the first n_broken read what is not there.

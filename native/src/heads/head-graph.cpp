@@ -40,6 +40,8 @@ std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, c
                 return head_graph_exaone_moe(model, params);
             case LLM_ARCH_GLM4:
                 return head_graph_glm4(model, params);
+            case LLM_ARCH_GLM5_NEXT:
+                return head_graph_glm5_next(model, params);
             default:
                 break;
         }

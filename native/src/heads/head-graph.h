@@ -54,3 +54,4 @@ std::unique_ptr<llm_graph_context> head_graph_ernie4_5_moe(const llama_model & m
 std::unique_ptr<llm_graph_context> head_graph_exaone4(const llama_model & model, const llm_graph_params & params);
 std::unique_ptr<llm_graph_context> head_graph_exaone_moe(const llama_model & model, const llm_graph_params & params);
 std::unique_ptr<llm_graph_context> head_graph_glm4(const llama_model & model, const llm_graph_params & params);
+std::unique_ptr<llm_graph_context> head_graph_glm5_next(const llama_model & model, const llm_graph_params & params);

@@ -1,8 +1,8 @@
 #include "head-index.h"
 
+#include "head-index-kind.h"
 #include "llama-kv-cache-dsa.h"
 #include "mtp-graph.h"
-#include "mtp-stage.h"
 
 #include <cmath>
 
@@ -16,6 +16,9 @@ bool head_has_index(const llama_model & model) {
 }
 
 bool head_index_is_shared(const llama_model & model) {
+    if (model.arch == LLM_ARCH_GLM5_NEXT) {
+        return head_has_index(model);
+    }
     for (uint32_t il = 0; il < model.hparams.n_layer(); ++il) {
         if (!model.hparams.is_indexer_full(il)) {
             return model.arch == LLM_ARCH_GLM_DSA && head_has_index(model);
@@ -24,93 +27,102 @@ bool head_index_is_shared(const llama_model & model) {
     return false;
 }
 
+uint32_t head_index_n_picked(const llama_hparams & hparams) {
+    // beside pools the positions that fill none yet
+    return hparams.indexer_top_k + (hparams.indexer_kpool > 0 ? hparams.indexer_kpool - 1 : 0);
+}
+
+head_index::head_index(const llm_graph_context & graph, llm_graph_input_attn_k_dsa * inp, const llama_layer & layer,
+                       const head_index_rows & rows, int il) :
+    graph(graph), ctx0(graph.ctx0), inp(inp), layer(layer), rows(rows), il(il), n_head(graph.hparams.indexer_n_head),
+    n_key(graph.hparams.indexer_head_size) {}
+
+ggml_tensor * head_index::build_mask(const mtp_graph_picked & picked) const {
+    ggml_tensor * mask     = inp->get_kq_mask_mla();
+    const int64_t n_kv     = mask->ne[0];
+    const int64_t n_rows   = mask->ne[1];
+    const int64_t n_stream = mask->ne[3];
+    const int64_t n        = picked.taken->ne[0];
+
+    ggml_tensor * hidden = ggml_reshape_4d(ctx0, picked.sees_all, 1, n_rows, 1, n_stream);
+    hidden               = ggml_cast(ctx0, ggml_repeat_4d(ctx0, hidden, n_kv, n_rows, 1, n_stream), mask->type);
+    hidden               = ggml_reshape_4d(ctx0, hidden, 1, n_kv, n_rows, n_stream);
+
+    ggml_tensor * zeros = ggml_fill(ctx0, ggml_new_tensor_4d(ctx0, GGML_TYPE_F32, 1, n, n_rows, n_stream), 0.0f);
+    hidden              = ggml_set_rows(ctx0, hidden, zeros, ggml_reshape_3d(ctx0, picked.taken, n, n_rows, n_stream));
+    return ggml_add(ctx0, ggml_reshape_4d(ctx0, hidden, n_kv, n_rows, 1, n_stream), mask);
+}
+
+ggml_tensor * head_index::build_key() const {
+    ggml_tensor * k = ggml_mul_mat(ctx0, layer.indexer_attn_k, rows.input);
+    k               = graph.build_norm(k, layer.indexer_k_norm, layer.indexer_k_norm_b, LLM_NORM, il);
+    graph.cb(k, "mtp_indexer_k", il);
+    return k;
+}
+
+ggml_tensor * head_index::build_queries() const {
+    ggml_tensor * q = ggml_mul_mat(ctx0, layer.indexer_attn_q_b, rows.queries);
+    graph.cb(q, "mtp_indexer_q", il);
+    return ggml_reshape_3d(ctx0, q, n_key, n_head, graph.n_tokens);
+}
+
+ggml_tensor * head_index::build_scores(ggml_tensor * q, ggml_tensor * k, ggml_tensor * mask) const {
+    const int64_t n_stream = k->ne[3];
+    const int64_t n_rows   = graph.n_tokens / n_stream;
+
+    q = ggml_reshape_4d(ctx0, q, n_key, n_head, n_rows, n_stream);
+
+    // scaled before they meet the scores, of which there are many more
+    ggml_tensor * weights = ggml_mul_mat(ctx0, layer.indexer_proj, rows.input);
+    weights               = ggml_scale(ctx0, weights, 1.0f / sqrtf(float(n_key * n_head)));
+    weights               = ggml_reshape_4d(ctx0, weights, n_head, n_rows, 1, n_stream);
+    graph.cb(weights, "mtp_indexer_weights", il);
+
+    if (graph.cparams.fused_lid) {
+        ggml_tensor * scores = ggml_lightning_indexer(ctx0, q, k, weights, mask);
+        graph.cb(scores, "mtp_indexer_score", il);
+        graph.res->add_fused_node({ LLM_FUSED_OP_LIGHTNING_INDEXER, scores, il });
+        return scores;
+    }
+    // where no device has all of it in one operation
+    ggml_tensor * kq = ggml_mul_mat(ctx0, ggml_permute(ctx0, k, 0, 2, 1, 3), ggml_permute(ctx0, q, 0, 2, 1, 3));
+
+    ggml_tensor * scores = ggml_relu(ctx0, ggml_cont(ctx0, ggml_permute(ctx0, kq, 2, 1, 0, 3)));
+    scores               = ggml_sum_rows(ctx0, ggml_mul(ctx0, scores, weights));
+    scores               = ggml_cont(ctx0, ggml_permute(ctx0, scores, 2, 1, 0, 3));
+    scores               = ggml_add(ctx0, scores, mask);
+    graph.cb(scores, "mtp_indexer_score", il);
+    return scores;
+}
+
 namespace {
 
-class head_index {
+// keeps the key of each position
+class head_index_of_keys : public head_index {
   public:
-    head_index(const llm_graph_context & graph, llm_graph_input_attn_k_dsa * inp, const llama_layer & layer,
-               const head_index_rows & rows, llama_rope_type rope_type, int il) :
-        graph(graph), ctx0(graph.ctx0), inp(inp), layer(layer), rows(rows), rope_type(rope_type), il(il),
-        n_head(graph.hparams.indexer_n_head), n_key(graph.hparams.indexer_head_size) {}
+    head_index_of_keys(const llm_graph_context & graph, llm_graph_input_attn_k_dsa * inp, const llama_layer & layer,
+                       const head_index_rows & rows, llama_rope_type rope_type, int il) :
+        head_index(graph, inp, layer, rows, il), rope_type(rope_type) {}
 
-    void store_keys() const {
-        ggml_tensor * k = ggml_mul_mat(ctx0, layer.indexer_attn_k, rows.input);
-        k               = graph.build_norm(k, layer.indexer_k_norm, layer.indexer_k_norm_b, LLM_NORM, il);
-        k               = build_rotated(ggml_reshape_3d(ctx0, k, n_key, 1, graph.n_tokens));
-        graph.cb(k, "mtp_indexer_k", il);
-
+    void store_keys() const override {
+        ggml_tensor * k = build_rotated(ggml_reshape_3d(ctx0, build_key(), n_key, 1, graph.n_tokens));
         ggml_build_forward_expand(graph.gf, inp->mctx->get_lid()->cpy_k(ctx0, k, inp->get_k_idxs_lid(), il));
     }
 
-    // The positions' cells, by their scores: I32 [n, n_tokens of a stream, 1, n_stream]
-    ggml_tensor * build_picked(int64_t n) const {
-        ggml_tensor * k        = inp->mctx->get_lid()->get_k(ctx0, il);
-        const int64_t n_stream = k->ne[3];
-
-        ggml_tensor * q = ggml_mul_mat(ctx0, layer.indexer_attn_q_b, rows.queries);
-        q               = build_rotated(ggml_reshape_3d(ctx0, q, n_key, n_head, graph.n_tokens));
-        q               = ggml_reshape_4d(ctx0, q, n_key, n_head, graph.n_tokens / n_stream, n_stream);
-        graph.cb(q, "mtp_indexer_q", il);
-
-        // scaled before they meet the scores, of which there are many more
-        ggml_tensor * weights = ggml_mul_mat(ctx0, layer.indexer_proj, rows.input);
-        weights               = ggml_scale(ctx0, weights, 1.0f / sqrtf(float(n_key * n_head)));
-        weights               = ggml_reshape_4d(ctx0, weights, n_head, graph.n_tokens / n_stream, 1, n_stream);
-        graph.cb(weights, "mtp_indexer_weights", il);
-
-        ggml_tensor * scores = graph.cparams.fused_lid ?
-                                   ggml_lightning_indexer(ctx0, q, k, weights, inp->get_kq_mask_lid()) :
-                                   build_scores(q, k, weights);
-        graph.cb(scores, "mtp_indexer_score", il);
-        if (graph.cparams.fused_lid) {
-            graph.res->add_fused_node({ LLM_FUSED_OP_LIGHTNING_INDEXER, scores, il });
-        }
-        return ggml_cont(ctx0, ggml_top_k(ctx0, scores, n));
-    }
-
-    // For rows that see the cells that have been picked before, or all.
-    ggml_tensor * build_mask(const mtp_graph_picked & picked) const {
-        ggml_tensor * mask     = inp->get_kq_mask_mla();
-        const int64_t n_kv     = mask->ne[0];
-        const int64_t n_rows   = mask->ne[1];
-        const int64_t n_stream = mask->ne[3];
-        const int64_t n        = picked.taken->ne[0];
-
-        ggml_tensor * hidden = ggml_reshape_4d(ctx0, picked.sees_all, 1, n_rows, 1, n_stream);
-        hidden               = ggml_cast(ctx0, ggml_repeat_4d(ctx0, hidden, n_kv, n_rows, 1, n_stream), mask->type);
-        hidden               = ggml_reshape_4d(ctx0, hidden, 1, n_kv, n_rows, n_stream);
-
-        ggml_tensor * zeros = ggml_fill(ctx0, ggml_new_tensor_4d(ctx0, GGML_TYPE_F32, 1, n, n_rows, n_stream), 0.0f);
-        hidden = ggml_set_rows(ctx0, hidden, zeros, ggml_reshape_3d(ctx0, picked.taken, n, n_rows, n_stream));
-        return ggml_add(ctx0, ggml_reshape_4d(ctx0, hidden, n_kv, n_rows, 1, n_stream), mask);
+    ggml_tensor * build_picked() const override {
+        ggml_tensor * k      = inp->mctx->get_lid()->get_k(ctx0, il);
+        ggml_tensor * scores = build_scores(build_rotated(build_queries()), k, inp->get_kq_mask_lid());
+        return ggml_cont(ctx0, ggml_top_k(ctx0, scores, graph.hparams.indexer_top_k));
     }
 
   private:
-    const llm_graph_context &    graph;
-    ggml_context *               ctx0;
-    llm_graph_input_attn_k_dsa * inp;
-    const llama_layer &          layer;
-    const head_index_rows &      rows;
-    const llama_rope_type        rope_type;
-    const int                    il;
-    const int64_t                n_head;
-    const int64_t                n_key;
+    const llama_rope_type rope_type;
 
     // by positions, then by a Hadamard matrix, which makes values of like size of them, for a cache of few bits
     ggml_tensor * build_rotated(ggml_tensor * cur) const {
         cur = ggml_rope_ext(ctx0, cur, rows.pos, nullptr, graph.n_rot, rope_type, graph.n_ctx_orig, graph.freq_base,
                             graph.freq_scale, graph.ext_factor, graph.attn_factor, graph.beta_fast, graph.beta_slow);
         return ggml_mul_mat(ctx0, inp->self_k_rot_lid, cur);
-    }
-
-    // where no device has all of it in one operation
-    ggml_tensor * build_scores(ggml_tensor * q, ggml_tensor * k, ggml_tensor * weights) const {
-        ggml_tensor * kq = ggml_mul_mat(ctx0, ggml_permute(ctx0, k, 0, 2, 1, 3), ggml_permute(ctx0, q, 0, 2, 1, 3));
-
-        ggml_tensor * scores = ggml_relu(ctx0, ggml_cont(ctx0, ggml_permute(ctx0, kq, 2, 1, 0, 3)));
-        scores               = ggml_sum_rows(ctx0, ggml_mul(ctx0, scores, weights));
-        scores               = ggml_cont(ctx0, ggml_permute(ctx0, scores, 2, 1, 0, 3));
-        return ggml_add(ctx0, scores, inp->get_kq_mask_lid());
     }
 };
 
@@ -125,16 +137,21 @@ ggml_tensor * head_index_attention(const llm_graph_context & graph, const llama_
     }
     auto * inp = graph.build_attn_inp_k_dsa();
 
-    const head_index index(graph, inp, layer, rows, rope_type, il);
-    index.store_keys();
+    std::unique_ptr<const head_index> index;
+    if (graph.hparams.indexer_kpool > 0) {
+        index = head_index_of_pools(graph, inp, layer, rows, il);
+    } else {
+        index = std::make_unique<head_index_of_keys>(graph, inp, layer, rows, rope_type, il);
+    }
+    index->store_keys();
 
     const int64_t n_kv     = inp->mctx->get_mla()->get_n_kv();
-    const int64_t n_picked = graph.hparams.indexer_top_k;
+    const int64_t n_picked = head_index_n_picked(graph.hparams);
     auto *        picked   = mtp_graph_picked_of(*graph.res);
     const bool    is_later = picked && picked->sees_all; // of a round's drafts
 
     if (n_kv > n_picked && !is_later) {
-        ggml_tensor * top_k = index.build_picked(n_picked);
+        ggml_tensor * top_k = index->build_picked();
         if (picked) {
             picked->made = ggml_reshape_2d(graph.ctx0, top_k, n_picked, graph.n_tokens);
         }
@@ -146,7 +163,7 @@ ggml_tensor * head_index_attention(const llm_graph_context & graph, const llama_
     seen.self_kq_mask_cnv = inp->get_kq_mask_mla();
     if (n_kv > n_picked && picked->taken) {
         picked->made          = picked->taken;
-        seen.self_kq_mask_cnv = index.build_mask(*picked);
+        seen.self_kq_mask_cnv = index->build_mask(*picked);
     }
     return graph.build_attn(&seen, layer.wo, nullptr, layer.wo_s, q, k, v, nullptr, nullptr, layer.wv_b, kq_scale, il);
 }

@@ -1,8 +1,8 @@
 #pragma once
 
 // Latent attention of a head to the positions that its index picks, as DeepSeek-V3.2's and GLM-5's are published: the
-// index scores all positions, and attention sees the best of them. The same as in the graphs of their trunks. Knows
-// models, and what the engine hands on from draft to draft; no memories.
+// index scores all positions, or pools of them, and attention sees the best. The same as in the graphs of their trunks.
+// Knows models, and what the engine hands on from draft to draft; no memories.
 
 #include "llama-graph.h"
 #include "llama-model.h"
@@ -11,15 +11,18 @@
 struct head_index_rows {
     ggml_tensor * input;   // [n_embd, n_tokens] of attention, after its norm
     ggml_tensor * queries; // [n_lora_q, n_tokens] of low rank, after their norm
-    ggml_tensor * pos;     // I32 [n_tokens]
+    ggml_tensor * pos;     // I32 [n_tokens]; nullptr: nothing rotates
 };
 
 // Whether the heads of the model have an index: files may come without.
 bool head_has_index(const llama_model & model);
 
-// Whether the drafts of a round share what the index picks for the first of them, as in GLM-5.2 and later, whose
-// trunk's layers share it too: files do not say more.
+// Whether the drafts of a round share what the index picks for the first of them, as in GLM-5.2, whose trunk's layers
+// share it too, and GLM-5.3-Flash: files do not say more.
 bool head_index_is_shared(const llama_model & model);
+
+// positions that an index picks for a row
+uint32_t head_index_n_picked(const llama_hparams & hparams);
 
 // What attention adds: [n_embd, n_tokens]. Stores keys (and those of the index); attends to everything where the head
 // has no index, or the cache is not larger than what it picks. rope_type: of the index; q, k, v: as attention to a cache
