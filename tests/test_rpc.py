@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +188,117 @@ def test_a_graph_whose_buffers_are_gone_is_sent_again(endpoints: list[str], tiny
         before = rpc_counters(endpoints[0]).n_graphs_sent
         assert generate() == expected
         assert rpc_counters(endpoints[0]).n_graphs_sent == before
+
+
+class Recorder:
+    """In front of a server: keeps what its clients send."""
+
+    def __init__(self, port: int) -> None:
+        self._to = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sent = bytearray()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        """The number of each command, and its data."""
+        at = 0
+        while at < len(self._sent):
+            size = int.from_bytes(self._sent[at + 1 : at + 9], "little")
+            yield self._sent[at], bytes(self._sent[at + 9 : at + 9 + size])
+            at += 9 + size
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self._to)
+            for each in (client, server):
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self._pass_on, args=(client, server, self._sent), daemon=True).start()
+            threading.Thread(target=self._pass_on, args=(server, client, bytearray()), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, kept: bytearray) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                kept += data
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+
+SET_TENSOR, GRAPH_COMPUTE, GRAPH_RECOMPUTE = 6, 10, 16  # of rpc_cmd, in ggml-rpc.cpp
+TENSOR_SIZE = 296  # of rpc_tensor there
+
+
+def tensor_name(tensor: bytes) -> str:
+    return tensor[228:292].split(b"\0")[0].decode()
+
+
+@pytest.fixture
+def recorder(servers: list[RpcServer]) -> Iterator[Recorder]:
+    """In front of the second server."""
+    found = Recorder(servers[1].port)
+    yield found
+    found.close()
+
+
+def test_a_server_has_its_inputs_before_the_rows_of_another(
+    endpoints: list[str], recorder: Recorder, tiny: Path
+) -> None:
+    """They are sent while the first server computes."""
+    answer(tiny, [1, 2, 3], 12, 2, rpc=[endpoints[0], recorder.endpoint], tensor_split=[1, 1])
+    passes, names = [], []
+    for command, data in recorder.messages():
+        if command == SET_TENSOR:
+            names.append(tensor_name(data))
+        elif command in (GRAPH_COMPUTE, GRAPH_RECOMPUTE):
+            passes.append(names)
+            names = []
+    assert len(passes) > 8
+    for names in passes[1:]:  # the first has weights too
+        assert any("inp_pos" in name for name in names)
+        are_inputs = [bool(re.search("#(inp|attn_inp|out_ids)", name)) for name in names]
+        assert are_inputs == [True] * (len(names) - 1) + [False]
+
+
+def test_a_pass_waits_once_for_each_server(endpoints: list[str], embedded_model: Path) -> None:
+    """Logits and heads have different rows of the last server: they are asked for together."""
+    options: dict[str, Any] = {"sampling": GREEDY, "max_tokens": 16, "ignore_eos": True}
+    with Model(embedded_model, n_ctx=256, n_threads=1, draft_max=3, rpc=endpoints, tensor_split=[1, 1]) as model:
+        list(model.generate([1, 2, 3], **options))
+        before = [rpc_counters(endpoint) for endpoint in endpoints]
+        list(model.generate([1, 2, 3], **options))
+        after = [rpc_counters(endpoint) for endpoint in endpoints]
+    for first, last in zip(before, after, strict=True):
+        n_run = last.n_graphs_run - first.n_graphs_run
+        assert n_run > 2 and last.n_answers - first.n_answers <= n_run
+
+
+def test_products_of_the_same_rows_go_together(endpoints: list[str], recorder: Recorder, embedded_model: Path) -> None:
+    """As a GPU computes them in one kernel: queries and keys of a layer."""
+    answer(embedded_model, [1, 2, 3], 4, 1, rpc=[endpoints[0], recorder.endpoint], tensor_split=[1, 1])
+    n_found = 0
+    for command, data in recorder.messages():
+        if command != GRAPH_COMPUTE:
+            continue
+        n_nodes = int.from_bytes(data[12:16], "little")
+        nodes = [data[16 + 8 * i : 24 + 8 * i] for i in range(n_nodes)]
+        tensors = data[16 + 8 * n_nodes + 4 :]
+        found = [tensors[at : at + TENSOR_SIZE] for at in range(0, len(tensors), TENSOR_SIZE)]
+        by_id = {tensor[:8]: tensor for tensor in found}
+        weights = [tensor_name(by_id.get(by_id[node][124:132], b"")) if node in by_id else "" for node in nodes]
+        for i, name in enumerate(weights):
+            if name.endswith("attn_q.weight"):
+                first, last = sorted((i, weights.index(name.replace("attn_q", "attn_k"))))
+                assert all(".attn_" in each and each.endswith(".weight") for each in weights[first : last + 1])
+                n_found += 1
+    assert n_found > 0
 
 
 def test_devices_are_listed(endpoints: list[str]) -> None:

@@ -1,5 +1,6 @@
 #include "cuda-few-rows-launch.cuh"
 #include "cuda-few-rows.cuh"
+#include "few-rows-order.h"
 #include "mmvq.cuh"
 
 #include <algorithm>
@@ -130,8 +131,6 @@ void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0
 
 // --- products of the same activations ---
 
-static constexpr int N_NODES_TO_LOOK = 64; // a layer's attention has fewer
-
 // whether a node is a product with a kernel for few rows that is not fused with what follows it
 static bool few_rows_stands_alone(const ggml_cgraph * cgraph, int i) {
     const ggml_tensor * node = cgraph->nodes[i];
@@ -140,30 +139,11 @@ static bool few_rows_stands_alone(const ggml_cgraph * cgraph, int i) {
         !mtp_cuda_few_rows_can(node->src[0], node->src[1], nullptr, nullptr, node)) {
         return false;
     }
-    const int end = std::min(cgraph->n_nodes, i + 3);
-    return std::none_of(cgraph->nodes + i + 1, cgraph->nodes + end, [&](const ggml_tensor * next) {
-        return (next->op == GGML_OP_ADD || next->op == GGML_OP_GLU) && (next->src[0] == node || next->src[1] == node);
-    });
-}
-
-static bool few_rows_go_together(const ggml_tensor * a, const ggml_tensor * b) {
-    return b->op == GGML_OP_MUL_MAT && a->src[1] == b->src[1] && a->src[0]->type == b->src[0]->type;
+    return !few_rows_is_fused(cgraph, i);
 }
 
 void mtp_cuda_few_rows_gather(ggml_cgraph * cgraph) {
-    for (int i = 0; i < cgraph->n_nodes; ++i) {
-        if (!few_rows_stands_alone(cgraph, i)) {
-            continue;
-        }
-        const int begin = i;
-        const int end   = std::min(cgraph->n_nodes, begin + N_NODES_TO_LOOK);
-        for (int j = begin + 1; j < end && i - begin + 1 < FEW_ROWS_TOGETHER; ++j) {
-            if (few_rows_go_together(cgraph->nodes[begin], cgraph->nodes[j]) && few_rows_stands_alone(cgraph, j)) {
-                ++i;
-                std::rotate(cgraph->nodes + i, cgraph->nodes + j, cgraph->nodes + j + 1);
-            }
-        }
-    }
+    few_rows_gather(cgraph, [&](int i) { return few_rows_stands_alone(cgraph, i); });
 }
 
 int mtp_cuda_few_rows_together(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i) {
