@@ -52,6 +52,8 @@ from random_gguf import (
     write_mimo2_split,
     write_nemotron_h_moe,
     write_qwen3next,
+    write_qwen4exp,
+    write_qwen4exp_picking,
     write_qwen35,
     write_qwen35moe,
     write_step35,
@@ -80,6 +82,10 @@ class Family(NamedTuple):
     """The trunk's hidden state that the heads read."""
     shares_index: bool = False
     """Whether the later drafts of a round attend to what the head's index has picked for the first."""
+    n_compared: int = 3
+    """Drafts of a round that llama.cpp's scheme of two contexts computes alike. It does not know that drafts share what
+    an index picks, nor of the index of qwen4exp's head.
+    """
     recycled: State = "normed"
     """The hidden state that a head hands on."""
     after: str = ""
@@ -166,6 +172,17 @@ FAMILIES = {
     "qwen35": Family("Qwen3.5, 3.6, 3.8, dense", write_qwen35, "shared", after="vLLM"),
     "qwen35moe": Family("Qwen3.5, 3.6, 3.8, experts", write_qwen35moe, "shared", after="vLLM"),
     "qwen3next": Family("Qwen3-Next", write_qwen3next, "shared", after="vLLM"),
+    "qwen4exp": Family(
+        "Qwen3.8-Flash-Next", write_qwen4exp, "shared", fed="plain", recycled="plain", after="vLLM, SGLang"
+    ),
+    "qwen4exp, an index that picks": Family(
+        "Qwen3.8-Flash-Next, long texts",
+        write_qwen4exp_picking,
+        "shared",
+        n_compared=0,
+        fed="plain",
+        recycled="plain",
+    ),
     "nemotron_h_moe": Family(
         "Nemotron-H, experts",
         write_nemotron_h_moe,
@@ -174,7 +191,9 @@ FAMILIES = {
     ),
     "bailingmoe3": Family("Ling 3.0", write_bailingmoe3, "shared", after=TRANSFORMERS),
     # more than K/V by position
-    "glm-dsa": Family("GLM-5.2", write_glm_dsa, "own", moves=True, shares_index=True, after="vLLM, SGLang"),
+    "glm-dsa": Family(
+        "GLM-5.2", write_glm_dsa, "own", moves=True, shares_index=True, n_compared=1, after="vLLM, SGLang"
+    ),
     "glm-dsa, an index a layer": Family("GLM-5, 5.1", write_glm_dsa_full, "own", moves=True, after="SGLang"),
     "deepseek32": Family("DeepSeek-V3.2", write_deepseek32, "own", moves=True, after="SGLang"),
     "dots3note": Family(
@@ -216,6 +235,7 @@ OWN_GRAPHS = {
     "bailingmoe2": Upstream("Ling 2.0, Ring 2.0", "keeps it", "skips it", "SGLang"),
     "dots3note": Upstream("dots3", "keeps it", "skips it", "vLLM"),
     "ernie4_5-moe": Upstream("ERNIE 4.5", "drops it", "refuses a file with it", "FastDeploy; others in vLLM, SGLang"),
+    "qwen4exp": Upstream("Qwen3.8-Flash-Next", "drops it", "refuses a file with it", "vLLM, SGLang"),
     "glm4moe, M-RoPE": Upstream("GLM-4.5V, 4.6V", "keeps it", "loads it; its graph has no M-RoPE", "SGLang"),
     "glm5-next": Upstream("GLM-5.3-Flash", "keeps it", "loads it; its graph throws", "SGLang"),
     "mimo2, separate": Upstream(
@@ -236,10 +256,6 @@ class Refused(NamedTuple):
 
 
 REFUSED = {
-    "qwen4exp": Refused(
-        Upstream("Qwen3.8-Flash-Next", "drops it", "refuses a file with it", "vLLM"),
-        "names for its tensors, which are those of four streams of hidden states, a loader and a graph",
-    ),
     "ernie4_5": Refused(Upstream("ERNIE 4.5 dense", "", "loads it", ""), "heads: none are published", write_ernie4_5),
     "glm4, without sections": Refused(
         Upstream("GLM-4 dense (0414)", "", "", ""), "heads: none are published, the architecture's are GLM-OCR's"

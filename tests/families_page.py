@@ -52,8 +52,8 @@ in the model. Models with M-RoPE (qwen35, qwen35moe, glm4, GLM-4.5V) pass all of
 counts the tests that passed.
 
 `PyTorch`: the largest difference between the logits of three draft steps and those that PyTorch computes from the
-checkpoint that llama.cpp's converter turned into the GGUF; logits have a standard deviation of 1. `other state`: the
-difference if the heads were fed, or recycled, the other hidden state. The layers are transformers' own; `after` names
+checkpoint that llama.cpp's converter turned into the GGUF; logits have a standard deviation of about 1. `other state`:
+the difference, by that deviation, if the heads were fed, or recycled, the other hidden state. The layers are transformers' own; `after` names
 the published code that says how the head joins token and hidden state and which state that is. Where it is
 transformers' MtpModel, that was run too; the others were read.
 """
@@ -99,6 +99,13 @@ NOTES = """
   pass after the trunk's that makes keys of them, in a cache that goes back with the text; one pass a round for the
   block; and the Markov head that corrects each draft's logits by the draft before outside of the graph, where it takes
   the most likely token: drafts go through the user's samplers here. So it is not small.
+- *Qwen3.8-Flash-Next.* The head reads all four streams of hidden states, after one norm for all of them, and attends to
+  the blocks of positions that its own index picks, as in vLLM and SGLang; vLLM can hand on what is picked for the first
+  draft of a round, here each draft picks. Later versions of llama.cpp, which name the tensors as here, have a norm for
+  each stream, and heads that attend to everything. No trained weights were at hand to compare. The index of the trunk
+  picks whole blocks, as published; that of the pinned llama.cpp goes by positions and cuts the last block where its
+  cells happen to end. Files of heads alone that have the head's mixer under the trunk's name (`output_hc_norm`) are
+  refused: the tensor `nextn.hc_head_norm` is missing.
 - *Images.* Heads see the rows of an image, but for those with a cache of their own: see [images](images.md). Sound:
   there is no way to pass it, with drafts or without.
 """

@@ -55,9 +55,10 @@ PASSED_OVER = {
     "dots3note": _LATENT,
     "glm5-next": _LATENT + r"|attn_[qkv]\.|attn_output|ssm_|hc_",
     "bailingmoe3": _LATENT + r"|attn_[qkv]\.|attn_gate|attn_output|ssm_[fg]_a",
+    "qwen4exp": r"|ple_conv1d|per_layer_token_embd",
     "deepseek4": r"|^output|attn_output_a|hc_|indexer|compress",
 }
-WITH_HEADS = [name for name, family in FAMILIES.items() if not family.write_assistant]
+WITH_HEADS = [name for name, family in FAMILIES.items() if not family.write_assistant and family.n_compared]
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from random_gguf import (
     write_mimo2,
     write_nemotron_h_moe,
     write_qwen3next,
+    write_qwen4exp_picking,
     write_qwen35,
     write_step35,
 )
@@ -50,6 +51,7 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
     "hybrid, Mamba-2": write_nemotron_h_moe,
     "hybrid, linear attention": write_bailingmoe3,
     "hybrid, Qwen3-Next": write_qwen3next,
+    "hybrid, an index": write_qwen4exp_picking,
     "hybrid, attention beside Mamba-2, no heads": write_falcon_h1,
     "hybrid, Mamba-2, no heads": write_granite_hybrid,
     "hybrid, short convolutions, no heads": write_lfm2,

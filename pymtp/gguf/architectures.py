@@ -48,6 +48,7 @@ ARCHITECTURES = {
     "qwen35": Architecture(),
     "qwen35moe": Architecture(),
     "qwen3next": Architecture(),
+    "qwen4exp": Architecture(),
     "step35": Architecture(None),
 }
 

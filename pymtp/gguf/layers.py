@@ -22,6 +22,9 @@ _HEADS_WITH_WINDOWS = frozenset({"dots3note"})
 _HEAD_TENSOR = "nextn.eh_proj.weight"
 _MLA_TENSOR = "attn_kv_a_mqa.weight"
 _INDEX_TENSOR = "indexer.proj.weight"
+_KEPT_KEYS_TENSOR = "indexer.k_proj.weight"
+"""Of an index that keeps the key of each position and pools them when it picks."""
+_NGRAM_TENSOR = "ple_conv1d.weight"
 _K_TENSORS = ("attn_k.weight", "attn_qkv.weight", "attn_kv.weight", _MLA_TENSOR)
 _STATE_TENSORS = ("ssm_a", "ssm_conv1d.weight")
 _N_POOLED = "attention.indexer.kpool"
@@ -94,8 +97,8 @@ class Tensors:
         return [self._outside[name] for name in names[:1]]
 
     def trunk(self) -> list[TensorInfo]:
-        """What the trunk reads for a token, without the one row of the token embedding."""
-        apart = {"output.weight", "token_embd.weight"}
+        """What the trunk reads for a token, without its rows of embeddings."""
+        apart = {"output.weight", "token_embd.weight", "per_layer_token_embd.weight"}
         others = [tensor for name, tensor in self._outside.items() if name not in apart]
         return [*self.of_layers(range(self._n_layer)), *others, *self.output()]
 
@@ -110,17 +113,28 @@ def shape_of(info: GgufInfo, keys: Keys, tensors: Tensors) -> Shape:
         n_vocab=info.n_vocab,
         row_elements=max((_row_elements(keys, number) for number in numbers), default=0),
         n_head=max((keys.at("attention.head_count", number, 1) for number in numbers), default=0),
+        n_scores=2 + (_n_head_scores(keys, numbers) if any(layer.shares_cells for layer in layers) else 0),
     )
+
+
+def _n_head_scores(keys: Keys, numbers: Sequence[int]) -> int:
+    """Of each of the index's heads, before and after what is below 0 is cut off; cells that are pooled have one."""
+    ratio = max(1, *(keys.at(_RATIOS, number) for number in numbers))
+    return -(-2 * keys.number("attention.indexer.head_count") // ratio)
 
 
 def _layer(keys: Keys, number: int, names: Container[str]) -> Layer:
     if any(name in names for name in _STATE_TENSORS):
-        return Layer(state_bytes=4 * _state_elements(keys, number))
+        n_elements = _state_elements(keys, number) + (_ngram_elements(keys) if _NGRAM_TENSOR in names else 0)
+        return Layer(state_bytes=4 * n_elements)
     reads_earlier = number >= keys.number("block_count") - keys.number("attention.shared_kv_layers")
     if reads_earlier or not any(name in names for name in _K_TENSORS):
         return Layer()
     k_width, v_width = _kv_widths(keys, number)
-    index_width = keys.number("attention.indexer.key_length") if _INDEX_TENSOR in names else 0
+    has_index = _INDEX_TENSOR in names or _KEPT_KEYS_TENSOR in names
+    index_width = keys.number("attention.indexer.key_length") if has_index else 0
+    if _KEPT_KEYS_TENSOR in names:
+        return Layer(k_width, v_width, index_width=index_width, shares_cells=True)
     n_pooled = max(1, keys.number(_N_POOLED))
     if n_pooled > 1:  # beside a key its gate, and in the trunk the key of the pool that ends there
         index_width *= 2 if _HEAD_TENSOR in names else 3
@@ -163,6 +177,12 @@ def _state_elements(keys: Keys, number: int) -> int:
         return n_head * width * width + 3 * n_taps * n_head * width
     n_inner, n_state = keys.number("ssm.inner_size"), keys.number("ssm.state_size")
     return n_state * n_inner + n_taps * (n_inner + 2 * keys.number("ssm.group_count") * n_state)
+
+
+def _ngram_elements(keys: Keys) -> int:
+    """Inputs that the convolution after a table of n-grams still needs, of all streams of hidden states."""
+    n_positions = max(0, keys.number("ple.conv_kernel") - 1) * keys.number("ple.ngram_size")
+    return n_positions * keys.number("hyper_connection.count") * keys.number("embedding_length")
 
 
 def _compressor_elements(ratio: int, k_width: int, index_width: int) -> int:

@@ -37,6 +37,8 @@ class Layer:
     """Positions that one cell of compressed K stands for."""
     state_bytes: int = 0
     """Size of one recurrent state."""
+    shares_cells: bool = False
+    """Whether what the index stores has the cells of K/V, where heads have theirs too."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Shape:
     """Floats that the widest layer holds of a row while it is computed."""
     n_head: int
     """Attention heads of the layer that has most."""
+    n_scores: int = 2
+    """Numbers of a row and a cell while an index picks: its scores, and the selected ones."""
 
     @property
     def kind(self) -> MemoryKind:
@@ -72,7 +76,7 @@ class Shape:
     @property
     def is_shared(self) -> bool:
         """Whether the heads' K/V lies in the cells of the trunk's cache; else the heads have their own cache."""
-        return self.kind not in ("sparse", "compressed")
+        return self.kind not in ("sparse", "compressed") or any(layer.shares_cells for layer in self.trunk)
 
 
 @dataclass(frozen=True)
@@ -145,8 +149,9 @@ def _compute_bytes(shape: Shape, n_rows: int, n_cells: int, n_window_cells: int,
     masks = _F16_BYTES * n_rows * n_cells
     if any(layer.has_window for layer in shape.trunk):
         masks += _F16_BYTES * n_rows * n_window_cells
-    # the scores of the index, and the selected ones
-    n_scores = n_cells // max(layer.n_pooled for layer in shape.trunk) + n_cells if shape.kind == "sparse" else 0
+    # the selected scores of the index, and those before: of pooled cells one
+    n_pooled = max(layer.n_pooled for layer in shape.trunk)
+    n_scores = (shape.n_scores - 1) * (n_cells // n_pooled) + n_cells if shape.kind == "sparse" else 0
     scores = _F32_BYTES * n_rows * n_scores
     logits = _F32_BYTES * shape.n_vocab * n_outputs
     return masks + scores + logits + _F32_BYTES * n_rows * shape.row_elements

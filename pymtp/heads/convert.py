@@ -18,20 +18,21 @@ from pymtp.gguf.model_file import LAYER_TENSOR, ModelFile
 from pymtp.heads.checkpoint import Checkpoint, CheckpointTensor
 from pymtp.heads.files import default_target, shared_tensors
 from pymtp.heads.metadata import Metadata
-from pymtp.heads.names import ARCHITECTURES, EXPERT, FUSED_EXPERTS, KV_B, NAMES, Names, place
+from pymtp.heads.names import ARCHITECTURES, EXPERT, FUSED_EXPERTS, INDEX_QK, JOINED, KV_B, NAMES, Names, place
 from pymtp.heads.quantize import HeadTypes, is_kept
 from pymtp.heads.rows import BF16, F16, F32, convert, fitting_type, type_id
-from pymtp.heads.spans import Made, Span, whole
+from pymtp.heads.spans import Beside, Made, Span, whole
 from pymtp.heads.tensors import Piece, Tensor
 from pymtp.heads.writer import OnWrite, check_target, write_gguf
 
 _REQUIRED = ("nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight")
+_UNUSED = ("_scale_inv", "rotary_emb.inv_freq", "hyper_connection_mixer.block_inject_weight.weight")
 _OWN_TYPES = {"F32": F32, "F16": F16, "BF16": BF16, "F8_E4M3": BF16}
 _WINDOWS = "attention.sliding_window_pattern"
 # One value a layer, heads included. A head has that of the layer that it is like ...
 _BY_LAYER = (
     *("attention.recurrent_layers", "attention.head_count", "attention.head_count_kv", _WINDOWS),
-    "expert_feed_forward_length",
+    *("expert_feed_forward_length", "attention.compress_ratios"),
 )
 # ... or its own, by the key of config.json, else that of all layers, _LIMIT; 0 where there is none.
 _BY_HEAD = {"swiglu_clamp_exp": "swiglu_limits", "swiglu_clamp_shexp": "swiglu_limits_shared"}
@@ -207,9 +208,9 @@ class _Fit:
         made: dict[str, Made] = {}
         experts: dict[str, dict[int, Span]] = {}
         for part, name in names.items():
-            if part.endswith(("_scale_inv", "rotary_emb.inv_freq")):
+            if part.endswith(_UNUSED):
                 continue
-            if part not in {*self._names.parts, *FUSED_EXPERTS, KV_B} and not EXPERT.fullmatch(part):
+            if part not in {*self._names.parts, *FUSED_EXPERTS, *JOINED, INDEX_QK, KV_B} and not EXPERT.fullmatch(part):
                 self._refuse(f"it holds {name}, which is no tensor of a head that is known")
             tensor = self._source.tensor(name)
             if match := EXPERT.fullmatch(part):
@@ -219,6 +220,12 @@ class _Fit:
                     experts.setdefault(which, {}).update(spans)
             elif part == KV_B:
                 made.update(self._latent(tensor))
+            elif part == INDEX_QK:
+                made.update(self._index(tensor))
+            elif part == JOINED[0] and JOINED[1] in names:
+                made[_REQUIRED[0]] = self._side_by_side(tensor, self._source.tensor(names[JOINED[1]]))
+            elif part in JOINED:
+                continue  # with the other, or it is missing
             else:
                 made[self._names.parts[part]] = self._plain(tensor, part)
         for which, of_experts in experts.items():
@@ -270,16 +277,33 @@ class _Fit:
             "attn_v_b.weight": self._stacked([Span(tensor, at + n_k, n_v) for at in starts]),
         }
 
+    def _index(self, tensor: CheckpointTensor) -> dict[str, Made]:
+        n_q = self._model.number("attention.indexer.head_count") * self._model.number("attention.indexer.key_length")
+        if not 0 < n_q < tensor.n_rows:
+            self._refuse(f"{tensor.name} has {tensor.n_rows} rows, of which {n_q} are queries")
+        parts = {"q": Span(tensor, 0, n_q), "k": Span(tensor, n_q, tensor.n_rows - n_q)}
+        return {f"indexer.{x}_proj.weight": Made([span], span.shape) for x, span in parts.items()}
+
+    def _side_by_side(self, left: CheckpointTensor, right: CheckpointTensor) -> Made:
+        if left.shape != right.shape or len(left.shape) != 2:
+            self._refuse(f"{left.name} has the shape {list(left.shape)}, {right.name} {list(right.shape)}")
+        both = Beside(whole(left), whole(right))
+        return Made([both], both.shape)
+
     def _check_parts(self, head: int, made: Mapping[str, Made], like: Mapping[str, TensorInfo]) -> None:
         """Refuse a head that lacks what the layer that it is like has, or has it in another shape."""
         expected = {part: tensor.shape for part, tensor in like.items()}
         n_embd = self._model.number("embedding_length")
         norms = dict.fromkeys((*_REQUIRED[1:], "nextn.shared_head_norm.weight"), (n_embd,))
+        if mixer := self._mixer():
+            expected.update(mixer)
+            norms["nextn.hnorm.weight"] = (n_embd * self._model.number("hyper_connection.count"),)
         vocabulary = dict.fromkeys(
             ("nextn.embed_tokens.weight", "nextn.shared_head_head.weight"), (n_embd, self._model.n_vocab)
         )
         fits = {**expected, **norms, **vocabulary, _REQUIRED[0]: (2 * n_embd, n_embd)}
         known = {*self._names.parts.values(), "attn_k_b.weight", "attn_v_b.weight"}
+        known.update(f"indexer.{x}_proj.weight" for x in "qk")
         known.update(f"ffn_{which}_exps.weight" for which in ("gate", "up", "down"))
         needed = [*_REQUIRED, *sorted(known & expected.keys())]
         if missing := [part for part in needed if part not in made]:
@@ -287,6 +311,11 @@ class _Fit:
         for part, each in made.items():
             if part in fits and _dimensions(each.shape) != _dimensions(fits[part]):
                 self._refuse(f"{part} of head {head} has the shape {list(each.shape)}, not {list(fits[part])}")
+
+    def _mixer(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of what makes one stream of a head's hidden states: the trunk's. {} where there are no streams."""
+        outside = {part: self._model.tensors.get(f"output_hc_{part}.weight") for part in ("norm", "down", "up")}
+        return {f"nextn.hc_head_{part}.weight": tensor.shape for part, tensor in outside.items() if tensor}
 
     def _number(self, *keys: str) -> int:
         """Of config.json; 0 if it is not there."""

@@ -76,8 +76,12 @@ def extract_heads(
 
 
 def shared_tensors(model: ModelFile) -> tuple[Tensor, ...]:
-    """What lies outside of a model's layers."""
-    return tuple(stored(shard, info) for shard, info in tensors_of(model) if not LAYER_TENSOR.fullmatch(info.name))
+    """What lies outside of a model's layers, without embeddings by layer, which are large and read by no head."""
+    return tuple(
+        stored(shard, info)
+        for shard, info in tensors_of(model)
+        if not LAYER_TENSOR.fullmatch(info.name) and info.name != "per_layer_token_embd.weight"
+    )
 
 
 def attach_heads(

@@ -13,6 +13,10 @@ EXPERT = re.compile(r"mlp\.experts\.(\d{1,5})\.(gate|up|down)_proj\.weight")
 """One expert's matrix: its number, and which of the three."""
 FUSED_EXPERTS = {"mlp.experts.gate_up_proj": ("gate", "up"), "mlp.experts.down_proj": ("down",)}
 """All experts' matrices in one tensor, (experts, outputs, inputs); gates and ups follow each other in the outputs."""
+INDEX_QK = "self_attn.indexer.index_qk_proj.weight"
+"""Queries and the key of an index, which a GGUF has in two tensors."""
+JOINED = ("fc_embedding.weight", "fc_hidden.weight")
+"""What a head makes of token and of hidden state, which a GGUF has in one tensor, eh_proj, side by side."""
 KV_B = "self_attn.kv_b_proj.weight"
 """Keys and values of latent attention, which a GGUF has in two tensors."""
 
@@ -90,7 +94,22 @@ _BAILING = {
     "final_layernorm.weight": "layer_output_norm.weight",
     "mlp.gate.expert_bias": "exp_probs_b.bias",
 }
+_STREAMS = {
+    f"{theirs}.{part}.weight": f"{ours}_{what}.weight"
+    for theirs, ours in (
+        ("attn_hyper_connection", "hc_attn"),
+        ("mlp_hyper_connection", "hc_ffn"),
+        ("hyper_connection_mixer", "nextn.hc_head"),
+    )
+    for part, what in (
+        ("hc_norm", "norm"),
+        ("input_mix_weight_down", "down"),
+        ("input_mix_weight_up", "up"),
+        ("block_inject_weight", "inject"),
+    )
+} | {f"self_attn.indexer.{x}_layernorm.weight": f"indexer.{x}_norm.weight" for x in "qk"}
 _QWEN_PARTS = {
+    **{f"mtp.{part}": part for part in (*JOINED, *_STREAMS) if part.startswith(("fc_", "hyper_"))},
     "mtp.fc.weight": "eh_proj.weight",
     "mtp.pre_fc_norm_embedding.weight": "enorm.weight",
     "mtp.pre_fc_norm_hidden.weight": "hnorm.weight",
@@ -154,6 +173,7 @@ NAMES = {
     "qwen35": _names("post_attention_norm", _ATTENTION, counts_from_one=True),
     "qwen35moe": _names("post_attention_norm", _ATTENTION, counts_from_one=True),
     "qwen3next": _names("post_attention_norm", _ATTENTION, counts_from_one=True),
+    "qwen4exp": _names("post_attention_norm", _ATTENTION, _STREAMS, counts_from_one=True),
     "step35": _names("ffn_norm", _ATTENTION, _STEP, counts_from_one=True, windows="listed"),
 }
 """By the architecture in the GGUF."""
@@ -178,6 +198,8 @@ ARCHITECTURES = {
     "Qwen3_5MoeForCausalLM": "qwen35moe",
     "Qwen3_5MoeForConditionalGeneration": "qwen35moe",
     "Qwen3NextForCausalLM": "qwen3next",
+    "Qwen4ExpForCausalLM": "qwen4exp",
+    "Qwen4ExpForConditionalGeneration": "qwen4exp",
     "Step3p5ForCausalLM": "step35",
     "Step3p7ForConditionalGeneration": "step35",
 }

@@ -50,10 +50,35 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """Rows of two tensors of one shape, side by side."""
+
+    left: Span
+    right: Span
+
+    @property
+    def source(self) -> CheckpointTensor:
+        """The one whose type counts."""
+        return self.left.source
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of a row, and rows, as they are written."""
+        n_columns, n_rows = self.left.shape
+        return 2 * n_columns, n_rows
+
+    def pieces(self) -> Iterator[Rows]:
+        import numpy as np
+
+        for left, right in zip(self.left.pieces(), self.right.pieces(), strict=True):
+            yield np.concatenate([left, right], axis=1)
+
+
+@dataclass(frozen=True)
 class Made:
     """A tensor of a head, made of spans that follow each other. `addend`: to each of its numbers."""
 
-    spans: Sequence[Span]
+    spans: Sequence[Span | Beside]
     shape: tuple[int, ...]
     addend: float = 0.0
 

@@ -24,7 +24,7 @@ from .hunyuan import write_hy_v3
 from .hybrids import write_falcon_h1, write_granite_hybrid, write_jamba, write_lfm2
 from .mimo import write_mimo2, write_mimo2_split
 from .nemotron import write_nemotron_h_moe
-from .qwen import write_qwen3next, write_qwen35, write_qwen35moe
+from .qwen import write_qwen3next, write_qwen4exp, write_qwen4exp_picking, write_qwen35, write_qwen35moe
 from .step import write_step35
 from .writer import N_VOCAB
 
@@ -65,5 +65,7 @@ __all__ = [
     "write_qwen35",
     "write_qwen35moe",
     "write_qwen3next",
+    "write_qwen4exp",
+    "write_qwen4exp_picking",
     "write_step35",
 ]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import gguf
 import numpy as np
 
-SHARED = ("token_embd.weight", "output_norm.weight", "output.weight")
+SHARED = ("token_embd.weight", "output_norm.weight", "output.weight", "output_hc_")
 
 
 def split_heads(model: Path, trunk: Path, heads: Path) -> None:

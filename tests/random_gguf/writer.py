@@ -19,6 +19,10 @@ Value = bool | int | float | str | Sequence[bool] | Sequence[int] | Sequence[flo
 Metadata = Mapping[str, Value]
 
 
+class Wide(list[int]):
+    """Numbers that a file has in 64 bits."""
+
+
 def add_vocabulary(writer: gguf.GGUFWriter) -> None:
     """Bytes, and tokens without a meaning."""
     writer.add_tokenizer_model("gpt2")
@@ -115,5 +119,7 @@ class Writer(TensorWriter):
             self.add_float32(key, value)
         elif isinstance(value, str):
             self.add_string(key, value)
+        elif isinstance(value, Wide):
+            self.add_key_value(key, value, gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.UINT64)
         else:
             self.add_array(key, list(value))

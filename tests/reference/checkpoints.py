@@ -31,6 +31,7 @@ class Head:
     eh_proj: torch.Tensor
     """(n_embd, 2 n_embd)."""
     norm: torch.nn.Module
+    """The last one; where hidden states are several streams, what makes one of them."""
     output: torch.Tensor
     """(n_vocab, n_embd): its own, else the trunk's."""
 
@@ -69,9 +70,13 @@ def write_checkpoint(folder: Path, recipe: Recipe) -> Checkpoint:
     heads = [_head(model, recipe, head) for head in range(recipe.n_heads)]
     for k, head in enumerate(heads):
         own = {part: getattr(head, part) for part in ("enorm", "hnorm", "norm", "eh_proj", "output")}
+        own["fc_embedding"], own["fc_hidden"] = (half.contiguous() for half in head.eh_proj.chunk(2, dim=1))
         own["embedding"] = model.get_input_embeddings()  # the trunk's, also where a head has one of its own
         for part, tensor in own.items():
-            if part in recipe.names:
+            if part in recipe.names and recipe.names[part].endswith("."):
+                of_module = {recipe.names[part] + name: value.clone() for name, value in tensor.state_dict().items()}
+                tensors.update(of_module)
+            elif part in recipe.names:
                 weight = tensor.weight.detach().clone() if isinstance(tensor, torch.nn.Module) else tensor
                 tensors[recipe.names[part].format(k=k, i=recipe.n_layer + k)] = weight
     for theirs, ours in recipe.spelled.items():
@@ -108,7 +113,7 @@ def randomise(module: torch.nn.Module) -> None:
 def _head(model: Any, recipe: Recipe, head: int) -> Head:
     decoder = model.get_decoder()
     first = recipe.n_layer + head * recipe.n_blocks
-    norms = [copy.deepcopy(final_norm(decoder)) for _ in range(3)]
+    norms = _norms(final_norm(decoder))
     for norm in norms:
         randomise(norm)
     output = model.lm_head.weight.detach()
@@ -124,9 +129,23 @@ def _head(model: Any, recipe: Recipe, head: int) -> Head:
     )
 
 
+def _norms(last: Any) -> list[Any]:
+    """Those of token and hidden state, and the one after the block."""
+    if not hasattr(last, "hc_norm"):
+        return [copy.deepcopy(last) for _ in range(3)]
+    of_streams = last.hc_norm
+    sizes = N_EMBD, len(of_streams.weight)
+    return [*(type(of_streams)(size, eps=of_streams.eps) for size in sizes), copy.deepcopy(last)]
+
+
 def final_norm(decoder: Any) -> Any:
-    """The norm after the last layer."""
-    return decoder.norm if hasattr(decoder, "norm") else decoder.norm_f
+    """The norm after the last layer, or what makes one of several streams there."""
+    return getattr(decoder, norm_name(decoder))
+
+
+def norm_name(decoder: Any) -> str:
+    """What `decoder` calls it."""
+    return next(name for name in ("norm", "norm_f", "hyper_connection_mixer") if hasattr(decoder, name))
 
 
 def _published(name: str, recipe: Recipe) -> str:

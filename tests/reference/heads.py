@@ -18,7 +18,7 @@ from transformers.modeling_layers import MtpModel
 
 from families import Deviation, State
 
-from .checkpoints import Checkpoint, Head, final_norm
+from .checkpoints import Checkpoint, Head, final_norm, norm_name
 
 
 class Reference:
@@ -73,13 +73,14 @@ class Reference:
 
         The heads' rows begin at position `first_row`. That at 0 has no hidden state before it, and takes zeros.
         """
-        hidden = torch.cat([torch.zeros(1, states[0].shape[1]), states[self._fed == "plain"]])
+        given = self._as_read(states[self._fed == "plain"])
+        hidden = torch.cat([torch.zeros(1, given.shape[1]), given])
         self._n_picking = len(tokens) - first_row
         for step in itertools.count():
             k = step % len(self._heads)
             said = self._run_head(k, torch.tensor([tokens])[:, first_row:], hidden[first_row:], first_row)
             tokens = [*tokens, (yield self._logits(said[0][-1], self._heads[k].output))]
-            handed_on = said[self._recycled == "plain"]
+            handed_on = self._as_read(said[self._recycled == "plain"])
             # a single head continues after its own last output; of several, each reads all output of the head before it
             if len(self._heads) == 1:
                 hidden = torch.cat([hidden, handed_on[-1:]])
@@ -97,8 +98,14 @@ class Reference:
 
     def _run_head(self, k: int, tokens: torch.Tensor, hidden: torch.Tensor, first: int) -> list[torch.Tensor]:
         head: Head = self._heads[k]
-        both = torch.cat([head.enorm(self._embed(tokens)), head.hnorm(hidden[None])], dim=-1)
-        return run(self._blocks[k], both @ head.eh_proj.T, first)
+        embedded, states = head.enorm(self._embed(tokens)), head.hnorm(hidden[None])
+        streams = states.unflatten(-1, (-1, embedded.shape[-1]))  # one, or several; each is joined with the token
+        both = torch.cat([embedded.unsqueeze(-2).expand_as(streams), streams], dim=-1)
+        return run(self._blocks[k], (both @ head.eh_proj.T).flatten(-2), first)
+
+    def _as_read(self, states: torch.Tensor) -> torch.Tensor:
+        """Where heads read several streams and `states` is what was made of them: that, for each stream."""
+        return states.repeat(1, self._heads[0].hnorm.weight.numel() // states.shape[-1])
 
     def _share_picked(self, _module: Any, _inputs: Any, picked: torch.Tensor) -> torch.Tensor:
         n = self._n_picking
@@ -142,8 +149,10 @@ def part_of(decoder: Any, layers: list[Any], norm: Any, first: int) -> Any:
     """`decoder` with only these layers, which begin at number `first`, and another norm after them."""
     part = copy.deepcopy(decoder)
     part.layers = torch.nn.ModuleList(copy.deepcopy(layers))
-    setattr(part, "norm" if hasattr(part, "norm") else "norm_f", copy.deepcopy(norm))
+    setattr(part, norm_name(part), copy.deepcopy(norm))
     config = part.config
+    if first and getattr(config, "ple_layer_ids", None):
+        config.ple_layer_ids = []
     for key in ("layer_types", "mlp_layer_types", "layers_block_type", "indexer_types"):
         if isinstance(getattr(config, key, None), list):
             setattr(config, key, getattr(config, key)[first : first + len(layers)])
@@ -158,6 +167,13 @@ def run(part: Any, rows: torch.Tensor, first: int = 0) -> list[torch.Tensor]:
     before: list[torch.Tensor] = []
     handle = norm.register_forward_pre_hook(lambda _, inputs: before.append(inputs[0][0]))
     positions = torch.arange(first, first + rows.shape[1])[None]
-    normed = part(inputs_embeds=rows, position_ids=positions, use_cache=False).last_hidden_state[0]
+    n_embd = part.config.hidden_size
+    streams = None
+    if rows.shape[-1] > n_embd:  # the part would begin with streams that are equal
+        layer: Any = part.layers[0]
+        streams = layer.register_forward_pre_hook(lambda _, inputs: (rows, *inputs[1:]))
+    normed = part(inputs_embeds=rows[..., :n_embd], position_ids=positions, use_cache=False).last_hidden_state[0]
     handle.remove()
+    if streams:
+        streams.remove()
     return [normed, before[0]]

@@ -88,6 +88,14 @@ QWEN_NAMES = {
     "hnorm": "mtp.pre_fc_norm_hidden.weight",
     "norm": "mtp.norm.weight",
 }
+QWEN_STREAM_NAMES = {
+    "block": "mtp.layers.{k}.",
+    "fc_embedding": "mtp.fc_embedding.weight",
+    "fc_hidden": "mtp.fc_hidden.weight",
+    "enorm": "mtp.pre_fc_norm_embedding.weight",
+    "hnorm": "mtp.pre_fc_norm_hidden.weight",
+    "norm": "mtp.hyper_connection_mixer.",
+}
 MIMO_NAMES = {
     "block": "model.mtp.layers.{k}.",
     "eh_proj": "model.mtp.layers.{k}.eh_proj.weight",
@@ -132,7 +140,8 @@ class Recipe:
     config: Mapping[str, Any]
     """Of transformers' class, for the layers of trunk and heads together."""
     names: Mapping[str, str]
-    """Of the parts that a head has of its own; its norm and output are the trunk's otherwise."""
+    """Of the parts that a head has of its own; its norm and output are the trunk's otherwise. One that ends in a period
+    is that of a module."""
     published: Mapping[str, Any] = field(default_factory=dict)
     """Keys of config.json that transformers' class has not, or has under other names."""
     n_layer: int = N_LAYER
@@ -438,6 +447,39 @@ RECIPES = {
         {**BASE, **DELTA, **QWEN_EXPERTS, **HYBRID},
         QWEN_NAMES,
         {"full_attention_interval": 2},
+    ),
+    "qwen4exp": Recipe(
+        "qwen4_exp_text",
+        "Qwen4ExpForCausalLM",
+        {
+            **BASE,
+            **DELTA,
+            **QWEN_EXPERTS,
+            **HYBRID,
+            "hc_count": 4,
+            "hc_lowrank": 16,
+            "ple_layer_ids": [3],
+            "ngram_size": 3,
+            "heads_per_ngram": 2,
+            "ngram_vocab_size_base": 30,
+            "make_ngram_vocab_size_divisible_by": 8,
+            "split_ngram_parts": 2,
+            "ple_conv_kernel_size": 4,
+            "indexer_n_heads": 16,
+            "indexer_kv_heads": 1,
+            "indexer_head_dim": 64,
+            "indexer_budget": 16,
+            "indexer_compress_ratio": 4,
+            "output_gate_type": "sigmoid",
+            "rope_parameters": {**SECTIONS, "partial_rotary_factor": 0.25, "mrope_section": [3, 3, 2]},
+        },
+        QWEN_STREAM_NAMES,
+        {
+            "mtp_num_hidden_layers": 1,
+            "full_attention_interval": 2,
+            "layer_types": ["linear_attention", "full_attention"] * (N_LAYER // 2),
+        },
+        is_exported=False,
     ),
     "deepseek2 (DeepSeek-V3)": Recipe(
         "deepseek_v3",

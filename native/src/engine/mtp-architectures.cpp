@@ -27,6 +27,7 @@ const std::vector<mtp_architecture> & mtp_architectures() {
         { LLM_ARCH_QWEN35, 1, 0 },
         { LLM_ARCH_QWEN35MOE, 1, 0 },
         { LLM_ARCH_QWEN3NEXT, 1, 0 },
+        { LLM_ARCH_QWEN4EXP, 1, 0 },
         { LLM_ARCH_STEP35, 0, 0 },
     };
     return architectures;

@@ -106,10 +106,14 @@ llama_kv_cache::slot_info llama_kv_cache::mtp_place(const llama_ubatch & ubatch)
     const auto sinfo = find_slot(ubatch, false);
     mtp.placed       = false;
 
-    if (sinfo.empty()) {
-        return sinfo;
+    if (!sinfo.empty()) {
+        mtp_hold(sinfo, ubatch);
     }
+    return sinfo;
+}
 
+// Takes these cells for rows that have none yet.
+void llama_kv_cache::mtp_hold(const slot_info & sinfo, const llama_ubatch & ubatch) {
     const uint32_t n_rows = ubatch.n_tokens / sinfo.n_stream();
 
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
@@ -131,8 +135,6 @@ llama_kv_cache::slot_info llama_kv_cache::mtp_place(const llama_ubatch & ubatch)
             mtp.add(seq, pos, cell);
         }
     }
-
-    return sinfo;
 }
 
 // In a mask [n_kv, rows] takes out the cells that the head at hand has not seen, but for those of the rows themselves.
@@ -158,6 +160,16 @@ void llama_kv_cache::mtp_hide(ggml_tensor * mask, const llama_ubatch & ubatch) c
         hide(seen.gap_begin, seen.gap_end);
         hide(seen.end, seen.draft_begin);
     }
+}
+
+// Whether the head at hand has not seen a cell of one of the streams.
+bool llama_kv_cache::mtp_hides(const llama_kv_cells & cells, uint32_t cell) const {
+    for (size_t seq = 0; mtp.seen && seq < mtp.seen->size(); ++seq) {
+        if (cells.seq_has(cell, seq) && (*mtp.seen)[seq].hides(cells.pos_get(cell))) {
+            return true;
+        }
+    }
+    return false;
 }
 
 // Frees all reserved cells: before operations that look at cells without knowing of reservations.

@@ -172,7 +172,6 @@ void mtp_heads::start_draft(const std::vector<mtp_row> & rows, int32_t n) {
 }
 
 void mtp_heads::forget_draft(const std::vector<mtp_row> & of) {
-    auto * attention = mtp_memory_attention(memory());
     for (const auto & row : of) {
         for (auto & of_head : seen) {
             of_head[row.seq].truncate(row.pos);
@@ -180,7 +179,7 @@ void mtp_heads::forget_draft(const std::vector<mtp_row> & of) {
         // what the trunk has decoded stays
         if (row.output && row.pos > trunk_memory().seq_pos_max(row.seq)) {
             rows.truncate(row.seq, row.pos);
-            attention->seq_rm(row.seq, row.pos, -1);
+            mtp_memory_drop(memory(), row.seq, row.pos);
         }
     }
 }

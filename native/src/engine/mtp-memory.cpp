@@ -39,6 +39,10 @@ const llama_memory_context_i * mtp_memory_attention(const llama_memory_context_i
     return mctx;
 }
 
+const llama_memory_context_i * mtp_memory_of_heads(const llama_memory_context_i * mctx) {
+    return dynamic_cast<const llama_memory_hybrid_idx_context *>(mctx) ? mctx : mtp_memory_attention(mctx);
+}
+
 std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx) {
     mctx = mtp_memory_attention(mctx);
     if (auto * iswa = dynamic_cast<const llama_kv_cache_iswa_context *>(mctx)) {
@@ -53,8 +57,18 @@ std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx) {
     return {};
 }
 
+// A hybrid that keeps the keys of an index beside K/V, each in the cell of its position: nullptr if it is none, or pools
+// the keys for good.
+static llama_memory_hybrid_idx * mtp_memory_with_index(llama_memory_i * memory) {
+    auto * idx = dynamic_cast<llama_memory_hybrid_idx *>(memory);
+    return idx && idx->get_mem_idx() && idx->get_kpool() == 0 ? idx : nullptr;
+}
+
 // two where layers with a window have their own, or where the keys of an index lie beside K
 static std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) {
+    if (auto * idx = mtp_memory_with_index(memory)) {
+        return { idx->get_mem_attn(), idx->get_mem_idx() };
+    }
     memory = mtp_memory_attention(memory);
     if (auto * iswa = dynamic_cast<llama_kv_cache_iswa *>(memory)) {
         return { iswa->get_base(), iswa->get_swa() };
@@ -105,6 +119,14 @@ void mtp_memory_release(llama_memory_i * memory) {
     for (auto * kv : mtp_memory_caches(memory)) {
         kv->mtp_release();
     }
+}
+
+bool mtp_memory_drop(llama_memory_i * memory, llama_seq_id seq, llama_pos pos) {
+    bool res = true;
+    for (auto * kv : mtp_memory_caches(memory)) {
+        res &= kv->seq_rm(seq, pos, -1);
+    }
+    return res;
 }
 
 bool mtp_memory_can_share(llama_memory_i * memory) {
@@ -172,7 +194,36 @@ static llama_memory_context_ptr mtp_memory_place_both(memory * of, llama_kv_cach
                                      std::vector<llama_ubatch>{ ubatch });
 }
 
+// Of a hybrid with an index, for rows of heads: these leave the recurrent states alone.
+class mtp_memory_idx_context : public llama_memory_hybrid_idx_context {
+  public:
+    using llama_memory_hybrid_idx_context::llama_memory_hybrid_idx_context;
+
+    bool apply() override {
+        bool res = true;
+        for (const auto * kv : { get_attn(), get_idx() }) {
+            res &= const_cast<llama_kv_cache_context *>(kv)->apply(); // the base class hands out its own as const
+        }
+        return res;
+    }
+};
+
+// the keys of the index lie in the same cells as K/V
+static llama_memory_context_ptr mtp_memory_place_idx(llama_memory_hybrid_idx & memory, const llama_ubatch & ubatch) {
+    const auto sinfo = memory.get_mem_attn()->mtp_place(ubatch);
+    if (sinfo.empty()) {
+        return std::make_unique<mtp_memory_idx_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
+    }
+    memory.get_mem_idx()->mtp_hold(sinfo, ubatch);
+
+    const llama_kv_cache::slot_info_vec_t sinfos = { sinfo };
+    return std::make_unique<mtp_memory_idx_context>(&memory, sinfos, sinfos, std::vector<llama_ubatch>{ ubatch });
+}
+
 llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_ubatch & ubatch) {
+    if (auto * idx = mtp_memory_with_index(memory)) {
+        return mtp_memory_place_idx(*idx, ubatch);
+    }
     memory = mtp_memory_attention(memory);
 
     if (auto * kv = dynamic_cast<llama_kv_cache *>(memory)) {

@@ -27,6 +27,9 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_view(const llama_model & assis
 llama_memory_i *               mtp_memory_attention(llama_memory_i * memory);
 const llama_memory_context_i * mtp_memory_attention(const llama_memory_context_i * mctx);
 
+// What heads see of a context: K/V, and the keys of an index where these lie beside it.
+const llama_memory_context_i * mtp_memory_of_heads(const llama_memory_context_i * mctx);
+
 // How many cells of each of its caches a ubatch's attention looks at: graphs are built for that number.
 std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx);
 
@@ -51,6 +54,10 @@ uint32_t mtp_memory_n_free(llama_memory_i * memory, llama_seq_id seq);
 
 // Gives back the cells that heads hold ahead of the trunk.
 void mtp_memory_release(llama_memory_i * memory);
+
+// Drops the positions of a sequence from pos on, where they have cells; recurrent states stay as they are. false if that
+// fails.
+bool mtp_memory_drop(llama_memory_i * memory, llama_seq_id seq, llama_pos pos);
 
 // Cells for rows that heads run on; status FAILED_PREPARE if the cache is full.
 llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_ubatch & ubatch);

@@ -102,7 +102,7 @@ void mtp_planner::add_feed(mtp_plan & plan, const llama_ubatch & ubatch, const l
 
     auto * const own = heads.own_memory();
     if (!own) {
-        stage.mctx = mtp_memory_attention(mctx);
+        stage.mctx = mtp_memory_of_heads(mctx);
         return;
     }
     stage.mctx_owned = mtp_memory_place(own, ubatch);
@@ -166,7 +166,7 @@ mtp_plan_ptr mtp_planner::largest(const llama_ubatch & ubatch, const llama_memor
             stage.mctx_owned = heads.own_memory()->init_full();
             stage.mctx       = stage.mctx_owned.get();
         } else {
-            stage.mctx = mtp_memory_attention(mctx);
+            stage.mctx = mtp_memory_of_heads(mctx);
         }
     }
     return plan;

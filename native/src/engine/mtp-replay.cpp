@@ -41,5 +41,5 @@ bool mtp_replay::restore(llama_context * ctx, llama_seq_id seq, llama_pos pos) {
     if (llama_state_seq_set_data_ext(ctx, cur.state.data(), cur.state.size(), seq, MTP_REPLAY_FLAGS) == 0) {
         return false;
     }
-    return mtp_memory_attention(memory)->seq_rm(seq, cur.pos, -1);
+    return mtp_memory_drop(memory, seq, cur.pos);
 }

@@ -42,6 +42,8 @@ std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, c
                 return head_graph_glm4(model, params);
             case LLM_ARCH_GLM5_NEXT:
                 return head_graph_glm5_next(model, params);
+            case LLM_ARCH_QWEN4EXP:
+                return head_graph_qwen4exp(model, params);
             default:
                 break;
         }
@@ -56,29 +58,38 @@ head_graph::head_graph(const llama_model & model, const llm_graph_params & param
     GGML_ASSERT(layer.nextn.eh_proj && layer.nextn.enorm && layer.nextn.hnorm);
 }
 
-ggml_tensor * head_graph::build_joined() {
-    auto inp = std::make_unique<llm_graph_input_embd_h>(n_embd);
+head_rows head_rows_build(const llm_graph_context & graph, const llama_model & model, const llama_layer & layer,
+                          int il) {
+    const int64_t n_tokens = graph.n_tokens;
+    const int64_t n_hidden = graph.hparams.n_embd_out();
 
-    inp->tokens = ggml_new_tensor_1d(ctx0, GGML_TYPE_I32, n_tokens);
+    auto inp = std::make_unique<llm_graph_input_embd_h>(n_hidden);
+
+    inp->tokens = ggml_new_tensor_1d(graph.ctx0, GGML_TYPE_I32, n_tokens);
     ggml_set_input(inp->tokens);
 
-    inp->embd = ggml_new_tensor_2d(ctx0, GGML_TYPE_F32, hparams.n_embd_inp(), n_tokens);
+    inp->embd = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_F32, graph.hparams.n_embd_inp(), n_tokens);
     ggml_set_input(inp->embd);
 
-    inp->h = ggml_new_tensor_2d(ctx0, GGML_TYPE_F32, n_embd, n_tokens);
+    inp->h = ggml_new_tensor_2d(graph.ctx0, GGML_TYPE_F32, n_hidden, n_tokens);
     ggml_set_input(inp->h);
     ggml_set_name(inp->h, "mtp_h_input");
 
-    ggml_tensor * weight   = layer.nextn.embed_tokens ? layer.nextn.embed_tokens : model.tok_embd;
-    ggml_tensor * tok_embd = ubatch.token ? ggml_get_rows(ctx0, weight, inp->tokens) : inp->embd;
-    cb(tok_embd, "mtp_tok_embd", il);
+    ggml_tensor *   weight = layer.nextn.embed_tokens ? layer.nextn.embed_tokens : model.tok_embd;
+    const head_rows rows = { graph.ubatch.token ? ggml_get_rows(graph.ctx0, weight, inp->tokens) : inp->embd, inp->h };
+    graph.cb(rows.embd, "mtp_tok_embd", il);
 
-    ggml_tensor * h_norm = build_norm(inp->h, layer.nextn.hnorm, nullptr, LLM_NORM_RMS, il);
+    graph.res->add_input(std::move(inp));
+    return rows;
+}
+
+ggml_tensor * head_graph::build_joined() {
+    const auto rows = head_rows_build(*this, model, layer, il);
+
+    ggml_tensor * h_norm = build_norm(rows.hidden, layer.nextn.hnorm, nullptr, LLM_NORM_RMS, il);
     cb(h_norm, "mtp_hnorm", il);
 
-    res->add_input(std::move(inp));
-
-    ggml_tensor * e_norm = build_norm(tok_embd, layer.nextn.enorm, nullptr, LLM_NORM_RMS, il);
+    ggml_tensor * e_norm = build_norm(rows.embd, layer.nextn.enorm, nullptr, LLM_NORM_RMS, il);
     cb(e_norm, "mtp_enorm", il);
 
     ggml_tensor * cur = build_lora_mm(layer.nextn.eh_proj, ggml_concat(ctx0, e_norm, h_norm, 0), layer.nextn.eh_proj_s);

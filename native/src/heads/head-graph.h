@@ -21,6 +21,16 @@ void head_windows_load(llama_model_loader & ml, llama_hparams & hparams);
 // A head's graph if that is asked for and is one of these, else the architecture's own.
 std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, const llm_graph_params & params);
 
+// What a head reads of each row: the embedding of its token, [n_embd, n_tokens], and a hidden state, [n_embd_out,
+// n_tokens].
+struct head_rows {
+    ggml_tensor * embd;
+    ggml_tensor * hidden;
+};
+
+head_rows head_rows_build(const llm_graph_context & graph, const llama_model & model, const llama_layer & layer,
+                          int il);
+
 class head_graph : public llm_graph_context {
   protected:
     head_graph(const llama_model & model, const llm_graph_params & params);
@@ -55,3 +65,4 @@ std::unique_ptr<llm_graph_context> head_graph_exaone4(const llama_model & model,
 std::unique_ptr<llm_graph_context> head_graph_exaone_moe(const llama_model & model, const llm_graph_params & params);
 std::unique_ptr<llm_graph_context> head_graph_glm4(const llama_model & model, const llm_graph_params & params);
 std::unique_ptr<llm_graph_context> head_graph_glm5_next(const llama_model & model, const llm_graph_params & params);
+std::unique_ptr<llm_graph_context> head_graph_qwen4exp(const llama_model & model, const llm_graph_params & params);
