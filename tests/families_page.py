@@ -53,9 +53,9 @@ counts the tests that passed.
 
 `PyTorch`: the largest difference between the logits of three draft steps and those that PyTorch computes from the
 checkpoint that llama.cpp's converter turned into the GGUF; logits have a standard deviation of about 1. `other state`:
-the difference, by that deviation, if the heads were fed, or recycled, the other hidden state. The layers are transformers' own; `after` names
-the published code that says how the head joins token and hidden state and which state that is. Where it is
-transformers' MtpModel, that was run too; the others were read.
+the difference, by that deviation, if the heads were fed, or recycled, the other hidden state. The layers are
+transformers' own; `after` names the published code that says how the head joins token and hidden state and which state
+that is. Where it is transformers' MtpModel, that was run too; the others were read.
 """
 
 NOTES = """
