@@ -204,7 +204,7 @@ FAMILIES = {
         limits="the trunk's index rotates halves of its queries and keys in llama.cpp, neighbours in transformers: "
         "compared with PyTorch where the index picks everything, which are 2048 positions in the published model",
     ),
-    "glm5-next": Family("GLM-5.3-Flash", write_glm5_next, "own", shares_index=True, after="SGLang"),
+    "glm5-next": Family("GLM-5.3-Flash", write_glm5_next, "own", shares_index=True, n_compared=1, after="SGLang"),
     "deepseek4": Family(
         "DeepSeek-V4",
         write_deepseek4,

@@ -130,8 +130,10 @@ bool mtp_memory_drop(llama_memory_i * memory, llama_seq_id seq, llama_pos pos) {
 }
 
 bool mtp_memory_can_share(llama_memory_i * memory) {
-    return !mtp_memory_caches(memory).empty() && !dynamic_cast<llama_kv_cache_dsa *>(memory) &&
-           !dynamic_cast<llama_memory_hybrid_idx *>(memory);
+    if (dynamic_cast<llama_memory_hybrid_idx *>(memory)) {
+        return mtp_memory_with_index(memory) != nullptr;
+    }
+    return !mtp_memory_caches(memory).empty() && !dynamic_cast<llama_kv_cache_dsa *>(memory);
 }
 
 std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model, llama_memory_params params,

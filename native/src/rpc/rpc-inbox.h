@@ -20,7 +20,7 @@ class mtp_rpc_inbox {
             if (size >= bytes.size()) {
                 return recv(fd, (char *) data, size, 0);
             }
-            const int64_t n = recv(fd, bytes.data(), bytes.size(), 0);
+            const int64_t n = mtp_rpc_receive(fd, bytes.data(), bytes.size());
             if (n <= 0) {
                 return n;
             }

@@ -9,7 +9,9 @@
 #endif
 
 #include <cerrno>
+#include <chrono>
 #include <system_error>
+#include <thread>
 
 static thread_local std::string g_error;
 
@@ -35,6 +37,10 @@ bool mtp_rpc_connect(mtp_socket_t fd, const struct sockaddr * addr, int len) {
     }
     mtp_rpc_limit_wait(fd, MTP_RPC_CONNECT_S);
     return true;
+}
+
+int64_t mtp_rpc_receive(mtp_socket_t fd, char * data, size_t size) {
+    return recv(fd, data, int(size), 0);
 }
 
 #else
@@ -91,6 +97,22 @@ bool mtp_rpc_connect(mtp_socket_t fd, const struct sockaddr * addr, int len) {
     watch_peer(fd);
     mtp_rpc_limit_wait(fd, MTP_RPC_CONNECT_S);
     return true;
+}
+
+int64_t mtp_rpc_receive(mtp_socket_t fd, char * data, size_t size) {
+    using clock = std::chrono::steady_clock;
+
+    static const bool has_cores = std::thread::hardware_concurrency() >= MTP_RPC_SPIN_CORES;
+    const auto        until     = clock::now() + std::chrono::microseconds(MTP_RPC_SPIN_US);
+
+    while (has_cores && clock::now() < until) {
+        const ssize_t n = recv(fd, data, size, MSG_DONTWAIT);
+        if (n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
+            return n;
+        }
+        std::this_thread::yield();
+    }
+    return recv(fd, data, size, 0);
 }
 
 #endif
