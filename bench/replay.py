@@ -68,7 +68,6 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "EXPLORED": (0.0015, 0.006),
     "N_RECENT": (3, 15),
     "NEW_SHARE": (0.05, 0.2),
-    "NEW_PACE": (0.1, 0.5),
 }
 """Other values of the policy's constants."""
 

@@ -211,7 +211,7 @@ class Model:
     @property
     def plain_tok_s(self) -> float | None:
         """About how many tokens per second plain decoding makes, of one text; None before it has decoded plainly."""
-        plain_ms = self._adaptive.policy.costs.measured_plain_ms if self._adaptive else None
+        plain_ms = self._adaptive.policy.costs.plain_ms if self._adaptive else None
         return 1000 / plain_ms if plain_ms else None
 
     def tokenize(self, text: str, *, is_start: bool = True) -> list[int]:

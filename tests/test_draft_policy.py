@@ -107,17 +107,16 @@ def test_a_long_match_is_taken_before_the_heads_and_a_wrong_one_soon_is_not() ->
 
 
 def test_each_sequence_of_a_batch_drafts_what_its_own_rates_are_worth() -> None:
+    def price(steps: int, rows: int, n: int) -> float:
+        return 8 + 2 * (rows - n) + 0.1 * steps
+
     policy = new(4)
-    play(policy, flat, 200, n=2)
+    play(policy, price, 200, n=2)
     easy, hard = policy.rates.begin(), policy.rates.begin()
     for _ in range(50):
         for position in range(4):
             easy.add(position, True)
             hard.add(position, False)
-
-    def price(steps: int, rows: int, n: int) -> float:
-        return 8 + 2 * (rows - n) + 0.1 * steps
-
     for steps in (0, 1, 2, 3, 4):
         for rows in range(2, 2 + 2 * steps + 1):
             for _ in range(3 * N_RECENT):
@@ -290,4 +289,15 @@ def test_plain_rounds_of_a_busy_moment_do_not_look_slow_when_others_have_become_
         for _ in range(3 * N_RECENT):
             policy.observe_pass(1, 2, 1, factor * heads_look_better(1, 2, 1))
         costs.refresh()
-        assert costs.table(0, 1, 0)[0] == pytest.approx(factor * heads_look_better(0, 1, 1), rel=0.1)
+        assert costs.table(0, 1, 0)[0] * costs.pace == pytest.approx(factor * heads_look_better(0, 1, 1), rel=0.1)
+        assert costs.table(0, 1, 0)[0] < costs.table(1, 1, 1)[1]
+
+
+def test_prompts_are_left_to_the_trunk_once_the_heads_have_not_paid_for_a_while() -> None:
+    policy = new()
+    assert not policy.heads_rest
+    play(policy, steep, 500, right=0.1)
+    assert policy.heads_rest
+    policy = new()
+    play(policy, flat, 500, right=0.8)
+    assert not policy.heads_rest

@@ -277,7 +277,7 @@ MODELS: dict[str, Callable[[Path], Path]] = {
 @pytest.fixture
 def drafts_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows and steps cost next to nothing, whatever the machine: so heads and lookup draft, and all that they can."""
-    monkeypatch.setattr(PassCosts, "plain_ms", 1.0)
+    monkeypatch.setattr(PassCosts, "are_known", True)
     monkeypatch.setattr(PassCosts, "refresh", lambda _: None)
     monkeypatch.setattr(
         PassCosts, "table", lambda _, steps, n, n_max: [1 + 0.001 * (steps + k) for k in range(n_max + 1)]

@@ -30,7 +30,7 @@ class AdaptiveDrafter:
     """Drafts as many tokens as pay, or as many as a request asks for: then all from the heads, where there are any.
 
     What lookup finds costs nothing to draft, so it is looked for in every round; the heads only run where the policy
-    wants them, and catch up later on what they have missed. After the heads' drafts lookup continues, where these say
+    wants them, also for prompts, and catch up later on what they have missed. After the heads' drafts lookup continues, where these say
     again what was said before.
     """
 
@@ -49,6 +49,8 @@ class AdaptiveDrafter:
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """Draft for all requests. See Drafter."""
         adaptive = [request for request in requests if request.adapts and request.n_draft > 0]
+        if self.policy.heads_rest and len(adaptive) < len(requests):  # also of prompts: they would see them for nothing
+            requests = [request._replace(feeds=request.feeds and not request.adapts) for request in requests]
         if not adaptive:
             return self._draft(requests)
         slots = [self._slot(request) for request in adaptive]

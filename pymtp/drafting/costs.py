@@ -1,6 +1,7 @@
-"""What passes cost on this machine: medians of what was measured, and estimates for the rest.
+"""What passes cost on this machine, compared with each other: medians of what was measured, and estimates for the rest.
 
-Owns the arithmetic; reads no clock. Times are in milliseconds, but callers rely only on their ratios.
+Owns the arithmetic; reads no clock. Times are in milliseconds of the machine's pace at the beginning; callers rely on
+their ratios.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from operator import mul
-from statistics import median
+from statistics import median, mode
 
 N_RECENT = 7
 """Measurements of a kind of pass that its median is taken over: a burst of load on the machine has to last for four of
@@ -18,20 +19,22 @@ NEW_SHARE = 0.1
 """What a step of the heads is assumed to cost of a pass, and a further row of what one costs in it, until some were
 measured: little, so that drafting is tried. And what a pass of a kind that was never measured is taken to cost more."""
 
-NEW_PACE = 0.25
-"""By how much all that is measured has to change for the machine to be taken to have another pace."""
-
 Kind = tuple[int, int, int]
 """Steps of the heads before a pass (0: none), its rows, and its sequences."""
 
 
 class PassCosts:
-    """The times of passes by their kind, as they were when `refresh` was last called."""
+    """The times of passes by their kind, as they were when `refresh` was last called.
+
+    A machine that others use changes its pace. So a pass is compared with those of the most frequent kind around it.
+    """
 
     def __init__(self) -> None:
+        self.pace = 1.0
+        """What a pass takes now, as a multiple of its cost."""
         self._recent: dict[Kind, deque[float]] = {}
-        self._fresh: set[Kind] = set()  # observed since the last time that costs were taken into account
-        self._base: dict[Kind, float] = {}  # medians when the pace of the machine changed the last time
+        self._latest: deque[tuple[Kind, float]] = deque(maxlen=4 * N_RECENT)  # passes, in milliseconds
+        self._frequent: Kind | None = None  # the kind of most of these
         self._before = (-1, -1)  # steps and sequences of the latest pass
         self._known: dict[Kind, float] = {}  # medians
         self._fit: list[float] = []  # see _fit
@@ -43,43 +46,31 @@ class PassCosts:
         if before != self._before:
             return
         kind = steps, rows, n_sequences
-        self._recent.setdefault(kind, deque(maxlen=N_RECENT)).append(ms)
-        self._fresh.add(kind)
+        self._latest.append((kind, ms))
+        if kind == self._frequent:  # its cost stays: what has changed is the pace
+            self.pace = median([ms for each, ms in self._latest if each == kind]) / self._known[kind]
+            return
+        self._recent.setdefault(kind, deque(maxlen=N_RECENT)).append(ms / self.pace)
         if kind not in self._known:
             self.refresh()
 
     def refresh(self) -> None:
         """Take what was observed into account."""
         self._known = {kind: median(recent) for kind, recent in self._recent.items()}
-        self._keep_pace()
+        self._frequent = mode(kind for kind, _ in self._latest)
         self._fit = _fit(self._known)
         self._tables.clear()
 
-    def _keep_pace(self) -> None:
-        """Where what was observed takes another time than before, so would the rest: the machine's pace has changed.
-
-        Else a kind that looked slow in a busy moment would look slow for as long as others are preferred.
-        """
-        full = [kind for kind in self._fresh if len(self._recent[kind]) == N_RECENT]
-        ratios = [self._known[kind] / self._base.setdefault(kind, self._known[kind]) for kind in full]
-        pace = median(ratios) if ratios else 1.0
-        if max(pace, 1 / pace) > 1 + NEW_PACE:
-            for kind in self._known.keys() - self._fresh:
-                self._recent[kind] = deque((ms * pace for ms in self._recent[kind]), maxlen=N_RECENT)
-                self._known[kind] *= pace
-            self._base = dict(self._known)
-        self._fresh.clear()
-
     @property
     def plain_ms(self) -> float | None:
-        """A plain pass of one sequence; None before any pass was measured."""
-        return self.table(0, 1, 0)[0] if self._known else None
+        """What a plain pass of one sequence takes now; None before such a pass was measured."""
+        known = self._known.get((0, 1, 1))
+        return known and known * self.pace
 
     @property
-    def measured_plain_ms(self) -> float | None:
-        """The same, no estimate; None before such a pass was measured."""
-        recent = self._recent.get((0, 1, 1))
-        return median(recent) if recent else None
+    def are_known(self) -> bool:
+        """Whether any pass was measured."""
+        return bool(self._known)
 
     def table(self, steps: int, n_sequences: int, n_max: int) -> list[float]:
         """Passes that verify 0 to at least `n_max` drafts of all sequences together, once some were observed."""

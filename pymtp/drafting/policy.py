@@ -115,16 +115,22 @@ class DraftPolicy:
         """Of all sequences."""
         self._lengths = [n for n in LENGTHS if n <= n_draft_max] if has_heads else []
         self._choices: dict[int, _Choice] = {}  # by sequences
+        self._latest = _Choice()
         self._n_rounds = 0
         self._to_lose = 0.0  # ms, by trials
         self._share = float(TRIAL_ROUNDS)  # of a round, that it adds to them
         self._fair_ms: float | None = None  # in a trial: what its round would take with the length that looks best
 
+    @property
+    def heads_rest(self) -> bool:
+        """Whether the heads have not been worth their time for a while: then prompts need not go through them."""
+        return not self._latest.steps and self._latest.n_wait >= 4 * REVIEW
+
     def choose(self, asked: Sequence[Candidate], n: int) -> Plan:
         """The plan for the next round of `n` sequences, of which these can draft."""
         self._n_rounds += 1
-        choice = self._choices.setdefault(n, _Choice())
-        if self.costs.plain_ms is None:
+        choice = self._latest = self._choices.get(n) or self._choices.setdefault(n, _Choice())
+        if not self.costs.are_known:
             plan = _plain(asked, n)
         elif not choice.n_trial:
             plan = self._with_steps(choice.steps, asked, n)
@@ -213,6 +219,8 @@ class DraftPolicy:
         """What a pass cost. One is not typical if it also took a prompt, built a graph or let the heads catch up."""
         if is_typical:
             self.costs.observe(steps, rows, n_sequences, ms)
+        ms /= self.costs.pace
+        if is_typical:
             self._to_lose = min(self._to_lose + self._share * ms, 2 * REVIEW * ms)
             self._share = EXPLORED
         if self._fair_ms is not None:
