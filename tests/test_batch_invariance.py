@@ -18,12 +18,15 @@ from random_gguf import (
     write_bailingmoe3,
     write_falcon_h1,
     write_glm4moe,
+    write_glm5_next,
+    write_glm_dsa,
     write_granite_hybrid,
     write_jamba,
     write_lfm2,
     write_mimo2,
     write_nemotron_h_moe,
     write_qwen3next,
+    write_qwen4exp_picking,
     write_qwen35,
     write_qwen35moe,
     write_step35,
@@ -36,6 +39,9 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
     "sliding window": write_mimo2,
     "sliding window, 3 heads": write_step35,
     "hybrid": write_qwen35,
+    "an index": write_glm_dsa,
+    "hybrid, pools": write_glm5_next,
+    "hybrid, blocks": write_qwen4exp_picking,
 }
 
 RECURRENT: dict[str, Callable[[Path], Path]] = {
@@ -105,6 +111,10 @@ def together(
         ("sliding window", "q8_0", 2),
         ("sliding window, 3 heads", "f16", 5),
         ("hybrid", "f16", 5),
+        ("an index", "f16", 5),
+        ("hybrid, pools", "f16", 5),
+        ("hybrid, blocks", "f16", 5),
+        ("hybrid, blocks", "q8_0", 3),
     ],
 )
 def test_a_text_is_what_it_is_alone(family: str, type_kv: str, n_slots: int, tmp_path: Path) -> None:
