@@ -131,6 +131,33 @@ def test_a_text_is_what_it_is_alone(family: str, type_kv: str, n_slots: int, tmp
                 assert together(model, requests, temperature) == texts
 
 
+@pytest.mark.parametrize("family", ["an index", "hybrid, pools", "hybrid, blocks"])
+def test_what_an_index_picks_is_the_same_wherever_its_cells_lie(family: str, tmp_path: Path) -> None:
+    """Bit for bit, of trunk and head: a difference too small to change a token counts too."""
+    path = FAMILIES[family](tmp_path / "tiny.gguf")
+    text, other = (random.Random(seed).choices(range(1, 500), k=90) for seed in (1, 2))
+    options = {"n_ctx": 512, "flash_attn": "on", "device": [], "draft_max": 3, "n_seq_max": 3}
+
+    def logits(scattered: bool) -> object:
+        with Model(path, **options) as model:  # type: ignore[arg-type]
+            session, found = model.session, []
+            if scattered:
+                session.decode([Chunk(other[:37], 0, 2)])
+            for start in range(0, len(text), 10):
+                if scattered:
+                    session.decode([Chunk(other[start : start + 10], start, 1, feed=True)])
+                if scattered and start == 40:
+                    session.truncate(0, sequence=2)
+                session.decode([Chunk(text[start : start + 10], start, feed=True)])
+                found.append(session.logits[-1].copy())
+            for step, token in enumerate([5, 6, 7]):
+                session.draft(step, 3, [Chunk([token], len(text) + step)])
+                found.append(session.draft_logits[0].copy())
+            return np.array(found)
+
+    np.testing.assert_array_equal(logits(scattered=False), logits(scattered=True))
+
+
 class Repeating(Requests):
     """Texts of few tokens, so that lookup finds something, right or wrong."""
 
