@@ -15,6 +15,7 @@ import typer
 
 from . import options as opt
 from .flags import Command, with_flags
+from .interrupt import cleaning_up
 from .layout import printable, size_text
 from .output import Output, print_stderr
 from .parsers import completing, one_of
@@ -215,7 +216,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
 
 
 def _write(run: Callable[[Any], Path]) -> None:
-    with writing() as show:
+    with cleaning_up(), writing() as show:
         path = run(show)
     print_stderr(f"pymtp: wrote {path}, {size_text(path.stat().st_size)}")
 

@@ -1,11 +1,15 @@
-"""Ctrl-C while a model generates: stop between two pieces of text, with consistent statistics.
+"""Signals that end a command: Ctrl-C while a model generates stops between two pieces of text, with consistent
+statistics; a closed terminal, or `kill`, while a file is written leaves none of it.
 
-Owns the SIGINT handler while it is active.
+Owns the handlers of signals while they are active.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 
@@ -41,3 +45,18 @@ class Interrupt:
         if self.requested or not self._deferred:
             raise KeyboardInterrupt
         self.requested = True
+
+
+@contextmanager
+def cleaning_up() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end the command as an exception does, so that what it has begun to write is removed."""
+    numbers = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None))]
+    previous = {number: signal.getsignal(number) for number in numbers}
+    changed = {number: handler for number, handler in previous.items() if handler is signal.SIG_DFL}
+    for number in changed:
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        for number, handler in changed.items():
+            signal.signal(number, handler)

@@ -18,12 +18,15 @@ from random_gguf import (
     write_bailingmoe3,
     write_falcon_h1,
     write_glm4moe,
+    write_glm5_next,
+    write_glm_dsa,
     write_granite_hybrid,
     write_jamba,
     write_lfm2,
     write_mimo2,
     write_nemotron_h_moe,
     write_qwen3next,
+    write_qwen4exp_picking,
     write_qwen35,
     write_qwen35moe,
     write_step35,
@@ -36,6 +39,9 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
     "sliding window": write_mimo2,
     "sliding window, 3 heads": write_step35,
     "hybrid": write_qwen35,
+    "an index": write_glm_dsa,
+    "hybrid, pools": write_glm5_next,
+    "hybrid, blocks": write_qwen4exp_picking,
 }
 
 RECURRENT: dict[str, Callable[[Path], Path]] = {
@@ -105,6 +111,10 @@ def together(
         ("sliding window", "q8_0", 2),
         ("sliding window, 3 heads", "f16", 5),
         ("hybrid", "f16", 5),
+        ("an index", "f16", 5),
+        ("hybrid, pools", "f16", 5),
+        ("hybrid, blocks", "f16", 5),
+        ("hybrid, blocks", "q8_0", 3),
     ],
 )
 def test_a_text_is_what_it_is_alone(family: str, type_kv: str, n_slots: int, tmp_path: Path) -> None:
@@ -119,6 +129,33 @@ def test_a_text_is_what_it_is_alone(family: str, type_kv: str, n_slots: int, tmp
         with Model(path, draft_max=draft_max, n_seq_max=n_slots, **options) as model:  # type: ignore[arg-type]
             for temperature, texts in expected.items():
                 assert together(model, requests, temperature) == texts
+
+
+@pytest.mark.parametrize("family", ["an index", "hybrid, pools", "hybrid, blocks"])
+def test_what_an_index_picks_is_the_same_wherever_its_cells_lie(family: str, tmp_path: Path) -> None:
+    """Bit for bit, of trunk and head: a difference too small to change a token counts too."""
+    path = FAMILIES[family](tmp_path / "tiny.gguf")
+    text, other = (random.Random(seed).choices(range(1, 500), k=90) for seed in (1, 2))
+    options = {"n_ctx": 512, "flash_attn": "on", "device": [], "draft_max": 3, "n_seq_max": 3}
+
+    def logits(scattered: bool) -> object:
+        with Model(path, **options) as model:  # type: ignore[arg-type]
+            session, found = model.session, []
+            if scattered:
+                session.decode([Chunk(other[:37], 0, 2)])
+            for start in range(0, len(text), 10):
+                if scattered:
+                    session.decode([Chunk(other[start : start + 10], start, 1, feed=True)])
+                if scattered and start == 40:
+                    session.truncate(0, sequence=2)
+                session.decode([Chunk(text[start : start + 10], start, feed=True)])
+                found.append(session.logits[-1].copy())
+            for step, token in enumerate([5, 6, 7]):
+                session.draft(step, 3, [Chunk([token], len(text) + step)])
+                found.append(session.draft_logits[0].copy())
+            return np.array(found)
+
+    np.testing.assert_array_equal(logits(scattered=False), logits(scattered=True))
 
 
 class Repeating(Requests):

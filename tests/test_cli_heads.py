@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pymtp_cli.heads
 import pytest
 from pymtp_cli.app import app
 from pymtp_cli.heads import TYPES
@@ -90,9 +95,28 @@ def test_a_checkpoint_is_converted(glm: Case) -> None:
     assert "LlamaForCausalLM is none of" in refused(1, "convert", glm.checkpoint, glm.trunk, "-o", "x.gguf")
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no such signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_that_ends_a_command_leaves_no_half_of_a_file(
+    name: str, glm: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = getattr(signal, name)
+
+    @contextmanager
+    def interrupted() -> Iterator[Any]:
+        yield lambda done, total: done < total / 2 or os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(pymtp_cli.heads, "writing", interrupted)
+    before = set(tmp_path.iterdir())
+    assert heads("extract", glm.whole).exit_code == 128 + number
+    assert set(tmp_path.iterdir()) == before
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        ("", "Invalid value for --type: must be named where no other type is"),
         ("--type q9", "Invalid value for --type: must be one of f32, f16"),
         ("--tensor-type attn", "Invalid value for --tensor-type: must be PATTERN=TYPE, not 'attn'"),
         ("--tensor-type attn=q9", "Invalid value for --tensor-type: must be one of f32, f16"),

@@ -20,7 +20,7 @@ from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
 from pymtp.errors import PymtpError
-from random_gguf import N_VOCAB, write_glm5_next, write_glm_dsa
+from random_gguf import N_VOCAB, write_glm5_next, write_glm_dsa, write_qwen4exp_picking
 from random_gguf.deepseek import write_latent
 from random_gguf.side_files import without_tensors
 from test_families import PARAMS, USUAL, draft, load
@@ -45,6 +45,15 @@ def write_glm5(path: Path, n_picked: int) -> Path:
 def write_glm5_flash(path: Path, n_picked: int) -> Path:
     """Likewise; what is picked are pools of positions, and those after the last pool."""
     return write_glm5_next(path, more={"attention.indexer.top_k": n_picked - N_POOLED + 1})
+
+
+def write_qwen4(path: Path, n_picked: int) -> Path:
+    """Pools of trunk and head, each draft picks; 16 positions and those after the last pool."""
+    assert n_picked == 19
+    return write_qwen4exp_picking(path)
+
+
+POOLS = pytest.mark.parametrize("write", [write_glm5_flash, write_qwen4])
 
 
 @contextmanager
@@ -137,27 +146,72 @@ def test_what_was_picked_in_a_larger_cache_does_not_matter(write: Write, tmp_pat
 
 
 @FLASH
+@POOLS
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["one cache", "a stream each"])
 def test_copies_that_part_within_a_pool_have_pools_of_their_own(
-    kv_unified: bool, params: ContextParams, tmp_path: Path
+    kv_unified: bool, write: Write, params: ContextParams, tmp_path: Path
 ) -> None:
-    path, script, n_seq = write_glm5_flash(tmp_path / "tiny.gguf", 19), tokens_of(6, K), 4
+    path, script, n_seq = write(tmp_path / "tiny.gguf", 19), tokens_of(6, K), 4
     texts = [tokens_of(1, 81) + tokens_of(10 + i, 1 + i) for i in range(n_seq)]  # a pool has 1 position of the copies'
     with opened(path, replace(params, kv_unified=kv_unified), n_seq) as session:
         session.decode([Chunk(texts[0][:81], 0, feed=True)])
         for i in range(1, n_seq):
             session.copy(0, i)
         session.decode([Chunk(text[81:], 81, i, feed=True) for i, text in enumerate(texts)])
-        together = []
+        last, together = session.logits.copy(), []
         for step, token in enumerate([5, *script[:-1]]):
             session.draft(step, K, [Chunk([token], len(text) + step, i) for i, text in enumerate(texts)])
             together.append(session.draft_logits.copy())
     for i, text in enumerate(texts):
         with opened(path, params) as session:
             session.decode([Chunk(text, 0, feed=True)])
-            alone = draft(session, 5, len(text), script)
+            alone_last, alone = session.logits[0].copy(), draft(session, 5, len(text), script)
         off = 1e-4 if params is PARAMS else 5e-2
+        np.testing.assert_allclose(last[i], alone_last, rtol=0, atol=off)
         np.testing.assert_allclose([logits[i] for logits in together], alone, rtol=0, atol=off)
+
+
+@POOLS
+def test_what_the_head_has_not_seen_of_a_copy_is_picked_of_the_original(write: Write, tmp_path: Path) -> None:
+    path, script, text = write(tmp_path / "tiny.gguf", 19), tokens_of(6, K), tokens_of(1, 60)
+
+    def begin(session: Session) -> None:
+        for start, end, feed in ((0, 5, True), (5, 9, False), (9, 60, True)):
+            session.decode([Chunk(text[start:end], start, feed=feed)])
+
+    with opened(path, PARAMS, 2) as session:
+        begin(session)
+        alone = draft(session, 5, 60, script)
+    with opened(path, PARAMS, 2) as session:
+        begin(session)
+        session.copy(0, 1)
+        session.decode([Chunk(tokens_of(2, 4), 60, 1)])
+        session.decode([Chunk(tokens_of(3, 2), 64, 1, feed=True)])  # what was missed is one gap, from 5 to 63
+        beside = draft(session, 5, 66, script, 1)
+        np.testing.assert_allclose(draft(session, 5, 60, script), alone, rtol=0, atol=1e-4)
+    assert np.isfinite(beside).all()
+
+
+@FLASH
+@POOLS
+@pytest.mark.parametrize("kv_unified", [True, False], ids=["one cache", "a stream each"])
+@pytest.mark.parametrize("n", [8, 9, 10, 11, 12])
+def test_a_row_sees_itself_where_the_head_has_seen_nothing_else(
+    n: int, kv_unified: bool, write: Write, params: ContextParams, tmp_path: Path
+) -> None:
+    """Also if it ends a pool of which the rest was not seen, and beside a sequence that was."""
+    path, params = write(tmp_path / "tiny.gguf", 19), replace(params, kv_unified=kv_unified)
+    logits = []
+    for texts in ((60, n), (0, n)):
+        with opened(path, params, 2) as session:
+            if texts[0]:
+                session.decode([Chunk(tokens_of(1, texts[0]), 0, feed=True)])
+            session.decode([Chunk(tokens_of(2, n), 0, 1)])
+            chunks = [Chunk([5], end, i) for i, end in enumerate(texts) if end]
+            session.draft(0, 1, chunks)
+            logits.append(session.draft_logits[-1].copy())
+    assert np.isfinite(logits[0]).all()
+    np.testing.assert_allclose(*logits, rtol=0, atol=1e-4 if params.flash_attn == "off" else 5e-2)
 
 
 def test_what_is_left_of_pools_that_the_head_has_not_seen_whole_is_not_picked(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tracemalloc
 from collections.abc import Callable
@@ -24,8 +25,10 @@ from random_gguf import (
     write_deepseek4,
     write_gemma4_assistant,
     write_glm4moe,
+    write_glm5_next,
     write_mimo2,
     write_nemotron_h_moe,
+    write_qwen4exp,
     write_qwen35,
     write_step35,
 )
@@ -62,7 +65,10 @@ def trunk(whole: Path) -> Path:
     return path
 
 
-WRITERS = [write_glm4moe, write_step35, write_qwen35, write_mimo2, write_nemotron_h_moe, write_deepseek4]
+WRITERS = [
+    *(write_glm4moe, write_step35, write_qwen35, write_mimo2, write_nemotron_h_moe, write_deepseek4),
+    *(write_glm5_next, write_qwen4exp),
+]
 
 
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
@@ -212,6 +218,7 @@ def test_numbers_that_are_not_finite_are_refused_by_the_tensors_name(tmp_path: P
 @pytest.mark.parametrize(
     ("types", "name"),
     [
+        ({}, "type"),
         ({"type": "q9"}, "type"),
         ({"output_type": "iq2_xxs"}, "output_type"),
         ({"experts_type": "F16"}, "experts_type"),
@@ -241,12 +248,14 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, whole: Path, trunk: Path, 
         (lambda: attach_heads(trunk, trunk, out), "holds no usable MTP heads"),
         (lambda: attach_heads(trunk, assistant, out), "is an assistant"),
         (lambda: quantize_heads(trunk, out, HeadTypes("f16")), "names no MTP heads"),
-        (lambda: quantize_heads(whole, out, HeadTypes()), "no matrix of its heads gets another type"),
         (lambda: quantize_heads(whole, out, HeadTypes("f32")), "no matrix of its heads gets another type"),
         (lambda: quantize_heads(whole, whole, HeadTypes("f16"), force=True), "is read and cannot be written as well"),
         (lambda: attach_heads(trunk, heads, heads, force=True), "is read and cannot be written as well"),
         (lambda: extract_heads(whole, trunk), r"trunk.gguf exists; .* \(--force\)"),
         (lambda: extract_heads(whole, tmp_path, force=True), "is a directory"),
+        (lambda: extract_heads(whole, "-"), "not written to stdout; name a file"),
+        (lambda: extract_heads(whole, os.devnull, force=True), f"{os.devnull} is not a regular file"),
+        (lambda: extract_heads(whole, tmp_path / ("x" * 250)), "cannot write .*: File name too long"),
         (lambda: extract_heads(whole, tmp_path / "none" / "x.gguf"), "none: no such directory"),
         (lambda: extract_heads(tmp_path / "none.gguf", out), "no such file"),
     ):

@@ -54,6 +54,7 @@ from random_gguf import (
     write_hy_v3,
     write_mimo2,
     write_qwen3next,
+    write_qwen4exp_picking,
     write_qwen35,
     write_qwen35moe,
 )
@@ -65,6 +66,7 @@ PARAMS = ContextParams(n_ctx=512, n_ubatch=32, n_threads=1, flash_attn="off", ty
 FAMILIES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Path]]] = {
     "qwen35": (write_qwen35, write_qwen3vl_projector),
     "qwen35moe": (write_qwen35moe, write_qwen3vl_projector),
+    "qwen4exp": (write_qwen4exp_picking, write_qwen3vl_projector),
     "glm4moe, M-RoPE": (write_glm4moe_mrope, write_glm4v_projector),
 }
 BEFORE, AFTER, DRAFTS = [5, 9, 2], [8, 300, 7, 41], [11, 12, 13]

@@ -35,6 +35,7 @@ from random_gguf import (
     write_mimo2,
     write_nemotron_h_moe,
     write_qwen3next,
+    write_qwen4exp_picking,
     write_qwen35,
     write_step35,
 )
@@ -53,6 +54,7 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
     "hybrid, Mamba-2": write_nemotron_h_moe,
     "hybrid, linear attention": write_bailingmoe3,
     "hybrid, Qwen3-Next": write_qwen3next,
+    "hybrid, an index": write_qwen4exp_picking,
 }
 SECRETS = [[random.Random(name).randrange(N_VOCAB) for _ in range(N_CTX - 12)] for name in ("a", "b")]
 PUBLIC = [random.Random("public").randrange(N_VOCAB) for _ in range(9)]

@@ -250,6 +250,26 @@ def test_sequences_are_saved_copied_and_begun_again_between_rounds(together: Tog
         together.texts[target] = list(together.texts[source])
 
 
+def test_copies_go_on_beside_what_they_were_copied_of(together: Together) -> None:
+    """They share cells up to where they part, and one may have heads that miss what the other's have seen."""
+    rng, session = together.rng, together.session
+    for slot in range(N_SEQ):
+        together.begin(slot, 10 + 9 * slot)
+    for _ in range(12):
+        source, target = rng.sample(range(N_SEQ), 2)
+        session.copy(source, target)
+        together.alone[target].restore(together.alone[source].save())
+        together.ends[target] = together.ends[source]
+        together.texts[target] = list(together.texts[source])
+        together.draft(sorted({source, target}), rng.randint(1, 3))
+        together.verify({target: rng.randint(0, K)}, feed=rng.random() < 0.5)
+        together.draft(list(range(N_SEQ)), rng.randint(1, 3))
+        together.verify({slot: rng.randint(0, K) for slot in range(N_SEQ)})
+        together.draft(list(range(N_SEQ)), rng.randint(1, 3))
+        if rng.random() < 0.2:
+            together.begin(rng.randrange(N_SEQ), rng.randint(3, 30))
+
+
 def test_rounds_go_on_to_the_very_end_of_the_context(model: object) -> None:
     """Where rows to be added no longer fit, the pass has none."""
     params = replace(PARAMS, n_ctx=64, n_ubatch=64)

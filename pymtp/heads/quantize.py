@@ -103,6 +103,8 @@ def quantize_heads(
     plan = _Plan(model, types)
     tensors = [plan.tensor(shard, tensor) for shard, tensor in tensors_of(model)]
     if not plan.changes:
+        if types == HeadTypes():
+            raise InvalidParameter("type", "named where no other type is", value=None)
         raise UnsupportedModel(f"{path}: no matrix of its heads gets another type; name other types")
     metadata = Metadata(model.shards[0])
     metadata.drop("split.")

@@ -10,6 +10,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -25,11 +26,18 @@ OnWrite = Callable[[int, int], object]
 
 
 def check_target(target: Path, inputs: Iterable[Path], *, force: bool) -> None:
-    """Refuse a file that is read, or one that is there without `force`, or a folder that is not. Raises ModelError."""
+    """Refuse a file that is read, or one that is there without `force`, or a folder that is not. Raises ModelError.
+
+    A pipe or a device is refused even with `force`, which would put a file in its place.
+    """
+    if target == Path("-"):
+        raise ModelError("heads are not written to stdout; name a file")
     if any(_is_same(target, each) for each in inputs):
         raise ModelError(f"{target} is read and cannot be written as well; name another file")
     if target.is_dir():
         raise ModelError(f"{target} is a directory; name the file to write")
+    if target.exists() and not target.is_file():
+        raise ModelError(f"{target} is not a regular file; name the file to write")
     if not target.parent.is_dir():
         raise ModelError(f"{target.parent}: no such directory; make it first, or name another file")
     if os.path.lexists(target) and not force:
@@ -56,7 +64,8 @@ def write_gguf(target: Path, metadata: Metadata, tensors: Sequence[Tensor], on_w
         problem = error.strerror or error
         raise ModelError(f"cannot write {target}: {problem}; free some room, or name another file") from error
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # where its name is too long there is none
+            beside.unlink()
 
 
 class _Progress:

@@ -14,10 +14,18 @@ struct attention_rows {
     int64_t         n_cells;
 };
 
+// Of a mask; of one with more hidden, which is the sum of what hides it and the mask, those of that.
+const mtp_mask_cells * lists_of(const ggml_tensor * mask) {
+    while (mask && !mask->extra && mask->op == GGML_OP_ADD) {
+        mask = mask->src[1];
+    }
+    return mask ? (const mtp_mask_cells *) mask->extra : nullptr;
+}
+
 attention_rows rows_from(const ggml_tensor * dst, int64_t stream, int64_t begin) {
     const ggml_tensor * mask   = dst->src[3];
     const int64_t       n_rows = dst->src[0]->ne[1];
-    const auto *        lists  = mask ? (const mtp_mask_cells *) mask->extra : nullptr;
+    const auto *        lists  = lists_of(mask);
     if (!lists) {
         return { begin, n_rows, nullptr, dst->src[1]->ne[1] };
     }

@@ -162,16 +162,6 @@ void llama_kv_cache::mtp_hide(ggml_tensor * mask, const llama_ubatch & ubatch) c
     }
 }
 
-// Whether the head at hand has not seen a cell of one of the streams.
-bool llama_kv_cache::mtp_hides(const llama_kv_cells & cells, uint32_t cell) const {
-    for (size_t seq = 0; mtp.seen && seq < mtp.seen->size(); ++seq) {
-        if (cells.seq_has(cell, seq) && (*mtp.seen)[seq].hides(cells.pos_get(cell))) {
-            return true;
-        }
-    }
-    return false;
-}
-
 // Frees all reserved cells: before operations that look at cells without knowing of reservations.
 void llama_kv_cache::mtp_release() {
     for (const auto & [seq, reserved] : mtp.all()) {
