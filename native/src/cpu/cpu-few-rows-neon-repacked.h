@@ -128,15 +128,16 @@ template <class T> struct few_rows_4_of_32 : T {
         const float32x4_t scales = T::scales(x);
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
-            sums[0][n] =
-                vfmaq_f32(sums[0][n], vcvtq_f32_s32(products[n]), vmulq_n_f32(scales, few_rows_half(y[n][b].d)));
+            sums[0][n] = few_rows_add_product(T::IS_FUSED, sums[0][n], vcvtq_f32_s32(products[n]),
+                                              vmulq_n_f32(scales, few_rows_half(y[n][b].d)));
         }
     }
 };
 
 struct few_rows_q8_0_4 {
-    using block                = block_q8_0x4;
-    static constexpr int BYTES = FEW_ROWS_BYTES;
+    using block                    = block_q8_0x4;
+    static constexpr int  BYTES    = FEW_ROWS_BYTES;
+    static constexpr bool IS_FUSED = true;
 
     static void values(const block & x, int8x16_t (&to)[8]) {
 #pragma GCC unroll 8
@@ -164,19 +165,22 @@ template <class BLOCK, const int8_t (&TABLE)[16]> struct few_rows_nibbles_4 {
 };
 
 struct few_rows_q4_0_4 : few_rows_nibbles_4<block_q4_0x4, FEW_ROWS_SIGNED_4> {
-    static constexpr int BYTES = FEW_ROWS_BYTES;
+    static constexpr int  BYTES    = FEW_ROWS_BYTES;
+    static constexpr bool IS_FUSED = true;
 
     static float32x4_t scales(const block & x) { return few_rows_halves(x.d); }
 };
 
 struct few_rows_iq4_nl_4 : few_rows_nibbles_4<block_iq4_nlx4, FEW_ROWS_IQ4> {
-    static constexpr int BYTES = 4;
+    static constexpr int  BYTES    = 4;
+    static constexpr bool IS_FUSED = FEW_ROWS_MLA_IS_FUSED;
 
     static float32x4_t scales(const block & x) { return few_rows_halves(x.d); }
 };
 
 struct few_rows_mxfp4_4 : few_rows_nibbles_4<block_mxfp4x4, FEW_ROWS_MXFP4> {
-    static constexpr int BYTES = 4;
+    static constexpr int  BYTES    = 4;
+    static constexpr bool IS_FUSED = FEW_ROWS_MLA_IS_FUSED;
 
     static float32x4_t scales(const block & x) {
         const float of_4[4] = { few_rows_power(x.e[0]), few_rows_power(x.e[1]), few_rows_power(x.e[2]),
@@ -234,7 +238,7 @@ template <class T> struct few_rows_k4_8 : few_rows_8 {
 #pragma GCC unroll 2
             for (int part = 0; part < 2; ++part) {
                 const float32x4_t d     = few_rows_halves(x.d + 4 * part);
-                const float32x4_t min_d = few_rows_halves(x.dmin + 4 * part);
+                const float32x4_t min_d = vnegq_f32(few_rows_halves(x.dmin + 4 * part));
 
                 int32x4_t of_both[N] = {};
 #pragma GCC unroll 2
@@ -261,7 +265,7 @@ template <class T> struct few_rows_k4_8 : few_rows_8 {
                 for (int n = 0; n < N; ++n) {
                     if ((k + 2) % T::N_OFFSETS == 0) {
                         sums[part][n] =
-                            vfmsq_f32(sums[part][n], vcvtq_f32_s32(offsets[part][n]), vmulq_n_f32(min_d, y[n][b].d));
+                            few_rows_mla(sums[part][n], vcvtq_f32_s32(offsets[part][n]), vmulq_n_f32(min_d, y[n][b].d));
                         offsets[part][n] = vdupq_n_s32(0);
                     }
                 }
@@ -328,9 +332,9 @@ struct few_rows_q6_K_8 : few_rows_8 {
             for (int n = 0; n < N; ++n) {
                 const float32x4_t product = vcvtq_f32_s32(products[n]);
                 const float32x4_t scale   = vmulq_n_f32(d, y[n][b].d);
-                // what compilers fuse of llama.cpp's
-                sums[part][n]             = BYTES == 4 ? vfmaq_f32(sums[part][n], product, scale) :
-                                                         vaddq_f32(sums[part][n], vmulq_f32(product, scale));
+                // where llama.cpp has 8 bytes in turn, it multiplies halves of vectors, which no compiler fuses
+                sums[part][n] =
+                    few_rows_add_product(BYTES == 4 && !FEW_ROWS_MLA_IS_FUSED, sums[part][n], product, scale);
             }
         }
     }

@@ -4,7 +4,7 @@
 // unpacked once for all rows of activations. Knows vectors and types of weights, never tensors or threads.
 //
 // The results are bit for bit those of llama.cpp's vec_dot for NEON (ggml-cpu/arch/arm/quants.c): within a block it sums
-// integers, whose order does not matter; floats are summed in its order. Products and sums are fused by name where
+// integers, whose order does not matter; floats are summed in its order. Products and sums are fused by name, where
 // compilers that optimize fuse them there. Where llama.cpp is compiled for SVE, its vec_dot has other orders.
 
 #include "cpu-few-rows-shared.h"
@@ -21,6 +21,21 @@ inline float few_rows_half(const ggml_half & from) {
 inline float few_rows_power(uint8_t e) {
     const uint32_t bits = e < 2 ? 0x00200000u << e : (e - 1u) << 23;
     return few_rows_load<float>(&bits);
+}
+
+// What compilers make of vmlaq in llama.cpp's sources, and of vmulq and vaddq: GCC fuses only the latter, clang the former.
+#if defined(__clang__)
+constexpr bool FEW_ROWS_MLA_IS_FUSED = true;
+#else
+constexpr bool FEW_ROWS_MLA_IS_FUSED = false;
+#endif
+
+inline float32x4_t few_rows_add_product(bool fused, float32x4_t sum, float32x4_t x, float32x4_t y) {
+    return fused ? vfmaq_f32(sum, x, y) : vaddq_f32(sum, vmulq_f32(x, y));
+}
+
+inline float32x4_t few_rows_mla(float32x4_t sum, float32x4_t x, float32x4_t y) {
+    return few_rows_add_product(FEW_ROWS_MLA_IS_FUSED, sum, x, y);
 }
 
 // n bits of each of 32 bytes
@@ -322,8 +337,8 @@ struct few_rows_in_lanes {
         float32x4_t odd  = vdupq_n_f32(0.0f);
 
         void add(int32x4_t x, float x_scale, int32x4_t y, float y_scale) {
-            even = vfmaq_n_f32(even, vcvtq_f32_s32(x), x_scale);
-            odd  = vfmaq_n_f32(odd, vcvtq_f32_s32(y), y_scale);
+            even = few_rows_mla(even, vcvtq_f32_s32(x), vdupq_n_f32(x_scale));
+            odd  = few_rows_mla(odd, vcvtq_f32_s32(y), vdupq_n_f32(y_scale));
         }
 
         float total() const { return vaddvq_f32(even) + vaddvq_f32(odd); }
@@ -393,6 +408,13 @@ struct few_rows_iq4_nl : few_rows_in_pairs {
 
 struct few_rows_mxfp4 : few_rows_in_pairs {
     using block = block_mxfp4;
+
+    // where scales have branches, GCC fuses the other product
+    struct sums : few_rows_in_pairs::sums {
+        void add(int32x4_t x, float x_scale, int32x4_t y, float y_scale) {
+            few_rows_in_pairs::sums::add(y, y_scale, x, x_scale);
+        }
+    };
 
     static int8x16x2_t values(const block & x) {
         return few_rows_look_up(FEW_ROWS_MXFP4, few_rows_nibbles_of_16(x.qs));
