@@ -44,10 +44,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT MSVC)
     set_source_files_properties(${native}/src/cpu/cpu-few-rows-avx512.cpp TARGET_DIRECTORY ${cpu_library}
         PROPERTIES COMPILE_OPTIONS "-mavx512f;-mavx512bw;-mavx512vl;-mavx512vnni;-mfma;-mf16c;-Wno-uninitialized;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>")
 endif()
-# Its sums must not depend on what a compiler fuses.
+# Their sums must not depend on what a compiler fuses.
 if(NOT MSVC)
-    set_source_files_properties(${native}/src/cpu/cpu-attention.cpp TARGET_DIRECTORY ${cpu_library}
-        PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+    set_source_files_properties(${native}/src/cpu/cpu-attention.cpp ${native}/src/cpu/cpu-few-rows-neon.cpp
+        TARGET_DIRECTORY ${cpu_library} PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 endif()
 if(TARGET ggml-cuda)
     target_sources(ggml-cuda PRIVATE ${native_cuda_sources})

@@ -8,28 +8,15 @@
 // repacked weights): within a block it sums integers, whose order does not matter; the sums of floats over blocks are in
 // its order here too, lane by lane.
 
-#include "cpu-few-rows-task.h"
-
-#define GGML_COMMON_DECL_CPP
-#include "ggml-common.h"
+#include "cpu-few-rows-shared.h"
 
 #include <immintrin.h>
 
-// All of it is compiled once for each instruction set: the linker may not take a function of one for the other's.
 namespace {
-
-template <class T> T few_rows_load(const void * from) {
-    T value;
-    __builtin_memcpy(&value, from, sizeof(T));
-    return value;
-}
 
 inline float few_rows_half(const void * from) {
     return _cvtsh_ss(few_rows_load<ggml_half>(from));
 }
-
-// what 4 bits stand for in IQ4_NL and IQ4_XS
-constexpr int8_t FEW_ROWS_IQ4[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
 
 // 16 bytes: their low halves, then the high ones
 inline __m256i few_rows_nibbles_of_16(const void * from) {
@@ -165,14 +152,5 @@ template <class T, int N> void few_rows_repacked(const few_rows_task & task) {
         }
     }
 }
-
-#define FEW_ROWS_PRODUCT(of_n, ...)                                                                 \
-    [](const few_rows_task & task) {                                                                \
-        static constexpr few_rows_kernel KERNELS[N_ROWS_TOGETHER] = {                               \
-            of_n<__VA_ARGS__, 1>, of_n<__VA_ARGS__, 2>, of_n<__VA_ARGS__, 3>, of_n<__VA_ARGS__, 4>, \
-            of_n<__VA_ARGS__, 5>, of_n<__VA_ARGS__, 6>, of_n<__VA_ARGS__, 7>, of_n<__VA_ARGS__, 8>, \
-        };                                                                                          \
-        KERNELS[task.n_rows - 1](task);                                                             \
-    }
 
 } // namespace

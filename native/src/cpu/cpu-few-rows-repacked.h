@@ -170,8 +170,8 @@ template <class V, class T> struct few_rows_8_of_32 {
 };
 
 struct few_rows_q4_0_8 {
-    using block                        = block_q4_0x8;
-    static constexpr int8_t VALUES[16] = { 0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1 };
+    using block                    = block_q4_0x8;
+    static constexpr auto & VALUES = FEW_ROWS_SIGNED_4;
 
     static __m256 scales(const block & x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.d)); }
 };
@@ -184,8 +184,8 @@ struct few_rows_iq4_nl_8 {
 };
 
 struct few_rows_mxfp4_8 {
-    using block                        = block_mxfp4x8;
-    static constexpr int8_t VALUES[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
+    using block                    = block_mxfp4x8;
+    static constexpr auto & VALUES = FEW_ROWS_MXFP4;
 
     // half of 2^(e - 127), as the table holds twice the values
     static __m256 scales(const block & x) {

@@ -20,7 +20,7 @@ static constexpr int64_t N_MATRIX_CACHED = 128;
 // Rows of a pass that may be computed one by one, where there is no kernel for them. More are a prompt.
 static constexpr int64_t N_ROWS_ONE_BY_ONE = 63;
 
-// From here on llama.cpp's own kernels are fast for some types, and have the same sums.
+// From here on llama.cpp's own kernels are fast for some types, and on x86 have the same sums.
 static constexpr int64_t N_ROWS_MAX_OF_32 = 16;
 
 static bool is_half(const ggml_tensor * weights) {
@@ -28,8 +28,9 @@ static bool is_half(const ggml_tensor * weights) {
 }
 
 static bool has_fast_kernel(const ggml_tensor * weights) {
-    return !weights->extra && (weights->type == GGML_TYPE_Q8_0 || weights->type == GGML_TYPE_Q4_0 ||
-                               weights->type == GGML_TYPE_Q5_0 || is_half(weights));
+    return FEW_ROWS_ARE_PROMPTS && !weights->extra &&
+           (weights->type == GGML_TYPE_Q8_0 || weights->type == GGML_TYPE_Q4_0 || weights->type == GGML_TYPE_Q5_0 ||
+            is_half(weights));
 }
 
 few_rows_kernel few_rows_find_kernel(ggml_type type, bool repacked) {
@@ -46,9 +47,7 @@ few_rows_kernel few_rows_find_kernel(ggml_type type, bool repacked) {
     }
     return has_avx2 ? few_rows_kernel_avx2(type, repacked) : nullptr;
 #else
-    GGML_UNUSED(type);
-    GGML_UNUSED(repacked);
-    return nullptr;
+    return few_rows_kernel_neon(type, repacked); // ggml chooses among its variants
 #endif
 }
 
@@ -62,7 +61,7 @@ static few_rows_kernel find_kernel(const ggml_tensor * dst) {
                    few_rows_kernel_halves(weights->type, weights->ne[0], weights->ne[1]) :
                    nullptr;
     }
-    return few_rows_find_kernel(weights->type, weights->extra); // on x86 always 8 rows side by side
+    return few_rows_find_kernel(weights->type, weights->extra);
 }
 
 bool mtp_rows_are_single(const ggml_tensor * dst) {
@@ -72,7 +71,7 @@ bool mtp_rows_are_single(const ggml_tensor * dst) {
     const ggml_tensor * weights   = dst->src[0];
     const bool          is_router = weights->type == GGML_TYPE_F32 && weights->op == GGML_OP_NONE && !weights->view_src;
     const int64_t       n_rows    = dst->op == GGML_OP_MUL_MAT_ID ? dst->ne[2] : dst->ne[1];
-    return n_rows <= N_ROWS_ONE_BY_ONE || is_router || find_kernel(dst);
+    return n_rows <= N_ROWS_ONE_BY_ONE || is_router || (FEW_ROWS_ARE_PROMPTS && find_kernel(dst));
 }
 
 bool mtp_product_uses_sgemm(const ggml_tensor * dst) {
@@ -120,7 +119,7 @@ bool mtp_mul_mat_few_rows(const ggml_compute_params * params, ggml_tensor * dst)
     const int64_t       n_rows   = dst->ne[1];
 
     const few_rows_kernel kernel = find_kernel(dst);
-    if (!kernel || (has_fast_kernel(weights) && n_rows > N_ROWS_MAX_OF_32)) {
+    if (!kernel || !mtp_rows_are_single(dst) || (has_fast_kernel(weights) && n_rows > N_ROWS_MAX_OF_32)) {
         return false;
     }
     const int64_t n_chunk  = std::max(n_matrix / (N_CHUNKS * params->nth) / 8 * 8, N_MATRIX_MIN);
