@@ -150,7 +150,7 @@ def _compute_bytes(shape: Shape, n_rows: int, n_cells: int, n_window_cells: int,
     if any(layer.has_window for layer in shape.trunk):
         masks += _F16_BYTES * n_rows * n_window_cells
     # the selected scores of the index, and those before: of pooled cells one
-    n_pooled = max(layer.n_pooled for layer in shape.trunk)
+    n_pooled = max((layer.n_pooled for layer in shape.trunk), default=1)
     n_scores = (shape.n_scores - 1) * (n_cells // n_pooled) + n_cells if shape.kind == "sparse" else 0
     scores = _F32_BYTES * n_rows * n_scores
     logits = _F32_BYTES * shape.n_vocab * n_outputs
