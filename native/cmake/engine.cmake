@@ -18,25 +18,11 @@ target_compile_options(ggml-base PRIVATE $<$<AND:$<COMPILE_LANGUAGE:C>,$<C_COMPI
 # that is kept, which are never used, but which an allocator mixes with what is. Splits with more inputs grow.
 target_compile_definitions(ggml-base PRIVATE GGML_SCHED_MAX_SPLIT_INPUTS=4)
 
-# one, or one for each kind of CPU
-set(cpu_libraries ${llama_cpp_libraries})
-list(FILTER cpu_libraries INCLUDE REGEX "^ggml-cpu")
 list(GET cpu_libraries 0 cpu_library) # they share a folder, and the options of a file there
 foreach(library IN LISTS cpu_libraries)
     target_sources(${library} PRIVATE ${native_cpu_sources})
     target_include_directories(${library} PRIVATE ${native}/src/cpu)
 endforeach()
-# GCC 12 compiles llama.cpp's set-up of AMX tiles wrongly: it drops the stores to the configuration, and the first product
-# ends the process. The kernels for few rows, which read llama.cpp's other layouts, are not for AMX's.
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT MSVC)
-    include(CheckCXXCompilerFlag)
-    check_cxx_compiler_flag(-mno-amx-tile pymtp_knows_amx)
-    if(pymtp_knows_amx)
-        foreach(library IN LISTS cpu_libraries)
-            target_compile_options(${library} PRIVATE -mno-amx-tile -mno-amx-int8 -mno-amx-bf16)
-        endforeach()
-    endif()
-endif()
 # Which of these runs is chosen when the program does. GCC's own headers for AVX-512 use what they leave undefined.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT MSVC)
     set_source_files_properties(${native}/src/cpu/cpu-few-rows-avx2.cpp TARGET_DIRECTORY ${cpu_library}

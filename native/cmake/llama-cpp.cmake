@@ -33,7 +33,7 @@ set(GGML_RPC ON) # no option: the caches of earlier checkouts hold OFF
 
 # A build is for the machine that it is made on, unless it is portable. Then each backend is a file of its own, loaded by
 # the program (pymtp/binding/library.py), and that of CPUs is there once for each of these kinds of CPU, of which ggml
-# takes the best that the machine is. Of ggml's list are left out: what changes no kernel (VBMI, and AMX: engine.cmake),
+# takes the best that the machine is. Of ggml's list are left out: what changes no kernel (VBMI, and AMX: see below),
 # what few machines have (F16C without AVX2, SVE without i8mm), and SME, which GCC does not know before version 14.
 option(PYMTP_PORTABLE "for any machine of this architecture" OFF)
 set(PYMTP_CPU_VARIANTS x64 sse42 sandybridge haswell alderlake skylakex cascadelake zen4
@@ -77,6 +77,22 @@ function(pymtp_shared_libraries folder result)
 endfunction()
 
 pymtp_shared_libraries(${llama_cpp_tree} llama_cpp_libraries)
+
+# one, or one for each kind of CPU
+set(cpu_libraries ${llama_cpp_libraries})
+list(FILTER cpu_libraries INCLUDE REGEX "^ggml-cpu")
+
+# GCC 12 compiles llama.cpp's set-up of AMX tiles wrongly: it drops the stores to the configuration, and the first product
+# ends the process. Our kernels for few rows, which read llama.cpp's other layouts, are not for AMX's.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT MSVC)
+    include(CheckCXXCompilerFlag)
+    check_cxx_compiler_flag(-mno-amx-tile pymtp_knows_amx)
+    if(pymtp_knows_amx)
+        foreach(library IN LISTS cpu_libraries)
+            target_compile_options(${library} PRIVATE -mno-amx-tile -mno-amx-int8 -mno-amx-bf16)
+        endforeach()
+    endif()
+endif()
 
 if(APPLE)
     set(origin "@loader_path")
