@@ -112,6 +112,12 @@ def test_a_patch_of_the_cuda_backend_is_proved_on_it() -> None:
         assert all(proof.startswith("native/tests/test-cuda.cpp::") for proof in patch.fields["Proved-by"])
 
 
+def test_no_patch_changes_the_interface_of_backends() -> None:
+    """bench/programs/llama_cpp gives the patched CUDA library to unpatched programs, and refuses it otherwise."""
+    interface = re.compile(r"ggml/(src/[^/]*\.h|include/ggml-.*)")
+    assert [patch.path.name for patch in PATCHES if any(interface.match(file) for file in patch.touches)] == []
+
+
 def test_what_is_no_test_is_not_taken_for_one() -> None:
     assert has_test("native/tests/test-cuda.cpp", "the_first_of_the_highest_is_found")
     assert not has_test("native/tests/test-cuda.cpp", "")
