@@ -91,7 +91,26 @@ struct few_rows_avx2 {
         __m256i total() const { return sum; }
     };
 
-    // --- 32 bytes ---
+    // --- blocks of 32 values, of a matrix row ---
+
+    static constexpr int N_OF_32 = 1;
+    using ints_of_32             = __m256i;
+    using floats_of_32           = __m256;
+
+    // the sums fit into the registers
+    template <int N> static constexpr int n_vectors() { return N <= 4 ? 4 : 2; }
+
+    template <class T> static __m256i values_of_32(const typename T::block * const * x, int64_t b) {
+        return T::values(x[0][b]);
+    }
+
+    template <class block> static __m256 scales_of_32(const block * const * x, int64_t b) {
+        return few_rows_halves(&x[0][b].d);
+    }
+
+    static __m256i repeat_32(const void * from) { return _mm256_loadu_si256((const __m256i *) from); }
+
+    static __m256 repeat_scale(const void * from) { return few_rows_halves(from); }
 
     static __m256i begin_32(__m256i) { return _mm256_setzero_si256(); }
 
@@ -99,6 +118,12 @@ struct few_rows_avx2 {
         const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(y, x));
         return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
     }
+
+    static __m256 add_scaled(__m256 sum, __m256 x, __m256 y, __m256i products) {
+        return _mm256_fmadd_ps(_mm256_mul_ps(x, y), _mm256_cvtepi32_ps(products), sum);
+    }
+
+    static void store_totals(__m256 sum, float * to) { *to = few_rows_sum(sum); }
 
     // --- 8 matrix rows, 8 bytes of each ---
 

@@ -74,16 +74,47 @@ struct few_rows_avx512 {
         }
     };
 
-    // --- 32 bytes ---
+    // --- blocks of 32 values, of two matrix rows ---
 
-    // The instruction takes its first bytes as unsigned. x + 128 is; what that adds is taken off again.
-    static __m256i begin_32(__m256i y) {
-        const __m256i zero = _mm256_setzero_si256();
-        return _mm256_sub_epi32(zero, _mm256_dpbusd_epi32(zero, _mm256_set1_epi8(-128), y));
+    static constexpr int N_OF_32 = 2;
+    using ints_of_32             = __m512i;
+    using floats_of_32           = __m512;
+
+    // of 8 rows of activations, too: the sums that do not fit into the registers cost less than to unpack again
+    template <int N> static constexpr int n_vectors() { return 4; }
+
+    // x + 128: the instruction takes its first bytes as unsigned
+    template <class T> static ints values_of_32(const typename T::block * const * x, int64_t b) {
+        return _mm512_xor_si512(
+            _mm512_inserti64x4(_mm512_castsi256_si512(T::values(x[0][b])), T::values(x[1][b]), 1),
+            _mm512_set1_epi8(-128));
     }
 
-    static __m256i multiply_32(__m256i x, __m256i y, __m256i begin) {
-        return _mm256_dpbusd_epi32(begin, _mm256_xor_si256(x, _mm256_set1_epi8(-128)), y);
+    template <class block> static __m512 scales_of_32(const block * const * x, int64_t b) {
+        return _mm512_cvtph_ps(_mm256_set_m128i(_mm_set1_epi16(few_rows_load<int16_t>(&x[1][b].d)),
+                                                _mm_set1_epi16(few_rows_load<int16_t>(&x[0][b].d))));
+    }
+
+    static ints repeat_32(const void * from) { return twice(from); }
+
+    static __m512 repeat_scale(const void * from) {
+        return _mm512_cvtph_ps(_mm256_set1_epi16(few_rows_load<int16_t>(from)));
+    }
+
+    // what 128 adds is taken off again
+    static ints begin_32(ints y) {
+        return _mm512_sub_epi32(zero(), _mm512_dpbusd_epi32(zero(), _mm512_set1_epi8(-128), y));
+    }
+
+    static ints multiply_32(ints x, ints y, ints begin) { return _mm512_dpbusd_epi32(begin, x, y); }
+
+    static __m512 add_scaled(__m512 sum, __m512 x, __m512 y, ints products) {
+        return _mm512_fmadd_ps(_mm512_mul_ps(x, y), _mm512_cvtepi32_ps(products), sum);
+    }
+
+    static void store_totals(__m512 sum, float * to) {
+        to[0] = few_rows_sum(_mm512_castps512_ps256(sum));
+        to[1] = few_rows_sum(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(sum), 1)));
     }
 
     // --- 8 matrix rows, 8 bytes of each ---

@@ -12,6 +12,8 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
+
 namespace {
 
 inline float few_rows_half(const void * from) {
@@ -72,63 +74,63 @@ template <class V, class T, int N> void few_rows_in_order(const few_rows_task & 
     }
 }
 
-// Matrix rows i to i + M of types whose blocks of 32 values have a scale each
+// M vectors of matrix rows, from row i on, of types whose blocks of 32 values have a scale each. Behind the last row of the
+// task it stands in for those that are not there.
 template <class V, class T, int M, int N>
 void few_rows_tile(const few_rows_task & task, const block_q8_0 * const * y, int64_t i) {
     using block = typename T::block;
 
-    const block * x[M];
-    for (int m = 0; m < M; ++m) {
-        x[m] = (const block *) (task.matrix + (i + m) * task.stride);
+    constexpr int64_t N_TILE = M * V::N_OF_32;
+
+    const block * x[N_TILE];
+    for (int64_t m = 0; m < N_TILE; ++m) {
+        x[m] = (const block *) (task.matrix + std::min(i + m, task.end - 1) * task.stride);
     }
-    __m256 sums[M][N] = {};
+    typename V::floats_of_32 sums[M][N] = {};
     for (int64_t b = 0; b < task.n_values / 32; ++b) {
-        // the next tile, from front to back: M short streams are more than the processor foresees
-        const char * next = (const char *) (x[0] + b * M) + M * task.stride;
+        // the next tile, from front to back: short streams are more than the processor foresees
+        const char * next = (const char *) (x[0] + b * N_TILE) + N_TILE * task.stride;
 #pragma GCC unroll 8
-        for (size_t k = 0; k < M * sizeof(block); k += 64) {
+        for (size_t k = 0; k < N_TILE * sizeof(block); k += 64) {
             _mm_prefetch(next + k, _MM_HINT_T0);
         }
 
-        __m256i values[M];
-        __m256  scales[M];
+        typename V::ints_of_32   values[M];
+        typename V::floats_of_32 scales[M];
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) {
-            values[m] = T::values(x[m][b]);
-            scales[m] = few_rows_halves(&x[m][b].d);
+            values[m] = V::template values_of_32<T>(x + m * V::N_OF_32, b);
+            scales[m] = V::scales_of_32(x + m * V::N_OF_32, b);
         }
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
-            const __m256i with  = _mm256_loadu_si256((const __m256i *) y[n][b].qs);
-            const auto    begin = V::begin_32(with);
-            const __m256  scale = few_rows_halves(&y[n][b].d);
+            const auto with  = V::repeat_32(y[n][b].qs);
+            const auto begin = V::begin_32(with);
+            const auto scale = V::repeat_scale(&y[n][b].d);
 #pragma GCC unroll 8
             for (int m = 0; m < M; ++m) {
-                const __m256 dot = _mm256_cvtepi32_ps(V::multiply_32(values[m], with, begin));
-                sums[m][n]       = _mm256_fmadd_ps(_mm256_mul_ps(scales[m], scale), dot, sums[m][n]);
+                sums[m][n] = V::add_scaled(sums[m][n], scales[m], scale, V::multiply_32(values[m], with, begin));
             }
         }
     }
     for (int n = 0; n < N; ++n) {
+        float totals[N_TILE];
         for (int m = 0; m < M; ++m) {
-            task.out[n][i + m] = few_rows_sum(sums[m][n]);
+            V::store_totals(sums[m][n], totals + m * V::N_OF_32);
         }
+        std::copy_n(totals, std::min(N_TILE, task.end - i), task.out[n] + i);
     }
 }
 
 template <class V, class T, int N> void few_rows_in_tiles(const few_rows_task & task) {
-    constexpr int M = N <= 4 ? 4 : 2; // the sums fit into the registers
+    constexpr int M = V::template n_vectors<N>();
 
     const block_q8_0 * y[N];
     for (int n = 0; n < N; ++n) {
         y[n] = (const block_q8_0 *) task.in[n];
     }
-    int64_t i = task.begin;
-    for (; i + M <= task.end; i += M) {
+    for (int64_t i = task.begin; i < task.end; i += M * V::N_OF_32) {
         few_rows_tile<V, T, M, N>(task, y, i);
-    }
-    for (; i < task.end; ++i) {
-        few_rows_tile<V, T, 1, N>(task, y, i);
     }
 }
 

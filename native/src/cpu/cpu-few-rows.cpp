@@ -27,25 +27,38 @@ static bool is_half(const ggml_tensor * weights) {
     return weights->type == GGML_TYPE_F16 || weights->type == GGML_TYPE_BF16;
 }
 
+#if defined(__x86_64__)
+static bool has_avx2() {
+    // F16C, which older compilers have no name for, comes with AVX2
+    static const bool res = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return res;
+}
+
+static bool has_avx512() {
+    static const bool res = has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+    return res;
+}
+#else
+static bool has_avx512() {
+    return false;
+}
+#endif
+
 static bool has_fast_kernel(const ggml_tensor * weights) {
-    return FEW_ROWS_ARE_PROMPTS && !weights->extra &&
-           (weights->type == GGML_TYPE_Q8_0 || weights->type == GGML_TYPE_Q4_0 || weights->type == GGML_TYPE_Q5_0 ||
-            is_half(weights));
+    const bool in_vectors_of_32 = // sgemm has vectors of that many bytes
+        weights->type == GGML_TYPE_Q8_0 || weights->type == GGML_TYPE_Q4_0 || weights->type == GGML_TYPE_Q5_0;
+    return FEW_ROWS_ARE_PROMPTS && !weights->extra && ((in_vectors_of_32 && !has_avx512()) || is_half(weights));
 }
 
 few_rows_kernel few_rows_find_kernel(ggml_type type, bool repacked) {
 #if defined(__x86_64__)
-    // F16C, which older compilers have no name for, comes with AVX2
-    static const bool has_avx2   = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    static const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
-                                   __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                                   __builtin_cpu_supports("avx512vnni");
-    if (has_avx512) {
+    if (has_avx512()) {
         if (few_rows_kernel kernel = few_rows_kernel_avx512(type, repacked)) {
             return kernel;
         }
     }
-    return has_avx2 ? few_rows_kernel_avx2(type, repacked) : nullptr;
+    return has_avx2() ? few_rows_kernel_avx2(type, repacked) : nullptr;
 #else
     return few_rows_kernel_neon(type, repacked); // ggml chooses among its variants
 #endif
