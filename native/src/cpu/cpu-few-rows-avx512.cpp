@@ -85,9 +85,8 @@ struct few_rows_avx512 {
 
     // x + 128: the instruction takes its first bytes as unsigned
     template <class T> static ints values_of_32(const typename T::block * const * x, int64_t b) {
-        return _mm512_xor_si512(
-            _mm512_inserti64x4(_mm512_castsi256_si512(T::values(x[0][b])), T::values(x[1][b]), 1),
-            _mm512_set1_epi8(-128));
+        return _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(T::values(x[0][b])), T::values(x[1][b]), 1),
+                                _mm512_set1_epi8(-128));
     }
 
     template <class block> static __m512 scales_of_32(const block * const * x, int64_t b) {
