@@ -173,10 +173,10 @@ class LookupDrafter:
         at = self._indexes.get(request.slot)
         if at is None:
             at = self._indexes[request.slot] = SequenceIndex(self._n_max)
-        index, after = at.follow(request.history), [*request.history[-MATCH_MAX:], *drafts]
-        match = index.find(request.n_draft, after if drafts else None)
+        after = [*request.history[-MATCH_MAX:], *drafts] if drafts else None
+        match = at.follow(request.history).find(request.n_draft, after)
         if self._earlier and request.owner is not None and match.n_matched < MATCH_MAX:
-            other = self._earlier.find(request.owner, request.n_draft, after)
+            other = self._earlier.find(request.owner, request.n_draft, after or request.history[-MATCH_MAX:])
             match = other if other.n_matched > match.n_matched else match
         return match
 
