@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from pymtp import GenerationParams, Model, SamplingParams, version_text
 from pymtp.acceptance.forced import Forced
 from pymtp.acceptance.scripted import Scripted
-from pymtp.benchmark.prompts import Text, read_answers, read_texts
+from pymtp.benchmark.prompts import Text, read_answers, read_texts, tokenized
 from pymtp.benchmark.spread import Ratio
 from pymtp.serving.statistics import Stats
 
@@ -99,11 +99,10 @@ def play(model: Model, arm: str, group: Sequence[Text], options: argparse.Namesp
     draft_max: Any = {"none": 0, "auto": "auto", "heads": "auto"}.get(arm) if not arm.isdigit() else int(arm)
     batch, start = model.batch(), perf_counter()
     asked = []
-    for text in group:
-        prompt = model.tokenize(text.prompt or model.chat_prompt(text.messages))
+    for prompt in (tokenized(text, model.vocabulary) for text in group):
         params = GenerationParams(sampling, max_tokens=options.n, ignore_eos=True, draft_max=draft_max)
-        if text.answer:
-            answer = model.tokenize(text.answer, is_start=False)[: options.n]
+        if prompt.answer:
+            answer = prompt.answer[: options.n]
             params = GenerationParams(
                 sampling, max_tokens=len(answer), ignore_eos=True, draft_max=draft_max, forced=Scripted(answer)
             )
@@ -116,8 +115,8 @@ def play(model: Model, arm: str, group: Sequence[Text], options: argparse.Namesp
                 draft_max=draft_max,
                 forced=Forced([rate**i for i in range(1, 17)], random.Random(0).random),
             )
-        asked.append((prompt, params))
-    generations = model.call(lambda: [batch.submit(prompt, params) for prompt, params in asked])
+        asked.append((prompt.tokens, params))
+    generations = model.call(lambda: [batch.submit(tokens, params) for tokens, params in asked])
     for _ in batch:
         pass
     for generation in generations:
