@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import llama_cpp  # noqa: F401  # takes llama.cpp's log, so before pymtp, which takes it over
+
 from pymtp.binding.library import library_file
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -1,6 +1,6 @@
 """Results do not depend on how far a GPU falls behind the CPU, nor on what its memory held before.
 
-Computed on a device of tests, which does what CUDA's backend does as late as CUDA allows it; see tests/lagging_device.py.
+Computed on a device that does what CUDA's backend does as late as CUDA allows it, see tests/lagging_device.py.
 """
 
 from __future__ import annotations
