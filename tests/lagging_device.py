@@ -1,7 +1,8 @@
 """The device of native/tests/lagging-device.cpp, which is as late as a GPU may be.
 
 As a plugin it becomes the GPU of a test run: `PYTHONPATH=tests pytest -p lagging_device tests/test_isolation.py`.
-As a program it computes the rounds of tests/test_isolation.py there, in every kind of memory, and prints their digests.
+As a program it computes rounds of tests/test_isolation.py there, in every kind of memory, and prints their digests; its
+argument is the split mode.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ctypes
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from hashlib import sha256
@@ -19,11 +21,14 @@ from tempfile import TemporaryDirectory
 import llama_cpp  # noqa: F401  # takes llama.cpp's log, so before pymtp, which takes it over
 
 from pymtp.binding.library import library_file
+from pymtp.loading.params import SplitMode
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SOURCE = REPOSITORY / "native" / "tests" / "lagging-device.cpp"
 HEADERS = REPOSITORY / "build" / "editable" / "llama.cpp" / "ggml"
 DEVICE = REPOSITORY / "build" / "lagging-device.so"
+SPLIT_FAMILIES = ["plain", "sliding window, 3 heads", "hybrid"]
+"""Of which tensors can be split."""
 
 
 def build() -> Path:
@@ -55,7 +60,7 @@ def load() -> None:
     assert ggml.ggml_backend_load(os.fsencode(build()))
 
 
-def digests() -> Iterator[str]:
+def digests(split_mode: SplitMode) -> Iterator[str]:
     """Of what is computed in the places of two sequences that held others, for each family and kind of attention."""
     import test_isolation
     from pymtp.gguf.facts import model_facts
@@ -64,11 +69,14 @@ def digests() -> Iterator[str]:
     from pymtp.loading.params import ModelParams
 
     assert "Lagging0" in [device.name for device in devices()]
+    params = ModelParams(split_mode=split_mode)
     for family, write in test_isolation.FAMILIES.items():
-        for flash_attn in ("on", "off"):
+        if split_mode == "tensor" and family not in SPLIT_FAMILIES:
+            continue
+        for flash_attn in ("on",) if split_mode == "tensor" else ("on", "off"):
             with TemporaryDirectory() as folder:
                 facts = model_facts(write(Path(folder) / "tiny.gguf"))
-                with closing(Weights(facts, ModelParams(device=["Lagging0"]), with_heads=True)) as weights:
+                with closing(Weights(facts, params, with_heads=True)) as weights:
                     made = test_isolation.session(weights, flash_attn=flash_attn)
                     outputs = test_isolation.left_behind(made, test_isolation.SECRETS[0], test_isolation._truncate)
             digest = sha256(b"".join(array.tobytes() for array in outputs)).hexdigest()
@@ -77,5 +85,5 @@ def digests() -> Iterator[str]:
 
 load()
 if __name__ == "__main__":
-    for line in digests():
+    for line in digests(sys.argv[1]):  # type: ignore[arg-type]
         print(line)

@@ -7,6 +7,7 @@
 //
 //   LAGGING_DEVICE=at-once   streams do not wait, to compare with
 //   LAGGING_DEVICE_FILL=nan  new memory holds NaN; a number: other numbers
+//   LAGGING_DEVICES=2        there are two of them
 
 #include "ggml-backend-impl.h"
 #include "ggml-cpp.h"
@@ -390,8 +391,8 @@ static void backend_event_wait(ggml_backend_t backend, ggml_backend_event_t even
 // the device
 //
 
-static const char * device_get_name(ggml_backend_dev_t) {
-    return "Lagging0";
+static const char * device_get_name(ggml_backend_dev_t dev) {
+    return (const char *) dev->context;
 }
 
 static const char * device_get_description(ggml_backend_dev_t) {
@@ -436,14 +437,14 @@ static ggml_backend_t device_init_backend(ggml_backend_dev_t dev, const char *) 
 }
 
 static ggml_backend_buffer_type_t device_get_buffer_type(ggml_backend_dev_t dev) {
-    static ggml_backend_buffer_type buft = [=] {
-        ggml_backend_buffer_type res = {};
-        res.iface.get_name           = buffer_type_get_name;
-        res.iface.alloc_buffer       = buffer_type_alloc;
-        res.iface.get_alignment      = buffer_type_get_alignment;
-        res.device                   = dev;
-        return res;
-    }();
+    static std::map<ggml_backend_dev_t, ggml_backend_buffer_type> of_devices;
+
+    const lock_guard lock(g_mutex);
+    auto &           buft    = of_devices[dev];
+    buft.iface.get_name      = buffer_type_get_name;
+    buft.iface.alloc_buffer  = buffer_type_alloc;
+    buft.iface.get_alignment = buffer_type_get_alignment;
+    buft.device              = dev;
     return &buft;
 }
 
@@ -531,10 +532,11 @@ static const char * reg_get_name(ggml_backend_reg_t) {
 }
 
 static size_t reg_get_device_count(ggml_backend_reg_t) {
-    return 1;
+    static const char * count = getenv("LAGGING_DEVICES");
+    return count && strcmp(count, "2") == 0 ? 2 : 1;
 }
 
-static ggml_backend_dev_t reg_get_device(ggml_backend_reg_t reg, size_t) {
+static ggml_backend_dev_t reg_get_device(ggml_backend_reg_t reg, size_t index) {
     static const ggml_backend_device_i iface = {
         /* .get_name             = */ device_get_name,
         /* .get_description      = */ device_get_description,
@@ -552,8 +554,9 @@ static ggml_backend_dev_t reg_get_device(ggml_backend_reg_t reg, size_t) {
         /* .event_free           = */ device_event_free,
         /* .event_synchronize    = */ device_event_synchronize,
     };
-    static ggml_backend_device device = { iface, reg, nullptr };
-    return &device;
+    static char                names[][16] = { "Lagging0", "Lagging1" };
+    static ggml_backend_device devices[]   = { { iface, reg, names[0] }, { iface, reg, names[1] } };
+    return &devices[index];
 }
 
 extern "C" ggml_backend_reg_t ggml_backend_init(void) {
