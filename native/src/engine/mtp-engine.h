@@ -49,7 +49,7 @@ struct mtp_engine {
     // around the setting of the graph's inputs
     void open_inputs() { graphs.current().inputs.open(); }
 
-    void send_inputs() { graphs.current().inputs.send(); }
+    void send_inputs() { graphs.current().inputs.send(ggml_backend_sched_get_n_splits(ctx.sched.get()) == 1); }
 
     // after a trunk ubatch: true if its logits stay on the device until the session asks for them
     bool hold_logits(const llm_graph_result & res, bool is_whole_batch);

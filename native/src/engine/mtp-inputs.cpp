@@ -78,11 +78,15 @@ void mtp_inputs::open() {
     }
 }
 
-void mtp_inputs::send() {
+void mtp_inputs::send(bool is_alone) {
     if (!inputs.empty()) {
         move_to(buf.get(), device->data);
         const auto & last = inputs.back();
         const size_t size = last.offset + ggml_nbytes(last.tensor);
-        ggml_backend_tensor_set_async(backend, device, host.data(), 0, size);
+        if (is_alone) {
+            ggml_backend_tensor_set_async(backend, device, host.data(), 0, size);
+        } else {
+            ggml_backend_tensor_set(device, host.data(), 0, size);
+        }
     }
 }

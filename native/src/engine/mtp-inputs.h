@@ -14,9 +14,10 @@ class mtp_inputs {
     // host memory read. `backend` computes the graph. Throws if memory runs out.
     void place(ggml_cgraph * gf, ggml_backend_t backend);
 
-    // between the two the inputs are in host memory, where they can be written
+    // Between the two the inputs are in host memory, where they can be written. is_alone: no other device computes a part
+    // of the graph. The scheduler copies what others read of the inputs without waiting for what is on its way.
     void open();
-    void send();
+    void send(bool is_alone);
 
   private:
     struct input {

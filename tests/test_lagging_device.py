@@ -1,0 +1,41 @@
+"""Results do not depend on how far a GPU falls behind the CPU, nor on what its memory held before.
+
+Computed on a device that does what CUDA's backend does as late as CUDA allows it, see tests/lagging_device.py.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+
+
+def digests(split_mode: str, **mode: str) -> list[str]:
+    """Of passes and rounds in every kind of memory, computed in a process that has the device."""
+    environment = {**os.environ, "PYTHONPATH": str(HERE), **mode}
+    command = [sys.executable, str(HERE / "lagging_device.py"), split_mode]
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[str]:
+    """Where the device is never late."""
+    found = digests("none", LAGGING_DEVICE="at-once")
+    assert len(found) == len(set(found)) > 20
+    return found
+
+
+@pytest.mark.parametrize("fill", ["1", "nan"])
+def test_results_do_not_depend_on_how_late_a_device_is(expected: list[str], fill: str) -> None:
+    assert digests("none", LAGGING_DEVICE_FILL=fill) == expected
+
+
+def test_sums_of_two_devices_do_not_depend_on_how_late_they_are() -> None:
+    at_once, late = (digests("tensor", LAGGING_DEVICES="2", LAGGING_DEVICE=mode) for mode in ("at-once", "late"))
+    assert len(at_once) == 3
+    assert late == at_once
