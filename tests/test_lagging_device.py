@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
+HEADERS = HERE.parent / "build" / "editable" / "llama.cpp"
+
+pytestmark = pytest.mark.skipif(not HEADERS.is_dir(), reason=f"no {HEADERS}, with which the device is compiled: run make")
 
 
 def digests(split_mode: str, **mode: str) -> list[str]:
