@@ -15,7 +15,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 HEADERS = HERE.parent / "build" / "editable" / "llama.cpp"
 
-pytestmark = pytest.mark.skipif(not HEADERS.is_dir(), reason=f"no {HEADERS}, with which the device is compiled: run make")
+pytestmark = pytest.mark.skipif(not HEADERS.is_dir(), reason=f"{HEADERS} is not there to compile with: run make")
 
 
 def digests(split_mode: str, **mode: str) -> list[str]:
