@@ -168,11 +168,22 @@ template <class BLOCK, const int8_t (&TABLE)[16]> struct few_rows_nibbles_4 {
     }
 };
 
-struct few_rows_q4_0_4 : few_rows_nibbles_4<block_q4_0x4, FEW_ROWS_SIGNED_4> {
+// signed: 16 times the values, and a 16th of the scales
+struct few_rows_q4_0_4 {
+    using block                    = block_q4_0x4;
     static constexpr int  BYTES    = FEW_ROWS_BYTES;
     static constexpr bool IS_FUSED = true;
 
-    static float32x4_t scales(const block & x) { return few_rows_halves(x.d); }
+    static void values(const block & x, int8x16_t (&to)[8]) {
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; ++v) {
+            const uint8x16_t packed = vld1q_u8((const uint8_t *) x.qs + 16 * v);
+            to[v]                   = vreinterpretq_s8_u8(packed << 4);
+            to[v + 4]               = vreinterpretq_s8_u8(packed & 0xf0);
+        }
+    }
+
+    static float32x4_t scales(const block & x) { return few_rows_halves(x.d) * 0.0625f; }
 };
 
 struct few_rows_iq4_nl_4 : few_rows_nibbles_4<block_iq4_nlx4, FEW_ROWS_IQ4> {
