@@ -79,9 +79,9 @@ static std::vector<float> expected_of(product & p, const std::vector<ggml_tensor
 }
 
 // Whether this build of llama.cpp's kernels rounds as ours do. They have products and sums in C, of Q5_K on x86 and of all
-// types on ARM, which GCC fuses when it optimizes in earnest, as ours are. Those for SVE have other orders.
+// types on ARM, which GCC fuses when it optimizes in earnest, as ours are. For SVE some have other orders.
 static bool rounds_as_ours(ggml_type type) {
-    if (ggml_cpu_has_sve()) {
+    if (ggml_cpu_has_sve() && (type == GGML_TYPE_Q2_K || type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q8_0)) {
         return false;
     }
 #if defined(NDEBUG) && !defined(__clang__)
