@@ -97,15 +97,17 @@ check-native: install
 	@$(BIN)/cmake --build build/unpatched
 	@$(BIN)/ctest --test-dir build/unpatched --output-on-failure
 
-# The tests of the CPU backend on processors that this one is not: an ARM one with dotprod and i8mm, and an x86 one that
-# ends with AVX2, as emulators of processes do: what a machine takes of AVX-512 only check-native runs, on one that has it.
-EMULATED = -DPYMTP_SANITIZE=OFF -DGGML_NATIVE=OFF
+# The tests of the CPU backend on processors that this one is not: ARM with dotprod and i8mm, ARM with dotprod alone, and an
+# x86 one that ends with AVX2, as emulators of processes do: what a machine takes of AVX-512 only check-native runs, on one
+# that has it.
+EMULATED     = $(CONFIGURE) -DPYMTP_SANITIZE=OFF -DGGML_NATIVE=OFF -S native/tests
+EMULATED_ARM = $(EMULATED) --toolchain $(abspath native/tests/aarch64-linux.cmake)
 check-emulated: install
-	@$(CONFIGURE) --toolchain $(abspath native/tests/aarch64-linux.cmake) $(EMULATED) \
-	    -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod+i8mm+fp16 -S native/tests -B build/tests-aarch64 >build/tests-aarch64.log
-	@$(CONFIGURE) -DCMAKE_CROSSCOMPILING_EMULATOR='qemu-x86_64;-cpu;max' $(EMULATED) \
-	    -S native/tests -B build/tests-avx2 >build/tests-avx2.log
-	@for build in build/tests-aarch64 build/tests-avx2; do \
+	@$(EMULATED_ARM) -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod+i8mm+fp16 -B build/tests-aarch64 >build/tests-aarch64.log
+	@$(EMULATED_ARM) -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod -DPYMTP_EMULATED_CPU=neoverse-n1 \
+	    -B build/tests-dotprod >build/tests-dotprod.log
+	@$(EMULATED) -DCMAKE_CROSSCOMPILING_EMULATOR='qemu-x86_64;-cpu;max' -B build/tests-avx2 >build/tests-avx2.log
+	@for build in build/tests-aarch64 build/tests-dotprod build/tests-avx2; do \
 	    $(BIN)/cmake --build $$build --target test-few-rows && \
 	    $(BIN)/ctest --test-dir $$build --output-on-failure -R test-few-rows || exit; done
 

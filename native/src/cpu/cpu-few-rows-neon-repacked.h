@@ -8,6 +8,8 @@
 #include "ggml-cpu.h"
 #include "repack.h"
 
+#include <algorithm>
+
 namespace {
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
@@ -23,7 +25,8 @@ template <int ROWS, int BYTES> constexpr int few_rows_place(int v, int part) {
 }
 
 // The product of four matrix rows with one row: 4 * V values of each.
-template <int BYTES, int V> int32x4_t few_rows_multiply(const int8x16_t (&x)[V], const int8_t * y) {
+template <int BYTES, int V>
+[[gnu::always_inline]] inline int32x4_t few_rows_multiply(const int8x16_t (&x)[V], const int8_t * y) {
     int32x4_t sums[2] = {};
     if constexpr (BYTES == 4) {
 #pragma GCC unroll 2
@@ -49,7 +52,8 @@ template <int BYTES, int V> int32x4_t few_rows_multiply(const int8x16_t (&x)[V],
 
 // With N rows. An instruction of i8mm multiplies two matrix rows with two others.
 template <int BYTES, int V, int N>
-void few_rows_multiply(const int8x16_t (&x)[V], const int8_t * const (&y)[N], int32x4_t (&products)[N]) {
+[[gnu::always_inline]] inline void few_rows_multiply(const int8x16_t (&x)[V], const int8_t * const (&y)[N],
+                                                     int32x4_t (&products)[N]) {
     int n = 0;
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 #    pragma GCC unroll 4
@@ -164,11 +168,22 @@ template <class BLOCK, const int8_t (&TABLE)[16]> struct few_rows_nibbles_4 {
     }
 };
 
-struct few_rows_q4_0_4 : few_rows_nibbles_4<block_q4_0x4, FEW_ROWS_SIGNED_4> {
+// signed: 16 times the values, and a 16th of the scales
+struct few_rows_q4_0_4 {
+    using block                    = block_q4_0x4;
     static constexpr int  BYTES    = FEW_ROWS_BYTES;
     static constexpr bool IS_FUSED = true;
 
-    static float32x4_t scales(const block & x) { return few_rows_halves(x.d); }
+    static void values(const block & x, int8x16_t (&to)[8]) {
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; ++v) {
+            const uint8x16_t packed = vld1q_u8((const uint8_t *) x.qs + 16 * v);
+            to[v]                   = vreinterpretq_s8_u8(packed << 4);
+            to[v + 4]               = vreinterpretq_s8_u8(packed & 0xf0);
+        }
+    }
+
+    static float32x4_t scales(const block & x) { return few_rows_halves(x.d) * 0.0625f; }
 };
 
 struct few_rows_iq4_nl_4 : few_rows_nibbles_4<block_iq4_nlx4, FEW_ROWS_IQ4> {
@@ -190,8 +205,6 @@ struct few_rows_mxfp4_4 : few_rows_nibbles_4<block_mxfp4x4, FEW_ROWS_MXFP4> {
 };
 
 // --- blocks of 256 values, of 8 matrix rows ---
-//
-//   values   of four of them, in groups that have a scale each
 
 struct few_rows_8 {
     using block_y                 = block_q8_K;
@@ -199,19 +212,24 @@ struct few_rows_8 {
     static constexpr int BYTES    = FEW_ROWS_BYTES;
     static constexpr int N_VALUES = QK_K;
 
-    // n bits of each byte
-    template <int V> static void bits(const uint8_t * from, int part, uint8_t first, int n, int8x16_t (&to)[V]) {
-        const uint8_t mask = (1 << n) - 1;
+    // 4 bytes, of a matrix row each
+    static int32x4_t extend(const void * from) {
+        return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(few_rows_load<int32_t>(from))))));
+    }
+
+    // n bits of each byte of four matrix rows
+    template <int V>
+    [[gnu::always_inline]] static void bits(const uint8_t * from, int part, uint8_t first, int n, uint8x16_t (&to)[V]) {
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v) {
-            to[v] = vreinterpretq_s8_u8(vld1q_u8(from + few_rows_place<ROWS, BYTES>(v, part)) >> first & mask);
+            to[v] = few_rows_bits(vld1q_u8(from + few_rows_place<ROWS, BYTES>(v, part)), first, n);
         }
     }
 
-    // The same of N rows: activations from the given place of block b on
+    // The product with N rows: activations from the given place of block b on
     template <int V, int N>
-    static void multiply(const int8x16_t (&x)[V], const block_q8_K * const (&y)[N], int64_t b, int place,
-                         int32x4_t (&products)[N]) {
+    [[gnu::always_inline]] static void multiply(const int8x16_t (&x)[V], const block_q8_K * const (&y)[N], int64_t b,
+                                                int place, int32x4_t (&products)[N]) {
         const int8_t * with[N];
         for (int n = 0; n < N; ++n) {
             with[n] = y[n][b].qs + place;
@@ -220,56 +238,74 @@ struct few_rows_8 {
     }
 };
 
-// Q4_K and Q5_K: groups of 32 values
+// Q4_K and Q5_K: groups of 32 values. T::values unpacks those of group k + h, with k even.
 template <class T> struct few_rows_k4_8 : few_rows_8 {
     using block = typename T::block;
 
     template <int N>
     static void add(float32x4_t (&sums)[2][N], const block & x, const block_q8_K * const (&y)[N], int64_t b) {
-        int16_t y_sums[N][8];
+        few_rows_k4_scales groups[QK_K / 32];
+        for (int k = 0; k < QK_K / 32; ++k) {
+            groups[k] = few_rows_k4_scales(x.scales + 12 * k);
+        }
+        int16_t y_sums[N][QK_K / 32];
         for (int n = 0; n < N; ++n) {
             vst1q_s16(y_sums[n], few_rows_sums_of_32(y[n][b]));
         }
-        int32x4_t offsets[2][N] = {};
-#pragma GCC unroll 4
-        for (int k = 0; k < QK_K / 32; k += 2) {
-            const few_rows_k4_scales groups[2] = { few_rows_k4_scales(x.scales + 12 * k),
-                                                   few_rows_k4_scales(x.scales + 12 * k + 12) };
-#pragma GCC unroll 2
-            for (int part = 0; part < 2; ++part) {
-                const float32x4_t d     = few_rows_halves(x.d + 4 * part);
-                const float32x4_t min_d = vnegq_f32(few_rows_halves(x.dmin + 4 * part));
+        for (int part = 0; part < 2; ++part) {
+            const float32x4_t d     = few_rows_halves(x.d + 4 * part);
+            const float32x4_t min_d = vnegq_f32(few_rows_halves(x.dmin + 4 * part));
 
+            float32x4_t of_part[N];
+            std::copy_n(sums[part], N, of_part);
+            const auto add_two_groups = [&](int k) __attribute__((always_inline)) {
                 int32x4_t of_both[N] = {};
 #pragma GCC unroll 2
                 for (int h = 0; h < 2; ++h) {
-                    int8x16_t values[8];
-                    int32x4_t products[N];
-                    T::values(x, k + h, part, values);
+                    uint8x16_t packed[8];
+                    int8x16_t  values[8];
+                    int32x4_t  products[N];
+                    T::values(x, k, h, part, packed);
+#pragma GCC unroll 8
+                    for (int v = 0; v < 8; ++v) {
+                        values[v] = vreinterpretq_s8_u8(packed[v]);
+                    }
                     multiply(values, y, b, 32 * (k + h), products);
 
-                    const int32x4_t scales = groups[h].scales_of_4(part);
-                    const int16x4_t mins   = groups[h].mins_of_4(part);
+                    const int32x4_t scales = extend(groups[k + h].scales + 4 * part);
 #pragma GCC unroll 8
                     for (int n = 0; n < N; ++n) {
-                        of_both[n]       = vmlaq_s32(of_both[n], products[n], scales);
-                        offsets[part][n] = vmlal_n_s16(offsets[part][n], mins, y_sums[n][k + h]);
-                        if (BYTES == 8 || h == 1) { // llama.cpp has one sum of floats for both there, and two here
-                            sums[part][n] =
-                                vfmaq_f32(sums[part][n], vcvtq_f32_s32(of_both[n]), vmulq_n_f32(d, y[n][b].d));
+                        of_both[n] = vmlaq_s32(of_both[n], products[n], scales);
+                        // with 4 bytes in turn, llama.cpp has one sum of floats for two groups
+                        if (BYTES == 8 || h == 1) {
+                            of_part[n] = vfmaq_f32(of_part[n], vcvtq_f32_s32(of_both[n]), vmulq_n_f32(d, y[n][b].d));
                             of_both[n] = vdupq_n_s32(0);
                         }
                     }
                 }
+                if ((k + 2) % T::N_OFFSETS == 0) {
 #pragma GCC unroll 8
-                for (int n = 0; n < N; ++n) {
-                    if ((k + 2) % T::N_OFFSETS == 0) {
-                        sums[part][n] =
-                            few_rows_mla(sums[part][n], vcvtq_f32_s32(offsets[part][n]), vmulq_n_f32(min_d, y[n][b].d));
-                        offsets[part][n] = vdupq_n_s32(0);
+                    for (int n = 0; n < N; ++n) {
+                        int32x4_t offset = vdupq_n_s32(0);
+#pragma GCC unroll 8
+                        for (int g = k + 2 - T::N_OFFSETS; g < k + 2; ++g) {
+                            offset = vmlal_n_s16(offset, vld1_s16(groups[g].mins + 4 * part), y_sums[n][g]);
+                        }
+                        of_part[n] = few_rows_mla(of_part[n], vcvtq_f32_s32(offset), vmulq_n_f32(min_d, y[n][b].d));
                     }
                 }
+            };
+            if constexpr (N == 1) { // more do not fit into the registers then
+#pragma GCC unroll 4
+                for (int k = 0; k < QK_K / 32; k += 2) {
+                    add_two_groups(k);
+                }
+            } else {
+                for (int k = 0; k < QK_K / 32; k += 2) {
+                    add_two_groups(k);
+                }
             }
+            std::copy_n(of_part, N, sums[part]);
         }
     }
 };
@@ -278,8 +314,8 @@ struct few_rows_q4_K_8 {
     using block                    = block_q4_Kx8;
     static constexpr int N_OFFSETS = 8; // groups whose minima have one sum of floats
 
-    static void values(const block & x, int k, int part, int8x16_t (&to)[8]) {
-        few_rows_8::bits(x.qs + k / 2 * 256, part, k % 2 * 4, 4, to);
+    static void values(const block & x, int k, int h, int part, uint8x16_t (&to)[8]) {
+        few_rows_8::bits(x.qs + 128 * k, part, 4 * h, 4, to);
     }
 };
 
@@ -287,13 +323,13 @@ struct few_rows_q5_K_8 {
     using block                    = block_q5_Kx8;
     static constexpr int N_OFFSETS = few_rows_8::BYTES == 8 ? 2 : 8;
 
-    static void values(const block & x, int k, int part, int8x16_t (&to)[8]) {
-        int8x16_t high[8];
-        few_rows_8::bits(x.qs + k / 2 * 256, part, k % 2 * 4, 4, to);
-        few_rows_8::bits(x.qh, part, k, 1, high);
+    static void values(const block & x, int k, int h, int part, uint8x16_t (&to)[8]) {
+        uint8x16_t high[8];
+        few_rows_8::bits(x.qs + 128 * k, part, 4 * h, 4, to);
+        few_rows_8::bits(x.qh, part, k + h, 1, high);
 #pragma GCC unroll 8
         for (int v = 0; v < 8; ++v) {
-            to[v] |= high[v] << 4;
+            to[v] = vsliq_n_u8(to[v], high[v], 4);
         }
     }
 };
@@ -306,25 +342,26 @@ struct few_rows_q6_K_8 : few_rows_8 {
     static void add(float32x4_t (&sums)[2][N], const block & x, const block_q8_K * const (&y)[N], int64_t b) {
         for (int part = 0; part < 2; ++part) {
             int32x4_t products[N] = {};
-#pragma GCC unroll 16
-            for (int k = 0; k < QK_K / 16; ++k) {
-                int8x16_t values[4];
-                int8x16_t high[4];
-                bits(x.ql + k / 8 * 512 + k % 4 * 128, part, k % 8 / 4 * 4, 4, values);
-                bits(x.qh + k / 8 * 256 + k % 2 * 128, part, k % 8 / 2 * 2, 2, high);
-#pragma GCC unroll 4
-                for (int v = 0; v < 4; ++v) {
-                    values[v] = (values[v] | high[v] << 4) - 32;
-                }
-                int32x4_t of_group[N];
-                multiply(values, y, b, 16 * k, of_group);
-
-                const auto packed =
-                    vreinterpret_s8_s32(vdup_n_s32(few_rows_load<int32_t>(x.scales + 8 * k + 4 * part)));
-                const int32x4_t scales = vmovl_s16(vget_low_s16(vmovl_s8(packed)));
+            for (int half = 0; half < 2; ++half) {
 #pragma GCC unroll 8
-                for (int n = 0; n < N; ++n) {
-                    products[n] = vmlaq_s32(products[n], of_group[n], scales);
+                for (int k = 0; k < 8; ++k) {
+                    uint8x16_t low[4];
+                    uint8x16_t high[4];
+                    int8x16_t  values[4];
+                    bits(x.ql + 512 * half + k % 4 * 128, part, k / 4 * 4, 4, low);
+                    bits(x.qh + 256 * half + k % 2 * 128, part, k / 2 * 2, 2, high);
+#pragma GCC unroll 4
+                    for (int v = 0; v < 4; ++v) {
+                        values[v] = vreinterpretq_s8_u8(vsliq_n_u8(low[v], high[v], 4)) - 32;
+                    }
+                    int32x4_t of_group[N];
+                    multiply(values, y, b, 128 * half + 16 * k, of_group);
+
+                    const int32x4_t scales = extend(x.scales + 64 * half + 8 * k + 4 * part);
+#pragma GCC unroll 8
+                    for (int n = 0; n < N; ++n) {
+                        products[n] = vmlaq_s32(products[n], of_group[n], scales);
+                    }
                 }
             }
             const float32x4_t d = few_rows_halves(x.d + 4 * part);

@@ -38,10 +38,15 @@ inline float32x4_t few_rows_mla(float32x4_t sum, float32x4_t x, float32x4_t y) {
     return few_rows_add_product(FEW_ROWS_MLA_IS_FUSED, sum, x, y);
 }
 
-// n bits of each of 32 bytes
-inline uint8x16x2_t few_rows_bits(const uint8_t * from, uint8_t first, int n) {
-    const uint8_t mask = (1 << n) - 1;
-    return { { vld1q_u8(from) >> first & mask, vld1q_u8(from + 16) >> first & mask } };
+// n bits of each byte
+[[gnu::always_inline]] inline uint8x16_t few_rows_bits(uint8x16_t bytes, uint8_t first, int n) {
+    const uint8x16_t shifted = first > 0 ? bytes >> first : bytes;
+    return first + n < 8 ? shifted & vdupq_n_u8((1 << n) - 1) : shifted;
+}
+
+// of 32 bytes
+[[gnu::always_inline]] inline uint8x16x2_t few_rows_bits(const uint8_t * from, uint8_t first, int n) {
+    return { { few_rows_bits(vld1q_u8(from), first, n), few_rows_bits(vld1q_u8(from + 16), first, n) } };
 }
 
 // the low halves of 16 bytes, then the high ones
@@ -50,8 +55,12 @@ inline uint8x16x2_t few_rows_nibbles_of_16(const uint8_t * from) {
     return { { bytes & 0x0f, bytes >> 4 } };
 }
 
-inline uint8x16x2_t few_rows_join(uint8x16x2_t low, uint8x16x2_t high, uint8_t shift) {
-    return { { low.val[0] | high.val[0] << shift, low.val[1] | high.val[1] << shift } };
+inline uint8x16x2_t few_rows_join(uint8x16x2_t low_4, uint8x16x2_t high) {
+    return { { vsliq_n_u8(low_4.val[0], high.val[0], 4), vsliq_n_u8(low_4.val[1], high.val[1], 4) } };
+}
+
+inline int8x16x2_t few_rows_as_signed(uint8x16x2_t x) {
+    return { { vreinterpretq_s8_u8(x.val[0]), vreinterpretq_s8_u8(x.val[1]) } };
 }
 
 inline int8x16x2_t few_rows_subtract(uint8x16x2_t x, int8_t what) {
@@ -125,8 +134,10 @@ template <class T, int N> void few_rows_of_256(const few_rows_task & task) {
 
 // 8 scales and minima of 6 bits, of groups of 32 values
 struct few_rows_k4_scales {
-    uint8_t   scales[8];
-    int16x8_t mins;
+    uint8_t scales[8];
+    int16_t mins[8];
+
+    few_rows_k4_scales() = default;
 
     explicit few_rows_k4_scales(const uint8_t * from) {
         const auto low    = few_rows_load<uint32_t>(from);
@@ -136,16 +147,8 @@ struct few_rows_k4_scales {
         const uint32_t of_scales[2] = { low & 0x3f3f3f3f, (high & 0x0f0f0f0f) | (low >> 2 & 0x30303030) };
         const uint32_t of_mins[2]   = { middle & 0x3f3f3f3f, (high >> 4 & 0x0f0f0f0f) | (middle >> 2 & 0x30303030) };
         __builtin_memcpy(scales, of_scales, sizeof(scales));
-        mins = vreinterpretq_s16_u16(vmovl_u8(vld1_u8((const uint8_t *) of_mins)));
+        vst1q_s16(mins, vreinterpretq_s16_u16(vmovl_u8(vld1_u8((const uint8_t *) of_mins))));
     }
-
-    // where they are those of 8 matrix rows
-    int32x4_t scales_of_4(int part) const {
-        const uint16x8_t all = vmovl_u8(vld1_u8(scales));
-        return vreinterpretq_s32_u32(vmovl_u16(part == 0 ? vget_low_u16(all) : vget_high_u16(all)));
-    }
-
-    int16x4_t mins_of_4(int part) const { return part == 0 ? vget_low_s16(mins) : vget_high_s16(mins); }
 };
 
 // sums of 32 activations
@@ -171,13 +174,15 @@ template <class BLOCK> struct few_rows_k4 : few_rows_k4_scales {
 
     int scale(int i) const { return scales[i]; }
 
-    int offset(const block_q8_K & y) const { return vaddvq_s32(few_rows_offsets(mins, few_rows_sums_of_32(y))); }
+    int offset(const block_q8_K & y) const {
+        return vaddvq_s32(few_rows_offsets(vld1q_s16(mins), few_rows_sums_of_32(y)));
+    }
 };
 
 struct few_rows_q4_K : few_rows_k4<block_q4_K> {
     using few_rows_k4::few_rows_k4;
 
-    int8x16x2_t values(int k) const { return few_rows_subtract(few_rows_bits(x.qs + k / 2 * 32, k % 2 * 4, 4), 0); }
+    int8x16x2_t values(int k) const { return few_rows_as_signed(few_rows_bits(x.qs + k / 2 * 32, k % 2 * 4, 4)); }
 
     float add(float sum, int product, const block_q8_K & y) const {
         return __builtin_fmaf(y.d * d, product, __builtin_fmaf(-(y.d * min_d), offset(y), sum));
@@ -188,8 +193,8 @@ struct few_rows_q5_K : few_rows_k4<block_q5_K> {
     using few_rows_k4::few_rows_k4;
 
     int8x16x2_t values(int k) const {
-        return few_rows_subtract(
-            few_rows_join(few_rows_bits(x.qs + k / 2 * 32, k % 2 * 4, 4), few_rows_bits(x.qh, k, 1), 4), 0);
+        return few_rows_as_signed(
+            few_rows_join(few_rows_bits(x.qs + k / 2 * 32, k % 2 * 4, 4), few_rows_bits(x.qh, k, 1)));
     }
 
     float add(float sum, int product, const block_q8_K & y) const {
@@ -208,7 +213,7 @@ struct few_rows_q6_K {
     int8x16x2_t values(int k) const {
         const uint8x16x2_t low  = few_rows_bits(x.ql + k / 4 * 64 + k % 2 * 32, k % 4 / 2 * 4, 4);
         const uint8x16x2_t high = few_rows_bits(x.qh + k / 4 * 32, k % 4 * 2, 2);
-        return few_rows_subtract(few_rows_join(low, high, 4), 32);
+        return few_rows_subtract(few_rows_join(low, high), 32);
     }
 
     int scale(int i) const { return x.scales[i]; }
@@ -226,7 +231,7 @@ struct few_rows_q2_K {
 
     explicit few_rows_q2_K(const block & x) : x(x) {}
 
-    int8x16x2_t values(int k) const { return few_rows_subtract(few_rows_bits(x.qs + k / 4 * 32, k % 4 * 2, 2), 0); }
+    int8x16x2_t values(int k) const { return few_rows_as_signed(few_rows_bits(x.qs + k / 4 * 32, k % 4 * 2, 2)); }
 
     int scale(int i) const { return x.scales[i] & 0x0f; }
 
@@ -259,8 +264,9 @@ struct few_rows_q3_K {
 
     // 4 less where the high bit is not set
     int8x16x2_t values(int k) const {
-        return few_rows_subtract(
-            few_rows_join(few_rows_bits(x.qs + k / 4 * 32, k % 4 * 2, 2), few_rows_bits(x.hmask, k, 1), 2), 4);
+        const uint8x16x2_t low  = few_rows_bits(x.qs + k / 4 * 32, k % 4 * 2, 2);
+        const uint8x16x2_t high = few_rows_bits(x.hmask, k, 1);
+        return few_rows_subtract({ { low.val[0] | high.val[0] << 2, low.val[1] | high.val[1] << 2 } }, 4);
     }
 
     int scale(int i) const { return scales[i] - 32; }
@@ -390,9 +396,10 @@ struct few_rows_q5_0 : few_rows_in_lanes {
         const uint8x16_t   bit    = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201));
         const uint8x16_t   places = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
         const uint8x16_t   bytes  = vreinterpretq_u8_u32(vdupq_n_u32(few_rows_load<uint32_t>(x.qh)));
-        const uint8x16x2_t high   = { { vtstq_u8(vqtbl1q_u8(bytes, places), bit) & 0x10,
-                                        vtstq_u8(vqtbl1q_u8(bytes, places + 2), bit) & 0x10 } };
-        return few_rows_subtract(few_rows_join(few_rows_nibbles_of_16(x.qs), high, 0), 16);
+        const uint8x16x2_t is_set = { { vtstq_u8(vqtbl1q_u8(bytes, places), bit),
+                                        vtstq_u8(vqtbl1q_u8(bytes, places + 2), bit) } };
+        return few_rows_subtract(
+            few_rows_join(few_rows_nibbles_of_16(x.qs), { { is_set.val[0] & 1, is_set.val[1] & 1 } }), 16);
     }
 
     static float scale(const block & x) { return few_rows_half(x.d); }
