@@ -52,7 +52,7 @@ class Rates:
 
     def chances(self, kinds: Sequence[int]) -> list[float]:
         """The chances that the first, the first two, ... of drafts of these kinds are right."""
-        return list(accumulate((self._rates[kind] for kind in kinds), mul))
+        return list(accumulate(map(self._rates.__getitem__, kinds), mul))
 
 
 MATCH_KINDS = [AUTO_DRAFT_MAX + max(sum(n >= least for least, _ in MATCH_RATES) - 1, 0) for n in range(64 + 1 + 64)]
@@ -176,28 +176,27 @@ class DraftPolicy:
         from_heads: list[bool] = []
         for each in asked:
             heads = each.rates.chances(range(min(steps, each.room)))
-            found = each.rates.chances(MATCH_KINDS[each.n_matched :][: min(each.n_found, each.room)])
+            found = each.rates.chances(MATCH_KINDS[each.n_matched : each.n_matched + min(each.n_found, each.room)])
             from_heads.append(sum(heads) >= sum(found))
             by_sequence.append(heads if from_heads[-1] else found)
         if self._is_in_step(n):  # a draft of each, then another one: what has fewer costs as many rows
             longest = range(max(map(len, by_sequence)))
             waves = [[(chances[k], i) for i, chances in enumerate(by_sequence) if k < len(chances)] for k in longest]
-            n_rows = [n * (k + 1) for k in longest]
+            drafts = [draft for wave in waves for draft in wave]
+            ends, n_rows = list(accumulate(map(len, waves))), [n * (k + 1) for k in longest]
         else:  # the most likely ones, as many as there are sequences: with few numbers of rows, all are soon measured
             drafts = sorted(((chance, i) for i, chances in enumerate(by_sequence) for chance in chances), reverse=True)
-            waves = [drafts[k : k + len(asked)] for k in range(0, len(drafts), len(asked))]
-            n_rows = list(accumulate(map(len, waves)))
+            ends = n_rows = [*range(len(asked), len(drafts), len(asked)), *([len(drafts)] if drafts else [])]
         ms = self.costs.table(steps, n, n_rows[-1] if n_rows else 0)
-        tokens, best, n_best, most = float(n), n / ms[0], 0, float(n)
-        for k, wave in enumerate(waves, 1):
-            tokens += sum(chance for chance, _ in wave)
-            if verifies_all or tokens > best * ms[n_rows[k - 1]]:
-                best, n_best, most = tokens / ms[n_rows[k - 1]], k, tokens
+        expected = list(accumulate((chance for chance, _ in drafts), initial=float(n)))
+        best, n_best = n / ms[0], 0
+        for end, rows in zip(ends, n_rows, strict=True):
+            if verifies_all or expected[end] > best * ms[rows]:
+                best, n_best = expected[end] / ms[rows], end
         n_drafts = [[0] * len(asked), [0] * len(asked)]
-        for wave in waves[:n_best]:
-            for _, i in wave:
-                n_drafts[from_heads[i]][i] += 1
-        return Plan(steps, n_drafts[True], n_drafts[False], most, best, n)
+        for _, i in drafts[:n_best]:
+            n_drafts[from_heads[i]][i] += 1
+        return Plan(steps, n_drafts[True], n_drafts[False], expected[n_best], best, n)
 
     def _is_in_step(self, n: int) -> bool:
         return self._in_step and n > 1
