@@ -111,10 +111,10 @@ def test_a_signal_that_ends_a_command_leaves_no_half_of_a_file(
     handler = signal.signal(number, signal.SIG_DFL)  # nohup ignores one of them, and a command keeps to that
     try:
         assert heads("extract", glm.whole).exit_code == 128 + number
+        assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, handler)
     assert set(tmp_path.iterdir()) == before
-    assert signal.getsignal(number) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize(
