@@ -29,13 +29,21 @@ static void set_random(ggml_tensor * tensor) {
     ggml_backend_tensor_set(tensor, values.data(), 0, ggml_nbytes(tensor));
 }
 
-static std::vector<float> compute(ggml_context * ctx, ggml_backend_t backend, ggml_tensor * node) {
-    ggml_cgraph * gf = ggml_new_graph_custom(ctx, 32, false);
-    ggml_build_forward_expand(gf, node);
+// one after the other
+static std::vector<float> compute(ggml_context * ctx, ggml_backend_t backend,
+                                  const std::vector<ggml_tensor *> & nodes) {
+    ggml_cgraph * gf = ggml_new_graph_custom(ctx, 32 * nodes.size(), false);
+    for (auto * node : nodes) {
+        ggml_build_forward_expand(gf, node);
+    }
     CHECK_EQUAL(ggml_backend_graph_compute(backend, gf), GGML_STATUS_SUCCESS);
 
-    std::vector<float> res(ggml_nelements(node));
-    ggml_backend_tensor_get(node, res.data(), 0, ggml_nbytes(node));
+    std::vector<float> res;
+    for (auto * node : nodes) {
+        std::vector<float> of_node(ggml_nelements(node));
+        ggml_backend_tensor_get(node, of_node.data(), 0, ggml_nbytes(node));
+        res.insert(res.end(), of_node.begin(), of_node.end());
+    }
     return res;
 }
 
@@ -66,17 +74,12 @@ struct product {
         }
     }
 
-    std::vector<float> result(ggml_tensor * node) { return compute(ctx.get(), backend.get(), node); }
-};
-
-static std::vector<float> expected_of(product & p, const std::vector<ggml_tensor *> & single) {
-    std::vector<float> res;
-    for (auto * node : single) {
-        const auto row = p.result(node);
-        res.insert(res.end(), row.begin(), row.end());
+    std::vector<float> results(const std::vector<ggml_tensor *> & nodes) {
+        return compute(ctx.get(), backend.get(), nodes);
     }
-    return res;
-}
+
+    std::vector<float> result(ggml_tensor * node) { return results({ node }); }
+};
 
 // Whether this build of llama.cpp's kernels rounds as ours do. They have products and sums in C, of Q5_K on x86 and of all
 // types on ARM, which GCC fuses when it optimizes in earnest, as ours are. For SVE some have other orders.
@@ -177,7 +180,7 @@ static void rows_together_are_llama_cpp_s_single_rows(ggml_type type, int64_t n_
     set_random(rows);
     const auto all = result_of_the_most_rows(p, together);
     CHECK(is_compiled_wrongly(type, n_values) ||
-          are_alike(type, { all.begin(), all.begin() + N_ROWS * n_out }, expected_of(p, single)));
+          are_alike(type, { all.begin(), all.begin() + N_ROWS * n_out }, p.results(single)));
 }
 
 static void every_type_has_a_kernel() {
@@ -389,7 +392,7 @@ static void rows_that_share_experts_are_rows_alone() {
                     }
                     ggml_backend_tensor_set(ids, experts.data(), 0, ggml_nbytes(ids));
                     CHECK(is_compiled_wrongly(type, n_values) ||
-                          are_alike(type, p.result(together), expected_of(p, single)));
+                          are_alike(type, p.result(together), p.results(single)));
                 }
             }
         }
@@ -613,7 +616,7 @@ static void check_attention(const attention_case & of, int64_t n_rows) {
     }
 
     const auto result = p.result(together);
-    CHECK(result == expected_of(p, single));
+    CHECK(result == p.results(single));
 
     const auto k        = as_floats(of.type, keys_data);
     const auto v        = as_floats(of.type, values_data);
