@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pymtp import Chunk, Model
-from pymtp.benchmark.prompts import read_texts
+from pymtp.benchmark.prompts import read_texts, tokenized
 
 DEPTH = 16
 
@@ -66,7 +66,7 @@ def texts(model: Model, options: argparse.Namespace) -> Iterator[tuple[str, list
     """Categories, prompts and answers."""
     for path in options.prompts:
         for each in read_texts(path):
-            prompt = model.tokenize(each.prompt or model.chat_prompt(each.messages))
+            prompt = tokenized(each, model.vocabulary).tokens
             answer = model.generate(prompt, temperature=0, max_tokens=options.n, ignore_eos=True, draft_max=0)
             list(answer)
             yield each.category, prompt, answer.tokens

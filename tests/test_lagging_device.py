@@ -1,4 +1,4 @@
-"""Results do not depend on how far a GPU falls behind the CPU, nor on what its memory held before.
+"""Results do not depend on how late a GPU is, nor on what its memory held before.
 
 Computed on a device that does what CUDA's backend does as late as CUDA allows it, see tests/lagging_device.py.
 """

@@ -39,7 +39,7 @@ inline float few_rows_sum(__m256 x) {
     return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
 }
 
-// Asks for what comes so many bytes after a block: the processor does not look as far ahead while it unpacks.
+// Asks for what comes some blocks later: the processor does not look that far while it unpacks.
 template <class T> void few_rows_prefetch(const T & block) {
     constexpr size_t N_AHEAD = 2048;
 #pragma GCC unroll 32
@@ -84,7 +84,7 @@ template <class V, class T, int N> void few_rows_in_order(const few_rows_task & 
     }
 }
 
-// M vectors of matrix rows, from row i on, of types whose blocks of 32 values have a scale each. Behind the last row of the
+// M vectors of matrix rows, from row i on, of types whose blocks of 32 values have a scale each. After the last row of the
 // task it stands in for those that are not there.
 template <class V, class T, int M, int N>
 void few_rows_tile(const few_rows_task & task, const block_q8_0 * const * y, int64_t i) {
