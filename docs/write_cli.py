@@ -2,7 +2,8 @@
 
     python docs/write_cli.py
 
-A test holds the file against what this makes of the commands.
+A flag that means the same for several commands stands once, among the shared flags. A test compares the file with
+what this makes of the commands.
 """
 
 from __future__ import annotations
@@ -23,30 +24,85 @@ HEAD = """# The command line
 
 <!-- written by docs/write_cli.py from the commands: change them, then `make docs` -->
 
-Flags have the names that llama.cpp uses where it has one. stdout carries the answer, stderr everything else; exit
-codes are 0 (done), 1 (an error, in one line), 2 (wrong usage), 130 (Ctrl-C) and 141 (the reader has left).
-`pymtp --install-completion` teaches your shell the commands and flags.
+Flags have llama.cpp's names where llama.cpp has one. stdout carries the answer, stderr everything else; exit codes are
+0 (done), 1 (an error, in one line), 2 (wrong usage), 130 (Ctrl-C) and 141 (the reader has left).
+`pymtp --install-completion` teaches your shell the commands and flags. Each command has its own flags and, named
+below its usage, [flags that it shares](#shared-flags) with others.
 """
+
+SHARED = """## Shared flags
+
+Above each table: the commands that have these flags.
+"""
+
+Row = tuple[str, str]
+"""The names of a flag, and what it means."""
+
+Tables = dict[str, list[Row]]
+"""Rows by the title of their group."""
 
 
 def text() -> str:
     """The whole of docs/cli.md."""
     root: Any = get_command(app)
     context = root.make_context("pymtp", [], resilient_parsing=True)
-    sections = [HEAD, _options(root, context)]
-    return "\n".join([*sections, *_commands(root, context, "##")])
+    tables = {below.command_path: _tables(command, below) for command, below in _leaves(root, context)}
+    owners: dict[tuple[str, Row], list[str]] = {}
+    for path, found in tables.items():
+        for title, row in _flat(found):
+            owners.setdefault((title, row), []).append(path.removeprefix("pymtp "))
+    shared = {key: tuple(names) for key, names in owners.items() if len(names) > 1}
+    sections = [HEAD, *_render(_tables(root, context)), *_commands(root, context, "##", tables, shared)]
+    return "\n".join([*sections, SHARED, *_shared_tables(shared)])
 
 
-def _commands(group: Any, context: Any, marks: str) -> Iterator[str]:
+def _leaves(group: Any, context: Any) -> Iterator[tuple[Any, Any]]:
+    """The commands that have no commands below them, each with its context."""
+    for name, command in group.commands.items():
+        below = command.make_context(name, [], parent=context, resilient_parsing=True)
+        if hasattr(command, "commands"):
+            yield from _leaves(command, below)
+        else:
+            yield command, below
+
+
+def _tables(command: Any, context: Any) -> Tables:
+    return {title: [_row(*row) for row in rows(options, context)] for title, options in groups(command, context)}
+
+
+def _flat(tables: Tables) -> Iterator[tuple[str, Row]]:
+    return ((title, row) for title, found in tables.items() for row in found)
+
+
+def _commands(
+    group: Any, context: Any, marks: str, tables: dict[str, Tables], shared: dict[tuple[str, Row], tuple[str, ...]]
+) -> Iterator[str]:
     for name, command in group.commands.items():
         below = command.make_context(name, [], parent=context, resilient_parsing=True)
         yield f"{marks} {below.command_path}\n"
         if hasattr(command, "commands"):
             yield _description(command)
-            yield from _commands(command, below, f"{marks}#")
+            yield from _commands(command, below, f"{marks}#", tables, shared)
         else:
-            yield from (_usage(command, below), _description(command), _options(command, below))
+            yield from (_usage(command, below), _description(command))
+            found = tables[below.command_path]
+            links = [title for title in found if any((title, row) in shared for row in found[title])]
+            yield f"Shared flags: {', '.join(f'[{title}](#{_anchor(title)})' for title in links)}.\n"
+            own = {title: [row for row in found[title] if (title, row) not in shared] for title in found}
+            yield from _render(own)
             yield f"```sh\n{inspect.cleandoc(command.epilog)}\n```\n"
+
+
+def _shared_tables(shared: dict[tuple[str, Row], tuple[str, ...]]) -> Iterator[str]:
+    for title in dict.fromkeys(title for title, _ in shared):
+        yield f"### {title}\n"
+        by_commands: dict[tuple[str, ...], list[Row]] = {}
+        for (of, row), names in shared.items():
+            if of == title:
+                by_commands.setdefault(names, []).append(row)
+        for names, found in by_commands.items():
+            yield f"{', '.join(f'`{name}`' for name in names)}:\n"
+            yield _table(found)
 
 
 def _usage(command: Any, context: Any) -> str:
@@ -57,16 +113,21 @@ def _description(command: Any) -> str:
     return inspect.cleandoc(command.help) + "\n"
 
 
-def _options(command: Any, context: Any) -> str:
-    tables = [_table(title, rows(options, context)) for title, options in groups(command, context)]
-    return "\n".join(tables)
+def _render(tables: Tables) -> Iterator[str]:
+    return (_table(found, title) for title, found in tables.items() if found)
 
 
-def _table(title: str, options: list[tuple[str, str]]) -> str:
-    lines = [f"| {title} | |", "|---|---|"]
-    for flags, meaning in options:
-        lines.append(f"| `{_cell(flags)}` | {_cell(re.sub(r'  +', ' ', meaning))} |")
+def _table(found: list[Row], title: str = "") -> str:
+    lines = [f"| {title} | |", "|---|---|", *(f"| `{_cell(flags)}` | {_cell(meaning)} |" for flags, meaning in found)]
     return "\n".join(lines) + "\n"
+
+
+def _row(flags: str, meaning: str) -> Row:
+    return flags, re.sub(r"  +", " ", meaning)
+
+
+def _anchor(title: str) -> str:
+    return title.lower().replace(" ", "-")
 
 
 def _cell(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,22 @@ def test_the_reference_is_that_of_the_commands() -> None:
     import write_cli
 
     assert write_cli.FILE.read_text(encoding="utf-8") == write_cli.text(), "run `make docs`"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_reference_has_every_flag_of_a_command(command: str) -> None:
+    import write_cli
+
+    page, _, shared = write_cli.FILE.read_text(encoding="utf-8").partition("## Shared flags\n")
+    [own] = [part for part in re.split(r"^#+ ", page, flags=re.MULTILINE) if part.startswith(f"pymtp {command}\n")]
+    tables = [part for part in re.split(r"^(?=`)", shared, flags=re.MULTILINE) if f"`{command}`" in part.split("\n")[0]]
+    shown = {word for part in [own, *tables] for row in re.findall(r"^\| `(.*?)` \|", part, re.M) for word in row.split()}
+    found = {flag.rstrip(",") for flag in shown if flag.startswith("-")}
+    named: Any = get_command(app)
+    for word in command.split():
+        named = named.commands[word]
+    names = {name for param in named.params if not param.hidden for name in (*param.opts, *param.secondary_opts)}
+    assert "--help" in found and {name for name in names if name.startswith("-")} <= found
 
 
 @pytest.mark.parametrize(
