@@ -25,8 +25,12 @@ HEAD = """# API reference
 
 <!-- written by docs/write_api.py from the package: change it, then `make docs` -->
 
-What `import pymtp` gives, in the order of its own help. The [guide](python.md) shows how it is used.
+What `import pymtp` gives, in the order of its own help. The [guide](python.md) shows how it is used. Of a session, the
+level below models and generations, only first sentences stand here: `help(pymtp.Session)` has the rest.
 """
+
+SHORTENED = ("Session",)
+"""Classes of whose members the page has the first sentence alone."""
 
 SECTIONS = {
     "Models and texts": ("Model", "Generation", "Batch", "Conversation", "Answer", "Stats"),
@@ -76,8 +80,10 @@ def _entry(name: str, value: Any) -> str:
     lines.append(_doc(value))
     if not is_error:
         rows = [*_fields(value), *_attributes(value), *_methods(value)]
+        if name in SHORTENED:
+            rows = [re.sub(r"(\.) (?=[`A-Z0-9-]).*", r"\1", row, count=1) for row in rows]
         if rows:
-            lines.append("\n".join(["| | |", "|---|---|", *rows]) + "\n")
+            lines.append("\n".join(rows) + "\n")
     return "\n".join(lines)
 
 
@@ -149,11 +155,7 @@ def _doc(value: Any) -> str:
 
 
 def _row(name: str, meaning: str) -> str:
-    return f"| `{_cell(name)}` | {_cell(' '.join(meaning.split()))} |"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|")
+    return f"- `{name}`: {' '.join(meaning.split())}" if meaning.strip() else f"- `{name}`"
 
 
 if __name__ == "__main__":
