@@ -36,9 +36,9 @@ INTRODUCTION = """\
 `make families` writes this page from the tests' results; `tests/families.py` holds the table.
 
 Heads read a hidden state of the trunk and hand one on to the next step: after the norm that follows the last layer
-(*normed*), or before it (*plain*). *Shared*: they keep keys and values in the cells of the trunk's cache; *own*: in one
-beside it, in the same context. An assistant is a small model of its own that drafts like a head. Its layers have
-queries alone and attend to what the trunk's last two layers have in the cache, so it stores nothing there.
+(*normed*), or before it (*plain*). They keep keys and values in the cells of the trunk's cache (*shared*), or in a
+cache of their own in the same context (*own*). An assistant is a small model that drafts like a head. Its layers only
+have queries, attend to what the trunk's last two layers have in the cache, and store nothing there.
 """
 
 CHECKS = """
@@ -46,76 +46,66 @@ CHECKS = """
 
 On tiny random models with the tensors and metadata of the converters, in F32: logits of trunk and heads against
 llama.cpp's scheme of two contexts, over 48 rounds of scripted acceptance (within 1e-5 and 1e-4); greedy text with
-drafts against plain greedy text; decoding after a rollback against a fresh decode; three sequences, in one cache and
-in streams, against each alone; copies, saved states, limited vocabularies; heads in a file of their own against those
-in the model. Models with M-RoPE (qwen35, qwen35moe, glm4, GLM-4.5V) pass all of it with positions of text. `checks`
-counts the tests that passed.
+drafts against plain greedy text; decoding after a rollback against a fresh decode; three sequences, in one cache and in
+streams, against each alone; copies, saved states, limited vocabularies; heads in a file of their own against those in
+the model. Models with M-RoPE (qwen35, qwen35moe, glm4, GLM-4.5V) pass all of it with positions of text. `checks` counts
+the tests that passed.
 
 `PyTorch`: the largest difference between the logits of three draft steps and those that PyTorch computes from the
 checkpoint that llama.cpp's converter turned into the GGUF; logits have a standard deviation of about 1. `other state`:
-the difference, by that deviation, if the heads were fed, or recycled, the other hidden state. The layers are
-transformers' own; `after` names the published code that says how the head joins token and hidden state and which state
-that is. Where it is transformers' MtpModel, that was run too; the others were read.
+the difference, in multiples of that deviation, if the heads were fed, or recycled, the other hidden state. The layers
+are transformers' own; `after` names the published code that says how the head joins token and hidden state and which
+state that is. Where it is transformers' MtpModel, that was run too; the others were read.
 """
 
 NOTES = """
 ## What else is known
 
 - *The row at position 0.* Published code has no row for the first token, which has no hidden state before it.
-  llama.cpp, and so pymtp, gives the heads one with zeros. It does a trained head no harm: see the
-  [log](log.md#the-row-at-position-0).
-- *Recycled states.* For DeepSeek's heads and those after them SGLang and transformers hand on the normed state, as
-  here; vLLM hands on the plain one and normalises it for the logits alone.
-- *MiMo-V2.* SGLang's support at release, which the model's authors had a part in, feeds the heads the state before the
-  final norm, as here; vLLM feeds the normed one. No trained weights were at hand to compare. SGLang has each of the
-  three heads read the trunk, its tokens one further on than those of the head before; here each reads the head before
-  it (`--mtp-context chained`), or the trunk's states of the same positions (`target`).
+  llama.cpp, and so pymtp, gives the heads one with zeros, which does [no
+  harm](decisions.md#heads-get-a-row-at-position-0).
+- *Recycled states.* For DeepSeek's heads and their relatives SGLang and transformers hand on the normed state, as here;
+  vLLM hands on the plain one and normalises it for the logits alone.
+- *MiMo-V2.* SGLang feeds the heads the state before the final norm, as here; vLLM feeds the normed one. In SGLang each
+  of the three heads reads the trunk, with tokens one further on than those of the head before; here each reads the head
+  before it (`--mtp-context chained`), or the trunk's states of the same positions (`target`). Not compared on trained
+  weights.
 - *Step-3.5.* vLLM and SGLang feed the plain states and chain them, as here; transformers' MtpModel takes normed ones.
-- *EXAONE.* vLLM and SGLang, whose support is by LG AI Research, give head i the kind of attention of layer i: a window,
-  and rotation. NVIDIA's Megatron Bridge trains it with full attention unless the configuration says otherwise. Here it
-  is as in vLLM and SGLang, unless the GGUF's `attention.sliding_window_pattern` goes on after the trunk's layers.
+- *EXAONE.* vLLM and SGLang give head i the kind of attention of layer i: a window, and rotation. NVIDIA's Megatron
+  Bridge trains it with full attention unless the configuration says otherwise. Here it is as in vLLM and SGLang, unless
+  the GGUF's `attention.sliding_window_pattern` continues after the trunk's layers.
 - *ERNIE 4.5.* FastDeploy, by the model's makers, feeds the normed state and puts the trunk's last norm after the head,
-  as here. Their code for training feeds the plain one; vLLM and SGLang have no norm after the head. No trained weights
-  were at hand to compare.
+  as here. Their training code feeds the plain one; vLLM and SGLang have no norm after the head. Not compared on trained
+  weights.
 - *Ling 2.0.* transformers has no class for its layers; they are compared with GLM-4.5's, which compute the same.
-- *GLM-4.5V, 4.6V.* SGLang loads a head of them as GLM-4.5's. Whether the published checkpoints hold one was not seen.
-- *Draft positions* rise by one with each step. Gemma-4's assistant drafts all tokens at one position, that of the
-  newest token, as in transformers and llama.cpp: it cannot see its own drafts, so it stays where the text ends.
-- *GLM-5.2.* Later drafts of a round attend to what the head's index picks for the first, as in vLLM and SGLang
-  (`index_share_for_mtp_iteration`). No GGUF says so: it is done where layers of the trunk share an index. Until a text
-  is longer than what the index picks (2048 positions) drafts see all of it and each other, as in SGLang; in vLLM they
-  do not see each other. PyTorch is transformers' layers with what is picked handed on.
-- *GLM-5.3-Flash.* The head has one stream of hidden states where the trunk has four, whose normed mean it reads. Its
-  index scores pools of four positions; attention sees the best of them, and the up to three positions that fill no pool
-  yet. Published code, and llama.cpp for the trunk, keeps the keys of pools and makes them again as positions come and
-  go. The head keeps what they are made of, and makes them when its index picks: once a round, as drafts share what is
-  picked, like those of GLM-5.2. As far as SGLang's code tells, its later drafts see nothing else, in short texts too;
-  here those of a text that is picked whole also see each other. PyTorch is transformers' layers, with plain sums where
-  they mix streams. llama.cpp says of the memory of the trunk that it awaits "complete reimplementation": the trunk
-  agrees with transformers beyond what its index picks, and rollback, copies and several sequences change nothing.
-- *DSpark* (DeepSeek-V4-Flash-DSpark, in a file of its own) is no head: it drafts a block of tokens at once, which see
-  one another both ways, and reads the states of several layers of the trunk, whose keys it keeps in a window. llama.cpp
-  has its graph (dflash). Here it would take: the states of those layers kept on the device, as those of the last are; a
-  pass after the trunk's that makes keys of them, in a cache that goes back with the text; one pass a round for the
-  block; and the Markov head that corrects each draft's logits by the draft before outside of the graph, where it takes
-  the most likely token: drafts go through the user's samplers here. So it is not small.
-- *Qwen3.8-Flash-Next.* The head reads all four streams of hidden states, after one norm for all of them, and attends to
-  the blocks of positions that its own index picks, as in vLLM and SGLang; vLLM can hand on what is picked for the first
-  draft of a round, here each draft picks. Later versions of llama.cpp, which name the tensors as here, have a norm for
-  each stream, and heads that attend to everything. No trained weights were at hand to compare. The index of the trunk
-  picks whole blocks, as published; that of the pinned llama.cpp goes by positions and cuts the last block where its
-  cells happen to end. Files of heads alone that have the head's mixer under the trunk's name (`output_hc_norm`) are
-  refused: the tensor `nextn.hc_head_norm` is missing.
-- *Images.* Heads see the rows of an image, but for those with a cache of their own: see [images](images.md). Sound:
-  there is no way to pass it, with drafts or without.
+- *GLM-4.5V, 4.6V.* SGLang loads their head as GLM-4.5's. Whether the published checkpoints hold one is not known.
+- *Draft positions* rise by one with each step. Gemma-4's assistant drafts all tokens at the position of the newest
+  token, as in transformers and llama.cpp: it cannot see its own drafts.
+- *GLM-5.2.* Later drafts of a round attend to what the head's index picks for the first
+  (`index_share_for_mtp_iteration`), as in vLLM and SGLang. No GGUF says so: it is done where layers of the trunk share
+  an index. Until a text is longer than what the index picks (2048 positions) drafts see all of it and each other, as in
+  SGLang; in vLLM they do not see each other.
+- *GLM-5.3-Flash.* The head reads the normed mean of the trunk's four streams. Its index scores pools of four positions;
+  attention sees the best of them and the up to three positions that do not fill a pool yet. The head keeps the inputs
+  of pools and computes their keys when its index picks, once a round. In SGLang later drafts see nothing else; here, in
+  texts that are picked whole, they also see each other. llama.cpp marks its memory of the trunk as awaiting "complete
+  reimplementation"; the trunk agrees with transformers beyond what its index picks.
+- *Qwen3.8-Flash-Next.* The head reads all four streams after one norm, and attends to the blocks of positions that its
+  own index picks, for each draft. vLLM can hand on what is picked for the first draft. Later versions of llama.cpp have
+  a norm for each stream, and heads that attend to everything. The trunk's index picks whole blocks, as published; the
+  pinned llama.cpp cuts the last one. Files of heads that have the mixer under the trunk's name (`output_hc_norm`) are
+  refused. Not compared on trained weights.
+- *DSpark* (DeepSeek-V4-Flash-DSpark, in a file of its own) is not supported: it is not a head but drafts a block of
+  tokens at once, from the states of several layers of the trunk.
+- *Images.* Heads see the rows of an image, except those with a cache of their own: see [images](images.md).
 """
 
 GRAPHS = """\
 ## Heads that llama.cpp cannot run as it is
 
-Where it has no graph for a head, `native/src/heads` has one, and where its graph takes no other form of the head, a
-patch lets it. `pymtp heads convert` makes heads of all that draft here but dots3 from a published checkpoint, also
-where llama.cpp's converter drops them.
+Where it has no graph for a head, `native/src/heads` has one; where its graph does not take the published form of the
+head, a patch changes that. `pymtp heads convert` makes the heads of all that draft here, except dots3, from a published
+checkpoint, also where llama.cpp's converter drops them.
 """
 
 
