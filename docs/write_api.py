@@ -25,12 +25,10 @@ HEAD = """# API reference
 
 <!-- written by docs/write_api.py from the package: change it, then `make docs` -->
 
-What `import pymtp` gives, in the order of its own help. The [guide](python.md) shows how it is used. Of a session, the
-level below models and generations, only first sentences stand here: `help(pymtp.Session)` has the rest.
+What `import pymtp` gives, in the order of its own help. The [guide](python.md) shows how it is used. Methods have their
+first sentence here; `help(pymtp.Model.generate)` shows the rest, and which errors a method raises. `pymtp.Session`, the
+level below models and generations, is explained in the same way.
 """
-
-SHORTENED = ("Session",)
-"""Classes of whose members the page has the first sentence alone."""
 
 SECTIONS = {
     "Models and texts": ("Model", "Generation", "Batch", "Conversation", "Answer", "Stats"),
@@ -71,19 +69,16 @@ def text() -> str:
 
 
 def _entry(name: str, value: Any) -> str:
+    if inspect.isclass(value) and issubclass(value, Exception):
+        return _row(name, _doc(value)) + ("\n" if name == SECTIONS["Errors"][-1] else "")
     lines = [f"### {name}\n"]
     if not inspect.isclass(value):
         return "\n".join([*lines, f"```python\n{name}{_signature(value)}\n```\n", _doc(value)])
-    is_error = issubclass(value, Exception)
-    if name in ("Model", "Conversation", "Session"):  # the others are made by these
+    if name in ("Model", "Conversation"):  # the others are made by these
         lines.append(f"```python\n{name}{_signature(value)}\n```\n")
-    lines.append(_doc(value))
-    if not is_error:
-        rows = [*_fields(value), *_attributes(value), *_methods(value)]
-        if name in SHORTENED:
-            rows = [re.sub(r"(\.) (?=[`A-Z0-9-]).*", r"\1", row, count=1) for row in rows]
-        if rows:
-            lines.append("\n".join(rows) + "\n")
+    lines.append(_doc(value).partition("\n\n")[0] + "\n" if name == "Session" else _doc(value))
+    if rows := [*_fields(value), *_attributes(value), *_methods(value)]:
+        lines.append("\n".join(rows) + "\n")
     return "\n".join(lines)
 
 
@@ -126,7 +121,7 @@ def _methods(value: type) -> list[str]:
         if isinstance(member, (property, classmethod)) or inspect.isfunction(member):
             function = getattr(member, "fget", None) or getattr(member, "__func__", member)
             called = "" if isinstance(member, property) else _signature(function)
-            rows.append(_row(f"{name}{called}", _doc(function)))
+            rows.append(_row(f"{name}{called}", _first_sentence(_doc(function))))
     return rows
 
 
@@ -152,6 +147,10 @@ def _default(field: Any) -> str:
 def _doc(value: Any) -> str:
     """The docstring, without the fields that `documented` adds."""
     return inspect.cleandoc(value.__doc__ or "").partition("\n\nFields:\n")[0] + "\n"
+
+
+def _first_sentence(text: str) -> str:
+    return re.sub(r"(?<=\.)\s+(?=[`A-Z]).*", "", text.partition("\n\n")[0], count=1, flags=re.DOTALL)
 
 
 def _row(name: str, meaning: str) -> str:

@@ -32,13 +32,13 @@ below its usage, [flags that it shares](#shared-flags) with others.
 
 SHARED = """## Shared flags
 
-Above each table: the commands that have these flags.
+Above each list: the commands that have these flags.
 """
 
 Row = tuple[str, str]
 """The names of a flag, and what it means."""
 
-Tables = dict[str, list[Row]]
+Lists = dict[str, list[Row]]
 """Rows by the title of their group."""
 
 
@@ -46,14 +46,14 @@ def text() -> str:
     """The whole of docs/cli.md."""
     root: Any = get_command(app)
     context = root.make_context("pymtp", [], resilient_parsing=True)
-    tables = {below.command_path: _tables(command, below) for command, below in _leaves(root, context)}
+    lists = {below.command_path: _lists(command, below) for command, below in _leaves(root, context)}
     owners: dict[tuple[str, Row], list[str]] = {}
-    for path, found in tables.items():
+    for path, found in lists.items():
         for title, row in _flat(found):
             owners.setdefault((title, row), []).append(path.removeprefix("pymtp "))
     shared = {key: tuple(names) for key, names in owners.items() if len(names) > 1}
-    sections = [HEAD, *_render(_tables(root, context)), *_commands(root, context, "##", tables, shared)]
-    return "\n".join([*sections, SHARED, *_shared_tables(shared)])
+    sections = [HEAD, *_render(_lists(root, context)), *_commands(root, context, "##", lists, shared)]
+    return "\n".join([*sections, SHARED, *_shared_lists(shared)])
 
 
 def _leaves(group: Any, context: Any) -> Iterator[tuple[Any, Any]]:
@@ -66,26 +66,26 @@ def _leaves(group: Any, context: Any) -> Iterator[tuple[Any, Any]]:
             yield command, below
 
 
-def _tables(command: Any, context: Any) -> Tables:
+def _lists(command: Any, context: Any) -> Lists:
     return {title: [_row(*row) for row in rows(options, context)] for title, options in groups(command, context)}
 
 
-def _flat(tables: Tables) -> Iterator[tuple[str, Row]]:
-    return ((title, row) for title, found in tables.items() for row in found)
+def _flat(lists: Lists) -> Iterator[tuple[str, Row]]:
+    return ((title, row) for title, found in lists.items() for row in found)
 
 
 def _commands(
-    group: Any, context: Any, marks: str, tables: dict[str, Tables], shared: dict[tuple[str, Row], tuple[str, ...]]
+    group: Any, context: Any, marks: str, lists: dict[str, Lists], shared: dict[tuple[str, Row], tuple[str, ...]]
 ) -> Iterator[str]:
     for name, command in group.commands.items():
         below = command.make_context(name, [], parent=context, resilient_parsing=True)
         yield f"{marks} {below.command_path}\n"
         if hasattr(command, "commands"):
             yield _description(command)
-            yield from _commands(command, below, f"{marks}#", tables, shared)
+            yield from _commands(command, below, f"{marks}#", lists, shared)
         else:
             yield from (_usage(command, below), _description(command))
-            found = tables[below.command_path]
+            found = lists[below.command_path]
             links = [title for title in found if any((title, row) in shared for row in found[title])]
             yield f"Shared flags: {', '.join(f'[{title}](#{_anchor(title)})' for title in links)}.\n"
             own = {title: [row for row in found[title] if (title, row) not in shared] for title in found}
@@ -93,7 +93,7 @@ def _commands(
             yield f"```sh\n{inspect.cleandoc(command.epilog)}\n```\n"
 
 
-def _shared_tables(shared: dict[tuple[str, Row], tuple[str, ...]]) -> Iterator[str]:
+def _shared_lists(shared: dict[tuple[str, Row], tuple[str, ...]]) -> Iterator[str]:
     for title in dict.fromkeys(title for title, _ in shared):
         yield f"### {title}\n"
         by_commands: dict[tuple[str, ...], list[Row]] = {}
@@ -102,7 +102,7 @@ def _shared_tables(shared: dict[tuple[str, Row], tuple[str, ...]]) -> Iterator[s
                 by_commands.setdefault(names, []).append(row)
         for names, found in by_commands.items():
             yield f"{', '.join(f'`{name}`' for name in names)}:\n"
-            yield _table(found)
+            yield _list(found)
 
 
 def _usage(command: Any, context: Any) -> str:
@@ -113,13 +113,13 @@ def _description(command: Any) -> str:
     return inspect.cleandoc(command.help) + "\n"
 
 
-def _render(tables: Tables) -> Iterator[str]:
-    return (_table(found, title) for title, found in tables.items() if found)
+def _render(lists: Lists) -> Iterator[str]:
+    return (_list(found, title) for title, found in lists.items() if found)
 
 
-def _table(found: list[Row], title: str = "") -> str:
-    lines = [f"| {title} | |", "|---|---|", *(f"| `{_cell(flags)}` | {_cell(meaning)} |" for flags, meaning in found)]
-    return "\n".join(lines) + "\n"
+def _list(found: list[Row], title: str = "") -> str:
+    lines = [f"- `{flags}`: {meaning}" for flags, meaning in found]
+    return "\n".join([f"{title}:\n", *lines] if title else lines) + "\n"
 
 
 def _row(flags: str, meaning: str) -> Row:
@@ -128,10 +128,6 @@ def _row(flags: str, meaning: str) -> Row:
 
 def _anchor(title: str) -> str:
     return title.lower().replace(" ", "-")
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|")
 
 
 if __name__ == "__main__":

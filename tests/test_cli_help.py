@@ -51,10 +51,8 @@ def test_the_reference_has_every_flag_of_a_command(command: str) -> None:
 
     page, _, shared = write_cli.FILE.read_text(encoding="utf-8").partition("## Shared flags\n")
     [own] = [part for part in re.split(r"^#+ ", page, flags=re.MULTILINE) if part.startswith(f"pymtp {command}\n")]
-    tables = [part for part in re.split(r"^(?=`)", shared, flags=re.MULTILINE) if f"`{command}`" in part.split("\n")[0]]
-    shown = {
-        word for part in [own, *tables] for row in re.findall(r"^\| `(.*?)` \|", part, re.M) for word in row.split()
-    }
+    lists = [part for part in re.split(r"^(?=`)", shared, flags=re.MULTILINE) if f"`{command}`" in part.split("\n")[0]]
+    shown = {word for part in [own, *lists] for row in re.findall(r"^- `(.*?)`: ", part, re.M) for word in row.split()}
     found = {flag.rstrip(",") for flag in shown if flag.startswith("-")}
     named: Any = get_command(app)
     for word in command.split():
