@@ -37,8 +37,9 @@ INTRODUCTION = """\
 
 Heads read a hidden state of the trunk and hand one on to the next step: after the norm that follows the last layer
 (*normed*), or before it (*plain*). They keep keys and values in the cells of the trunk's cache (*shared*), or in a
-cache of their own in the same context (*own*). An assistant is a small model that drafts like a head. Its layers only
-have queries, attend to what the trunk's last two layers have in the cache, and store nothing there.
+cache of their own in the same context (*own*). The other columns are [explained below](#what-was-verified). An
+assistant is a small model that drafts like a head. Its layers only have queries, attend to what the trunk's last two
+layers have in the cache, and store nothing there.
 """
 
 CHECKS = """
@@ -149,15 +150,13 @@ def read_results(page: str) -> Results:
 def render(results: Results) -> str:
     """The page."""
     found = results["families"]
-    drafting = [["models", "architecture", "heads", "fed", "recycled", "memory"]]
-    verified = [["family", "checks", "PyTorch", "other state", "after"]]
+    drafting = [["models", "family", "heads", "states", "memory", "checks", "PyTorch", "other state", "after"]]
     limits = []
     for name, family in FAMILIES.items():
-        architecture = name.partition(" (")[0].partition(",")[0]
-        row = [family.models, architecture, family.n_heads, family.fed, family.recycled, family.memory]
-        drafting.append([str(cell) for cell in row])
+        states = family.fed if family.fed == family.recycled else f"{family.fed}, then {family.recycled}"
         figures = [f"{found[name][key]:.1g}" if key in found[name] else "" for key in ("difference", "other state")]
-        verified.append([name, str(found[name]["checks"]), *figures, family.after])
+        row = [family.models, name, str(family.n_heads), states, family.memory, str(found[name]["checks"])]
+        drafting.append([*row, *figures, family.after])
         deviation = ""
         if family.deviation:
             off = f" (the logits of a tiny model were off by up to {found[name]['published']:.1f})"
@@ -178,13 +177,12 @@ def render(results: Results) -> str:
             "Limits:\n",
             *limits,
             CHECKS,
-            f"Ran on: {results['environment']}.\n",
-            *table(verified),
+            f"Ran on: {results['environment']}.",
             NOTES,
             GRAPHS,
             *table(upstream),
             "",
-            f"{RESULTS}{json.dumps(results)} -->",
+            f"{RESULTS}{json.dumps(results, separators=(',', ':'))} -->",
             "",
         ]
     )
