@@ -38,11 +38,12 @@ CXX_SRC := $(wildcard native/tests/fuzz/*.cpp native/tests/fuzz/*.h native/src/*
 run: install
 	@$(BIN)/pymtp run -- "$$PROMPT"
 
+# A process for each core. Tests that are skipped where something is missing leave more than that number.
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal --durations 20 --at-least 4000
 
 test-slow: install
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --durations 20
 
 # needs PyTorch, of which the CPU build is enough: .venv/bin/python -m pip install torch 'transformers>=5.23'
 families: install

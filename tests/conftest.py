@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 
 import llama_cpp  # noqa: F401  # takes llama.cpp's log, so before pymtp, which takes it over
@@ -18,6 +20,50 @@ if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # as in the background of a shell; child processes would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+N_WORKERS_MAX = 8
+"""Processes of `pytest -n auto`: each loads models of its own."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--at-least", type=int, default=0, help="fail if fewer tests than this were run, not skipped")
+    parser.addoption("--shuffle", type=int, help="run files, and the tests of a file, in a random order of this seed")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One for each core that this process may use."""
+    from pymtp.engine.cores import n_cores
+
+    return min(n_cores(), N_WORKERS_MAX)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(3600))
+    if config.option.shuffle is None:
+        return
+    chance = random.Random(config.option.shuffle)
+    files = [list(tests) for _, tests in groupby(items, lambda item: item.path)]
+    chance.shuffle(files)
+    for tests in files:
+        chance.shuffle(tests)
+    items[:] = [test for tests in files for test in tests]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tests that are skipped in mass, or were not found, are not a success."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    at_least = session.config.option.at_least
+    if reporter is None or not at_least:  # a worker has no reporter of its own
+        return
+    n_run = sum(len(reporter.stats.get(outcome, [])) for outcome in ("passed", "failed"))
+    if n_run < at_least:
+        reporter.write_line(f"\nonly {n_run} tests were run, at least {at_least} are needed", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")
