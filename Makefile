@@ -10,6 +10,7 @@
 # make soak TOKENS=10000000  random requests in one process, and texts made again alone
 # make soak-address TOKENS=1000000  the same under AddressSanitizer (gcc; takes minutes to build)
 # make check-threads      threads and asyncio tasks that share a model, under ThreadSanitizer (gcc; takes minutes)
+# make check-anywhere     the fast tests on older processors, one core, busy ones, as another user, ... (takes an hour)
 # make check-native       the native tests under sanitizers, and the patched llama.cpp against the unpatched one
 # make check-emulated     the CPU backend's native tests on other processors: ARM, and x86 that ends with AVX2
 #                         (Debian, Ubuntu: apt install qemu-user g++-aarch64-linux-gnu)
@@ -32,7 +33,7 @@ NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patch
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/tests/fuzz/*.cpp native/tests/fuzz/*.h native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow demo page families fuzz soak lint check check-native check-threads docs patches-edit patches-rebase patches-export install clean fuzz-native soak-address lock check-emulated
+.PHONY: run test test-slow demo page families fuzz soak lint check check-native check-threads check-anywhere docs patches-edit patches-rebase patches-export install clean fuzz-native soak-address lock check-emulated
 .DELETE_ON_ERROR:
 
 run: install
@@ -44,6 +45,10 @@ test: install
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow --durations 20
+
+# NAMES="sse busy": these alone; tests/anywhere.py --list shows all
+check-anywhere: install
+	@$(BIN)/python tests/anywhere.py $(NAMES)
 
 # needs PyTorch, of which the CPU build is enough: .venv/bin/python -m pip install torch 'transformers>=5.23'
 families: install

@@ -67,7 +67,7 @@ class FakeGeneration:
     def __iter__(self) -> Iterator[str]:
         if self.script.slow_prompt:
             print("prompt is being processed", file=sys.stderr, flush=True)
-            time.sleep(60)
+            time.sleep(600)
         while True:
             for piece in self.script.pieces:
                 self.tokens.append(len(self.tokens))

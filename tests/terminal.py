@@ -12,7 +12,7 @@ import termios
 import time
 from types import TracebackType
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 class Terminal:

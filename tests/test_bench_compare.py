@@ -177,7 +177,7 @@ def test_a_process_that_fails_is_named_with_the_end_of_its_log(tmp_path: Path) -
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells it")
 def test_the_peak_of_memory_is_kept(tmp_path: Path) -> None:
-    script = "import time; x = b'x' * (200 << 20); del x; time.sleep(0.3); print('done')"
+    script = "import time; x = b'x' * (200 << 20); del x; time.sleep(1); print('done')"
     process = Process([sys.executable, "-c", script], tmp_path / "large.log")
     assert process.finish(60) == "done\n"
     peak = process.memory().host_bytes

@@ -40,10 +40,14 @@ def test_a_relay_delays_both_ways_and_changes_nothing() -> None:
                 assert found == data
                 assert time.monotonic() - began >= 0.1
             relay.delay_s = 0.0
-            began = time.monotonic()
-            client.sendall(b"x")
-            assert client.recv(1) == b"x"
-            assert time.monotonic() - began < 0.1
+
+            def round_trip_s() -> float:
+                began = time.monotonic()
+                client.sendall(b"x")
+                assert client.recv(1) == b"x"
+                return time.monotonic() - began
+
+            assert any(round_trip_s() < 0.1 for _ in range(100))  # others may hold up some of them
         relay.close()
 
 

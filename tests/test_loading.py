@@ -32,11 +32,13 @@ def test_an_exception_of_the_callback_ends_loading(error: BaseException) -> None
 
 def test_a_terminal_shows_progress_and_then_clears_it() -> None:
     code = (
-        "import time; from pymtp_cli.progress import loading\n"
-        "with loading('some/[b]m.gguf') as show: show(0.25); time.sleep(0.3); show(1.0)\n"
+        "from pymtp_cli.progress import loading\n"
+        "with loading('some/[b]m.gguf') as show: show(0.25); input(); show(1.0)\n"
         "print('done')"
     )
     with Terminal([sys.executable, "-c", code]) as terminal:
+        terminal.wait_for("25%")
+        terminal.press("\r")
         assert terminal.wait() == 0
     before, _, after = terminal.seen.partition("25%")
     assert "loading [b]m.gguf" in before

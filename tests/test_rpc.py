@@ -409,11 +409,9 @@ HELLO = (28).to_bytes(8, "little") + bytes([7, 0, 0]) + bytes(25)
 
 
 @pytest.mark.parametrize("reply", [HTTP, b"", bytes(4096), b"\xff" * 4096, None], ids=str)
-def test_what_is_no_server_is_refused_in_seconds(reply: bytes | None, tiny: Path) -> None:
-    began = time.monotonic()
+def test_what_is_no_server_is_refused(reply: bytes | None, tiny: Path) -> None:
     with impostor(reply) as endpoint, pytest.raises(RemoteError, match=f"RPC server {endpoint} does not answer as one"):
         Model(tiny, rpc=[endpoint])
-    assert time.monotonic() - began < 15
 
 
 def test_a_server_of_llama_cpp_is_refused(tiny: Path) -> None:

@@ -259,14 +259,13 @@ def test_bodies_that_are_no_objects_are_refused(server: Client) -> None:
 
 
 def test_a_long_text_holds_up_nobody(server: Client) -> None:
-    waited, began = [], time.monotonic()
     long = threading.Thread(target=server.post, args=("/tokenize",), kwargs={"content": "the sea " * (1 << 20)})
     long.start()
+    n_answered = 0
     while long.is_alive():
-        asked_at = time.monotonic()
         assert server.get("/health").status == 200
-        waited.append(time.monotonic() - asked_at)
-    assert max(waited) < (time.monotonic() - began) / 2
+        n_answered += 1
+    assert n_answered > 3  # one, or none, where it is tokenized between requests
 
 
 # --- clients that fail ---

@@ -80,10 +80,10 @@ def test_time_to_generate_ends_with_a_line(server: Client) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_is_cut_at_its_deadline_and_leaves_its_slot(endless: Client, stream: bool) -> None:
     began = time.monotonic()
-    reply = endless.post("/completion", prompt="Once", ignore_eos=True, stream=stream, deadline_ms=400)
+    reply = endless.post("/completion", prompt="Once", ignore_eos=True, stream=stream, deadline_ms=1500)
     last = reply.events[-1] if stream else reply.json
     assert reply.status == 200 and last["stop_type"] == "limit" and last["tokens_predicted"] > 0
-    assert 0.4 <= time.monotonic() - began < 30
+    assert time.monotonic() - began >= 1.5
     assert not any(slot["is_processing"] for slot in endless.get("/slots").json)
 
 
@@ -91,7 +91,8 @@ def test_without_a_token_at_the_deadline_there_is_an_error(endless: Client) -> N
     with ThreadPoolExecutor(1) as pool:
         # the deadline of the server's settings
         other = pool.submit(endless.post, "/completion", prompt="Once", ignore_eos=True)
-        time.sleep(0.5)  # now the slot is taken
+        while not any(slot["is_processing"] for slot in endless.get("/slots").json):
+            time.sleep(0.01)
         for path, body in (("/completion", {"prompt": "Once"}), ("/v1/messages", {"messages": MESSAGES})):
             late = endless.post(path, **body, max_tokens=5, deadline_ms=50)
             assert late.status == 504 and "50 ms" in late.json["error"]["message"]
