@@ -105,15 +105,15 @@ def together(
     ("family", "type_kv", "n_slots"),
     [
         ("plain", "f16", 16),
-        ("plain", "q8_0", 8),
+        pytest.param("plain", "q8_0", 8, marks=pytest.mark.slow),
         ("plain", "q4_0", 4),
         ("sliding window", "f16", 5),
-        ("sliding window", "q8_0", 2),
+        pytest.param("sliding window", "q8_0", 2, marks=pytest.mark.slow),
         ("sliding window, 3 heads", "f16", 5),
         ("hybrid", "f16", 5),
         ("an index", "f16", 5),
         ("hybrid, pools", "f16", 5),
-        ("hybrid, blocks", "f16", 5),
+        pytest.param("hybrid, blocks", "f16", 5, marks=pytest.mark.slow),
         ("hybrid, blocks", "q8_0", 3),
     ],
 )
@@ -194,7 +194,12 @@ def requantized(model: Path, weights: str, folder: Path) -> Path:
 @pytest.mark.model
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="products are row by row on x86 CPUs only")
 @pytest.mark.parametrize(
-    ("weights", "type_kv"), [(None, "f16"), (None, "q8_0"), ("F16", "f16"), ("BF16", "f16"), ("Q2_K", "f16")]
+    ("weights", "type_kv"),
+    [
+        (None, "f16"),
+        (None, "q8_0"),
+        *(pytest.param(name, "f16", marks=pytest.mark.slow) for name in ("F16", "BF16", "Q2_K")),
+    ],
 )
 def test_a_prompt_is_the_same_in_parts_and_beside_others(
     embedded_model: Path, weights: str | None, type_kv: str, tmp_path: Path

@@ -129,20 +129,22 @@ def scripted(right: list[int], n_right: int, rng: random.Random) -> list[int]:
     return right[:n_right] + wrong
 
 
+@pytest.mark.parametrize("n_rounds", [20, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("n_sequences", "n_together", "kv_unified"),
     [(1, 1, True), (3, 1, True), (3, 1, False), (3, 3, True), (3, 3, False)],
     ids=["one", "three in turn", "three in turn, streams", "three together", "three together, streams"],
 )
 def test_logits_equal_those_of_llama_cpp_with_a_second_context(
-    family: tuple[object, int], n_sequences: int, n_together: int, kv_unified: bool
+    family: tuple[object, int], n_sequences: int, n_together: int, kv_unified: bool, n_rounds: int
 ) -> None:
     """Rounds of 0 to K drafts, of which none to all are right; each sequence has two contexts of its own to match."""
     model, n_heads = family
     rng = random.Random(7)
     # longer than an ubatch, and than the sliding window
-    texts = [greedy(model, random_tokens(rng, n), 250) for n in (77, 40, 101)[:n_sequences]]
-    players = [Scripted(text, len(text) - 250) for text in texts]
+    n_tokens = 4 * n_rounds + 10
+    texts = [greedy(model, random_tokens(rng, n), n_tokens) for n in (77, 40, 101)[:n_sequences]]
+    players = [Scripted(text, len(text) - n_tokens) for text in texts]
     references = [TwoContexts(model, PARAMS, n_heads) for _ in players]
     params = replace(PARAMS, kv_unified=kv_unified)
     with Session(model, params, n_draft_max=K, n_seq_max=n_sequences) as session:
@@ -156,7 +158,7 @@ def test_logits_equal_those_of_llama_cpp_with_a_second_context(
             np.testing.assert_allclose(player.logits[0], reference.logits[-1], atol=1e-5)
 
         pauses = [0] * n_sequences
-        for _ in range(60 * n_sequences // n_together):
+        for _ in range(n_rounds * n_sequences // n_together):
             slots = sorted(rng.sample(range(n_sequences), n_together))
             for slot in slots:
                 player, n = players[slot], len(players[slot].sequence.history)

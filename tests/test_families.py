@@ -340,9 +340,10 @@ def test_drafts_can_be_limited_to_a_part_of_the_vocabulary(tiny: Tiny) -> None:
         np.testing.assert_allclose(draft(session, token, position, script), expected, **HEAD)
 
 
+@pytest.mark.parametrize("n_rounds", [6, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["one cache", "a stream each"])
-def test_three_sequences_together_equal_each_alone(tiny: Tiny, kv_unified: bool) -> None:
-    together_alone(tiny, replace(PARAMS, kv_unified=kv_unified), "target")
+def test_three_sequences_together_equal_each_alone(tiny: Tiny, kv_unified: bool, n_rounds: int) -> None:
+    together_alone(tiny, replace(PARAMS, kv_unified=kv_unified), "target", n_rounds)
 
 
 @pytest.mark.parametrize("tiny", [name for name in FAMILIES if FAMILIES[name].n_heads > 1], indirect=True)
@@ -350,10 +351,10 @@ def test_three_sequences_together_equal_each_alone(tiny: Tiny, kv_unified: bool)
 def test_several_heads_read_the_trunk_or_each_other(tiny: Tiny, mtp_context: Literal["target", "chained"]) -> None:
     compare_with_two_contexts(tiny, PARAMS, mtp_context)
     for kv_unified in (True, False):
-        together_alone(tiny, replace(PARAMS, kv_unified=kv_unified), mtp_context)
+        together_alone(tiny, replace(PARAMS, kv_unified=kv_unified), mtp_context, 6)
 
 
-def together_alone(tiny: Tiny, params: ContextParams, mtp_context: Literal["target", "chained"]) -> None:
+def together_alone(tiny: Tiny, params: ContextParams, mtp_context: Literal["target", "chained"], n_rounds: int) -> None:
     """Three sequences in one session, step by step and in one graph, and each in a session of its own."""
     rng, n_seq = random.Random(11), 3
     options = {"mtp_context": mtp_context}
@@ -369,9 +370,9 @@ def together_alone(tiny: Tiny, params: ContextParams, mtp_context: Literal["targ
         text.append(5)
 
     n_fed = [len(text) - 1 for text in texts]
-    for i in range(20):
+    for i in range(n_rounds):
         # else the heads catch up in the round after: now and then those of all sequences, of one, of some
-        feeds = [i % 5 != 4 and (i < 10 or rng.random() < 0.6) for _ in texts]
+        feeds = [i % 5 != 4 and (2 * i < n_rounds or rng.random() < 0.6) for _ in texts]
         rows, positions = [text[n:] for text, n in zip(texts, n_fed, strict=True)], list(n_fed)
         picked = graph.draft_greedy([Chunk(rows[s], positions[s], s) for s in range(n_seq)], K)
         scripts = [[rng.randrange(N_VOCAB) for _ in range(K)] for _ in texts]

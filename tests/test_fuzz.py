@@ -31,7 +31,7 @@ class Faulty(Fuzzer):
     """Whose cases end in all the ways that are faults."""
 
     name = "faulty"
-    limit_s = 0.2
+    limit_s = 1
     memory_bytes = 64 << 20
     faults: ClassVar = ("traceback", "signal", "hang", "memory")
 

@@ -105,7 +105,9 @@ def test_a_head_without_an_index_or_a_part_of_it_attends_to_everything(part: str
 @pytest.mark.parametrize(
     ("write", "n_picked"), [(write_glm5, N_PICKED), (write_glm5_flash, N_PICKED + N_POOLED - 1)], ids=["keys", "pools"]
 )
-@pytest.mark.parametrize("n_short", [40, -1, 0, 1])
+@pytest.mark.parametrize(
+    "n_short", [pytest.param(40, marks=pytest.mark.slow), -1, pytest.param(0, marks=pytest.mark.slow), 1]
+)
 def test_drafts_of_a_text_that_is_seen_whole_are_the_same_beside_one_that_is_not(
     n_short: int, write: Write, n_picked: int, kv_unified: bool, params: ContextParams, tmp_path: Path
 ) -> None:

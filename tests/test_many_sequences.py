@@ -195,11 +195,12 @@ def together(model: object, request: pytest.FixtureRequest) -> Iterator[Together
     sequences.close()
 
 
-def test_rounds_of_random_lengths_are_those_of_each_sequence_alone(together: Together) -> None:
+@pytest.mark.parametrize("n_rounds", [12, pytest.param(40, marks=pytest.mark.slow)])
+def test_rounds_of_random_lengths_are_those_of_each_sequence_alone(together: Together, n_rounds: int) -> None:
     rng = together.rng
     for slot in range(N_SEQ):
         together.begin(slot, 10 + 9 * slot)
-    for _ in range(40):
+    for _ in range(n_rounds):
         active = [slot for slot in range(N_SEQ) if rng.random() < 0.8] or [1]
         together.draft(sorted(rng.sample(active, rng.randint(1, len(active)))), rng.randint(1, 3))
         together.verify({slot: rng.randint(0, K) for slot in active})
@@ -207,9 +208,10 @@ def test_rounds_of_random_lengths_are_those_of_each_sequence_alone(together: Tog
             together.begin(rng.randrange(N_SEQ), rng.randint(3, 60))
 
 
-def test_rounds_beside_prompts_are_those_of_each_sequence_alone(together: Together) -> None:
+@pytest.mark.parametrize("n_rounds", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_rounds_beside_prompts_are_those_of_each_sequence_alone(together: Together, n_rounds: int) -> None:
     rng = together.rng
-    for _ in range(6):
+    for _ in range(n_rounds):
         prompts = rng.sample(range(N_SEQ), 2)
         for slot in range(N_SEQ):
             together.begin(slot, rng.randint(3, 20))
@@ -219,24 +221,26 @@ def test_rounds_beside_prompts_are_those_of_each_sequence_alone(together: Togeth
         together.verify({slot: rng.randint(0, K) for slot in range(N_SEQ)})
 
 
-def test_heads_catch_up_by_hidden_states_that_added_rows_leave_alone(together: Together) -> None:
+@pytest.mark.parametrize("n_rounds", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_heads_catch_up_by_hidden_states_that_added_rows_leave_alone(together: Together, n_rounds: int) -> None:
     if not together.has_heads:
         pytest.skip("there are no heads")
     rng = together.rng
     for slot in range(N_SEQ):
         together.begin(slot, 10 + 9 * slot)
-    for _ in range(3):
+    for _ in range(n_rounds):
         for _ in range(9):
             together.verify({slot: rng.randint(0, 1 if slot else K) for slot in range(N_SEQ)}, feed=False)
         together.catch_up(12)
         together.verify({slot: rng.randint(0, K) for slot in range(N_SEQ)})
 
 
-def test_sequences_are_saved_copied_and_begun_again_between_rounds(together: Together) -> None:
+@pytest.mark.parametrize("n_rounds", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_sequences_are_saved_copied_and_begun_again_between_rounds(together: Together, n_rounds: int) -> None:
     rng, session = together.rng, together.session
     for slot in range(N_SEQ):
         together.begin(slot, 10 + 9 * slot)
-    for _ in range(6):
+    for _ in range(n_rounds):
         together.verify({slot: rng.randint(0, K) for slot in range(N_SEQ)})
         session.restore(session.save())
         for alone in together.alone:
@@ -250,12 +254,13 @@ def test_sequences_are_saved_copied_and_begun_again_between_rounds(together: Tog
         together.texts[target] = list(together.texts[source])
 
 
-def test_copies_go_on_beside_what_they_were_copied_of(together: Together) -> None:
+@pytest.mark.parametrize("n_rounds", [4, pytest.param(12, marks=pytest.mark.slow)])
+def test_copies_go_on_beside_what_they_were_copied_of(together: Together, n_rounds: int) -> None:
     """They share cells up to where they part, and one may have heads that miss what the other's have seen."""
     rng, session = together.rng, together.session
     for slot in range(N_SEQ):
         together.begin(slot, 10 + 9 * slot)
-    for _ in range(12):
+    for _ in range(n_rounds):
         source, target = rng.sample(range(N_SEQ), 2)
         session.copy(source, target)
         together.alone[target].restore(together.alone[source].save())

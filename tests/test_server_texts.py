@@ -27,14 +27,22 @@ def alone() -> list[str]:
 
 
 @needs_exact_texts
-@pytest.mark.parametrize("n_slots", [1, 4, 16])
-@pytest.mark.parametrize(("draft_max", "shared"), [(0, False), (3, False), (3, True), ("auto", True)])
+@pytest.mark.parametrize("n_slots", [1, 4, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("draft_max", "shared"),
+    [
+        pytest.param(0, False, marks=pytest.mark.slow),
+        (3, False),
+        pytest.param(3, True, marks=pytest.mark.slow),
+        ("auto", True),
+    ],
+)
 def test_texts_do_not_depend_on_slots_or_drafts(
     alone: list[str], n_slots: int, draft_max: int | str, shared: bool
 ) -> None:
     def load() -> Model:
         cells = {"kv_unified": shared, "n_cells": 256 * n_slots if shared else None}
-        return Model(n_ctx=256, n_seq_max=n_slots, draft_max=draft_max, n_threads=2, **cells)  # type: ignore[arg-type]
+        return Model(n_ctx=256, n_seq_max=n_slots, draft_max=draft_max, n_threads=1, **cells)  # type: ignore[arg-type]
 
     with running(load, ServerSettings(GenerationParams())) as client, ThreadPoolExecutor(len(PROMPTS)) as pool:
 

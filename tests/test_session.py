@@ -215,12 +215,14 @@ def test_a_model_with_limited_drafts_gives_the_same_text() -> None:
 
 @needs_exact_texts
 @pytest.mark.model
-@pytest.mark.parametrize("vocab", [None, 4000, range(0, 8192, 2)])
+@pytest.mark.parametrize("vocab", [pytest.param(None, marks=pytest.mark.slow), 4000, range(0, 8192, 2)])
 def test_drafts_of_another_type_of_output_matrix_are_nearly_as_good_and_the_text_is_the_same(vocab: object) -> None:
     """The matrix is the model's own, in few bits: a wrong row or scale would make all drafts wrong."""
     texts, accepted = set(), []
     for head_type in (None, "f16", "q8_0", "q4_0", "iq4_nl"):
-        with Model(draft="mtp", draft_max=3, draft_vocab=vocab, draft_head_type=head_type, n_ctx=256) as model:  # type: ignore[arg-type]
+        with Model(
+            draft="mtp", draft_max=3, draft_vocab=vocab, draft_head_type=head_type, n_ctx=256, n_threads=1
+        ) as model:  # type: ignore[arg-type]
             generation = model.generate("def read_lines(path):", temperature=0, max_tokens=120, ignore_eos=True)
             texts.add("".join(generation))
             accepted.append(generation.stats.accepted / generation.stats.drafted)
