@@ -37,6 +37,7 @@ TRUNK = {"rtol": 0, "atol": 1e-5}
 HEAD = {"rtol": 0, "atol": 1e-4}
 # how many of a round's drafts are right
 ROUNDS = [0, 1, 2, 3] * 12
+some_rounds = pytest.mark.parametrize("n_rounds", [12, pytest.param(len(ROUNDS), marks=pytest.mark.slow)])
 
 
 class Tiny(NamedTuple):
@@ -128,18 +129,19 @@ def test_the_heads_keys_and_values_are_where_the_table_says(tiny: Tiny) -> None:
         assert "cannot go back" not in session.memory_note
 
 
-def test_logits_equal_those_of_two_contexts(tiny: Tiny) -> None:
-    compare_with_two_contexts(tiny, PARAMS)
+@some_rounds
+def test_logits_equal_those_of_two_contexts(tiny: Tiny, n_rounds: int) -> None:
+    compare_with_two_contexts(tiny, PARAMS, n_rounds)
 
 
 def test_logits_of_a_prompt_in_one_large_pass_equal_those_of_two_contexts(tiny: Tiny) -> None:
-    compare_with_two_contexts(tiny._replace(prompt=tiny.text[:200]), replace(PARAMS, n_ubatch=256))
+    compare_with_two_contexts(tiny._replace(prompt=tiny.text[:200]), replace(PARAMS, n_ubatch=256), len(ROUNDS))
 
 
 def compare_with_two_contexts(
-    tiny: Tiny, params: ContextParams, mtp_context: Literal["target", "chained"] = "target"
+    tiny: Tiny, params: ContextParams, n_rounds: int, mtp_context: Literal["target", "chained"] = "target"
 ) -> None:
-    """A prompt, and scripted rounds after it to the end of the text."""
+    """A prompt, and scripted rounds after it, at most to the end of the text."""
     rng, text, n = random.Random(7), tiny.text, len(tiny.prompt) + 1
     reference = tiny.two_contexts(params, chained=mtp_context == "chained")
     with tiny.session(params, mtp_context=mtp_context) as session:
@@ -148,7 +150,7 @@ def compare_with_two_contexts(
             reference.decode(tiny.prompt[start : start + params.n_ubatch], start)
         np.testing.assert_allclose(session.logits[0], reference.logits[-1], **TRUNK)
 
-        for n_right in ROUNDS:  # n: tokens of the text so far; all but the last are decoded
+        for n_right in ROUNDS[:n_rounds]:  # n: tokens of the text so far; all but the last are decoded
             if n + K > len(text):
                 break
             script = scripted(text[n : n + K], n_right, rng)
@@ -170,7 +172,8 @@ def expect_same_drafts(tiny: Tiny, logits: Logits, reference: TwoContexts) -> No
         np.testing.assert_allclose(ours, theirs, **HEAD)
 
 
-def test_fused_drafts_equal_those_of_single_steps(tiny: Tiny) -> None:
+@some_rounds
+def test_fused_drafts_equal_those_of_single_steps(tiny: Tiny, n_rounds: int) -> None:
     rng, text, n = random.Random(5), tiny.text, len(tiny.prompt) + 1
     with (
         tiny.session(PARAMS) as steps,
@@ -178,7 +181,7 @@ def test_fused_drafts_equal_those_of_single_steps(tiny: Tiny) -> None:
     ):
         for session in (steps, graph):
             session.decode([Chunk(tiny.prompt, 0, feed=True)])
-        for n_right in ROUNDS:
+        for n_right in ROUNDS[:n_rounds]:
             (drafts,), (probs,) = graph.draft_greedy([Chunk([text[n - 1]], n - 1)], K, probs=True)
             logits = draft(steps, text[n - 1], n - 1, drafts.tolist())
             assert drafts.tolist() == logits.argmax(axis=1).tolist()
@@ -194,14 +197,15 @@ def test_fused_drafts_equal_those_of_single_steps(tiny: Tiny) -> None:
                 session.truncate(n - 1)
 
 
+@some_rounds
 @pytest.mark.parametrize("params", [PARAMS, USUAL], ids=["F32", "flash attention, F16"])
-def test_greedy_tokens_with_drafts_equal_plain_decoding(tiny: Tiny, params: ContextParams) -> None:
+def test_greedy_tokens_with_drafts_equal_plain_decoding(tiny: Tiny, params: ContextParams, n_rounds: int) -> None:
     rng = random.Random(3)
-    text = tiny.text if params is PARAMS else plain_text(tiny.model, tiny.prompt, 3 * len(ROUNDS), params)
+    text = tiny.text if params is PARAMS else plain_text(tiny.model, tiny.prompt, 3 * n_rounds, params)
     with tiny.session(params) as session:
         session.decode([Chunk(tiny.prompt, 0, feed=True)])
         made = [*tiny.prompt, int(session.logits[0].argmax())]
-        for n_right in [None, *ROUNDS]:
+        for n_right in [None, *ROUNDS[:n_rounds]]:
             if n_right is None or n_right % 4 == 0:  # the head's own drafts
                 (drafts,) = session.draft_greedy([Chunk([made[-1]], len(made) - 1)], K).tolist()
             else:
@@ -213,11 +217,11 @@ def test_greedy_tokens_with_drafts_equal_plain_decoding(tiny: Tiny, params: Cont
             made += said[: n_accepted + 1]
             session.truncate(len(made) - 1)
     n = min(len(made), len(text))
-    assert n > len(tiny.prompt) + len(ROUNDS)
+    assert n > len(tiny.prompt) + n_rounds
     assert made[:n] == text[:n]
 
 
-@pytest.mark.parametrize("n_right", range(K + 1))
+@pytest.mark.parametrize("n_right", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), K])
 def test_logits_after_a_rollback_equal_those_of_a_fresh_decode(tiny: Tiny, n_right: int) -> None:
     rng, text, n = random.Random(n_right), tiny.text, len(tiny.prompt) + 1
     with (
@@ -349,7 +353,7 @@ def test_three_sequences_together_equal_each_alone(tiny: Tiny, kv_unified: bool,
 @pytest.mark.parametrize("tiny", [name for name in FAMILIES if FAMILIES[name].n_heads > 1], indirect=True)
 @pytest.mark.parametrize("mtp_context", ["target", "chained"])
 def test_several_heads_read_the_trunk_or_each_other(tiny: Tiny, mtp_context: Literal["target", "chained"]) -> None:
-    compare_with_two_contexts(tiny, PARAMS, mtp_context)
+    compare_with_two_contexts(tiny, PARAMS, 12, mtp_context)
     for kv_unified in (True, False):
         together_alone(tiny, replace(PARAMS, kv_unified=kv_unified), mtp_context, 6)
 
