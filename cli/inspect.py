@@ -80,9 +80,11 @@ def inspect(
     from pymtp.embedded import model_path as embedded_path
     from pymtp.errors import LibraryError, ModelError
     from pymtp.gguf.inspection import inspect_model
+    from pymtp.gguf.model_file import read_model
 
+    file = read_model(path or embedded_path())
     found = inspect_model(
-        path or embedded_path(),
+        file,
         n_ctx=n_ctx,
         n_ubatch=n_ubatch,
         type_k=type_k,
@@ -101,7 +103,7 @@ def inspect(
         "drafting": {"draft_model": draft_model},
     }
     try:
-        plan = _plan(found, path or embedded_path(), options)
+        plan = _plan(found, file, options)
     except (LibraryError, ModelError):  # what the file says, shows without a library, and if it is no whole model
         if placement or draft_model:
             raise
@@ -130,21 +132,19 @@ def _free_here() -> int:
 
 
 def _as_json(found: Inspection, plan: Plan | None) -> str:
-    fields = asdict(found)
     facts = {
-        **fields.pop("info"),
-        **fields,
+        **{name: value for name, value in vars(found.info).items() if name not in ("model_file", "draft_file")},
+        **{name: value for name, value in vars(found).items() if name != "info"},
         "draft_cost": found.draft_cost,
         "memory": found.memory and {**asdict(found.memory), "total_bytes": found.memory.total_bytes},
         "devices": plan_facts(plan.places, found.info.n_layer, _free_here()) if plan else [],
         "room_note": plan and plan.note,
     }
-    return json.dumps(facts, ensure_ascii=False, default=_path_text)
+    return json.dumps(facts, ensure_ascii=False, default=_plain)
 
 
-def _path_text(value: Any) -> str:
-    assert isinstance(value, Path)
-    return str(value)
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else vars(value)
 
 
 def _as_text(found: Inspection, plan: Plan | None) -> str:

@@ -107,6 +107,8 @@ def run(
     path = find_model(model_file if hf_repo else path, hf_repo, offline=offline)
     # takes milliseconds; a bad file shows at once
     info = model_facts(path or model_path(), model_options["draft_model"] if path else None)
+    if info.draft_file:
+        model_options["draft_model"] = info.draft_file
     generation_params = asked.params(info.sampling, **others)
     if system and (chat_flags.template or info.chat_template) is None:
         raise CommandError(f"{path} has no chat template, which a system prompt needs; leave out -sys")
@@ -119,7 +121,7 @@ def run(
     with (
         loading(path) as on_load,
         pymtp.Model(
-            path,
+            info.model_file,
             **model_options,
             chat_template=chat_flags.template,
             on_load=on_load,

@@ -445,7 +445,7 @@ class Model:
     def _output_matrices(self, tokens: list[int] | None) -> list[npt.NDArray[np.uint8]]:
         """Of the heads that draft, as they are stored; the rows of these tokens, or all."""
         heads = range(min(self.info.n_heads, self.session.n_draft_max))
-        return [output_rows(self.info.path, head, tokens, self.info.draft_model) for head in heads]
+        return [output_rows(self.info.model_file, head, tokens, self.info.draft_file) for head in heads]
 
 
 def _path_of(path: StrPath | None) -> StrPath:
@@ -478,7 +478,7 @@ def _open_session(weights: Weights, params: Params, choice: DraftChoice) -> Sess
         assistant=weights.assistant if choice.uses_heads else None,
         # several heads are trained as a chain; for one head both are the same
         mtp_context="target" if params.drafting.mtp_context == "target" else "chained",
-        model_id=fingerprint(weights.info.path, weights.info.draft_model),
+        model_id=fingerprint(weights.info.shards),
     )
 
 

@@ -52,7 +52,8 @@ def test_an_assistant_next_to_the_model_is_found_and_reported(pair: tuple[Path, 
     path, assistant = pair
     beside = path.with_name("mtp-gemma.gguf")
     shutil.copy(assistant, beside)
-    assert find_draft_model(path) == (beside, None)
+    found, problem = find_draft_model(path)
+    assert found and (found.path, problem) == (beside, None)
     command = [sys.executable, "-m", "pymtp_cli", "run", path, "--raw", "-n", 3, "-t", 1, "\t \t"]
     done = subprocess.run([*map(str, command)], capture_output=True, encoding="utf-8", timeout=60)
     assert done.returncode == 0, done.stderr

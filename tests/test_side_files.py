@@ -5,12 +5,16 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
+from pymtp_cli.app import app
+from typer.testing import CliRunner
 
 from families import FAMILIES
 from machine import needs_exact_texts
@@ -18,6 +22,7 @@ from pymtp import Model, SamplingParams
 from pymtp.binding.arrays import Logits
 from pymtp.engine.chunk import Chunk
 from pymtp.errors import InvalidParameter, ModelError, StateError, UnsupportedModel
+from pymtp.gguf import shards
 from pymtp.gguf.facts import find_draft_model, model_facts
 from random_gguf import write_glm4moe, write_qwen35, write_step35
 from random_gguf.side_files import split_heads, trim_heads
@@ -259,3 +264,42 @@ def test_trimmed_heads_need_a_row_for_each_token(apart: tuple[Path, Path, Path])
     trim_heads(heads, trimmed, TRIMMED, n_rows=4)
     with pytest.raises(ModelError, match=r"has the shape \(128, 4\), not \(128, 5\) as d2t says"):
         Model(trunk, draft_model=trimmed)
+
+
+@pytest.fixture
+def n_reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the header of each file is read."""
+    counts, read_header = Counter[str](), shards.read_header
+
+    def counted(path: Path) -> shards.Header:
+        counts[path.name] += 1
+        return read_header(path)
+
+    monkeypatch.setattr(shards, "read_header", counted)
+    return counts
+
+
+@pytest.mark.parametrize("options", [{}, {"draft_vocab": 100}, {"draft_head_type": "q8_0"}], ids=str)
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_a_model_reads_each_header_once(
+    apart: tuple[Path, Path, Path], is_beside: bool, options: dict[str, Any], n_reads: Counter[str]
+) -> None:
+    _, trunk, heads = apart
+    if is_beside:
+        shutil.move(heads, trunk.parent)
+    with Model(trunk, draft_model=None if is_beside else heads, n_ctx=64, n_threads=1, **options) as model:
+        assert model.info.draft_model
+    assert n_reads == {"trunk.gguf": 1, "mtp-heads.gguf": 1}
+
+
+def test_a_run_reads_each_header_once(embedded_model: Path, tmp_path: Path, n_reads: Counter[str]) -> None:
+    trunk, heads = tmp_path / "trunk.gguf", tmp_path / "heads.gguf"
+    split_heads(embedded_model, trunk, heads)
+    for flags in ([], ["-m", str(trunk), "--draft-model", str(heads)]):
+        assert CliRunner().invoke(app, ["run", *flags, "-q", "-n", "1", "Hello"]).exit_code == 0
+    assert n_reads == {embedded_model.name: 1, "trunk.gguf": 1, "heads.gguf": 1}
+
+
+def test_an_inspection_reads_each_header_once(apart: tuple[Path, Path, Path], n_reads: Counter[str]) -> None:
+    assert CliRunner().invoke(app, ["inspect", str(apart[0])]).exit_code == 0
+    assert n_reads == {"whole.gguf": 1}

@@ -16,6 +16,7 @@ from pymtp.drafting.plain import NoDrafter
 from pymtp.drafting.policy import AUTO_DRAFT_MAX
 from pymtp.errors import UnsupportedModel
 from pymtp.gguf.facts import GgufInfo, find_draft_model, model_facts
+from pymtp.gguf.model_file import read_model
 
 if TYPE_CHECKING:
     from pymtp.engine.session import Session
@@ -53,10 +54,11 @@ def choose_drafter(path: StrPath, params: DraftParams) -> tuple[GgufInfo, DraftC
 
     Raises ModelError for a file that cannot be used, UnsupportedModel if it must draft with its heads and cannot.
     """
-    draft_model, problem = params.draft_model if params.wants_heads else None, None
+    model, problem = read_model(path), None
+    draft_model = params.draft_model if params.wants_heads else None
     if params.wants_heads and draft_model is None:
-        draft_model, problem = find_draft_model(path)
-    info = model_facts(path, draft_model)
+        draft_model, problem = find_draft_model(model)
+    info = model_facts(model, draft_model)
     if params.draft == "mtp" and not info.has_heads:
         raise UnsupportedModel(f"{problem or _no_heads(info)}; use --draft none")
     n_draft_max = longest_draft(params)

@@ -65,8 +65,7 @@ def demand_of(
     recurrent states. `has_own_output`: drafts multiply with an output matrix
     of another type, or with a part of it, beside the model's.
     """
-    model = ModelFile(info.path)
-    heads = ModelFile(info.draft_model) if info.draft_model else None
+    model, heads = info.model_file, info.draft_file
     own = heads if heads and not heads.is_assistant else None
     loaded = {**_of_heads(own), **model.tensors}
     names = loaded if with_heads else {name: each for name, each in loaded.items() if _layer(name) < info.n_layer}

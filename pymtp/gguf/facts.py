@@ -15,7 +15,8 @@ from pathlib import Path
 
 from pymtp.errors import ModelError
 from pymtp.gguf.header import TensorInfo, Value
-from pymtp.gguf.model_file import DRAFT_TOKENS, ModelFile, is_assistant
+from pymtp.gguf.model_file import DRAFT_TOKENS, ModelFile, is_assistant, read_model
+from pymtp.gguf.shards import Shard
 from pymtp.gguf.side_files import mismatch, side_files_of
 from pymtp.gguf.types import FILE_TYPES
 
@@ -59,6 +60,15 @@ class GgufInfo:
     chat_template: str | None
     sampling: Mapping[str, Value] = field(default_factory=dict, hash=False)
     """What the file recommends for sampling: `general.sampling.*`, by the part of the key after that."""
+    model_file: ModelFile = field(kw_only=True, repr=False, compare=False)
+    """What the headers of the model's file hold."""
+    draft_file: ModelFile | None = field(kw_only=True, repr=False, compare=False)
+    """The same of `draft_model`."""
+
+    @property
+    def shards(self) -> list[Shard]:
+        """All files, an assistant's too, in the order of `files`."""
+        return [*(self.draft_file.shards if self.draft_file else []), *self.model_file.shards]
 
     @property
     def is_assistant(self) -> bool:
@@ -100,17 +110,18 @@ def model_facts(path: str | os.PathLike[str], draft_model: str | os.PathLike[str
     a GGUF or one of an unknown version, truncated, damaged, unreadable, a missing part, something
     other than a model, heads without a model, or heads that are not this model's.
     """
-    model = ModelFile(Path(path))
+    model = read_model(path)
     if model.is_assistant:
         raise ModelError(
-            f"{path} is an assistant, which drafts for another model; name that model, and this file with draft_model "
-            "(--draft-model)"
+            f"{model.path} is an assistant, which drafts for another model; name that model, and this file with "
+            "draft_model (--draft-model)"
         )
     if model.is_heads_alone:
-        raise ModelError(f"{path} holds only MTP heads; name the model, and this file with draft_model (--draft-model)")
+        what = "name the model, and this file with draft_model (--draft-model)"
+        raise ModelError(f"{model.path} holds only MTP heads; {what}")
     if draft_model is None:
         return _info(model, None)
-    heads = ModelFile(Path(draft_model))
+    heads = read_model(draft_model)
     if problem := mismatch(model, heads):
         raise ModelError(f"{problem}; name the draft file that belongs to the model, or none")
     return _info(model, heads)
@@ -118,34 +129,31 @@ def model_facts(path: str | os.PathLike[str], draft_model: str | os.PathLike[str
 
 def file_facts(path: str | os.PathLike[str]) -> GgufInfo:
     """Like `model_facts`, but also accepts files that are not complete models: MTP heads alone, or an assistant."""
-    return facts_of(ModelFile(Path(path)))
+    return _info(read_model(path), None)
 
 
-def facts_of(model: ModelFile) -> GgufInfo:
-    """`file_facts` of a file that has been read."""
-    return _info(model, None)
-
-
-def find_draft_model(path: str | os.PathLike[str]) -> tuple[Path | None, str | None]:
+def find_draft_model(path: str | os.PathLike[str]) -> tuple[ModelFile | None, str | None]:
     """Look for a file mtp-*.gguf with heads or an assistant next to the model at `path`, if that has no heads itself.
 
     Returns the file, or one line that says why none of the files can be used; (None, None) if there are none.
     """
-    model = ModelFile(Path(path))
-    candidates = side_files_of(model) if model.n_heads == 0 else []
-    problems = {candidate: _problem(model, candidate) for candidate in candidates}
-    fitting = [candidate for candidate, problem in problems.items() if problem is None]
+    model = read_model(path)
+    fitting: list[ModelFile] = []
+    problems: list[str] = []
+    for candidate in side_files_of(model) if model.n_heads == 0 else []:
+        try:
+            heads = ModelFile(candidate)
+            if problem := mismatch(model, heads):
+                problems.append(problem)
+            else:
+                fitting.append(heads)
+        except ModelError as error:  # the user did not name this file: not an error
+            problems.append(str(error))
     if len(fitting) > 1:
-        names = ", ".join(file.name for file in fitting)
-        return None, f"several files next to {path} hold its MTP heads ({names}), draft_model (--draft-model) picks one"
-    return (fitting[0], None) if fitting else (None, next(iter(problems.values()), None))
-
-
-def _problem(model: ModelFile, candidate: Path) -> str | None:
-    try:
-        return mismatch(model, ModelFile(candidate))
-    except ModelError as error:  # the user did not name this file: not an error
-        return str(error)
+        names = ", ".join(heads.path.name for heads in fitting)
+        several = f"several files next to {model.path} hold its MTP heads ({names})"
+        return None, f"{several}, draft_model (--draft-model) picks one"
+    return (fitting[0], None) if fitting else (None, next(iter(problems), None))
 
 
 def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
@@ -179,6 +187,8 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
         size_bytes=sum(shard.size_bytes for shard in shards),
         chat_template=model.text("tokenizer.chat_template"),
         sampling=model.below("general.sampling."),
+        model_file=model,
+        draft_file=heads,
     )
 
 

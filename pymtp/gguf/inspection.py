@@ -16,11 +16,11 @@ from typing import Literal
 
 from pymtp.errors import PymtpError
 from pymtp.gguf.architectures import Needs, head_obstacle
-from pymtp.gguf.facts import GgufInfo, facts_of, file_facts
+from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.layers import Keys, Tensors, shape_of
 from pymtp.gguf.memory import MemoryEstimate, MemoryKind, estimate_memory
-from pymtp.gguf.model_file import ModelFile
+from pymtp.gguf.model_file import read_model
 from pymtp.gguf.shards import tensor_bytes
 from pymtp.gguf.types import TENSOR_TYPES
 from pymtp.text.thinking import TAGS
@@ -117,8 +117,8 @@ def inspect_model(
 
     `n_ctx` in tokens; None: Model's default, 0: as the model was trained. Raises ModelError as `file_facts` does.
     """
-    model = ModelFile(Path(path))
-    info, shards = facts_of(model), model.shards
+    model = read_model(path)
+    info, shards = file_facts(model), model.shards
     tensors = Tensors(info, shards)
     keys = Keys(info.architecture, shards[0])
     has_trunk = bool(tensors.of_layers(range(info.n_layer)))

@@ -6,7 +6,9 @@ file fit a model.
 
 from __future__ import annotations
 
+import os
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,8 +28,16 @@ def is_assistant(architecture: str) -> bool:
     return architecture.endswith("-assistant")
 
 
+def read_model(path: str | os.PathLike[str]) -> ModelFile:
+    """The GGUF at `path`; a ModelFile is what was read before, and is not read again."""
+    return path if isinstance(path, ModelFile) else ModelFile(Path(path))
+
+
 class ModelFile:
-    """The model in the GGUF at `path`, or the heads of one. Raises ModelError as `read_shards` does."""
+    """The model in the GGUF at `path`, or the heads of one, whose headers are read once.
+
+    Stands for its path wherever a path is asked for. Raises ModelError as `read_shards` does.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,10 +55,19 @@ class ModelFile:
         self._check_numbers()
         self.n_vocab = self.length("tokenizer.ggml.tokens")
         # the heads of every family combine token embedding and hidden state with an eh_proj matrix
-        self.n_heads = sum(f"{prefix}nextn.eh_proj.weight" in self.tensors for prefix in self.head_prefixes)
+        self.n_heads = len(self.head_layers)
         if self.is_assistant:  # all its layers together count as one head
             self.n_heads_declared = min(1, self.n_heads_declared)
             self.n_heads = int("nextn.pre_projection.weight" in self.tensors)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def head_layers(self) -> list[int]:
+        """The layers that are heads and whose tensors are in the file."""
+        layers = range(self.n_layer, self.n_layer + self.n_heads_declared)
+        return [layer for layer in layers if f"blk.{layer}.nextn.eh_proj.weight" in self.tensors]
 
     @property
     def head_prefixes(self) -> tuple[str, ...]:

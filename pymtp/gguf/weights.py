@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pymtp.errors import ModelError
 from pymtp.gguf.facts import GgufInfo, model_facts
 from pymtp.gguf.header import TensorInfo
-from pymtp.gguf.model_file import DRAFT_TOKENS, ModelFile
-from pymtp.gguf.shards import Shard, data_offset, read_shards, tensor_bytes
+from pymtp.gguf.model_file import DRAFT_TOKENS
+from pymtp.gguf.shards import Shard, data_offset, tensor_bytes
 from pymtp.gguf.types import TENSOR_TYPES
 
 if TYPE_CHECKING:  # slow to import, and not needed to inspect a file
@@ -26,16 +25,11 @@ _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
 _EXPERT_TABLE, _TOKEN_TABLE, _I32 = ".ffn_gate_tid2eid.weight", "masked_embd_ordering", 26
 
 
-def fingerprint(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> str:
-    """A fingerprint of the weights of the GGUF at `path`: 32 hex digits over its headers and samples of its data.
+def fingerprint(shards: Iterable[Shard]) -> str:
+    """A fingerprint of the weights in files: 32 hex digits over their headers and samples of their data.
 
-    Reads a few hundred kilobytes, whatever the size of the files. Raises ModelError as `model_facts` does.
+    Reads a few hundred kilobytes, whatever the size of the files.
     """
-    return fingerprint_of(_shards(path, draft_model))
-
-
-def fingerprint_of(shards: Iterable[Shard]) -> str:
-    """The same of files whose headers have been read."""
     digest = hashlib.sha256()
     for shard in shards:
         with shard.path.open("rb") as file:
@@ -63,7 +57,7 @@ def output_rows(
     import numpy as np
 
     info = model_facts(path, draft_model)
-    shards = read_shards(Path(draft_model)) if info.has_assistant and draft_model else _shards(path, draft_model)
+    shards = info.draft_file.shards if info.has_assistant and info.draft_file else info.shards
     tensors = {tensor.name: (shard, tensor) for shard in shards for tensor in shard.header.tensors}
     own = f"blk.{info.n_layer + head}.nextn.shared_head_head.weight"
     shard, tensor = next(tensors[name] for name in (own, "output.weight", "token_embd.weight") if name in tensors)
@@ -90,8 +84,8 @@ def trimmed_output(info: GgufInfo) -> TrimmedOutput:
     """
     import numpy as np
 
-    assert info.draft_model is not None
-    shard = read_shards(info.draft_model)[0]
+    assert info.draft_file is not None
+    shard = info.draft_file.shards[0]
     tensors = {tensor.name: tensor for tensor in shard.header.tensors}
 
     def data(tensor: TensorInfo, kind: type) -> npt.NDArray[Any]:
@@ -115,20 +109,14 @@ def trimmed_output(info: GgufInfo) -> TrimmedOutput:
     return TrimmedOutput(tokens.tolist(), rows, matrices[0].type_id)
 
 
-def _shards(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None) -> list[Shard]:
-    heads = read_shards(Path(draft_model)) if draft_model is not None else []
-    return [*heads, *read_shards(Path(path))]
-
-
 def check_tables(info: GgufInfo) -> None:
     """Raise ModelError if a table names an expert or a token that there is not.
 
     DeepSeek-V4's say which experts take a token, those of Gemma-4's assistants which tokens are chosen together. Their
     values are used as places in memory. No other weights are, and these are few: they are read before the loading.
     """
-    model = ModelFile(info.path)
-    n_experts = model.number("expert_count")
-    for shard in [*model.shards, *(read_shards(info.draft_model) if info.draft_model else [])]:
+    n_experts = info.model_file.number("expert_count")
+    for shard in info.shards:
         for tensor in shard.header.tensors:
             is_of_tokens = tensor.name == _TOKEN_TABLE
             if not (is_of_tokens or tensor.name.endswith(_EXPERT_TABLE)):

@@ -13,7 +13,7 @@ from typing import Literal
 from pymtp.errors import UnsupportedModel
 from pymtp.gguf.facts import find_draft_model
 from pymtp.gguf.inspection import Head, inspect_model
-from pymtp.gguf.model_file import ModelFile
+from pymtp.gguf.model_file import ModelFile, read_model
 from pymtp.gguf.shards import tensor_bytes
 from pymtp.gguf.types import TENSOR_TYPES
 from pymtp.heads.files import need_heads
@@ -60,10 +60,10 @@ def list_heads(path: str | os.PathLike[str]) -> HeadList:
 
     Raises ModelError: UnsupportedModel if there are none.
     """
-    model = ModelFile(Path(path))
+    model = read_model(path)
     found = model if model.n_heads else _beside(model)
     need_heads(found)
-    of_model, of_heads = inspect_model(path), inspect_model(found.path)
+    of_model, of_heads = inspect_model(model), inspect_model(found)
     # a file with the heads alone may lack the output matrix that they share
     output_bytes = 0 if _output_bytes(found) else _output_bytes(model)
     return HeadList(
@@ -77,10 +77,10 @@ def list_heads(path: str | os.PathLike[str]) -> HeadList:
 def _beside(model: ModelFile) -> ModelFile:
     if model.is_assistant or model.is_heads_alone:
         return model
-    path, problem = find_draft_model(model.path)
-    if path is None and problem:
+    heads, problem = find_draft_model(model)
+    if heads is None and problem:
         raise UnsupportedModel(f"{model.path} has no MTP heads ({problem}); name the file with the heads")
-    return ModelFile(path) if path else model
+    return heads or model
 
 
 def _listed(file: ModelFile, head: Head, output_bytes: int) -> ListedHead:

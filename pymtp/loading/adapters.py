@@ -18,7 +18,7 @@ from pymtp.binding.types import model_pointer
 from pymtp.errors import ModelError, RemoteError
 from pymtp.gguf.facts import GgufInfo
 from pymtp.gguf.shards import Shard, read_single
-from pymtp.gguf.weights import fingerprint_of
+from pymtp.gguf.weights import fingerprint
 from pymtp.loading.params import ModelParams
 
 _BLOCK = re.compile(r"blk\.(\d+)\.")
@@ -78,4 +78,4 @@ def _load(model: object, file: Shard, scale: float) -> LoraAdapter:
     if status != lib.PYMTP_OK:
         raise ModelError(f"{path} cannot be applied to the model: {error_message()}")
     task, prefix = (str(metadata.get(f"adapter.lora.{key}", "")) for key in ("task_name", "prompt_prefix"))
-    return LoraAdapter(path, scale, task, prefix, fingerprint_of([file]), native[0])
+    return LoraAdapter(path, scale, task, prefix, fingerprint([file]), native[0])

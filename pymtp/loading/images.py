@@ -131,7 +131,8 @@ class Projector:
         """Raises ModelError for a file that is no projector of the model."""
         assert params.mmproj is not None
         path = Path(params.mmproj)
-        _check_header(path, read_single(path).header)
+        file = read_single(path)
+        _check_header(path, file.header)
         asked = ffi.new("struct pymtp_projector_params *")
         asked.use_gpu = params.n_gpu_layers != 0 and params.device != ()
         asked.n_threads = n_threads
@@ -142,7 +143,7 @@ class Projector:
             raise ModelError(f"{path} cannot be used with the model: {error_message()}")
         self._native = ffi.gc(handle[0], lib.pymtp_projector_free)
         # what it makes of a file: kept prefixes with images belong to it
-        limits = f"{fingerprint(path)} {params.image_min_tokens} {params.image_max_tokens}"
+        limits = f"{fingerprint([file])} {params.image_min_tokens} {params.image_max_tokens}"
         self._identity = hashlib.sha256(limits.encode()).digest()
         single = [vocabulary.tokenize(text, is_start=False) for text in _PLACEHOLDERS]
         self._placeholder = next((tokens[0] for tokens in single if len(tokens) == 1), 0)

@@ -62,8 +62,8 @@ class Weights:
         """Those that were asked for, in their order."""
         self.assistant: object | None = None
         """The same for the assistant."""
-        if with_heads and info.has_assistant and info.draft_model:
-            assistant = file_facts(info.draft_model)
+        if with_heads and info.has_assistant and info.draft_file:
+            assistant = file_facts(info.draft_file)
             self.assistant = self._load(assistant, Placement(_here(params), assistant), None, load_mtp=True)
 
     @property
