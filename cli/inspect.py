@@ -6,14 +6,14 @@ Owns both layouts, text and JSON. Loads no weights, and the native library only 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pymtp.sampling.recommended import recommended_sampling
+from pymtp.text.spans import spans
 
 from . import options as opt
 from .context import warn_beyond_training
@@ -22,12 +22,13 @@ from .layout import printable, size_text
 from .output import Output
 from .parsers import integer
 from .placement import with_placement
-from .plan import plan_facts, plan_rows
 
 if TYPE_CHECKING:
-    from pymtp.gguf.inspection import Head, Inspection, SideFile, Token
-    from pymtp.gguf.memory import MemoryEstimate
-    from pymtp.room import Plan
+    from pymtp.gguf.passes import Head
+    from pymtp.inspection import Inspection, SideFile, Token
+    from pymtp.placement.cache import MemoryEstimate
+    from pymtp.placement.places import Place
+    from pymtp.placement.plan import MemoryPlan
 
 EXAMPLES = """
 pymtp inspect model.gguf
@@ -79,8 +80,8 @@ def inspect(
     path = find_model(model_file or model, hf_repo, offline=offline)
     from pymtp.embedded import model_path as embedded_path
     from pymtp.errors import LibraryError, ModelError
-    from pymtp.gguf.inspection import inspect_model
     from pymtp.gguf.model_file import read_model
+    from pymtp.inspection import inspect_model
 
     file = read_model(path or embedded_path())
     found = inspect_model(
@@ -111,13 +112,13 @@ def inspect(
     output.write((_as_json(found, plan) if as_json else _as_text(found, plan)) + "\n")
 
 
-def _plan(found: Inspection, path: Any, options: dict[str, dict[str, Any]]) -> Plan | None:
+def _plan(found: Inspection, path: Any, options: dict[str, dict[str, Any]]) -> MemoryPlan | None:
     """Where the model would go; None for a file that is none."""
     if not found.has_trunk or found.info.is_assistant:
         return None
     from pymtp import ContextParams, DraftParams, ModelParams
     from pymtp.options import Params
-    from pymtp.room import plan
+    from pymtp.placement.plan import plan
 
     params = Params(
         ModelParams(**options["model"]), ContextParams(**options["context"]), DraftParams(**options["drafting"])
@@ -131,13 +132,14 @@ def _free_here() -> int:
     return int(psutil.virtual_memory().available)
 
 
-def _as_json(found: Inspection, plan: Plan | None) -> str:
+def _as_json(found: Inspection, plan: MemoryPlan | None) -> str:
+    memory = plan.memory if plan else found.memory
     facts = {
         **{name: value for name, value in vars(found.info).items() if name not in ("model_file", "draft_file")},
         **{name: value for name, value in vars(found).items() if name != "info"},
         "draft_cost": found.draft_cost,
-        "memory": found.memory and {**asdict(found.memory), "total_bytes": found.memory.total_bytes},
-        "devices": plan_facts(plan.places, found.info.n_layer, _free_here()) if plan else [],
+        "memory": memory and {**vars(memory), "total_bytes": memory.total_bytes},
+        "devices": [_place_facts(place, found.info.n_layer) for place in plan.places] if plan else [],
         "room_note": plan and plan.note,
     }
     return json.dumps(facts, ensure_ascii=False, default=_plain)
@@ -147,12 +149,12 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else vars(value)
 
 
-def _as_text(found: Inspection, plan: Plan | None) -> str:
+def _as_text(found: Inspection, plan: MemoryPlan | None) -> str:
     blocks = [
         _model_rows(found),
         _head_rows(found),
-        _memory_rows(found.memory, found.info.size_bytes) if found.memory else [],
-        _plan_rows(found, plan) if plan else [],
+        _context_rows(plan.memory if plan else found.memory),
+        _plan_rows(plan, found.info.n_layer) if plan and plan.places else _total_rows(found, plan),
         _token_rows(found),
         [("side file", _side_file(file)) for file in found.side_files],
     ]
@@ -190,7 +192,7 @@ def _head_rows(found: Inspection) -> list[tuple[str, str]]:
     ]
     if found.heads and found.has_trunk:
         rows += [
-            ("context rows", _context_rows(found)),
+            ("context rows", _inputs(found)),
             ("draft pass", _pass(found)),
             ("memory", _MEMORY[found.memory_kind]),
             (
@@ -208,7 +210,7 @@ def _head(head: Head) -> str:
     return f"layer {head.layer}, {size_text(head.size_bytes)} {'/'.join(head.tensor_types)}, {lm_head}"
 
 
-def _context_rows(found: Inspection) -> str:
+def _inputs(found: Inspection) -> str:
     if len(found.heads) == 1:
         return "the trunk's hidden states"
     return "chained: each head reads the one before it (--mtp-context target: all read the trunk)"
@@ -221,18 +223,65 @@ def _pass(found: Inspection) -> str:
     return f"reads {heads} of weights, a trunk pass {size_text(found.trunk_pass_bytes)} ({share:.0%})"
 
 
-def _memory_rows(memory: MemoryEstimate, weights_bytes: int) -> list[tuple[str, str]]:
+def _context_rows(memory: MemoryEstimate | None) -> list[tuple[str, str]]:
+    if memory is None:
+        return []
     rows = [
         ("context", f"{memory.n_ctx} tokens, K {memory.type_k}, V {memory.type_v}"),
         ("K/V", f"{size_text(memory.kv_bytes)}, and {size_text(memory.heads_kv_bytes)} for the heads"),
-        ("states", size_text(memory.state_bytes)),
-        ("compute", f"about {size_text(memory.compute_bytes)}"),
-        (
-            "total",
-            f"about {size_text(memory.total_bytes)}, with the weights {size_text(memory.total_bytes + weights_bytes)}",
-        ),
     ]
-    return [row for row in rows if row[0] != "states" or memory.state_bytes]
+    return [*rows, *([("states", size_text(memory.state_bytes))] if memory.state_bytes else [])]
+
+
+def _total_rows(found: Inspection, plan: MemoryPlan | None) -> list[tuple[str, str]]:
+    """What is known where it is not known how much of it goes to each device."""
+    memory = plan.memory if plan else found.memory
+    if memory is None:
+        return []
+    total = size_text(memory.total_bytes + found.info.size_bytes)
+    rows = [("compute", f"about {size_text(memory.compute_bytes)}"), ("total", f"about {total} with the weights")]
+    return [*rows, *([("note", plan.note)] if plan and plan.note else [])]
+
+
+def _plan_rows(plan: MemoryPlan, n_layer: int) -> list[tuple[str, str]]:
+    """A line for each device, the host last, and the sum."""
+    total = size_text(sum(place.needed_bytes for place in plan.places))
+    rows = [(place.spot.name, _place(place, n_layer)) for place in plan.places]
+    return [*rows, ("total", f"up to {total}"), *([("note", plan.note)] if plan.note else [])]
+
+
+def _place(place: Place, n_layer: int) -> str:
+    facts = _place_facts(place, n_layer)
+    strange = sorted({*place.expert_layers} - {*place.layers})  # experts whose layers are elsewhere
+    parts = [
+        *([_named("layer", facts["layers"])] if facts["layers"] else []),
+        *([_named("head", facts["heads"])] if facts["heads"] else []),
+        *(["output"] if place.has_output else []),
+        *(["token embedding"] if place.has_embedding else []),
+        *([f"experts of {_named('layer', strange)}"] if strange else []),
+    ]
+    free, where = size_text(facts["free_bytes"]), f" ({printable(place.spot.description)})"
+    needed = (
+        f"{size_text(place.weight_bytes)} of weights, {size_text(place.cache_bytes)} of cache, "
+        f"up to {size_text(place.compute_bytes)} to compute: {size_text(place.needed_bytes)} of {free} free"
+    )
+    return f"{', '.join(parts)}; {needed}{where}" if parts else f"nothing; {free} free{where}"
+
+
+def _place_facts(place: Place, n_layer: int) -> dict[str, Any]:
+    spot = place.spot
+    return {
+        "name": spot.name,
+        "description": spot.description,
+        "free_bytes": _free_here() if spot.free_bytes is None else spot.free_bytes,
+        "heads": [layer - n_layer for layer in place.layers if layer >= n_layer],
+        **{name: value for name, value in vars(place).items() if name != "spot"},
+        "layers": [layer for layer in place.layers if layer < n_layer],
+    }
+
+
+def _named(what: str, numbers: Sequence[int]) -> str:
+    return f"{what}{'s' * (len(numbers) > 1)} {spans(numbers, ' to ', ', ')}"
 
 
 def _token_rows(found: Inspection) -> list[tuple[str, str]]:
@@ -256,11 +305,6 @@ def _sampling(values: Mapping[str, Any]) -> str:
 
 def _tokens(tokens: tuple[Token, ...]) -> str:
     return ", ".join(f"{token.role} {token.id} {token.text!r}" for token in tokens) or "none"
-
-
-def _plan_rows(found: Inspection, plan: Plan) -> list[tuple[str, str]]:
-    rows = plan_rows(plan.places, found.info.n_layer, _free_here())
-    return [*rows, *([("note", plan.note)] if plan.note else [])]
 
 
 def _side_file(file: SideFile) -> str:

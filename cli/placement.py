@@ -15,6 +15,7 @@ from .parsers import choice, integer
 SplitModes = Literal["none", "layer", "row", "tensor"]
 NumaModes = Literal["off", "distribute", "isolate", "numactl"]
 LoadModes = Literal["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"]
+OnOff = Literal["on", "off"]
 
 
 def _names(text: str) -> list[str]:
@@ -48,7 +49,7 @@ def _servers(text: str) -> list[str]:
 
 def _show_devices(ctx: typer.Context, wanted: bool) -> bool:
     if wanted:
-        from pymtp.loading.devices import devices
+        from pymtp.placement.devices import devices
 
         typer.echo("Available devices:")
         for device in devices(ctx.params.get("rpc") or ()):
@@ -58,132 +59,49 @@ def _show_devices(ctx: typer.Context, wanted: bool) -> bool:
     return wanted
 
 
-ListDevices = Annotated[
-    bool,
-    # not eager: it comes after --rpc, wherever that stands
-    typer.Option("--list-devices", callback=_show_devices, help="List the devices there are, and exit."),
-]
-Devices = Annotated[
-    Any,
-    typer.Option(
-        "-dev",
-        "--device",
-        parser=_names,
-        metavar="NAME,...",
-        help="Devices that take layers; none: the CPU alone.  [default: all GPUs]",
-    ),
-]
-Rpc = Annotated[
-    Any,
-    typer.Option(
-        "--rpc",
-        parser=_servers,
-        metavar="HOST:PORT,...",
-        is_eager=True,  # --list-devices shows its devices too
-        help="Servers (pymtp rpc-server) on a private network, whose devices take layers too.",
-    ),
-]
-SplitMode = Annotated[
-    SplitModes,
-    choice(
-        SplitModes,
-        "-sm",
-        "--split-mode",
-        help_text="Among several devices: one takes all (none), each takes layers, or each a part of every tensor.",
-    ),
-]
-TensorSplit = Annotated[
-    Any,
-    typer.Option(
-        "-ts",
-        "--tensor-split",
-        parser=_shares,
-        metavar="N,...",
-        help="The share of each device, such as 3,1.  [default: by free memory]",
-    ),
-]
-MainGpu = Annotated[
-    int,
-    typer.Option(
-        "-mg", "--main-gpu", parser=integer(0), metavar="I", help="With -sm none: which device, counted from 0."
-    ),
-]
-OverrideTensor = Annotated[
-    Any,
-    typer.Option(
-        "-ot",
-        "--override-tensor",
-        parser=_overrides,
-        metavar="PATTERN=BUFFER,...",
-        help="Put tensors whose names match PATTERN into a buffer type, such as CPU; the first match counts.",
-    ),
-]
-CpuMoe = Annotated[
-    bool, typer.Option("-cmoe", "--cpu-moe", help="Keep all experts on the CPU, those of the MTP heads too.")
-]
-NCpuMoe = Annotated[
-    int,
-    typer.Option(
-        "-ncmoe",
-        "--n-cpu-moe",
-        parser=integer(0),
-        metavar="N",
-        help="Keep the experts of the first N layers on the CPU.",
-    ),
-]
-Fit = Annotated[
-    Literal["on", "off"],
-    choice(
-        Literal["on", "off"],
-        *("-fit", "--fit"),
-        help_text="Keep on the CPU what has no room on the devices, where no other flag says what goes where.",
-    ),
-]
-FitTarget = Annotated[
-    Any,
-    typer.Option(
-        "-fitt",
-        "--fit-target",
-        parser=_sizes,
-        metavar="MIB,...",
-        help="MiB that --fit leaves free on each device; the last one counts for all further ones.  [default: 1024]",
-    ),
-]
-FitCtx = Annotated[
-    int,
-    typer.Option(
-        "-fitc",
-        "--fit-ctx",
-        parser=integer(1),
-        metavar="N",
-        help="The smallest context that --fit may choose, where -c is not given.",
-    ),
-]
-LoadMode = Annotated[
-    LoadModes,
-    choice(LoadModes, "-lm", "--load-mode", help_text="How the file is read; auto: mapped, where devices allow it."),
-]
+def _flag(default: Any, *names: str, help_text: str, **options: Any) -> tuple[Any, Any]:
+    kind = Any if default is None else type(default)
+    return Annotated[kind, typer.Option(*names, help=help_text, **options)], default
 
-NumaMode = Annotated[
-    NumaModes,
-    choice(NumaModes, "--numa", help_text="Spread threads over the nodes of a machine with several memories."),
-]
+
+def _choice(default: str, kind: Any, *names: str, help_text: str) -> tuple[Any, Any]:
+    return Annotated[kind, choice(kind, *names, help_text=help_text)], default
+
+
+_DEVICES = "Devices that take layers; none: the CPU alone.  [default: all GPUs]"
+Devices = Annotated[Any, typer.Option("-dev", "--device", parser=_names, metavar="NAME,...", help=_DEVICES)]
+_RPC = "Servers (pymtp rpc-server) on a private network, whose devices take layers too."
+_SPLIT = "Among several devices: one takes all (none), each takes layers, or each a part of every tensor."
+_SHARE = "The share of each device, such as 3,1.  [default: by free memory]"
+_MAIN = "With -sm none: which device, counted from 0."
+_OVERRIDE = "Put tensors whose names match PATTERN into a buffer type, such as CPU; the first match counts."
+_CPU_MOE = "Keep all experts on the CPU, those of the MTP heads too."
+_N_CPU_MOE = "Keep the experts of the first N layers on the CPU."
+_FIT = "Keep on the CPU what has no room on the devices, where no other flag says what goes where."
+_TARGET = "MiB that --fit leaves free on each device; the last one counts for all further ones.  [default: 1024]"
+_CTX = "The smallest context that --fit may choose, where -c is not given."
+_LOAD = "How the file is read; auto: mapped, where devices allow it."
+_NUMA = "Spread threads over the nodes of a machine with several memories."
+_LIST = "List the devices there are, and exit."
 
 PLACEMENT: dict[str, tuple[Any, Any]] = {
     "device": (Devices, None),
-    "rpc": (Rpc, None),
-    "split_mode": (SplitMode, "layer"),
-    "tensor_split": (TensorSplit, None),
-    "main_gpu": (MainGpu, 0),
-    "override_tensor": (OverrideTensor, None),
-    "cpu_moe": (CpuMoe, False),
-    "n_cpu_moe": (NCpuMoe, 0),
-    "fit": (Fit, "on"),
-    "fit_target": (FitTarget, None),
-    "fit_ctx": (FitCtx, 4096),
-    "load_mode": (LoadMode, "auto"),
-    "numa": (NumaMode, "off"),
-    "list_devices": (ListDevices, False),
+    # eager: --list-devices comes after it, wherever that stands, and shows its devices too
+    "rpc": _flag(None, "--rpc", parser=_servers, metavar="HOST:PORT,...", is_eager=True, help_text=_RPC),
+    "split_mode": _choice("layer", SplitModes, "-sm", "--split-mode", help_text=_SPLIT),
+    "tensor_split": _flag(None, "-ts", "--tensor-split", parser=_shares, metavar="N,...", help_text=_SHARE),
+    "main_gpu": _flag(0, "-mg", "--main-gpu", parser=integer(0), metavar="I", help_text=_MAIN),
+    "override_tensor": _flag(
+        None, "-ot", "--override-tensor", parser=_overrides, metavar="PATTERN=BUFFER,...", help_text=_OVERRIDE
+    ),
+    "cpu_moe": _flag(False, "-cmoe", "--cpu-moe", help_text=_CPU_MOE),
+    "n_cpu_moe": _flag(0, "-ncmoe", "--n-cpu-moe", parser=integer(0), metavar="N", help_text=_N_CPU_MOE),
+    "fit": _choice("on", OnOff, "-fit", "--fit", help_text=_FIT),
+    "fit_target": _flag(None, "-fitt", "--fit-target", parser=_sizes, metavar="MIB,...", help_text=_TARGET),
+    "fit_ctx": _flag(4096, "-fitc", "--fit-ctx", parser=integer(1), metavar="N", help_text=_CTX),
+    "load_mode": _choice("auto", LoadModes, "-lm", "--load-mode", help_text=_LOAD),
+    "numa": _choice("off", NumaModes, "--numa", help_text=_NUMA),
+    "list_devices": _flag(False, "--list-devices", callback=_show_devices, help_text=_LIST),
 }
 """By the names of ModelParams' fields, and one that ends the program."""
 

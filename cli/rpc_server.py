@@ -44,8 +44,8 @@ def rpc_server(
     """
     import pymtp
     from pymtp.engine.cores import n_cores
-    from pymtp.loading.devices import find_devices, host_device
     from pymtp.loading.rpc import serve_devices
+    from pymtp.placement.devices import find_devices, host_device
 
     devices = find_devices(device) or [host_device()]
     print_stderr(f"pymtp: no authentication: whoever reaches {host}:{port} may use it; keep it on a private network")

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
         UnsupportedModel,
     )
     from pymtp.loading.adapters import LoraAdapter
-    from pymtp.loading.devices import Device, devices
     from pymtp.loading.images import IMAGE_MARKER, Image
     from pymtp.loading.params import ModelParams
     from pymtp.model import Model
+    from pymtp.placement.devices import Device, devices
     from pymtp.sampling.params import SamplingParams
     from pymtp.serving.batch import Batch
     from pymtp.serving.generation import Generation
@@ -82,7 +82,7 @@ _MODULES = {
         "UnsupportedModel",
     ),
     "loading.adapters": ("LoraAdapter",),
-    "loading.devices": ("Device", "devices"),
+    "placement.devices": ("Device", "devices"),
     "loading.images": ("IMAGE_MARKER", "Image"),
     "loading.params": ("ModelParams",),
     "model": ("Model",),

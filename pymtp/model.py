@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -31,13 +31,14 @@ from pymtp.engine.session import Session
 from pymtp.errors import Closed, InvalidParameter, UnsupportedModel
 from pymtp.gguf.facts import GgufInfo
 from pymtp.gguf.weights import fingerprint, output_rows, trimmed_output
+from pymtp.loader import OnLoad, Weights
 from pymtp.loading.adapters import LoraAdapter
 from pymtp.loading.images import IMAGE_MARKER, Image, ImagePrompt, Projector, load_images, split_at_markers
-from pymtp.loading.loader import OnLoad, Weights
 from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.options import Params, merge_options
-from pymtp.room import demand, longest_draft, may_shrink, room_note, with_room
+from pymtp.placement.plan import plan_memory
+from pymtp.placement.target import LoadTarget
 from pymtp.sampling.params import SamplingParams
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.serving.adapters import Adapters
@@ -95,16 +96,12 @@ class Model:
         _check_traits(choice, self.params.context.n_seq_max)
         _check_trimmed(self.info, self.params.drafting)
         auto_vocab, tokens = parse_draft_vocab(self.params.drafting.draft_vocab, self.info.n_vocab)
-        weights = Weights(
-            self.info,
-            self.params.model,
-            on_load,
-            with_heads=choice.uses_heads,
-            demand_of=partial(demand, self.info, self.params, choice),
-            may_shrink=may_shrink(self.params),
-        )
-        asked, self.params = self.params, with_room(self.params, weights.params, weights.n_ctx)
-        self.room_note: str | None = room_note(asked, self.params, self.info.n_layer_all)
+        asked, target = self.params.model, LoadTarget(self.params.model, self.info)
+        plan = plan_memory(self.info, self.params, choice, target)
+        self.params = plan.params
+        with_heads = choice.uses_heads
+        weights = Weights(self.info, asked, on_load, with_heads=with_heads, target=target, planned=plan.params.model)
+        self.room_note: str | None = plan.note
         """One line for people: what has no room on the devices and stays on the CPU, or None."""
         self._free: weakref.finalize[..., Any] = weakref.finalize(self, weights.close)
         if choice.uses_heads and (obstacle := weights.draft_obstacle):
@@ -473,7 +470,9 @@ def _open_session(weights: Weights, params: Params, choice: DraftChoice) -> Sess
     return Session(
         weights.model,
         params.context,
-        n_draft_max=longest_draft(params, choice, has_states=weights.has_recurrent_states),
+        n_draft_max=choice.longest_draft(
+            params.drafting, params.context.n_seq_max, has_states=weights.has_recurrent_states
+        ),
         uses_heads=choice.uses_heads,
         assistant=weights.assistant if choice.uses_heads else None,
         # several heads are trained as a chain; for one head both are the same

@@ -95,8 +95,7 @@ class FakeModel:
     """Arguments of each Model(...) and generate(...), in order."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None, **options: Any) -> None:
-        named = None if path is None or os.fspath(path) == str(model_path()) else os.fspath(path)
-        self.calls.append({"path": named, **options})
+        self.calls.append({"path": None if path is None else os.fspath(path), **options})
         if self.script.load_error is not None:
             raise self.script.load_error
         self.info = model_facts(path or model_path())

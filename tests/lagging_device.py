@@ -64,9 +64,9 @@ def digests(split_mode: SplitMode) -> Iterator[str]:
     """Of what is computed in the places of two sequences that held others, for each family and kind of attention."""
     import test_isolation
     from pymtp.gguf.facts import model_facts
-    from pymtp.loading.devices import devices
-    from pymtp.loading.loader import Weights
+    from pymtp.loader import Weights
     from pymtp.loading.params import ModelParams
+    from pymtp.placement.devices import devices
 
     assert "Lagging0" in [device.name for device in devices()]
     params = ModelParams(split_mode=split_mode)

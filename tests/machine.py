@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from pymtp.loading.devices import devices
+from pymtp.placement.devices import devices
 
 HAS_GPU = any(device.kind in ("GPU", "IGPU") for device in devices())
 HAS_EXACT_TEXTS = not HAS_GPU and platform.machine() in ("x86_64", "AMD64")

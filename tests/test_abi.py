@@ -18,7 +18,7 @@ from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
 from pymtp.errors import Closed, ModelError, PymtpError
 from pymtp.gguf.facts import model_facts
-from pymtp.loading.loader import Weights
+from pymtp.loader import Weights
 from pymtp.loading.params import ModelParams
 from random_gguf import glm
 

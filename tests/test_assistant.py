@@ -17,7 +17,7 @@ from pymtp.engine.chunk import Chunk
 from pymtp.engine.session import Session, n_contexts
 from pymtp.errors import ModelError, PymtpError, StateError, UnsupportedModel
 from pymtp.gguf.facts import find_draft_model, model_facts
-from pymtp.gguf.inspection import inspect_model
+from pymtp.inspection import inspect_model
 from random_gguf import write_gemma4, write_gemma4_assistant, write_glm4moe
 from test_families import PARAMS, draft, load
 from test_side_files import drafts, text

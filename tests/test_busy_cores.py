@@ -14,7 +14,7 @@ from pymtp import Chunk, ContextParams, Model, ModelParams, Session
 from pymtp.embedded import model_path
 from pymtp.engine.cores import n_cores
 from pymtp.gguf.facts import model_facts
-from pymtp.loading.loader import Weights
+from pymtp.loader import Weights
 
 pytestmark = pytest.mark.model
 

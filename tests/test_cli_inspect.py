@@ -55,6 +55,15 @@ def test_memory_follows_the_flags() -> None:
     assert rows("-c", 1024, "-ctk", "q8_0", "-ctv", "q8_0")["K/V"] == "4.2 MiB, and 272.0 KiB for the heads"
 
 
+def test_there_is_one_total() -> None:
+    shown = rows("-c", 1024, "-dev", "none")
+    total = shown["total"].removeprefix("up to ")
+    assert f": {total} of " in shown["CPU"] and "compute" not in shown
+    facts = json.loads(inspect("--json", "-c", 1024, "-dev", "none").stdout)
+    (here,) = facts["devices"]
+    assert facts["memory"]["total_bytes"] == here["cache_bytes"] + here["compute_bytes"]
+
+
 def test_json_has_every_fact(embedded_model: Path) -> None:
     result = inspect("--json", "-c", 1024)
     found = json.loads(result.stdout)

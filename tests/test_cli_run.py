@@ -135,7 +135,7 @@ def test_json_is_one_object_and_nothing_else(run: Run, embedded_model: Path) -> 
     }
 
 
-def test_flags_reach_the_model_and_the_sampler(run: Run) -> None:
+def test_flags_reach_the_model_and_the_sampler(run: Run, embedded_model: Path) -> None:
     flags = "-n 5 -c 512 -b 64 -ub 32 -t 3 -ngl 0 -fa on -ctk q8_0 -ctv q4_0"
     drafts = "--draft mtp --draft-model heads.gguf --draft-max 2 --draft-vocab 4000"
     drafts += " --draft-head-type q4_0 --mtp-context target"
@@ -148,7 +148,7 @@ def test_flags_reach_the_model_and_the_sampler(run: Run) -> None:
     assert run("hi", *every).exit_code == 0
     model, generate = FakeModel.calls
     assert model == {
-        "path": None,
+        "path": str(embedded_model),
         "n_ctx": 512,
         "n_batch": 64,
         "n_ubatch": 32,
@@ -317,9 +317,9 @@ def test_positionals(run: Run, embedded_model: Path) -> None:
         assert (FakeModel.calls[-2]["path"], sent_prompt()) == (path, "<user>hi<assistant>")
 
 
-def test_a_lone_positional_is_a_model_only_if_it_looks_like_one(run: Run, tmp_path: Path) -> None:
+def test_a_lone_positional_is_a_model_only_if_it_looks_like_one(run: Run, tmp_path: Path, embedded_model: Path) -> None:
     assert run("no such file, just words").exit_code == 0
-    assert FakeModel.calls[0]["path"] is None
+    assert FakeModel.calls[0]["path"] == str(embedded_model)
     assert "missing.gguf: no such file" in one_line(run("missing.gguf", stdin=b"hi"))
     line = one_line(run(str(tmp_path), stdin=b"hi"))
     assert "is a directory; name the .gguf file inside it, or, if it is a prompt, use -p" in line
@@ -329,9 +329,10 @@ def test_a_lone_positional_is_a_model_only_if_it_looks_like_one(run: Run, tmp_pa
 def test_the_prompt_may_be_given_by_flag(run: Run, embedded_model: Path) -> None:
     path = str(embedded_model)
     for arguments in (["-p", "hi"], [path, "--prompt", "hi"], ["-m", path, "-p", "hi"]):
-        assert run(*arguments, stdin=b"unread").exit_code == 0
+        result = run(*arguments, stdin=b"unread")
+        assert (result.exit_code, FakeModel.calls[-2]["path"]) == (0, path)
         assert sent_prompt() == "<user>hi<assistant>"
-        assert FakeModel.calls[-2]["path"] == (path if path in arguments else None)
+        assert ("the embedded one" in result.stderr) == (path not in arguments)
     for arguments in ([path, "two", "-p", "hi"], ["-m", path, "two", "-p", "hi"]):
         assert "with -p the prompt is given already; leave out 'two'" in one_line(run(*arguments), code=2)
     assert "in one of these ways" in one_line(run("-p", "hi", "-f", "prompt.txt"), code=2)

@@ -22,7 +22,7 @@ from pymtp.embedded import model_path
 from pymtp.engine import threads
 from pymtp.engine.threads import threads_of
 from pymtp.gguf.facts import model_facts
-from pymtp.loading.loader import Weights
+from pymtp.loader import Weights
 
 PROCESSORS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
 pytestmark = [

@@ -8,9 +8,10 @@ from random import Random
 import pytest
 
 from pymtp import InvalidParameter, ModelParams
-from pymtp.gguf.demand import Demand
-from pymtp.loading.fit import Fit, fit, is_open, margins_of
-from pymtp.loading.plan import EXPERTS, Place, Spot, layer_owners, places
+from pymtp.placement.cache import MemoryEstimate
+from pymtp.placement.fit import Fit, fit, is_open, margins_of
+from pymtp.placement.places import EXPERTS, Place, Spot, layer_owners, places
+from pymtp.placement.weights import Demand
 
 HOST = Spot("CPU", "", None, "CPU")
 PARAMS = ModelParams(fit_target=(0,))
@@ -18,7 +19,13 @@ LAYER, EXPERT, CACHE, OUTPUT, EMBEDDING, COMPUTE, KEPT = 100, 1000, 10, 500, 400
 
 
 def demand(
-    n_layer: int = 8, n_heads: int = 1, *, experts: bool = False, ties: bool = False, cache: int = CACHE
+    n_layer: int = 8,
+    n_heads: int = 1,
+    *,
+    experts: bool = False,
+    ties: bool = False,
+    cache: int = CACHE,
+    n_ctx: int = 1024,
 ) -> Demand:
     numbers = range(n_layer + n_heads)
     tensors = {"token_embd.weight": EMBEDDING, **{f"blk.{i}.attn_q.weight": LAYER for i in numbers}}
@@ -26,16 +33,17 @@ def demand(
         tensors |= {f"blk.{i}.ffn_up_exps.weight": EXPERT for i in numbers}
     if not ties:
         tensors["output.weight"] = OUTPUT
-    return Demand(
-        n_ctx=1024,
-        n_layer=n_layer,
-        n_layer_all=n_layer + n_heads,
-        tensors=tensors,
-        layer_bytes=(cache,) * (n_layer + n_heads),
+    memory = MemoryEstimate(
+        n_ctx=n_ctx,
+        type_k="f16",
+        type_v="f16",
+        kv_bytes=cache * n_layer,
+        heads_kv_bytes=cache * n_heads,
+        state_bytes=0,
         compute_bytes=COMPUTE,
-        kept_bytes=KEPT,
-        assistant_bytes=0,
+        layer_bytes=(cache,) * (n_layer + n_heads),
     )
+    return Demand(n_layer, n_layer + n_heads, tensors, memory, kept_bytes=KEPT, assistant_bytes=0)
 
 
 def devices(*free: int | None, remote: bool = False) -> list[Spot]:
@@ -158,7 +166,7 @@ def fitted_to(room: int, fit_ctx: int, *, may_shrink: bool = True) -> Fit:
     spots = devices(room)
 
     def of(n_ctx: int | None) -> Demand:
-        return replace(demand(cache=(n_ctx or 1024) // 10), n_ctx=n_ctx or 1024)
+        return demand(cache=(n_ctx or 1024) // 10, n_ctx=n_ctx or 1024)
 
     def places_of(tried: ModelParams, needed: Demand) -> list[Place]:
         return placed(tried, needed, spots)

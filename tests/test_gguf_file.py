@@ -16,9 +16,9 @@ from fuzz.headers import take_apart
 from pymtp.errors import ModelError
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.header import MAX_ELEMENTS, read_header
-from pymtp.gguf.inspection import inspect_model
 from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES
-from pymtp.loading.loader import load_failure
+from pymtp.inspection import inspect_model
+from pymtp.loader import load_failure
 
 WriteGguf = Callable[..., Path]
 

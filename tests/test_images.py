@@ -36,8 +36,8 @@ from pymtp.engine.context import ContextParams, native_params
 from pymtp.engine.session import Session
 from pymtp.errors import ContextFull, InvalidParameter, ModelError, PymtpError, UnsupportedModel
 from pymtp.gguf.facts import model_facts
+from pymtp.loader import Weights
 from pymtp.loading.images import Image, PlacedImage, Projector
-from pymtp.loading.loader import Weights
 from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.server.chat_completions import prepare

@@ -12,7 +12,7 @@ from families import FAMILIES, REFUSED, Family
 from log_level import logged
 from machine import needs_no_gpu
 from pymtp.gguf.architectures import ARCHITECTURES, Architecture, Needs, head_obstacle
-from pymtp.gguf.inspection import Inspection, inspect_model
+from pymtp.inspection import Inspection, inspect_model
 
 N_CTX = 1500
 DRAFT_MAX = 3

@@ -22,7 +22,7 @@ from pymtp.engine.session import Session, abi_id
 from pymtp.errors import PymtpError, StateError
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.header import read_header
-from pymtp.loading.loader import Weights
+from pymtp.loader import Weights
 from pymtp.loading.params import ModelParams
 from random_gguf import (
     N_VOCAB,

@@ -31,7 +31,7 @@ from pymtp.engine.session import Session
 from pymtp.errors import InvalidParameter, ModelError, NotFinite, PymtpError, StateError
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.weights import output_rows
-from pymtp.loading.loader import Weights
+from pymtp.loader import Weights
 from pymtp.loading.params import ModelParams
 from random_gguf import write_cohere2moe, write_gemma4, write_gemma4_assistant, write_glm4moe, write_mimo2, write_qwen35
 from random_gguf.adapter import TOKEN_EMBEDDING, matrices, write_adapter, write_merged

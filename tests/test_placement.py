@@ -15,7 +15,7 @@ from log_level import logged
 from machine import needs_no_gpu
 from pymtp import InvalidParameter, Model, ModelParams, SamplingParams
 from pymtp.gguf.facts import model_facts
-from pymtp.loading import devices, placement
+from pymtp.placement import devices, target
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -107,9 +107,9 @@ def test_the_token_embedding_goes_to_a_device_that_has_room(
     path: Path, share: float, tied: bool, known: bool, moves: bool
 ) -> None:
     device = devices._natives()[0]
-    size = int(devices.free_bytes(device) * share)
+    size = int(devices.describe(device).free_bytes * share)
     info = replace(model_facts(path), size_bytes=size, ties_embedding=tied)
-    found = placement._embedding_on(device, info if known else replace(info, embedding_type=None))
+    found = target._embedding_on(device, info if known else replace(info, embedding_type=None))
     assert [pattern for pattern, _ in found] == ([r"^token_embd\.weight$"] if moves else [])
 
 

@@ -17,10 +17,10 @@ from families import FAMILIES
 from log_level import logged
 from machine import needs_no_gpu
 from pymtp import ContextParams, DraftParams, Model, ModelParams, SamplingParams
-from pymtp.loading import devices
-from pymtp.loading.plan import Place
 from pymtp.options import Params
-from pymtp.room import Plan, plan
+from pymtp.placement import devices
+from pymtp.placement.places import Place
+from pymtp.placement.plan import MemoryPlan, plan
 from rpc_servers import rpc_servers
 
 pytestmark = needs_no_gpu
@@ -41,7 +41,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return FAMILIES["glm4moe"].write(tmp_path_factory.mktemp("plan") / "tiny.gguf")
 
 
-def planned(path: Path, endpoints: list[str], n_seq_max: int = 1, **options: Any) -> Plan:
+def planned(path: Path, endpoints: list[str], n_seq_max: int = 1, **options: Any) -> MemoryPlan:
     context = ContextParams(n_ctx=N_CTX, n_threads=1, n_seq_max=n_seq_max)
     return plan(path, Params(ModelParams(rpc=endpoints, load_mode="none", **options), context, DraftParams()))
 
@@ -68,7 +68,7 @@ def sizes(log: str) -> dict[str, Counter[str]]:
     return found
 
 
-def check(found: Plan, log: str) -> None:
+def check(found: MemoryPlan, log: str) -> None:
     """Layer for layer, and byte for byte as far as the log has digits."""
     allocated = sizes(log)
     owners = {int(layer): name for layer, name in re.findall(r"layer +(\d+) assigned to device (\w+)", log)}

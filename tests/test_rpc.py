@@ -22,9 +22,9 @@ from http_server import free_port, running
 from log_level import logged
 from machine import HAS_GPU, needs_no_gpu
 from pymtp import BackendError, GenerationParams, InvalidParameter, Model, RemoteError, SamplingParams, Stats
-from pymtp.loading import placement
-from pymtp.loading.devices import host_device
 from pymtp.loading.rpc import rpc_counters
+from pymtp.placement import devices
+from pymtp.placement.devices import host_device
 from rpc_servers import RpcServer, rpc_servers, start_rpc_server
 
 GREEDY = SamplingParams(temperature=0)
@@ -136,7 +136,7 @@ def test_heads_lie_with_the_output(
 ) -> None:
     """However small the share of the last device is, which is the CPU here, in the place of a GPU."""
     path = FAMILIES["step35"].write(tmp_path / "tiny.gguf")
-    monkeypatch.setattr(placement, "find_devices", lambda names, remote: [*remote, host_device()])
+    monkeypatch.setattr(devices, "find_devices", lambda names, remote: [*remote, host_device()])
     with logged("debug"), Model(path, n_ctx=64, n_threads=1, rpc=endpoints, tensor_split=[1, 1, 0.3]) as model:
         n_layer, n_heads = model.info.n_layer, model.info.n_heads
     places = dict(re.findall(r"layer +(\d+) assigned to device (\w+)", capfd.readouterr().err))

@@ -22,9 +22,9 @@ from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
 from pymtp.errors import InvalidParameter, PymtpError, StateError, UnsupportedModel
-from pymtp.gguf import memory
 from pymtp.gguf.shards import read_shards
 from pymtp.gguf.weights import fingerprint, output_rows
+from pymtp.placement import cache
 from pymtp.sampling.distribution import Distribution
 from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen35
 
@@ -469,5 +469,5 @@ def test_distributions_of_impossible_tokens_are_refused() -> None:
 
 def test_numbers_that_are_written_twice_are_the_same() -> None:
     assert N_DRAFT_MAX == lib.PYMTP_DRAFT_MAX
-    assert memory._OWN_CACHE_MARGIN == lib.PYMTP_OWN_CACHE_MARGIN
+    assert cache._OWN_CACHE_MARGIN == lib.PYMTP_OWN_CACHE_MARGIN
     assert 0 < CATCH_UP < lib.PYMTP_KEPT_POSITIONS

@@ -15,7 +15,7 @@ from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session, abi_id
 from pymtp.errors import StateError
 from pymtp.gguf.facts import model_facts
-from pymtp.loading.loader import Weights
+from pymtp.loader import Weights
 from pymtp.loading.params import ModelParams
 from random_gguf import write_mimo2
 

@@ -17,12 +17,13 @@ from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
 from pymtp.gguf.facts import model_facts
-from pymtp.loading import placement
-from pymtp.loading.devices import host_device
-from pymtp.loading.loader import Weights
+from pymtp.loader import Weights
 from pymtp.loading.params import ModelParams
 from pymtp.options import Params
-from pymtp.room import plan
+from pymtp.placement import devices
+from pymtp.placement.devices import host_device
+from pymtp.placement.plan import plan
+from pymtp.placement.target import LoadTarget
 
 pytestmark = needs_no_gpu
 K = 3
@@ -30,7 +31,7 @@ K = 3
 
 @pytest.fixture
 def two_devices(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr(placement, "find_devices", lambda names, remote: [host_device()] * 2 if names else [])
+    monkeypatch.setattr(devices, "find_devices", lambda names, remote: [host_device()] * 2 if names else [])
     return {"device": ["CPU", "CPU"], "split_mode": "tensor"}
 
 
@@ -98,9 +99,9 @@ def test_sequences_together_go_on_as_alone(two_devices: dict[str, Any], embedded
 
 def test_what_each_part_takes_is_left_to_the_loader(two_devices: dict[str, Any], embedded_model: Path) -> None:
     params = ModelParams(**two_devices)
-    assert set(placement.Placement(params, model_facts(embedded_model))._tensor_split) == {0.0}
+    assert LoadTarget(params, model_facts(embedded_model)).shares(params) == []
     found = plan(embedded_model, Params(params, ContextParams(), DraftParams()))
-    assert found.places == [] and found.note and "is not computed (--split-mode)" in found.note
+    assert found.places == () and found.note and "is not computed (--split-mode)" in found.note
 
 
 @pytest.mark.parametrize("family", ["gemma4", "deepseek4"])

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pymtp.engine.session import Session
-from pymtp.gguf.facts import GgufInfo, model_facts
-from pymtp.gguf.inspection import inspect_model
+from pymtp.gguf.facts import GgufInfo
+from pymtp.inspection import inspect_model
 
 if TYPE_CHECKING:
     from pymtp.benchmark.plan import Setup
@@ -38,7 +38,7 @@ def memory(info: GgufInfo, session: Session, setup: Setup) -> Memory | None:
     if has_heads and info.draft_model:
         return None
     found = inspect_model(
-        info.path,
+        info.model_file,
         n_ctx=session.n_ctx * setup.n_parallel,
         n_ubatch=setup.n_ubatch,
         draft_max=session.n_draft_max,
@@ -51,7 +51,7 @@ def memory(info: GgufInfo, session: Session, setup: Setup) -> Memory | None:
     unused_bytes = 0 if has_heads else sum(head.size_bytes for head in found.heads)
     estimate = found.memory
     return Memory(
-        model_facts(info.path).size_bytes - unused_bytes,
+        found.info.size_bytes - unused_bytes,
         estimate.kv_bytes + estimate.state_bytes * setup.n_parallel + (estimate.heads_kv_bytes if has_heads else 0),
         session.compute_bytes,
     )

@@ -21,7 +21,7 @@ from pymtp.binding.log import take_recent
 from pymtp.chat.template import ChatTemplate
 from pymtp.errors import PymtpError
 from pymtp.gguf.facts import model_facts
-from pymtp.loading.loader import load_failure
+from pymtp.loader import load_failure
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.text.files import read_text
 

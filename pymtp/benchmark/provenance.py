@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pymtp import version_text
 from pymtp.gguf.facts import model_facts
-from pymtp.loading.devices import devices
+from pymtp.placement.devices import devices
 
 
 @cache

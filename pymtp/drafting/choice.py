@@ -35,6 +35,13 @@ class DraftChoice(NamedTuple):
     adds_lookup: bool = False
     """Whether lookup drafts beside the heads."""
 
+    def longest_draft(self, params: DraftParams, n_seq_max: int, *, has_states: bool) -> int:
+        """Drafts that a round of each sequence can verify; each needs memory: logits, and recurrent states."""
+        if params.draft_max != "auto":
+            return self.n_draft_max
+        n = 0 if has_states else AUTO_DRAFT_MAX // n_seq_max
+        return min(self.n_draft_max, max(n, 4))
+
     def make(self, session: Session, earlier: EarlierTexts | None = None) -> Drafter:
         """The drafter, for a session that was opened for it. `earlier`: where lookup looks besides."""
         if self.drafter not in (MtpDrafter, LookupDrafter):

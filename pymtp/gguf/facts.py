@@ -3,7 +3,7 @@
 Owns the facts that other packages use: `GgufInfo`. Never touches the native library.
 
 Does not check whether an architecture is supported: a list of our own would have to follow the
-pinned llama.cpp. The loader decides: see loading.loader.
+pinned llama.cpp. The loader decides: see loader.py.
 """
 
 from __future__ import annotations
@@ -69,6 +69,11 @@ class GgufInfo:
     def shards(self) -> list[Shard]:
         """All files, an assistant's too, in the order of `files`."""
         return [*(self.draft_file.shards if self.draft_file else []), *self.model_file.shards]
+
+    @property
+    def tensors(self) -> dict[str, TensorInfo]:
+        """What is loaded: tensors of the model, and those that heads in a file of their own add; no assistant's."""
+        return _tensors(self.model_file, None if self.has_assistant else self.draft_file)
 
     @property
     def is_assistant(self) -> bool:
@@ -159,11 +164,7 @@ def find_draft_model(path: str | os.PathLike[str]) -> tuple[ModelFile | None, st
 def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
     source = heads or model
     has_assistant = heads is not None and heads.is_assistant
-    # heads repeat tensors of the model; those of an assistant are its own
-    of_heads = heads.tensors if heads and not has_assistant else {}
-    if heads and heads.n_draft_vocab is not None:  # they are not the model's then, and the loader leaves them out
-        of_heads = {name: each for name, each in of_heads.items() if name != DRAFT_TOKENS and not heads.is_output(name)}
-    named = {**of_heads, **model.tensors}
+    named = _tensors(model, None if has_assistant else heads)
     tensors = [*named.values(), *(heads.tensors.values() if heads and has_assistant else [])]
     shards = [*(heads.shards if heads else []), *model.shards]
     return GgufInfo(
@@ -190,6 +191,13 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
         model_file=model,
         draft_file=heads,
     )
+
+
+def _tensors(model: ModelFile, heads: ModelFile | None) -> dict[str, TensorInfo]:
+    of_heads = heads.tensors if heads else {}  # they repeat tensors of the model
+    if heads and heads.n_draft_vocab is not None:  # their outputs are not the model's, and the loader leaves them out
+        of_heads = {name: each for name, each in of_heads.items() if name != DRAFT_TOKENS and not heads.is_output(name)}
+    return {**of_heads, **model.tensors}
 
 
 def _embedding_type(architecture: str, tensors: Mapping[str, TensorInfo]) -> int | None:

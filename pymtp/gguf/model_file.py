@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from functools import cached_property
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,6 +21,22 @@ DRAFT_TOKENS = "d2t"
 """The tensor that says which tokens the rows of a trimmed output matrix stand for ("draft to target")."""
 LAYER_TENSOR = re.compile(r"blk\.(\d{1,9})\.(.+)")
 """The name of a layer's tensor: its number, and the part after it."""
+
+
+def layer_of(name: str) -> int | None:
+    """The number of the layer that a tensor belongs to; None: it is outside of layers."""
+    match = LAYER_TENSOR.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def tensors_by_layer(tensors: Iterable[TensorInfo]) -> dict[int, dict[str, TensorInfo]]:
+    """Tensors by layer, and there by the part of their names after its number; -1: those outside of layers."""
+    found: dict[int, dict[str, TensorInfo]] = {}
+    for tensor in tensors:
+        match = LAYER_TENSOR.fullmatch(tensor.name)
+        layer, name = (int(match[1]), match[2]) if match else (-1, tensor.name)
+        found.setdefault(layer, {})[name] = tensor
+    return found
 
 
 def is_assistant(architecture: str) -> bool:
@@ -43,6 +59,7 @@ class ModelFile:
         self.path = path
         self.shards: list[Shard] = read_shards(path)
         self.metadata: dict[str, Value] = self.shards[0].header.metadata
+        self._by_layer: dict[str, list[int | float | str]] = {}
         self.tensors: dict[str, TensorInfo] = {
             tensor.name: tensor for shard in self.shards for tensor in shard.header.tensors
         }
@@ -108,6 +125,15 @@ class ModelFile:
         """The value of a key, given without the architecture's prefix."""
         value = self.value(key) or 0
         return value if isinstance(value, int) else self._damaged(f"{self.architecture}.{key} is not an integer")
+
+    def count(self, key: str, layer: int | None = None, default: int = 0) -> int:
+        """The same, that of a layer if it may differ by layer; `default` if there is none or it is no integer."""
+        value: object = self.value(key)
+        if layer is not None and isinstance(value, ArrayLength):
+            if key not in self._by_layer:
+                self._by_layer[key] = read_array(self.path, value, MAX_LAYERS)
+            value = dict(enumerate(self._by_layer[key])).get(layer)
+        return value if isinstance(value, int) else default
 
     def below(self, prefix: str) -> dict[str, Value]:
         """The values of all keys that begin with `prefix`, by the rest of the key; without arrays."""

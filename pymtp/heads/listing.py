@@ -12,10 +12,9 @@ from typing import Literal
 
 from pymtp.errors import UnsupportedModel
 from pymtp.gguf.facts import find_draft_model
-from pymtp.gguf.inspection import Head, inspect_model
 from pymtp.gguf.model_file import ModelFile, read_model
+from pymtp.gguf.passes import Head, heads_of, output_of, trunk_pass_bytes, type_name
 from pymtp.gguf.shards import tensor_bytes
-from pymtp.gguf.types import TENSOR_TYPES
 from pymtp.heads.files import need_heads
 
 
@@ -63,14 +62,13 @@ def list_heads(path: str | os.PathLike[str]) -> HeadList:
     model = read_model(path)
     found = model if model.n_heads else _beside(model)
     need_heads(found)
-    of_model, of_heads = inspect_model(model), inspect_model(found)
     # a file with the heads alone may lack the output matrix that they share
-    output_bytes = 0 if _output_bytes(found) else _output_bytes(model)
+    output_bytes = 0 if output_of(found) else sum(map(tensor_bytes, output_of(model)))
     return HeadList(
         path=found.path,
         architecture=found.architecture,
-        trunk_pass_bytes=of_model.trunk_pass_bytes if of_model.has_trunk else None,
-        heads=tuple(_listed(found, head, output_bytes) for head in of_heads.heads),
+        trunk_pass_bytes=trunk_pass_bytes(model),
+        heads=tuple(_listed(found, head, output_bytes) for head in heads_of(found)),
     )
 
 
@@ -92,17 +90,6 @@ def _listed(file: ModelFile, head: Head, output_bytes: int) -> ListedHead:
         pass_bytes=head.pass_bytes + (output_bytes if head.lm_head == "shared" else 0),
         lm_head=head.lm_head,
         tensors=tuple(
-            HeadTensor(
-                tensor.name,
-                TENSOR_TYPES[tensor.type_id].name if tensor.type_id in TENSOR_TYPES else f"type {tensor.type_id}",
-                tensor.shape,
-                tensor_bytes(tensor),
-            )
-            for tensor in tensors
+            HeadTensor(tensor.name, type_name(tensor), tensor.shape, tensor_bytes(tensor)) for tensor in tensors
         ),
     )
-
-
-def _output_bytes(model: ModelFile) -> int:
-    names = [name for name in ("output.weight", "token_embd.weight") if name in model.tensors]
-    return tensor_bytes(model.tensors[names[0]]) if names else 0

@@ -11,7 +11,7 @@ from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
 from pymtp.errors import PymtpError
 from pymtp.gguf.facts import model_facts
-from pymtp.loading.loader import Weights
+from pymtp.loader import Weights
 from pymtp.loading.params import ModelParams
 from random_gguf import N_VOCAB, write_deepseek4, write_gemma4, write_glm4moe, write_mimo2, write_qwen35
 

@@ -18,11 +18,12 @@ from pymtp import ContextParams, DraftParams, Model, ModelParams, PymtpError
 from pymtp.drafting.choice import choose_drafter
 from pymtp.gguf.facts import find_draft_model, model_facts
 from pymtp.gguf.header import MAGIC
-from pymtp.gguf.inspection import inspect_model
-from pymtp.loading.fit import fit
-from pymtp.loading.plan import Spot, places
+from pymtp.inspection import inspect_model
 from pymtp.options import Params
-from pymtp.room import Plan, demand, plan
+from pymtp.placement.fit import fit
+from pymtp.placement.places import Spot, places
+from pymtp.placement.plan import MemoryPlan, plan
+from pymtp.placement.weights import demand
 from random_gguf import write_deepseek4, write_gemma4, write_glm4moe, write_mimo2, write_qwen35, write_step35
 
 from .fuzzer import NUMBERS, Fuzzer, damaged
@@ -150,7 +151,7 @@ class Headers(Fuzzer):
             return "inspected, not a model"
         return "inspected, for a model too"
 
-    def _plan(self) -> Plan | None:
+    def _plan(self) -> MemoryPlan | None:
         """What would go where, on this machine; and on two small devices, by numbers alone."""
         params = Params(ModelParams(device=()), ContextParams(n_threads=1), DraftParams())
         try:

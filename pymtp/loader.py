@@ -17,13 +17,12 @@ from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
 from pymtp.errors import ModelError, PymtpError, RemoteError
-from pymtp.gguf.demand import Demand
 from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.weights import check_tables
 from pymtp.loading.adapters import LoraAdapter, adapt_heads, check_adapters, load_adapters
 from pymtp.loading.numa import use_numa
 from pymtp.loading.params import ModelParams
-from pymtp.loading.placement import Placement
+from pymtp.placement.target import LoadTarget
 
 OnLoad = Callable[[float], object]
 """Called while the weights are read, with the share that is loaded, 0 to 1; an exception from it ends the loading."""
@@ -39,32 +38,28 @@ class Weights:
         on_load: OnLoad | None = None,
         *,
         with_heads: bool,
-        demand_of: Callable[[int | None], Demand] | None = None,
-        may_shrink: bool = False,
+        target: LoadTarget | None = None,
+        planned: ModelParams | None = None,
     ) -> None:
-        """`demand_of`, `may_shrink`: see Placement."""
-        check_tables(info)
-        use_numa(params.numa)
+        """`target`: the devices of `params`, if they are open already; `planned`: what has room in its place."""
         self.info = info
         self._loaded: list[object] = []
-        self._placements: list[Placement] = []  # the models point into them
-        self._free = weakref.finalize(self, _free, self._loaded, self._placements)
+        self._targets = [target] if target else []  # the models point into them
+        self._free = weakref.finalize(self, _free, self._loaded, self._targets)
+        check_tables(info)
+        use_numa(params.numa)
         adapters = check_adapters(info, params)
         needs_heads = adapt_heads(info, adapters)
-        placement = Placement(params, info, demand_of, may_shrink=may_shrink)
-        self.model = self._load(info, placement, on_load, load_mtp=with_heads or needs_heads)
+        target = target or self._opened(params, info)
+        self.model = self._load(info, target, planned or params, on_load, load_mtp=with_heads or needs_heads)
         """llama.cpp's handle."""
-        self.params = placement.params
-        """How they were loaded: what was asked for, or what has room in its place."""
-        self.n_ctx = placement.n_ctx
-        """Tokens of context of each sequence that have room, where nobody asked for a number; None: as many."""
         self.adapters: tuple[LoraAdapter, ...] = load_adapters(self.model, params, adapters)
         """Those that were asked for, in their order."""
         self.assistant: object | None = None
         """The same for the assistant."""
         if with_heads and info.has_assistant and info.draft_file:
-            assistant = file_facts(info.draft_file)
-            self.assistant = self._load(assistant, Placement(_here(params), assistant), None, load_mtp=True)
+            assistant, here = file_facts(info.draft_file), _here(params)
+            self.assistant = self._load(assistant, self._opened(here, assistant), here, None, load_mtp=True)
 
     @property
     def draft_obstacle(self) -> str | None:
@@ -81,21 +76,25 @@ class Weights:
         """Free the weights; closing twice is harmless."""
         self._free()
 
-    def _load(self, info: GgufInfo, placement: Placement, on_load: OnLoad | None, *, load_mtp: bool) -> object:
+    def _opened(self, params: ModelParams, info: GgufInfo) -> LoadTarget:
+        self._targets.append(LoadTarget(params, info))
+        return self._targets[-1]
+
+    def _load(
+        self, info: GgufInfo, target: LoadTarget, params: ModelParams, on_load: OnLoad | None, *, load_mtp: bool
+    ) -> object:
+        native = lib.llama_model_default_params()
         try:
-            loaded = _load(info, placement, on_load, load_mtp=load_mtp)
+            target.write(params, native)
+            native.load_mtp = load_mtp
+            self._loaded.append(_load(info, native, on_load))
         except BaseException:
-            placement.close()
+            self.close()
             raise
-        self._loaded.append(loaded)
-        self._placements.append(placement)
-        return loaded
+        return self._loaded[-1]
 
 
-def _load(info: GgufInfo, placement: Placement, on_load: OnLoad | None, *, load_mtp: bool) -> object:
-    params = lib.llama_model_default_params()
-    placement.write(params)
-    params.load_mtp = load_mtp
+def _load(info: GgufInfo, params: Any, on_load: OnLoad | None) -> object:
     # also without `on_load`: only there can Ctrl-C be noticed
     progress = _Progress(on_load)
     handle = ffi.new_handle(progress)
@@ -122,11 +121,11 @@ def _here(params: ModelParams) -> ModelParams:
     return replace(params, rpc=(), device=(), tensor_split=(), override_tensor=()) if params.rpc else params
 
 
-def _free(loaded: list[object], placements: list[Placement]) -> None:
+def _free(loaded: list[object], targets: list[LoadTarget]) -> None:
     while loaded:
         lib.llama_model_free(loaded.pop())
-    while placements:
-        placements.pop().close()
+    while targets:
+        targets.pop().close()
 
 
 class _Progress:

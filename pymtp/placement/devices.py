@@ -40,13 +40,9 @@ def devices(rpc: Sequence[str] = ()) -> list[Device]:
 
 def describe(device: Any) -> Device:
     """What llama.cpp says of a device. Raises RemoteError for one that is lost."""
-    return Device(
-        _text(lib.ggml_backend_dev_name(device)),
-        _kind(device),
-        _text(lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(device))),
-        _text(lib.ggml_backend_dev_description(device)),
-        *_memory(device),
-    )
+    backend = lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(device))
+    description = _text(lib.ggml_backend_dev_description(device))
+    return Device(_name(device), _kind(device), _text(backend), description, *_memory(device))
 
 
 def find_devices(names: Sequence[str] | None, remote: Sequence[Any] = ()) -> list[Any]:
@@ -58,11 +54,10 @@ def find_devices(names: Sequence[str] | None, remote: Sequence[Any] = ()) -> lis
     if names is None:
         gpus = [each for each in natives if _kind(each) == "GPU"]
         return gpus if len(gpus) > len(remote) else gpus + [each for each in natives if _kind(each) == "IGPU"]
-    by_name = {_text(lib.ggml_backend_dev_name(each)): each for each in natives if _kind(each) != "CPU"}
-    for name in names:
-        if name not in by_name:
-            known = ", ".join(by_name) or "there is none but the CPU"
-            raise InvalidParameter("device", f"none, or names of devices ({known})", value=name)
+    by_name = {_name(each): each for each in natives if _kind(each) != "CPU"}
+    if unknown := [name for name in names if name not in by_name]:
+        known = ", ".join(by_name) or "there is none but the CPU"
+        raise InvalidParameter("device", f"none, or names of devices ({known})", value=unknown[0])
     return [by_name[name] for name in names]
 
 
@@ -71,20 +66,10 @@ def host_device() -> Any:
     return next(each for each in _natives() if _kind(each) == "CPU")
 
 
-def reads_rows(device: Any, ggml_type: int) -> bool:
-    """Whether a device can look up rows of a matrix of this type, as a token embedding needs it."""
-    return bool(lib.pymtp_device_reads_rows(device, ggml_type))
-
-
 def buffer_types(remote: Sequence[Any] = ()) -> dict[str, Any]:
     """llama.cpp's buffer types of all devices, by name: where a tensor can be put."""
     types = [buffer_type_of(each) for each in [*remote, *_natives()]]
     return {_text(lib.ggml_backend_buft_name(each)): each for each in types if each != ffi.NULL}
-
-
-def free_bytes(device: Any) -> int:
-    """A device's free memory."""
-    return _memory(device)[0]
 
 
 def buffer_type_of(device: Any) -> Any:
@@ -94,14 +79,13 @@ def buffer_type_of(device: Any) -> Any:
     return found[0]
 
 
-def cpu_buffer_type() -> Any:
-    """The buffer type of the host's memory."""
-    return lib.ggml_backend_cpu_buffer_type()
-
-
 def _natives() -> list[Any]:
     lib.llama_backend_init()
     return [lib.ggml_backend_dev_get(i) for i in range(lib.ggml_backend_dev_count())]
+
+
+def _name(device: Any) -> str:
+    return _text(lib.ggml_backend_dev_name(device))
 
 
 def _kind(device: Any) -> str:

@@ -1,15 +1,12 @@
 """Everything that a GGUF says about drafting with the model in it: heads, their cost, memory, tokens.
 
-Owns the reading of tensor names and metadata for `pymtp inspect`. Reads headers only, never a weight, and needs no
-native library; what loading needs is in facts.py.
+Reads headers only, never a weight, and needs no native library.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,32 +14,14 @@ from typing import Literal
 from pymtp.errors import PymtpError
 from pymtp.gguf.architectures import Needs, head_obstacle
 from pymtp.gguf.facts import GgufInfo, file_facts
-from pymtp.gguf.header import TensorInfo
-from pymtp.gguf.layers import Keys, Tensors, shape_of
-from pymtp.gguf.memory import MemoryEstimate, MemoryKind, estimate_memory
-from pymtp.gguf.model_file import read_model
-from pymtp.gguf.shards import tensor_bytes
-from pymtp.gguf.types import TENSOR_TYPES
+from pymtp.gguf.header import ArrayLength, read_array
+from pymtp.gguf.model_file import ModelFile, read_model
+from pymtp.gguf.passes import Head, bytes_by_type, heads_of, trunk_pass_bytes
+from pymtp.placement.cache import MemoryEstimate, MemoryKind, estimate_memory, shape_of
 from pymtp.text.thinking import TAGS
 
 _SIDE_FILES = "mtp-*.gguf"
 _CONTROL = 3  # a token type: not text
-
-
-@dataclass(frozen=True)
-class Head:
-    """One MTP head whose tensors are in the file."""
-
-    layer: int
-    """Its block number, as in the names of its tensors."""
-    n_parameters: int
-    size_bytes: int
-    tensor_types: tuple[str, ...]
-    """Types of its matrices, the one with the most bytes first."""
-    lm_head: Literal["own", "shared"]
-    """Whose output matrix scores the vocabulary: its own, or the trunk's."""
-    pass_bytes: int
-    """Weights that one draft token reads, output matrix included."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +97,8 @@ def inspect_model(
     `n_ctx` in tokens; None: Model's default, 0: as the model was trained. Raises ModelError as `file_facts` does.
     """
     model = read_model(path)
-    info, shards = file_facts(model), model.shards
-    tensors = Tensors(info, shards)
-    keys = Keys(info.architecture, shards[0])
-    has_trunk = bool(tensors.of_layers(range(info.n_layer)))
-    shape = shape_of(info, keys, tensors)
-    heads = tuple(_head(tensors, keys, layer) for layer in tensors.head_layers)
+    info, heads, pass_bytes = file_facts(model), heads_of(model), trunk_pass_bytes(model)
+    shape, has_trunk = shape_of(model), pass_bytes is not None
     memory = estimate_memory(
         shape,
         n_ctx=info.context_size(n_ctx),
@@ -132,18 +107,18 @@ def inspect_model(
         type_k=type_k,
         type_v=type_v,
     )
-    tokens = _TokenTable(keys)
+    tokens = _TokenTable(model)
     return Inspection(
         info=info,
-        n_files=len(shards),
-        n_experts=keys.number("expert_count"),
-        n_experts_used=keys.number("expert_used_count"),
-        tensor_types=_bytes_by_type(tensors.all),
+        n_files=len(model.shards),
+        n_experts=model.count("expert_count"),
+        n_experts_used=model.count("expert_used_count"),
+        tensor_types=bytes_by_type(model.tensors.values()),
         has_trunk=has_trunk,
         heads=heads,
-        obstacle=_obstacle(info, has_trunk, keys, tensors),
+        obstacle=_obstacle(info, has_trunk),
         mtp_context="chained" if len(heads) > 1 else "target",
-        trunk_pass_bytes=_pass_bytes(tensors.trunk(), keys) if has_trunk else 0,
+        trunk_pass_bytes=pass_bytes or 0,
         memory_kind=shape.kind,
         shares_cache=shape.is_shared,
         memory=memory if has_trunk else None,
@@ -154,7 +129,7 @@ def inspect_model(
     )
 
 
-def _obstacle(info: GgufInfo, has_trunk: bool, keys: Keys, tensors: Tensors) -> str:
+def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
     if info.is_assistant:
         return "an assistant: it drafts for another model, whose cache it reads"
     if not has_trunk:
@@ -163,66 +138,34 @@ def _obstacle(info: GgufInfo, has_trunk: bool, keys: Keys, tensors: Tensors) -> 
         return "the metadata names no MTP heads (nextn_predict_layers = 0)"
     if not info.has_heads:
         return f"the metadata names {info.n_heads_declared} MTP heads, the file holds the tensors of {info.n_heads}"
-    if reason := head_obstacle(info.architecture, info.n_heads_declared, _meets(keys, tensors)):
+    if reason := head_obstacle(info.architecture, info.n_heads_declared, _meets(info.model_file)):
         return f"the pinned llama.cpp cannot run the MTP heads of this {info.architecture} model ({reason})"
     return ""
 
 
-def _meets(keys: Keys, tensors: Tensors) -> Needs:
+def _meets(model: ModelFile) -> Needs:
     """The needs of heads' graphs that the model meets."""
     met = {
-        Needs.LORA_Q: keys.number("attention.q_lora_rank") > 0,
-        Needs.MLA: keys.number("attention.key_length_mla") > 0 and keys.number("attention.value_length_mla") > 0,
+        Needs.LORA_Q: model.count("attention.q_lora_rank") > 0,
+        Needs.MLA: model.count("attention.key_length_mla") > 0 and model.count("attention.value_length_mla") > 0,
     }
     return Needs(sum(need.value for need, is_met in met.items() if is_met))
-
-
-def _head(tensors: Tensors, keys: Keys, layer: int) -> Head:
-    own = tensors.layer(layer)
-    lm_head = own.get("nextn.shared_head_head.weight")
-    read = [tensor for name, tensor in own.items() if name != "nextn.embed_tokens.weight"]
-    return Head(
-        layer=layer,
-        n_parameters=sum(tensor.n_elements for tensor in own.values()),
-        size_bytes=sum(map(tensor_bytes, own.values())),
-        tensor_types=tuple(_bytes_by_type(tensor for tensor in own.values() if len(tensor.shape) > 1)),
-        lm_head="own" if lm_head else "shared",
-        pass_bytes=_pass_bytes(read if lm_head else [*read, *tensors.output()], keys),
-    )
-
-
-def _pass_bytes(tensors: Sequence[TensorInfo], keys: Keys) -> int:
-    """Bytes of weights that one token reads: of routed experts, only those that it is sent to."""
-    n_experts, n_used = keys.number("expert_count"), keys.number("expert_used_count")
-    share = n_used / n_experts if n_experts else 1.0
-    routed = sum(tensor_bytes(tensor) for tensor in tensors if "_exps." in tensor.name)
-    return sum(map(tensor_bytes, tensors)) - routed + round(routed * share)
-
-
-def _bytes_by_type(tensors: Iterable[TensorInfo]) -> dict[str, int]:
-    sizes: Counter[str] = Counter()
-    for tensor in tensors:
-        sizes[_type_name(tensor.type_id)] += tensor_bytes(tensor)
-    return dict(sizes.most_common())
-
-
-def _type_name(type_id: int) -> str:
-    known = TENSOR_TYPES.get(type_id)
-    return known.name if known else f"type {type_id}"
 
 
 class _TokenTable:
     """Special and thinking tokens of the vocabulary."""
 
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
-        self._texts = keys.texts("tokenizer.ggml.tokens")
-        self.n_control = keys.numbers("tokenizer.ggml.token_type", len(self._texts)).count(_CONTROL)
+    def __init__(self, model: ModelFile) -> None:
+        self._metadata = model.metadata
+        texts, types = (model.metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
+        self._texts = read_array(model.path, texts) if isinstance(texts, ArrayLength) and texts.holds_texts else []
+        kinds = read_array(model.path, types, len(self._texts)) if isinstance(types, ArrayLength) else []
+        self.n_control = kinds.count(_CONTROL)
 
     def special(self) -> tuple[Token, ...]:
         """The tokens that the metadata names, such as bos and eos."""
         pattern = re.compile(r"tokenizer\.ggml\.(\w+)_token_id")
-        found = [(pattern.fullmatch(key), value) for key, value in self._keys.metadata.items()]
+        found = [(pattern.fullmatch(key), value) for key, value in self._metadata.items()]
         return tuple(
             Token(match[1], value, str(self._texts[value]))
             for match, value in found

@@ -1,0 +1,91 @@
+"""The weights that a pass reads: of the trunk for one token, and of each head for one draft token.
+
+Reads headers only, never a weight.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pymtp.gguf.header import TensorInfo
+from pymtp.gguf.model_file import ModelFile, tensors_by_layer
+from pymtp.gguf.shards import tensor_bytes
+from pymtp.gguf.types import TENSOR_TYPES
+
+_NOT_READ = {"output.weight", "token_embd.weight", "per_layer_token_embd.weight"}
+"""Tensors outside of layers of which a token reads a row, or that output_of names."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """One MTP head whose tensors are in the file."""
+
+    layer: int
+    """Its block number, as in the names of its tensors."""
+    n_parameters: int
+    size_bytes: int
+    tensor_types: tuple[str, ...]
+    """Types of its matrices, the one with the most bytes first."""
+    lm_head: Literal["own", "shared"]
+    """Whose output matrix scores the vocabulary: its own, or the trunk's."""
+    pass_bytes: int
+    """Weights that one draft token reads, output matrix included."""
+
+
+def heads_of(model: ModelFile) -> tuple[Head, ...]:
+    """The MTP heads in a file."""
+    layers = tensors_by_layer(model.tensors.values())
+    return tuple(_head(model, layer, layers[layer]) for layer in model.head_layers)
+
+
+def trunk_pass_bytes(model: ModelFile) -> int | None:
+    """Weights that the trunk reads for one token; None if the file has no trunk."""
+    layers = tensors_by_layer(model.tensors.values())
+    outside = [tensor for name, tensor in layers.get(-1, {}).items() if name not in _NOT_READ]
+    trunk = [tensor for layer in range(model.n_layer) for tensor in layers.get(layer, {}).values()]
+    return _pass_bytes(model, [*trunk, *outside, *output_of(model)]) if trunk else None
+
+
+def output_of(model: ModelFile) -> list[TensorInfo]:
+    """The trunk's output matrix; the token embedding if there is no other; [] if the file has neither."""
+    names = [name for name in ("output.weight", "token_embd.weight") if name in model.tensors]
+    return [model.tensors[name] for name in names[:1]]
+
+
+def bytes_by_type(tensors: Iterable[TensorInfo]) -> dict[str, int]:
+    """Bytes of each type, the largest first."""
+    sizes: Counter[str] = Counter()
+    for tensor in tensors:
+        sizes[type_name(tensor)] += tensor_bytes(tensor)
+    return dict(sizes.most_common())
+
+
+def type_name(tensor: TensorInfo) -> str:
+    """The name of a tensor's type."""
+    known = TENSOR_TYPES.get(tensor.type_id)
+    return known.name if known else f"type {tensor.type_id}"
+
+
+def _head(model: ModelFile, layer: int, own: Mapping[str, TensorInfo]) -> Head:
+    has_output = "nextn.shared_head_head.weight" in own
+    read = [tensor for name, tensor in own.items() if name != "nextn.embed_tokens.weight"]
+    return Head(
+        layer=layer,
+        n_parameters=sum(tensor.n_elements for tensor in own.values()),
+        size_bytes=sum(map(tensor_bytes, own.values())),
+        tensor_types=tuple(bytes_by_type(tensor for tensor in own.values() if len(tensor.shape) > 1)),
+        lm_head="own" if has_output else "shared",
+        pass_bytes=_pass_bytes(model, read if has_output else [*read, *output_of(model)]),
+    )
+
+
+def _pass_bytes(model: ModelFile, tensors: Iterable[TensorInfo]) -> int:
+    """Bytes of weights that one token reads: of routed experts, only those that it is sent to."""
+    n_experts, n_used = model.count("expert_count"), model.count("expert_used_count")
+    share = n_used / n_experts if n_experts else 1.0
+    sizes = [(tensor_bytes(tensor), "_exps." in tensor.name) for tensor in tensors]
+    routed = sum(size for size, is_routed in sizes if is_routed)
+    return sum(size for size, _ in sizes) - routed + round(routed * share)

@@ -1,0 +1,135 @@
+"""How much of a model goes to the devices, so that each has room for what it gets.
+
+What a draft needs (output, heads, their experts) goes to a device first, then the last layers. Of a model with experts
+the host keeps those of the first layers before it keeps whole layers. Knows what is free; asks no device.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from pymtp.loading.params import ModelParams
+from pymtp.placement.places import EMBEDDING_ALONE, Place, Spot
+from pymtp.placement.weights import Demand
+
+Places = Callable[[ModelParams, Demand], list[Place]]
+"""Where everything goes with other parameters; the host is last."""
+_CTX_STEP = 256
+
+
+class Fit(NamedTuple):
+    """What has room."""
+
+    params: ModelParams
+    n_ctx: int | None = None
+    """Tokens of a smaller context of each sequence; None: as many as before."""
+
+
+def is_open(params: ModelParams) -> bool:
+    """Whether the user leaves it open where tensors go."""
+    given = (params.tensor_split, params.override_tensor, params.cpu_moe, params.n_cpu_moe)
+    return params.fit and params.n_gpu_layers == -1 and not any(given) and params.split_mode in ("layer", "none")
+
+
+def margins_of(params: ModelParams, n_devices: int) -> list[int]:
+    """Bytes that each device keeps free; the last number that is given is that of all further devices."""
+    given = [mib << 20 for mib in params.fit_target]
+    return [*given, *[given[-1]] * n_devices][:n_devices]
+
+
+def fit(
+    params: ModelParams,
+    demand_of: Callable[[int | None], Demand],
+    devices: Sequence[Spot],
+    places: Places,
+    *,
+    may_shrink: bool,
+) -> Fit:
+    """`params`, or if something has no room with them: others with which all has, and as much as possible on devices.
+
+    `demand_of`: what the model needs with a context of N tokens, None: of what was asked for; `may_shrink`:
+    whether nothing was.
+    """
+
+    def room_for(n_ctx: int | None) -> _Room:
+        return _Room(demand_of(n_ctx), devices, margins_of(params, len(devices)), places)
+
+    room, smaller = room_for(None), None
+    if room.holds(params):
+        return Fit(params)
+    if may_shrink and params.fit_ctx < room.demand.context.n_ctx:
+        contexts = range(params.fit_ctx, room.demand.context.n_ctx, _CTX_STEP)
+        n = bisect_left(contexts, True, key=lambda n_ctx: not room_for(n_ctx).holds(params))
+        smaller = contexts[max(n - 1, 0)]
+        if n > 0:
+            return Fit(params, smaller)
+        room = room_for(smaller)
+    if room.demand.has_output:
+        # the token embedding is on a device only where nothing is said of any tensor; a tied one costs nothing there
+        params = replace(params, override_tensor=((EMBEDDING_ALONE, "CPU"),))
+        if room.holds(params):
+            return Fit(params, smaller)
+    less = room.with_less(params)
+    return Fit(less, smaller if less.n_gpu_layers else None)
+
+
+@dataclass(frozen=True)
+class _Room:
+    """What there is room for on the devices."""
+
+    demand: Demand
+    devices: Sequence[Spot]
+    margins: Sequence[int]
+    places: Places
+
+    def holds(self, params: ModelParams) -> bool:
+        """Whether every device has room, and its margin to spare; the host always has."""
+        placed = self.places(params, self.demand)[:-1]
+        return all(not place.needed_bytes or self._is_enough(i, place) for i, place in enumerate(placed))
+
+    def _is_enough(self, i: int, place: Place) -> bool:
+        free = place.spot.free_bytes
+        return free is None or place.needed_bytes + self.margins[i] <= free
+
+    def with_less(self, params: ModelParams) -> ModelParams:
+        """With experts on the host, and where that is not enough, layers."""
+        n_layer, n_layer_all = self.demand.n_layer, self.demand.n_layer_all
+
+        def is_whole(n: int) -> bool:
+            return self._packed(replace(params, n_cpu_moe=n)).n_gpu_layers == n_layer_all + 1
+
+        if not any(place.expert_bytes for place in self.places(params, self.demand)):
+            return self._packed(params)
+        n = bisect_left(range(n_layer + 1), True, key=is_whole)
+        with_experts = self._packed(replace(params, n_cpu_moe=min(n, n_layer)))
+        if n <= n_layer or with_experts.n_gpu_layers > n_layer_all - n_layer:
+            return with_experts
+        return self._packed(replace(params, cpu_moe=True))
+
+    def _packed(self, params: ModelParams) -> ModelParams:
+        """As many of the last layers as there is room for, in their order, from the last device to the first."""
+        is_output_here = self.devices[-1].is_remote
+        n_heads = self.demand.n_layer_all - self.demand.n_layer
+        end = self.demand.n_layer if is_output_here else self.demand.n_layer_all + 1
+        counts = [0] * len(self.devices)
+
+        def is_too_much(i: int, n: int) -> bool:
+            # what the device needs for N layers, with those of the devices after it, the plan for them says
+            tried = self._with_counts(params, [*counts[:i], n, *counts[i + 1 :]])
+            return not self._is_enough(i, self.places(tried, self.demand)[i])
+
+        for i in reversed(range(len(counts))):
+            n = bisect_left(range(1, end - sum(counts) + 1), True, key=partial(is_too_much, i))
+            # output and heads lie on one device: on the next one if this one has no room for all of them
+            counts[i] = n if i == 0 or is_output_here or n > n_heads or any(counts) else 0
+        return self._with_counts(params, counts)
+
+    def _with_counts(self, params: ModelParams, counts: Sequence[int]) -> ModelParams:
+        n = sum(counts)
+        n_at_output = self.demand.n_layer_all + 1 - self.demand.n_layer if self.devices[-1].is_remote and n else 0
+        shares = tuple(float(count) for count in counts) if len(counts) > 1 and n else ()
+        return replace(params, n_gpu_layers=n + n_at_output, tensor_split=shares)

@@ -1,0 +1,82 @@
+"""The plan of what goes where: made from what a model needs and what is free on each device, before it is loaded.
+
+Opens no model and no session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pymtp.drafting.choice import DraftChoice, choose_drafter
+from pymtp.drafting.params import StrPath
+from pymtp.gguf.facts import GgufInfo
+from pymtp.options import Params
+from pymtp.placement.cache import MemoryEstimate
+from pymtp.placement.fit import Fit, fit, is_open
+from pymtp.placement.places import Place
+from pymtp.placement.target import LoadTarget
+from pymtp.placement.weights import demand
+
+_NOT_COMPUTED = "which device gets which part of a tensor is not computed (--split-mode)"
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Where the parts of a model go."""
+
+    params: Params
+    """What was asked for, or what has room in its place."""
+    places: tuple[Place, ...]
+    """Each device that takes layers, and the host last; () where devices get parts of tensors."""
+    memory: MemoryEstimate
+    """The context on all devices together; what passes compute in is the sum of what `places` have for it."""
+    note: str | None
+    """One line for people, where not all has room on the devices."""
+
+
+def plan(path: StrPath, params: Params) -> MemoryPlan:
+    """Where the model at `path` would go: its weights, caches and what passes compute in.
+
+    Raises what Model does for a file, devices and buffer types.
+    """
+    info, choice = choose_drafter(path, params.drafting)
+    target = LoadTarget(params.model, info)
+    try:
+        found = plan_memory(info, params, choice, target)
+        return found if found.places else replace(found, note=_NOT_COMPUTED)
+    finally:
+        target.close()
+
+
+def plan_memory(info: GgufInfo, params: Params, choice: DraftChoice, target: LoadTarget) -> MemoryPlan:
+    """Where a model goes of which the files have been read, on the devices of `target`."""
+    demand_of = partial(demand, info, params, choice)
+    context, found = params.context, Fit(params.model)
+    if target.spots and is_open(params.model):
+        may_shrink = context.n_ctx is None and context.n_cells is None  # nobody asked for a size
+        found = fit(params.model, demand_of, target.spots, target.places, may_shrink=may_shrink)
+    if found.n_ctx is not None:
+        context = replace(context, n_ctx=found.n_ctx)
+    needed = demand_of(found.n_ctx)
+    places, memory = tuple(target.places(found.params, needed)), needed.context
+    if places:
+        memory = replace(memory, compute_bytes=sum(place.compute_bytes for place in places))
+    planned = params._replace(model=found.params, context=context)
+    return MemoryPlan(planned, places, memory, _note(params, planned, info.n_layer_all))
+
+
+def _note(asked: Params, planned: Params, n_layer_all: int) -> str | None:
+    model, stay = planned.model, []
+    if 0 <= model.n_gpu_layers <= n_layer_all and model.n_gpu_layers != asked.model.n_gpu_layers:
+        stay.append(f"{min(n_layer_all + 1 - model.n_gpu_layers, n_layer_all)} of {n_layer_all} layers")
+    if model.n_gpu_layers == 0:
+        pass  # experts are parts of layers
+    elif model.cpu_moe and not asked.model.cpu_moe:
+        stay.append("all experts")
+    elif model.n_cpu_moe > asked.model.n_cpu_moe:
+        stay.append(f"the experts of the first {model.n_cpu_moe} layers")
+    parts = [f"{' and '.join(stay)} stay on the CPU"] if stay else []
+    if planned.context.n_ctx != asked.context.n_ctx:
+        parts.append(f"the context is {planned.context.n_ctx} tokens")
+    return f"{', '.join(parts)}: the devices have no room for more" if parts else None
