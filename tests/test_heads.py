@@ -18,9 +18,9 @@ from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel
 from pymtp.gguf.header import ArrayLength
 from pymtp.gguf.model_file import ModelFile
 from pymtp.gguf.types import TENSOR_TYPES
+from pymtp.gguf.writer import PIECE_BYTES
 from pymtp.heads import HeadTypes, attach_heads, extract_heads, list_heads, quantize_heads
 from pymtp.heads.rows import TYPES
-from pymtp.heads.tensors import PIECE_BYTES
 from random_gguf import (
     write_deepseek4,
     write_gemma4_assistant,

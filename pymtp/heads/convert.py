@@ -15,15 +15,13 @@ from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.header import ArrayLength, TensorInfo, read_array
 from pymtp.gguf.limits import MAX_LAYERS
 from pymtp.gguf.model_file import LAYER_TENSOR, ModelFile
+from pymtp.gguf.writer import Metadata, OnWrite, Piece, Tensor, write_gguf
 from pymtp.heads.checkpoint import Checkpoint, CheckpointTensor
-from pymtp.heads.files import default_target, shared_tensors
-from pymtp.heads.metadata import Metadata
+from pymtp.heads.files import check_target, default_target, shared_tensors
 from pymtp.heads.names import ARCHITECTURES, EXPERT, FUSED_EXPERTS, INDEX_QK, JOINED, KV_B, NAMES, Names, place
 from pymtp.heads.quantize import HeadTypes, is_kept
 from pymtp.heads.rows import BF16, F16, F32, convert, fitting_type, type_id
 from pymtp.heads.spans import Beside, Made, Span, whole
-from pymtp.heads.tensors import Piece, Tensor
-from pymtp.heads.writer import OnWrite, check_target, write_gguf
 
 _REQUIRED = ("nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight")
 _UNUSED = ("_scale_inv", "rotary_emb.inv_freq", "hyper_connection_mixer.block_inject_weight.weight")

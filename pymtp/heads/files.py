@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pymtp.errors import ModelError, UnsupportedModel
@@ -18,9 +18,7 @@ from pymtp.gguf.limits import MAX_LAYERS
 from pymtp.gguf.model_file import LAYER_TENSOR, ModelFile
 from pymtp.gguf.shards import Shard
 from pymtp.gguf.side_files import OWN_KEYS, mismatch
-from pymtp.heads.metadata import Metadata
-from pymtp.heads.tensors import Tensor, stored
-from pymtp.heads.writer import OnWrite, check_target, write_gguf
+from pymtp.gguf.writer import Metadata, OnWrite, Tensor, stored, write_gguf
 
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 
@@ -29,6 +27,25 @@ def default_target(model: str | os.PathLike[str]) -> Path:
     """Where pymtp looks for the heads of a model: mtp-*.gguf beside it."""
     path = Path(model)
     return path.with_name(f"mtp-{_PART.sub('', path.stem)}.gguf")
+
+
+def check_target(target: Path, inputs: Iterable[Path], *, force: bool) -> None:
+    """Refuse a file that is read, or one that is there without `force`, or a folder that is not. Raises ModelError.
+
+    A pipe or a device is refused even with `force`, which would put a file in its place.
+    """
+    if target == Path("-"):
+        raise ModelError("heads are not written to stdout; name a file")
+    if target.exists() and any(each.exists() and target.samefile(each) for each in inputs):
+        raise ModelError(f"{target} is read and cannot be written as well; name another file")
+    if target.is_dir():
+        raise ModelError(f"{target} is a directory; name the file to write")
+    if target.exists() and not target.is_file():
+        raise ModelError(f"{target} is not a regular file; name the file to write")
+    if not target.parent.is_dir():
+        raise ModelError(f"{target.parent}: no such directory; make it first, or name another file")
+    if os.path.lexists(target) and not force:
+        raise ModelError(f"{target} exists; name another file, or replace it with force (--force)")
 
 
 def need_heads(model: ModelFile) -> None:
@@ -112,10 +129,10 @@ def attach_heads(
 def _joined_metadata(model: ModelFile, side: ModelFile) -> Metadata:
     metadata, of_heads = Metadata(model.shards[0]), Metadata(side.shards[0])
     metadata.drop("split.")
-    for key in of_heads.keys:
+    for key in of_heads.pairs:
         if not key.startswith(f"{model.architecture}."):
             continue
-        if key in metadata and not key.endswith(OWN_KEYS):
+        if key in metadata.pairs and not key.endswith(OWN_KEYS):
             if metadata.length(key) == of_heads.length(key):
                 continue
             _check_beginning(model, side, key)

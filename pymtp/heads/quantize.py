@@ -16,11 +16,9 @@ from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import ModelFile
 from pymtp.gguf.shards import Shard
 from pymtp.gguf.types import TENSOR_TYPES
-from pymtp.heads.files import need_heads, tensors_of
-from pymtp.heads.metadata import Metadata
+from pymtp.gguf.writer import PIECE_BYTES, Metadata, OnWrite, Pieces, Tensor, stored, write_gguf
+from pymtp.heads.files import check_target, need_heads, tensors_of
 from pymtp.heads.rows import convert, fitting_type, row_bytes, rows_per_piece, type_id
-from pymtp.heads.tensors import PIECE_BYTES, Pieces, Tensor, stored
-from pymtp.heads.writer import OnWrite, check_target, write_gguf
 
 # Small, and read with more precision than they save room: as in llama-quantize.
 _KEPT = re.compile(r"(_norm|ffn_gate_inp(_shexp)?|indexer\.proj|indexer_compressor_\w+|ssm_conv1d\w*|hc_\w+)\.weight")
@@ -108,9 +106,9 @@ def quantize_heads(
         raise UnsupportedModel(f"{path}: no matrix of its heads gets another type; name other types")
     metadata = Metadata(model.shards[0])
     metadata.drop("split.")
-    if model.is_heads_alone and types.type and "general.file_type" in metadata:
+    if model.is_heads_alone and types.type and "general.file_type" in metadata.pairs:
         metadata.set_number("general.file_type", _FILE_TYPES[types.type])
-    if "general.quantization_version" not in metadata:
+    if "general.quantization_version" not in metadata.pairs:
         metadata.set_number("general.quantization_version", 2)
     write_gguf(out, metadata, tensors, on_write)
     return plan.changes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pymtp.errors import InvalidParameter, ModelError, PymtpError
 from pymtp.gguf.types import TENSOR_TYPES, TensorType
-from pymtp.heads.tensors import Piece
+from pymtp.gguf.writer import Piece
 
 if TYPE_CHECKING:  # slow to import, and not needed to quantise a file
     import numpy as np

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pymtp.gguf.writer import PIECE_BYTES
 from pymtp.heads.checkpoint import CheckpointTensor
 from pymtp.heads.rows import rows_per_piece
-from pymtp.heads.tensors import PIECE_BYTES
 
 if TYPE_CHECKING:
     from pymtp.heads.checkpoint import Rows

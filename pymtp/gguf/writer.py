@@ -1,0 +1,150 @@
+"""Writes a GGUF from parts of others: metadata bit for bit, and tensors a few megabytes at a time.
+
+Owns the layout of what is written. A file lies beside its place until it is complete. The gguf package's writer wants
+each value decoded and each tensor in memory as a whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pymtp.errors import ModelError
+from pymtp.gguf.header import MAGIC, SCALARS, ArrayLength, TensorInfo
+from pymtp.gguf.shards import Shard, data_offset, tensor_bytes
+from pymtp.gguf.types import TENSOR_TYPES
+
+PIECE_BYTES = 4 * 2**20
+_VERSION, _UINT32 = 3, 4
+
+Piece = bytes | bytearray
+Pieces = Callable[[], Iterator[Piece]]
+"""The bytes of a tensor in order, some megabytes at a time. Raises ModelError where they cannot be read."""
+OnWrite = Callable[[int, int], object]
+"""Called with the bytes that are written, and how many there will be; an exception from it ends the writing."""
+
+
+class Metadata:
+    """Pairs of keys and values as bytes, in the order in which they are written: those of a file, and changes."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._values = dict(shard.header.metadata)
+        with shard.path.open("rb") as file:
+            header = file.read(shard.header.size_bytes)
+        self.pairs = {key: header[start:end] for key, (start, end) in shard.header.spans.items()}
+
+    def length(self, key: str) -> int | None:
+        """The length of an array; None for other values."""
+        value = self._values.get(key)
+        return value.length if isinstance(value, ArrayLength) else None
+
+    def take(self, key: str, other: Metadata) -> None:
+        """Have the pair `key` of `other`, in the place of one's own if there is one."""
+        self.pairs[key], self._values[key] = other.pairs[key], other._values[key]
+
+    def set_number(self, key: str, value: int) -> None:
+        """Have `value` as a uint32, in the place of the pair `key` if there is one."""
+        self.pairs[key], self._values[key] = _text(key) + struct.pack("<II", _UINT32, value), value
+
+    def extend(self, key: str, values: Sequence[int | float | str]) -> None:
+        """Have more elements at the end of an array of numbers."""
+        array, pair, start = self._values[key], self.pairs[key], len(_text(key)) + 4 + 4  # after two types
+        assert isinstance(array, ArrayLength)
+        more = b"".join(SCALARS[array.type_id].pack(value) for value in values)
+        self.pairs[key] = pair[:start] + struct.pack("<Q", array.length + len(values)) + pair[start + 8 :] + more
+
+    def drop(self, prefix: str) -> None:
+        """Leave out the keys that begin with `prefix`."""
+        self.pairs = {key: pair for key, pair in self.pairs.items() if not key.startswith(prefix)}
+
+    def header(self, tensors: Sequence[Tensor]) -> tuple[bytes, int]:
+        """What comes before the data of `tensors`, and the bytes of the whole file."""
+        parts = [MAGIC, struct.pack("<IQQ", _VERSION, len(tensors), len(self.pairs)), *self.pairs.values()]
+        at = 0
+        for tensor in tensors:
+            n_dims = len(tensor.shape)
+            parts += [_text(tensor.name), struct.pack(f"<I{n_dims}QIQ", n_dims, *tensor.shape, tensor.type_id, at)]
+            at += self.padded(tensor.size_bytes)
+        header = b"".join(parts)
+        return header.ljust(self.padded(len(header)), b"\0"), self.padded(len(header)) + at
+
+    def padded(self, n_bytes: int) -> int:
+        """The first place after `n_bytes` where data of a tensor may begin."""
+        alignment = self._values.get("general.alignment", 32)
+        assert isinstance(alignment, int)  # checked when the shard was read
+        return -(-n_bytes // alignment) * alignment
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a file that is going to be written. `shape`: the fastest dimension first."""
+
+    name: str
+    shape: tuple[int, ...]
+    type_id: int
+    pieces: Pieces
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of its data."""
+        return tensor_bytes(TensorInfo(self.name, self.shape, self.type_id, 0))
+
+
+def stored(shard: Shard, tensor: TensorInfo, piece_bytes: int = PIECE_BYTES) -> Tensor:
+    """A tensor as it is in a file, in pieces of `piece_bytes`. Raises ModelError for a type whose size is not known."""
+    if tensor.type_id not in TENSOR_TYPES:
+        raise ModelError(f"{shard.path}: {tensor.name} is of the unknown type {tensor.type_id}; use a newer pymtp")
+
+    def pieces() -> Iterator[Piece]:
+        left = tensor_bytes(tensor)
+        try:
+            with shard.path.open("rb") as file:
+                file.seek(data_offset(shard, tensor))
+                while left > 0:
+                    piece = file.read(min(left, piece_bytes))
+                    if not piece:
+                        raise ModelError(f"{shard.path} became shorter while it was read; try again")
+                    left -= len(piece)
+                    yield piece
+        except OSError as error:
+            raise ModelError(f"cannot read {shard.path}: {error.strerror or error}") from error
+
+    return Tensor(tensor.name, tensor.shape, tensor.type_id, pieces)
+
+
+def write_gguf(target: Path, metadata: Metadata, tensors: Sequence[Tensor], on_write: OnWrite | None = None) -> None:
+    """Write a GGUF, in the place of a file that is there. Raises ModelError; no file is left then."""
+    header, total = metadata.header(tensors)
+    free = shutil.disk_usage(target.parent).free
+    if free < total:
+        raise ModelError(f"{target} will have {total} bytes, but {target.parent} has room for {free}; free some")
+    beside = target.with_name(f"{target.name}.{os.getpid()}.incomplete")
+    try:
+        with beside.open("xb") as file:
+            file.write(header)
+            for tensor in tensors:
+                start = file.tell()
+                for piece in tensor.pieces():
+                    file.write(piece)
+                    if on_write:
+                        on_write(file.tell(), total)
+                assert file.tell() - start == tensor.size_bytes, tensor.name
+                file.write(bytes(metadata.padded(tensor.size_bytes) - tensor.size_bytes))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, target)
+    except OSError as error:
+        problem = error.strerror or error
+        raise ModelError(f"cannot write {target}: {problem}; free some room, or name another file") from error
+    finally:
+        with suppress(OSError):  # where its name is too long there is none
+            beside.unlink()
+
+
+def _text(text: str) -> bytes:
+    return struct.pack("<Q", len(text.encode())) + text.encode()
