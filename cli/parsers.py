@@ -5,6 +5,7 @@ Our own, because the messages of typer's change from release to release. Knows n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
@@ -33,6 +34,18 @@ def integer_or(words: tuple[str, ...], least: int, most: int) -> Callable[[str],
             allowed = " or ".join([*words, f"an integer between {least} and {most}"])
             raise typer.BadParameter(f"must be {allowed}, not {text!r}")
         return value
+
+    return parse
+
+
+def listed(one: Callable[[str], Any], what: str = "") -> Callable[[str], list[Any]]:
+    """A parser of several values, with commas or slashes between them. `what` they are, for errors."""
+
+    def parse(text: str) -> list[Any]:
+        try:
+            return [one(part) for part in re.split("[,/]", text)]
+        except ValueError:
+            raise typer.BadParameter(f"must be {what}, not {text!r}") from None
 
     return parse
 

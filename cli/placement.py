@@ -9,27 +9,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .flags import Command, with_flags
-from .parsers import choice, integer
+from pymtp.loading.params import LoadMode, Numa, SplitMode
 
-SplitModes = Literal["none", "layer", "row", "tensor"]
-NumaModes = Literal["off", "distribute", "isolate", "numactl"]
-LoadModes = Literal["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"]
-OnOff = Literal["on", "off"]
+from .flags import Command, with_flags
+from .parsers import choice, integer, listed
 
 
 def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
+    if not (names := [name.strip() for name in text.split(",") if name.strip()]):
         raise typer.BadParameter("must be none, or names of devices; see --list-devices")
     return [] if names == ["none"] else names
-
-
-def _shares(text: str) -> list[float]:
-    try:
-        return [float(share) for share in text.replace("/", ",").split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"must be shares such as 3,1, not {text!r}") from None
 
 
 def _overrides(text: str) -> list[tuple[str, str]]:
@@ -37,14 +26,6 @@ def _overrides(text: str) -> list[tuple[str, str]]:
     if not all(pattern and buffer_type for pattern, _, buffer_type in pairs):
         raise typer.BadParameter(f"must be PATTERN=BUFFER,..., not {text!r}")
     return [(pattern, buffer_type) for pattern, _, buffer_type in pairs]
-
-
-def _sizes(text: str) -> list[int]:
-    return [integer(0)(part) for part in text.replace("/", ",").split(",")]
-
-
-def _servers(text: str) -> list[str]:
-    return [server.strip() for server in text.split(",") if server.strip()]
 
 
 def _show_devices(ctx: typer.Context, wanted: bool) -> bool:
@@ -75,32 +56,31 @@ _SPLIT = "Among several devices: one takes all (none), each takes layers, or eac
 _SHARE = "The share of each device, such as 3,1.  [default: by free memory]"
 _MAIN = "With -sm none: which device, counted from 0."
 _OVERRIDE = "Put tensors whose names match PATTERN into a buffer type, such as CPU; the first match counts."
-_CPU_MOE = "Keep all experts on the CPU, those of the MTP heads too."
+_PAIRS = "PATTERN=BUFFER,..."
 _N_CPU_MOE = "Keep the experts of the first N layers on the CPU."
 _FIT = "Keep on the CPU what has no room on the devices, where no other flag says what goes where."
 _TARGET = "MiB that --fit leaves free on each device; the last one counts for all further ones.  [default: 1024]"
 _CTX = "The smallest context that --fit may choose, where -c is not given."
-_LOAD = "How the file is read; auto: mapped, where devices allow it."
-_NUMA = "Spread threads over the nodes of a machine with several memories."
 _LIST = "List the devices there are, and exit."
+_NUMA = "Spread threads over the nodes of a machine with several memories."
+_LOAD = "How the file is read; auto: mapped, where devices allow it."
+_SHARES = listed(float, "shares such as 3,1")
 
 PLACEMENT: dict[str, tuple[Any, Any]] = {
     "device": (Devices, None),
     # eager: --list-devices comes after it, wherever that stands, and shows its devices too
-    "rpc": _flag(None, "--rpc", parser=_servers, metavar="HOST:PORT,...", is_eager=True, help_text=_RPC),
-    "split_mode": _choice("layer", SplitModes, "-sm", "--split-mode", help_text=_SPLIT),
-    "tensor_split": _flag(None, "-ts", "--tensor-split", parser=_shares, metavar="N,...", help_text=_SHARE),
+    "rpc": _flag(None, "--rpc", parser=listed(str.strip), metavar="HOST:PORT,...", is_eager=True, help_text=_RPC),
+    "split_mode": _choice("layer", SplitMode, "-sm", "--split-mode", help_text=_SPLIT),
+    "tensor_split": _flag(None, "-ts", "--tensor-split", parser=_SHARES, metavar="N,...", help_text=_SHARE),
     "main_gpu": _flag(0, "-mg", "--main-gpu", parser=integer(0), metavar="I", help_text=_MAIN),
-    "override_tensor": _flag(
-        None, "-ot", "--override-tensor", parser=_overrides, metavar="PATTERN=BUFFER,...", help_text=_OVERRIDE
-    ),
-    "cpu_moe": _flag(False, "-cmoe", "--cpu-moe", help_text=_CPU_MOE),
+    "override_tensor": _flag(None, "-ot", "--override-tensor", parser=_overrides, metavar=_PAIRS, help_text=_OVERRIDE),
+    "cpu_moe": _flag(False, "-cmoe", "--cpu-moe", help_text="Keep all experts on the CPU, those of the MTP heads too."),
     "n_cpu_moe": _flag(0, "-ncmoe", "--n-cpu-moe", parser=integer(0), metavar="N", help_text=_N_CPU_MOE),
-    "fit": _choice("on", OnOff, "-fit", "--fit", help_text=_FIT),
-    "fit_target": _flag(None, "-fitt", "--fit-target", parser=_sizes, metavar="MIB,...", help_text=_TARGET),
+    "fit": _choice("on", Literal["on", "off"], "-fit", "--fit", help_text=_FIT),
+    "fit_target": _flag(None, "-fitt", "--fit-target", parser=listed(integer(0)), metavar="MIB,...", help_text=_TARGET),
     "fit_ctx": _flag(4096, "-fitc", "--fit-ctx", parser=integer(1), metavar="N", help_text=_CTX),
-    "load_mode": _choice("auto", LoadModes, "-lm", "--load-mode", help_text=_LOAD),
-    "numa": _choice("off", NumaModes, "--numa", help_text=_NUMA),
+    "load_mode": _choice("auto", LoadMode, "-lm", "--load-mode", help_text=_LOAD),
+    "numa": _choice("off", Numa, "--numa", help_text=_NUMA),
     "list_devices": _flag(False, "--list-devices", callback=_show_devices, help_text=_LIST),
 }
 """By the names of ModelParams' fields, and one that ends the program."""

@@ -17,7 +17,7 @@ from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.header import ArrayLength, read_array
 from pymtp.gguf.model_file import ModelFile, read_model
 from pymtp.gguf.passes import Head, bytes_by_type, heads_of, trunk_pass_bytes
-from pymtp.placement.cache import MemoryEstimate, MemoryKind, estimate_memory, shape_of
+from pymtp.placement.cache import MemoryEstimate, estimate_memory, shape_of
 from pymtp.text.thinking import TAGS
 
 _SIDE_FILES = "mtp-*.gguf"
@@ -64,7 +64,8 @@ class Inspection:
     """What the rows of the heads read by default: see Model."""
     trunk_pass_bytes: int
     """Weights that the trunk reads for one token."""
-    memory_kind: MemoryKind
+    memory_kind: str
+    """What llama.cpp calls the memory of the trunk, such as "full" or "hybrid"."""
     shares_cache: bool
     """Whether the heads' K/V lies in the cells of the trunk's cache."""
     memory: MemoryEstimate | None

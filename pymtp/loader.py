@@ -44,8 +44,9 @@ class Weights:
         """`target`: the devices of `params`, if they are open already; `planned`: what has room in its place."""
         self.info = info
         self._loaded: list[object] = []
-        self._targets = [target] if target else []  # the models point into them
-        self._free = weakref.finalize(self, _free, self._loaded, self._targets)
+        self._targets = [target] if target else []
+        self._kept: list[object] = []  # the models point into it
+        self._free = weakref.finalize(self, _free, self._loaded, self._targets, self._kept)
         check_tables(info)
         use_numa(params.numa)
         adapters = check_adapters(info, params)
@@ -85,13 +86,37 @@ class Weights:
     ) -> object:
         native = lib.llama_model_default_params()
         try:
-            target.write(params, native)
+            kept = _write(native, params, target)
             native.load_mtp = load_mtp
             self._loaded.append(_load(info, native, on_load))
         except BaseException:
             self.close()
             raise
+        self._kept.append(kept)
         return self._loaded[-1]
+
+
+def _write(native: Any, params: ModelParams, target: LoadTarget) -> list[object]:
+    """Write parameters into a `llama_model_params`. Returns what has to live as long as the model."""
+    kept: list[object] = []
+
+    def keep(kind: str, value: object) -> Any:
+        kept.append(ffi.new(kind, value))
+        return kept[-1]
+
+    native.n_gpu_layers, native.main_gpu = params.n_gpu_layers, params.main_gpu
+    native.split_mode = getattr(lib, f"LLAMA_SPLIT_MODE_{params.split_mode.upper()}")
+    load_mode = {"dio": "DIRECT_IO", "mmap+mlock": "MMAP_MLOCK"}.get(params.load_mode, params.load_mode.upper())
+    native.load_mode = getattr(lib, f"LLAMA_LOAD_MODE_{load_mode}")
+    shares = target.shares(params)
+    native.tensor_split = keep("float[]", shares + [0.0] * (lib.llama_max_devices() - len(shares)))
+    if overrides := target.overrides(params):
+        pairs = [(keep("char[]", pattern.encode()), buffer) for pattern, buffer in overrides]
+        kind = "struct llama_model_tensor_buft_override[]"
+        native.tensor_buft_overrides = keep(kind, [*pairs, (ffi.NULL, ffi.NULL)])
+    if params.device is not None or params.rpc:
+        native.devices = keep("ggml_backend_dev_t[]", [*target.devices, ffi.NULL])
+    return kept
 
 
 def _load(info: GgufInfo, params: Any, on_load: OnLoad | None) -> object:
@@ -121,9 +146,10 @@ def _here(params: ModelParams) -> ModelParams:
     return replace(params, rpc=(), device=(), tensor_split=(), override_tensor=()) if params.rpc else params
 
 
-def _free(loaded: list[object], targets: list[LoadTarget]) -> None:
+def _free(loaded: list[object], targets: list[LoadTarget], kept: list[object]) -> None:
     while loaded:
         lib.llama_model_free(loaded.pop())
+    kept.clear()
     while targets:
         targets.pop().close()
 

@@ -8,27 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import ModelFile, tensors_by_layer
 from pymtp.gguf.types import TENSOR_TYPES
 
-MemoryKind = Literal["full", "sliding-window", "hybrid", "recurrent", "sparse", "compressed"]
-
-_CELL_BLOCK = 256
-_F32_BYTES, _F16_BYTES = 4, 2
+_CELL_BLOCK, _F32_BYTES, _F16_BYTES = 256, 4, 2
 # how far drafts in the heads' own cache may reach beyond the trunk's last position: the engine's PYMTP_OWN_CACHE_MARGIN
 _OWN_CACHE_MARGIN = 64
 
-# Whose heads attend as the first layers do where the file does not say how (see native/src/heads/head-graph.h), and
-# whose all attend to a window.
+# whose heads attend as the first layers do where the file does not say how (see head-graph.h), or all to a window
 _HEADS_LIKE_FIRST_LAYERS, _HEADS_WITH_WINDOWS = {"exaone4", "exaone-moe"}, {"dots3note"}
 
 _HEAD_TENSOR, _NGRAM_TENSOR = "nextn.eh_proj.weight", "ple_conv1d.weight"
 _MLA_TENSOR, _INDEX_TENSOR = "attn_kv_a_mqa.weight", "indexer.proj.weight"
-_KEPT_KEYS_TENSOR = "indexer.k_proj.weight"
-"""The tensor of an index that keeps the key of each position and pools them when it picks."""
+_KEPT_KEYS_TENSOR = "indexer.k_proj.weight"  # of an index that keeps the key of each position, to pool them later
 _K_TENSORS = ("attn_k.weight", "attn_qkv.weight", "attn_kv.weight", _MLA_TENSOR)
 _STATE_TENSORS = ("ssm_a", "ssm_conv1d.weight")
 _RATIOS, _WINDOWS = "attention.compress_ratios", "attention.sliding_window_pattern"
@@ -71,7 +65,7 @@ class Shape:
     """Numbers of a row and a cell while an index picks: its scores, and the selected ones."""
 
     @property
-    def kind(self) -> MemoryKind:
+    def kind(self) -> str:
         """What llama.cpp calls the memory of the trunk."""
         layers = self.trunk
         if any(layer.ratio > 1 for layer in layers):
@@ -228,7 +222,6 @@ def estimate_memory(
     n_cells = _padded(n_tokens)
     n_ubatch = max(n_ubatch, (draft_max + 2) * n_seq_max if draft_max else n_seq_max)
     n_window = shape.n_window * n_seq_max + n_ubatch
-    n_window_cells = _padded(min(n_cells, n_window))
     n_own_cells = n_cells if shape.is_shared else _padded(n_tokens + _OWN_CACHE_MARGIN * n_seq_max)
 
     def cache(layer: Layer, n: int) -> int:
@@ -241,7 +234,7 @@ def estimate_memory(
     trunk = [cache(layer, n_cells) for layer in shape.trunk]
     heads = [cache(layer, n_own_cells) if draft_max else 0 for layer in shape.heads]
     states = [n_seq_max * (1 + draft_max) * layer.state_bytes for layer in shape.trunk]  # one a row of a verify pass
-    n_masked = n_cells + (n_window_cells if any(layer.has_window for layer in shape.trunk) else 0)
+    n_masked = n_cells + (_padded(min(n_cells, n_window)) if any(each.has_window for each in shape.trunk) else 0)
     # the selected scores of the index, and those before: of pooled cells one
     n_pooled = max((layer.n_pooled for layer in shape.trunk), default=1)
     n_scores = (shape.n_scores - 1) * (n_cells // n_pooled) + n_cells if shape.kind == "sparse" else 0

@@ -16,8 +16,7 @@ from pymtp.loading.params import ModelParams
 from pymtp.placement.places import EMBEDDING_ALONE, Place, Spot
 from pymtp.placement.weights import Demand
 
-Places = Callable[[ModelParams, Demand], list[Place]]
-"""Where everything goes with other parameters; the host is last."""
+Places = Callable[[ModelParams, Demand], list[Place]]  # where everything goes with parameters; the host is last
 _CTX_STEP = 256
 
 
@@ -77,6 +76,11 @@ def fit(
     return Fit(less, smaller if less.n_gpu_layers else None)
 
 
+def _has_room(place: Place, margin: int) -> bool:
+    free = place.spot.free_bytes
+    return free is None or not place.needed_bytes or place.needed_bytes + margin <= free
+
+
 @dataclass(frozen=True)
 class _Room:
     """What there is room for on the devices."""
@@ -88,24 +92,16 @@ class _Room:
 
     def holds(self, params: ModelParams) -> bool:
         """Whether every device has room, and its margin to spare; the host always has."""
-        placed = self.places(params, self.demand)[:-1]
-        return all(not place.needed_bytes or self._is_enough(i, place) for i, place in enumerate(placed))
-
-    def _is_enough(self, i: int, place: Place) -> bool:
-        free = place.spot.free_bytes
-        return free is None or place.needed_bytes + self.margins[i] <= free
+        return all(map(_has_room, self.places(params, self.demand), self.margins))
 
     def with_less(self, params: ModelParams) -> ModelParams:
         """With experts on the host, and where that is not enough, layers."""
         n_layer, n_layer_all = self.demand.n_layer, self.demand.n_layer_all
-
-        def is_whole(n: int) -> bool:
-            return self._packed(replace(params, n_cpu_moe=n)).n_gpu_layers == n_layer_all + 1
-
         if not any(place.expert_bytes for place in self.places(params, self.demand)):
             return self._packed(params)
-        n = bisect_left(range(n_layer + 1), True, key=is_whole)
-        with_experts = self._packed(replace(params, n_cpu_moe=min(n, n_layer)))
+        tried = [replace(params, n_cpu_moe=n) for n in range(n_layer + 1)]
+        n = bisect_left(tried, True, key=lambda each: self._packed(each).n_gpu_layers == n_layer_all + 1)
+        with_experts = self._packed(tried[min(n, n_layer)])
         if n <= n_layer or with_experts.n_gpu_layers > n_layer_all - n_layer:
             return with_experts
         return self._packed(replace(params, cpu_moe=True))
@@ -120,7 +116,7 @@ class _Room:
         def is_too_much(i: int, n: int) -> bool:
             # what the device needs for N layers, with those of the devices after it, the plan for them says
             tried = self._with_counts(params, [*counts[:i], n, *counts[i + 1 :]])
-            return not self._is_enough(i, self.places(tried, self.demand)[i])
+            return not _has_room(self.places(tried, self.demand)[i], self.margins[i])
 
         for i in reversed(range(len(counts))):
             n = bisect_left(range(1, end - sum(counts) + 1), True, key=partial(is_too_much, i))

@@ -7,19 +7,18 @@ free on each.
 from __future__ import annotations
 
 import re
-import struct
 from bisect import bisect_right
 from collections.abc import Sequence
+from ctypes import c_float  # llama.cpp divides layers in single precision
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from pymtp.gguf.model_file import layer_of
 from pymtp.loading.params import ModelParams
 from pymtp.placement.weights import Demand
 
-EXPERTS = r"\.ffn_[a-z_]+_(ch)?exps"
-"""Tensors that hold one matrix for each expert, as llama.cpp calls them."""
+EXPERTS = r"\.ffn_[a-z_]+_(ch)?exps"  # tensors that hold one matrix for each expert
 EMBEDDING, EMBEDDING_ALONE = "token_embd.weight", r"^token_embd\.weight$"
 _INPUTS = ("token_embd", "token_types", "position_embd", "per_layer_token_embd")
 
@@ -64,15 +63,7 @@ class Place:
         return self.weight_bytes + self.cache_bytes + self.compute_bytes
 
 
-Overrides = Sequence[tuple[str, Any]]
-"""Patterns of tensors' names, and the buffer types that these go to; the first that matches counts."""
-
-
-class _Put(NamedTuple):
-    name: str
-    size_bytes: int
-    layer: int | None  # the output's is the one after the last; None: an input
-    at: int  # which spot
+Overrides = Sequence[tuple[str, Any]]  # patterns of tensors' names, and buffer types; the first that matches counts
 
 
 def places(
@@ -81,48 +72,49 @@ def places(
     """The devices in their order, and the host last. `devices`: those that take layers."""
     owners = layer_owners(params, demand.n_layer, demand.n_layer_all, devices)
     stored = dict(enumerate(demand.context.layer_bytes))
-    put = _put(overrides, demand, devices, host, owners)
-    on_host = (each.size_bytes for each in put if each.at == len(devices) and each.layer is not None)
-    copied_bytes = max(on_host, default=0)  # for prompts, a weight at a time
+    tensors = _by_spot(overrides, demand, devices, host, owners)
+    # weights that prompts need from the host are copied to the first device that can, one at a time
+    copied_bytes = max((size for _, size, layer in tensors[-1] if layer is not None), default=0)
     found = []
-    for i, spot in enumerate([*devices, host]):
-        here = [each for each in put if each.at == i]
-        experts = [each for each in here if re.search(EXPERTS, each.name)]
+    for i, (spot, here) in enumerate(zip([*devices, host], tensors, strict=True)):
+        experts = [(size, layer or 0) for name, size, layer in here if re.search(EXPERTS, name)]
         layers = tuple(layer for layer, owner in enumerate(owners[:-1]) if owner == i)
         compute_bytes = demand.context.compute_bytes if i in owners else 0
         compute_bytes += demand.kept_bytes if i == owners[-1] else 0
         compute_bytes += demand.assistant_bytes if spot is not host and not spot.is_remote else 0
-        compute_bytes += copied_bytes if i == 0 and spot.copies_weights else 0  # the first one that can, for all
-        place = Place(
-            spot,
-            layers=layers,
-            has_output=i == owners[-1],
-            has_embedding=any(each.name == EMBEDDING and each.layer is None for each in here),
-            weight_bytes=sum(each.size_bytes for each in here),
-            expert_bytes=sum(each.size_bytes for each in experts),
-            expert_layers=tuple(sorted({each.layer or 0 for each in experts})),
-            cache_bytes=sum(stored.get(layer, 0) for layer in layers),
-            compute_bytes=compute_bytes,
+        compute_bytes += copied_bytes if i == 0 and spot.copies_weights else 0
+        found.append(
+            Place(
+                spot,
+                layers=layers,
+                has_output=i == owners[-1],
+                has_embedding=any(name == EMBEDDING and layer is None for name, _, layer in here),
+                weight_bytes=sum(size for _, size, _ in here),
+                expert_bytes=sum(size for size, _ in experts),
+                expert_layers=tuple(sorted({layer for _, layer in experts})),
+                cache_bytes=sum(stored.get(layer, 0) for layer in layers),
+                compute_bytes=compute_bytes,
+            )
         )
-        found.append(place)
     return found
 
 
-def _put(
+def _by_spot(
     overrides: Overrides, demand: Demand, devices: Sequence[Spot], host: Spot, owners: Sequence[int]
-) -> list[_Put]:
+) -> list[list[tuple[str, int, int | None]]]:
+    """Name, bytes and layer of what goes to each spot; the output's layer is after the last, None: an input."""
     by_buffer = {spot.buffer: i for i, spot in reversed([*enumerate(devices)])} | {host.buffer: len(devices)}
     patterns = [(re.compile(pattern), by_buffer.get(buffer, len(devices))) for pattern, buffer in overrides]
-    found = []
+    found: list[list[tuple[str, int, int | None]]] = [[] for _ in (*devices, host)]
     for name, size in demand.tensors.items():
         layer = layer_of(name)
         if layer is None and not name.startswith(_INPUTS):
             layer = demand.n_layer_all
         natural = len(devices) if layer is None else owners[min(layer, demand.n_layer_all)]
-        at = next((at for pattern, at in patterns if pattern.search(name)), None)
-        found.append(_Put(name, size, layer, natural if at is None else at))
-        if name == EMBEDDING and not demand.has_output and at is None and owners[-1] != natural:
-            found.append(_Put(name, size, demand.n_layer_all, owners[-1]))  # a second copy: the output matrix
+        forced = next((at for pattern, at in patterns if pattern.search(name)), None)
+        found[natural if forced is None else forced].append((name, size, layer))
+        if name == EMBEDDING and not demand.has_output and forced is None and owners[-1] != natural:
+            found[owners[-1]].append((name, size, demand.n_layer_all))  # a second copy: the output matrix
     return found
 
 
@@ -140,21 +132,11 @@ def layer_owners(params: ModelParams, n_layer: int, n_layer_all: int, devices: S
     shares = [*params.tensor_split, *[0.0] * (host - len(params.tensor_split))][:host]
     if not any(shares):
         shares = [float(spot.free_bytes or 0) for spot in devices]
-    ends = _ends(shares)
+    sums = [*accumulate((c_float(share).value for share in shares), lambda a, b: c_float(a + b).value)]
+    ends = [c_float(end / sums[-1]).value if sums[-1] else 1.0 for end in sums]
     return [
-        bisect_right(ends, _float32(((layer if layer < n_layer else n_layer_all) - first) / n))
+        bisect_right(ends, c_float(((layer if layer < n_layer else n_layer_all) - first) / n).value)
         if first <= layer < first + n
         else host
         for layer in range(n_layer_all + 1)
     ]
-
-
-def _ends(shares: Sequence[float]) -> list[float]:
-    """Where each share ends, the last at 1, in the arithmetic of llama.cpp."""
-    ends = [*accumulate((_float32(share) for share in shares), lambda total, share: _float32(total + share))]
-    return [_float32(end / ends[-1]) if ends[-1] else 1.0 for end in ends]
-
-
-def _float32(value: float) -> float:
-    found: float = struct.unpack("f", struct.pack("f", value))[0]
-    return found

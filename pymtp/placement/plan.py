@@ -18,8 +18,6 @@ from pymtp.placement.places import Place
 from pymtp.placement.target import LoadTarget
 from pymtp.placement.weights import demand
 
-_NOT_COMPUTED = "which device gets which part of a tensor is not computed (--split-mode)"
-
 
 @dataclass(frozen=True)
 class MemoryPlan:
@@ -44,7 +42,8 @@ def plan(path: StrPath, params: Params) -> MemoryPlan:
     target = LoadTarget(params.model, info)
     try:
         found = plan_memory(info, params, choice, target)
-        return found if found.places else replace(found, note=_NOT_COMPUTED)
+        note = found.note if found.places else "which device gets which part of a tensor is not computed (--split-mode)"
+        return replace(found, note=note)
     finally:
         target.close()
 
@@ -56,12 +55,11 @@ def plan_memory(info: GgufInfo, params: Params, choice: DraftChoice, target: Loa
     if target.spots and is_open(params.model):
         may_shrink = context.n_ctx is None and context.n_cells is None  # nobody asked for a size
         found = fit(params.model, demand_of, target.spots, target.places, may_shrink=may_shrink)
-    if found.n_ctx is not None:
-        context = replace(context, n_ctx=found.n_ctx)
     needed = demand_of(found.n_ctx)
     places, memory = tuple(target.places(found.params, needed)), needed.context
     if places:
         memory = replace(memory, compute_bytes=sum(place.compute_bytes for place in places))
+    context = context if found.n_ctx is None else replace(context, n_ctx=found.n_ctx)
     planned = params._replace(model=found.params, context=context)
     return MemoryPlan(planned, places, memory, _note(params, planned, info.n_layer_all))
 
@@ -70,11 +68,9 @@ def _note(asked: Params, planned: Params, n_layer_all: int) -> str | None:
     model, stay = planned.model, []
     if 0 <= model.n_gpu_layers <= n_layer_all and model.n_gpu_layers != asked.model.n_gpu_layers:
         stay.append(f"{min(n_layer_all + 1 - model.n_gpu_layers, n_layer_all)} of {n_layer_all} layers")
-    if model.n_gpu_layers == 0:
-        pass  # experts are parts of layers
-    elif model.cpu_moe and not asked.model.cpu_moe:
+    if model.n_gpu_layers and model.cpu_moe and not asked.model.cpu_moe:  # experts are parts of layers
         stay.append("all experts")
-    elif model.n_cpu_moe > asked.model.n_cpu_moe:
+    elif model.n_gpu_layers and model.n_cpu_moe > asked.model.n_cpu_moe:
         stay.append(f"the experts of the first {model.n_cpu_moe} layers")
     parts = [f"{' and '.join(stay)} stay on the CPU"] if stay else []
     if planned.context.n_ctx != asked.context.n_ctx:

@@ -66,5 +66,4 @@ def demand(info: GgufInfo, params: Params, choice: DraftChoice, n_ctx: int | Non
     if drafting.draft_head_type or drafting.draft_vocab or info.n_draft_vocab:
         kept_bytes += tensors.get("output.weight") or tensors.get("token_embd.weight", 0)
     assistant = info.draft_file.tensors.values() if info.draft_file and info.has_assistant else ()
-    assistant_bytes = sum(map(tensor_bytes, assistant))
-    return Demand(info.n_layer, info.n_layer_all, tensors, memory, kept_bytes, assistant_bytes)
+    return Demand(info.n_layer, info.n_layer_all, tensors, memory, kept_bytes, sum(map(tensor_bytes, assistant)))
