@@ -58,7 +58,7 @@ def json_response(data: Any, status: int = 200, headers: dict[str, str] | None =
     return Response(_encode(data), status, headers, media_type="application/json")
 
 
-async def respond(request: Request, engine: Engine, answers: Sequence[Answer], reply: Reply) -> Response | Stream:
+async def respond(request: Request, engine: Engine, answers: Sequence[Answer], reply: Reply) -> Response:
     """The response to a request, in the words of `reply`."""
     options = answers[0].options
     if not options.stream:
@@ -95,10 +95,12 @@ class ClientGone(Exception):
     """Nobody waits for the response any more."""
 
 
-class Stream:
+class Stream(Response):
     """A response of server-sent events."""
 
     def __init__(self, first: asyncio.Future[bytes | None], events: AsyncGenerator[bytes, None], ping_s: float) -> None:
+        self.status_code, self.background = 200, None
+        self.init_headers({"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"})
         self._first, self._events = first, events
         self._ping_s = ping_s
         self._sent_at = 0.0
@@ -115,12 +117,7 @@ class Stream:
             await self._events.aclose()
 
     async def _send(self, send: Send) -> None:
-        headers = [
-            (b"content-type", b"text/event-stream"),
-            (b"cache-control", b"no-cache"),
-            (b"x-accel-buffering", b"no"),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         self._sent_at = time.monotonic()
         body = await self._first
         while body is not None:
