@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.generation import Generation
 
 from .errors import too_late
-from .parameters import Options
 
 StopType = Literal["none", "eos", "word", "limit"]
 
@@ -25,6 +25,32 @@ _STOP_TYPES: dict[str | None, StopType] = {
     "context": "limit",
     None: "none",
 }
+
+
+@dataclass(frozen=True)
+class Options:
+    """How an answer is given, besides its text."""
+
+    n: int = 1
+    stream: bool = False
+    include_usage: bool = False
+    n_probs: int = 0
+    """Tokens whose probabilities are shown at each position; 0: none are."""
+    of_chain: bool = False
+    """Whether probabilities are those after the sampler chain."""
+    return_tokens: bool = False
+    return_progress: bool = False
+    timings_per_token: bool = False
+    return_drafts: bool = False
+    """Whether chunks of a chat say which parts of the text were accepted drafts."""
+    fields: tuple[str, ...] = ()
+    """Of llama-server's answers, those that are wanted; none: all."""
+    predict_ms_max: float = -1
+    """The longest that it generates after its first token, if there is a new line by then; negative: no limit."""
+    deadline_s: float = 0
+    """The longest from the request to the end of the answer; 0: no limit."""
+    ping_s: float = 30
+    is_verbose: bool = False
 
 
 class Piece(NamedTuple):

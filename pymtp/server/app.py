@@ -24,7 +24,6 @@ from .completions import completions
 from .engine import Engine
 from .errors import ApiError, unsupported
 from .gate import Gate
-from .infill import infill
 from .messages import count_tokens, messages
 from .metrics import metrics
 from .page_files import PAGE_PATHS, page_routes
@@ -89,7 +88,7 @@ def _routes() -> Iterator[Route]:
     yield Route("/props", info.set_props, methods=["POST"])
     yield Route("/completion", llama_server.completion, methods=["POST"])
     yield Route("/completions", llama_server.completion, methods=["POST"])
-    yield Route("/infill", infill, methods=["POST"])
+    yield Route("/infill", llama_server.infill, methods=["POST"])
     yield Route("/v1/completions", completions, methods=["POST"])
     yield Route("/v1/messages", messages, methods=["POST"])
     yield Route("/v1/messages/count_tokens", count_tokens, methods=["POST"])

@@ -19,7 +19,8 @@ from pymtp.text.files import BYTES_MAX, read_record
 
 from .answer import Answer
 from .bodies import as_structure
-from .chat_completions import ChatReply, prepare, submit_chat
+from .chat import prepare, submit_chat
+from .chat_completions import ChatReply
 from .completions import CompletionReply
 from .engine import Engine
 from .errors import as_api_error, invalid, unsupported

@@ -1,31 +1,35 @@
-"""From a chat request to a prompt: what of it is the template's, and what the answer may look like.
+"""From a chat request of any API to its prompt and its answers, in the words of OpenAI's chat completions.
 
-Owns the checks of messages before a template sees them. Knows messages and texts; no tokens.
+Owns the checks of messages before a template sees them. Knows no form of an answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from pymtp.chat.params import ChatParams
-from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall
+from pymtp.chat.parser import ChatMessage
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.errors import UnsupportedModel
 from pymtp.loading.images import Image
 from pymtp.model import Model
 
+from .answer import Answer
 from .bodies import apart
 from .errors import ApiError, invalid
 from .fields import ChatBody
-from .ids import random_name
+from .respond import Reply, respond
 from .state import ServerState, state_of
 
 T = TypeVar("T")
+N_TOP_DEFAULT = 20
+"""Tokens whose log probabilities a chat shows if it does not say how many."""
 _MEDIA = ("input_audio", "input_video", "video_url")
 
 
@@ -50,6 +54,45 @@ class Rendered:
         parser = self.prompt.parse()
         parser.finish(text, is_cut=is_cut)
         return parser.message
+
+
+async def answer_chat(request: Request, body: ChatBody, reply: Callable[[ServerState, Rendered], Reply]) -> Response:
+    """The response to a chat request of any API, in the words of `reply`. Raises ApiError."""
+    state = state_of(request)
+    answers, rendered = submit_chat(state, body, await prepared(request, body, prepare))
+    return await respond(request, state.engine, answers, reply(state, rendered))
+
+
+async def count_tokens_of(request: Request, body: ChatBody) -> int:
+    """Tokens of the prompt of a chat request. Raises ApiError."""
+    return len((await prepared(request, body, prepare)).tokens)
+
+
+class Prepared(NamedTuple):
+    """A chat request before it is asked for."""
+
+    rendered: Rendered
+    tokens: Sequence[int]
+
+
+def prepare(state: ServerState, body: ChatBody) -> Prepared:
+    """The prompt of a chat request. Raises ApiError."""
+    rendered = render(state, body)
+    tokens = rendered.tokens(state.model)
+    return Prepared(replace(rendered, images=()), tokens)  # their pixels are not needed any more
+
+
+def submit_chat(state: ServerState, body: ChatBody, chat: Prepared) -> tuple[list[Answer], Rendered]:
+    """Ask for the answers to a chat request. Raises ApiError."""
+    n_probs = body.n_probs or 0
+    if body.logprobs:
+        n_probs = N_TOP_DEFAULT if body.top_logprobs is None else body.top_logprobs
+    elif body.top_logprobs is not None:
+        raise invalid("top_logprobs requires logprobs to be set to true")
+    body.json_schema = None  # the template's grammar has it
+    rendered = chat.rendered
+    of_chat = {"chat": rendered.prompt, "reasoning_budget": rendered.reasoning_budget}
+    return state.submit([chat.tokens], body, n_probs=n_probs, **of_chat), rendered
 
 
 def has_images(body: ChatBody) -> bool:
@@ -108,38 +151,6 @@ def _marked(model: Model, messages: list[dict[str, Any]]) -> tuple[Sequence[Mapp
     except UnsupportedModel:
         # llama-server's status
         raise ApiError(500, "image input is not supported: the server was started without --mmproj") from None
-
-
-def message_as_openai(message: ChatMessage) -> dict[str, Any]:
-    """The message of a chat completion."""
-    found: dict[str, Any] = {"role": "assistant", "content": message.content}
-    if message.reasoning:
-        found["reasoning_content"] = message.reasoning
-    if message.tool_calls:
-        found["content"] = message.content or None
-        found["tool_calls"] = [call_as_openai(call) for call in message.tool_calls]
-    return found
-
-
-def call_as_openai(call: ToolCall) -> dict[str, Any]:
-    """A tool call of a message."""
-    function = {"name": call.name, "arguments": call.arguments}
-    return {"id": call.id or random_name(), "type": "function", "function": function}
-
-
-def delta_as_openai(delta: ChatDelta) -> dict[str, Any]:
-    """The delta of a chunk."""
-    if delta.reasoning:
-        return {"reasoning_content": delta.reasoning}
-    if delta.tool_call is None:
-        return {"content": delta.content}
-    part = delta.tool_call
-    call: dict[str, Any] = {"index": part.index}
-    function = {"arguments": part.arguments}
-    if part.name:
-        call |= {"id": part.id or random_name(), "type": "function"}
-        function = {"name": part.name, "arguments": part.arguments}
-    return {"tool_calls": [call | {"function": function}]}
 
 
 def _ends(body: ChatBody, messages: list[dict[str, Any]]) -> tuple[bool | str, bool]:

@@ -19,13 +19,12 @@ from .answer import Answer, Piece
 from .bodies import read
 from .fields import CompletionBody
 from .ids import new_id
-from .llama_server import LlamaServerReply
 from .prompts import read_prompts
-from .respond import Stream, event, respond
+from .respond import event, respond
 from .state import ServerState, state_of
 
 
-async def completions(request: Request) -> Response | Stream:
+async def completions(request: Request) -> Response:
     """POST /v1/completions"""
     state, body = state_of(request), await read(request, CompletionBody)
     prompts = await read_prompts(request, body.prompt)
@@ -68,7 +67,7 @@ class CompletionReply:
 
     def end(self, answer: Answer) -> Iterable[bytes]:
         """See Reply."""
-        data = self._chunk(answer, "", None, finish_reason(answer)) | self._extras(answer)
+        data = self._chunk(answer, "", None, reports.finish_reason(answer)) | reports.extras(self._state, answer)
         if answer.options.include_usage:
             data["usage"] = reports.usage([answer])
         yield event(data)
@@ -84,18 +83,20 @@ class CompletionReply:
                 "text": answer.text,
                 "index": answer.index,
                 "logprobs": self._shown(answer, answer.generation.logprobs),
-                "finish_reason": finish_reason(answer),
+                "finish_reason": reports.finish_reason(answer),
             }
             for answer in answers
         ]
-        return {**self._head, "choices": choices, "usage": reports.usage(answers), **self._extras(answers[0])}
+        return {
+            **self._head,
+            "choices": choices,
+            "usage": reports.usage(answers),
+            **reports.extras(self._state, answers[0]),
+        }
 
     def _chunk(self, answer: Answer, text: str, logprobs: Any, reason: str | None) -> dict[str, Any]:
         choice = {"text": text, "index": answer.index, "logprobs": logprobs, "finish_reason": reason}
         return {**self._head, "choices": [choice]}
-
-    def _extras(self, answer: Answer) -> dict[str, Any]:
-        return extras(self._state, answer)
 
     def _shown(self, answer: Answer, entries: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         """In OpenAI's form for completions, and in that of chats, which is llama-server's for both."""
@@ -109,16 +110,3 @@ class CompletionReply:
             "token_logprobs": [each[key] for each in content],
             "top_logprobs": [{other["token"]: other[key] for other in each[top]} for each in content],
         }
-
-
-def finish_reason(answer: Answer) -> str:
-    """Why an answer ended, in OpenAI's words."""
-    return "stop" if answer.is_complete else "length"
-
-
-def extras(state: ServerState, answer: Answer) -> dict[str, Any]:
-    """What answers carry beside OpenAI's fields."""
-    found = {"timings": reports.timings(answer), "drafting": reports.drafting(answer)}
-    if answer.options.is_verbose:
-        found["__verbose"] = LlamaServerReply(state).final(answer)
-    return found

@@ -15,11 +15,10 @@ from pymtp.loading.images import ImagePrompt
 from pymtp.model import Model
 from pymtp.serving.params import GenerationParams, with_options
 
-from .answer import Answer
+from .answer import Answer, Options
 from .counts import Counts
 from .errors import busy, invalid, too_long, unavailable
 from .logs import log
-from .parameters import Options
 from .settings import ServerSettings
 
 Phase = Literal["loading", "ready", "failed", "stopping"]

@@ -18,19 +18,18 @@ from pymtp.chat.parser import AnswerParser, ChatDelta
 from . import reports
 from .answer import Answer, Piece
 from .bodies import as_structure, read_turned
-from .chat import Rendered
-from .chat_completions import answer_chat, count_tokens_of
+from .chat import Rendered, answer_chat, count_tokens_of
 from .errors import ApiError, invalid, unsupported
 from .fields import ChatBody
 from .ids import random_name
-from .respond import Stream, event, json_response
+from .respond import event, json_response
 from .state import ServerState
 
 N_TOKENS_DEFAULT = 4096
 N_THINKING_DEFAULT = 10000
 
 
-async def messages(request: Request) -> Response | Stream:
+async def messages(request: Request) -> Response:
     """POST /v1/messages"""
     return await answer_chat(request, await read_turned(request, as_chat, ChatBody), MessagesReply)
 

@@ -16,6 +16,7 @@ from pymtp.serving.params import GenerationParams
 
 from .answer import Answer
 from .parameters import RANDOM_SEED
+from .state import ServerState
 
 _SAMPLING = (
     *("temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "top_n_sigma"),
@@ -128,6 +129,47 @@ def settings_of(params: GenerationParams, vocabulary: Vocabulary | None) -> dict
 def logprobs_of(entries: Sequence[TokenLogprobs], vocabulary: Vocabulary, *, of_chain: bool) -> list[dict[str, Any]]:
     """Log probabilities before the sampler chain, or probabilities after it."""
     return [_entry(each, vocabulary, of_chain=of_chain) for each in entries]
+
+
+def finish_reason(answer: Answer) -> str:
+    """Why an answer ended, in OpenAI's words."""
+    return "stop" if answer.is_complete else "length"
+
+
+def whole(state: ServerState, answer: Answer) -> dict[str, Any]:
+    """All about an answer that is complete."""
+    generation, options, vocabulary = answer.generation, answer.options, state.vocabulary
+    data = {
+        "index": answer.index,
+        "content": "" if options.stream else answer.text,
+        "tokens": list(answer.tokens) if options.return_tokens and not options.stream else [],
+        "id_slot": generation.slot,
+        "stop": True,
+        "model": state.name,
+        "tokens_predicted": len(answer.tokens),
+        "tokens_evaluated": len(answer.prompt),
+        "generation_settings": settings_of(generation.params, vocabulary)
+        | {"stream": options.stream, "timings_per_token": options.timings_per_token},
+        "prompt": vocabulary.detokenize(answer.prompt, special=True),
+        "has_new_line": "\n" in answer.text,
+        "truncated": generation.is_truncated,
+        "stop_type": answer.stop_type,
+        "stopping_word": generation.stop_text or "",
+        "tokens_cached": generation.n_cached,
+        "timings": timings(answer),
+        "drafting": drafting(answer),
+    }
+    if generation.logprobs and not options.stream:
+        data["completion_probabilities"] = logprobs_of(generation.logprobs, vocabulary, of_chain=options.of_chain)
+    return only(options.fields, data) if options.fields else data
+
+
+def extras(state: ServerState, answer: Answer) -> dict[str, Any]:
+    """What answers of OpenAI's APIs carry beside OpenAI's fields."""
+    found = {"timings": timings(answer), "drafting": drafting(answer)}
+    if answer.options.is_verbose:
+        found["__verbose"] = whole(state, answer)
+    return found
 
 
 def _entry(each: TokenLogprobs, vocabulary: Vocabulary, *, of_chain: bool) -> dict[str, Any]:

@@ -18,17 +18,15 @@ from pymtp.chat.parser import AnswerParser, ChatDelta, ChatMessage, ToolCall
 from . import reports
 from .answer import Answer, Piece
 from .bodies import as_structure, read_turned
-from .chat import Rendered
-from .chat_completions import answer_chat, count_tokens_of
-from .completions import extras
+from .chat import Rendered, answer_chat, count_tokens_of
 from .errors import invalid, unsupported
 from .fields import ChatBody
 from .ids import random_name
-from .respond import Stream, event, json_response
+from .respond import event, json_response
 from .state import ServerState
 
 
-async def responses(request: Request) -> Response | Stream:
+async def responses(request: Request) -> Response:
     """POST /v1/responses"""
     return await answer_chat(request, await read_turned(request, as_chat, ChatBody), ResponsesReply)
 
@@ -222,7 +220,7 @@ class ResponsesReply:
         """See Reply."""
         message = self._rendered.message(answers[0].text, is_cut=not answers[0].is_complete)
         response = self._whole(answers[0], self._output(message))
-        return response | extras(self._state, answers[0])
+        return response | reports.extras(self._state, answers[0])
 
     def _begin(self) -> Iterator[bytes]:
         if self._parser is None:

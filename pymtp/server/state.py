@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 
 from starlette.requests import Request
 
@@ -21,9 +21,6 @@ from .engine import Engine
 from .fields import GenerationFields
 from .parameters import options_of, params_of
 from .settings import ServerSettings
-
-if TYPE_CHECKING:
-    from .chat import Rendered
 
 
 class ServerState:
@@ -74,15 +71,13 @@ class ServerState:
         return "" if self.settings.shares_cache else self.key_id
 
     def submit(
-        self, prompts: Sequence[Sequence[int]], fields: GenerationFields, *, n_probs: int, chat: Rendered | None = None
+        self, prompts: Sequence[Sequence[int]], fields: GenerationFields, *, n_probs: int, **of_chat: Any
     ) -> list[Answer]:
-        """Ask for what a request asks for. Raises ApiError."""
+        """Ask for what a request asks for; `of_chat` are parameters that chats alone have. Raises ApiError."""
         settings = self.settings
         params = params_of(fields, settings.params, self.vocabulary, n_probs=n_probs, shifts=settings.has_context_shift)
         # texts are shared between requests with the same key only
-        params = replace(params, cache_scope=self.cache_scope, draft_owner=self.key_id)
-        if chat:
-            params = replace(params, chat=chat.prompt, reasoning_budget=chat.reasoning_budget)
+        params = replace(params, cache_scope=self.cache_scope, draft_owner=self.key_id, **of_chat)
         options = options_of(fields, n_probs=n_probs, n_slots=self.engine.n_slots, settings=settings)
         return self.engine.submit(prompts, params, options)
 
