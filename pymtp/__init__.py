@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         InvalidParameter,
         LibraryError,
         ModelError,
+        NotFinite,
         PymtpError,
         RemoteError,
         StateError,
