@@ -173,7 +173,7 @@ class Model:
     @property
     def adapters(self) -> tuple[LoraAdapter, ...]:
         """The LoRA adapters that are loaded (`lora`), with the scales of texts that do not say otherwise."""
-        scales = self._scheduler.adapters.default
+        scales = self._scheduler.admission.adapters.default
         return tuple(replace(one, scale=scale) for one, scale in zip(self._adapters, scales, strict=True))
 
     def scale_adapters(self, scales: Mapping[int, float]) -> None:
@@ -186,7 +186,7 @@ class Model:
             raise InvalidParameter("scales", f"of adapters that are loaded: {len(self._adapters)}", value=scales)
 
         def change() -> None:
-            adapters = self._scheduler.adapters
+            adapters = self._scheduler.admission.adapters
             adapters.default = adapters.scales(asked)
 
         self.call(change)
@@ -346,35 +346,35 @@ class Model:
 
         Raises StateError for a file that is damaged or of another model, and while texts are generated.
         """
-        self.call(lambda: self._scheduler.restore(path))
+        self.call(lambda: self._scheduler.admission.restore(path))
 
     def save_slot(self, slot: int) -> tuple[list[int], bytes]:
         """What a free slot holds of an earlier text: its tokens, and bytes for `restore_slot`, heads included.
 
         Raises StateError while a text is generated in it, InvalidParameter for a slot that does not exist.
         """
-        return self.call(lambda: self._scheduler.save_slot(slot))
+        return self.call(lambda: self._scheduler.admission.slots.save(slot))
 
     def restore_slot(self, slot: int, tokens: Sequence[int], data: bytes, *, scope: str = "") -> None:
         """Put what `save_slot` returned into a free slot, for later texts with `cache_prompt` and this `cache_scope`.
 
         Raises StateError for bytes that are damaged or of another model, and while a text is generated in it.
         """
-        self.call(lambda: self._scheduler.restore_slot(slot, tokens, data, scope))
+        self.call(lambda: self._scheduler.admission.restore_slot(slot, tokens, data, scope))
 
     def erase_slot(self, slot: int) -> int:
         """Empty a free slot; returns how many tokens it held. Raises StateError while a text is generated in it."""
-        return self.call(lambda: self._scheduler.erase_slot(slot))
+        return self.call(lambda: self._scheduler.admission.slots.erase(slot))
 
     def keep_prefixes(self, n_bytes: int) -> None:
         """Keep in host memory what slots held of texts with `cache_prompt`, up to `n_bytes`, for later ones."""
         if not isinstance(n_bytes, int) or n_bytes < 0:
             raise InvalidParameter("n_bytes", "a number of bytes, 0 or more", value=n_bytes)
-        self.call(lambda: self._scheduler.keep_prefixes(n_bytes))
+        self.call(lambda: self._scheduler.admission.slots.cache.limit(n_bytes))
 
     def cells_used(self) -> int:
         """Positions of the cache that are taken; of `session.n_cells`."""
-        return self.call(lambda: self._scheduler.n_cells_used)
+        return self.call(lambda: self._scheduler.admission.n_cells_used)
 
     def lookup_bytes(self) -> int:
         """What drafts by lookup take of host memory: the texts that are generated, and earlier ones that are shared."""
@@ -382,7 +382,7 @@ class Model:
 
     def empty_cache(self) -> None:
         """Drop what texts with `cache_prompt` have left in the cache."""
-        self.call(self._scheduler.empty_cache)
+        self.call(self._scheduler.admission.slots.empty)
 
     def close(self) -> None:
         """Free the session and the weights; closing twice is harmless. What is being generated ends with an error."""

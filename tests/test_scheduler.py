@@ -11,14 +11,15 @@ import pytest
 from fake_session import N_VOCAB, FakeSession, plain_text
 from jobs import Ready, Report
 from pymtp.drafting.draft_vocab import AutoDraftVocab
-from pymtp.drafting.length import DraftLength
 from pymtp.drafting.mtp import MtpDrafter
+from pymtp.drafting.pick import DraftLength
 from pymtp.drafting.policy import DraftPolicy
 from pymtp.engine.counters import Timing
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
-from pymtp.serving.scheduler import Scheduler, _shares
+from pymtp.serving.passes import _shares
+from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.sequence import TokenSequence, TurnResult
 
 GREEDY = SamplingParams(temperature=0)
@@ -527,7 +528,7 @@ def test_what_is_forgotten_leaves_the_cache() -> None:
     submit(work, sequence(session, [1, 2, 3]), sequence(session, [4, 5, 6]), cache_scope="")
     run(work)
     assert all(slot.tokens for slot in session.slots)
-    work.empty_cache()
+    work.admission.slots.empty()
     assert not any(slot.tokens for slot in session.slots)
 
 

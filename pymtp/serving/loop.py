@@ -15,7 +15,8 @@ from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
 from pymtp.errors import Closed, PymtpError
-from pymtp.serving.scheduler import Job, Scheduler
+from pymtp.serving.admission import Job
+from pymtp.serving.scheduler import Scheduler
 
 T = TypeVar("T")
 

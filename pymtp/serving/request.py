@@ -56,7 +56,7 @@ class Update(NamedTuple):
 
 
 class Request:
-    """Asks for the continuation of a prompt. A scheduler.Job.
+    """Asks for the continuation of a prompt. An admission.Job.
 
     Raises what `check_request` raises, ContextFull if the prompt does not fit, InvalidParameter if it is empty.
     """
