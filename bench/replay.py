@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymtp.drafting import costs as costs_module
 from pymtp.drafting import policy as policy_module
 from pymtp.drafting.lookup import LookupIndex
 from pymtp.drafting.policy import AUTO_DRAFT_MAX, Candidate, DraftPolicy, Plan, Rates
@@ -229,11 +228,9 @@ def compare_constants(options: argparse.Namespace) -> None:
     print("|---|---|" + "--:|" * 2 * len(heads))
     row("as they are", "")
     for name, values in ((name, OTHERS[name]) for name in options.constants or OTHERS):
-        modules = [module for module in (costs_module, policy_module) if hasattr(module, name)]
-        kept = getattr(modules[0], name)
+        kept = getattr(policy_module, name)
         for value in (*values, kept):
-            for module in modules:
-                setattr(module, name, value)
+            setattr(policy_module, name, value)
             if value != kept:
                 row(name, value)
 

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from pymtp.conversation import Answer, Conversation
     from pymtp.drafting.interface import Drafter, DrafterTraits, DraftOutcome, DraftRequest, Proposal
     from pymtp.drafting.params import DraftParams, PlainReason
-    from pymtp.engine.chunk import Chunk
     from pymtp.engine.context import ContextParams
-    from pymtp.engine.session import Session, n_contexts
+    from pymtp.engine.session import Chunk, Session, n_contexts
     from pymtp.errors import (
         BackendError,
         Closed,
@@ -68,7 +67,7 @@ _MODULES = {
     "drafting.params": ("DraftParams", "PlainReason"),
     "engine.chunk": ("Chunk",),
     "engine.context": ("ContextParams",),
-    "engine.session": ("Session", "n_contexts"),
+    "engine.session": ("Chunk", "Session", "n_contexts"),
     "errors": (
         "BackendError",
         "Closed",

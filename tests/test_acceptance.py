@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from pymtp.acceptance.forced import Forced
-from pymtp.acceptance.interface import Acceptance, Trial, Verdict
-from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.interface import MATCH, Acceptance, Trial, Verdict
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.acceptance.relaxed import Relaxed
 from pymtp.acceptance.scripted import Scripted

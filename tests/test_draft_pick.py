@@ -7,11 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from pymtp.acceptance.interface import Trial, Verdict
-from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.interface import MATCH, Trial, Verdict
 from pymtp.drafting.interface import Proposal
-from pymtp.drafting.length import DraftLength
-from pymtp.drafting.pick import AutoPick, FixedPick
+from pymtp.drafting.pick import AutoPick, DraftLength, FixedPick
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams

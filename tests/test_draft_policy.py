@@ -10,8 +10,18 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from pymtp.drafting.costs import N_RECENT, NEW_SHARE, PassCosts, _fit
-from pymtp.drafting.policy import MATCH_KINDS, REVIEW, TRIAL_ROUNDS, Candidate, DraftPolicy, Plan
+from pymtp.drafting.policy import (
+    MATCH_KINDS,
+    N_RECENT,
+    NEW_SHARE,
+    REVIEW,
+    TRIAL_ROUNDS,
+    Candidate,
+    DraftPolicy,
+    PassCosts,
+    Plan,
+    _fit,
+)
 
 Machine = Callable[[int, int, int], float]
 """Milliseconds of a pass by steps, rows and sequences."""

@@ -20,12 +20,10 @@ import pymtp
 from jobs import Ready
 from pymtp.acceptance.interface import Trial, Verdict
 from pymtp.binding.arrays import Logits
-from pymtp.drafting.length import DraftLength
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.engine.chunk import Chunk
+from pymtp.drafting.pick import DraftLength
 from pymtp.engine.context import ContextParams
-from pymtp.engine.logits import LogitsRow
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, LogitsRow, Session
 from pymtp.errors import ContextFull, PymtpError
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution

@@ -31,9 +31,8 @@ from http_server import Response, running
 from pymtp.binding.arrays import Logits
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
-from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams, native_params
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, Session
 from pymtp.errors import ContextFull, InvalidParameter, ModelError, PymtpError, UnsupportedModel
 from pymtp.gguf.facts import model_facts
 from pymtp.loading.images import Image, PlacedImage, Projector

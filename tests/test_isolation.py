@@ -16,9 +16,8 @@ import pytest
 from machine import HAS_GPU
 from pymtp import Model
 from pymtp.engine import snapshot
-from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
-from pymtp.engine.session import Session, abi_id
+from pymtp.engine.session import Chunk, Session, abi_id
 from pymtp.errors import PymtpError, StateError
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.header import read_header

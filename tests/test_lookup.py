@@ -15,11 +15,9 @@ from fake_session import FakeSession
 from families import FAMILIES
 from machine import needs_exact_texts
 from pymtp import Model, PlainReason, SamplingParams
-from pymtp.acceptance.interface import Acceptance, Trial
-from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.interface import MATCH, Acceptance, Trial
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.drafting.choice import longest_draft
-from pymtp.drafting.costs import PassCosts
 from pymtp.drafting.interface import DraftRequest
 from pymtp.drafting.lookup import (
     MATCH_MAX,
@@ -32,6 +30,7 @@ from pymtp.drafting.lookup import (
     SequenceIndex,
 )
 from pymtp.drafting.params import DraftParams
+from pymtp.drafting.policy import PassCosts
 from pymtp.errors import PymtpError
 from pymtp.sampling.chain import Sampler
 from random_gguf import write_glm4, write_glm4moe, write_jamba

@@ -25,9 +25,8 @@ from families import FAMILIES
 from http_server import Client, running
 from pymtp.binding.arrays import Logits
 from pymtp.binding.library import ffi
-from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, Session
 from pymtp.errors import InvalidParameter, ModelError, NotFinite, PymtpError, StateError
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.weights import output_rows

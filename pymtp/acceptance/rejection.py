@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pymtp.acceptance.interface import Trial, Verdict
-from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.interface import MATCH, Trial, Verdict
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 

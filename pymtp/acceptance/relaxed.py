@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pymtp.acceptance.interface import Trial, Verdict
-from pymtp.engine.logits import Row
+from pymtp.engine.session import Row
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution

@@ -10,7 +10,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
-from pymtp.engine.logits import Row
+from pymtp.engine.session import Row
 from pymtp.errors import PymtpError
 from pymtp.sampling.distribution import Distribution
 

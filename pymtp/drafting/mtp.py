@@ -10,8 +10,7 @@ from typing import ClassVar, NamedTuple
 
 from pymtp.binding.library import lib
 from pymtp.drafting.interface import NO_DRAFTS, DrafterTraits, DraftOutcome, DraftRequest, PickedToken, Proposal
-from pymtp.engine.chunk import Chunk
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, Session
 from pymtp.sampling.distribution import Distribution
 
 CATCH_UP = lib.PYMTP_KEPT_POSITIONS - 8

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pymtp.acceptance.interface import Acceptance
-from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.interface import MATCH, Acceptance
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.acceptance.relaxed import Relaxed
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.drafting.interface import DrafterTraits
-from pymtp.drafting.length import DraftLength
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.drafting.pick import AutoPick, FixedPick, PickMethod
+from pymtp.drafting.pick import AutoPick, DraftLength, FixedPick, PickMethod
 from pymtp.errors import InvalidParameter
 from pymtp.loading.images import PlacedImage, n_more_cells
 from pymtp.loading.vocabulary import Vocabulary

@@ -10,14 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from pymtp.acceptance.interface import Acceptance, Trial
-from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.interface import MATCH, Acceptance, Trial
 from pymtp.acceptance.rejection import BLOCK_REJECTION
 from pymtp.drafting.interface import DraftOutcome, DraftRequest, Proposal
-from pymtp.drafting.length import DraftLength
-from pymtp.drafting.pick import ChainPicker, FixedPick, PickMethod
-from pymtp.engine.chunk import Chunk
-from pymtp.engine.logits import Row
+from pymtp.drafting.pick import ChainPicker, DraftLength, FixedPick, PickMethod
+from pymtp.engine.session import Chunk, Row
 from pymtp.errors import PymtpError
 from pymtp.loading.images import PlacedImage
 from pymtp.sampling.chain import Sampler
