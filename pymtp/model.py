@@ -10,7 +10,6 @@ import secrets
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -31,7 +30,6 @@ from pymtp.engine.session import Session
 from pymtp.errors import Closed, InvalidParameter, UnsupportedModel
 from pymtp.gguf.facts import GgufInfo
 from pymtp.gguf.weights import fingerprint, output_rows, trimmed_output
-from pymtp.loading.adapters import LoraAdapter
 from pymtp.loading.images import IMAGE_MARKER, Image, ImagePrompt, Projector, load_images, split_at_markers
 from pymtp.loading.loader import OnLoad, Weights
 from pymtp.loading.params import ModelParams
@@ -42,6 +40,7 @@ from pymtp.sampling.params import SamplingParams
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.serving.adapters import Adapters
 from pymtp.serving.batch import Batch
+from pymtp.serving.controls import ModelAdapters, ModelSlots
 from pymtp.serving.generation import Generation, OnPrompt
 from pymtp.serving.loop import EngineLoop
 from pymtp.serving.params import GenerationParams, with_options
@@ -123,6 +122,10 @@ class Model:
         self.projector = self._load_projector(weights)
         """What turns images into rows of embeddings; None: the model takes no images."""
         self._start(weights, choice, auto_vocab if self.session.n_heads else None)
+        self.slots = ModelSlots(self._loop, self._scheduler.admission, self.session)
+        """What the cache holds of texts that have ended: saved, restored, emptied. See ModelSlots."""
+        self.adapters = ModelAdapters(self._loop, self._scheduler.admission.adapters, weights.adapters)
+        """The LoRA adapters that are loaded (`lora`), with the scales of texts that do not ask for others."""
 
     def _load_projector(self, weights: Weights) -> Projector | None:
         params = self.params.model
@@ -146,7 +149,6 @@ class Model:
         drafter = choice.make(session, earlier)
         self._adaptive = drafter if isinstance(drafter, AdaptiveDrafter) else None
         policy = self._adaptive.policy if self._adaptive else None
-        self._adapters = weights.adapters
         self._scheduler = Scheduler(
             session,
             drafter,
@@ -169,27 +171,6 @@ class Model:
         """What a generation uses where nothing else is asked for: the sampling that the GGUF recommends
         (`general.sampling.*`), as in llama.cpp, and the draft length of `draft_max`."""
         return self._defaults
-
-    @property
-    def adapters(self) -> tuple[LoraAdapter, ...]:
-        """The LoRA adapters that are loaded (`lora`), with the scales of texts that do not say otherwise."""
-        scales = self._scheduler.admission.adapters.default
-        return tuple(replace(one, scale=scale) for one, scale in zip(self._adapters, scales, strict=True))
-
-    def scale_adapters(self, scales: Mapping[int, float]) -> None:
-        """Apply LoRA adapters with these scales, by their numbers, and no others, to texts that begin from now on.
-
-        Raises InvalidParameter for an adapter that is not loaded.
-        """
-        asked = with_options(self._defaults, {"lora": scales}).lora or {}
-        if asked and max(asked) >= len(self._adapters):
-            raise InvalidParameter("scales", f"of adapters that are loaded: {len(self._adapters)}", value=scales)
-
-        def change() -> None:
-            adapters = self._scheduler.admission.adapters
-            adapters.default = adapters.scales(asked)
-
-        self.call(change)
 
     @property
     def n_ctx(self) -> int:
@@ -337,52 +318,9 @@ class Model:
         """
         return self._loop.call(function)
 
-    def save_state(self, path: StrPath) -> None:
-        """Save all sequences in the cache to a file, heads included. Raises StateError if it cannot be written."""
-        self.call(lambda: self.session.save_file(path))
-
-    def restore_state(self, path: StrPath) -> None:
-        """Restore what `save_state` has saved.
-
-        Raises StateError for a file that is damaged or of another model, and while texts are generated.
-        """
-        self.call(lambda: self._scheduler.admission.restore(path))
-
-    def save_slot(self, slot: int) -> tuple[list[int], bytes]:
-        """What a free slot holds of an earlier text: its tokens, and bytes for `restore_slot`, heads included.
-
-        Raises StateError while a text is generated in it, InvalidParameter for a slot that does not exist.
-        """
-        return self.call(lambda: self._scheduler.admission.slots.save(slot))
-
-    def restore_slot(self, slot: int, tokens: Sequence[int], data: bytes, *, scope: str = "") -> None:
-        """Put what `save_slot` returned into a free slot, for later texts with `cache_prompt` and this `cache_scope`.
-
-        Raises StateError for bytes that are damaged or of another model, and while a text is generated in it.
-        """
-        self.call(lambda: self._scheduler.admission.restore_slot(slot, tokens, data, scope))
-
-    def erase_slot(self, slot: int) -> int:
-        """Empty a free slot; returns how many tokens it held. Raises StateError while a text is generated in it."""
-        return self.call(lambda: self._scheduler.admission.slots.erase(slot))
-
-    def keep_prefixes(self, n_bytes: int) -> None:
-        """Keep in host memory what slots held of texts with `cache_prompt`, up to `n_bytes`, for later ones."""
-        if not isinstance(n_bytes, int) or n_bytes < 0:
-            raise InvalidParameter("n_bytes", "a number of bytes, 0 or more", value=n_bytes)
-        self.call(lambda: self._scheduler.admission.slots.cache.limit(n_bytes))
-
-    def cells_used(self) -> int:
-        """Positions of the cache that are taken; of `session.n_cells`."""
-        return self.call(lambda: self._scheduler.admission.n_cells_used)
-
     def lookup_bytes(self) -> int:
         """What drafts by lookup take of host memory: the texts that are generated, and earlier ones that are shared."""
         return self.call(lambda: self._adaptive.lookup_bytes if self._adaptive else 0)
-
-    def empty_cache(self) -> None:
-        """Drop what texts with `cache_prompt` have left in the cache."""
-        self.call(self._scheduler.admission.slots.empty)
 
     def close(self) -> None:
         """Free the session and the weights; closing twice is harmless. What is being generated ends with an error."""

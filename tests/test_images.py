@@ -386,7 +386,7 @@ def test_the_cache_never_takes_one_image_for_another(attending: tuple[Path, Path
     rng = random.Random(5)
     for n_seq_max in (1, 2):
         with open_model(attending, n_seq_max=n_seq_max) as model:
-            model.keep_prefixes(1 << 26)
+            model.slots.keep_prefixes(1 << 26)
             asked = []
             for _ in range(25):
                 text, one, two, i, j = rng.choice(prompts)

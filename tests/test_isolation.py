@@ -218,7 +218,7 @@ def test_a_grammar_that_no_token_continues_ends_its_own_request_alone(tmp_path: 
         with pytest.raises(PymtpError, match="the grammar does not allow token"):
             list(dead_end)
         assert "".join(other) == expected and other.tokens == alone.tokens
-        assert model.cells_used() == 0
+        assert model.slots.n_cells_used() == 0
         with pytest.raises(PymtpError, match="the grammar does not allow token"):  # with nothing else to wait for
             list(model.generate(PUBLIC, grammar='root ::= "\\t" "a"', **options))  # type: ignore[arg-type]
         assert "".join(model.generate(PUBLIC, ignore_eos=True, **options)) == expected  # type: ignore[arg-type]

@@ -184,7 +184,7 @@ class Engine:
     def _begin(self) -> None:
         assert self._model is not None
         if self.settings.cache_bytes:
-            self._model.keep_prefixes(self.settings.cache_bytes)
+            self._model.slots.keep_prefixes(self.settings.cache_bytes)
         if self.phase == "loading":
             self.phase, self.error = "ready", None
             log("model loaded", model=self._model.info.path.name, slots=self._model.session.n_seq_max)

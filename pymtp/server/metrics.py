@@ -24,7 +24,9 @@ async def metrics(request: Request) -> Response:
     if not state.settings.has_metrics:
         raise unsupported("This server does not support metrics endpoint. Start it with `--metrics`")
     model = state.model
-    stats, n_cells, lookup = await asyncio.to_thread(lambda: (model.stats, model.cells_used(), model.lookup_bytes()))
+    stats, n_cells, lookup = await asyncio.to_thread(
+        lambda: (model.stats, model.slots.n_cells_used(), model.lookup_bytes())
+    )
     body = "\n".join(_lines(state, stats, n_cells, lookup)) + "\n"
     headers = {"Process-Start-Time-Unix": str(int(state.engine.started_at))}
     return Response(body, headers=headers, media_type="text/plain; version=0.0.4")

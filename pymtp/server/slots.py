@@ -62,7 +62,7 @@ async def slot_action(request: Request) -> Response:
 
 def _save(state: ServerState, slot: int, folder: Path, name: str) -> dict[str, Any]:
     path, began = _path(folder, name), time.perf_counter()
-    tokens, data = state.model.save_slot(slot)
+    tokens, data = state.model.slots.save(slot)
     head = msgspec.json.encode(tokens) + b"\n"
     snapshot.write(path, head + data)
     timings = {"save_ms": (time.perf_counter() - began) * 1000}
@@ -76,13 +76,13 @@ def _restore(state: ServerState, slot: int, folder: Path, name: str) -> dict[str
         tokens = msgspec.json.decode(head, type=list[int])
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise invalid(f"{name} is not a saved slot") from None
-    state.model.restore_slot(slot, tokens, data, scope=state.cache_scope)
+    state.model.slots.restore(slot, tokens, data, scope=state.cache_scope)
     timings = {"restore_ms": (time.perf_counter() - began) * 1000}
     return {"filename": name, "n_restored": len(tokens), "n_read": len(head) + 1 + len(data), "timings": timings}
 
 
 def _erase(state: ServerState, slot: int, folder: Path, name: str) -> dict[str, Any]:
-    return {"n_erased": state.model.erase_slot(slot)}
+    return {"n_erased": state.model.slots.erase(slot)}
 
 
 _ACTIONS = {"save": _save, "restore": _restore, "erase": _erase}
