@@ -21,7 +21,7 @@ import numpy as np
 
 from pymtp.drafting import policy as policy_module
 from pymtp.drafting.lookup import LookupIndex
-from pymtp.drafting.policy import AUTO_DRAFT_MAX, Candidate, DraftPolicy, Plan, Rates
+from pymtp.drafting.policy import AUTO_DRAFT_MAX, Candidate, DraftPlan, DraftPolicy, Rates
 from traces import Trace, read_traces
 
 
@@ -88,14 +88,14 @@ class Sequence_:
         return len(tokens)
 
 
-Choose = Callable[[DraftPolicy, list[Candidate], int], Plan]
+Choose = Callable[[DraftPolicy, list[Candidate], int], DraftPlan]
 CATCH_UP = 56
 """Positions that the heads catch up with at most."""
 
 
 def fixed(steps: int) -> Choose:
     """The heads draft that many tokens in every round."""
-    return lambda policy, asked, n: Plan(steps, [min(steps, each.room) for each in asked], [0] * len(asked))
+    return lambda policy, asked, n: DraftPlan(steps, [min(steps, each.room) for each in asked], [0] * len(asked))
 
 
 def play(

@@ -44,7 +44,7 @@ from pymtp.serving.controls import ModelAdapters, ModelSlots
 from pymtp.serving.generation import Generation, OnPrompt
 from pymtp.serving.loop import EngineLoop
 from pymtp.serving.params import GenerationParams, with_options
-from pymtp.serving.request import Request, Setup
+from pymtp.serving.request import ModelTraits, Request
 from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.statistics import Stats
 
@@ -137,7 +137,7 @@ class Model:
         session, traits = self.session, choice.drafter.traits
         adapters = ", ".join(adapter.path.name for adapter in weights.adapters)
         name = self.info.path.name + (f" with {adapters}" if adapters else "")
-        self._setup = Setup(
+        self._traits = ModelTraits(
             self.vocabulary, traits, session.n_ctx, session.n_draft_max, len(weights.adapters), name=name
         )
         draft_max = self.params.drafting.draft_max if session.n_draft_max else 0
@@ -352,7 +352,7 @@ class Model:
         if asked.draft_max is None:
             asked = with_options(asked, {"draft_max": self._defaults.draft_max})
         self._loop.check_open()
-        request = Request(prompt, asked, self._setup)
+        request = Request(prompt, asked, self._traits)
         generation = Generation(request, self._loop, self.vocabulary, on_prompt, arrived, owner=self)
         self._loop.submit(request)
         return generation

@@ -40,9 +40,9 @@ from pymtp.loading.loader import Weights
 from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.server.chat_completions import prepare
-from pymtp.server.engine import Engine
 from pymtp.server.errors import ApiError
 from pymtp.server.fields import ChatBody
+from pymtp.server.served_model import ServedModel
 from pymtp.server.settings import ServerSettings
 from pymtp.server.state import ServerState
 from random_gguf import (
@@ -962,7 +962,7 @@ def test_prompts_of_a_request_are_limited_before_their_images_are_decoded(files:
 
 
 def test_requests_that_wait_for_their_images_are_limited(files: tuple[Path, Path]) -> None:
-    async def ask(engine: Engine) -> None:
+    async def ask(engine: ServedModel) -> None:
         may_go = threading.Event()
         tasks = [asyncio.create_task(engine.decode(lambda: may_go.wait(60))) for _ in range(3)]
         try:
@@ -979,7 +979,7 @@ def test_requests_that_wait_for_their_images_are_limited(files: tuple[Path, Path
         assert await engine.decode(lambda: 1) == 1
 
     with open_model(files) as model:
-        engine = Engine(lambda: model, ServerSettings(n_queue_max=2))
+        engine = ServedModel(lambda: model, ServerSettings(n_queue_max=2))
         engine._model, engine.phase = model, "ready"
         asyncio.run(ask(engine))
 
@@ -988,7 +988,7 @@ def test_pixels_go_once_a_prompt_is_prepared(files: tuple[Path, Path]) -> None:
     """They take up to a thousand times the memory of a file, and answers take long."""
     settings = ServerSettings(chat_template="chatml")
     with open_model(files) as model:
-        engine = Engine(lambda: model, settings)
+        engine = ServedModel(lambda: model, settings)
         engine._model, engine.phase = model, "ready"
         n_before = n_images()
         content = [as_url(png(128, 96)), {"type": "text", "text": "a b"}]

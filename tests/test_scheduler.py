@@ -18,9 +18,9 @@ from pymtp.engine.counters import Timing
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
-from pymtp.serving.passes import _shares
+from pymtp.serving.passes import _rows_of_prompts
 from pymtp.serving.scheduler import Scheduler
-from pymtp.serving.sequence import TokenSequence, TurnResult
+from pymtp.serving.sequence import ShareResult, TokenSequence
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -91,7 +91,7 @@ def test_where_a_device_computes_a_pass_is_reported_while_the_next_one_is_under_
     session = FakeSession(is_async=True)
     reports: list[tuple[int, int]] = []  # how many passes had begun, and tokens reported
 
-    def report(one: TokenSequence, played: TurnResult | None) -> None:
+    def report(one: TokenSequence, played: ShareResult | None) -> None:
         assert played
         reports.append((len(session.passes), len(played.tokens)))
 
@@ -138,7 +138,7 @@ def test_a_short_prompt_overtakes_a_long_one_that_goes_on_all_the_same() -> None
 def test_rows_are_shared_between_the_oldest_prompt_and_the_shortest(
     lengths: list[int], n_rows: int, shares: list[int]
 ) -> None:
-    assert _shares(lengths, n_rows) == shares
+    assert _rows_of_prompts(lengths, n_rows) == shares
 
 
 def test_reports_amid_texts_may_wait_for_those_that_are_due_with_them() -> None:

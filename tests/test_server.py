@@ -277,7 +277,7 @@ def test_a_short_request_does_not_wait_for_a_long_prompt() -> None:
 
 
 def test_a_client_that_leaves_frees_its_slot(server: Client) -> None:
-    engine = server.app.state.engine
+    engine = server.app.state.served
     body = json.dumps({"prompt": PROMPT, "n_predict": -1, "ignore_eos": True, "stream": True}).encode()
     for ends in ("stream", "before"):
         with socket.create_connection(("127.0.0.1", server.port)) as connection:

@@ -14,7 +14,7 @@ from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 
 
-class Trial(NamedTuple):
+class Verified(NamedTuple):
     """Drafts of one sequence, for the target to judge."""
 
     rows: Sequence[Row]
@@ -37,7 +37,7 @@ class Verdict(NamedTuple):
     n_accepted: int
     """How many of the tokens are drafts."""
     targets: list[Distribution]
-    """The target's distributions for the tokens; maybe not all of them, unless `Trial.keep`."""
+    """The target's distributions for the tokens; maybe not all of them, unless `Verified.keep`."""
 
 
 class Acceptance(Protocol):
@@ -51,7 +51,7 @@ class Acceptance(Protocol):
     def is_lossless(self) -> bool:
         """Whether emitted tokens have the same distribution as in plain decoding."""
 
-    def __call__(self, sampler: Sampler, trial: Trial) -> Verdict:
+    def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         """Accept or reject the drafts; the sampler's history gets the emitted tokens."""
 
 
@@ -66,17 +66,17 @@ class Match:
     name: str = "match"
     is_lossless: bool = True
 
-    def __call__(self, sampler: Sampler, trial: Trial) -> Verdict:
+    def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         """See Acceptance."""
         tokens: list[int] = []
         targets: list[Distribution] = []
-        for row, draft in zip(trial.rows, [*trial.drafts, None], strict=True):
+        for row, draft in zip(verified.rows, [*verified.drafts, None], strict=True):
             tokens.append(sampler.sample(row))
-            if trial.keep:
+            if verified.keep:
                 targets.append(sampler.last_distribution)
             if tokens[-1] != draft:
                 return Verdict(tokens, len(tokens) - 1, targets)
-            if draft in trial.stop:
+            if draft in verified.stop:
                 break
         return Verdict(tokens, len(tokens), targets)
 

@@ -176,7 +176,7 @@ class Candidate(NamedTuple):
     """Tokens that lookup found after it."""
 
 
-class Plan(NamedTuple):
+class DraftPlan(NamedTuple):
     """How many tokens a round drafts."""
 
     steps: int
@@ -231,7 +231,7 @@ class DraftPolicy:
         """Whether the heads have not been worth their time for a while: then prompts need not go through them."""
         return not self._latest.steps and self._latest.n_wait >= 4 * REVIEW
 
-    def choose(self, asked: Sequence[Candidate], n: int) -> Plan:
+    def choose(self, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The plan for the next round of `n` sequences, of which these can draft."""
         self._n_rounds += 1
         choice = self._latest = self._choices.get(n) or self._choices.setdefault(n, _Choice())
@@ -251,7 +251,7 @@ class DraftPolicy:
         choice.used[plan.steps] = self._n_rounds
         return plan
 
-    def _with_steps(self, steps: int, asked: Sequence[Candidate], n: int) -> Plan:
+    def _with_steps(self, steps: int, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The better of two: with these steps of the heads, or by lookup alone."""
         finds = any(each.n_found for each in asked)
         if not steps and not finds:
@@ -275,7 +275,7 @@ class DraftPolicy:
             if n_old > REVIEW and loss <= self._to_lose and n_old / loss > most:
                 most, choice.n_trial, choice.n_until, choice.tried = n_old / loss, TRIAL_ROUNDS, 0, steps
 
-    def _best(self, steps: int, asked: Sequence[Candidate], n: int, *, verifies_all: bool = False) -> Plan:
+    def _best(self, steps: int, asked: Sequence[Candidate], n: int, *, verifies_all: bool = False) -> DraftPlan:
         """With that many steps of the heads: the drafts that are worth verifying."""
         by_sequence: list[list[float]] = []
         from_heads: list[bool] = []
@@ -301,12 +301,12 @@ class DraftPolicy:
         n_drafts = [[0] * len(asked), [0] * len(asked)]
         for _, i in drafts[:n_best]:
             n_drafts[from_heads[i]][i] += 1
-        return Plan(steps, n_drafts[True], n_drafts[False], expected[n_best], best, n)
+        return DraftPlan(steps, n_drafts[True], n_drafts[False], expected[n_best], best, n)
 
     def _is_in_step(self, n: int) -> bool:
         return self._in_step and n > 1
 
-    def n_more(self, plan: Plan, rates: Rates, n_heads: int, n_matched: int, n_found: int) -> int:
+    def n_more(self, plan: DraftPlan, rates: Rates, n_heads: int, n_matched: int, n_found: int) -> int:
         """How many drafts of a match that continues the heads' drafts are worth their rows."""
         n, longest = plan.n_sequences, max([*plan.heads, *plan.lookup])
         if self._is_in_step(n):
@@ -333,5 +333,5 @@ class DraftPolicy:
             self._fair_ms = None
 
 
-def _plain(asked: Sequence[Candidate], n: int) -> Plan:
-    return Plan(0, [0] * len(asked), [0] * len(asked), float(n), n_sequences=n)
+def _plain(asked: Sequence[Candidate], n: int) -> DraftPlan:
+    return DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n), n_sequences=n)

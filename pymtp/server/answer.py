@@ -62,7 +62,7 @@ class Piece(NamedTuple):
     logprobs: Sequence[TokenLogprobs]
 
 
-class Answer:
+class LiveAnswer:
     """One of the texts that a request gets."""
 
     def __init__(self, generation: Generation, index: int, prompt: Sequence[int], options: Options) -> None:

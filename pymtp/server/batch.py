@@ -17,18 +17,18 @@ from pymtp.errors import BackendError, Closed, InvalidParameter, RemoteError
 from pymtp.model import Model
 from pymtp.text.files import BYTES_MAX, read_record
 
-from .answer import Answer
+from .answer import LiveAnswer
 from .bodies import as_structure
 from .chat import prepare, submit_chat
 from .chat_completions import ChatReply
 from .completions import CompletionReply
-from .engine import Engine
 from .errors import as_api_error, invalid, unsupported
 from .fields import ChatBody, CompletionBody
 from .ids import new_id
 from .logs import log
 from .prompts import prompts_of
 from .respond import Reply
+from .served_model import ServedModel
 from .settings import ServerSettings
 from .state import ServerState
 
@@ -66,7 +66,7 @@ def run_batch(
     output: Path,
     on_progress: OnProgress = lambda done, total: None,
 ) -> int:
-    """Answer the requests that `output` has no answer to; return how many failed. Raises what `load` raises."""
+    """LiveAnswer the requests that `output` has no answer to; return how many failed. Raises what `load` raises."""
     return asyncio.run(_Batch(load, settings, list(requests), on_progress).run(output))
 
 
@@ -76,8 +76,8 @@ class _Batch:
     def __init__(
         self, load: Callable[[], Model], settings: ServerSettings, requests: list[Asked], on_progress: OnProgress
     ) -> None:
-        self._engine = Engine(load, settings)
-        self._state = ServerState(self._engine, settings)
+        self._served = ServedModel(load, settings)
+        self._state = ServerState(self._served, settings)
         self._requests, self._on_progress = requests, on_progress
         self._n_failed = self._n_done = 0
 
@@ -89,13 +89,13 @@ class _Batch:
         self._on_progress(self._n_done, len(self._requests))
         if not left:
             return 0
-        self._engine.start()
-        await self._engine.wait()
+        self._served.start()
+        await self._served.wait()
         try:
             with output.open("ab") as file:
                 turns = iter(left)
                 # a second one for each slot: nobody waits for a request to be read
-                workers = [asyncio.create_task(self._work(turns, file)) for _ in range(2 * self._engine.n_slots)]
+                workers = [asyncio.create_task(self._work(turns, file)) for _ in range(2 * self._served.n_slots)]
                 try:
                     await asyncio.gather(*workers)
                 finally:  # where one fails, the file has to stay as it is
@@ -103,7 +103,7 @@ class _Batch:
                         worker.cancel()
                     await asyncio.gather(*workers, return_exceptions=True)
         finally:
-            await self._engine.stop()
+            await self._served.stop()
         return self._n_failed
 
     async def _work(self, turns: Iterable[Asked], file: BinaryIO) -> None:
@@ -114,8 +114,8 @@ class _Batch:
             os.fsync(file.fileno())
             self._n_done += 1
             self._on_progress(self._n_done, len(self._requests))
-            if self._engine.phase == "failed":
-                await self._engine.wait()  # raises why
+            if self._served.phase == "failed":
+                await self._served.wait()  # raises why
 
     async def _answered(self, asked: Asked) -> dict[str, Any]:
         """The line of the output. Raises why there is no model any more: what was asked can be asked again."""
@@ -124,18 +124,18 @@ class _Batch:
         return {"id": new_id("batch_req"), "custom_id": asked.custom_id, "response": response, "error": None}
 
     async def _response(self, asked: Asked) -> tuple[int, Any]:
-        """Status and body. Raises what Engine.wait raises.
+        """Status and body. Raises what ServedModel.wait raises.
 
         A request that was there both times that the engine failed may be the cause: it is not asked a third time.
         """
         n_failures = 0
         while True:
-            while self._engine.phase != "ready":  # it is loaded again
-                await self._engine.wait()
+            while self._served.phase != "ready":  # it is loaded again
+                await self._served.wait()
             try:
                 return 200, await self._answer(asked)
             except Exception as error:
-                is_engine = isinstance(error, (BackendError, Closed)) and self._engine.phase != "ready"
+                is_engine = isinstance(error, (BackendError, Closed)) and self._served.phase != "ready"
                 n_failures += not isinstance(error, RemoteError)  # other machines may go and come back
                 if not is_engine or n_failures == 2:
                     self._n_failed += 1
@@ -150,13 +150,13 @@ class _Batch:
                 await answer.complete()
         except BaseException as error:
             for answer in answers:
-                self._engine.finish(answer, error)
+                self._served.finish(answer, error)
             raise
         for answer in answers:
-            self._engine.finish(answer)
+            self._served.finish(answer)
         return reply.whole(answers)
 
-    def _submit(self, asked: Asked) -> tuple[list[Answer], Reply]:
+    def _submit(self, asked: Asked) -> tuple[list[LiveAnswer], Reply]:
         state = self._state
         if asked.body.get("stream"):
             raise invalid("stream: a batch has no streams")

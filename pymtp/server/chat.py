@@ -20,7 +20,7 @@ from pymtp.errors import UnsupportedModel
 from pymtp.loading.images import Image
 from pymtp.model import Model
 
-from .answer import Answer
+from .answer import LiveAnswer
 from .bodies import apart
 from .errors import ApiError, invalid
 from .fields import ChatBody
@@ -60,7 +60,7 @@ async def answer_chat(request: Request, body: ChatBody, reply: Callable[[ServerS
     """The response to a chat request of any API, in the words of `reply`. Raises ApiError."""
     state = state_of(request)
     answers, rendered = submit_chat(state, body, await prepared(request, body, prepare))
-    return await respond(request, state.engine, answers, reply(state, rendered))
+    return await respond(request, state.served, answers, reply(state, rendered))
 
 
 async def count_tokens_of(request: Request, body: ChatBody) -> int:
@@ -82,7 +82,7 @@ def prepare(state: ServerState, body: ChatBody) -> Prepared:
     return Prepared(replace(rendered, images=()), tokens)  # their pixels are not needed any more
 
 
-def submit_chat(state: ServerState, body: ChatBody, chat: Prepared) -> tuple[list[Answer], Rendered]:
+def submit_chat(state: ServerState, body: ChatBody, chat: Prepared) -> tuple[list[LiveAnswer], Rendered]:
     """Ask for the answers to a chat request. Raises ApiError."""
     n_probs = body.n_probs or 0
     if body.logprobs:
@@ -107,7 +107,7 @@ async def prepared(request: Request, body: ChatBody, make: Callable[[ServerState
     """What `make` returns; in another thread, if it decodes images or the body is long. Raises ApiError."""
     state = state_of(request)
     work = partial(make, state, body)
-    return await (state.engine.decode(work) if has_images(body) else apart(request, work))
+    return await (state.served.decode(work) if has_images(body) else apart(request, work))
 
 
 def render(state: ServerState, body: ChatBody) -> Rendered:

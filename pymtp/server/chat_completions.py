@@ -16,7 +16,7 @@ from pymtp.chat.parser import AnswerParser, ChatDelta, ChatMessage, ToolCall
 from pymtp.sampling.logprobs import TokenLogprobs
 
 from . import reports
-from .answer import Answer, Piece
+from .answer import LiveAnswer, Piece
 from .bodies import read
 from .chat import Rendered, answer_chat, count_tokens_of
 from .fields import ChatBody
@@ -50,7 +50,7 @@ class ChatReply:
         self._parsers: dict[int, AnswerParser] = {}  # by answer
         self._logprobs: dict[int, list[TokenLogprobs]] = {}  # by answer, those without text so far
 
-    def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
+    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
         """See Reply."""
         held = self._logprobs.setdefault(answer.index, [])
         held += piece.logprobs
@@ -61,7 +61,7 @@ class ChatReply:
             parts = answer.generation.parts(len(answer.text) - len(piece.text))
             yield event(self._chunk(answer, {}) | {"drafts": parts, "timings": reports.timings(answer)})
 
-    def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
+    def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         """See Reply."""
         self._begin(answer)
         data = self._chunk(answer, {"role": "assistant", "content": None})
@@ -70,7 +70,7 @@ class ChatReply:
             data["timings"] = reports.timings_of_prompt(answer, n_done)
         yield event(data)
 
-    def end(self, answer: Answer) -> Iterable[bytes]:
+    def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         """See Reply."""
         if self._begin(answer):
             yield event(self._chunk(answer, {"role": "assistant", "content": None}))
@@ -79,14 +79,14 @@ class ChatReply:
         data = self._chunk(answer, {}, self._reason(answer, has_calls=bool(parser.message.tool_calls)))
         yield event(data if answer.options.include_usage else data | reports.extras(self._state, answer))
 
-    def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
+    def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
         """See Reply."""
         if answers[0].options.include_usage:
             head = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": reports.usage(answers)}
             yield event(head | reports.extras(self._state, answers[0]))
         yield b"data: [DONE]\n\n"
 
-    def whole(self, answers: Sequence[Answer]) -> Any:
+    def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """See Reply."""
         return {
             **self._head,
@@ -96,7 +96,7 @@ class ChatReply:
             **reports.extras(self._state, answers[0]),
         }
 
-    def _choice(self, answer: Answer) -> dict[str, Any]:
+    def _choice(self, answer: LiveAnswer) -> dict[str, Any]:
         message = self._rendered.message(answer.text, is_cut=not answer.is_complete)
         choice: dict[str, Any] = {
             "finish_reason": self._reason(answer, has_calls=bool(message.tool_calls)),
@@ -107,14 +107,16 @@ class ChatReply:
             choice["logprobs"] = {"content": self._shown(answer, answer.generation.logprobs)}
         return choice
 
-    def _begin(self, answer: Answer) -> bool:
+    def _begin(self, answer: LiveAnswer) -> bool:
         """Whether this is the first event of the answer."""
         if answer.index in self._parsers:
             return False
         self._parsers[answer.index] = self._rendered.prompt.parse()
         return True
 
-    def _events(self, answer: Answer, deltas: Sequence[ChatDelta], logprobs: list[TokenLogprobs]) -> Iterable[bytes]:
+    def _events(
+        self, answer: LiveAnswer, deltas: Sequence[ChatDelta], logprobs: list[TokenLogprobs]
+    ) -> Iterable[bytes]:
         for i, delta in enumerate(deltas):
             data = self._chunk(answer, _delta(delta))
             if i == len(deltas) - 1:
@@ -125,15 +127,15 @@ class ChatReply:
                     data["timings"] = reports.timings(answer)
             yield event(data)
 
-    def _chunk(self, answer: Answer, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+    def _chunk(self, answer: LiveAnswer, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
         choice = {"finish_reason": reason, "index": answer.index, "delta": delta}
         return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
 
-    def _reason(self, answer: Answer, *, has_calls: bool) -> str:
+    def _reason(self, answer: LiveAnswer, *, has_calls: bool) -> str:
         reason = reports.finish_reason(answer)
         return "tool_calls" if has_calls and reason == "stop" else reason
 
-    def _shown(self, answer: Answer, entries: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:
+    def _shown(self, answer: LiveAnswer, entries: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:
         return reports.logprobs_of(entries, self._state.vocabulary, of_chain=answer.options.of_chain)
 
 

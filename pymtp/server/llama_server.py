@@ -15,7 +15,7 @@ from pymtp.loading.images import IMAGE_MARKER
 from pymtp.loading.vocabulary import Vocabulary
 
 from . import reports
-from .answer import Answer, Piece
+from .answer import LiveAnswer, Piece
 from .bodies import apart, read
 from .chat import prepared, render
 from .fields import ChatBody, CompletionBody, DetokenizeBody, InfillBody, TokenizeBody
@@ -30,7 +30,7 @@ async def completion(request: Request) -> Response:
     state, body = state_of(request), await read(request, CompletionBody)
     prompts = await read_prompts(request, body.prompt)
     answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
-    return await respond(request, state.engine, answers, LlamaServerReply(state))
+    return await respond(request, state.served, answers, LlamaServerReply(state))
 
 
 async def infill(request: Request) -> Response:
@@ -42,7 +42,7 @@ async def infill(request: Request) -> Response:
     n_max = max(n_ctx - n_answer - 1, 0)
     prompt = await apart(request, lambda: infill_prompt(body, state.vocabulary, n_max))
     answers = state.submit([prompt], body, n_probs=body.n_probs or 0)
-    return await respond(request, state.engine, answers, LlamaServerReply(state))
+    return await respond(request, state.served, answers, LlamaServerReply(state))
 
 
 async def tokenize(request: Request) -> Response:
@@ -81,7 +81,7 @@ class LlamaServerReply:
     def __init__(self, state: ServerState) -> None:
         self._state = state
 
-    def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
+    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
         """See Reply."""
         data = self._partial(answer, piece.text, piece.tokens)
         if answer.options.timings_per_token:
@@ -90,27 +90,27 @@ class LlamaServerReply:
             data["completion_probabilities"] = self._probabilities(answer, piece.logprobs)
         yield event(data)
 
-    def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
+    def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         """See Reply."""
         data = self._partial(answer, "", ()) | {"prompt_progress": reports.progress(answer, n_done)}
         if answer.options.timings_per_token:
             data["timings"] = reports.timings_of_prompt(answer, n_done)
         yield event(data)
 
-    def end(self, answer: Answer) -> Iterable[bytes]:
+    def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         """See Reply."""
         yield event(reports.whole(self._state, answer))
 
-    def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
+    def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
         """See Reply."""
         return ()
 
-    def whole(self, answers: Sequence[Answer]) -> Any:
+    def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """See Reply."""
         found = [reports.whole(self._state, answer) for answer in answers]
         return found[0] if len(found) == 1 else found
 
-    def _partial(self, answer: Answer, text: str, tokens: Sequence[int]) -> dict[str, Any]:
+    def _partial(self, answer: LiveAnswer, text: str, tokens: Sequence[int]) -> dict[str, Any]:
         return {
             "index": answer.index,
             "content": text,
@@ -121,7 +121,7 @@ class LlamaServerReply:
             "tokens_evaluated": len(answer.prompt),
         }
 
-    def _probabilities(self, answer: Answer, logprobs: Sequence[Any]) -> list[dict[str, Any]]:
+    def _probabilities(self, answer: LiveAnswer, logprobs: Sequence[Any]) -> list[dict[str, Any]]:
         return reports.logprobs_of(logprobs, self._state.vocabulary, of_chain=answer.options.of_chain)
 
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from pymtp.chat.parser import AnswerParser, ChatDelta
 
 from . import reports
-from .answer import Answer, Piece
+from .answer import LiveAnswer, Piece
 from .bodies import as_structure, read_turned
 from .chat import Rendered, answer_chat, count_tokens_of
 from .errors import ApiError, invalid, unsupported
@@ -199,18 +199,18 @@ class MessagesReply:
         self._open: tuple[str, int | None] | None = None  # the block that is being sent: its kind, and which call
         self._n_blocks = 0
 
-    def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
+    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
         """See Reply."""
         yield from self._begin(answer)
         assert self._parser is not None
         for delta in self._parser.push(piece.text):
             yield from self._delta(delta)
 
-    def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
+    def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         """See Reply."""
         yield event({"type": "ping"}, "ping")
 
-    def end(self, answer: Answer) -> Iterable[bytes]:
+    def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         """See Reply."""
         yield from self._begin(answer)
         assert self._parser is not None
@@ -229,11 +229,11 @@ class MessagesReply:
         yield event(data | {"drafting": reports.drafting(answer)}, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")
 
-    def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
+    def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
         """See Reply."""
         return ()
 
-    def whole(self, answers: Sequence[Answer]) -> Any:
+    def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """See Reply."""
         answer = answers[0]
         message = self._rendered.message(answer.text, is_cut=not answer.is_complete)
@@ -254,7 +254,7 @@ class MessagesReply:
             "drafting": reports.drafting(answer),
         }
 
-    def _begin(self, answer: Answer) -> Iterator[bytes]:
+    def _begin(self, answer: LiveAnswer) -> Iterator[bytes]:
         if self._parser is None:
             self._parser = self._rendered.prompt.parse()
             message = self._head(answer) | {"usage": _usage(answer, 0)}
@@ -295,7 +295,7 @@ class MessagesReply:
         data = {"type": "content_block_delta", "index": self._n_blocks, "delta": delta}
         return event(data, "content_block_delta")
 
-    def _head(self, answer: Answer) -> dict[str, Any]:
+    def _head(self, answer: LiveAnswer) -> dict[str, Any]:
         return {
             "id": self._id,
             "type": "message",
@@ -307,7 +307,7 @@ class MessagesReply:
         }
 
 
-def _usage(answer: Answer, n_output: int) -> dict[str, int]:
+def _usage(answer: LiveAnswer, n_output: int) -> dict[str, int]:
     generation = answer.generation
     return {
         "cache_read_input_tokens": generation.n_cached,
@@ -316,7 +316,7 @@ def _usage(answer: Answer, n_output: int) -> dict[str, int]:
     }
 
 
-def _reason(answer: Answer, *, has_calls: bool) -> str:
+def _reason(answer: LiveAnswer, *, has_calls: bool) -> str:
     if not answer.is_complete:
         return "max_tokens"
     if has_calls:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from pymtp.chat.parser import AnswerParser, ChatDelta, ChatMessage, ToolCall
 
 from . import reports
-from .answer import Answer, Piece
+from .answer import LiveAnswer, Piece
 from .bodies import as_structure, read_turned
 from .chat import Rendered, answer_chat, count_tokens_of
 from .errors import invalid, unsupported
@@ -183,7 +183,7 @@ class ResponsesReply:
         self._calls: list[str] = []  # their ids
         self._n_events = 0
 
-    def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
+    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
         """See Reply."""
         yield from self._begin()
         assert self._parser is not None
@@ -192,14 +192,14 @@ class ResponsesReply:
             more = {"timings": reports.timings(answer)} if answer.options.timings_per_token else {}
             yield from self._delta(delta, more if i == len(deltas) - 1 else {})
 
-    def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
+    def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         """See Reply."""
         yield from self._begin()
         yield self._event(
             "response.in_progress", response=self._head("in_progress"), prompt_progress=reports.progress(answer, n_done)
         )
 
-    def end(self, answer: Answer) -> Iterable[bytes]:
+    def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         """See Reply."""
         yield from self._begin()
         assert self._parser is not None
@@ -212,11 +212,11 @@ class ResponsesReply:
         response = self._whole(answer, output)
         yield self._event("response.completed", response=response, timings=reports.timings(answer))
 
-    def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
+    def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
         """See Reply."""
         return ()
 
-    def whole(self, answers: Sequence[Answer]) -> Any:
+    def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """See Reply."""
         message = self._rendered.message(answers[0].text, is_cut=not answers[0].is_complete)
         response = self._whole(answers[0], self._output(message))
@@ -298,7 +298,7 @@ class ResponsesReply:
         ids = {"id": f"fc_{name}", "call_id": f"call_{name}", "status": status}
         return {"type": "function_call", "name": call.name, "arguments": call.arguments, **ids}
 
-    def _whole(self, answer: Answer, output: list[dict[str, Any]]) -> dict[str, Any]:
+    def _whole(self, answer: LiveAnswer, output: list[dict[str, Any]]) -> dict[str, Any]:
         usage = reports.usage([answer])
         # clients wait for the event "completed": a text that was cut is completed, too
         details = None if answer.is_complete else {"reason": "max_output_tokens"}

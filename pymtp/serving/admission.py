@@ -14,7 +14,7 @@ from pymtp.drafting.lookup import EarlierTexts
 from pymtp.engine.session import Session
 from pymtp.errors import StateError
 from pymtp.serving.adapters import Adapters, Scales
-from pymtp.serving.sequence import TokenSequence, TurnResult
+from pymtp.serving.sequence import ShareResult, TokenSequence
 from pymtp.serving.slots import Slots
 
 
@@ -37,7 +37,7 @@ class Job(Protocol):
     def start(self) -> TokenSequence:
         """The sequence, now that there is a slot for it."""
 
-    def report(self, sequence: TokenSequence, result: TurnResult | None, *, may_wait: bool) -> None:
+    def report(self, sequence: TokenSequence, result: ShareResult | None, *, may_wait: bool) -> None:
         """Take the result of a pass in which the sequence took part; None: it ends, as the cache had no room for it.
 
         `may_wait`: it may be batched with the next report.

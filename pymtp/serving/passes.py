@@ -1,6 +1,6 @@
 """Passes of a session: what each sequence does in the next one, and what is done where the cache has no room for it.
 
-Owns the clock of passes. Knows sequences and their turns; must not know jobs, or which of them run.
+Owns the clock of passes. Knows sequences and their shares; must not know jobs, or which of them run.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pymtp.engine.counters import Timing
 from pymtp.engine.session import Session
 from pymtp.errors import ContextFull, PymtpError
 from pymtp.serving.round import run_round
-from pymtp.serving.sequence import TokenSequence, Turn, TurnResult
+from pymtp.serving.sequence import Share, ShareResult, TokenSequence
 from pymtp.serving.slots import Slots
 
 
 class PassResult(NamedTuple):
     """The result of a pass."""
 
-    turns: Sequence[Turn]
-    rounds: Sequence[TurnResult]
+    shares: Sequence[Share]
+    rounds: Sequence[ShareResult]
     errors: Sequence[ContextFull]
-    """One per turn that did not fit in the cache."""
+    """One per share that did not fit in the cache."""
     seconds: float
     spent: Timing
 
@@ -38,48 +38,48 @@ class Passes:
         """When the last pass ended, by `clock`, in seconds."""
         self._session, self._drafter, self._slots, self._clock = session, drafter, slots, clock
 
-    def plan(self, sequences: Mapping[int, TokenSequence]) -> list[Turn]:
+    def plan(self, sequences: Mapping[int, TokenSequence]) -> list[Share]:
         """What the next pass does with the sequences, which come by slot, the oldest first. Changes nothing.
 
         It is a round of every sequence that generates, and with the rows that are left the next tokens of prompts:
         those that have the fewest left first, with half of the rows for the oldest.
         """
         n_left = self._session.n_ubatch
-        turns = []
+        shares = []
         for slot, one in sequences.items():
             if n_left > 0 and not one.in_prompt:
-                turns.append(one.turn(slot, n_left))
-                n_left -= turns[-1].n_rows + turns[-1].n_draft
+                shares.append(one.share(slot, n_left))
+                n_left -= shares[-1].n_rows + shares[-1].n_draft
         prompts = {slot: one for slot, one in sequences.items() if one.in_prompt}
-        shares = _shares([one.n_to_decode for one in prompts.values()], max(n_left, 0))
+        n_rows = _rows_of_prompts([one.n_to_decode for one in prompts.values()], max(n_left, 0))
         for slot, one in prompts.items():
-            if n_left > 0 and (turn := one.turn(slot, n_left)).image:
-                return [turn]  # whatever fails then, nothing else has to be taken back
-        turns += [one.turn(slot, n) for (slot, one), n in zip(prompts.items(), shares, strict=True) if n > 0]
+            if n_left > 0 and (share := one.share(slot, n_left)).image:
+                return [share]  # whatever fails then, nothing else has to be taken back
+        shares += [one.share(slot, n) for (slot, one), n in zip(prompts.items(), n_rows, strict=True) if n > 0]
         # a cache with a part for each sequence computes those together whose numbers follow on each other
-        return sorted(turns, key=lambda turn: turn.slot)
+        return sorted(shares, key=lambda share: share.slot)
 
-    def run(self, turns: Sequence[Turn], meanwhile: Callable[[], object]) -> PassResult:
+    def run(self, shares: Sequence[Share], meanwhile: Callable[[], object]) -> PassResult:
         """Run a pass. `meanwhile` is called with it: see Session.decode."""
         errors: list[ContextFull] = []
         before, start = self._session.timing, self._clock()
-        rounds = self._run(turns, meanwhile, errors)
+        rounds = self._run(shares, meanwhile, errors)
         self.ended_at = self._clock()
         spent = Timing(*map(sub, self._session.timing, before))
-        return PassResult(turns, rounds, errors, self.ended_at - start, spent)
+        return PassResult(shares, rounds, errors, self.ended_at - start, spent)
 
     def _run(
-        self, turns: Sequence[Turn], meanwhile: Callable[[], object], errors: list[ContextFull]
-    ) -> list[TurnResult]:
+        self, shares: Sequence[Share], meanwhile: Callable[[], object], errors: list[ContextFull]
+    ) -> list[ShareResult]:
         try:
-            return run_round(self._session, self._drafter, turns, meanwhile)
+            return run_round(self._session, self._drafter, shares, meanwhile)
         except ContextFull as error:
-            for turn in turns:
-                self._session.truncate(turn.position, sequence=turn.slot)
+            for share in shares:
+                self._session.truncate(share.position, sequence=share.slot)
             if self._slots.drop_oldest():
-                return self._run(turns, meanwhile, errors)
-            if len(turns) > 1:  # each on its own: the room may be enough for some
-                return [each for turn in turns for each in self._run([turn], meanwhile, errors)]
+                return self._run(shares, meanwhile, errors)
+            if len(shares) > 1:  # each on its own: the room may be enough for some
+                return [each for share in shares for each in self._run([share], meanwhile, errors)]
             errors.append(error)
             return []
 
@@ -93,12 +93,12 @@ class Passes:
             sequence.shift(position, n)
 
 
-def _shares(lengths: Sequence[int], n_rows: int) -> list[int]:
+def _rows_of_prompts(lengths: Sequence[int], n_rows: int) -> list[int]:
     """How many of the rows each prompt gets. `lengths`: tokens that are left of them, the oldest prompt first."""
-    shares = [0] * len(lengths)
+    shared = [0] * len(lengths)
     reserved = min(lengths[0], (n_rows + 1) // 2) if lengths else 0  # for the oldest
     for i in sorted(range(len(lengths)), key=lengths.__getitem__):
         reserved = reserved if i else 0
-        shares[i] = min(lengths[i], n_rows - reserved)
-        n_rows -= shares[i]
-    return shares
+        shared[i] = min(lengths[i], n_rows - reserved)
+        n_rows -= shared[i]
+    return shared

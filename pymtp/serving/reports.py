@@ -12,7 +12,7 @@ from pymtp.drafting.policy import DraftPolicy
 from pymtp.engine.session import Session
 from pymtp.serving.admission import Job
 from pymtp.serving.passes import PassResult
-from pymtp.serving.sequence import TokenSequence, TurnResult
+from pymtp.serving.sequence import ShareResult, TokenSequence
 from pymtp.serving.statistics import Stats
 
 REPORT_INTERVAL_S, REPORT_INTERVAL_MAX_S = 0.01, 0.03
@@ -31,10 +31,10 @@ class Reports:
     def __init__(self) -> None:
         self.stats = Stats()
         """Counts and times of all sequences. A pass's time is shared out between them by their rows."""
-        self._unsent: list[tuple[Job, TokenSequence, TurnResult | None]] = []
+        self._unsent: list[tuple[Job, TokenSequence, ShareResult | None]] = []
         self._sent_at = 0.0  # the end of the last pass that all heard of
 
-    def add(self, job: Job, sequence: TokenSequence, result: TurnResult | None) -> None:
+    def add(self, job: Job, sequence: TokenSequence, result: ShareResult | None) -> None:
         """Report a result to a job with the next `send`."""
         self._unsent.append((job, sequence, result))
 
@@ -45,7 +45,7 @@ class Reports:
         if is_due:
             self._sent_at = passed_at
         for job, sequence, each in unsent:
-            job.report(sequence, each, may_wait=not (is_due or each is None or each.turn.of_prompt))
+            job.report(sequence, each, may_wait=not (is_due or each is None or each.share.of_prompt))
 
     def clear(self) -> None:
         """Report nothing of what was added."""
@@ -55,7 +55,7 @@ class Reports:
         """Count a pass, for its sequences and for all of them."""
         n_rows = sum(each.n_rows for each in result.rounds)
         for each in result.rounds:
-            _add(each.turn.sequence.stats, each, result, 1.0)
+            _add(each.share.sequence.stats, each, result, 1.0)
             _add(self.stats, each, result, each.n_rows / n_rows)
 
 
@@ -85,7 +85,7 @@ class DraftTuning:
     def observe(self, result: PassResult) -> None:
         """After a pass. One that took prompts, built a graph first, or let heads catch up is not typical of rounds."""
         rounds, spent = result.rounds, result.spent
-        if not (self._session.n_draft_max and rounds) or any(each.turn.of_prompt for each in rounds):
+        if not (self._session.n_draft_max and rounds) or any(each.share.of_prompt for each in rounds):
             return
         n, n_steps = len(rounds), max(each.proposal.n_steps for each in rounds)
         is_typical = not spent.n_builds and not any(each.proposal.catches_up for each in rounds)
@@ -101,11 +101,11 @@ class DraftTuning:
             self._vocab.note_round(n_steps, n_accepted, draft_ms=draft_ms / n, other_ms=(pass_ms - draft_ms) / n)
 
 
-def _add(stats: Stats, each: TurnResult, result: PassResult, share: float) -> None:
+def _add(stats: Stats, each: ShareResult, result: PassResult, share: float) -> None:
     """Count one sequence's part in a pass, and `share` of the time that the pass took."""
     stats.generated_tokens += len(each.tokens)
-    if each.turn.of_prompt:
-        stats.prompt_tokens += each.turn.n_rows
+    if each.share.of_prompt:
+        stats.prompt_tokens += each.share.n_rows
         stats.prompt_s += result.seconds * share
         return
     spent, share_us = result.spent, share / 1e6

@@ -20,7 +20,7 @@ from pymtp.serving.adapters import Adapters
 from pymtp.serving.admission import Admission, Job
 from pymtp.serving.passes import Passes, PassResult
 from pymtp.serving.reports import DraftTuning, Reports
-from pymtp.serving.sequence import Turn, TurnResult
+from pymtp.serving.sequence import Share, ShareResult
 from pymtp.serving.statistics import Stats
 
 
@@ -92,16 +92,16 @@ class Scheduler:
         raised; `fail` is all that can follow.
         """
         self._tuning.observe_prompts(self.admission.admit())
-        turns = self.plan()
-        if not turns:
+        shares = self.plan()
+        if not shares:
             return
         self._tuning.limit_drafts(running.sequence for running in self.admission.running.values())
-        result = self._passes.run(turns, meanwhile=self.report)
+        result = self._passes.run(shares, meanwhile=self.report)
         self._apply(result)
-        if any(turn.of_prompt or turn.sequence.finish_reason or turn.sequence.error for turn in turns):
+        if any(share.of_prompt or share.sequence.finish_reason or share.sequence.error for share in shares):
             self.report()
 
-    def plan(self) -> Sequence[Turn]:
+    def plan(self) -> Sequence[Share]:
         """What the next pass does. Changes nothing."""
         return self._passes.plan({slot: running.sequence for slot, running in self.admission.running.items()})
 
@@ -118,32 +118,32 @@ class Scheduler:
         running = self.admission.running
         n_before = len(running)
         for each in result.rounds:
-            sequence = each.turn.sequence
+            sequence = each.share.sequence
             sequence.advance(each)
             if sequence.finish_reason == "context":
-                self._passes.shift(each.turn.slot, sequence)
-            self._end_turn(each.turn.slot, each)
-        for turn in result.turns:
-            if turn.sequence.error:
-                self._end_turn(turn.slot, None)
+                self._passes.shift(each.share.slot, sequence)
+            self._end_share(each.share.slot, each)
+        for share in result.shares:
+            if share.sequence.error:
+                self._end_share(share.slot, None)
         if result.errors and len(running) == n_before:
             self._make_room(result.errors[-1])
         self._uncounted = result
 
-    def _end_turn(self, slot: int, result: TurnResult | None) -> None:
+    def _end_share(self, slot: int, result: ShareResult | None) -> None:
         job, sequence, _ = self.admission.running[slot]
         self._reports.add(job, sequence, result)
         if sequence.finish_reason or sequence.error:
             self.admission.release(slot)
 
     def _make_room(self, error: ContextFull) -> None:
-        """Take the slot of the newest sequence from it, as the cache had no room for a turn; a lone sequence ends."""
+        """Take the slot of the newest sequence from it, as the cache had no room for a share; a lone sequence ends."""
         running = self.admission.running
         slot = next(reversed(running))
         if len(running) == 1:
             sequence = running[slot].sequence
             sequence.error, sequence.finish_reason = error, "context"
-            self._end_turn(slot, None)
+            self._end_share(slot, None)
         else:
             self.report()
             self.admission.suspend(slot)

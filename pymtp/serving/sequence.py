@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from pymtp.acceptance.interface import MATCH, Acceptance, Trial
+from pymtp.acceptance.interface import MATCH, Acceptance, Verified
 from pymtp.acceptance.rejection import BLOCK_REJECTION
 from pymtp.drafting.interface import DraftOutcome, DraftRequest, Proposal
 from pymtp.drafting.pick import ChainPicker, DraftLength, FixedPick, PickMethod
@@ -25,7 +25,7 @@ from pymtp.serving.statistics import Stats
 FinishReason = Literal["eog", "length", "context", "stop"]
 
 
-class Turn(NamedTuple):
+class Share(NamedTuple):
     """What a sequence does in a pass: decode tokens of its prompt, or its newest token and drafts after it."""
 
     sequence: TokenSequence
@@ -61,10 +61,10 @@ class Turn(NamedTuple):
         return 1 + len(proposal.drafts) if self.samples else 0
 
 
-class TurnResult(NamedTuple):
-    """The result of a turn: its drafts, and the tokens that it emitted."""
+class ShareResult(NamedTuple):
+    """The result of a share: its drafts, and the tokens that it emitted."""
 
-    turn: Turn
+    share: Share
     proposal: Proposal
     tokens: list[int]
     """The accepted drafts, then the recovered or bonus token; none inside a prompt."""
@@ -78,12 +78,12 @@ class TurnResult(NamedTuple):
     @property
     def n_rows(self) -> int:
         """Rows of the target's pass that were the sequence's."""
-        return self.turn.n_rows + len(self.proposal.drafts)
+        return self.share.n_rows + len(self.proposal.drafts)
 
     @property
     def n_decoded(self) -> int:
         """Positions of the sequence that stay decoded: all of its tokens but the last that was emitted."""
-        return self.turn.end + max(len(self.tokens) - 1, 0)
+        return self.share.end + max(len(self.tokens) - 1, 0)
 
 
 @dataclass(eq=False)
@@ -168,8 +168,8 @@ class TokenSequence:
         room = max(0, min(self.draft_max, self.n_ctx - len(self.history), self.n_left - 1))
         return room if self.length.n is None else min(self.length.n, room)
 
-    def turn(self, slot: int, n_rows_max: int) -> Turn:
-        """Plan the next turn of the sequence in `slot`: at most `n_rows_max` tokens of the prompt, or a round.
+    def share(self, slot: int, n_rows_max: int) -> Share:
+        """Plan the next share of the sequence in `slot`: at most `n_rows_max` tokens of the prompt, or a round.
 
         Changes nothing.
         """
@@ -177,24 +177,24 @@ class TokenSequence:
         if self.in_prompt:
             image = next((each for each in self.images if each.position >= position), None)
             if image and image.position == position:
-                return Turn(self, slot, position, image.n_pos, of_prompt=True, samples=False, image=image)
+                return Share(self, slot, position, image.n_pos, of_prompt=True, samples=False, image=image)
             n_rows = min((image.position if image else self._n_given) - position, n_rows_max)
             samples = position + n_rows == len(self.history) and self.n_left > 0
-            return Turn(self, slot, position, n_rows, of_prompt=True, samples=samples)
-        return Turn(self, slot, position, 1, self.n_draft, draws=self.pick.draws, samples=self.n_left > 0)
+            return Share(self, slot, position, n_rows, of_prompt=True, samples=samples)
+        return Share(self, slot, position, 1, self.n_draft, draws=self.pick.draws, samples=self.n_left > 0)
 
-    def draft_request(self, turn: Turn, n_sequences: int = 1) -> DraftRequest:
-        """What the drafter is asked for a turn in a pass of `n_sequences`."""
+    def draft_request(self, share: Share, n_sequences: int = 1) -> DraftRequest:
+        """What the drafter is asked for a share in a pass of `n_sequences`."""
         return DraftRequest(
             self.history,
-            turn.n_draft,
-            turn.slot,
-            turn.position,
-            turn.n_rows,
+            share.n_draft,
+            share.slot,
+            share.position,
+            share.n_rows,
             ChainPicker(self.sampler, self.length, self.pick),
             self.stop,
-            turn.draws,
-            feeds=turn.of_prompt,
+            share.draws,
+            feeds=share.of_prompt,
             uses_confidence=self.length.p_min > 0,
             n_sequences=n_sequences,
             adapts=self.length.n is None,
@@ -203,28 +203,28 @@ class TokenSequence:
             catch_up_from=self.images[-1].end if self.images else 0,
         )
 
-    def chunk(self, turn: Turn, proposal: Proposal) -> Chunk:
-        """The rows of a turn in the pass of the target."""
-        tokens = [*self.history[turn.position : turn.end], *proposal.drafts]
-        logits: Literal["all", "last", "none"] = "last" if turn.of_prompt else "all"
-        logits = logits if turn.samples else "none"
-        return Chunk(tokens, turn.position, turn.slot, logits, proposal.n_heads > 0, proposal.n_heads)
+    def chunk(self, share: Share, proposal: Proposal) -> Chunk:
+        """The rows of a share in the pass of the target."""
+        tokens = [*self.history[share.position : share.end], *proposal.drafts]
+        logits: Literal["all", "last", "none"] = "last" if share.of_prompt else "all"
+        logits = logits if share.samples else "none"
+        return Chunk(tokens, share.position, share.slot, logits, proposal.n_heads > 0, proposal.n_heads)
 
-    def judge(self, turn: Turn, rows: Sequence[Row], proposal: Proposal) -> TurnResult:
+    def judge(self, share: Share, rows: Sequence[Row], proposal: Proposal) -> ShareResult:
         """Accept or reject the drafts. `rows`: (n_logits,) of the target."""
-        if not turn.samples:
-            return TurnResult(turn, proposal, [], 0)
-        accept = self.accept_drawn if turn.draws and proposal.drafts else self.accept
+        if not share.samples:
+            return ShareResult(share, proposal, [], 0)
+        accept = self.accept_drawn if share.draws and proposal.drafts else self.accept
         compares = self.pick.compares and bool(proposal.distributions)
         keep = compares or self.n_logprobs is not None
-        drawn_from = proposal.distributions if turn.draws else ()
-        verdict = accept(self.sampler, Trial(rows, proposal.drafts, drawn_from, self.stop, keep))
+        drawn_from = proposal.distributions if share.draws else ()
+        verdict = accept(self.sampler, Verified(rows, proposal.drafts, drawn_from, self.stop, keep))
         if compares:
             self.pick.observe(proposal.distributions, verdict.targets)
         n_kept = self.cut(verdict.tokens)
         tokens = verdict.tokens[:n_kept]
-        return TurnResult(
-            turn,
+        return ShareResult(
+            share,
             proposal,
             tokens,
             min(verdict.n_accepted, len(tokens)),
@@ -232,8 +232,8 @@ class TokenSequence:
             logprobs=self._logprobs(rows, verdict.targets, tokens),
         )
 
-    def advance(self, result: TurnResult) -> None:
-        """Take over the result of a turn."""
+    def advance(self, result: ShareResult) -> None:
+        """Take over the result of a share."""
         self.n_decoded = result.n_decoded
         self.history += result.tokens
         self.n_left -= len(result.tokens)
@@ -276,6 +276,6 @@ class TokenSequence:
         return [token_logprobs(row, target, token, n) for row, target, token in judged]
 
 
-def outcome_of(request: DraftRequest, result: TurnResult) -> DraftOutcome:
+def outcome_of(request: DraftRequest, result: ShareResult) -> DraftOutcome:
     """What the drafter observes of a round."""
     return DraftOutcome(request, result.proposal, result.tokens, result.n_accepted)

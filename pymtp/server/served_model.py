@@ -15,7 +15,7 @@ from pymtp.loading.images import ImagePrompt
 from pymtp.model import Model
 from pymtp.serving.params import GenerationParams, with_options
 
-from .answer import Answer, Options
+from .answer import LiveAnswer, Options
 from .counts import Counts
 from .errors import busy, invalid, too_long, unavailable
 from .logs import log
@@ -28,7 +28,7 @@ T = TypeVar("T")
 REMOTE_RETRY_S = 1.0
 
 
-class Engine:
+class ServedModel:
     """A model and its requests. Lives in one asyncio loop."""
 
     def __init__(self, load: Callable[[], Model], settings: ServerSettings) -> None:
@@ -36,7 +36,7 @@ class Engine:
         self.phase: Phase = "loading"
         self.started_at = time.time()
         self.counts = Counts()
-        self.answers: set[Answer] = set()
+        self.answers: set[LiveAnswer] = set()
         """Those that are not complete."""
         self.error: BaseException | None = None
         """Why there is no model."""
@@ -87,7 +87,7 @@ class Engine:
         """Answers that wait for a slot."""
         return max(len(self.answers) - self.n_slots, 0)
 
-    def submit(self, prompts: Sequence[Sequence[int]], params: GenerationParams, options: Options) -> list[Answer]:
+    def submit(self, prompts: Sequence[Sequence[int]], params: GenerationParams, options: Options) -> list[LiveAnswer]:
         """Ask for `options.n` answers to each prompt. Raises ApiError, and what Model.generate raises."""
         model = self.model
         for prompt in prompts:
@@ -97,7 +97,7 @@ class Engine:
         self._check_queue(len(prompts) * options.n)
         if n_rows := n_image_rows(prompts):
             self._check_images(n_rows)
-        answers: list[Answer] = []
+        answers: list[LiveAnswer] = []
         try:
             for prompt in prompts:
                 for i in range(options.n):
@@ -130,7 +130,7 @@ class Engine:
         if n_new > n_slots + n_max:
             raise invalid(f"{n_new} answers at once are too many: at most {n_slots} are made and {n_max} wait")
 
-    def finish(self, answer: Answer, error: BaseException | None = None) -> None:
+    def finish(self, answer: LiveAnswer, error: BaseException | None = None) -> None:
         """The answer is complete, or nobody wants it any more; its slot is free for another."""
         answer.close()
         if answer in self.answers:
@@ -140,7 +140,7 @@ class Engine:
         if isinstance(error, BackendError):
             self._restart(error)
 
-    def _count(self, answer: Answer, error: BaseException | None) -> None:
+    def _count(self, answer: LiveAnswer, error: BaseException | None) -> None:
         counts, generation = self.counts, answer.generation
         counts.n_cached += generation.n_cached
         counts.n_tokens_max = max(counts.n_tokens_max, generation.n_prompt + len(answer.tokens))
@@ -151,8 +151,8 @@ class Engine:
             if n_more > 0:
                 counts.between_tokens.observe((answer.last_at - answer.first_at) / n_more, n_more)
 
-    def _submit_one(self, prompt: Sequence[int], params: GenerationParams, options: Options, index: int) -> Answer:
-        answer = Answer(self.model.generate(prompt, params), index, prompt, options)
+    def _submit_one(self, prompt: Sequence[int], params: GenerationParams, options: Options, index: int) -> LiveAnswer:
+        answer = LiveAnswer(self.model.generate(prompt, params), index, prompt, options)
         self.answers.add(answer)
         return answer
 
