@@ -184,7 +184,7 @@ class Model:
 
     @property
     def stats(self) -> Stats:
-        """Of all that the model has generated. A pass's time is shared out between sequences by their rows."""
+        """Counts and times of all texts so far. A pass's time is shared out between sequences by their rows."""
         with suppress(Closed):
             return self.call(self._read_stats)
         return self._read_stats()
@@ -381,7 +381,7 @@ class Model:
             self.session.requantize_drafts(kind, self._output_matrices(None))
 
     def _output_matrices(self, tokens: list[int] | None) -> list[npt.NDArray[np.uint8]]:
-        """Of the heads that draft, as they are stored; the rows of these tokens, or all."""
+        """Output matrices of the heads that draft, as they are stored: the rows of these tokens, or all."""
         heads = range(min(self.info.n_heads, self.session.n_draft_max))
         return [output_rows(self.info.path, head, tokens, self.info.draft_model) for head in heads]
 

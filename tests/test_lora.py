@@ -475,7 +475,9 @@ def test_a_model_that_computes_no_numbers_says_so_by_name(tmp_path: Path, value:
     model = write_glm4moe(tmp_path / "tiny.gguf")
     path = poisoned(tmp_path / "poison.gguf", model, value)
     with pymtp.Model(model, lora=[path], n_ctx=256, n_threads=1, n_seq_max=2) as made:
-        with pytest.raises(NotFinite, match=r"^tiny.gguf with poison.gguf computes no numbers: .*not finite"):
+        with pytest.raises(
+            NotFinite, match=r"^tiny.gguf with poison.gguf produced NaN or infinite logits: .*not finite"
+        ):
             "".join(made.generate(PROMPT, max_tokens=20, **SAMPLING[how]))
         # and other texts go on
         assert "".join(made.generate(PROMPT, max_tokens=20, lora={}, ignore_eos=True, temperature=0))
@@ -500,7 +502,9 @@ def test_run_ends_with_an_error_where_there_are_no_numbers(tmp_path: Path) -> No
     flags = ["run", "-m", str(model), "--lora", str(path), "--raw", "-n", "8", "-c", "128", "--json", "--logprobs", "2"]
     result = command(*flags, "-p", "a b c")
     assert result.exit_code == 1 and result.stdout == ""
-    assert result.stderr.count("\n") == 1 and "tiny.gguf with poison.gguf computes no numbers" in result.stderr
+    assert (
+        result.stderr.count("\n") == 1 and "tiny.gguf with poison.gguf produced NaN or infinite logits" in result.stderr
+    )
 
 
 def test_adapters_and_tensor_splits_exclude_each_other() -> None:
@@ -570,7 +574,7 @@ def test_a_server_that_computes_no_numbers_refuses_one_text_and_serves_on(tmp_pa
     with running(lambda: pymtp.Model(model, lora=[(path, 0.0)], n_ctx=256, n_threads=1)) as client:
         for _ in range(3):
             failed = client.post("/completion", prompt="a b", n_predict=4, lora=[{"id": 0, "scale": 1.0}])
-            assert failed.status == 500 and "computes no numbers" in failed.json["error"]["message"]
+            assert failed.status == 500 and "produced NaN or infinite logits" in failed.json["error"]["message"]
             assert client.post("/completion", prompt=PROMPT, n_predict=4).status == 200
         assert client.get("/health").status == 200
 

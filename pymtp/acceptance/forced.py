@@ -19,7 +19,7 @@ class Forced:
     """
 
     rates: Sequence[float]
-    """For each position, the share of rounds that accept its draft and all before it."""
+    """The share of rounds that accept the draft of a position and all before it, for each position."""
     random: Callable[[], float] = field(default_factory=lambda: Random(0).random)
     name: str = "forced (not valid output)"
     is_lossless: bool = False

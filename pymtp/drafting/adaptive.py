@@ -30,8 +30,8 @@ class AdaptiveDrafter:
     """Drafts as many tokens as pay, or as many as a request asks for: then all from the heads, where there are any.
 
     What lookup finds costs nothing to draft, so it is looked for in every round; the heads only run where the policy
-    wants them, also for prompts, and catch up later on what they have missed. After the heads' drafts lookup continues,
-    where these say again what was said before.
+    wants them, also for prompts, and catch up later on what they have missed. Lookup extends the
+    heads' drafts if they repeat earlier text.
     """
 
     traits: ClassVar = DrafterTraits("mtp or lookup", uses_mtp_heads=True, allows_drawn=True, auto_draft_max=None)
@@ -86,7 +86,7 @@ class AdaptiveDrafter:
                 slot.kinds = ()
 
     def _draft(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        """From the heads, or by lookup without them: as many drafts as each request says."""
+        """Draft with the heads, or by lookup without them, as many tokens as each request says."""
         if self._heads:
             if any(request.n_draft > 0 or request.feeds for request in requests):
                 return self._heads.propose(requests)

@@ -55,7 +55,7 @@ class MtpDrafter:
         """Nothing to note: the session knows what the heads have seen."""
 
     def _propose(self, requests: list[DraftRequest], banned: tuple[int, ...] | None) -> dict[int, Proposal]:
-        """By slot."""
+        """The proposals for requests that draft, by slot."""
         n_steps = max(request.n_draft for request in requests)
         chunks = [self._first_chunk(request, n_steps) for request in requests]
         if banned is None:

@@ -21,17 +21,17 @@ MATCH_RATES = ((3, 0.47), (4, 0.59), (6, 0.69), (9, 0.78), (17, 0.85), (33, 0.96
 """Lengths of a match, from this one on, and how often the token after it was right in this repository's files
 (bench/lookup.py): what is assumed until there are drafts that show it."""
 HEAD_RATE = 0.7
-"""Likewise for each draft of the heads, if those before it are right: enough to be tried."""
+"""How often a draft of the heads is assumed to be right, if those before it are: enough to be tried."""
 MEMORY, SHARED_MEMORY = 12, 50
 """Drafts that a rate of acceptance is the running mean of: a sequence's own, and what later sequences begin with."""
 REVIEW = 8
 """Rounds between two comparisons of all lengths, at first: twice as many after each that changes nothing, up to eight
 times as many. A comparison takes half a millisecond."""
 EXPLORED = 0.003
-"""The share of time that may be lost to rounds with another length than the one that looks best. A process begins with
-the time of TRIAL_ROUNDS plain rounds to lose."""
+"""The share of time that may be lost to rounds with another length than the one that looks best. The initial
+budget is the time of TRIAL_ROUNDS plain rounds."""
 TRIAL_ROUNDS = REVIEW // 2
-"""Of such a trial: the first finds cold caches, the others count."""
+"""Rounds of such a trial: the first finds cold caches, the others count."""
 
 N_RECENT = 7
 """Measurements of a kind of pass that its median is taken over: a burst of load on the machine has to last for four of
@@ -54,7 +54,7 @@ class Rates:
         self._rates, self._memory = list(begin), memory
 
     def begin(self) -> Rates:
-        """Those of another sequence, which begin with these."""
+        """The rates of another sequence, which begin with these."""
         return Rates(self._rates, MEMORY)
 
     def add(self, kind: int, is_right: bool) -> None:
@@ -180,21 +180,21 @@ class DraftPlan(NamedTuple):
     """How many tokens a round drafts."""
 
     steps: int
-    """Of the heads, for all sequences that take their drafts."""
+    """Steps of the heads, for all sequences that take their drafts."""
     heads: Sequence[int]
     """Drafts of each sequence from the heads, at most `steps`."""
     lookup: Sequence[int]
-    """Likewise from lookup: a sequence has one of the two."""
+    """Drafts of each sequence from lookup: it has one of the two."""
     tokens: float = 0.0
-    """That the round is expected to emit."""
+    """Tokens that the round is expected to emit."""
     speed: float = 0.0
     """Tokens a millisecond, with that."""
     n_sequences: int = 1
-    """In the pass, those without drafts included."""
+    """Sequences in the pass, those without drafts included."""
 
     @property
     def n_drafts(self) -> int:
-        """Of all sequences."""
+        """Drafts of all sequences together."""
         return sum(self.heads) + sum(self.lookup)
 
 
@@ -217,7 +217,7 @@ class DraftPolicy:
         self.costs = PassCosts()
         self._in_step = in_step  # whether a pass costs as if all sequences had as many drafts as the one with the most
         self.rates = Rates([HEAD_RATE] * AUTO_DRAFT_MAX + [rate for _, rate in MATCH_RATES], SHARED_MEMORY)
-        """Of all sequences."""
+        """Rates of all sequences together."""
         self._lengths = [n for n in LENGTHS if n <= n_draft_max] if has_heads else []
         self._choices: dict[int, _Choice] = {}  # by sequences
         self._latest = _Choice()
@@ -276,7 +276,7 @@ class DraftPolicy:
                 most, choice.n_trial, choice.n_until, choice.tried = n_old / loss, TRIAL_ROUNDS, 0, steps
 
     def _best(self, steps: int, asked: Sequence[Candidate], n: int, *, verifies_all: bool = False) -> DraftPlan:
-        """With that many steps of the heads: the drafts that are worth verifying."""
+        """The drafts that are worth verifying after that many steps of the heads."""
         by_sequence: list[list[float]] = []
         from_heads: list[bool] = []
         for each in asked:

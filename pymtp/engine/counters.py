@@ -34,7 +34,7 @@ class Counters:
 
 
 class Timing(NamedTuple):
-    """Of the counters, what changes with every round: microseconds, and graphs built."""
+    """The counters that change with every round: microseconds, and graphs built."""
 
     trunk_us: int
     head_us: int

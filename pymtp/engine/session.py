@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
 
     tokens: Sequence[int]
     position: int
-    """Of the first token."""
+    """The position of the first token."""
     sequence: int = 0
     logits: Literal["all", "last", "none"] = "last"
     """Which rows leave logits. Passes of the trunk only: a draft leaves one row for each chunk."""
@@ -389,7 +389,7 @@ def _rows_of(chunks: Sequence[Chunk]) -> tuple[int, list[int], list[int], list[i
 
 
 def _flags_of(chunks: Sequence[Chunk], n_heads: int) -> list[int]:
-    """Of each row: whether it leaves logits, and how many of the `n_heads` heads see it."""
+    """Flags of each row: whether it leaves logits, and how many of the `n_heads` heads see it."""
     flags: list[int] = []
     for chunk in chunks:
         n = len(chunk.tokens)

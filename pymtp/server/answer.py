@@ -44,7 +44,7 @@ class Options:
     return_drafts: bool = False
     """Whether chunks of a chat say which parts of the text were accepted drafts."""
     fields: tuple[str, ...] = ()
-    """Of llama-server's answers, those that are wanted; none: all."""
+    """Fields of llama-server's answers that are wanted; none: all."""
     predict_ms_max: float = -1
     """The longest that it generates after its first token, if there is a new line by then; negative: no limit."""
     deadline_s: float = 0
@@ -57,7 +57,7 @@ class Piece(NamedTuple):
     """What has come since the piece before: the result of a round, or of a part of the prompt."""
 
     text: str
-    """It may be empty: a character or a stop string is not complete then."""
+    """Text that is certain; empty while a character or a stop string is incomplete."""
     tokens: Sequence[int]
     logprobs: Sequence[TokenLogprobs]
 
@@ -109,7 +109,7 @@ class LiveAnswer:
             pass
 
     def close(self) -> None:
-        """Nobody waits for more of it. Harmless if it has ended."""
+        """End it early. Harmless if it has ended."""
         if self._expiry:
             self._expiry.cancel()
         self.generation.close()
@@ -124,12 +124,12 @@ class LiveAnswer:
 
     @property
     def text(self) -> str:
-        """All of it so far."""
+        """The text so far."""
         return self.generation.text
 
     @property
     def tokens(self) -> Sequence[int]:
-        """All of them so far, with the one that ended the text."""
+        """The tokens so far, with the one that ended the text."""
         return self.generation.tokens
 
     @property
@@ -151,7 +151,7 @@ class LiveAnswer:
             self._end()
 
     def _end(self) -> None:
-        """It has taken too long."""
+        """End the answer, which has taken too long."""
         if not self.generation.is_over:
             self.is_over_time = True
             self.generation.close()

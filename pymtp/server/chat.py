@@ -41,10 +41,10 @@ class Rendered:
     reasoning_budget: int = -1
     """Most tokens of thinking."""
     images: Sequence[Image] = ()
-    """They are at the markers of the model in the prompt's text."""
+    """Images of the prompt, in the order of the markers in its text."""
 
     def tokens(self, model: Model) -> Sequence[int]:
-        """Of the prompt."""
+        """The tokens of the prompt."""
         if self.images:
             return model.image_prompt(self.prompt.text, self.images, model.marker)
         return model.tokenize(self.prompt.text)

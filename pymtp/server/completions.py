@@ -99,7 +99,7 @@ class CompletionReply:
         return {**self._head, "choices": [choice]}
 
     def _shown(self, answer: LiveAnswer, entries: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
-        """In OpenAI's form for completions, and in that of chats, which is llama-server's for both."""
+        """Log probabilities in OpenAI's form for completions, and in that of chats, as llama-server has it."""
         if not entries:
             return None
         content = reports.logprobs_of(entries, self._state.vocabulary, of_chain=answer.options.of_chain)

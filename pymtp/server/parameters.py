@@ -23,7 +23,7 @@ RANDOM_SEED = 2**32 - 1
 """What llama.cpp takes for no seed."""
 N_CHOICES_MAX = 128
 N_TEXTS_MAX = 256
-"""Of stop strings, which are looked for after each token, and of the strings that end DRY's repetitions."""
+"""The most stop strings, which are looked for after each token, and of the strings that end DRY's repetitions."""
 PING_S_MIN = 1.0
 
 _SAMPLING = (

@@ -95,7 +95,7 @@ def _check_certificate(cert: Path | None, key: Path | None) -> None:
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """In uvloop where there is one: it spends less on each message."""
+    """Run in uvloop where it is installed: it spends less on each message."""
     try:
         import uvloop
     except ImportError:

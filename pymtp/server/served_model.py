@@ -37,7 +37,7 @@ class ServedModel:
         self.started_at = time.time()
         self.counts = Counts()
         self.answers: set[LiveAnswer] = set()
-        """Those that are not complete."""
+        """Answers that are not complete."""
         self.error: BaseException | None = None
         """Why there is no model."""
         self.on_failure: Callable[[], object] = lambda: None
@@ -55,7 +55,7 @@ class ServedModel:
         self._task = asyncio.create_task(self._load_model())
 
     async def wait(self) -> None:
-        """Wait until the model is there. Raises why it is not."""
+        """Wait until the model is loaded. Raises the load error."""
         if self._task:
             await asyncio.wait([self._task])
         if self.error is not None:

@@ -89,7 +89,7 @@ _ACTIONS = {"save": _save, "restore": _restore, "erase": _erase}
 
 
 def _path(folder: Path, name: str) -> Path:
-    """Of a saved slot: always in the folder."""
+    """The path of a saved slot, which is always in the folder."""
     if not _NAME.fullmatch(name):
         raise invalid("Invalid filename: use letters, digits, dots, - and _")
     path = folder / name

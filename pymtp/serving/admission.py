@@ -53,7 +53,7 @@ class Running(NamedTuple):
     job: Job
     sequence: TokenSequence
     n_candidates: int
-    """Of a row's logits, those that its sampler looks at; 0: all."""
+    """Logits of a row that its sampler looks at; 0: all."""
 
 
 class Admission:

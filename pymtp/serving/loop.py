@@ -145,7 +145,7 @@ class EngineLoop:
             time.sleep(1e-4)
 
     def _after_fork(self) -> None:
-        """In the child there is no such thread, and of its locks nothing is known."""
+        """Begin again in the child, which has no such thread and knows nothing of its locks."""
         was_idle = self._scheduler.is_idle and self._inbox.empty() and not self._is_busy
         inbox, is_closed = self._inbox, self._is_closed
         self._begin()

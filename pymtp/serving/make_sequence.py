@@ -132,7 +132,7 @@ def _pick(params: GenerationParams) -> PickMethod:
 def _methods(
     prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary, rejection: Acceptance
 ) -> tuple[Acceptance, Acceptance]:
-    """For drafts that are most likely tokens, and for drawn ones."""
+    """The methods for drafts that are most likely tokens, and for drawn ones."""
     if params.forced:
         return params.forced, params.forced
     if params.accept == "relaxed":

@@ -20,7 +20,7 @@ REPORT_INTERVAL_S, REPORT_INTERVAL_MAX_S = 0.01, 0.03
 some 100 us of a CPU that computes passes: of a small model's passes that is a tenth. Rounds that take longer are
 reported one by one. (nano-glm, 2 cores; bench/serve.py)"""
 REPORT_SHARE_S = 0.002
-"""Of the interval, for each sequence: 500 reports a second in all."""
+"""The part of the interval that each sequence adds: 500 reports a second in all."""
 N_PROMPT_TOKENS = 256
 """Tokens of a prompt that show which ones are frequent."""
 

@@ -36,19 +36,19 @@ class ModelTraits:
     n_adapters: int = 0
     """LoRA adapters that are loaded."""
     name: str = "the model"
-    """With its adapters, for errors."""
+    """Name of the model with its adapters, for errors."""
 
 
 class Update(NamedTuple):
     """What a pass did for a request."""
 
     n_decoded: int = 0
-    """Of the sequence's tokens, those in the cache: how far a prompt is."""
+    """Tokens of the sequence that are in the cache: how far a prompt is."""
     n_cached: int = 0
     """Tokens of the prompt that were in the cache before."""
     tokens: Sequence[int] = ()
     n_accepted: int = 0
-    """Of the tokens, accepted drafts: the first ones."""
+    """How many of the tokens, from the first on, are accepted drafts."""
     logprobs: Sequence[TokenLogprobs] = ()
     finish_reason: FinishReason | None = None
     """Set in the last update, unless there is an error."""
@@ -79,9 +79,9 @@ class Request:
     def __init__(self, prompt: str | Sequence[int], params: GenerationParams, model: ModelTraits) -> None:
         self.params = params
         self.prompt: array[int] | None = _tokens(prompt, model)
-        """Until it runs."""
+        """Token ids, until it runs."""
         self.images = prompt.images if isinstance(prompt, ImagePrompt) else ()
-        """Of the prompt."""
+        """Images of the prompt."""
         self.n_prompt = len(self.prompt)
         _check_images(prompt, model)
         check_request(params, model.vocabulary, model.drafter)
@@ -91,7 +91,7 @@ class Request:
         self.stats = Stats()
         """Counts and times of the passes so far. Written by the engine's thread."""
         self.sequence: TokenSequence | None = None
-        """Once it runs. The engine's: others may look at what does not change."""
+        """The sequence, once it runs. It is the engine's: others may look at what does not change."""
         self.updates: SimpleQueue[Sequence[Update]] = SimpleQueue()
         self._held: list[Update] = []  # not sent yet
         self.is_whole = False
@@ -139,7 +139,7 @@ class Request:
         error = sequence.error
         if isinstance(error, NotFinite):
             name = self._model.name
-            error = NotFinite(f"{name} computes no numbers: {error}; a file is damaged, or a type overflows")
+            error = NotFinite(f"{name} produced NaN or infinite logits: {error}; a file is damaged or a type overflows")
         self._send(
             Update(
                 sequence.n_decoded,

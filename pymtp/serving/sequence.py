@@ -32,7 +32,7 @@ class Share(NamedTuple):
     slot: int
     """The number of the sequence in the session."""
     position: int
-    """Of the first row."""
+    """The position of the first row."""
     n_rows: int
     """Tokens of the history that are decoded; 1 after the prompt."""
     n_draft: int = 0
@@ -73,7 +73,7 @@ class ShareResult(NamedTuple):
     is_cut: bool = False
     """Whether a stop string ends the sequence here."""
     logprobs: Sequence[TokenLogprobs] = ()
-    """Of the tokens, if the sequence asks for them."""
+    """Log probabilities of the tokens, if the sequence asks for them."""
 
     @property
     def n_rows(self) -> int:
@@ -101,7 +101,7 @@ class TokenSequence:
     n_ctx: int
     max_tokens: int = -1
     draft_max: int = 0
-    """The most that its rounds draft; 0 spares the heads the prompt, too."""
+    """The most that its rounds draft; 0 also skips feeding prompts to the heads."""
     length: DraftLength = DraftLength()
     """How many it drafts in a round, at most draft_max."""
     pick: PickMethod = field(default_factory=lambda: FixedPick(draws=False))
@@ -113,7 +113,7 @@ class TokenSequence:
     cut: Callable[[Sequence[int]], int | None] = lambda tokens: None
     """Called with the tokens of each round; returns after how many of them the sequence ends, None if it continues."""
     is_reproducible: bool = False
-    """Whether its text depends on its drafts, and has to be the same each time."""
+    """Whether its text depends on its drafts, and must be reproducible."""
     n_logprobs: int | None = None
     """Tokens whose probabilities are reported at each position, besides the emitted one; None: nothing is reported."""
     stats: Stats = field(default_factory=Stats)
@@ -122,13 +122,13 @@ class TokenSequence:
     uses_lookup: bool = True
     """Whether its drafts may come from earlier text."""
     owner: str | None = None
-    """With whose sequences it shares its text for that, and they theirs; None: with nobody's."""
+    """Whose sequences share their texts with it for that, and it with them; None: nobody's."""
     n_keep: int | None = None
     """First tokens that stay when the context is full and half of the others go; None: the text ends then."""
     lora: tuple[float, ...] = ()
     """The scales of the LoRA adapters that its passes apply, once it has a slot."""
     images: Sequence[PlacedImage] = ()
-    """Of its prompt; the tokens of its history there stand for nothing."""
+    """Images of its prompt; the tokens of its history there stand for nothing."""
     is_shifted: bool = False
     """Whether tokens have gone because the context was full."""
     finish_reason: FinishReason | None = None

@@ -40,11 +40,11 @@ class Stats:
     generated_tokens: int = 0
     generation_s: float = 0.0
     draft_s: float = 0.0
-    """Of generation_s, what the heads' passes took."""
+    """The part of generation_s that the heads' passes took."""
     verify_s: float = 0.0
-    """Of generation_s, what the trunk's passes took."""
+    """The part of generation_s that the trunk's passes took."""
     sample_s: float = 0.0
-    """Of generation_s, what the samplers took, for drafts and for the target."""
+    """The part of generation_s that samplers took, for drafts and for the target."""
     # (n_drafted, n_accepted) -> rounds. Few distinct pairs exist, so a generation of any length
     # keeps a constant size, and every report below can be derived from the pairs.
     _rounds: Counter[tuple[int, int]] = field(default_factory=Counter, repr=False)
@@ -111,7 +111,7 @@ class Stats:
 
     @property
     def python_s(self) -> float:
-        """Of generation_s, what is neither a pass nor sampling: Python's own share."""
+        """The part of generation_s that is neither a pass nor sampling: Python's own."""
         return max(self.generation_s - self.draft_s - self.verify_s - self.sample_s, 0.0)
 
     @property
