@@ -257,10 +257,11 @@ class Model:
         Raises UnsupportedModel without a projector, InvalidParameter for an image that cannot be used, and unless there
         are as many markers as images.
         """
-        projector = self._needed_projector()
+        self.check_takes_images()
         if not isinstance(text, str):
             raise InvalidParameter("prompt", "a text, if it has images")
-        return projector.prompt(split_at_markers(text, load_images(images), marker))
+        assert self.projector
+        return self.projector.prompt(split_at_markers(text, load_images(images), marker))
 
     def chat(
         self,
@@ -295,12 +296,8 @@ class Model:
 
     def check_takes_images(self) -> None:
         """Raise UnsupportedModel if it was loaded without a projector."""
-        self._needed_projector()
-
-    def _needed_projector(self) -> Projector:
         if self.projector is None:
             raise UnsupportedModel("the model takes no images: load it with its projector (mmproj, --mmproj)")
-        return self.projector
 
     @cached_property
     def marker(self) -> str:

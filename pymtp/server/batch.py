@@ -162,8 +162,8 @@ class _Batch:
             raise invalid("stream: a batch has no streams")
         if asked.url == "/v1/chat/completions":
             body = as_structure(asked.body, ChatBody)
-            answers, rendered = submit_chat(state, body, prepare(state, body))
-            return answers, ChatReply(state, rendered)
+            tokens, rendered = prepare(state, body)
+            return submit_chat(state, body, tokens, rendered), ChatReply(state, rendered)
         if asked.url == "/v1/completions":
             text = as_structure(asked.body, CompletionBody)
             prompts = prompts_of(text.prompt, state)

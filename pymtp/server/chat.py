@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -59,30 +59,24 @@ class Rendered:
 async def answer_chat(request: Request, body: ChatBody, reply: Callable[[ServerState, Rendered], Reply]) -> Response:
     """The response to a chat request of any API, in the words of `reply`. Raises ApiError."""
     state = state_of(request)
-    answers, rendered = submit_chat(state, body, await prepared(request, body, prepare))
+    tokens, rendered = await prepared(request, body, prepare)
+    answers = submit_chat(state, body, tokens, rendered)
     return await respond(request, state.served, answers, reply(state, rendered))
 
 
 async def count_tokens_of(request: Request, body: ChatBody) -> int:
     """Tokens of the prompt of a chat request. Raises ApiError."""
-    return len((await prepared(request, body, prepare)).tokens)
+    return len((await prepared(request, body, prepare))[0])
 
 
-class Prepared(NamedTuple):
-    """A chat request before it is asked for."""
-
-    rendered: Rendered
-    tokens: Sequence[int]
-
-
-def prepare(state: ServerState, body: ChatBody) -> Prepared:
-    """The prompt of a chat request. Raises ApiError."""
+def prepare(state: ServerState, body: ChatBody) -> tuple[Sequence[int], Rendered]:
+    """The prompt of a chat request, as tokens too. Raises ApiError."""
     rendered = render(state, body)
     tokens = rendered.tokens(state.model)
-    return Prepared(replace(rendered, images=()), tokens)  # their pixels are not needed any more
+    return tokens, replace(rendered, images=())  # their pixels are not needed any more
 
 
-def submit_chat(state: ServerState, body: ChatBody, chat: Prepared) -> tuple[list[LiveAnswer], Rendered]:
+def submit_chat(state: ServerState, body: ChatBody, tokens: Sequence[int], rendered: Rendered) -> list[LiveAnswer]:
     """Ask for the answers to a chat request. Raises ApiError."""
     n_probs = body.n_probs or 0
     if body.logprobs:
@@ -90,9 +84,8 @@ def submit_chat(state: ServerState, body: ChatBody, chat: Prepared) -> tuple[lis
     elif body.top_logprobs is not None:
         raise invalid("top_logprobs requires logprobs to be set to true")
     body.json_schema = None  # the template's grammar has it
-    rendered = chat.rendered
     of_chat = {"chat": rendered.prompt, "reasoning_budget": rendered.reasoning_budget}
-    return state.submit([chat.tokens], body, n_probs=n_probs, **of_chat), rendered
+    return state.submit([tokens], body, n_probs=n_probs, **of_chat)
 
 
 def has_images(body: ChatBody) -> bool:

@@ -21,7 +21,7 @@ from .chat import prepared, render
 from .fields import ChatBody, CompletionBody, DetokenizeBody, InfillBody, TokenizeBody
 from .infill import infill_prompt
 from .prompts import mixed_tokens, read_prompts
-from .respond import event, json_response, respond
+from .respond import Reply, event, json_response, respond
 from .state import ServerState, state_of
 
 
@@ -75,7 +75,7 @@ async def apply_template(request: Request) -> Response:
     return json_response({"prompt": text.replace(state.model.marker, IMAGE_MARKER)})
 
 
-class LlamaServerReply:
+class LlamaServerReply(Reply):
     """Answers in the form of /completion. See respond.Reply."""
 
     def __init__(self, state: ServerState) -> None:
@@ -100,10 +100,6 @@ class LlamaServerReply:
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         """See Reply."""
         yield event(reports.whole(self._state, answer))
-
-    def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
-        """See Reply."""
-        return ()
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """See Reply."""

@@ -22,7 +22,7 @@ from .chat import Rendered, answer_chat, count_tokens_of
 from .errors import ApiError, invalid, unsupported
 from .fields import ChatBody
 from .ids import random_name
-from .respond import event, json_response
+from .respond import Reply, event, json_response
 from .state import ServerState
 
 N_TOKENS_DEFAULT = 4096
@@ -189,7 +189,7 @@ def _result(content: str | list[Block] | None) -> str | list[dict[str, Any]]:
     return _text(content)
 
 
-class MessagesReply:
+class MessagesReply(Reply):
     """Answers as messages. See respond.Reply."""
 
     def __init__(self, state: ServerState, rendered: Rendered) -> None:
@@ -228,10 +228,6 @@ class MessagesReply:
         }
         yield event(data | {"drafting": reports.drafting(answer)}, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")
-
-    def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
-        """See Reply."""
-        return ()
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """See Reply."""

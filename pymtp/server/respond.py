@@ -42,6 +42,7 @@ class Reply(Protocol):
 
     def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
         """The events after all answers are complete."""
+        return ()
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """The body, where nothing is streamed."""

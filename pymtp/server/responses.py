@@ -22,7 +22,7 @@ from .chat import Rendered, answer_chat, count_tokens_of
 from .errors import invalid, unsupported
 from .fields import ChatBody
 from .ids import random_name
-from .respond import event, json_response
+from .respond import Reply, event, json_response
 from .state import ServerState
 
 
@@ -170,7 +170,7 @@ def _part(part: Part) -> dict[str, Any]:
     raise unsupported(f"content of the type {part.type!r} is not supported")
 
 
-class ResponsesReply:
+class ResponsesReply(Reply):
     """Answers as responses. See respond.Reply."""
 
     def __init__(self, state: ServerState, rendered: Rendered) -> None:
@@ -211,10 +211,6 @@ class ResponsesReply:
             yield from self._done(index, item)
         response = self._whole(answer, output)
         yield self._event("response.completed", response=response, timings=reports.timings(answer))
-
-    def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
-        """See Reply."""
-        return ()
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """See Reply."""

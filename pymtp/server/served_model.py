@@ -66,9 +66,7 @@ class ServedModel:
         self.phase = "stopping"
         if self._task:
             await asyncio.wait([self._task])
-        model, self._model = self._model, None
-        if model:
-            await asyncio.to_thread(model.close)
+        await self._close_model()
 
     @property
     def model(self) -> Model:
@@ -171,15 +169,27 @@ class ServedModel:
     def _retry_after_s(self) -> int:
         return max(1, round(self._answer_s * (1 + self.n_waiting / self.n_slots)))
 
-    async def _load_model(self) -> None:
-        self.phase = "loading"
-        try:
-            self._model = await asyncio.to_thread(self._load)
-        except BaseException as error:
-            self.error, self.phase = error, "failed"
-            self.on_failure()
-            return
-        self._begin()
+    async def _load_model(self, *, waits: bool = False) -> None:
+        """Load the model, in the place of one that has failed. `waits`: for other machines that it needs."""
+        await self._close_model()
+        is_told = False
+        while True:
+            try:
+                self._model = await asyncio.to_thread(self._load)
+            except BaseException as error:
+                if not (waits and isinstance(error, RemoteError)):
+                    self.error, self.phase = error, "failed"
+                    self.on_failure()
+                    return
+                if not is_told:
+                    log("waiting for an RPC server", level="warning", error=str(error))
+                    is_told = True
+            else:
+                self._begin()
+                return
+            await asyncio.sleep(REMOTE_RETRY_S)
+            if self.phase != "loading":
+                return
 
     def _begin(self) -> None:
         assert self._model is not None
@@ -202,29 +212,7 @@ class ServedModel:
                 return
             self._restarts_left -= 1
         self.phase = "loading"
-        self._task = asyncio.create_task(self._reload_when_back() if is_remote else self._reload())
-
-    async def _reload(self) -> None:
-        await self._close_model()
-        await self._load_model()
-
-    async def _reload_when_back(self) -> None:
-        await self._close_model()
-        is_told = False
-        while self.phase == "loading":
-            try:
-                self._model = await asyncio.to_thread(self._load)
-            except RemoteError as error:
-                if not is_told:
-                    log("waiting for an RPC server", level="warning", error=str(error))
-                    is_told = True
-                await asyncio.sleep(REMOTE_RETRY_S)
-            except BaseException as error:
-                self.error, self.phase = error, "failed"
-                self.on_failure()
-            else:
-                self._begin()
-                return
+        self._task = asyncio.create_task(self._load_model(waits=is_remote))
 
     async def _close_model(self) -> None:
         model, self._model = self._model, None

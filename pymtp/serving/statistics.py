@@ -6,9 +6,10 @@ sets the counts and times, and adds one entry for each round.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
 
 
@@ -51,29 +52,15 @@ class Stats:
 
     def __add__(self, other: Stats) -> Stats:
         """Both together."""
-        return Stats(
-            self.prompt_tokens + other.prompt_tokens,
-            self.prompt_s + other.prompt_s,
-            self.generated_tokens + other.generated_tokens,
-            self.generation_s + other.generation_s,
-            self.draft_s + other.draft_s,
-            self.verify_s + other.verify_s,
-            self.sample_s + other.sample_s,
-            Counter(dict(self._counts())) + Counter(dict(other._counts())),
-        )
+        return self._combined(other, operator.add)
 
     def __sub__(self, earlier: Stats) -> Stats:
         """What has come since these were `earlier`."""
-        return Stats(
-            self.prompt_tokens - earlier.prompt_tokens,
-            self.prompt_s - earlier.prompt_s,
-            self.generated_tokens - earlier.generated_tokens,
-            self.generation_s - earlier.generation_s,
-            self.draft_s - earlier.draft_s,
-            self.verify_s - earlier.verify_s,
-            self.sample_s - earlier.sample_s,
-            Counter(dict(self._counts())) - Counter(dict(earlier._counts())),
-        )
+        return self._combined(earlier, operator.sub)
+
+    def _combined(self, other: Stats, how: Callable[[Any, Any], Any]) -> Stats:
+        sums = {each.name: how(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)[:-1]}
+        return Stats(**sums, _rounds=how(Counter(dict(self._counts())), Counter(dict(other._counts()))))
 
     def __repr__(self) -> str:
         rate = "-" if self.acceptance_rate is None else f"{self.acceptance_rate:.2f}"
