@@ -18,7 +18,7 @@ import llama_cpp
 import numpy as np
 
 from pymtp.engine.context import ContextParams
-from pymtp.engine.counters import Counters
+from pymtp.engine.handle import Counters
 from pymtp.engine.session import Chunk, Session
 
 

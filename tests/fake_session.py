@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pymtp.binding.arrays import Logits
-from pymtp.engine.counters import Timing
+from pymtp.engine.handle import Timing
 from pymtp.engine.session import Chunk
 from pymtp.errors import ContextFull, PymtpError
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, head_logits, plain_text
+from pymtp.drafting.interface import NoDrafter
 from pymtp.drafting.mtp import CATCH_UP, MtpDrafter
 from pymtp.drafting.pick import DraftLength
-from pymtp.drafting.plain import NoDrafter
 from pymtp.sampling.chain import Row, Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams

@@ -14,7 +14,7 @@ from pymtp.drafting.draft_vocab import AutoDraftVocab
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.pick import DraftLength
 from pymtp.drafting.policy import DraftPolicy
-from pymtp.engine.counters import Timing
+from pymtp.engine.handle import Timing
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams

@@ -212,3 +212,19 @@ def _checked(name: str, request: DraftRequest, made: Proposal, n_vocab: int) -> 
         raise PymtpError(f"the drafter {name} gave {len(made.distributions)} distributions for {len(drafts)} tokens")
     n = next((i + 1 for i, token in enumerate(drafts[:-1]) if token in request.stop), len(drafts))
     return made if n == len(drafts) else made._replace(drafts=drafts[:n], distributions=made.distributions[:n])
+
+
+class NoDrafter:
+    """Plain decoding."""
+
+    traits: ClassVar = DrafterTraits("none", needs_rollback=False)
+
+    def __init__(self, session: Session) -> None:
+        """Needs nothing of it."""
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        """Return no drafts. See Drafter."""
+        return [Proposal()] * len(requests)
+
+    def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
+        """Nothing to note."""

@@ -16,9 +16,8 @@ from pymtp.binding.status import check
 from pymtp.binding.types import model_pointer
 from pymtp.engine import snapshot
 from pymtp.engine.context import ContextParams, open_context, resolved
-from pymtp.engine.counters import CounterReader, Counters, Timing
 from pymtp.engine.draft_limits import DraftLimits
-from pymtp.engine.handle import SessionHandle
+from pymtp.engine.handle import CounterReader, Counters, SessionHandle, Timing
 from pymtp.errors import InvalidParameter
 
 if TYPE_CHECKING:

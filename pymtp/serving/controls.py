@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import overload
+from typing import Any
 
 from pymtp.engine.session import Session
 from pymtp.errors import InvalidParameter
@@ -92,12 +92,6 @@ class ModelAdapters(Sequence[LoraAdapter]):
     def __len__(self) -> int:
         return len(self._loaded)
 
-    @overload
-    def __getitem__(self, index: int) -> LoraAdapter: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[LoraAdapter]: ...
-
-    def __getitem__(self, index: int | slice) -> LoraAdapter | Sequence[LoraAdapter]:
+    def __getitem__(self, index: Any) -> Any:
         scaled = zip(self._loaded, self._adapters.default, strict=True)
         return [replace(one, scale=scale) for one, scale in scaled][index]

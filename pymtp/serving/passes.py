@@ -11,7 +11,7 @@ from operator import sub
 from typing import NamedTuple
 
 from pymtp.drafting.interface import Drafter
-from pymtp.engine.counters import Timing
+from pymtp.engine.handle import Timing
 from pymtp.engine.session import Session
 from pymtp.errors import ContextFull, PymtpError
 from pymtp.serving.round import run_round

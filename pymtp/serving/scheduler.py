@@ -21,7 +21,6 @@ from pymtp.serving.admission import Admission, Job
 from pymtp.serving.passes import Passes, PassResult
 from pymtp.serving.reports import DraftTuning, Reports
 from pymtp.serving.sequence import Share, ShareResult
-from pymtp.serving.statistics import Stats
 
 
 class Scheduler:
@@ -46,6 +45,8 @@ class Scheduler:
         self.admission = Admission(session, earlier=earlier, adapters=adapters)
         self._passes = Passes(session, drafter, self.admission.slots, clock)
         self._reports = Reports()
+        self.stats = self._reports.stats
+        """Counts and times of all sequences. A pass's time is shared out between them by their rows."""
         self._tuning = DraftTuning(session, policy, draft_vocab)
         self._uncounted: PassResult | None = None
 
@@ -53,11 +54,6 @@ class Scheduler:
     def is_idle(self) -> bool:
         """Whether no job runs or waits."""
         return self.admission.is_idle
-
-    @property
-    def stats(self) -> Stats:
-        """Counts and times of all sequences. A pass's time is shared out between them by their rows."""
-        return self._reports.stats
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
