@@ -39,7 +39,7 @@ from pymtp.loading.images import Image, PlacedImage, Projector
 from pymtp.loading.loader import Weights
 from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
-from pymtp.server.chat_completions import prepare
+from pymtp.server.chat import prepare
 from pymtp.server.errors import ApiError
 from pymtp.server.fields import ChatBody
 from pymtp.server.served_model import ServedModel
@@ -992,8 +992,10 @@ def test_pixels_go_once_a_prompt_is_prepared(files: tuple[Path, Path]) -> None:
         engine._model, engine.phase = model, "ready"
         n_before = n_images()
         content = [as_url(png(128, 96)), {"type": "text", "text": "a b"}]
-        made = prepare(ServerState(engine, settings), ChatBody(messages=[{"role": "user", "content": content}]))
-        assert made.tokens and n_images() == n_before
+        tokens, rendered = prepare(
+            ServerState(engine, settings), ChatBody(messages=[{"role": "user", "content": content}])
+        )
+        assert tokens and rendered.prompt and n_images() == n_before
 
 
 def n_images() -> int:

@@ -25,8 +25,8 @@ from http_server import Client, free_port, running
 from machine import needs_exact_texts
 from pymtp import BackendError, GenerationParams, Model, Session
 from pymtp.errors import RemoteError
-from pymtp.server import engine as engine_module
 from pymtp.server import protocol
+from pymtp.server import served_model as served_module
 from pymtp.server.run import _allow_many_files
 from pymtp.server.served_model import ServedModel
 from pymtp.server.settings import ServerSettings
@@ -419,8 +419,8 @@ def test_an_rpc_server_that_is_gone_is_told_once(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(BackendError, match="the end"):
             await engine.wait()
 
-    monkeypatch.setattr(engine_module, "REMOTE_RETRY_S", 0)
-    monkeypatch.setattr(engine_module, "log", lambda event, level="info", **_: lines.append((event, level)))
+    monkeypatch.setattr(served_module, "REMOTE_RETRY_S", 0)
+    monkeypatch.setattr(served_module, "log", lambda event, level="info", **_: lines.append((event, level)))
     asyncio.run(wait_for_it())
     assert lines == [("engine failed", "error"), ("waiting for an RPC server", "warning")]
 
