@@ -17,10 +17,9 @@ from typing import NamedTuple
 import llama_cpp
 import numpy as np
 
-from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
-from pymtp.engine.counters import Counters
-from pymtp.engine.session import Session
+from pymtp.engine.handle import Counters
+from pymtp.engine.session import Chunk, Session
 
 
 class Measured(NamedTuple):

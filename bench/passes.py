@@ -16,7 +16,7 @@ from typing import Literal
 
 from pymtp import ContextParams, Model
 from pymtp.benchmark.tables import markdown
-from pymtp.engine.chunk import Chunk
+from pymtp.engine.session import Chunk
 
 COLUMNS = [("rows", "rows", "d"), ("ms", "ms", ".2f"), ("of the first", "of_one", ".2f")]
 N_VERIFIED = 16

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymtp.drafting import costs as costs_module
 from pymtp.drafting import policy as policy_module
 from pymtp.drafting.lookup import LookupIndex
-from pymtp.drafting.policy import AUTO_DRAFT_MAX, Candidate, DraftPolicy, Plan, Rates
+from pymtp.drafting.policy import AUTO_DRAFT_MAX, Candidate, DraftPlan, DraftPolicy, Rates
 from traces import Trace, read_traces
 
 
@@ -89,14 +88,14 @@ class Sequence_:
         return len(tokens)
 
 
-Choose = Callable[[DraftPolicy, list[Candidate], int], Plan]
+Choose = Callable[[DraftPolicy, list[Candidate], int], DraftPlan]
 CATCH_UP = 56
 """Positions that the heads catch up with at most."""
 
 
 def fixed(steps: int) -> Choose:
     """The heads draft that many tokens in every round."""
-    return lambda policy, asked, n: Plan(steps, [min(steps, each.room) for each in asked], [0] * len(asked))
+    return lambda policy, asked, n: DraftPlan(steps, [min(steps, each.room) for each in asked], [0] * len(asked))
 
 
 def play(
@@ -229,11 +228,9 @@ def compare_constants(options: argparse.Namespace) -> None:
     print("|---|---|" + "--:|" * 2 * len(heads))
     row("as they are", "")
     for name, values in ((name, OTHERS[name]) for name in options.constants or OTHERS):
-        modules = [module for module in (costs_module, policy_module) if hasattr(module, name)]
-        kept = getattr(modules[0], name)
+        kept = getattr(policy_module, name)
         for value in (*values, kept):
-            for module in modules:
-                setattr(module, name, value)
+            setattr(policy_module, name, value)
             if value != kept:
                 row(name, value)
 

@@ -35,7 +35,7 @@ from pymtp.binding.library import lib
 from pymtp.binding.status import check
 from pymtp.drafting.interface import DraftRequest, Proposal
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.engine.logits import Row
+from pymtp.engine.session import Row
 from pymtp.sampling.chain import Sampler
 from pymtp.serving.params import GenerationParams
 

@@ -31,7 +31,10 @@ level below models and generations, is explained in the same way.
 """
 
 SECTIONS = {
-    "Models and texts": ("Model", "Generation", "Batch", "Conversation", "Answer", "Stats"),
+    "Models and texts": (
+        *("Model", "ModelSlots", "ModelAdapters"),
+        *("Generation", "Batch", "Conversation", "Answer", "Stats"),
+    ),
     "Parameters": ("ModelParams", "ContextParams", "DraftParams", "GenerationParams", "SamplingParams", "PlainReason"),
     "Chat templates": (
         *("ChatTemplate", "ChatParams", "ChatPrompt"),

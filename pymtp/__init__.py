@@ -6,7 +6,7 @@
         for piece in model.generate("Once upon a time", max_tokens=100, temperature=0.7):
             print(piece, end="", flush=True)
 
-Model, and what it returns: Generation, Batch, Conversation, Answer, Stats.
+Model, its ModelSlots and ModelAdapters, and what it returns: Generation, Batch, Conversation, Answer, Stats.
 Chats: ChatParams, ChatPrompt, ChatTemplate, and what answers are taken apart into: ChatParser, ChatMessage, ChatDelta.
 Parameters: ModelParams, ContextParams, DraftParams, GenerationParams, SamplingParams.
 Errors: PymtpError and those derived from it.
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from pymtp.conversation import Answer, Conversation
     from pymtp.drafting.interface import Drafter, DrafterTraits, DraftOutcome, DraftRequest, Proposal
     from pymtp.drafting.params import DraftParams, PlainReason
-    from pymtp.engine.chunk import Chunk
     from pymtp.engine.context import ContextParams
-    from pymtp.engine.session import Session, n_contexts
+    from pymtp.engine.session import Chunk, Session, n_contexts
     from pymtp.errors import (
         BackendError,
         Closed,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
         InvalidParameter,
         LibraryError,
         ModelError,
+        NotFinite,
         PymtpError,
         RemoteError,
         StateError,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from pymtp.placement.devices import Device, devices
     from pymtp.sampling.params import SamplingParams
     from pymtp.serving.batch import Batch
+    from pymtp.serving.controls import ModelAdapters, ModelSlots
     from pymtp.serving.generation import Generation
     from pymtp.serving.params import GenerationParams
     from pymtp.serving.statistics import Stats
@@ -67,7 +68,7 @@ _MODULES = {
     "drafting.params": ("DraftParams", "PlainReason"),
     "engine.chunk": ("Chunk",),
     "engine.context": ("ContextParams",),
-    "engine.session": ("Session", "n_contexts"),
+    "engine.session": ("Chunk", "Session", "n_contexts"),
     "errors": (
         "BackendError",
         "Closed",
@@ -88,6 +89,7 @@ _MODULES = {
     "model": ("Model",),
     "sampling.params": ("SamplingParams",),
     "serving.batch": ("Batch",),
+    "serving.controls": ("ModelAdapters", "ModelSlots"),
     "serving.generation": ("Generation",),
     "serving.params": ("GenerationParams",),
     "serving.statistics": ("Stats",),
@@ -124,8 +126,10 @@ __all__ = [
     "LibraryError",
     "LoraAdapter",
     "Model",
+    "ModelAdapters",
     "ModelError",
     "ModelParams",
+    "ModelSlots",
     "NotFinite",
     "PlainReason",
     "Proposal",

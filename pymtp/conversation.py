@@ -37,14 +37,14 @@ class _Said(TypedDict):
     reasoning_content: NotRequired[str]
     """The assistant's thinking, where the template sets it apart."""
     images: NotRequired[Sequence[Image]]
-    """They come before the text."""
+    """Images that come before the text."""
 
 
 class Message(_Said, total=False):
     """A message of one side."""
 
     finish_reason: FinishReason | None
-    """Of an answer: why it ended; None: early."""
+    """Why an answer ended; None: early."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class _Text:
     text: str = ""
     tokens: tuple[int, ...] = ()
     chat: ChatPrompt = ChatPrompt("")
-    """Of a prompt: how it was rendered."""
+    """How a prompt was rendered."""
     images: tuple[PlacedImage, ...] = ()
-    """Of a prompt."""
+    """What a conversation knows of a prompt."""
 
     @property
     def n_cells(self) -> int:

@@ -10,7 +10,6 @@ import secrets
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -32,7 +31,6 @@ from pymtp.errors import Closed, InvalidParameter, UnsupportedModel
 from pymtp.gguf.facts import GgufInfo
 from pymtp.gguf.weights import fingerprint, output_rows, trimmed_output
 from pymtp.loader import OnLoad, Weights
-from pymtp.loading.adapters import LoraAdapter
 from pymtp.loading.images import IMAGE_MARKER, Image, ImagePrompt, Projector, load_images, split_at_markers
 from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
@@ -43,10 +41,11 @@ from pymtp.sampling.params import SamplingParams
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.serving.adapters import Adapters
 from pymtp.serving.batch import Batch
+from pymtp.serving.controls import ModelAdapters, ModelSlots
 from pymtp.serving.generation import Generation, OnPrompt
 from pymtp.serving.loop import EngineLoop
 from pymtp.serving.params import GenerationParams, with_options
-from pymtp.serving.request import Request, Setup
+from pymtp.serving.request import ModelTraits, Request
 from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.statistics import Stats
 
@@ -120,6 +119,10 @@ class Model:
         self.projector = self._load_projector(weights)
         """What turns images into rows of embeddings; None: the model takes no images."""
         self._start(weights, choice, auto_vocab if self.session.n_heads else None)
+        self.slots = ModelSlots(self._loop, self._scheduler.admission, self.session)
+        """What the cache holds of texts that have ended: saved, restored, emptied. See ModelSlots."""
+        self.adapters = ModelAdapters(self._loop, self._scheduler.admission.adapters, weights.adapters)
+        """The LoRA adapters that are loaded (`lora`), with the scales of texts that do not ask for others."""
 
     def _load_projector(self, weights: Weights) -> Projector | None:
         params = self.params.model
@@ -131,7 +134,7 @@ class Model:
         session, traits = self.session, choice.drafter.traits
         adapters = ", ".join(adapter.path.name for adapter in weights.adapters)
         name = self.info.path.name + (f" with {adapters}" if adapters else "")
-        self._setup = Setup(
+        self._traits = ModelTraits(
             self.vocabulary, traits, session.n_ctx, session.n_draft_max, len(weights.adapters), name=name
         )
         draft_max = self.params.drafting.draft_max if session.n_draft_max else 0
@@ -143,7 +146,6 @@ class Model:
         drafter = choice.make(session, earlier)
         self._adaptive = drafter if isinstance(drafter, AdaptiveDrafter) else None
         policy = self._adaptive.policy if self._adaptive else None
-        self._adapters = weights.adapters
         self._scheduler = Scheduler(
             session,
             drafter,
@@ -168,27 +170,6 @@ class Model:
         return self._defaults
 
     @property
-    def adapters(self) -> tuple[LoraAdapter, ...]:
-        """The LoRA adapters that are loaded (`lora`), with the scales of texts that do not say otherwise."""
-        scales = self._scheduler.adapters.default
-        return tuple(replace(one, scale=scale) for one, scale in zip(self._adapters, scales, strict=True))
-
-    def scale_adapters(self, scales: Mapping[int, float]) -> None:
-        """Apply LoRA adapters with these scales, by their numbers, and no others, to texts that begin from now on.
-
-        Raises InvalidParameter for an adapter that is not loaded.
-        """
-        asked = with_options(self._defaults, {"lora": scales}).lora or {}
-        if asked and max(asked) >= len(self._adapters):
-            raise InvalidParameter("scales", f"of adapters that are loaded: {len(self._adapters)}", value=scales)
-
-        def change() -> None:
-            adapters = self._scheduler.adapters
-            adapters.default = adapters.scales(asked)
-
-        self.call(change)
-
-    @property
     def n_ctx(self) -> int:
         """Tokens of context of each sequence."""
         return self.session.n_ctx
@@ -200,7 +181,7 @@ class Model:
 
     @property
     def stats(self) -> Stats:
-        """Of all that the model has generated. A pass's time is shared out between sequences by their rows."""
+        """Counts and times of all texts so far. A pass's time is shared out between sequences by their rows."""
         with suppress(Closed):
             return self.call(self._read_stats)
         return self._read_stats()
@@ -273,10 +254,11 @@ class Model:
         Raises UnsupportedModel without a projector, InvalidParameter for an image that cannot be used, and unless there
         are as many markers as images.
         """
-        projector = self._needed_projector()
+        self.check_takes_images()
         if not isinstance(text, str):
             raise InvalidParameter("prompt", "a text, if it has images")
-        return projector.prompt(split_at_markers(text, load_images(images), marker))
+        assert self.projector
+        return self.projector.prompt(split_at_markers(text, load_images(images), marker))
 
     def chat(
         self,
@@ -311,12 +293,8 @@ class Model:
 
     def check_takes_images(self) -> None:
         """Raise UnsupportedModel if it was loaded without a projector."""
-        self._needed_projector()
-
-    def _needed_projector(self) -> Projector:
         if self.projector is None:
             raise UnsupportedModel("the model takes no images: load it with its projector (mmproj, --mmproj)")
-        return self.projector
 
     @cached_property
     def marker(self) -> str:
@@ -334,52 +312,9 @@ class Model:
         """
         return self._loop.call(function)
 
-    def save_state(self, path: StrPath) -> None:
-        """Save all sequences in the cache to a file, heads included. Raises StateError if it cannot be written."""
-        self.call(lambda: self.session.save_file(path))
-
-    def restore_state(self, path: StrPath) -> None:
-        """Restore what `save_state` has saved.
-
-        Raises StateError for a file that is damaged or of another model, and while texts are generated.
-        """
-        self.call(lambda: self._scheduler.restore(path))
-
-    def save_slot(self, slot: int) -> tuple[list[int], bytes]:
-        """What a free slot holds of an earlier text: its tokens, and bytes for `restore_slot`, heads included.
-
-        Raises StateError while a text is generated in it, InvalidParameter for a slot that does not exist.
-        """
-        return self.call(lambda: self._scheduler.save_slot(slot))
-
-    def restore_slot(self, slot: int, tokens: Sequence[int], data: bytes, *, scope: str = "") -> None:
-        """Put what `save_slot` returned into a free slot, for later texts with `cache_prompt` and this `cache_scope`.
-
-        Raises StateError for bytes that are damaged or of another model, and while a text is generated in it.
-        """
-        self.call(lambda: self._scheduler.restore_slot(slot, tokens, data, scope))
-
-    def erase_slot(self, slot: int) -> int:
-        """Empty a free slot; returns how many tokens it held. Raises StateError while a text is generated in it."""
-        return self.call(lambda: self._scheduler.erase_slot(slot))
-
-    def keep_prefixes(self, n_bytes: int) -> None:
-        """Keep in host memory what slots held of texts with `cache_prompt`, up to `n_bytes`, for later ones."""
-        if not isinstance(n_bytes, int) or n_bytes < 0:
-            raise InvalidParameter("n_bytes", "a number of bytes, 0 or more", value=n_bytes)
-        self.call(lambda: self._scheduler.keep_prefixes(n_bytes))
-
-    def cells_used(self) -> int:
-        """Positions of the cache that are taken; of `session.n_cells`."""
-        return self.call(lambda: self._scheduler.n_cells_used)
-
     def lookup_bytes(self) -> int:
         """What drafts by lookup take of host memory: the texts that are generated, and earlier ones that are shared."""
         return self.call(lambda: self._adaptive.lookup_bytes if self._adaptive else 0)
-
-    def empty_cache(self) -> None:
-        """Drop what texts with `cache_prompt` have left in the cache."""
-        self.call(self._scheduler.empty_cache)
 
     def close(self) -> None:
         """Free the session and the weights; closing twice is harmless. What is being generated ends with an error."""
@@ -411,7 +346,7 @@ class Model:
         if asked.draft_max is None:
             asked = with_options(asked, {"draft_max": self._defaults.draft_max})
         self._loop.check_open()
-        request = Request(prompt, asked, self._setup)
+        request = Request(prompt, asked, self._traits)
         generation = Generation(request, self._loop, self.vocabulary, on_prompt, arrived, owner=self)
         self._loop.submit(request)
         return generation
@@ -440,7 +375,7 @@ class Model:
             self.session.requantize_drafts(kind, self._output_matrices(None))
 
     def _output_matrices(self, tokens: list[int] | None) -> list[npt.NDArray[np.uint8]]:
-        """Of the heads that draft, as they are stored; the rows of these tokens, or all."""
+        """Output matrices of the heads that draft, as they are stored: the rows of these tokens, or all."""
         heads = range(min(self.info.n_heads, self.session.n_draft_max))
         return [output_rows(self.info.model_file, head, tokens, self.info.draft_file) for head in heads]
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from pymtp.binding.arrays import Logits
-from pymtp.engine.chunk import Chunk
-from pymtp.engine.counters import Timing
+from pymtp.engine.handle import Timing
+from pymtp.engine.session import Chunk
 from pymtp.errors import ContextFull, PymtpError
 
 N_VOCAB = 32

@@ -78,7 +78,7 @@ def running(load: Callable[[], Model], settings: ServerSettings | None = None) -
     client = Client(listener.getsockname()[1], app)
     thread.start()
     try:
-        _await(lambda: app.state.engine.phase != "loading" and server.started)
+        _await(lambda: app.state.served.phase != "loading" and server.started)
         yield client
     finally:
         server.should_exit = True

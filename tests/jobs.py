@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pymtp.serving.sequence import TokenSequence, TurnResult
+from pymtp.serving.sequence import ShareResult, TokenSequence
 
-Report = Callable[[TokenSequence, TurnResult | None], object]
+Report = Callable[[TokenSequence, ShareResult | None], object]
 
 
 class Ready:
@@ -31,7 +31,7 @@ class Ready:
     def start(self) -> TokenSequence:
         return self.sequence
 
-    def report(self, sequence: TokenSequence, result: TurnResult | None, *, may_wait: bool) -> None:
+    def report(self, sequence: TokenSequence, result: ShareResult | None, *, may_wait: bool) -> None:
         assert sequence is self.sequence
         self.may_wait.append(may_wait)
         self.emitted += result.tokens if result else []

@@ -69,7 +69,7 @@ class Soak:
         options: dict[str, Any] = {"n_ctx": N_CTX, "n_threads": 1, "draft_max": K}
         self.model = Model(path, n_seq_max=N_SLOTS, kv_unified=False, **options)
         self.alone = Model(path, **options)
-        self.model.keep_prefixes(1 << 20)
+        self.model.slots.keep_prefixes(1 << 20)
         self._can_shift = self._shifts()
         self._running: list[tuple[Generation, list[int], dict[str, Any], int]] = []
         self.n_tokens = 0
@@ -90,8 +90,8 @@ class Soak:
 
     def empty(self) -> int:
         """Drop what the cache keeps; return how many cells are still taken."""
-        self.model.empty_cache()
-        return self.model.cells_used()
+        self.model.slots.empty()
+        return self.model.slots.n_cells_used()
 
     def _shifts(self) -> bool:
         try:
@@ -174,8 +174,8 @@ class Soak:
         """Move what a slot keeps into another one; both may be in use, which is refused."""
         slots = self._chance.sample(range(N_SLOTS), 2)
         try:
-            tokens, data = self.model.save_slot(slots[0])
-            self.model.restore_slot(slots[1], tokens, data)
+            tokens, data = self.model.slots.save(slots[0])
+            self.model.slots.restore(slots[1], tokens, data)
             self.counts["restored"] += 1
         except PymtpError:
             self.counts["not restored"] += 1

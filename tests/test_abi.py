@@ -13,9 +13,8 @@ import pytest
 from conftest import REPOSITORY
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
-from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, Session
 from pymtp.errors import Closed, ModelError, PymtpError
 from pymtp.gguf.facts import model_facts
 from pymtp.loader import Weights

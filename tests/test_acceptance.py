@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from pymtp.acceptance.forced import Forced
-from pymtp.acceptance.interface import Acceptance, Trial, Verdict
-from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.interface import MATCH, Acceptance, Verdict, Verified
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.acceptance.relaxed import Relaxed
 from pymtp.acceptance.scripted import Scripted
@@ -98,7 +97,7 @@ class Play:
             sampler.assume(drafts[-1])
         sampler.forget()
         rows = [self._pair.target[token] for token in [last, *drafts]]
-        verdict = self._accept(sampler, Trial(rows, drafts, distributions if self._tells else ()))
+        verdict = self._accept(sampler, Verified(rows, drafts, distributions if self._tells else ()))
         assert verdict.tokens[: verdict.n_accepted] == drafts[: verdict.n_accepted]
         assert len(verdict.tokens) == verdict.n_accepted + 1
         self.n_accepted.append(verdict.n_accepted)
@@ -323,7 +322,7 @@ def test_a_draft_of_probability_0_is_rejected(accept: Acceptance) -> None:
     row = logits(0.1, 0.1, 0.8)
     for seed in range(50):
         sampler = Sampler(replace(PLAIN, seed=seed), n_vocab=3)
-        verdict = accept(sampler, Trial([row, row], [2], [distribution(0.5, 0.5, 0)]))
+        verdict = accept(sampler, Verified([row, row], [2], [distribution(0.5, 0.5, 0)]))
         assert verdict.n_accepted == 0
         assert verdict.tokens == [2]  # the residual has nothing else
 
@@ -336,7 +335,7 @@ def test_an_empty_residual_falls_back_to_the_target(accept: Acceptance) -> None:
     sampler = Sampler(PLAIN, n_vocab=3)
     tokens = []
     for _ in range(1000):
-        verdict = accept(sampler, Trial([row, row], [2], [source]))
+        verdict = accept(sampler, Verified([row, row], [2], [source]))
         assert verdict.n_accepted == 0
         tokens += verdict.tokens
     counts = np.bincount(tokens, minlength=3)
@@ -369,7 +368,7 @@ def test_at_temperature_0_all_methods_emit_the_targets_tokens(
     accept: Acceptance, target: tuple[int, ...], drafts: list[int], emitted: list[int], n_accepted: int, keep: bool
 ) -> None:
     sampler = Sampler(GREEDY, n_vocab=10)
-    verdict = accept(sampler, Trial(says(*target), drafts, stop={EOG}, keep=keep))
+    verdict = accept(sampler, Verified(says(*target), drafts, stop={EOG}, keep=keep))
     assert verdict.tokens == emitted
     assert verdict.n_accepted == n_accepted
     if keep:
@@ -380,13 +379,13 @@ def test_match_samples_once_per_emitted_token() -> None:
     rows = list(np.random.default_rng(1).standard_normal((4, 50)).astype(np.float32))
     plain, drafted = (Sampler(SamplingParams(temperature=1, seed=5), n_vocab=50) for _ in range(2))
     one_by_one = [plain.sample(row) for row in rows]
-    assert MATCH(drafted, Trial(rows, one_by_one[:3])).tokens == one_by_one
+    assert MATCH(drafted, Verified(rows, one_by_one[:3])).tokens == one_by_one
     assert drafted.sample(rows[0]) == plain.sample(rows[0])
 
 
 def test_match_needs_one_row_more_than_drafts() -> None:
     with pytest.raises(ValueError, match="zip"):
-        MATCH(Sampler(GREEDY, n_vocab=10), Trial(says(1, 2), (1, 2)))
+        MATCH(Sampler(GREEDY, n_vocab=10), Verified(says(1, 2), (1, 2)))
 
 
 @pytest.mark.parametrize("accept", REJECTION, ids=str)
@@ -394,7 +393,7 @@ def test_a_round_without_drafts_draws_only_its_token(accept: Acceptance) -> None
     row = np.random.default_rng(1).standard_normal(50).astype(np.float32)
     params = SamplingParams(temperature=2, seed=5)
     plain, other = Sampler(params, n_vocab=50), Sampler(params, n_vocab=50)
-    assert [accept(other, Trial([row], [])).tokens for _ in range(20)] == [[plain.sample(row)] for _ in range(20)]
+    assert [accept(other, Verified([row], [])).tokens for _ in range(20)] == [[plain.sample(row)] for _ in range(20)]
     assert plain.random() == other.random()
 
 
@@ -439,7 +438,7 @@ THINK, CLOSED = [3, 1], [3, 1, 4]
 def test_drafts_are_relaxed_only_inside_thinking(prompt: list[int], drafts: list[int], emitted: list[int]) -> None:
     accept = relaxed(prompt)
     sampler = Sampler(GREEDY, n_vocab=10)
-    verdict = accept(sampler, Trial(nearly(*drafts, 1), drafts))
+    verdict = accept(sampler, Verified(nearly(*drafts, 1), drafts))
     assert verdict.tokens == emitted
     assert not accept.is_lossless
     assert "lossy" in accept.name
@@ -449,7 +448,7 @@ def test_thinking_that_the_target_opens_is_relaxed() -> None:
     accept = relaxed([1])
     sampler = Sampler(GREEDY, n_vocab=10)
     rows = [*says(3), *nearly(1, 2, 1)]
-    assert accept(sampler, Trial(rows, [3, 1, 2])).tokens == [3, 1, 2, 0]
+    assert accept(sampler, Verified(rows, [3, 1, 2])).tokens == [3, 1, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -467,21 +466,21 @@ def test_thinking_that_the_target_opens_is_relaxed() -> None:
 def test_a_relaxed_draft_is_judged_by_rank_and_distance_from_the_top_token(
     draft: int, options: dict[str, Any], is_kept: bool
 ) -> None:
-    verdict = relaxed(THINK, **options)(Sampler(GREEDY, n_vocab=10), Trial([*nearly(1), *says(2)], [draft]))
+    verdict = relaxed(THINK, **options)(Sampler(GREEDY, n_vocab=10), Verified([*nearly(1), *says(2)], [draft]))
     assert (verdict.n_accepted == 1) == is_kept
 
 
 def test_relaxed_ranks_are_those_before_the_chain() -> None:
     """As in TensorRT-LLM: the chain here leaves only the rival of a penalised token."""
     params = SamplingParams(temperature=1, top_k=1, repeat_penalty=5.0, logit_bias={1: -20})
-    verdict = relaxed(THINK)(Sampler(params, n_vocab=10, history=[1]), Trial([*nearly(1), *says(2)], [1], keep=True))
+    verdict = relaxed(THINK)(Sampler(params, n_vocab=10, history=[1]), Verified([*nearly(1), *says(2)], [1], keep=True))
     assert verdict.tokens[0] == 1
     assert verdict.targets[0].prob(1) == 0
     assert len(verdict.targets) == 2
 
 
 def test_a_relaxed_draft_can_end_the_sequence() -> None:
-    verdict = relaxed(THINK)(Sampler(GREEDY, n_vocab=10), Trial(nearly(EOG, 1), [EOG], stop={EOG}))
+    verdict = relaxed(THINK)(Sampler(GREEDY, n_vocab=10), Verified(nearly(EOG, 1), [EOG], stop={EOG}))
     assert verdict == Verdict([EOG], 1, [])
 
 
@@ -497,7 +496,7 @@ def test_relaxed_parameters_out_of_range_are_refused(name: str, value: float) ->
 def forced_rounds(accept: Forced, n_draft: int, n_rounds: int = 2000) -> Iterator[Verdict]:
     sampler = Sampler(GREEDY, n_vocab=10)
     for _ in range(n_rounds):
-        yield accept(sampler, Trial(says(*range(n_draft + 1)), [5] * n_draft))
+        yield accept(sampler, Verified(says(*range(n_draft + 1)), [5] * n_draft))
 
 
 def test_forced_acceptance_has_the_given_rate_at_each_position() -> None:
@@ -519,7 +518,7 @@ def test_forced_drafts_ignore_the_target_and_one_token_is_sampled_after_them() -
 
 
 def test_a_forced_draft_can_end_the_sequence() -> None:
-    verdict = Forced([1.0, 1.0])(Sampler(GREEDY, n_vocab=10), Trial(says(1, 2, 3), [5, EOG], stop={EOG}))
+    verdict = Forced([1.0, 1.0])(Sampler(GREEDY, n_vocab=10), Verified(says(1, 2, 3), [5, EOG], stop={EOG}))
     assert verdict == Verdict([5, EOG], 2, [])
 
 
@@ -543,6 +542,6 @@ def test_impossible_forced_rates_are_refused() -> None:
 def test_scripted_acceptance_emits_the_answer_and_accepts_what_equals_it() -> None:
     accept, sampler = Scripted([5, 6, 7, 8]), Sampler(SamplingParams(temperature=0), n_vocab=10)
     rows = list(np.eye(10, dtype=np.float32)[[1, 1, 1, 1]])
-    assert accept(sampler, Trial(rows[:3], [5, 9])) == ([5, 6], 1, [])
-    assert accept(sampler, Trial(rows[:2], [7])) == ([7, 8], 1, [])
-    assert accept(sampler, Trial(rows[:1], [])) == ([1], 0, [])  # after the answer: what was sampled
+    assert accept(sampler, Verified(rows[:3], [5, 9])) == ([5, 6], 1, [])
+    assert accept(sampler, Verified(rows[:2], [7])) == ([7, 8], 1, [])
+    assert accept(sampler, Verified(rows[:1], [])) == ([1], 0, [])  # after the answer: what was sampled

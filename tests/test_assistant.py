@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from pymtp import Model, SamplingParams
-from pymtp.engine.chunk import Chunk
-from pymtp.engine.session import Session, n_contexts
+from pymtp.engine.session import Chunk, Session, n_contexts
 from pymtp.errors import ModelError, PymtpError, StateError, UnsupportedModel
 from pymtp.gguf.facts import find_draft_model, model_facts
 from pymtp.inspection import inspect_model

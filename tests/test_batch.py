@@ -19,14 +19,14 @@ from pymtp.binding.library import ffi
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.errors import BackendError, Closed, ContextFull, InvalidParameter
 from pymtp.sampling.params import SamplingParams
-from pymtp.serving import scheduler as scheduler_module
+from pymtp.serving import reports as reports_module
 from pymtp.serving.batch import Batch
 from pymtp.serving.generation import Generation
 from pymtp.serving.loop import EngineLoop
 from pymtp.serving.params import GenerationParams, with_options
-from pymtp.serving.request import Request, Setup
+from pymtp.serving.request import ModelTraits, Request
 from pymtp.serving.scheduler import Scheduler
-from pymtp.serving.sequence import TokenSequence, TurnResult
+from pymtp.serving.sequence import ShareResult, TokenSequence
 from pymtp.serving.statistics import Stats
 from pymtp.text.stream import TextStream
 
@@ -69,7 +69,7 @@ class Engine:
         self.session, self.vocabulary = session, vocabulary or Letters()
         self.scheduler = Scheduler(session, MtpDrafter(session))  # type: ignore[arg-type]
         self.loop = EngineLoop(self.scheduler)
-        self.setup = Setup(
+        self.setup = ModelTraits(
             self.vocabulary,  # type: ignore[arg-type]
             MtpDrafter.traits,
             session.n_ctx,
@@ -104,8 +104,8 @@ engines: list[Engine] = []
 
 @pytest.fixture(autouse=True)
 def closed_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(scheduler_module, "REPORT_INTERVAL_S", 0.0)  # an update for each pass
-    monkeypatch.setattr(scheduler_module, "REPORT_SHARE_S", 0.0)
+    monkeypatch.setattr(reports_module, "REPORT_INTERVAL_S", 0.0)  # an update for each pass
+    monkeypatch.setattr(reports_module, "REPORT_SHARE_S", 0.0)
     yield
     while engines:
         engines.pop().loop.close()
@@ -245,7 +245,7 @@ def test_parts_tell_accepted_drafts_from_what_the_target_sampled(
     stop = (whole[-8:-4],) if stops else ()
     drafted: list[bool] = []  # of each token
 
-    def report(request: Request, sequence: TokenSequence, played: TurnResult | None, *, may_wait: bool) -> None:
+    def report(request: Request, sequence: TokenSequence, played: ShareResult | None, *, may_wait: bool) -> None:
         drafted.extend(i < played.n_accepted for i in range(len(played.tokens)))  # type: ignore[union-attr]
         original(request, sequence, played, may_wait=may_wait)
 

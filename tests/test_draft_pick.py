@@ -7,11 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from pymtp.acceptance.interface import Trial, Verdict
-from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.interface import MATCH, Verdict, Verified
 from pymtp.drafting.interface import Proposal
-from pymtp.drafting.length import DraftLength
-from pymtp.drafting.pick import AutoPick, FixedPick
+from pymtp.drafting.pick import AutoPick, DraftLength, FixedPick
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams
@@ -95,7 +93,7 @@ def test_a_round_is_judged_as_it_was_picked_whatever_its_own_rows_show() -> None
     judged: list[str] = []
 
     def spy(name: str) -> object:
-        def accept(sampler: Sampler, trial: Trial) -> Verdict:
+        def accept(sampler: Sampler, trial: Verified) -> Verdict:
             judged.append(name)
             return MATCH(sampler, trial)
 
@@ -108,7 +106,7 @@ def test_a_round_is_judged_as_it_was_picked_whatever_its_own_rows_show() -> None
 
     def play(target: Sequence[float]) -> None:
         one.n_decoded = len(one.history) - 1
-        turn = one.turn(0, 8)
+        turn = one.share(0, 8)
         one.judge(turn, [np.log(np.array(target, np.float32))] * 2, Proposal([0], [FLAT]))
 
     with np.errstate(divide="ignore"):

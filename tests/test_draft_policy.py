@@ -10,8 +10,18 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from pymtp.drafting.costs import N_RECENT, NEW_SHARE, PassCosts, _fit
-from pymtp.drafting.policy import MATCH_KINDS, REVIEW, TRIAL_ROUNDS, Candidate, DraftPolicy, Plan
+from pymtp.drafting.policy import (
+    MATCH_KINDS,
+    N_RECENT,
+    NEW_SHARE,
+    REVIEW,
+    TRIAL_ROUNDS,
+    Candidate,
+    DraftPlan,
+    DraftPolicy,
+    PassCosts,
+    _fit,
+)
 
 Machine = Callable[[int, int, int], float]
 """Milliseconds of a pass by steps, rows and sequences."""
@@ -37,7 +47,7 @@ def play(
     n_matched: int = 0,
     match_right: float = 0.9,
     seed: int = 1,
-) -> tuple[list[Plan], float]:
+) -> tuple[list[DraftPlan], float]:
     """The plans of some rounds, and tokens a millisecond. Each draft is right with the probability that is given."""
     rng = random.Random(seed)
     rates = [policy.rates.begin() for _ in range(n)]
@@ -176,7 +186,7 @@ def test_in_step_a_draft_is_continued_as_far_as_another_sequence_drafts_for_noth
     policy = new(16, in_step=True)
     for rows in (2, 2, 4, 4, 10, 10, 34, 34):
         policy.observe_pass(1, rows, 2, float(rows))
-    plan = Plan(1, [1, 0], [0, 4], tokens=3.0, speed=0.3, n_sequences=2)
+    plan = DraftPlan(1, [1, 0], [0, 4], tokens=3.0, speed=0.3, n_sequences=2)
     assert policy.n_more(plan, policy.rates.begin(), 1, 20, 8) == 3
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, head_logits, plain_text
-from pymtp.drafting.length import DraftLength
+from pymtp.drafting.interface import NoDrafter
 from pymtp.drafting.mtp import CATCH_UP, MtpDrafter
-from pymtp.drafting.plain import NoDrafter
+from pymtp.drafting.pick import DraftLength
 from pymtp.sampling.chain import Row, Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.round import run_round
-from pymtp.serving.sequence import TokenSequence, TurnResult
+from pymtp.serving.sequence import ShareResult, TokenSequence
 
 GREEDY = SamplingParams(temperature=0)
 PROMPT = [3, 1, 4, 1, 5]
@@ -43,10 +43,10 @@ def begin(
     return sequence
 
 
-def play(session: FakeSession, drafter: MtpDrafter, *seated: tuple[int, TokenSequence]) -> list[TurnResult]:
-    rounds = run_round(session, drafter, [sequence.turn(slot, 64) for slot, sequence in seated])  # type: ignore[arg-type]
+def play(session: FakeSession, drafter: MtpDrafter, *seated: tuple[int, TokenSequence]) -> list[ShareResult]:
+    rounds = run_round(session, drafter, [sequence.share(slot, 64) for slot, sequence in seated])  # type: ignore[arg-type]
     for played in rounds:
-        played.turn.sequence.advance(played)
+        played.share.sequence.advance(played)
     return rounds
 
 
@@ -132,7 +132,7 @@ def test_a_sequence_that_drafts_step_by_step_does_not_affect_the_fused_draft_of_
     rounds = play(session, drafter, *seated)
     assert [[chunk.sequence for chunk in call] for call in session.drafts[n_calls:]] == [[0, 2], [1], [1], [1]]
     for (_, sequence), one in zip(seated, rounds, strict=True):
-        prefix = sequence.history[: one.turn.end]
+        prefix = sequence.history[: one.share.end]
         for draft in one.proposal.drafts:
             assert draft == head_logits(prefix).argmax()
             prefix = [*prefix, draft]
@@ -204,7 +204,7 @@ def test_a_sequence_that_never_drafts_never_runs_the_heads() -> None:
 def test_plain_decoding_proposes_nothing() -> None:
     session = FakeSession()
     sequence = TokenSequence(list(PROMPT), Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=3)
-    rounds = run_round(session, NoDrafter(session), [sequence.turn(0, 64)])  # type: ignore[arg-type]
+    rounds = run_round(session, NoDrafter(session), [sequence.share(0, 64)])  # type: ignore[arg-type]
     assert not rounds[0].proposal.drafts
     assert not session.passes[0][0].feed
 
@@ -225,7 +225,7 @@ def test_a_draft_ends_where_no_token_is_allowed() -> None:
     drafter = MtpDrafter(session)  # type: ignore[arg-type]
     samplers = [Barring(0), Barring(1), Picker()]
     made = [begin(session, drafter, slot=i, prompt=[i, 5], sampler=one) for i, one in enumerate(samplers)]
-    proposals = drafter.propose([one.draft_request(one.turn(i, 64)) for i, one in enumerate(made)])
+    proposals = drafter.propose([one.draft_request(one.share(i, 64)) for i, one in enumerate(made)])
     assert [len(proposal.drafts) for proposal in proposals] == [0, 1, 3]
     assert [len(proposal.distributions) for proposal in proposals] == [0, 1, 3]
     assert [len(chunks) for chunks in session.drafts[-3:]] == [3, 2, 1]

@@ -18,21 +18,19 @@ import pytest
 
 import pymtp
 from jobs import Ready
-from pymtp.acceptance.interface import Trial, Verdict
+from pymtp.acceptance.interface import Verdict, Verified
 from pymtp.binding.arrays import Logits
-from pymtp.drafting.length import DraftLength
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.engine.chunk import Chunk
+from pymtp.drafting.pick import DraftLength
 from pymtp.engine.context import ContextParams
-from pymtp.engine.logits import LogitsRow
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, LogitsRow, Session
 from pymtp.errors import ContextFull, PymtpError
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.round import run_round
 from pymtp.serving.scheduler import Scheduler
-from pymtp.serving.sequence import TokenSequence, TurnResult
+from pymtp.serving.sequence import ShareResult, TokenSequence
 from random_gguf import N_VOCAB, write_glm4moe, write_jamba, write_mimo2, write_qwen3next, write_qwen35
 from two_contexts import TwoContexts
 
@@ -94,17 +92,17 @@ class Scripted:
     def forget(self) -> None:
         pass
 
-    def accept(self, sampler: object, trial: Trial) -> Verdict:
+    def accept(self, sampler: object, trial: Verified) -> Verdict:
         self.logits = np.array([row.logits for row in trial.rows])
         n = len(self.sequence.history)
         return Verdict(self.text[n : n + self.n_emitted], self.n_emitted - 1, [])
 
 
-def play_turns(session: Session, drafter: MtpDrafter, sequences: dict[int, TokenSequence]) -> list[TurnResult]:
+def play_turns(session: Session, drafter: MtpDrafter, sequences: dict[int, TokenSequence]) -> list[ShareResult]:
     """One round of the sequences, by slot; a prompt is decoded whole."""
-    rounds = run_round(session, drafter, [sequence.turn(slot, 1000) for slot, sequence in sequences.items()])
+    rounds = run_round(session, drafter, [sequence.share(slot, 1000) for slot, sequence in sequences.items()])
     for played in rounds:
-        played.turn.sequence.advance(played)
+        played.share.sequence.advance(played)
     return rounds
 
 

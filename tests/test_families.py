@@ -21,9 +21,8 @@ import pytest
 
 from families import FAMILIES, REFUSED, Family
 from pymtp.binding.arrays import Logits
-from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, Session
 from pymtp.errors import PymtpError
 from random_gguf import N_VOCAB, blocks, write_glm4moe
 from random_gguf.writer import Writer

@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 from pymtp.binding.arrays import Logits
-from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, Session
 from pymtp.errors import PymtpError
 from random_gguf import N_VOCAB, write_glm5_next, write_glm_dsa, write_qwen4exp_picking
 from random_gguf.deepseek import write_latent

@@ -31,19 +31,18 @@ from http_server import Response, running
 from pymtp.binding.arrays import Logits
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
-from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams, native_params
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, Session
 from pymtp.errors import ContextFull, InvalidParameter, ModelError, PymtpError, UnsupportedModel
 from pymtp.gguf.facts import model_facts
 from pymtp.loader import Weights
 from pymtp.loading.images import Image, PlacedImage, Projector
 from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
-from pymtp.server.chat_completions import prepare
-from pymtp.server.engine import Engine
+from pymtp.server.chat import prepare
 from pymtp.server.errors import ApiError
 from pymtp.server.fields import ChatBody
+from pymtp.server.served_model import ServedModel
 from pymtp.server.settings import ServerSettings
 from pymtp.server.state import ServerState
 from random_gguf import (
@@ -387,7 +386,7 @@ def test_the_cache_never_takes_one_image_for_another(attending: tuple[Path, Path
     rng = random.Random(5)
     for n_seq_max in (1, 2):
         with open_model(attending, n_seq_max=n_seq_max) as model:
-            model.keep_prefixes(1 << 26)
+            model.slots.keep_prefixes(1 << 26)
             asked = []
             for _ in range(25):
                 text, one, two, i, j = rng.choice(prompts)
@@ -963,7 +962,7 @@ def test_prompts_of_a_request_are_limited_before_their_images_are_decoded(files:
 
 
 def test_requests_that_wait_for_their_images_are_limited(files: tuple[Path, Path]) -> None:
-    async def ask(engine: Engine) -> None:
+    async def ask(engine: ServedModel) -> None:
         may_go = threading.Event()
         tasks = [asyncio.create_task(engine.decode(lambda: may_go.wait(60))) for _ in range(3)]
         try:
@@ -980,7 +979,7 @@ def test_requests_that_wait_for_their_images_are_limited(files: tuple[Path, Path
         assert await engine.decode(lambda: 1) == 1
 
     with open_model(files) as model:
-        engine = Engine(lambda: model, ServerSettings(n_queue_max=2))
+        engine = ServedModel(lambda: model, ServerSettings(n_queue_max=2))
         engine._model, engine.phase = model, "ready"
         asyncio.run(ask(engine))
 
@@ -989,12 +988,14 @@ def test_pixels_go_once_a_prompt_is_prepared(files: tuple[Path, Path]) -> None:
     """They take up to a thousand times the memory of a file, and answers take long."""
     settings = ServerSettings(chat_template="chatml")
     with open_model(files) as model:
-        engine = Engine(lambda: model, settings)
+        engine = ServedModel(lambda: model, settings)
         engine._model, engine.phase = model, "ready"
         n_before = n_images()
         content = [as_url(png(128, 96)), {"type": "text", "text": "a b"}]
-        made = prepare(ServerState(engine, settings), ChatBody(messages=[{"role": "user", "content": content}]))
-        assert made.tokens and n_images() == n_before
+        tokens, rendered = prepare(
+            ServerState(engine, settings), ChatBody(messages=[{"role": "user", "content": content}])
+        )
+        assert tokens and rendered.prompt and n_images() == n_before
 
 
 def n_images() -> int:

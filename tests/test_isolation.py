@@ -16,9 +16,8 @@ import pytest
 from machine import HAS_GPU
 from pymtp import Model
 from pymtp.engine import snapshot
-from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
-from pymtp.engine.session import Session, abi_id
+from pymtp.engine.session import Chunk, Session, abi_id
 from pymtp.errors import PymtpError, StateError
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.header import read_header
@@ -219,7 +218,7 @@ def test_a_grammar_that_no_token_continues_ends_its_own_request_alone(tmp_path: 
         with pytest.raises(PymtpError, match="the grammar does not allow token"):
             list(dead_end)
         assert "".join(other) == expected and other.tokens == alone.tokens
-        assert model.cells_used() == 0
+        assert model.slots.n_cells_used() == 0
         with pytest.raises(PymtpError, match="the grammar does not allow token"):  # with nothing else to wait for
             list(model.generate(PUBLIC, grammar='root ::= "\\t" "a"', **options))  # type: ignore[arg-type]
         assert "".join(model.generate(PUBLIC, ignore_eos=True, **options)) == expected  # type: ignore[arg-type]

@@ -9,8 +9,7 @@ import pytest
 
 from machine import needs_no_gpu
 from pymtp import Model
-from pymtp.engine.chunk import Chunk
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, Session
 from random_gguf import write_glm4moe
 
 pytestmark = pytest.mark.model

@@ -15,11 +15,9 @@ from fake_session import FakeSession
 from families import FAMILIES
 from machine import needs_exact_texts
 from pymtp import Model, PlainReason, SamplingParams
-from pymtp.acceptance.interface import Acceptance, Trial
-from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.interface import MATCH, Acceptance, Verified
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.drafting.choice import longest_draft
-from pymtp.drafting.costs import PassCosts
 from pymtp.drafting.interface import DraftRequest
 from pymtp.drafting.lookup import (
     MATCH_MAX,
@@ -28,10 +26,11 @@ from pymtp.drafting.lookup import (
     EarlierTexts,
     LookupDrafter,
     LookupIndex,
-    Match,
+    LookupMatch,
     SequenceIndex,
 )
 from pymtp.drafting.params import DraftParams
+from pymtp.drafting.policy import PassCosts
 from pymtp.errors import PymtpError
 from pymtp.sampling.chain import Sampler
 from random_gguf import write_glm4, write_glm4moe, write_jamba
@@ -50,7 +49,7 @@ COUNT = "one two three four. " * 20
 #
 
 
-def reference(history: Sequence[int], n: int, n_min: int) -> Match:
+def reference(history: Sequence[int], n: int, n_min: int) -> LookupMatch:
     """What followed the longest match, the latest of equals, by a search through the history."""
     best, n_best = 0, 0
     for end in range(len(history) - 1, 0, -1):  # the match ends before it
@@ -60,9 +59,9 @@ def reference(history: Sequence[int], n: int, n_min: int) -> Match:
         if n_same >= max(n_min, n_best + 1):
             best, n_best = end, n_same
     if not n_best:
-        return Match([], 0)
+        return LookupMatch([], 0)
     period = len(history) - best
-    return Match([history[best + i % period] for i in range(n)], n_best)
+    return LookupMatch([history[best + i % period] for i in range(n)], n_best)
 
 
 def test_it_returns_what_followed_the_longest_match() -> None:
@@ -74,7 +73,7 @@ def test_it_returns_what_followed_the_longest_match() -> None:
             history += tokens[i : i + 3]
             index.append(tokens[i : i + 3])
             assert index.find(8) == reference(history, 8, 3)
-            assert index.find(3) == Match(index.find(8).tokens[:3], index.find(8).n_matched)
+            assert index.find(3) == LookupMatch(index.find(8).tokens[:3], index.find(8).n_matched)
     assert len(index) == len(history)
 
 
@@ -84,13 +83,13 @@ def test_a_store_of_ended_texts_is_searched_for_the_tokens_of_another() -> None:
     store.end_history()
     store.append([5, 1, 2, 3, 6, 7])
     store.end_history()
-    assert store.find(5, [9, 1, 2, 3]) == Match([6, 7], 3)  # the latest of equals
-    assert store.find(5, [5, 1, 2, 3]) == Match([6, 7], 4)
-    assert store.find(1, [5, 1, 2, 3]) == Match([6], 4)
-    assert store.find(5, [2, 3, 4]) == store.find(5, [3, 4, 5]) == store.find(5, [4, 5, 1]) == Match([], 0)
-    assert store.find(5, [2, 3]) == store.find(5, []) == store.find(0, [7, 7, 7]) == Match([], 0)
+    assert store.find(5, [9, 1, 2, 3]) == LookupMatch([6, 7], 3)  # the latest of equals
+    assert store.find(5, [5, 1, 2, 3]) == LookupMatch([6, 7], 4)
+    assert store.find(1, [5, 1, 2, 3]) == LookupMatch([6], 4)
+    assert store.find(5, [2, 3, 4]) == store.find(5, [3, 4, 5]) == store.find(5, [4, 5, 1]) == LookupMatch([], 0)
+    assert store.find(5, [2, 3]) == store.find(5, []) == store.find(0, [7, 7, 7]) == LookupMatch([], 0)
     store.clear()
-    assert store.find(5, [9, 1, 2, 3]) == Match([], 0)
+    assert store.find(5, [9, 1, 2, 3]) == LookupMatch([], 0)
     assert len(store) == 0
 
 
@@ -116,7 +115,7 @@ def test_values_out_of_range_are_refused() -> None:
     with pytest.raises(PymtpError, match="token -1 for a lookup index: 0 to 4194303 are possible"):
         index.append([1, -1])
     assert len(index) == 0
-    assert index.find(-1) == Match([], 0)
+    assert index.find(-1) == LookupMatch([], 0)
 
 
 #
@@ -164,9 +163,9 @@ def test_earlier_texts_are_found_by_their_owner_alone() -> None:
     earlier.add("a", [1, 2, 3, 4, 5])
     earlier.add("a", [6, 7, 8, 1, 2, 3, 9])
     earlier.add("b", [1, 2, 3, 6])
-    assert earlier.find("a", 4, [1, 2, 3]) == Match([9], 3)
-    assert earlier.find("a", 4, [7, 8, 1, 2, 3]) == Match([9], 5)
-    assert earlier.find("b", 4, [7, 8, 1, 2, 3]) == Match([6], 3)
+    assert earlier.find("a", 4, [1, 2, 3]) == LookupMatch([9], 3)
+    assert earlier.find("a", 4, [7, 8, 1, 2, 3]) == LookupMatch([9], 5)
+    assert earlier.find("b", 4, [7, 8, 1, 2, 3]) == LookupMatch([6], 3)
     assert earlier.find("a", 4, [4, 5, 6]) == NO_MATCH  # no match crosses from one text to the next
     assert earlier.find("c", 4, [1, 2, 3]) == NO_MATCH
 
@@ -404,7 +403,7 @@ class LookupPlay(Play):
             self._index.append(self._history)
         drafts = self._index.find(self._n_draft).tokens
         rows = [self._pair.target[token] for token in [last, *drafts]]
-        verdict = self._accept(sampler, Trial(rows, drafts))
+        verdict = self._accept(sampler, Verified(rows, drafts))
         self._index.append(verdict.tokens)
         self.n_accepted.append(verdict.n_accepted)
         return verdict.tokens

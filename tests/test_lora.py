@@ -25,9 +25,8 @@ from families import FAMILIES
 from http_server import Client, running
 from pymtp.binding.arrays import Logits
 from pymtp.binding.library import ffi
-from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, Session
 from pymtp.errors import InvalidParameter, ModelError, NotFinite, PymtpError, StateError
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.weights import output_rows
@@ -258,7 +257,7 @@ def test_texts_with_different_adapters_take_turns_and_never_reuse_what_others_le
     assert len(set(wanted)) == len(CHOICES)
     rng = random.Random(3)
     with pymtp.Model(model, lora=paths, n_ctx=256, n_threads=1, n_seq_max=n_seq_max) as made:
-        made.keep_prefixes(1 << 26)
+        made.slots.keep_prefixes(1 << 26)
         assert text_of(made, PROMPT * 3) == text_of(made, PROMPT * 3, lora={0: 1.0, 1: 1.0})  # those of the model
         order = [rng.randrange(len(CHOICES)) for _ in range(24)]
         running = [
@@ -282,13 +281,13 @@ def test_the_scales_of_later_texts_can_be_changed(tiny: tuple[Path, Path, Path])
     with pymtp.Model(model, lora=[(path, 0.0) for path in paths], n_ctx=256, n_threads=1) as made:
         assert [adapter.scale for adapter in made.adapters] == [0.0, 0.0]
         without = text_of(made, PROMPT)
-        made.scale_adapters({1: 0.5})
+        made.adapters.scale({1: 0.5})
         assert [(adapter.path, adapter.scale) for adapter in made.adapters] == [(paths[0], 0.0), (paths[1], 0.5)]
         assert text_of(made, PROMPT) == text_of(made, PROMPT, lora={1: 0.5}) != without
         assert text_of(made, PROMPT, lora={}) == without
         for scales in ({2: 1.0}, {-1: 1.0}, {0: float("nan")}, {0: 1e39}, {"a": 1}, 7):
             with pytest.raises(InvalidParameter, match="lora|scales"):
-                made.scale_adapters(scales)  # type: ignore[arg-type]
+                made.adapters.scale(scales)  # type: ignore[arg-type]
         with pytest.raises(InvalidParameter, match="lora must be scales of adapters that are loaded: 2"):
             made.generate(PROMPT, lora={5: 1.0})
 
@@ -310,16 +309,16 @@ def test_a_saved_slot_is_for_texts_with_the_same_adapters(tiny: tuple[Path, Path
     model, *paths = tiny
     with pymtp.Model(model, lora=paths, n_ctx=256, n_threads=1) as made:
         text = text_of(made, PROMPT, cache_prompt=True)
-        tokens, data = made.save_slot(0)
+        tokens, data = made.slots.save(0)
         assert tokens[: len(PROMPT)] == PROMPT
         text_of(made, PROMPT, lora={}, cache_prompt=True)
-        made.restore_slot(0, tokens, data)
+        made.slots.restore(0, tokens, data)
         again = made.generate(PROMPT, temperature=0, max_tokens=40, ignore_eos=True, cache_prompt=True)
         assert "".join(again) == text
         assert again.n_cached == len(PROMPT) - 1
-        made.scale_adapters({})
+        made.adapters.scale({})
         with pytest.raises(StateError, match="another model"):
-            made.restore_slot(0, tokens, data)
+            made.slots.restore(0, tokens, data)
 
 
 REFUSED = {
@@ -476,7 +475,9 @@ def test_a_model_that_computes_no_numbers_says_so_by_name(tmp_path: Path, value:
     model = write_glm4moe(tmp_path / "tiny.gguf")
     path = poisoned(tmp_path / "poison.gguf", model, value)
     with pymtp.Model(model, lora=[path], n_ctx=256, n_threads=1, n_seq_max=2) as made:
-        with pytest.raises(NotFinite, match=r"^tiny.gguf with poison.gguf computes no numbers: .*not finite"):
+        with pytest.raises(
+            NotFinite, match=r"^tiny.gguf with poison.gguf produced NaN or infinite logits: .*not finite"
+        ):
             "".join(made.generate(PROMPT, max_tokens=20, **SAMPLING[how]))
         # and other texts go on
         assert "".join(made.generate(PROMPT, max_tokens=20, lora={}, ignore_eos=True, temperature=0))
@@ -501,7 +502,9 @@ def test_run_ends_with_an_error_where_there_are_no_numbers(tmp_path: Path) -> No
     flags = ["run", "-m", str(model), "--lora", str(path), "--raw", "-n", "8", "-c", "128", "--json", "--logprobs", "2"]
     result = command(*flags, "-p", "a b c")
     assert result.exit_code == 1 and result.stdout == ""
-    assert result.stderr.count("\n") == 1 and "tiny.gguf with poison.gguf computes no numbers" in result.stderr
+    assert (
+        result.stderr.count("\n") == 1 and "tiny.gguf with poison.gguf produced NaN or infinite logits" in result.stderr
+    )
 
 
 def test_adapters_and_tensor_splits_exclude_each_other() -> None:
@@ -571,7 +574,7 @@ def test_a_server_that_computes_no_numbers_refuses_one_text_and_serves_on(tmp_pa
     with running(lambda: pymtp.Model(model, lora=[(path, 0.0)], n_ctx=256, n_threads=1)) as client:
         for _ in range(3):
             failed = client.post("/completion", prompt="a b", n_predict=4, lora=[{"id": 0, "scale": 1.0}])
-            assert failed.status == 500 and "computes no numbers" in failed.json["error"]["message"]
+            assert failed.status == 500 and "produced NaN or infinite logits" in failed.json["error"]["message"]
             assert client.post("/completion", prompt=PROMPT, n_predict=4).status == 200
         assert client.get("/health").status == 200
 
@@ -590,7 +593,7 @@ def test_a_thread_may_change_scales_while_others_generate(tiny: tuple[Path, Path
         def change() -> None:
             rng = random.Random(1)
             while not is_over.is_set():
-                made.scale_adapters(rng.choice(scales))
+                made.adapters.scale(rng.choice(scales))
                 time.sleep(0.002)
 
         changing = threading.Thread(target=change)

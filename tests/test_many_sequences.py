@@ -14,9 +14,8 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, Session
 from pymtp.errors import ContextFull, PymtpError
 from random_gguf import (
     N_VOCAB,

@@ -11,10 +11,9 @@ import pytest
 
 from machine import needs_exact_texts
 from pymtp import GenerationParams, Model, SamplingParams, Session
-from pymtp.drafting.interface import Drafter, DrafterTraits, DraftOutcome, DraftRequest, Proposal
+from pymtp.drafting.interface import Drafter, DrafterTraits, DraftOutcome, DraftRequest, NoDrafter, Proposal
 from pymtp.drafting.lookup import LookupDrafter
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.drafting.plain import NoDrafter
 from pymtp.errors import InvalidParameter, PymtpError
 from random_gguf import write_jamba
 

@@ -19,8 +19,7 @@ import pytest
 from conftest import REPOSITORY
 from families import FAMILIES, TRANSFORMERS, State
 from pymtp import Model, SamplingParams
-from pymtp.engine.chunk import Chunk
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, Session
 from pymtp.heads import convert_heads
 from pymtp.heads.names import ARCHITECTURES
 from random_gguf import N_VOCAB

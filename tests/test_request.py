@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from pymtp.acceptance.forced import Forced
-from pymtp.acceptance.interface import Acceptance
-from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.interface import MATCH, Acceptance
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.acceptance.relaxed import Relaxed
 from pymtp.binding.library import ffi

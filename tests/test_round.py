@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
-from pymtp.acceptance.interface import Trial, Verdict
+from pymtp.acceptance.interface import Verdict, Verified
 from pymtp.acceptance.rejection import BLOCK_REJECTION
 from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Proposal
 from pymtp.drafting.mtp import MtpDrafter
@@ -13,7 +13,7 @@ from pymtp.errors import PymtpError
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.round import run_round
-from pymtp.serving.sequence import TokenSequence, TurnResult
+from pymtp.serving.sequence import ShareResult, TokenSequence
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -43,11 +43,11 @@ def sequence(session: FakeSession, slot: int, prompt: list[int], **options: obje
     return made
 
 
-def play(session: FakeSession, drafter: object, *seated: tuple[int, TokenSequence]) -> list[TurnResult]:
-    turns = [sequence.turn(slot, 64) for slot, sequence in seated]
+def play(session: FakeSession, drafter: object, *seated: tuple[int, TokenSequence]) -> list[ShareResult]:
+    turns = [sequence.share(slot, 64) for slot, sequence in seated]
     rounds = run_round(session, drafter, turns)  # type: ignore[arg-type]
     for played in rounds:
-        played.turn.sequence.advance(played)
+        played.share.sequence.advance(played)
     return rounds
 
 
@@ -85,13 +85,13 @@ def test_a_prompt_shares_the_pass_and_samples_nothing_before_its_end() -> None:
     session = FakeSession(n_seq_max=2)
     running = sequence(session, 0, [1, 2])
     prompt = TokenSequence(list(range(10)), Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx)
-    turns = [running.turn(0, 64), prompt.turn(1, 6)]
+    turns = [running.share(0, 64), prompt.share(1, 6)]
     drafter = Scripted([3, 4])
     rounds = run_round(session, drafter, turns)  # type: ignore[arg-type]
     assert [chunk.logits for chunk in session.passes[-1]] == ["all", "none"]
     assert rounds[1].tokens == []
     for played in rounds:
-        played.turn.sequence.advance(played)
+        played.share.sequence.advance(played)
     assert prompt.in_prompt
     assert [outcome.tokens for outcome in drafter.observed] == [rounds[0].tokens]  # nobody asked for the prompt's
     play(session, Scripted([]), (0, running), (1, prompt))
@@ -139,7 +139,7 @@ def test_a_cut_inside_an_accepted_block_leaves_a_matching_cache(n_kept: int) -> 
 def test_each_sequence_has_its_own_acceptance_method() -> None:
     session = FakeSession(n_seq_max=2)
 
-    def anything(sampler: object, trial: Trial) -> Verdict:
+    def anything(sampler: object, trial: Verified) -> Verdict:
         return Verdict([*trial.drafts, 0], len(trial.drafts), [])
 
     lenient = sequence(session, 0, [1, 2], accept=anything)
@@ -152,13 +152,13 @@ def test_each_sequence_has_its_own_acceptance_method() -> None:
 def test_drafts_stay_within_the_context_and_max_tokens() -> None:
     session = FakeSession(n_ctx=8)
     full = sequence(session, 0, [1] * 6)
-    assert full.turn(0, 64).n_draft == 1  # one position is left after the newest token's
+    assert full.share(0, 64).n_draft == 1  # one position is left after the newest token's
     session = FakeSession()
     short = TokenSequence(
         [1, 2], Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, max_tokens=3, draft_max=3
     )
     play(session, Scripted([]), (0, short))
-    assert short.turn(0, 64).n_draft == 1  # two tokens are left, and a round emits one besides its drafts
+    assert short.share(0, 64).n_draft == 1  # two tokens are left, and a round emits one besides its drafts
 
 
 def test_tokens_with_drafts_equal_plain_decoding() -> None:

@@ -11,15 +11,16 @@ import pytest
 from fake_session import N_VOCAB, FakeSession, plain_text
 from jobs import Ready, Report
 from pymtp.drafting.draft_vocab import AutoDraftVocab
-from pymtp.drafting.length import DraftLength
 from pymtp.drafting.mtp import MtpDrafter
+from pymtp.drafting.pick import DraftLength
 from pymtp.drafting.policy import DraftPolicy
-from pymtp.engine.counters import Timing
+from pymtp.engine.handle import Timing
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
-from pymtp.serving.scheduler import Scheduler, _shares
-from pymtp.serving.sequence import TokenSequence, TurnResult
+from pymtp.serving.passes import _rows_of_prompts
+from pymtp.serving.scheduler import Scheduler
+from pymtp.serving.sequence import ShareResult, TokenSequence
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -90,7 +91,7 @@ def test_where_a_device_computes_a_pass_is_reported_while_the_next_one_is_under_
     session = FakeSession(is_async=True)
     reports: list[tuple[int, int]] = []  # how many passes had begun, and tokens reported
 
-    def report(one: TokenSequence, played: TurnResult | None) -> None:
+    def report(one: TokenSequence, played: ShareResult | None) -> None:
         assert played
         reports.append((len(session.passes), len(played.tokens)))
 
@@ -137,7 +138,7 @@ def test_a_short_prompt_overtakes_a_long_one_that_goes_on_all_the_same() -> None
 def test_rows_are_shared_between_the_oldest_prompt_and_the_shortest(
     lengths: list[int], n_rows: int, shares: list[int]
 ) -> None:
-    assert _shares(lengths, n_rows) == shares
+    assert _rows_of_prompts(lengths, n_rows) == shares
 
 
 def test_reports_amid_texts_may_wait_for_those_that_are_due_with_them() -> None:
@@ -527,7 +528,7 @@ def test_what_is_forgotten_leaves_the_cache() -> None:
     submit(work, sequence(session, [1, 2, 3]), sequence(session, [4, 5, 6]), cache_scope="")
     run(work)
     assert all(slot.tokens for slot in session.slots)
-    work.empty_cache()
+    work.admission.slots.empty()
     assert not any(slot.tokens for slot in session.slots)
 
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import request_response
 
 from http_server import Client, running
 from machine import needs_exact_texts
 from pymtp import GenerationParams, Model
 from pymtp.acceptance.forced import Forced
+from pymtp.server.respond import Stream
 from pymtp.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -272,7 +277,7 @@ def test_a_short_request_does_not_wait_for_a_long_prompt() -> None:
 
 
 def test_a_client_that_leaves_frees_its_slot(server: Client) -> None:
-    engine = server.app.state.engine
+    engine = server.app.state.served
     body = json.dumps({"prompt": PROMPT, "n_predict": -1, "ignore_eos": True, "stream": True}).encode()
     for ends in ("stream", "before"):
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
@@ -569,3 +574,35 @@ def test_prompts_are_reused_across_keys_only_if_that_is_asked_for(tmp_path: Path
         send("/slots/0?action=save", "one", filename="kept")
         send("/slots/0?action=restore", "two", filename="kept")
         assert n_reused("two", secret) > 5
+
+
+def test_a_stream_takes_headers_as_any_response_does() -> None:
+    async def events() -> AsyncGenerator[bytes, None]:
+        yield b"data: second\n\n"
+
+    async def stream(request: Request) -> Response:
+        first: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        first.set_result(b"data: first\n\n")
+        response = Stream(first, events(), ping_s=0)
+        response.headers["x-own"] = "kept"
+        return response
+
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+    asyncio.run(request_response(stream)(scope, receive, send))
+    start, *body = sent
+    assert start["status"] == 200
+    assert dict(start["headers"]) == {
+        b"content-type": b"text/event-stream",
+        b"cache-control": b"no-cache",
+        b"x-accel-buffering": b"no",
+        b"x-own": b"kept",
+    }
+    assert b"".join(each["body"] for each in body) == b"data: first\n\ndata: second\n\n"

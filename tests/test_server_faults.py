@@ -25,10 +25,10 @@ from http_server import Client, free_port, running
 from machine import needs_exact_texts
 from pymtp import BackendError, GenerationParams, Model, Session
 from pymtp.errors import RemoteError
-from pymtp.server import engine as engine_module
 from pymtp.server import protocol
-from pymtp.server.engine import Engine
+from pymtp.server import served_model as served_module
 from pymtp.server.run import _allow_many_files
+from pymtp.server.served_model import ServedModel
 from pymtp.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -62,7 +62,7 @@ def await_idle(client: Client) -> None:
     end = time.monotonic() + SOON_S
     n_idle = 0
     while n_idle < 5:  # what a client has sent before it left may still be read
-        is_idle = not client.app.state.engine.answers and not any(
+        is_idle = not client.app.state.served.answers and not any(
             slot["is_processing"] for slot in client.get("/slots").json
         )
         n_idle = (n_idle + 1) * is_idle
@@ -312,9 +312,9 @@ def test_a_client_that_never_reads_is_given_up(server: Client, text: str, monkey
         connection.sendall(raw("/completion", body))
         await_idle(server)
         end = time.monotonic() + SOON_S
-        while server.app.state.engine.answers and time.monotonic() < end:
+        while server.app.state.served.answers and time.monotonic() < end:
             time.sleep(0.05)
-        assert not server.app.state.engine.answers
+        assert not server.app.state.served.answers
 
 
 @pytest.mark.parametrize("start", [b"GET /health HTTP/1.1\r\nX: ", b"GET /", b"GET /health HTTP/1.1\r\n"])
@@ -413,14 +413,14 @@ def test_an_rpc_server_that_is_gone_is_told_once(monkeypatch: pytest.MonkeyPatch
         raise errors.pop(0)
 
     async def wait_for_it() -> None:
-        engine = Engine(fail, ServerSettings())
+        engine = ServedModel(fail, ServerSettings())
         engine.phase = "ready"
         engine._restart(RemoteError("gone"))
         with pytest.raises(BackendError, match="the end"):
             await engine.wait()
 
-    monkeypatch.setattr(engine_module, "REMOTE_RETRY_S", 0)
-    monkeypatch.setattr(engine_module, "log", lambda event, level="info", **_: lines.append((event, level)))
+    monkeypatch.setattr(served_module, "REMOTE_RETRY_S", 0)
+    monkeypatch.setattr(served_module, "log", lambda event, level="info", **_: lines.append((event, level)))
     asyncio.run(wait_for_it())
     assert lines == [("engine failed", "error"), ("waiting for an RPC server", "warning")]
 
@@ -456,20 +456,20 @@ def test_an_engine_that_fails_is_started_again_once(monkeypatch: pytest.MonkeyPa
             ]
             for thread in threads:
                 thread.start()
-            _await(lambda: len(client.app.state.engine.answers) == 6)
+            _await(lambda: len(client.app.state.served.answers) == 6)
             fails.set()
             for thread in threads:
                 thread.join(SOON_S)
             assert statuses == [500] * 6
             assert client.get("/health").status == 503
             assert client.post("/completion", **GREEDY).status == 503
-            assert not client.app.state.engine.answers
+            assert not client.app.state.served.answers
             fails.clear()
             loads.release()
             if is_last:
                 break
             _await(lambda: client.get("/health").status == 200)
-            assert client.app.state.engine.error is None  # with which the process would end
+            assert client.app.state.served.error is None  # with which the process would end
             assert client.post("/completion", **GREEDY).json["content"] == text
         time.sleep(0.2)
         assert client.get("/health").status == 503

@@ -16,11 +16,10 @@ import pytest
 from machine import needs_exact_texts
 from pymtp import Model, SamplingParams, embedded
 from pymtp.binding.library import ffi, lib
-from pymtp.drafting.length import N_DRAFT_MAX
 from pymtp.drafting.mtp import CATCH_UP
-from pymtp.engine.chunk import Chunk
+from pymtp.drafting.params import N_DRAFT_MAX
 from pymtp.engine.context import ContextParams
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, Session
 from pymtp.errors import InvalidParameter, PymtpError, StateError, UnsupportedModel
 from pymtp.gguf.shards import read_shards
 from pymtp.gguf.weights import fingerprint, output_rows

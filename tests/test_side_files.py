@@ -20,7 +20,7 @@ from families import FAMILIES
 from machine import needs_exact_texts
 from pymtp import Model, SamplingParams
 from pymtp.binding.arrays import Logits
-from pymtp.engine.chunk import Chunk
+from pymtp.engine.session import Chunk
 from pymtp.errors import InvalidParameter, ModelError, StateError, UnsupportedModel
 from pymtp.gguf import shards
 from pymtp.gguf.facts import find_draft_model, model_facts

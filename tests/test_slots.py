@@ -50,41 +50,41 @@ def test_a_generation_runs_in_the_slot_that_it_asks_for(load: Callable[..., Mode
 def test_a_slot_is_restored_in_another_place_and_process(load: Callable[..., Model]) -> None:
     with load(draft_max=3) as model:
         first = finish(model.generate(FRANCE, slot=1, **OPTIONS))
-        tokens, data = model.save_slot(1)
+        tokens, data = model.slots.save(1)
         assert model.tokenize(FRANCE) == tokens[: len(model.tokenize(FRANCE))]
-        assert model.save_slot(0) == ([], b"")
+        assert model.slots.save(0) == ([], b"")
     with load(n_seq_max=3, draft_max=3) as model:
-        model.restore_slot(2, tokens, data)
+        model.slots.restore(2, tokens, data)
         again = model.generate(FRANCE, slot=2, **OPTIONS)
         assert finish(again) == first
         assert again.n_cached == again.n_prompt - 1
         if model.draft_max:
             assert again.stats.accepted > 0
-        assert model.erase_slot(2) == len(tokens)
+        assert model.slots.erase(2) == len(tokens)
         with pytest.raises(StateError, match="damaged"):
-            model.restore_slot(0, tokens, data[:-1] + bytes([data[-1] ^ 1]))
+            model.slots.restore(0, tokens, data[:-1] + bytes([data[-1] ^ 1]))
         with pytest.raises(StateError):
-            model.restore_slot(0, tokens, b"nothing")
+            model.slots.restore(0, tokens, b"nothing")
         assert finish(model.generate(OTHER, slot=0, **OPTIONS))
 
 
 def test_a_slot_in_use_is_neither_saved_nor_erased(load: Callable[..., Model]) -> None:
     with load() as model, model.generate(FRANCE, slot=0, ignore_eos=True) as generation:
         next(generation)
-        for change in (model.save_slot, model.erase_slot):
+        for change in (model.slots.save, model.slots.erase):
             with pytest.raises(StateError, match="slot 0 is in use"):
                 change(0)
 
 
 def test_prompts_come_back_from_host_memory(load: Callable[..., Model]) -> None:
     with load(n_seq_max=1) as model:
-        model.keep_prefixes(64 << 20)
+        model.slots.keep_prefixes(64 << 20)
         first = finish(model.generate(FRANCE, **OPTIONS))
         finish(model.generate(OTHER, **OPTIONS))
         again = model.generate(FRANCE, **OPTIONS)
         assert finish(again) == first
         assert again.n_cached == again.n_prompt - 1
-        model.keep_prefixes(0)
+        model.slots.keep_prefixes(0)
         model.generate(OTHER, **OPTIONS).close()
         finish(model.generate("def add(a, b):", **OPTIONS))
         forgotten = model.generate(FRANCE, **OPTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pydoc
 import re
 import subprocess
@@ -59,3 +60,12 @@ def test_help_explains_the_fields_of_parameters(name: str) -> None:
 def test_completion_shows_what_the_package_exports() -> None:
     assert dir(pymtp) == sorted(pymtp.__all__)
     assert all(hasattr(pymtp, name) for name in pymtp.__all__)
+
+
+def test_type_checkers_see_the_public_names_where_they_are_at_run_time() -> None:
+    tree = ast.parse(Path(pymtp.__file__).read_text("utf-8"))
+    (typed,) = (each for each in tree.body if isinstance(each, ast.If))
+    imports = [each for each in typed.body if isinstance(each, ast.ImportFrom)]
+    seen = {alias.name: f"{each.module}" for each in imports for alias in each.names}
+    assert seen == {name: f"pymtp.{module}" for name, module in pymtp._HOME.items()}
+    assert sorted(seen) == sorted(pymtp.__all__)

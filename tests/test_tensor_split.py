@@ -13,9 +13,8 @@ import pytest
 from families import FAMILIES
 from machine import needs_no_gpu
 from pymtp import DraftParams, Generation, GenerationParams, InvalidParameter, Model, SamplingParams
-from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, Session
 from pymtp.gguf.facts import model_facts
 from pymtp.loader import Weights
 from pymtp.loading.params import ModelParams

@@ -203,14 +203,14 @@ def test_a_restored_state_leaves_nothing_known_of_the_cache(tmp_path: Path) -> N
         options = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
         expected = _tokens(model, other, **options)
         _tokens(model, one, cache_prompt=True, **options)
-        model.save_state(tmp_path / "one")
+        model.slots.save_file(tmp_path / "one")
         _tokens(model, other, cache_prompt=True, **options)
-        model.restore_state(tmp_path / "one")
+        model.slots.restore_file(tmp_path / "one")
         assert _tokens(model, other, cache_prompt=True, **options) == expected
         running = model.generate("Once", ignore_eos=True)
         next(running)
         with pytest.raises(StateError, match="while texts are generated"):
-            model.restore_state(tmp_path / "one")
+            model.slots.restore_file(tmp_path / "one")
         running.close()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from pymtp.acceptance.interface import Trial, Verdict
+from pymtp.acceptance.interface import Verdict, Verified
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.chain import Sampler
 
@@ -19,7 +19,7 @@ class Forced:
     """
 
     rates: Sequence[float]
-    """For each position, the share of rounds that accept its draft and all before it."""
+    """The share of rounds that accept the draft of a position and all before it, for each position."""
     random: Callable[[], float] = field(default_factory=lambda: Random(0).random)
     name: str = "forced (not valid output)"
     is_lossless: bool = False
@@ -41,17 +41,17 @@ class Forced:
         rates = [high**i for i in range(1, n_draft + 1)]
         return cls(rates, random) if random else cls(rates)
 
-    def __call__(self, sampler: Sampler, trial: Trial) -> Verdict:
+    def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         """See Acceptance."""
         before = [1.0, *self.rates]
         n_accepted = 0
         while (
-            n_accepted < min(len(trial.drafts), len(self.rates))
+            n_accepted < min(len(verified.drafts), len(self.rates))
             and self.random() * before[n_accepted] < self.rates[n_accepted]
         ):
             n_accepted += 1
-        tokens = list(trial.drafts[:n_accepted])
+        tokens = list(verified.drafts[:n_accepted])
         sampler.accept(*tokens)
-        if not (tokens and tokens[-1] in trial.stop):
-            tokens.append(sampler.sample(trial.rows[n_accepted]))
+        if not (tokens and tokens[-1] in verified.stop):
+            tokens.append(sampler.sample(verified.rows[n_accepted]))
         return Verdict(tokens, n_accepted, [])

@@ -1,4 +1,4 @@
-"""The interface of acceptance methods: what they judge, and their verdict.
+"""The interface of acceptance methods: what they judge, and their verdict. And the method that needs nothing more.
 
 A method takes the target's rows after the newest token and after each draft, and returns the tokens to emit.
 """
@@ -6,14 +6,15 @@ A method takes the target's rows after the newest token and after each draft, an
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from pymtp.engine.logits import Row
+from pymtp.engine.session import Row
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 
 
-class Trial(NamedTuple):
+class Verified(NamedTuple):
     """Drafts of one sequence, for the target to judge."""
 
     rows: Sequence[Row]
@@ -36,7 +37,7 @@ class Verdict(NamedTuple):
     n_accepted: int
     """How many of the tokens are drafts."""
     targets: list[Distribution]
-    """The target's distributions for the tokens; maybe not all of them, unless `Trial.keep`."""
+    """The target's distributions for the tokens; maybe not all of them, unless `Verified.keep`."""
 
 
 class Acceptance(Protocol):
@@ -50,5 +51,34 @@ class Acceptance(Protocol):
     def is_lossless(self) -> bool:
         """Whether emitted tokens have the same distribution as in plain decoding."""
 
-    def __call__(self, sampler: Sampler, trial: Trial) -> Verdict:
+    def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         """Accept or reject the drafts; the sampler's history gets the emitted tokens."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """Sample the target row by row, and accept drafts up to the first that differs from the sampled token.
+
+    Lossless whatever the drafts are: every token is sampled from the target, in order and with the same generator, as
+    in plain decoding. So the same seed gives the same text as plain decoding.
+    """
+
+    name: str = "match"
+    is_lossless: bool = True
+
+    def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
+        """See Acceptance."""
+        tokens: list[int] = []
+        targets: list[Distribution] = []
+        for row, draft in zip(verified.rows, [*verified.drafts, None], strict=True):
+            tokens.append(sampler.sample(row))
+            if verified.keep:
+                targets.append(sampler.last_distribution)
+            if tokens[-1] != draft:
+                return Verdict(tokens, len(tokens) - 1, targets)
+            if draft in verified.stop:
+                break
+        return Verdict(tokens, len(tokens), targets)
+
+
+MATCH = Match()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pymtp.acceptance.interface import Trial, Verdict
-from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.interface import MATCH, Verdict, Verified
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 
@@ -22,12 +21,12 @@ class TokenwiseRejection:
     name: str = "rejection (token-wise)"
     is_lossless: bool = True
 
-    def __call__(self, sampler: Sampler, trial: Trial) -> Verdict:
+    def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         """See Acceptance."""
         tokens: list[int] = []
         targets: list[Distribution] = []
-        drawn_from = trial.distributions or _one_hot(trial.drafts)
-        for row, draft, source in zip(trial.rows, trial.drafts, drawn_from, strict=False):
+        drawn_from = verified.distributions or _one_hot(verified.drafts)
+        for row, draft, source in zip(verified.rows, verified.drafts, drawn_from, strict=False):
             target = sampler.distribution(row)
             targets.append(target)
             draft_prob = source.prob(draft)
@@ -36,10 +35,12 @@ class TokenwiseRejection:
             sampler.accept(tokens[-1])
             if not is_accepted:
                 return Verdict(tokens, len(tokens) - 1, targets)
-            if draft in trial.stop:
+            if draft in verified.stop:
                 return Verdict(tokens, len(tokens), targets)
-        tokens.append(sampler.sample(trial.rows[-1]))
-        return Verdict(tokens, len(trial.drafts), [*targets, sampler.last_distribution] if trial.keep else targets)
+        tokens.append(sampler.sample(verified.rows[-1]))
+        if verified.keep:
+            targets.append(sampler.last_distribution)
+        return Verdict(tokens, len(verified.drafts), targets)
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,13 @@ class BlockRejection:
     name: str = "rejection"
     is_lossless: bool = True
 
-    def __call__(self, sampler: Sampler, trial: Trial) -> Verdict:
+    def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         """See Acceptance."""
-        drafts = trial.drafts
+        drafts = verified.drafts
         if not drafts:
-            return MATCH(sampler, trial)
-        drawn_from = trial.distributions or _one_hot(drafts)
-        targets = self._targets(sampler, trial)
+            return MATCH(sampler, verified)
+        drawn_from = verified.distributions or _one_hot(drafts)
+        targets = self._targets(sampler, verified)
 
         # weight: probability of the drafts so far under the target, relative to the draft distributions, at most 1
         n_accepted, accepted_weight, weight = 0, 1.0, 1.0
@@ -75,20 +76,20 @@ class BlockRejection:
 
         tokens = list(drafts[:n_accepted])
         sampler.accept(*tokens)
-        if tokens and tokens[-1] in trial.stop:
+        if tokens and tokens[-1] in verified.stop:
             return Verdict(tokens, n_accepted, targets)
         if n_accepted == len(drafts):
-            tokens.append(sampler.sample(trial.rows[-1]))
-            return Verdict(tokens, n_accepted, [*targets, sampler.last_distribution] if trial.keep else targets)
+            tokens.append(sampler.sample(verified.rows[-1]))
+            return Verdict(tokens, n_accepted, [*targets, sampler.last_distribution] if verified.keep else targets)
         tokens.append(targets[n_accepted].sample_residual(drawn_from[n_accepted], accepted_weight, sampler.random()))
         sampler.accept(tokens[-1])
         return Verdict(tokens, n_accepted, targets[: n_accepted + 1])
 
     @staticmethod
-    def _targets(sampler: Sampler, trial: Trial) -> list[Distribution]:
+    def _targets(sampler: Sampler, verified: Verified) -> list[Distribution]:
         """The target's distributions at the drafts' positions, up to the first draft that it cannot sample."""
         targets = []
-        for row, draft in zip(trial.rows, trial.drafts, strict=False):
+        for row, draft in zip(verified.rows, verified.drafts, strict=False):
             targets.append(sampler.distribution(row))
             if targets[-1].prob(draft) == 0:
                 break  # it is rejected, and a grammar would not let the sampler assume it

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pymtp.acceptance.interface import Trial, Verdict
-from pymtp.engine.logits import Row
+from pymtp.acceptance.interface import Verdict, Verified
+from pymtp.engine.session import Row
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
@@ -36,24 +36,24 @@ class Relaxed:
         if not isinstance(self.delta, (int, float)) or not 0 <= self.delta <= 1:
             raise InvalidParameter("relaxed_delta", "between 0 and 1", value=self.delta)
 
-    def __call__(self, sampler: Sampler, trial: Trial) -> Verdict:
+    def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         """See Acceptance."""
         tokens: list[int] = []
         targets: list[Distribution] = []
-        for row, draft in zip(trial.rows, [*trial.drafts, None], strict=True):
+        for row, draft in zip(verified.rows, [*verified.drafts, None], strict=True):
             if draft is not None and self.is_thinking() and self._is_likely(row, draft) and sampler.allows(row, draft):
-                if trial.keep:
+                if verified.keep:
                     targets.append(sampler.distribution(row))
                 sampler.accept(draft)
                 tokens.append(draft)
             else:
                 tokens.append(sampler.sample(row))
-                if trial.keep:
+                if verified.keep:
                     targets.append(sampler.last_distribution)
             self.observe(tokens[-1])
             if tokens[-1] != draft:
                 return Verdict(tokens, len(tokens) - 1, targets)
-            if draft in trial.stop:
+            if draft in verified.stop:
                 break
         return Verdict(tokens, len(tokens), targets)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pymtp.acceptance.interface import Trial, Verdict
+from pymtp.acceptance.interface import Verdict, Verified
 from pymtp.sampling.chain import Sampler
 
 
@@ -21,15 +21,15 @@ class Scripted:
     def __init__(self, answer: Sequence[int]) -> None:
         self._answer, self._n = answer, 0
 
-    def __call__(self, sampler: Sampler, trial: Trial) -> Verdict:
+    def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         """See Acceptance."""
         tokens: list[int] = []
-        for row, draft in zip(trial.rows, [*trial.drafts, None], strict=True):
+        for row, draft in zip(verified.rows, [*verified.drafts, None], strict=True):
             sampled = sampler.sample(row)
             tokens.append(self._answer[self._n] if self._n < len(self._answer) else sampled)
             self._n += 1
             if tokens[-1] != draft:
                 return Verdict(tokens, len(tokens) - 1, [])
-            if draft in trial.stop:
+            if draft in verified.stop:
                 break
         return Verdict(tokens, len(tokens), [])

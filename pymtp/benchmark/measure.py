@@ -194,7 +194,7 @@ class _Stage:
 
     def _generate(self, work: _Work, arm: Arm, turn: Turn, n_gen: int) -> tuple[Stats, str]:
         """Generate after one prompt, or after those that run together; the first tokens come with the prompts."""
-        self.model.empty_cache()
+        self.model.slots.empty()
         if work.prefix:
             self._run([(work.prefix, self._params(arm, turn, 1))] * self.setup.n_parallel)
         params = self._params(arm, turn, n_gen + 1)

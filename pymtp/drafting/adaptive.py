@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Proposal
-from pymtp.drafting.lookup import NO_MATCH, LookupDrafter, Match
+from pymtp.drafting.lookup import NO_MATCH, LookupDrafter, LookupMatch
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.drafting.policy import MATCH_KINDS, Candidate, DraftPolicy, Plan, Rates
+from pymtp.drafting.policy import MATCH_KINDS, Candidate, DraftPlan, DraftPolicy, Rates
 from pymtp.engine.session import Session
 from pymtp.sampling.distribution import Distribution
 
@@ -30,8 +30,8 @@ class AdaptiveDrafter:
     """Drafts as many tokens as pay, or as many as a request asks for: then all from the heads, where there are any.
 
     What lookup finds costs nothing to draft, so it is looked for in every round; the heads only run where the policy
-    wants them, also for prompts, and catch up later on what they have missed. After the heads' drafts lookup continues,
-    where these say again what was said before.
+    wants them, also for prompts, and catch up later on what they have missed. Lookup extends the
+    heads' drafts if they repeat earlier text.
     """
 
     traits: ClassVar = DrafterTraits("mtp or lookup", uses_mtp_heads=True, allows_drawn=True, auto_draft_max=None)
@@ -86,7 +86,7 @@ class AdaptiveDrafter:
                 slot.kinds = ()
 
     def _draft(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        """From the heads, or by lookup without them: as many drafts as each request says."""
+        """Draft with the heads, or by lookup without them, as many tokens as each request says."""
         if self._heads:
             if any(request.n_draft > 0 or request.feeds for request in requests):
                 return self._heads.propose(requests)
@@ -101,7 +101,7 @@ class AdaptiveDrafter:
         return slot
 
     def _completed(
-        self, request: DraftRequest, made: Proposal, plan: Plan, n_heads: int, n_lookup: int, match: Match
+        self, request: DraftRequest, made: Proposal, plan: DraftPlan, n_heads: int, n_lookup: int, match: LookupMatch
     ) -> Proposal:
         """The proposal of an adaptive request, after the heads have drafted."""
         slot = self._slots[request.slot]
@@ -114,7 +114,7 @@ class AdaptiveDrafter:
                 made = self._continued(request, made, plan, slot)
         return made
 
-    def _continued(self, request: DraftRequest, made: Proposal, plan: Plan, slot: _Slot) -> Proposal:
+    def _continued(self, request: DraftRequest, made: Proposal, plan: DraftPlan, slot: _Slot) -> Proposal:
         """Drafts of the heads, continued by lookup if that is worth its rows."""
         assert self._lookup is not None
         n, drafts = len(made.drafts), list(made.drafts)
@@ -130,7 +130,7 @@ class AdaptiveDrafter:
         return made._replace(drafts=[*drafts, *more], distributions=distributions)
 
 
-def _planned(request: DraftRequest, plan: Plan, found: dict[int, tuple[int, int, Match]]) -> DraftRequest:
+def _planned(request: DraftRequest, plan: DraftPlan, found: dict[int, tuple[int, int, LookupMatch]]) -> DraftRequest:
     """What the heads are asked for."""
     if request.slot not in found:
         return request

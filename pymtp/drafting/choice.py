@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pymtp.drafting.adaptive import AdaptiveDrafter
-from pymtp.drafting.interface import Drafter
+from pymtp.drafting.interface import Drafter, NoDrafter
 from pymtp.drafting.lookup import EarlierTexts, LookupDrafter
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.params import DraftParams, PlainReason, StrPath
-from pymtp.drafting.plain import NoDrafter
 from pymtp.drafting.policy import AUTO_DRAFT_MAX
 from pymtp.errors import UnsupportedModel
 from pymtp.gguf.facts import GgufInfo, find_draft_model, model_facts

@@ -10,7 +10,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
-from pymtp.engine.logits import Row
+from pymtp.engine.session import Row
 from pymtp.errors import PymtpError
 from pymtp.sampling.distribution import Distribution
 
@@ -83,7 +83,7 @@ class DraftRequest(NamedTuple):
     slot: int
     """The number of the sequence in the session."""
     position: int
-    """Of the first row of the sequence in the coming pass."""
+    """The position of the first row of the sequence in the coming pass."""
     n_rows: int
     """Tokens of the history in the coming pass: 1 after the prompt."""
     picker: DraftPicker
@@ -96,7 +96,7 @@ class DraftRequest(NamedTuple):
     uses_confidence: bool = False
     """Whether `Proposal.confidences` will be looked at."""
     n_sequences: int = 1
-    """In the coming pass, those without drafts included."""
+    """Sequences in the coming pass, those without drafts included."""
     adapts: bool = False
     """Whether as many tokens are drafted as pay."""
     uses_lookup: bool = True
@@ -143,7 +143,7 @@ class Proposal(NamedTuple):
         return len(self.drafts) + len(self.spare)
 
     def are_right(self, tokens: Sequence[int]) -> list[bool]:
-        """Of the drafts whose correctness the emitted `tokens` show, from the first on: whether they were right."""
+        """Whether drafts were right: those whose correctness the emitted `tokens` show, from the first on."""
         same = [token == draft for token, draft in zip(tokens, [*self.drafts, *self.spare], strict=False)]
         return same[: same.index(False) + 1] if False in same else same
 
@@ -212,3 +212,19 @@ def _checked(name: str, request: DraftRequest, made: Proposal, n_vocab: int) -> 
         raise PymtpError(f"the drafter {name} gave {len(made.distributions)} distributions for {len(drafts)} tokens")
     n = next((i + 1 for i, token in enumerate(drafts[:-1]) if token in request.stop), len(drafts))
     return made if n == len(drafts) else made._replace(drafts=drafts[:n], distributions=made.distributions[:n])
+
+
+class NoDrafter:
+    """Plain decoding."""
+
+    traits: ClassVar = DrafterTraits("none", needs_rollback=False)
+
+    def __init__(self, session: Session) -> None:
+        """Needs nothing of it."""
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        """Return no drafts. See Drafter."""
+        return [Proposal()] * len(requests)
+
+    def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
+        """Nothing to note."""

@@ -27,7 +27,7 @@ SHARED_TOKENS = 16384
 _TOKEN_BYTES = 16
 
 
-class Match(NamedTuple):
+class LookupMatch(NamedTuple):
     """Where the newest tokens were seen before."""
 
     tokens: list[int]
@@ -36,7 +36,7 @@ class Match(NamedTuple):
     """The tokens that are the same, at most MATCH_MAX; 0: none was found."""
 
 
-NO_MATCH = Match([], 0)
+NO_MATCH = LookupMatch([], 0)
 
 
 class LookupIndex:
@@ -74,7 +74,7 @@ class LookupIndex:
         """Drop all tokens."""
         check(lib.pymtp_lookup_clear(self._native))
 
-    def find(self, n: int, after: Sequence[int] | None = None) -> Match:
+    def find(self, n: int, after: Sequence[int] | None = None) -> LookupMatch:
         """What followed the longest match with the last tokens, at most `n` tokens; the latest of equal matches.
 
         They are the last tokens of the index itself, or of `after`. Of many occurrences the latest 64 are compared.
@@ -84,7 +84,7 @@ class LookupIndex:
         if n > len(self._found):
             self._found = ffi.new("int32_t[]", n)
         n_found = lib.pymtp_lookup_find(self._native, n_tail, tail, n, self._found, self._n_matched)
-        return Match(ffi.unpack(self._found, n_found) if n_found else [], self._n_matched[0])
+        return LookupMatch(ffi.unpack(self._found, n_found) if n_found else [], self._n_matched[0])
 
 
 class SequenceIndex:
@@ -135,7 +135,7 @@ class EarlierTexts:
         while self.n_bytes > self._n_bytes_max:
             del self._indexes[next(iter(self._indexes))]
 
-    def find(self, owner: str, n: int, after: Sequence[int]) -> Match:
+    def find(self, owner: str, n: int, after: Sequence[int]) -> LookupMatch:
         """What followed the longest match with the last tokens of `after`, in a sequence of the owner."""
         index = self._indexes.get(owner)
         return NO_MATCH if index is None else index.find(n, after)
@@ -168,7 +168,7 @@ class LookupDrafter:
     def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
         """Nothing to note: the next histories show what was accepted."""
 
-    def find(self, request: DraftRequest, drafts: Sequence[int] = ()) -> Match:
+    def find(self, request: DraftRequest, drafts: Sequence[int] = ()) -> LookupMatch:
         """What followed the newest tokens of the request, and these drafts after them, up to `n_draft` tokens."""
         at = self._indexes.get(request.slot)
         if at is None:

@@ -10,8 +10,7 @@ from typing import ClassVar, NamedTuple
 
 from pymtp.binding.library import lib
 from pymtp.drafting.interface import NO_DRAFTS, DrafterTraits, DraftOutcome, DraftRequest, PickedToken, Proposal
-from pymtp.engine.chunk import Chunk
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, Session
 from pymtp.sampling.distribution import Distribution
 
 CATCH_UP = lib.PYMTP_KEPT_POSITIONS - 8
@@ -56,7 +55,7 @@ class MtpDrafter:
         """Nothing to note: the session knows what the heads have seen."""
 
     def _propose(self, requests: list[DraftRequest], banned: tuple[int, ...] | None) -> dict[int, Proposal]:
-        """By slot."""
+        """The proposals for requests that draft, by slot."""
         n_steps = max(request.n_draft for request in requests)
         chunks = [self._first_chunk(request, n_steps) for request in requests]
         if banned is None:

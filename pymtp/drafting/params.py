@@ -10,12 +10,13 @@ from typing import Literal, get_args
 
 from pymtp.documented import documented
 from pymtp.drafting.interface import Drafter
-from pymtp.drafting.length import N_DRAFT_MAX
 from pymtp.errors import InvalidParameter
 
 StrPath = str | os.PathLike[str]
 HeadType = Literal["f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_0", "q4_k", "q4_0", "iq4_nl", "iq4_xs"]
 HEAD_TYPES: tuple[str, ...] = get_args(HeadType)
+N_DRAFT_MAX = 32
+"""The longest draft, as in vLLM."""
 DRAFTS = ("auto", "mtp", "lookup", "none")
 
 

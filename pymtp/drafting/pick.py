@@ -1,4 +1,4 @@
-"""How draft tokens are picked from the chain's distributions: the most likely ones (greedy), or drawn.
+"""How draft tokens are picked from the chain's distributions, the most likely ones (greedy) or drawn, and how many.
 
 Greedy picks are accepted by match, drawn ones by rejection; which accepts more depends on the text. Knows
 probabilities; never text or the clock.
@@ -7,11 +7,11 @@ probabilities; never text or the clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pymtp.drafting.interface import PickedToken
-from pymtp.drafting.length import DraftLength
-from pymtp.engine.logits import Row
+from pymtp.drafting.params import N_DRAFT_MAX
+from pymtp.engine.session import Row
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 
@@ -64,6 +64,30 @@ class AutoPick:
             self.rejection_rate += (target.overlap(draft) - self.rejection_rate) / self._weight
         lead = self.rejection_rate - self.match_rate
         self.draws = lead > (-self._margin if self.draws else self._margin)
+
+
+class DraftLength(NamedTuple):
+    """What was asked for a sequence."""
+
+    n: int | None = N_DRAFT_MAX
+    """Tokens of a round; None: a policy decides (see policy.DraftPolicy)."""
+    n_min: int = 0
+    """Fewer drafts than these are not verified, unless they are drawn."""
+    p_min: float = 0.0
+    """Drafts from the first one on whose confidence is below this are not verified."""
+
+    def n_worth(self, confidences: Sequence[float], *, drawn: bool) -> int:
+        """How many drafts of these confidences are verified, from the first on.
+
+        A draft's confidence is the probability of the most likely token at its position. It is known before the draft
+        is drawn, so that the distribution of the output does not change.
+        """
+        n = next((i for i, confidence in enumerate(confidences) if not self.is_confident(confidence)), len(confidences))
+        return n if drawn or n >= self.n_min else 0
+
+    def is_confident(self, confidence: float) -> bool:
+        """Whether drafting continues after a draft of this confidence, however few there are so far."""
+        return confidence >= self.p_min
 
 
 class ChainPicker:

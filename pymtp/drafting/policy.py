@@ -1,16 +1,17 @@
 """How much is drafted, and from what: the plan that is expected to yield the most tokens a second for a whole batch.
 
-Knows costs and rates of acceptance, and of lookup how long its matches are; never tokens, texts or the clock.
+Owns what passes cost on this machine, compared with each other, and how often drafts were right. Times are given to it,
+in milliseconds. Must not know tokens or texts; of lookup it knows how long matches are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from operator import mul
+from statistics import median, mode
 from typing import NamedTuple
-
-from pymtp.drafting.costs import NEW_SHARE, PassCosts
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Steps of the heads that are considered: each needs a graph of its own."""
@@ -20,17 +21,27 @@ MATCH_RATES = ((3, 0.47), (4, 0.59), (6, 0.69), (9, 0.78), (17, 0.85), (33, 0.96
 """Lengths of a match, from this one on, and how often the token after it was right in this repository's files
 (bench/lookup.py): what is assumed until there are drafts that show it."""
 HEAD_RATE = 0.7
-"""Likewise for each draft of the heads, if those before it are right: enough to be tried."""
+"""How often a draft of the heads is assumed to be right, if those before it are: enough to be tried."""
 MEMORY, SHARED_MEMORY = 12, 50
 """Drafts that a rate of acceptance is the running mean of: a sequence's own, and what later sequences begin with."""
 REVIEW = 8
 """Rounds between two comparisons of all lengths, at first: twice as many after each that changes nothing, up to eight
 times as many. A comparison takes half a millisecond."""
 EXPLORED = 0.003
-"""The share of time that may be lost to rounds with another length than the one that looks best. A process begins with
-the time of TRIAL_ROUNDS plain rounds to lose."""
+"""The share of time that may be lost to rounds with another length than the one that looks best. The initial
+budget is the time of TRIAL_ROUNDS plain rounds."""
 TRIAL_ROUNDS = REVIEW // 2
-"""Of such a trial: the first finds cold caches, the others count."""
+"""Rounds of such a trial: the first finds cold caches, the others count."""
+
+N_RECENT = 7
+"""Measurements of a kind of pass that its median is taken over: a burst of load on the machine has to last for four of
+them to move it."""
+NEW_SHARE = 0.1
+"""What a step of the heads is assumed to cost of a pass, and a further row of what one costs in it, until some were
+measured: little, so that drafting is tried. And what a pass of a kind that was never measured is taken to cost more."""
+
+Kind = tuple[int, int, int]
+"""Steps of the heads before a pass (0: none), its rows, and its sequences."""
 
 
 class Rates:
@@ -43,7 +54,7 @@ class Rates:
         self._rates, self._memory = list(begin), memory
 
     def begin(self) -> Rates:
-        """Those of another sequence, which begin with these."""
+        """The rates of another sequence, which begin with these."""
         return Rates(self._rates, MEMORY)
 
     def add(self, kind: int, is_right: bool) -> None:
@@ -59,6 +70,100 @@ MATCH_KINDS = [AUTO_DRAFT_MAX + max(sum(n >= least for least, _ in MATCH_RATES) 
 """The kind of a draft after a match, by its length."""
 
 
+class PassCosts:
+    """The times of passes by their kind, as they were when `refresh` was last called.
+
+    A machine that others use changes its pace. So a pass is compared with those of the most frequent kind around it.
+    """
+
+    def __init__(self) -> None:
+        self.pace = 1.0
+        """What a pass takes now, as a multiple of its cost."""
+        self._recent: dict[Kind, deque[float]] = {}
+        self._latest: deque[tuple[Kind, float]] = deque(maxlen=4 * N_RECENT)  # passes, in milliseconds
+        self._frequent: Kind | None = None  # the kind of most of these
+        self._before = (-1, -1)  # steps and sequences of the latest pass
+        self._known: dict[Kind, float] = {}  # medians
+        self._fit: list[float] = []  # see _fit
+        self._tables: dict[tuple[int, int], list[float]] = {}
+
+    def observe(self, steps: int, rows: int, n_sequences: int, ms: float) -> None:
+        """Add a pass. The first of its kind in a row does not count: what it needs is not in the caches yet."""
+        before, self._before = self._before, (steps, n_sequences)
+        if before != self._before:
+            return
+        kind = steps, rows, n_sequences
+        self._latest.append((kind, ms))
+        if kind == self._frequent:  # its cost stays: what has changed is the pace
+            self.pace = median([ms for each, ms in self._latest if each == kind]) / self._known[kind]
+            return
+        self._recent.setdefault(kind, deque(maxlen=N_RECENT)).append(ms / self.pace)
+        if kind not in self._known:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Take what was observed into account."""
+        self._known = {kind: median(recent) for kind, recent in self._recent.items()}
+        self._frequent = mode(kind for kind, _ in self._latest)
+        self._fit = _fit(self._known)
+        self._tables.clear()
+
+    @property
+    def plain_ms(self) -> float | None:
+        """What a plain pass of one sequence takes now; None before such a pass was measured."""
+        known = self._known.get((0, 1, 1))
+        return known and known * self.pace
+
+    @property
+    def are_known(self) -> bool:
+        """Whether any pass was measured."""
+        return bool(self._known)
+
+    def table(self, steps: int, n_sequences: int, n_max: int) -> list[float]:
+        """Passes that verify 0 to at least `n_max` drafts of all sequences together, once some were observed."""
+        found = self._tables.get((steps, n_sequences))
+        if found is None or len(found) <= n_max:
+            found = self._tables[steps, n_sequences] = self._estimate(steps, n_sequences, n_max)
+        return found
+
+    def _estimate(self, steps: int, n: int, n_max: int) -> list[float]:
+        """A linear fit to all medians, moved to the measured pass that is most similar: sequences, steps, then rows."""
+        least, known = min(self._known.values()), sorted(self._known.items())
+        similar, _ = min(known, key=lambda each: (abs(each[0][2] - n), abs(each[0][0] - steps)))
+        off = {kind[1]: ms - self._at(kind) for kind, ms in known if kind[::2] == similar[::2]}
+        first, row = self._at((steps, n, n)), self._fit[1]
+        line = [first + row * k + off[min(off, key=lambda rows: abs(rows - n - k))] for k in range(n_max + 1)]
+        # of others a graph has to be built
+        line = [ms if (steps, n + k, n) in self._known else ms * (1 + NEW_SHARE) for k, ms in enumerate(line)]
+        return list(accumulate((max(ms, least) for ms in reversed(line)), min))[::-1]
+
+    def _at(self, kind: Kind) -> float:
+        return float(sum(map(mul, self._fit, _terms(*kind))))
+
+
+def _fit(known: Mapping[Kind, float]) -> list[float]:
+    """Milliseconds of a pass, of each row, of each step, and of each sequence in a step, by least squares.
+
+    A little weight is on the shares that are assumed at first, so that few measurements are enough.
+    """
+    of_row = NEW_SHARE * min(ms / rows for (_, rows, _), ms in known.items())
+    of_step = NEW_SHARE * min(known.values())
+    points = [*map(_terms, *zip(*known, strict=True)), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)]
+    # the normal equations; NumPy would take longer to import than a short answer takes
+    columns = [*zip(*points, strict=True), (*known.values(), of_row, of_step, 0)]
+    rows = [[float(sum(map(mul, one, other))) for other in columns] for one in columns[:-1]]
+    for i in range(len(rows)):
+        rows[i] = [value / rows[i][i] for value in rows[i]]
+        rows = [
+            row if j == i else [a - row[i] * b for a, b in zip(row, rows[i], strict=True)] for j, row in enumerate(rows)
+        ]
+    return [max(row[-1], 0.0) for row in rows]
+
+
+def _terms(steps: int, rows: int, n_sequences: int) -> Sequence[float]:
+    return (1, rows, steps, steps * n_sequences)
+
+
 class Candidate(NamedTuple):
     """What the policy knows of a sequence that can draft."""
 
@@ -71,25 +176,25 @@ class Candidate(NamedTuple):
     """Tokens that lookup found after it."""
 
 
-class Plan(NamedTuple):
+class DraftPlan(NamedTuple):
     """How many tokens a round drafts."""
 
     steps: int
-    """Of the heads, for all sequences that take their drafts."""
+    """Steps of the heads, for all sequences that take their drafts."""
     heads: Sequence[int]
     """Drafts of each sequence from the heads, at most `steps`."""
     lookup: Sequence[int]
-    """Likewise from lookup: a sequence has one of the two."""
+    """Drafts of each sequence from lookup: it has one of the two."""
     tokens: float = 0.0
-    """That the round is expected to emit."""
+    """Tokens that the round is expected to emit."""
     speed: float = 0.0
     """Tokens a millisecond, with that."""
     n_sequences: int = 1
-    """In the pass, those without drafts included."""
+    """Sequences in the pass, those without drafts included."""
 
     @property
     def n_drafts(self) -> int:
-        """Of all sequences."""
+        """Drafts of all sequences together."""
         return sum(self.heads) + sum(self.lookup)
 
 
@@ -112,7 +217,7 @@ class DraftPolicy:
         self.costs = PassCosts()
         self._in_step = in_step  # whether a pass costs as if all sequences had as many drafts as the one with the most
         self.rates = Rates([HEAD_RATE] * AUTO_DRAFT_MAX + [rate for _, rate in MATCH_RATES], SHARED_MEMORY)
-        """Of all sequences."""
+        """Rates of all sequences together."""
         self._lengths = [n for n in LENGTHS if n <= n_draft_max] if has_heads else []
         self._choices: dict[int, _Choice] = {}  # by sequences
         self._latest = _Choice()
@@ -126,7 +231,7 @@ class DraftPolicy:
         """Whether the heads have not been worth their time for a while: then prompts need not go through them."""
         return not self._latest.steps and self._latest.n_wait >= 4 * REVIEW
 
-    def choose(self, asked: Sequence[Candidate], n: int) -> Plan:
+    def choose(self, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The plan for the next round of `n` sequences, of which these can draft."""
         self._n_rounds += 1
         choice = self._latest = self._choices.get(n) or self._choices.setdefault(n, _Choice())
@@ -146,7 +251,7 @@ class DraftPolicy:
         choice.used[plan.steps] = self._n_rounds
         return plan
 
-    def _with_steps(self, steps: int, asked: Sequence[Candidate], n: int) -> Plan:
+    def _with_steps(self, steps: int, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The better of two: with these steps of the heads, or by lookup alone."""
         finds = any(each.n_found for each in asked)
         if not steps and not finds:
@@ -170,8 +275,8 @@ class DraftPolicy:
             if n_old > REVIEW and loss <= self._to_lose and n_old / loss > most:
                 most, choice.n_trial, choice.n_until, choice.tried = n_old / loss, TRIAL_ROUNDS, 0, steps
 
-    def _best(self, steps: int, asked: Sequence[Candidate], n: int, *, verifies_all: bool = False) -> Plan:
-        """With that many steps of the heads: the drafts that are worth verifying."""
+    def _best(self, steps: int, asked: Sequence[Candidate], n: int, *, verifies_all: bool = False) -> DraftPlan:
+        """The drafts that are worth verifying after that many steps of the heads."""
         by_sequence: list[list[float]] = []
         from_heads: list[bool] = []
         for each in asked:
@@ -196,12 +301,12 @@ class DraftPolicy:
         n_drafts = [[0] * len(asked), [0] * len(asked)]
         for _, i in drafts[:n_best]:
             n_drafts[from_heads[i]][i] += 1
-        return Plan(steps, n_drafts[True], n_drafts[False], expected[n_best], best, n)
+        return DraftPlan(steps, n_drafts[True], n_drafts[False], expected[n_best], best, n)
 
     def _is_in_step(self, n: int) -> bool:
         return self._in_step and n > 1
 
-    def n_more(self, plan: Plan, rates: Rates, n_heads: int, n_matched: int, n_found: int) -> int:
+    def n_more(self, plan: DraftPlan, rates: Rates, n_heads: int, n_matched: int, n_found: int) -> int:
         """How many drafts of a match that continues the heads' drafts are worth their rows."""
         n, longest = plan.n_sequences, max([*plan.heads, *plan.lookup])
         if self._is_in_step(n):
@@ -228,5 +333,5 @@ class DraftPolicy:
             self._fair_ms = None
 
 
-def _plain(asked: Sequence[Candidate], n: int) -> Plan:
-    return Plan(0, [0] * len(asked), [0] * len(asked), float(n), n_sequences=n)
+def _plain(asked: Sequence[Candidate], n: int) -> DraftPlan:
+    return DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n), n_sequences=n)

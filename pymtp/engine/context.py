@@ -1,14 +1,16 @@
-"""How a context is set up: the user's parameters, and what llama.cpp makes of them.
+"""How a context is set up: the user's parameters, and the native session that is opened with them.
 
-Knows llama.cpp's structure of parameters; no model and no session.
+Owns llama.cpp's structures of parameters. Must not know what runs in a session.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pymtp.binding.library import ffi, lib
+from pymtp.binding.status import check
+from pymtp.binding.types import model_pointer
 from pymtp.documented import documented
 from pymtp.engine.threads import MAX_POLL, MAX_THREADS, threads_of
 from pymtp.errors import InvalidParameter
@@ -108,6 +110,54 @@ _FLASH_ATTN = {
     "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
     "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
+
+_PADDING = {"auto": lib.PYMTP_PADDING_AUTO, "never": lib.PYMTP_PADDING_NEVER, "always": lib.PYMTP_PADDING_ALWAYS}
+
+_HEAD_CONTEXT = {"target": lib.PYMTP_HEAD_CONTEXT_TARGET, "chained": lib.PYMTP_HEAD_CONTEXT_CHAINED}
+
+
+def resolved(model: object, params: ContextParams, n_seq_max: int | None) -> ContextParams:
+    """`params` with numbers for what they leave open. Raises InvalidParameter if these do not go together."""
+    n_seq_max = params.n_seq_max if n_seq_max is None else n_seq_max
+    if not 1 <= n_seq_max <= MAX_SEQUENCES:
+        raise InvalidParameter("n_seq_max", f"between 1 and {MAX_SEQUENCES}", value=n_seq_max)
+    n_ctx_train: int = lib.llama_model_n_ctx_train(model_pointer(model))
+    # llama.cpp rounds its cache up: what was asked for is the limit
+    n_ctx = default_n_ctx(n_ctx_train) if params.n_ctx is None else params.n_ctx or n_ctx_train
+    if n_ctx * n_seq_max > MAX_TOKENS:
+        raise InvalidParameter("n_ctx", f"at most {MAX_TOKENS // n_seq_max} for {n_seq_max} sequences", value=n_ctx)
+    return replace(params, n_ctx=n_ctx, n_seq_max=n_seq_max)
+
+
+def open_context(
+    model: object,
+    context: ContextParams,
+    n_draft_max: int,
+    *,
+    uses_heads: bool,
+    assistant: object | None,
+    mtp_context: str,
+    padding: str,
+) -> Any:
+    """A new `pymtp_session *` for what `resolved` returned. See Session for the parameters, and for what it raises."""
+    if mtp_context not in _HEAD_CONTEXT:
+        raise InvalidParameter("mtp_context", "target or chained", value=mtp_context)
+    native = native_params(context, n_draft_max, context.n_seq_max)  # referenced until the call is done
+    params = ffi.new("struct pymtp_session_params *")
+    params.context = native
+    params.n_draft_max = n_draft_max
+    params.uses_heads = uses_heads
+    params.head_context = _HEAD_CONTEXT[mtp_context]
+    params.assistant = model_pointer(assistant)
+    params.n_ctx_seq = context.n_ctx
+    params.padding = _PADDING[padding]
+    rounds, prompts = threads_of(context)
+    if rounds.are_bound or prompts.are_bound:
+        pools = rounds.native(), prompts.native()  # as is this
+        params.threads, params.threads_batch = pools
+    handle = ffi.new("struct pymtp_session **")
+    check(lib.pymtp_session_init(model_pointer(model), params, handle))
+    return handle[0]
 
 
 def native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> Any:

@@ -87,7 +87,7 @@ class DraftLimits:
         return [np.ascontiguousarray(matrix) for matrix in matrices]
 
     def _row_bytes(self, head: int, type_id: int | None) -> int:
-        """Of the head's output matrix, or if it were of another type."""
+        """Bytes of a row of the head's output matrix, as it is or as it would be of another type."""
         kind, n_bytes = ffi.new("int32_t *"), ffi.new("int64_t *")
         check(lib.pymtp_session_output_type(self._handle.native, head, kind, n_bytes))
         if type_id is None:
@@ -98,5 +98,5 @@ class DraftLimits:
 
 
 def _pointers(matrices: Sequence[npt.NDArray[np.uint8]]) -> Any:
-    """For the native side, as long as the matrices live."""
+    """Pointers for the native side, valid as long as the matrices live."""
     return ffi.new("void *[]", [ffi.cast("void *", matrix.ctypes.data) for matrix in matrices])

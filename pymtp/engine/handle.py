@@ -1,11 +1,13 @@
-"""The native session: who holds it, and whether it is still there."""
+"""The native session: who holds it, whether it is still there, and what it has done: passes, builds, copies, times."""
 
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from pymtp.binding.library import lib
+from pymtp.binding.library import ffi, lib
+from pymtp.binding.status import check
 from pymtp.errors import Closed
 
 
@@ -29,3 +31,56 @@ class SessionHandle:
         """Free the session; closing twice is harmless."""
         self._pointer = None
         self._free()
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What the engine has done since the session began. A pass is one graph run; times in microseconds."""
+
+    n_trunk_passes: int
+    n_head_passes: int
+    """Passes that draft."""
+    n_head_runs: int
+    """Heads run for a draft token, in all passes."""
+    n_replays: int
+    """Trunk passes that only decode accepted rows again, where a memory cannot drop drafts."""
+    n_trunk_builds: int
+    n_head_builds: int
+    n_hidden_bytes: int
+    """Hidden states copied between host and device."""
+    n_output_bytes: int
+    """Logits, candidates and drafts copied to the host."""
+    t_trunk_us: int
+    t_head_us: int
+    t_sample_us: int
+    """What samplers have spent on the session's rows."""
+
+
+class Timing(NamedTuple):
+    """The counters that change with every round: microseconds, and graphs built."""
+
+    trunk_us: int
+    head_us: int
+    sample_us: int
+    n_builds: int
+
+
+class CounterReader:
+    """Reads the counters of one session."""
+
+    def __init__(self, handle: SessionHandle) -> None:
+        self._handle = handle
+        self._native = ffi.new("struct pymtp_counters *")
+
+    def read(self) -> Counters:
+        """All of them."""
+        check(lib.pymtp_session_counters(self._handle.native, self._native))
+        return Counters(**{name: getattr(self._native, name) for name in Counters.__dataclass_fields__})
+
+    def read_timing(self) -> Timing:
+        """The times alone: cheaper than `read`, and read before and after every pass."""
+        native = self._native
+        check(lib.pymtp_session_counters(self._handle.native, native))
+        return Timing(
+            native.t_trunk_us, native.t_head_us, native.t_sample_us, native.n_trunk_builds + native.n_head_builds
+        )

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
 from pymtp.binding.library import abi_id, ffi, lib
 from pymtp.binding.status import check
 from pymtp.binding.types import model_pointer
 from pymtp.engine import snapshot
-from pymtp.engine.chunk import Chunk, flags_of, rows_of
-from pymtp.engine.context import MAX_SEQUENCES, MAX_TOKENS, ContextParams, default_n_ctx, native_params
-from pymtp.engine.counters import CounterReader, Counters, Timing
+from pymtp.engine.context import ContextParams, open_context, resolved
 from pymtp.engine.draft_limits import DraftLimits
-from pymtp.engine.handle import SessionHandle
-from pymtp.engine.logits import LogitsRow, fetch_logits, logits_rows, top_logits
-from pymtp.engine.threads import threads_of
+from pymtp.engine.handle import CounterReader, Counters, SessionHandle, Timing
 from pymtp.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -37,9 +32,44 @@ _MEMORY: dict[int, Literal["shared", "own", "none"]] = {
     lib.PYMTP_MEMORY_NONE: "none",
 }
 
-_PADDING = {"auto": lib.PYMTP_PADDING_AUTO, "never": lib.PYMTP_PADDING_NEVER, "always": lib.PYMTP_PADDING_ALWAYS}
 
-_HEAD_CONTEXT = {"target": lib.PYMTP_HEAD_CONTEXT_TARGET, "chained": lib.PYMTP_HEAD_CONTEXT_CHAINED}
+_FEED_SHIFT, _LOGITS = lib.PYMTP_ROW_FEED_SHIFT, lib.PYMTP_ROW_LOGITS
+
+
+class Chunk(NamedTuple):
+    """Consecutive positions of one sequence, as a pass takes them."""
+
+    tokens: Sequence[int]
+    position: int
+    """The position of the first token."""
+    sequence: int = 0
+    logits: Literal["all", "last", "none"] = "last"
+    """Which rows leave logits. Passes of the trunk only: a draft leaves one row for each chunk."""
+    feed: bool = False
+    """Whether the heads see the rows as well, in the same graph. Passes of the trunk only."""
+    n_heads: int | None = None
+    """How many of the heads do, from the first on; None: all."""
+
+
+class LogitsRow(NamedTuple):
+    """One row of logits that the last pass of a session has left; where it lies is the session's business."""
+
+    session: SessionHandle
+    of_draft: bool
+    row: int
+
+    @property
+    def logits(self) -> Logits:
+        """All of it, (n_vocab,), of a limited draft (n_draft_vocab,). What lies on a device is fetched.
+
+        Raises Closed after the session was closed.
+        """
+        logits: Logits = _fetch_logits(self.session, of_draft=self.of_draft, row=self.row)[0]
+        return logits
+
+
+Row: TypeAlias = "LogitsRow | Logits"
+"""One row of logits: of a session's last pass, or an array (n_vocab,) float32."""
 
 
 class Session:
@@ -72,22 +102,19 @@ class Session:
         model_id: str = "",
         padding: Literal["auto", "never", "always"] = "auto",
     ) -> None:
-        if mtp_context not in _HEAD_CONTEXT:
-            raise InvalidParameter("mtp_context", "target or chained", value=mtp_context)
-        params = _resolved(model, params, n_seq_max)
+        params = resolved(model, params, n_seq_max)
         n_seq_max = params.n_seq_max
         self.n_ctx: int = params.n_ctx or 0
         """Positions that a sequence can hold."""
         self._handle = SessionHandle(
-            _init(
+            open_context(
                 model,
                 params,
                 n_draft_max,
-                n_seq_max,
-                _HEAD_CONTEXT[mtp_context],
                 uses_heads=uses_heads,
                 assistant=assistant,
-                padding=_PADDING[padding],
+                mtp_context=mtp_context,
+                padding=padding,
             )
         )
         native = self._handle.native
@@ -125,10 +152,10 @@ class Session:
 
         `meanwhile` is called once the pass is under way on a device; a CPU is busy with it, so there just before it.
         """
-        flags = flags_of(chunks, self.n_heads)
+        flags = _flags_of(chunks, self.n_heads)
         if not self.is_async:
             meanwhile()
-        check(lib.pymtp_session_decode(self._handle.native, *rows_of(chunks), flags))
+        check(lib.pymtp_session_decode(self._handle.native, *_rows_of(chunks), flags))
         if self.is_async:
             meanwhile()
 
@@ -146,7 +173,7 @@ class Session:
         positions that the heads have not seen, if any; what lies before these they never see. A later step takes one
         row, the draft of the step before.
         """
-        check(lib.pymtp_session_draft(self._handle.native, step, n_steps, *rows_of(chunks)))
+        check(lib.pymtp_session_draft(self._handle.native, step, n_steps, *_rows_of(chunks)))
 
     @overload
     def draft_greedy(self, chunks: Sequence[Chunk], n_steps: int) -> Tokens: ...
@@ -178,7 +205,7 @@ class Session:
         size = len(chunks) * max(0, min(n_steps, self.n_draft_max))  # other numbers of steps are refused below
         tokens = ffi.new("int32_t[]", size)
         likelihood = ffi.new("float[]", size) if probs else ffi.NULL
-        check(lib.pymtp_session_draft_greedy(self._handle.native, *rows_of(chunks), n, tokens, likelihood))
+        check(lib.pymtp_session_draft_greedy(self._handle.native, *_rows_of(chunks), n, tokens, likelihood))
         # the rows lie n apart, not n_steps
         rows = [slice(i * n[0], (i + 1) * n[0]) for i in range(len(chunks))]
         return [list(tokens[row]) for row in rows], [list(likelihood[row]) if probs else [] for row in rows]
@@ -203,29 +230,29 @@ class Session:
 
         Cheaper than `logits` where these lie on a device and `reduce_logits` was asked for as many.
         """
-        return top_logits(self._handle, n, of_draft=False)
+        return _top_logits(self._handle, n, of_draft=False)
 
     def draft_candidates(self, n: int) -> tuple[Tokens, Logits]:
         """The `n` highest logits of each row of the last `draft`. See `candidates`."""
-        return top_logits(self._handle, n, of_draft=True)
+        return _top_logits(self._handle, n, of_draft=True)
 
     @property
     def logits(self) -> Logits:
         """Logits of the last `decode`: (rows that asked for them, n_vocab), a copy."""
-        return fetch_logits(self._handle, of_draft=False)
+        return _fetch_logits(self._handle, of_draft=False)
 
     @property
     def draft_logits(self) -> Logits:
         """Logits of the last `draft`: (chunks, n_vocab), -inf for tokens that drafts cannot be. A copy."""
-        return self._limits.widen(fetch_logits(self._handle, of_draft=True))
+        return self._limits.widen(_fetch_logits(self._handle, of_draft=True))
 
     def rows(self) -> list[LogitsRow]:
         """The rows of logits of the last `decode`, for samplers."""
-        return logits_rows(self._handle, of_draft=False)
+        return _logits_rows(self._handle, of_draft=False)
 
     def draft_rows(self) -> list[LogitsRow]:
         """The rows of logits of the last `draft`, for samplers."""
-        return logits_rows(self._handle, of_draft=True)
+        return _logits_rows(self._handle, of_draft=True)
 
     @property
     def n_draft_vocab(self) -> int:
@@ -345,46 +372,71 @@ class Session:
         self.close()
 
 
-def _resolved(model: object, params: ContextParams, n_seq_max: int | None) -> ContextParams:
-    """`params` with numbers for what they leave open. Raises InvalidParameter if these do not go together."""
-    n_seq_max = params.n_seq_max if n_seq_max is None else n_seq_max
-    if not 1 <= n_seq_max <= MAX_SEQUENCES:
-        raise InvalidParameter("n_seq_max", f"between 1 and {MAX_SEQUENCES}", value=n_seq_max)
-    n_ctx_train: int = lib.llama_model_n_ctx_train(model_pointer(model))
-    # llama.cpp rounds its cache up: what was asked for is the limit
-    n_ctx = default_n_ctx(n_ctx_train) if params.n_ctx is None else params.n_ctx or n_ctx_train
-    if n_ctx * n_seq_max > MAX_TOKENS:
-        raise InvalidParameter("n_ctx", f"at most {MAX_TOKENS // n_seq_max} for {n_seq_max} sequences", value=n_ctx)
-    return replace(params, n_ctx=n_ctx, n_seq_max=n_seq_max)
+def _rows_of(chunks: Sequence[Chunk]) -> tuple[int, list[int], list[int], list[int]]:
+    """The chunks as the engine takes them: number of rows, and token, position and sequence of each."""
+    tokens: list[int] = []
+    positions: list[int] = []
+    sequences: list[int] = []
+    for chunk in chunks:
+        n = len(chunk.tokens)
+        if n == 0:
+            raise InvalidParameter("chunks", "at least one token long each")
+        tokens += chunk.tokens
+        positions += range(chunk.position, chunk.position + n)
+        sequences += [chunk.sequence] * n
+    return len(tokens), tokens, positions, sequences
 
 
-def _init(
-    model: object,
-    context: ContextParams,
-    n_draft_max: int,
-    n_seq_max: int,
-    mtp_context: int,
-    *,
-    uses_heads: bool,
-    assistant: object | None,
-    padding: int,
-) -> Any:
-    native = native_params(context, n_draft_max, n_seq_max)
-    params = ffi.new("struct pymtp_session_params *")
-    params.context = native
-    params.n_draft_max = n_draft_max
-    params.uses_heads = uses_heads
-    params.head_context = mtp_context
-    params.assistant = model_pointer(assistant)
-    params.n_ctx_seq = context.n_ctx
-    params.padding = padding
-    rounds, prompts = threads_of(context)
-    if rounds.are_bound or prompts.are_bound:
-        pools = rounds.native(), prompts.native()  # referenced until the call is done
-        params.threads, params.threads_batch = pools
-    handle = ffi.new("struct pymtp_session **")
-    check(lib.pymtp_session_init(model_pointer(model), params, handle))
-    return handle[0]
+def _flags_of(chunks: Sequence[Chunk], n_heads: int) -> list[int]:
+    """Flags of each row: whether it leaves logits, and how many of the `n_heads` heads see it."""
+    flags: list[int] = []
+    for chunk in chunks:
+        n = len(chunk.tokens)
+        n_logits = n if chunk.logits == "all" else 1 if chunk.logits == "last" else 0
+        feed = (n_heads if chunk.n_heads is None else chunk.n_heads) << _FEED_SHIFT if chunk.feed else 0
+        flags += [feed] * (n - n_logits) + [feed | _LOGITS] * n_logits
+    return flags
+
+
+def _fetch_logits(handle: SessionHandle, *, of_draft: bool, row: int | None = None) -> Logits:
+    """Logits of the last pass, or one row of them: (rows, n_vocab or n_draft_vocab) float32, a copy."""
+    import numpy as np
+
+    n_rows, n_columns = _shape(handle, of_draft=of_draft)
+    first = 0 if row is None else row
+    logits = np.empty((n_rows if row is None else 1, n_columns), np.float32)
+    out = ffi.from_buffer("float[]", logits)
+    check(lib.pymtp_session_logits(handle.native, of_draft, first, len(logits), n_columns, out))
+    return logits
+
+
+def _logits_rows(handle: SessionHandle, *, of_draft: bool) -> list[LogitsRow]:
+    """The rows of the last pass, for samplers."""
+    return [LogitsRow(handle, of_draft, row) for row in range(_shape(handle, of_draft=of_draft)[0])]
+
+
+def _shape(handle: SessionHandle, *, of_draft: bool) -> tuple[int, int]:
+    """Rows that the last pass has left, and logits of each."""
+    n_columns = ffi.new("int32_t *")
+    n_rows = lib.pymtp_session_n_logits(handle.native, of_draft, n_columns)
+    return max(n_rows, 0), n_columns[0]
+
+
+def _top_logits(handle: SessionHandle, n: int, *, of_draft: bool) -> tuple[Tokens, Logits]:
+    """The `n` highest logits of each row of the last pass, highest first: ids and values, (rows, n) each.
+
+    Raises InvalidParameter unless there are `n` logits in a row.
+    """
+    import numpy as np
+
+    n_rows, n_columns = _shape(handle, of_draft=of_draft)
+    if not 1 <= n <= n_columns:
+        raise InvalidParameter("n", f"between 1 and {n_columns}", value=n)
+    shape = n_rows, n
+    ids, values = np.empty(shape, np.int32), np.empty(shape, np.float32)
+    out = ffi.from_buffer("int32_t[]", ids), ffi.from_buffer("float[]", values)
+    check(lib.pymtp_session_candidates(handle.native, of_draft, n, *out))
+    return ids, values
 
 
 def n_contexts() -> int:

@@ -53,7 +53,7 @@ class Threads(NamedTuple):
 
 
 def threads_of(params: Any) -> tuple[Threads, Threads]:
-    """Those of rounds, and those of prompts: what is not said of the second is as for the first.
+    """The threads of rounds, and of prompts: what is not said of the second is as for the first.
 
     `params` has the fields of ContextParams. Raises InvalidParameter for processors that there are not, fewer of them
     than threads, and a priority that the process may not have.
@@ -92,7 +92,7 @@ def _threads(params: Any, suffix: str, default: Threads) -> Threads:
 
 
 def _processors(mask: str | None, span: str | None, suffix: str) -> frozenset[int]:
-    """Those of a mask and of a range together."""
+    """The processors of a mask and of a range together."""
     if sys.platform == "darwin":
         raise InvalidParameter("cpu_mask" + suffix, "left out on macOS, which binds no threads")
     usable = usable_processors()

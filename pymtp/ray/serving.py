@@ -41,13 +41,13 @@ class Replica:
         self._app = make_app(lambda: Model(path, **options), settings)
         self._lifespan = self._app.router.lifespan_context(self._app)
         await self._lifespan.__aenter__()
-        await self._app.state.engine.wait()
+        await self._app.state.served.wait()
 
     def check_health(self) -> None:
         """Called by Ray, which replaces a replica for which this raises."""
-        engine = self._app.state.engine
-        if engine.phase == "failed":
-            raise engine.error
+        served = self._app.state.served
+        if served.phase == "failed":
+            raise served.error
 
     async def answer(self, scope: _Message, body: bytes) -> AsyncIterator[_Message]:
         """The messages of ASGI that answer a request. Closing the iterator ends it, as a client that leaves does."""

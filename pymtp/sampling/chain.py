@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
-from pymtp.engine.logits import LogitsRow, Row
+from pymtp.engine.session import LogitsRow, Row
 from pymtp.errors import BackendError, Closed, InvalidParameter, PymtpError
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.distribution import Distribution

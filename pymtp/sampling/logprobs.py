@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pymtp.engine.logits import LogitsRow, Row
+from pymtp.engine.session import LogitsRow, Row
 from pymtp.sampling.distribution import Distribution
 
 if TYPE_CHECKING:

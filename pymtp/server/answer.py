@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.generation import Generation
 
 from .errors import too_late
-from .parameters import Options
 
 StopType = Literal["none", "eos", "word", "limit"]
 
@@ -27,16 +27,42 @@ _STOP_TYPES: dict[str | None, StopType] = {
 }
 
 
+@dataclass(frozen=True)
+class Options:
+    """How an answer is given, besides its text."""
+
+    n: int = 1
+    stream: bool = False
+    include_usage: bool = False
+    n_probs: int = 0
+    """Tokens whose probabilities are shown at each position; 0: none are."""
+    of_chain: bool = False
+    """Whether probabilities are those after the sampler chain."""
+    return_tokens: bool = False
+    return_progress: bool = False
+    timings_per_token: bool = False
+    return_drafts: bool = False
+    """Whether chunks of a chat say which parts of the text were accepted drafts."""
+    fields: tuple[str, ...] = ()
+    """Fields of llama-server's answers that are wanted; none: all."""
+    predict_ms_max: float = -1
+    """The longest that it generates after its first token, if there is a new line by then; negative: no limit."""
+    deadline_s: float = 0
+    """The longest from the request to the end of the answer; 0: no limit."""
+    ping_s: float = 30
+    is_verbose: bool = False
+
+
 class Piece(NamedTuple):
     """What has come since the piece before: the result of a round, or of a part of the prompt."""
 
     text: str
-    """It may be empty: a character or a stop string is not complete then."""
+    """Text that is certain; empty while a character or a stop string is incomplete."""
     tokens: Sequence[int]
     logprobs: Sequence[TokenLogprobs]
 
 
-class Answer:
+class LiveAnswer:
     """One of the texts that a request gets."""
 
     def __init__(self, generation: Generation, index: int, prompt: Sequence[int], options: Options) -> None:
@@ -83,7 +109,7 @@ class Answer:
             pass
 
     def close(self) -> None:
-        """Nobody waits for more of it. Harmless if it has ended."""
+        """End it early. Harmless if it has ended."""
         if self._expiry:
             self._expiry.cancel()
         self.generation.close()
@@ -98,12 +124,12 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """All of it so far."""
+        """The text so far."""
         return self.generation.text
 
     @property
     def tokens(self) -> Sequence[int]:
-        """All of them so far, with the one that ended the text."""
+        """The tokens so far, with the one that ended the text."""
         return self.generation.tokens
 
     @property
@@ -125,7 +151,7 @@ class Answer:
             self._end()
 
     def _end(self) -> None:
-        """It has taken too long."""
+        """End the answer, which has taken too long."""
         if not self.generation.is_over:
             self.is_over_time = True
             self.generation.close()

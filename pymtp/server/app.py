@@ -21,14 +21,13 @@ from . import info, llama_server, lora
 from .access import PUBLIC, KeyCheck, Origins
 from .chat_completions import chat_completions, count_chat_tokens
 from .completions import completions
-from .engine import Engine
 from .errors import ApiError, unsupported
 from .gate import Gate
-from .infill import infill
 from .messages import count_tokens, messages
 from .metrics import metrics
 from .page_files import PAGE_PATHS, page_routes
 from .responses import count_response_tokens, responses
+from .served_model import ServedModel
 from .settings import ServerSettings
 from .slots import slot_action, slots
 from .state import ServerState
@@ -46,16 +45,16 @@ def make_app(
 ) -> Starlette:
     """The application that serves the model that `load` loads, in a thread of its own.
 
-    `on_failure` is called if there is no model, or no more; `app.state.engine.error` says why.
+    `on_failure` is called if there is no model, or no more; `app.state.served.error` says why.
     """
-    engine = Engine(load, settings)
-    engine.on_failure = on_failure
+    served = ServedModel(load, settings)
+    served.on_failure = on_failure
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        engine.start()
+        served.start()
         yield
-        await engine.stop()
+        await served.stop()
 
     app = Starlette(
         routes=[*_routes(), *(page_routes() if settings.has_page else ())],
@@ -67,8 +66,8 @@ def make_app(
         exception_handlers={404: _not_found, 405: _wrong_method},
         lifespan=lifespan,
     )
-    app.state.engine, app.state.settings = engine, settings
-    app.state.server = ServerState(engine, settings)
+    app.state.served, app.state.settings = served, settings
+    app.state.server = ServerState(served, settings)
     return app
 
 
@@ -89,7 +88,7 @@ def _routes() -> Iterator[Route]:
     yield Route("/props", info.set_props, methods=["POST"])
     yield Route("/completion", llama_server.completion, methods=["POST"])
     yield Route("/completions", llama_server.completion, methods=["POST"])
-    yield Route("/infill", infill, methods=["POST"])
+    yield Route("/infill", llama_server.infill, methods=["POST"])
     yield Route("/v1/completions", completions, methods=["POST"])
     yield Route("/v1/messages", messages, methods=["POST"])
     yield Route("/v1/messages/count_tokens", count_tokens, methods=["POST"])

@@ -17,17 +17,18 @@ from pymtp.errors import BackendError, Closed, InvalidParameter, RemoteError
 from pymtp.model import Model
 from pymtp.text.files import BYTES_MAX, read_record
 
-from .answer import Answer
+from .answer import LiveAnswer
 from .bodies import as_structure
-from .chat_completions import ChatReply, prepare, submit_chat
+from .chat import prepare, submit_chat
+from .chat_completions import ChatReply
 from .completions import CompletionReply
-from .engine import Engine
 from .errors import as_api_error, invalid, unsupported
 from .fields import ChatBody, CompletionBody
 from .ids import new_id
 from .logs import log
 from .prompts import prompts_of
 from .respond import Reply
+from .served_model import ServedModel
 from .settings import ServerSettings
 from .state import ServerState
 
@@ -44,7 +45,7 @@ class Asked(NamedTuple):
 
 
 def read_requests(path: Path) -> list[Asked]:
-    """The requests of a file. Raises InvalidParameter for a line that is none, or an id that is there twice."""
+    """The requests of a file. Raises InvalidParameter for a line that is not one, or an id that is there twice."""
     found: dict[str, Asked] = {}
     with path.open("rb") as file:
         for i, line in enumerate(iter(lambda: file.readline(BYTES_MAX + 1), b""), 1):
@@ -65,7 +66,7 @@ def run_batch(
     output: Path,
     on_progress: OnProgress = lambda done, total: None,
 ) -> int:
-    """Answer the requests that `output` has no answer to; return how many failed. Raises what `load` raises."""
+    """LiveAnswer the requests that `output` has no answer to; return how many failed. Raises what `load` raises."""
     return asyncio.run(_Batch(load, settings, list(requests), on_progress).run(output))
 
 
@@ -75,8 +76,8 @@ class _Batch:
     def __init__(
         self, load: Callable[[], Model], settings: ServerSettings, requests: list[Asked], on_progress: OnProgress
     ) -> None:
-        self._engine = Engine(load, settings)
-        self._state = ServerState(self._engine, settings)
+        self._served = ServedModel(load, settings)
+        self._state = ServerState(self._served, settings)
         self._requests, self._on_progress = requests, on_progress
         self._n_failed = self._n_done = 0
 
@@ -88,13 +89,13 @@ class _Batch:
         self._on_progress(self._n_done, len(self._requests))
         if not left:
             return 0
-        self._engine.start()
-        await self._engine.wait()
+        self._served.start()
+        await self._served.wait()
         try:
             with output.open("ab") as file:
                 turns = iter(left)
                 # a second one for each slot: nobody waits for a request to be read
-                workers = [asyncio.create_task(self._work(turns, file)) for _ in range(2 * self._engine.n_slots)]
+                workers = [asyncio.create_task(self._work(turns, file)) for _ in range(2 * self._served.n_slots)]
                 try:
                     await asyncio.gather(*workers)
                 finally:  # where one fails, the file has to stay as it is
@@ -102,7 +103,7 @@ class _Batch:
                         worker.cancel()
                     await asyncio.gather(*workers, return_exceptions=True)
         finally:
-            await self._engine.stop()
+            await self._served.stop()
         return self._n_failed
 
     async def _work(self, turns: Iterable[Asked], file: BinaryIO) -> None:
@@ -113,28 +114,28 @@ class _Batch:
             os.fsync(file.fileno())
             self._n_done += 1
             self._on_progress(self._n_done, len(self._requests))
-            if self._engine.phase == "failed":
-                await self._engine.wait()  # raises why
+            if self._served.phase == "failed":
+                await self._served.wait()  # raises why
 
     async def _answered(self, asked: Asked) -> dict[str, Any]:
-        """The line of the output. Raises why there is no model any more: what was asked can be asked again."""
+        """The line of the output. Raises the engine's error; the request can be retried."""
         status, body = await self._response(asked)
         response = {"status_code": status, "request_id": new_id("req"), "body": body}
         return {"id": new_id("batch_req"), "custom_id": asked.custom_id, "response": response, "error": None}
 
     async def _response(self, asked: Asked) -> tuple[int, Any]:
-        """Status and body. Raises what Engine.wait raises.
+        """Status and body. Raises what ServedModel.wait raises.
 
         A request that was there both times that the engine failed may be the cause: it is not asked a third time.
         """
         n_failures = 0
         while True:
-            while self._engine.phase != "ready":  # it is loaded again
-                await self._engine.wait()
+            while self._served.phase != "ready":  # it is loaded again
+                await self._served.wait()
             try:
                 return 200, await self._answer(asked)
             except Exception as error:
-                is_engine = isinstance(error, (BackendError, Closed)) and self._engine.phase != "ready"
+                is_engine = isinstance(error, (BackendError, Closed)) and self._served.phase != "ready"
                 n_failures += not isinstance(error, RemoteError)  # other machines may go and come back
                 if not is_engine or n_failures == 2:
                     self._n_failed += 1
@@ -149,20 +150,20 @@ class _Batch:
                 await answer.complete()
         except BaseException as error:
             for answer in answers:
-                self._engine.finish(answer, error)
+                self._served.finish(answer, error)
             raise
         for answer in answers:
-            self._engine.finish(answer)
+            self._served.finish(answer)
         return reply.whole(answers)
 
-    def _submit(self, asked: Asked) -> tuple[list[Answer], Reply]:
+    def _submit(self, asked: Asked) -> tuple[list[LiveAnswer], Reply]:
         state = self._state
         if asked.body.get("stream"):
             raise invalid("stream: a batch has no streams")
         if asked.url == "/v1/chat/completions":
             body = as_structure(asked.body, ChatBody)
-            answers, rendered = submit_chat(state, body, prepare(state, body))
-            return answers, ChatReply(state, rendered)
+            tokens, rendered = prepare(state, body)
+            return submit_chat(state, body, tokens, rendered), ChatReply(state, rendered)
         if asked.url == "/v1/completions":
             text = as_structure(asked.body, CompletionBody)
             prompts = prompts_of(text.prompt, state)
@@ -175,7 +176,7 @@ def _asked(line: bytes, where: str) -> Asked:
         read = msgspec.json.decode(line, type=dict[str, Any])
         return msgspec.convert([read["custom_id"], read["url"], read["body"]], Asked)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, KeyError, RecursionError) as error:
-        raise InvalidParameter("input", f"lines with custom_id, url and body; {where} is none ({error})") from None
+        raise InvalidParameter("input", f"lines with custom_id, url and body; {where} is not one ({error})") from None
 
 
 def _answered(output: Path) -> set[str]:

@@ -17,7 +17,7 @@ from .errors import ApiError, invalid
 T = TypeVar("T")
 
 LONG_BYTES = 16 << 10
-"""Of a body from which on others would wait noticeably while its text is tokenized: 1 to 3 MB a second are."""
+"""The length from which on others would wait noticeably for a body to be tokenized, at 1 to 3 MB a second."""
 
 
 async def read_json(request: Request) -> dict[str, Any]:

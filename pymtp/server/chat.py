@@ -1,31 +1,35 @@
-"""From a chat request to a prompt: what of it is the template's, and what the answer may look like.
+"""From a chat request of any API to its prompt and its answers, in the words of OpenAI's chat completions.
 
-Owns the checks of messages before a template sees them. Knows messages and texts; no tokens.
+Owns the checks of messages before a template sees them. Knows no form of an answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from pymtp.chat.params import ChatParams
-from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall
+from pymtp.chat.parser import ChatMessage
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.errors import UnsupportedModel
 from pymtp.loading.images import Image
 from pymtp.model import Model
 
+from .answer import LiveAnswer
 from .bodies import apart
 from .errors import ApiError, invalid
 from .fields import ChatBody
-from .ids import random_name
+from .respond import Reply, respond
 from .state import ServerState, state_of
 
 T = TypeVar("T")
+N_TOP_DEFAULT = 20
+"""Tokens whose log probabilities a chat shows if it does not say how many."""
 _MEDIA = ("input_audio", "input_video", "video_url")
 
 
@@ -37,10 +41,10 @@ class Rendered:
     reasoning_budget: int = -1
     """Most tokens of thinking."""
     images: Sequence[Image] = ()
-    """They are at the markers of the model in the prompt's text."""
+    """Images of the prompt, in the order of the markers in its text."""
 
     def tokens(self, model: Model) -> Sequence[int]:
-        """Of the prompt."""
+        """The tokens of the prompt."""
         if self.images:
             return model.image_prompt(self.prompt.text, self.images, model.marker)
         return model.tokenize(self.prompt.text)
@@ -50,6 +54,38 @@ class Rendered:
         parser = self.prompt.parse()
         parser.finish(text, is_cut=is_cut)
         return parser.message
+
+
+async def answer_chat(request: Request, body: ChatBody, reply: Callable[[ServerState, Rendered], Reply]) -> Response:
+    """The response to a chat request of any API, in the words of `reply`. Raises ApiError."""
+    state = state_of(request)
+    tokens, rendered = await prepared(request, body, prepare)
+    answers = submit_chat(state, body, tokens, rendered)
+    return await respond(request, state.served, answers, reply(state, rendered))
+
+
+async def count_tokens_of(request: Request, body: ChatBody) -> int:
+    """Tokens of the prompt of a chat request. Raises ApiError."""
+    return len((await prepared(request, body, prepare))[0])
+
+
+def prepare(state: ServerState, body: ChatBody) -> tuple[Sequence[int], Rendered]:
+    """The prompt of a chat request, as tokens too. Raises ApiError."""
+    rendered = render(state, body)
+    tokens = rendered.tokens(state.model)
+    return tokens, replace(rendered, images=())  # their pixels are not needed any more
+
+
+def submit_chat(state: ServerState, body: ChatBody, tokens: Sequence[int], rendered: Rendered) -> list[LiveAnswer]:
+    """Ask for the answers to a chat request. Raises ApiError."""
+    n_probs = body.n_probs or 0
+    if body.logprobs:
+        n_probs = N_TOP_DEFAULT if body.top_logprobs is None else body.top_logprobs
+    elif body.top_logprobs is not None:
+        raise invalid("top_logprobs requires logprobs to be set to true")
+    body.json_schema = None  # the template's grammar has it
+    of_chat = {"chat": rendered.prompt, "reasoning_budget": rendered.reasoning_budget}
+    return state.submit([tokens], body, n_probs=n_probs, **of_chat)
 
 
 def has_images(body: ChatBody) -> bool:
@@ -64,7 +100,7 @@ async def prepared(request: Request, body: ChatBody, make: Callable[[ServerState
     """What `make` returns; in another thread, if it decodes images or the body is long. Raises ApiError."""
     state = state_of(request)
     work = partial(make, state, body)
-    return await (state.engine.decode(work) if has_images(body) else apart(request, work))
+    return await (state.served.decode(work) if has_images(body) else apart(request, work))
 
 
 def render(state: ServerState, body: ChatBody) -> Rendered:
@@ -108,38 +144,6 @@ def _marked(model: Model, messages: list[dict[str, Any]]) -> tuple[Sequence[Mapp
     except UnsupportedModel:
         # llama-server's status
         raise ApiError(500, "image input is not supported: the server was started without --mmproj") from None
-
-
-def message_as_openai(message: ChatMessage) -> dict[str, Any]:
-    """The message of a chat completion."""
-    found: dict[str, Any] = {"role": "assistant", "content": message.content}
-    if message.reasoning:
-        found["reasoning_content"] = message.reasoning
-    if message.tool_calls:
-        found["content"] = message.content or None
-        found["tool_calls"] = [call_as_openai(call) for call in message.tool_calls]
-    return found
-
-
-def call_as_openai(call: ToolCall) -> dict[str, Any]:
-    """A tool call of a message."""
-    function = {"name": call.name, "arguments": call.arguments}
-    return {"id": call.id or random_name(), "type": "function", "function": function}
-
-
-def delta_as_openai(delta: ChatDelta) -> dict[str, Any]:
-    """The delta of a chunk."""
-    if delta.reasoning:
-        return {"reasoning_content": delta.reasoning}
-    if delta.tool_call is None:
-        return {"content": delta.content}
-    part = delta.tool_call
-    call: dict[str, Any] = {"index": part.index}
-    function = {"arguments": part.arguments}
-    if part.name:
-        call |= {"id": part.id or random_name(), "type": "function"}
-        function = {"name": part.name, "arguments": part.arguments}
-    return {"tool_calls": [call | {"function": function}]}
 
 
 def _ends(body: ChatBody, messages: list[dict[str, Any]]) -> tuple[bool | str, bool]:

@@ -15,22 +15,21 @@ from starlette.responses import Response
 from pymtp.sampling.logprobs import TokenLogprobs
 
 from . import reports
-from .answer import Answer, Piece
+from .answer import LiveAnswer, Piece
 from .bodies import read
 from .fields import CompletionBody
 from .ids import new_id
-from .llama_server import LlamaServerReply
 from .prompts import read_prompts
-from .respond import Stream, event, respond
+from .respond import event, respond
 from .state import ServerState, state_of
 
 
-async def completions(request: Request) -> Response | Stream:
+async def completions(request: Request) -> Response:
     """POST /v1/completions"""
     state, body = state_of(request), await read(request, CompletionBody)
     prompts = await read_prompts(request, body.prompt)
     answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
-    return await respond(request, state.engine, answers, CompletionReply(state))
+    return await respond(request, state.served, answers, CompletionReply(state))
 
 
 class CompletionReply:
@@ -47,7 +46,7 @@ class CompletionReply:
         }
         self._logprobs: dict[int, list[TokenLogprobs]] = {}  # by answer, those without text so far
 
-    def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
+    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
         """See Reply."""
         held = self._logprobs.setdefault(answer.index, [])
         held += piece.logprobs
@@ -59,46 +58,48 @@ class CompletionReply:
             data["timings"] = reports.timings(answer)
         yield event(data)
 
-    def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
+    def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         """See Reply."""
         data = self._chunk(answer, "", None, None) | {"prompt_progress": reports.progress(answer, n_done)}
         if answer.options.timings_per_token:
             data["timings"] = reports.timings_of_prompt(answer, n_done)
         yield event(data)
 
-    def end(self, answer: Answer) -> Iterable[bytes]:
+    def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         """See Reply."""
-        data = self._chunk(answer, "", None, finish_reason(answer)) | self._extras(answer)
+        data = self._chunk(answer, "", None, reports.finish_reason(answer)) | reports.extras(self._state, answer)
         if answer.options.include_usage:
             data["usage"] = reports.usage([answer])
         yield event(data)
 
-    def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
+    def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
         """See Reply."""
         yield b"data: [DONE]\n\n"
 
-    def whole(self, answers: Sequence[Answer]) -> Any:
+    def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """See Reply."""
         choices = [
             {
                 "text": answer.text,
                 "index": answer.index,
                 "logprobs": self._shown(answer, answer.generation.logprobs),
-                "finish_reason": finish_reason(answer),
+                "finish_reason": reports.finish_reason(answer),
             }
             for answer in answers
         ]
-        return {**self._head, "choices": choices, "usage": reports.usage(answers), **self._extras(answers[0])}
+        return {
+            **self._head,
+            "choices": choices,
+            "usage": reports.usage(answers),
+            **reports.extras(self._state, answers[0]),
+        }
 
-    def _chunk(self, answer: Answer, text: str, logprobs: Any, reason: str | None) -> dict[str, Any]:
+    def _chunk(self, answer: LiveAnswer, text: str, logprobs: Any, reason: str | None) -> dict[str, Any]:
         choice = {"text": text, "index": answer.index, "logprobs": logprobs, "finish_reason": reason}
         return {**self._head, "choices": [choice]}
 
-    def _extras(self, answer: Answer) -> dict[str, Any]:
-        return extras(self._state, answer)
-
-    def _shown(self, answer: Answer, entries: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
-        """In OpenAI's form for completions, and in that of chats, which is llama-server's for both."""
+    def _shown(self, answer: LiveAnswer, entries: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+        """Log probabilities in OpenAI's form for completions, and in that of chats, as llama-server has it."""
         if not entries:
             return None
         content = reports.logprobs_of(entries, self._state.vocabulary, of_chain=answer.options.of_chain)
@@ -109,16 +110,3 @@ class CompletionReply:
             "token_logprobs": [each[key] for each in content],
             "top_logprobs": [{other["token"]: other[key] for other in each[top]} for each in content],
         }
-
-
-def finish_reason(answer: Answer) -> str:
-    """Why an answer ended, in OpenAI's words."""
-    return "stop" if answer.is_complete else "length"
-
-
-def extras(state: ServerState, answer: Answer) -> dict[str, Any]:
-    """What answers carry beside OpenAI's fields."""
-    found = {"timings": reports.timings(answer), "drafting": reports.drafting(answer)}
-    if answer.options.is_verbose:
-        found["__verbose"] = LlamaServerReply(state).final(answer)
-    return found

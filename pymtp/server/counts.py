@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 PREFIX = "llamacpp:"
-"""Of names that llama-server has too: what monitors one finds them."""
+"""The prefix of names that llama-server has too, so that its monitors find them."""
 OWN_PREFIX = "pymtp:"
-"""Of the others."""
+"""The prefix of all other names."""
 _BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -29,7 +29,7 @@ class Histogram:
         self._sum += seconds * n
 
     def lines(self, name: str, text: str) -> Iterator[str]:
-        """In Prometheus' format."""
+        """The histogram in Prometheus' format."""
         name = OWN_PREFIX + name
         yield from head(name, "histogram", text)
         total = 0
@@ -47,7 +47,7 @@ class Counts:
         self.n_cached = 0
         """Tokens of prompts that were in the cache."""
         self.n_tokens_max = 0
-        """Of the longest prompt with its answer."""
+        """Tokens of the longest prompt with its answer."""
         self.first_token = Histogram()
         self.between_tokens = Histogram()
         self.ended: Counter[str] = Counter()

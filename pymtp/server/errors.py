@@ -24,7 +24,7 @@ TYPES = {
     503: "unavailable_error",
     504: "timeout_error",
 }
-"""By status, as llama-server names them."""
+"""Types of errors by status, as llama-server names them."""
 
 _ANTHROPIC_TYPES = {500: "api_error", 501: "invalid_request_error", 503: "overloaded_error"}
 
@@ -84,7 +84,7 @@ def busy(what: str, retry_after_s: int) -> ApiError:
 
 
 def too_late(deadline_s: float) -> ApiError:
-    """There was no time for as much as one token."""
+    """The error for an answer whose deadline passed before its first token."""
     return ApiError(504, f"no token came within the deadline of {deadline_s * 1000:.0f} ms")
 
 

@@ -1,4 +1,4 @@
-"""llama-server's /infill: the text between a beginning and an end.
+"""The prompt of llama-server's /infill, for the text between a beginning and an end.
 
 Owns the form of the prompt: that of Qwen2.5-Coder (https://arxiv.org/pdf/2409.12186), as in llama-server. Knows token
 ids; generates nothing.
@@ -8,30 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from pymtp.loading.vocabulary import Vocabulary
 
-from .bodies import apart, read
 from .errors import invalid, unsupported
 from .fields import InfillBody, InfillChunk
-from .llama_server import LlamaServerReply
 from .prompts import mixed_tokens
-from .respond import Stream, respond
-from .state import state_of
-
-
-async def infill(request: Request) -> Response | Stream:
-    """POST /infill"""
-    state, body = state_of(request), await read(request, InfillBody)
-    n_predict = next((n for n in (body.n_predict, body.max_completion_tokens, body.max_tokens) if n is not None), -1)
-    n_ctx = state.model.n_ctx
-    n_answer = n_predict if 0 <= n_predict < n_ctx else n_ctx // 4
-    n_max = max(n_ctx - n_answer - 1, 0)
-    prompt = await apart(request, lambda: infill_prompt(body, state.vocabulary, n_max))
-    answers = state.submit([prompt], body, n_probs=body.n_probs or 0)
-    return await respond(request, state.engine, answers, LlamaServerReply(state))
 
 
 def infill_prompt(body: InfillBody, vocabulary: Vocabulary, n_max: int) -> list[int]:

@@ -21,10 +21,10 @@ from .state import ServerState, build_info, state_of
 
 async def health(request: Request) -> Response:
     """GET /health"""
-    engine = state_of(request).engine
-    if engine.phase == "ready":
+    served = state_of(request).served
+    if served.phase == "ready":
         return json_response({"status": "ok"})
-    raise unavailable("Loading model" if engine.phase == "loading" else f"the server is {engine.phase}")
+    raise unavailable("Loading model" if served.phase == "loading" else f"the server is {served.phase}")
 
 
 async def props(request: Request) -> Response:
@@ -37,7 +37,7 @@ async def props(request: Request) -> Response:
     return json_response(
         {
             "default_generation_settings": {"params": params, "n_ctx": model.n_ctx},
-            "total_slots": state.engine.n_slots,
+            "total_slots": state.served.n_slots,
             "model_alias": state.name,
             "model_ftype": model.info.quantization,
             "model_path": str(model.info.path),

@@ -1,4 +1,4 @@
-"""llama-server's own endpoints for text: /completion, /tokenize, /detokenize, /apply-template.
+"""llama-server's own endpoints for text: /completion, /infill, /tokenize, /detokenize, /apply-template.
 
 Owns their answers. Generates nothing itself.
 """
@@ -15,21 +15,34 @@ from pymtp.loading.images import IMAGE_MARKER
 from pymtp.loading.vocabulary import Vocabulary
 
 from . import reports
-from .answer import Answer, Piece
+from .answer import LiveAnswer, Piece
 from .bodies import apart, read
 from .chat import prepared, render
-from .fields import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from .fields import ChatBody, CompletionBody, DetokenizeBody, InfillBody, TokenizeBody
+from .infill import infill_prompt
 from .prompts import mixed_tokens, read_prompts
-from .respond import Stream, event, json_response, respond
+from .respond import Reply, event, json_response, respond
 from .state import ServerState, state_of
 
 
-async def completion(request: Request) -> Response | Stream:
+async def completion(request: Request) -> Response:
     """POST /completion"""
     state, body = state_of(request), await read(request, CompletionBody)
     prompts = await read_prompts(request, body.prompt)
     answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
-    return await respond(request, state.engine, answers, LlamaServerReply(state))
+    return await respond(request, state.served, answers, LlamaServerReply(state))
+
+
+async def infill(request: Request) -> Response:
+    """POST /infill"""
+    state, body = state_of(request), await read(request, InfillBody)
+    n_predict = next((n for n in (body.n_predict, body.max_completion_tokens, body.max_tokens) if n is not None), -1)
+    n_ctx = state.model.n_ctx
+    n_answer = n_predict if 0 <= n_predict < n_ctx else n_ctx // 4
+    n_max = max(n_ctx - n_answer - 1, 0)
+    prompt = await apart(request, lambda: infill_prompt(body, state.vocabulary, n_max))
+    answers = state.submit([prompt], body, n_probs=body.n_probs or 0)
+    return await respond(request, state.served, answers, LlamaServerReply(state))
 
 
 async def tokenize(request: Request) -> Response:
@@ -62,13 +75,13 @@ async def apply_template(request: Request) -> Response:
     return json_response({"prompt": text.replace(state.model.marker, IMAGE_MARKER)})
 
 
-class LlamaServerReply:
+class LlamaServerReply(Reply):
     """Answers in the form of /completion. See respond.Reply."""
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
 
-    def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
+    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
         """See Reply."""
         data = self._partial(answer, piece.text, piece.tokens)
         if answer.options.timings_per_token:
@@ -77,54 +90,23 @@ class LlamaServerReply:
             data["completion_probabilities"] = self._probabilities(answer, piece.logprobs)
         yield event(data)
 
-    def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
+    def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         """See Reply."""
         data = self._partial(answer, "", ()) | {"prompt_progress": reports.progress(answer, n_done)}
         if answer.options.timings_per_token:
             data["timings"] = reports.timings_of_prompt(answer, n_done)
         yield event(data)
 
-    def end(self, answer: Answer) -> Iterable[bytes]:
+    def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         """See Reply."""
-        yield event(self.final(answer))
+        yield event(reports.whole(self._state, answer))
 
-    def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
+    def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """See Reply."""
-        return ()
-
-    def whole(self, answers: Sequence[Answer]) -> Any:
-        """See Reply."""
-        found = [self.final(answer) for answer in answers]
+        found = [reports.whole(self._state, answer) for answer in answers]
         return found[0] if len(found) == 1 else found
 
-    def final(self, answer: Answer) -> dict[str, Any]:
-        """All about an answer that is complete."""
-        generation, options, vocabulary = answer.generation, answer.options, self._state.vocabulary
-        data = {
-            "index": answer.index,
-            "content": "" if options.stream else answer.text,
-            "tokens": list(answer.tokens) if options.return_tokens and not options.stream else [],
-            "id_slot": generation.slot,
-            "stop": True,
-            "model": self._state.name,
-            "tokens_predicted": len(answer.tokens),
-            "tokens_evaluated": len(answer.prompt),
-            "generation_settings": reports.settings_of(generation.params, vocabulary)
-            | {"stream": options.stream, "timings_per_token": options.timings_per_token},
-            "prompt": vocabulary.detokenize(answer.prompt, special=True),
-            "has_new_line": "\n" in answer.text,
-            "truncated": generation.is_truncated,
-            "stop_type": answer.stop_type,
-            "stopping_word": generation.stop_text or "",
-            "tokens_cached": generation.n_cached,
-            "timings": reports.timings(answer),
-            "drafting": reports.drafting(answer),
-        }
-        if generation.logprobs and not options.stream:
-            data["completion_probabilities"] = self._probabilities(answer, generation.logprobs)
-        return reports.only(options.fields, data) if options.fields else data
-
-    def _partial(self, answer: Answer, text: str, tokens: Sequence[int]) -> dict[str, Any]:
+    def _partial(self, answer: LiveAnswer, text: str, tokens: Sequence[int]) -> dict[str, Any]:
         return {
             "index": answer.index,
             "content": text,
@@ -135,7 +117,7 @@ class LlamaServerReply:
             "tokens_evaluated": len(answer.prompt),
         }
 
-    def _probabilities(self, answer: Answer, logprobs: Sequence[Any]) -> list[dict[str, Any]]:
+    def _probabilities(self, answer: LiveAnswer, logprobs: Sequence[Any]) -> list[dict[str, Any]]:
         return reports.logprobs_of(logprobs, self._state.vocabulary, of_chain=answer.options.of_chain)
 
 

@@ -36,5 +36,5 @@ async def adapters(request: Request) -> Response:
 async def scale_adapters(request: Request) -> Response:
     """POST /lora-adapters: for later requests that do not say themselves; adapters that are not named get 0."""
     model, body = state_of(request).model, await read(request, list[LoraScale])
-    await asyncio.to_thread(model.scale_adapters, scales_of(body))
+    await asyncio.to_thread(model.adapters.scale, scales_of(body))
     return json_response({"success": True})

@@ -16,21 +16,20 @@ from starlette.responses import Response
 from pymtp.chat.parser import AnswerParser, ChatDelta
 
 from . import reports
-from .answer import Answer, Piece
+from .answer import LiveAnswer, Piece
 from .bodies import as_structure, read_turned
-from .chat import Rendered
-from .chat_completions import answer_chat, count_tokens_of
+from .chat import Rendered, answer_chat, count_tokens_of
 from .errors import ApiError, invalid, unsupported
 from .fields import ChatBody
 from .ids import random_name
-from .respond import Stream, event, json_response
+from .respond import Reply, event, json_response
 from .state import ServerState
 
 N_TOKENS_DEFAULT = 4096
 N_THINKING_DEFAULT = 10000
 
 
-async def messages(request: Request) -> Response | Stream:
+async def messages(request: Request) -> Response:
     """POST /v1/messages"""
     return await answer_chat(request, await read_turned(request, as_chat, ChatBody), MessagesReply)
 
@@ -190,7 +189,7 @@ def _result(content: str | list[Block] | None) -> str | list[dict[str, Any]]:
     return _text(content)
 
 
-class MessagesReply:
+class MessagesReply(Reply):
     """Answers as messages. See respond.Reply."""
 
     def __init__(self, state: ServerState, rendered: Rendered) -> None:
@@ -200,18 +199,18 @@ class MessagesReply:
         self._open: tuple[str, int | None] | None = None  # the block that is being sent: its kind, and which call
         self._n_blocks = 0
 
-    def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
+    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
         """See Reply."""
         yield from self._begin(answer)
         assert self._parser is not None
         for delta in self._parser.push(piece.text):
             yield from self._delta(delta)
 
-    def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
+    def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         """See Reply."""
         yield event({"type": "ping"}, "ping")
 
-    def end(self, answer: Answer) -> Iterable[bytes]:
+    def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         """See Reply."""
         yield from self._begin(answer)
         assert self._parser is not None
@@ -230,11 +229,7 @@ class MessagesReply:
         yield event(data | {"drafting": reports.drafting(answer)}, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")
 
-    def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
-        """See Reply."""
-        return ()
-
-    def whole(self, answers: Sequence[Answer]) -> Any:
+    def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """See Reply."""
         answer = answers[0]
         message = self._rendered.message(answer.text, is_cut=not answer.is_complete)
@@ -255,7 +250,7 @@ class MessagesReply:
             "drafting": reports.drafting(answer),
         }
 
-    def _begin(self, answer: Answer) -> Iterator[bytes]:
+    def _begin(self, answer: LiveAnswer) -> Iterator[bytes]:
         if self._parser is None:
             self._parser = self._rendered.prompt.parse()
             message = self._head(answer) | {"usage": _usage(answer, 0)}
@@ -296,7 +291,7 @@ class MessagesReply:
         data = {"type": "content_block_delta", "index": self._n_blocks, "delta": delta}
         return event(data, "content_block_delta")
 
-    def _head(self, answer: Answer) -> dict[str, Any]:
+    def _head(self, answer: LiveAnswer) -> dict[str, Any]:
         return {
             "id": self._id,
             "type": "message",
@@ -308,7 +303,7 @@ class MessagesReply:
         }
 
 
-def _usage(answer: Answer, n_output: int) -> dict[str, int]:
+def _usage(answer: LiveAnswer, n_output: int) -> dict[str, int]:
     generation = answer.generation
     return {
         "cache_read_input_tokens": generation.n_cached,
@@ -317,7 +312,7 @@ def _usage(answer: Answer, n_output: int) -> dict[str, int]:
     }
 
 
-def _reason(answer: Answer, *, has_calls: bool) -> str:
+def _reason(answer: LiveAnswer, *, has_calls: bool) -> str:
     if not answer.is_complete:
         return "max_tokens"
     if has_calls:

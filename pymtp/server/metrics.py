@@ -24,15 +24,17 @@ async def metrics(request: Request) -> Response:
     if not state.settings.has_metrics:
         raise unsupported("This server does not support metrics endpoint. Start it with `--metrics`")
     model = state.model
-    stats, n_cells, lookup = await asyncio.to_thread(lambda: (model.stats, model.cells_used(), model.lookup_bytes()))
+    stats, n_cells, lookup = await asyncio.to_thread(
+        lambda: (model.stats, model.slots.n_cells_used(), model.lookup_bytes())
+    )
     body = "\n".join(_lines(state, stats, n_cells, lookup)) + "\n"
-    headers = {"Process-Start-Time-Unix": str(int(state.engine.started_at))}
+    headers = {"Process-Start-Time-Unix": str(int(state.served.started_at))}
     return Response(body, headers=headers, media_type="text/plain; version=0.0.4")
 
 
 def _lines(state: ServerState, stats: Stats, n_cells: int, n_lookup_bytes: int) -> Iterator[str]:
-    engine, counts, model = state.engine, state.engine.counts, state.model
-    n_running, passes = min(len(engine.answers), engine.n_slots), model.session.counters.n_trunk_passes
+    served, counts, model = state.served, state.served.counts, state.model
+    n_running, passes = min(len(served.answers), served.n_slots), model.session.counters.n_trunk_passes
     per_position = stats.accepted_per_position
     yield from _values(
         "counter",
@@ -52,7 +54,7 @@ def _lines(state: ServerState, stats: Stats, n_cells: int, n_lookup_bytes: int) 
         ("prompt_tokens_seconds", "Prompt tokens a second", stats.prompt_tok_s or 0),
         ("predicted_tokens_seconds", "Generated tokens a second", stats.generation_tok_s or 0),
         ("requests_processing", "Answers that are being made", n_running),
-        ("requests_deferred", "Answers that wait for a slot", engine.n_waiting),
+        ("requests_deferred", "Answers that wait for a slot", served.n_waiting),
         ("kv_cache_usage_ratio", "Part of the cache that is in use", n_cells / model.session.n_cells),
         ("n_busy_slots_per_decode", "Sequences in a pass", (stats.rounds or 0) / max(passes, 1)),
     )

@@ -6,7 +6,6 @@ Owns what names mean and which values are out of the question. Knows the vocabul
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -15,6 +14,7 @@ from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.params import samplers_from_letters
 from pymtp.serving.params import GenerationParams, with_options
 
+from .answer import Options
 from .errors import invalid, unsupported
 from .fields import ChatBody, GenerationFields, LoraScale
 from .settings import ServerSettings
@@ -23,7 +23,7 @@ RANDOM_SEED = 2**32 - 1
 """What llama.cpp takes for no seed."""
 N_CHOICES_MAX = 128
 N_TEXTS_MAX = 256
-"""Of stop strings, which are looked for after each token, and of the strings that end DRY's repetitions."""
+"""The most stop strings, which are looked for after each token, and of the strings that end DRY's repetitions."""
 PING_S_MIN = 1.0
 
 _SAMPLING = (
@@ -53,32 +53,6 @@ _CLAMPED = {
     "temperature": (0, math.inf),
     "mirostat": (0, 2),
 }
-
-
-@dataclass(frozen=True)
-class Options:
-    """How an answer is given, besides its text."""
-
-    n: int = 1
-    stream: bool = False
-    include_usage: bool = False
-    n_probs: int = 0
-    """Tokens whose probabilities are shown at each position; 0: none are."""
-    of_chain: bool = False
-    """Whether probabilities are those after the sampler chain."""
-    return_tokens: bool = False
-    return_progress: bool = False
-    timings_per_token: bool = False
-    return_drafts: bool = False
-    """Whether chunks of a chat say which parts of the text were accepted drafts."""
-    fields: tuple[str, ...] = ()
-    """Of llama-server's answers, those that are wanted; none: all."""
-    predict_ms_max: float = -1
-    """The longest that it generates after its first token, if there is a new line by then; negative: no limit."""
-    deadline_s: float = 0
-    """The longest from the request to the end of the answer; 0: no limit."""
-    ping_s: float = 30
-    is_verbose: bool = False
 
 
 def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, settings: ServerSettings) -> Options:

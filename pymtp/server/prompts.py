@@ -16,8 +16,8 @@ from pymtp.loading.vocabulary import Vocabulary
 from pymtp.model import Model
 
 from .bodies import apart
-from .engine import n_image_rows
 from .errors import invalid
+from .served_model import n_image_rows
 from .state import ServerState, state_of
 
 
@@ -26,7 +26,7 @@ async def read_prompts(request: Request, value: Any) -> list[Sequence[int]]:
     state = state_of(request)
     work = partial(prompts_of, value, state)
     has_images = any(map(_has_images, value if isinstance(value, list) else [value]))
-    return await (state.engine.decode(work) if has_images else apart(request, work))
+    return await (state.served.decode(work) if has_images else apart(request, work))
 
 
 def prompts_of(value: Any, state: ServerState) -> list[Sequence[int]]:
@@ -36,7 +36,7 @@ def prompts_of(value: Any, state: ServerState) -> list[Sequence[int]]:
     if isinstance(value, list) and not all(isinstance(part, int) for part in value) and not _is_mixed(value):
         if not value:
             raise invalid('"prompt" must not be empty')
-        state.engine.check_number(len(value))
+        state.served.check_number(len(value))
         return _several(value, state.model, state.settings.image_rows_max)
     return [_tokens(value, state.model)]
 

@@ -14,8 +14,9 @@ from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.params import GenerationParams
 
-from .answer import Answer
+from .answer import LiveAnswer
 from .parameters import RANDOM_SEED
+from .state import ServerState
 
 _SAMPLING = (
     *("temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "top_n_sigma"),
@@ -29,7 +30,7 @@ LEAST_LOGPROB = -3.4028234663852886e38
 """Stands for minus infinity, which JSON cannot say."""
 
 
-def timings(answer: Answer) -> dict[str, float]:
+def timings(answer: LiveAnswer) -> dict[str, float]:
     """What the answer has cost so far."""
     stats, generation = answer.generation.stats, answer.generation
     prompt_ms, predicted_ms = stats.prompt_s * 1000, stats.generation_s * 1000
@@ -50,13 +51,13 @@ def timings(answer: Answer) -> dict[str, float]:
     return found
 
 
-def timings_of_prompt(answer: Answer, n_done: int) -> dict[str, float]:
+def timings_of_prompt(answer: LiveAnswer, n_done: int) -> dict[str, float]:
     """What it has cost when `n_done` tokens of the prompt are in the cache: nothing before the first of them."""
     found = timings(answer)
     return found if n_done > answer.generation.n_cached else dict.fromkeys(found, 0.0) | {"cache_n": n_done}
 
 
-def progress(answer: Answer, n_done: int) -> dict[str, Any]:
+def progress(answer: LiveAnswer, n_done: int) -> dict[str, Any]:
     """How far the prompt is."""
     return {
         "total": answer.generation.n_prompt,
@@ -78,7 +79,7 @@ def only(names: Sequence[str], data: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def drafting(answer: Answer) -> dict[str, Any]:
+def drafting(answer: LiveAnswer) -> dict[str, Any]:
     """How the answer was drafted."""
     generation = answer.generation
     params, stats = generation.params, generation.stats
@@ -90,7 +91,7 @@ def drafting(answer: Answer) -> dict[str, Any]:
     }
 
 
-def usage(answers: Sequence[Answer]) -> dict[str, Any]:
+def usage(answers: Sequence[LiveAnswer]) -> dict[str, Any]:
     """The tokens of a request, in OpenAI's words. Several answers to one prompt share it."""
     prompts = {id(answer.prompt): answer for answer in answers}.values()
     n_prompt = sum(len(answer.prompt) for answer in prompts)
@@ -128,6 +129,47 @@ def settings_of(params: GenerationParams, vocabulary: Vocabulary | None) -> dict
 def logprobs_of(entries: Sequence[TokenLogprobs], vocabulary: Vocabulary, *, of_chain: bool) -> list[dict[str, Any]]:
     """Log probabilities before the sampler chain, or probabilities after it."""
     return [_entry(each, vocabulary, of_chain=of_chain) for each in entries]
+
+
+def finish_reason(answer: LiveAnswer) -> str:
+    """Why an answer ended, in OpenAI's words."""
+    return "stop" if answer.is_complete else "length"
+
+
+def whole(state: ServerState, answer: LiveAnswer) -> dict[str, Any]:
+    """All about an answer that is complete."""
+    generation, options, vocabulary = answer.generation, answer.options, state.vocabulary
+    data = {
+        "index": answer.index,
+        "content": "" if options.stream else answer.text,
+        "tokens": list(answer.tokens) if options.return_tokens and not options.stream else [],
+        "id_slot": generation.slot,
+        "stop": True,
+        "model": state.name,
+        "tokens_predicted": len(answer.tokens),
+        "tokens_evaluated": len(answer.prompt),
+        "generation_settings": settings_of(generation.params, vocabulary)
+        | {"stream": options.stream, "timings_per_token": options.timings_per_token},
+        "prompt": vocabulary.detokenize(answer.prompt, special=True),
+        "has_new_line": "\n" in answer.text,
+        "truncated": generation.is_truncated,
+        "stop_type": answer.stop_type,
+        "stopping_word": generation.stop_text or "",
+        "tokens_cached": generation.n_cached,
+        "timings": timings(answer),
+        "drafting": drafting(answer),
+    }
+    if generation.logprobs and not options.stream:
+        data["completion_probabilities"] = logprobs_of(generation.logprobs, vocabulary, of_chain=options.of_chain)
+    return only(options.fields, data) if options.fields else data
+
+
+def extras(state: ServerState, answer: LiveAnswer) -> dict[str, Any]:
+    """What answers of OpenAI's APIs carry beside OpenAI's fields."""
+    found = {"timings": timings(answer), "drafting": drafting(answer)}
+    if answer.options.is_verbose:
+        found["__verbose"] = whole(state, answer)
+    return found
 
 
 def _entry(each: TokenLogprobs, vocabulary: Vocabulary, *, of_chain: bool) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .answer import Answer, Piece
-from .engine import Engine
+from .answer import LiveAnswer, Piece
 from .errors import as_api_error
 from .logs import log
+from .served_model import ServedModel
 
 T = TypeVar("T")
 
@@ -31,19 +31,20 @@ _encode = msgspec.json.Encoder().encode
 class Reply(Protocol):
     """How an API shows answers."""
 
-    def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
+    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
         """The events of a piece."""
 
-    def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
+    def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         """The events of a prompt of which `n_done` tokens are in the cache."""
 
-    def end(self, answer: Answer) -> Iterable[bytes]:
+    def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         """The events of an answer that is complete."""
 
-    def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
+    def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
         """The events after all answers are complete."""
+        return ()
 
-    def whole(self, answers: Sequence[Answer]) -> Any:
+    def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """The body, where nothing is streamed."""
 
 
@@ -58,16 +59,16 @@ def json_response(data: Any, status: int = 200, headers: dict[str, str] | None =
     return Response(_encode(data), status, headers, media_type="application/json")
 
 
-async def respond(request: Request, engine: Engine, answers: Sequence[Answer], reply: Reply) -> Response | Stream:
+async def respond(request: Request, served: ServedModel, answers: Sequence[LiveAnswer], reply: Reply) -> Response:
     """The response to a request, in the words of `reply`."""
     options = answers[0].options
     if not options.stream:
-        await unless_gone(request.receive, _finish(engine, answers))
+        await unless_gone(request.receive, _finish(served, answers))
         n_entries = sum(len(answer.generation.logprobs) * answer.options.n_probs for answer in answers)
         if n_entries > N_ENTRIES_MAX:
             return await asyncio.to_thread(lambda: json_response(reply.whole(answers)))
         return json_response(reply.whole(answers))
-    events = _events(engine, answers, reply, request.url.path)
+    events = _events(served, answers, reply, request.url.path)
     first = asyncio.ensure_future(_next(events))
     # an error before the first event has a status of its own; those who wait for long get the headers meanwhile
     await unless_gone(request.receive, asyncio.wait([first], timeout=max(options.ping_s, 0) or None))
@@ -95,10 +96,12 @@ class ClientGone(Exception):
     """Nobody waits for the response any more."""
 
 
-class Stream:
+class Stream(Response):
     """A response of server-sent events."""
 
     def __init__(self, first: asyncio.Future[bytes | None], events: AsyncGenerator[bytes, None], ping_s: float) -> None:
+        self.status_code, self.background = 200, None
+        self.init_headers({"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"})
         self._first, self._events = first, events
         self._ping_s = ping_s
         self._sent_at = 0.0
@@ -115,12 +118,7 @@ class Stream:
             await self._events.aclose()
 
     async def _send(self, send: Send) -> None:
-        headers = [
-            (b"content-type", b"text/event-stream"),
-            (b"cache-control", b"no-cache"),
-            (b"x-accel-buffering", b"no"),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         self._sent_at = time.monotonic()
         body = await self._first
         while body is not None:
@@ -147,31 +145,33 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-async def _finish(engine: Engine, answers: Sequence[Answer]) -> None:
+async def _finish(served: ServedModel, answers: Sequence[LiveAnswer]) -> None:
     """Wait for all of them."""
     try:
         for answer in answers:
             await answer.complete()
-            engine.finish(answer)
+            served.finish(answer)
     except BaseException as error:
-        _give_up(engine, answers, error)
+        _give_up(served, answers, error)
         raise
 
 
-async def _events(engine: Engine, answers: Sequence[Answer], reply: Reply, path: str) -> AsyncGenerator[bytes, None]:
+async def _events(
+    served: ServedModel, answers: Sequence[LiveAnswer], reply: Reply, path: str
+) -> AsyncGenerator[bytes, None]:
     """The events of all answers, several in one where they come together."""
     has_begun = False
     try:
         async for answer, piece in _pieces(answers):
             events = _of_piece(reply, answer, piece)
             if piece is None:
-                engine.finish(answer)
+                served.finish(answer)
             if events:
                 has_begun = True
                 yield events
         yield b"".join(reply.close(answers))
     except BaseException as error:
-        _give_up(engine, answers, error)
+        _give_up(served, answers, error)
         if not has_begun or not isinstance(error, Exception):
             raise
         failure = as_api_error(error)
@@ -179,7 +179,7 @@ async def _events(engine: Engine, answers: Sequence[Answer], reply: Reply, path:
         yield event(failure.as_json(path), "error" if path.startswith("/v1/messages") else None)
 
 
-def _of_piece(reply: Reply, answer: Answer, piece: Piece | None) -> bytes:
+def _of_piece(reply: Reply, answer: LiveAnswer, piece: Piece | None) -> bytes:
     if piece is None:
         return b"".join(reply.end(answer))
     events = [event for n_done in answer.new_progress() for event in reply.progress(answer, n_done)]
@@ -188,16 +188,16 @@ def _of_piece(reply: Reply, answer: Answer, piece: Piece | None) -> bytes:
     return b"".join(events)
 
 
-async def _pieces(answers: Sequence[Answer]) -> AsyncIterator[tuple[Answer, Piece | None]]:
+async def _pieces(answers: Sequence[LiveAnswer]) -> AsyncIterator[tuple[LiveAnswer, Piece | None]]:
     """The pieces of all answers as they come; None at the end of each."""
     if len(answers) == 1:
         while (piece := await answers[0].take()) is not None:
             yield answers[0], piece
         yield answers[0], None
         return
-    queue: asyncio.Queue[tuple[Answer, Piece | None | BaseException]] = asyncio.Queue()
+    queue: asyncio.Queue[tuple[LiveAnswer, Piece | None | BaseException]] = asyncio.Queue()
 
-    async def follow(answer: Answer) -> None:
+    async def follow(answer: LiveAnswer) -> None:
         try:
             while (piece := await answer.take()) is not None:
                 queue.put_nowait((answer, piece))
@@ -220,6 +220,6 @@ async def _pieces(answers: Sequence[Answer]) -> AsyncIterator[tuple[Answer, Piec
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _give_up(engine: Engine, answers: Sequence[Answer], error: BaseException) -> None:
+def _give_up(served: ServedModel, answers: Sequence[LiveAnswer], error: BaseException) -> None:
     for answer in answers:
-        engine.finish(answer, error)
+        served.finish(answer, error)

@@ -16,19 +16,17 @@ from starlette.responses import Response
 from pymtp.chat.parser import AnswerParser, ChatDelta, ChatMessage, ToolCall
 
 from . import reports
-from .answer import Answer, Piece
+from .answer import LiveAnswer, Piece
 from .bodies import as_structure, read_turned
-from .chat import Rendered
-from .chat_completions import answer_chat, count_tokens_of
-from .completions import extras
+from .chat import Rendered, answer_chat, count_tokens_of
 from .errors import invalid, unsupported
 from .fields import ChatBody
 from .ids import random_name
-from .respond import Stream, event, json_response
+from .respond import Reply, event, json_response
 from .state import ServerState
 
 
-async def responses(request: Request) -> Response | Stream:
+async def responses(request: Request) -> Response:
     """POST /v1/responses"""
     return await answer_chat(request, await read_turned(request, as_chat, ChatBody), ResponsesReply)
 
@@ -172,7 +170,7 @@ def _part(part: Part) -> dict[str, Any]:
     raise unsupported(f"content of the type {part.type!r} is not supported")
 
 
-class ResponsesReply:
+class ResponsesReply(Reply):
     """Answers as responses. See respond.Reply."""
 
     def __init__(self, state: ServerState, rendered: Rendered) -> None:
@@ -185,7 +183,7 @@ class ResponsesReply:
         self._calls: list[str] = []  # their ids
         self._n_events = 0
 
-    def piece(self, answer: Answer, piece: Piece) -> Iterable[bytes]:
+    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
         """See Reply."""
         yield from self._begin()
         assert self._parser is not None
@@ -194,14 +192,14 @@ class ResponsesReply:
             more = {"timings": reports.timings(answer)} if answer.options.timings_per_token else {}
             yield from self._delta(delta, more if i == len(deltas) - 1 else {})
 
-    def progress(self, answer: Answer, n_done: int) -> Iterable[bytes]:
+    def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         """See Reply."""
         yield from self._begin()
         yield self._event(
             "response.in_progress", response=self._head("in_progress"), prompt_progress=reports.progress(answer, n_done)
         )
 
-    def end(self, answer: Answer) -> Iterable[bytes]:
+    def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         """See Reply."""
         yield from self._begin()
         assert self._parser is not None
@@ -214,15 +212,11 @@ class ResponsesReply:
         response = self._whole(answer, output)
         yield self._event("response.completed", response=response, timings=reports.timings(answer))
 
-    def close(self, answers: Sequence[Answer]) -> Iterable[bytes]:
-        """See Reply."""
-        return ()
-
-    def whole(self, answers: Sequence[Answer]) -> Any:
+    def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """See Reply."""
         message = self._rendered.message(answers[0].text, is_cut=not answers[0].is_complete)
         response = self._whole(answers[0], self._output(message))
-        return response | extras(self._state, answers[0])
+        return response | reports.extras(self._state, answers[0])
 
     def _begin(self) -> Iterator[bytes]:
         if self._parser is None:
@@ -300,7 +294,7 @@ class ResponsesReply:
         ids = {"id": f"fc_{name}", "call_id": f"call_{name}", "status": status}
         return {"type": "function_call", "name": call.name, "arguments": call.arguments, **ids}
 
-    def _whole(self, answer: Answer, output: list[dict[str, Any]]) -> dict[str, Any]:
+    def _whole(self, answer: LiveAnswer, output: list[dict[str, Any]]) -> dict[str, Any]:
         usage = reports.usage([answer])
         # clients wait for the event "completed": a text that was cut is completed, too
         details = None if answer.is_complete else {"reason": "max_output_tokens"}

@@ -61,9 +61,9 @@ def serve(
     addresses = [f"{host}:{each.getsockname()[1]}" for host, each in zip(hosts, sockets, strict=True)]
     logs.log("listening", addresses=addresses)
     _run(server.serve(sockets=sockets))
-    engine = app.state.engine
-    if engine.error is not None:
-        raise engine.error
+    served = app.state.served
+    if served.error is not None:
+        raise served.error
 
 
 def _allow_many_files() -> None:
@@ -95,7 +95,7 @@ def _check_certificate(cert: Path | None, key: Path | None) -> None:
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """In uvloop where there is one: it spends less on each message."""
+    """Run in uvloop where it is installed: it spends less on each message."""
     try:
         import uvloop
     except ImportError:

@@ -67,7 +67,7 @@ class ServerSettings:
     has_context_shift: bool = False
     """Whether a full context lets go of its oldest part; else the text ends."""
     cache_bytes: int = 8 << 30
-    """Of host memory, for what slots held before."""
+    """Host memory for what slots held before."""
     shares_cache: bool = False
     """Whether requests with different keys reuse one another's prompts, which times of answers show."""
     cors_origins: str = "*"

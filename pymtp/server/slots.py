@@ -19,7 +19,7 @@ from pymtp.engine import snapshot
 from pymtp.errors import StateError
 
 from . import reports
-from .answer import Answer
+from .answer import LiveAnswer
 from .bodies import read
 from .errors import invalid, unavailable, unsupported
 from .fields import SlotBody
@@ -34,8 +34,8 @@ async def slots(request: Request) -> Response:
     state = state_of(request)
     if not state.settings.has_slots:
         raise unsupported("This server does not support slots endpoint. Start it with `--slots`")
-    n_slots = state.engine.n_slots
-    running = {answer.generation.slot: answer for answer in state.engine.answers}
+    n_slots = state.served.n_slots
+    running = {answer.generation.slot: answer for answer in state.served.answers}
     if request.query_params.get("fail_on_no_slot") and all(i in running for i in range(n_slots)):
         raise unavailable("no slot available")
     return json_response([_slot(state, i, running.get(i)) for i in range(n_slots)])
@@ -48,7 +48,7 @@ async def slot_action(request: Request) -> Response:
     if folder is None:
         raise unsupported("This server does not support slots action. Start it with `--slot-save-path`")
     slot, action = request.path_params["slot"], request.query_params.get("action")
-    if slot not in map(str, range(state.engine.n_slots)):
+    if slot not in map(str, range(state.served.n_slots)):
         raise invalid("Invalid slot ID")
     if action not in _ACTIONS:
         raise invalid("Invalid action")
@@ -62,7 +62,7 @@ async def slot_action(request: Request) -> Response:
 
 def _save(state: ServerState, slot: int, folder: Path, name: str) -> dict[str, Any]:
     path, began = _path(folder, name), time.perf_counter()
-    tokens, data = state.model.save_slot(slot)
+    tokens, data = state.model.slots.save(slot)
     head = msgspec.json.encode(tokens) + b"\n"
     snapshot.write(path, head + data)
     timings = {"save_ms": (time.perf_counter() - began) * 1000}
@@ -76,20 +76,20 @@ def _restore(state: ServerState, slot: int, folder: Path, name: str) -> dict[str
         tokens = msgspec.json.decode(head, type=list[int])
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise invalid(f"{name} is not a saved slot") from None
-    state.model.restore_slot(slot, tokens, data, scope=state.cache_scope)
+    state.model.slots.restore(slot, tokens, data, scope=state.cache_scope)
     timings = {"restore_ms": (time.perf_counter() - began) * 1000}
     return {"filename": name, "n_restored": len(tokens), "n_read": len(head) + 1 + len(data), "timings": timings}
 
 
 def _erase(state: ServerState, slot: int, folder: Path, name: str) -> dict[str, Any]:
-    return {"n_erased": state.model.erase_slot(slot)}
+    return {"n_erased": state.model.slots.erase(slot)}
 
 
 _ACTIONS = {"save": _save, "restore": _restore, "erase": _erase}
 
 
 def _path(folder: Path, name: str) -> Path:
-    """Of a saved slot: always in the folder."""
+    """The path of a saved slot, which is always in the folder."""
     if not _NAME.fullmatch(name):
         raise invalid("Invalid filename: use letters, digits, dots, - and _")
     path = folder / name
@@ -98,7 +98,7 @@ def _path(folder: Path, name: str) -> Path:
     return path
 
 
-def _slot(state: ServerState, i: int, answer: Answer | None) -> dict[str, Any]:
+def _slot(state: ServerState, i: int, answer: LiveAnswer | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "id": i,
         "n_ctx": state.model.n_ctx,

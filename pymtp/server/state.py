@@ -1,4 +1,4 @@
-"""What the endpoints share: the engine, the settings, and how a request's fields become answers.
+"""What the endpoints share: the served model, the settings, and how a request's fields become answers.
 
 Knows no API's words.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 
 from starlette.requests import Request
 
@@ -16,24 +16,21 @@ from pymtp.chat.template import ChatTemplate
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.model import Model
 
-from .answer import Answer
-from .engine import Engine
+from .answer import LiveAnswer
 from .fields import GenerationFields
 from .parameters import options_of, params_of
+from .served_model import ServedModel
 from .settings import ServerSettings
-
-if TYPE_CHECKING:
-    from .chat import Rendered
 
 
 class ServerState:
-    """Of a server: one for all of its requests."""
+    """State that all requests of a server share."""
 
     key_id = ""
-    """Of the API key that a request came with; empty where none is needed."""
+    """A hash of the API key that a request came with; empty where none is needed."""
 
-    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
-        self.engine = engine
+    def __init__(self, served: ServedModel, settings: ServerSettings) -> None:
+        self.served = served
         self.settings = settings
         self._templates: dict[Model, ChatTemplate] = {}  # of the model, once it is asked for
 
@@ -51,11 +48,11 @@ class ServerState:
     @property
     def model(self) -> Model:
         """The model. Raises ApiError while there is none."""
-        return self.engine.model
+        return self.served.model
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Of the model."""
+        """The vocabulary of the model."""
         return self.model.vocabulary
 
     @property
@@ -74,17 +71,15 @@ class ServerState:
         return "" if self.settings.shares_cache else self.key_id
 
     def submit(
-        self, prompts: Sequence[Sequence[int]], fields: GenerationFields, *, n_probs: int, chat: Rendered | None = None
-    ) -> list[Answer]:
-        """Ask for what a request asks for. Raises ApiError."""
+        self, prompts: Sequence[Sequence[int]], fields: GenerationFields, *, n_probs: int, **of_chat: Any
+    ) -> list[LiveAnswer]:
+        """Ask for what a request asks for; `of_chat` are parameters that chats alone have. Raises ApiError."""
         settings = self.settings
         params = params_of(fields, settings.params, self.vocabulary, n_probs=n_probs, shifts=settings.has_context_shift)
         # texts are shared between requests with the same key only
-        params = replace(params, cache_scope=self.cache_scope, draft_owner=self.key_id)
-        if chat:
-            params = replace(params, chat=chat.prompt, reasoning_budget=chat.reasoning_budget)
-        options = options_of(fields, n_probs=n_probs, n_slots=self.engine.n_slots, settings=settings)
-        return self.engine.submit(prompts, params, options)
+        params = replace(params, cache_scope=self.cache_scope, draft_owner=self.key_id, **of_chat)
+        options = options_of(fields, n_probs=n_probs, n_slots=self.served.n_slots, settings=settings)
+        return self.served.submit(prompts, params, options)
 
 
 def state_of(request: Request) -> ServerState:

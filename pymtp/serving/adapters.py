@@ -23,15 +23,15 @@ class Adapters:
         """Raises PymtpError for an adapter that llama.cpp's graphs do not apply."""
         self._session, self._adapters = session, adapters
         self.default: Scales = tuple(adapter.scale for adapter in adapters)
-        """Those of texts that do not ask for others."""
+        """Scales of texts that do not ask for others."""
         self.current: Scales = ()
-        """Those that passes apply."""
+        """Scales that passes apply."""
         if adapters:
             self._apply([scale or 1.0 for scale in self.default])  # what does not fit shows now
             self.apply(self.default)
 
     def scales(self, asked: Mapping[int, float] | None) -> Scales:
-        """Those of a text that asks for some adapters by their numbers and for no others; None: the default."""
+        """Scales of a text that asks for some adapters by their numbers and for no others; None: the default."""
         if asked is None:
             return self.default
         return tuple(float(asked.get(i, 0.0)) for i in range(len(self._adapters)))

@@ -42,7 +42,7 @@ class Batch:
 
     @property
     def stats(self) -> Stats:
-        """Of all that the model has generated since the batch was made.
+        """Counts and times of all that the model has generated since the batch was made.
 
         A pass's time is shared out between prompts and generation by their rows.
         """

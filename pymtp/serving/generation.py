@@ -69,7 +69,7 @@ class Generation:
         self.tokens: list[int] = []
         """Token ids so far; the one that ended the text, if any, is the last."""
         self.logprobs: list[TokenLogprobs] = []
-        """Of the tokens, if they were asked for."""
+        """Log probabilities of the tokens, if they were asked for."""
         self.text = ""
         """The pieces so far."""
         self.finish_reason: FinishReason | None = None
@@ -195,7 +195,7 @@ class Generation:
         return None
 
     def hold_pieces(self) -> None:
-        """From now on nobody is woken between the first token and the last: all of the text comes in one piece."""
+        """Wake nobody between the first token and the last: all of the text comes in one piece."""
         self._request.is_whole = True
 
     def _listen(self) -> asyncio.Event:

@@ -15,12 +15,13 @@ from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
 from pymtp.errors import Closed, PymtpError
-from pymtp.serving.scheduler import Job, Scheduler
+from pymtp.serving.admission import Job
+from pymtp.serving.scheduler import Scheduler
 
 T = TypeVar("T")
 
 
-class Message(NamedTuple):
+class Call(NamedTuple):
     """What the engine's thread is asked to do between two passes."""
 
     run: Callable[[], object]
@@ -29,9 +30,9 @@ class Message(NamedTuple):
 
 
 class EngineLoop:
-    """Runs a scheduler in a thread of its own, which begins with the first message.
+    """Runs a scheduler in a thread of its own, which begins with the first call.
 
-    All methods may be called from any thread. Messages take effect between passes, in the order in which they came.
+    All methods may be called from any thread. Calls take effect between passes, in the order in which they came.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -41,10 +42,10 @@ class EngineLoop:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()  # of what follows
-        self._inbox: SimpleQueue[Message] = SimpleQueue()
+        self._inbox: SimpleQueue[Call] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self._is_busy = False  # whether it does anything but wait for a message
+        self._is_busy = False  # whether it does anything but wait for a call
         self._broken: PymtpError | None = None
 
     def check_open(self) -> None:
@@ -55,13 +56,13 @@ class EngineLoop:
     def submit(self, job: Job) -> None:
         """Queue a job. Raises Closed after `close`."""
         closed = Closed("the model was closed before the text was complete")
-        self._send(Message(lambda: self._scheduler.submit(job), lambda: job.fail(closed)))
+        self._send(Call(lambda: self._scheduler.submit(job), lambda: job.fail(closed)))
 
     def cancel(self, job: Job) -> None:
         """End a job early; its slot is free after the pass that is under way. Harmless if it has ended."""
         # no lock: an object that is collected may be closed in the middle of anything
         if self._thread is not None:
-            self._inbox.put(Message(lambda: self._scheduler.remove(job)))
+            self._inbox.put(Call(lambda: self._scheduler.remove(job)))
 
     def call(self, function: Callable[[], T]) -> T:
         """Run `function` in the engine's thread, between passes, and return what it returns. Raises what it raises."""
@@ -75,7 +76,7 @@ class EngineLoop:
             except BaseException as error:
                 future.set_exception(error)
 
-        self._send(Message(run, lambda: future.set_exception(Closed("the model is closed"))))
+        self._send(Call(run, lambda: future.set_exception(Closed("the model is closed"))))
         return future.result()
 
     @property
@@ -93,11 +94,11 @@ class EngineLoop:
             thread = self._thread
         if thread is None:
             return
-        self._inbox.put(Message(lambda: None))  # wakes it
+        self._inbox.put(Call(lambda: None))  # wakes it
         if thread is not threading.current_thread():
             thread.join()
 
-    def _send(self, message: Message) -> None:
+    def _send(self, call: Call) -> None:
         with self._lock:
             if self._is_closed:
                 raise Closed("the model is closed")
@@ -107,7 +108,7 @@ class EngineLoop:
                 thread = threading.Thread(target=self._run, name="pymtp-engine", daemon=True)
                 thread.start()
                 self._thread = thread
-            self._inbox.put(message)
+            self._inbox.put(call)
 
     def _run(self) -> None:
         try:
@@ -115,10 +116,10 @@ class EngineLoop:
                 try:
                     if self._scheduler.is_idle:
                         self._is_busy = False
-                        message = self._inbox.get()
+                        call = self._inbox.get()
                         self._is_busy = True
-                        message.run()
-                    self._handle_messages()
+                        call.run()
+                    self._run_calls()
                     self._scheduler.step()
                 except BaseException as error:
                     self._scheduler.fail(error)
@@ -127,7 +128,7 @@ class EngineLoop:
                 self._is_closed = True
             self._end()
 
-    def _handle_messages(self) -> None:
+    def _run_calls(self) -> None:
         while not self._is_closed and not self._inbox.empty():
             self._inbox.get().run()
 
@@ -144,7 +145,7 @@ class EngineLoop:
             time.sleep(1e-4)
 
     def _after_fork(self) -> None:
-        """In the child there is no such thread, and of its locks nothing is known."""
+        """Begin again in the child, which has no such thread and knows nothing of its locks."""
         was_idle = self._scheduler.is_idle and self._inbox.empty() and not self._is_busy
         inbox, is_closed = self._inbox, self._is_closed
         self._begin()

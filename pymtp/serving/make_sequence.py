@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pymtp.acceptance.interface import Acceptance
-from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.interface import MATCH, Acceptance
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.acceptance.relaxed import Relaxed
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.drafting.interface import DrafterTraits
-from pymtp.drafting.length import DraftLength
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.drafting.pick import AutoPick, FixedPick, PickMethod
+from pymtp.drafting.pick import AutoPick, DraftLength, FixedPick, PickMethod
 from pymtp.errors import InvalidParameter
 from pymtp.loading.images import PlacedImage, n_more_cells
 from pymtp.loading.vocabulary import Vocabulary
@@ -134,7 +132,7 @@ def _pick(params: GenerationParams) -> PickMethod:
 def _methods(
     prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary, rejection: Acceptance
 ) -> tuple[Acceptance, Acceptance]:
-    """For drafts that are most likely tokens, and for drawn ones."""
+    """The methods for drafts that are most likely tokens, and for drawn ones."""
     if params.forced:
         return params.forced, params.forced
     if params.accept == "relaxed":

@@ -45,7 +45,7 @@ class GenerationParams:
     grammar: str | None = None
     """GBNF that the text has to follow; where the prompt leaves the model thinking, the text after the thinking."""
     json_schema: str | Mapping[str, Any] | None = None
-    """Likewise, as a JSON schema."""
+    """A JSON schema that the text has to follow, where a grammar would apply."""
     chat: ChatPrompt | None = None
     """What a template says of the answer: its grammar, where it ends, what of its special tokens is text."""
     reasoning_budget: int = -1
@@ -57,7 +57,7 @@ class GenerationParams:
     differently where less is computed, so the text can differ where two tokens are nearly tied."""
 
     cache_scope: str = ""
-    """Only texts of the same scope reuse what one another left in the cache: such as a user's, or a key's."""
+    """Whose texts reuse what one another left in the cache: those of the same scope, such as a user's or a key's."""
     slot: int | None = None
     """The slot of the model to run in; None: any that is free."""
     n_keep: int | None = None

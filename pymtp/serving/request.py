@@ -19,13 +19,13 @@ from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.make_sequence import check_request, make_sequence
 from pymtp.serving.params import GenerationParams
-from pymtp.serving.sequence import FinishReason, TokenSequence, TurnResult
+from pymtp.serving.sequence import FinishReason, ShareResult, TokenSequence
 from pymtp.serving.statistics import Stats
 from pymtp.text.stream import TextStream
 
 
 @dataclass(frozen=True)
-class Setup:
+class ModelTraits:
     """What all requests of a model share."""
 
     vocabulary: Vocabulary
@@ -36,19 +36,19 @@ class Setup:
     n_adapters: int = 0
     """LoRA adapters that are loaded."""
     name: str = "the model"
-    """With its adapters, for errors."""
+    """Name of the model with its adapters, for errors."""
 
 
 class Update(NamedTuple):
     """What a pass did for a request."""
 
     n_decoded: int = 0
-    """Of the sequence's tokens, those in the cache: how far a prompt is."""
+    """Tokens of the sequence that are in the cache: how far a prompt is."""
     n_cached: int = 0
     """Tokens of the prompt that were in the cache before."""
     tokens: Sequence[int] = ()
     n_accepted: int = 0
-    """Of the tokens, accepted drafts: the first ones."""
+    """How many of the tokens, from the first on, are accepted drafts."""
     logprobs: Sequence[TokenLogprobs] = ()
     finish_reason: FinishReason | None = None
     """Set in the last update, unless there is an error."""
@@ -56,7 +56,7 @@ class Update(NamedTuple):
 
 
 class Request:
-    """Asks for the continuation of a prompt. A scheduler.Job.
+    """Asks for the continuation of a prompt. An admission.Job.
 
     Raises what `check_request` raises, ContextFull if the prompt does not fit, InvalidParameter if it is empty.
     """
@@ -64,7 +64,7 @@ class Request:
     __slots__ = (
         "__weakref__",
         "_held",
-        "_setup",
+        "_model",
         "images",
         "is_whole",
         "listener",
@@ -76,22 +76,22 @@ class Request:
         "updates",
     )
 
-    def __init__(self, prompt: str | Sequence[int], params: GenerationParams, setup: Setup) -> None:
+    def __init__(self, prompt: str | Sequence[int], params: GenerationParams, model: ModelTraits) -> None:
         self.params = params
-        self.prompt: array[int] | None = _tokens(prompt, setup)
-        """Until it runs."""
+        self.prompt: array[int] | None = _tokens(prompt, model)
+        """Token ids, until it runs."""
         self.images = prompt.images if isinstance(prompt, ImagePrompt) else ()
-        """Of the prompt."""
+        """Images of the prompt."""
         self.n_prompt = len(self.prompt)
-        _check_images(prompt, setup)
-        check_request(params, setup.vocabulary, setup.drafter)
-        if params.lora and max(params.lora) >= setup.n_adapters:
-            raise InvalidParameter("lora", f"scales of adapters that are loaded: {setup.n_adapters}", value=params.lora)
-        self._setup = setup
+        _check_images(prompt, model)
+        check_request(params, model.vocabulary, model.drafter)
+        if params.lora and max(params.lora) >= model.n_adapters:
+            raise InvalidParameter("lora", f"scales of adapters that are loaded: {model.n_adapters}", value=params.lora)
+        self._model = model
         self.stats = Stats()
         """Counts and times of the passes so far. Written by the engine's thread."""
         self.sequence: TokenSequence | None = None
-        """Once it runs. The engine's: others may look at what does not change."""
+        """The sequence, once it runs. It is the engine's: others may look at what does not change."""
         self.updates: SimpleQueue[Sequence[Update]] = SimpleQueue()
         self._held: list[Update] = []  # not sent yet
         self.is_whole = False
@@ -117,29 +117,29 @@ class Request:
     def start(self) -> TokenSequence:
         """See Job."""
         assert self.prompt is not None
-        setup = self._setup
+        model = self._model
         self.sequence = make_sequence(
             self.prompt.tolist(),
             self.params,
-            setup.vocabulary,
-            n_ctx=setup.n_ctx,
-            n_draft_max=setup.n_draft_max,
-            drafter=setup.drafter,
+            model.vocabulary,
+            n_ctx=model.n_ctx,
+            n_draft_max=model.n_draft_max,
+            drafter=model.drafter,
             images=self.images,
         )
         self.prompt = None
         self.sequence.stats = self.stats
         if self.params.stops:
-            self.sequence.cut = _StopFinder(self.params, setup.vocabulary)
+            self.sequence.cut = _StopFinder(self.params, model.vocabulary)
         return self.sequence
 
-    def report(self, sequence: TokenSequence, result: TurnResult | None, *, may_wait: bool) -> None:
+    def report(self, sequence: TokenSequence, result: ShareResult | None, *, may_wait: bool) -> None:
         """See Job."""
         tokens, n_accepted, logprobs = (result.tokens, result.n_accepted, result.logprobs) if result else ([], 0, ())
         error = sequence.error
         if isinstance(error, NotFinite):
-            name = self._setup.name
-            error = NotFinite(f"{name} computes no numbers: {error}; a file is damaged, or a type overflows")
+            name = self._model.name
+            error = NotFinite(f"{name} produced NaN or infinite logits: {error}; a file is damaged or a type overflows")
         self._send(
             Update(
                 sequence.n_decoded,
@@ -185,33 +185,33 @@ class _StopFinder:
         return None
 
 
-def _tokens(prompt: str | Sequence[int], setup: Setup) -> array[int]:
+def _tokens(prompt: str | Sequence[int], model: ModelTraits) -> array[int]:
     if isinstance(prompt, str):
-        tokens = array("i", setup.vocabulary.tokenize(prompt))
+        tokens = array("i", model.vocabulary.tokenize(prompt))
     else:
-        tokens = _token_ids(prompt, setup.vocabulary.size)
+        tokens = _token_ids(prompt, model.vocabulary.size)
     if not tokens:
         can_spell = not isinstance(prompt, str) or not prompt
         raise InvalidParameter(
             "prompt", "at least one token long" if can_spell else "of characters that the vocabulary has"
         )
-    if len(tokens) >= setup.n_ctx:
+    if len(tokens) >= model.n_ctx:
         raise ContextFull(
-            f"the prompt has {len(tokens)} tokens, the context only {setup.n_ctx}: "
+            f"the prompt has {len(tokens)} tokens, the context only {model.n_ctx}: "
             "shorten it or raise the context size (n_ctx, -c)"
         )
     return tokens
 
 
-def _check_images(prompt: str | Sequence[int], setup: Setup) -> None:
+def _check_images(prompt: str | Sequence[int], model: ModelTraits) -> None:
     if not isinstance(prompt, ImagePrompt):
         return
     if prompt.images and prompt.images[-1].end == len(prompt):
         raise InvalidParameter("prompt", "a text that continues after its last image")
-    if prompt.n_cells >= setup.n_ctx:
+    if prompt.n_cells >= model.n_ctx:
         raise ContextFull(
             f"the prompt takes {prompt.n_cells} cells, those of its images included, the context has only "
-            f"{setup.n_ctx}: use smaller images (image_max_tokens), or raise the context size (n_ctx, -c)"
+            f"{model.n_ctx}: use smaller images (image_max_tokens), or raise the context size (n_ctx, -c)"
         )
 
 

@@ -10,14 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from pymtp.acceptance.interface import Acceptance, Trial
-from pymtp.acceptance.match import MATCH
+from pymtp.acceptance.interface import MATCH, Acceptance, Verified
 from pymtp.acceptance.rejection import BLOCK_REJECTION
 from pymtp.drafting.interface import DraftOutcome, DraftRequest, Proposal
-from pymtp.drafting.length import DraftLength
-from pymtp.drafting.pick import ChainPicker, FixedPick, PickMethod
-from pymtp.engine.chunk import Chunk
-from pymtp.engine.logits import Row
+from pymtp.drafting.pick import ChainPicker, DraftLength, FixedPick, PickMethod
+from pymtp.engine.session import Chunk, Row
 from pymtp.errors import PymtpError
 from pymtp.loading.images import PlacedImage
 from pymtp.sampling.chain import Sampler
@@ -28,14 +25,14 @@ from pymtp.serving.statistics import Stats
 FinishReason = Literal["eog", "length", "context", "stop"]
 
 
-class Turn(NamedTuple):
+class Share(NamedTuple):
     """What a sequence does in a pass: decode tokens of its prompt, or its newest token and drafts after it."""
 
     sequence: TokenSequence
     slot: int
     """The number of the sequence in the session."""
     position: int
-    """Of the first row."""
+    """The position of the first row."""
     n_rows: int
     """Tokens of the history that are decoded; 1 after the prompt."""
     n_draft: int = 0
@@ -64,10 +61,10 @@ class Turn(NamedTuple):
         return 1 + len(proposal.drafts) if self.samples else 0
 
 
-class TurnResult(NamedTuple):
-    """The result of a turn: its drafts, and the tokens that it emitted."""
+class ShareResult(NamedTuple):
+    """The result of a share: its drafts, and the tokens that it emitted."""
 
-    turn: Turn
+    share: Share
     proposal: Proposal
     tokens: list[int]
     """The accepted drafts, then the recovered or bonus token; none inside a prompt."""
@@ -76,17 +73,17 @@ class TurnResult(NamedTuple):
     is_cut: bool = False
     """Whether a stop string ends the sequence here."""
     logprobs: Sequence[TokenLogprobs] = ()
-    """Of the tokens, if the sequence asks for them."""
+    """Log probabilities of the tokens, if the sequence asks for them."""
 
     @property
     def n_rows(self) -> int:
         """Rows of the target's pass that were the sequence's."""
-        return self.turn.n_rows + len(self.proposal.drafts)
+        return self.share.n_rows + len(self.proposal.drafts)
 
     @property
     def n_decoded(self) -> int:
         """Positions of the sequence that stay decoded: all of its tokens but the last that was emitted."""
-        return self.turn.end + max(len(self.tokens) - 1, 0)
+        return self.share.end + max(len(self.tokens) - 1, 0)
 
 
 @dataclass(eq=False)
@@ -104,7 +101,7 @@ class TokenSequence:
     n_ctx: int
     max_tokens: int = -1
     draft_max: int = 0
-    """The most that its rounds draft; 0 spares the heads the prompt, too."""
+    """The most that its rounds draft; 0 also skips feeding prompts to the heads."""
     length: DraftLength = DraftLength()
     """How many it drafts in a round, at most draft_max."""
     pick: PickMethod = field(default_factory=lambda: FixedPick(draws=False))
@@ -116,7 +113,7 @@ class TokenSequence:
     cut: Callable[[Sequence[int]], int | None] = lambda tokens: None
     """Called with the tokens of each round; returns after how many of them the sequence ends, None if it continues."""
     is_reproducible: bool = False
-    """Whether its text depends on its drafts, and has to be the same each time."""
+    """Whether its text depends on its drafts, and must be reproducible."""
     n_logprobs: int | None = None
     """Tokens whose probabilities are reported at each position, besides the emitted one; None: nothing is reported."""
     stats: Stats = field(default_factory=Stats)
@@ -125,13 +122,13 @@ class TokenSequence:
     uses_lookup: bool = True
     """Whether its drafts may come from earlier text."""
     owner: str | None = None
-    """With whose sequences it shares its text for that, and they theirs; None: with nobody's."""
+    """Whose sequences share their texts with it for that, and it with them; None: nobody's."""
     n_keep: int | None = None
     """First tokens that stay when the context is full and half of the others go; None: the text ends then."""
     lora: tuple[float, ...] = ()
     """The scales of the LoRA adapters that its passes apply, once it has a slot."""
     images: Sequence[PlacedImage] = ()
-    """Of its prompt; the tokens of its history there stand for nothing."""
+    """Images of its prompt; the tokens of its history there stand for nothing."""
     is_shifted: bool = False
     """Whether tokens have gone because the context was full."""
     finish_reason: FinishReason | None = None
@@ -171,8 +168,8 @@ class TokenSequence:
         room = max(0, min(self.draft_max, self.n_ctx - len(self.history), self.n_left - 1))
         return room if self.length.n is None else min(self.length.n, room)
 
-    def turn(self, slot: int, n_rows_max: int) -> Turn:
-        """Plan the next turn of the sequence in `slot`: at most `n_rows_max` tokens of the prompt, or a round.
+    def share(self, slot: int, n_rows_max: int) -> Share:
+        """Plan the next share of the sequence in `slot`: at most `n_rows_max` tokens of the prompt, or a round.
 
         Changes nothing.
         """
@@ -180,24 +177,24 @@ class TokenSequence:
         if self.in_prompt:
             image = next((each for each in self.images if each.position >= position), None)
             if image and image.position == position:
-                return Turn(self, slot, position, image.n_pos, of_prompt=True, samples=False, image=image)
+                return Share(self, slot, position, image.n_pos, of_prompt=True, samples=False, image=image)
             n_rows = min((image.position if image else self._n_given) - position, n_rows_max)
             samples = position + n_rows == len(self.history) and self.n_left > 0
-            return Turn(self, slot, position, n_rows, of_prompt=True, samples=samples)
-        return Turn(self, slot, position, 1, self.n_draft, draws=self.pick.draws, samples=self.n_left > 0)
+            return Share(self, slot, position, n_rows, of_prompt=True, samples=samples)
+        return Share(self, slot, position, 1, self.n_draft, draws=self.pick.draws, samples=self.n_left > 0)
 
-    def draft_request(self, turn: Turn, n_sequences: int = 1) -> DraftRequest:
-        """What the drafter is asked for a turn in a pass of `n_sequences`."""
+    def draft_request(self, share: Share, n_sequences: int = 1) -> DraftRequest:
+        """What the drafter is asked for a share in a pass of `n_sequences`."""
         return DraftRequest(
             self.history,
-            turn.n_draft,
-            turn.slot,
-            turn.position,
-            turn.n_rows,
+            share.n_draft,
+            share.slot,
+            share.position,
+            share.n_rows,
             ChainPicker(self.sampler, self.length, self.pick),
             self.stop,
-            turn.draws,
-            feeds=turn.of_prompt,
+            share.draws,
+            feeds=share.of_prompt,
             uses_confidence=self.length.p_min > 0,
             n_sequences=n_sequences,
             adapts=self.length.n is None,
@@ -206,28 +203,28 @@ class TokenSequence:
             catch_up_from=self.images[-1].end if self.images else 0,
         )
 
-    def chunk(self, turn: Turn, proposal: Proposal) -> Chunk:
-        """The rows of a turn in the pass of the target."""
-        tokens = [*self.history[turn.position : turn.end], *proposal.drafts]
-        logits: Literal["all", "last", "none"] = "last" if turn.of_prompt else "all"
-        logits = logits if turn.samples else "none"
-        return Chunk(tokens, turn.position, turn.slot, logits, proposal.n_heads > 0, proposal.n_heads)
+    def chunk(self, share: Share, proposal: Proposal) -> Chunk:
+        """The rows of a share in the pass of the target."""
+        tokens = [*self.history[share.position : share.end], *proposal.drafts]
+        logits: Literal["all", "last", "none"] = "last" if share.of_prompt else "all"
+        logits = logits if share.samples else "none"
+        return Chunk(tokens, share.position, share.slot, logits, proposal.n_heads > 0, proposal.n_heads)
 
-    def judge(self, turn: Turn, rows: Sequence[Row], proposal: Proposal) -> TurnResult:
+    def judge(self, share: Share, rows: Sequence[Row], proposal: Proposal) -> ShareResult:
         """Accept or reject the drafts. `rows`: (n_logits,) of the target."""
-        if not turn.samples:
-            return TurnResult(turn, proposal, [], 0)
-        accept = self.accept_drawn if turn.draws and proposal.drafts else self.accept
+        if not share.samples:
+            return ShareResult(share, proposal, [], 0)
+        accept = self.accept_drawn if share.draws and proposal.drafts else self.accept
         compares = self.pick.compares and bool(proposal.distributions)
         keep = compares or self.n_logprobs is not None
-        drawn_from = proposal.distributions if turn.draws else ()
-        verdict = accept(self.sampler, Trial(rows, proposal.drafts, drawn_from, self.stop, keep))
+        drawn_from = proposal.distributions if share.draws else ()
+        verdict = accept(self.sampler, Verified(rows, proposal.drafts, drawn_from, self.stop, keep))
         if compares:
             self.pick.observe(proposal.distributions, verdict.targets)
         n_kept = self.cut(verdict.tokens)
         tokens = verdict.tokens[:n_kept]
-        return TurnResult(
-            turn,
+        return ShareResult(
+            share,
             proposal,
             tokens,
             min(verdict.n_accepted, len(tokens)),
@@ -235,8 +232,8 @@ class TokenSequence:
             logprobs=self._logprobs(rows, verdict.targets, tokens),
         )
 
-    def advance(self, result: TurnResult) -> None:
-        """Take over the result of a turn."""
+    def advance(self, result: ShareResult) -> None:
+        """Take over the result of a share."""
         self.n_decoded = result.n_decoded
         self.history += result.tokens
         self.n_left -= len(result.tokens)
@@ -279,6 +276,6 @@ class TokenSequence:
         return [token_logprobs(row, target, token, n) for row, target, token in judged]
 
 
-def outcome_of(request: DraftRequest, result: TurnResult) -> DraftOutcome:
+def outcome_of(request: DraftRequest, result: ShareResult) -> DraftOutcome:
     """What the drafter observes of a round."""
     return DraftOutcome(request, result.proposal, result.tokens, result.n_accepted)

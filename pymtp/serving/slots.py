@@ -170,4 +170,5 @@ class Slots:
 
 
 GOOD_PART = 0.5
-"""Of what a slot holds: less in common, and it is left to those who may want more of it, if there is another slot."""
+"""The part of what a slot holds that makes it worth taking: with less in common it is left to those who may want more
+of it, if there is another slot."""

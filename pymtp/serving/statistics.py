@@ -6,9 +6,10 @@ sets the counts and times, and adds one entry for each round.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
 
 
@@ -40,40 +41,26 @@ class Stats:
     generated_tokens: int = 0
     generation_s: float = 0.0
     draft_s: float = 0.0
-    """Of generation_s, what the heads' passes took."""
+    """The part of generation_s that the heads' passes took."""
     verify_s: float = 0.0
-    """Of generation_s, what the trunk's passes took."""
+    """The part of generation_s that the trunk's passes took."""
     sample_s: float = 0.0
-    """Of generation_s, what the samplers took, for drafts and for the target."""
+    """The part of generation_s that samplers took, for drafts and for the target."""
     # (n_drafted, n_accepted) -> rounds. Few distinct pairs exist, so a generation of any length
     # keeps a constant size, and every report below can be derived from the pairs.
     _rounds: Counter[tuple[int, int]] = field(default_factory=Counter, repr=False)
 
     def __add__(self, other: Stats) -> Stats:
         """Both together."""
-        return Stats(
-            self.prompt_tokens + other.prompt_tokens,
-            self.prompt_s + other.prompt_s,
-            self.generated_tokens + other.generated_tokens,
-            self.generation_s + other.generation_s,
-            self.draft_s + other.draft_s,
-            self.verify_s + other.verify_s,
-            self.sample_s + other.sample_s,
-            Counter(dict(self._counts())) + Counter(dict(other._counts())),
-        )
+        return self._combined(other, operator.add)
 
     def __sub__(self, earlier: Stats) -> Stats:
         """What has come since these were `earlier`."""
-        return Stats(
-            self.prompt_tokens - earlier.prompt_tokens,
-            self.prompt_s - earlier.prompt_s,
-            self.generated_tokens - earlier.generated_tokens,
-            self.generation_s - earlier.generation_s,
-            self.draft_s - earlier.draft_s,
-            self.verify_s - earlier.verify_s,
-            self.sample_s - earlier.sample_s,
-            Counter(dict(self._counts())) - Counter(dict(earlier._counts())),
-        )
+        return self._combined(earlier, operator.sub)
+
+    def _combined(self, other: Stats, how: Callable[[Any, Any], Any]) -> Stats:
+        sums = {each.name: how(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)[:-1]}
+        return Stats(**sums, _rounds=how(Counter(dict(self._counts())), Counter(dict(other._counts()))))
 
     def __repr__(self) -> str:
         rate = "-" if self.acceptance_rate is None else f"{self.acceptance_rate:.2f}"
@@ -111,7 +98,7 @@ class Stats:
 
     @property
     def python_s(self) -> float:
-        """Of generation_s, what is neither a pass nor sampling: Python's own share."""
+        """The part of generation_s that is neither a pass nor sampling: Python's own."""
         return max(self.generation_s - self.draft_s - self.verify_s - self.sample_s, 0.0)
 
     @property

@@ -44,7 +44,7 @@ _wakeups: WeakKeyDictionary[asyncio.AbstractEventLoop, Wakeups] = WeakKeyDiction
 
 
 def wakeups_of(loop: asyncio.AbstractEventLoop) -> Wakeups:
-    """Those of the loop, in which this is called."""
+    """The wake-ups of the loop in which this is called."""
     found = _wakeups.get(loop)
     if found is None:
         found = _wakeups[loop] = Wakeups(loop)

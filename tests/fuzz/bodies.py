@@ -75,7 +75,7 @@ class Bodies(Fuzzer):
             return Model(n_seq_max=2, draft_max=2, kv_unified=False, **options)
 
         self._app = make_app(load, settings)
-        self._engine = self._app.state.engine
+        self._engine = self._app.state.served
         self._loop = asyncio.new_event_loop()
         self._engine_started = self._loop.run_until_complete(self._start())
 

@@ -6,9 +6,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
-from pymtp.engine.session import Session
+from pymtp.engine.session import Chunk, Session
 from pymtp.errors import PymtpError
 from pymtp.gguf.facts import model_facts
 from pymtp.loader import Weights

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pymtp.engine import snapshot
-from pymtp.engine.chunk import Chunk
 from pymtp.engine.context import ContextParams
-from pymtp.engine.session import Session, abi_id
+from pymtp.engine.session import Chunk, Session, abi_id
 from pymtp.errors import PymtpError, StateError
 from pymtp.gguf.facts import model_facts
 from pymtp.loader import Weights

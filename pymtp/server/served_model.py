@@ -15,11 +15,10 @@ from pymtp.loading.images import ImagePrompt
 from pymtp.model import Model
 from pymtp.serving.params import GenerationParams, with_options
 
-from .answer import Answer
+from .answer import LiveAnswer, Options
 from .counts import Counts
 from .errors import busy, invalid, too_long, unavailable
 from .logs import log
-from .parameters import Options
 from .settings import ServerSettings
 
 Phase = Literal["loading", "ready", "failed", "stopping"]
@@ -29,7 +28,7 @@ T = TypeVar("T")
 REMOTE_RETRY_S = 1.0
 
 
-class Engine:
+class ServedModel:
     """A model and its requests. Lives in one asyncio loop."""
 
     def __init__(self, load: Callable[[], Model], settings: ServerSettings) -> None:
@@ -37,8 +36,8 @@ class Engine:
         self.phase: Phase = "loading"
         self.started_at = time.time()
         self.counts = Counts()
-        self.answers: set[Answer] = set()
-        """Those that are not complete."""
+        self.answers: set[LiveAnswer] = set()
+        """Answers that are not complete."""
         self.error: BaseException | None = None
         """Why there is no model."""
         self.on_failure: Callable[[], object] = lambda: None
@@ -56,7 +55,7 @@ class Engine:
         self._task = asyncio.create_task(self._load_model())
 
     async def wait(self) -> None:
-        """Wait until the model is there. Raises why it is not."""
+        """Wait until the model is loaded. Raises the load error."""
         if self._task:
             await asyncio.wait([self._task])
         if self.error is not None:
@@ -67,9 +66,7 @@ class Engine:
         self.phase = "stopping"
         if self._task:
             await asyncio.wait([self._task])
-        model, self._model = self._model, None
-        if model:
-            await asyncio.to_thread(model.close)
+        await self._close_model()
 
     @property
     def model(self) -> Model:
@@ -88,7 +85,7 @@ class Engine:
         """Answers that wait for a slot."""
         return max(len(self.answers) - self.n_slots, 0)
 
-    def submit(self, prompts: Sequence[Sequence[int]], params: GenerationParams, options: Options) -> list[Answer]:
+    def submit(self, prompts: Sequence[Sequence[int]], params: GenerationParams, options: Options) -> list[LiveAnswer]:
         """Ask for `options.n` answers to each prompt. Raises ApiError, and what Model.generate raises."""
         model = self.model
         for prompt in prompts:
@@ -98,7 +95,7 @@ class Engine:
         self._check_queue(len(prompts) * options.n)
         if n_rows := n_image_rows(prompts):
             self._check_images(n_rows)
-        answers: list[Answer] = []
+        answers: list[LiveAnswer] = []
         try:
             for prompt in prompts:
                 for i in range(options.n):
@@ -131,7 +128,7 @@ class Engine:
         if n_new > n_slots + n_max:
             raise invalid(f"{n_new} answers at once are too many: at most {n_slots} are made and {n_max} wait")
 
-    def finish(self, answer: Answer, error: BaseException | None = None) -> None:
+    def finish(self, answer: LiveAnswer, error: BaseException | None = None) -> None:
         """The answer is complete, or nobody wants it any more; its slot is free for another."""
         answer.close()
         if answer in self.answers:
@@ -141,7 +138,7 @@ class Engine:
         if isinstance(error, BackendError):
             self._restart(error)
 
-    def _count(self, answer: Answer, error: BaseException | None) -> None:
+    def _count(self, answer: LiveAnswer, error: BaseException | None) -> None:
         counts, generation = self.counts, answer.generation
         counts.n_cached += generation.n_cached
         counts.n_tokens_max = max(counts.n_tokens_max, generation.n_prompt + len(answer.tokens))
@@ -152,8 +149,8 @@ class Engine:
             if n_more > 0:
                 counts.between_tokens.observe((answer.last_at - answer.first_at) / n_more, n_more)
 
-    def _submit_one(self, prompt: Sequence[int], params: GenerationParams, options: Options, index: int) -> Answer:
-        answer = Answer(self.model.generate(prompt, params), index, prompt, options)
+    def _submit_one(self, prompt: Sequence[int], params: GenerationParams, options: Options, index: int) -> LiveAnswer:
+        answer = LiveAnswer(self.model.generate(prompt, params), index, prompt, options)
         self.answers.add(answer)
         return answer
 
@@ -172,20 +169,32 @@ class Engine:
     def _retry_after_s(self) -> int:
         return max(1, round(self._answer_s * (1 + self.n_waiting / self.n_slots)))
 
-    async def _load_model(self) -> None:
-        self.phase = "loading"
-        try:
-            self._model = await asyncio.to_thread(self._load)
-        except BaseException as error:
-            self.error, self.phase = error, "failed"
-            self.on_failure()
-            return
-        self._begin()
+    async def _load_model(self, *, waits: bool = False) -> None:
+        """Load the model, in the place of one that has failed. `waits`: for other machines that it needs."""
+        await self._close_model()
+        is_told = False
+        while True:
+            try:
+                self._model = await asyncio.to_thread(self._load)
+            except BaseException as error:
+                if not (waits and isinstance(error, RemoteError)):
+                    self.error, self.phase = error, "failed"
+                    self.on_failure()
+                    return
+                if not is_told:
+                    log("waiting for an RPC server", level="warning", error=str(error))
+                    is_told = True
+            else:
+                self._begin()
+                return
+            await asyncio.sleep(REMOTE_RETRY_S)
+            if self.phase != "loading":
+                return
 
     def _begin(self) -> None:
         assert self._model is not None
         if self.settings.cache_bytes:
-            self._model.keep_prefixes(self.settings.cache_bytes)
+            self._model.slots.keep_prefixes(self.settings.cache_bytes)
         if self.phase == "loading":
             self.phase, self.error = "ready", None
             log("model loaded", model=self._model.info.path.name, slots=self._model.session.n_seq_max)
@@ -203,29 +212,7 @@ class Engine:
                 return
             self._restarts_left -= 1
         self.phase = "loading"
-        self._task = asyncio.create_task(self._reload_when_back() if is_remote else self._reload())
-
-    async def _reload(self) -> None:
-        await self._close_model()
-        await self._load_model()
-
-    async def _reload_when_back(self) -> None:
-        await self._close_model()
-        is_told = False
-        while self.phase == "loading":
-            try:
-                self._model = await asyncio.to_thread(self._load)
-            except RemoteError as error:
-                if not is_told:
-                    log("waiting for an RPC server", level="warning", error=str(error))
-                    is_told = True
-                await asyncio.sleep(REMOTE_RETRY_S)
-            except BaseException as error:
-                self.error, self.phase = error, "failed"
-                self.on_failure()
-            else:
-                self._begin()
-                return
+        self._task = asyncio.create_task(self._load_model(waits=is_remote))
 
     async def _close_model(self) -> None:
         model, self._model = self._model, None

@@ -1,0 +1,215 @@
+"""Which jobs run: those that have a slot, those that wait for one, and those that have lost theirs.
+
+Owns the jobs, the slots, and which LoRA adapters apply. Must not know what a pass computes, or what is reported of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from pymtp.drafting.lookup import EarlierTexts
+from pymtp.engine.session import Session
+from pymtp.errors import StateError
+from pymtp.serving.adapters import Adapters, Scales
+from pymtp.serving.sequence import ShareResult, TokenSequence
+from pymtp.serving.slots import Slots
+
+
+class Job(Protocol):
+    """What waits for a slot, and becomes a sequence there."""
+
+    @property
+    def cache_scope(self) -> str | None:
+        """Whose tokens of its prompt it reuses, if the cache holds them, and for whom it leaves its own there; None:
+        it does neither."""
+
+    @property
+    def slot(self) -> int | None:
+        """The slot that it has to run in; None: any."""
+
+    @property
+    def lora(self) -> Mapping[int, float] | None:
+        """The LoRA adapters that it asks for, by their numbers, and their scales; None: those of the model."""
+
+    def start(self) -> TokenSequence:
+        """The sequence, now that there is a slot for it."""
+
+    def report(self, sequence: TokenSequence, result: ShareResult | None, *, may_wait: bool) -> None:
+        """Take the result of a pass in which the sequence took part; None: it ends, as the cache had no room for it.
+
+        `may_wait`: it may be batched with the next report.
+        """
+
+    def fail(self, error: BaseException) -> None:
+        """End with an error, in a slot or before there was one."""
+
+
+class Running(NamedTuple):
+    """A job in a slot."""
+
+    job: Job
+    sequence: TokenSequence
+    n_candidates: int
+    """Logits of a row that its sampler looks at; 0: all."""
+
+
+class Admission:
+    """Gives the slots of a session to jobs, first come, first served.
+
+    All that runs applies the same LoRA adapters: a job that asks for others waits until the rest have ended, and those
+    that come after it wait for it.
+    """
+
+    def __init__(
+        self, session: Session, *, earlier: EarlierTexts | None = None, adapters: Adapters | None = None
+    ) -> None:
+        self.running: dict[int, Running] = {}
+        """The jobs that have a slot, by its number, in the order of admission."""
+        self.slots = Slots(session)
+        self.adapters = adapters or Adapters(session)
+        """The LoRA adapters of the model."""
+        self._session, self._earlier = session, earlier
+        self._waiting: deque[Job] = deque()
+        self._suspended: list[tuple[Job, TokenSequence]] = []  # that have had a slot; the oldest first
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job runs or waits."""
+        return not self.running and not self._waiting and not self._suspended
+
+    @property
+    def n_cells_used(self) -> int:
+        """Positions of the cache that are taken, by sequences that run and for those that may come."""
+        return sum(running.sequence.n_decoded for running in self.running.values()) + self.slots.n_kept
+
+    def submit(self, job: Job) -> None:
+        """Queue a job."""
+        self._waiting.append(job)
+
+    def remove(self, job: Job) -> None:
+        """End a job early and free its slot; nothing happens if it has ended."""
+        if job in self._waiting:
+            self._waiting.remove(job)
+        self._suspended = [each for each in self._suspended if each[0] is not job]
+        for slot in [slot for slot, running in self.running.items() if running.job is job]:
+            self.release(slot)
+
+    def remove_all(self) -> list[Job]:
+        """Forget all jobs, and return them; slots and session stay as they are."""
+        suspended = (job for job, _ in self._suspended)
+        jobs = [*(running.job for running in self.running.values()), *suspended, *self._waiting]
+        self.running.clear()
+        self._suspended.clear()
+        self._waiting.clear()
+        return jobs
+
+    def admit(self) -> list[TokenSequence]:
+        """Give free slots to the jobs that have waited longest: first to those whose slot was taken from them.
+
+        Returns their sequences.
+        """
+        admitted = []
+        while self.slots.has_free and (found := self._next()):
+            job, sequence = found
+            scope = self.adapters.scope(job.cache_scope, self.adapters.current)
+            keys = sequence.keys
+            slot = self.slots.choose(keys, scope=scope, slot=job.slot)
+            sequence.slot = slot
+            # before anything that can fail: whoever ends all jobs has to find it
+            self.running[slot] = Running(job, sequence, sequence.sampler.n_candidates)
+            sequence.n_cached = self.slots.take(slot, keys, scope=scope)
+            sequence.n_decoded = sequence.n_cached
+            admitted.append(sequence)
+        if admitted:
+            self._reduce_logits()
+        return admitted
+
+    def release(self, slot: int) -> None:
+        """Free the slot of a sequence that has ended."""
+        job, sequence, _ = self.running.pop(slot)
+        if self._earlier and sequence.owner is not None:
+            self._earlier.add(sequence.owner, sequence.history)
+        scope = self.adapters.scope(job.cache_scope, sequence.lora)
+        keeps = scope is not None and not sequence.error
+        self.slots.release(slot, sequence.keys[: sequence.n_decoded] if keeps else None, scope or "")
+        self._reduce_logits()
+
+    def suspend(self, slot: int) -> None:
+        """Take the slot of a sequence from it; it begins again as soon as the cache has room for it."""
+        job, sequence, _ = self.running.pop(slot)
+        sequence.begin_again()
+        self._suspended.insert(0, (job, sequence))
+        self.slots.release(slot)
+        self._reduce_logits()
+
+    def restore_slot(self, slot: int, tokens: Sequence[int], data: bytes, scope: str) -> None:
+        """See Slots.restore. What it holds is for texts with the adapters of the model."""
+        scales = self.adapters.default
+        if not self._adapt(scales):
+            raise StateError("texts with other adapters are generated; wait for them, or close them")
+        self.slots.restore(slot, tokens, data, self.adapters.scope(scope, scales) or "")
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Restore a saved session. Raises StateError if that fails, or while sequences run in it."""
+        if self.running:
+            raise StateError("a state cannot be restored while texts are generated; wait for them, or close them")
+        self._session.restore_file(path)
+        self.slots.forget()
+
+    def _next(self) -> tuple[Job, TokenSequence] | None:
+        """The next sequence that can begin, or begin again; it waits no more."""
+        if self._suspended:
+            job, sequence = self._suspended[0]
+            has_room = self._has_room(len(sequence.history)) and self._is_free(job)
+            return self._suspended.pop(0) if has_room and self._adapt(sequence.lora) else None
+        for job in [job for job in self._waiting if self._is_free(job)]:
+            scales = self.adapters.scales(job.lora)
+            if not self._adapt(scales):
+                return None
+            self._waiting.remove(job)
+            try:
+                sequence = job.start()
+            except Exception as error:  # of this job alone
+                job.fail(error)
+                continue
+            sequence.lora = scales
+            return job, sequence
+        return None
+
+    def _adapt(self, scales: Scales) -> bool:
+        """Have passes apply adapters with these scales, unless others run; whether they do."""
+        if scales == self.adapters.current:
+            return True
+        if self.running:
+            return False
+        while self.slots.drop_oldest():  # all that they keep was computed with the adapters before
+            pass
+        self.adapters.apply(scales)
+        return True
+
+    def _is_free(self, job: Job) -> bool:
+        return job.slot is None or self.slots.is_free(job.slot)
+
+    def _has_room(self, n_tokens: int) -> bool:
+        """Whether the cache has room for `n_tokens`, and for some more of all sequences, without what is kept."""
+        needed = sum(len(running.sequence.history) for running in self.running.values()) + n_tokens
+        return not self.running or needed + N_HEADROOM * (len(self.running) + 1) <= self._session.n_cells
+
+    def _reduce_logits(self) -> None:
+        """Have passes prepare as many candidates as the samplers of the running sequences look at."""
+        n = max((running.n_candidates for running in self.running.values()), default=0)
+        n = n if n <= N_EXACT else min(-(-n // N_EXACT) * N_EXACT, N_CANDIDATES_MAX)
+        if n not in (0, self._session.n_reduced):
+            self._session.reduce_logits(n)
+
+
+N_HEADROOM = 64
+"""Tokens of each sequence for which there has to be room besides its own when another begins again: it would lose its
+slot at once otherwise."""
+N_CANDIDATES_MAX = 1 << 22
+"""More than any vocabulary has."""
+N_EXACT = 64
+"""Candidates up to which their exact number is prepared; above it multiples, as each number has graphs of its own."""

@@ -1,0 +1,97 @@
+"""What users of a model change in it between passes: its slots, and the scales of its LoRA adapters.
+
+Owns nothing: each call is handed to the engine's thread, where admission does it. Must not know texts or passes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pymtp.engine.session import Session
+from pymtp.errors import InvalidParameter
+from pymtp.loading.adapters import LoraAdapter
+from pymtp.serving.adapters import Adapters
+from pymtp.serving.admission import Admission
+from pymtp.serving.loop import EngineLoop
+from pymtp.serving.params import GenerationParams, with_options
+
+
+class ModelSlots:
+    """What the cache of a model holds of texts that have ended, slot by slot: `model.slots`."""
+
+    def __init__(self, loop: EngineLoop, admission: Admission, session: Session) -> None:
+        self._loop, self._admission, self._session = loop, admission, session
+
+    def save(self, slot: int) -> tuple[list[int], bytes]:
+        """The tokens that a free slot holds of an earlier text, and bytes for `restore`, heads included.
+
+        Raises StateError while a text is generated in it, InvalidParameter for a slot that does not exist.
+        """
+        return self._loop.call(lambda: self._admission.slots.save(slot))
+
+    def restore(self, slot: int, tokens: Sequence[int], data: bytes, *, scope: str = "") -> None:
+        """Put what `save` returned into a free slot, for later texts with `cache_prompt` and this `cache_scope`.
+
+        Raises StateError for bytes that are damaged or of another model, and while a text is generated in it.
+        """
+        self._loop.call(lambda: self._admission.restore_slot(slot, tokens, data, scope))
+
+    def erase(self, slot: int) -> int:
+        """Empty a free slot; returns how many tokens it held. Raises StateError while a text is generated in it."""
+        return self._loop.call(lambda: self._admission.slots.erase(slot))
+
+    def empty(self) -> None:
+        """Drop what texts with `cache_prompt` have left in the cache."""
+        self._loop.call(lambda: self._admission.slots.empty())
+
+    def keep_prefixes(self, n_bytes: int) -> None:
+        """Keep in host memory what slots held of texts with `cache_prompt`, up to `n_bytes`, for later ones."""
+        if not isinstance(n_bytes, int) or n_bytes < 0:
+            raise InvalidParameter("n_bytes", "a number of bytes, 0 or more", value=n_bytes)
+        self._loop.call(lambda: self._admission.slots.cache.limit(n_bytes))
+
+    def n_cells_used(self) -> int:
+        """Positions of the cache that are taken, of `session.n_cells`."""
+        return self._loop.call(lambda: self._admission.n_cells_used)
+
+    def save_file(self, path: str | os.PathLike[str]) -> None:
+        """Save all sequences in the cache to a file, heads included. Raises StateError if it cannot be written."""
+        self._loop.call(lambda: self._session.save_file(path))
+
+    def restore_file(self, path: str | os.PathLike[str]) -> None:
+        """Restore what `save_file` has saved.
+
+        Raises StateError for a file that is damaged or of another model, and while texts are generated.
+        """
+        self._loop.call(lambda: self._admission.restore(path))
+
+
+class ModelAdapters(Sequence[LoraAdapter]):
+    """The LoRA adapters of a model (`lora`), with the scales of texts that do not ask for others: `model.adapters`."""
+
+    def __init__(self, loop: EngineLoop, adapters: Adapters, loaded: Sequence[LoraAdapter]) -> None:
+        self._loop, self._adapters, self._loaded = loop, adapters, loaded
+
+    def scale(self, scales: Mapping[int, float]) -> None:
+        """Apply adapters with these scales, by their numbers, and no others, to texts that begin from now on.
+
+        Raises InvalidParameter for an adapter that is not loaded.
+        """
+        asked = with_options(GenerationParams(), {"lora": scales}).lora or {}
+        if asked and max(asked) >= len(self):
+            raise InvalidParameter("scales", f"of adapters that are loaded: {len(self)}", value=scales)
+
+        def change() -> None:
+            self._adapters.default = self._adapters.scales(asked)
+
+        self._loop.call(change)
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+    def __getitem__(self, index: Any) -> Any:
+        scaled = zip(self._loaded, self._adapters.default, strict=True)
+        return [replace(one, scale=scale) for one, scale in scaled][index]

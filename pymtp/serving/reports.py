@@ -1,0 +1,121 @@
+"""Who hears of a pass: the jobs that took part, the statistics, and what tunes drafting by its cost.
+
+Owns the counts of all sequences, and what has not been reported yet. Must not know which sequences run next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pymtp.drafting.draft_vocab import AutoDraftVocab
+from pymtp.drafting.policy import DraftPolicy
+from pymtp.engine.session import Session
+from pymtp.serving.admission import Job
+from pymtp.serving.passes import PassResult
+from pymtp.serving.sequence import ShareResult, TokenSequence
+from pymtp.serving.statistics import Stats
+
+REPORT_INTERVAL_S, REPORT_INTERVAL_MAX_S = 0.01, 0.03
+"""Less than a screen takes to show something. To wake another thread, and to send a piece of text to a client, take
+some 100 us of a CPU that computes passes: of a small model's passes that is a tenth. Rounds that take longer are
+reported one by one. (nano-glm, 2 cores; bench/serve.py)"""
+REPORT_SHARE_S = 0.002
+"""The part of the interval that each sequence adds: 500 reports a second in all."""
+N_PROMPT_TOKENS = 256
+"""Tokens of a prompt that show which ones are frequent."""
+
+
+class Reports:
+    """Collects the results of a pass, and sends them on when the next one is under way."""
+
+    def __init__(self) -> None:
+        self.stats = Stats()
+        """Counts and times of all sequences. A pass's time is shared out between them by their rows."""
+        self._unsent: list[tuple[Job, TokenSequence, ShareResult | None]] = []
+        self._sent_at = 0.0  # the end of the last pass that all heard of
+
+    def add(self, job: Job, sequence: TokenSequence, result: ShareResult | None) -> None:
+        """Report a result to a job with the next `send`."""
+        self._unsent.append((job, sequence, result))
+
+    def send(self, passed_at: float, n_running: int) -> None:
+        """Report what was added to the jobs. `passed_at`: the end of the last pass, in seconds."""
+        unsent, self._unsent = self._unsent, []
+        is_due = passed_at - self._sent_at >= _interval_s(n_running)
+        if is_due:
+            self._sent_at = passed_at
+        for job, sequence, each in unsent:
+            job.report(sequence, each, may_wait=not (is_due or each is None or each.share.of_prompt))
+
+    def clear(self) -> None:
+        """Report nothing of what was added."""
+        self._unsent.clear()
+
+    def count(self, result: PassResult) -> None:
+        """Count a pass, for its sequences and for all of them."""
+        n_rows = sum(each.n_rows for each in result.rounds)
+        for each in result.rounds:
+            _add(each.share.sequence.stats, each, result, 1.0)
+            _add(self.stats, each, result, each.n_rows / n_rows)
+
+
+class DraftTuning:
+    """Has the policy of drafting and the draft vocabulary learn from passes."""
+
+    def __init__(self, session: Session, policy: DraftPolicy | None, vocab: AutoDraftVocab | None) -> None:
+        self._session, self._policy, self._vocab = session, policy, vocab
+
+    def observe_prompts(self, sequences: Iterable[TokenSequence]) -> None:
+        """Note the prompts of sequences that begin."""
+        if self._vocab:
+            for sequence in sequences:
+                self._vocab.note_tokens(sequence.history[-N_PROMPT_TOKENS:])
+
+    def limit_drafts(self, running: Iterable[TokenSequence]) -> None:
+        """Before a pass: draft from the part of the vocabulary that pays."""
+        vocab = self._vocab
+        if vocab is None:
+            return
+        # what is measured must not change a text that has to be reproducible
+        limit = vocab.limits[0] if any(each.is_reproducible for each in running) else vocab.review()
+        if limit != self._session.n_draft_vocab:
+            self._session.limit_drafts(limit)
+        vocab.limit = limit
+
+    def observe(self, result: PassResult) -> None:
+        """After a pass. One that took prompts, built a graph first, or let heads catch up is not typical of rounds."""
+        rounds, spent = result.rounds, result.spent
+        if not (self._session.n_draft_max and rounds) or any(each.share.of_prompt for each in rounds):
+            return
+        n, n_steps = len(rounds), max(each.proposal.n_steps for each in rounds)
+        is_typical = not spent.n_builds and not any(each.proposal.catches_up for each in rounds)
+        pass_ms = result.seconds * 1000
+        if self._policy:
+            rows = [each.n_rows for each in rounds]
+            n_rows = n * max(rows) if self._session.needs_equal_rows else sum(rows)
+            self._policy.observe_pass(n_steps, n_rows, n, pass_ms, is_typical=is_typical)
+        if self._vocab and n_steps and is_typical:
+            draft_ms = spent.head_us / 1000
+            self._vocab.note_tokens(token for each in rounds for token in each.tokens)
+            n_accepted = sum(each.n_accepted for each in rounds) / n
+            self._vocab.note_round(n_steps, n_accepted, draft_ms=draft_ms / n, other_ms=(pass_ms - draft_ms) / n)
+
+
+def _add(stats: Stats, each: ShareResult, result: PassResult, share: float) -> None:
+    """Count one sequence's part in a pass, and `share` of the time that the pass took."""
+    stats.generated_tokens += len(each.tokens)
+    if each.share.of_prompt:
+        stats.prompt_tokens += each.share.n_rows
+        stats.prompt_s += result.seconds * share
+        return
+    spent, share_us = result.spent, share / 1e6
+    stats.generation_s += result.seconds * share
+    stats.draft_s += spent.head_us * share_us
+    stats.verify_s += spent.trunk_us * share_us
+    stats.sample_s += spent.sample_us * share_us
+    stats.add_round(len(each.proposal.drafts), each.n_accepted)
+
+
+def _interval_s(n_running: int) -> float:
+    """The least time between two reports of tokens amid texts."""
+    return min(max(REPORT_INTERVAL_S, n_running * REPORT_SHARE_S), REPORT_INTERVAL_MAX_S)

@@ -1,0 +1,63 @@
+"""What CONTRIBUTING.md says a greedy round is read in: these files exist, and a round runs in no others."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import pymtp
+
+ROOT = Path(pymtp.__file__).parent
+PAGE = (ROOT.parent / "CONTRIBUTING.md").read_text("utf-8")
+SECTION = PAGE[PAGE.index("## One round, file by file") :].split("\n## ")[0]
+STEPS, _, BESIDES = SECTION.partition("Not needed")
+N_FILES_MAX = 16
+
+
+def named(text: str) -> list[str]:
+    return re.findall(r"`([a-z_/]+\.py)`", text)
+
+
+def test_a_round_is_read_in_few_files_that_exist() -> None:
+    files = named(STEPS)
+    assert len(files) == len(set(files)) <= N_FILES_MAX
+    assert [name for name in (*files, *named(BESIDES)) if not (ROOT / name).is_file()] == []
+
+
+@contextmanager
+def noted(files: set[str]) -> Iterator[None]:
+    """Add the package's files whose functions are called, in threads that begin meanwhile."""
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(ROOT):
+            files.add(path.relative_to(ROOT).as_posix())
+
+    before = sys.getprofile()
+    threading.setprofile(note)
+    try:
+        yield
+    finally:
+        threading.setprofile(before)
+
+
+@pytest.mark.model
+def test_a_greedy_round_runs_in_no_other_files() -> None:
+    files: set[str] = set()
+    with pymtp.Model(n_ctx=512, n_threads=1) as model, noted(files):
+        generation = model.generate("Once upon a time", temperature=0, max_tokens=60)
+        next(iter(generation))  # the prompt is done
+        files.clear()
+        for _ in range(8):
+            next(generation)
+        seen = set(files)
+        generation.close()
+    assert {"serving/round.py", "drafting/mtp.py", "engine/session.py"} < seen
+    assert seen <= {*named(STEPS), *named(BESIDES)}
