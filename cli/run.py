@@ -6,13 +6,13 @@ Owns the order of steps: what can fail cheaply fails before the model is loaded.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import options as opt
-from .answer import AnswerWriter, colored
+from .answer import Writer, parts_of
 from .context import TOY, note_embedded, note_ignored, note_room, warn_beyond_training
 from .download import find_model
 from .errors import CommandError
@@ -143,10 +143,8 @@ def run(
                 chat = model.render(messages, chat_flags.params()) if messages else None
                 prompt = chat.text if chat else text
             generation = model.generate(prompt, generation_params, on_prompt=on_prompt, chat=chat)
-            write = colored(generation, output.write) if color and shows_color(sys.stdout) else output.write
-            answer = AnswerWriter(chat, (lambda _: None) if as_json else write, hides_thinking=as_json or quiet)
-            stopped = _consume(generation, answer.push)
-            answer.finish(is_cut=stopped or generation.finish_reason in ("length", "context"))
+            writer = Writer(output, hides_text=as_json, hides_thinking=as_json or quiet)
+            stopped = _consume(generation, writer, with_drafts=color and shows_color(sys.stdout))
         if as_json:
             if not quiet:
                 note_embedded(path)
@@ -202,17 +200,14 @@ def _with_images(
     return chat, model.image_prompt(chat.text, images, model.marker)
 
 
-def _consume(generation: Generation, write: Callable[[str], object]) -> bool:
-    """Pass each piece of text to `write` as it arrives; return whether Ctrl-C ended the generation."""
+def _consume(generation: Generation, writer: Writer, *, with_drafts: bool) -> bool:
+    """Write each part of the text as it arrives; return whether Ctrl-C ended the generation."""
     with Interrupt() as interrupt:
         try:
-            for piece in generation:
-                write(piece)
-                interrupt.defer()
-                if interrupt.requested:
-                    break
+            for part in parts_of(generation, interrupt, with_drafts=with_drafts):
+                writer.write(part)
         except KeyboardInterrupt:
             return True
         finally:
-            generation.close()
+            writer.end_thinking()
     return interrupt.requested

@@ -56,6 +56,7 @@ class FakeGeneration:
         self.stats = Stats(prompt_tokens=4, prompt_s=0.5)
         self.logprobs: list[object] = []
         self.acceptance = "match"
+        self.params = SimpleNamespace(chat=None)
         self.finish_reason: str | None = None
         self.closed = False
         self.text = ""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pymtp.text.files import read_text_record
 
+from ..answer import Part
 from ..errors import CommandError
 from ..report import stats_block
 from ..sampling import escaped, parameter_of_flag, unescaped
@@ -196,7 +197,11 @@ def _show_chat(repl: Repl) -> None:
         repl.screen.note(f"{i // 2 + 1}. {message['role']}:" if i % 2 == 0 else f"{message['role']}:")
         for image in message.get("images", ()):
             repl.screen.note(f"[an image of {image.width} x {image.height} pixels]")
-        repl.screen.answer(message["content"] + "\n", is_typed=message["role"] == "user")
+        text = message["content"] + "\n"
+        if message["role"] == "user":
+            repl.screen.typed(text)
+        else:
+            repl.screen.part(Part(text))
         repl.screen.end_answer()
         if cut := CUT.get(message.get("finish_reason", "eog")):
             repl.screen.note(f"[{cut}]")

@@ -5,19 +5,19 @@ Owns the user's settings for the next answers. The commands are in commands.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from pymtp import Answer, Conversation, GenerationParams, Image, Model, Stats
 from pymtp.errors import ContextFull, PymtpError
 from pymtp.serving.generation import OnPrompt
 
+from ..answer import parts_of
 from ..interrupt import Interrupt
 from ..progress import Show, prompting
 from . import commands, files
 from .reader import Completions, Reader, unquoted
 from .screen import CUT, Screen, status_line
-from .thinking import ThinkingSplitter
 
 INTERRUPTED = 130
 
@@ -58,7 +58,6 @@ class Repl:
         self.stats = Stats()
         """Of all answers of the model together."""
         self._quits_next = False  # whether the next Ctrl-C quits
-        self._n_shown = 0  # characters of the answer
         self._first = first
 
     def run(self) -> int:
@@ -193,26 +192,20 @@ class Repl:
         return show_below
 
     def _stream(self, answer: Answer, interrupt: Interrupt) -> None:
-        splitter = ThinkingSplitter(starts_inside=answer.starts_thinking)
-        n_dropped, self._n_shown = self.conversation.n_dropped, 0
-        try:
-            for piece in answer:
-                interrupt.defer()
-                if self.conversation.n_dropped > n_dropped:
+        chat, is_thinking = answer.params.chat, False
+        n_dropped = self.conversation.n_dropped
+        for part in parts_of(answer, interrupt, with_drafts=self.screen.display.color):
+            if self.conversation.n_dropped > n_dropped:
+                self.screen.end_answer()
+                n_dropped = self._note_dropped(n_dropped)
+            if chat and part.is_thinking is not is_thinking:
+                is_thinking = part.is_thinking
+                self.screen.tag(chat.thinking_begin if is_thinking else chat.thinking_ends[0])
+                if is_thinking:
+                    part = part._replace(text="\n" + part.text.lstrip("\n"))
+                else:
                     self.screen.end_answer()
-                    n_dropped = self._note_dropped(n_dropped)
-                self._write(splitter.push(piece), answer)
-                if interrupt.requested:
-                    break
-        finally:
-            answer.close()
-        self._write(splitter.flush(), answer)
-
-    def _write(self, parts: Iterable[tuple[str, bool]], answer: Answer) -> None:
-        for text, is_thinking in parts:
-            begin, self._n_shown = self._n_shown, self._n_shown + len(text)
-            origins = answer.parts(begin, self._n_shown) if self.screen.display.color else None
-            self.screen.answer(text, is_thinking=is_thinking, origins=origins)
+            self.screen.part(part)
 
     def _note_dropped(self, before: int) -> int:
         n_dropped = self.conversation.n_dropped
