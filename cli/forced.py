@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .output import print_stderr
 
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 
 VARIABLE = "PYMTP_FORCED_ACCEPTANCE"
 """count=N, rates=P,P,... or length=L: for runs whose flags cannot be changed."""
+
+
+def forced_by_flags(own: Any, model_options: Mapping[str, Any], seed: int | None) -> Forced | None:
+    """`forced_acceptance` by the flags of a command and of its model."""
+    from pymtp import DraftParams
+    from pymtp.drafting.choice import longest_draft
+
+    n_draft = longest_draft(DraftParams(draft=model_options["draft"], draft_max=model_options["draft_max"]))
+    return forced_acceptance(own.spec_synth_rates, own.spec_synth_len, n_draft, seed)
 
 
 def forced_acceptance(
