@@ -292,6 +292,12 @@ def test_a_draft_length_that_does_nothing_is_said(run: Run) -> None:
     assert "does nothing" not in run("--draft", "none", "hi").stderr
 
 
+@pytest.mark.parametrize("word", ["on", "off", "auto"])
+def test_color_may_have_a_word_as_in_llama_cpp(run: Run, word: str) -> None:
+    assert run("--color", word, "hi").exit_code == run("-co", word, "-p", "hi").exit_code == 0
+    assert sent_prompt() == "<user>hi<assistant>"
+
+
 def test_a_prompt_may_end_with_the_name_of_a_model(run: Run) -> None:
     assert run("Explain what is in model.gguf").exit_code == 0
     assert "Explain what is in model.gguf" in sent_prompt()
