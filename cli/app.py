@@ -152,7 +152,7 @@ def _name(ctx: Any) -> str:
 
 
 def _flags_by_command(group: Any) -> dict[str, set[str]]:
-    """By the name of each command in the group of a context."""
+    """The flags of each command in the group of a context, by its name."""
     return {f"{_name(group)} {name}".strip(): _flags(command) for name, command in group.command.commands.items()}
 
 

@@ -76,7 +76,8 @@ def batch(
         settings = ServerSettings(params=given, cache_bytes=0, image_rows_max=2**31)
         n_failed = run_batch(lambda: pymtp.Model(path, **options), settings, requested, output, show or _say_nothing)
     if not quiet:
-        print_stderr(f"{len(requested)} requests, {n_failed} of this run failed: see {output}")
+        n = len(requested)
+        print_stderr(f"{n} request{'s' * (n != 1)}, {n_failed} of this run failed: see {output}")
     if n_failed:
         raise typer.Exit(1)
 

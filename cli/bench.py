@@ -43,7 +43,7 @@ pymtp bench model.gguf --compare bench.csv --resume samples.jsonl
 
 @dataclass(frozen=True)
 class Flags:
-    """Those that are not about devices, adapters or threads."""
+    """Flags other than those of devices, adapters and threads."""
 
     model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None
     model_file: lists.ModelFiles = ()

@@ -34,7 +34,7 @@ TYPES = (
     *("f32", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl", "iq4_xs"),
     *("q3_k", "q2_k", "mxfp4"),
 )
-"""Those of pymtp.heads.rows, which takes longer to import than a help text may; a test compares them."""
+"""The types of pymtp.heads.rows, which takes longer to import than a help text may; a test compares them."""
 
 
 def _pattern_and_type(text: str) -> tuple[str, str]:

@@ -161,12 +161,12 @@ ImageMinTokens = Annotated[
         "--image-min-tokens",
         parser=integer(1),
         metavar="N",
-        help="Tokens of an image at least, if it may have any size.  [default: as the projector's file says]",
+        help="Minimum tokens per image, if it may have any size.  [default: as the projector's file says]",
     ),
 ]
 ImageMaxTokens = Annotated[
     int | None,
-    typer.Option("--image-max-tokens", parser=integer(1), metavar="N", help="And at most."),
+    typer.Option("--image-max-tokens", parser=integer(1), metavar="N", help="Maximum tokens per image."),
 ]
 Images = Annotated[
     list[str],
@@ -184,7 +184,7 @@ Logprobs = Annotated[
         "--logprobs",
         parser=integer(0),
         metavar="N",
-        help="With --json: log probabilities of each token and of the N most likely in its place.",
+        help="With --json: log probabilities of each token and of the N most likely ones there.",
     ),
 ]
 
@@ -266,7 +266,7 @@ SynthRates = Annotated[
 ]
 SynthLen = Annotated[
     float | None,
-    typer.Option("--spec-synth-len", metavar="L", help="The same, at rates that give a mean acceptance length of L."),
+    typer.Option("--spec-synth-len", metavar="L", help="Same, at rates that give a mean acceptance length of L."),
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]

@@ -47,7 +47,7 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but th
 
 @dataclass(frozen=True)
 class Flags:
-    """Those that are not about the model, sampling or the chat template."""
+    """Flags other than those of the model, of sampling and of the chat template."""
 
     first: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None
     second: Annotated[str | None, typer.Argument(metavar="PROMPT", show_default=False)] = None

@@ -29,7 +29,7 @@ class ChatFlags(NamedTuple):
     """What the flags say."""
 
     template: str | None
-    """In the place of the model's own."""
+    """A template in place of the model's own."""
     kwargs: Mapping[str, Any]
     reasoning: Reasoning
     reasoning_budget: int
@@ -89,7 +89,7 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
     "chat_template_file": (
         Annotated[
             Path | None,
-            typer.Option("--chat-template-file", metavar="FILE", help="The same, from FILE."),
+            typer.Option("--chat-template-file", metavar="FILE", help="Chat template from FILE."),
         ],
         None,
     ),

@@ -16,7 +16,7 @@ _SIMILAR = 0.75  # of difflib; at 0.6, its default, names that only look alike a
 
 
 def _table(text: str) -> dict[str, str]:
-    """By names between spaces, where * is any ending: what follows the colon."""
+    """Each name before the colon of a line, where * stands for any letters, and what follows the colon."""
     rows = (line.partition(":") for line in text.strip().splitlines())
     return {name: meaning.strip() for names, _, meaning in rows for name in names.split()}
 
@@ -38,7 +38,7 @@ LLAMA_CPP = _table("""
 --log-* --no-log-*: --verbose shows llama.cpp's log on stderr
 --jinja --no-jinja: leave it out: chat templates are always rendered with Jinja
 --skip-chat-parsing --prefill-assistant: --raw uses no chat template
---reasoning-format: thinking is apart: on stderr, and beside the text with --json
+--reasoning-format: thinking goes to stderr; --json has it beside the text
 --reasoning-effort: use --chat-template-kwargs {"reasoning_effort": ...}
 -mu --model-url -hff --hf-file -hfr -dr --docker-repo: use --hf-repo USER/REPO:QUANT, or download the file
 -hft --hf-token: set the environment variable HF_TOKEN

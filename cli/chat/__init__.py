@@ -40,7 +40,7 @@ _NoHistory = Annotated[
 
 @dataclass(frozen=True)
 class Flags:
-    """Those that are not about the model, sampling or the chat template."""
+    """Flags other than those of the model, of sampling and of the chat template."""
 
     model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None
     model_file: opt.ModelFile = None

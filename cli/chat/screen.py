@@ -99,7 +99,7 @@ class Screen:
         self._wrapper = WordWrapper()
 
     def _write_apart(self, text: str, *, is_thinking: bool) -> None:
-        """Without a terminal stdout gets the answer alone, as from `pymtp run`."""
+        """Write a text where stdout is not a terminal: it gets the answer alone, as from `pymtp run`."""
         if is_thinking:
             print_stderr(text, ends_line=False)
             self._last_thought, self._is_after_thinking = text[-1], True

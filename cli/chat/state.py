@@ -31,7 +31,7 @@ class Chat:
     attached: list[str] = field(default_factory=list)
     """Texts to send with the next message."""
     images: list[Image] = field(default_factory=list)
-    """To send with the next message."""
+    """Images to send with the next message."""
     edited: int | None = None
     """The turn, from 0, whose message the next one replaces."""
     last_answer: Answer | None = None

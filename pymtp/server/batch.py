@@ -44,7 +44,7 @@ class Asked(NamedTuple):
 
 
 def read_requests(path: Path) -> list[Asked]:
-    """The requests of a file. Raises InvalidParameter for a line that is none, or an id that is there twice."""
+    """The requests of a file. Raises InvalidParameter for a line that is not one, or an id that is there twice."""
     found: dict[str, Asked] = {}
     with path.open("rb") as file:
         for i, line in enumerate(iter(lambda: file.readline(BYTES_MAX + 1), b""), 1):
@@ -175,7 +175,7 @@ def _asked(line: bytes, where: str) -> Asked:
         read = msgspec.json.decode(line, type=dict[str, Any])
         return msgspec.convert([read["custom_id"], read["url"], read["body"]], Asked)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, KeyError, RecursionError) as error:
-        raise InvalidParameter("input", f"lines with custom_id, url and body; {where} is none ({error})") from None
+        raise InvalidParameter("input", f"lines with custom_id, url and body; {where} is not one ({error})") from None
 
 
 def _answered(output: Path) -> set[str]:
