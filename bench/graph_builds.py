@@ -17,10 +17,8 @@ from typing import NamedTuple
 import llama_cpp
 import numpy as np
 
-from pymtp.engine.chunk import Chunk
-from pymtp.engine.context import ContextParams
+from pymtp import Chunk, ContextParams, Session
 from pymtp.engine.counters import Counters
-from pymtp.engine.session import Session
 
 
 class Measured(NamedTuple):

@@ -13,8 +13,7 @@ from .output import Output, print_stderr, shows_color
 from .text import harmless
 
 if TYPE_CHECKING:
-    from pymtp import Answer, Generation
-    from pymtp.chat.parser import ChatDelta
+    from pymtp import Answer, ChatDelta, Generation
 
     from .interrupt import Interrupt
 

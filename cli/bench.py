@@ -235,7 +235,7 @@ def _tests(
 
 def _check(plan: Plan) -> None:
     """Raise InvalidParameter for bad values before any model is loaded."""
-    from pymtp.errors import InvalidParameter
+    from pymtp import InvalidParameter
     from pymtp.gguf.facts import model_facts
 
     infos = {setup.path: model_facts(setup.path) for setup in plan.setups}  # a bad last one would show late

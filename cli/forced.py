@@ -34,7 +34,7 @@ def forced_acceptance(
 
     Raises InvalidParameter for an invalid flag. An invalid variable is ignored with a warning.
     """
-    from pymtp.errors import InvalidParameter
+    from pymtp import InvalidParameter
 
     if n_draft == 0:
         return None
@@ -57,8 +57,8 @@ def forced_acceptance(
 def _read(kind: str, text: str, n_draft: int, seed: int | None, name: str) -> Forced:
     import numpy as np
 
+    from pymtp import InvalidParameter
     from pymtp.acceptance.forced import Forced
-    from pymtp.errors import InvalidParameter
 
     random = np.random.default_rng(seed or 0).random
     try:

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pymtp import Generation, Model
-    from pymtp.engine.session import Session
+    from pymtp import Generation, Model, Session, Stats
     from pymtp.sampling.logprobs import TokenLogprobs
-    from pymtp.serving.statistics import Stats
 
 
 _ENOUGH_ROUNDS = 16

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pymtp.errors import InvalidParameter
+from pymtp import InvalidParameter
 from pymtp.sampling.params import SAMPLERS, SamplingParams, samplers_from_letters
 from pymtp.text.files import read_text
 

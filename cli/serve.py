@@ -89,7 +89,7 @@ def serve(own: Flags, model_options: dict[str, Any], asked: Asked, chat_flags: C
     Flags for text, thinking and sampling are defaults: requests can override them.
     """
     import pymtp
-    from pymtp.errors import InvalidParameter
+    from pymtp import InvalidParameter
     from pymtp.server.run import serve as run_server
 
     keys, hosts = _keys(own.api_key, own.api_key_file), _names(own.host)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from pymtp.errors import InvalidParameter
+from pymtp import InvalidParameter
 
 from .flags import with_flags
 from .parsers import choice, integer

@@ -5,7 +5,7 @@ Owns both conversions. Knows nothing about what the text is for.
 
 from __future__ import annotations
 
-from pymtp.errors import InvalidParameter
+from pymtp import InvalidParameter
 
 
 def decoded(text: str) -> str:

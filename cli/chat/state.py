@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from pymtp import Answer, Conversation, GenerationParams, Image, Model, Stats
-from pymtp.errors import PymtpError
+from pymtp import Answer, Conversation, GenerationParams, Image, Model, PymtpError, Stats
 
 from .screen import Screen
 
