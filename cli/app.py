@@ -45,8 +45,10 @@ from .values import parse_without_schemas
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
-class PymtpCommand(TyperCommand):
-    """Adds to usage errors what their line names: the command, and the flag that set a parameter."""
+class _Helps:
+    """The help of commands and of groups: options in groups, examples at the end, written as all output is."""
+
+    epilog: str | None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         write_options(self, ctx, formatter)
@@ -55,7 +57,17 @@ class PymtpCommand(TyperCommand):
         write_examples(self.epilog, formatter)
 
     def get_help_option(self, ctx: Any) -> Any:
-        option = _through_output(super().get_help_option(ctx))
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.callback = _show_help
+        return option
+
+
+class PymtpCommand(_Helps, TyperCommand):
+    """Adds to usage errors what their line names: the command, and the flag that set a parameter."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)
         if option is not None:
             option.help = "Show the most important flags (-h) or all of them (--help) and exit."
         return option
@@ -91,18 +103,12 @@ class PymtpCommand(TyperCommand):
         return next((param for param in self.params if param.name == name), None)
 
 
-class PymtpGroup(TyperGroup):
+class PymtpGroup(_Helps, TyperGroup):
     """Ends every command with an exit code and at most one line on stderr."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         write_options(self, ctx, formatter)
         self.format_commands(ctx, formatter)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        write_examples(self.epilog, formatter)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        return _through_output(super().get_help_option(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         parse_without_schemas(self.get_params(ctx))
@@ -199,12 +205,6 @@ def _usage_text(error: Any) -> str:
 
 def _command_path(error: Any) -> str:
     return error.ctx.command_path if error.ctx else "pymtp"
-
-
-def _through_output(help_option: Any) -> Any:
-    if help_option is not None:
-        help_option.callback = _show_help
-    return help_option
 
 
 def _show_help(ctx: Any, option: object, wanted: bool) -> None:

@@ -148,13 +148,7 @@ def attach(
 
 
 @_with_types
-def quantize(
-    model: Model,
-    output: Written,
-    force: Force = False,
-    debug: opt.Debug = False,
-    types: Any = None,
-) -> None:
+def quantize(model: Model, output: Written, force: Force = False, debug: opt.Debug = False, types: Any = None) -> None:
     """Write MTP heads in types of fewer bits.
 
     MODEL is a model, or a file with its heads alone. The heads' matrices get other types. Everything else stays as it

@@ -165,8 +165,7 @@ ImageMinTokens = Annotated[
     ),
 ]
 ImageMaxTokens = Annotated[
-    int | None,
-    typer.Option("--image-max-tokens", parser=integer(1), metavar="N", help="Maximum tokens per image."),
+    int | None, typer.Option("--image-max-tokens", parser=integer(1), metavar="N", help="Maximum tokens per image.")
 ]
 Images = Annotated[
     list[str],
@@ -222,11 +221,7 @@ DraftMax = Annotated[
 
 DraftLookup = Annotated[
     Literal["off", "self", "shared"],
-    choice(
-        Literal["off", "self", "shared"],
-        "--draft-lookup",
-        help_text="Where K is auto: also draft repeated text.",
-    ),
+    choice(Literal["off", "self", "shared"], "--draft-lookup", help_text="Where K is auto: also draft repeated text."),
 ]
 MtpContextMode = Annotated[
     MtpContext,

@@ -62,8 +62,7 @@ CachePrompt = Annotated[
 CacheShared = Annotated[
     bool,
     typer.Option(
-        "--cache-shared",
-        help="Reuse prompts across API keys, too. Response times then reveal what others have sent.",
+        "--cache-shared", help="Reuse prompts across API keys, too. Response times then reveal what others have sent."
     ),
 ]
 CacheRam = Annotated[
