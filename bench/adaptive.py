@@ -22,12 +22,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from pymtp import GenerationParams, Model, SamplingParams, version_text
+from pymtp import GenerationParams, Model, SamplingParams, Stats, version_text
 from pymtp.acceptance.forced import Forced
 from pymtp.acceptance.scripted import Scripted
 from pymtp.benchmark.prompts import Text, read_answers, read_texts, tokenized
 from pymtp.benchmark.spread import Ratio
-from pymtp.serving.statistics import Stats
 
 PENALTIES = SamplingParams(temperature=1, dry_multiplier=0.8, repeat_penalty=1.1)
 

@@ -17,9 +17,8 @@ from typing import NamedTuple
 import llama_cpp
 import numpy as np
 
-from pymtp.engine.context import ContextParams
+from pymtp import Chunk, ContextParams, Session
 from pymtp.engine.handle import Counters
-from pymtp.engine.session import Chunk, Session
 
 
 class Measured(NamedTuple):

@@ -14,9 +14,8 @@ from statistics import linear_regression, median
 from time import perf_counter
 from typing import Literal
 
-from pymtp import ContextParams, Model
+from pymtp import Chunk, ContextParams, Model
 from pymtp.benchmark.tables import markdown
-from pymtp.engine.session import Chunk
 
 COLUMNS = [("rows", "rows", "d"), ("ms", "ms", ".2f"), ("of the first", "of_one", ".2f")]
 N_VERIFIED = 16

@@ -29,15 +29,13 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from pymtp import Model, SamplingParams, version_text
+from pymtp import DraftRequest, GenerationParams, Model, Proposal, SamplingParams, version_text
 from pymtp.binding.arrays import Logits
 from pymtp.binding.library import lib
 from pymtp.binding.status import check
-from pymtp.drafting.interface import DraftRequest, Proposal
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.engine.session import Row
 from pymtp.sampling.chain import Sampler
-from pymtp.serving.params import GenerationParams
 
 USUAL = SamplingParams(
     temperature=1, top_k=40, top_p=0.95, min_p=0.05, dry_multiplier=0.8, repeat_penalty=1.1, repeat_last_n=64, seed=1

@@ -30,7 +30,7 @@ def _scaled(text: str) -> list[tuple[str, float]]:
 
 
 def _items(text: str) -> list[str]:
-    """Between commas; a name that has one is put in quotes."""
+    """The items between commas; a name that has a comma is put in quotes."""
     items = next(csv.reader([text]), [])
     if not items or not all(items):
         raise typer.BadParameter(f"must be names of files between commas, not {text!r}")
@@ -50,16 +50,16 @@ LoraScaled = Annotated[
         parser=_scaled,
         metavar="FILE:SCALE,...",
         show_default=False,
-        help="The same, with scales other than 1; numbered after those of --lora.",
+        help="LoRA adapters with scales other than 1; numbered after those of --lora.",
     ),
 ]
 
 ADAPTERS: dict[str, tuple[Any, Any]] = {"lora": (Lora, []), "lora_scaled": (LoraScaled, [])}
-"""By the names of the commands' parameters."""
+"""Flags by the names of the commands' parameters."""
 
 
 def adapters_of(values: dict[str, Any]) -> tuple[tuple[str, float], ...]:
-    """For ModelParams.lora, from the values of these flags."""
+    """The value of ModelParams.lora, from those of these flags."""
     return tuple(one for name in ADAPTERS for group in values[name] for one in group)
 
 

@@ -1,71 +1,109 @@
-"""Shows an answer as it arrives: the model's thinking on stderr, the rest of it on stdout.
+"""An answer as it arrives: which parts of it are thinking, and which were accepted drafts.
 
-Owns where the parts of an answer go; llama.cpp's parsers find them.
+Owns taking it apart, and what `pymtp run` writes of it; llama.cpp's parsers find the thinking.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from .output import print_stderr, shows_color
+from .output import Output, print_stderr, shows_color
+from .text import harmless
 
 if TYPE_CHECKING:
-    from pymtp import ChatPrompt, Generation
-    from pymtp.chat.parser import ChatDelta
+    from pymtp import Answer, ChatDelta, Generation
 
-_DRAFTED, _PLAIN = "\x1b[32m", "\x1b[39m"
-_DIM, _NORMAL = "\x1b[2m", "\x1b[22m"
+    from .interrupt import Interrupt
+
+DIM, DRAFTED = "\x1b[2m", "\x1b[32m"
+"""Escape sequences before thinking, and before accepted drafts."""
+END = {DIM: "\x1b[22m", DRAFTED: "\x1b[39m"}
+"""What follows the text after each of them."""
 
 
-class AnswerWriter:
-    """Passes content on to `write`, and shows thinking unless it is hidden. `chat` None: all is content."""
+class Part(NamedTuple):
+    """A piece of an answer."""
 
-    def __init__(self, chat: ChatPrompt | None, write: Callable[[str], object], *, hides_thinking: bool) -> None:
-        # without a thinking pieces go out as they are, and colours know where they were
-        self._parser = chat.parse() if chat and chat.thinking_begin else None
-        self._write, self._hides_thinking = write, hides_thinking
-        self._last = "\n"  # of the thinking
-        self._begin, self._end = (_DIM, _NORMAL) if shows_color(sys.stderr) else ("", "")
+    text: str
+    is_thinking: bool = False
+    drafts: Sequence[tuple[str, bool]] = ()
+    """`text` in pieces, and whether each was an accepted draft; empty if nobody asked."""
 
-    def push(self, piece: str) -> None:
-        """Show the next piece."""
-        if self._parser is None:
-            self._write(piece)
-        else:
-            self._show(self._parser.push(piece))
+    @property
+    def styled(self) -> Iterator[tuple[str, str]]:
+        """`text` in pieces, and the escape sequence of each one's style; "": none."""
+        if self.is_thinking:
+            yield self.text, DIM
+            return
+        for text, was_drafted in self.drafts or [(self.text, False)]:
+            yield text, DRAFTED if was_drafted else ""
 
-    def finish(self, *, is_cut: bool) -> None:
-        """Show what was held back: the answer is over."""
-        if self._parser is not None:
-            self._show(self._parser.finish(is_cut=is_cut))
-        self._end_thinking()
 
-    def _show(self, deltas: list[ChatDelta]) -> None:
+def parts_of(answer: Generation | Answer, interrupt: Interrupt, *, with_drafts: bool = False) -> Iterator[Part]:
+    """The parts of an answer as they arrive, until its end or the first Ctrl-C; then it is closed.
+
+    `with_drafts`: they say what was drafted.
+    """
+    chat = answer.params.chat
+    # without thinking, pieces are passed on as they are
+    parser = chat.parse() if chat and chat.thinking_begin else None
+    n_before = 0  # characters of the text before the next part
+
+    def part(text: str, *, is_thinking: bool = False) -> Part:
+        nonlocal n_before
+        if not with_drafts:
+            return Part(text, is_thinking)
+        begin = max(answer.text.find(text, n_before), n_before)  # tags lie between
+        n_before = begin + len(text)
+        return Part(text, is_thinking, answer.parts(begin, n_before))
+
+    def parts(deltas: Iterable[ChatDelta]) -> Iterator[Part]:
         for delta in deltas:
-            if delta.reasoning and not self._hides_thinking:
-                print_stderr(f"{self._begin}{delta.reasoning}{self._end}", ends_line=False)
-                self._last = delta.reasoning[-1]
-            if delta.content:
-                self._end_thinking()
-                self._write(delta.content)
+            if text := delta.reasoning or delta.content:
+                yield part(text, is_thinking=bool(delta.reasoning))
 
-    def _end_thinking(self) -> None:
+    try:
+        for piece in answer:
+            interrupt.defer()
+            yield from parts(parser.push(piece)) if parser else [part(piece)]
+            if interrupt.requested:
+                break
+    finally:
+        answer.close()
+    if parser:
+        yield from parts(parser.finish(is_cut=answer.finish_reason not in ("eog", "stop")))
+
+
+class Writer:
+    """Writes the parts of an answer, as they arrive: thinking on stderr, the rest on stdout."""
+
+    def __init__(self, output: Output, *, hides_text: bool, hides_thinking: bool) -> None:
+        self._output, self._hides_text, self._hides_thinking = output, hides_text, hides_thinking
+        self._last = "\n"  # of the thinking
+
+    def write(self, part: Part) -> None:
+        """Write the next part. Raises OutputClosed and CommandError."""
+        if part.is_thinking:
+            if not self._hides_thinking:
+                print_stderr(_styled(part, sys.stderr), ends_line=False)
+                self._last = part.text[-1]
+        elif not self._hides_text:
+            self.end_thinking()
+            self._output.write(_styled(part, sys.stdout))
+
+    def end_thinking(self) -> None:
+        """End its line."""
         if self._last != "\n":
             print_stderr("")
             self._last = "\n"
 
 
-def colored(generation: Generation, write: Callable[[str], object]) -> Callable[[str], object]:
-    """A `write` for parts of a generation's text that shows its accepted drafts in another colour."""
-    n_written = 0
-
-    def write_colored(piece: str) -> None:
-        nonlocal n_written
-        begin = max(generation.text.find(piece, n_written), n_written)  # thinking lies between
-        parts = generation.parts(begin, begin + len(piece))
-        n_written = begin + len(piece)
-        write("".join(f"{_DRAFTED}{part}{_PLAIN}" if drafted else part for part, drafted in parts))
-
-    return write_colored
+def _styled(part: Part, stream: TextIO | None) -> str:
+    """The text of a part for a stream: in colours if it wants them; to a terminal without control characters."""
+    if stream is None or not stream.isatty():
+        return part.text
+    has_colors = shows_color(stream)
+    pieces = [(harmless(text), style) for text, style in part.styled]
+    return "".join(f"{style}{text}{END[style]}" if style and has_colors else text for text, style in pieces)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -38,7 +37,7 @@ from .run import EXAMPLES as RUN_EXAMPLES
 from .run import run
 from .serve import EXAMPLES as SERVE_EXAMPLES
 from .serve import serve
-from .unknown import answer, answer_before_command, meant_command, unknown_flag
+from .unknown import COMMANDS, answer, answer_before_command, first_unknown
 from .values import parse_without_schemas
 
 # typer took over click's exceptions and moved them between releases; in all of them the parent of
@@ -46,8 +45,10 @@ from .values import parse_without_schemas
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
-class PymtpCommand(TyperCommand):
-    """Adds to usage errors what their line names: the command, and the flag that set a parameter."""
+class _Helps:
+    """The help of commands and of groups: options in groups, examples at the end, written as all output is."""
+
+    epilog: str | None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         write_options(self, ctx, formatter)
@@ -56,21 +57,28 @@ class PymtpCommand(TyperCommand):
         write_examples(self.epilog, formatter)
 
     def get_help_option(self, ctx: Any) -> Any:
-        option = _through_output(super().get_help_option(ctx))
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.callback = _show_help
+        return option
+
+
+class PymtpCommand(_Helps, TyperCommand):
+    """Adds to usage errors what their line names: the command, and the flag that set a parameter."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)
         if option is not None:
             option.help = "Show the most important flags (-h) or all of them (--help) and exit."
         return option
 
-    def make_parser(self, ctx: Any) -> Any:
-        def answer_to(name: str) -> str:
-            others = _flags_by_command(ctx.parent) if ctx.parent else {}
-            others.pop(_name(ctx), None)
-            return answer(name, _flags(self), others)
-
-        return _refusing_unknown(super().make_parser(ctx), ctx, _flags(self), answer_to)
-
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         parse_without_schemas(self.get_params(ctx))
+        args = _color_flag(args)
+        if name := first_unknown(args, self.params, _flags(self), ends=False):
+            others = _flags_by_command(ctx.parent) if ctx.parent else {}
+            others.pop(_name(ctx), None)
+            raise _UsageError(answer(name, _flags(self), others), ctx)
         ctx.meta[SHORT] = "-h" in args and "--help" not in args
         try:
             return super().parse_args(ctx, args)
@@ -95,32 +103,22 @@ class PymtpCommand(TyperCommand):
         return next((param for param in self.params if param.name == name), None)
 
 
-class PymtpGroup(TyperGroup):
+class PymtpGroup(_Helps, TyperGroup):
     """Ends every command with an exit code and at most one line on stderr."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         write_options(self, ctx, formatter)
         self.format_commands(ctx, formatter)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        write_examples(self.epilog, formatter)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        return _through_output(super().get_help_option(ctx))
-
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         parse_without_schemas(self.get_params(ctx))
+        if name := first_unknown(args, self.params, _flags(self), ends=True):
+            raise _UsageError(answer_before_command(name, _flags_by_command(ctx)), ctx)
         return super().parse_args(ctx, args)
-
-    def make_parser(self, ctx: Any) -> Any:
-        def answer_to(name: str) -> str:
-            return answer_before_command(name, _flags_by_command(ctx))
-
-        return _refusing_unknown(super().make_parser(ctx), ctx, _flags(self), answer_to)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and ctx.parent is None:
-            if meant := meant_command(args[0]):
+            if meant := COMMANDS.get(args[0]):
                 raise _UsageError(f"No such command {args[0]!r}; did you mean {meant}?", ctx)
             if " " in args[0] or args[0].endswith(".gguf"):
                 what = "prompt" if " " in args[0] else "model"
@@ -145,18 +143,13 @@ class PymtpGroup(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _refusing_unknown(parser: Any, ctx: Any, known: set[str], answer_to: Callable[[str], str]) -> Any:
-    """`parser`, with what `answer_to` says of a flag that is not among `known` as its error."""
-    process = parser._process_opts
-
-    def process_known(argument: str, state: Any) -> None:
-        # typer would take the letters of -sys for the short flags -s, -y and -s, and a value that ends them
-        if name := unknown_flag(argument, known):
-            raise _UsageError(answer_to(name), ctx)
-        process(argument, state)
-
-    parser._process_opts = process_known
-    return parser
+def _color_flag(args: list[str]) -> list[str]:
+    """`args` with llama.cpp's `--color on`, `off` or `auto` as a flag, or without it."""
+    args = list(args)
+    for i in reversed(range(len(args) - 1)):
+        if args[i] in ("-co", "--color") and args[i + 1] in ("on", "off", "auto"):
+            args[i : i + 2] = [] if args[i + 1] == "off" else ["--color"]
+    return args
 
 
 def _name(ctx: Any) -> str:
@@ -165,7 +158,7 @@ def _name(ctx: Any) -> str:
 
 
 def _flags_by_command(group: Any) -> dict[str, set[str]]:
-    """By the name of each command in the group of a context."""
+    """The flags of each command in the group of a context, by its name."""
     return {f"{_name(group)} {name}".strip(): _flags(command) for name, command in group.command.commands.items()}
 
 
@@ -207,19 +200,11 @@ def _usage_text(error: Any) -> str:
     param = getattr(error, "param", None)
     if param is not None and error.message:
         return f"Invalid value for {'/'.join(param.opts)}: {error.message}"
-    if nearest := getattr(error, "possibilities", None):
-        return f"No such option: {error.option_name}; did you mean {nearest[0]}?"
     return str(error.format_message()).rstrip(".")
 
 
 def _command_path(error: Any) -> str:
     return error.ctx.command_path if error.ctx else "pymtp"
-
-
-def _through_output(help_option: Any) -> Any:
-    if help_option is not None:
-        help_option.callback = _show_help
-    return help_option
 
 
 def _show_help(ctx: Any, option: object, wanted: bool) -> None:

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from . import options as opt
-from .context import note_embedded
-from .download import find_model
+from .context import find, note_embedded
 from .errors import CommandError
 from .output import print_stderr
 from .parsers import integer
@@ -54,8 +53,6 @@ def batch(
     same answers: each sequence is computed on its own, and requests without a seed get one.
     """
     import pymtp
-    from pymtp.embedded import model_path
-    from pymtp.gguf.facts import model_facts
     from pymtp.server import logs
     from pymtp.server.batch import read_requests, run_batch
     from pymtp.server.settings import ServerSettings
@@ -63,22 +60,24 @@ def batch(
     asked.params(max_tokens=max_tokens)  # a wrong flag shows before anything is read
     logs.set_up(is_quiet=True)
     try:
-        found = read_requests(requests)
+        requested = read_requests(requests)
     except OSError as error:
         raise CommandError(f"cannot read {requests}: {error.strerror}; check the path") from error
-    path = find_model(model_file, hf_repo, offline=offline)
+    path, _, given = find(
+        model_file, hf_repo, offline=offline, model_options=model_options, asked=asked, max_tokens=max_tokens
+    )
     n_ctx = model_options["n_ctx"]
     options = {**model_options, "n_ctx": n_ctx and max(n_ctx // n_slots, 1), "n_seq_max": n_slots, "kv_unified": False}
-    given = asked.params(model_facts(path or model_path()).sampling, max_tokens=max_tokens)
     if given.sampling.seed is None:
         given = replace(given, sampling=replace(given.sampling, seed=0))
     note_embedded(path)
     pymtp.exit_on_abort()
     with answering() as show:
         settings = ServerSettings(params=given, cache_bytes=0, image_rows_max=2**31)
-        n_failed = run_batch(lambda: pymtp.Model(path, **options), settings, found, output, show or _say_nothing)
+        n_failed = run_batch(lambda: pymtp.Model(path, **options), settings, requested, output, show or _say_nothing)
     if not quiet:
-        print_stderr(f"{len(found)} requests, {n_failed} of this run failed: see {output}")
+        n = len(requested)
+        print_stderr(f"{n} request{'s' * (n != 1)}, {n_failed} of this run failed: see {output}")
     if n_failed:
         raise typer.Exit(1)
 

@@ -6,7 +6,7 @@ Owns the order of steps: cheap checks come before a model is loaded. pymtp.bench
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,15 +20,17 @@ from .bench_options import each
 from .bench_progress import measuring
 from .context import note_embedded, warn_beyond_training
 from .download import find_model
+from .flags import with_own
 from .output import Output, print_stderr
 from .placement import with_placement
 from .threads import with_threads
 
 if TYPE_CHECKING:
+    from pymtp import ContextParams, ModelParams
+    from pymtp.benchmark import Results, Setup
     from pymtp.benchmark.compare import Earlier
     from pymtp.benchmark.journal import Journal
     from pymtp.benchmark.plan import Plan, Workload
-    from pymtp.benchmark.results import Results
 
 EXAMPLES = """
 pymtp bench model.gguf --draft-max 0-3,auto
@@ -39,50 +41,53 @@ pymtp bench model.gguf --compare bench.csv --resume samples.jsonl
 """
 
 
+@dataclass(frozen=True)
+class Flags:
+    """Flags other than those of devices, adapters and threads."""
+
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None
+    model_file: lists.ModelFiles = ()
+    hf_repo: opt.HfRepo = None
+    offline: opt.Offline = False
+    n_gpu_layers: lists.GpuLayers = ("-1",)
+    n_threads: lists.Threads = ()
+    n_prompt: lists.NPrompt = ("512",)
+    n_gen: lists.NGen = ("128",)
+    prompt_gen: lists.PromptGen = ()
+    n_depth: lists.NDepth = ("0",)
+    n_repeat: lists.Repetitions = 5
+    n_parallel: lists.Parallel = ("1",)
+    prompts: lists.PromptsFile = None
+    answers: lists.AnswersFile = None
+    synthetic: lists.Synthetic = ()
+    draft_model: opt.DraftModel = None
+    draft_max: lists.DraftMax = ("auto",)
+    draft_vocab: lists.DraftVocab = ()
+    mtp_context: opt.MtpContextMode = "auto"
+    accept: lists.Accept = ("auto",)
+    temperature: lists.Temperature = ("0",)
+    n_batch: lists.BatchSizes = ("2048",)
+    n_ubatch: lists.UbatchSizes = ("512",)
+    flash_attn: lists.FlashAttn = ("auto",)
+    type_k: lists.CacheTypeK = ("f16",)
+    type_v: lists.CacheTypeV = ("f16",)
+    form: lists.OutputFormat = "md"
+    error_form: lists.ErrorFormat = "none"
+    wide: lists.Wide = False
+    plot: lists.Plot = None
+    compare: lists.Compare = None
+    resume: lists.Resume = None
+    progress: lists.Progress = None
+    no_warmup: lists.NoWarmup = False
+    verbose: lists.Verbose = False
+    debug: opt.Debug = False
+
+
 @with_adapters
 @with_placement
 @with_threads
-def bench(
-    placement: dict[str, Any],
-    lora: Any,
-    threads: dict[str, Any],
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
-    model_file: lists.ModelFiles = (),
-    hf_repo: opt.HfRepo = None,
-    offline: opt.Offline = False,
-    n_gpu_layers: lists.GpuLayers = ("-1",),
-    n_threads: lists.Threads = (),
-    n_prompt: lists.NPrompt = ("512",),
-    n_gen: lists.NGen = ("128",),
-    prompt_gen: lists.PromptGen = (),
-    n_depth: lists.NDepth = ("0",),
-    n_repeat: lists.Repetitions = 5,
-    n_parallel: lists.Parallel = ("1",),
-    prompts: lists.PromptsFile = None,
-    answers: lists.AnswersFile = None,
-    synthetic: lists.Synthetic = (),
-    draft_model: opt.DraftModel = None,
-    draft_max: lists.DraftMax = ("auto",),
-    draft_vocab: lists.DraftVocab = (),
-    mtp_context: opt.MtpContextMode = "auto",
-    accept: lists.Accept = ("auto",),
-    temperature: lists.Temperature = ("0",),
-    n_batch: lists.BatchSizes = ("2048",),
-    n_ubatch: lists.UbatchSizes = ("512",),
-    flash_attn: lists.FlashAttn = ("auto",),
-    type_k: lists.CacheTypeK = ("f16",),
-    type_v: lists.CacheTypeV = ("f16",),
-    form: lists.OutputFormat = "md",
-    error_form: lists.ErrorFormat = "none",
-    wide: lists.Wide = False,
-    plot: lists.Plot = None,
-    compare: lists.Compare = None,
-    resume: lists.Resume = None,
-    progress: lists.Progress = None,
-    no_warmup: lists.NoWarmup = False,
-    verbose: lists.Verbose = False,
-    debug: opt.Debug = False,
-) -> None:
+@with_own(Flags)
+def bench(placement: dict[str, Any], lora: Any, threads: dict[str, Any], own: Flags) -> None:
     """Compare the speed of drafting and plain decoding.
 
     All arms (draft lengths, temperatures, acceptance methods) take turns on each prompt, in rotating order.
@@ -90,69 +95,77 @@ def bench(
     """
     output = Output()
     import pymtp
-    from pymtp.benchmark import Setup
+    from pymtp.benchmark import Plan, Results
     from pymtp.benchmark.compare import read_earlier
     from pymtp.benchmark.journal import Journal
-    from pymtp.benchmark.plan import Plan, make_arms
+    from pymtp.benchmark.plan import make_arms
     from pymtp.benchmark.plot import check_plot
-    from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
-    from pymtp.benchmark.results import Results
 
-    if not debug:
+    if not own.debug:
         pymtp.exit_on_abort()
-    if verbose:
+    if own.verbose:
         pymtp.set_log_level("info")
-    if prompts and synthetic:
-        raise typer.BadParameter("--synthetic makes its own prompts: leave out --prompts")
-    if answers and (prompts or synthetic):
-        raise typer.BadParameter("--answers has prompts of its own: leave out --prompts and --synthetic")
-    picture = Path(plot) if plot else None
+    picture = Path(own.plot) if own.plot else None
     if picture:
         check_plot(picture)
-    texts = read_answers(Path(answers)) if answers else read_texts(Path(prompts)) if prompts else BUILT_IN
-    where, cores = pymtp.ModelParams(**placement, lora=lora), pymtp.ContextParams(**threads)
-    setups = [
-        Setup(
-            path,
-            Path(draft_model) if draft_model else None,
-            mtp_context=mtp_context,
-            placement=where,
-            threads=cores,
-            **settings,
-        )
-        for path in _models([*filter(None, [model]), *each(model_file)], hf_repo, offline)
-        for settings in _combined(
-            n_parallel=each(n_parallel),
-            n_threads=each(n_threads) or [None],
-            n_gpu_layers=each(n_gpu_layers),
-            flash_attn=each(flash_attn),
-            type_k=each(type_k),
-            type_v=each(type_v),
-            n_batch=each(n_batch),
-            n_ubatch=each(n_ubatch),
-            draft_vocab=each(draft_vocab) or [None],
-        )
-    ]
-    arms = make_arms(each(draft_max), each(temperature), each(accept), each(synthetic) or [None])
-    tests = _tests(each(n_prompt), each(n_gen), each(prompt_gen), each(n_depth))
-    plan = Plan(tuple(setups), tests, arms, n_repeat, warms_up=not no_warmup)
+    texts = _texts(own)
+    setups = _setups(own, pymtp.ModelParams(**placement, lora=lora), pymtp.ContextParams(**threads))
+    arms = make_arms(each(own.draft_max), each(own.temperature), each(own.accept), each(own.synthetic) or [None])
+    tests = _tests(each(own.n_prompt), each(own.n_gen), each(own.prompt_gen), each(own.n_depth))
+    plan = Plan(setups, tests, arms, own.n_repeat, warms_up=not own.no_warmup)
     _check(plan)
+    progress = own.progress
     if progress is None:
         progress = sys.stderr is not None and sys.stderr.isatty()
     if progress:
-        note_embedded(model or hf_repo or next(iter(each(model_file)), None))
-    earlier = read_earlier(Path(compare)) if compare else None
-    journal = Journal(Path(resume), plan, texts) if resume else None
+        note_embedded(own.model or own.hf_repo or next(iter(each(own.model_file)), None))
+    earlier = read_earlier(Path(own.compare)) if own.compare else None
+    journal = Journal(Path(own.resume), plan, texts) if own.resume else None
     results = Results()
     try:
         stopped = _measure(plan, texts, results, journal, is_shown=progress)
     finally:
         # also after a run that fails halfway
-        _show(results, output, form, error_form, wide=wide, picture=picture, earlier=earlier)
-    if stopped and resume:
-        print_stderr(f"pymtp: the same command with --resume {resume} continues")
+        _show(results, output, own, picture=picture, earlier=earlier)
+    if stopped and own.resume:
+        print_stderr(f"pymtp: the same command with --resume {own.resume} continues")
     if stopped:
         raise typer.Exit(130)
+
+
+def _texts(own: Flags) -> Any:
+    """The prompts. Raises BadParameter for flags that contradict each other."""
+    from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
+
+    if own.prompts and own.synthetic:
+        raise typer.BadParameter("--synthetic makes its own prompts: leave out --prompts")
+    if own.answers and (own.prompts or own.synthetic):
+        raise typer.BadParameter("--answers has prompts of its own: leave out --prompts and --synthetic")
+    if own.answers:
+        return read_answers(Path(own.answers))
+    return read_texts(Path(own.prompts)) if own.prompts else BUILT_IN
+
+
+def _setups(own: Flags, where: ModelParams, cores: ContextParams) -> tuple[Setup, ...]:
+    """Every combination of models and of the ways to load them."""
+    from pymtp.benchmark import Setup
+
+    draft_model = Path(own.draft_model) if own.draft_model else None
+    return tuple(
+        Setup(path, draft_model, mtp_context=own.mtp_context, placement=where, threads=cores, **settings)
+        for path in _models([*filter(None, [own.model]), *each(own.model_file)], own.hf_repo, own.offline)
+        for settings in _combined(
+            n_parallel=each(own.n_parallel),
+            n_threads=each(own.n_threads) or [None],
+            n_gpu_layers=each(own.n_gpu_layers),
+            flash_attn=each(own.flash_attn),
+            type_k=each(own.type_k),
+            type_v=each(own.type_v),
+            n_batch=each(own.n_batch),
+            n_ubatch=each(own.n_ubatch),
+            draft_vocab=each(own.draft_vocab) or [None],
+        )
+    )
 
 
 def _measure(plan: Plan, texts: Any, results: Results, journal: Journal | None, *, is_shown: bool) -> bool:
@@ -172,16 +185,7 @@ def _measure(plan: Plan, texts: Any, results: Results, journal: Journal | None, 
     return False
 
 
-def _show(
-    results: Results,
-    output: Output,
-    form: str,
-    error_form: str,
-    *,
-    wide: bool,
-    picture: Path | None,
-    earlier: Earlier | None,
-) -> None:
+def _show(results: Results, output: Output, own: Flags, *, picture: Path | None, earlier: Earlier | None) -> None:
     from pymtp.benchmark import rows
     from pymtp.benchmark.compare import comparison
     from pymtp.benchmark.formats import write
@@ -190,16 +194,16 @@ def _show(
     found = rows(results)
     if not found:
         return
-    if form != "md":
+    if own.form != "md":
         for note in results.notes:
             print_stderr(f"pymtp: {note}")
-    if error_form != "none":
-        print_stderr(write(error_form, found, notes=results.notes, wide=wide).rstrip("\n"))
-    if form != "none":
-        output.write(write(form, found, notes=results.notes, wide=wide))
+    if own.error_form != "none":
+        print_stderr(write(own.error_form, found, notes=results.notes, wide=own.wide).rstrip("\n"))
+    if own.form != "none":
+        output.write(write(own.form, found, notes=results.notes, wide=own.wide))
     if earlier is not None:
         text = comparison(found, earlier)
-        output.write(f"\n{text}") if form == "md" else print_stderr(text.rstrip("\n"))
+        output.write(f"\n{text}") if own.form == "md" else print_stderr(text.rstrip("\n"))
     if picture and not draw(picture, found):
         print_stderr(f"pymtp: {picture} not written: nothing was drafted, so there is nothing to plot")
 
@@ -231,7 +235,7 @@ def _tests(
 
 def _check(plan: Plan) -> None:
     """Raise InvalidParameter for bad values before any model is loaded."""
-    from pymtp.errors import InvalidParameter
+    from pymtp import InvalidParameter
     from pymtp.gguf.facts import model_facts
 
     infos = {setup.path: model_facts(setup.path) for setup in plan.setups}  # a bad last one would show late

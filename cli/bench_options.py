@@ -200,10 +200,7 @@ Accept = _list(
     help=f"Acceptance method: {', '.join(ACCEPT)}.",
 )
 Temperature = _list(
-    *("--temp", "--temperature"),
-    parser=numbers(0, 100, "0 or more"),
-    metavar="T,...",
-    help="Temperature; 0: greedy.",
+    *("--temp", "--temperature"), parser=numbers(0, 100, "0 or more"), metavar="T,...", help="Temperature; 0: greedy."
 )
 
 OutputFormat = Annotated[

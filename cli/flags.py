@@ -1,4 +1,4 @@
-"""Groups of flags that several commands share: a decorator replaces one parameter of a command by all of them.
+"""Flags as values: a decorator replaces one parameter of a command by all flags of a group.
 
 Owns how a group becomes parameters and comes back as one value; knows no single flag.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import MISSING, fields
+from typing import Any, get_type_hints
 
 Command = Callable[..., None]
 
@@ -37,3 +38,13 @@ def with_flags(
     wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return wrapped
+
+
+def with_own(flags: type[Any]) -> Callable[[Command], Command]:
+    """Replace a command's parameter `own`, a dataclass `flags`, by a flag for each field."""
+    kinds = get_type_hints(flags, include_extras=True)
+    table = {
+        field.name: (kinds[field.name], inspect.Parameter.empty if field.default is MISSING else field.default)
+        for field in fields(flags)
+    }
+    return lambda command: with_flags(command, "own", table, lambda values: flags(**values))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .output import print_stderr
 
@@ -18,6 +18,15 @@ VARIABLE = "PYMTP_FORCED_ACCEPTANCE"
 """count=N, rates=P,P,... or length=L: for runs whose flags cannot be changed."""
 
 
+def forced_by_flags(own: Any, model_options: Mapping[str, Any], seed: int | None) -> Forced | None:
+    """`forced_acceptance` by the flags of a command and of its model."""
+    from pymtp import DraftParams
+    from pymtp.drafting.choice import longest_draft
+
+    n_draft = longest_draft(DraftParams(draft=model_options["draft"], draft_max=model_options["draft_max"]))
+    return forced_acceptance(own.spec_synth_rates, own.spec_synth_len, n_draft, seed)
+
+
 def forced_acceptance(
     rates: str | None, length: float | None, n_draft: int, seed: int | None, environ: Mapping[str, str] = os.environ
 ) -> Forced | None:
@@ -25,7 +34,7 @@ def forced_acceptance(
 
     Raises InvalidParameter for an invalid flag. An invalid variable is ignored with a warning.
     """
-    from pymtp.errors import InvalidParameter
+    from pymtp import InvalidParameter
 
     if n_draft == 0:
         return None
@@ -48,8 +57,8 @@ def forced_acceptance(
 def _read(kind: str, text: str, n_draft: int, seed: int | None, name: str) -> Forced:
     import numpy as np
 
+    from pymtp import InvalidParameter
     from pymtp.acceptance.forced import Forced
-    from pymtp.errors import InvalidParameter
 
     random = np.random.default_rng(seed or 0).random
     try:

@@ -34,7 +34,7 @@ TYPES = (
     *("f32", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl", "iq4_xs"),
     *("q3_k", "q2_k", "mxfp4"),
 )
-"""Those of pymtp.heads.rows, which takes longer to import than a help text may; a test compares them."""
+"""The types of pymtp.heads.rows, which takes longer to import than a help text may; a test compares them."""
 
 
 def _pattern_and_type(text: str) -> tuple[str, str]:
@@ -148,13 +148,7 @@ def attach(
 
 
 @_with_types
-def quantize(
-    model: Model,
-    output: Written,
-    force: Force = False,
-    debug: opt.Debug = False,
-    types: Any = None,
-) -> None:
+def quantize(model: Model, output: Written, force: Force = False, debug: opt.Debug = False, types: Any = None) -> None:
     """Write MTP heads in types of fewer bits.
 
     MODEL is a model, or a file with its heads alone. The heads' matrices get other types. Everything else stays as it

@@ -161,12 +161,11 @@ ImageMinTokens = Annotated[
         "--image-min-tokens",
         parser=integer(1),
         metavar="N",
-        help="Tokens of an image at least, if it may have any size.  [default: as the projector's file says]",
+        help="Minimum tokens per image, if it may have any size.  [default: as the projector's file says]",
     ),
 ]
 ImageMaxTokens = Annotated[
-    int | None,
-    typer.Option("--image-max-tokens", parser=integer(1), metavar="N", help="And at most."),
+    int | None, typer.Option("--image-max-tokens", parser=integer(1), metavar="N", help="Maximum tokens per image.")
 ]
 Images = Annotated[
     list[str],
@@ -184,7 +183,7 @@ Logprobs = Annotated[
         "--logprobs",
         parser=integer(0),
         metavar="N",
-        help="With --json: log probabilities of each token and of the N most likely in its place.",
+        help="With --json: log probabilities of each token and of the N most likely ones there.",
     ),
 ]
 
@@ -222,11 +221,7 @@ DraftMax = Annotated[
 
 DraftLookup = Annotated[
     Literal["off", "self", "shared"],
-    choice(
-        Literal["off", "self", "shared"],
-        "--draft-lookup",
-        help_text="Where K is auto: also draft repeated text.",
-    ),
+    choice(Literal["off", "self", "shared"], "--draft-lookup", help_text="Where K is auto: also draft repeated text."),
 ]
 MtpContextMode = Annotated[
     MtpContext,
@@ -266,7 +261,7 @@ SynthRates = Annotated[
 ]
 SynthLen = Annotated[
     float | None,
-    typer.Option("--spec-synth-len", metavar="L", help="The same, at rates that give a mean acceptance length of L."),
+    typer.Option("--spec-synth-len", metavar="L", help="Same, at rates that give a mean acceptance length of L."),
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pymtp import Generation, Model
-    from pymtp.engine.session import Session
+    from pymtp import Generation, Model, Session, Stats
     from pymtp.sampling.logprobs import TokenLogprobs
-    from pymtp.serving.statistics import Stats
 
 
 _ENOUGH_ROUNDS = 16
@@ -52,20 +50,21 @@ def stats_block(stats: Stats, acceptance: str, plain_tok_s: float | None, more: 
             ("drafts", f"{stats.accepted} of {stats.drafted} accepted ({stats.acceptance_rate:.0%}), by {acceptance}"),
             *([("by position", positions)] if len(stats.acceptance_per_position) > 1 else []),
             ("rounds", f"{stats.rounds}, of {_number(stats.mean_acceptance_length, '.2f')} tokens each on average"),
-            ("does it pay", pays_text(stats, plain_tok_s)),
+            ("speed-up", speedup_text(stats, plain_tok_s)),
         ]
     )
 
 
-def pays_text(stats: Stats, plain_tok_s: float | None) -> str:
-    """Whether drafting made a text faster than plain decoding, of `plain_tok_s` tokens per second if that is known."""
+def speedup_text(stats: Stats, plain_tok_s: float | None) -> str:
+    """How much faster drafting made a text than plain decoding, of `plain_tok_s` tokens per second if that is known."""
     if not plain_tok_s or not stats.generation_tok_s:
         return "not known, as no round was plain; pymtp bench compares"
+    plain = f"plain decoding makes about {plain_tok_s:.0f} tok/s here"
     if stats.rounds < _ENOUGH_ROUNDS:
-        return f"the text is too short to say; plain decoding makes about {plain_tok_s:.0f} tok/s here"
+        return f"not known, as the text is too short; {plain}"
     gain = stats.generation_tok_s / plain_tok_s
-    answer = "yes" if gain > 1.03 else "no" if gain < 0.97 else "hardly"
-    return f"{answer}: {gain:.2f} times plain decoding, which makes about {plain_tok_s:.0f} tok/s here"
+    verdict = "" if gain > 1.03 else " (a loss)" if gain < 0.97 else " (no gain)"
+    return f"{gain:.2f}x{verdict}; {plain}"
 
 
 def session_block(session: Session) -> str:

@@ -6,28 +6,29 @@ Owns the order of steps: what can fail cheaply fails before the model is loaded.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import options as opt
-from .answer import AnswerWriter, colored
-from .context import TOY, note_embedded, note_ignored, note_room, warn_beyond_training
-from .download import find_model
+from .answer import Writer, parts_of
+from .context import TOY, find, load, note_embedded
 from .errors import CommandError
-from .forced import forced_acceptance
+from .flags import with_own
+from .forced import forced_by_flags
 from .interrupt import Interrupt
 from .output import Output, print_stderr, shows_color
-from .progress import loading, prompting
+from .progress import prompting
 from .prompt import checked_text, read_prompt, split_positionals
 from .report import ended_text, json_report, session_block, stats_block, times_block
-from .sampling import with_sampling
+from .sampling import Asked, with_sampling
 from .template import ChatFlags, with_template
 
 if TYPE_CHECKING:
-    from pymtp import ChatPrompt, Generation, Image, Model
-    from pymtp.loading.images import ImagePrompt
+    from pymtp import Generation, Image, Model
 
 EXAMPLES = """
 pymtp run "Write a Python function that checks whether a number is prime."
@@ -44,34 +45,37 @@ pymtp run model.gguf --reasoning-budget 200 "Primes below 30?" >answer.txt
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but the text: no statistics, no thinking.")]
 
 
+@dataclass(frozen=True)
+class Flags:
+    """Flags other than those of the model, of sampling and of the chat template."""
+
+    first: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None
+    second: Annotated[str | None, typer.Argument(metavar="PROMPT", show_default=False)] = None
+    model_file: opt.ModelFile = None
+    hf_repo: opt.HfRepo = None
+    offline: opt.Offline = False
+    prompt_text: opt.PromptText = None
+    prompt_file: opt.PromptFile = None
+    system: opt.SystemPrompt = None
+    raw: opt.Raw = False
+    image: opt.Images = ()  # type: ignore[assignment]
+    max_tokens: opt.NPredict = -1
+    ignore_eos: opt.IgnoreEos = False
+    spec_synth_rates: opt.SynthRates = None
+    spec_synth_len: opt.SynthLen = None
+    logprobs: opt.Logprobs = None
+    quiet: Quiet = False
+    as_json: opt.Json = False
+    color: opt.Color = False
+    verbose: opt.Verbose = False
+    debug: opt.Debug = False
+
+
 @with_template
 @with_sampling
 @opt.with_model
-def run(
-    first: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
-    second: Annotated[str | None, typer.Argument(metavar="PROMPT", show_default=False)] = None,
-    model_file: opt.ModelFile = None,
-    hf_repo: opt.HfRepo = None,
-    offline: opt.Offline = False,
-    prompt_text: opt.PromptText = None,
-    prompt_file: opt.PromptFile = None,
-    system: opt.SystemPrompt = None,
-    raw: opt.Raw = False,
-    image: opt.Images = (),  # type: ignore[assignment]
-    max_tokens: opt.NPredict = -1,
-    ignore_eos: opt.IgnoreEos = False,
-    spec_synth_rates: opt.SynthRates = None,
-    spec_synth_len: opt.SynthLen = None,
-    logprobs: opt.Logprobs = None,
-    quiet: Quiet = False,
-    as_json: opt.Json = False,
-    color: opt.Color = False,
-    verbose: opt.Verbose = False,
-    debug: opt.Debug = False,
-    model_options: Any = None,
-    asked: Any = None,
-    chat_flags: Any = None,
-) -> None:
+@with_own(Flags)
+def run(own: Flags, model_options: dict[str, Any], asked: Asked, chat_flags: ChatFlags) -> None:
     """Generate text from a prompt.
 
     A single argument is the model if it is an existing path or ends in .gguf, else the prompt. Without a
@@ -79,142 +83,115 @@ def run(
     Sampling values that the model's file recommends replace the defaults below; pymtp inspect shows them.
     """
     output = Output()
-    if logprobs is not None and not as_json:
-        raise typer.BadParameter("log probabilities are shown by --json only: add it, or leave out --logprobs")
-    path, argument = split_positionals(model_file or hf_repo, prompt_text, first, second)
-    system = checked_text(system, "the system prompt") if system else None
-    if system and raw:
-        raise typer.BadParameter("a system prompt needs the chat template: leave out --raw or -sys")
-    if chat_flags.is_given and raw:
-        raise typer.BadParameter("--raw applies no chat template: leave it out, or the template's flags")
+    path, argument = split_positionals(own.model_file or own.hf_repo, own.prompt_text, own.first, own.second)
+    system = checked_text(own.system, "the system prompt") if own.system else None
+    _check(own, chat_flags)
     import pymtp
-    from pymtp.drafting.choice import longest_draft
-    from pymtp.embedded import model_path
-    from pymtp.gguf.facts import model_facts
 
-    if not debug:
+    if not own.debug:
         pymtp.exit_on_abort()
-    n_draft = longest_draft(pymtp.DraftParams(draft=model_options["draft"], draft_max=model_options["draft_max"]))
-    forced = forced_acceptance(spec_synth_rates, spec_synth_len, n_draft, asked.sampling.get("seed"))
-    others: dict[str, Any] = {
-        "max_tokens": max_tokens,
-        "ignore_eos": ignore_eos,
-        "logprobs": logprobs,
-        "forced": forced,
-    }
-    others["reasoning_budget"] = chat_flags.reasoning_budget
-    asked.params(**others)  # a wrong flag shows before a model is downloaded
-    path = find_model(model_file if hf_repo else path, hf_repo, offline=offline)
-    # takes milliseconds; a bad file shows at once
-    info = model_facts(path or model_path(), model_options["draft_model"] if path else None)
-    if info.draft_file:
-        model_options["draft_model"] = info.draft_file
-    generation_params = asked.params(info.sampling, **others)
-    if system and (chat_flags.template or info.chat_template) is None:
-        raise CommandError(f"{path} has no chat template, which a system prompt needs; leave out -sys")
-    text = read_prompt(argument, prompt_file)
-    if image and not model_options.get("mmproj"):
+    found = find(
+        own.model_file if own.hf_repo else path,
+        own.hf_repo,
+        offline=own.offline,
+        model_options=model_options,
+        asked=asked,
+        max_tokens=own.max_tokens,
+        ignore_eos=own.ignore_eos,
+        logprobs=own.logprobs,
+        forced=(forced := forced_by_flags(own, model_options, asked.sampling.get("seed"))),
+        reasoning_budget=chat_flags.reasoning_budget,
+    )
+    if system and (chat_flags.template or found.info.chat_template) is None:
+        raise CommandError(f"{found.path} has no chat template, which a system prompt needs; leave out -sys")
+    text = read_prompt(argument, own.prompt_file)
+    if own.image and not model_options.get("mmproj"):
         raise CommandError("--image needs the model's projector: --mmproj FILE")
-    images = [pymtp.Image(file) for file in image]
-    if verbose:
+    images = [pymtp.Image(file) for file in own.image]
+    if own.verbose:
         pymtp.set_log_level("info")
-    with (
-        loading(path) as on_load,
-        pymtp.Model(
-            info.model_file,
-            **model_options,
-            chat_template=chat_flags.template,
-            on_load=on_load,
-        ) as model,
-    ):
-        note_ignored(model_options)
-        warn_beyond_training(model_options["n_ctx"], info.n_ctx_train)
-        if model.info.draft_model and not model_options["draft_model"]:
-            print_stderr(f"pymtp: drafting with {model.info.draft_source}")
-        note_room(model)
-        note = model.draft_note or (generation_params.draft_note if model.draft_max else None)
-        if note:
-            print_stderr(f"pymtp: {note}")
+    with load(found, model_options, chat_template=chat_flags.template) as model:
         if forced and model.draft_max:
             print_stderr("pymtp: acceptance is forced: the text is not valid output of the model")
         with prompting() as on_prompt:
-            messages = None if raw or not model.has_chat_template else _messages(text, images, system)
-            if images:
-                chat, prompt = _with_images(model, text, images, messages, chat_flags)
+            if own.raw or not model.has_chat_template:
+                marked = _with_markers(text, images)
+                generation = model.generate(marked, found.params, images=images, on_prompt=on_prompt)
             else:
-                chat = model.render(messages, chat_flags.params()) if messages else None
-                prompt = chat.text if chat else text
-            generation = model.generate(prompt, generation_params, on_prompt=on_prompt, chat=chat)
-            write = colored(generation, output.write) if color and shows_color(sys.stdout) else output.write
-            answer = AnswerWriter(chat, (lambda _: None) if as_json else write, hides_thinking=as_json or quiet)
-            stopped = _consume(generation, answer.push)
-            answer.finish(is_cut=stopped or generation.finish_reason in ("length", "context"))
-        if as_json:
-            if not quiet:
-                note_embedded(path)
-            output.write(json_report(generation, model, stopped=stopped) + "\n")
-        else:
-            output.write("\n")
-            if not quiet:
-                ended = ended_text(generation.finish_reason, stopped=stopped)
-                rows = [("model", TOY)] if path is None else []
-                print_stderr(
-                    stats_block(generation.stats, generation.acceptance, model.plain_tok_s, [*rows, ("ended", ended)])
-                )
-        if verbose:
-            print_stderr(session_block(model.session))
-            for block in (times_block(generation.stats),):
-                if block:
-                    print_stderr(block)
+                messages = _messages(text, images, system)
+                chat_params = chat_flags.params()
+                generation = model.chat(messages, found.params, chat_params=chat_params, on_prompt=on_prompt)
+            writer = Writer(output, hides_text=own.as_json, hides_thinking=own.as_json or own.quiet)
+            stopped = _consume(generation, writer, with_drafts=own.color and shows_color(sys.stdout))
+        _report(own, output, generation, model, path=found.path, stopped=stopped)
     if stopped:
         raise typer.Exit(130)
 
 
+def _check(own: Flags, chat_flags: ChatFlags) -> None:
+    """Raise BadParameter for flags that contradict each other."""
+    if own.logprobs is not None and not own.as_json:
+        raise typer.BadParameter("log probabilities are shown by --json only: add it, or leave out --logprobs")
+    if own.system and own.raw:
+        raise typer.BadParameter("a system prompt needs the chat template: leave out --raw or -sys")
+    if chat_flags.is_given and own.raw:
+        raise typer.BadParameter("--raw applies no chat template: leave it out, or the template's flags")
+
+
 def _messages(text: str, images: Sequence[Image], system: str | None) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+    """The messages of a chat. An image is in the place of its marker, or before the text."""
+    from pymtp import IMAGE_MARKER
+
     content: Any = text
     if images:
-        from pymtp.loading.images import split_at_markers
-
-        parts = split_at_markers(_with_markers(text, images), images)
-        content = [
-            {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "image": part}
-            for part in parts
+        texts = _with_markers(text, images).split(IMAGE_MARKER)
+        if len(texts) - 1 != len(images):
+            raise CommandError(f"the prompt has {len(texts) - 1} {IMAGE_MARKER} for {len(images)} images (--image)")
+        parts = [
+            ({"type": "image", "image": image}, {"type": "text", "text": after})
+            for image, after in zip(images, texts[1:], strict=True)
         ]
-    return [*messages, {"role": "user", "content": content}]
+        content = [{"type": "text", "text": texts[0]}, *chain(*parts)]
+        content = [part for part in content if part.get("text") != ""]
+    before = [{"role": "system", "content": system}] if system else []
+    return [*before, {"role": "user", "content": content}]
 
 
 def _with_markers(text: str, images: Sequence[Image]) -> str:
     """The text with a marker for each image: where it has them, or before it."""
     from pymtp import IMAGE_MARKER
 
-    return text if not images or IMAGE_MARKER in text else IMAGE_MARKER * len(images) + text
+    return text if IMAGE_MARKER in text else IMAGE_MARKER * len(images) + text
 
 
-def _with_images(
-    model: Model, text: str, images: Sequence[Image], messages: list[dict[str, Any]] | None, flags: ChatFlags
-) -> tuple[ChatPrompt | None, str | ImagePrompt]:
-    """The prompt of messages, or without a template of the text, and its tokens."""
-    from pymtp import IMAGE_MARKER
-
-    if messages is None:
-        return None, model.image_prompt(_with_markers(text, images), images, IMAGE_MARKER)
-    marked, images = model.marked(messages)
-    chat = model.render(marked, flags.params())
-    return chat, model.image_prompt(chat.text, images, model.marker)
-
-
-def _consume(generation: Generation, write: Callable[[str], object]) -> bool:
-    """Pass each piece of text to `write` as it arrives; return whether Ctrl-C ended the generation."""
+def _consume(generation: Generation, writer: Writer, *, with_drafts: bool) -> bool:
+    """Write each part of the text as it arrives; return whether Ctrl-C ended the generation."""
     with Interrupt() as interrupt:
         try:
-            for piece in generation:
-                write(piece)
-                interrupt.defer()
-                if interrupt.requested:
-                    break
+            for part in parts_of(generation, interrupt, with_drafts=with_drafts):
+                writer.write(part)
         except KeyboardInterrupt:
             return True
         finally:
-            generation.close()
+            writer.end_thinking()
     return interrupt.requested
+
+
+def _report(
+    own: Flags, output: Output, generation: Generation, model: Model, *, path: str | None, stopped: bool
+) -> None:
+    """Print what follows the text, or with --json everything."""
+    if own.as_json:
+        if not own.quiet:
+            note_embedded(path)
+        output.write(json_report(generation, model, stopped=stopped) + "\n")
+    else:
+        output.write("\n")
+        if not own.quiet:
+            rows = [("model", TOY)] if path is None else []
+            rows.append(("ended", ended_text(generation.finish_reason, stopped=stopped)))
+            print_stderr(stats_block(generation.stats, generation.acceptance, model.plain_tok_s, rows))
+    if own.verbose:
+        print_stderr(session_block(model.session))
+        if times := times_block(generation.stats):
+            print_stderr(times)

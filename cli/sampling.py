@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pymtp.errors import InvalidParameter
+from pymtp import InvalidParameter
 from pymtp.sampling.params import SAMPLERS, SamplingParams, samplers_from_letters
 from pymtp.text.files import read_text
 
@@ -226,7 +226,7 @@ _SAMPLING: dict[str, Any] = _with_defaults(
         "repeat_last_n": _int("--repeat-last-n", help="Last tokens that penalties look at; 0: off, -1: all."),
         "repeat_penalty": _float("--repeat-penalty", help="Penalty for repeated tokens; 1: off."),
         "presence_penalty": _float("--presence-penalty", help="Subtracted from the logits of repeated tokens; 0: off."),
-        "frequency_penalty": _float("--frequency-penalty", help="The same, once per occurrence; 0: off."),
+        "frequency_penalty": _float("--frequency-penalty", help="Subtracted once per occurrence; 0: off."),
         "dry_multiplier": _float("--dry-multiplier", help="DRY: penalty for continuing a repetition; 0: off."),
         "dry_base": _float("--dry-base", help="DRY: growth of the penalty per token."),
         "dry_allowed_length": _int("--dry-allowed-length", help="DRY: no penalty for repetitions of up to N tokens."),
@@ -260,11 +260,11 @@ _SAMPLING: dict[str, Any] = _with_defaults(
 
 _GENERATION: dict[str, Any] = {
     "grammar": _text(str | None, "--grammar", metavar="GBNF", help="Constrain the output to this grammar."),
-    "grammar_file": _text(Path | None, "--grammar-file", metavar="FILE", help="The same, from FILE."),
+    "grammar_file": _text(Path | None, "--grammar-file", metavar="FILE", help="Grammar from FILE."),
     "json_schema": _text(
         str | None, "-j", "--json-schema", metavar="JSON", help="Constrain the output to this JSON schema."
     ),
-    "json_schema_file": _text(Path | None, "-jf", "--json-schema-file", metavar="FILE", help="The same, from FILE."),
+    "json_schema_file": _text(Path | None, "-jf", "--json-schema-file", metavar="FILE", help="JSON schema from FILE."),
     "stop": _text(
         list[str],
         "-r",

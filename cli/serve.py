@@ -6,8 +6,9 @@ Owns what is checked before the model is loaded; its own flags are in serve_opti
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,13 +17,16 @@ from pymtp.text.files import read_text
 
 from . import options as opt
 from . import serve_options as own
-from .context import note_embedded, note_room, warn_beyond_training
-from .download import find_model
+from .context import find, note_embedded, note_room, warn_beyond_training
 from .errors import CommandError
-from .forced import forced_acceptance
+from .flags import with_own
+from .forced import forced_by_flags
 from .output import print_stderr
-from .sampling import with_sampling
-from .template import with_template
+from .sampling import Asked, with_sampling
+from .template import ChatFlags, with_template
+
+if TYPE_CHECKING:
+    from pymtp import GenerationParams
 
 EXAMPLES = """
 pymtp serve
@@ -34,108 +38,90 @@ pymtp serve --metrics --slot-save-path slots --draft-max 3
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
+@dataclass(frozen=True)
+class Flags:
+    """Flags other than those of the model, of sampling and of the chat template."""
+
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None
+    model_file: opt.ModelFile = None
+    hf_repo: opt.HfRepo = None
+    offline: opt.Offline = False
+    host: own.Host = "127.0.0.1"
+    port: own.Port = 8080
+    n_slots: own.Parallel = None
+    kv_unified: own.KvUnified = None
+    alias: own.Alias = None
+    tags: own.Tags = None
+    api_key: own.ApiKey = None
+    api_key_file: own.ApiKeyFile = None
+    ssl_key_file: own.SslKeyFile = None
+    ssl_cert_file: own.SslCertFile = None
+    cors_origins: own.CorsOrigins = ServerSettings.cors_origins
+    slots: own.Slots = ServerSettings.has_slots
+    metrics: own.Metrics = ServerSettings.has_metrics
+    slot_save_path: own.SlotSavePath = None
+    page: own.Page = ServerSettings.has_page
+    cache_prompt: own.CachePrompt = True
+    cache_shared: own.CacheShared = ServerSettings.shares_cache
+    cache_ram: own.CacheRam = ServerSettings.cache_bytes >> 20
+    lora_init_without_apply: own.LoraInitWithoutApply = False
+    context_shift: own.ContextShift = ServerSettings.has_context_shift
+    jinja: own.Jinja = True
+    reasoning_format: own.ReasoningFormat = ServerSettings.reasoning_format
+    queue_max: own.QueueMax = ServerSettings.n_queue_max
+    timeout: own.Timeout = ServerSettings.timeout_s
+    deadline: own.Deadline = ServerSettings.deadline_s
+    max_tokens: opt.NPredict = -1
+    spec_synth_rates: opt.SynthRates = None
+    spec_synth_len: opt.SynthLen = None
+    quiet: own.Quiet = False
+    verbose: opt.Verbose = False
+    debug: opt.Debug = False
+
+
 @with_template
 @with_sampling
 @opt.with_model
-def serve(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
-    model_file: opt.ModelFile = None,
-    hf_repo: opt.HfRepo = None,
-    offline: opt.Offline = False,
-    host: own.Host = "127.0.0.1",
-    port: own.Port = 8080,
-    n_slots: own.Parallel = None,
-    kv_unified: own.KvUnified = None,
-    alias: own.Alias = None,
-    tags: own.Tags = None,
-    api_key: own.ApiKey = None,
-    api_key_file: own.ApiKeyFile = None,
-    ssl_key_file: own.SslKeyFile = None,
-    ssl_cert_file: own.SslCertFile = None,
-    cors_origins: own.CorsOrigins = ServerSettings.cors_origins,
-    slots: own.Slots = ServerSettings.has_slots,
-    metrics: own.Metrics = ServerSettings.has_metrics,
-    slot_save_path: own.SlotSavePath = None,
-    page: own.Page = ServerSettings.has_page,
-    cache_prompt: own.CachePrompt = True,
-    cache_shared: own.CacheShared = ServerSettings.shares_cache,
-    cache_ram: own.CacheRam = ServerSettings.cache_bytes >> 20,
-    lora_init_without_apply: own.LoraInitWithoutApply = False,
-    context_shift: own.ContextShift = ServerSettings.has_context_shift,
-    jinja: own.Jinja = True,
-    reasoning_format: own.ReasoningFormat = ServerSettings.reasoning_format,
-    queue_max: own.QueueMax = ServerSettings.n_queue_max,
-    timeout: own.Timeout = ServerSettings.timeout_s,
-    deadline: own.Deadline = ServerSettings.deadline_s,
-    max_tokens: opt.NPredict = -1,
-    spec_synth_rates: opt.SynthRates = None,
-    spec_synth_len: opt.SynthLen = None,
-    quiet: own.Quiet = False,
-    verbose: opt.Verbose = False,
-    debug: opt.Debug = False,
-    model_options: Any = None,
-    asked: Any = None,
-    chat_flags: Any = None,
-) -> None:
+@with_own(Flags)
+def serve(own: Flags, model_options: dict[str, Any], asked: Asked, chat_flags: ChatFlags) -> None:
     """Serve the APIs of OpenAI, Anthropic and llama-server over HTTP.
 
     Flags for text, thinking and sampling are defaults: requests can override them.
     """
     import pymtp
-    from pymtp.drafting.choice import longest_draft
-    from pymtp.embedded import model_path
-    from pymtp.errors import InvalidParameter
-    from pymtp.gguf.facts import model_facts
+    from pymtp import InvalidParameter
     from pymtp.server.run import serve as run_server
 
-    keys = _keys(api_key, api_key_file)
-    hosts = _names(host)
+    keys, hosts = _keys(own.api_key, own.api_key_file), _names(own.host)
     if not keys and any(each not in _LOCAL for each in hosts):
-        print_stderr(f"pymtp: {host} is open to others, and no key is needed; set --api-key or --api-key-file")
-    if slot_save_path is not None and not os.path.isdir(slot_save_path):
-        raise InvalidParameter("slot_save_path", f"a folder that exists, not {slot_save_path}")
-    n_draft = longest_draft(pymtp.DraftParams(draft=model_options["draft"], draft_max=model_options["draft_max"]))
-    forced = forced_acceptance(spec_synth_rates, spec_synth_len, n_draft, None)
+        print_stderr(f"pymtp: {own.host} is open to others, and no key is needed; set --api-key or --api-key-file")
+    if own.slot_save_path is not None and not os.path.isdir(own.slot_save_path):
+        raise InvalidParameter("slot_save_path", f"a folder that exists, not {own.slot_save_path}")
+    forced = forced_by_flags(own, model_options, None)
     if forced:
         print_stderr("pymtp: acceptance is forced: the texts are not valid output of the model")
-    others = {"max_tokens": max_tokens, "cache_prompt": cache_prompt, "forced": forced}
-    asked.params(**others)  # a wrong flag shows before a model is downloaded
-    path = find_model(model_file or model if not hf_repo else model_file, hf_repo, offline=offline)
-    info = model_facts(path or model_path(), model_options["draft_model"] if path else None)
-    options = _context(model_options, n_slots, kv_unified, info.n_ctx_train)
-    if lora_init_without_apply:
-        options["lora"] = [(file, 0.0) for file, _ in options.get("lora", ())]
-    settings = ServerSettings(
-        params=asked.params(info.sampling, **others),
-        aliases=_names(alias),
-        tags=_names(tags),
-        api_keys=keys,
-        has_slots=slots,
-        has_metrics=metrics,
-        has_page=page,
-        chat_template=chat_flags.template,
-        template_kwargs=chat_flags.kwargs,
-        reasoning=chat_flags.reasoning,
-        reasoning_budget=chat_flags.reasoning_budget,
-        reasoning_format=reasoning_format,
-        has_context_shift=context_shift,
-        cache_bytes=cache_ram << 20,
-        shares_cache=cache_shared,
-        slot_save_path=slot_save_path,
-        n_queue_max=queue_max,
-        timeout_s=timeout,
-        deadline_s=deadline,
-        is_verbose=verbose,
-        cors_origins=cors_origins,
+    found = find(
+        own.model_file or own.model if not own.hf_repo else own.model_file,
+        own.hf_repo,
+        offline=own.offline,
+        model_options=model_options,
+        asked=asked,
+        max_tokens=own.max_tokens,
+        cache_prompt=own.cache_prompt,
+        forced=forced,
     )
-    note_embedded(path)
-    warn_beyond_training(options["n_ctx"], info.n_ctx_train)
+    options = _context(model_options, own.n_slots, own.kv_unified, found.info.n_ctx_train)
+    if own.lora_init_without_apply:
+        options["lora"] = [(file, 0.0) for file, _ in options.get("lora", ())]
+    settings = _settings(own, found.params, chat_flags, keys)
+    note_embedded(found.path)
+    warn_beyond_training(options["n_ctx"], found.info.n_ctx_train)
     pymtp.exit_on_abort()
-    if verbose:
+    if own.verbose:
         pymtp.set_log_level("info")
 
     def load() -> pymtp.Model:
-        model = pymtp.Model(path, **options)
+        model = pymtp.Model(found.path, **options)
         note_room(model)
         return model
 
@@ -143,10 +129,36 @@ def serve(
         load,
         settings,
         hosts=hosts,
-        port=port,
-        ssl_cert=ssl_cert_file,
-        ssl_key=ssl_key_file,
-        is_quiet=quiet,
+        port=own.port,
+        ssl_cert=own.ssl_cert_file,
+        ssl_key=own.ssl_key_file,
+        is_quiet=own.quiet,
+    )
+
+
+def _settings(own: Flags, params: GenerationParams, chat_flags: ChatFlags, keys: tuple[str, ...]) -> ServerSettings:
+    return ServerSettings(
+        params=params,
+        aliases=_names(own.alias),
+        tags=_names(own.tags),
+        api_keys=keys,
+        has_slots=own.slots,
+        has_metrics=own.metrics,
+        has_page=own.page,
+        chat_template=chat_flags.template,
+        template_kwargs=chat_flags.kwargs,
+        reasoning=chat_flags.reasoning,
+        reasoning_budget=chat_flags.reasoning_budget,
+        reasoning_format=own.reasoning_format,
+        has_context_shift=own.context_shift,
+        cache_bytes=own.cache_ram << 20,
+        shares_cache=own.cache_shared,
+        slot_save_path=own.slot_save_path,
+        n_queue_max=own.queue_max,
+        timeout_s=own.timeout,
+        deadline_s=own.deadline,
+        is_verbose=own.verbose,
+        cors_origins=own.cors_origins,
     )
 
 

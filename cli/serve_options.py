@@ -43,7 +43,7 @@ ApiKey = Annotated[
     str | None, typer.Option("--api-key", metavar="KEY,...", help="Keys; each request needs one of them.")
 ]
 ApiKeyFile = Annotated[
-    Path | None, typer.Option("--api-key-file", metavar="FILE", help="The same, one per line of FILE.")
+    Path | None, typer.Option("--api-key-file", metavar="FILE", help="Keys from FILE, one per line.")
 ]
 SslKeyFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Key of a certificate, for HTTPS.")]
 SslCertFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate, for HTTPS.")]
@@ -62,8 +62,7 @@ CachePrompt = Annotated[
 CacheShared = Annotated[
     bool,
     typer.Option(
-        "--cache-shared",
-        help="Reuse prompts across API keys, too. Response times then reveal what others have sent.",
+        "--cache-shared", help="Reuse prompts across API keys, too. Response times then reveal what others have sent."
     ),
 ]
 CacheRam = Annotated[

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from pymtp.errors import InvalidParameter
+from pymtp import InvalidParameter
 
 from .flags import with_flags
 from .parsers import choice, integer
@@ -29,7 +29,7 @@ class ChatFlags(NamedTuple):
     """What the flags say."""
 
     template: str | None
-    """In the place of the model's own."""
+    """A template in place of the model's own."""
     kwargs: Mapping[str, Any]
     reasoning: Reasoning
     reasoning_budget: int
@@ -74,56 +74,21 @@ def _kwargs(text: str | None) -> Mapping[str, Any]:
     return value
 
 
+def _flag(kind: Any, *names: str, metavar: str, help: str, parser: Any = None) -> Any:
+    return Annotated[kind, typer.Option(*names, parser=parser, metavar=metavar, help=help)]
+
+
+_TEMPLATE = "Chat template; chatml: the built-in ChatML one.  [default: the model's own]"
+_KWARGS = "More variables for the chat template, a JSON object."
+_REASONING = "Thinking: off tells the chat template to leave it out; on and auto let it decide."
+_BUDGET = "End the thinking after N tokens; -1: no limit."
 _FLAGS: dict[str, tuple[Any, Any]] = {
-    "chat_template": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--chat-template",
-                metavar="JINJA",
-                help="Chat template; chatml: the built-in ChatML one.  [default: the model's own]",
-            ),
-        ],
-        None,
-    ),
+    "chat_template": (_flag(str | None, "--chat-template", metavar="JINJA", help=_TEMPLATE), None),
     "chat_template_file": (
-        Annotated[
-            Path | None,
-            typer.Option("--chat-template-file", metavar="FILE", help="The same, from FILE."),
-        ],
+        _flag(Path | None, "--chat-template-file", metavar="FILE", help="Chat template from FILE."),
         None,
     ),
-    "chat_template_kwargs": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--chat-template-kwargs", metavar="JSON", help="More variables for the chat template, a JSON object."
-            ),
-        ],
-        None,
-    ),
-    "reasoning": (
-        Annotated[
-            str,
-            choice(
-                Reasoning,
-                "-rea",
-                "--reasoning",
-                help_text="Thinking: off tells the chat template to leave it out; on and auto let it decide.",
-            ),
-        ],
-        "auto",
-    ),
-    "reasoning_budget": (
-        Annotated[
-            int,
-            typer.Option(
-                "--reasoning-budget",
-                parser=integer(-1),
-                metavar="N",
-                help="End the thinking after N tokens; -1: no limit.",
-            ),
-        ],
-        -1,
-    ),
+    "chat_template_kwargs": (_flag(str | None, "--chat-template-kwargs", metavar="JSON", help=_KWARGS), None),
+    "reasoning": (Annotated[str, choice(Reasoning, "-rea", "--reasoning", help_text=_REASONING)], "auto"),
+    "reasoning_budget": (_flag(int, "--reasoning-budget", parser=integer(-1), metavar="N", help=_BUDGET), -1),
 }

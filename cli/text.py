@@ -1,11 +1,11 @@
-"""Text that people type as arguments: valid Unicode, whatever the locale.
+"""Text that people type as arguments is valid Unicode, whatever the locale; text for a terminal cannot control it.
 
-Owns the decoding. Knows nothing about what the text is for.
+Owns both conversions. Knows nothing about what the text is for.
 """
 
 from __future__ import annotations
 
-from pymtp.errors import InvalidParameter
+from pymtp import InvalidParameter
 
 
 def decoded(text: str) -> str:
@@ -22,3 +22,8 @@ def decoded_value(name: str, text: str) -> str:
         return decoded(text)
     except UnicodeError:
         raise InvalidParameter(name, "valid UTF-8; convert it first (iconv -t UTF-8)") from None
+
+
+def harmless(text: str) -> str:
+    """`text` for a terminal, which control characters in it must not reach."""
+    return "".join(char if char.isprintable() or char in "\n\t" or ord(char) > 0x9F else "\ufffd" for char in text)

@@ -46,7 +46,7 @@ THREADS: dict[str, tuple[Any, Any]] = {
             *("-Cr", "--cpu-range"),
             kind=str | None,
             metavar="FIRST-LAST",
-            text="The same as numbers, such as 0-3; with -C both count.",
+            text="Same, as a range (0-3); combined with -C.",
         ),
         None,
     ),
@@ -86,7 +86,12 @@ THREADS: dict[str, tuple[Any, Any]] = {
         None,
     ),
     "cpu_range_batch": (
-        _flag(*("-Crb", "--cpu-range-batch"), kind=str | None, metavar="FIRST-LAST", text="The same as numbers."),
+        _flag(
+            *("-Crb", "--cpu-range-batch"),
+            kind=str | None,
+            metavar="FIRST-LAST",
+            text="Same, as a range; combined with -Cb.",
+        ),
         None,
     ),
     "cpu_strict_batch": (
@@ -104,7 +109,7 @@ THREADS: dict[str, tuple[Any, Any]] = {
         None,
     ),
 }
-"""By the names of ContextParams' fields."""
+"""Flags by the names of ContextParams' fields."""
 _SWITCHES = {"cpu_strict", "cpu_strict_batch"}
 
 

@@ -24,7 +24,7 @@ class _Value:
         self._parse = descriptor.parameter_info.parser
 
     def ready(self) -> _Value:
-        """In the place of typer's `get_runtime_param`."""
+        """Replaces typer's `get_runtime_param`."""
         return self
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:

@@ -281,6 +281,11 @@ class Answer:
         return parser.message
 
     @property
+    def params(self) -> GenerationParams:
+        """What was asked for; `chat` is how the prompt was rendered."""
+        return self._parts[0].params
+
+    @property
     def n_prompt(self) -> int:
         """Tokens of the prompt."""
         return len(self._prompt.tokens)

@@ -14,7 +14,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pymtp import embedded
+from pymtp import embedded, hub
 from pymtp.chat.images import source_of, take_images
 from pymtp.chat.params import ChatParams
 from pymtp.chat.prompt import ChatPrompt
@@ -65,9 +65,10 @@ T = TypeVar("T")
 class Model:
     """A loaded GGUF model. A context manager: leaving it frees everything.
 
-    `path` None takes the embedded model. How it is loaded and run is in ModelParams, ContextParams and DraftParams;
-    their fields are also keywords, which override them: `Model("model.gguf", n_ctx=8192, draft_max=3)`. `on_load` is
-    called while the weights are read, with the share that is there, 0 to 1; what it raises ends the loading.
+    `path` None takes the embedded model; `hf`, in place of a path, one of the Hugging Face Hub: `user/repo` or
+    `user/repo:quant`, downloaded once. How it is loaded and run is in ModelParams, ContextParams and DraftParams; their
+    fields are also keywords, which override them: `Model("model.gguf", n_ctx=8192, draft_max=3)`. `on_load` is called
+    while the weights are read, with the share that is there, 0 to 1; what it raises ends the loading.
 
     Any number of threads and asyncio tasks may use a model at the same time: `n_seq_max` texts are generated together,
     others wait for a slot. The passes run in a thread of the model's own.
@@ -80,6 +81,7 @@ class Model:
         self,
         path: StrPath | None = None,
         *,
+        hf: str | None = None,
         model: ModelParams | None = None,
         context: ContextParams | None = None,
         drafting: DraftParams | None = None,
@@ -89,7 +91,7 @@ class Model:
         defaults = Params(model or ModelParams(), context or ContextParams(), drafting or DraftParams())
         self.params = merge_options(defaults, options)
         """How it was loaded."""
-        path = _path_of(path)
+        path = _path_of(path, hf)
         self.info, choice = choose_drafter(path, self.params.drafting)
         """The facts in the headers of the files."""
         _check_traits(choice, self.params.context.n_seq_max)
@@ -380,7 +382,11 @@ class Model:
         return [output_rows(self.info.model_file, head, tokens, self.info.draft_file) for head in heads]
 
 
-def _path_of(path: StrPath | None) -> StrPath:
+def _path_of(path: StrPath | None, hf: str | None) -> StrPath:
+    if hf is not None:
+        if path is not None:
+            raise InvalidParameter("hf", "left out where a path is given", value=hf)
+        return hub.resolve(hf)
     if path is None:
         return embedded.model_path()
     if not isinstance(path, (str, os.PathLike)):

@@ -28,6 +28,8 @@ class Hub:
     """Whether every answer is an internal error."""
     is_stalled: bool = False
     """Whether files begin and do not come."""
+    is_silent: bool = False
+    """Whether nothing is answered."""
     lies: Callable[[dict[str, Any]], object] = lambda answer: None
     """Changes a listing before it is sent."""
     sends: Callable[[bytes], bytes] = lambda data: data
@@ -80,6 +82,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, *, with_body: bool) -> None:
         self.hub.requests.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
         self.hub.tokens.append(self.headers.get("Authorization", ""))
+        if self.hub.is_silent:
+            self.hub.released.wait()
         if self.hub.is_broken:
             return self._send(500, b"")
         if match := re.fullmatch(r"/api/models/([^/]+/[^/?]+)(\?.*)?", self.path):
@@ -104,14 +108,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _file(self, repo: str, name: str, *, with_body: bool) -> None:
         if repo in self.hub.gated:
             return self._send(403, b"", {"X-Error-Code": "GatedRepo"})
+        listed = self.hub.repos[repo][name]
+        digest = hashlib.sha256(listed).hexdigest()
+        linked = {"X-Repo-Commit": COMMIT, "X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(len(listed))}
+        linked.update(self.hub.headers)
         if self.hub.redirects_to:
-            return self._send(302, b"", {"Location": self.hub.redirects_to + self.path})
-        data = self.hub.sends(self.hub.repos[repo][name])
-        headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha256(data).hexdigest()}"', "Accept-Ranges": "bytes"}
+            return self._send(302, b"", {"Location": self.hub.redirects_to + self.path, **linked})
+        data = self.hub.sends(listed)
+        headers = {"Accept-Ranges": "bytes", **linked}
         start = int((re.match(r"bytes=(\d+)-", self.headers.get("Range", "")) or [0, 0])[1])
         if start:
             headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-        headers.update(self.hub.headers)
         self._send(206 if start else 200, data[start:], headers, with_body=with_body and not self.hub.is_stalled)
         if with_body and self.hub.is_stalled:
             self.hub.released.wait()

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,6 +56,7 @@ class FakeGeneration:
         self.stats = Stats(prompt_tokens=4, prompt_s=0.5)
         self.logprobs: list[object] = []
         self.acceptance = "match"
+        self.params = SimpleNamespace(chat=None)
         self.finish_reason: str | None = None
         self.closed = False
         self.text = ""
@@ -111,11 +112,15 @@ class FakeModel:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def render(self, messages: list[dict[str, str]], params: object) -> SimpleNamespace:
+    def chat(
+        self, messages: list[dict[str, str]], params: FakeParams, *, chat_params: object, on_prompt: object
+    ) -> FakeGeneration:
         text = "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
-        return SimpleNamespace(text=text, thinking_begin="")
+        return self.generate(text, params, on_prompt=on_prompt)
 
-    def generate(self, prompt: str, params: FakeParams, *, on_prompt: object, chat: object) -> FakeGeneration:
+    def generate(
+        self, prompt: str, params: FakeParams, *, images: Sequence[object] = (), on_prompt: object
+    ) -> FakeGeneration:
         self.calls.append({"prompt": prompt, **params.options})
         return FakeGeneration(self.script)
 

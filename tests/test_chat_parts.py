@@ -1,70 +1,95 @@
-"""The parts of `pymtp chat`, without a model: thinking, typed values, the status line, input, completion."""
+"""The parts of `pymtp run` and `chat`, without a model: thinking, typed values, the status line, input, completion."""
 
 from __future__ import annotations
 
 import io
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
+from pymtp_cli.answer import Part, parts_of
 from pymtp_cli.chat import settings
 from pymtp_cli.chat.reader import PipeReader
 from pymtp_cli.chat.screen import Screen, status_line
-from pymtp_cli.chat.thinking import ThinkingSplitter
 from pymtp_cli.errors import CommandError
+from pymtp_cli.interrupt import Interrupt
 from pymtp_cli.output import Output
 
+from pymtp import ChatTemplate
 from pymtp.errors import InvalidParameter
 from pymtp.serving.statistics import Stats
+from test_answer_rules import THINKING
 
 
-def split(text: str, *, starts_inside: bool = False, sizes: random.Random | None = None) -> list[tuple[str, bool]]:
-    """All parts of `text`, given in pieces of one to five characters, neighbours of a kind joined."""
-    splitter, parts, at = ThinkingSplitter(starts_inside=starts_inside), [], 0
+class Pieces:
+    """An answer to a chat in these pieces, of which every second one is an accepted draft."""
+
+    def __init__(self, pieces: list[str], template: str | None, *, finish_reason: str | None = "eog") -> None:
+        chat = ChatTemplate(None, template).render([{"role": "user", "content": "Hello"}]) if template else None
+        self.params, self.finish_reason = SimpleNamespace(chat=chat), finish_reason
+        self.pieces, self.text, self.is_closed = pieces, "", False
+
+    def __iter__(self) -> Iterator[str]:
+        for piece in self.pieces:
+            self.text += piece
+            yield piece
+
+    def parts(self, begin: int, end: int) -> list[tuple[str, bool]]:
+        chars = [(char, i % 2 == 1) for i, piece in enumerate(self.pieces) for char in piece][begin:end]
+        return [("".join(char for char, _ in group), kind) for kind, group in groupby(chars, lambda one: one[1])]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def split(text: str, template: str | None, sizes: random.Random | None = None) -> list[tuple[str, bool]]:
+    """All parts of `text`, which comes in pieces of one to five characters, neighbours of a kind joined."""
+    pieces, at = [], 0
     while at < len(text):
-        n = sizes.randint(1, 5) if sizes else len(text)
-        parts += splitter.push(text[at : at + n])
-        at += n
-    joined: list[tuple[str, bool]] = []
-    for part, is_thinking in [*parts, *splitter.flush()]:
-        if joined and joined[-1][1] is is_thinking:
-            part = joined.pop()[0] + part
-        joined.append((part, is_thinking))
-    return joined
+        pieces.append(text[at : at + (sizes.randint(1, 5) if sizes else len(text))])
+        at += len(pieces[-1])
+    answer: Any = Pieces(pieces, template, finish_reason="length")
+    found = [(part.text, part.is_thinking) for part in parts_of(answer, Interrupt())]
+    assert answer.is_closed
+    return [("".join(text for text, _ in group), kind) for kind, group in groupby(found, lambda part: part[1])]
+
+
+THINKS = THINKING.replace("<think>{% if enable_thinking is false %}</think>{% endif %}\n", "")
+"""A template whose prompts do not open the thinking: the model does."""
 
 
 @pytest.mark.parametrize(
-    ("text", "starts_inside", "parts"),
+    ("text", "template", "parts"),
     [
-        ("Hello", False, [("Hello", False)]),
-        ("<think>hm</think>Yes.", False, [("<think>hm</think>", True), ("Yes.", False)]),
-        (" \n<think>hm</think>", False, [(" \n<think>hm</think>", True)]),
-        ("[THINK]a </think> b[/THINK]c", False, [("[THINK]a </think> b[/THINK]", True), ("c", False)]),
-        ("<think>never ends </thi", False, [("<think>never ends </thi", True)]),
-        ("hm</think>Yes.", True, [("hm</think>", True), ("Yes.", False)]),
-        ("hm, no end", True, [("hm, no end", True)]),
-        ("Tags are <think> and </think>.", False, [("Tags are <think> and </think>.", False)]),
-        ("<thin air", False, [("<thin air", False)]),
-        ("<", False, [("<", False)]),
-        ("  ", False, [("  ", False)]),
+        ("Hello", None, [("Hello", False)]),
+        ("Tags are <think> and </think>.", None, [("Tags are <think> and </think>.", False)]),
+        ("hm</think>Yes.", THINKING, [("hm", True), ("Yes.", False)]),
+        ("hm, no end", THINKING, [("hm, no end", True)]),
+        ("never ends </thi", THINKING, [("never ends ", True)]),
+        ("Hello", THINKS, [("Hello", False)]),
+        ("<think>hm</think>Yes.", THINKS, [("hm", True), ("Yes.", False)]),
+        ("<think>\nhm\n</think>\n\nYes.", THINKS, [("\nhm\n", True), ("\n\nYes.", False)]),
+        ("<thin air", THINKS, [("<thin air", False)]),
+        ("No <think> and </think>.", THINKS, [("No <think> and </think>.", False)]),
     ],
 )
 def test_thinking_is_split_from_the_answer_however_the_text_is_cut(
-    text: str, starts_inside: bool, parts: list[tuple[str, bool]]
+    text: str, template: str | None, parts: list[tuple[str, bool]]
 ) -> None:
-    assert split(text, starts_inside=starts_inside) == parts
+    assert split(text, template) == parts
     for seed in range(20):
-        assert split(text, starts_inside=starts_inside, sizes=random.Random(seed)) == parts
+        assert split(text, template, random.Random(seed)) == parts
 
 
-def test_an_answer_is_held_back_only_while_it_may_be_a_tag() -> None:
-    splitter = ThinkingSplitter(starts_inside=False)
-    assert splitter.push("<th") == []
-    assert splitter.push("ree") == [("<three", False)]
-    assert splitter.push("<think>") == [("<think>", False)]
+def test_drafts_are_found_in_the_text_after_the_thinking() -> None:
+    answer: Any = Pieces(["<think>", "a b", "</think>", "a ", "b"], THINKS)
+    parts = list(parts_of(answer, Interrupt(), with_drafts=True))
+    assert [one for part in parts if not part.is_thinking for one in part.drafts] == [("a ", True), ("b", False)]
+    assert [style for part in parts if part.is_thinking for _, style in part.styled] == ["\x1b[2m"]
 
 
 @dataclass(frozen=True)
@@ -177,6 +202,6 @@ def test_a_pipe_that_is_not_utf8_says_so() -> None:
 def test_an_answer_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPatch, capsysbinary: Any) -> None:
     screen = Screen(Output())
     monkeypatch.setattr(screen, "_is_terminal", True)
-    screen.answer("a\x1b[2J\x07\x9b1m\tb\n日e\u0301\u200d\U0001f469")
+    screen.part(Part("a\x1b[2J\x07\x9b1m\tb\n日e\u0301\u200d\U0001f469"))
     screen.end_answer()  # a word is shown once it is whole
     assert capsysbinary.readouterr().out.decode() == "a\ufffd[2J\ufffd\ufffd1m\tb\n日e\u0301\u200d\U0001f469\n"

@@ -172,3 +172,8 @@ def test_a_line_that_is_no_request_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "in.jsonl").write_text(line + "\n")
     result = run(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
     assert result.exit_code != 0 and "in.jsonl:1" in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_one_request_is_counted_as_one(tmp_path: Path) -> None:
+    result = run(write(tmp_path / "in.jsonl", 1, max_tokens=1), tmp_path / "out.jsonl")
+    assert result.stderr.splitlines()[-1].startswith("1 request, 0 of this run failed: see ")

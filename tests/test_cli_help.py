@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pymtp_cli.app import app, heads
-from pymtp_cli.unknown import LLAMA_CPP, MEANT, unknown_flag
+from pymtp_cli.unknown import LLAMA_CPP, MEANT, first_unknown, unknown_flag
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -131,8 +131,25 @@ def test_a_value_may_follow_one_letter(argument: str) -> None:
     assert unknown_flag(argument, {"-n", "-t", "-r", "-s", "-m", "-ngl"}) is None
 
 
+@pytest.mark.parametrize(
+    ("line", "unknown"),
+    [
+        ("-p -xyz -n -1 hi", None),
+        ("--prompt=-xyz --color -- -xyz", None),
+        ("-p -xyz -xyz", "-xyz"),
+        ("--color -xyz -p hi", "-xyz"),
+        ("- -n", None),
+    ],
+)
+def test_what_follows_a_flag_with_a_value_is_no_flag(line: str, unknown: str | None) -> None:
+    run = get_command(app).commands["run"]  # type: ignore[attr-defined]
+    known = {flag for param in run.params for flag in param.opts}
+    assert first_unknown(line.split(), run.params, known, ends=False) == unknown
+    assert first_unknown(["hi", *line.split()], run.params, known, ends=True) is None
+
+
 def llama_cpp_flags() -> list[str]:
-    return [name for names in LLAMA_CPP for name in names.split()]
+    return list(LLAMA_CPP)
 
 
 REFUSED = """
@@ -169,7 +186,7 @@ def test_no_flag_is_listed_twice_and_what_is_named_instead_exists() -> None:
     assert {meant.split()[0] for meant in MEANT.values()} <= ours
     named = {word.rstrip(":,") for hint in LLAMA_CPP.values() for word in hint.split() if word.startswith("--")}
     assert named <= ours
-    assert not {name for names in MEANT for name in names.split()} & ours
+    assert not set(MEANT) & ours
 
 
 def completions(words: str) -> list[str]:

@@ -51,7 +51,7 @@ def test_the_embedded_model_answers_and_reports_what_it_drafted() -> None:
         "drafts",
         "by position",
         "rounds",
-        "does it pay",
+        "speed-up",
     ]
 
 

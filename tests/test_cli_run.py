@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from pymtp_cli.app import app
-from pymtp_cli.report import pays_text, stats_block
+from pymtp_cli.report import speedup_text, stats_block
 from pymtp_cli.sampling import escaped, unescaped
 from typer.testing import CliRunner
 
@@ -64,16 +64,16 @@ def test_text_goes_to_stdout_and_the_stats_to_stderr(run: Run) -> None:
         "drafts:       2 of 4 accepted (50%), by match\n"
         "by position:  100%, 0%\n"
         "rounds:       2, of 2.00 tokens each on average\n"
-        "does it pay:  the text is too short to say; plain decoding makes about 2 tok/s here\n"
+        "speed-up:     not known, as the text is too short; plain decoding makes about 2 tok/s here\n"
     )
 
 
 @pytest.mark.parametrize(
     ("seconds", "plain_tok_s", "answer"),
     [
-        (4.0, 8.0, "yes: 1.50 times plain decoding, which makes about 8 tok/s here"),
-        (6.0, 8.0, "hardly: 1.00 times"),
-        (12.0, 8.0, "no: 0.50 times"),
+        (4.0, 8.0, "1.50x; plain decoding makes about 8 tok/s here"),
+        (6.0, 8.0, "1.00x (no gain); plain decoding makes about 8 tok/s here"),
+        (12.0, 8.0, "0.50x (a loss);"),
         (4.0, None, "not known, as no round was plain; pymtp bench compares"),
     ],
 )
@@ -83,7 +83,7 @@ def test_whether_drafting_pays_is_its_speed_over_that_of_plain_decoding(
     stats = Stats(generated_tokens=48, generation_s=seconds)
     for _ in range(24):
         stats.add_round(1, 1)
-    assert pays_text(stats, plain_tok_s).startswith(answer)
+    assert speedup_text(stats, plain_tok_s).startswith(answer)
 
 
 def test_one_accepted_draft_does_not_look_like_a_share_of_the_text() -> None:
@@ -290,6 +290,12 @@ def test_a_draft_length_that_does_nothing_is_said(run: Run) -> None:
         in run("--draft", "none", "--draft-max", "3", "hi").stderr
     )
     assert "does nothing" not in run("--draft", "none", "hi").stderr
+
+
+@pytest.mark.parametrize("word", ["on", "off", "auto"])
+def test_color_may_have_a_word_as_in_llama_cpp(run: Run, word: str) -> None:
+    assert run("--color", word, "hi").exit_code == run("-co", word, "-p", "hi").exit_code == 0
+    assert sent_prompt() == "<user>hi<assistant>"
 
 
 def test_a_prompt_may_end_with_the_name_of_a_model(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,3 +85,11 @@ def test_a_server_that_others_can_reach_without_a_key_says_so(
 def test_a_folder_of_slots_that_does_not_exist_is_refused(name: str) -> None:
     result = CliRunner().invoke(app, ["serve", "--slot-save-path", name], prog_name="pymtp")
     assert result.exit_code in (1, 2) and "a folder that exists" in result.stderr
+
+
+def test_a_port_that_is_in_use_is_named_by_its_flag() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(app, ["serve", "--port", str(port)], prog_name="pymtp")
+    assert result.exit_code == 2
+    assert f"--port: must be one that is free: 127.0.0.1:{port} is in use" in result.stderr

@@ -5,24 +5,24 @@ Owns the order of steps, as run.py does; the conversation itself is in repl.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .. import options as opt
-from ..context import note_embedded, note_room, warn_beyond_training
-from ..download import find_model
+from ..context import Found, find, load, look_at, note_embedded
 from ..errors import CommandError
+from ..flags import with_own
 from ..output import Output, print_stderr
-from ..progress import loading
 from ..prompt import checked_text, read_prompt
 from ..report import session_block
-from ..sampling import with_sampling
-from ..template import with_template
+from ..sampling import Asked, with_sampling
+from ..template import ChatFlags, with_template
 
 if TYPE_CHECKING:
     from pymtp import Conversation, GenerationParams, Model
-    from pymtp.gguf.facts import GgufInfo
 
 EXAMPLES = """
 pymtp chat model.gguf --color
@@ -38,27 +38,30 @@ _NoHistory = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class Flags:
+    """Flags other than those of the model, of sampling and of the chat template."""
+
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None
+    model_file: opt.ModelFile = None
+    hf_repo: opt.HfRepo = None
+    offline: opt.Offline = False
+    prompt_text: opt.FirstMessage = None
+    prompt_file: opt.FirstMessageFile = None
+    system: opt.SystemPrompt = None
+    max_tokens: opt.NPredict = -1
+    resume: _Resume = False
+    no_history: _NoHistory = False
+    color: opt.Color = False
+    verbose: opt.Verbose = False
+    debug: opt.Debug = False
+
+
 @with_template
 @with_sampling
 @opt.with_model
-def chat(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
-    model_file: opt.ModelFile = None,
-    hf_repo: opt.HfRepo = None,
-    offline: opt.Offline = False,
-    prompt_text: opt.FirstMessage = None,
-    prompt_file: opt.FirstMessageFile = None,
-    system: opt.SystemPrompt = None,
-    max_tokens: opt.NPredict = -1,
-    resume: _Resume = False,
-    no_history: _NoHistory = False,
-    color: opt.Color = False,
-    verbose: opt.Verbose = False,
-    debug: opt.Debug = False,
-    model_options: Any = None,
-    asked: Any = None,
-    chat_flags: Any = None,
-) -> None:
+@with_own(Flags)
+def chat(own: Flags, model_options: dict[str, Any], asked: Asked, chat_flags: ChatFlags) -> None:
     """Chat with a model.
 
     /help lists the commands. Ctrl-C stops an answer, a second one quits. From a pipe, each line is a message; a
@@ -66,81 +69,67 @@ def chat(
     defaults below.
     """
     output = Output()
-    system = checked_text(system, "the system prompt") if system else None
-    if model is not None and model_file is not None:
-        raise typer.BadParameter(f"give the model as an argument or with -m, not both ({model!r} and {model_file!r})")
-    first = read_prompt(prompt_text, prompt_file) if prompt_text is not None or prompt_file is not None else None
+    system = checked_text(own.system, "the system prompt") if own.system else None
+    if own.model is not None and own.model_file is not None:
+        both = f"({own.model!r} and {own.model_file!r})"
+        raise typer.BadParameter(f"give the model as an argument or with -m, not both {both}")
+    has_first = own.prompt_text is not None or own.prompt_file is not None
+    first = read_prompt(own.prompt_text, own.prompt_file) if has_first else None
     import pymtp
 
-    if not debug:
+    if not own.debug:
         pymtp.exit_on_abort()
-    others = {"max_tokens": max_tokens, "reasoning_budget": chat_flags.reasoning_budget}
-    options = {**model_options, "chat_template": chat_flags.template}
-    asked.params(**others)  # a wrong flag shows before a model is downloaded
-    path = find_model(model_file or model, hf_repo, offline=offline)
-    info = _info(path, chat_flags.template)
-    if verbose:
+    wanted = {"max_tokens": own.max_tokens, "reasoning_budget": chat_flags.reasoning_budget}
+    path = own.model_file or own.model
+    found = find(path, own.hf_repo, offline=own.offline, model_options=model_options, asked=asked, **wanted)
+    if own.verbose:
         pymtp.set_log_level("info")
 
-    def open_model(other: str) -> tuple[Model, GenerationParams]:
-        other_info = _info(other, chat_flags.template)
-        return _load(other, options), asked.params(other_info.sampling, **others)
+    def load_other(other: str) -> tuple[Model, GenerationParams]:
+        found = look_at(other, model_options, asked, **wanted)
+        return _load(found, model_options, chat_flags), found.params
 
-    params = asked.params(info.sampling, **others)
-    loaded = _load(path, options)
-    with loaded:
-        from .reader import open_reader
-        from .repl import Repl
-        from .screen import Display, Screen
-
-        note_embedded(path)
-        warn_beyond_training(model_options["n_ctx"], info.n_ctx_train)
-        _note_drafting(loaded, params, model_options)
+    note_embedded(found.path)
+    with _load(found, model_options, chat_flags) as loaded:
         conversation = pymtp.Conversation(loaded, system=system, params=chat_flags.params())
-        if resume:
+        if own.resume:
             _resume(conversation, system)
-        repl = Repl(
-            conversation,
-            params,
-            screen=Screen(output, Display(color=color)),
-            open_reader=lambda completions: open_reader(completions, keeps_history=not no_history),
-            open_model=open_model,
-            first=first,
-            saves=not no_history,
-        )
-        try:
-            code = repl.run()
-            if verbose:
-                print_stderr(session_block(repl.conversation.model.session))
-        finally:
-            repl.conversation.model.close()  # /model may have opened another one
+        code = _converse(own, conversation, found.params, output, load_other, first)
     if code:
         raise typer.Exit(code)
 
 
-def _info(path: str | None, template: str | None) -> GgufInfo:
-    from pymtp.embedded import model_path
-    from pymtp.gguf.facts import model_facts
-
-    info = model_facts(path or model_path())
-    if (template or info.chat_template) is None:
-        raise CommandError(f"{path} has no chat template; use it without one: pymtp run {path} --raw")
-    return info
+def _load(found: Found, model_options: dict[str, Any], chat_flags: ChatFlags) -> Model:
+    if (chat_flags.template or found.info.chat_template) is None:
+        raise CommandError(f"{found.path} has no chat template; use it without one: pymtp run {found.path} --raw")
+    return load(found, model_options, chat_template=chat_flags.template)
 
 
-def _load(path: str | None, options: dict[str, Any]) -> Model:
-    import pymtp
+def _converse(
+    own: Flags,
+    conversation: Conversation,
+    params: GenerationParams,
+    output: Output,
+    load_other: Callable[[str], tuple[Model, GenerationParams]],
+    first: str | None,
+) -> int:
+    """Chat until the user quits; return the exit code."""
+    from .commands import completions
+    from .reader import open_reader
+    from .repl import Repl
+    from .screen import Display, Screen
+    from .state import Chat
 
-    with loading(path) as on_load:
-        return pymtp.Model(path, **options, on_load=on_load)
-
-
-def _note_drafting(model: Model, params: GenerationParams, options: dict[str, Any]) -> None:
-    if model.info.draft_model and not options["draft_model"]:
-        print_stderr(f"pymtp: drafting with {model.info.draft_source}")
-    note_room(model)
-    if note := model.draft_note or (params.draft_note if model.draft_max else None):
-        print_stderr(f"pymtp: {note}")
+    chat = Chat(conversation, params, Screen(output, Display(color=own.color)), load_other)
+    keeps_history = not own.no_history
+    reader = open_reader(lambda before: completions(before, chat), keeps_history=keeps_history)
+    try:
+        code = Repl(chat, reader, first=first, saves=keeps_history).run()
+        if own.verbose:
+            print_stderr(session_block(chat.conversation.model.session))
+        return code
+    finally:
+        chat.conversation.model.close()  # /model may have opened another one
 
 
 def _resume(conversation: Conversation, system: str | None) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pymtp.text.files import read_text_record
 
+from ..answer import Part
 from ..errors import CommandError
 from ..report import stats_block
 from ..sampling import escaped, parameter_of_flag, unescaped
@@ -24,7 +25,7 @@ from .reader import unquoted
 from .screen import CUT
 
 if TYPE_CHECKING:
-    from .repl import Repl
+    from .state import Chat, Start
 
 
 class Refused(Exception):
@@ -33,16 +34,16 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Command:
-    """`run` takes the chat and what was typed after the name."""
+    """`run` takes the chat and what was typed after the name; it may return an answer that is to be shown."""
 
     arguments: str
     help: str
-    run: Callable[[Repl, str], None]
-    complete: Callable[[Repl, str], Iterable[str]] = lambda repl, typed: ()
+    run: Callable[[Chat, str], Start | None]
+    complete: Callable[[Chat, str], Iterable[str]] = lambda chat, typed: ()
 
 
-def execute(text: str, repl: Repl) -> None:
-    """Run a command. Raises Refused and PymtpError with a one-line message."""
+def execute(text: str, chat: Chat) -> Start | None:
+    """Run a command; return the answer that it begins, if any. Raises Refused and PymtpError, in one line."""
     name, _, argument = text.partition(" ")
     name = _ALIASES.get(name, name)
     command = COMMANDS.get(name)
@@ -52,10 +53,10 @@ def execute(text: str, repl: Repl) -> None:
         raise Refused(f"no command /{name}; {hint} (to send it as a message, begin with //)")
     if argument.strip() and not command.arguments:
         raise Refused(f"/{name} takes no argument")
-    command.run(repl, argument.strip())
+    return command.run(chat, argument.strip())
 
 
-def completions(before: str, repl: Repl) -> Iterator[tuple[str, int]]:
+def completions(before: str, chat: Chat) -> Iterator[tuple[str, int]]:
     """See reader.Completions."""
     if not before.startswith("/") or "\n" in before:
         return
@@ -63,50 +64,49 @@ def completions(before: str, repl: Repl) -> Iterator[tuple[str, int]]:
     if not space:
         yield from ((f"{known} ", len(name)) for known in COMMANDS if known.startswith(name))
     elif name in COMMANDS:
-        for text in COMMANDS[name].complete(repl, typed):
+        for text in COMMANDS[name].complete(chat, typed):
             yield text, len(typed)
 
 
-def _help(repl: Repl, _: str) -> None:
-    repl.screen.table((f"/{name} {command.arguments}".rstrip(), command.help) for name, command in COMMANDS.items())
-    repl.screen.note('Enter sends, Alt-Enter starts a new line, """ begins and ends several lines')
-    repl.screen.note("Ctrl-C stops an answer, a second one quits")
+def _help(chat: Chat, _: str) -> None:
+    chat.screen.table((f"/{name} {command.arguments}".rstrip(), command.help) for name, command in COMMANDS.items())
+    chat.screen.note('Enter sends, Alt-Enter starts a new line, """ begins and ends several lines')
+    chat.screen.note("Ctrl-C stops an answer, a second one quits")
 
 
-def _exit(repl: Repl, _: str) -> None:
+def _exit(chat: Chat, _: str) -> None:
     raise EOFError  # as Ctrl-D
 
 
-def _clear(repl: Repl, _: str) -> None:
-    repl.conversation.clear()
-    repl.attached, repl.images = [], []
-    repl.screen.note("new conversation" + (", same system prompt" if repl.conversation.system else ""))
+def _clear(chat: Chat, _: str) -> None:
+    chat.conversation.clear()
+    chat.attached, chat.images = [], []
+    chat.screen.note("new conversation" + (", same system prompt" if chat.conversation.system else ""))
 
 
-def _regenerate(repl: Repl, typed: str) -> None:
-    turn = _turn(repl, typed, "regen")
-    _note_turns_after(repl, turn)
-    repl.regenerate(turn)
+def _regenerate(chat: Chat, typed: str) -> Start:
+    turn = _turn(chat, typed, "regen")
+    _note_turns_after(chat, turn)
+    return chat.regenerated(turn)
 
 
-def _edit(repl: Repl, typed: str) -> None:
+def _edit(chat: Chat, typed: str) -> Start | None:
     number, _, text = typed.partition(" ")
     if not number.isdecimal():
         number, text = "", typed
-    turn = _turn(repl, number, "edit")
-    if text.strip():
-        _note_turns_after(repl, turn)
-        repl.send(unquoted(text.strip()), turn)
-    elif repl.can_edit:
-        _note_turns_after(repl, turn)
-        repl.edited = turn
-    else:
+    turn = _turn(chat, number, "edit")
+    if not text.strip() and not chat.can_edit:
         raise Refused("/edit needs the new message here: /edit [N] MESSAGE")
+    _note_turns_after(chat, turn)
+    if text.strip():
+        return chat.message(unquoted(text.strip()), turn)
+    chat.edited = turn
+    return None
 
 
-def _turn(repl: Repl, typed: str, command: str) -> int:
+def _turn(chat: Chat, typed: str, command: str) -> int:
     """The turn that was typed, from 1 as people count; the last one if there is none."""
-    n = len(repl.conversation.messages) // 2
+    n = len(chat.conversation.messages) // 2
     if not n:
         raise Refused(f"there is no {'answer to regenerate' if command == 'regen' else 'message to edit'} yet")
     if not typed:
@@ -116,45 +116,45 @@ def _turn(repl: Repl, typed: str, command: str) -> int:
     return int(typed) - 1
 
 
-def _note_turns_after(repl: Repl, turn: int) -> None:
-    if n := len(repl.conversation.messages) // 2 - turn - 1:
-        repl.screen.note("this drops the " + (f"{n} turns" if n > 1 else "turn") + f" after message {turn + 1}")
+def _note_turns_after(chat: Chat, turn: int) -> None:
+    if n := len(chat.conversation.messages) // 2 - turn - 1:
+        chat.screen.note("this drops the " + (f"{n} turns" if n > 1 else "turn") + f" after message {turn + 1}")
 
 
-def _undo(repl: Repl, _: str) -> None:
-    if repl.attached or repl.images:
-        repl.screen.note(f"dropped what was to go with the next message; {_turns(repl)} left")
-        repl.attached, repl.images = [], []
+def _undo(chat: Chat, _: str) -> None:
+    if chat.attached or chat.images:
+        chat.screen.note(f"dropped what was to go with the next message; {_turns(chat)} left")
+        chat.attached, chat.images = [], []
         return
-    if not repl.conversation.undo():
+    if not chat.conversation.undo():
         raise Refused("there is nothing to undo")
-    repl.screen.note(f"removed the last message and its answer; {_turns(repl)} left")
+    chat.screen.note(f"removed the last message and its answer; {_turns(chat)} left")
 
 
-def _system(repl: Repl, text: str) -> None:
+def _system(chat: Chat, text: str) -> None:
     if text:
-        repl.conversation.system = None if text == "none" else text
-    repl.screen.note(f"system prompt: {repl.conversation.system or 'none'}")
+        chat.conversation.system = None if text == "none" else text
+    chat.screen.note(f"system prompt: {chat.conversation.system or 'none'}")
 
 
-def _set(repl: Repl, text: str) -> None:
+def _set(chat: Chat, text: str) -> None:
     typed, _, value = text.partition(" ")
-    values = {**_settings(repl), **_display(repl)}
+    values = {**_settings(chat), **_display(chat)}
     if not typed:
-        repl.screen.table(values.items())
+        chat.screen.table(values.items())
         return
     name = _parameter(typed)
-    if name in _display(repl):
+    if name in _display(chat):
         if value:
-            repl.screen.display = settings.with_value(repl.screen.display, name, value.strip())
-        repl.screen.note(f"{name}: {_display(repl)[name]}")
+            chat.screen.display = settings.with_value(chat.screen.display, name, value.strip())
+        chat.screen.note(f"{name}: {_display(chat)[name]}")
         return
     if name not in values:
         nearest = get_close_matches(name, [*values, *parameter_of_flag()], n=1)
         raise Refused(f"no parameter {name}; " + (f"did you mean {nearest[0]}?" if nearest else "/set lists them"))
     if value:
-        _change(repl, name, value.strip())
-    repl.screen.note(f"{name}: {_settings(repl)[name]}")
+        _change(chat, name, value.strip())
+    chat.screen.note(f"{name}: {_settings(chat)[name]}")
 
 
 def _parameter(typed: str) -> str:
@@ -164,83 +164,87 @@ def _parameter(typed: str) -> str:
     return flags.get(name) or flags.get(name.replace("_", "-")) or name.replace("-", "_")
 
 
-def _change(repl: Repl, name: str, value: str) -> None:
+def _change(chat: Chat, name: str, value: str) -> None:
     if name == "seed" and value == "-1":
         value = "random"
     if name == "dry_sequence_breakers":
         value = unescaped(value)
     if name == "max_tokens":
-        repl.params = settings.with_value(repl.params, name, value)
+        chat.params = settings.with_value(chat.params, name, value)
     else:
-        repl.params = replace(repl.params, sampling=settings.with_value(repl.params.sampling, name, value))
+        chat.params = replace(chat.params, sampling=settings.with_value(chat.params.sampling, name, value))
 
 
-def _settings(repl: Repl) -> dict[str, str]:
-    sampling = repl.params.sampling
+def _settings(chat: Chat) -> dict[str, str]:
+    sampling = chat.params.sampling
     values = {name: settings.typed(getattr(sampling, name)) for name in settings.names(sampling)}
     special = {
         "seed": "random" if sampling.seed is None else str(sampling.seed),
         "dry_sequence_breakers": escaped(values["dry_sequence_breakers"]),
         "logit_bias": ";".join(f"{token}{bias:+g}" for token, bias in dict(sampling.logit_bias).items()) or "none",
     }
-    return {**values, **special, "max_tokens": str(repl.params.max_tokens)}
+    return {**values, **special, "max_tokens": str(chat.params.max_tokens)}
 
 
-def _display(repl: Repl) -> dict[str, str]:
-    display = repl.screen.display
+def _display(chat: Chat) -> dict[str, str]:
+    display = chat.screen.display
     return {name: settings.typed(getattr(display, name)) for name in settings.names(display)}
 
 
-def _show_chat(repl: Repl) -> None:
-    for i, message in enumerate(repl.conversation.messages):
-        repl.screen.note(f"{i // 2 + 1}. {message['role']}:" if i % 2 == 0 else f"{message['role']}:")
+def _show_chat(chat: Chat) -> None:
+    for i, message in enumerate(chat.conversation.messages):
+        chat.screen.note(f"{i // 2 + 1}. {message['role']}:" if i % 2 == 0 else f"{message['role']}:")
         for image in message.get("images", ()):
-            repl.screen.note(f"[an image of {image.width} x {image.height} pixels]")
-        repl.screen.answer(message["content"] + "\n", is_typed=message["role"] == "user")
-        repl.screen.end_answer()
+            chat.screen.note(f"[an image of {image.width} x {image.height} pixels]")
+        text = message["content"] + "\n"
+        if message["role"] == "user":
+            chat.screen.typed(text)
+        else:
+            chat.screen.part(Part(text))
+        chat.screen.end_answer()
         if cut := CUT.get(message.get("finish_reason", "eog")):
-            repl.screen.note(f"[{cut}]")
+            chat.screen.note(f"[{cut}]")
 
 
-def _show(repl: Repl, what: str) -> None:
+def _show(chat: Chat, what: str) -> None:
     if what == "chat":
-        _show_chat(repl)
+        _show_chat(chat)
         return
     if what:
         raise Refused("/show shows the settings, /show chat the messages")
-    model, info = repl.conversation.model, repl.conversation.model.info
-    repl.screen.table(
+    model, info = chat.conversation.model, chat.conversation.model.info
+    chat.screen.table(
         [
             ("model", str(info.path)),
             ("architecture", f"{info.architecture} {info.quantization or ''}".strip()),
             ("context", f"{model.session.n_ctx} tokens"),
-            ("turns", _turns(repl)),
-            ("system prompt", repl.conversation.system or "none"),
-            ("drafting", _drafting(repl)),
-            *_settings(repl).items(),
-            *_display(repl).items(),
+            ("turns", _turns(chat)),
+            ("system prompt", chat.conversation.system or "none"),
+            ("drafting", _drafting(chat)),
+            *_settings(chat).items(),
+            *_display(chat).items(),
         ]
     )
 
 
-def _stats(repl: Repl, _: str) -> None:
-    answer = repl.last_answer
+def _stats(chat: Chat, _: str) -> None:
+    answer = chat.last_answer
     if answer is None:
         raise Refused("there is no answer yet")
     n_new = answer.stats.prompt_tokens
-    repl.screen.note("the last answer")
-    repl.screen.note(f"prompt in cache: {answer.n_cached} of {answer.n_prompt} tokens, {n_new} computed")
-    plain_tok_s = repl.conversation.model.plain_tok_s
-    repl.screen.note(stats_block(answer.stats, answer.acceptance, plain_tok_s))
-    repl.screen.note("\nall answers")
-    repl.screen.note(stats_block(repl.stats, answer.acceptance, plain_tok_s))
+    chat.screen.note("the last answer")
+    chat.screen.note(f"prompt in cache: {answer.n_cached} of {answer.n_prompt} tokens, {n_new} computed")
+    plain_tok_s = chat.conversation.model.plain_tok_s
+    chat.screen.note(stats_block(answer.stats, answer.acceptance, plain_tok_s))
+    chat.screen.note("\nall answers")
+    chat.screen.note(stats_block(chat.stats, answer.acceptance, plain_tok_s))
 
 
-def _mtp(repl: Repl, text: str) -> None:
+def _mtp(chat: Chat, text: str) -> None:
     if text:
-        n = _draft_max(text, repl.conversation.model.session.n_draft_max)
-        repl.params = replace(repl.params, draft_max=n)
-    repl.screen.note(f"drafting: {_drafting(repl)}")
+        n = _draft_max(text, chat.conversation.model.session.n_draft_max)
+        chat.params = replace(chat.params, draft_max=n)
+    chat.screen.note(f"drafting: {_drafting(chat)}")
 
 
 def _draft_max(text: str, limit: int) -> int | Literal["auto"] | None:
@@ -257,29 +261,29 @@ def _draft_max(text: str, limit: int) -> int | Literal["auto"] | None:
     return int(text)
 
 
-def _drafting(repl: Repl) -> str:
-    asked, loaded = repl.params.draft_max, repl.conversation.model.draft_max
+def _drafting(chat: Chat) -> str:
+    asked, loaded = chat.params.draft_max, chat.conversation.model.draft_max
     n = loaded if asked is None or not loaded else asked
     if n == "auto":
         return "adaptive"
     return f"{n} token{'s' * (n != 1)} per round" if n else "off"
 
 
-def _read(repl: Repl, file: str) -> None:
+def _read(chat: Chat, file: str) -> None:
     for path in _matching(file):
         text = _text_of(path, "/read")
-        repl.attached.append(text)
-        repl.screen.note(f"{path}: {len(text)} characters go with the next message")
+        chat.attached.append(text)
+        chat.screen.note(f"{path}: {len(text)} characters go with the next message")
 
 
-def _image(repl: Repl, file: str) -> None:
+def _image(chat: Chat, file: str) -> None:
     from pymtp import Image
 
-    if repl.conversation.model.projector is None:
+    if chat.conversation.model.projector is None:
         raise Refused("the model takes no images; restart with its projector: --mmproj FILE")
     image = Image(_path(file, "/image"))
-    repl.images.append(image)
-    repl.screen.note(f"{file}: {image.width} x {image.height} pixels go with the next message")
+    chat.images.append(image)
+    chat.screen.note(f"{file}: {image.width} x {image.height} pixels go with the next message")
 
 
 def _matching(file: str) -> list[str]:
@@ -292,8 +296,8 @@ def _matching(file: str) -> list[str]:
     return found
 
 
-def _copy(repl: Repl, what: str) -> None:
-    answers = [message["content"] for message in repl.conversation.messages if message["role"] == "assistant"]
+def _copy(chat: Chat, what: str) -> None:
+    answers = [message["content"] for message in chat.conversation.messages if message["role"] == "assistant"]
     if not answers:
         raise Refused("there is no answer to copy yet")
     if what not in ("", "code"):
@@ -305,39 +309,39 @@ def _copy(repl: Repl, what: str) -> None:
     taken_by = clipboard.copy(text)
     if taken_by is None:
         raise Refused("there is no clipboard here; /save writes the conversation to a file")
-    repl.screen.note(f"{len(text)} characters copied, with {taken_by}")
+    chat.screen.note(f"{len(text)} characters copied, with {taken_by}")
 
 
-def _model(repl: Repl, path: str) -> None:
+def _model(chat: Chat, path: str) -> None:
     if not path:
-        repl.screen.note(f"model: {repl.conversation.model.info.path}")
+        chat.screen.note(f"model: {chat.conversation.model.info.path}")
         return
     if not os.path.isfile(Path(path).expanduser()):
         raise Refused(f"{path}: no such file; name a GGUF, or restart with -hf USER/REPO")
     try:
-        repl.switch_model(str(Path(path).expanduser()))
+        chat.switch_model(str(Path(path).expanduser()))
     except CommandError as error:
         raise Refused(str(error)) from error
-    info = repl.conversation.model.info
-    repl.screen.note(f"{info.name or info.path.name} answers from now on; {_turns(repl)} kept")
+    info = chat.conversation.model.info
+    chat.screen.note(f"{info.name or info.path.name} answers from now on; {_turns(chat)} kept")
 
 
-def _save(repl: Repl, file: str) -> None:
+def _save(chat: Chat, file: str) -> None:
     path = _path(file, "/save")
     if os.path.exists(path) and not files.is_chat(path):
         raise Refused(f"{file} exists and is not a saved chat; choose another name")
     replaces = ", in place of the chat that was there" if os.path.exists(path) else ""
-    files.write(path, repl.conversation)
-    repl.screen.note(f"{file}: {_turns(repl)} saved{replaces}")
+    files.write(path, chat.conversation)
+    chat.screen.note(f"{file}: {_turns(chat)} saved{replaces}")
 
 
-def _load(repl: Repl, file: str) -> None:
+def _load(chat: Chat, file: str) -> None:
     saved = files.read(_text_of(file, "/load"))
     if saved is None:
         raise Refused(f"{file} is not a saved chat; name a file written by /save")
-    repl.conversation.restore(saved.messages)
-    repl.conversation.system = saved.system
-    repl.screen.note(f"{file}: {_turns(repl)} loaded")
+    chat.conversation.restore(saved.messages)
+    chat.conversation.system = saved.system
+    chat.screen.note(f"{file}: {_turns(chat)} loaded")
 
 
 def _path(file: str, command: str) -> Path:
@@ -359,21 +363,21 @@ def _text_of(file: str, command: str) -> str:
         raise Refused(f"cannot read {file}: {error.strerror}; check the path") from error
 
 
-def _turns(repl: Repl) -> str:
-    n = len(repl.conversation.messages) // 2
-    n_out = repl.conversation.n_dropped // 2
+def _turns(chat: Chat) -> str:
+    n = len(chat.conversation.messages) // 2
+    n_out = chat.conversation.n_dropped // 2
     return f"{n} turn{'' if n == 1 else 's'}" + (f" ({n_out} of them left out)" if n_out else "")
 
 
-def _names(repl: Repl, typed: str) -> list[str]:
-    return [f"{name} " for name in (*_settings(repl), *_display(repl)) if name.startswith(typed)]
+def _names(chat: Chat, typed: str) -> list[str]:
+    return [f"{name} " for name in (*_settings(chat), *_display(chat)) if name.startswith(typed)]
 
 
-def _modes(repl: Repl, typed: str) -> list[str]:
+def _modes(chat: Chat, typed: str) -> list[str]:
     return [mode for mode in ("on", "off", "auto") if mode.startswith(typed)]
 
 
-def _files(repl: Repl, typed: str) -> list[str]:
+def _files(chat: Chat, typed: str) -> list[str]:
     folder, _, start = typed.rpartition("/")
     root = Path(f"{folder}/" if "/" in typed else ".").expanduser()
     try:
@@ -398,10 +402,10 @@ COMMANDS: dict[str, Command] = {
     "undo": Command("", "drop attached files, else the last message and its answer", _undo),
     "system": Command("[TEXT]", "show or change the system prompt; none removes it", _system),
     "set": Command("[NAME [VALUE]]", "show or change sampling parameters, color, markdown and stats", _set, _names),
-    "show": Command("[chat]", "show the settings or the messages", _show, lambda repl, typed: ["chat"]),
+    "show": Command("[chat]", "show the settings or the messages", _show, lambda chat, typed: ["chat"]),
     "stats": Command("", "show speed, acceptance and cache use, of the last answer and of all", _stats),
     "mtp": Command("[on|off|K|auto]", "show or change the draft length", _mtp, _modes),
-    "copy": Command("[code]", "copy the last answer, or the code in it", _copy, lambda repl, typed: ["code"]),
+    "copy": Command("[code]", "copy the last answer, or the code in it", _copy, lambda chat, typed: ["code"]),
     "model": Command("[FILE]", "show the model, or continue with another one", _model, _files),
     "read": Command("FILE", "send a text file, or several (*.py), with the next message", _read, _files),
     "image": Command("FILE", "send an image with the next message", _image, _files),

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pymtp import InvalidParameter, PymtpError
 from pymtp.chat.images import as_url, source_of
 from pymtp.engine import snapshot
-from pymtp.errors import InvalidParameter, PymtpError
 from pymtp.text.files import read_text_record
 
 if TYPE_CHECKING:

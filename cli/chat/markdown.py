@@ -117,7 +117,7 @@ def _markdown(text: str) -> Markdown:
     from rich.syntax import Syntax
 
     class Code(CodeBlock):
-        """Without the empty lines around it that rich adds, so that a long block can be drawn in parts."""
+        """A block without the empty lines that rich puts around it, so that a long one can be drawn in parts."""
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
             code = str(self.text).rstrip()

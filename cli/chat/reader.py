@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
 
 Completions = Callable[[str], Iterable[tuple[str, int]]]
-"""From the text before the cursor to completions, each with how many characters before the cursor it replaces."""
+"""Makes completions of the text before the cursor, each with how many characters before the cursor it replaces."""
 
 
 class Reader(Protocol):

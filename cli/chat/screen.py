@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..answer import DIM, END, Part
 from ..output import Output, print_stderr, shows_color
+from ..text import harmless
 from .wrap import WordWrapper
 
 if TYPE_CHECKING:
@@ -20,15 +22,9 @@ if TYPE_CHECKING:
 
     from .markdown import MarkdownView
 
-_DIM, _DRAFTED = "\x1b[2m", "\x1b[32m"
-_END = {_DIM: "\x1b[22m", _DRAFTED: "\x1b[39m"}
-
 CUT = {"length": "cut by -n", "context": "cut: the context is full", None: "interrupted"}
 """Words for the reasons for which an answer is not whole."""
 _CUT_IN_LINE = {"length": " (-n)", None: " (interrupted)"}  # a full context has a note of its own
-
-Origins = Iterable[tuple[str, bool]]
-"""Texts, and whether each was drafted."""
 
 
 @dataclass
@@ -66,26 +62,29 @@ class Screen:
         """The terminal's current width; 80 without a terminal."""
         return shutil.get_terminal_size().columns
 
-    def answer(
-        self, text: str, *, is_thinking: bool = False, is_typed: bool = False, origins: Origins | None = None
-    ) -> None:
-        """Write a piece of an answer; thinking is dimmed, or goes to stderr. Raises OutputClosed and CommandError.
-
-        `origins` cuts it into what was drafted and what was not. `is_typed`: people have typed it, not as Markdown.
-        """
-        if not text:
-            return
+    def part(self, part: Part) -> None:
+        """Write a part of an answer; thinking is dimmed, or goes to stderr. Raises OutputClosed and CommandError."""
         if not self._is_terminal:
-            self._write_apart(text, is_thinking=is_thinking)
+            self._write_apart(part.text, is_thinking=part.is_thinking)
             return
         lays_out = self.display.markdown and not self.display.color and self._styles_answers
-        if lays_out and not is_thinking and not is_typed:
-            self._show_markdown(_sanitized(text))
+        if lays_out and not part.is_thinking:
+            self._show_markdown(harmless(part.text))
             return
-        parts = origins if origins is not None and self.display.color and not is_thinking else [(text, False)]
-        for part, was_drafted in parts:
-            style = _DIM if is_thinking else _DRAFTED if was_drafted else ""
-            self._show(self._wrapper.push(_sanitized(part), style, self.columns))
+        for text, style in part.styled:
+            self._show_text(text, style)
+
+    def typed(self, text: str) -> None:
+        """Write what people have typed, which is not Markdown."""
+        if self._is_terminal:
+            self._show_text(text, "")
+        else:
+            self._write_apart(text, is_thinking=False)
+
+    def tag(self, text: str) -> None:
+        """Write what begins or ends the thinking, on a new line."""
+        self.end_answer()
+        self.part(Part(text.strip(), is_thinking=True))
 
     def end_answer(self) -> None:
         """Show what was held back, and start a new line unless the last piece ended one."""
@@ -100,7 +99,7 @@ class Screen:
         self._wrapper = WordWrapper()
 
     def _write_apart(self, text: str, *, is_thinking: bool) -> None:
-        """Without a terminal stdout gets the answer alone, as from `pymtp run`."""
+        """Write a text where stdout is not a terminal: it gets the answer alone, as from `pymtp run`."""
         if is_thinking:
             print_stderr(text, ends_line=False)
             self._last_thought, self._is_after_thinking = text[-1], True
@@ -127,9 +126,12 @@ class Screen:
             self._markdown = MarkdownView()
         self._markdown.push(text)
 
+    def _show_text(self, text: str, style: str) -> None:
+        self._show(self._wrapper.push(harmless(text), style, self.columns))
+
     def _show(self, parts: Iterable[tuple[str, str]]) -> None:
         for text, style in parts:
-            self._write(f"{style}{text}{_END[style]}" if style and self._styles_answers else text)
+            self._write(f"{style}{text}{END[style]}" if style and self._styles_answers else text)
 
     def _write(self, text: str) -> None:
         if text:
@@ -143,7 +145,7 @@ class Screen:
         for line in text.splitlines() or [""]:
             if self._wraps_notes:
                 line = textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
-            print_stderr(f"{_DIM}{line}{_END[_DIM]}" if self._dims_notes else line)
+            print_stderr(f"{DIM}{line}{END[DIM]}" if self._dims_notes else line)
 
     def table(self, rows: Iterable[tuple[str, str]]) -> None:
         """Show names and descriptions: side by side, or below each other if the terminal is too narrow."""
@@ -176,8 +178,3 @@ def status_line(answer: Answer, columns: int) -> str:
         parts.pop()
         line = ", ".join(parts)
     return f"[{line}]"
-
-
-def _sanitized(text: str) -> str:
-    """Control characters in an answer must not reach the terminal."""
-    return "".join(char if char.isprintable() or char in "\n\t" or ord(char) > 0x9F else "\ufffd" for char in text)

@@ -10,7 +10,7 @@ import types
 from dataclasses import fields, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pymtp.errors import InvalidParameter
+from pymtp import InvalidParameter
 
 _NOT_HERE = "set by a flag when the program starts: it cannot be typed here"
 

@@ -102,7 +102,7 @@ def _routes() -> Iterator[Route]:
 
 def _refuse(what: str) -> Callable[[Request], Any]:
     async def refuse(request: Request) -> Response:
-        raise unsupported(f"{what} are not supported by this server")
+        raise unsupported(f"this server does not support {what}")
 
     return refuse
 

@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from errno import EADDRINUSE
 from pathlib import Path
 from typing import Any
 
@@ -135,5 +136,7 @@ def bound(host: str, port: int) -> socket.socket:
         bound.bind(address)
     except OSError as error:
         reason = error.strerror or error
-        raise InvalidParameter("host", f"an address that is free: {host}:{port} cannot be used ({reason})") from None
+        if error.errno == EADDRINUSE:
+            raise InvalidParameter("port", f"one that is free: {host}:{port} is in use") from None
+        raise InvalidParameter("host", f"an address of this machine: {host}:{port} cannot be used ({reason})") from None
     return bound

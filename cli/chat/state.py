@@ -1,0 +1,68 @@
+"""What a chat is: the conversation, the settings for its next answers, and what goes with the next message.
+
+Owns what commands and the loop change. Knows neither of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from pymtp import Answer, Conversation, GenerationParams, Image, Model, PymtpError, Stats
+
+from .screen import Screen
+
+Start = Callable[[Callable[[int, int], object] | None], Answer]
+"""Begins an answer; called with what shows how far the prompt is."""
+
+
+@dataclass
+class Chat:
+    """The state of a chat."""
+
+    conversation: Conversation
+    params: GenerationParams
+    screen: Screen
+    open_model: Callable[[str], tuple[Model, GenerationParams]]
+    """Loads the model at a path; returns it with the parameters for it. Raises PymtpError."""
+    can_edit: bool = False
+    """Whether a message can be put where people type, to be changed."""
+    attached: list[str] = field(default_factory=list)
+    """Texts to send with the next message."""
+    images: list[Image] = field(default_factory=list)
+    """Images to send with the next message."""
+    edited: int | None = None
+    """The turn, from 0, whose message the next one replaces."""
+    last_answer: Answer | None = None
+    stats: Stats = field(default_factory=Stats)
+    """Sum of all answers of the model."""
+
+    def message(self, text: str, turn: int | None = None) -> Start:
+        """A message with what is attached, which is attached no longer. In place of that of `turn`, if given."""
+        message = "\n\n".join([*self.attached, text])
+        before = self.conversation.messages[2 * turn].get("images", ()) if turn is not None else ()
+        images = [*before, *self.images]
+        self.attached, self.images = [], []
+        if turn is None:
+            return lambda show: self.conversation.ask(message, self.params, images=images, on_prompt=show)
+        return lambda show: self.conversation.edit(turn, message, self.params, images=images, on_prompt=show)
+
+    def regenerated(self, turn: int) -> Start:
+        """Another answer to the message of a turn, with a random seed: a fixed one would give the same answer."""
+        params = replace(self.params, sampling=replace(self.params.sampling, seed=None))
+        return lambda show: self.conversation.regenerate(params, turn=turn, on_prompt=show)
+
+    def switch_model(self, path: str) -> None:
+        """Continue the conversation with another model. Raises PymtpError, and keeps the old one then."""
+        old = self.conversation
+        new_model, params = self.open_model(path)
+        new = Conversation(new_model, system=old.system, params=old.params)
+        try:
+            new.restore(old.messages)
+        except PymtpError:
+            new_model.close()
+            raise
+        self.conversation = new
+        self.params = replace(params, max_tokens=self.params.max_tokens)
+        self.last_answer, self.stats = None, Stats()
+        old.model.close()
