@@ -3,6 +3,7 @@
 //   test-session MODEL.gguf[+ASSISTANT.gguf]...      tiny models with MTP layers, or with an assistant
 
 #include "check.h"
+#include "head-graph.h"
 #include "llama-model.h"
 #include "llama.h"
 #include "pymtp.h"
@@ -29,6 +30,29 @@ ggml_cgraph * llama_model::build_graph(const llm_graph_params & params) const {
 
     ++g_n_builds;
     return build(this, params);
+}
+
+// Stand before ggml's function and the engine's: a llama.cpp whose heads read hidden states from an input of another
+// name, or from two.
+static bool g_renames = false;
+static bool g_doubles = false;
+
+ggml_tensor * ggml_set_name(ggml_tensor * tensor, const char * name) {
+    static const auto set = (ggml_tensor * (*)(ggml_tensor *, const char *) ) dlsym(RTLD_NEXT, "ggml_set_name");
+
+    const bool is_hidden = strcmp(name, "mtp_h_input") == 0 || strcmp(name, "inp_h") == 0;
+    return set(tensor, g_renames && is_hidden ? "h_input" : name);
+}
+
+std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, const llm_graph_params & params) {
+    using builder = std::unique_ptr<llm_graph_context> (*)(const llama_model &, const llm_graph_params &);
+
+    static const auto build = (builder) dlsym(RTLD_NEXT, "_Z16head_graph_buildRK11llama_modelRK16llm_graph_params");
+
+    if (g_doubles) {
+        build(model, params);
+    }
+    return build(model, params);
 }
 
 static constexpr int32_t N_DRAFT = 3;
@@ -619,6 +643,22 @@ static void after_a_failed_pass_what_was_decoded_stays() {
     }
 }
 
+static void heads_whose_hidden_states_cannot_be_tied_are_refused() {
+    for (bool * breaks : { &g_renames, &g_doubles }) {
+        *breaks = true;
+        session s;
+        if (g_assistant) { // its graph is built for the first draft
+            s.decode(text(20));
+            CHECK_EQUAL(s.status, +PYMTP_OK);
+            s.draft_fused({ 1 }, 20);
+        }
+        *breaks = false;
+        CHECK_EQUAL(s.status, +PYMTP_FAILED);
+        CHECK(strstr(pymtp_error_message(), breaks == &g_renames ? "has 0 inputs named" : "has 2 inputs named"));
+    }
+    CHECK_EQUAL(session().status, +PYMTP_OK);
+}
+
 static void the_library_names_its_sources() {
     CHECK(strstr(pymtp_abi_id(), "llama-cpp-python") != nullptr);
 }
@@ -662,6 +702,7 @@ int main(int argc, char ** argv) {
         RUN(after_a_failed_pass_what_was_decoded_stays);
         RUN(after_a_failed_pass_a_recurrent_sequence_is_gone);
         RUN(recurrent_states_go_back_within_the_last_pass_only);
+        RUN(heads_whose_hidden_states_cannot_be_tied_are_refused);
         RUN(the_library_names_its_sources);
 
         CHECK_EQUAL(pymtp_n_contexts(), 0);

@@ -73,9 +73,6 @@ struct mtp_engine {
     // of the pass at hand
     const mtp_plan & plan() const { return *cur_plan; }
 
-    const mtp_graph_part * part = nullptr; // set while a head's part of a graph is built
-    mtp_graph_picked       picked;         // of the part at hand
-
     // adds to the graph of logits what reduce_logits says
     void build_reduced(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits);
 

@@ -2,7 +2,7 @@
 
 // Graphs of MTP heads that llama.cpp has none for: what joins token and hidden state, and what comes after the block, is
 // here; the block is in one file an architecture. They take the place of what llama.cpp calls graph_mtp, so the engine
-// and a context of llama.cpp's own type MTP run them alike. Knows models; neither the engine nor memories.
+// and a context of llama.cpp's own type MTP run them alike. Knows models; not the engine, which includes this folder.
 
 #include "llama-graph.h"
 #include "llama-model.h"
