@@ -95,20 +95,21 @@ sampler_chain::sampler_chain(int32_t n_vocab, const llama_vocab * vocab, const p
     find_cut();
 }
 
-void sampler_chain::init_stage(int32_t i) {
-    const int32_t kind     = params.stages[i];
-    const size_t  min_keep = params.min_keep;
-
-    const auto * const rest_begin = params.stages + i + 1;
-    const auto * const rest_end   = params.stages + params.n_stages;
-    const auto         follows    = [&](int32_t other) {
-        return std::find(rest_begin, rest_end, other) != rest_end;
+// Whether after stage i the most likely token is taken in the end, and stays the most likely one until then.
+static bool is_greedy_after(const pymtp_sampler_params & params, int32_t i) {
+    const auto * const end     = params.stages + params.n_stages;
+    const auto         follows = [&](int32_t other) {
+        return std::find(params.stages + i + 1, end, other) != end;
     };
+    return params.temp <= 0.0f && params.dynatemp_range <= 0.0f && follows(PYMTP_STAGE_TEMPERATURE) &&
+           !follows(PYMTP_STAGE_PENALTIES) && !follows(PYMTP_STAGE_DRY) && !follows(PYMTP_STAGE_XTC) &&
+           !follows(PYMTP_STAGE_TYP_P) && !follows(PYMTP_STAGE_INFILL);
+}
 
-    // the most likely token is taken in the end, and it stays the most likely one
-    const bool is_greedy = params.temp <= 0.0f && params.dynatemp_range <= 0.0f && follows(PYMTP_STAGE_TEMPERATURE) &&
-                           !follows(PYMTP_STAGE_PENALTIES) && !follows(PYMTP_STAGE_DRY) && !follows(PYMTP_STAGE_XTC) &&
-                           !follows(PYMTP_STAGE_TYP_P) && !follows(PYMTP_STAGE_INFILL);
+void sampler_chain::init_stage(int32_t i) {
+    const int32_t kind      = params.stages[i];
+    const size_t  min_keep  = params.min_keep;
+    const bool    is_greedy = is_greedy_after(params, i);
 
     const auto add = [&](llama_sampler * sampler = nullptr) {
         stages.push_back({ kind, llama_sampler_ptr(sampler) });
