@@ -40,7 +40,7 @@ static pymtp_status check_tail(const pymtp_session & session, int32_t n_rows, co
     for (int32_t i = 0; i < n_rows; ++i) {
         auto & expected = next[seq[i]];
         if (expected < 0) {
-            expected = pymtp_seq_end(session, seq[i]);
+            expected = session.padder->end(seq[i]);
         }
         if (pos[i] != expected) {
             return pymtp_fail(PYMTP_INVALID, "row %d: position %d of sequence %d, but %d is next", i, pos[i], seq[i],
@@ -62,7 +62,7 @@ static pymtp_status check_feed(const pymtp_session & session, int32_t n_rows, co
     return PYMTP_OK;
 }
 
-// the rows of a draft: each sequence at consecutive positions from hidden states that are at hand, all but its last
+// the rows of a draft: each sequence at consecutive positions from hidden states that are kept, all but its last
 // decoded by the trunk
 static pymtp_status check_draft(const pymtp_session & session, int32_t step, int32_t n_rows, const int32_t * token,
                                 const int32_t * pos, const int32_t * seq) {
@@ -89,7 +89,7 @@ static pymtp_status check_draft(const pymtp_session & session, int32_t step, int
             return pymtp_fail(PYMTP_INVALID, "row %d: no hidden state of position %d of sequence %d", i, pos[i] - 1,
                               seq[i]);
         }
-        if (!is_last && (step > 0 || pos[i] >= pymtp_seq_end(session, seq[i]))) {
+        if (!is_last && (step > 0 || pos[i] >= session.padder->end(seq[i]))) {
             return pymtp_fail(PYMTP_INVALID, "row %d: position %d of sequence %d is not decoded, and not the last", i,
                               pos[i], seq[i]);
         }
@@ -121,7 +121,7 @@ template <typename F> static void compute(pymtp_status & status, F && function) 
 template <typename F>
 static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row> & rows, F draft) {
     for (const auto & row : rows) {
-        pymtp_drop_added(session, row.seq);
+        session.padder->drop(row.seq);
     }
     pymtp_status status = PYMTP_FAILED;
     const auto   why    = pymtp_thrown([&] { compute(status, [&] { status = draft(); }); });
@@ -135,72 +135,8 @@ static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row
     return pymtp_fail(status, "%s", why.empty() ? "the backend failed in a pass of the MTP heads" : why.text);
 }
 
-namespace {
-
-// the rows of a pass as llama.cpp takes them, and after them those that were added
-struct pass_batch {
-    std::vector<llama_token>    token;
-    std::vector<llama_pos>      pos;
-    std::vector<llama_seq_id>   seq;
-    std::vector<int8_t>         logits;
-    std::vector<int32_t>        n_seq_id;
-    std::vector<llama_seq_id *> seq_id;
-
-    void add(const mtp_row & row) {
-        token.push_back(row.token);
-        pos.push_back(row.pos);
-        seq.push_back(row.seq);
-        logits.push_back(row.output);
-    }
-
-    llama_batch batch() {
-        n_seq_id.assign(token.size(), 1);
-        seq_id.clear();
-        for (auto & one : seq) {
-            seq_id.push_back(&one);
-        }
-        return {
-            (int32_t) token.size(), token.data(), nullptr, pos.data(), n_seq_id.data(), seq_id.data(), logits.data(),
-        };
-    }
-};
-
-} // namespace
-
-// Decodes rows, which are more than asked for if there is room. Returns what llama_decode returns.
-static int32_t decode_padded(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,
-                             const int32_t * seq, const uint8_t * flags) {
-    pass_batch rows;
-    for (int32_t i = 0; i < n_rows; ++i) {
-        pymtp_drop_added(session, seq[i]);
-        rows.add({ token[i], pos[i], seq[i], (flags[i] & PYMTP_ROW_LOGITS) != 0 });
-    }
-    const auto added = pymtp_rows_to_add(session, n_rows, token, pos, seq, flags);
-    if (!added.empty()) {
-        auto padded = rows;
-        std::for_each(added.begin(), added.end(), [&](const mtp_row & row) { padded.add(row); });
-        const int32_t res = session.mtp->decode(padded.batch(), flags, added.size());
-        if (res == 0) {
-            pymtp_note_added(session, added);
-        }
-        if (res != 1) {
-            return res;
-        }
-    }
-    const int32_t res = session.mtp->decode(rows.batch(), flags, 0);
-    if (res != 1) {
-        return res;
-    }
-    // other sequences may still have rows that were added
-    pymtp_drop_added(session);
-    return session.mtp->decode(rows.batch(), flags, 0);
-}
-
-// Decodes checked rows. If it fails, nothing of them is left.
-pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,
-                              const int32_t * seq, const uint8_t * flags) {
-    const int32_t n_logits =
-        std::count_if(flags, flags + n_rows, [](uint8_t flag) { return (flag & PYMTP_ROW_LOGITS) != 0; });
+pymtp_status pymtp_run_decode(pymtp_session & session, const std::vector<mtp_row> & rows, const uint8_t * flags) {
+    const int32_t n_logits = std::count_if(rows.begin(), rows.end(), [](const mtp_row & row) { return row.output; });
     if (n_logits > session.n_outputs_max) {
         return pymtp_fail(PYMTP_INVALID, "%d rows with logits in a pass: at most %d are allowed", n_logits,
                           session.n_outputs_max);
@@ -209,23 +145,22 @@ pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int
 
     int32_t      res    = -1;
     pymtp_status failed = PYMTP_FAILED;
-    const auto   why =
-        pymtp_thrown([&] { compute(failed, [&] { res = decode_padded(session, n_rows, token, pos, seq, flags); }); });
+    const auto   why    = pymtp_thrown([&] { compute(failed, [&] { res = session.padder->decode(rows, flags); }); });
 
     switch (res) {
         case 0:
             session.n_logits = n_logits;
-            for (int32_t i = n_rows; i-- > 0 && !session.last_pass.empty();) {
-                session.last_pass[seq[i]] = pos[i];
+            for (auto row = rows.rbegin(); row != rows.rend() && !session.last_pass.empty(); ++row) {
+                session.last_pass[row->seq] = row->pos;
             }
             return PYMTP_OK;
         case 1:
-            return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for %d more", llama_n_ctx(session.ctx),
-                              n_rows);
+            return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for %zu more", llama_n_ctx(session.ctx),
+                              rows.size());
         default:
             // earlier ubatches of the batch may have gone through: leave nothing of it
-            for (int32_t i = n_rows; i-- > 0;) {
-                pymtp_truncate(session, seq[i], session.last_pass.empty() ? pos[i] : 0);
+            for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
+                pymtp_truncate(session, row->seq, session.last_pass.empty() ? row->pos : 0);
             }
             return pymtp_fail(failed, "%s", why.empty() ? "the backend failed in a pass of the trunk" : why.text);
     }
@@ -267,7 +202,11 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
         if (status != PYMTP_OK) {
             return status;
         }
-        return pymtp_run_decode(self, n_rows, token, pos, seq, flags);
+        std::vector<mtp_row> rows;
+        for (int32_t i = 0; i < n_rows; ++i) {
+            rows.push_back({ token[i], pos[i], seq[i], (flags[i] & PYMTP_ROW_LOGITS) != 0 });
+        }
+        return pymtp_run_decode(self, rows, flags);
     });
 }
 

@@ -215,7 +215,10 @@ static void set_up(pymtp_session & session, const llama_model & model, const pym
     if (params.n_draft_max > 0 && mtp_replay::is_needed(session.ctx)) {
         session.replay = std::make_unique<mtp_replay>(cparams.n_seq_max);
     }
-    pymtp_choose_padding(session, params.padding);
+    session.padder =
+        std::make_unique<mtp_padder>(*session.ctx, *session.mtp,
+                                     mtp_padder::params{ params.padding, (uint32_t) params.n_draft_max,
+                                                         (uint32_t) session.n_outputs_max, session.replay != nullptr });
     if (params.threads) {
         session.threads = std::make_unique<mtp_thread_pools>(*session.ctx, *params.threads, *params.threads_batch);
     }
@@ -299,7 +302,7 @@ int32_t pymtp_session_n_heads(const pymtp_session * session) {
 int32_t pymtp_session_seen_end(const pymtp_session * session, int32_t seq, int32_t n_heads) {
     return pymtp_guard_or(-1, session, [&](pymtp_session & self) {
         self.need_seq(seq);
-        return std::min(self.mtp->heads.seen_end(seq, n_heads), pymtp_seq_end(self, seq));
+        return std::min(self.mtp->heads.seen_end(seq, n_heads), self.padder->end(seq));
     });
 }
 

@@ -86,8 +86,8 @@ struct mtp_engine {
     // called by the session
     //
 
-    // llama_decode. The last n_added rows are there for the shape of the pass. flags: of the others
-    int32_t decode(const llama_batch & batch, const uint8_t * flags, int32_t n_added);
+    // llama_decode. flags: of the rows; those after them, `added`, are there for the shape of the pass
+    int32_t decode(std::vector<mtp_row> rows, const uint8_t * flags, const std::vector<mtp_row> & added);
 
     // The same for an image. embd: [n_rows, n_embd_inp]; pos: [n_pos_per_embd, n_rows], all sections of the first row of
     // positions before those of the second. Heads whose K/V lies apart do not see it.
