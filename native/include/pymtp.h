@@ -259,13 +259,13 @@ int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t n_row
 // type -1: that of the head's matrix; another ggml_type: rows of that type, with which drafts multiply then.
 // n_tokens = n_vocab without ids ends the limit.
 // Draft logits then have n_tokens columns; ids (drafts, candidates) are always those of the whole vocabulary.
-int32_t pymtp_session_trim(struct pymtp_session * session, int32_t n_tokens, const int32_t * token, int32_t type,
-                           const void * const * rows);
+int32_t pymtp_session_limit_drafts(struct pymtp_session * session, int32_t n_tokens, const int32_t * token,
+                                   int32_t type, const void * const * rows);
 
-// Drafts multiply with output matrices of another ggml_type from now on, which are converted here and kept beside those
-// of the model; what is emitted is computed with the model's. rows[h] are those of head h's matrix, all n_vocab of them,
-// as in pymtp_session_trim. PYMTP_INVALID for types that need calibration data, whose blocks do not fit a row, or that
-// numbers cannot be converted to. Once, before drafts are limited and made.
+// Drafts multiply with output matrices of another ggml_type from now on, which are converted here and kept in addition
+// to those of the model; what is emitted is computed with the model's. rows[h] are those of head h's matrix, all
+// n_vocab of them, as in pymtp_session_limit_drafts. PYMTP_INVALID for types that need calibration data, whose blocks
+// do not fit a row, or that numbers cannot be converted to. Once, before drafts are limited and made.
 int32_t pymtp_session_requantize(struct pymtp_session * session, int32_t type, const void * const * rows);
 
 // The ggml_type of a head's output matrix, and the bytes of one of its rows (one token).
@@ -273,7 +273,7 @@ int32_t pymtp_session_output_type(const struct pymtp_session * session, int32_t 
                                   int64_t * row_bytes);
 
 // pymtp_session_draft_greedy never proposes these tokens. Replaces those of the call before; none by default.
-int32_t pymtp_session_bar(struct pymtp_session * session, int32_t n_tokens, const int32_t * token);
+int32_t pymtp_session_ban_tokens(struct pymtp_session * session, int32_t n_tokens, const int32_t * token);
 
 // llama_adapter_lora_init: a LoRA adapter from a file, which is freed with the model. PYMTP_INVALID if it does not fit the
 // model; the message has the tensor.

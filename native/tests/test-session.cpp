@@ -153,7 +153,7 @@ struct session {
         return drafts;
     }
 
-    void bar(const tokens_t & tokens) { status = pymtp_session_bar(handle, tokens.size(), tokens.data()); }
+    void ban(const tokens_t & tokens) { status = pymtp_session_ban_tokens(handle, tokens.size(), tokens.data()); }
 
     void truncate(int32_t pos, int32_t seq = 0) { status = pymtp_session_truncate(handle, seq, pos); }
 
@@ -323,20 +323,20 @@ static void a_fused_draft_is_the_one_drafted_by_steps() {
     }
 }
 
-static void barred_tokens_are_not_drafted() {
+static void banned_tokens_are_not_drafted() {
     session    s;
     const auto prompt = text(20);
     s.decode(prompt, 0, true);
     const auto free = s.draft_fused({ 5 }, 20);
     CHECK_EQUAL(free.size(), (size_t) N_DRAFT);
-    s.bar({ free.at(0) });
+    s.ban({ free.at(0) });
     s.truncate(20);
-    const auto barred = s.draft_fused({ 5 }, 20);
-    CHECK(std::find(barred.begin(), barred.end(), free.at(0)) == barred.end());
-    s.bar({});
+    const auto banned = s.draft_fused({ 5 }, 20);
+    CHECK(std::find(banned.begin(), banned.end(), free.at(0)) == banned.end());
+    s.ban({});
     s.truncate(20);
     CHECK(s.draft_fused({ 5 }, 20) == free);
-    s.bar({ 512 });
+    s.ban({ 512 });
     CHECK_EQUAL(s.status, +PYMTP_INVALID);
 }
 
@@ -551,7 +551,7 @@ static void a_session_that_does_not_draft_says_so() {
     CHECK_EQUAL(s.status, +PYMTP_INVALID);
     s.draft_fused({ 1 }, 12);
     CHECK_EQUAL(s.status, +PYMTP_INVALID);
-    s.bar({ 1 });
+    s.ban({ 1 });
     CHECK_EQUAL(s.status, +PYMTP_OK);
     s.truncate(0);
     CHECK_EQUAL(s.decode(text(12)).size(), 12u);
@@ -690,7 +690,7 @@ int main(int argc, char ** argv) {
         RUN(rounds_give_the_text_of_single_steps);
         RUN(every_graph_that_is_built_is_counted);
         RUN(a_fused_draft_is_the_one_drafted_by_steps);
-        RUN(barred_tokens_are_not_drafted);
+        RUN(banned_tokens_are_not_drafted);
         RUN(going_back_and_decoding_equals_decoding_afresh);
         RUN(drafts_that_are_not_verified_leave_no_trace);
         RUN(sequences_of_one_cache_do_not_disturb_each_other);

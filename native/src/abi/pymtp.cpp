@@ -374,8 +374,8 @@ static ggml_type need_matrix_type(const pymtp_session & session, int32_t type) {
     return res;
 }
 
-int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int32_t * token, int32_t type,
-                           const void * const * rows) {
+int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, const int32_t * token, int32_t type,
+                                   const void * const * rows) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         const int32_t n_vocab = self.n_vocab();
         if (n_tokens < 1 || n_tokens > n_vocab) {
@@ -417,12 +417,12 @@ int32_t pymtp_session_requantize(pymtp_session * session, int32_t type, const vo
     });
 }
 
-int32_t pymtp_session_bar(pymtp_session * session, int32_t n_tokens, const int32_t * token) {
+int32_t pymtp_session_ban_tokens(pymtp_session * session, int32_t n_tokens, const int32_t * token) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         const int32_t n_vocab = self.n_vocab();
         pymtp_need_array(token, n_tokens, PYMTP_VOCAB_MAX, "tokens");
         need_tokens(n_tokens, token, n_vocab);
-        self.mtp->vocab.bar(std::vector<llama_token>(token, token + n_tokens));
+        self.mtp->vocab.ban(std::vector<llama_token>(token, token + n_tokens));
         return PYMTP_OK;
     });
 }

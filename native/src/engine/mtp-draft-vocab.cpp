@@ -127,14 +127,14 @@ void mtp_draft_vocab::limit(const std::vector<llama_token> & tokens, int32_t typ
     fill_bias();
 }
 
-void mtp_draft_vocab::bar(const std::vector<llama_token> & tokens) {
-    barred = tokens;
+void mtp_draft_vocab::ban(const std::vector<llama_token> & tokens) {
+    banned = tokens;
     fill_bias();
 }
 
 void mtp_draft_vocab::fill_bias() {
     const int32_t n_vocab = trunk.vocab.n_tokens();
-    if (barred.empty() && n_tokens_usable == n_vocab) {
+    if (banned.empty() && n_tokens_usable == n_vocab) {
         bias = nullptr;
         return;
     }
@@ -146,7 +146,7 @@ void mtp_draft_vocab::fill_bias() {
 
     std::vector<float> by_token(n_vocab, 0.0f);
     std::fill(by_token.begin() + n_tokens_usable, by_token.end(), -INFINITY);
-    for (const llama_token token : barred) {
+    for (const llama_token token : banned) {
         by_token[token] = -INFINITY;
     }
     auto by_row = by_token;

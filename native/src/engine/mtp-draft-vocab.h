@@ -1,7 +1,7 @@
 #pragma once
 
 // Which tokens drafts may be: a part of the vocabulary, whose rows of the output matrices are all that a head
-// multiplies, and tokens that are barred. The matrices may be of another type than the model's, for drafts alone. Owns
+// multiplies, and tokens that are banned. The matrices may be of another type than the model's, for drafts alone. Owns
 // the matrices of such a part or type. Verification knows nothing of it: what is drafted stays lossless.
 
 #include "llama.h"
@@ -30,7 +30,7 @@ class mtp_draft_vocab {
     void requantize(ggml_type type, const std::vector<const void *> & rows);
 
     // drafts that are picked in the graph are never these tokens
-    void bar(const std::vector<llama_token> & tokens);
+    void ban(const std::vector<llama_token> & tokens);
 
     // logits of a row of a draft
     int32_t size() const { return n; }
@@ -84,7 +84,7 @@ class mtp_draft_vocab {
     std::vector<mtp_device_tensor>
         matrices; // [n_heads] of the listed tokens, none: the first head's; empty: the first n rows
     std::vector<mtp_device_tensor> requantized; // [n_heads] whole, of another type; empty: the model's
-    std::vector<llama_token>       barred;
+    std::vector<llama_token>       banned;
     mtp_device_tensor              bias_mem;
     ggml_tensor *                  bias = nullptr; // F32 [n_vocab] by row of the output matrix; nullptr: nothing
 
