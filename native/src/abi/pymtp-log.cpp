@@ -48,7 +48,7 @@ static thread_local int  g_n_catching;
 static thread_local char g_failed[256];
 
 #ifndef _WIN32
-static constexpr bool CAN_CATCH = true; // what lies between is C that was compiled with tables for it
+static constexpr bool CAN_CATCH = true; // what is in between is C that was compiled with tables for it
 #else
 static constexpr bool CAN_CATCH = false;
 #endif

@@ -3,9 +3,9 @@
 // Attention of queries that share keys, values and a list of cells. Knows memory and types, never tensors of a graph or
 // threads.
 //
-// A query's result does not depend on the queries beside it, nor on which cells are hidden from it: each of its sums runs
-// through the cells that it sees in the order of the list, by the same instructions. Sums are floats, whatever the cache
-// is made of.
+// A query's result does not depend on the queries next to it, nor on which cells are hidden from it: each of its sums
+// runs through the cells that it sees in the order of the list, by the same instructions. Sums are floats, whatever the
+// cache is made of.
 
 #include "cpu-attention-matrix.h"
 
@@ -53,7 +53,7 @@ struct attention_query {
     }
 };
 
-// Of up to N_TILE queries, in four lanes. For each: sum of exp(score - base).
+// Up to N_TILE queries, in four lanes, with the sum of exp(score - base) of each.
 struct attention_tile {
     int             n;
     attention_query queries[N_TILE];
@@ -71,7 +71,7 @@ struct attention_group {
     float            scale;
     float            soft_cap; // 0: none
 
-    const int32_t * order;     // the cells; nullptr: as they lie
+    const int32_t * order;     // the cells; nullptr: in the order of the cache
     int64_t         n_order;
     int64_t         n_cache;   // those of the list from here on are not in the tensors
 

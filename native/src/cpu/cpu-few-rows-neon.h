@@ -1,11 +1,11 @@
 #pragma once
 
-// Products of a quantized matrix with few rows on ARM, for matrix rows that lie one after the other. A block of weights is
+// Products of a quantized matrix with few rows on ARM, for matrix rows that follow each other. A block of weights is
 // unpacked once for all rows of activations. Knows vectors and types of weights, never tensors or threads.
 //
-// The results are bit for bit those of llama.cpp's vec_dot for NEON (ggml-cpu/arch/arm/quants.c): within a block it sums
-// integers, whose order does not matter; floats are summed in its order. Products and sums are fused by name, where
-// compilers that optimize fuse them there. Where llama.cpp is compiled for SVE, its vec_dot has other orders.
+// The results are bit for bit those of llama.cpp's vec_dot for NEON (ggml-cpu/arch/arm/quants.c): within a block it
+// sums integers, whose order does not matter; floats are summed in its order. Products and sums are fused by name,
+// where compilers that optimize fuse them there. Where llama.cpp is compiled for SVE, its vec_dot has other orders.
 
 #include "cpu-few-rows-neon-vectors.h"
 

@@ -33,8 +33,8 @@ void mtp_draft_vocab::limit(int32_t n_first) {
     fill_bias();
 }
 
-// Where a matrix like `of` can lie, with n_rows rows of a type: beside it, unless the kind of memory only takes matrices
-// of other sizes or types (memory in which the CPU repacks weights does).
+// Where a matrix like `of` can be, with n_rows rows of a type: next to it, unless the kind of memory only takes
+// matrices of other sizes or types (memory in which the CPU repacks weights does).
 static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, ggml_type type, int64_t n_rows) {
     auto * const buft = ggml_backend_buffer_get_type(of->buffer);
     auto * const dev  = ggml_backend_buft_get_device(buft);

@@ -90,8 +90,8 @@ mtp_kept_graph & mtp_engine::find_graph(const llama_ubatch & ubatch, llm_graph_t
                                         const llama_memory_context_i * mctx) {
     const bool is_draft = gtype == LLM_GRAPH_TYPE_DECODER_MTP;
 
-    // Prompts share the context's own scheduler and its worst-case buffer. Parts of them beside rounds do as well, that
-    // is, where some rows have logits and some have none: their numbers of rows hardly ever come again.
+    // Prompts share the context's own scheduler and its worst-case buffer. Parts of them in a pass with rounds do as
+    // well, that is, where some rows have logits and some have none: their numbers of rows hardly ever come again.
     const bool has_prompt = ctx.n_outputs > 0 && (uint32_t) ctx.n_outputs < ubatch.n_tokens;
     if (!is_draft && (ubatch.n_tokens > n_rows_round || has_prompt || cur_image)) {
         return graphs.home();

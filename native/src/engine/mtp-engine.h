@@ -70,7 +70,7 @@ struct mtp_engine {
     // a graph is built: its inputs get their places, if there is something to gain
     void end_build(ggml_cgraph * gf);
 
-    // of the pass at hand
+    // the current pass
     const mtp_plan & plan() const { return *cur_plan; }
 
     // adds to the graph of logits what reduce_logits says
@@ -89,8 +89,8 @@ struct mtp_engine {
     // llama_decode. flags: of the rows; those after them, `added`, are there for the shape of the pass
     int32_t decode(std::vector<mtp_row> rows, const uint8_t * flags, const std::vector<mtp_row> & added);
 
-    // The same for an image. embd: [n_rows, n_embd_inp]; pos: [n_pos_per_embd, n_rows], all sections of the first row of
-    // positions before those of the second. Heads whose K/V lies apart do not see it.
+    // The same for an image. embd: [n_rows, n_embd_inp]; pos: [n_pos_per_embd, n_rows], all sections of the first row
+    // of positions before those of the second. Heads with a cache of their own do not see it.
     int32_t decode_image(const mtp_image_rows & image, const float * embd, const std::vector<llama_pos> & pos);
 
     // positions that images have taken, by sequence
@@ -102,7 +102,7 @@ struct mtp_engine {
     pymtp_status draft(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
 
     // Drafts in one graph, each token the most likely one. drafts: [n_sequences, *n_steps], which shrinks if the cache
-    // has no room for all; probs likewise, or nullptr.
+    // has no room for all; probs: the same shape, or nullptr.
     pymtp_status draft_greedy(const std::vector<mtp_row> & rows, int32_t * n_steps, int32_t * drafts, float * probs);
 
     // See mtp_draft_vocab::limit. Graphs of other limits are kept, but for those of a list of tokens.
@@ -127,7 +127,7 @@ struct mtp_engine {
     // whether logits are computed on a device
     bool is_async() const;
 
-    // Where logits lie on a device, graphs leave what it takes to find the n_max highest of a row without fetching all
+    // Where logits are on a device, graphs leave what it takes to find the n_max highest of a row without fetching all
     // of them. 0: they do not.
     void reduce_logits(int32_t n_max, bool also_on_host);
 
@@ -168,7 +168,7 @@ struct mtp_engine {
     mtp_kept_graphs graphs;
 
     mtp_plan_ptr         cur_plan  = std::make_unique<mtp_plan>();
-    int32_t              n_unread  = 0;       // rows of logits of the pass at hand that nobody reads, its last ones
+    int32_t              n_unread  = 0;       // rows of logits of the current pass that nobody reads, its last ones
     mtp_image_rows *     cur_image = nullptr; // that is being decoded
     std::vector<int32_t> n_fed;               // heads that see the rows of the batch that is being decoded
     bool                 in_pass = false;     // else llama.cpp reserves, or shifts the cache
@@ -194,7 +194,7 @@ struct mtp_engine {
     // a graph of one stream serves any number of sequences
     void set_sequences(mtp_kept_graph & graph, const llama_ubatch & ubatch);
 
-    // Fetches what a draft of n sequences has picked. drafts: [n, n_asked]; probs likewise, or nullptr.
+    // Fetches what a draft of n sequences has picked. drafts, probs: [n, n_asked]; probs may be nullptr.
     void fetch_picked(const llm_graph_result & res, size_t n, int32_t n_asked, int32_t * drafts, float * probs);
 
     void update_own_memory();

@@ -37,7 +37,7 @@ struct sampler_filter {
     }
 };
 
-// a row of logits, wherever it lies
+// a row of logits, wherever it is
 struct sampler_row {
     virtual ~sampler_row() = default;
 
@@ -111,7 +111,7 @@ struct sampler_chain {
     std::vector<llama_token_data> buffer;
     llama_token_data_array        cur = {};
 
-    const std::vector<sampler_history::repetition> * repetitions = nullptr; // of the history at hand
+    const std::vector<sampler_history::repetition> * repetitions = nullptr; // of the current history
 
     void find_cut();
     void init_stage(int32_t i);
