@@ -7,8 +7,8 @@ from pathlib import Path
 
 NATIVE = Path(__file__).parent.parent / "native"
 
-# From the lowest up: each may include the folders that it lists, all of which are above it here. `include` declares the C
-# interface: those below `abi` take its plain types and numbers, and call none of its functions.
+# From the lowest up: each may include the folders that it lists, all of which come before it. `include` declares the C
+# interface, of which the folders below `abi` take plain types and numbers, and call no function.
 MAY_INCLUDE = {
     "include": [],
     "cuda": [],
@@ -17,7 +17,7 @@ MAY_INCLUDE = {
     "lookup": ["include"],
     "heads": [],
     "engine": ["include", "cpu", "rpc", "heads"],
-    "samplers": ["include", "engine"],
+    "samplers": ["include"],
     "abi": ["include", "rpc", "lookup", "engine", "samplers"],
     "chat": ["include", "abi"],
     "images": ["include", "engine", "abi"],

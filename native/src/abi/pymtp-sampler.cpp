@@ -4,7 +4,6 @@
 
 #include "pymtp-session.h"
 #include "sampler-grammar.h"
-#include "sampler-rows.h"
 #include "sampler.h"
 
 #include <algorithm>
@@ -188,6 +187,45 @@ int32_t pymtp_sampler_forget(pymtp_sampler * sampler) {
     });
 }
 
+namespace {
+
+// a row in the caller's memory, [n]
+struct host_row : sampler_row {
+    const float * data;
+    int32_t       n;
+
+    host_row(const float * data, int32_t n) : data(data), n(n) {}
+
+    int32_t n_tokens() const override { return n; }
+
+    const float * logits() override { return data; }
+
+    void highest(int32_t n_highest, int32_t * ids, float * values) override {
+        mtp_candidates_select(data, n, n_highest, ids, values);
+    }
+};
+
+// a row of the last decode or draft step
+struct session_row : sampler_row {
+    mtp_engine & engine;
+    bool         of_draft;
+    int32_t      row;
+
+    session_row(mtp_engine & engine, bool of_draft, int32_t row) : engine(engine), of_draft(of_draft), row(row) {}
+
+    int32_t n_tokens() const override { return engine.n_logits(of_draft); }
+
+    const llama_token * tokens() const override { return engine.tokens(of_draft); }
+
+    const float * logits() override { return engine.logits_row(of_draft, row); }
+
+    void highest(int32_t n, int32_t * ids, float * values) override {
+        engine.candidates(of_draft, row, n, ids, values);
+    }
+};
+
+} // namespace
+
 template <typename F>
 static void with_row_of_session(const pymtp_sampler & sampler, const pymtp_logits & logits, F && function) {
     const pymtp_hold session(logits.session);
@@ -200,7 +238,7 @@ static void with_row_of_session(const pymtp_sampler & sampler, const pymtp_logit
     if (engine.n_logits(false) > sampler.n_vocab) {
         pymtp_refuse("a sampler of %d tokens for a vocabulary of %d", sampler.n_vocab, engine.n_logits(false));
     }
-    engine_row row(engine, logits.of_draft != 0, logits.row);
+    session_row row(engine, logits.of_draft != 0, logits.row);
 
     // waiting for the device is not sampling
     auto &        counters = engine.counters;
@@ -209,25 +247,20 @@ static void with_row_of_session(const pymtp_sampler & sampler, const pymtp_logit
     counters.t_sample_us += ggml_time_us() - counters.t_trunk_us - counters.t_head_us - begin;
 }
 
-template <typename F>
-static void with_any_row(const pymtp_sampler & sampler, const pymtp_logits & logits, F && function) {
-    if (logits.session) {
-        with_row_of_session(sampler, logits, function);
-        return;
-    }
-    if (logits.n_logits < 1 || logits.n_logits > sampler.n_vocab) {
-        pymtp_refuse("%d logits for a vocabulary of %d", logits.n_logits, sampler.n_vocab);
-    }
-    pymtp_need_array(logits.logits, logits.n_logits, sampler.n_vocab, "logits");
-    host_row row(logits.logits, logits.n_logits);
-    function(row);
-}
-
 // Calls a function with the row that the caller means; returns a status.
 template <typename F>
 static int32_t with_row(const pymtp_sampler & sampler, const pymtp_logits & logits, F && function) {
     try {
-        with_any_row(sampler, logits, function);
+        if (logits.session) {
+            with_row_of_session(sampler, logits, function);
+            return PYMTP_OK;
+        }
+        if (logits.n_logits < 1 || logits.n_logits > sampler.n_vocab) {
+            pymtp_refuse("%d logits for a vocabulary of %d", logits.n_logits, sampler.n_vocab);
+        }
+        pymtp_need_array(logits.logits, logits.n_logits, sampler.n_vocab, "logits");
+        host_row row(logits.logits, logits.n_logits);
+        function(row);
         return PYMTP_OK;
     } catch (const sampler_not_finite & err) {
         return pymtp_fail(PYMTP_NOT_FINITE, "%s", err.what());

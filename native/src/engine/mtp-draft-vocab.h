@@ -44,8 +44,8 @@ class mtp_draft_vocab {
     // whether the limit is a list of tokens; else the first n
     bool is_listed() const { return !listed.empty(); }
 
-    // the token of a row's i-th logit
-    llama_token token_of(int32_t i) const { return is_listed() ? listed[i] : i; }
+    // the tokens of a row's logits; nullptr: the first ones
+    const llama_token * listed_tokens() const { return is_listed() ? listed.data() : nullptr; }
 
     // the output matrix of a head: its own, or the trunk's
     ggml_tensor * output_matrix(int32_t head) const;

@@ -441,5 +441,7 @@ void mtp_engine::candidates(bool of_draft, int32_t row, int32_t n, int32_t * ids
     if (!outputs.find_highest(of_draft ? row : trunk_row(row), n, ids, values)) {
         mtp_candidates_select(logits_row(of_draft, row), n_logits(of_draft), n, ids, values);
     }
-    std::transform(ids, ids + n, ids, [&](int32_t id) { return token_of(of_draft, id); });
+    if (const llama_token * of_row = tokens(of_draft)) {
+        std::transform(ids, ids + n, ids, [&](int32_t id) { return of_row[id]; });
+    }
 }

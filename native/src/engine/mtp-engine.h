@@ -137,7 +137,7 @@ struct mtp_engine {
     // one row of them, and the token of its i-th logit
     const float * logits_row(bool of_draft, int32_t row);
 
-    llama_token token_of(bool of_draft, int32_t i) const { return of_draft ? vocab.token_of(i) : i; }
+    const llama_token * tokens(bool of_draft) const { return of_draft ? vocab.listed_tokens() : nullptr; }
 
     // the n highest logits of a row of the last decode or draft step. ids, values: [n], highest first
     void candidates(bool of_draft, int32_t row, int32_t n, int32_t * ids, float * values);
