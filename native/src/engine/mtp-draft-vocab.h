@@ -5,7 +5,7 @@
 // the matrices of such a part or type. Verification knows nothing of it: what is drafted stays lossless.
 
 #include "llama.h"
-#include "mtp-device-tensor.h"
+#include "mtp-device-memory.h"
 
 #include <vector>
 

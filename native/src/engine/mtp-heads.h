@@ -5,7 +5,7 @@
 // nothing of when the heads run.
 
 #include "llama-context.h"
-#include "mtp-device-tensor.h"
+#include "mtp-device-memory.h"
 #include "mtp-image-rows.h"
 #include "mtp-rows.h"
 #include "mtp-seen.h"
@@ -115,8 +115,7 @@ class mtp_heads {
     // Drops n positions from pos on; those after them move up.
     void discard(llama_seq_id seq, llama_pos pos, int32_t n);
 
-    // All of it but the caches, of all sequences. The reader throws if the bytes do not fit.
-    // what is known of a sequence, without their K/V
+    // What is known of a sequence, without its K/V. Reading throws if the bytes do not fit.
     void write(llama_io_write_i & io, llama_seq_id seq) const;
     void read(llama_io_read_i & io, llama_seq_id seq);
 

@@ -4,7 +4,7 @@
 // wait for each copy; here they are side by side and go in one.
 
 #include "ggml-cpp.h"
-#include "mtp-host-memory.h"
+#include "mtp-device-memory.h"
 
 #include <vector>
 

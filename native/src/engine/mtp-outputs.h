@@ -7,7 +7,7 @@
 // no sequences.
 
 #include "llama-graph.h"
-#include "mtp-host-memory.h"
+#include "mtp-device-memory.h"
 
 #include <cstdint>
 
