@@ -159,20 +159,15 @@ void mtp_padder::choose(const params & params) {
     }
 }
 
-std::vector<mtp_row> mtp_padder::rows_to_add(const std::vector<mtp_row> & rows) const {
-    if (how == MTP_PADDING_NONE) {
-        return {};
-    }
-    const auto added = mtp_padding_rows(how, rows, limits);
-    return rows.size() + added.size() <= llama_n_batch(&ctx) ? added : std::vector<mtp_row>();
-}
-
 int32_t mtp_padder::decode(const std::vector<mtp_row> & rows, const uint8_t * flags) {
     for (const auto & row : rows) {
         drop(row.seq);
     }
-    const auto added = rows_to_add(rows);
-    if (!added.empty()) {
+    std::vector<mtp_row> added;
+    if (how != MTP_PADDING_NONE) {
+        added = mtp_padding_rows(how, rows, limits);
+    }
+    if (!added.empty() && rows.size() + added.size() <= llama_n_batch(&ctx)) {
         const int32_t res = mtp.decode(rows, flags, added);
         if (res == 0) {
             for (const auto & row : added) {

@@ -70,6 +70,5 @@ class mtp_padder {
     mtp_padding_limits   limits = {};
     std::vector<int32_t> n_added; // [n_seq_max] rows of the last pass after a sequence's end, if they are still there
 
-    void                 choose(const params & params);
-    std::vector<mtp_row> rows_to_add(const std::vector<mtp_row> & rows) const;
+    void choose(const params & params);
 };

@@ -111,6 +111,7 @@ class mtp_planner {
 
     bool add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & rows, int32_t n);
     bool add_step(mtp_plan & plan, int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
+    bool place(mtp_heads_stage & stage, const std::vector<mtp_row> & rows) const;
     void add_feed(mtp_plan & plan, const llama_ubatch & ubatch, const llama_memory_context_i * mctx, int32_t n,
                   std::vector<int32_t> rows_read);
 };
