@@ -387,7 +387,7 @@ int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, co
         if (!token) {
             forget_outputs(self);
             // repacked matrices keep rows in groups
-            self.mtp->limit_drafts(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
+            self.mtp->change_vocab().limit(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
             return PYMTP_OK;
         }
         need_draft_tokens(self, n_tokens, token);
@@ -396,7 +396,7 @@ int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, co
             need_matrix_type(self, type);
         }
         forget_outputs(self);
-        self.mtp->limit_drafts(std::vector<llama_token>(token, token + n_tokens), type, of_heads);
+        self.mtp->change_vocab().limit(std::vector<llama_token>(token, token + n_tokens), type, of_heads);
         return PYMTP_OK;
     });
 }
@@ -412,7 +412,7 @@ int32_t pymtp_session_requantize(pymtp_session * session, int32_t type, const vo
         }
         const auto of_heads = need_matrices(self, rows);
         forget_outputs(self);
-        self.mtp->requantize_drafts(to, of_heads);
+        self.mtp->change_vocab().requantize(to, of_heads);
         return PYMTP_OK;
     });
 }

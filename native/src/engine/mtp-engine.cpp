@@ -329,23 +329,10 @@ void mtp_engine::fetch_picked(const llm_graph_result & res, size_t n, int32_t n_
     }
 }
 
-void mtp_engine::limit_drafts(int32_t n) {
+mtp_draft_vocab & mtp_engine::change_vocab() {
     forget_outputs();
     graphs.drop_readers(vocab.listed_memory());
-    vocab.limit(n);
-}
-
-void mtp_engine::limit_drafts(const std::vector<llama_token> & tokens, int32_t type,
-                              const std::vector<const void *> & rows) {
-    forget_outputs();
-    graphs.drop_readers(vocab.listed_memory());
-    vocab.limit(tokens, type, rows);
-}
-
-void mtp_engine::requantize_drafts(ggml_type type, const std::vector<const void *> & rows) {
-    forget_outputs();
-    graphs.drop_readers(vocab.listed_memory());
-    vocab.requantize(type, rows);
+    return vocab;
 }
 
 void mtp_engine::adapt(std::vector<llama_adapter_lora *> added, std::vector<float> scales) {

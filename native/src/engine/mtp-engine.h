@@ -105,12 +105,8 @@ struct mtp_engine {
     // has no room for all; probs: the same shape, or nullptr.
     pymtp_status draft_greedy(const std::vector<mtp_row> & rows, int32_t * n_steps, int32_t * drafts, float * probs);
 
-    // See mtp_draft_vocab::limit. Graphs of other limits are kept, but for those of a list of tokens.
-    void limit_drafts(int32_t n);
-    void limit_drafts(const std::vector<llama_token> & tokens, int32_t type, const std::vector<const void *> & rows);
-
-    // see mtp_draft_vocab::requantize
-    void requantize_drafts(ggml_type type, const std::vector<const void *> & rows);
+    // The draft vocabulary, to be limited otherwise: what the last pass has left, and graphs that read a list of tokens, go.
+    mtp_draft_vocab & change_vocab();
 
     // LoRA adapters of the model, each with its scale, in the place of those before. What sequences hold stays as it was
     // computed. Throws if memory runs out, and for an adapter that the model's graph passes over; there are none then.
@@ -134,7 +130,7 @@ struct mtp_engine {
     // tokens that a row of logits can stand for: without the padding of a vocabulary
     int32_t n_logits(bool of_draft) const { return of_draft ? vocab.n_draftable() : vocab.n_usable(); }
 
-    // one row of them, and the token of its i-th logit
+    // one row of them, and the tokens of its logits; nullptr: the first ones
     const float * logits_row(bool of_draft, int32_t row);
 
     const llama_token * tokens(bool of_draft) const { return of_draft ? vocab.listed_tokens() : nullptr; }
