@@ -6,35 +6,33 @@
 #include <string>
 
 // what every row of a pass must satisfy
-static pymtp_status check_rows(const pymtp_session & session, int32_t n_rows, int32_t n_rows_max, const int32_t * token,
-                               const int32_t * pos, const int32_t * seq) {
+static void need_rows(const pymtp_session & session, int32_t n_rows, int32_t n_rows_max, const int32_t * token,
+                      const int32_t * pos, const int32_t * seq) {
     if (n_rows < 1 || n_rows > n_rows_max) {
-        return pymtp_fail(PYMTP_INVALID, "%d rows in a pass: 1 to %d are allowed", n_rows, n_rows_max);
+        pymtp_refuse("%d rows in a pass: 1 to %d are allowed", n_rows, n_rows_max);
     }
     for (const int32_t * array : { token, pos, seq }) {
         pymtp_need_array(array, n_rows, n_rows_max, "tokens, positions and sequences");
     }
-
     const int32_t n_vocab   = session.n_vocab();
     const int32_t n_seq_max = llama_n_seq_max(session.ctx);
 
     for (int32_t i = 0; i < n_rows; ++i) {
         if (token[i] < 0 || token[i] >= n_vocab) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: token %d is not in the vocabulary of %d", i, token[i], n_vocab);
+            pymtp_refuse("row %d: token %d is not in the vocabulary of %d", i, token[i], n_vocab);
         }
         if (seq[i] < 0 || seq[i] >= n_seq_max) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: sequence %d is not one of %d", i, seq[i], n_seq_max);
+            pymtp_refuse("row %d: sequence %d is not one of %d", i, seq[i], n_seq_max);
         }
         if (pos[i] < 0) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: position %d is negative", i, pos[i]);
+            pymtp_refuse("row %d: position %d is negative", i, pos[i]);
         }
     }
-    return PYMTP_OK;
 }
 
-// the positions of each sequence continue its decoded tail without a gap
-static pymtp_status check_tail(const pymtp_session & session, int32_t n_rows, const int32_t * pos,
-                               const int32_t * seq) {
+// The positions of each sequence continue its decoded tail without a gap, and no row feeds more heads than there are.
+static void need_tail(const pymtp_session & session, int32_t n_rows, const int32_t * pos, const int32_t * seq,
+                      const uint8_t * flags) {
     std::vector<llama_pos> next(llama_n_seq_max(session.ctx), -1);
 
     for (int32_t i = 0; i < n_rows; ++i) {
@@ -43,37 +41,29 @@ static pymtp_status check_tail(const pymtp_session & session, int32_t n_rows, co
             expected = session.padder->end(seq[i]);
         }
         if (pos[i] != expected) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: position %d of sequence %d, but %d is next", i, pos[i], seq[i],
-                              expected);
+            pymtp_refuse("row %d: position %d of sequence %d, but %d is next", i, pos[i], seq[i], expected);
         }
         ++expected;
     }
-    return PYMTP_OK;
-}
-
-// no row feeds more heads than there are
-static pymtp_status check_feed(const pymtp_session & session, int32_t n_rows, const uint8_t * flags) {
+    pymtp_need_array(flags, n_rows, n_rows, "flags");
     for (int32_t i = 0; i < n_rows; ++i) {
         const int32_t n = flags[i] >> PYMTP_ROW_FEED_SHIFT;
         if (n > session.n_heads) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: feeds %d heads of %d", i, n, session.n_heads);
+            pymtp_refuse("row %d: feeds %d heads of %d", i, n, session.n_heads);
         }
     }
-    return PYMTP_OK;
 }
 
-// the rows of a draft: each sequence at consecutive positions from hidden states that are kept, all but its last
-// decoded by the trunk
-static pymtp_status check_draft(const pymtp_session & session, int32_t step, int32_t n_rows, const int32_t * token,
-                                const int32_t * pos, const int32_t * seq) {
+// The rows of a draft: each sequence at consecutive positions from hidden states that are kept, all but its last decoded
+// by the trunk. Returns them as the engine takes them: the last row of each sequence has output.
+static std::vector<mtp_row> need_draft(const pymtp_session & session, int32_t step, int32_t n_rows,
+                                       const int32_t * token, const int32_t * pos, const int32_t * seq) {
     if (session.n_heads == 0) {
-        return pymtp_fail(PYMTP_INVALID, "the session does not draft");
+        pymtp_refuse("the session does not draft");
     }
-    const pymtp_status status = check_rows(session, n_rows, llama_n_ubatch(session.ctx), token, pos, seq);
-    if (status != PYMTP_OK) {
-        return status;
-    }
+    need_rows(session, n_rows, llama_n_ubatch(session.ctx), token, pos, seq);
 
+    std::vector<mtp_row>   rows;
     std::vector<llama_pos> last(llama_n_seq_max(session.ctx), -1);
 
     for (int32_t i = 0; i < n_rows; ++i) {
@@ -81,28 +71,16 @@ static pymtp_status check_draft(const pymtp_session & session, int32_t step, int
         const bool is_last  = i + 1 == n_rows || seq[i + 1] != seq[i];
 
         if (!is_first && (seq[i - 1] != seq[i] || pos[i] - 1 != pos[i - 1])) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: position %d of sequence %d does not follow %d", i, pos[i], seq[i],
-                              last[seq[i]]);
+            pymtp_refuse("row %d: position %d of sequence %d does not follow %d", i, pos[i], seq[i], last[seq[i]]);
         }
         last[seq[i]] = pos[i];
         if (is_last && !session.mtp->heads.has_hidden(seq[i], pos[i] - 1)) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: no hidden state of position %d of sequence %d", i, pos[i] - 1,
-                              seq[i]);
+            pymtp_refuse("row %d: no hidden state of position %d of sequence %d", i, pos[i] - 1, seq[i]);
         }
         if (!is_last && (step > 0 || pos[i] >= session.padder->end(seq[i]))) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: position %d of sequence %d is not decoded, and not the last", i,
-                              pos[i], seq[i]);
+            pymtp_refuse("row %d: position %d of sequence %d is not decoded, and not the last", i, pos[i], seq[i]);
         }
-    }
-    return PYMTP_OK;
-}
-
-// the rows as the engine takes them; the last of each sequence has output
-static std::vector<mtp_row> draft_rows(int32_t n_rows, const int32_t * token, const int32_t * pos,
-                                       const int32_t * seq) {
-    std::vector<mtp_row> rows;
-    for (int32_t i = 0; i < n_rows; ++i) {
-        rows.push_back({ token[i], pos[i], seq[i], i + 1 == n_rows || seq[i + 1] != seq[i] });
+        rows.push_back({ token[i], pos[i], seq[i], is_last });
     }
     return rows;
 }
@@ -188,17 +166,9 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         const pymtp_timer timer = { self.t_trunk_us };
 
-        pymtp_status status = check_rows(self, n_rows, llama_n_batch(self.ctx), token, pos, seq);
-        if (status == PYMTP_OK) {
-            status = check_tail(self, n_rows, pos, seq);
-        }
-        if (status == PYMTP_OK) {
-            pymtp_need_array(flags, n_rows, n_rows, "flags");
-            status = check_feed(self, n_rows, flags);
-        }
-        if (status == PYMTP_OK && self.replay) {
-            status = save_for_replay(self, n_rows, token, pos, seq, flags);
-        }
+        need_rows(self, n_rows, llama_n_batch(self.ctx), token, pos, seq);
+        need_tail(self, n_rows, pos, seq, flags);
+        const pymtp_status status = self.replay ? save_for_replay(self, n_rows, token, pos, seq, flags) : PYMTP_OK;
         if (status != PYMTP_OK) {
             return status;
         }
@@ -218,13 +188,8 @@ int32_t pymtp_session_draft(pymtp_session * session, int32_t step, int32_t n_ste
         if (n_steps < 1 || n_steps > self.n_draft_max || step < 0 || step >= n_steps) {
             pymtp_refuse("step %d of a draft of %d: at most %d are allowed", step, n_steps, self.n_draft_max);
         }
-        const pymtp_status status = check_draft(self, step, n_rows, token, pos, seq);
-        if (status != PYMTP_OK) {
-            return status;
-        }
+        const auto rows = need_draft(self, step, n_rows, token, pos, seq);
         forget_outputs(self);
-
-        const auto         rows    = draft_rows(n_rows, token, pos, seq);
         const pymtp_status drafted = run_draft(self, rows, [&] { return self.mtp->draft(step, n_steps, rows); });
 
         self.has_draft = drafted == PYMTP_OK;
@@ -241,14 +206,9 @@ int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t n_rows, cons
         if (n_asked < 1 || n_asked > self.n_draft_max) {
             pymtp_refuse("a draft of %d: 1 to %d are allowed", n_asked, self.n_draft_max);
         }
-        const pymtp_status status = check_draft(self, 0, n_rows, token, pos, seq);
-        if (status != PYMTP_OK) {
-            return status;
-        }
+        const auto rows = need_draft(self, 0, n_rows, token, pos, seq);
         pymtp_need(drafts, "the drafts");
         forget_outputs(self);
-
-        const auto rows = draft_rows(n_rows, token, pos, seq);
         return run_draft(self, rows, [&] { return self.mtp->draft_greedy(rows, n_steps, drafts, probs); });
     });
 }

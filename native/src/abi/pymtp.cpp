@@ -111,33 +111,31 @@ static int32_t n_heads_of(const llama_model & model, const pymtp_session_params 
     return !drafts(params) ? 0 : params.assistant ? 1 : llama_model_n_layer_nextn(&model);
 }
 
-static int32_t check_params(const llama_model & model, const pymtp_session_params & params) {
+static void need_params(const llama_model & model, const pymtp_session_params & params) {
     if (params.n_draft_max < 0 || params.n_draft_max > PYMTP_DRAFT_MAX) {
-        return pymtp_fail(PYMTP_INVALID, "n_draft_max = %d is out of range: 0 to %d", params.n_draft_max,
-                          +PYMTP_DRAFT_MAX);
+        pymtp_refuse("n_draft_max = %d is out of range: 0 to %d", params.n_draft_max, +PYMTP_DRAFT_MAX);
     }
     if (params.head_context != PYMTP_HEAD_CONTEXT_TARGET && params.head_context != PYMTP_HEAD_CONTEXT_CHAINED) {
-        return pymtp_fail(PYMTP_INVALID, "head_context = %d is unknown", params.head_context);
+        pymtp_refuse("head_context = %d is unknown", params.head_context);
     }
     if (params.padding < PYMTP_PADDING_AUTO || params.padding > PYMTP_PADDING_ALWAYS) {
-        return pymtp_fail(PYMTP_INVALID, "padding = %d is unknown", params.padding);
+        pymtp_refuse("padding = %d is unknown", params.padding);
     }
     if (drafts(params) && n_heads_of(model, params) == 0) {
-        return pymtp_fail(PYMTP_INVALID, "the model has no MTP head; use n_draft_max = 0");
+        pymtp_refuse("the model has no MTP head; use n_draft_max = 0");
     }
     const char * obstacle = drafts(params) ? mtp_obstacle(model, params.assistant) : nullptr;
     if (obstacle) {
-        return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the %s of %s (%s); use n_draft_max = 0",
-                          params.assistant ? "assistant" : "MTP heads", llm_arch_name(model.arch), obstacle);
+        pymtp_refuse("llama.cpp cannot run the %s of %s (%s); use n_draft_max = 0",
+                     params.assistant ? "assistant" : "MTP heads", llm_arch_name(model.arch), obstacle);
     }
     if (!params.threads != !params.threads_batch) {
-        return pymtp_fail(PYMTP_INVALID, "threads of rounds and of prompts go together");
+        pymtp_refuse("threads of rounds and of prompts go together");
     }
     for (const auto & [threads, n_threads] : { std::pair(params.threads, params.context->n_threads),
                                                std::pair(params.threads_batch, params.context->n_threads_batch) }) {
         if (threads && (threads->n_threads != n_threads || n_threads < 1 || n_threads > GGML_MAX_N_THREADS)) {
-            return pymtp_fail(PYMTP_INVALID, "%d threads are not the %d of the context's parameters",
-                              threads->n_threads, n_threads);
+            pymtp_refuse("%d threads are not the %d of the context's parameters", threads->n_threads, n_threads);
         }
     }
     // a verify pass is one ubatch, and llama.cpp wants one row more where it keeps recurrent states
@@ -145,8 +143,8 @@ static int32_t check_params(const llama_model & model, const pymtp_session_param
     const uint32_t n_batch    = params.context->n_batch;
     const uint32_t n_ubatch   = params.context->n_ubatch;
     if (params.n_draft_max > 0 && std::min(n_ubatch > 0 ? n_ubatch : n_batch, n_batch) < n_rows_max) {
-        return pymtp_fail(PYMTP_INVALID, "n_ubatch = %u and n_batch = %u are too small: %d drafts need %u", n_ubatch,
-                          n_batch, params.n_draft_max, n_rows_max);
+        pymtp_refuse("n_ubatch = %u and n_batch = %u are too small: %d drafts need %u", n_ubatch, n_batch,
+                     params.n_draft_max, n_rows_max);
     }
     return PYMTP_OK;
 }
@@ -231,10 +229,7 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
         pymtp_need(params, "the parameters");
         pymtp_need(params->context, "the parameters of the context");
 
-        int32_t status = check_params(*model, *params);
-        if (status != PYMTP_OK) {
-            return status;
-        }
+        need_params(*model, *params);
         auto       session = std::make_unique<pymtp_session>();
         const auto cparams = context_params(*params);
 
