@@ -1,6 +1,5 @@
 // The C interface: LoRA adapters.
 
-#include "asserts.h"
 #include "llama-model.h"
 #include "mtp-adapters.h"
 #include "pymtp-session.h"

@@ -1,7 +1,6 @@
 // What llama.cpp says while it works: kept for error messages, shown on request, and what happens when one of its
 // asserts fails. Native, because Python that runs inside a callback of llama.cpp would swallow a Ctrl-C.
 
-#include "asserts.h"
 #include "ggml.h"
 #include "guard.h"
 #include "llama.h"

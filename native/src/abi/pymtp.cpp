@@ -1,7 +1,6 @@
 // The C interface: sessions, what they say of themselves, and how they are set up. Like its other files (pymtp-passes.cpp,
 // pymtp-sequences.cpp) it checks arguments, keeps exceptions and asserts on this side, and names errors.
 
-#include "asserts.h"
 #include "llama-model.h"
 #include "mtp-architectures.h"
 #include "mtp-memory.h"
@@ -146,7 +145,6 @@ static void need_params(const llama_model & model, const pymtp_session_params & 
         pymtp_refuse("n_ubatch = %u and n_batch = %u are too small: %d drafts need %u", n_ubatch, n_batch,
                      params.n_draft_max, n_rows_max);
     }
-    return PYMTP_OK;
 }
 
 static llama_context_params context_params(const pymtp_session_params & params) {
@@ -233,7 +231,7 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
         auto       session = std::make_unique<pymtp_session>();
         const auto cparams = context_params(*params);
 
-        status = create_context(*session, *model, cparams);
+        const int32_t status = create_context(*session, *model, cparams);
         if (status != PYMTP_OK) {
             return status;
         }

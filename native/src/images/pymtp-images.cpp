@@ -2,7 +2,6 @@
 
 #include "pymtp-images.h"
 
-#include "asserts.h"
 #include "image-file.h"
 #include "llama-model.h"
 #include "mtmd.h"
