@@ -11,7 +11,7 @@ file(GLOB native_cuda_sources CONFIGURE_DEPENDS ${native}/src/cuda/*.cu)
 file(GLOB native_rpc_sources CONFIGURE_DEPENDS ${native}/src/rpc/*.cpp)
 file(GLOB native_headers CONFIGURE_DEPENDS ${native}/src/*/*.h ${native}/src/*/*.cuh ${native}/include/*.h)
 
-# exceptions pass through ggml's C where a damaged file fails one of its asserts, see src/abi/asserts.h
+# exceptions pass through ggml's C where a damaged file fails one of its asserts, see src/abi/guard.h
 target_compile_options(ggml-base PRIVATE $<$<AND:$<COMPILE_LANGUAGE:C>,$<C_COMPILER_ID:GNU,Clang,AppleClang>>:-fexceptions>)
 
 # A scheduler reserves room for that many copied inputs of each node, 20 kB a node by default: some 34 MB for each graph

@@ -35,7 +35,7 @@ int32_t pymtp_projector_load(const struct llama_model * model, const char * path
                              const struct pymtp_projector_params * params, struct pymtp_projector ** projector);
 void    pymtp_projector_free(struct pymtp_projector * projector);
 
-// Reads an image file (JPEG, PNG, BMP, GIF). PYMTP_INVALID if it is none, is damaged, or has too many pixels.
+// Reads an image file (JPEG, PNG, BMP, GIF). PYMTP_INVALID if it is not one, is damaged, or has too many pixels.
 int32_t pymtp_image_load(const uint8_t * data, size_t size, struct pymtp_image ** image);
 void    pymtp_image_free(struct pymtp_image * image);
 

@@ -3,7 +3,7 @@
 // store of those that have ended).
 //
 // For failures, handles and threads see pymtp.h. Functions that return something else than a status return 0 if the
-// index is none, or if the arguments do not fit.
+// handle is invalid, or if the arguments do not fit.
 
 #ifndef PYMTP_LOOKUP_H
 #define PYMTP_LOOKUP_H
@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-// cffi reads what lies between the two markers
+// cffi reads what is between the two markers
 // [cffi begin]
 
 struct pymtp_lookup;

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-// cffi reads what lies between the two markers
+// cffi reads what is between the two markers
 // [cffi begin]
 
 struct llama_vocab;

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-// cffi reads what lies between the two markers
+// cffi reads what is between the two markers
 // [cffi begin]
 
 // The tokens of a text of n_bytes bytes, UTF-8. token: [n_max]. *n_tokens: how many there are; if they are more than

@@ -33,7 +33,7 @@
 extern "C" {
 #endif
 
-// cffi reads what lies between the two markers
+// cffi reads what is between the two markers
 // [cffi begin]
 
 struct llama_model;
@@ -63,7 +63,7 @@ enum pymtp_status {
 enum pymtp_limit {
     PYMTP_VOCAB_MAX        = 1 << 22, // tokens of a vocabulary
     PYMTP_DRAFT_MAX        = 32,      // drafts that a round verifies, as in vLLM
-    PYMTP_KEPT_POSITIONS   = 64,      // of each sequence, whose hidden states stay at hand for its heads
+    PYMTP_KEPT_POSITIONS   = 64,      // of each sequence, whose hidden states are kept for its heads
     PYMTP_OWN_CACHE_MARGIN = 64,      // positions of a sequence in a cache of the heads' own, beyond the trunk's
 };
 
@@ -71,7 +71,7 @@ enum pymtp_limit {
 enum pymtp_memory {
     PYMTP_MEMORY_NONE   = 0, // the session does not draft
     PYMTP_MEMORY_SHARED = 1, // in the cells of the trunk's own cache; an assistant's are the trunk's
-    PYMTP_MEMORY_OWN    = 2, // in a cache of their own beside the trunk's, whose kind cannot host them
+    PYMTP_MEMORY_OWN    = 2, // in a cache of their own: the kind of the trunk's cannot host them
 };
 
 // which hidden state the rows of a head read, where a model has several
@@ -120,7 +120,7 @@ struct pymtp_counters {
     int64_t n_hidden_bytes; // hidden states copied between host and device
     int64_t n_output_bytes; // logits, candidates and drafts copied to the host
     int64_t t_trunk_us;     // time in pymtp_session_decode, and of waiting for what it computes
-    int64_t t_head_us;      // likewise of pymtp_session_draft and pymtp_session_draft_greedy
+    int64_t t_head_us;      // the same of pymtp_session_draft and pymtp_session_draft_greedy
     int64_t t_sample_us;    // time that samplers have spent on rows of the session
 };
 
@@ -170,7 +170,7 @@ struct pymtp_session_params {
     int32_t head_context; // a pymtp_head_context
 
     // A small model that drafts in the place of heads and reads the K/V of the trunk's last layers, as Gemma-4's does;
-    // NULL: none. It outlives the session. It takes no cells, so that a draft never fails for want of room.
+    // NULL: none. It outlives the session. It takes no cells, so that a draft never fails because the cache is full.
     const struct llama_model * assistant;
 
     // Positions that a sequence may hold, which can be fewer than the cache has room for. A saved state with more is
@@ -193,7 +193,7 @@ void    pymtp_session_free(struct pymtp_session * session);
 // change its memory or state.
 struct llama_context * pymtp_session_context(struct pymtp_session * session);
 
-// These are -1 if the session is none.
+// -1 for an invalid handle.
 int32_t pymtp_session_memory(const struct pymtp_session * session);      // a pymtp_memory
 int32_t pymtp_session_n_draft_max(const struct pymtp_session * session); // as in the params
 
@@ -209,14 +209,14 @@ const char * pymtp_session_memory_note(const struct pymtp_session * session);
 // Runs the trunk over n_rows rows, in ubatches of at most n_ubatch. token, pos, seq, flags: [n_rows].
 // The positions of each sequence continue its decoded tail. At most n_batch rows, and at most n_outputs_max of
 // them with logits (params; 0 stands for n_draft_max + 1 a sequence). What the heads are not fed they never see: where
-// they are fed again later, they continue after a gap. A row whose hidden state before is not at hand becomes part of it
+// they are fed again later, they continue after a gap. A row whose hidden state before is not kept becomes part of it
 // (a session keeps those of the last PYMTP_KEPT_POSITIONS).
 int32_t pymtp_session_decode(struct pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                              const int32_t * seq, const uint8_t * flags);
 
 // Rows of logits that the last decode (of_draft = 0) or draft step (1) has left: of a decode in the order of the rows
-// that had PYMTP_ROW_LOGITS, of a draft step one for each sequence in the order of their last rows. *n_columns: logits of
-// a row, one for each token of the vocabulary or of the draft vocabulary. -1 if the session is none.
+// that had PYMTP_ROW_LOGITS, of a draft step one for each sequence in the order of their last rows. *n_columns: logits
+// of a row, one for each token of the vocabulary or of the draft vocabulary. -1 for an invalid handle.
 int32_t pymtp_session_n_logits(const struct pymtp_session * session, int32_t of_draft, int32_t * n_columns);
 
 // Copies n_rows of them from `row` on. logits: [n_rows, n_columns] float32, n_columns as above.
@@ -238,15 +238,15 @@ int32_t pymtp_session_candidates(struct pymtp_session * session, int32_t of_draf
 
 // One step of a draft. The rows of a sequence are consecutive: its last row is the one that predicts, at the newest
 // token (step 0) or at the draft of the step before. Rows before it, in step 0, are positions that the trunk has
-// decoded without feeding the heads: they catch up; positions before those stay a gap. n_steps: how many steps the whole draft is meant to have.
-// Step s runs head s modulo the number of heads. Leaves one row of logits for each sequence.
-// Fails with PYMTP_INVALID if the hidden state before a row that predicts is not at hand.
+// decoded without feeding the heads: they catch up; positions before those stay a gap. n_steps: how many steps the
+// whole draft is meant to have. Step s runs head s modulo the number of heads. Leaves one row of logits for each
+// sequence. Fails with PYMTP_INVALID if the hidden state before a row that predicts is not kept.
 int32_t pymtp_session_draft(struct pymtp_session * session, int32_t step, int32_t n_steps, int32_t n_rows,
                             const int32_t * token, const int32_t * pos, const int32_t * seq);
 
 // All steps of a draft in one graph, each taking the most likely token of the step before. Rows as for step 0 of
 // pymtp_session_draft. drafts: [n_sequences, *n_steps], the sequences in the order of their last rows.
-// probs: likewise, the probability of each draft (softmax of the head's logits); or NULL, which is cheaper.
+// probs: the same shape, the probability of each draft (softmax of the head's logits); or NULL, which is cheaper.
 // *n_steps shrinks if the context has room for fewer. Leaves no logits.
 int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t n_rows, const int32_t * token,
                                    const int32_t * pos, const int32_t * seq, int32_t * n_steps, int32_t * drafts,
@@ -259,13 +259,13 @@ int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t n_row
 // type -1: that of the head's matrix; another ggml_type: rows of that type, with which drafts multiply then.
 // n_tokens = n_vocab without ids ends the limit.
 // Draft logits then have n_tokens columns; ids (drafts, candidates) are always those of the whole vocabulary.
-int32_t pymtp_session_trim(struct pymtp_session * session, int32_t n_tokens, const int32_t * token, int32_t type,
-                           const void * const * rows);
+int32_t pymtp_session_limit_drafts(struct pymtp_session * session, int32_t n_tokens, const int32_t * token,
+                                   int32_t type, const void * const * rows);
 
-// Drafts multiply with output matrices of another ggml_type from now on, which are converted here and kept beside those
-// of the model; what is emitted is computed with the model's. rows[h] are those of head h's matrix, all n_vocab of them,
-// as in pymtp_session_trim. PYMTP_INVALID for types that need calibration data, whose blocks do not fit a row, or that
-// numbers cannot be converted to. Once, before drafts are limited and made.
+// Drafts multiply with output matrices of another ggml_type from now on, which are converted here and kept in addition
+// to those of the model; what is emitted is computed with the model's. rows[h] are those of head h's matrix, all
+// n_vocab of them, as in pymtp_session_limit_drafts. PYMTP_INVALID for types that need calibration data, whose blocks
+// do not fit a row, or that numbers cannot be converted to. Once, before drafts are limited and made.
 int32_t pymtp_session_requantize(struct pymtp_session * session, int32_t type, const void * const * rows);
 
 // The ggml_type of a head's output matrix, and the bytes of one of its rows (one token).
@@ -273,7 +273,7 @@ int32_t pymtp_session_output_type(const struct pymtp_session * session, int32_t 
                                   int64_t * row_bytes);
 
 // pymtp_session_draft_greedy never proposes these tokens. Replaces those of the call before; none by default.
-int32_t pymtp_session_bar(struct pymtp_session * session, int32_t n_tokens, const int32_t * token);
+int32_t pymtp_session_ban_tokens(struct pymtp_session * session, int32_t n_tokens, const int32_t * token);
 
 // llama_adapter_lora_init: a LoRA adapter from a file, which is freed with the model. PYMTP_INVALID if it does not fit the
 // model; the message has the tensor.
@@ -300,7 +300,7 @@ int32_t pymtp_session_discard(struct pymtp_session * session, int32_t seq, int32
 int32_t pymtp_session_save(struct pymtp_session * session, struct pymtp_state ** state);
 void    pymtp_state_free(struct pymtp_state * state);
 
-// Its bytes, [*size], as long as it lives; NULL if it is none.
+// Its bytes, [*size], as long as it lives; NULL for an invalid handle.
 const uint8_t * pymtp_state_data(const struct pymtp_state * state, size_t * size);
 
 // Goes back to a saved state of a session of the same model and shape. With PYMTP_INVALID the state did not fit, and

@@ -3,6 +3,7 @@
 //   test-session MODEL.gguf[+ASSISTANT.gguf]...      tiny models with MTP layers, or with an assistant
 
 #include "check.h"
+#include "head-graph.h"
 #include "llama-model.h"
 #include "llama.h"
 #include "pymtp.h"
@@ -29,6 +30,29 @@ ggml_cgraph * llama_model::build_graph(const llm_graph_params & params) const {
 
     ++g_n_builds;
     return build(this, params);
+}
+
+// Stand before ggml's function and the engine's: a llama.cpp whose heads read hidden states from an input of another
+// name, or from two.
+static bool g_renames = false;
+static bool g_doubles = false;
+
+ggml_tensor * ggml_set_name(ggml_tensor * tensor, const char * name) {
+    static const auto set = (ggml_tensor * (*)(ggml_tensor *, const char *) ) dlsym(RTLD_NEXT, "ggml_set_name");
+
+    const bool is_hidden = strcmp(name, "mtp_h_input") == 0 || strcmp(name, "inp_h") == 0;
+    return set(tensor, g_renames && is_hidden ? "h_input" : name);
+}
+
+std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, const llm_graph_params & params) {
+    using builder = std::unique_ptr<llm_graph_context> (*)(const llama_model &, const llm_graph_params &);
+
+    static const auto build = (builder) dlsym(RTLD_NEXT, "_Z16head_graph_buildRK11llama_modelRK16llm_graph_params");
+
+    if (g_doubles) {
+        build(model, params);
+    }
+    return build(model, params);
 }
 
 static constexpr int32_t N_DRAFT = 3;
@@ -129,7 +153,7 @@ struct session {
         return drafts;
     }
 
-    void bar(const tokens_t & tokens) { status = pymtp_session_bar(handle, tokens.size(), tokens.data()); }
+    void ban(const tokens_t & tokens) { status = pymtp_session_ban_tokens(handle, tokens.size(), tokens.data()); }
 
     void truncate(int32_t pos, int32_t seq = 0) { status = pymtp_session_truncate(handle, seq, pos); }
 
@@ -299,20 +323,20 @@ static void a_fused_draft_is_the_one_drafted_by_steps() {
     }
 }
 
-static void barred_tokens_are_not_drafted() {
+static void banned_tokens_are_not_drafted() {
     session    s;
     const auto prompt = text(20);
     s.decode(prompt, 0, true);
     const auto free = s.draft_fused({ 5 }, 20);
     CHECK_EQUAL(free.size(), (size_t) N_DRAFT);
-    s.bar({ free.at(0) });
+    s.ban({ free.at(0) });
     s.truncate(20);
-    const auto barred = s.draft_fused({ 5 }, 20);
-    CHECK(std::find(barred.begin(), barred.end(), free.at(0)) == barred.end());
-    s.bar({});
+    const auto banned = s.draft_fused({ 5 }, 20);
+    CHECK(std::find(banned.begin(), banned.end(), free.at(0)) == banned.end());
+    s.ban({});
     s.truncate(20);
     CHECK(s.draft_fused({ 5 }, 20) == free);
-    s.bar({ 512 });
+    s.ban({ 512 });
     CHECK_EQUAL(s.status, +PYMTP_INVALID);
 }
 
@@ -527,7 +551,7 @@ static void a_session_that_does_not_draft_says_so() {
     CHECK_EQUAL(s.status, +PYMTP_INVALID);
     s.draft_fused({ 1 }, 12);
     CHECK_EQUAL(s.status, +PYMTP_INVALID);
-    s.bar({ 1 });
+    s.ban({ 1 });
     CHECK_EQUAL(s.status, +PYMTP_OK);
     s.truncate(0);
     CHECK_EQUAL(s.decode(text(12)).size(), 12u);
@@ -619,6 +643,22 @@ static void after_a_failed_pass_what_was_decoded_stays() {
     }
 }
 
+static void heads_whose_hidden_states_cannot_be_tied_are_refused() {
+    for (bool * breaks : { &g_renames, &g_doubles }) {
+        *breaks = true;
+        session s;
+        if (g_assistant) { // its graph is built for the first draft
+            s.decode(text(20));
+            CHECK_EQUAL(s.status, +PYMTP_OK);
+            s.draft_fused({ 1 }, 20);
+        }
+        *breaks = false;
+        CHECK_EQUAL(s.status, +PYMTP_FAILED);
+        CHECK(strstr(pymtp_error_message(), breaks == &g_renames ? "has 0 inputs named" : "has 2 inputs named"));
+    }
+    CHECK_EQUAL(session().status, +PYMTP_OK);
+}
+
 static void the_library_names_its_sources() {
     CHECK(strstr(pymtp_abi_id(), "llama-cpp-python") != nullptr);
 }
@@ -650,7 +690,7 @@ int main(int argc, char ** argv) {
         RUN(rounds_give_the_text_of_single_steps);
         RUN(every_graph_that_is_built_is_counted);
         RUN(a_fused_draft_is_the_one_drafted_by_steps);
-        RUN(barred_tokens_are_not_drafted);
+        RUN(banned_tokens_are_not_drafted);
         RUN(going_back_and_decoding_equals_decoding_afresh);
         RUN(drafts_that_are_not_verified_leave_no_trace);
         RUN(sequences_of_one_cache_do_not_disturb_each_other);
@@ -662,6 +702,7 @@ int main(int argc, char ** argv) {
         RUN(after_a_failed_pass_what_was_decoded_stays);
         RUN(after_a_failed_pass_a_recurrent_sequence_is_gone);
         RUN(recurrent_states_go_back_within_the_last_pass_only);
+        RUN(heads_whose_hidden_states_cannot_be_tied_are_refused);
         RUN(the_library_names_its_sources);
 
         CHECK_EQUAL(pymtp_n_contexts(), 0);

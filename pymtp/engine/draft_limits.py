@@ -32,7 +32,7 @@ class DraftLimits:
 
     def limit_to_first(self, n: int | None) -> None:
         """Draft only the first `n` tokens of the vocabulary (rounded up to 32); None: all of it."""
-        check(lib.pymtp_session_trim(self._handle.native, self._n_vocab if n is None else n, ffi.NULL, -1, ffi.NULL))
+        check(lib.pymtp_session_limit_drafts(self._handle.native, self._n_vocab if n is None else n, ffi.NULL, -1, ffi.NULL))
         self._tokens = None
         self.n_tokens = self._n_vocab if n is None else n
 
@@ -47,7 +47,7 @@ class DraftLimits:
 
         rows = self._whole(matrices, len(tokens), type_id)
         ggml_type = -1 if type_id is None else type_id
-        check(lib.pymtp_session_trim(self._handle.native, len(tokens), list(tokens), ggml_type, _pointers(rows)))
+        check(lib.pymtp_session_limit_drafts(self._handle.native, len(tokens), list(tokens), ggml_type, _pointers(rows)))
         self._tokens = np.asarray(tokens)
         self.n_tokens = len(tokens)
 
@@ -62,7 +62,7 @@ class DraftLimits:
 
     def ban(self, tokens: Sequence[int]) -> None:
         """Fused drafts never propose these tokens; replaces those of the call before."""
-        check(lib.pymtp_session_bar(self._handle.native, len(tokens), list(tokens)))
+        check(lib.pymtp_session_ban_tokens(self._handle.native, len(tokens), list(tokens)))
 
     def widen(self, logits: Logits) -> Logits:
         """Rows of limited logits as rows of the whole vocabulary, (rows, n_vocab), -inf for tokens left out."""

@@ -78,15 +78,15 @@ class Distribution:
 
     def overlap(self, other: Distribution) -> float:
         """The probability mass that both share: the sum over tokens of the smaller probability."""
-        return float(lib.pymtp_distribution_shared(self._native, other._native))
+        return float(lib.pymtp_distribution_overlap(self._native, other._native))
 
     def residual_mass(self, source: Distribution, weight: float = 1.0) -> float:
         """The mass of the residual: the sum of max(weight * self - source, 0)."""
-        return float(lib.pymtp_distribution_missing(self._native, source._native, weight))
+        return float(lib.pymtp_distribution_residual_mass(self._native, source._native, weight))
 
     def sample_residual(self, source: Distribution, weight: float, uniform: float) -> int:
         """Draw from the residual, max(weight * self - source, 0); from all of `self` if that is zero."""
-        return int(lib.pymtp_distribution_recover(self._native, source._native, weight, uniform))
+        return int(lib.pymtp_distribution_sample_residual(self._native, source._native, weight, uniform))
 
     def _copies(self) -> tuple[Tokens, Probs]:
         import numpy as np

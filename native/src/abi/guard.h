@@ -23,7 +23,7 @@
 // Remembers why, for pymtp_error_message, and returns the status. Takes no memory.
 pymtp_status pymtp_fail(pymtp_status status, const char * format, ...);
 
-// the exception at hand, as a failure
+// the current exception, as a failure
 inline pymtp_status pymtp_fail_thrown() noexcept {
     try {
         throw;
@@ -38,11 +38,11 @@ inline pymtp_status pymtp_fail_thrown() noexcept {
     } catch (const std::exception & err) {
         return pymtp_fail(PYMTP_FAILED, "%s", err.what());
     } catch (...) {
-        return pymtp_fail(PYMTP_FAILED, "something was thrown that is no exception");
+        return pymtp_fail(PYMTP_FAILED, "unknown exception");
     }
 }
 
-// of an entry that returns a status
+// Runs an entry that returns a status.
 template <typename F> int32_t pymtp_guard(F && entry) noexcept {
     try {
         return entry();
@@ -51,7 +51,7 @@ template <typename F> int32_t pymtp_guard(F && entry) noexcept {
     }
 }
 
-// of an entry that returns something else: `fallback` if it throws
+// Runs an entry that returns something else: `fallback` if it throws.
 template <typename F> auto pymtp_guard_or(std::invoke_result_t<F> fallback, F && entry) noexcept -> decltype(fallback) {
     try {
         return entry();
@@ -61,7 +61,7 @@ template <typename F> auto pymtp_guard_or(std::invoke_result_t<F> fallback, F &&
     }
 }
 
-// the same of an entry with a handle, which is held while it runs
+// The same for an entry with a handle, which is held while it runs.
 template <typename T, typename F> int32_t pymtp_guard(const T * handle, F && entry) noexcept {
     return pymtp_guard([&] {
         const pymtp_hold<T> held(handle);
@@ -118,3 +118,17 @@ template <typename F> pymtp_reason pymtp_thrown(F && function) noexcept {
     }
     return reason;
 }
+
+// llama.cpp's asserts, which end the process, as exceptions: while one of these lives, a failed assert of its thread throws
+// std::runtime_error. For damaged files, and not while graphs are computed, where other threads wait for the one that fails.
+class pymtp_catch_asserts {
+  public:
+    pymtp_catch_asserts();
+    ~pymtp_catch_asserts();
+
+    pymtp_catch_asserts(const pymtp_catch_asserts &)             = delete;
+    pymtp_catch_asserts & operator=(const pymtp_catch_asserts &) = delete;
+
+    // the last one that failed, in words; "" if none has
+    const char * failed() const;
+};

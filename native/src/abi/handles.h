@@ -43,7 +43,7 @@ template <typename T> class pymtp_handles {
         return (T *) handle;
     }
 
-    // nullptr if it is none
+    // nullptr for an invalid handle
     static std::shared_ptr<place> find(const T * handle) {
         const std::lock_guard<std::mutex> lock(all().mutex);
 
@@ -51,7 +51,7 @@ template <typename T> class pymtp_handles {
         return found == all().places.end() ? nullptr : found->second;
     }
 
-    // Frees the object after the call that is under way. Nothing happens if the handle is none.
+    // Frees the object after the call that is under way. Nothing happens if the handle is invalid.
     static void free(const T * handle) noexcept {
         try {
             const auto freed = take(handle);
@@ -112,7 +112,7 @@ template <typename T> class pymtp_handles {
     }
 };
 
-// An object for the length of a call. Throws pymtp_refused if the handle is none.
+// An object for the length of a call. Throws pymtp_refused if the handle is invalid.
 template <typename T> class pymtp_hold {
   public:
     explicit pymtp_hold(const T * handle) : place(found(handle)), lock(place->mutex) {

@@ -1,6 +1,5 @@
 // The C interface: LoRA adapters.
 
-#include "asserts.h"
 #include "llama-model.h"
 #include "mtp-adapters.h"
 #include "pymtp-session.h"
@@ -62,7 +61,7 @@ int32_t pymtp_session_adapt(pymtp_session * session, int32_t n, llama_adapter_lo
         const auto & known = llama_get_model(self.ctx)->loras;
         for (int32_t i = 0; i < n; ++i) {
             if (known.count(adapter[i]) == 0) {
-                pymtp_refuse("adapter %d is none of the session's model", i);
+                pymtp_refuse("adapter %d does not belong to the session's model", i);
             }
             if (!std::isfinite(scale[i])) {
                 pymtp_refuse("the scale of adapter %d is no number", i);

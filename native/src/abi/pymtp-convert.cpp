@@ -3,8 +3,6 @@
 #include "guard.h"
 #include "mtp-row-converter.h"
 
-#include <cmath>
-
 int32_t pymtp_convert_rows(int32_t from, int32_t to, int64_t n_rows, int64_t n_per_row, const void * rows,
                            void * converted) {
     return pymtp_guard([&]() -> int32_t {
@@ -20,17 +18,9 @@ int32_t pymtp_convert_rows(int32_t from, int32_t to, int64_t n_rows, int64_t n_p
             pymtp_refuse("rows of %lld numbers cannot be converted from %s to %s", (long long) n_per_row,
                          ggml_type_name(type_from), ggml_type_name(type_to));
         }
-        if (n_rows == 0) {
-            return PYMTP_OK;
-        }
-        mtp_row_converter converter(type_from, type_to, n_per_row);
-        for (int64_t i = 0; i < n_rows; ++i) {
-            for (const float number : converter.read((const char *) rows + i * ggml_row_size(type_from, n_per_row))) {
-                if (!std::isfinite(number)) {
-                    pymtp_refuse("row %lld holds numbers that are not finite", (long long) i);
-                }
-            }
-            converter.write((char *) converted + i * ggml_row_size(type_to, n_per_row));
+        const int64_t n = mtp_convert_rows(type_from, type_to, n_rows, n_per_row, rows, converted);
+        if (n < n_rows) {
+            pymtp_refuse("row %lld holds numbers that are not finite", (long long) n);
         }
         return PYMTP_OK;
     });

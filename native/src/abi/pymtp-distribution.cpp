@@ -5,9 +5,7 @@
 #include "distribution.h"
 #include "guard.h"
 
-#include <algorithm>
 #include <cmath>
-#include <numeric>
 
 int32_t pymtp_distribution_init(int32_t n, const int32_t * token, const double * prob,
                                 pymtp_distribution ** distribution) {
@@ -41,101 +39,43 @@ int32_t pymtp_distribution_read(const pymtp_distribution * distribution, const i
 }
 
 double pymtp_distribution_prob(const pymtp_distribution * distribution, int32_t token) {
-    return pymtp_guard_or((double) NAN, distribution, [&](pymtp_distribution & self) {
-        const auto found = std::find(self.tokens.begin(), self.tokens.end(), token);
-        return found == self.tokens.end() ? 0.0 : self.probs[found - self.tokens.begin()];
-    });
+    return pymtp_guard_or((double) NAN, distribution, [&](pymtp_distribution & self) { return self.prob(token); });
 }
 
 int32_t pymtp_distribution_best(const pymtp_distribution * distribution, double * prob) {
     return pymtp_guard_or(-1, distribution, [&](pymtp_distribution & self) {
-        if (self.probs.empty()) {
+        const int32_t best = self.best();
+        if (best < 0) {
             return -1;
         }
-        const auto best = std::max_element(self.probs.begin(), self.probs.end());
-
-        pymtp_need(prob, "the probability") = *best;
-        return self.tokens[best - self.probs.begin()];
+        pymtp_need(prob, "the probability") = self.probs[best];
+        return self.tokens[best];
     });
-}
-
-// the index at a place of the cumulated weights, of which there is at least one; one without weight is never meant
-static size_t draw(const std::vector<double> & weights, double uniform) {
-    const double place = uniform * std::accumulate(weights.begin(), weights.end(), 0.0);
-
-    double cumulated = 0.0;
-    for (size_t i = 0; i < weights.size(); ++i) {
-        cumulated += weights[i];
-        if (place < cumulated) {
-            return i;
-        }
-    }
-    return weights.size() - 1;
-}
-
-static int32_t draw(const pymtp_distribution & distribution, double uniform) {
-    return distribution.probs.empty() ? -1 : distribution.tokens[draw(distribution.probs, uniform)];
 }
 
 int32_t pymtp_distribution_draw(const pymtp_distribution * distribution, double uniform) {
-    return pymtp_guard_or(-1, distribution, [&](pymtp_distribution & self) { return draw(self, uniform); });
+    return pymtp_guard_or(-1, distribution, [&](pymtp_distribution & self) { return self.draw(uniform); });
 }
 
-// Calls a function with the probability of each of one's tokens and that of the same token in the other, in order.
-template <typename F>
-static void for_both(const pymtp_distribution & one, const pymtp_distribution & other, F && function) {
-    // by token, and 0 between two calls: vocabularies are large and distributions mostly small
-    thread_local std::vector<double> other_probs;
-
-    const auto & tokens = other.tokens;
-    if (!tokens.empty()) {
-        const size_t n = *std::max_element(tokens.begin(), tokens.end()) + 1;
-        other_probs.resize(std::max(other_probs.size(), n));
-    }
-    for (size_t i = 0; i < tokens.size(); ++i) {
-        other_probs[tokens[i]] = other.probs[i];
-    }
-    for (size_t i = 0; i < one.tokens.size(); ++i) {
-        const size_t token = one.tokens[i];
-        function(one.probs[i], token < other_probs.size() ? other_probs[token] : 0.0);
-    }
-    for (const int32_t token : tokens) {
-        other_probs[token] = 0.0;
-    }
-}
-
-double pymtp_distribution_shared(const pymtp_distribution * one, const pymtp_distribution * other) {
+double pymtp_distribution_overlap(const pymtp_distribution * one, const pymtp_distribution * other) {
     return pymtp_guard_or((double) NAN, [&] {
         const pymtp_hold_both both(one, other);
-
-        double sum = 0.0;
-        for_both(both.one(), both.other(), [&](double a, double b) { sum += std::min(a, b); });
-        return sum;
+        return both.one().overlap(both.other());
     });
 }
 
-double pymtp_distribution_missing(const pymtp_distribution * target, const pymtp_distribution * source, double weight) {
+double pymtp_distribution_residual_mass(const pymtp_distribution * target, const pymtp_distribution * source,
+                                        double weight) {
     return pymtp_guard_or((double) NAN, [&] {
         const pymtp_hold_both both(target, source);
-
-        double sum = 0.0;
-        for_both(both.one(), both.other(), [&](double t, double s) { sum += std::max(weight * t - s, 0.0); });
-        return sum;
+        return both.one().residual_mass(both.other(), weight);
     });
 }
 
-int32_t pymtp_distribution_recover(const pymtp_distribution * target, const pymtp_distribution * source, double weight,
-                                   double uniform) {
-    thread_local std::vector<double> missing;
-
+int32_t pymtp_distribution_sample_residual(const pymtp_distribution * target, const pymtp_distribution * source,
+                                           double weight, double uniform) {
     return pymtp_guard_or(-1, [&] {
         const pymtp_hold_both both(target, source);
-
-        missing.clear();
-        for_both(both.one(), both.other(),
-                 [&](double t, double s) { missing.push_back(std::max(weight * t - s, 0.0)); });
-        // they are the same but for rounding
-        const bool is_nothing = std::all_of(missing.begin(), missing.end(), [](double m) { return m == 0.0; });
-        return is_nothing ? draw(both.one(), uniform) : both.one().tokens[draw(missing, uniform)];
+        return both.one().sample_residual(both.other(), weight, uniform);
     });
 }

@@ -1,7 +1,6 @@
 // What llama.cpp says while it works: kept for error messages, shown on request, and what happens when one of its
 // asserts fails. Native, because Python that runs inside a callback of llama.cpp would swallow a Ctrl-C.
 
-#include "asserts.h"
 #include "ggml.h"
 #include "guard.h"
 #include "llama.h"
@@ -48,7 +47,7 @@ static thread_local int  g_n_catching;
 static thread_local char g_failed[256];
 
 #ifndef _WIN32
-static constexpr bool CAN_CATCH = true; // what lies between is C that was compiled with tables for it
+static constexpr bool CAN_CATCH = true; // what is in between is C that was compiled with tables for it
 #else
 static constexpr bool CAN_CATCH = false;
 #endif

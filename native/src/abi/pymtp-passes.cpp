@@ -6,74 +6,64 @@
 #include <string>
 
 // what every row of a pass must satisfy
-static pymtp_status check_rows(const pymtp_session & session, int32_t n_rows, int32_t n_rows_max, const int32_t * token,
-                               const int32_t * pos, const int32_t * seq) {
+static void need_rows(const pymtp_session & session, int32_t n_rows, int32_t n_rows_max, const int32_t * token,
+                      const int32_t * pos, const int32_t * seq) {
     if (n_rows < 1 || n_rows > n_rows_max) {
-        return pymtp_fail(PYMTP_INVALID, "%d rows in a pass: 1 to %d are allowed", n_rows, n_rows_max);
+        pymtp_refuse("%d rows in a pass: 1 to %d are allowed", n_rows, n_rows_max);
     }
     for (const int32_t * array : { token, pos, seq }) {
         pymtp_need_array(array, n_rows, n_rows_max, "tokens, positions and sequences");
     }
-
     const int32_t n_vocab   = session.n_vocab();
     const int32_t n_seq_max = llama_n_seq_max(session.ctx);
 
     for (int32_t i = 0; i < n_rows; ++i) {
         if (token[i] < 0 || token[i] >= n_vocab) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: token %d is not in the vocabulary of %d", i, token[i], n_vocab);
+            pymtp_refuse("row %d: token %d is not in the vocabulary of %d", i, token[i], n_vocab);
         }
         if (seq[i] < 0 || seq[i] >= n_seq_max) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: sequence %d is not one of %d", i, seq[i], n_seq_max);
+            pymtp_refuse("row %d: sequence %d is not one of %d", i, seq[i], n_seq_max);
         }
         if (pos[i] < 0) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: position %d is negative", i, pos[i]);
+            pymtp_refuse("row %d: position %d is negative", i, pos[i]);
         }
     }
-    return PYMTP_OK;
 }
 
-// the positions of each sequence continue its decoded tail without a gap
-static pymtp_status check_tail(const pymtp_session & session, int32_t n_rows, const int32_t * pos,
-                               const int32_t * seq) {
+// The positions of each sequence continue its decoded tail without a gap, and no row feeds more heads than there are.
+static void need_tail(const pymtp_session & session, int32_t n_rows, const int32_t * pos, const int32_t * seq,
+                      const uint8_t * flags) {
     std::vector<llama_pos> next(llama_n_seq_max(session.ctx), -1);
 
     for (int32_t i = 0; i < n_rows; ++i) {
         auto & expected = next[seq[i]];
         if (expected < 0) {
-            expected = pymtp_seq_end(session, seq[i]);
+            expected = session.padder->end(seq[i]);
         }
         if (pos[i] != expected) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: position %d of sequence %d, but %d is next", i, pos[i], seq[i],
-                              expected);
+            pymtp_refuse("row %d: position %d of sequence %d, but %d is next", i, pos[i], seq[i], expected);
         }
         ++expected;
     }
-    return PYMTP_OK;
-}
-
-// no row feeds more heads than there are
-static pymtp_status check_feed(const pymtp_session & session, int32_t n_rows, const uint8_t * flags) {
+    pymtp_need_array(flags, n_rows, n_rows, "flags");
     for (int32_t i = 0; i < n_rows; ++i) {
         const int32_t n = flags[i] >> PYMTP_ROW_FEED_SHIFT;
         if (n > session.n_heads) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: feeds %d heads of %d", i, n, session.n_heads);
+            pymtp_refuse("row %d: feeds %d heads of %d", i, n, session.n_heads);
         }
     }
-    return PYMTP_OK;
 }
 
-// the rows of a draft: each sequence at consecutive positions from hidden states that are at hand, all but its last
-// decoded by the trunk
-static pymtp_status check_draft(const pymtp_session & session, int32_t step, int32_t n_rows, const int32_t * token,
-                                const int32_t * pos, const int32_t * seq) {
+// The rows of a draft: each sequence at consecutive positions from hidden states that are kept, all but its last decoded
+// by the trunk. Returns them as the engine takes them: the last row of each sequence has output.
+static std::vector<mtp_row> need_draft(const pymtp_session & session, int32_t step, int32_t n_rows,
+                                       const int32_t * token, const int32_t * pos, const int32_t * seq) {
     if (session.n_heads == 0) {
-        return pymtp_fail(PYMTP_INVALID, "the session does not draft");
+        pymtp_refuse("the session does not draft");
     }
-    const pymtp_status status = check_rows(session, n_rows, llama_n_ubatch(session.ctx), token, pos, seq);
-    if (status != PYMTP_OK) {
-        return status;
-    }
+    need_rows(session, n_rows, llama_n_ubatch(session.ctx), token, pos, seq);
 
+    std::vector<mtp_row>   rows;
     std::vector<llama_pos> last(llama_n_seq_max(session.ctx), -1);
 
     for (int32_t i = 0; i < n_rows; ++i) {
@@ -81,28 +71,16 @@ static pymtp_status check_draft(const pymtp_session & session, int32_t step, int
         const bool is_last  = i + 1 == n_rows || seq[i + 1] != seq[i];
 
         if (!is_first && (seq[i - 1] != seq[i] || pos[i] - 1 != pos[i - 1])) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: position %d of sequence %d does not follow %d", i, pos[i], seq[i],
-                              last[seq[i]]);
+            pymtp_refuse("row %d: position %d of sequence %d does not follow %d", i, pos[i], seq[i], last[seq[i]]);
         }
         last[seq[i]] = pos[i];
         if (is_last && !session.mtp->heads.has_hidden(seq[i], pos[i] - 1)) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: no hidden state of position %d of sequence %d", i, pos[i] - 1,
-                              seq[i]);
+            pymtp_refuse("row %d: no hidden state of position %d of sequence %d", i, pos[i] - 1, seq[i]);
         }
-        if (!is_last && (step > 0 || pos[i] >= pymtp_seq_end(session, seq[i]))) {
-            return pymtp_fail(PYMTP_INVALID, "row %d: position %d of sequence %d is not decoded, and not the last", i,
-                              pos[i], seq[i]);
+        if (!is_last && (step > 0 || pos[i] >= session.padder->end(seq[i]))) {
+            pymtp_refuse("row %d: position %d of sequence %d is not decoded, and not the last", i, pos[i], seq[i]);
         }
-    }
-    return PYMTP_OK;
-}
-
-// the rows as the engine takes them; the last of each sequence has output
-static std::vector<mtp_row> draft_rows(int32_t n_rows, const int32_t * token, const int32_t * pos,
-                                       const int32_t * seq) {
-    std::vector<mtp_row> rows;
-    for (int32_t i = 0; i < n_rows; ++i) {
-        rows.push_back({ token[i], pos[i], seq[i], i + 1 == n_rows || seq[i + 1] != seq[i] });
+        rows.push_back({ token[i], pos[i], seq[i], is_last });
     }
     return rows;
 }
@@ -121,7 +99,7 @@ template <typename F> static void compute(pymtp_status & status, F && function) 
 template <typename F>
 static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row> & rows, F draft) {
     for (const auto & row : rows) {
-        pymtp_drop_added(session, row.seq);
+        session.padder->drop(row.seq);
     }
     pymtp_status status = PYMTP_FAILED;
     const auto   why    = pymtp_thrown([&] { compute(status, [&] { status = draft(); }); });
@@ -135,72 +113,8 @@ static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row
     return pymtp_fail(status, "%s", why.empty() ? "the backend failed in a pass of the MTP heads" : why.text);
 }
 
-namespace {
-
-// the rows of a pass as llama.cpp takes them, and after them those that were added
-struct pass_batch {
-    std::vector<llama_token>    token;
-    std::vector<llama_pos>      pos;
-    std::vector<llama_seq_id>   seq;
-    std::vector<int8_t>         logits;
-    std::vector<int32_t>        n_seq_id;
-    std::vector<llama_seq_id *> seq_id;
-
-    void add(const mtp_row & row) {
-        token.push_back(row.token);
-        pos.push_back(row.pos);
-        seq.push_back(row.seq);
-        logits.push_back(row.output);
-    }
-
-    llama_batch batch() {
-        n_seq_id.assign(token.size(), 1);
-        seq_id.clear();
-        for (auto & one : seq) {
-            seq_id.push_back(&one);
-        }
-        return {
-            (int32_t) token.size(), token.data(), nullptr, pos.data(), n_seq_id.data(), seq_id.data(), logits.data(),
-        };
-    }
-};
-
-} // namespace
-
-// Decodes rows, which are more than asked for if there is room. Returns what llama_decode returns.
-static int32_t decode_padded(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,
-                             const int32_t * seq, const uint8_t * flags) {
-    pass_batch rows;
-    for (int32_t i = 0; i < n_rows; ++i) {
-        pymtp_drop_added(session, seq[i]);
-        rows.add({ token[i], pos[i], seq[i], (flags[i] & PYMTP_ROW_LOGITS) != 0 });
-    }
-    const auto added = pymtp_rows_to_add(session, n_rows, token, pos, seq, flags);
-    if (!added.empty()) {
-        auto padded = rows;
-        std::for_each(added.begin(), added.end(), [&](const mtp_row & row) { padded.add(row); });
-        const int32_t res = session.mtp->decode(padded.batch(), flags, added.size());
-        if (res == 0) {
-            pymtp_note_added(session, added);
-        }
-        if (res != 1) {
-            return res;
-        }
-    }
-    const int32_t res = session.mtp->decode(rows.batch(), flags, 0);
-    if (res != 1) {
-        return res;
-    }
-    // other sequences may still have rows that were added
-    pymtp_drop_added(session);
-    return session.mtp->decode(rows.batch(), flags, 0);
-}
-
-// Decodes checked rows. If it fails, nothing of them is left.
-pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,
-                              const int32_t * seq, const uint8_t * flags) {
-    const int32_t n_logits =
-        std::count_if(flags, flags + n_rows, [](uint8_t flag) { return (flag & PYMTP_ROW_LOGITS) != 0; });
+pymtp_status pymtp_run_decode(pymtp_session & session, const std::vector<mtp_row> & rows, const uint8_t * flags) {
+    const int32_t n_logits = std::count_if(rows.begin(), rows.end(), [](const mtp_row & row) { return row.output; });
     if (n_logits > session.n_outputs_max) {
         return pymtp_fail(PYMTP_INVALID, "%d rows with logits in a pass: at most %d are allowed", n_logits,
                           session.n_outputs_max);
@@ -209,23 +123,22 @@ pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int
 
     int32_t      res    = -1;
     pymtp_status failed = PYMTP_FAILED;
-    const auto   why =
-        pymtp_thrown([&] { compute(failed, [&] { res = decode_padded(session, n_rows, token, pos, seq, flags); }); });
+    const auto   why    = pymtp_thrown([&] { compute(failed, [&] { res = session.padder->decode(rows, flags); }); });
 
     switch (res) {
         case 0:
             session.n_logits = n_logits;
-            for (int32_t i = n_rows; i-- > 0 && !session.last_pass.empty();) {
-                session.last_pass[seq[i]] = pos[i];
+            for (auto row = rows.rbegin(); row != rows.rend() && !session.last_pass.empty(); ++row) {
+                session.last_pass[row->seq] = row->pos;
             }
             return PYMTP_OK;
         case 1:
-            return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for %d more", llama_n_ctx(session.ctx),
-                              n_rows);
+            return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for %zu more", llama_n_ctx(session.ctx),
+                              rows.size());
         default:
             // earlier ubatches of the batch may have gone through: leave nothing of it
-            for (int32_t i = n_rows; i-- > 0;) {
-                pymtp_truncate(session, seq[i], session.last_pass.empty() ? pos[i] : 0);
+            for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
+                pymtp_truncate(session, row->seq, session.last_pass.empty() ? row->pos : 0);
             }
             return pymtp_fail(failed, "%s", why.empty() ? "the backend failed in a pass of the trunk" : why.text);
     }
@@ -253,21 +166,17 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         const pymtp_timer timer = { self.t_trunk_us };
 
-        pymtp_status status = check_rows(self, n_rows, llama_n_batch(self.ctx), token, pos, seq);
-        if (status == PYMTP_OK) {
-            status = check_tail(self, n_rows, pos, seq);
-        }
-        if (status == PYMTP_OK) {
-            pymtp_need_array(flags, n_rows, n_rows, "flags");
-            status = check_feed(self, n_rows, flags);
-        }
-        if (status == PYMTP_OK && self.replay) {
-            status = save_for_replay(self, n_rows, token, pos, seq, flags);
-        }
+        need_rows(self, n_rows, llama_n_batch(self.ctx), token, pos, seq);
+        need_tail(self, n_rows, pos, seq, flags);
+        const pymtp_status status = self.replay ? save_for_replay(self, n_rows, token, pos, seq, flags) : PYMTP_OK;
         if (status != PYMTP_OK) {
             return status;
         }
-        return pymtp_run_decode(self, n_rows, token, pos, seq, flags);
+        std::vector<mtp_row> rows;
+        for (int32_t i = 0; i < n_rows; ++i) {
+            rows.push_back({ token[i], pos[i], seq[i], (flags[i] & PYMTP_ROW_LOGITS) != 0 });
+        }
+        return pymtp_run_decode(self, rows, flags);
     });
 }
 
@@ -279,13 +188,8 @@ int32_t pymtp_session_draft(pymtp_session * session, int32_t step, int32_t n_ste
         if (n_steps < 1 || n_steps > self.n_draft_max || step < 0 || step >= n_steps) {
             pymtp_refuse("step %d of a draft of %d: at most %d are allowed", step, n_steps, self.n_draft_max);
         }
-        const pymtp_status status = check_draft(self, step, n_rows, token, pos, seq);
-        if (status != PYMTP_OK) {
-            return status;
-        }
+        const auto rows = need_draft(self, step, n_rows, token, pos, seq);
         forget_outputs(self);
-
-        const auto         rows    = draft_rows(n_rows, token, pos, seq);
         const pymtp_status drafted = run_draft(self, rows, [&] { return self.mtp->draft(step, n_steps, rows); });
 
         self.has_draft = drafted == PYMTP_OK;
@@ -302,14 +206,9 @@ int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t n_rows, cons
         if (n_asked < 1 || n_asked > self.n_draft_max) {
             pymtp_refuse("a draft of %d: 1 to %d are allowed", n_asked, self.n_draft_max);
         }
-        const pymtp_status status = check_draft(self, 0, n_rows, token, pos, seq);
-        if (status != PYMTP_OK) {
-            return status;
-        }
+        const auto rows = need_draft(self, 0, n_rows, token, pos, seq);
         pymtp_need(drafts, "the drafts");
         forget_outputs(self);
-
-        const auto rows = draft_rows(n_rows, token, pos, seq);
         return run_draft(self, rows, [&] { return self.mtp->draft_greedy(rows, n_steps, drafts, probs); });
     });
 }

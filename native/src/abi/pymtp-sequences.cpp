@@ -10,7 +10,7 @@
 // After a copy, a shift or a restored state there is no pass to go back over.
 static void stay_from_now_on(pymtp_session & session, int32_t seq) {
     if (!session.last_pass.empty()) {
-        session.last_pass[seq] = pymtp_seq_end(session, seq) - 1;
+        session.last_pass[seq] = session.padder->end(seq) - 1;
     }
     if (session.replay) {
         session.replay->forget(seq);
@@ -18,7 +18,7 @@ static void stay_from_now_on(pymtp_session & session, int32_t seq) {
 }
 
 static void take_over(pymtp_session & session, int32_t seq) {
-    const int32_t end = pymtp_seq_end(session, seq);
+    const int32_t end = session.padder->end(seq);
     if (end > session.n_ctx_seq) {
         throw std::runtime_error("sequence " + std::to_string(seq) + " has " + std::to_string(end) +
                                  " positions, of which " + std::to_string(session.n_ctx_seq) + " are possible");
@@ -45,22 +45,18 @@ static pymtp_status replay(pymtp_session & session, int32_t seq, int32_t pos) {
     session.mtp->heads.truncate(seq, saved.pos);
     session.mtp->images[seq].truncate(saved.pos);
 
-    const int32_t              n_rows = pos - saved.pos;
-    std::vector<int32_t>       rows_pos;
-    std::vector<uint8_t>       rows_flags;
-    const std::vector<int32_t> rows_seq(n_rows, seq);
-    for (int32_t i = 0; i < n_rows; ++i) {
-        rows_pos.push_back(saved.pos + i);
-        rows_flags.push_back(saved.flags[i] & ~PYMTP_ROW_LOGITS);
+    std::vector<mtp_row> rows;
+    std::vector<uint8_t> flags;
+    for (int32_t i = 0; saved.pos + i < pos; ++i) {
+        rows.push_back({ saved.tokens[i], saved.pos + i, seq, false });
+        flags.push_back(saved.flags[i] & ~PYMTP_ROW_LOGITS);
     }
-
-    const auto tokens = saved.tokens;
     session.replay->forget(seq);
-    if (n_rows == 0) {
+    if (rows.empty()) {
         return PYMTP_OK;
     }
     ++session.mtp->counters.n_replays;
-    return pymtp_run_decode(session, n_rows, tokens.data(), rows_pos.data(), rows_seq.data(), rows_flags.data());
+    return pymtp_run_decode(session, rows, flags.data());
 }
 
 pymtp_status pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos) {
@@ -69,11 +65,11 @@ pymtp_status pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos) {
     if (!images.can_cut(pos)) {
         return pymtp_fail(PYMTP_INVALID, "sequence %d cannot go back to position %d: it is in an image", seq, pos);
     }
-    if (session.n_added[seq] > 0) {
-        pos = std::min(pos, pymtp_seq_end(session, seq));
+    if (session.padder->has(seq)) {
+        pos = std::min(pos, session.padder->end(seq));
     }
     if (pos > 0 && pos <= llama_memory_seq_pos_max(memory, seq)) {
-        // a sliding-window cache has let go of what lies before its window
+        // a sliding-window cache has freed what is before its window
         const int32_t n_swa = llama_model_n_swa(llama_get_model(session.ctx));
         if (n_swa > 0 && llama_memory_seq_pos_min(memory, seq) > std::max(0, pos - n_swa)) {
             return pymtp_fail(PYMTP_INVALID, "sequence %d cannot go back to position %d: the window before it is gone",
@@ -90,7 +86,7 @@ pymtp_status pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos) {
     }
     session.mtp->heads.truncate(seq, pos);
     images.truncate(pos);
-    session.n_added[seq] = 0;
+    session.padder->forget(seq);
     return PYMTP_OK;
 }
 
@@ -116,7 +112,7 @@ int32_t pymtp_session_copy(pymtp_session * session, int32_t from, int32_t to) {
             return status;
         }
         forget_outputs(self);
-        pymtp_drop_added(self, from);
+        self.padder->drop(from);
         self.mtp->copy(from, to);
         stay_from_now_on(self, to);
         return PYMTP_OK;
@@ -126,7 +122,7 @@ int32_t pymtp_session_copy(pymtp_session * session, int32_t from, int32_t to) {
 int32_t pymtp_session_discard(pymtp_session * session, int32_t seq, int32_t pos, int32_t n) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         self.need_seq(seq);
-        pymtp_drop_added(self, seq);
+        self.padder->drop(seq);
         auto *        memory = llama_get_memory(self.ctx);
         const int32_t last   = llama_memory_seq_pos_max(memory, seq);
         if (pos < 0 || n < 1 || n > last - pos) {
@@ -161,7 +157,7 @@ int32_t pymtp_session_save(pymtp_session * session, pymtp_state ** state) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         pymtp_need(state, "the state") = nullptr;
         forget_outputs(self);
-        pymtp_drop_added(self);
+        self.padder->drop();
         return pymtp_give(state, std::unique_ptr<pymtp_state>(new pymtp_state{ self.mtp->save_state() }));
     });
 }
@@ -181,7 +177,7 @@ int32_t pymtp_session_restore(pymtp_session * session, const uint8_t * data, siz
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         pymtp_need_array(data, size > 0, 1, "bytes");
         forget_outputs(self);
-        pymtp_drop_added(self);
+        self.padder->drop();
         const auto before = self.mtp->save_state();
         const auto why    = pymtp_thrown([&] { restore(self, data, size, MTP_ORIGIN_OUTSIDE); });
         if (!why.empty()) {
@@ -197,7 +193,7 @@ int32_t pymtp_session_save_sequence(pymtp_session * session, int32_t seq, pymtp_
         pymtp_need(state, "the state") = nullptr;
         self.need_seq(seq);
         forget_outputs(self);
-        pymtp_drop_added(self, seq);
+        self.padder->drop(seq);
         return pymtp_give(state, std::unique_ptr<pymtp_state>(new pymtp_state{ self.mtp->save_state(seq) }));
     });
 }

@@ -30,12 +30,8 @@ struct pymtp_session {
     // where the memory has recurrent states: the first position of each sequence's last pass, -1 before there is one
     std::vector<llama_pos> last_pass;
 
-    mtp_padding          padding = MTP_PADDING_NONE;
-    int32_t              n_pass  = 0; // rows that cost as much as another pass does
-    std::vector<int32_t> n_added; // [n_seq_max] rows of the last pass after a sequence's end, if they are still there
-
-    std::unique_ptr<mtp_replay> replay;        // set if the memory cannot drop rejected drafts
-
+    std::unique_ptr<mtp_padder>       padder;  // what passes have more than they were asked for
+    std::unique_ptr<mtp_replay>       replay;  // set if the memory cannot drop rejected drafts
     std::unique_ptr<mtp_thread_pools> threads; // set if they have cores or a priority of their own
 
     ~pymtp_session();
@@ -59,29 +55,11 @@ inline void forget_outputs(pymtp_session & session) {
     session.has_draft = false;
 }
 
-// how passes are padded from now on; mode: a pymtp_padding
-void pymtp_choose_padding(pymtp_session & session, int32_t mode);
-
-// the rows that a pass is to have more than it was asked for
-std::vector<mtp_row> pymtp_rows_to_add(const pymtp_session & session, int32_t n_rows, const int32_t * token,
-                                       const int32_t * pos, const int32_t * seq, const uint8_t * flags);
-
-// they have been decoded
-void pymtp_note_added(pymtp_session & session, const std::vector<mtp_row> & added);
-
-// drops them, of one sequence or of all
-void pymtp_drop_added(pymtp_session & session, int32_t seq);
-void pymtp_drop_added(pymtp_session & session);
-
-// the position after the last of a sequence, without them
-int32_t pymtp_seq_end(const pymtp_session & session, int32_t seq);
-
 // Drops the positions >= pos of a sequence. Of recurrent states: goes back, or decodes again what is to stay.
 pymtp_status pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos);
 
-// Decodes checked rows. If it fails, nothing of them is left.
-pymtp_status pymtp_run_decode(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,
-                              const int32_t * seq, const uint8_t * flags);
+// Decodes checked rows. flags: [rows]. If it fails, nothing of them is left.
+pymtp_status pymtp_run_decode(pymtp_session & session, const std::vector<mtp_row> & rows, const uint8_t * flags);
 
 // adds the time until it goes out of scope
 struct pymtp_timer {

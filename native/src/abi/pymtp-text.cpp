@@ -43,7 +43,7 @@ int32_t pymtp_token_bytes(const llama_vocab * vocab, int32_t token, int32_t spec
         pymtp_need(vocab, "the vocabulary");
         pymtp_need_array(bytes, n_max, N_BYTES_MAX, "bytes");
         if (token < 0 || token >= llama_vocab_n_tokens(vocab)) {
-            pymtp_refuse("token %d is none of %d", token, llama_vocab_n_tokens(vocab));
+            pymtp_refuse("token %d is out of range (vocabulary of %d)", token, llama_vocab_n_tokens(vocab));
         }
         return give_count(llama_token_to_piece(vocab, token, bytes, n_max, 0, special), n_bytes);
     });

@@ -1,7 +1,6 @@
 // The C interface: sessions, what they say of themselves, and how they are set up. Like its other files (pymtp-passes.cpp,
 // pymtp-sequences.cpp) it checks arguments, keeps exceptions and asserts on this side, and names errors.
 
-#include "asserts.h"
 #include "llama-model.h"
 #include "mtp-architectures.h"
 #include "mtp-memory.h"
@@ -111,33 +110,31 @@ static int32_t n_heads_of(const llama_model & model, const pymtp_session_params 
     return !drafts(params) ? 0 : params.assistant ? 1 : llama_model_n_layer_nextn(&model);
 }
 
-static int32_t check_params(const llama_model & model, const pymtp_session_params & params) {
+static void need_params(const llama_model & model, const pymtp_session_params & params) {
     if (params.n_draft_max < 0 || params.n_draft_max > PYMTP_DRAFT_MAX) {
-        return pymtp_fail(PYMTP_INVALID, "n_draft_max = %d is out of range: 0 to %d", params.n_draft_max,
-                          +PYMTP_DRAFT_MAX);
+        pymtp_refuse("n_draft_max = %d is out of range: 0 to %d", params.n_draft_max, +PYMTP_DRAFT_MAX);
     }
     if (params.head_context != PYMTP_HEAD_CONTEXT_TARGET && params.head_context != PYMTP_HEAD_CONTEXT_CHAINED) {
-        return pymtp_fail(PYMTP_INVALID, "head_context = %d is unknown", params.head_context);
+        pymtp_refuse("head_context = %d is unknown", params.head_context);
     }
     if (params.padding < PYMTP_PADDING_AUTO || params.padding > PYMTP_PADDING_ALWAYS) {
-        return pymtp_fail(PYMTP_INVALID, "padding = %d is unknown", params.padding);
+        pymtp_refuse("padding = %d is unknown", params.padding);
     }
     if (drafts(params) && n_heads_of(model, params) == 0) {
-        return pymtp_fail(PYMTP_INVALID, "the model has no MTP head; use n_draft_max = 0");
+        pymtp_refuse("the model has no MTP head; use n_draft_max = 0");
     }
     const char * obstacle = drafts(params) ? mtp_obstacle(model, params.assistant) : nullptr;
     if (obstacle) {
-        return pymtp_fail(PYMTP_INVALID, "llama.cpp cannot run the %s of %s (%s); use n_draft_max = 0",
-                          params.assistant ? "assistant" : "MTP heads", llm_arch_name(model.arch), obstacle);
+        pymtp_refuse("llama.cpp cannot run the %s of %s (%s); use n_draft_max = 0",
+                     params.assistant ? "assistant" : "MTP heads", llm_arch_name(model.arch), obstacle);
     }
     if (!params.threads != !params.threads_batch) {
-        return pymtp_fail(PYMTP_INVALID, "threads of rounds and of prompts go together");
+        pymtp_refuse("threads of rounds and of prompts go together");
     }
     for (const auto & [threads, n_threads] : { std::pair(params.threads, params.context->n_threads),
                                                std::pair(params.threads_batch, params.context->n_threads_batch) }) {
         if (threads && (threads->n_threads != n_threads || n_threads < 1 || n_threads > GGML_MAX_N_THREADS)) {
-            return pymtp_fail(PYMTP_INVALID, "%d threads are not the %d of the context's parameters",
-                              threads->n_threads, n_threads);
+            pymtp_refuse("%d threads are not the %d of the context's parameters", threads->n_threads, n_threads);
         }
     }
     // a verify pass is one ubatch, and llama.cpp wants one row more where it keeps recurrent states
@@ -145,10 +142,9 @@ static int32_t check_params(const llama_model & model, const pymtp_session_param
     const uint32_t n_batch    = params.context->n_batch;
     const uint32_t n_ubatch   = params.context->n_ubatch;
     if (params.n_draft_max > 0 && std::min(n_ubatch > 0 ? n_ubatch : n_batch, n_batch) < n_rows_max) {
-        return pymtp_fail(PYMTP_INVALID, "n_ubatch = %u and n_batch = %u are too small: %d drafts need %u", n_ubatch,
-                          n_batch, params.n_draft_max, n_rows_max);
+        pymtp_refuse("n_ubatch = %u and n_batch = %u are too small: %d drafts need %u", n_ubatch, n_batch,
+                     params.n_draft_max, n_rows_max);
     }
-    return PYMTP_OK;
 }
 
 static llama_context_params context_params(const pymtp_session_params & params) {
@@ -215,7 +211,10 @@ static void set_up(pymtp_session & session, const llama_model & model, const pym
     if (params.n_draft_max > 0 && mtp_replay::is_needed(session.ctx)) {
         session.replay = std::make_unique<mtp_replay>(cparams.n_seq_max);
     }
-    pymtp_choose_padding(session, params.padding);
+    session.padder =
+        std::make_unique<mtp_padder>(*session.ctx, *session.mtp,
+                                     mtp_padder::params{ params.padding, (uint32_t) params.n_draft_max,
+                                                         (uint32_t) session.n_outputs_max, session.replay != nullptr });
     if (params.threads) {
         session.threads = std::make_unique<mtp_thread_pools>(*session.ctx, *params.threads, *params.threads_batch);
     }
@@ -228,14 +227,11 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
         pymtp_need(params, "the parameters");
         pymtp_need(params->context, "the parameters of the context");
 
-        int32_t status = check_params(*model, *params);
-        if (status != PYMTP_OK) {
-            return status;
-        }
+        need_params(*model, *params);
         auto       session = std::make_unique<pymtp_session>();
         const auto cparams = context_params(*params);
 
-        status = create_context(*session, *model, cparams);
+        const int32_t status = create_context(*session, *model, cparams);
         if (status != PYMTP_OK) {
             return status;
         }
@@ -299,7 +295,7 @@ int32_t pymtp_session_n_heads(const pymtp_session * session) {
 int32_t pymtp_session_seen_end(const pymtp_session * session, int32_t seq, int32_t n_heads) {
     return pymtp_guard_or(-1, session, [&](pymtp_session & self) {
         self.need_seq(seq);
-        return std::min(self.mtp->heads.seen_end(seq, n_heads), pymtp_seq_end(self, seq));
+        return std::min(self.mtp->heads.seen_end(seq, n_heads), self.padder->end(seq));
     });
 }
 
@@ -371,8 +367,8 @@ static ggml_type need_matrix_type(const pymtp_session & session, int32_t type) {
     return res;
 }
 
-int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int32_t * token, int32_t type,
-                           const void * const * rows) {
+int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, const int32_t * token, int32_t type,
+                                   const void * const * rows) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         const int32_t n_vocab = self.n_vocab();
         if (n_tokens < 1 || n_tokens > n_vocab) {
@@ -384,7 +380,7 @@ int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int3
         if (!token) {
             forget_outputs(self);
             // repacked matrices keep rows in groups
-            self.mtp->limit_drafts(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
+            self.mtp->change_vocab().limit(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
             return PYMTP_OK;
         }
         need_draft_tokens(self, n_tokens, token);
@@ -393,7 +389,7 @@ int32_t pymtp_session_trim(pymtp_session * session, int32_t n_tokens, const int3
             need_matrix_type(self, type);
         }
         forget_outputs(self);
-        self.mtp->limit_drafts(std::vector<llama_token>(token, token + n_tokens), type, of_heads);
+        self.mtp->change_vocab().limit(std::vector<llama_token>(token, token + n_tokens), type, of_heads);
         return PYMTP_OK;
     });
 }
@@ -409,17 +405,17 @@ int32_t pymtp_session_requantize(pymtp_session * session, int32_t type, const vo
         }
         const auto of_heads = need_matrices(self, rows);
         forget_outputs(self);
-        self.mtp->requantize_drafts(to, of_heads);
+        self.mtp->change_vocab().requantize(to, of_heads);
         return PYMTP_OK;
     });
 }
 
-int32_t pymtp_session_bar(pymtp_session * session, int32_t n_tokens, const int32_t * token) {
+int32_t pymtp_session_ban_tokens(pymtp_session * session, int32_t n_tokens, const int32_t * token) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         const int32_t n_vocab = self.n_vocab();
         pymtp_need_array(token, n_tokens, PYMTP_VOCAB_MAX, "tokens");
         need_tokens(n_tokens, token, n_vocab);
-        self.mtp->vocab.bar(std::vector<llama_token>(token, token + n_tokens));
+        self.mtp->vocab.ban(std::vector<llama_token>(token, token + n_tokens));
         return PYMTP_OK;
     });
 }

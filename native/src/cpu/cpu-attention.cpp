@@ -14,7 +14,7 @@ struct attention_rows {
     int64_t         n_cells;
 };
 
-// Of a mask; of one with more hidden, which is the sum of what hides it and the mask, those of that.
+// The lists of a mask; of one with more hidden, which is the sum of what hides it and the mask, those of that mask.
 const mtp_mask_cells * lists_of(const ggml_tensor * mask) {
     while (mask && !mask->extra && mask->op == GGML_OP_ADD) {
         mask = mask->src[1];
@@ -37,7 +37,7 @@ attention_rows rows_from(const ggml_tensor * dst, int64_t stream, int64_t begin)
     return res;
 }
 
-// Of a head with ALiBi, as in llama.cpp
+// The slope of a head with ALiBi, as in llama.cpp
 float slope_of(const ggml_tensor * q, float max_bias, int64_t head) {
     if (max_bias <= 0.0f) {
         return 1.0f;

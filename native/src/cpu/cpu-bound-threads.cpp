@@ -12,7 +12,7 @@
 
 using cores = std::array<bool, GGML_MAX_N_THREADS>;
 
-// of a thread
+// What a thread is bound to.
 struct binding {
     bool    is_bound = false;
     cores   mask     = {};

@@ -25,7 +25,7 @@ static constexpr int64_t PAUSE_MAX_NS = 1600 * MS;
 // looks before a waiting thread offers its core to others: longer than threads with a core of their own mostly wait
 static constexpr int N_SPINS = 200;
 
-// of a thread that starts passes
+// What a thread that starts passes knows of its cores.
 struct busy_cores {
     int     n_left_out = 0;
     bool    is_trial   = false;

@@ -242,6 +242,17 @@ struct few_rows_8 {
 template <class T> struct few_rows_k4_8 : few_rows_8 {
     using block = typename T::block;
 
+    // by the minima of the T::N_OFFSETS groups before `end`
+    [[gnu::always_inline]] static int32x4_t offset_before(int end, const few_rows_k4_scales * groups, int part,
+                                                          const int16_t * y_sums) {
+        int32x4_t offset = vdupq_n_s32(0);
+#pragma GCC unroll 8
+        for (int g = end - T::N_OFFSETS; g < end; ++g) {
+            offset = vmlal_n_s16(offset, vld1_s16(groups[g].mins + 4 * part), y_sums[g]);
+        }
+        return offset;
+    }
+
     template <int N>
     static void add(float32x4_t (&sums)[2][N], const block & x, const block_q8_K * const (&y)[N], int64_t b) {
         few_rows_k4_scales groups[QK_K / 32];
@@ -286,11 +297,7 @@ template <class T> struct few_rows_k4_8 : few_rows_8 {
                 if ((k + 2) % T::N_OFFSETS == 0) {
 #pragma GCC unroll 8
                     for (int n = 0; n < N; ++n) {
-                        int32x4_t offset = vdupq_n_s32(0);
-#pragma GCC unroll 8
-                        for (int g = k + 2 - T::N_OFFSETS; g < k + 2; ++g) {
-                            offset = vmlal_n_s16(offset, vld1_s16(groups[g].mins + 4 * part), y_sums[n][g]);
-                        }
+                        const int32x4_t offset = offset_before(k + 2, groups, part, y_sums[n]);
                         of_part[n] = few_rows_mla(of_part[n], vcvtq_f32_s32(offset), vmulq_n_f32(min_d, y[n][b].d));
                     }
                 }

@@ -31,14 +31,14 @@ struct few_rows_task {
 
 using few_rows_kernel = void (*)(const few_rows_task &);
 
-// Null if there is none for the type, or if the compiler has not got the instructions. Whether the processor has them is
-// not asked here. repacked: the matrix is in llama.cpp's layout of 8 rows side by side, on ARM of 4 or 8, and so are begin
-// and end.
+// nullptr if there is none for the type, or if the compiler lacks the instructions. Whether the processor has them is
+// not asked here. repacked: the matrix is in llama.cpp's layout of 8 rows side by side, on ARM of 4 or 8, and so are
+// begin and end.
 few_rows_kernel few_rows_kernel_avx2(ggml_type type, bool repacked);
 few_rows_kernel few_rows_kernel_avx512(ggml_type type, bool repacked);
 few_rows_kernel few_rows_kernel_neon(ggml_type type, bool repacked);
 
-// Likewise for F16 and BF16, for matrices that llama.cpp's sgemm takes with more rows.
+// The same for F16 and BF16, for matrices that llama.cpp's sgemm takes with more rows.
 few_rows_kernel few_rows_kernel_halves(ggml_type type, int64_t n_values, int64_t n_matrix);
 
 // The one for this processor, of quantized weights

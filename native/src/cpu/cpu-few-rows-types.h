@@ -1,6 +1,6 @@
 #pragma once
 
-// Types of weights whose matrix rows lie one after the other. Each follows llama.cpp's vec_dot for AVX2
+// Types of weights whose matrix rows follow each other. Each follows llama.cpp's vec_dot for AVX2
 // (ggml-cpu/arch/x86/quants.c).
 //
 // Blocks of 32 values are signed bytes times d. Blocks of 256, with activations in Q8_K:

@@ -27,7 +27,7 @@ bool mtp_product_uses_sgemm(const struct ggml_tensor * dst);
 bool mtp_mul_mat_few_rows(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 
 // The matrix rows [begin, end) of one expert, whose matrix is given, with the n rows that are routed to it. routed:
-// place among the row's experts, and row, [n][2]. quantized: all rows. Likewise.
+// place among the row's experts, and row, [n][2]. quantized: all rows. Bit for bit what each row gives alone.
 bool mtp_mul_mat_id_few_rows(struct ggml_tensor * dst, const void * matrix, int64_t begin, int64_t end,
                              const int32_t * routed, int64_t n, const void * quantized);
 

@@ -116,7 +116,7 @@ bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, c
     }
     const bool is_plain   = src0->ne[2] == 1 && src1->ne[2] == 1 && src0->ne[3] == 1 && src1->ne[3] == 1;
     const bool has_bias   = fusion && (fusion->x_bias || fusion->gate_bias);
-    const bool is_aligned = (size_t) src0->data % FEW_ROWS_COPY == 0; // and rows lie one after the other
+    const bool is_aligned = (size_t) src0->data % FEW_ROWS_COPY == 0; // and rows follow each other without gaps
     return (ids ? !has_bias : is_plain) && is_aligned && ggml_is_contiguous(src0) &&
            type->can(few_rows_describe(src0, src1, ids, fusion, dst), few_rows_current_device());
 }

@@ -2,10 +2,10 @@
 
 // Products of quantized weights with few rows of activations on a GPU, as plain decoding, verify passes and drafts have
 // them. llama.cpp's kernel unpacks weights once for each row, and reads some types two bytes at a time. Here weights
-// arrive in shared memory as they lie, many at once, before the activations are known, and each is unpacked once.
+// arrive in shared memory as they are, many at once, before the activations are known, and each is unpacked once.
 // On GPUs from Turing on; how much shared memory they have decides how many rows a thread block takes.
 //
-// A row's results do not depend, bit for bit, on the rows beside it.
+// A row's results do not depend, bit for bit, on the rows next to it.
 
 #include "common.cuh"
 

@@ -8,7 +8,7 @@ static constexpr int N_VALUES        = 4; // that a thread takes at a time
 static constexpr int N_TURNS         = 4;
 static constexpr int N_NODES_TO_LOOK = 4;
 
-// a thread block for each row, whose values all lie in its registers
+// a thread block for each row, whose values are all in its registers
 static __global__ void quantized_norm(const float4 * x, const float4 * weights, float4 * dst, block_q8_1 * quantized,
                                       int64_t stride, int n, float eps) {
     __shared__ float shared[WARP_SIZE];

@@ -1,8 +1,8 @@
 #pragma once
 
-// Products of the same activations and type of weights, moved together in a graph where other nodes lie between them, as
-// those that make queries, keys and values have: a GPU computes them in one kernel (cuda-few-rows.cuh). Knows graphs and
-// no device, as it is the client of an RPC server that orders what the server's GPU computes.
+// Products of the same activations and type of weights, moved together in a graph where other nodes are between them,
+// as those that make queries, keys and values have: a GPU computes them in one kernel (cuda-few-rows.cuh). Knows graphs
+// and no device, as it is the client of an RPC server that orders what the server's GPU computes.
 
 #include "ggml-impl.h"
 

@@ -32,7 +32,7 @@ void mtp_adapter_check(const llama_adapter_lora & adapter) {
             "supported");
     }
     if (!(std::abs(adapter.alpha) <= 1e6f)) { // also NaN
-        throw std::runtime_error("its alpha (adapter.lora.alpha) is no number of that kind");
+        throw std::runtime_error("its alpha (adapter.lora.alpha) is not a number, or too large");
     }
     const auto & model = *adapter.model;
     for (const auto & factors : adapter.ab_map) {

@@ -8,6 +8,23 @@
 #include <cmath>
 #include <vector>
 
+// the cell of a position; -1: the sequence has none there
+static int64_t mtp_find_cell(const llama_kv_cells & cells, llama_seq_id seq, llama_pos pos) {
+    const auto & sp = cells.seq_pos_get(seq);
+    const auto   it = sp.lower_bound({ pos, 0 });
+    return it != sp.end() && it->first == pos ? (int64_t) it->second : -1;
+}
+
+static std::vector<uint32_t> mtp_rows_without_cell(const std::vector<int64_t> & held, uint32_t begin, uint32_t end) {
+    std::vector<uint32_t> res;
+    for (uint32_t i = begin; i < end; ++i) {
+        if (held[i] < 0) {
+            res.push_back(i);
+        }
+    }
+    return res;
+}
+
 // Finds the rows that have a cell already: in a head's pass every row whose position is in the cache, in the
 // trunk's only those that a head has reserved. The other rows go through the ordinary search.
 // Returns false if no row has one (sinfo is untouched). sinfo is empty if there is no room for the others.
@@ -28,11 +45,8 @@ bool llama_kv_cache::mtp_find_held(const llama_ubatch & ubatch, slot_info & sinf
 
         held[i] = mtp.find(seq, pos);
         if (held[i] < 0 && mtp.placed) {
-            const auto & sp = v_cells[seq_to_stream[seq]].seq_pos_get(seq);
-            const auto   it = sp.lower_bound({ pos, 0 });
-            if (it != sp.end() && it->first == pos) {
-                held[i] = it->second;
-            } else if (mtp.reserves && pos <= seq_pos_max(seq)) {
+            held[i] = mtp_find_cell(v_cells[seq_to_stream[seq]], seq, pos);
+            if (held[i] < 0 && mtp.reserves && pos <= seq_pos_max(seq)) {
                 LLAMA_LOG_ERROR("%s: sequence %d has no cell at position %d any more\n", __func__, seq, pos);
                 sinfo = {};
                 return true;
@@ -49,13 +63,7 @@ bool llama_kv_cache::mtp_find_held(const llama_ubatch & ubatch, slot_info & sinf
     res.resize(n_parts);
 
     for (uint32_t s = 0; s < n_parts; ++s) {
-        std::vector<uint32_t> fresh;
-        for (uint32_t i = s * n_rows; i < (s + 1) * n_rows; ++i) {
-            if (held[i] < 0) {
-                fresh.push_back(i);
-            }
-        }
-
+        const auto           fresh = mtp_rows_without_cell(held, s * n_rows, (s + 1) * n_rows);
         slot_info::idx_vec_t idxs_fresh;
         if (!fresh.empty()) {
             const auto part = find_slot(mtp_ubatch_select(ubatch, fresh), false);
@@ -137,7 +145,7 @@ void llama_kv_cache::mtp_hold(const slot_info & sinfo, const llama_ubatch & ubat
     }
 }
 
-// In a mask [n_kv, rows] takes out the cells that the head at hand has not seen, but for those of the rows themselves.
+// Hides in a mask [n_kv, rows] the cells that the current head has not seen, but for those of the rows themselves.
 void llama_kv_cache::mtp_hide(ggml_tensor * mask, const llama_ubatch & ubatch) const {
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
         const llama_seq_id seq  = ubatch.seq_id[i][0];

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 
 // Converters fill a vocabulary up with unused tokens where the matrices of the model have more rows.
 static int32_t mtp_vocab_usable(const llama_vocab & vocab) {
@@ -33,8 +34,8 @@ void mtp_draft_vocab::limit(int32_t n_first) {
     fill_bias();
 }
 
-// Where a matrix like `of` can lie, with n_rows rows of a type: beside it, unless the kind of memory only takes matrices
-// of other sizes or types (memory in which the CPU repacks weights does).
+// Where a matrix like `of` can be, with n_rows rows of a type: next to it, unless the kind of memory only takes
+// matrices of other sizes or types (memory in which the CPU repacks weights does).
 static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, ggml_type type, int64_t n_rows) {
     auto * const buft = ggml_backend_buffer_get_type(of->buffer);
     auto * const dev  = ggml_backend_buft_get_device(buft);
@@ -53,18 +54,6 @@ static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, ggml_t
     return can ? buft : ggml_backend_cpu_buffer_type();
 }
 
-// Rows in one type, as rows in another one.
-static std::vector<uint8_t> mtp_converted(const void * rows, ggml_type from, ggml_type to, int64_t n_per_row,
-                                          int64_t n_rows) {
-    std::vector<uint8_t> res(n_rows * ggml_row_size(to, n_per_row));
-    mtp_row_converter    converter(from, to, n_per_row);
-    for (int64_t i = 0; i < n_rows; ++i) {
-        converter.read((const uint8_t *) rows + i * ggml_row_size(from, n_per_row));
-        converter.write(res.data() + i * ggml_row_size(to, n_per_row));
-    }
-    return res;
-}
-
 // Makes the matrix that stands for `of` in drafts, from rows of another type or the same.
 static void mtp_fill_matrix(mtp_device_tensor & matrix, const ggml_tensor * of, ggml_type from, ggml_type to,
                             int64_t n_rows, const void * rows) {
@@ -73,7 +62,10 @@ static void mtp_fill_matrix(mtp_device_tensor & matrix, const ggml_tensor * of, 
         ggml_backend_tensor_set(res, rows, 0, ggml_nbytes(res));
         return;
     }
-    const auto converted = mtp_converted(rows, from, to, of->ne[0], n_rows);
+    std::vector<uint8_t> converted(ggml_nbytes(res));
+    if (mtp_convert_rows(from, to, n_rows, of->ne[0], rows, converted.data()) < n_rows) {
+        throw std::runtime_error("an output matrix holds numbers that are not finite");
+    }
     ggml_backend_tensor_set(res, converted.data(), 0, ggml_nbytes(res));
 }
 
@@ -127,14 +119,14 @@ void mtp_draft_vocab::limit(const std::vector<llama_token> & tokens, int32_t typ
     fill_bias();
 }
 
-void mtp_draft_vocab::bar(const std::vector<llama_token> & tokens) {
-    barred = tokens;
+void mtp_draft_vocab::ban(const std::vector<llama_token> & tokens) {
+    banned = tokens;
     fill_bias();
 }
 
 void mtp_draft_vocab::fill_bias() {
     const int32_t n_vocab = trunk.vocab.n_tokens();
-    if (barred.empty() && n_tokens_usable == n_vocab) {
+    if (banned.empty() && n_tokens_usable == n_vocab) {
         bias = nullptr;
         return;
     }
@@ -146,7 +138,7 @@ void mtp_draft_vocab::fill_bias() {
 
     std::vector<float> by_token(n_vocab, 0.0f);
     std::fill(by_token.begin() + n_tokens_usable, by_token.end(), -INFINITY);
-    for (const llama_token token : barred) {
+    for (const llama_token token : banned) {
         by_token[token] = -INFINITY;
     }
     auto by_row = by_token;

@@ -1,11 +1,11 @@
 #pragma once
 
 // Which tokens drafts may be: a part of the vocabulary, whose rows of the output matrices are all that a head
-// multiplies, and tokens that are barred. The matrices may be of another type than the model's, for drafts alone. Owns
+// multiplies, and tokens that are banned. The matrices may be of another type than the model's, for drafts alone. Owns
 // the matrices of such a part or type. Verification knows nothing of it: what is drafted stays lossless.
 
 #include "llama.h"
-#include "mtp-device-tensor.h"
+#include "mtp-device-memory.h"
 
 #include <vector>
 
@@ -30,7 +30,7 @@ class mtp_draft_vocab {
     void requantize(ggml_type type, const std::vector<const void *> & rows);
 
     // drafts that are picked in the graph are never these tokens
-    void bar(const std::vector<llama_token> & tokens);
+    void ban(const std::vector<llama_token> & tokens);
 
     // logits of a row of a draft
     int32_t size() const { return n; }
@@ -44,8 +44,8 @@ class mtp_draft_vocab {
     // whether the limit is a list of tokens; else the first n
     bool is_listed() const { return !listed.empty(); }
 
-    // the token of a row's i-th logit
-    llama_token token_of(int32_t i) const { return is_listed() ? listed[i] : i; }
+    // the tokens of a row's logits; nullptr: the first ones
+    const llama_token * listed_tokens() const { return is_listed() ? listed.data() : nullptr; }
 
     // the output matrix of a head: its own, or the trunk's
     ggml_tensor * output_matrix(int32_t head) const;
@@ -63,7 +63,7 @@ class mtp_draft_vocab {
     // what a head multiplies with in the place of a weight: the rows that drafts are limited to, else the weight
     ggml_tensor * weight(ggml_context * ctx0, int32_t head, ggml_tensor * weight) const;
 
-    // what is left of a matrix [n, n_vocab] that goes with a weight, likewise
+    // the same of a matrix [n, n_vocab] that goes with a weight
     ggml_tensor * rows_like(ggml_context * ctx0, int32_t head, ggml_tensor * weight, ggml_tensor * matrix) const;
 
     // F32 [size()], to be added to logits before a pick; nullptr: nothing
@@ -84,7 +84,7 @@ class mtp_draft_vocab {
     std::vector<mtp_device_tensor>
         matrices; // [n_heads] of the listed tokens, none: the first head's; empty: the first n rows
     std::vector<mtp_device_tensor> requantized; // [n_heads] whole, of another type; empty: the model's
-    std::vector<llama_token>       barred;
+    std::vector<llama_token>       banned;
     mtp_device_tensor              bias_mem;
     ggml_tensor *                  bias = nullptr; // F32 [n_vocab] by row of the output matrix; nullptr: nothing
 

@@ -90,8 +90,8 @@ mtp_kept_graph & mtp_engine::find_graph(const llama_ubatch & ubatch, llm_graph_t
                                         const llama_memory_context_i * mctx) {
     const bool is_draft = gtype == LLM_GRAPH_TYPE_DECODER_MTP;
 
-    // Prompts share the context's own scheduler and its worst-case buffer. Parts of them beside rounds do as well, that
-    // is, where some rows have logits and some have none: their numbers of rows hardly ever come again.
+    // Prompts share the context's own scheduler and its worst-case buffer. Parts of them in a pass with rounds do as
+    // well, that is, where some rows have logits and some have none: their numbers of rows hardly ever come again.
     const bool has_prompt = ctx.n_outputs > 0 && (uint32_t) ctx.n_outputs < ubatch.n_tokens;
     if (!is_draft && (ubatch.n_tokens > n_rows_round || has_prompt || cur_image)) {
         return graphs.home();
@@ -192,54 +192,13 @@ void mtp_engine::set_head_model(llm_graph_params & params) const {
     };
 }
 
-int32_t mtp_engine::decode(const llama_batch & batch, const uint8_t * flags, int32_t n_added) {
-    n_fed.assign(batch.n_tokens, -1);
-    for (int32_t i = 0; i < batch.n_tokens - n_added; ++i) {
+int32_t mtp_engine::decode(std::vector<mtp_row> rows, const uint8_t * flags, const std::vector<mtp_row> & added) {
+    n_fed.assign(rows.size() + added.size(), -1);
+    for (size_t i = 0; i < rows.size(); ++i) {
         n_fed[i] = flags[i] >> PYMTP_ROW_FEED_SHIFT;
     }
-    return llama_decode(&ctx, batch);
-}
-
-int32_t mtp_engine::decode_image(const mtp_image_rows & rows, const float * embd, const std::vector<llama_pos> & pos) {
-    // also when a pass throws
-    struct decoding {
-        mtp_image_rows *& cur;
-
-        ~decoding() { cur = nullptr; }
-    };
-
-    mtp_image_rows image = rows;
-    image.n_heads        = heads.own_memory() ? 0 : std::min(rows.n_heads, heads.n_storing);
-
-    const decoding ends     = { cur_image };
-    const size_t   n_embd   = ctx.model.hparams.n_embd_inp();
-    const int32_t  n_ubatch = ctx.cparams.n_ubatch;
-    const int32_t  n_pos    = pos.size() / image.n_rows;
-    cur_image               = &image;
-
-    for (int32_t begin = 0; begin < image.n_rows; begin += n_ubatch) {
-        const int32_t n = std::min(n_ubatch, image.n_rows - begin);
-
-        std::vector<llama_pos> part;
-        for (int32_t section = 0; section < n_pos; ++section) {
-            const auto first = pos.begin() + section * image.n_rows + begin;
-            part.insert(part.end(), first, first + n);
-        }
-        std::vector<int32_t>        n_seq_id(n, 1);
-        llama_seq_id                seq = image.seq;
-        std::vector<llama_seq_id *> seq_id(n, &seq);
-        std::vector<int8_t>         logits(n, 0);
-
-        n_fed.assign(n, 0);
-        const int32_t res = llama_decode(&ctx, { n, nullptr, const_cast<float *>(embd) + begin * n_embd, part.data(),
-                                                 n_seq_id.data(), seq_id.data(), logits.data() });
-        if (res != 0) {
-            return res;
-        }
-    }
-    heads.truncate(image.seq, image.begin + image.n_pos);
-    images[image.seq].add(image.begin, image.n_pos);
-    return 0;
+    rows.insert(rows.end(), added.begin(), added.end());
+    return llama_decode(&ctx, mtp_batch(rows).get());
 }
 
 //
@@ -370,23 +329,10 @@ void mtp_engine::fetch_picked(const llm_graph_result & res, size_t n, int32_t n_
     }
 }
 
-void mtp_engine::limit_drafts(int32_t n) {
+mtp_draft_vocab & mtp_engine::change_vocab() {
     forget_outputs();
     graphs.drop_readers(vocab.listed_memory());
-    vocab.limit(n);
-}
-
-void mtp_engine::limit_drafts(const std::vector<llama_token> & tokens, int32_t type,
-                              const std::vector<const void *> & rows) {
-    forget_outputs();
-    graphs.drop_readers(vocab.listed_memory());
-    vocab.limit(tokens, type, rows);
-}
-
-void mtp_engine::requantize_drafts(ggml_type type, const std::vector<const void *> & rows) {
-    forget_outputs();
-    graphs.drop_readers(vocab.listed_memory());
-    vocab.requantize(type, rows);
+    return vocab;
 }
 
 void mtp_engine::adapt(std::vector<llama_adapter_lora *> added, std::vector<float> scales) {
@@ -482,5 +428,7 @@ void mtp_engine::candidates(bool of_draft, int32_t row, int32_t n, int32_t * ids
     if (!outputs.find_highest(of_draft ? row : trunk_row(row), n, ids, values)) {
         mtp_candidates_select(logits_row(of_draft, row), n_logits(of_draft), n, ids, values);
     }
-    std::transform(ids, ids + n, ids, [&](int32_t id) { return token_of(of_draft, id); });
+    if (const llama_token * of_row = tokens(of_draft)) {
+        std::transform(ids, ids + n, ids, [&](int32_t id) { return of_row[id]; });
+    }
 }

@@ -70,11 +70,8 @@ struct mtp_engine {
     // a graph is built: its inputs get their places, if there is something to gain
     void end_build(ggml_cgraph * gf);
 
-    // of the pass at hand
+    // the current pass
     const mtp_plan & plan() const { return *cur_plan; }
-
-    const mtp_graph_part * part = nullptr; // set while a head's part of a graph is built
-    mtp_graph_picked       picked;         // of the part at hand
 
     // adds to the graph of logits what reduce_logits says
     void build_reduced(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits);
@@ -89,11 +86,11 @@ struct mtp_engine {
     // called by the session
     //
 
-    // llama_decode. The last n_added rows are there for the shape of the pass. flags: of the others
-    int32_t decode(const llama_batch & batch, const uint8_t * flags, int32_t n_added);
+    // llama_decode. flags: of the rows; those after them, `added`, are there for the shape of the pass
+    int32_t decode(std::vector<mtp_row> rows, const uint8_t * flags, const std::vector<mtp_row> & added);
 
-    // The same for an image. embd: [n_rows, n_embd_inp]; pos: [n_pos_per_embd, n_rows], all sections of the first row of
-    // positions before those of the second. Heads whose K/V lies apart do not see it.
+    // The same for an image. embd: [n_rows, n_embd_inp]; pos: [n_pos_per_embd, n_rows], all sections of the first row
+    // of positions before those of the second. Heads with a cache of their own do not see it.
     int32_t decode_image(const mtp_image_rows & image, const float * embd, const std::vector<llama_pos> & pos);
 
     // positions that images have taken, by sequence
@@ -105,15 +102,11 @@ struct mtp_engine {
     pymtp_status draft(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
 
     // Drafts in one graph, each token the most likely one. drafts: [n_sequences, *n_steps], which shrinks if the cache
-    // has no room for all; probs likewise, or nullptr.
+    // has no room for all; probs: the same shape, or nullptr.
     pymtp_status draft_greedy(const std::vector<mtp_row> & rows, int32_t * n_steps, int32_t * drafts, float * probs);
 
-    // See mtp_draft_vocab::limit. Graphs of other limits are kept, but for those of a list of tokens.
-    void limit_drafts(int32_t n);
-    void limit_drafts(const std::vector<llama_token> & tokens, int32_t type, const std::vector<const void *> & rows);
-
-    // see mtp_draft_vocab::requantize
-    void requantize_drafts(ggml_type type, const std::vector<const void *> & rows);
+    // The draft vocabulary, to be limited otherwise: what the last pass has left, and graphs that read a list of tokens, go.
+    mtp_draft_vocab & change_vocab();
 
     // LoRA adapters of the model, each with its scale, in the place of those before. What sequences hold stays as it was
     // computed. Throws if memory runs out, and for an adapter that the model's graph passes over; there are none then.
@@ -130,17 +123,17 @@ struct mtp_engine {
     // whether logits are computed on a device
     bool is_async() const;
 
-    // Where logits lie on a device, graphs leave what it takes to find the n_max highest of a row without fetching all
+    // Where logits are on a device, graphs leave what it takes to find the n_max highest of a row without fetching all
     // of them. 0: they do not.
     void reduce_logits(int32_t n_max, bool also_on_host);
 
     // tokens that a row of logits can stand for: without the padding of a vocabulary
     int32_t n_logits(bool of_draft) const { return of_draft ? vocab.n_draftable() : vocab.n_usable(); }
 
-    // one row of them, and the token of its i-th logit
+    // one row of them, and the tokens of its logits; nullptr: the first ones
     const float * logits_row(bool of_draft, int32_t row);
 
-    llama_token token_of(bool of_draft, int32_t i) const { return of_draft ? vocab.token_of(i) : i; }
+    const llama_token * tokens(bool of_draft) const { return of_draft ? vocab.listed_tokens() : nullptr; }
 
     // the n highest logits of a row of the last decode or draft step. ids, values: [n], highest first
     void candidates(bool of_draft, int32_t row, int32_t n, int32_t * ids, float * values);
@@ -171,7 +164,7 @@ struct mtp_engine {
     mtp_kept_graphs graphs;
 
     mtp_plan_ptr         cur_plan  = std::make_unique<mtp_plan>();
-    int32_t              n_unread  = 0;       // rows of logits of the pass at hand that nobody reads, its last ones
+    int32_t              n_unread  = 0;       // rows of logits of the current pass that nobody reads, its last ones
     mtp_image_rows *     cur_image = nullptr; // that is being decoded
     std::vector<int32_t> n_fed;               // heads that see the rows of the batch that is being decoded
     bool                 in_pass = false;     // else llama.cpp reserves, or shifts the cache
@@ -197,7 +190,7 @@ struct mtp_engine {
     // a graph of one stream serves any number of sequences
     void set_sequences(mtp_kept_graph & graph, const llama_ubatch & ubatch);
 
-    // Fetches what a draft of n sequences has picked. drafts: [n, n_asked]; probs likewise, or nullptr.
+    // Fetches what a draft of n sequences has picked. drafts, probs: [n, n_asked]; probs may be nullptr.
     void fetch_picked(const llm_graph_result & res, size_t n, int32_t n_asked, int32_t * drafts, float * probs);
 
     void update_own_memory();

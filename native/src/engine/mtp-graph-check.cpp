@@ -25,7 +25,7 @@ static float param_f32(const ggml_tensor & node, int32_t i) {
                              " cannot be computed; convert or download it again");
 }
 
-// also NAN is none
+// refuses NAN, too
 static void check_norm(const ggml_tensor & node, float eps) {
     if (!(eps >= 0.0f)) {
         refuse(node, "attention.layer_norm_rms_epsilon", "a norm with epsilon " + std::to_string(eps));

@@ -1,12 +1,16 @@
 #include "mtp-graph.h"
 
 #include "head-graph.h"
+#include "head-part.h"
 #include "llama-model.h"
 #include "mtp-engine.h"
+#include "mtp-graph-edit.h"
 #include "mtp-memory.h"
 #include "mtp-single-rows.h"
 
 #include <cstring>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 //
@@ -80,7 +84,7 @@ class mtp_graph_input_trunk : public llm_graph_input_i {
 // an input of a head's part: sees the rows and the cache of its stage
 class mtp_graph_input_part : public llm_graph_input_i {
   public:
-    mtp_graph_input_part(mtp_engine & mtp, const mtp_graph_part & part, llm_graph_input_ptr inner) :
+    mtp_graph_input_part(mtp_engine & mtp, const head_part & part, llm_graph_input_ptr inner) :
         mtp(mtp), stage(part.stage), head(part.head), inner(std::move(inner)) {
         if (const auto * in = dynamic_cast<llm_graph_input_out_ids *>(this->inner.get())) {
             out_ids = in->out_ids;
@@ -120,23 +124,25 @@ class mtp_graph_input_none : public llm_graph_input_i {
     llm_graph_input_ptr host;
 };
 
-// The architecture's graph keeps using the leaf, and nothing has been expanded yet: make the leaf itself a view. So
-// no architecture has to know that its inputs come from the device.
-static void mtp_graph_leaf_to_view(ggml_tensor * leaf, ggml_tensor * src) {
-    GGML_ASSERT(leaf->op == GGML_OP_NONE && leaf->type == src->type && ggml_nelements(leaf) == ggml_nelements(src));
-    GGML_ASSERT(ggml_is_contiguous(src));
-    leaf->flags &= ~GGML_TENSOR_FLAG_INPUT;
-    leaf->op        = GGML_OP_VIEW;
-    leaf->src[0]    = src;
-    leaf->view_src  = src->view_src ? src->view_src : src;
-    leaf->view_offs = src->view_offs;
+// An architecture's graph names its input of hidden states; "inp_h" is what an assistant calls it.
+static bool mtp_graph_is_hidden_input(const ggml_tensor & tensor) {
+    return strcmp(tensor.name, "mtp_h_input") == 0 || strcmp(tensor.name, "inp_h") == 0;
+}
+
+// One that is missed would be left to the host, which has no hidden states: drafts of it would be noise.
+static void mtp_graph_check_tied(const head_part & part, llm_arch arch) {
+    if (part.n_tied != 1) {
+        throw std::runtime_error(std::string("llama.cpp's graph of the MTP head of ") + llm_arch_name(arch) + " has " +
+                                 std::to_string(part.n_tied) +
+                                 " inputs named mtp_h_input or inp_h: exactly one is expected, for hidden states");
+    }
 }
 
 llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input_ptr input) {
-    if (!res.mtp || !res.mtp->part) {
+    if (!res.mtp || !res.part) {
         return input;
     }
-    const auto & part = *res.mtp->part;
+    auto & part = *res.part;
 
     ggml_tensor * tokens = nullptr;
     ggml_tensor * hidden = nullptr;
@@ -149,8 +155,7 @@ llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input
         hidden = in->embd;
     }
 
-    // "inp_h" is what an assistant calls it
-    if (!hidden || (strcmp(hidden->name, "mtp_h_input") != 0 && strcmp(hidden->name, "inp_h") != 0)) {
+    if (!hidden || !mtp_graph_is_hidden_input(*hidden)) {
         return std::make_unique<mtp_graph_input_part>(*res.mtp, part, std::move(input));
     }
 
@@ -161,21 +166,16 @@ llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input
     }
     mtp_graph_leaf_to_view(tokens, part.tokens);
     mtp_graph_leaf_to_view(hidden, part.hidden);
+    ++part.n_tied;
     return std::make_unique<mtp_graph_input_none>(std::move(input));
 }
 
-mtp_graph_picked * mtp_graph_picked_of(llm_graph_result & res) {
-    return res.mtp && res.mtp->part && res.mtp->heads.picked() ? &res.mtp->picked : nullptr;
-}
-
 ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight) {
-    const mtp_graph_part * part = res.mtp ? res.mtp->part : nullptr;
-    return part ? res.mtp->vocab.weight(res.get_ctx(), part->head, weight) : weight;
+    return res.mtp && res.part ? res.mtp->vocab.weight(res.get_ctx(), res.part->head, weight) : weight;
 }
 
 ggml_tensor * mtp_graph_adapter_rows(llm_graph_result & res, ggml_tensor * weight, ggml_tensor * factor) {
-    const mtp_graph_part * part = res.mtp ? res.mtp->part : nullptr;
-    return part ? res.mtp->vocab.rows_like(res.get_ctx(), part->head, weight, factor) : factor;
+    return res.mtp && res.part ? res.mtp->vocab.rows_like(res.get_ctx(), res.part->head, weight, factor) : factor;
 }
 
 //
@@ -219,7 +219,7 @@ class mtp_graph_builder {
             input->sees_all = new_input(GGML_TYPE_F32, stage.ubatch.n_tokens, "mtp_sees_all");
             take_picked(stage, rows_read, input->sees_all);
         } else {
-            mtp.picked = {};
+            picked = {};
         }
         res->add_input(std::move(input));
 
@@ -260,23 +260,24 @@ class mtp_graph_builder {
 
     std::vector<ggml_tensor *> planes;  // the hidden buffer, as far as this graph has written it
     std::vector<ggml_tensor *> outputs; // of the stage before, by plane
+    head_picked                picked;  // of the stage
     ggml_tensor *              picked_plane;
 
     // What the first draft's index has picked: handed on by the stage before, or kept by another graph. Rows that see
     // all may read what another round left there: cells beyond the cache of now, so they are clamped.
     void take_picked(const mtp_heads_stage & stage, ggml_tensor * rows_read, ggml_tensor * sees_all) {
-        ggml_tensor * taken = mtp.picked.made;
+        ggml_tensor * taken = picked.made;
         if (rows_read) {
             taken = ggml_get_rows(ctx0, picked_plane, rows_read);
             taken = ggml_clamp(ctx0, taken, 0.0f, mtp_memory_n_kv(stage.mctx)[0] - 1.0f);
             taken = ggml_cast(ctx0, taken, GGML_TYPE_I32);
         }
-        mtp.picked = { taken, sees_all, nullptr };
+        picked = { taken, sees_all, nullptr };
     }
 
     void store_picked(ggml_tensor * rows_write) {
-        if (mtp.picked.made) {
-            ggml_tensor * made = ggml_cast(ctx0, mtp.picked.made, GGML_TYPE_F32);
+        if (picked.made) {
+            ggml_tensor * made = ggml_cast(ctx0, picked.made, GGML_TYPE_F32);
             picked_plane       = ggml_set_rows(ctx0, picked_plane, made, rows_write);
             ggml_build_forward_expand(gf, picked_plane);
         }
@@ -289,41 +290,44 @@ class mtp_graph_builder {
         return tensor;
     }
 
-    void add_run(size_t i, const mtp_run & run, ggml_tensor * tokens, ggml_tensor * hidden) {
-        const mtp_graph_part part = { i, run.head, tokens, hidden };
+    // an architecture's graph of one head, on the tensors of the part
+    void build_part(head_part part, const llm_graph_params & run_params) {
+        struct building { // also ends when the architecture throws
+            llm_graph_result & res;
 
-        const std::vector<ggml_tensor *> nodes_before(ggml_graph_nodes(gf),
-                                                      ggml_graph_nodes(gf) + ggml_graph_n_nodes(gf));
+            ~building() { res.part = nullptr; }
+        };
+
+        const building ends = { *res };
+        res->part           = &part;
+        head_graph_build(mtp.heads.model(), run_params);
+        mtp_graph_check_tied(part, mtp.heads.model().arch);
+    }
+
+    void add_run(size_t i, const mtp_run & run, ggml_tensor * tokens, ggml_tensor * hidden) {
+        const auto   nodes_before = mtp_graph_nodes(gf);
+        const auto & stage        = mtp.plan().stages[i];
 
         llm_graph_params run_params = params;
 
         run_params.gtype                      = LLM_GRAPH_TYPE_DECODER_MTP;
         run_params.cparams.nextn_layer_offset = run.head;
-        run_params.ubatch                     = mtp.plan().stages[i].ubatch;
-        run_params.mctx                       = mtp.plan().stages[i].mctx;
+        run_params.ubatch                     = stage.ubatch;
+        run_params.mctx                       = stage.mctx;
         run_params.n_outputs                  = run.output == MTP_OUTPUT_NONE ? 0 : run_params.ubatch.n_tokens;
         mtp.set_head_model(run_params);
 
-        // also when the architecture throws
-        struct built {
-            mtp_engine & mtp;
+        build_part({ i, run.head, tokens, hidden, mtp.heads.picked() ? &picked : nullptr }, run_params);
 
-            ~built() { mtp.part = nullptr; }
-        };
-
-        {
-            const built done = { mtp };
-            mtp.part         = &part;
-            head_graph_build(mtp.heads.model(), run_params);
-        }
         if (!run_params.ubatch.token) {
-            replace_embedding(nodes_before.size());
+            mtp_graph_replace_embedding(gf, nodes_before.size(), mtp.heads.model(), res->t_inp_embd);
         } else if (mtp.adapters.adapt_embedding() && !mtp.heads.has_assistant()) {
-            adapt_embedding(nodes_before.size(), tokens);
+            mtp_graph_adapt_embedding(ctx0, gf, nodes_before.size(), mtp.heads.model(),
+                                      [&] { return mtp.adapters.build_embedding(ctx0, tokens); });
         }
 
         if (run.output != MTP_OUTPUT_LOGITS) {
-            cut_down(nodes_before, run.output == MTP_OUTPUT_HIDDEN ? res->t_h_nextn : nullptr);
+            mtp_graph_cut_down(gf, nodes_before, run.output == MTP_OUTPUT_HIDDEN ? res->t_h_nextn : nullptr);
             return;
         }
 
@@ -332,93 +336,9 @@ class mtp_graph_builder {
         ggml_tensor * weight =
             logits->op == GGML_OP_MUL_MAT ? mtp.vocab.weight(ctx0, run.head, logits->src[0]) : nullptr;
         if (weight && weight != logits->src[0]) {
-            cut_down(nodes_before, res->t_h_nextn);
+            mtp_graph_cut_down(gf, nodes_before, res->t_h_nextn);
             res->t_logits = ggml_mul_mat(ctx0, weight, logits->src[1]);
             ggml_build_forward_expand(gf, res->t_logits);
-        }
-    }
-
-    // The heads' graphs look tokens up by themselves, past the adapters of the token embedding. The node that looks them
-    // up becomes the sum, so that what reads it need not know.
-    void adapt_embedding(int n_before, ggml_tensor * tokens) {
-        std::vector<ggml_tensor *> nodes(ggml_graph_nodes(gf), ggml_graph_nodes(gf) + ggml_graph_n_nodes(gf));
-
-        for (auto * node : std::vector<ggml_tensor *>(nodes.begin() + n_before, nodes.end())) {
-            if (node->op != GGML_OP_GET_ROWS || node->src[0] != mtp.heads.model().tok_embd) {
-                continue;
-            }
-            ggml_tensor * rows = ggml_get_rows(ctx0, node->src[0], node->src[1]);
-
-            memset(node->op_params, 0, sizeof(node->op_params));
-            node->op     = GGML_OP_ADD;
-            node->src[0] = rows;
-            node->src[1] = mtp.adapters.build_embedding(ctx0, tokens);
-        }
-        restart(nodes);
-    }
-
-    // Rows of an image have no tokens. Some of the heads' graphs know that; in others the node that looks tokens up becomes
-    // a copy of the embeddings that the trunk takes.
-    void replace_embedding(int n_before) {
-        std::vector<ggml_tensor *> nodes(ggml_graph_nodes(gf), ggml_graph_nodes(gf) + ggml_graph_n_nodes(gf));
-
-        for (auto * node : std::vector<ggml_tensor *>(nodes.begin() + n_before, nodes.end())) {
-            if (node->op != GGML_OP_GET_ROWS || !is_embedding(node->src[0])) {
-                continue;
-            }
-            memset(node->op_params, 0, sizeof(node->op_params));
-            node->op     = GGML_OP_CONT;
-            node->src[0] = res->t_inp_embd;
-            node->src[1] = nullptr;
-        }
-        restart(nodes);
-    }
-
-    bool is_embedding(const ggml_tensor * weight) const {
-        const auto & model = mtp.heads.model();
-        for (const auto & layer : model.layers) {
-            if (weight == layer.nextn.embed_tokens && weight) {
-                return true;
-            }
-        }
-        return weight == model.tok_embd;
-    }
-
-    // Begins the graph again with these nodes. Of two ways to make the embeddings one is in the graph without being
-    // computed: that stays so.
-    void restart(const std::vector<ggml_tensor *> & nodes) {
-        std::vector<ggml_tensor *> idle;
-        for (auto * node : nodes) {
-            if (!(node->flags & GGML_TENSOR_FLAG_COMPUTE)) {
-                idle.push_back(node);
-            }
-        }
-        ggml_graph_clear(gf);
-        for (auto * node : nodes) {
-            ggml_build_forward_expand(gf, node);
-        }
-        for (auto * node : idle) {
-            node->flags &= ~GGML_TENSOR_FLAG_COMPUTE;
-        }
-    }
-
-    // Of the nodes that a run has added, keeps those that store K/V, the hidden states if they are wanted, and what
-    // these need. Inputs of the rest are left without a buffer, and are not set then.
-    void cut_down(const std::vector<ggml_tensor *> & nodes_before, ggml_tensor * hidden) {
-        std::vector<ggml_tensor *> stores;
-        for (int i = nodes_before.size(); i < ggml_graph_n_nodes(gf); ++i) {
-            ggml_tensor * node = ggml_graph_node(gf, i);
-            if (node->op == GGML_OP_SET_ROWS && node->view_src->buffer) { // masks are written alike
-                stores.push_back(node);
-            }
-        }
-
-        restart(nodes_before);
-        for (auto * node : stores) {
-            ggml_build_forward_expand(gf, node);
-        }
-        if (hidden) {
-            ggml_build_forward_expand(gf, hidden);
         }
     }
 };

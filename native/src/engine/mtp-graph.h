@@ -10,16 +10,11 @@
 // it is.
 ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight);
 
-// Of a weight's LoRA adapter the second factor, [rank, n_rows]: the rows that `mtp_graph_weight` leaves of the weight.
+// The second factor of a weight's LoRA adapter, [rank, n_rows]: the rows that `mtp_graph_weight` leaves of the weight.
 ggml_tensor * mtp_graph_adapter_rows(llm_graph_result & res, ggml_tensor * weight, ggml_tensor * factor);
 
-struct mtp_graph_picked;
-
-// Of the head's part at hand. nullptr: its index picks for itself, and nobody takes that over.
-mtp_graph_picked * mtp_graph_picked_of(llm_graph_result & res);
-
 // Takes the input that feeds a head's graph its tokens and hidden states from the host, and ties it to the tensors
-// that the part at hand reads instead; other inputs of the part see the rows and the cache of their stage. Inputs of
+// that the part reads instead; other inputs of the part see the rows and the cache of their stage. Inputs of
 // the trunk come back as they are. The given input stays alive inside what is returned.
 llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input_ptr input);
 

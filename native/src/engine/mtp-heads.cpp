@@ -227,7 +227,7 @@ void mtp_heads::copy(llama_seq_id from, llama_seq_id to) {
     }
     rows.copy(from, to);
 
-    // the kept rows of a sequence lie side by side
+    // the kept rows of a sequence are side by side
     for (auto * plane : plane_tensors) {
         ggml_init_params params = { 2 * ggml_tensor_overhead(), nullptr, true };
         ggml_context_ptr views(ggml_init(params));

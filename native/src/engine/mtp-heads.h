@@ -1,11 +1,11 @@
 #pragma once
 
 // What the heads of a context know: the hidden states that they continue from, which positions of each sequence each of
-// them has seen, and the cache that their K/V lies in. Owns all of that. Knows rows and positions; no graphs, and
+// them has seen, and the cache that holds their K/V. Owns all of that. Knows rows and positions; no graphs, and
 // nothing of when the heads run.
 
 #include "llama-context.h"
-#include "mtp-device-tensor.h"
+#include "mtp-device-memory.h"
 #include "mtp-image-rows.h"
 #include "mtp-rows.h"
 #include "mtp-seen.h"
@@ -20,7 +20,7 @@ class mtp_heads {
         int32_t n_heads; // heads that draft; 0: none, the context decodes plainly
         bool    chained; // heads read the hidden states of the head before; else the trunk's
 
-        // A small model beside the trunk that drafts in the place of heads, like a single one; nullptr: none. Its layers
+        // A small model that drafts in the place of heads, like a single one; nullptr: none. Its layers
         // have queries alone and read the K/V of the trunk's last ones: it stores nothing and need not see any row
         // before it drafts. It continues from one position, the newest token's, whatever the step.
         const llama_model * assistant;
@@ -47,10 +47,10 @@ class mtp_heads {
     // nullptr: none does
     ggml_tensor * picked() const { return picked_mem.get(); }
 
-    // where their K/V lies: their own cache, or the trunk's
+    // what holds their K/V: their own cache, or the trunk's
     llama_memory_i * memory() const;
 
-    // nullptr: it lies in the trunk's
+    // nullptr: the trunk's holds it
     llama_memory_i * own_memory() const { return own.get(); }
 
     uint32_t n_stream() const;
@@ -65,8 +65,8 @@ class mtp_heads {
     // [n_tokens] rows of plane 0 that the trunk writes for an ubatch. n_fed: by row of the batch, see mtp_planner::trunk
     std::vector<int64_t> place_trunk(const llama_ubatch & ubatch, const std::vector<int32_t> & n_fed);
 
-    // The same for an ubatch of n_tokens rows of an image, which goes on to the next ubatch. rows_read: [n_tokens] rows
-    // that hold what heads read at them, the hidden states of the rows before.
+    // The same for an ubatch of n_tokens rows of an image, which continues in the next ubatch. rows_read: [n_tokens]
+    // rows that hold what heads read at them, the hidden states of the rows before.
     std::vector<int64_t> place_image(mtp_image_rows & image, uint32_t n_tokens, std::vector<int32_t> & rows_read);
 
     // the row that a head writes for a position
@@ -115,8 +115,7 @@ class mtp_heads {
     // Drops n positions from pos on; those after them move up.
     void discard(llama_seq_id seq, llama_pos pos, int32_t n);
 
-    // All of it but the caches, of all sequences. The reader throws if the bytes do not fit.
-    // what is known of a sequence, apart from their K/V
+    // What is known of a sequence, without its K/V. Reading throws if the bytes do not fit.
     void write(llama_io_write_i & io, llama_seq_id seq) const;
     void read(llama_io_read_i & io, llama_seq_id seq);
 

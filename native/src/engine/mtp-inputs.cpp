@@ -5,7 +5,7 @@
 #include <set>
 #include <stdexcept>
 
-// the inputs that nodes read, but for those that one of them reads beside weights in host memory
+// the inputs that nodes read, but for those that one of them reads together with weights in host memory
 static std::vector<ggml_tensor *> mtp_inputs_of(ggml_cgraph * gf) {
     std::vector<ggml_tensor *> res;
     std::set<ggml_tensor *>    known;

@@ -1,10 +1,10 @@
 #pragma once
 
 // The inputs of a graph, on the device that computes it. The scheduler would copy each of them there on its own and
-// wait for each copy; here they lie beside each other and go in one.
+// wait for each copy; here they are side by side and go in one.
 
 #include "ggml-cpp.h"
-#include "mtp-host-memory.h"
+#include "mtp-device-memory.h"
 
 #include <vector>
 

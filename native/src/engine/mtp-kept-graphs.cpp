@@ -59,7 +59,7 @@ mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint
                                        bool has_outputs, const void * reads) {
     // Of graphs that only differ in how many cells they look at, few are kept: texts that begin again need the smaller
     // ones again.
-    mtp_kept_graph * outworn = nullptr;
+    mtp_kept_graph * victim  = nullptr;
     int32_t          n_alike = 0;
     for (auto & graph : graphs) {
         if (graph->key != key) {
@@ -68,13 +68,13 @@ mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint
         if (graph->n_kv == n_kv) {
             return *graph;
         }
-        if (n_alike++ == 0 || graph->t_used < outworn->t_used) {
-            outworn = graph.get();
+        if (n_alike++ == 0 || graph->t_used < victim->t_used) {
+            victim = graph.get();
         }
     }
     if (n_alike >= n_alike_max) {
-        outworn->n_kv = n_kv;
-        return *outworn;
+        victim->n_kv = n_kv;
+        return *victim;
     }
     while (graphs.size() >= MTP_KEPT_GRAPHS_MIN && kept_bytes() > n_bytes_max) {
         evict_oldest();

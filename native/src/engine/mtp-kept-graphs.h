@@ -5,8 +5,8 @@
 // has exchanged its scheduler and its results with the context's. Owns the graphs; does not know what a key says.
 
 #include "llama-graph.h"
-#include "mtp-candidates.h"
 #include "mtp-inputs.h"
+#include "mtp-outputs.h"
 
 #include <array>
 #include <functional>

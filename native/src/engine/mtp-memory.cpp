@@ -57,14 +57,14 @@ std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx) {
     return {};
 }
 
-// A hybrid that keeps the keys of an index beside K/V, each in the cell of its position: nullptr if it is none, or pools
-// the keys for good.
+// The hybrid memory that keeps the keys of an index next to K/V, each in the cell of its position; nullptr for other
+// memories, and for one that pools the keys for good.
 static llama_memory_hybrid_idx * mtp_memory_with_index(llama_memory_i * memory) {
     auto * idx = dynamic_cast<llama_memory_hybrid_idx *>(memory);
     return idx && idx->get_mem_idx() && idx->get_kpool() == 0 ? idx : nullptr;
 }
 
-// two where layers with a window have their own, or where the keys of an index lie beside K
+// two where layers with a window have their own, or where the keys of an index are next to K
 static std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) {
     if (auto * idx = mtp_memory_with_index(memory)) {
         return { idx->get_mem_attn(), idx->get_mem_idx() };
@@ -196,7 +196,7 @@ static llama_memory_context_ptr mtp_memory_place_both(memory * of, llama_kv_cach
                                      std::vector<llama_ubatch>{ ubatch });
 }
 
-// Of a hybrid with an index, for rows of heads: these leave the recurrent states alone.
+// The context of a hybrid with an index for rows of heads, which leave the recurrent states alone.
 class mtp_memory_idx_context : public llama_memory_hybrid_idx_context {
   public:
     using llama_memory_hybrid_idx_context::llama_memory_hybrid_idx_context;
@@ -210,7 +210,7 @@ class mtp_memory_idx_context : public llama_memory_hybrid_idx_context {
     }
 };
 
-// the keys of the index lie in the same cells as K/V
+// the keys of the index are in the same cells as K/V
 static llama_memory_context_ptr mtp_memory_place_idx(llama_memory_hybrid_idx & memory, const llama_ubatch & ubatch) {
     const auto sinfo = memory.get_mem_attn()->mtp_place(ubatch);
     if (sinfo.empty()) {

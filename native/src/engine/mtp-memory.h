@@ -1,6 +1,6 @@
 #pragma once
 
-// Which kinds of llama.cpp memory can host the heads beside the trunk, and how a head's rows get their cells.
+// Which kinds of llama.cpp memory can host the heads with the trunk, and how a head's rows get their cells.
 
 #include "ggml-backend.h"
 #include "llama-memory.h"
@@ -27,19 +27,19 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_view(const llama_model & assis
 llama_memory_i *               mtp_memory_attention(llama_memory_i * memory);
 const llama_memory_context_i * mtp_memory_attention(const llama_memory_context_i * mctx);
 
-// What heads see of a context: K/V, and the keys of an index where these lie beside it.
+// What heads see of a context: K/V, and the keys of an index where these are next to it.
 const llama_memory_context_i * mtp_memory_of_heads(const llama_memory_context_i * mctx);
 
 // How many cells of each of its caches a ubatch's attention looks at: graphs are built for that number.
 std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx);
 
-// Whether the memory goes back by snapshots of a state, beside K/V or instead of it.
+// Whether the memory goes back by snapshots of a state, in addition to K/V or instead of it.
 bool mtp_memory_has_snapshots(llama_memory_i * memory);
 
 // Whether it holds K/V by position alone: any positions of it can go at any time.
 bool mtp_memory_is_plain(llama_memory_i * memory);
 
-// Whether it holds recurrent states beside K/V of all positions: sequences are computed together if they have equally
+// Whether it holds recurrent states and K/V of all positions: sequences are computed together if they have equally
 // many rows.
 bool mtp_memory_is_hybrid(llama_memory_i * memory);
 

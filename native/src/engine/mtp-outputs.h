@@ -1,12 +1,48 @@
 #pragma once
 
 // The logits that the last pass of a kind (trunk, draft) has left where it computed them, until somebody asks: for all
-// of them, or for the highest of a row. Knows rows in the order of the graph; no tokens and no sequences.
+// of them, or for the highest of a row. On the host a row is scanned once. Where logits are in the memory of a device,
+// the graph finds the blocks of the vocabulary with the highest maxima, and only these come to the host: the n highest
+// logits cannot be outside of the n blocks with the highest maxima. Knows rows in the order of the graph; no tokens and
+// no sequences.
 
-#include "llama-context.h"
-#include "mtp-candidates.h"
-#include "mtp-host-memory.h"
-#include "pymtp.h"
+#include "llama-graph.h"
+#include "mtp-device-memory.h"
+
+#include <cstdint>
+
+struct llama_context;
+
+// the n highest of n_logits, highest first, the lower id first where they are equal. ids, values: [n], n <= n_logits
+void mtp_candidates_select(const float * logits, int64_t n_logits, int32_t n, int32_t * ids, float * values);
+
+// what a graph leaves for the host to choose from
+struct mtp_candidates {
+    static constexpr int64_t BLOCK = 256; // logits
+
+    ggml_tensor * blocks    = nullptr;    // F32 [BLOCK, n, n_rows]; nullptr: the graph leaves all logits only
+    ggml_tensor * block_ids = nullptr;    // I32 [n, n_rows]
+    ggml_tensor * rest      = nullptr;    // F32 [n_logits % BLOCK, n_rows] the logits after the last whole block
+    int64_t       n_blocks  = 0;          // of the vocabulary
+
+    // Adds them to a graph, for the first n_logits of each row. Does nothing if there are no more than n blocks.
+    static mtp_candidates build(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits, int64_t n_logits,
+                                int32_t n);
+
+    // Copies them to the host. Waits for the device. Returns the bytes copied.
+    size_t fetch(ggml_backend_t backend, mtp_host_memory & memory);
+
+    bool is_fetched() const { return host_blocks != nullptr; }
+
+    // The n highest of a row that was fetched, highest first. ids, values: [n]
+    void select(int32_t row, int32_t n, int32_t * ids, float * values) const;
+
+  private:
+    // in the memory that they were fetched to
+    const float *   host_blocks = nullptr; // [n_rows][n * BLOCK]
+    const int32_t * host_ids    = nullptr; // [n_rows][n]
+    const float *   host_rest   = nullptr; // [n_rows][n_logits % BLOCK]
+};
 
 class mtp_outputs {
   public:

@@ -1,5 +1,7 @@
 #include "mtp-padding.h"
 
+#include "mtp-engine.h"
+#include "mtp-memory.h"
 #include "mtp-single-rows.h"
 
 #include <algorithm>
@@ -113,4 +115,97 @@ std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row
     }
     const size_t n_outputs = std::count_if(rows.begin(), rows.end(), is_output);
     return n_outputs + res.size() <= limits.n_most ? res : std::vector<mtp_row>();
+}
+
+//
+// the added rows of a context
+//
+
+// A pass costs a CPU as much as some more rows in another one do: a random qwen35 of 0.6 billion parameters in Q4_K_M
+// and Q8_0, 2 threads, 2 to 8 sequences with 1 to 5 rows each: 2 to 4 rows (bench/passes.py --sequences).
+static constexpr int32_t PASS_ON_CPU = 3;
+
+mtp_padder::mtp_padder(llama_context & ctx, mtp_engine & mtp, const params & params) :
+    ctx(ctx), mtp(mtp), n_added(llama_n_seq_max(&ctx), 0) {
+    if (params.mode != PYMTP_PADDING_NEVER && params.n_draft_max > 0 && !params.has_replay) {
+        choose(params);
+    }
+}
+
+void mtp_padder::choose(const params & params) {
+    auto * const memory     = llama_get_memory(&ctx);
+    const bool   is_unified = mtp.heads.n_stream() == 1;
+    const bool   is_many    = llama_n_seq_max(&ctx) > 1;
+
+    // A CPU needs as long for an added row as for building a graph, or longer: nano-glm, 8 sequences with 0 to 4
+    // drafts, 1 thread: 36 ms a round with exact shapes and 39 with added rows (bench/graph_builds.py --padding never,
+    // always).
+    const bool is_wanted = params.mode == PYMTP_PADDING_ALWAYS || mtp.is_async();
+
+    limits = { params.n_draft_max + 1u, std::min({ llama_n_batch(&ctx), llama_n_ubatch(&ctx), params.n_outputs_max }),
+               (size_t) (is_wanted ? INT32_MAX : PASS_ON_CPU) };
+
+    if (mtp_memory_is_plain(memory) && is_unified) {
+        if (is_wanted) {
+            how = MTP_PADDING_TOTAL;
+            mtp.pad_drafts();
+        }
+    } else if (is_many && mtp_memory_is_plain(memory)) {
+        // streams of their own: the same reason
+        how = is_wanted ? MTP_PADDING_EQUAL : MTP_PADDING_NONE;
+    } else if (is_many && mtp_memory_is_hybrid(memory)) {
+        // one pass in the place of several, each of which reads all weights
+        how = MTP_PADDING_EQUAL;
+    }
+}
+
+int32_t mtp_padder::decode(const std::vector<mtp_row> & rows, const uint8_t * flags) {
+    for (const auto & row : rows) {
+        drop(row.seq);
+    }
+    std::vector<mtp_row> added;
+    if (how != MTP_PADDING_NONE) {
+        added = mtp_padding_rows(how, rows, limits);
+    }
+    if (!added.empty() && rows.size() + added.size() <= llama_n_batch(&ctx)) {
+        const int32_t res = mtp.decode(rows, flags, added);
+        if (res == 0) {
+            for (const auto & row : added) {
+                ++n_added[row.seq];
+            }
+            if (!mtp_memory_has_snapshots(llama_get_memory(&ctx))) {
+                drop();
+            }
+        }
+        if (res != 1) {
+            return res;
+        }
+    }
+    const int32_t res = mtp.decode(rows, flags, {});
+    if (res != 1) {
+        return res;
+    }
+    // other sequences may still have rows that were added
+    drop();
+    return mtp.decode(rows, flags, {});
+}
+
+llama_pos mtp_padder::end(llama_seq_id seq) const {
+    const llama_pos last = llama_memory_seq_pos_max(llama_get_memory(&ctx), seq);
+    return mtp.images[seq].end_after(last) - n_added[seq];
+}
+
+void mtp_padder::drop(llama_seq_id seq) {
+    if (n_added[seq] > 0) {
+        const llama_pos begin = end(seq);
+        llama_memory_seq_rm(llama_get_memory(&ctx), seq, begin, -1);
+        mtp.heads.truncate(seq, begin);
+        n_added[seq] = 0;
+    }
+}
+
+void mtp_padder::drop() {
+    for (size_t seq = 0; seq < n_added.size(); ++seq) {
+        drop(seq);
+    }
 }

@@ -1,14 +1,18 @@
 #pragma once
 
 // Rows that are added to a pass so that passes of many sequences have few shapes: each shape is a graph of its own, and
-// where a memory computes sequences together only if they have equally many rows, unequal ones are a pass each. An added
-// row belongs to one of the sequences, after its end, as if it had one more draft; nobody reads it, and it is dropped
-// after the pass. Knows rows; neither memories nor graphs.
+// where a memory computes sequences together only if they have equally many rows, unequal ones are a pass each. An
+// added row belongs to one of the sequences, after its end, as if it had one more draft; nobody reads it, and it is
+// dropped after the pass: a memory of K/V alone drops it at once; recurrent states go back only once after a pass, so
+// there it stays until its sequence is changed in any way. Knows rows and sequences; no graphs.
 
 #include "mtp-ubatch.h"
 
 #include <cstdint>
 #include <vector>
+
+struct llama_context;
+struct mtp_engine;
 
 enum mtp_padding {
     MTP_PADDING_NONE  = 0,
@@ -30,3 +34,41 @@ struct mtp_padding_limits {
 // MTP_PADDING_EQUAL they may stay several passes, where one would have too many added rows.
 std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row> & rows,
                                       const mtp_padding_limits & limits);
+
+// The added rows of a context: how many passes get, and where they still are.
+class mtp_padder {
+  public:
+    struct params {
+        int32_t  mode; // a pymtp_padding
+        uint32_t n_draft_max;
+        uint32_t n_outputs_max;
+        bool     has_replay; // the memory cannot drop single positions
+    };
+
+    mtp_padder(llama_context & ctx, mtp_engine & mtp, const params & params);
+
+    // mtp_engine::decode, with added rows if there is room for them
+    int32_t decode(const std::vector<mtp_row> & rows, const uint8_t * flags);
+
+    // the position after the last of a sequence, without added rows
+    llama_pos end(llama_seq_id seq) const;
+
+    bool has(llama_seq_id seq) const { return n_added[seq] > 0; }
+
+    // of one sequence or of all
+    void drop(llama_seq_id seq);
+    void drop();
+
+    // somebody else has dropped those of a sequence
+    void forget(llama_seq_id seq) { n_added[seq] = 0; }
+
+  private:
+    llama_context & ctx;
+    mtp_engine &    mtp;
+
+    mtp_padding          how    = MTP_PADDING_NONE;
+    mtp_padding_limits   limits = {};
+    std::vector<int32_t> n_added; // [n_seq_max] rows of the last pass after a sequence's end, if they are still there
+
+    void choose(const params & params);
+};

@@ -219,6 +219,14 @@ std::vector<mtp_row> mtp_planner::pad(const std::vector<mtp_row> & rows) const {
     return res;
 }
 
+// Gives a stage's rows their cells. false: the cache is full
+bool mtp_planner::place(mtp_heads_stage & stage, const std::vector<mtp_row> & rows) const {
+    stage.ubatch     = make_ubatch(rows);
+    stage.mctx_owned = mtp_memory_place(heads.memory(), stage.ubatch);
+    stage.mctx       = stage.mctx_owned.get();
+    return !llama_memory_status_is_fail(stage.mctx->get_status());
+}
+
 bool mtp_planner::add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & rows, int32_t n) {
     if (n == 0) {
         return true; // nobody has to
@@ -235,17 +243,14 @@ bool mtp_planner::add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & row
 
         auto & stage = plan.stages.emplace_back();
 
-        stage.ubatch     = make_ubatch(padded);
-        stage.mctx_owned = mtp_memory_place(heads.memory(), stage.ubatch);
-        stage.mctx       = stage.mctx_owned.get();
-        stage.runs       = feed_runs(n);
-        stage.rows_read  = heads.find_read(padded);
-        stage.keeps      = heads.chained && n > 1;
+        if (!place(stage, padded)) {
+            return false;
+        }
+        stage.runs      = feed_runs(n);
+        stage.rows_read = heads.find_read(padded);
+        stage.keeps     = heads.chained && n > 1;
         if (stage.keeps) {
             stage.rows_write = heads.find_kept(padded);
-        }
-        if (llama_memory_status_is_fail(stage.mctx->get_status())) {
-            return false;
         }
     }
     return true;
@@ -256,20 +261,12 @@ bool mtp_planner::add_step(mtp_plan & plan, int32_t step, int32_t n_steps, const
     for (auto & row : standing) {
         row.pos -= heads.has_assistant() ? step : 0;
     }
-    if (plan.n_drafting < standing.size()) {
-        // each row that counts takes its cell first, where its copies then find it
-        const std::vector<mtp_row> counting(standing.begin(), standing.begin() + plan.n_drafting);
-        const auto                 placed = mtp_memory_place(heads.memory(), make_ubatch(counting));
-        if (llama_memory_status_is_fail(placed->get_status())) {
-            return false;
-        }
-    }
     mtp_heads_stage stage;
-
-    stage.ubatch     = make_ubatch(standing);
-    stage.mctx_owned = mtp_memory_place(heads.memory(), stage.ubatch);
-    stage.mctx       = stage.mctx_owned.get();
-    if (llama_memory_status_is_fail(stage.mctx->get_status())) {
+    // each row that counts takes its cell first, where its copies then find it
+    if (plan.n_drafting < standing.size() && !place(stage, { standing.begin(), standing.begin() + plan.n_drafting })) {
+        return false;
+    }
+    if (!place(stage, standing)) {
         return false;
     }
     stage.runs = step_runs(step, n_steps);

@@ -19,7 +19,8 @@ bool mtp_is_cpu(ggml_backend_dev_t device);
 // and hidden states are sent instead of logits.
 int mtp_n_device_layers(const llama_model & model, int first, int n);
 
-// Where a layer counts when layers are divided among devices: MTP heads lie with the output, so that a draft stays on one.
+// Where a layer counts when layers are divided among devices: MTP heads are with the output, so that a draft stays on
+// one.
 int mtp_place_of_layer(const llama_model & model, int layer);
 
 // Until nothing is under way any more. A device that is lost counts as done.

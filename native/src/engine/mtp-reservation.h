@@ -31,7 +31,7 @@ class mtp_reservation {
     // positions before its window that the cache keeps
     uint32_t n_beyond = 0;
 
-    // Of the cache's cells, reserved or not: lists of them that were made at another number may be wrong.
+    // Changes of the cache's cells, reserved or not: lists of cells that were made at another number can be wrong.
     uint64_t n_changes = 1;
 
     void clear() {

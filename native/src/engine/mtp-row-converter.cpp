@@ -1,6 +1,9 @@
 #include "mtp-row-converter.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <vector>
 
 bool mtp_can_convert_from(ggml_type type) {
     const bool is_type = type >= 0 && type < GGML_TYPE_COUNT;
@@ -31,18 +34,21 @@ bool mtp_can_convert_to(ggml_type type) {
     }
 }
 
-mtp_row_converter::mtp_row_converter(ggml_type from, ggml_type to, int64_t n_per_row) :
-    from(from), to(to), numbers(n_per_row) {}
-
-const std::vector<float> & mtp_row_converter::read(const void * row) {
-    if (from == GGML_TYPE_F32) {
-        memcpy(numbers.data(), row, numbers.size() * sizeof(float));
-    } else {
-        ggml_get_type_traits(from)->to_float(row, numbers.data(), numbers.size());
+int64_t mtp_convert_rows(ggml_type from, ggml_type to, int64_t n_rows, int64_t n_per_row, const void * rows,
+                         void * converted) {
+    std::vector<float> numbers(n_per_row);
+    for (int64_t i = 0; i < n_rows; ++i) {
+        const char * row = (const char *) rows + i * ggml_row_size(from, n_per_row);
+        if (from == GGML_TYPE_F32) {
+            memcpy(numbers.data(), row, n_per_row * sizeof(float));
+        } else {
+            ggml_get_type_traits(from)->to_float(row, numbers.data(), n_per_row);
+        }
+        if (!std::all_of(numbers.begin(), numbers.end(), [](float number) { return std::isfinite(number); })) {
+            return i;
+        }
+        ggml_quantize_chunk(to, numbers.data(), (char *) converted + i * ggml_row_size(to, n_per_row), 0, 1, n_per_row,
+                            nullptr);
     }
-    return numbers;
-}
-
-void mtp_row_converter::write(void * row) const {
-    ggml_quantize_chunk(to, numbers.data(), row, 0, 1, numbers.size(), nullptr);
+    return n_rows;
 }

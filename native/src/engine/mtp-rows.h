@@ -22,7 +22,7 @@ class mtp_rows {
     static constexpr int32_t ZERO  = 0;
     static constexpr int32_t SPARE = 1;
 
-    // rows of a sequence that stay at hand after later passes
+    // rows of a sequence that are kept after later passes
     static constexpr uint32_t N_KEPT = PYMTP_KEPT_POSITIONS;
 
     mtp_rows(uint32_t n_ubatch, uint32_t n_seq_max);
@@ -38,7 +38,7 @@ class mtp_rows {
     int32_t put_trunk(llama_seq_id seq, llama_pos pos); // and forgets what a head has said of pos and beyond
     int32_t put_head(llama_seq_id seq, llama_pos pos);
 
-    // the hidden state of (seq, pos): the trunk's if there, else the head's; -1 if neither is at hand
+    // the hidden state of (seq, pos): the trunk's if there, else the head's; -1 if neither is kept
     int32_t find(llama_seq_id seq, llama_pos pos) const;
 
     // the trunk's next ubatch overwrites the ubatch region
@@ -53,7 +53,7 @@ class mtp_rows {
     // the trunk's rows of a sequence that outlive the next ubatch: (position, row), by position
     std::vector<std::pair<llama_pos, int32_t>> kept_rows(llama_seq_id seq) const;
 
-    // the first of the N_KEPT rows where they lie
+    // the first of the N_KEPT rows of a sequence
     int32_t first_kept(llama_seq_id seq) const { return base(seq); }
 
     // `to` keeps what `from` keeps, in rows of its own

@@ -14,7 +14,7 @@ struct mtp_seen {
     llama_pos gap_begin = 0;
     llama_pos gap_end   = 0;
 
-    // Rows that the draft at hand has caught up with, up to the one that it predicts from. They count once the trunk
+    // Rows that the current draft has caught up with, up to the one that it predicts from. They count once the trunk
     // continues there with the head in its pass; a draft that leads to nothing leaves no trace.
     llama_pos draft_begin = 0;
     llama_pos draft_end   = 0;

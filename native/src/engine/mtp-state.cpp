@@ -115,7 +115,7 @@ static void mtp_read_images(llama_io_read_i & io, mtp_image_spans & images) {
         mtp_image_spans::span span;
         io.read(&span, sizeof(span));
         if (span.begin < end || span.n_pos < 1 || span.n_pos > INT32_MAX - span.begin) {
-            throw std::runtime_error("its images lie where none can be");
+            throw std::runtime_error("its images are where none can be");
         }
         end = span.begin + span.n_pos;
         images.spans.push_back(span);

@@ -2,6 +2,25 @@
 
 #include <algorithm>
 
+mtp_batch::mtp_batch(const std::vector<mtp_row> & rows) : n_seq_id(rows.size(), 1) {
+    for (const auto & row : rows) {
+        token.push_back(row.token);
+        pos.push_back(row.pos);
+        seq.push_back(row.seq);
+        logits.push_back(row.output);
+    }
+}
+
+llama_batch mtp_batch::get() {
+    seq_id.clear();
+    for (auto & one : seq) {
+        seq_id.push_back(&one);
+    }
+    return {
+        (int32_t) token.size(), token.data(), nullptr, pos.data(), n_seq_id.data(), seq_id.data(), logits.data(),
+    };
+}
+
 static llama_ubatch mtp_ubatch_view(std::shared_ptr<llama_ubatch::data_t> data, uint32_t n_pos, bool equal_seqs) {
     const uint32_t n_tokens = data->token.size();
 

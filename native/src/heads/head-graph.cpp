@@ -29,17 +29,13 @@ std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, c
     if (params.gtype == LLM_GRAPH_TYPE_DECODER_MTP) {
         switch (model.arch) {
             case LLM_ARCH_BAILINGMOE2:
-                return head_graph_bailingmoe2(model, params);
+            case LLM_ARCH_ERNIE4_5_MOE:
+            case LLM_ARCH_EXAONE4:
+            case LLM_ARCH_EXAONE_MOE:
+            case LLM_ARCH_GLM4:
+                return head_graph_block(model, params);
             case LLM_ARCH_DOTS3NOTE:
                 return head_graph_dots3note(model, params);
-            case LLM_ARCH_ERNIE4_5_MOE:
-                return head_graph_ernie4_5_moe(model, params);
-            case LLM_ARCH_EXAONE4:
-                return head_graph_exaone4(model, params);
-            case LLM_ARCH_EXAONE_MOE:
-                return head_graph_exaone_moe(model, params);
-            case LLM_ARCH_GLM4:
-                return head_graph_glm4(model, params);
             case LLM_ARCH_GLM5_NEXT:
                 return head_graph_glm5_next(model, params);
             case LLM_ARCH_QWEN4EXP:
@@ -108,10 +104,21 @@ ggml_tensor * head_graph::build_rope(ggml_tensor * cur, ggml_tensor * inp_pos, g
                            ext_factor, attn_factor, beta_fast, beta_slow);
 }
 
+ggml_tensor * head_graph::build_norm_if(ggml_tensor * norm, ggml_tensor * cur, const char * name) const {
+    if (!norm) {
+        return cur;
+    }
+    cur = build_norm(cur, norm, nullptr, LLM_NORM_RMS, il);
+    cb(cur, name, il);
+    return cur;
+}
+
 ggml_tensor * head_graph::build_feed_forward(ggml_tensor * cur) const {
     if (!layer.ffn_gate_inp) {
+        const bool has_gate = layer.ffn_gate;
         return build_ffn(cur, layer.ffn_up, nullptr, nullptr, layer.ffn_gate, nullptr, nullptr, layer.ffn_down, nullptr,
-                         nullptr, nullptr, LLM_FFN_SILU, LLM_FFN_PAR, il);
+                         nullptr, nullptr, has_gate ? LLM_FFN_SILU : LLM_FFN_SWIGLU,
+                         has_gate ? LLM_FFN_PAR : LLM_FFN_SEQ, il);
     }
     ggml_tensor * routed =
         build_moe_ffn(cur, layer.ffn_gate_inp, layer.ffn_up_exps, layer.ffn_gate_exps, layer.ffn_down_exps,
@@ -126,13 +133,12 @@ ggml_tensor * head_graph::build_feed_forward(ggml_tensor * cur) const {
 }
 
 void head_graph::build_rest(ggml_tensor * cur, ggml_tensor * inpL, ggml_tensor * norm) {
-    ggml_tensor * ffn_inp = ggml_add(ctx0, cur, inpL);
+    ggml_tensor * ffn_inp = ggml_add(ctx0, build_norm_if(layer.attn_post_norm, cur, "mtp_attn_post_norm"), inpL);
     cb(ffn_inp, "mtp_ffn_inp", il);
 
-    cur = build_norm(ffn_inp, layer.ffn_norm, nullptr, LLM_NORM_RMS, il);
-    cb(cur, "mtp_ffn_norm", il);
-
-    build_outputs(ggml_add(ctx0, build_feed_forward(cur), ffn_inp), norm);
+    cur = build_feed_forward(build_norm_if(layer.ffn_norm, ffn_inp, "mtp_ffn_norm"));
+    cur = build_norm_if(layer.ffn_post_norm, cur, "mtp_ffn_post_norm");
+    build_outputs(ggml_add(ctx0, cur, ffn_inp), norm);
 }
 
 void head_graph::build_outputs(ggml_tensor * cur, ggml_tensor * norm) {

@@ -1,8 +1,8 @@
 #pragma once
 
 // Graphs of MTP heads that llama.cpp has none for: what joins token and hidden state, and what comes after the block, is
-// here; the block is in one file an architecture. They take the place of what llama.cpp calls graph_mtp, so the engine
-// and a context of llama.cpp's own type MTP run them alike. Knows models; neither the engine nor memories.
+// here; so is the block that most have (head-block.cpp), other blocks are in one file an architecture. They take the place of what llama.cpp calls graph_mtp, so the engine
+// and a context of llama.cpp's own type MTP run them alike. Knows models; not the engine, which includes this folder.
 
 #include "llama-graph.h"
 #include "llama-model.h"
@@ -47,22 +47,21 @@ class head_graph : public llm_graph_context {
     // Queries or keys, with the model's sections if it has any.
     ggml_tensor * build_rope(ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * factors = nullptr) const;
 
-    // Gated by SiLU: dense, or experts and a shared one if the block has a router.
+    // The norm of cur; cur if the file has none.
+    ggml_tensor * build_norm_if(ggml_tensor * norm, ggml_tensor * cur, const char * name) const;
+
+    // Gated by SiLU: dense, or experts and a shared one if the block has a router. Without a gate of its own it is in ffn_up.
     ggml_tensor * build_feed_forward(ggml_tensor * cur) const;
 
-    // All that follows attention where norms come before, not after: feed-forward and outputs. cur: what attention
-    // adds to inpL, the block's input
+    // All that follows attention: feed-forward and outputs, with the norms before and after that the file has. cur: what
+    // attention adds to inpL, the block's input
     void build_rest(ggml_tensor * cur, ggml_tensor * inpL, ggml_tensor * norm);
 
     // Norm, hidden states and logits. cur: [n_embd, n_tokens] after the block; norm: the trunk's if it is nullptr
     void build_outputs(ggml_tensor * cur, ggml_tensor * norm);
 };
 
-std::unique_ptr<llm_graph_context> head_graph_bailingmoe2(const llama_model & model, const llm_graph_params & params);
+std::unique_ptr<llm_graph_context> head_graph_block(const llama_model & model, const llm_graph_params & params);
 std::unique_ptr<llm_graph_context> head_graph_dots3note(const llama_model & model, const llm_graph_params & params);
-std::unique_ptr<llm_graph_context> head_graph_ernie4_5_moe(const llama_model & model, const llm_graph_params & params);
-std::unique_ptr<llm_graph_context> head_graph_exaone4(const llama_model & model, const llm_graph_params & params);
-std::unique_ptr<llm_graph_context> head_graph_exaone_moe(const llama_model & model, const llm_graph_params & params);
-std::unique_ptr<llm_graph_context> head_graph_glm4(const llama_model & model, const llm_graph_params & params);
 std::unique_ptr<llm_graph_context> head_graph_glm5_next(const llama_model & model, const llm_graph_params & params);
 std::unique_ptr<llm_graph_context> head_graph_qwen4exp(const llama_model & model, const llm_graph_params & params);

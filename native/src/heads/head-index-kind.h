@@ -4,7 +4,7 @@
 // it picks by that.
 
 #include "head-index.h"
-#include "mtp-stage.h"
+#include "head-part.h"
 
 #include <memory>
 
@@ -21,7 +21,7 @@ class head_index {
     virtual ggml_tensor * build_picked() const = 0;
 
     // For rows that see the cells that have been picked before, or all.
-    ggml_tensor * build_mask(const mtp_graph_picked & picked) const;
+    ggml_tensor * build_mask(const head_picked & picked) const;
 
   protected:
     const llm_graph_context &    graph;

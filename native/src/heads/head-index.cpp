@@ -2,7 +2,6 @@
 
 #include "head-index-kind.h"
 #include "llama-kv-cache-dsa.h"
-#include "mtp-graph.h"
 
 #include <cmath>
 
@@ -28,7 +27,7 @@ bool head_index_is_shared(const llama_model & model) {
 }
 
 uint32_t head_index_n_picked(const llama_hparams & hparams) {
-    // beside pools the positions that fill none yet
+    // pools, and the positions that fill none yet
     return hparams.indexer_top_k + (hparams.indexer_kpool > 0 ? hparams.indexer_kpool - 1 : 0);
 }
 
@@ -37,7 +36,7 @@ head_index::head_index(const llm_graph_context & graph, llm_graph_input_attn_k_d
     graph(graph), ctx0(graph.ctx0), inp(inp), layer(layer), rows(rows), il(il), n_head(graph.hparams.indexer_n_head),
     n_key(graph.hparams.indexer_head_size) {}
 
-ggml_tensor * head_index::build_mask(const mtp_graph_picked & picked) const {
+ggml_tensor * head_index::build_mask(const head_picked & picked) const {
     ggml_tensor * mask     = inp->get_kq_mask_mla();
     const int64_t n_kv     = mask->ne[0];
     const int64_t n_rows   = mask->ne[1];
@@ -147,7 +146,7 @@ ggml_tensor * head_index_attention(const llm_graph_context & graph, const llama_
 
     const int64_t n_kv     = inp->mctx->get_mla()->get_n_kv();
     const int64_t n_picked = head_index_n_picked(graph.hparams);
-    auto *        picked   = mtp_graph_picked_of(*graph.res);
+    head_picked * picked   = graph.res->part ? graph.res->part->picked : nullptr;
     const bool    is_later = picked && picked->sees_all; // of a round's drafts
 
     if (n_kv > n_picked && !is_later) {

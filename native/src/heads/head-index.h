@@ -2,12 +2,12 @@
 
 // Latent attention of a head to the positions that its index picks, as DeepSeek-V3.2's and GLM-5's are published: the
 // index scores all positions, or pools of them, and attention sees the best. The same as in the graphs of their trunks.
-// Knows models, and what the engine hands on from draft to draft; no memories.
+// Knows models, the caches of keys, and what a round's first draft has picked for the others (head-part.h).
 
 #include "llama-graph.h"
 #include "llama-model.h"
 
-// Of the rows of a pass, [..., n_tokens] each
+// What an index reads of the rows of a pass, [..., n_tokens] each.
 struct head_index_rows {
     ggml_tensor * input;   // [n_embd, n_tokens] of attention, after its norm
     ggml_tensor * queries; // [n_lora_q, n_tokens] of low rank, after their norm

@@ -103,7 +103,7 @@ index_pools::sequence index_pools::find_cells(llama_seq_id seq) const {
     return res;
 }
 
-// Of a row, which has its cell.
+// The place of a row, which has its cell.
 int64_t index_pools::find_place(const sequence & of, const llama_ubatch & ubatch, int64_t row) const {
     if (!of.has_2d) {
         return ubatch.pos[row];

@@ -1,8 +1,8 @@
 #pragma once
 
 // Pools of consecutive positions, which an index scores as one: those of the head of GLM-5.3-Flash, and the blocks of
-// Qwen3.8-Flash-Next, of trunk and head. A row attends to the pools that it picks, and to its latest positions, which fill
-// no pool yet. Each sequence has pools of its own, wherever its cells lie and whoever shares them. Knows cells and
+// Qwen3.8-Flash-Next, of trunk and head. A row attends to the pools that it picks, and to its latest positions, which
+// fill no pool yet. Each sequence has pools of its own, wherever its cells are and whoever shares them. Knows cells and
 // positions; neither keys nor scores.
 
 #include "llama-graph.h"

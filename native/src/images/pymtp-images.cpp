@@ -2,7 +2,6 @@
 
 #include "pymtp-images.h"
 
-#include "asserts.h"
 #include "image-file.h"
 #include "llama-model.h"
 #include "mtmd.h"
@@ -258,7 +257,7 @@ int32_t pymtp_media_tokens(const pymtp_media * media, int32_t i, int32_t n_rows,
         size_t              n;
         const llama_token * tokens = mtmd_input_chunk_get_tokens_text(&self.chunk(i), &n);
         if (!tokens || (int64_t) n != n_rows) {
-            pymtp_refuse("chunk %d is no text of %d tokens", i, n_rows);
+            pymtp_refuse("chunk %d is not a text of %d tokens", i, n_rows);
         }
         std::copy_n(tokens, n, &pymtp_need(token, "the tokens"));
         return PYMTP_OK;
@@ -320,9 +319,9 @@ int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * 
         if (n_heads < 0 || n_heads > self.n_heads) {
             pymtp_refuse("an image for %d heads of %d", n_heads, self.n_heads);
         }
-        pymtp_drop_added(self, seq);
-        if (pos != pymtp_seq_end(self, seq)) {
-            pymtp_refuse("an image at position %d of sequence %d, but %d is next", pos, seq, pymtp_seq_end(self, seq));
+        self.padder->drop(seq);
+        if (pos != self.padder->end(seq)) {
+            pymtp_refuse("an image at position %d of sequence %d, but %d is next", pos, seq, self.padder->end(seq));
         }
         // before the first of its ubatches: recurrent states cannot go back to it
         self.mtp->heads.release_drafts();
@@ -333,7 +332,7 @@ int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * 
         const auto & model = *llama_get_model(self.ctx);
 
         forget_outputs(self);
-        pymtp_drop_added(self);
+        self.padder->drop();
         if (self.replay) {
             self.replay->forget(seq);
         }

@@ -9,7 +9,7 @@
 #include <list>
 #include <unordered_set>
 
-// Of a device: as many as a session keeps. A graph takes the server about 1 MB.
+// The graphs of a device: as many as a session keeps. A graph takes the server about 1 MB.
 static constexpr size_t MTP_RPC_GRAPHS_MAX = 96;
 
 // T: what an end keeps of a graph
@@ -25,7 +25,7 @@ template <class T> class mtp_rpc_graphs {
         return &it->graph;
     }
 
-    // A graph that lies in these buffers. The one that was used least recently gives way.
+    // A graph that is in these buffers. The one that was used least recently gives way.
     T & add(uint64_t id, std::unordered_set<uint64_t> buffers) {
         if (entries.size() >= MTP_RPC_GRAPHS_MAX) {
             entries.pop_back();

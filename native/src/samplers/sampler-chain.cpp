@@ -95,20 +95,21 @@ sampler_chain::sampler_chain(int32_t n_vocab, const llama_vocab * vocab, const p
     find_cut();
 }
 
-void sampler_chain::init_stage(int32_t i) {
-    const int32_t kind     = params.stages[i];
-    const size_t  min_keep = params.min_keep;
-
-    const auto * const rest_begin = params.stages + i + 1;
-    const auto * const rest_end   = params.stages + params.n_stages;
-    const auto         follows    = [&](int32_t other) {
-        return std::find(rest_begin, rest_end, other) != rest_end;
+// Whether after stage i the most likely token is taken in the end, and stays the most likely one until then.
+static bool is_greedy_after(const pymtp_sampler_params & params, int32_t i) {
+    const auto * const end     = params.stages + params.n_stages;
+    const auto         follows = [&](int32_t other) {
+        return std::find(params.stages + i + 1, end, other) != end;
     };
+    return params.temp <= 0.0f && params.dynatemp_range <= 0.0f && follows(PYMTP_STAGE_TEMPERATURE) &&
+           !follows(PYMTP_STAGE_PENALTIES) && !follows(PYMTP_STAGE_DRY) && !follows(PYMTP_STAGE_XTC) &&
+           !follows(PYMTP_STAGE_TYP_P) && !follows(PYMTP_STAGE_INFILL);
+}
 
-    // the most likely token is taken in the end, and it stays the most likely one
-    const bool is_greedy = params.temp <= 0.0f && params.dynatemp_range <= 0.0f && follows(PYMTP_STAGE_TEMPERATURE) &&
-                           !follows(PYMTP_STAGE_PENALTIES) && !follows(PYMTP_STAGE_DRY) && !follows(PYMTP_STAGE_XTC) &&
-                           !follows(PYMTP_STAGE_TYP_P) && !follows(PYMTP_STAGE_INFILL);
+void sampler_chain::init_stage(int32_t i) {
+    const int32_t kind      = params.stages[i];
+    const size_t  min_keep  = params.min_keep;
+    const bool    is_greedy = is_greedy_after(params, i);
 
     const auto add = [&](llama_sampler * sampler = nullptr) {
         stages.push_back({ kind, llama_sampler_ptr(sampler) });
@@ -227,6 +228,36 @@ int32_t sampler_chain::n_candidates(int32_t n_counted, int32_t n_repetitions) co
     return (int32_t) std::min<int64_t>(n, INT32_MAX);
 }
 
+// These two return whether the logits are finite.
+bool sampler_chain::take_highest(sampler_row & row, int32_t n) {
+    std::vector<int32_t> ids(n);
+    std::vector<float>   values(n);
+    row.highest(n, ids.data(), values.data());
+
+    sampler_finite finite;
+    buffer.resize(n);
+    for (int32_t i = 0; i < n; ++i) {
+        buffer[i] = { ids[i], values[i], 0.0f };
+        finite.add(values[i]);
+    }
+    cur = { buffer.data(), buffer.size(), -1, true };
+    return finite.all();
+}
+
+bool sampler_chain::take_all(sampler_row & row) {
+    const float *       logits = row.logits();
+    const llama_token * ids    = row.tokens();
+
+    sampler_finite finite;
+    buffer.resize(row.n_tokens());
+    for (int32_t i = 0; i < (int32_t) buffer.size(); ++i) {
+        buffer[i] = { ids ? ids[i] : i, logits[i], 0.0f };
+        finite.add(logits[i]);
+    }
+    cur = { buffer.data(), buffer.size(), -1, false };
+    return finite.all();
+}
+
 bool sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng,
                           const sampler_filter & filter) {
     repetitions     = &history.repetitions();
@@ -234,26 +265,17 @@ bool sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt1
 
     // a selection that leaves little out is slower than none
     if (n > 0 && n < row.n_tokens() / 4) {
-        buffer.resize(n);
-        row.highest(n, buffer.data());
-        sampler_finite finite;
-        for (const auto & one : buffer) {
-            finite.add(one.logit);
-        }
-        if (!finite.all()) {
+        if (!take_highest(row, n)) {
             return false;
         }
-        cur = { buffer.data(), (size_t) n, -1, true };
         if (run(history, xtc_rng, filter, true)) {
             ++n_pruned;
             return true;
         }
     }
-    buffer.resize(row.n_tokens());
-    if (!row.all(buffer.data())) {
+    if (!take_all(row)) {
         return false;
     }
-    cur = { buffer.data(), buffer.size(), -1, false };
     run(history, xtc_rng, filter, false);
     ++n_full;
     return true;

@@ -37,18 +37,20 @@ struct sampler_filter {
     }
 };
 
-// a row of logits, wherever it lies
+// a row of logits, wherever it is
 struct sampler_row {
     virtual ~sampler_row() = default;
 
     // tokens that have a logit
     virtual int32_t n_tokens() const = 0;
 
-    // the n highest, highest first; n <= n_tokens(). Sets id and logit
-    virtual void highest(int32_t n, llama_token_data * out) = 0;
+    // their ids, [n_tokens()]; nullptr: the first ones
+    virtual const llama_token * tokens() const { return nullptr; }
 
-    // all of them, [n_tokens()]; whether they are finite
-    virtual bool all(llama_token_data * out) = 0;
+    virtual const float * logits() = 0; // [n_tokens()]
+
+    // the n highest, highest first; n <= n_tokens(). ids, values: [n]
+    virtual void highest(int32_t n, int32_t * ids, float * values) = 0;
 };
 
 // Whether logits are: -inf is, unless all are. NaN has no place in an order.
@@ -111,7 +113,7 @@ struct sampler_chain {
     std::vector<llama_token_data> buffer;
     llama_token_data_array        cur = {};
 
-    const std::vector<sampler_history::repetition> * repetitions = nullptr; // of the history at hand
+    const std::vector<sampler_history::repetition> * repetitions = nullptr; // of the current history
 
     void find_cut();
     void init_stage(int32_t i);
@@ -119,6 +121,8 @@ struct sampler_chain {
     void add_penalties(const sampler_history & history);
     void add_dry();
     void exclude_top(std::mt19937 & rng);
+    bool take_highest(sampler_row & row, int32_t n);
+    bool take_all(sampler_row & row);
     bool run(const sampler_history & history, std::mt19937 & xtc_rng, const sampler_filter & filter, bool is_pruned);
 
     llama_token_data * find(llama_token token); // nullptr: it is not there

@@ -36,7 +36,7 @@ static const char * skip_space(const char * pos) {
     return pos;
 }
 
-// Of {5,2} llama.cpp would make rules without end, as 2 - 5 is a very large number.
+// For {5,2} llama.cpp would make rules without end, as 2 - 5 is a very large number.
 static void check_repetition(const char * pos) {
     char *       end   = nullptr;
     const auto   least = strtoull(skip_space(pos), &end, 10);

@@ -1,8 +1,8 @@
 #pragma once
 
-// What may follow in a text, besides what its logits say: a grammar, from the start or from a trigger on, and a limit
-// of its thinking, after which the thinking is closed token by token. llama.cpp's samplers of both, in the order in
-// which its programs apply them. A copy follows a text that may not come true.
+// What can follow in a text, in addition to what its logits say: a grammar, from the start or from a trigger on, and a
+// limit of its thinking, after which the thinking is closed token by token. llama.cpp's samplers of both, in the order
+// in which its programs apply them. A copy follows a text that may not come true.
 
 #include "pymtp-sampler.h"
 #include "sampler-chain.h"

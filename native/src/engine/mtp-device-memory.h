@@ -1,11 +1,26 @@
 #pragma once
 
-// Host memory that a device copies to and from directly, where it has such memory.
+// Memory on a device that outlives graphs, and memory on the host that a device copies to and from directly.
 
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
 
+#include <cstdint>
 #include <new>
+
+// A tensor that graphs read.
+class mtp_device_tensor {
+  public:
+    // Zeros at first. Throws if memory runs out; the tensor is then as it was before.
+    ggml_tensor * alloc(const char * name, ggml_type type, int64_t ne0, int64_t ne1, ggml_backend_buffer_type_t buft);
+
+    ggml_tensor * get() const { return tensor; } // nullptr before alloc
+
+  private:
+    ggml_context_ptr        ctx;
+    ggml_backend_buffer_ptr buf;
+    ggml_tensor *           tensor = nullptr;
+};
 
 class mtp_host_memory {
   public:

@@ -1,4 +1,4 @@
-#include "mtp-device-tensor.h"
+#include "mtp-device-memory.h"
 
 #include <stdexcept>
 #include <string>

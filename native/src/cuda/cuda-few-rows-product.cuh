@@ -1,0 +1,176 @@
+#pragma once
+
+// A product of a quantized matrix with few rows of activations, as the host describes it and divides it among thread
+// blocks, and what a thread block has in shared memory. Knows sizes; no weights. For what computes it see
+// cuda-few-rows-kernel.cuh.
+
+#include "cuda-few-rows-types.cuh"
+#include "ggml.h"
+
+#include <algorithm>
+
+static constexpr int FEW_ROWS_LANES      = 32;
+static constexpr int FEW_ROWS_WARPS      = 8;   // at most
+static constexpr int FEW_ROWS_IN_FLIGHT  = 3;   // chunks that a warp waits for at the same time
+static constexpr int FEW_ROWS_ROWS_MAX   = 128; // matrix rows of a thread block
+static constexpr int FEW_ROWS_Y_SIZE     = 36;  // a block of activations: scale, sum, 32 values
+static constexpr int FEW_ROWS_CHUNK      = FEW_ROWS_LANES * FEW_ROWS_PART;
+static constexpr int FEW_ROWS_STAGE_SIZE = FEW_ROWS_CHUNK / 32 * FEW_ROWS_Y_SIZE;
+static constexpr int FEW_ROWS_COPY       = 16; // bytes that a lane copies at a time
+static constexpr int FEW_ROWS_TOGETHER   = 4;  // matrices of a product
+
+// bytes of a chunk, and of its place in shared memory: it is copied with what is around it in aligned 16 bytes
+template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_chunk_size() {
+    return FEW_ROWS_CHUNK / T::N_VALUES * T::SIZE;
+}
+
+template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_slot_size() {
+    return few_rows_chunk_size<T>() + FEW_ROWS_COPY;
+}
+
+// thread blocks of a multiprocessor for which there are registers, if they have n columns
+static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_resident(int n) {
+    return n == 1 ? 4 : n == 2 ? 3 : n <= 4 ? 2 : 1;
+}
+
+// One of the matrices that the same rows of activations are multiplied with
+struct few_rows_matrix {
+    const char * data;
+    float *      dst;
+    int64_t      dst_stride;  // in elements
+    int          n_rows;
+    int          first_block; // of the thread blocks that take it
+};
+
+// columns: rows of activations. Sizes and strides in bytes unless named otherwise.
+struct few_rows_product {
+    few_rows_matrix matrices[FEW_ROWS_TOGETHER]; // of the same type; several only without experts, gate and biases
+    int             n_matrices;
+    int             n_blocks;                    // thread blocks of all of them
+
+    const char *    gate;                        // nullptr: none
+    const float *   bias;                        // nullptr: none
+    const float *   gate_bias;                   // nullptr: none
+    const char *    columns;
+    const int32_t * ids;                         // nullptr: not a product with experts
+
+    ggml_glu_op glu_op;
+    float       glu_limit;
+
+    int n_parts; // of a matrix row: 64 values each
+    int n_block_rows;
+    int n_warps;
+    int column_size;
+    int n_tokens;
+    int n_places;   // experts of a token
+    int n_column_places;
+    int ids_stride; // in elements
+
+    int64_t row_stride;
+    int64_t expert_stride;
+    int64_t column_stride;
+    int64_t column_place_stride;
+    int64_t dst_place_stride; // this and all below in elements
+    int64_t bias_stride;
+    int64_t gate_bias_stride;
+};
+
+// How a thread block divides its work: chunks side by side in a matrix row, and warps that take the same chunk of
+// different rows.
+struct few_rows_shape {
+    int n_chunks;
+    int n_teams;
+
+    FEW_ROWS_HOST_FUNCTION few_rows_shape(const few_rows_product & p) :
+        n_chunks((p.n_parts + FEW_ROWS_LANES - 1) / FEW_ROWS_LANES),
+        n_teams(n_chunks < p.n_warps ? p.n_warps / n_chunks : 1) {}
+
+    // whether warps load activations once only, before any of them has sums to leave: the same memory does for both
+    FEW_ROWS_HOST_FUNCTION bool loads_once(const few_rows_product & p) const { return n_chunks <= p.n_warps; }
+};
+
+// What is in shared memory: chunks of weights, and activations on their way to registers, later a block's sums
+template <class T> struct few_rows_memory {
+    size_t stages;
+    size_t partials;
+    size_t routed; // a column's (token, place)
+    size_t size;
+
+    FEW_ROWS_HOST_FUNCTION few_rows_memory(const few_rows_product & p, int n_columns, bool has_gate) {
+        const few_rows_shape shape(p);
+        const size_t         stages_size = (size_t) p.n_warps * FEW_ROWS_STAGE_SIZE;
+        const size_t partials_size = sizeof(float) * (has_gate ? 2 : 1) * p.n_block_rows * n_columns * shape.n_chunks;
+
+        stages             = (size_t) p.n_warps * FEW_ROWS_IN_FLIGHT * few_rows_slot_size<T>();
+        partials           = stages + (shape.loads_once(p) ? 0 : stages_size);
+        const size_t later = partials + partials_size;
+        routed             = later > stages + stages_size ? later : stages + stages_size;
+        size               = routed + sizeof(int) * n_columns;
+    }
+};
+
+// a device as products see it
+struct few_rows_device {
+    int    n_multiprocessors;
+    size_t shared_size; // of a thread block
+};
+
+static constexpr int FEW_ROWS_COLUMNS_MAX = 8;
+static constexpr int FEW_ROWS_ROWS_MIN    = 16; // matrix rows of a thread block: below this it has fewer warps instead
+
+// Gives each matrix its thread blocks, of n_block_rows each; returns how many they are.
+static inline int few_rows_place_blocks(few_rows_product & p) {
+    p.n_blocks = 0;
+    for (int m = 0; m < p.n_matrices; ++m) {
+        p.matrices[m].first_block = p.n_blocks;
+        p.n_blocks += (p.matrices[m].n_rows + p.n_block_rows - 1) / p.n_block_rows;
+    }
+    return p.n_blocks;
+}
+
+// Divides a product among thread blocks: as many as the device holds at a time, or a multiple of that. false: it has
+// too little shared memory.
+template <class T>
+static bool few_rows_divide(few_rows_product & p, int n_columns, bool has_gate, const few_rows_device & device) {
+    static constexpr size_t RESERVED = 1024; // shared memory that each block has in addition to its own
+
+    const int  n_routed = p.ids ? p.n_tokens * p.n_places : 1;
+    const auto fits     = [&](int n_blocks) {
+        const size_t size = few_rows_memory<T>(p, n_columns, has_gate).size;
+        few_rows_place_blocks(p);
+        return n_blocks * (size + RESERVED) <= device.shared_size + RESERVED;
+    };
+    int n_rows = 0;
+    for (int m = 0; m < p.n_matrices; ++m) {
+        n_rows += p.matrices[m].n_rows;
+    }
+    for (p.n_warps = FEW_ROWS_WARPS; p.n_warps > 1; p.n_warps /= 2) {
+        const int n_teams = few_rows_shape(p).n_teams;
+        for (int n_resident = few_rows_resident(n_columns); n_resident > 0; --n_resident) {
+            const int n_blocks = device.n_multiprocessors * n_resident;
+            const int n_waves = (n_rows * n_routed + n_blocks * FEW_ROWS_ROWS_MAX - 1) / (n_blocks * FEW_ROWS_ROWS_MAX);
+            const int n_shares = std::max(1, n_blocks * n_waves / n_routed);
+            const int n        = (n_rows + n_shares - 1) / n_shares;
+
+            p.n_block_rows = std::min(FEW_ROWS_ROWS_MAX, (n + n_teams - 1) / n_teams * n_teams);
+            while (few_rows_place_blocks(p) > n_shares && p.n_block_rows + n_teams <= FEW_ROWS_ROWS_MAX) {
+                p.n_block_rows += n_teams; // a block takes rows of one matrix
+            }
+            if (fits(n_resident)) {
+                return true;
+            }
+        }
+        for (p.n_block_rows /= 2; p.n_block_rows >= FEW_ROWS_ROWS_MIN; p.n_block_rows /= 2) {
+            if (fits(1)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+// columns of the kernel that takes a product's rows of activations: with experts few tokens have the same one
+static inline int few_rows_columns(int n_tokens, bool has_experts) {
+    const int n = has_experts ? std::min(4, n_tokens) : n_tokens;
+    return n <= 4 ? n : n <= 6 ? 6 : 8;
+}

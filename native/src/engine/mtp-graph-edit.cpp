@@ -1,0 +1,92 @@
+#include "mtp-graph-edit.h"
+
+#include <cstring>
+
+std::vector<ggml_tensor *> mtp_graph_nodes(ggml_cgraph * gf) {
+    return { ggml_graph_nodes(gf), ggml_graph_nodes(gf) + ggml_graph_n_nodes(gf) };
+}
+
+void mtp_graph_leaf_to_view(ggml_tensor * leaf, ggml_tensor * src) {
+    GGML_ASSERT(leaf->op == GGML_OP_NONE && leaf->type == src->type && ggml_nelements(leaf) == ggml_nelements(src));
+    GGML_ASSERT(ggml_is_contiguous(src));
+    leaf->flags &= ~GGML_TENSOR_FLAG_INPUT;
+    leaf->op        = GGML_OP_VIEW;
+    leaf->src[0]    = src;
+    leaf->view_src  = src->view_src ? src->view_src : src;
+    leaf->view_offs = src->view_offs;
+}
+
+// Begins the graph again with these nodes. Of two ways to make the embeddings one is in the graph without being
+// computed: that stays so.
+static void mtp_graph_restart(ggml_cgraph * gf, const std::vector<ggml_tensor *> & nodes) {
+    std::vector<ggml_tensor *> idle;
+    for (auto * node : nodes) {
+        if (!(node->flags & GGML_TENSOR_FLAG_COMPUTE)) {
+            idle.push_back(node);
+        }
+    }
+    ggml_graph_clear(gf);
+    for (auto * node : nodes) {
+        ggml_build_forward_expand(gf, node);
+    }
+    for (auto * node : idle) {
+        node->flags &= ~GGML_TENSOR_FLAG_COMPUTE;
+    }
+}
+
+static void mtp_graph_change_node(ggml_tensor * node, ggml_op op, ggml_tensor * first, ggml_tensor * second) {
+    memset(node->op_params, 0, sizeof(node->op_params));
+    node->op     = op;
+    node->src[0] = first;
+    node->src[1] = second;
+}
+
+void mtp_graph_adapt_embedding(ggml_context * ctx0, ggml_cgraph * gf, size_t n_before, const llama_model & model,
+                               const std::function<ggml_tensor *()> & build) {
+    const auto nodes = mtp_graph_nodes(gf);
+    for (size_t i = n_before; i < nodes.size(); ++i) {
+        auto * node = nodes[i];
+        if (node->op == GGML_OP_GET_ROWS && node->src[0] == model.tok_embd) {
+            ggml_tensor * rows = ggml_get_rows(ctx0, node->src[0], node->src[1]);
+            mtp_graph_change_node(node, GGML_OP_ADD, rows, build());
+        }
+    }
+    mtp_graph_restart(gf, nodes);
+}
+
+static bool mtp_graph_is_embedding(const llama_model & model, const ggml_tensor * weight) {
+    for (const auto & layer : model.layers) {
+        if (weight == layer.nextn.embed_tokens && weight) {
+            return true;
+        }
+    }
+    return weight == model.tok_embd;
+}
+
+void mtp_graph_replace_embedding(ggml_cgraph * gf, size_t n_before, const llama_model & model, ggml_tensor * embd) {
+    const auto nodes = mtp_graph_nodes(gf);
+    for (size_t i = n_before; i < nodes.size(); ++i) {
+        if (nodes[i]->op == GGML_OP_GET_ROWS && mtp_graph_is_embedding(model, nodes[i]->src[0])) {
+            mtp_graph_change_node(nodes[i], GGML_OP_CONT, embd, nullptr);
+        }
+    }
+    mtp_graph_restart(gf, nodes);
+}
+
+void mtp_graph_cut_down(ggml_cgraph * gf, const std::vector<ggml_tensor *> & nodes_before, ggml_tensor * hidden) {
+    std::vector<ggml_tensor *> stores;
+    for (int i = nodes_before.size(); i < ggml_graph_n_nodes(gf); ++i) {
+        ggml_tensor * node = ggml_graph_node(gf, i);
+        if (node->op == GGML_OP_SET_ROWS && node->view_src->buffer) { // masks are written alike
+            stores.push_back(node);
+        }
+    }
+
+    mtp_graph_restart(gf, nodes_before);
+    for (auto * node : stores) {
+        ggml_build_forward_expand(gf, node);
+    }
+    if (hidden) {
+        ggml_build_forward_expand(gf, hidden);
+    }
+}

@@ -1,0 +1,197 @@
+#include "sampler.h"
+
+#include <algorithm>
+#include <cmath>
+
+// longer repetitions than these are no worse: the penalty would not fit a float
+static int32_t longest_repetition(const pymtp_sampler_params & params) {
+    constexpr float FLOAT_MAX_LOG = 88.7228391f;
+
+    const float exponent = params.dry_base > 1.000001f ? FLOAT_MAX_LOG / std::log(params.dry_base) : 0.0f;
+    return exponent >= 1.0f && exponent < 1e9f ? params.dry_allowed_length + (int32_t) exponent : INT32_MAX;
+}
+
+static sampler_history::params history_params(int32_t n_vocab, const pymtp_sampler_params & params) {
+    const bool has_dry = params.dry_multiplier != 0.0f && params.dry_base >= 1.0f;
+    return {
+        /* .n_vocab     = */ n_vocab,
+        /* .n_penalised = */ params.penalty_last_n,
+        /* .n_repeated  = */ has_dry ? params.dry_penalty_last_n : 0,
+        /* .allowed     = */ params.dry_allowed_length,
+        /* .longest     = */ longest_repetition(params),
+    };
+}
+
+pymtp_sampler::pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
+                             std::shared_ptr<const sampler_breakers> breakers) :
+    n_vocab(n_vocab), vocab(vocab), chain(n_vocab, vocab, params), breakers(std::move(breakers)),
+    history(history_params(n_vocab, params), this->breakers.get()), rng(params.seed), xtc_rng(params.seed) {}
+
+//
+// the text
+//
+
+bool pymtp_sampler::constrain(const char * gbnf) {
+    const bool is_parsed = rules.constrain(vocab, gbnf);
+    if (is_parsed) {
+        forget();
+    }
+    return is_parsed;
+}
+
+void pymtp_sampler::follow(const pymtp_answer_rules & answer) {
+    rules = sampler_rules(vocab, answer);
+    forget();
+}
+
+bool pymtp_sampler::accept(llama_token token) {
+    if (!rules.allows(token)) {
+        return false;
+    }
+    rules.accept(token);
+    chain.accept(token);
+    history.push(token);
+    if (!xtc_rng_after.empty()) {
+        xtc_rng = xtc_rng_after.front();
+        xtc_rng_after.pop_front();
+    }
+    return true;
+}
+
+bool pymtp_sampler::assume(llama_token token) {
+    if (!rules.empty()) {
+        if (!rules_now().allows(token)) {
+            return false;
+        }
+        if (n_assumed == 0) {
+            rules_ahead = rules.clone();
+        }
+        rules_ahead.accept(token);
+    }
+    history.push(token);
+    ++n_assumed;
+    return true;
+}
+
+void pymtp_sampler::forget() {
+    for (; n_assumed > 0; --n_assumed) {
+        history.pop();
+    }
+    rules_ahead = {};
+}
+
+//
+// rows
+//
+
+// for a row of the target after the tentative tokens
+std::mt19937 & pymtp_sampler::xtc_rng_of_row() {
+    auto & after = xtc_rng_after;
+    after.resize(std::min<size_t>(after.size(), n_assumed));
+    after.push_back(after.empty() ? xtc_rng : after.back());
+    return after.back();
+}
+
+void pymtp_sampler::set_result(const llama_token_data * data, size_t n) {
+    result.tokens.resize(n);
+    result.probs.resize(n);
+    for (size_t i = 0; i < n; ++i) {
+        result.tokens[i] = data[i].id;
+        result.probs[i]  = data[i].p;
+    }
+}
+
+// Sets the logits of tokens that are refused to -inf; returns the probability of the others.
+static double refuse(const sampler_filter & filter, llama_token_data_array & array) {
+    filter.apply(array);
+    double sum = 0.0;
+    for (size_t i = 0; i < array.size; ++i) {
+        sum += array.data[i].logit == -INFINITY ? 0.0f : array.data[i].p;
+    }
+    return sum;
+}
+
+static bool is_refused(const llama_token_data & one) {
+    return one.logit == -INFINITY;
+}
+
+void pymtp_sampler::apply_draft(sampler_row & row) {
+    if (n_assumed == 0) {
+        xtc_rng_ahead = xtc_rng;
+    }
+    const auto filter = rules_now().all();
+    if (!chain.apply(row, history, xtc_rng_ahead, rules_now().closing())) {
+        set_result(nullptr, 0); // no draft: what the target computes is another matter
+        return;
+    }
+
+    auto & left = chain.left();
+    if (filter.grammar) {
+        const double sum = refuse(filter, left);
+        if (sum > 0.0) {
+            std::for_each(left.data, left.data + left.size, [&](llama_token_data & one) { one.p /= sum; });
+        } else {
+            chain.apply(row, history, xtc_rng_ahead, filter);
+        }
+    }
+    // perhaps none is left: drafts may be limited to tokens that cannot follow
+    left.size = std::remove_if(left.data, left.data + left.size, is_refused) - left.data;
+    set_result(left.data, left.size);
+}
+
+void pymtp_sampler::apply_finite(sampler_row & row, std::mt19937 & xtc_rng, const sampler_filter & filter) {
+    if (!chain.apply(row, history, xtc_rng, filter)) {
+        throw sampler_not_finite();
+    }
+}
+
+// With a grammar, as sample() draws: a token that is refused is drawn again, among those that are not.
+void pymtp_sampler::apply_target(sampler_row & row) {
+    auto &     xtc_rng = xtc_rng_of_row();
+    const auto filter  = rules_now().all();
+    apply_finite(row, xtc_rng, rules_now().closing());
+
+    auto & left = chain.left();
+    set_result(left.data, left.size);
+    if (!filter.grammar) {
+        return;
+    }
+    const double sum = refuse(filter, left);
+    if (std::none_of(left.data, left.data + left.size, is_refused)) {
+        return;
+    }
+
+    mixed.assign(left.data, std::remove_if(left.data, left.data + left.size, is_refused));
+    apply_finite(row, xtc_rng, filter);
+    for (size_t i = 0; i < left.size; ++i) {
+        const auto & one  = left.data[i];
+        const float  p    = one.p * (1.0 - sum);
+        const auto   here = std::find_if(mixed.begin(), mixed.end(), [&](const auto & m) { return m.id == one.id; });
+        if (here != mixed.end()) {
+            here->p += p;
+        } else {
+            mixed.push_back({ one.id, one.logit, p });
+        }
+    }
+    set_result(mixed.data(), mixed.size());
+}
+
+llama_token pymtp_sampler::sample(sampler_row & row) {
+    auto &     xtc_rng = xtc_rng_of_row();
+    const auto pick    = [&](const sampler_filter & filter) {
+        apply_finite(row, xtc_rng, filter);
+        const auto & left = chain.left();
+        set_result(left.data, left.size);
+        return left.data[chain.is_drawn() ? sampler_draw(left, rng) : left.selected].id;
+    };
+
+    const llama_token token = pick(rules_now().closing());
+    return rules_now().allows(token) ? token : pick(rules_now().all());
+}
+
+int32_t pymtp_sampler::n_candidates() const {
+    // repetitions are few, and change from token to token
+    constexpr int32_t N_MORE        = 256;
+    constexpr int32_t N_REPETITIONS = 16;
+    return chain.n_candidates(history.n_counted_max(N_MORE), N_REPETITIONS);
+}

@@ -1,0 +1,78 @@
+#pragma once
+
+// What one sequence needs to get from logits to tokens: a chain, the history that it looks at, its random generators,
+// and what may follow in its text. Tokens are accepted for good, or assumed for the rows of drafts and forgotten again.
+// Knows rows of logits; neither sessions nor where rows are.
+
+#include "distribution.h"
+#include "sampler-chain.h"
+#include "sampler-rules.h"
+
+#include <deque>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+struct sampler_not_finite : std::runtime_error {
+    sampler_not_finite() : std::runtime_error("the logits are not finite (NaN, or infinite)") {}
+};
+
+struct pymtp_sampler {
+    static constexpr const char * what = "sampler";
+
+    const int32_t       n_vocab;
+    const llama_vocab * vocab; // nullptr: no grammars
+
+    pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
+                  std::shared_ptr<const sampler_breakers> breakers);
+
+    // From here on only texts of this grammar, or answers by these rules (throws), can follow; tentative tokens are
+    // forgotten. False: llama.cpp refuses the grammar.
+    bool constrain(const char * gbnf);
+    void follow(const pymtp_answer_rules & answer);
+
+    // The text has a token, after the tentative ones were forgotten; or may get it. False: the grammar does not allow
+    // it.
+    bool accept(llama_token token);
+    bool assume(llama_token token);
+    void forget();
+
+    // Leaves a distribution: see result. Throws sampler_not_finite where the target's logits are not.
+    void apply_draft(sampler_row & row);
+    void apply_target(sampler_row & row);
+
+    // Draws a token, as llama.cpp does with the same seed. Throws sampler_not_finite.
+    llama_token sample(sampler_row & row);
+
+    // Candidates that do for the chain, also for some time to come; 0: the whole row
+    int32_t n_candidates() const;
+
+    sampler_chain      chain;
+    pymtp_distribution result;
+
+  private:
+    const std::shared_ptr<const sampler_breakers> breakers;
+
+    sampler_history history;
+    int32_t         n_assumed = 0; // tokens of the history that are tentative
+
+    std::mt19937 rng;
+
+    // XTC's: for the row after the text, and as it is after each row of the target that was applied since. What a row
+    // draws depends on its place in the text only, so rows that are not accepted leave no trace
+    std::mt19937             xtc_rng;
+    std::deque<std::mt19937> xtc_rng_after;
+    std::mt19937             xtc_rng_ahead; // of drafts, which see what the target is going to draw
+
+    sampler_rules rules;
+    sampler_rules rules_ahead;           // after the tentative tokens
+
+    std::vector<llama_token_data> mixed; // see apply_target
+
+    sampler_rules & rules_now() { return n_assumed > 0 ? rules_ahead : rules; }
+
+    std::mt19937 & xtc_rng_of_row();
+    void           apply_finite(sampler_row & row, std::mt19937 & xtc_rng, const sampler_filter & filter);
+    void           set_result(const llama_token_data * data, size_t n);
+};
