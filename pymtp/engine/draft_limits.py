@@ -32,9 +32,10 @@ class DraftLimits:
 
     def limit_to_first(self, n: int | None) -> None:
         """Draft only the first `n` tokens of the vocabulary (rounded up to 32); None: all of it."""
-        check(lib.pymtp_session_limit_drafts(self._handle.native, self._n_vocab if n is None else n, ffi.NULL, -1, ffi.NULL))
+        n_first = self._n_vocab if n is None else n
+        check(lib.pymtp_session_limit_drafts(self._handle.native, n_first, ffi.NULL, -1, ffi.NULL))
         self._tokens = None
-        self.n_tokens = self._n_vocab if n is None else n
+        self.n_tokens = n_first
 
     def limit_to(
         self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]], type_id: int | None = None
@@ -47,7 +48,8 @@ class DraftLimits:
 
         rows = self._whole(matrices, len(tokens), type_id)
         ggml_type = -1 if type_id is None else type_id
-        check(lib.pymtp_session_limit_drafts(self._handle.native, len(tokens), list(tokens), ggml_type, _pointers(rows)))
+        matrices_of = _pointers(rows)
+        check(lib.pymtp_session_limit_drafts(self._handle.native, len(tokens), list(tokens), ggml_type, matrices_of))
         self._tokens = np.asarray(tokens)
         self.n_tokens = len(tokens)
 
