@@ -45,7 +45,7 @@ def check_target(target: Path, inputs: Iterable[Path], *, force: bool) -> None:
     if not target.parent.is_dir():
         raise ModelError(f"{target.parent}: no such directory; make it first, or name another file")
     if os.path.lexists(target) and not force:
-        raise ModelError(f"{target} exists; name another file, or replace it (force, --force)")
+        raise ModelError(f"{target} exists; name another file, or replace it (--force)")
 
 
 def need_heads(model: ModelFile) -> None:
