@@ -266,8 +266,7 @@ template <class T> struct few_rows_k4_8 : few_rows_8 {
         for (int part = 0; part < 2; ++part) {
             const float32x4_t d     = few_rows_halves(x.d + 4 * part);
             const float32x4_t min_d = vnegq_f32(few_rows_halves(x.dmin + 4 * part));
-
-            float32x4_t of_part[N];
+            float32x4_t       of_part[N];
             std::copy_n(sums[part], N, of_part);
             const auto add_two_groups = [&](int k) __attribute__((always_inline)) {
                 int32x4_t of_both[N] = {};

@@ -38,7 +38,6 @@ bool llama_kv_cache::mtp_find_held(const llama_ubatch & ubatch, slot_info & sinf
 
     std::vector<int64_t> held(ubatch.n_tokens, -1);
     bool                 any = false;
-
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
         const llama_seq_id seq = ubatch.seq_id[i][0];
         const llama_pos    pos = ubatch.pos[i];

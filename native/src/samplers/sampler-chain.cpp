@@ -111,63 +111,47 @@ void sampler_chain::init_stage(int32_t i) {
     const size_t  min_keep  = params.min_keep;
     const bool    is_greedy = is_greedy_after(params, i);
 
-    const auto add = [&](llama_sampler * sampler = nullptr) {
-        stages.push_back({ kind, llama_sampler_ptr(sampler) });
+    // our own stages have no sampler of llama.cpp
+    const auto none = [] {
+        return (llama_sampler *) nullptr;
     };
-
+    const auto add_if = [&](bool does_something, auto create) {
+        if (does_something) {
+            stages.push_back({ kind, llama_sampler_ptr(create()) });
+        }
+    };
     switch (kind) {
         case PYMTP_STAGE_PENALTIES:
-            if (params.penalty_last_n != 0 &&
-                (params.penalty_repeat != 1.0f || params.penalty_freq != 0.0f || params.penalty_present != 0.0f)) {
-                add();
-            }
-            break;
+            return add_if(params.penalty_last_n != 0 && (params.penalty_repeat != 1.0f || params.penalty_freq != 0.0f ||
+                                                         params.penalty_present != 0.0f),
+                          none);
         case PYMTP_STAGE_DRY:
-            if (params.dry_multiplier != 0.0f && params.dry_base >= 1.0f && params.dry_penalty_last_n != 0) {
-                add();
-            }
-            break;
+            return add_if(params.dry_multiplier != 0.0f && params.dry_base >= 1.0f && params.dry_penalty_last_n != 0,
+                          none);
         case PYMTP_STAGE_TOP_N_SIGMA:
-            if (params.top_n_sigma > 0.0f && !is_greedy) {
-                add(llama_sampler_init_top_n_sigma(params.top_n_sigma));
-            }
-            break;
+            return add_if(params.top_n_sigma > 0.0f && !is_greedy,
+                          [&] { return llama_sampler_init_top_n_sigma(params.top_n_sigma); });
         case PYMTP_STAGE_TOP_K:
-            if (params.top_k > 0 && !is_greedy) {
-                add(llama_sampler_init_top_k(params.top_k));
-            }
-            break;
+            return add_if(params.top_k > 0 && !is_greedy, [&] { return llama_sampler_init_top_k(params.top_k); });
         case PYMTP_STAGE_TYP_P:
-            if (params.typ_p < 1.0f) {
-                add(llama_sampler_init_typical(params.typ_p, min_keep));
-            }
-            break;
+            return add_if(params.typ_p < 1.0f, [&] { return llama_sampler_init_typical(params.typ_p, min_keep); });
         case PYMTP_STAGE_TOP_P:
-            if (params.top_p < 1.0f && !is_greedy) {
-                add(llama_sampler_init_top_p(params.top_p, min_keep));
-            }
-            break;
+            return add_if(params.top_p < 1.0f && !is_greedy,
+                          [&] { return llama_sampler_init_top_p(params.top_p, min_keep); });
         case PYMTP_STAGE_MIN_P:
-            if (params.min_p > 0.0f && !is_greedy) {
-                add(llama_sampler_init_min_p(params.min_p, min_keep));
-            }
-            break;
+            return add_if(params.min_p > 0.0f && !is_greedy,
+                          [&] { return llama_sampler_init_min_p(params.min_p, min_keep); });
         case PYMTP_STAGE_XTC:
-            if (params.xtc_probability > 0.0f && params.xtc_threshold <= 0.5f) {
-                add();
-            }
-            break;
+            return add_if(params.xtc_probability > 0.0f && params.xtc_threshold <= 0.5f, none);
         case PYMTP_STAGE_TEMPERATURE:
-            if (params.temp != 1.0f || params.dynatemp_range > 0.0f) {
-                add(llama_sampler_init_temp_ext(params.temp, params.dynatemp_range, params.dynatemp_exponent));
-            }
-            break;
+            return add_if(params.temp != 1.0f || params.dynatemp_range > 0.0f, [&] {
+                return llama_sampler_init_temp_ext(params.temp, params.dynatemp_range, params.dynatemp_exponent);
+            });
         case PYMTP_STAGE_INFILL:
-            add(llama_sampler_init_infill(vocab));
-            break;
+            return add_if(true, [&] { return llama_sampler_init_infill(vocab); });
         case PYMTP_STAGE_ADAPTIVE_P:
             picker.reset(llama_sampler_init_adaptive_p(params.adaptive_target, params.adaptive_decay, params.seed));
-            break;
+            return;
         default:
             GGML_ABORT("unknown stage %d", kind);
     }
