@@ -1,5 +1,6 @@
 #include "sampler-grammar.h"
 
+#include "grammar-work.h"
 #include "llama-grammar.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 static constexpr size_t   TEXT_MAX    = 4 * 1024 * 1024;  // bytes
 static constexpr int32_t  NESTED_MAX  = 200;              // parentheses in each other
 static constexpr int32_t  CHAINED_MAX = 4000;             // rules that begin with each other
-static constexpr uint64_t VISITS_MAX  = 10 * 1000 * 1000; // of rules, in that search
+static constexpr uint64_t VISITS_MAX  = 10 * 1000 * 1000; // of rules and elements, in that search
 
 // The end of what a quote or a bracket begins.
 static const char * skip_to(const char * pos, char end) {
@@ -104,9 +105,13 @@ namespace {
 // reached in several ways.
 class first_rules {
   public:
-    explicit first_rules(const llama_grammar_rules & rules) : rules(rules), n_visits(rules.size()) {}
+    explicit first_rules(const llama_grammar_rules & rules) : rules(rules), n_visits(rules.size()) {
+        for (const auto & rule : rules) {
+            is_empty.push_back(may_be_empty(rule));
+        }
+    }
 
-    // how many rules the search from this one on visits
+    // how many rules and elements the search from this one on visits
     uint64_t visits(size_t rule, int32_t n_before = 0) {
         if (n_visits[rule] == IN_PROGRESS) {
             throw std::invalid_argument("left recursion is not supported");
@@ -120,7 +125,7 @@ class first_rules {
         }
         n_visits[rule] = IN_PROGRESS;
 
-        uint64_t n     = 1;
+        uint64_t n     = 1 + rules[rule].size() / 8;
         bool     first = true;
         for (const auto & element : rules[rule]) {
             const bool is_rule = element.type == LLAMA_GRETYPE_RULE_REF;
@@ -128,7 +133,7 @@ class first_rules {
                 n = std::min(n + visits(element.value, n_before + 1), VISITS_MAX + 1);
             }
             const bool is_end = element.type == LLAMA_GRETYPE_ALT || element.type == LLAMA_GRETYPE_END;
-            first             = is_end || (is_rule && first && may_be_empty(rules[element.value]));
+            first             = is_end || (is_rule && first && is_empty[element.value]);
         }
         return n_visits[rule] = n;
     }
@@ -138,6 +143,7 @@ class first_rules {
 
     const llama_grammar_rules & rules;
     std::vector<uint64_t>       n_visits; // 0: not known yet
+    std::vector<bool>           is_empty;
 
     static bool may_be_empty(const llama_grammar_rule & rule) {
         bool at_start = true;
@@ -171,6 +177,7 @@ llama_sampler_ptr sampler_grammar(const llama_vocab * vocab, const char * text) 
     }
     check_text(text);
 
+    grammar_work::begin();
     llama_grammar_parser parser(vocab);
     try {
         parse(parser, text);
