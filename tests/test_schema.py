@@ -145,5 +145,26 @@ def test_more_optional_properties_than_there_is_stack_for_are_refused() -> None:
         grammar_of_schema(of_optional(20_000))
 
 
-def test_references_may_lead_to_references() -> None:
-    assert "integer" in grammar_of_schema(chained(20, {"type": "integer"}))
+@pytest.mark.parametrize("n", [20, 390])
+def test_references_may_lead_to_references(n: int) -> None:
+    assert "integer" in grammar_of_schema(chained(n, {"type": "integer"}))
+
+
+def nested(n: int) -> dict[str, object]:
+    schema: dict[str, object] = {"type": "integer"}
+    for _ in range(n):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def test_the_levels_of_a_schema_are_counted_wherever_it_comes_from() -> None:
+    def tool(schema: dict[str, object]) -> ChatParams:
+        return ChatParams(tools=[{"type": "function", "function": {"name": "a", "parameters": schema}}])
+
+    template, messages = ChatTemplate(None, "chatml"), [{"role": "user", "content": "a"}]
+    assert "integer" in grammar_of_schema(nested(390))
+    template.render(messages, tool(nested(390)))
+    with pytest.raises(InvalidParameter, match="^json_schema must be .* at most 400 levels"):
+        grammar_of_schema(nested(400))
+    with pytest.raises(InvalidParameter, match="^tools must be .* at most 400 levels"):
+        template.render(messages, tool(nested(400)))

@@ -34,6 +34,10 @@ _COMBINED = {"$ref", "oneOf", "anyOf", "allOf", "const", "enum"}
 _ALL = _KNOWN.union(*_IGNORED.values()) | _NEVER | _COMBINED
 _REPETITIONS_MAX = 2000
 """Of a larger number llama.cpp's grammars make no limit at all."""
+_DEPTH_MAX = 400
+"""Levels of a schema. 20 references to each other are deep already, and llama.cpp's stack is enough for about 800."""
+_VALUES_MAX = 100_000
+_DEFINITIONS = {"$defs", "definitions"}
 _FORMATS = {"date", "time", "date-time", "uuid", "uuid1", "uuid2", "uuid3", "uuid4", "uuid5"}
 
 
@@ -85,11 +89,48 @@ def _unusable(why: str) -> InvalidParameter:
 
 
 def _checked(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    try:
-        _Check(schema).node(schema, "#")
-    except RecursionError:
-        raise InvalidParameter("json_schema", "valid JSON that is not nested so deeply") from None
+    check_size(schema, "json_schema")
+    _Check(schema).run()
     return schema
+
+
+def check_size(schema: Any, name: str) -> None:
+    """Raise InvalidParameter for a schema of too many levels, a reference being one, or of too many values."""
+    seen: set[str] = set()
+    level, n_values = [schema], 0
+    for _ in range(_DEPTH_MAX):
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, list):
+                below += value
+            elif isinstance(value, Mapping):
+                below += (inner for key, inner in value.items() if key not in _DEFINITIONS)
+                reference = value.get("$ref")
+                if isinstance(reference, str) and reference not in seen:
+                    seen.add(reference)
+                    below.append(_target(schema, reference))
+        level = below
+        n_values += len(level)
+        if n_values > _VALUES_MAX:
+            raise _too_large(name)
+        if not level:
+            return
+    raise InvalidParameter(name, f"a schema that is not nested so deeply (of at most {_DEPTH_MAX} levels)")
+
+
+def _too_large(name: str) -> InvalidParameter:
+    return InvalidParameter(name, f"a schema of at most {_VALUES_MAX} values")
+
+
+def _target(root: Any, reference: str) -> Any:
+    """What a reference leads to."""
+    target = root
+    for part in reference.split("/")[1:]:
+        if isinstance(target, Mapping):
+            target = target.get(part)
+        elif isinstance(target, list) and part.isdigit() and int(part) < len(target):
+            target = target[int(part)]
+    return target
 
 
 class _Check:
@@ -101,9 +142,25 @@ class _Check:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._seen: set[str] = set()  # references
+        self._below: list[tuple[Any, str]] = [(root, "#")]  # of the schema at hand
+
+    def run(self) -> None:
+        """Check the schema and those in it, in their order; not by recursion, which Python limits."""
+        ahead: list[tuple[Any, str]] = []
+        n_values = 0
+        while self._below or ahead:
+            n_values += 1
+            if n_values > _VALUES_MAX:  # a list of types looks at the same again
+                raise _too_large("json_schema")
+            ahead += reversed(self._below)
+            self._below = []
+            self._node(*ahead.pop())
 
     def node(self, schema: Any, path: str) -> None:
-        """Check a schema and those in it."""
+        """Check it later."""
+        self._below.append((schema, path))
+
+    def _node(self, schema: Any, path: str) -> None:
         if not isinstance(schema, Mapping):
             return
         if "$ref" in schema:
@@ -189,13 +246,7 @@ class _Check:
         if not isinstance(reference, str) or reference in self._seen:
             return
         self._seen.add(reference)
-        target: Any = self._root
-        for part in reference.split("/")[1:]:
-            if isinstance(target, Mapping):
-                target = target.get(part)
-            elif isinstance(target, list) and part.isdigit() and int(part) < len(target):
-                target = target[int(part)]
-        self.node(target, reference)
+        self.node(_target(self._root, reference), reference)
 
     @staticmethod
     def _refuse(schema: Mapping[str, Any], keywords: Iterable[str], path: str, beside: str = "") -> None:

@@ -14,7 +14,7 @@ from pymtp.binding.library import ffi, lib
 from pymtp.chat.native import Failed, Refused, check_call, json_of
 from pymtp.chat.params import ChatParams
 from pymtp.chat.prompt import ChatPrompt, Trigger
-from pymtp.chat.schema import checked_schema, decoded
+from pymtp.chat.schema import check_size, checked_schema, decoded
 from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel
 from pymtp.loading.vocabulary import Vocabulary
 
@@ -98,9 +98,14 @@ def _failure(error: Exception, whose: str) -> ModelError:
 
 
 def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> dict[str, Any]:
+    tools = params.offered_tools
+    for tool in tools:
+        function = tool.get("function")
+        if isinstance(function, Mapping):
+            check_size(function.get("parameters"), "tools")
     request: dict[str, Any] = {
         "messages": list(messages),
-        "tools": params.offered_tools,
+        "tools": tools,
         "tool_choice": params.has_to_call,
         "reasoning_format": params.reasoning_format,
         "enable_thinking": params.reasoning != "off",
