@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from llama_archive import texts
 from pymtp import ChatParams, ChatTemplate, InvalidParameter, Model, ModelError
+from pymtp.binding.library import lib
 from pymtp.chat.prompt import Trigger
 
 TEMPLATES = texts("models/templates", ".jinja")
@@ -173,9 +173,14 @@ def test_a_template_that_is_not_jinja_is_refused() -> None:
         ChatTemplate(None, "{% for %}")
 
 
+def asked(source: str) -> ChatTemplate:
+    """A template that does it for MESSAGES, not while llama.cpp tries a template on some of its own."""
+    return ChatTemplate(None, "{% if messages[0].content == 'Be brief.' %}" + source + "{% endif %}")
+
+
 LOOP = "{% for i in range(40) %}{% set ns.x = STEP %}{% endfor %}"
 DEEP = "nested too deeply, or without end"
-TIME = "it takes more than 10 seconds"
+STEPS = "it takes too many steps"
 TEXT, MEMORY = "it makes a text of more than 32 MiB", "it takes more than 256 MiB of memory"
 
 
@@ -188,7 +193,7 @@ TEXT, MEMORY = "it makes a text of more than 32 MiB", "it takes more than 256 Mi
         ("{% set a = [] %}{% set _ = a.append(a) %}{{ a }}", DEEP),
         ("{{ 'a' * 99999999999 }}", TEXT),
         ("{% set ns.x = [1, 2] %}" + LOOP.replace("STEP", "ns.x + ns.x"), f"{TEXT}|{MEMORY}"),
-        ("{% set ns.x = [] %}" + LOOP.replace("STEP", "[ns.x, ns.x]") + "{{ ns.x }}", TIME),
+        ("{% set ns.x = [] %}" + LOOP.replace("STEP", "[ns.x, ns.x]") + "{{ ns.x }}", STEPS),
         ("{% set x = 'a' * 9999 %}{{ x | replace('a', x) }}", TEXT),
         ("{% set x = 'a' * 9999 %}{{ x | replace('', x) }}", TEXT),
         ("{{ range(9999) | join('a' * 9999) }}", TEXT),
@@ -200,8 +205,14 @@ TEXT, MEMORY = "it makes a text of more than 32 MiB", "it takes more than 256 Mi
     ],
 )
 def test_a_template_without_bounds_is_an_error(source: str, why: str) -> None:
-    with pytest.raises((InvalidParameter, ModelError), match=why):  # the former where it takes too long to look at it
-        ChatTemplate(None, "{% set ns = namespace() %}" + source).render(MESSAGES)
+    template = asked("{% set ns = namespace() %}" + source)
+    with pytest.raises(ModelError, match=why):
+        template.render(MESSAGES)
+
+
+def test_a_template_that_takes_too_many_steps_to_be_analysed_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match=STEPS):
+        ChatTemplate(None, "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}")
 
 
 @pytest.mark.parametrize(
@@ -225,13 +236,14 @@ def test_a_deeply_nested_template_is_an_error(source: str) -> None:
         ChatTemplate(None, source)
 
 
-def test_values_of_a_template_that_are_deeply_nested_are_freed_one_after_the_other() -> None:
-    deep = "{% for i in range(10000) %}{% set ns.x = [ns.x] %}{% endfor %}"
-    kwargs = "{% set a = [1] %}{% for i in range(10000) %}{% set _ = a.append(k=a.pop()) %}{% endfor %}end"
+@pytest.mark.parametrize("step", ["set ns.x = [ns.x]", "set _ = a.append(k=a.pop())"])
+def test_values_of_a_template_that_are_deeply_nested_are_freed_one_after_the_other(step: str) -> None:
+    template = asked(
+        "{% set ns = namespace(x=1) %}{% set a = [1] %}{% for i in range(10000) %}{% " + step + " %}{% endfor %}end"
+    )
     made, before = [], threading.stack_size(1280 << 10)  # destructors that call each other need 2 MB and more
     try:
-        source = "{% set ns = namespace(x=1) %}" + deep + kwargs
-        thread = threading.Thread(target=lambda: made.append(ChatTemplate(None, source).render(MESSAGES).text))
+        thread = threading.Thread(target=lambda: made.append(template.render(MESSAGES).text))
         thread.start()
         thread.join()
     finally:
@@ -241,7 +253,7 @@ def test_values_of_a_template_that_are_deeply_nested_are_freed_one_after_the_oth
 
 def test_values_of_a_template_that_hold_themselves_are_freed() -> None:
     ring = "{% for i in range(200) %}{% set a = [] %}{% set _ = a.append([a, 'a' * 5000]) %}{% endfor %}end"  # 50 MB
-    template = ChatTemplate(None, ring)
+    template = asked(ring)
     assert template.render(MESSAGES).text == "end"
     before = psutil.Process().memory_info().rss
     for _ in range(5):
@@ -286,12 +298,7 @@ def test_the_name_of_a_template_that_is_no_jinja_is_refused() -> None:
 def test_a_template_is_analysed_once() -> None:
     source = TEMPLATES["ByteDance-Seed-OSS.jinja"]
 
-    def cpu_s(function: Callable[[], object]) -> float:
-        before = time.thread_time()
-        function()
-        return time.thread_time() - before
-
     template = ChatTemplate(None, source)
-    init_s = min(cpu_s(lambda: ChatTemplate(None, source)) for _ in range(3))
-    render_s = min(cpu_s(lambda: template.render(MESSAGES)) for _ in range(3))
-    assert render_s < init_s / 3, (render_s, init_s)  # about as long, where the analysis is made again
+    init_steps = lib.pymtp_chat_steps()
+    template.render(MESSAGES)
+    assert lib.pymtp_chat_steps() < init_steps / 3  # about as many, where the analysis is made again

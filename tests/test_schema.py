@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 
 from llama_archive import SchemaCase, schema_cases, texts
 from pymtp import ChatParams, ChatTemplate
+from pymtp.binding.library import lib
 from pymtp.chat.schema import grammar_of_schema
 from pymtp.errors import InvalidParameter, ModelError
 
@@ -134,15 +134,9 @@ def of_optional(n: int) -> dict[str, object]:
     return {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(n)}}
 
 
-def test_many_optional_properties_take_no_long_time() -> None:
-    began = time.process_time()
+def test_many_optional_properties_take_few_steps() -> None:
     assert grammar_of_schema(of_optional(1000)).count("-rest ::=") == 999
-    assert time.process_time() - began < 1
-
-
-def test_more_optional_properties_than_there_is_stack_for_are_refused() -> None:
-    with pytest.raises(InvalidParameter, match="nested too deeply"):
-        grammar_of_schema(of_optional(20_000))
+    assert lib.pymtp_chat_steps() < 1_000_000  # llama.cpp looks at each as often as there are others
 
 
 @pytest.mark.parametrize("n", [20, 390])

@@ -73,6 +73,9 @@ int32_t pymtp_chat_parser_message(const struct pymtp_chat_parser * chat_parser, 
 // The GBNF of a JSON schema, as a string. PYMTP_INVALID if the schema cannot be converted.
 int32_t pymtp_schema_to_grammar(const char * schema, char ** json);
 
+// How many steps the last template or schema of this thread took, of those that native/src/chat/chat-limits.h allows.
+int64_t pymtp_chat_steps(void);
+
 // [cffi end]
 
 #ifdef __cplusplus

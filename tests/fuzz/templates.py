@@ -67,7 +67,7 @@ class Templates(Fuzzer):
     """Templates of a model file are programs: they may fail, with an error, and within a time."""
 
     name = "templates"
-    limit_s = 25.0  # a template that does not end is stopped after 10 seconds, when it is read and when it is used
+    limit_s = 25.0  # a template that does not end is stopped after some million steps
 
     def __init__(self, folder: Path) -> None:
         self._sources = [_CHATML, _TOOLS, _MACRO, *_of_llama_cpp()]

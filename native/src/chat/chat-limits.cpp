@@ -1,17 +1,22 @@
 #include "chat-limits.h"
 
 #include <cstdlib>
-#include <ctime>
 #include <stdexcept>
 
 static constexpr int64_t BYTES_OF_A_VALUE = 256;
-static constexpr int32_t STEPS_OF_A_LOOK  = 256; // at the clock
+
+// A step is 10 to 50 ns on a core of an AMD EPYC: these are 0.3 s. Of llama.cpp's templates ByteDance-Seed-OSS takes most
+// to be analysed, 302,262, and Kimi-K3 for a short chat with a tool, 72,102; of the schemas of its tests none takes 500.
+// tests/test_counted_work.py holds all of them to a twentieth. Long chats need more: 4,001 messages 3,000 steps each.
+static constexpr int64_t STEPS_MAX       = 8 * 1000 * 1000;
+static constexpr int64_t STEPS_OF_A_BYTE = 128;              // of the request
+static constexpr int64_t LONG_STEPS_MAX  = 32 * 1000 * 1000; // however long it is
+static constexpr int64_t BYTES_OF_A_STEP = 64;               // copied, compared, hashed
 
 struct limits_state {
     bool         is_on       = false;
     intptr_t     stack       = 0; // where it was when the limits began
-    double       end         = 0; // seconds of the thread's clock
-    int32_t      n_steps     = 0;
+    int64_t      bytes_left  = 0; // that may be looked at
     int64_t      text_bytes  = 0;
     int64_t      value_bytes = 0;
     chat_value * first       = nullptr;
@@ -20,26 +25,18 @@ struct limits_state {
 static thread_local limits_state                       state;
 static thread_local std::vector<std::shared_ptr<void>> buried;
 static thread_local bool                               is_freeing = false;
-
-static double thread_seconds() {
-#ifdef CLOCK_THREAD_CPUTIME_ID
-    timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return now.tv_sec + 1e-9 * now.tv_nsec;
-#else
-    return (double) clock() / CLOCKS_PER_SEC;
-#endif
-}
+static thread_local int64_t                            n_taken    = 0;
 
 static intptr_t stack_now() {
     return (intptr_t) __builtin_frame_address(0);
 }
 
-chat_limits::chat_limits() {
-    state       = {};
-    state.is_on = true;
-    state.stack = stack_now();
-    state.end   = thread_seconds() + SECONDS_MAX;
+chat_limits::chat_limits(size_t n_bytes) :
+    bytes_max(BYTES_OF_A_STEP * std::min(STEPS_MAX + STEPS_OF_A_BYTE * (int64_t) n_bytes, LONG_STEPS_MAX)) {
+    state            = {};
+    state.is_on      = true;
+    state.stack      = stack_now();
+    state.bytes_left = bytes_max;
 }
 
 chat_limits::~chat_limits() {
@@ -48,7 +45,8 @@ chat_limits::~chat_limits() {
         value->unlink();
         value->drop_values(); // may free it
     }
-    state = {};
+    n_taken = (bytes_max - state.bytes_left) / BYTES_OF_A_STEP;
+    state   = {};
 }
 
 static void check_stack(int64_t n_max) {
@@ -57,31 +55,66 @@ static void check_stack(int64_t n_max) {
     }
 }
 
-static void step_within(int64_t n_stack) {
-    if (!state.is_on) {
-        return;
-    }
-    check_stack(n_stack);
-    if (++state.n_steps == STEPS_OF_A_LOOK) {
-        state.n_steps = 0;
-        if (thread_seconds() > state.end) {
-            state.n_steps = STEPS_OF_A_LOOK - 1; // every further step fails at once
-            throw std::runtime_error("it takes more than 10 seconds");
-        }
+static void look_at(int64_t n_bytes) {
+    state.bytes_left -= n_bytes;
+    if (state.bytes_left < 0) { // every further step fails too
+        throw std::runtime_error("it takes too many steps");
     }
 }
 
-void chat_limits::step() {
-    step_within(STACK_BYTES_MAX);
+static void step_within(int64_t n_stack, int64_t n_bytes) {
+    if (state.is_on) {
+        check_stack(n_stack);
+        look_at(BYTES_OF_A_STEP + n_bytes);
+    }
+}
+
+int64_t chat_limits::steps_taken() {
+    return n_taken;
+}
+
+void chat_limits::step(size_t n_bytes) {
+    step_within(STACK_BYTES_MAX, n_bytes);
 }
 
 void chat_limits::step_before_hash() {
-    step_within(STACK_BYTES_MAX / 4);
+    step_within(STACK_BYTES_MAX / 4, 0);
+}
+
+void chat_limits::step_before_find(size_t n_bytes, size_t n_sought) {
+    step(n_bytes < n_sought ? 0 : (n_bytes - n_sought + 1) * (8 + n_sought / 16));
+}
+
+void chat_limits::check_json(const std::string & text) {
+    if (!state.is_on) {
+        return;
+    }
+    step(text.size());
+    std::vector<size_t> n_keys = { 0 }; // of the objects in each other
+    bool                quoted = false;
+    for (size_t i = 0; i < text.size(); ++i) {
+        const char c = text[i];
+        if (quoted && c == '\\') {
+            ++i;
+        } else if (c == '"') {
+            quoted = !quoted;
+        } else if (!quoted && (c == '{' || c == '[')) {
+            n_keys.push_back(0);
+            check_nesting(n_keys.size());
+        } else if (!quoted && (c == '}' || c == ']') && n_keys.size() > 1) {
+            n_keys.pop_back();
+        } else if (!quoted && c == ':') {
+            step(16 * n_keys.back()++); // a key is compared with each before it
+        }
+    }
 }
 
 void chat_limits::grow(size_t n_bytes) {
     state.text_bytes += std::min<size_t>(n_bytes, TEXT_BYTES_MAX + 1);
     check_size(state.text_bytes);
+    if (state.is_on) {
+        look_at(n_bytes);
+    }
 }
 
 void chat_limits::check_size(int64_t n_bytes) {
@@ -125,7 +158,7 @@ chat_value::chat_value() {
         return;
     }
     chat_limits::step();
-    set_bytes(BYTES_OF_A_VALUE);
+    hold_bytes(BYTES_OF_A_VALUE);
     next = state.first;
     if (next) {
         next->previous = this;
@@ -139,6 +172,11 @@ chat_value::~chat_value() {
 }
 
 void chat_value::set_bytes(int64_t n) {
+    chat_limits::step(std::max<int64_t>(n - n_bytes, 0));
+    hold_bytes(n);
+}
+
+void chat_value::hold_bytes(int64_t n) {
     if (state.is_on && state.value_bytes + n - n_bytes > chat_limits::VALUE_BYTES_MAX) {
         throw std::runtime_error("it takes more than 256 MiB of memory");
     }

@@ -1,14 +1,15 @@
 #pragma once
 
 // A chat template is a program that comes with a model file, and JSON schemas come with requests. While a `chat_limits`
-// lives, what llama.cpp takes of stack, memory and time for them on this thread is bounded: its runtime of templates and
-// its converter of schemas (patches) call the functions here, which throw. Knows sizes; nothing of templates. Without a
-// `chat_limits` nothing is bounded.
+// lives, what llama.cpp takes of stack, memory and time for them on this thread is bounded: its runtime of templates, its
+// parser of JSON and its converter of schemas (patches) call the functions here, which throw. Time is counted, in steps,
+// so that the same is refused everywhere. Knows sizes; nothing of templates. Without a `chat_limits` nothing is bounded.
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 class chat_limits {
@@ -16,19 +17,28 @@ class chat_limits {
     static constexpr int64_t STACK_BYTES_MAX = 1 << 20;   // threads of Python have 8 MiB with glibc
     static constexpr int64_t VALUE_BYTES_MAX = 256 << 20; // of all values at a time
     static constexpr int64_t TEXT_BYTES_MAX  = 32 << 20;  // of what one statement puts together
-    static constexpr double  SECONDS_MAX     = 10;        // of this thread's processor
-    static constexpr int32_t NESTING_MAX     = 500;       // statements inside of each other, as the template is written
+    static constexpr int32_t NESTING_MAX     = 500;       // statements inside of each other, or arrays of JSON
 
-    chat_limits();
+    // n_bytes: how long the template, the request or the schema is
+    explicit chat_limits(size_t n_bytes);
     ~chat_limits();
     chat_limits(const chat_limits &)             = delete;
     chat_limits & operator=(const chat_limits &) = delete;
 
-    // wherever something calls itself, or takes long
-    static void step();
+    // of the last limits of this thread, after their end
+    static int64_t steps_taken();
+
+    // wherever something calls itself, or takes long: a step, and one more for each 64 bytes that it looks at
+    static void step(size_t n_bytes = 0);
 
     // the same with a quarter of the stack: before values are hashed, which cannot throw
     static void step_before_hash();
+
+    // before n_sought bytes are sought in n_bytes, from each of these on
+    static void step_before_find(size_t n_bytes, size_t n_sought);
+
+    // before JSON is parsed
+    static void check_json(const std::string & text);
 
     // a statement adds n_bytes to what it puts together
     static void grow(size_t n_bytes);
@@ -63,6 +73,8 @@ class chat_limits {
     }
 
   private:
+    const int64_t bytes_max;
+
     static void check_nesting(int32_t n);
     static void bury_one(std::shared_ptr<void> value) noexcept;
     static void free_buried() noexcept;
@@ -111,5 +123,6 @@ class chat_value {
     int64_t      n_bytes   = 0;
     bool         is_linked = false;
 
+    void hold_bytes(int64_t n_bytes);
     void unlink() noexcept;
 };

@@ -56,18 +56,18 @@ int32_t pymtp_chat_template_init(const llama_model * model, const char * source,
         if (source && !*source) { // for llama.cpp, no source either
             source = nullptr;
         }
-        if (!source && !(model && llama_model_chat_template(model, nullptr))) {
+        const char * const text = source || !model ? source : llama_model_chat_template(model, nullptr);
+        if (!text) {
             return pymtp_fail(PYMTP_INVALID, "there is no chat template");
         }
-        const chat_limits limits;
+        const chat_limits limits(strlen(text));
 
         auto       made = std::make_unique<pymtp_chat_template>();
         const auto why =
             pymtp_thrown([&] { made->templates = common_chat_templates_init(model, source ? source : ""); });
         if (!why.empty()) {
             // llama.cpp drops the reason on the way: lexer and parser throw it again
-            jinja::parse_from_tokens(
-                jinja::lexer().tokenize(source ? source : llama_model_chat_template(model, nullptr)));
+            jinja::parse_from_tokens(jinja::lexer().tokenize(text));
             return pymtp_fail(PYMTP_INVALID, "%s", why.text);
         }
         made->caps = common_chat_templates_get_caps(made->templates.get());
@@ -94,7 +94,7 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
     return pymtp_guard(chat_template, [&](pymtp_chat_template & self) -> int32_t {
         pymtp_need(request, "the request");
         pymtp_need(json, "the JSON");
-        const chat_limits limits;
+        const chat_limits limits(strlen(request));
         const auto &      caps = self.caps;
 
         common_chat_templates_inputs inputs;
@@ -177,7 +177,7 @@ int32_t pymtp_schema_to_grammar(const char * schema, char ** json) {
     return pymtp_guard([&]() -> int32_t {
         pymtp_need(schema, "the schema");
         pymtp_need(json, "the JSON");
-        const chat_limits limits;
+        const chat_limits limits(strlen(schema));
         std::string       grammar;
         const auto        why = pymtp_thrown([&] { grammar = json_schema_to_grammar(common_json::parse(schema)); });
         if (!why.empty()) {
@@ -185,4 +185,8 @@ int32_t pymtp_schema_to_grammar(const char * schema, char ** json) {
         }
         return give(common_json(grammar), json);
     });
+}
+
+int64_t pymtp_chat_steps(void) {
+    return pymtp_guard_or((int64_t) 0, [] { return chat_limits::steps_taken(); });
 }
