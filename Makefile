@@ -1,5 +1,5 @@
-# make run PROMPT="..."   install everything into .venv and run the embedded model on a prompt
-# make test               install everything into .venv and run the fast tests
+# make run PROMPT="..."   install pymtp into .venv and run the embedded model on a prompt
+# make test               install what the tests need, too, and run the fast ones
 # make docs               write docs/cli.md from the commands, docs/api.md from the package, docs/sbom.cdx.json from pins
 # make lock               write requirements/*.txt and docs/sbom.cdx.json: packages of the newest versions, with hashes
 # make demo               write docs/demo.svg: a run in a terminal, accepted drafts in colour
@@ -36,7 +36,7 @@ CXX_SRC := $(wildcard native/tests/fuzz/*.cpp native/tests/fuzz/*.h native/src/*
 .PHONY: run test test-slow demo page families fuzz soak lint check check-native check-threads check-anywhere docs patches-edit patches-rebase patches-export install clean fuzz-native soak-address lock check-emulated
 .DELETE_ON_ERROR:
 
-run: install
+run: $(VENV)/installed
 	@$(BIN)/pymtp run -- "$$PROMPT"
 
 # A process for each core. Tests that are skipped where something is missing leave more than that number.
@@ -180,19 +180,20 @@ clean:
 
 # --- the environment: a second run finds all of it done, compiles nothing and needs no network ---
 
-install: $(VENV)/installed
+install: $(VENV)/linked
 
-$(VENV)/tools: requirements/build.txt
+# what the build needs, and pymtp itself
+$(VENV)/tools: requirements/build.txt requirements/run.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	    { echo 'pymtp: Python 3.10 or later is needed: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
 	    { echo 'pymtp: no C++17 compiler found: install g++ or clang++ (Debian, Ubuntu: apt install g++)' >&2; exit 1; }
 	@echo 'pymtp: fetching tools and llama.cpp'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install --require-hashes -r requirements/build.txt
+	@$(PIP) install --require-hashes -r requirements/build.txt -r requirements/run.txt
 	@touch $@
 
-# what the tests and linters need, and pymtp itself
+# what the tests and linters need
 $(VENV)/packages: requirements/dev.txt $(VENV)/tools
 	@$(PIP) install --require-hashes -r requirements/dev.txt
 	@touch $@
@@ -208,15 +209,18 @@ $(VENV)/llama-cpp-python: native/llama_cpp.pin $(VENV)/packages | $(ARCHIVE)
 	@CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP) install --no-build-isolation --no-deps --no-cache-dir $(ARCHIVE)
 	@touch $@
 
+$(VENV)/linked: $(VENV)/llama-cpp-python $(VENV)/installed
+	@$(BIN)/python native/link_llama_cpp.py
+	@touch $@
+
 # The tree is prepared here first: pip would bury the one line that says what is wrong with a patch.
-$(VENV)/installed: pyproject.toml $(VENV)/llama-cpp-python build/cmake-args CMakeLists.txt $(NATIVE) $(PACKAGE)
+$(VENV)/installed: pyproject.toml $(VENV)/tools build/cmake-args CMakeLists.txt $(NATIVE) $(PACKAGE) | $(ARCHIVE)
 	@$(BIN)/python native/prepare_llama_cpp.py tree --tree build/editable/llama.cpp --cache build --source $(ARCHIVE)
-	@echo 'pymtp: building llama.cpp and the engine (4 minutes on 2 idle cores the first time, then only what changed)'
+	@echo 'pymtp: building llama.cpp and the engine (minutes the first time, then only what changed)'
 	@$(PIP) uninstall --yes pymtp 2>/dev/null # the name of earlier checkouts: its files are those of pymtp-gguf
 	@CMAKE_ARGS="$$(cat build/cmake-args)" SKBUILD_CMAKE_DEFINE="PYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE))" \
 	    $(BIN)/python native/show_build.py build/install.log \
 	    $(BIN)/python -m pip --disable-pip-version-check -v install --no-build-isolation --no-deps -e .
-	@$(BIN)/python native/link_llama_cpp.py
 	@$(BIN)/python -m compileall -q pymtp cli
 	@touch $@
 
