@@ -12,6 +12,7 @@
 # make check-threads      threads and asyncio tasks that share a model, under ThreadSanitizer (gcc; takes minutes)
 # make check-anywhere     the fast tests on older processors, one core, busy ones, as another user, ... (takes an hour)
 # make check-native       the native tests under sanitizers, and the patched llama.cpp against the unpatched one
+# make build-times        what the last build compiled for the longest
 # make check-emulated     the CPU backend's native tests on other processors: ARM, and x86 that ends with AVX2
 #                         (Debian, Ubuntu: apt install qemu-user g++-aarch64-linux-gnu)
 #
@@ -33,7 +34,7 @@ NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patch
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/tests/fuzz/*.cpp native/tests/fuzz/*.h native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow demo page families fuzz soak lint check check-native check-threads check-anywhere docs patches-edit patches-rebase patches-export install clean fuzz-native soak-address lock check-emulated
+.PHONY: run test test-slow demo page families fuzz soak lint check check-native check-threads check-anywhere docs patches-edit patches-rebase patches-export install clean fuzz-native soak-address lock check-emulated build-times
 .DELETE_ON_ERROR:
 
 run: $(VENV)/installed
@@ -161,6 +162,9 @@ demo: install
 
 page: install
 	PYMTP_SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/test_server_page.py -k shows_drafts
+
+build-times:
+	@$(PYTHON) native/build_times.py
 
 # build/patches: a git repository with one commit for each patch; see native/patches/README.md
 patches-edit: $(VENV)/tools | $(ARCHIVE)

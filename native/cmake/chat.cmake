@@ -23,11 +23,13 @@ set_source_files_properties(${common}/json.cpp ${common}/jinja/value.cpp PROPERT
 file(GLOB native_chat_sources CONFIGURE_DEPENDS ${native}/src/chat/*.cpp)
 list(REMOVE_ITEM native_chat_sources ${native}/src/chat/common-base.cpp)
 add_library(pymtp-chat OBJECT ${native_chat_sources})
+set_target_properties(pymtp-chat PROPERTIES UNITY_BUILD ON)
 
 foreach(target pymtp-common pymtp-chat)
     target_include_directories(${target} PRIVATE ${common} ${llama_cpp_tree}/vendor ${llama_cpp_tree}/include
         ${llama_cpp_tree}/ggml/include ${native}/include ${native}/src/abi ${native}/src/chat
         ${native}/src/rpc ${native}/src/samplers)
+    target_compile_options(${target} PRIVATE ${runs_rarely})
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_STANDARD 17)
     target_sources(llama PRIVATE $<TARGET_OBJECTS:${target}>)
 endforeach()

@@ -23,12 +23,19 @@ foreach(library IN LISTS cpu_libraries)
     target_sources(${library} PRIVATE ${native_cpu_sources})
     target_include_directories(${library} PRIVATE ${native}/src/cpu)
 endforeach()
-# Which of these runs is chosen when the program does. GCC's own headers for AVX-512 use what they leave undefined.
+# Which of these runs is chosen when the program does; a build for this machine alone has but the one that it takes.
+# GCC's own headers for AVX-512 use what they leave undefined.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT MSVC)
-    set_source_files_properties(${native}/src/cpu/cpu-few-rows-avx2.cpp TARGET_DIRECTORY ${cpu_library}
-        PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+    set(avx512 "-Wno-uninitialized;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>")
+    if(GGML_NATIVE AND NOT native_all_kernels)
+        target_compile_definitions(${cpu_library} PRIVATE MTP_ONE_KERNEL)
+    else()
+        list(APPEND avx512 -mavx512f -mavx512bw -mavx512vl -mavx512vnni -mfma -mf16c)
+        set_source_files_properties(${native}/src/cpu/cpu-few-rows-avx2.cpp TARGET_DIRECTORY ${cpu_library}
+            PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+    endif()
     set_source_files_properties(${native}/src/cpu/cpu-few-rows-avx512.cpp TARGET_DIRECTORY ${cpu_library}
-        PROPERTIES COMPILE_OPTIONS "-mavx512f;-mavx512bw;-mavx512vl;-mavx512vnni;-mfma;-mf16c;-Wno-uninitialized;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>")
+        PROPERTIES COMPILE_OPTIONS "${avx512}")
 endif()
 # Their sums must not depend on what a compiler fuses.
 if(NOT MSVC)
@@ -45,9 +52,14 @@ if(TARGET ggml-rpc)
     target_include_directories(ggml-rpc PRIVATE ${native}/src/rpc ${native}/src/cuda ${native_generated})
 endif()
 target_sources(llama PRIVATE ${native_sources})
+target_include_directories(pymtp-rare PRIVATE ${native}/src/cpu ${native}/src/engine ${native}/src/heads)
 target_include_directories(llama PRIVATE ${native_folders} ${native}/src/cpu ${native}/src/rpc ${native}/include ${llama_cpp_tree}/src)
 # llama.cpp merges its model files into few compilations; ours stay apart, so that an edit costs one file
 set_source_files_properties(${native_sources} TARGET_DIRECTORY llama PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+# what nearly all of them include, and takes longer than they do
+target_precompile_headers(llama PRIVATE <algorithm> <cmath> <functional> <map> <regex> <sstream> <unordered_map>
+    ${llama_cpp_tree}/src/llama-context.h ${llama_cpp_tree}/src/llama-kv-cache-iswa.h ${llama_cpp_tree}/src/llama-model.h
+    ${llama_cpp_tree}/src/llama-model-loader.h)
 set_source_files_properties(${native}/src/samplers/sampler-rules.cpp TARGET_DIRECTORY llama
     PROPERTIES INCLUDE_DIRECTORIES ${llama_cpp_tree}/common)
 if(WIN32)

@@ -7,9 +7,14 @@ file(GLOB mtmd_models ${mtmd}/models/*.cpp)
 # Most of the time goes into the same headers, and the files of models are small.
 add_library(pymtp-mtmd OBJECT ${mtmd}/mtmd.cpp ${mtmd}/mtmd-audio.cpp ${mtmd}/mtmd-image.cpp ${mtmd}/clip.cpp
     ${mtmd_models})
-set_target_properties(pymtp-mtmd PROPERTIES CXX_VISIBILITY_PRESET hidden UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+set_target_properties(pymtp-mtmd PROPERTIES CXX_VISIBILITY_PRESET hidden UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 24)
 set_source_files_properties(${mtmd}/mtmd.cpp ${mtmd}/mtmd-audio.cpp ${mtmd}/mtmd-image.cpp ${mtmd}/clip.cpp
     PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+
+# what resizes pixels keeps its -O3
+target_compile_options(pymtp-mtmd PRIVATE ${runs_rarely})
+set_source_files_properties(${mtmd}/mtmd-image.cpp PROPERTIES COMPILE_OPTIONS
+    $<$<AND:$<CONFIG:Release>,$<NOT:$<CXX_COMPILER_ID:MSVC>>>:-O3>)
 
 set(checked ${native}/src/images/checked-operands.h)
 target_compile_options(pymtp-mtmd PRIVATE $<IF:$<CXX_COMPILER_ID:MSVC>,/FI${checked},-include${checked}>)

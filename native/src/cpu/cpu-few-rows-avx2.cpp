@@ -2,7 +2,7 @@
 
 #include "cpu-few-rows-task.h"
 
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && !(defined(MTP_ONE_KERNEL) && defined(__AVX512VNNI__))
 
 #    include "cpu-few-rows-repacked.h"
 #    include "cpu-few-rows-types.h"
