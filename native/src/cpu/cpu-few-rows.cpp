@@ -29,9 +29,9 @@ static bool is_half(const ggml_tensor * weights) {
 
 #if defined(__x86_64__)
 // A build that stands for an older processor in tests defines less: 2 for AVX2, 0 for neither.
-#ifndef FEW_ROWS_AVX_MAX
-#define FEW_ROWS_AVX_MAX 512
-#endif
+#    ifndef FEW_ROWS_AVX_MAX
+#        define FEW_ROWS_AVX_MAX 512
+#    endif
 
 static bool has_avx2() {
     // F16C, which older compilers have no name for, comes with AVX2
@@ -40,8 +40,9 @@ static bool has_avx2() {
 }
 
 static bool has_avx512() {
-    static const bool res = FEW_ROWS_AVX_MAX >= 512 && has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+    static const bool res = FEW_ROWS_AVX_MAX >= 512 && has_avx2() && __builtin_cpu_supports("avx512f") &&
+                            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                            __builtin_cpu_supports("avx512vnni");
     return res;
 }
 #else
