@@ -4,21 +4,20 @@
 set(common ${llama_cpp_tree}/common)
 include(${common}/parsers/sources.cmake)
 list(FILTER LLAMA_CHAT_PARSERS_SOURCES INCLUDE REGEX "\\.cpp$")
-set(common_sources ${LLAMA_CHAT_PARSERS_SOURCES})
-foreach(name chat chat-auto-parser-generator chat-auto-parser-helpers chat-diff-analyzer chat-peg-parser json
+# the first two specialise templates that the others use
+set(common_sources ${common}/json.cpp ${common}/jinja/value.cpp ${LLAMA_CHAT_PARSERS_SOURCES})
+foreach(name chat chat-auto-parser-generator chat-auto-parser-helpers chat-diff-analyzer chat-peg-parser
         json-schema json-schema-to-grammar peg-parser reasoning-budget trie unicode
-        jinja/caps jinja/lexer jinja/parser jinja/runtime jinja/string jinja/value)
+        jinja/caps jinja/lexer jinja/parser jinja/runtime jinja/string)
     list(APPEND common_sources ${common}/${name}.cpp)
 endforeach()
 
 # what llama.cpp has in files that need far more
 list(APPEND common_sources ${native}/src/chat/common-base.cpp)
 
-# Most of the time goes into the same headers: few compilations take a third of it. Two files specialise templates
-# that those before them have used.
+# Most of the time goes into the same headers: few compilations take a third of it.
 add_library(pymtp-common OBJECT ${common_sources})
-set_target_properties(pymtp-common PROPERTIES CXX_VISIBILITY_PRESET hidden UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
-set_source_files_properties(${common}/json.cpp ${common}/jinja/value.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+set_target_properties(pymtp-common PROPERTIES CXX_VISIBILITY_PRESET hidden UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 18)
 
 file(GLOB native_chat_sources CONFIGURE_DEPENDS ${native}/src/chat/*.cpp)
 list(REMOVE_ITEM native_chat_sources ${native}/src/chat/common-base.cpp)

@@ -52,14 +52,16 @@ if(TARGET ggml-rpc)
     target_include_directories(ggml-rpc PRIVATE ${native}/src/rpc ${native}/src/cuda ${native_generated})
 endif()
 target_sources(llama PRIVATE ${native_sources})
-target_include_directories(pymtp-rare PRIVATE ${native}/src/cpu ${native}/src/engine ${native}/src/heads)
 target_include_directories(llama PRIVATE ${native_folders} ${native}/src/cpu ${native}/src/rpc ${native}/include ${llama_cpp_tree}/src)
-# llama.cpp merges its model files into few compilations; ours stay apart, so that an edit costs one file
-set_source_files_properties(${native_sources} TARGET_DIRECTORY llama PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-# what nearly all of them include, and takes longer than they do
-target_precompile_headers(llama PRIVATE <algorithm> <cmath> <functional> <map> <regex> <sstream> <unordered_map>
-    ${llama_cpp_tree}/src/llama-context.h ${llama_cpp_tree}/src/llama-kv-cache-iswa.h ${llama_cpp_tree}/src/llama-model.h
-    ${llama_cpp_tree}/src/llama-model-loader.h)
+# merged by folders, and the largest by halves, so that an edit costs some seconds
+foreach(folder abi heads samplers)
+    file(GLOB sources ${native}/src/${folder}/*.cpp)
+    pymtp_merge(${folder} ${sources})
+endforeach()
+file(GLOB sources ${native}/src/engine/mtp-[a-g]*.cpp)
+pymtp_merge(engine-a-g ${sources})
+file(GLOB sources ${native}/src/engine/mtp-[h-z]*.cpp)
+pymtp_merge(engine-h-z ${sources})
 set_source_files_properties(${native}/src/samplers/sampler-rules.cpp TARGET_DIRECTORY llama
     PROPERTIES INCLUDE_DIRECTORIES ${llama_cpp_tree}/common)
 if(WIN32)

@@ -8,8 +8,6 @@ file(GLOB mtmd_models ${mtmd}/models/*.cpp)
 add_library(pymtp-mtmd OBJECT ${mtmd}/mtmd.cpp ${mtmd}/mtmd-audio.cpp ${mtmd}/mtmd-image.cpp ${mtmd}/clip.cpp
     ${mtmd_models})
 set_target_properties(pymtp-mtmd PROPERTIES CXX_VISIBILITY_PRESET hidden UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 24)
-set_source_files_properties(${mtmd}/mtmd.cpp ${mtmd}/mtmd-audio.cpp ${mtmd}/mtmd-image.cpp ${mtmd}/clip.cpp
-    PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
 # what resizes pixels keeps its -O3
 target_compile_options(pymtp-mtmd PRIVATE ${runs_rarely})

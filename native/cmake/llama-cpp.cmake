@@ -78,27 +78,43 @@ endfunction()
 
 pymtp_shared_libraries(${llama_cpp_tree} llama_cpp_libraries)
 
-# Most of a build's time goes into code that runs once for a model or a request: files, graphs of models, templates. With
-# -O1 it compiles in two thirds of the time. What runs for each row or token keeps the -O3 of a release. libllama's is a
-# target of its own, as GCC crashes where a precompiled header (engine.cmake) and what includes it differ in -O.
+# Most of a build's time goes into the same headers and templates, so libllama's files are merged into few compilations.
+# What runs once for a model or a request (its file, its graph, chat templates) is a target with -O1, which takes two
+# thirds of the time; what runs for each row or token keeps the -O3 of a release. The loader comes first, as it specialises
+# templates that the others use.
 set(runs_rarely $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:C,CXX>,$<NOT:$<CXX_COMPILER_ID:MSVC>>>:-O1>)
-set(rare_names adapter arch chat model model-loader model-saver quant)
-list(TRANSFORM rare_names REPLACE "(.+)" "llama-\\1.cpp")
+set(rare_sources llama-model-loader.cpp llama-adapter.cpp llama-arch.cpp llama-chat.cpp llama-model.cpp
+    llama-model-saver.cpp llama-quant.cpp)
 file(GLOB model_sources ${llama_cpp_tree}/src/models/*.cpp)
 get_target_property(llama_sources llama SOURCES)
-list(REMOVE_ITEM llama_sources ${rare_names} ${model_sources})
-set_target_properties(llama PROPERTIES SOURCES "${llama_sources}")
-list(TRANSFORM rare_names PREPEND ${llama_cpp_tree}/src/ OUTPUT_VARIABLE rare_sources)
+list(REMOVE_ITEM llama_sources ${rare_sources} ${model_sources})
+set_target_properties(llama PROPERTIES SOURCES "${llama_sources}" UNITY_BUILD_MODE GROUP)
+list(TRANSFORM rare_sources PREPEND ${llama_cpp_tree}/src/)
 add_library(pymtp-rare OBJECT ${rare_sources} ${model_sources})
-set_source_files_properties(${rare_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-set_target_properties(pymtp-rare PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_STANDARD 17 UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 32)
-target_compile_options(pymtp-rare PRIVATE ${runs_rarely})
-target_compile_definitions(pymtp-rare PRIVATE LLAMA_BUILD LLAMA_SHARED)
-target_include_directories(pymtp-rare PRIVATE ${llama_cpp_tree}/src ${llama_cpp_tree}/include)
-target_link_libraries(pymtp-rare PRIVATE ggml)
+set_target_properties(pymtp-rare PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 41)
+target_compile_features(pymtp-rare PRIVATE cxx_std_17)
+target_compile_definitions(pymtp-rare PRIVATE $<TARGET_PROPERTY:llama,COMPILE_DEFINITIONS>)
+target_compile_options(pymtp-rare PRIVATE $<TARGET_PROPERTY:llama,COMPILE_OPTIONS> ${runs_rarely})
+target_include_directories(pymtp-rare PRIVATE $<TARGET_PROPERTY:llama,INCLUDE_DIRECTORIES>)
 target_sources(llama PRIVATE $<TARGET_OBJECTS:pymtp-rare>)
 set_source_files_properties(${llama_cpp_tree}/ggml/src/gguf.cpp ${llama_cpp_tree}/ggml/src/ggml-opt.cpp
     TARGET_DIRECTORY ggml-base PROPERTIES COMPILE_OPTIONS ${runs_rarely})
+
+# merges files of libllama
+function(pymtp_merge group)
+    set_source_files_properties(${ARGN} TARGET_DIRECTORY llama
+        PROPERTIES UNITY_GROUP ${group} SKIP_UNITY_BUILD_INCLUSION OFF)
+endfunction()
+
+set(src ${llama_cpp_tree}/src)
+file(GLOB cache_sources ${src}/llama-kv-cache*.cpp)
+file(GLOB memory_sources ${src}/llama-memory*.cpp)
+pymtp_merge(cache ${cache_sources})
+pymtp_merge(memory ${memory_sources} ${src}/llama-batch.cpp)
+pymtp_merge(context ${src}/llama-context.cpp ${src}/llama-graph.cpp ${src}/llama-io.cpp ${src}/llama-cparams.cpp
+    ${src}/llama-impl.cpp ${src}/llama-hparams.cpp ${src}/llama-mmap.cpp ${src}/llama.cpp)
+pymtp_merge(sampling ${src}/llama-grammar.cpp ${src}/llama-sampler.cpp)
+pymtp_merge(text ${src}/llama-vocab.cpp ${src}/unicode.cpp)
 
 # one, or one for each kind of CPU
 set(cpu_libraries ${llama_cpp_libraries})
