@@ -15,11 +15,6 @@ from pathlib import Path
 import cffi
 
 PREAMBLE = """
-#include "pymtp-chat.h"
-#include "pymtp-images.h"
-#include "pymtp-lookup.h"
-#include "pymtp-rpc.h"
-#include "pymtp-sampler.h"
 #include "pymtp-text.h"
 #include "pymtp-abi.h"
 #include "ggml-backend.h"

@@ -14,11 +14,11 @@ MAY_INCLUDE = {
     "cuda": [],
     "cpu": [],
     "rpc": ["cuda"],
-    "lookup": ["include"],
     "heads": [],
     "engine": ["include", "cpu", "rpc", "heads"],
     "samplers": ["include"],
-    "abi": ["include", "rpc", "lookup", "engine", "samplers"],
+    "abi": ["include", "rpc", "engine", "samplers"],
+    "lookup": ["include", "abi"],
     "chat": ["include", "abi"],
     "images": ["include", "engine", "abi"],
 }

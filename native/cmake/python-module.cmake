@@ -5,10 +5,7 @@ if(failed)
     message(FATAL_ERROR "${Python_EXECUTABLE} has no cffi: run its `-m pip install cffi`")
 endif()
 
-# in the order of their types
-set(public_headers ${native}/include/pymtp.h ${native}/include/pymtp-distribution.h ${native}/include/pymtp-lookup.h
-    ${native}/include/pymtp-sampler.h ${native}/include/pymtp-chat.h ${native}/include/pymtp-rpc.h
-    ${native}/include/pymtp-text.h ${native}/include/pymtp-images.h)
+set(public_headers ${native}/include/pymtp.h ${native}/include/pymtp-text.h) # in the order of their types
 set(declarations ${public_headers} ${native}/llama.cffi)
 
 add_custom_command(

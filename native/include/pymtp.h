@@ -1,4 +1,4 @@
-// pymtp: the C interface of the MTP engine. The only public header.
+// pymtp: the C interface of the MTP engine. pymtp-text.h has what comes before and after its passes.
 //
 // A session is one llama_context whose KV cache also holds the model's MTP (NextN) layers. The caller drives
 // it with two kinds of pass: pymtp_session_decode runs the trunk, pymtp_session_draft runs an MTP head. Both
@@ -11,8 +11,8 @@
 // Nothing throws across this interface. A function that can fail returns a pymtp_status;
 // pymtp_error_message() then says why. Indexes, sizes and pointers are checked, but not how long the caller's arrays are.
 //
-// Handles know what they are: one that was freed, NULL, and one of another kind are PYMTP_INVALID, and freeing them does
-// nothing. They may be used from any thread. Calls with the same handle are queued, and a free waits for the call that is
+// Handles know what they are: one that was freed, NULL, and one of another kind are PYMTP_INVALID, and freeing what is
+// none does nothing. They may be used from any thread. Calls with the same handle are queued, and a free waits for the call that is
 // under way; what a pass leaves belongs to whoever comes next. llama.cpp's models, which are not ours, must outlive the
 // sessions that are made of them.
 
@@ -45,6 +45,10 @@ struct llama_context_params;
 struct ggml_threadpool_params;
 
 struct llama_adapter_lora;
+struct pymtp_image;
+struct pymtp_media;
+struct pymtp_projector;
+struct pymtp_rpc;
 struct pymtp_session;
 struct pymtp_state;
 
@@ -54,7 +58,7 @@ enum pymtp_status {
     PYMTP_INVALID = 2, // the arguments do not fit the session; the session is as it was before the call
     PYMTP_FAILED  = 3, // the backend failed; the rows of the call are gone, what was decoded before stays (but not of
                        // recurrent models: the call's sequences are gone then)
-    PYMTP_LOST    = 4, // an RPC server cannot be used, or not any longer (pymtp-rpc.h): free what was loaded there
+    PYMTP_LOST    = 4, // an RPC server cannot be used, or not any longer (pymtp_rpc_connect): free what was loaded there
     PYMTP_NOT_FINITE = 5, // the model's logits are not finite: no token can be drawn; all is as it was before the call,
                           // but for the sampler's random numbers
 };
@@ -130,6 +134,9 @@ const char * pymtp_abi_id(void);
 // Why the last call on this thread failed: one line, valid until the next call that fails. It may end amid a character.
 const char * pymtp_error_message(void);
 
+// Frees what a handle of any kind stands for.
+void pymtp_free(void * handle);
+
 // Takes over llama.cpp's log and shows messages of this ggml_log_level and above on stderr (5: none).
 int32_t pymtp_log_show(int32_t level);
 
@@ -187,7 +194,6 @@ struct pymtp_session_params {
 
 int32_t pymtp_session_init(struct llama_model * model, const struct pymtp_session_params * params,
                            struct pymtp_session ** session);
-void    pymtp_session_free(struct pymtp_session * session);
 
 // The session's context, for llama.cpp's own functions (samplers, performance). Do not free it, decode with it, or
 // change its memory or state.
@@ -298,7 +304,6 @@ int32_t pymtp_session_discard(struct pymtp_session * session, int32_t seq, int32
 
 // All that the session remembers of its sequences, the heads' part included.
 int32_t pymtp_session_save(struct pymtp_session * session, struct pymtp_state ** state);
-void    pymtp_state_free(struct pymtp_state * state);
 
 // Its bytes, [*size], as long as it lives; NULL for an invalid handle.
 const uint8_t * pymtp_state_data(const struct pymtp_state * state, size_t * size);
@@ -322,6 +327,94 @@ int64_t pymtp_session_compute_bytes(const struct pymtp_session * session);
 // blocks do not fit a row, and for numbers that are not finite; converted is undefined then.
 int32_t pymtp_convert_rows(int32_t from, int32_t to, int64_t n_rows, int64_t n_per_row, const void * rows,
                            void * converted);
+
+//
+// devices of other machines, and lending one's own. The protocol is llama.cpp's RPC with additions; it has no
+// authentication and no encryption. Both ends must be of the same build. A connection that breaks makes every later pass
+// of a session that computes there PYMTP_LOST, with a message that names the server. Free the session and the model
+// then; loading the model again connects again
+//
+
+// since the process began, of all connections to a server
+struct pymtp_rpc_counters {
+    int64_t n_messages; // sent
+    int64_t n_answers;  // of these, those that were waited for
+    int64_t n_bytes_sent;
+    int64_t n_bytes_received;
+    int64_t n_graphs_sent; // a server keeps the graphs that it was sent
+    int64_t n_graphs_run;
+};
+
+// Connects to an RPC server, "host:port". PYMTP_LOST if none answers there in a few seconds, or one of another build. The
+// server belongs to this process until the connection, and all that was loaded there, are freed.
+int32_t pymtp_rpc_connect(const char * endpoint, struct pymtp_rpc ** rpc);
+
+// The server's i-th device, for llama_model_params; NULL after the last. It stays valid; using it connects again.
+struct ggml_backend_device * pymtp_rpc_device(const struct pymtp_rpc * rpc, int32_t i);
+
+int32_t pymtp_rpc_count(const char * endpoint, struct pymtp_rpc_counters * counters);
+
+// Lends devices to one client at a time, until the process ends. Returns if it cannot listen at "address:port".
+// cache_dir: a folder that keeps large weights, so that they need not be sent again; or NULL.
+int32_t pymtp_rpc_serve(const char * endpoint, const char * cache_dir, int32_t n_threads, int32_t n_devices,
+                        struct ggml_backend_device * const * device);
+
+//
+// images in prompts: a projector (llama.cpp's mmproj) turns an image into rows of embeddings, which the trunk and its
+// heads take in the place of tokens
+//
+
+enum pymtp_image_limit {
+    PYMTP_IMAGE_BYTES_MAX  = 1 << 26, // of a file
+    PYMTP_IMAGE_PIXELS_MAX = 1 << 26,
+};
+
+struct pymtp_projector_params {
+    int32_t use_gpu;
+    int32_t n_threads;
+    int32_t flash_attn; // a llama_flash_attn_type
+    int32_t n_rows_min; // rows of an image, where the projector takes images of any size; 0: as the file says
+    int32_t n_rows_max;
+};
+
+// Loads a projector for a model, which must outlive it. PYMTP_INVALID if it does not fit the model, or needs what is not
+// supported: attention in both directions, sound alone.
+int32_t pymtp_projector_load(const struct llama_model * model, const char * path,
+                             const struct pymtp_projector_params * params, struct pymtp_projector ** projector);
+
+// Reads an image file (JPEG, PNG, BMP, GIF). PYMTP_INVALID if it is not one, is damaged, or has too many pixels.
+int32_t pymtp_image_load(const uint8_t * data, size_t size, struct pymtp_image ** image);
+
+int32_t pymtp_image_size(const struct pymtp_image * image, int32_t * width, int32_t * height);
+
+// Takes a prompt apart: text[i] with length[i] bytes, or image[i] where text[i] is NULL. [n_parts]. Special tokens in text
+// are recognised; those that the model wants around an image are added, with is_start a BOS too.
+int32_t pymtp_media_init(struct pymtp_projector * projector, int32_t n_parts, const char * const * text,
+                         const int32_t * length, struct pymtp_image * const * image, int32_t is_start,
+                         struct pymtp_media ** media);
+
+// One of the pieces that the prompt has become: tokens, or rows of an image.
+struct pymtp_media_chunk {
+    int32_t n_rows; // tokens, or rows of embeddings
+    int32_t n_pos;  // positions that it takes: as many as rows, or fewer with M-RoPE
+    int32_t part;   // the image's; -1: tokens
+};
+
+// The i-th of them. PYMTP_INVALID after the last.
+int32_t pymtp_media_chunk(const struct pymtp_media * media, int32_t i, struct pymtp_media_chunk * chunk);
+
+// The tokens of a chunk of text. token: [n_rows]
+int32_t pymtp_media_tokens(const struct pymtp_media * media, int32_t i, int32_t n_rows, int32_t * token);
+
+// The rows of a chunk of an image, as the projector computes them. embd: [n_rows, n_embd] float32, n_embd as the model takes
+// them
+int32_t pymtp_media_encode(const struct pymtp_media * media, int32_t i, int32_t n_rows, int32_t n_embd, float * embd);
+
+// Decodes a chunk of an image as the next positions of a sequence, from pos on. n_heads: as many of the heads see it,
+// its rows' embeddings in the place of tokens. A sequence cannot go back into it, only to its begin or its end. Errors as
+// of pymtp_session_decode.
+int32_t pymtp_session_decode_image(struct pymtp_session * session, const struct pymtp_media * media, int32_t i,
+                                   int32_t seq, int32_t pos, int32_t n_heads);
 
 // [cffi end]
 

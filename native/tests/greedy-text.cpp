@@ -129,7 +129,7 @@ int main(int argc, char ** argv) {
     }
     printf("%s", text.c_str());
     fprintf(stderr, "%s: %d of %d drafts accepted\n", ggml_backend_dev_description(device), n_accepted, n_drafted);
-    pymtp_session_free(w.session);
+    pymtp_free(w.session);
     llama_model_free(model);
     return 0;
 }

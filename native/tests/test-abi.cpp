@@ -6,7 +6,7 @@
 #include "check.h"
 #include "ggml-backend.h"
 #include "llama.h"
-#include "pymtp-sampler.h"
+#include "pymtp-text.h"
 #include "pymtp.h"
 
 #include <cmath>
@@ -93,7 +93,7 @@ static void indexes_that_are_none_are_refused() {
     }
     fill(session);
     CHECK_EQUAL(decode(session, { 5 }, 4, 0), +PYMTP_OK);
-    pymtp_session_free(session);
+    pymtp_free(session);
 }
 
 static void lists_of_tokens_are_checked() {
@@ -123,7 +123,7 @@ static void lists_of_tokens_are_checked() {
         }
         fill(session);
     }
-    pymtp_session_free(session);
+    pymtp_free(session);
 }
 
 // rows of the same few odd numbers: some of them fit
@@ -171,7 +171,7 @@ static void passes_of_any_rows_do_not_crash() {
     CHECK(n_fit > 20);
     fill(session);
     CHECK_EQUAL(decode(session, { 5 }, 4, 0), +PYMTP_OK);
-    pymtp_session_free(session);
+    pymtp_free(session);
 }
 
 static void states_that_end_anywhere_are_refused() {
@@ -182,7 +182,7 @@ static void states_that_end_anywhere_are_refused() {
     CHECK_EQUAL(pymtp_session_save(session, &saved), +PYMTP_OK);
     const uint8_t *            data = pymtp_state_data(saved, &size);
     const std::vector<uint8_t> state(data, data + size);
-    pymtp_state_free(saved);
+    pymtp_free(saved);
 
     CHECK_EQUAL(pymtp_session_restore(session, state.data(), 0), +PYMTP_INVALID);
     for (size_t n = 0; n < state.size(); n += 1 + state.size() / 40) {
@@ -190,7 +190,7 @@ static void states_that_end_anywhere_are_refused() {
     }
     CHECK_EQUAL(pymtp_session_restore(session, state.data(), state.size()), +PYMTP_OK);
     CHECK_EQUAL(decode(session, { 5 }, 4, 0), +PYMTP_OK);
-    pymtp_session_free(session);
+    pymtp_free(session);
 }
 
 static void sessions_of_any_numbers_are_refused_or_work() {
@@ -208,13 +208,13 @@ static void sessions_of_any_numbers_are_refused_or_work() {
         for (const auto & one : tries) {
             pymtp_session * session = nullptr;
             check_status(pymtp_session_init(g_model, &one, &session));
-            pymtp_session_free(session);
+            pymtp_free(session);
         }
         params.n_seq_max                   = n;
         const pymtp_session_params many    = { &params, 1, true, PYMTP_HEAD_CONTEXT_TARGET, nullptr, 0, 0 };
         pymtp_session *            session = nullptr;
         check_status(pymtp_session_init(g_model, &many, &session));
-        pymtp_session_free(session);
+        pymtp_free(session);
     }
 }
 
@@ -241,8 +241,8 @@ static void distributions_of_any_tokens() {
             pymtp_distribution * none = nullptr;
             CHECK_EQUAL(pymtp_distribution_init(n, small, probs, &none), +PYMTP_INVALID);
         }
-        pymtp_distribution_free(one);
-        pymtp_distribution_free(other);
+        pymtp_free(one);
+        pymtp_free(other);
     }
 }
 
@@ -261,7 +261,7 @@ static void samplers_check_what_they_are_given() {
         auto            params  = sampler_params();
         const bool      is_size = n >= 1 && n <= PYMTP_VOCAB_MAX;
         CHECK_EQUAL(pymtp_sampler_init(n, nullptr, &params, nullptr, &sampler), is_size ? +PYMTP_OK : +PYMTP_INVALID);
-        pymtp_sampler_free(sampler);
+        pymtp_free(sampler);
 
         const float bias    = 1.0f;
         sampler             = nullptr;
@@ -271,14 +271,14 @@ static void samplers_check_what_they_are_given() {
         const bool is_token = n >= 0 && n < N_VOCAB;
         CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, nullptr, &params, nullptr, &sampler),
                     is_token ? +PYMTP_OK : +PYMTP_INVALID);
-        pymtp_sampler_free(sampler);
+        pymtp_free(sampler);
 
         sampler         = nullptr;
         params          = sampler_params();
         params.n_stages = 1;
         params.stages   = &n;
         check_status(pymtp_sampler_init(N_VOCAB, nullptr, &params, nullptr, &sampler));
-        pymtp_sampler_free(sampler);
+        pymtp_free(sampler);
         if (n < 0) {
             params.n_stages = n;
             CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, nullptr, &params, nullptr, &sampler), +PYMTP_INVALID);
@@ -319,9 +319,9 @@ static void samplers_take_any_token_and_row() {
         CHECK_EQUAL(pymtp_sampler_sample(small, &row, &token), +PYMTP_INVALID);
         CHECK_EQUAL(pymtp_sampler_forget(sampler), +PYMTP_OK);
     }
-    pymtp_sampler_free(sampler);
-    pymtp_sampler_free(small);
-    pymtp_session_free(session);
+    pymtp_free(sampler);
+    pymtp_free(small);
+    pymtp_free(session);
 }
 
 int main(int argc, char ** argv) {

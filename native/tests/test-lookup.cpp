@@ -1,7 +1,7 @@
 // The lookup index against a search through all tokens.
 
 #include "check.h"
-#include "pymtp-lookup.h"
+#include "pymtp-text.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -19,7 +19,7 @@ struct index_t {
 
     index_t(const index_t &) = delete;
 
-    ~index_t() { pymtp_lookup_free(lookup); }
+    ~index_t() { pymtp_free(lookup); }
 
     void append(const tokens_t & tokens) const {
         CHECK_EQUAL(pymtp_lookup_append(lookup, tokens.size(), tokens.data()), PYMTP_OK);

@@ -98,7 +98,7 @@ struct session {
 
     ~session() {
         if (handle) {
-            pymtp_session_free(handle);
+            pymtp_free(handle);
         }
     }
 

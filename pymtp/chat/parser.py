@@ -127,7 +127,7 @@ class ChatParser:
     def __init__(self, parser: str) -> None:
         handle = ffi.new("struct pymtp_chat_parser **")
         check_call(lib.pymtp_chat_parser_init(parser.encode(), handle))
-        self._native = ffi.gc(handle[0], lib.pymtp_chat_parser_free)
+        self._native = ffi.gc(handle[0], lib.pymtp_free)
 
     def push(self, piece: str) -> list[ChatDelta]:
         """Take the next piece of the answer's text; return what it adds, which may be nothing yet."""

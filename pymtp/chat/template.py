@@ -50,7 +50,7 @@ class ChatTemplate:
             if source:
                 raise InvalidParameter("chat_template", f"a Jinja template ({error})") from None
             raise _failure(error, self._whose) from None
-        self._native = ffi.gc(handle[0], lib.pymtp_chat_template_free)
+        self._native = ffi.gc(handle[0], lib.pymtp_free)
         self.caps: Mapping[str, bool] = json_of(lib.pymtp_chat_template_caps, self._native)
         """What it can do, by llama.cpp's names: supports_thinking, supports_tools, ..."""
 

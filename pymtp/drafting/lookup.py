@@ -1,6 +1,6 @@
 """Drafts from earlier text: what followed the newest tokens where the sequence, or another one, had them before.
 
-The index is native (native/include/pymtp-lookup.h). Knows token ids; never text, acceptance or the target's sampling.
+The index is native (native/include/pymtp-text.h). Knows token ids; never text, acceptance or the target's sampling.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LookupIndex:
     def __init__(self, n_max: int, *, n_min: int = MATCH_MIN) -> None:
         handle = ffi.new("struct pymtp_lookup **")
         check(lib.pymtp_lookup_init(n_max, n_min, handle))
-        self._native = ffi.gc(handle[0], lib.pymtp_lookup_free)
+        self._native = ffi.gc(handle[0], lib.pymtp_free)
         self._found, self._n_matched = ffi.new("int32_t[]", 16), ffi.new("int32_t *")
 
     def __len__(self) -> int:

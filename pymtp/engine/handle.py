@@ -18,7 +18,7 @@ class SessionHandle:
 
     def __init__(self, pointer: Any) -> None:
         self._pointer = pointer
-        self._free = weakref.finalize(self, lib.pymtp_session_free, pointer)
+        self._free = weakref.finalize(self, lib.pymtp_free, pointer)
 
     @property
     def native(self) -> Any:

@@ -39,7 +39,7 @@ def save_sequence(handle: SessionHandle, sequence: int, *, engine: str, model: s
 def _packed(native: Any, *, engine: str, model: str) -> bytes:
     """A native state with a header in front. Frees it."""
     size = ffi.new("size_t *")
-    state = ffi.gc(native, lib.pymtp_state_free)
+    state = ffi.gc(native, lib.pymtp_free)
     data = lib.pymtp_state_data(state, size)
     return pack(memoryview(ffi.buffer(data, size[0])), engine=engine, model=model)
 

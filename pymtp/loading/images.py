@@ -50,7 +50,7 @@ class Image:
             kind = _kind(data)
             why = f"is {kind}" if kind else f"cannot be used: {error_message()}"
             raise InvalidParameter("image", f"{_KNOWN}; {name} {why}")
-        self.native: Any = ffi.gc(handle[0], lib.pymtp_image_free)
+        self.native: Any = ffi.gc(handle[0], lib.pymtp_free)
         self.data = bytes(data)
         """The file."""
         self.digest = hashlib.sha256(data).digest()
@@ -141,7 +141,7 @@ class Projector:
         handle = ffi.new("struct pymtp_projector **")
         if lib.pymtp_projector_load(model_pointer(model), os.fsencode(path), asked, handle) != lib.PYMTP_OK:
             raise ModelError(f"{path} cannot be used with the model: {error_message()}")
-        self._native = ffi.gc(handle[0], lib.pymtp_projector_free)
+        self._native = ffi.gc(handle[0], lib.pymtp_free)
         # what it makes of a file: kept prefixes with images belong to it
         limits = f"{fingerprint([file])} {params.image_min_tokens} {params.image_max_tokens}"
         self._identity = hashlib.sha256(limits.encode()).digest()
@@ -165,7 +165,7 @@ class Projector:
         lengths = [len(each) for each in data]
         if lib.pymtp_media_init(self._native, len(parts), texts, lengths, images, is_start, made) != lib.PYMTP_OK:
             raise InvalidParameter("image", f"one that the projector takes: {error_message()}")
-        return self._placed(ffi.gc(made[0], lib.pymtp_media_free), parts)
+        return self._placed(ffi.gc(made[0], lib.pymtp_free), parts)
 
     def _placed(self, media: Any, parts: Sequence[str | Image]) -> ImagePrompt:
         tokens: list[int] = []

@@ -20,7 +20,7 @@ class RpcLink:
         """`endpoint`: host:port. Raises RemoteError if no server of this build answers there."""
         link = ffi.new("struct pymtp_rpc **")
         check(lib.pymtp_rpc_connect(endpoint.encode(errors="replace"), link))
-        self._link = ffi.gc(link[0], lib.pymtp_rpc_free)
+        self._link = ffi.gc(link[0], lib.pymtp_free)
         self.endpoint = endpoint
 
     @property

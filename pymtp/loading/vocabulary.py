@@ -192,7 +192,7 @@ class Vocabulary:
         handle = ffi.new("struct pymtp_breakers **")
         with self.using():
             check(lib.pymtp_breakers_init(self.native, len(data), data, handle))
-        return ffi.gc(handle[0], lib.pymtp_breakers_free)
+        return ffi.gc(handle[0], lib.pymtp_free)
 
     def _text(self, token: int) -> str:
         if token < 0:

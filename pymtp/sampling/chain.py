@@ -1,6 +1,6 @@
 """Samples tokens from logits: the chain of samplers of one sequence, its history and its random generators.
 
-The chain runs in the native library (native/include/pymtp-sampler.h). Knows token ids, logits and probabilities;
+The chain runs in the native library (native/include/pymtp-text.h). Knows token ids, logits and probabilities;
 never text.
 """
 
@@ -248,7 +248,7 @@ def _init(
     breakers = vocabulary.breakers(params.dry_sequence_breakers) if vocabulary and uses_breakers else ffi.NULL
     handle = ffi.new("struct pymtp_sampler **")
     check(lib.pymtp_sampler_init(n_vocab, vocabulary.native if vocabulary else ffi.NULL, native, breakers, handle))
-    return ffi.gc(handle[0], lib.pymtp_sampler_free)
+    return ffi.gc(handle[0], lib.pymtp_free)
 
 
 _STAGES = {name: getattr(lib, f"PYMTP_STAGE_{name.upper()}") for name in SAMPLERS}

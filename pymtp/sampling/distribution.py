@@ -1,6 +1,6 @@
 """The distribution that a chain of samplers produces, and the arithmetic that accepts or rejects drafts with it.
 
-The arithmetic runs in the native library (native/include/pymtp-distribution.h). Knows token ids and probabilities.
+The arithmetic runs in the native library (native/include/pymtp-text.h). Knows token ids and probabilities.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Distribution:
         handle = ffi.new("struct pymtp_distribution **")
         data = ffi.from_buffer("int32_t[]", ids), ffi.from_buffer("double[]", values)
         check(lib.pymtp_distribution_init(len(ids), *data, handle))
-        self._native = ffi.gc(handle[0], lib.pymtp_distribution_free)
+        self._native = ffi.gc(handle[0], lib.pymtp_free)
 
     @classmethod
     def certain(cls, token: int) -> Distribution:
@@ -43,7 +43,7 @@ class Distribution:
     def adopt(cls, native: Any) -> Distribution:
         """Take ownership of a native distribution."""
         self = cls.__new__(cls)
-        self._native = ffi.gc(native, lib.pymtp_distribution_free)
+        self._native = ffi.gc(native, lib.pymtp_free)
         return self
 
     @property

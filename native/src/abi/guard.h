@@ -11,14 +11,21 @@
 // CONTRIBUTING.md says how to add an entry. A test reads the headers and refuses an entry without a guard.
 
 #include "grammar-work.h"
-#include "handles.h"
 #include "pymtp.h"
 #include "rpc-error.h"
 
 #include <cstdio>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <new>
 #include <type_traits>
+
+// thrown where arguments do not fit; the message is set
+struct pymtp_refused {};
+
+// Ends an entry with PYMTP_INVALID and this message.
+[[noreturn]] void pymtp_refuse(const char * format, ...);
 
 // Remembers why, for pymtp_error_message, and returns the status. Takes no memory.
 pymtp_status pymtp_fail(pymtp_status status, const char * format, ...);
@@ -61,7 +68,60 @@ template <typename F> auto pymtp_guard_or(std::invoke_result_t<F> fallback, F &&
     }
 }
 
-// The same for an entry with a handle, which is held while it runs.
+// What callers hold of our objects. A handle is a number that is never used twice, in the guise of a pointer: one that
+// was freed, or that never was one, is found out instead of followed. Calls on one object from several threads are
+// queued, and freeing an object waits for the call that is under way.
+//
+// A class that callers hold names itself: static constexpr const char * what = "session".
+struct pymtp_place {
+    std::recursive_mutex  mutex;
+    std::shared_ptr<void> object; // nullptr: it was freed
+    const void *          kind;   // where its class has its name
+};
+
+void * pymtp_add_handle(std::shared_ptr<void> object, const void * kind);
+
+// nullptr for what is no handle of this kind
+std::shared_ptr<pymtp_place> pymtp_find_handle(const void * handle, const void * kind);
+
+// An object for the length of a call. Throws pymtp_refused if the handle is invalid.
+template <typename T> class pymtp_hold {
+  public:
+    explicit pymtp_hold(const T * handle) : place(pymtp_find_handle(handle, &T::what)) {
+        if (place) {
+            lock = std::unique_lock<std::recursive_mutex>(place->mutex);
+        }
+        if (!place || !place->object) {
+            pymtp_refuse("this is no %s: it was freed, or never made", T::what);
+        }
+    }
+
+    T & operator*() const { return *(T *) place->object.get(); }
+
+    T * operator->() const { return &**this; }
+
+  private:
+    std::shared_ptr<pymtp_place>           place;
+    std::unique_lock<std::recursive_mutex> lock;
+};
+
+// Two objects of a kind, in the same order in all threads.
+template <typename T> class pymtp_hold_both {
+  public:
+    pymtp_hold_both(const T * one, const T * other) :
+        is_ordered(one <= other), low(is_ordered ? one : other), high(is_ordered ? other : one) {}
+
+    T & one() const { return is_ordered ? *low : *high; }
+
+    T & other() const { return is_ordered ? *high : *low; }
+
+  private:
+    const bool          is_ordered;
+    const pymtp_hold<T> low;
+    const pymtp_hold<T> high;
+};
+
+// Runs an entry with a handle, which is held meanwhile.
 template <typename T, typename F> int32_t pymtp_guard(const T * handle, F && entry) noexcept {
     return pymtp_guard([&] {
         const pymtp_hold<T> held(handle);
@@ -78,7 +138,7 @@ template <typename R, typename T, typename F> R pymtp_guard_or(R fallback, const
 
 // for an entry that makes a handle: it is NULL unless the entry succeeds
 template <typename T> int32_t pymtp_give(T ** out, std::unique_ptr<T> object) {
-    *out = pymtp_handles<T>::add(std::move(object));
+    *out = (T *) pymtp_add_handle(std::move(object), &T::what);
     return PYMTP_OK;
 }
 

@@ -1,6 +1,6 @@
 // The C interface of devices on other machines.
 
-#include "pymtp-rpc.h"
+#include "pymtp.h"
 
 #include "guard.h"
 #include "rpc-link.h"
@@ -45,10 +45,6 @@ int32_t pymtp_rpc_connect(const char * endpoint, pymtp_rpc ** rpc) {
         pymtp_need(rpc, "the connection") = nullptr;
         return pymtp_give(rpc, std::make_unique<pymtp_rpc>(need_endpoint(endpoint)));
     });
-}
-
-void pymtp_rpc_free(pymtp_rpc * rpc) {
-    pymtp_handles<pymtp_rpc>::free(rpc);
 }
 
 ggml_backend_device * pymtp_rpc_device(const pymtp_rpc * rpc, int32_t i) {

@@ -1,6 +1,6 @@
 // The C interface of the samplers.
 
-#include "pymtp-sampler.h"
+#include "pymtp-text.h"
 
 #include "pymtp-session.h"
 #include "sampler-grammar.h"
@@ -52,10 +52,6 @@ int32_t pymtp_breakers_init(const llama_vocab * vocab, int32_t n, const char * c
     });
 }
 
-void pymtp_breakers_free(pymtp_breakers * breakers) {
-    pymtp_handles<pymtp_breakers>::free(breakers);
-}
-
 // whatever is an index, or a number of elements
 static void need_params(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
                         const sampler_breakers * breakers) {
@@ -95,10 +91,6 @@ int32_t pymtp_sampler_init(int32_t n_vocab, const llama_vocab * vocab, const pym
         need_params(n_vocab, vocab, *params, data.get());
         return pymtp_give(sampler, std::make_unique<pymtp_sampler>(n_vocab, vocab, *params, std::move(data)));
     });
-}
-
-void pymtp_sampler_free(pymtp_sampler * sampler) {
-    pymtp_handles<pymtp_sampler>::free(sampler);
 }
 
 int32_t pymtp_sampler_constrain(pymtp_sampler * sampler, const char * grammar) {

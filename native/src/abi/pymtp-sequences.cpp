@@ -162,10 +162,6 @@ int32_t pymtp_session_save(pymtp_session * session, pymtp_state ** state) {
     });
 }
 
-void pymtp_state_free(pymtp_state * state) {
-    pymtp_handles<pymtp_state>::free(state);
-}
-
 const uint8_t * pymtp_state_data(const pymtp_state * state, size_t * size) {
     return pymtp_guard_or((const uint8_t *) nullptr, state, [&](pymtp_state & self) {
         pymtp_need(size, "the size") = self.data.size();

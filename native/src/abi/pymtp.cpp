@@ -241,10 +241,6 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
     });
 }
 
-void pymtp_session_free(pymtp_session * session) {
-    pymtp_handles<pymtp_session>::free(session);
-}
-
 llama_context * pymtp_session_context(pymtp_session * session) {
     return pymtp_guard_or((llama_context *) nullptr, session, [](pymtp_session & self) { return self.ctx; });
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// A request for a chat and what comes of it, from JSON and to JSON. See pymtp-chat.h for the fields.
+// A request for a chat and what comes of it, from JSON and to JSON. See pymtp-text.h for the fields.
 // Knows llama.cpp's common; no handles and no statuses.
 
 #include "chat.h"

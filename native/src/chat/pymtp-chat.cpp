@@ -1,6 +1,6 @@
 // The C interface of chats: templates, parsers of answers, JSON schemas.
 
-#include "pymtp-chat.h"
+#include "pymtp-text.h"
 
 #include "chat-limits.h"
 #include "chat-request.h"
@@ -79,10 +79,6 @@ int32_t pymtp_chat_template_init(const llama_model * model, const char * source,
     });
 }
 
-void pymtp_chat_template_free(pymtp_chat_template * chat_template) {
-    pymtp_handles<pymtp_chat_template>::free(chat_template);
-}
-
 int32_t pymtp_chat_template_caps(const pymtp_chat_template * chat_template, char ** json) {
     return pymtp_guard(chat_template, [&](pymtp_chat_template & self) {
         pymtp_need(json, "the JSON");
@@ -125,10 +121,6 @@ int32_t pymtp_chat_parser_init(const char * parser, pymtp_chat_parser ** chat_pa
         }
         return pymtp_give(chat_parser, std::move(made));
     });
-}
-
-void pymtp_chat_parser_free(pymtp_chat_parser * chat_parser) {
-    pymtp_handles<pymtp_chat_parser>::free(chat_parser);
 }
 
 static std::string random_id() {

@@ -1,6 +1,6 @@
 // The C interface: images in prompts, by llama.cpp's mtmd.
 
-#include "pymtp-images.h"
+#include "pymtp.h"
 
 #include "image-file.h"
 #include "llama-model.h"
@@ -154,10 +154,6 @@ int32_t pymtp_projector_load(const llama_model * model, const char * path, const
     });
 }
 
-void pymtp_projector_free(pymtp_projector * projector) {
-    pymtp_handles<pymtp_projector>::free(projector);
-}
-
 int32_t pymtp_image_load(const uint8_t * data, size_t size, pymtp_image ** image) {
     return pymtp_guard([&]() -> int32_t {
         pymtp_need(image, "the image") = nullptr;
@@ -175,10 +171,6 @@ int32_t pymtp_image_load(const uint8_t * data, size_t size, pymtp_image ** image
         res->bitmap.reset(mtmd_bitmap_init(pixels.width, pixels.height, pixels.rgb.get()));
         return pymtp_give(image, std::move(res));
     });
-}
-
-void pymtp_image_free(pymtp_image * image) {
-    pymtp_handles<pymtp_image>::free(image);
 }
 
 int32_t pymtp_image_size(const pymtp_image * image, int32_t * width, int32_t * height) {
@@ -234,10 +226,6 @@ int32_t pymtp_media_init(pymtp_projector * projector, int32_t n_parts, const cha
         }
         return pymtp_give(media, std::move(res));
     });
-}
-
-void pymtp_media_free(pymtp_media * media) {
-    pymtp_handles<pymtp_media>::free(media);
 }
 
 int32_t pymtp_media_chunk(const pymtp_media * media, int32_t i, struct pymtp_media_chunk * chunk) {

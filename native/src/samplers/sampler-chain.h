@@ -13,7 +13,7 @@
 // temperature makes infinite leave the most likely token.
 
 #include "llama-cpp.h"
-#include "pymtp-sampler.h"
+#include "pymtp-text.h"
 #include "sampler-history.h"
 
 #include <cmath>

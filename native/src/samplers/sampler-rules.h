@@ -4,7 +4,7 @@
 // limit of its thinking, after which the thinking is closed token by token. llama.cpp's samplers of both, in the order
 // in which its programs apply them. A copy follows a text that may not come true.
 
-#include "pymtp-sampler.h"
+#include "pymtp-text.h"
 #include "sampler-chain.h"
 
 #include <vector>

@@ -4,7 +4,6 @@
 // and what may follow in its text. Tokens are accepted for good, or assumed for the rows of drafts and forgotten again.
 // Knows rows of logits; neither sessions nor where rows are.
 
-#include "distribution.h"
 #include "sampler-chain.h"
 #include "sampler-rules.h"
 
@@ -13,6 +12,14 @@
 #include <random>
 #include <stdexcept>
 #include <vector>
+
+// Different tokens and their probabilities, which is what a chain leaves of a vocabulary.
+struct pymtp_distribution {
+    static constexpr const char * what = "distribution";
+
+    std::vector<int32_t> tokens;
+    std::vector<double>  probs;
+};
 
 struct sampler_not_finite : std::runtime_error {
     sampler_not_finite() : std::runtime_error("the logits are not finite (NaN, or infinite)") {}

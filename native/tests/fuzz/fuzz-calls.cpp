@@ -59,7 +59,7 @@ static void call(pymtp_session * session, fuzz_numbers & numbers, std::vector<ui
             size_t          size = 0;
             const uint8_t * data = pymtp_state_data(state, &size);
             saved.assign(data, data + size);
-            pymtp_state_free(state);
+            pymtp_free(state);
         }
     } else if (kind == 11) {
         const int32_t seq = numbers.number(FUZZ_N_SEQ);

@@ -11,7 +11,7 @@ static std::vector<uint8_t> bytes_of(pymtp_state * state) {
     const uint8_t * data = pymtp_state_data(state, &size);
 
     std::vector<uint8_t> bytes(data, data + size);
-    pymtp_state_free(state);
+    pymtp_free(state);
     return bytes;
 }
 

@@ -2,7 +2,7 @@
 //
 // A case is the template. Pieces of Jinja are in fuzz-template.dict.
 
-#include "pymtp-chat.h"
+#include "pymtp-text.h"
 
 #include <cstdint>
 #include <string>
@@ -30,6 +30,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
     if (pymtp_chat_template_render(made, REQUEST, &json) == PYMTP_OK) {
         pymtp_json_free(json);
     }
-    pymtp_chat_template_free(made);
+    pymtp_free(made);
     return 0;
 }
