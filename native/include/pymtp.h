@@ -58,7 +58,7 @@ enum pymtp_status {
     PYMTP_INVALID = 2, // the arguments do not fit the session; the session is as it was before the call
     PYMTP_FAILED  = 3, // the backend failed; the rows of the call are gone, what was decoded before stays (but not of
                        // recurrent models: the call's sequences are gone then)
-    PYMTP_LOST    = 4, // an RPC server cannot be used, or not any longer (pymtp_rpc_connect): free what was loaded there
+    PYMTP_LOST = 4, // an RPC server cannot be used, or not any longer (pymtp_rpc_connect): free what was loaded there
     PYMTP_NOT_FINITE = 5, // the model's logits are not finite: no token can be drawn; all is as it was before the call,
                           // but for the sampler's random numbers
 };

@@ -67,8 +67,8 @@ static int32_t draw(const std::vector<int32_t> & tokens, const std::vector<doubl
 }
 
 int32_t pymtp_distribution_draw(const pymtp_distribution * distribution, double uniform) {
-    return pymtp_guard_or(
-        -1, distribution, [&](pymtp_distribution & self) { return draw(self.tokens, self.probs, uniform); });
+    return pymtp_guard_or(-1, distribution,
+                          [&](pymtp_distribution & self) { return draw(self.tokens, self.probs, uniform); });
 }
 
 // Calls a function with the probability of each of one's tokens and that of the same token in the other, in order.

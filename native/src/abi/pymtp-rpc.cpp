@@ -1,8 +1,7 @@
 // The C interface of devices on other machines.
 
-#include "pymtp.h"
-
 #include "guard.h"
+#include "pymtp.h"
 #include "rpc-link.h"
 
 #include <cstring>

@@ -1,8 +1,7 @@
 // The C interface of the samplers.
 
-#include "pymtp-text.h"
-
 #include "pymtp-session.h"
+#include "pymtp-text.h"
 #include "sampler-grammar.h"
 #include "sampler.h"
 

@@ -1,12 +1,11 @@
 // The C interface of chats: templates, parsers of answers, JSON schemas.
 
-#include "pymtp-text.h"
-
 #include "chat-limits.h"
 #include "chat-request.h"
 #include "guard.h"
 #include "jinja/parser.h"
 #include "json-schema-to-grammar.h"
+#include "pymtp-text.h"
 
 #include <cstdlib>
 #include <cstring>

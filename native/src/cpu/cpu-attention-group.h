@@ -9,7 +9,7 @@
 
 #include "cpu-attention-matrix.h"
 
-#if defined(MTP_ATTENTION_VECTORS)
+#if defined(MTP_VECTORS)
 
 #    include "cpu-few-rows-task.h"
 
@@ -226,13 +226,8 @@ struct attention_group {
             for (int64_t c = 0; c < group.n_cells; ++c) {
                 const auto * key = (const T *) group.key_rows[c];
 
-                lanes sums[N_TILE][N_SUMS];
-                for (auto & of_query : sums) {
-                    for (lanes & sum : of_query) {
-                        sum = lanes::zero();
-                    }
-                }
-                int64_t i = 0;
+                lanes   sums[N_TILE][N_SUMS] = {};
+                int64_t i                    = 0;
                 for (; i + N_SUMS * lanes::N <= n_values; i += N_SUMS * lanes::N) {
                     add<N_SUMS>(sums, tile, key, i);
                 }
@@ -243,7 +238,7 @@ struct attention_group {
                 for (int q = 0; q < N_TILE; ++q) {
                     totals[q] = N_SUMS > 1 ? sums[q][0] + sums[q][N_SUMS - 1] : sums[q][0];
                 }
-                four::sums(totals).store(group.weights + c * N_TILE);
+                sums_of(totals).store(group.weights + c * N_TILE);
             }
         }
 

@@ -2,9 +2,9 @@
 
 // Keys or values of a cache, and their rows as floats. Knows memory and types, never tensors of a graph.
 
-#include "cpu-attention-vectors.h"
+#include "cpu-vectors.h"
 
-#if defined(MTP_ATTENTION_VECTORS)
+#if defined(MTP_VECTORS)
 
 #    include "ggml-cpu-impl.h"
 #    include "ggml-cpu.h"

@@ -2,7 +2,7 @@
 
 #include "cpu-attention-group.h"
 
-#if defined(MTP_ATTENTION_VECTORS)
+#if defined(MTP_VECTORS)
 
 namespace {
 

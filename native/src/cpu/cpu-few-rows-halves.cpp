@@ -3,72 +3,31 @@
 // (ggml-cpu/llamafile/sgemm.cpp), so that a row does not depend on how many there are. Compiled with the CPU backend's
 // own options, as sgemm is.
 
-#include "cpu-few-rows-task.h"
+#include "cpu-few-rows-shared.h"
 
 #if defined(__AVX2__) && defined(__F16C__) && defined(__FMA__) && defined(GGML_USE_LLAMAFILE)
 
-#    include <immintrin.h>
+#    include "cpu-vectors.h"
 
 namespace {
 
+float total(lanes x) {
 #    if defined(__AVX512F__)
-using floats = __m512;
-
-floats zero() {
-    return _mm512_setzero_ps();
-}
-
-float total(floats x) {
-    return _mm512_reduce_add_ps(x);
-}
-
-floats multiply(floats x, floats y, floats sum) {
-    return _mm512_fmadd_ps(x, y, sum);
-}
-
-floats load_f16(const uint16_t * from) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) from));
-}
-
-#        if !defined(__AVX512BF16__)
-floats load_bf16(const uint16_t * from) {
-    return _mm512_castsi512_ps(
-        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) from)), 16));
-}
-#        endif
+    return _mm512_reduce_add_ps(x.x);
 #    else
-using floats = __m256;
-
-floats zero() {
-    return _mm256_setzero_ps();
-}
-
-float total(floats x) {
-    __m128 sum = _mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x));
+    __m128 sum = _mm_add_ps(_mm256_extractf128_ps(x.x, 1), _mm256_castps256_ps128(x.x));
     sum        = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
     return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
-}
-
-floats multiply(floats x, floats y, floats sum) {
-    return _mm256_fmadd_ps(x, y, sum);
-}
-
-floats load_f16(const uint16_t * from) {
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) from));
-}
-
-floats load_bf16(const uint16_t * from) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) from)), 16));
-}
 #    endif
+}
 
 struct few_rows_f16 {
-    using values                      = floats;
-    static constexpr int64_t N_VALUES = sizeof(floats) / sizeof(float);
+    using values                      = lanes;
+    static constexpr int64_t N_VALUES = lanes::N;
 
-    static values load(const uint16_t * from) { return load_f16(from); }
+    static values load(const uint16_t * from) { return lanes::load((const ggml_fp16_t *) from); }
 
-    static floats add(values x, values y, floats sum) { return multiply(x, y, sum); }
+    static lanes add(values x, values y, lanes sum) { return sum.add_product(x, y); }
 };
 
 #    if defined(__AVX512BF16__)
@@ -78,11 +37,19 @@ struct few_rows_bf16 {
 
     static values load(const uint16_t * from) { return (values) _mm512_loadu_ps(from); }
 
-    static floats add(values x, values y, floats sum) { return _mm512_dpbf16_ps(sum, x, y); }
+    static lanes add(values x, values y, lanes sum) { return { _mm512_dpbf16_ps(sum.x, x, y) }; }
 };
 #    else
 struct few_rows_bf16 : few_rows_f16 {
-    static values load(const uint16_t * from) { return load_bf16(from); }
+    static values load(const uint16_t * from) {
+#        if defined(__AVX512F__)
+        const __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) from));
+        return { _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)) };
+#        else
+        const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) from));
+        return { _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)) };
+#        endif
+    }
 };
 #    endif
 
@@ -90,12 +57,7 @@ struct few_rows_bf16 : few_rows_f16 {
 template <class T, int M, int N> void few_rows_tile(const few_rows_task & task, int64_t i) {
     const char * x = task.matrix + i * task.stride;
 
-    floats sums[M][N];
-    for (auto & of_row : sums) {
-        for (auto & sum : of_row) {
-            sum = zero();
-        }
-    }
+    lanes sums[M][N] = {};
     for (int64_t k = 0; k < task.n_values; k += T::N_VALUES) {
         // the next tile, from front to back: M short streams are more than the processor foresees
         const char * next = x + M * (task.stride + k * sizeof(uint16_t));
@@ -138,16 +100,9 @@ template <class T, int N> void few_rows_of_halves(const few_rows_task & task) {
     }
 }
 
-template <class T> void few_rows_multiply(const few_rows_task & task) {
-    static constexpr few_rows_kernel KERNELS[N_ROWS_TOGETHER] = {
-        few_rows_of_halves<T, 1>, few_rows_of_halves<T, 2>, few_rows_of_halves<T, 3>, few_rows_of_halves<T, 4>,
-        few_rows_of_halves<T, 5>, few_rows_of_halves<T, 6>, few_rows_of_halves<T, 7>, few_rows_of_halves<T, 8>,
-    };
-    KERNELS[task.n_rows - 1](task);
-}
-
 template <class T> few_rows_kernel few_rows_if_sgemm_takes(int64_t n_values, int64_t n_matrix) {
-    return n_values % T::N_VALUES == 0 && n_matrix % 4 == 0 ? few_rows_multiply<T> : nullptr;
+    return n_values % T::N_VALUES == 0 && n_matrix % 4 == 0 ? FEW_ROWS_PRODUCT(few_rows_of_halves, T) :
+                                                              (few_rows_kernel) nullptr;
 }
 
 } // namespace

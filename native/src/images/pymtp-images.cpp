@@ -1,12 +1,11 @@
 // The C interface: images in prompts, by llama.cpp's mtmd.
 
-#include "pymtp.h"
-
 #include "image-file.h"
 #include "llama-model.h"
 #include "mtmd.h"
 #include "mtp-memory.h"
 #include "pymtp-session.h"
+#include "pymtp.h"
 
 #include <algorithm>
 #include <cstring>
