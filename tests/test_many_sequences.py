@@ -302,7 +302,9 @@ def test_rounds_go_on_to_the_very_end_of_the_context(model: object) -> None:
 def context_of(session: Session) -> int:
     from pymtp.binding.library import ffi, lib
 
-    return int(ffi.cast("intptr_t", lib.pymtp_session_context(session._handle.native)))
+    info = ffi.new("struct pymtp_session_info *")
+    lib.pymtp_session_describe(session._handle.native, info)
+    return int(ffi.cast("intptr_t", info.context))
 
 
 def test_rounds_of_many_sequences_build_few_graphs(model: object) -> None:

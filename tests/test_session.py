@@ -132,7 +132,9 @@ def test_builds_are_the_passes_that_llama_cpp_did_not_reuse_a_graph_for(model: o
     with Session(model, PARAMS, n_draft_max=K) as session:
         play(session, [*prompt(session, 200), 5], [3, 1, 2, 0], 100)
         counters = session.counters
-        context = int(ffi.cast("intptr_t", lib.pymtp_session_context(session._handle.native)))
+        info = ffi.new("struct pymtp_session_info *")
+        lib.pymtp_session_describe(session._handle.native, info)
+        context = int(ffi.cast("intptr_t", info.context))
         n_reused = llama_cpp.llama_perf_context(context).n_reused
     n_passes = counters.n_trunk_passes + counters.n_head_passes
     assert n_passes == 4 + 100 + 75

@@ -195,22 +195,24 @@ struct pymtp_session_params {
 int32_t pymtp_session_init(struct llama_model * model, const struct pymtp_session_params * params,
                            struct pymtp_session ** session);
 
-// The session's context, for llama.cpp's own functions (samplers, performance). Do not free it, decode with it, or
-// change its memory or state.
-struct llama_context * pymtp_session_context(struct pymtp_session * session);
+struct pymtp_session_info {
+    // For llama.cpp's own functions (samplers, performance). Do not free it, decode with it, or change its memory or
+    // state.
+    struct llama_context * context;
 
-// -1 for an invalid handle.
-int32_t pymtp_session_memory(const struct pymtp_session * session);      // a pymtp_memory
-int32_t pymtp_session_n_draft_max(const struct pymtp_session * session); // as in the params
+    int32_t      memory;      // a pymtp_memory
+    const char * memory_note; // what is special about the session's memory, and what it costs; "": nothing
+    int32_t      is_async;    // a device computes the logits on its own: a decode returns before they are there
+};
 
-int32_t pymtp_session_n_heads(const struct pymtp_session * session);     // heads that draft: at most one for each step
+int32_t pymtp_session_describe(const struct pymtp_session * session, struct pymtp_session_info * info);
+
+// Heads that draft: at most one for each step. -1 for an invalid handle.
+int32_t pymtp_session_n_heads(const struct pymtp_session * session);
 
 // The position of a sequence after the last that all of the first n_heads heads have seen; -1 if there is no such
 // sequence.
 int32_t pymtp_session_seen_end(const struct pymtp_session * session, int32_t seq, int32_t n_heads);
-
-// What is special about the session's memory, and what it costs; "" if there is nothing to say.
-const char * pymtp_session_memory_note(const struct pymtp_session * session);
 
 // Runs the trunk over n_rows rows, in ubatches of at most n_ubatch. token, pos, seq, flags: [n_rows].
 // The positions of each sequence continue its decoded tail. At most n_batch rows, and at most n_outputs_max of
@@ -233,9 +235,6 @@ int32_t pymtp_session_logits(struct pymtp_session * session, int32_t of_draft, i
 // that pymtp_session_candidates does not fetch all of them. 0: they do not, which is how a session begins. Without a
 // device nothing is gained and nothing done, unless also_on_host is set (for tests).
 int32_t pymtp_session_reduce(struct pymtp_session * session, int32_t n_max, int32_t also_on_host);
-
-// Whether logits are computed on a device that does so on its own: a decode returns before they are there.
-int32_t pymtp_session_is_async(const struct pymtp_session * session);
 
 // The n highest logits of each row of the last decode (of_draft = 0) or draft step (1), highest first.
 // ids, values: [n_rows, n]. Fetches all logits if n is more than was asked of pymtp_session_reduce.

@@ -102,7 +102,13 @@ struct session {
         }
     }
 
-    llama_context * context() { return pymtp_session_context(handle); }
+    pymtp_session_info info() {
+        pymtp_session_info res;
+        CHECK_EQUAL(pymtp_session_describe(handle, &res), +PYMTP_OK);
+        return res;
+    }
+
+    llama_context * context() { return info().context; }
 
     int32_t next(int32_t seq = 0) { return llama_memory_seq_pos_max(llama_get_memory(context()), seq) + 1; }
 
@@ -544,8 +550,7 @@ static void a_session_that_does_not_draft_says_so() {
     options o;
     o.n_draft = 0;
     session s(o);
-    CHECK_EQUAL(pymtp_session_n_draft_max(s.handle), 0);
-    CHECK_EQUAL(pymtp_session_memory(s.handle), +PYMTP_MEMORY_NONE);
+    CHECK_EQUAL(s.info().memory, +PYMTP_MEMORY_NONE);
     CHECK_EQUAL(s.decode(text(12)).size(), 12u);
     s.draft_step(0, { 1 }, 12);
     CHECK_EQUAL(s.status, +PYMTP_INVALID);

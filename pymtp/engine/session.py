@@ -118,6 +118,8 @@ class Session:
             )
         )
         native = self._handle.native
+        info = ffi.new("struct pymtp_session_info *")
+        check(lib.pymtp_session_describe(native, info))
         model = model_pointer(model)
         self._counters = CounterReader(self._handle)
         self.n_reduced = 0
@@ -128,20 +130,20 @@ class Session:
         """Sequences that the session holds."""
         self.n_cells: int = params.n_cells or self.n_ctx * n_seq_max
         """Positions that all of them together can hold; the cache may have a few more."""
-        self.n_ubatch: int = lib.llama_n_ubatch(lib.pymtp_session_context(native))
+        self.n_ubatch: int = lib.llama_n_ubatch(info.context)
         """Rows that are computed at once: at least those of a round of all sequences. `decode` takes more."""
-        self.is_async: bool = bool(lib.pymtp_session_is_async(native))
+        self.is_async: bool = bool(info.is_async)
         """Whether a device computes the passes: `decode` returns before it is done, and logits wait for it."""
         is_recurrent = lib.llama_model_is_hybrid(model) or lib.llama_model_is_recurrent(model)
         self.needs_equal_rows: bool = n_seq_max > 1 and bool(is_recurrent or not params.kv_unified)
         """Whether sequences share a pass only if they have equally many rows in it."""
-        self.n_draft_max: int = lib.pymtp_session_n_draft_max(native)
+        self.n_draft_max = n_draft_max
         """Drafts that a round can verify; 0: it decodes plainly."""
         self.n_heads: int = lib.pymtp_session_n_heads(native)
         """Heads that draft: at most one for each token."""
-        self.mtp_memory = _MEMORY[lib.pymtp_session_memory(native)]
+        self.mtp_memory = _MEMORY[info.memory]
         """Where the MTP layers keep their K/V: in the trunk's cache ("shared"), in their "own", or nowhere."""
-        self.memory_note: str = ffi.string(lib.pymtp_session_memory_note(native)).decode()
+        self.memory_note: str = ffi.string(info.memory_note).decode()
         """Why the heads have a cache of their own, or why sequences are computed one by one; else ""."""
         self.n_vocab: int = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
         """Tokens of the vocabulary."""

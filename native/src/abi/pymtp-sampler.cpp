@@ -2,7 +2,6 @@
 
 #include "pymtp-session.h"
 #include "pymtp-text.h"
-#include "sampler-grammar.h"
 #include "sampler.h"
 
 #include <algorithm>

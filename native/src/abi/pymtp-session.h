@@ -6,11 +6,12 @@
 #include "mtp-engine.h"
 #include "mtp-padding.h"
 #include "mtp-replay.h"
-#include "mtp-thread-pools.h"
 #include "pymtp.h"
 
 #include <memory>
 #include <vector>
+
+using pymtp_threads = std::unique_ptr<ggml_threadpool, void (*)(ggml_threadpool *)>;
 
 struct pymtp_session {
     static constexpr const char * what = "session";
@@ -30,9 +31,12 @@ struct pymtp_session {
     // where the memory has recurrent states: the first position of each sequence's last pass, -1 before there is one
     std::vector<llama_pos> last_pass;
 
-    std::unique_ptr<mtp_padder>       padder;  // what passes have more than they were asked for
-    std::unique_ptr<mtp_replay>       replay;  // set if the memory cannot drop rejected drafts
-    std::unique_ptr<mtp_thread_pools> threads; // set if they have cores or a priority of their own
+    std::unique_ptr<mtp_padder> padder; // what passes have more than they were asked for
+    std::unique_ptr<mtp_replay> replay; // set if the memory cannot drop rejected drafts
+
+    // set if they have cores or a priority of their own; for prompts only if these are others
+    pymtp_threads threads       = { nullptr, nullptr };
+    pymtp_threads threads_batch = { nullptr, nullptr };
 
     ~pymtp_session();
 

@@ -1,15 +1,16 @@
 // The C interface: sessions, what they say of themselves, and how they are set up. Like its other files (pymtp-passes.cpp,
 // pymtp-sequences.cpp) it checks arguments, keeps exceptions and asserts on this side, and names errors.
 
+#include "ggml-cpu.h"
 #include "llama-model.h"
 #include "mtp-architectures.h"
 #include "mtp-memory.h"
-#include "mtp-row-converter.h"
 #include "pymtp-session.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <stdexcept>
 #include <vector>
 
 static constexpr int64_t QK_MAX = 256; // a multiple of the block sizes of all types
@@ -189,6 +190,22 @@ static int32_t create_context(pymtp_session & session, llama_model & model, cons
     return PYMTP_OK;
 }
 
+// the backend may be a file of its own
+template <typename T> static T * cpu_function(const char * name) {
+    auto * device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    auto * res    = device ? ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), name) : nullptr;
+    if (!res) {
+        throw std::runtime_error("the CPU backend has no pools of threads");
+    }
+    return (T *) res;
+}
+
+static pymtp_threads create_threads(ggml_threadpool_params params) {
+    params.paused = true; // threads of two pools would wait for work at the same time
+    return { cpu_function<decltype(ggml_threadpool_new)>("ggml_threadpool_new")(&params),
+             cpu_function<void(ggml_threadpool *)>("ggml_threadpool_free") };
+}
+
 // what a session knows of its context, and the engine
 static void set_up(pymtp_session & session, const llama_model & model, const pymtp_session_params & params,
                    const llama_context_params & cparams) {
@@ -216,7 +233,11 @@ static void set_up(pymtp_session & session, const llama_model & model, const pym
                                      mtp_padder::params{ params.padding, (uint32_t) params.n_draft_max,
                                                          (uint32_t) session.n_outputs_max, session.replay != nullptr });
     if (params.threads) {
-        session.threads = std::make_unique<mtp_thread_pools>(*session.ctx, *params.threads, *params.threads_batch);
+        session.threads = create_threads(*params.threads);
+        if (!ggml_threadpool_params_match(params.threads, params.threads_batch)) {
+            session.threads_batch = create_threads(*params.threads_batch);
+        }
+        llama_attach_threadpool(session.ctx, session.threads.get(), session.threads_batch.get());
     }
 }
 
@@ -241,33 +262,27 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
     });
 }
 
-llama_context * pymtp_session_context(pymtp_session * session) {
-    return pymtp_guard_or((llama_context *) nullptr, session, [](pymtp_session & self) { return self.ctx; });
+static const char * memory_note(const pymtp_session & session) {
+    if (session.mtp->heads.own_memory()) {
+        return "the trunk's cache keeps more than K/V by position, so the heads have a cache of their own";
+    }
+    return session.replay ?
+               "the model's recurrent states cannot go back, so rejected drafts cost another pass of the trunk" :
+               "";
 }
 
-int32_t pymtp_session_memory(const pymtp_session * session) {
-    return pymtp_guard_or(-1, session, [](pymtp_session & self) -> int32_t {
-        if (self.n_heads == 0) {
-            return PYMTP_MEMORY_NONE;
-        }
-        return self.mtp->heads.own_memory() ? PYMTP_MEMORY_OWN : PYMTP_MEMORY_SHARED;
+int32_t pymtp_session_describe(const pymtp_session * session, pymtp_session_info * info) {
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        pymtp_need(info, "the description") = {
+            self.ctx,
+            self.mtp->heads.own_memory() ? PYMTP_MEMORY_OWN :
+            self.n_heads > 0             ? PYMTP_MEMORY_SHARED :
+                                           PYMTP_MEMORY_NONE,
+            memory_note(self),
+            self.mtp->is_async(),
+        };
+        return PYMTP_OK;
     });
-}
-
-const char * pymtp_session_memory_note(const pymtp_session * session) {
-    return pymtp_guard_or((const char *) "", session, [](pymtp_session & self) {
-        if (self.mtp->heads.own_memory()) {
-            return "the trunk's cache keeps more than K/V by position, so the heads have a cache of their own";
-        }
-        if (self.replay) {
-            return "the model's recurrent states cannot go back, so rejected drafts cost another pass of the trunk";
-        }
-        return "";
-    });
-}
-
-int32_t pymtp_session_n_draft_max(const pymtp_session * session) {
-    return pymtp_guard_or(-1, session, [](pymtp_session & self) { return self.n_draft_max; });
 }
 
 int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max, int32_t also_on_host) {
@@ -278,10 +293,6 @@ int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max, int32_t als
         self.mtp->reduce_logits(std::min(n_max, self.n_vocab()), also_on_host != 0);
         return PYMTP_OK;
     });
-}
-
-int32_t pymtp_session_is_async(const pymtp_session * session) {
-    return pymtp_guard_or(-1, session, [](pymtp_session & self) -> int32_t { return self.mtp->is_async(); });
 }
 
 int32_t pymtp_session_n_heads(const pymtp_session * session) {

@@ -8,7 +8,8 @@
 
 namespace {
 
-// Blocks of 256 values, in groups with a scale and a minimum each
+// Blocks of 256 values, in groups with a scale and a minimum each. T::add adds products in integers, and what the minima
+// take off.
 struct few_rows_8_sums {
     __m256 sum  = _mm256_setzero_ps();
     __m256 mins = _mm256_setzero_ps();
@@ -21,8 +22,8 @@ struct few_rows_8_sums {
     __m256 totals() const { return _mm256_sub_ps(sum, mins); }
 };
 
-template <class V> struct few_rows_q4_K_8 {
-    using block                       = block_q4_Kx8;
+template <class V, class T> struct few_rows_8_of_256 {
+    using block                       = typename T::block;
     using block_y                     = block_q8_K;
     using sums                        = few_rows_8_sums;
     static constexpr int64_t N_VALUES = QK_K;
@@ -34,6 +35,23 @@ template <class V> struct few_rows_q4_K_8 {
             products[n] = V::zero();
             offsets[n]  = _mm256_setzero_si256();
         }
+        T::template add<N>(products, offsets, x, y, b);
+
+        const __m256 d     = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.d));
+        const __m256 min_d = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.dmin));
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+            to[n].add(V::add_neighbours(products[n]), offsets[n], d, min_d, y[n][b].d);
+        }
+    }
+};
+
+template <class V> struct few_rows_q4_K_8 {
+    using block = block_q4_Kx8;
+
+    template <int N>
+    static void add(typename V::ints * products, __m256i * offsets, const block & x, const block_q8_K * const * y,
+                    int64_t b) {
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) { // 64 values: two groups of 32, each with a scale and a minimum
             const __m256i bytes    = scales_and_mins(x.scales + 24 * i);
@@ -63,12 +81,6 @@ template <class V> struct few_rows_q4_K_8 {
                 }
             }
         }
-        const __m256 d     = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.d));
-        const __m256 min_d = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.dmin));
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
-            to[n].add(V::add_neighbours(products[n]), offsets[n], d, min_d, y[n][b].d);
-        }
     }
 
     // of two groups, each in 16 bytes: 8 scales, 8 minima
@@ -87,18 +99,11 @@ template <class V> struct few_rows_q4_K_8 {
 };
 
 template <class V> struct few_rows_q2_K_8 {
-    using block                       = block_q2_Kx8;
-    using block_y                     = block_q8_K;
-    using sums                        = few_rows_8_sums;
-    static constexpr int64_t N_VALUES = QK_K;
+    using block = block_q2_Kx8;
 
-    template <int N> static void add(sums * to, const block & x, const block_q8_K * const * y, int64_t b) {
-        typename V::ints products[N];
-        __m256i          offsets[N];
-        for (int n = 0; n < N; ++n) {
-            products[n] = V::zero();
-            offsets[n]  = _mm256_setzero_si256();
-        }
+    template <int N>
+    static void add(typename V::ints * products, __m256i * offsets, const block & x, const block_q8_K * const * y,
+                    int64_t b) {
 #pragma GCC unroll 2
         for (int i = 0; i < 2; ++i) { // 128 values: four pairs of groups of 16, each with a scale and a minimum
             typename V::ints packed[2][2];
@@ -129,12 +134,6 @@ template <class V> struct few_rows_q2_K_8 {
                     }
                 }
             }
-        }
-        const __m256 d     = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.d));
-        const __m256 min_d = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.dmin));
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
-            to[n].add(V::add_neighbours(products[n]), offsets[n], d, min_d, y[n][b].d);
         }
     }
 };
@@ -169,16 +168,9 @@ template <class V, class T> struct few_rows_8_of_32 {
     }
 };
 
-struct few_rows_q4_0_8 {
-    using block                    = block_q4_0x8;
-    static constexpr auto & VALUES = FEW_ROWS_SIGNED_4;
-
-    static __m256 scales(const block & x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.d)); }
-};
-
-struct few_rows_iq4_nl_8 {
-    using block                    = block_iq4_nlx8;
-    static constexpr auto & VALUES = FEW_ROWS_IQ4;
+template <class BLOCK, const int8_t (&TABLE)[16]> struct few_rows_nibbles_8 {
+    using block                    = BLOCK;
+    static constexpr auto & VALUES = TABLE;
 
     static __m256 scales(const block & x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.d)); }
 };
@@ -199,13 +191,15 @@ struct few_rows_mxfp4_8 {
 template <class V> few_rows_kernel few_rows_find_repacked(ggml_type type) {
     switch (type) {
         case GGML_TYPE_Q2_K:
-            return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_q2_K_8<V>);
+            return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_256<V, few_rows_q2_K_8<V>>);
         case GGML_TYPE_Q4_K:
-            return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_q4_K_8<V>);
+            return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_256<V, few_rows_q4_K_8<V>>);
         case GGML_TYPE_Q4_0:
-            return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_32<V, few_rows_q4_0_8>);
+            return FEW_ROWS_PRODUCT(few_rows_repacked,
+                                    few_rows_8_of_32<V, few_rows_nibbles_8<block_q4_0x8, FEW_ROWS_SIGNED_4>>);
         case GGML_TYPE_IQ4_NL:
-            return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_32<V, few_rows_iq4_nl_8>);
+            return FEW_ROWS_PRODUCT(few_rows_repacked,
+                                    few_rows_8_of_32<V, few_rows_nibbles_8<block_iq4_nlx8, FEW_ROWS_IQ4>>);
         case GGML_TYPE_MXFP4:
             return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_32<V, few_rows_mxfp4_8>);
         default:

@@ -1,7 +1,6 @@
-#include "mtp-graph-check.h"
-
 #include "ggml-backend.h"
 #include "ggml.h"
+#include "mtp-graph-edit.h"
 
 #include <cstring>
 #include <stdexcept>

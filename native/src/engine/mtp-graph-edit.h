@@ -2,7 +2,7 @@
 
 // Edits of a head's part of a graph, around what its architecture builds: leaves and nodes that become others, so that
 // what reads them need not know, and nodes that are left out. n_before: nodes that the graph had before the part. Knows
-// nodes and models; no rows and no contexts.
+// nodes and models; no rows and no contexts. And what is done to a graph that is built: it is checked and marked.
 
 #include "llama-model.h"
 
@@ -27,3 +27,16 @@ void mtp_graph_replace_embedding(ggml_cgraph * gf, size_t n_before, const llama_
 // Keeps, of the nodes after nodes_before, those that store K/V, hidden unless it is nullptr, and what these need.
 // Inputs of the rest are left without a buffer, and are not set then.
 void mtp_graph_cut_down(ggml_cgraph * gf, const std::vector<ggml_tensor *> & nodes_before, ggml_tensor * hidden);
+
+// What a damaged file can put into a graph, and ggml only finds out while it computes, where it ends the process. Throws
+// std::runtime_error that names the operation. Costs little: a graph is checked once, when it was built.
+void mtp_check_graph(ggml_cgraph * gf);
+
+// Larger passes are prompts; on devices they keep the kernels for many rows.
+static constexpr uint32_t MTP_SINGLE_ROWS_MAX = 63;
+
+// Marks all operations of a graph of n_rows rows, which must come out as each does in a pass of its own: a verify pass
+// stands for single steps. Backends have other kernels for many rows than for one. Graphs of one row are marked too: both
+// then take the same kernel where an operation has several rows for each row of the graph. Prompts are marked where
+// nothing but CPUs computes, which has fast kernels for them (cpu-few-rows.h).
+void mtp_graph_mark_single_rows(ggml_cgraph * gf, uint32_t n_rows, ggml_backend_sched_t sched);

@@ -6,7 +6,6 @@
 #include "mtp-engine.h"
 #include "mtp-graph-edit.h"
 #include "mtp-memory.h"
-#include "mtp-single-rows.h"
 
 #include <cstring>
 #include <stdexcept>

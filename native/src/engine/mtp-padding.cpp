@@ -1,8 +1,8 @@
 #include "mtp-padding.h"
 
 #include "mtp-engine.h"
+#include "mtp-graph-edit.h"
 #include "mtp-memory.h"
-#include "mtp-single-rows.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,8 +1,8 @@
 #include "mtp-plan.h"
 
 #include "llama-model.h"
+#include "mtp-graph-edit.h"
 #include "mtp-memory.h"
-#include "mtp-single-rows.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,9 +1,11 @@
 #include "head-index.h"
 
-#include "head-index-kind.h"
+#include "head-part.h"
+#include "index-pools.h"
 #include "llama-kv-cache-dsa.h"
 
 #include <cmath>
+#include <memory>
 
 static bool has_index(const llama_layer & layer) {
     return layer.indexer_k_norm && layer.indexer_k_norm_b && layer.indexer_proj && layer.indexer_attn_k &&
@@ -31,70 +33,97 @@ uint32_t head_index_n_picked(const llama_hparams & hparams) {
     return hparams.indexer_top_k + (hparams.indexer_kpool > 0 ? hparams.indexer_kpool - 1 : 0);
 }
 
-head_index::head_index(const llm_graph_context & graph, llm_graph_input_attn_k_dsa * inp, const llama_layer & layer,
-                       const head_index_rows & rows, int il) :
-    graph(graph), ctx0(graph.ctx0), inp(inp), layer(layer), rows(rows), il(il), n_head(graph.hparams.indexer_n_head),
-    n_key(graph.hparams.indexer_head_size) {}
+namespace {
 
-ggml_tensor * head_index::build_mask(const head_picked & picked) const {
-    ggml_tensor * mask     = inp->get_kq_mask_mla();
-    const int64_t n_kv     = mask->ne[0];
-    const int64_t n_rows   = mask->ne[1];
-    const int64_t n_stream = mask->ne[3];
-    const int64_t n        = picked.taken->ne[0];
+// What the indexes of heads have in common: queries, scores and masks. A kind says what it keeps of each position and how
+// it picks by that.
+class head_index {
+  public:
+    head_index(const llm_graph_context & graph, llm_graph_input_attn_k_dsa * inp, const llama_layer & layer,
+               const head_index_rows & rows, int il) :
+        graph(graph), ctx0(graph.ctx0), inp(inp), layer(layer), rows(rows), il(il),
+        n_head(graph.hparams.indexer_n_head), n_key(graph.hparams.indexer_head_size) {}
 
-    ggml_tensor * hidden = ggml_reshape_4d(ctx0, picked.sees_all, 1, n_rows, 1, n_stream);
-    hidden               = ggml_cast(ctx0, ggml_repeat_4d(ctx0, hidden, n_kv, n_rows, 1, n_stream), mask->type);
-    hidden               = ggml_reshape_4d(ctx0, hidden, 1, n_kv, n_rows, n_stream);
+    virtual ~head_index() = default;
 
-    ggml_tensor * zeros = ggml_fill(ctx0, ggml_new_tensor_4d(ctx0, GGML_TYPE_F32, 1, n, n_rows, n_stream), 0.0f);
-    hidden              = ggml_set_rows(ctx0, hidden, zeros, ggml_reshape_3d(ctx0, picked.taken, n, n_rows, n_stream));
-    return ggml_add(ctx0, ggml_reshape_4d(ctx0, hidden, n_kv, n_rows, 1, n_stream), mask);
-}
+    virtual void store_keys() const = 0;
 
-ggml_tensor * head_index::build_key() const {
-    ggml_tensor * k = ggml_mul_mat(ctx0, layer.indexer_attn_k, rows.input);
-    k               = graph.build_norm(k, layer.indexer_k_norm, layer.indexer_k_norm_b, LLM_NORM, il);
-    graph.cb(k, "mtp_indexer_k", il);
-    return k;
-}
+    // The positions' cells: I32 [n_picked, n_tokens of a stream, 1, n_stream]
+    virtual ggml_tensor * build_picked() const = 0;
 
-ggml_tensor * head_index::build_queries() const {
-    ggml_tensor * q = ggml_mul_mat(ctx0, layer.indexer_attn_q_b, rows.queries);
-    graph.cb(q, "mtp_indexer_q", il);
-    return ggml_reshape_3d(ctx0, q, n_key, n_head, graph.n_tokens);
-}
+    // For rows that see the cells that have been picked before, or all.
+    ggml_tensor * build_mask(const head_picked & picked) const {
+        ggml_tensor * mask     = inp->get_kq_mask_mla();
+        const int64_t n_kv     = mask->ne[0];
+        const int64_t n_rows   = mask->ne[1];
+        const int64_t n_stream = mask->ne[3];
+        const int64_t n        = picked.taken->ne[0];
 
-ggml_tensor * head_index::build_scores(ggml_tensor * q, ggml_tensor * k, ggml_tensor * mask) const {
-    const int64_t n_stream = k->ne[3];
-    const int64_t n_rows   = graph.n_tokens / n_stream;
+        ggml_tensor * hidden = ggml_reshape_4d(ctx0, picked.sees_all, 1, n_rows, 1, n_stream);
+        hidden               = ggml_cast(ctx0, ggml_repeat_4d(ctx0, hidden, n_kv, n_rows, 1, n_stream), mask->type);
+        hidden               = ggml_reshape_4d(ctx0, hidden, 1, n_kv, n_rows, n_stream);
 
-    q = ggml_reshape_4d(ctx0, q, n_key, n_head, n_rows, n_stream);
+        ggml_tensor * zeros = ggml_fill(ctx0, ggml_new_tensor_4d(ctx0, GGML_TYPE_F32, 1, n, n_rows, n_stream), 0.0f);
+        hidden = ggml_set_rows(ctx0, hidden, zeros, ggml_reshape_3d(ctx0, picked.taken, n, n_rows, n_stream));
+        return ggml_add(ctx0, ggml_reshape_4d(ctx0, hidden, n_kv, n_rows, 1, n_stream), mask);
+    }
 
-    // scaled before they meet the scores, of which there are many more
-    ggml_tensor * weights = ggml_mul_mat(ctx0, layer.indexer_proj, rows.input);
-    weights               = ggml_scale(ctx0, weights, 1.0f / sqrtf(float(n_key * n_head)));
-    weights               = ggml_reshape_4d(ctx0, weights, n_head, n_rows, 1, n_stream);
-    graph.cb(weights, "mtp_indexer_weights", il);
+  protected:
+    const llm_graph_context &    graph;
+    ggml_context *               ctx0;
+    llm_graph_input_attn_k_dsa * inp;
+    const llama_layer &          layer;
+    const head_index_rows &      rows;
+    const int                    il;
+    const int64_t                n_head;
+    const int64_t                n_key;
 
-    if (graph.cparams.fused_lid) {
-        ggml_tensor * scores = ggml_lightning_indexer(ctx0, q, k, weights, mask);
+    // [n_key, n_tokens] after the norm
+    ggml_tensor * build_key() const {
+        ggml_tensor * k = ggml_mul_mat(ctx0, layer.indexer_attn_k, rows.input);
+        k               = graph.build_norm(k, layer.indexer_k_norm, layer.indexer_k_norm_b, LLM_NORM, il);
+        graph.cb(k, "mtp_indexer_k", il);
+        return k;
+    }
+
+    // [n_key, n_head, n_tokens]
+    ggml_tensor * build_queries() const {
+        ggml_tensor * q = ggml_mul_mat(ctx0, layer.indexer_attn_q_b, rows.queries);
+        graph.cb(q, "mtp_indexer_q", il);
+        return ggml_reshape_3d(ctx0, q, n_key, n_head, graph.n_tokens);
+    }
+
+    // q: [n_key, n_head, n_tokens]; k: [n_key, 1, n, n_stream]; mask: [n, n_tokens of a stream, 1, n_stream], F16 if
+    // the scores come from one operation. Returns as the mask, in F32
+    ggml_tensor * build_scores(ggml_tensor * q, ggml_tensor * k, ggml_tensor * mask) const {
+        const int64_t n_stream = k->ne[3];
+        const int64_t n_rows   = graph.n_tokens / n_stream;
+
+        q = ggml_reshape_4d(ctx0, q, n_key, n_head, n_rows, n_stream);
+
+        // scaled before they meet the scores, of which there are many more
+        ggml_tensor * weights = ggml_mul_mat(ctx0, layer.indexer_proj, rows.input);
+        weights               = ggml_scale(ctx0, weights, 1.0f / sqrtf(float(n_key * n_head)));
+        weights               = ggml_reshape_4d(ctx0, weights, n_head, n_rows, 1, n_stream);
+        graph.cb(weights, "mtp_indexer_weights", il);
+
+        if (graph.cparams.fused_lid) {
+            ggml_tensor * scores = ggml_lightning_indexer(ctx0, q, k, weights, mask);
+            graph.cb(scores, "mtp_indexer_score", il);
+            graph.res->add_fused_node({ LLM_FUSED_OP_LIGHTNING_INDEXER, scores, il });
+            return scores;
+        }
+        // where no device has all of it in one operation
+        ggml_tensor * kq = ggml_mul_mat(ctx0, ggml_permute(ctx0, k, 0, 2, 1, 3), ggml_permute(ctx0, q, 0, 2, 1, 3));
+
+        ggml_tensor * scores = ggml_relu(ctx0, ggml_cont(ctx0, ggml_permute(ctx0, kq, 2, 1, 0, 3)));
+        scores               = ggml_sum_rows(ctx0, ggml_mul(ctx0, scores, weights));
+        scores               = ggml_cont(ctx0, ggml_permute(ctx0, scores, 2, 1, 0, 3));
+        scores               = ggml_add(ctx0, scores, mask);
         graph.cb(scores, "mtp_indexer_score", il);
-        graph.res->add_fused_node({ LLM_FUSED_OP_LIGHTNING_INDEXER, scores, il });
         return scores;
     }
-    // where no device has all of it in one operation
-    ggml_tensor * kq = ggml_mul_mat(ctx0, ggml_permute(ctx0, k, 0, 2, 1, 3), ggml_permute(ctx0, q, 0, 2, 1, 3));
-
-    ggml_tensor * scores = ggml_relu(ctx0, ggml_cont(ctx0, ggml_permute(ctx0, kq, 2, 1, 0, 3)));
-    scores               = ggml_sum_rows(ctx0, ggml_mul(ctx0, scores, weights));
-    scores               = ggml_cont(ctx0, ggml_permute(ctx0, scores, 2, 1, 0, 3));
-    scores               = ggml_add(ctx0, scores, mask);
-    graph.cb(scores, "mtp_indexer_score", il);
-    return scores;
-}
-
-namespace {
+};
 
 // keeps the key of each position
 class head_index_of_keys : public head_index {
@@ -125,6 +154,63 @@ class head_index_of_keys : public head_index {
     }
 };
 
+// An index that scores pools of consecutive positions, of as many as the model says. A pool's key is a mean of those of
+// its positions, weighted by their gates. The cache has keys and gates; pools are made of them whenever an index picks,
+// which is once for the drafts of a round. So nothing has to be made again as positions come and go.
+class head_index_with_pools : public head_index {
+  public:
+    using head_index::head_index;
+
+    void store_keys() const override {
+        ggml_tensor * gate = ggml_mul_mat(ctx0, layer.indexer_kpool_gate, rows.input);
+        graph.cb(gate, "mtp_indexer_gate", il);
+
+        ggml_tensor * both =
+            ggml_reshape_3d(ctx0, ggml_concat(ctx0, build_key(), gate, 0), 2 * n_key, 1, graph.n_tokens);
+        ggml_build_forward_expand(graph.gf, inp->mctx->get_lid()->cpy_k(ctx0, both, inp->get_k_idxs_lid(), il));
+    }
+
+    ggml_tensor * build_picked() const override {
+        ggml_tensor * stored   = inp->mctx->get_lid()->get_k(ctx0, il);
+        const int64_t n_pooled = graph.hparams.indexer_kpool;
+
+        const auto & pools = *static_cast<index_pools *>(graph.res->add_input(
+            std::make_unique<index_pools>(graph, inp->mctx->get_lid(), n_pooled, stored->ne[3],
+                                          graph.cparams.fused_lid ? GGML_TYPE_F16 : GGML_TYPE_F32)));
+
+        ggml_tensor * pooled = build_pooled(stored, pools.cells, n_pooled);
+        return pools.build_picked(ctx0, build_scores(build_queries(), pooled, pools.mask),
+                                  graph.hparams.indexer_top_k / n_pooled);
+    }
+
+  private:
+    // stored: [2 n_key, 1, n_kv, n_stream] key and gate of each cell; cells: I32 [n_pooled * n_pools, n_stream]
+    // returns [n_key, 1, n_pools, n_stream]
+    ggml_tensor * build_pooled(ggml_tensor * stored, ggml_tensor * cells, int64_t n_pooled) const {
+        const int64_t n_pools  = cells->ne[0] / n_pooled;
+        const int64_t n_stream = cells->ne[1];
+
+        ggml_tensor * by_cell =
+            ggml_view_3d(ctx0, stored, 2 * n_key, stored->ne[2], n_stream, stored->nb[2], stored->nb[3], 0);
+        ggml_tensor * both = ggml_get_rows(ctx0, by_cell, cells);
+        both               = ggml_reshape_3d(ctx0, both, 2 * n_key, n_pooled, n_pools * n_stream);
+
+        const auto part = [&](int64_t i) {
+            return ggml_view_3d(ctx0, both, n_key, n_pooled, both->ne[2], both->nb[1], both->nb[2],
+                                i * n_key * both->nb[0]);
+        };
+        const auto by_number = [&](ggml_tensor * cur) { // of keys: {n_pooled, n_key * n_pools * n_stream}
+            cur = ggml_cont(ctx0, ggml_permute(ctx0, cur, 1, 0, 2, 3));
+            return ggml_reshape_2d(ctx0, cur, n_pooled, n_key * n_pools * n_stream);
+        };
+        // each number of a key has a gate of its own
+        ggml_tensor * gates  = ggml_soft_max(ctx0, by_number(ggml_add(ctx0, part(1), layer.indexer_kpool_ape)));
+        ggml_tensor * pooled = ggml_sum_rows(ctx0, ggml_mul(ctx0, gates, by_number(part(0))));
+        graph.cb(pooled, "mtp_indexer_pooled", il);
+        return ggml_reshape_4d(ctx0, pooled, n_key, 1, n_pools, n_stream);
+    }
+};
+
 } // namespace
 
 ggml_tensor * head_index_attention(const llm_graph_context & graph, const llama_layer & layer,
@@ -138,7 +224,7 @@ ggml_tensor * head_index_attention(const llm_graph_context & graph, const llama_
 
     std::unique_ptr<const head_index> index;
     if (graph.hparams.indexer_kpool > 0) {
-        index = head_index_of_pools(graph, inp, layer, rows, il);
+        index = std::make_unique<head_index_with_pools>(graph, inp, layer, rows, il);
     } else {
         index = std::make_unique<head_index_of_keys>(graph, inp, layer, rows, rope_type, il);
     }

@@ -1,6 +1,5 @@
 // The C interface: images in prompts, by llama.cpp's mtmd.
 
-#include "image-file.h"
 #include "llama-model.h"
 #include "mtmd.h"
 #include "mtp-memory.h"
@@ -12,6 +11,26 @@
 #include <memory>
 #include <string>
 #include <vector>
+
+#define STB_IMAGE_IMPLEMENTATION
+#define STB_IMAGE_STATIC
+#define STBI_NO_STDIO
+#define STBI_NO_LINEAR
+#define STBI_NO_THREAD_LOCALS
+#define STBI_ONLY_JPEG
+#define STBI_ONLY_PNG
+#define STBI_ONLY_BMP
+#define STBI_ONLY_GIF
+#define STBI_MAX_DIMENSIONS (1 << 16)
+#if defined(__GNUC__)
+#    pragma GCC diagnostic push
+#    pragma GCC diagnostic ignored "-Wunused-function"
+#    pragma GCC diagnostic ignored "-Wcast-qual"
+#endif
+#include "stb/stb_image.h"
+#if defined(__GNUC__)
+#    pragma GCC diagnostic pop
+#endif
 
 struct projector_deleter {
     void operator()(mtmd_context * projector) const { mtmd_free(projector); }
@@ -153,6 +172,25 @@ int32_t pymtp_projector_load(const llama_model * model, const char * path, const
     });
 }
 
+static std::unique_ptr<mtmd_bitmap, bitmap_deleter> read_image(const uint8_t * data, size_t size) {
+    int width;
+    int height;
+    int n_channels;
+    // the header first: what it promises decides how much memory is taken
+    if (!stbi_info_from_memory(data, (int) size, &width, &height, &n_channels)) {
+        pymtp_refuse("it is no JPEG, PNG, BMP or GIF that can be read");
+    }
+    if (width < 1 || height < 1 || (int64_t) width * height > PYMTP_IMAGE_PIXELS_MAX) {
+        pymtp_refuse("it has %d x %d pixels, at most %d are possible", width, height, +PYMTP_IMAGE_PIXELS_MAX);
+    }
+    const std::unique_ptr<uint8_t, void (*)(void *)> rgb(
+        stbi_load_from_memory(data, (int) size, &width, &height, &n_channels, 3), stbi_image_free);
+    if (!rgb) {
+        pymtp_refuse("it is damaged");
+    }
+    return std::unique_ptr<mtmd_bitmap, bitmap_deleter>(mtmd_bitmap_init(width, height, rgb.get()));
+}
+
 int32_t pymtp_image_load(const uint8_t * data, size_t size, pymtp_image ** image) {
     return pymtp_guard([&]() -> int32_t {
         pymtp_need(image, "the image") = nullptr;
@@ -161,13 +199,8 @@ int32_t pymtp_image_load(const uint8_t * data, size_t size, pymtp_image ** image
         }
         pymtp_need_array(data, size, PYMTP_IMAGE_BYTES_MAX, "bytes");
 
-        image_pixels pixels = { 0, 0, { nullptr, nullptr } };
-        const auto   why    = pymtp_thrown([&] { pixels = image_file_read(data, size, PYMTP_IMAGE_PIXELS_MAX); });
-        if (!why.empty()) {
-            pymtp_refuse("%s", why.text);
-        }
-        auto res = std::make_unique<pymtp_image>();
-        res->bitmap.reset(mtmd_bitmap_init(pixels.width, pixels.height, pixels.rgb.get()));
+        auto res    = std::make_unique<pymtp_image>();
+        res->bitmap = read_image(data, size);
         return pymtp_give(image, std::move(res));
     });
 }

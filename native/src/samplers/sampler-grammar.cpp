@@ -1,7 +1,6 @@
-#include "sampler-grammar.h"
-
 #include "grammar-work.h"
 #include "llama-grammar.h"
+#include "sampler-rules.h"
 
 #include <algorithm>
 #include <cstdlib>
