@@ -32,24 +32,10 @@ SETTINGS = {
     "merge.conflictStyle": "diff3",  # a conflict also shows what llama.cpp had before
 }
 
-NEXT_STEPS = """\
-Then, at the root of pymtp:
-    make patches-export
-    cp {pin} native/llama_cpp.pin
-    Set the version in pyproject.toml, Makefile, pymtp/binding/library.py, bench/compare.py and bench/pack_gpu.sh.
-    rm -rf {folder}
-    make test check-native"""
-
 CONFLICT = """\
 {folder}: patch {number} of {end} ('{title}') conflicts with {new} in
     {files}
-Resolve it there:
-    cd {folder}
-    Edit these files (git diff shows the conflicts), git rm those that llama.cpp no longer has, then:
-    git add --update && git rebase --continue
-    Or, if llama.cpp no longer needs the patch: git rebase --skip
-    Repeat this until git says that the rebase is done.
-{next_steps}"""
+Resolve it there, as native/patches/README.md says."""
 
 
 def edit(folder: Path, source: Path | None, pin: Path = PIN, patches: Path = PATCHES) -> None:
@@ -97,17 +83,12 @@ def rebase(folder: Path, source: Path | None, onto: Path, pin: Path = PIN, patch
         title=run(["show", "--no-patch", "--format=%s", "REBASE_HEAD"], folder).strip(),
         new=new,
         files="\n    ".join(files),
-        next_steps=next_steps(folder),
     )
 
 
 def new_pin(folder: Path) -> Path:
     """Where a rebase in this folder leaves the pin of the new llama.cpp."""
     return folder.with_name("new_llama_cpp.pin")
-
-
-def next_steps(folder: Path) -> str:
-    return NEXT_STEPS.format(folder=folder, pin=new_pin(folder))
 
 
 def export(folder: Path, patches: Path = PATCHES) -> list[Path]:
@@ -170,7 +151,7 @@ def main() -> int:
             if conflict:
                 print(conflict, file=sys.stderr)
                 return 1
-            print(f"{folder}: the whole series is rebased.\n{next_steps(folder)}")
+            print(f"{folder}: the whole series is rebased; native/patches/README.md says what comes next")
         else:
             for path in export(folder):
                 print(path.name)

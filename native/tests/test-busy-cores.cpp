@@ -1,5 +1,5 @@
 #include "check.h"
-#include "cpu-busy-cores.h"
+#include "cpu-threads.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
 #include "ggml-cpu.h"

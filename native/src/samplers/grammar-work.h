@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 
 struct grammar_error : std::invalid_argument {
     using std::invalid_argument::invalid_argument;
@@ -36,7 +37,33 @@ class grammar_work {
         }
     }
 
+    // While it lives, a rule of n_elements is searched for left recursion, from those on that begin with it: again and again
+    // where it is reached in several ways. Throws grammar_error if that takes too long, or too much of the stack.
+    class search {
+      public:
+        explicit search(size_t n_elements) {
+            n_left -= (int64_t) (SEARCH_OF_A_RULE + n_elements * SEARCH_OF_A_RULE / 8);
+            if (n_left < 0) {
+                throw grammar_error("its rules begin with each other in too many ways");
+            }
+            if (n_chained >= CHAINED_MAX) {
+                throw grammar_error("more than " + std::to_string(CHAINED_MAX) + " rules that begin with each other");
+            }
+            ++n_chained;
+        }
+
+        ~search() { --n_chained; }
+
+        search(const search &)             = delete;
+        search & operator=(const search &) = delete;
+    };
+
   private:
+    static constexpr int32_t CHAINED_MAX      = 4000;
+    static constexpr int64_t SEARCH_OF_A_RULE = 26; // ten million rules at most
+
+    inline static thread_local int32_t n_chained = 0;
+
     static constexpr uint64_t ELEMENTS_OF_A_RULE = 1024; // 0.4 us to make one
 
     inline static thread_local int64_t n_left = ELEMENTS_MAX;

@@ -2,19 +2,15 @@
 #include "llama-grammar.h"
 #include "sampler-rules.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
-// llama.cpp's parser, and its search for left recursion, call themselves for what is nested
-static constexpr size_t   TEXT_MAX    = 4 * 1024 * 1024;  // bytes
-static constexpr int32_t  NESTED_MAX  = 200;              // parentheses in each other
-static constexpr int32_t  CHAINED_MAX = 4000;             // rules that begin with each other
-static constexpr uint64_t VISITS_MAX  = 10 * 1000 * 1000; // of rules and elements, in that search
+static constexpr size_t  TEXT_MAX   = 4 * 1024 * 1024; // bytes
+static constexpr int32_t NESTED_MAX = 200;             // parentheses in each other: the parser calls itself for them
 
 // The end of what a quote or a bracket begins.
 static const char * skip_to(const char * pos, char end) {
@@ -98,78 +94,6 @@ static void parse(llama_grammar_parser & parser, const char * text) {
     }
 }
 
-namespace {
-
-// The rules that a rule can begin with, as llama.cpp searches them for left recursion: again and again where they are
-// reached in several ways.
-class first_rules {
-  public:
-    explicit first_rules(const llama_grammar_rules & rules) : rules(rules), n_visits(rules.size()) {
-        for (const auto & rule : rules) {
-            is_empty.push_back(may_be_empty(rule));
-        }
-    }
-
-    // how many rules and elements the search from this one on visits
-    uint64_t visits(size_t rule, int32_t n_before = 0) {
-        if (n_visits[rule] == IN_PROGRESS) {
-            throw std::invalid_argument("left recursion is not supported");
-        }
-        if (n_visits[rule] > 0) {
-            return n_visits[rule];
-        }
-        if (n_before > CHAINED_MAX) {
-            throw std::invalid_argument("more than " + std::to_string(CHAINED_MAX) +
-                                        " rules that begin with each other");
-        }
-        n_visits[rule] = IN_PROGRESS;
-
-        uint64_t n     = 1 + rules[rule].size() / 8;
-        bool     first = true;
-        for (const auto & element : rules[rule]) {
-            const bool is_rule = element.type == LLAMA_GRETYPE_RULE_REF;
-            if (is_rule && first) {
-                n = std::min(n + visits(element.value, n_before + 1), VISITS_MAX + 1);
-            }
-            const bool is_end = element.type == LLAMA_GRETYPE_ALT || element.type == LLAMA_GRETYPE_END;
-            first             = is_end || (is_rule && first && is_empty[element.value]);
-        }
-        return n_visits[rule] = n;
-    }
-
-  private:
-    static constexpr uint64_t IN_PROGRESS = UINT64_MAX;
-
-    const llama_grammar_rules & rules;
-    std::vector<uint64_t>       n_visits; // 0: not known yet
-    std::vector<bool>           is_empty;
-
-    static bool may_be_empty(const llama_grammar_rule & rule) {
-        bool at_start = true;
-        for (const auto & element : rule) {
-            const bool is_end = element.type == LLAMA_GRETYPE_ALT || element.type == LLAMA_GRETYPE_END;
-            if (is_end && at_start) {
-                return true;
-            }
-            at_start = is_end;
-        }
-        return false;
-    }
-};
-
-} // namespace
-
-static void check_rules(const llama_grammar_rules & rules) {
-    first_rules first(rules);
-    uint64_t    n_visits = 0;
-    for (size_t rule = 0; rule < rules.size(); ++rule) {
-        n_visits += first.visits(rule);
-        if (n_visits > VISITS_MAX) {
-            throw std::invalid_argument("its rules begin with each other in too many ways");
-        }
-    }
-}
-
 llama_sampler_ptr sampler_grammar(const llama_vocab * vocab, const char * text) {
     if (strlen(text) > TEXT_MAX) {
         throw std::invalid_argument("more than " + std::to_string(TEXT_MAX) + " bytes");
@@ -190,13 +114,19 @@ llama_sampler_ptr sampler_grammar(const llama_vocab * vocab, const char * text) 
         // all that follows belongs to the message
         throw std::invalid_argument(std::string(err.what(), strcspn(err.what(), "\r\n")));
     }
-    check_rules(parser.rules);
+    // what it refuses of a grammar that can be parsed
+    static constexpr const char * REFUSED = "left recursion is not supported";
     if (!vocab) {
+        const std::unique_ptr<llama_grammar, void (*)(llama_grammar *)> made(
+            llama_grammar_init_impl(nullptr, text, "root", false, nullptr, 0, nullptr, 0), llama_grammar_free_impl);
+        if (!made) {
+            throw std::invalid_argument(REFUSED);
+        }
         return nullptr;
     }
     llama_sampler_ptr res(llama_sampler_init_grammar(vocab, text, "root"));
     if (!res) {
-        throw std::invalid_argument("llama.cpp refuses it");
+        throw std::invalid_argument(REFUSED);
     }
     return res;
 }

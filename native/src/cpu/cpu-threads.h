@@ -1,0 +1,73 @@
+#pragma once
+
+// What the threads of a pass do besides computing.
+
+#include "ggml.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ggml_cgraph;
+
+//
+// Cores that other processes keep busy. The threads of a pass meet after every node, so that the whole pass waits for the
+// one whose core is taken: a pass that loses much time that way runs with fewer threads for a while.
+//
+
+// Whether a pass of the graph may run with fewer threads than it was given: if the engine has marked its nodes, whose
+// results do not depend on the number of threads. llama.cpp's own do, where attention is split among threads.
+bool mtp_may_leave_threads_out(const struct ggml_cgraph * graph);
+
+// How many threads of n_threads the next pass of the calling thread uses.
+int mtp_n_threads(int n_threads);
+
+// Nanoseconds that the calling thread has not run on a core, up to a constant: it never sleeps in a pass, so that others
+// took what it loses there. 0 where the system does not say.
+int64_t mtp_off_core_ns(void);
+
+// Notes a pass of the calling thread: its nanoseconds, and how many of these one of its threads lost at most.
+void mtp_note_pass(int n_threads, int64_t pass_ns, int64_t lost_ns);
+
+// Nanoseconds of a clock that never goes back.
+int64_t mtp_now_ns(void);
+
+// Waits for another thread's step: n_tries is how often the caller has looked for it in vain.
+void mtp_wait(int n_tries);
+
+//
+// Threads that are bound to cores, or have another priority, while they compute for a pool that asks for it. They belong
+// to others as well: the first one is the caller's, and those of OpenMP compute for all pools of a process.
+//
+
+// Before the calling thread computes for a pool: whether it has to be bound to these cores, [GGML_MAX_N_THREADS], and get
+// this ggml_sched_priority; not if it is already. mask may be NULL: any. Remembers what the thread had before, or gives it
+// back where the pool asks for nothing.
+bool mtp_bind_thread(const bool * mask, int32_t prio);
+
+// Gives the calling thread back what it had before.
+void mtp_release_thread(void);
+
+//
+// Small nodes of a graph, of which a pass with few rows has hundreds: one thread computes them sooner than all can agree
+// that they are done. So they are left to the first thread, and the others wait after the last of several in a row.
+//
+// The results are bit for bit what the CPU backend computes with all threads.
+//
+
+// Whether one thread computes the node, if the engine has marked it.
+bool mtp_is_solo(const struct ggml_tensor * node);
+
+// Whether that holds for the next node after node_n that is computed at all.
+bool mtp_next_is_solo(const struct ggml_cgraph * graph, int node_n);
+
+// Whether that holds for the n nodes from first on. It must, where the first thread computes them together with a solo
+// node before them: the others pass all of these one by one, without a barrier between them.
+bool mtp_are_solo(const struct ggml_cgraph * graph, int first, int n);
+
+#ifdef __cplusplus
+}
+#endif
