@@ -301,20 +301,17 @@ int32_t pymtp_session_copy(struct pymtp_session * session, int32_t from, int32_t
 // memory cannot.
 int32_t pymtp_session_discard(struct pymtp_session * session, int32_t seq, int32_t pos, int32_t n);
 
-// All that the session remembers of its sequences, the heads' part included.
-int32_t pymtp_session_save(struct pymtp_session * session, struct pymtp_state ** state);
+// All that the session remembers of a sequence, or of all (-1), the heads' part included.
+int32_t pymtp_session_save(struct pymtp_session * session, int32_t seq, struct pymtp_state ** state);
 
 // Its bytes, [*size], as long as it lives; NULL for an invalid handle.
 const uint8_t * pymtp_state_data(const struct pymtp_state * state, size_t * size);
 
-// Goes back to a saved state of a session of the same model and shape. With PYMTP_INVALID the state did not fit, and
-// the session is as it was. The bytes are trusted: the caller checks that nobody has changed them.
-int32_t pymtp_session_restore(struct pymtp_session * session, const uint8_t * data, size_t size);
-
-// The same for one sequence. It can be restored as any sequence, in sessions with any number of them; one that does not
-// fit, or for which the cache has no room, is PYMTP_INVALID and leaves the sequence empty and the others as they were.
-int32_t pymtp_session_save_sequence(struct pymtp_session * session, int32_t seq, struct pymtp_state ** state);
-int32_t pymtp_session_restore_sequence(struct pymtp_session * session, int32_t seq, const uint8_t * data, size_t size);
+// Goes back to a saved state of a session of the same model and shape; one of a single sequence can be restored as any, in
+// sessions with any number of them. With PYMTP_INVALID the state did not fit, or the cache has no room for it: the
+// session is as it was, or the one sequence is empty. The bytes are trusted: the caller checks that nobody has changed
+// them.
+int32_t pymtp_session_restore(struct pymtp_session * session, int32_t seq, const uint8_t * data, size_t size);
 
 int32_t pymtp_session_counters(const struct pymtp_session * session, struct pymtp_counters * counters);
 

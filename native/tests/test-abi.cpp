@@ -179,16 +179,16 @@ static void states_that_end_anywhere_are_refused() {
     fill(session);
     pymtp_state * saved = nullptr;
     size_t        size  = 0;
-    CHECK_EQUAL(pymtp_session_save(session, &saved), +PYMTP_OK);
+    CHECK_EQUAL(pymtp_session_save(session, -1, &saved), +PYMTP_OK);
     const uint8_t *            data = pymtp_state_data(saved, &size);
     const std::vector<uint8_t> state(data, data + size);
     pymtp_free(saved);
 
-    CHECK_EQUAL(pymtp_session_restore(session, state.data(), 0), +PYMTP_INVALID);
+    CHECK_EQUAL(pymtp_session_restore(session, -1, state.data(), 0), +PYMTP_INVALID);
     for (size_t n = 0; n < state.size(); n += 1 + state.size() / 40) {
-        CHECK_EQUAL(pymtp_session_restore(session, state.data(), n), +PYMTP_INVALID);
+        CHECK_EQUAL(pymtp_session_restore(session, -1, state.data(), n), +PYMTP_INVALID);
     }
-    CHECK_EQUAL(pymtp_session_restore(session, state.data(), state.size()), +PYMTP_OK);
+    CHECK_EQUAL(pymtp_session_restore(session, -1, state.data(), state.size()), +PYMTP_OK);
     CHECK_EQUAL(decode(session, { 5 }, 4, 0), +PYMTP_OK);
     pymtp_free(session);
 }

@@ -328,7 +328,7 @@ class Session:
 
     def save_sequence(self, sequence: int) -> bytes:
         """One sequence as bytes, what the heads know of it included. See `restore_sequence`."""
-        return snapshot.save_sequence(self._handle, sequence, engine=abi_id(), model=self._state_id)
+        return snapshot.save(self._handle, engine=abi_id(), model=self._state_id, sequence=self._one(sequence))
 
     def restore_sequence(self, sequence: int, data: bytes) -> None:
         """Make a sequence what `save_sequence` returned, of this session or another of the same model.
@@ -336,7 +336,12 @@ class Session:
         Raises StateError for bytes that are damaged or do not fit, or for which the cache has no room; the sequence is
         empty then, unless they are damaged.
         """
-        snapshot.restore_sequence(self._handle, sequence, data, engine=abi_id(), model=self._state_id)
+        snapshot.restore(self._handle, data, engine=abi_id(), model=self._state_id, sequence=self._one(sequence))
+
+    def _one(self, sequence: int) -> int:
+        if not 0 <= sequence < self.n_seq_max:
+            raise InvalidParameter("sequence", f"one of {self.n_seq_max}", value=sequence)
+        return sequence
 
     def save_file(self, path: str | os.PathLike[str]) -> None:
         """`save` into a file. Raises StateError if it cannot be written; what was there before stays then."""

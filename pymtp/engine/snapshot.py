@@ -11,7 +11,6 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check, error_message
@@ -22,42 +21,27 @@ from pymtp.text.files import read_record
 _MAGIC = b"pymtp-state "
 
 
-def save(handle: SessionHandle, *, engine: str, model: str) -> bytes:
-    """All sequences of a session. `engine` and `model` name the versions that can read them."""
-    made = ffi.new("struct pymtp_state **")
-    check(lib.pymtp_session_save(handle.native, made))
-    return _packed(made[0], engine=engine, model=model)
+ALL = -1
+"""The sequences of a session, in the place of one."""
 
 
-def save_sequence(handle: SessionHandle, sequence: int, *, engine: str, model: str) -> bytes:
-    """One sequence of a session."""
-    made = ffi.new("struct pymtp_state **")
-    check(lib.pymtp_session_save_sequence(handle.native, sequence, made))
-    return _packed(made[0], engine=engine, model=model)
-
-
-def _packed(native: Any, *, engine: str, model: str) -> bytes:
-    """A native state with a header in front. Frees it."""
-    size = ffi.new("size_t *")
-    state = ffi.gc(native, lib.pymtp_free)
+def save(handle: SessionHandle, *, engine: str, model: str, sequence: int = ALL) -> bytes:
+    """One sequence of a session, or all. `engine` and `model` name the versions that can read them."""
+    made, size = ffi.new("struct pymtp_state **"), ffi.new("size_t *")
+    check(lib.pymtp_session_save(handle.native, sequence, made))
+    state = ffi.gc(made[0], lib.pymtp_free)
     data = lib.pymtp_state_data(state, size)
     return pack(memoryview(ffi.buffer(data, size[0])), engine=engine, model=model)
 
 
-def restore_sequence(handle: SessionHandle, sequence: int, data: bytes, *, engine: str, model: str) -> None:
-    """Restore what `save_sequence` returned. Raises StateError if it does not fit; the sequence is empty then."""
+def restore(handle: SessionHandle, data: bytes, *, engine: str, model: str, sequence: int = ALL) -> None:
+    """Restore what `save` returned. Raises StateError if it does not fit.
+
+    The session is then as before, or the sequence is empty.
+    """
     payload = unpack(data, engine=engine, model=model)
     native = ffi.from_buffer("uint8_t[]", payload)
-    status = lib.pymtp_session_restore_sequence(handle.native, sequence, native, len(payload))
-    if status == lib.PYMTP_INVALID:
-        raise StateError(error_message())
-    check(status)
-
-
-def restore(handle: SessionHandle, data: bytes, *, engine: str, model: str) -> None:
-    """Restore what `save` returned. Raises StateError if it does not fit; the session is then as before."""
-    payload = unpack(data, engine=engine, model=model)
-    status = lib.pymtp_session_restore(handle.native, ffi.from_buffer("uint8_t[]", payload), len(payload))
+    status = lib.pymtp_session_restore(handle.native, sequence, native, len(payload))
     if status == lib.PYMTP_INVALID:
         raise StateError(error_message())
     check(status)

@@ -1,19 +1,15 @@
 // The C interface: LoRA adapters, and rows of weights in another type.
 
+#include "llama-cpp.h"
 #include "llama-model.h"
 #include "mtp-adapters.h"
 #include "pymtp-session.h"
 
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 static constexpr int32_t N_ADAPTERS_MAX = 1024;
-
-struct adapter_deleter {
-    void operator()(llama_adapter_lora * adapter) const { llama_adapter_lora_free(adapter); }
-};
 
 // why llama.cpp could not load one: its log has a line of it
 [[noreturn]] static void refuse_unloaded() {
@@ -40,7 +36,7 @@ int32_t pymtp_adapter_load(llama_model * model, const char * path, llama_adapter
         const pymtp_catch_asserts asserts;
 
         pymtp_log_take();
-        std::unique_ptr<llama_adapter_lora, adapter_deleter> loaded(llama_adapter_lora_init(model, path));
+        llama_adapter_lora_ptr loaded(llama_adapter_lora_init(model, path));
         if (!loaded) {
             refuse_unloaded();
         }

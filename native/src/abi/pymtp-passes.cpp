@@ -113,21 +113,16 @@ static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row
     return pymtp_fail(status, "%s", why.empty() ? "the backend failed in a pass of the MTP heads" : why.text);
 }
 
-pymtp_status pymtp_run_decode(pymtp_session & session, const std::vector<mtp_row> & rows, const uint8_t * flags) {
-    const int32_t n_logits = std::count_if(rows.begin(), rows.end(), [](const mtp_row & row) { return row.output; });
-    if (n_logits > session.n_outputs_max) {
-        return pymtp_fail(PYMTP_INVALID, "%d rows with logits in a pass: at most %d are allowed", n_logits,
-                          session.n_outputs_max);
-    }
+pymtp_status pymtp_run_pass(pymtp_session & session, const std::vector<mtp_row> & rows,
+                            const std::function<int32_t()> & decode) {
     forget_outputs(session);
 
     int32_t      res    = -1;
     pymtp_status failed = PYMTP_FAILED;
-    const auto   why    = pymtp_thrown([&] { compute(failed, [&] { res = session.padder->decode(rows, flags); }); });
+    const auto   why    = pymtp_thrown([&] { compute(failed, [&] { res = decode(); }); });
 
     switch (res) {
         case 0:
-            session.n_logits = n_logits;
             for (auto row = rows.rbegin(); row != rows.rend() && !session.last_pass.empty(); ++row) {
                 session.last_pass[row->seq] = row->pos;
             }
@@ -142,6 +137,17 @@ pymtp_status pymtp_run_decode(pymtp_session & session, const std::vector<mtp_row
             }
             return pymtp_fail(failed, "%s", why.empty() ? "the backend failed in a pass of the trunk" : why.text);
     }
+}
+
+pymtp_status pymtp_run_decode(pymtp_session & session, const std::vector<mtp_row> & rows, const uint8_t * flags) {
+    const int32_t n_logits = std::count_if(rows.begin(), rows.end(), [](const mtp_row & row) { return row.output; });
+    if (n_logits > session.n_outputs_max) {
+        return pymtp_fail(PYMTP_INVALID, "%d rows with logits in a pass: at most %d are allowed", n_logits,
+                          session.n_outputs_max);
+    }
+    const pymtp_status status = pymtp_run_pass(session, rows, [&] { return session.padder->decode(rows, flags); });
+    session.n_logits          = status == PYMTP_OK ? n_logits : 0;
+    return status;
 }
 
 // Before rows of several positions a sequence are decoded that may be drafts: keeps the state to come back to. Longer

@@ -153,12 +153,17 @@ struct pymtp_state {
     const std::vector<uint8_t> data;
 };
 
-int32_t pymtp_session_save(pymtp_session * session, pymtp_state ** state) {
+int32_t pymtp_session_save(pymtp_session * session, int32_t seq, pymtp_state ** state) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         pymtp_need(state, "the state") = nullptr;
         forget_outputs(self);
-        self.padder->drop();
-        return pymtp_give(state, std::unique_ptr<pymtp_state>(new pymtp_state{ self.mtp->save_state() }));
+        if (seq == -1) {
+            self.padder->drop();
+        } else {
+            self.need_seq(seq);
+            self.padder->drop(seq);
+        }
+        return pymtp_give(state, std::unique_ptr<pymtp_state>(new pymtp_state{ self.mtp->save_state(seq) }));
     });
 }
 
@@ -169,48 +174,42 @@ const uint8_t * pymtp_state_data(const pymtp_state * state, size_t * size) {
     });
 }
 
-int32_t pymtp_session_restore(pymtp_session * session, const uint8_t * data, size_t size) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
-        pymtp_need_array(data, size > 0, 1, "bytes");
-        forget_outputs(self);
-        self.padder->drop();
-        const auto before = self.mtp->save_state();
-        const auto why    = pymtp_thrown([&] { restore(self, data, size, MTP_ORIGIN_OUTSIDE); });
-        if (!why.empty()) {
-            restore(self, before.data(), before.size(), MTP_ORIGIN_CONTEXT);
-            return pymtp_fail(PYMTP_INVALID, "the saved state does not fit this session: %s", why.text);
-        }
-        return PYMTP_OK;
-    });
+// all sequences, which stay as they were if it fails
+static pymtp_reason restore_all(pymtp_session & session, const uint8_t * data, size_t size) {
+    session.padder->drop();
+    const auto before = session.mtp->save_state();
+    const auto why    = pymtp_thrown([&] { restore(session, data, size, MTP_ORIGIN_OUTSIDE); });
+    if (!why.empty()) {
+        restore(session, before.data(), before.size(), MTP_ORIGIN_CONTEXT);
+    }
+    return why;
 }
 
-int32_t pymtp_session_save_sequence(pymtp_session * session, int32_t seq, pymtp_state ** state) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
-        pymtp_need(state, "the state") = nullptr;
-        self.need_seq(seq);
-        forget_outputs(self);
-        self.padder->drop(seq);
-        return pymtp_give(state, std::unique_ptr<pymtp_state>(new pymtp_state{ self.mtp->save_state(seq) }));
+// one, which is empty if it fails
+static pymtp_reason restore_one(pymtp_session & session, int32_t seq, const uint8_t * data, size_t size) {
+    const auto why = pymtp_thrown([&] {
+        session.mtp->restore_state(data, size, MTP_ORIGIN_OUTSIDE, seq);
+        take_over(session, seq);
     });
+    if (!why.empty()) {
+        pymtp_truncate(session, seq, 0);
+    }
+    return why;
 }
 
-int32_t pymtp_session_restore_sequence(pymtp_session * session, int32_t seq, const uint8_t * data, size_t size) {
+int32_t pymtp_session_restore(pymtp_session * session, int32_t seq, const uint8_t * data, size_t size) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
-        self.need_seq(seq);
         pymtp_need_array(data, size > 0, 1, "bytes");
-        const pymtp_status status = pymtp_truncate(self, seq, 0);
-        if (status != PYMTP_OK) {
-            return status;
+        if (seq != -1) {
+            self.need_seq(seq);
+            const pymtp_status status = pymtp_truncate(self, seq, 0);
+            if (status != PYMTP_OK) {
+                return status;
+            }
         }
         forget_outputs(self);
-        const auto why = pymtp_thrown([&] {
-            self.mtp->restore_state(data, size, MTP_ORIGIN_OUTSIDE, seq);
-            take_over(self, seq);
-        });
-        if (!why.empty()) {
-            pymtp_truncate(self, seq, 0);
-            return pymtp_fail(PYMTP_INVALID, "the saved state does not fit this session: %s", why.text);
-        }
-        return PYMTP_OK;
+        const auto why = seq == -1 ? restore_all(self, data, size) : restore_one(self, seq, data, size);
+        return why.empty() ? PYMTP_OK :
+                             pymtp_fail(PYMTP_INVALID, "the saved state does not fit this session: %s", why.text);
     });
 }

@@ -8,6 +8,7 @@
 #include "mtp-replay.h"
 #include "pymtp.h"
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -61,6 +62,10 @@ inline void forget_outputs(pymtp_session & session) {
 
 // Drops the positions >= pos of a sequence. Of recurrent states: goes back, or decodes again what is to stay.
 pymtp_status pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos);
+
+// A pass of the trunk over rows, in which `decode` returns what llama_decode does. If it fails, nothing of them is left.
+pymtp_status pymtp_run_pass(pymtp_session & session, const std::vector<mtp_row> & rows,
+                            const std::function<int32_t()> & decode);
 
 // Decodes checked rows. flags: [rows]. If it fails, nothing of them is left.
 pymtp_status pymtp_run_decode(pymtp_session & session, const std::vector<mtp_row> & rows, const uint8_t * flags);

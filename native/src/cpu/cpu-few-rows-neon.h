@@ -132,13 +132,17 @@ struct few_rows_q5_K : few_rows_k4<block_q5_K> {
     }
 };
 
-struct few_rows_q6_K {
-    using block                   = block_q6_K;
-    static constexpr int N_SCALES = 16;
+template <class BLOCK, int N> struct few_rows_with_scales {
+    using block                   = BLOCK;
+    static constexpr int N_SCALES = N;
 
     const block & x;
 
-    explicit few_rows_q6_K(const block & x) : x(x) {}
+    explicit few_rows_with_scales(const block & x) : x(x) {}
+};
+
+struct few_rows_q6_K : few_rows_with_scales<block_q6_K, 16> {
+    using few_rows_with_scales::few_rows_with_scales;
 
     int8x16x2_t values(int k) const {
         const uint8x16x2_t low  = few_rows_bits(x.ql + k / 4 * 64 + k % 2 * 32, k % 4 / 2 * 4, 4);
@@ -153,13 +157,8 @@ struct few_rows_q6_K {
     }
 };
 
-struct few_rows_q2_K {
-    using block                   = block_q2_K;
-    static constexpr int N_SCALES = 16;
-
-    const block & x;
-
-    explicit few_rows_q2_K(const block & x) : x(x) {}
+struct few_rows_q2_K : few_rows_with_scales<block_q2_K, 16> {
+    using few_rows_with_scales::few_rows_with_scales;
 
     int8x16x2_t values(int k) const { return few_rows_as_signed(few_rows_bits(x.qs + k / 4 * 32, k % 4 * 2, 2)); }
 
@@ -175,15 +174,11 @@ struct few_rows_q2_K {
     }
 };
 
-struct few_rows_q3_K {
-    using block                   = block_q3_K;
-    static constexpr int N_SCALES = 16;
-
-    const block & x;
-    int8_t        scales[16];
+struct few_rows_q3_K : few_rows_with_scales<block_q3_K, 16> {
+    int8_t scales[16];
 
     // 4 bits of each, two to a byte, then 2 bits of each, four to a byte
-    explicit few_rows_q3_K(const block & x) : x(x) {
+    explicit few_rows_q3_K(const block & x) : few_rows_with_scales(x) {
         for (int i = 0; i < 4; ++i) {
             const auto low  = few_rows_load<uint32_t>(x.scales + i % 2 * 4) >> (i / 2 * 4) & 0x0f0f0f0f;
             const auto high = few_rows_load<uint32_t>(x.scales + 8) >> (i * 2) & 0x03030303;
@@ -206,13 +201,8 @@ struct few_rows_q3_K {
     }
 };
 
-struct few_rows_iq4_xs {
-    using block                   = block_iq4_xs;
-    static constexpr int N_SCALES = 8;
-
-    const block & x;
-
-    explicit few_rows_iq4_xs(const block & x) : x(x) {}
+struct few_rows_iq4_xs : few_rows_with_scales<block_iq4_xs, 8> {
+    using few_rows_with_scales::few_rows_with_scales;
 
     int8x16x2_t values(int k) const { return few_rows_look_up(FEW_ROWS_IQ4, few_rows_nibbles_of_16(x.qs + 16 * k)); }
 

@@ -110,16 +110,21 @@ template <class V> struct few_rows_q5_K : few_rows_k4 {
     }
 };
 
-template <class V> struct few_rows_q6_K {
-    using block                     = block_q6_K;
+template <class BLOCK, bool SIGNED> struct few_rows_of_256 {
+    using block                     = BLOCK;
     using sums                      = few_rows_sums;
-    static constexpr bool IS_SIGNED = false;
+    static constexpr bool IS_SIGNED = SIGNED;
 
     const block & x;
-    __m256i       scales;
+
+    explicit few_rows_of_256(const block & x) : x(x) {}
+};
+
+template <class V> struct few_rows_q6_K : few_rows_of_256<block_q6_K, false> {
+    __m256i scales;
 
     explicit few_rows_q6_K(const block & x) :
-        x(x), scales(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *) x.scales))) {}
+        few_rows_of_256(x), scales(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *) x.scales))) {}
 
     auto values(int k) const {
         const auto low  = V::mask(V::left(V::load(x.ql + k / 2 * 64), k % 2 * -4), 0x0f);
@@ -139,16 +144,11 @@ template <class V> typename V::ints few_rows_2_bits(const uint8_t * qs, int k) {
     return V::mask(V::left(packed, k % 2 * -4), 0x03);
 }
 
-template <class V> struct few_rows_q2_K {
-    using block                     = block_q2_K;
-    using sums                      = few_rows_sums;
-    static constexpr bool IS_SIGNED = false;
+template <class V> struct few_rows_q2_K : few_rows_of_256<block_q2_K, false> {
+    __m256i scales;
+    __m256i mins;
 
-    const block & x;
-    __m256i       scales;
-    __m256i       mins;
-
-    explicit few_rows_q2_K(const block & x) : x(x) {
+    explicit few_rows_q2_K(const block & x) : few_rows_of_256(x) {
         const __m128i bytes = _mm_loadu_si128((const __m128i *) x.scales);
         const __m128i low   = _mm_set1_epi8(0x0f);
         scales              = _mm256_cvtepi8_epi16(_mm_and_si128(bytes, low));
@@ -163,16 +163,11 @@ template <class V> struct few_rows_q2_K {
     }
 };
 
-template <class V> struct few_rows_q3_K {
-    using block                     = block_q3_K;
-    using sums                      = few_rows_sums;
-    static constexpr bool IS_SIGNED = true;
-
-    const block &    x;
+template <class V> struct few_rows_q3_K : few_rows_of_256<block_q3_K, true> {
     __m256i          scales;
     typename V::ints high; // bit 2 * k belongs to values(k)
 
-    explicit few_rows_q3_K(const block & x) : x(x), high(V::right_in_second_half(V::twice(x.hmask), 1)) {
+    explicit few_rows_q3_K(const block & x) : few_rows_of_256(x), high(V::right_in_second_half(V::twice(x.hmask), 1)) {
         const __m128i packed = _mm_loadu_si128((const __m128i *) (x.scales - 4)); // 12 bytes after 4 others
         const __m128i low    = _mm_and_si128(
             _mm_srlv_epi32(_mm_shuffle_epi32(packed, _MM_SHUFFLE(2, 1, 2, 1)), _mm_setr_epi32(0, 0, 4, 4)),
@@ -191,16 +186,11 @@ template <class V> struct few_rows_q3_K {
     void add(sums & to, __m256i product, const block_q8_K & y) const { to.add(product, y.d * few_rows_half(&x.d)); }
 };
 
-template <class V> struct few_rows_iq4_xs {
-    using block                     = block_iq4_xs;
-    using sums                      = few_rows_sums;
-    static constexpr bool IS_SIGNED = true;
-
-    const block & x;
-    __m256i       scales;
+template <class V> struct few_rows_iq4_xs : few_rows_of_256<block_iq4_xs, true> {
+    __m256i scales;
 
     // 4 bits of each of 8 scales, and 2
-    explicit few_rows_iq4_xs(const block & x) : x(x) {
+    explicit few_rows_iq4_xs(const block & x) : few_rows_of_256(x) {
         const __m256i low = _mm256_srlv_epi32(_mm256_set1_epi32(few_rows_load<int32_t>(x.scales_l)),
                                               _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
         const __m256i high =

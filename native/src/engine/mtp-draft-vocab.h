@@ -17,11 +17,9 @@ class mtp_draft_vocab {
     // allocates what is needed before drafts are limited. Throws if memory runs out
     void init() { fill_bias(); }
 
-    // Limits drafts to the first n tokens of the vocabulary; all of them: to none.
-    void limit(int32_t n);
-
-    // Limits drafts to these tokens. rows[h]: the rows of head h's output matrix, one after another; in its type (-1),
+    // Limits drafts to the first n tokens of the vocabulary (all of them: to none), or to these. rows[h]: the rows of head h's output matrix, one after another; in its type (-1),
     // or in another one, in which they stay. Throws if memory runs out; the limit is then as it was.
+    void limit(int32_t n);
     void limit(const std::vector<llama_token> & tokens, int32_t type, const std::vector<const void *> & rows);
 
     // Drafts multiply with output matrices of this type from now on. rows[h]: those of head h's whole matrix, in its own
@@ -29,7 +27,6 @@ class mtp_draft_vocab {
     // they were. Ends a limit.
     void requantize(ggml_type type, const std::vector<const void *> & rows);
 
-    // drafts that are picked in the graph are never these tokens
     void ban(const std::vector<llama_token> & tokens);
 
     // logits of a row of a draft
@@ -41,7 +38,6 @@ class mtp_draft_vocab {
     // logits of a draft's row that stand for tokens
     int32_t n_draftable() const { return is_listed() ? n : n < n_tokens_usable ? n : n_tokens_usable; }
 
-    // whether the limit is a list of tokens; else the first n
     bool is_listed() const { return !listed.empty(); }
 
     // the tokens of a row's logits; nullptr: the first ones

@@ -198,7 +198,20 @@ int32_t mtp_engine::decode(std::vector<mtp_row> rows, const uint8_t * flags, con
         n_fed[i] = flags[i] >> PYMTP_ROW_FEED_SHIFT;
     }
     rows.insert(rows.end(), added.begin(), added.end());
-    return llama_decode(&ctx, mtp_batch(rows).get());
+
+    std::vector<llama_token>    tokens;
+    std::vector<llama_pos>      pos;
+    std::vector<int8_t>         outputs;
+    std::vector<llama_seq_id *> seqs;
+    std::vector<int32_t>        n_seqs(rows.size(), 1);
+    for (auto & row : rows) {
+        tokens.push_back(row.token);
+        pos.push_back(row.pos);
+        outputs.push_back(row.output);
+        seqs.push_back(&row.seq);
+    }
+    return llama_decode(&ctx, { (int32_t) rows.size(), tokens.data(), nullptr, pos.data(), n_seqs.data(), seqs.data(),
+                                outputs.data() });
 }
 
 //

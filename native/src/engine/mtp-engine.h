@@ -73,7 +73,6 @@ struct mtp_engine {
     // the current pass
     const mtp_plan & plan() const { return *cur_plan; }
 
-    // adds to the graph of logits what reduce_logits says
     void build_reduced(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits);
 
     // the parameters of the pass as a stage's inputs see them
@@ -83,14 +82,14 @@ struct mtp_engine {
     void set_head_model(llm_graph_params & params) const;
 
     //
-    // called by the session
+    // called by the session: pymtp.h says what these do
     //
 
     // llama_decode. flags: of the rows; those after them, `added`, are there for the shape of the pass
     int32_t decode(std::vector<mtp_row> rows, const uint8_t * flags, const std::vector<mtp_row> & added);
 
-    // The same for an image. embd: [n_rows, n_embd_inp]; pos: [n_pos_per_embd, n_rows], all sections of the first row
-    // of positions before those of the second. Heads with a cache of their own do not see it.
+    // embd: [n_rows, n_embd_inp]; pos: [n_pos_per_embd, n_rows], section by section. Heads with a cache of their own do not
+    // see it.
     int32_t decode_image(const mtp_image_rows & image, const float * embd, const std::vector<llama_pos> & pos);
 
     // positions that images have taken, by sequence
@@ -98,18 +97,14 @@ struct mtp_engine {
 
     void pad_drafts() { planner.pad_drafts(); }
 
-    // Runs one draft step over rows of (token, position, sequence), which the caller has checked.
     pymtp_status draft(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
 
-    // Drafts in one graph, each token the most likely one. drafts: [n_sequences, *n_steps], which shrinks if the cache
-    // has no room for all; probs: the same shape, or nullptr.
     pymtp_status draft_greedy(const std::vector<mtp_row> & rows, int32_t * n_steps, int32_t * drafts, float * probs);
 
     // The draft vocabulary, to be limited otherwise: what the last pass has left, and graphs that read a list of tokens, go.
     mtp_draft_vocab & change_vocab();
 
-    // LoRA adapters of the model, each with its scale, in the place of those before. What sequences hold stays as it was
-    // computed. Throws if memory runs out, and for an adapter that the model's graph passes over; there are none then.
+    // Throws if memory runs out, and for an adapter that the model's graph passes over; there are none then.
     void adapt(std::vector<llama_adapter_lora *> adapters, std::vector<float> scales);
 
     // float32 [n_rows, n_vocab] of the last decode, in the order of its rows
@@ -120,11 +115,8 @@ struct mtp_engine {
 
     int32_t n_draft_rows() const { return n_drafted; }
 
-    // whether logits are computed on a device
     bool is_async() const;
 
-    // Where logits are on a device, graphs leave what it takes to find the n_max highest of a row without fetching all
-    // of them. 0: they do not.
     void reduce_logits(int32_t n_max, bool also_on_host);
 
     // tokens that a row of logits can stand for: without the padding of a vocabulary
@@ -135,24 +127,18 @@ struct mtp_engine {
 
     const llama_token * tokens(bool of_draft) const { return of_draft ? vocab.listed_tokens() : nullptr; }
 
-    // the n highest logits of a row of the last decode or draft step. ids, values: [n], highest first
     void candidates(bool of_draft, int32_t row, int32_t n, int32_t * ids, float * values);
 
-    // All that the context remembers of a sequence, or of all (-1), as bytes; drops what heads have written ahead of the
-    // trunk.
+    // of a sequence, or of all (-1); drops what heads have written ahead of the trunk
     std::vector<uint8_t> save_state(llama_seq_id seq = -1);
 
     // Throws if the bytes do not fit; the sequence cannot continue then: it has to be dropped, or needs bytes
     // that fit.
     void restore_state(const uint8_t * data, size_t size, mtp_origin origin, llama_seq_id seq = -1);
 
-    // The sequence `to`, which is empty, becomes what `from` is.
-    void copy(llama_seq_id from, llama_seq_id to);
-
-    // Drops n positions from pos on; those after them move up.
+    void copy(llama_seq_id from, llama_seq_id to); // to one that is empty
     void discard(llama_seq_id seq, llama_pos pos, int32_t n);
 
-    // the compute buffers of all graphs that are kept
     size_t compute_bytes() const { return graphs.compute_bytes(); }
 
   private:
@@ -190,7 +176,6 @@ struct mtp_engine {
     // a graph of one stream serves any number of sequences
     void set_sequences(mtp_kept_graph & graph, const llama_ubatch & ubatch);
 
-    // Fetches what a draft of n sequences has picked. drafts, probs: [n, n_asked]; probs may be nullptr.
     void fetch_picked(const llm_graph_result & res, size_t n, int32_t n_asked, int32_t * drafts, float * probs);
 
     void update_own_memory();

@@ -47,10 +47,9 @@ class mtp_heads {
     // nullptr: none does
     ggml_tensor * picked() const { return picked_mem.get(); }
 
-    // what holds their K/V: their own cache, or the trunk's
+    // what holds their K/V: their own cache (nullptr: they have none), or the trunk's
     llama_memory_i * memory() const;
 
-    // nullptr: the trunk's holds it
     llama_memory_i * own_memory() const { return own.get(); }
 
     uint32_t n_stream() const;
@@ -109,10 +108,7 @@ class mtp_heads {
     // drops what heads have written ahead of the trunk; comes before what follows
     void release_drafts();
 
-    // The sequence `to`, which is empty, becomes what `from` is.
-    void copy(llama_seq_id from, llama_seq_id to);
-
-    // Drops n positions from pos on; those after them move up.
+    void copy(llama_seq_id from, llama_seq_id to); // to one that is empty
     void discard(llama_seq_id seq, llama_pos pos, int32_t n);
 
     // What is known of a sequence, without its K/V. Reading throws if the bytes do not fit.

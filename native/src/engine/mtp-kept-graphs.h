@@ -59,15 +59,11 @@ class mtp_kept_graphs {
 
     bool is_home() const { return cur == &own; }
 
-    // the one in use
     mtp_kept_graph & current() { return *cur; }
-
-    const mtp_kept_graph & current() const { return *cur; }
 
     void select(mtp_kept_graph & graph);
 
-    // all but the context's own
-    void clear();
+    void clear(); // all but the context's own
 
     // this memory is about to be freed: drops the graphs that read it
     void drop_readers(const void * memory);

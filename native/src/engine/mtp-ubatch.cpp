@@ -2,25 +2,6 @@
 
 #include <algorithm>
 
-mtp_batch::mtp_batch(const std::vector<mtp_row> & rows) : n_seq_id(rows.size(), 1) {
-    for (const auto & row : rows) {
-        token.push_back(row.token);
-        pos.push_back(row.pos);
-        seq.push_back(row.seq);
-        logits.push_back(row.output);
-    }
-}
-
-llama_batch mtp_batch::get() {
-    seq_id.clear();
-    for (auto & one : seq) {
-        seq_id.push_back(&one);
-    }
-    return {
-        (int32_t) token.size(), token.data(), nullptr, pos.data(), n_seq_id.data(), seq_id.data(), logits.data(),
-    };
-}
-
 static llama_ubatch mtp_ubatch_view(std::shared_ptr<llama_ubatch::data_t> data, uint32_t n_pos, bool equal_seqs) {
     const uint32_t n_tokens = data->token.size();
 
@@ -60,38 +41,32 @@ static llama_ubatch mtp_ubatch_view(std::shared_ptr<llama_ubatch::data_t> data, 
 
 llama_ubatch mtp_ubatch_make(const std::vector<mtp_row> & rows, uint32_t n_pos, uint32_t n_stream) {
     auto data = std::make_shared<llama_ubatch::data_t>();
-
     for (const auto & row : rows) {
         data->token.push_back(row.token);
         data->seq_id_data.push_back(row.seq);
         data->output.push_back(row.output);
     }
-
     // M-RoPE: the sections of a text row have one position, as in the batch allocator
     for (uint32_t j = 0; j < n_pos; ++j) {
         for (const auto & row : rows) {
             data->pos.push_back(row.pos);
         }
     }
-
     return mtp_ubatch_view(std::move(data), n_pos, n_stream > 1);
 }
 
 llama_ubatch mtp_ubatch_select(const llama_ubatch & ubatch, const std::vector<uint32_t> & rows) {
     auto data = std::make_shared<llama_ubatch::data_t>();
-
     for (const uint32_t i : rows) {
         data->token.push_back(ubatch.token[i]);
         data->seq_id_data.push_back(ubatch.seq_id[i][0]);
         data->output.push_back(ubatch.output[i]);
     }
-
     for (uint32_t j = 0; j < ubatch.n_pos; ++j) {
         for (const uint32_t i : rows) {
             data->pos.push_back(ubatch.pos[j * ubatch.n_tokens + i]);
         }
     }
-
     return mtp_ubatch_view(std::move(data), ubatch.n_pos, false);
 }
 

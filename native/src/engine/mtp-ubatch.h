@@ -1,7 +1,7 @@
 #pragma once
 
-// Rows, and what the engine makes of them for llama.cpp: batches, and ubatches in addition to those that the batch
-// allocator splits off a batch.
+// Rows, and what the engine makes of them for llama.cpp: ubatches in addition to those that the batch allocator splits
+// off a batch.
 
 #include "llama-batch.h"
 
@@ -13,22 +13,6 @@ struct mtp_row {
     llama_pos    pos;
     llama_seq_id seq;
     bool         output; // compute logits
-};
-
-// Rows as llama_decode takes them.
-class mtp_batch {
-  public:
-    explicit mtp_batch(const std::vector<mtp_row> & rows);
-
-    llama_batch get(); // valid as long as this one lives
-
-  private:
-    std::vector<llama_token>    token;
-    std::vector<llama_pos>      pos;
-    std::vector<llama_seq_id>   seq;
-    std::vector<int8_t>         logits;
-    std::vector<int32_t>        n_seq_id;
-    std::vector<llama_seq_id *> seq_id;
 };
 
 // n_stream: streams of the cache. With more than one, the rows are equally many of each sequence, whose streams are

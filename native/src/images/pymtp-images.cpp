@@ -32,18 +32,6 @@
 #    pragma GCC diagnostic pop
 #endif
 
-struct projector_deleter {
-    void operator()(mtmd_context * projector) const { mtmd_free(projector); }
-};
-
-struct bitmap_deleter {
-    void operator()(mtmd_bitmap * bitmap) const { mtmd_bitmap_free(bitmap); }
-};
-
-struct chunks_deleter {
-    void operator()(mtmd_input_chunks * chunks) const { mtmd_input_chunks_free(chunks); }
-};
-
 struct pymtp_projector {
     static constexpr const char * what = "projector";
 
@@ -54,14 +42,14 @@ struct pymtp_projector {
 struct pymtp_image {
     static constexpr const char * what = "image";
 
-    std::unique_ptr<mtmd_bitmap, bitmap_deleter> bitmap;
+    mtmd::bitmap_ptr bitmap;
 };
 
 struct pymtp_media {
     static constexpr const char * what = "prompt with images";
 
-    std::shared_ptr<mtmd_context>                      ctx;
-    std::unique_ptr<mtmd_input_chunks, chunks_deleter> chunks;
+    std::shared_ptr<mtmd_context> ctx;
+    mtmd::input_chunks_ptr        chunks;
 
     const mtmd_input_chunk & chunk(int32_t i) const {
         if (i < 0 || i >= (int32_t) mtmd_input_chunks_size(chunks.get())) {
@@ -166,13 +154,13 @@ int32_t pymtp_projector_load(const llama_model * model, const char * path, const
             pymtp_refuse("%s", why.empty() ? reason(asserts, "llama.cpp cannot load it").c_str() : why.text);
         }
         auto res = std::make_unique<pymtp_projector>();
-        res->ctx.reset(made, projector_deleter());
+        res->ctx.reset(made, mtmd_free);
         check_projector(*model, *made);
         return pymtp_give(projector, std::move(res));
     });
 }
 
-static std::unique_ptr<mtmd_bitmap, bitmap_deleter> read_image(const uint8_t * data, size_t size) {
+static mtmd::bitmap_ptr read_image(const uint8_t * data, size_t size) {
     int width;
     int height;
     int n_channels;
@@ -188,7 +176,7 @@ static std::unique_ptr<mtmd_bitmap, bitmap_deleter> read_image(const uint8_t * d
     if (!rgb) {
         pymtp_refuse("it is damaged");
     }
-    return std::unique_ptr<mtmd_bitmap, bitmap_deleter>(mtmd_bitmap_init(width, height, rgb.get()));
+    return mtmd::bitmap_ptr(mtmd_bitmap_init(width, height, rgb.get()));
 }
 
 int32_t pymtp_image_load(const uint8_t * data, size_t size, pymtp_image ** image) {
@@ -343,45 +331,33 @@ int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * 
         if (pos != self.padder->end(seq)) {
             pymtp_refuse("an image at position %d of sequence %d, but %d is next", pos, seq, self.padder->end(seq));
         }
+        const auto full = [&] {
+            return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for an image of %d rows",
+                              llama_n_ctx(self.ctx), n_rows);
+        };
         // before the first of its ubatches: recurrent states cannot go back to it
         self.mtp->heads.release_drafts();
         if (n_pos > self.n_ctx_seq - pos || mtp_memory_n_free(llama_get_memory(self.ctx), seq) < (uint32_t) n_rows) {
-            return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for an image of %d rows",
-                              llama_n_ctx(self.ctx), n_rows);
+            return full();
         }
         const auto & model = *llama_get_model(self.ctx);
 
-        forget_outputs(self);
         self.padder->drop();
         if (self.replay) {
             self.replay->forget(seq);
         }
 
         const std::lock_guard<std::recursive_mutex> lock(encoding());
-        int32_t                                     res    = -1;
-        pymtp_status                                failed = PYMTP_FAILED;
-        const auto                                  why    = pymtp_thrown([&] {
-            try {
-                const float * embd = encode(*held, image);
-                res                = self.mtp->decode_image({ seq, pos, n_pos, n_rows, n_heads }, embd,
-                                                            positions(image, pos, model.hparams.n_pos_per_embd()));
-            } catch (const mtp_rpc_error &) {
-                failed = PYMTP_LOST;
-                throw;
-            }
+
+        const pymtp_status status = pymtp_run_pass(self, { { 0, pos, seq, false } }, [&] {
+            const float * embd = encode(*held, image);
+            return self.mtp->decode_image({ seq, pos, n_pos, n_rows, n_heads }, embd,
+                                          positions(image, pos, model.hparams.n_pos_per_embd()));
         });
-        if (res == 0) {
-            if (!self.last_pass.empty()) {
-                self.last_pass[seq] = pos;
-            }
-            return PYMTP_OK;
+        if (status != PYMTP_FULL) {
+            return status;
         }
-        // earlier ubatches may have gone through: leave nothing of it
-        pymtp_truncate(self, seq, self.last_pass.empty() ? pos : 0);
-        if (res == 1) {
-            return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for an image of %d rows",
-                              llama_n_ctx(self.ctx), n_rows);
-        }
-        return pymtp_fail(failed, "%s", why.empty() ? "the backend failed in a pass of the trunk" : why.text);
+        pymtp_truncate(self, seq, self.last_pass.empty() ? pos : 0); // earlier ubatches may have gone through
+        return full();
     });
 }

@@ -32,8 +32,8 @@ static constexpr int MTP_RPC_GONE_S    = 20;  // until a machine that no longer 
 static constexpr int      MTP_RPC_SPIN_US    = 5000; // a receive looks for data before its thread sleeps
 static constexpr unsigned MTP_RPC_SPIN_CORES = 8;    // where there are as many
 
-static constexpr size_t MTP_RPC_INBOX  = 64 * 1024; // bytes
-static constexpr size_t MTP_RPC_OUTBOX = 64 * 1024; // bytes
+static constexpr size_t MTP_RPC_INBOX  = 64 * 1024;  // bytes
+static constexpr size_t MTP_RPC_OUTBOX = 64 * 1024;  // bytes
 
 // connect() that gives up after MTP_RPC_CONNECT_S. Remembers why it failed.
 bool mtp_rpc_connect(mtp_socket_t fd, const struct sockaddr * addr, int len);
@@ -75,8 +75,8 @@ class mtp_rpc_inbox {
 
   private:
     std::array<char, MTP_RPC_INBOX> bytes;
-    size_t                           begin = 0;
-    size_t                           end   = 0;
+    size_t                          begin = 0;
+    size_t                          end   = 0;
 };
 
 // What goes to the other end of a connection, together where it is small: each packet wakes a thread there. A Socket is

@@ -45,15 +45,12 @@ struct pymtp_sampler {
     bool assume(llama_token token);
     void forget();
 
-    // Leaves a distribution: see result. Throws sampler_not_finite where the target's logits are not.
+    // Leaves a result. Throws sampler_not_finite where the target's logits are not.
     void apply_draft(sampler_row & row);
     void apply_target(sampler_row & row);
 
-    // Draws a token, as llama.cpp does with the same seed. Throws sampler_not_finite.
-    llama_token sample(sampler_row & row);
-
-    // Candidates that do for the chain, also for some time to come; 0: the whole row
-    int32_t n_candidates() const;
+    llama_token sample(sampler_row & row); // throws, too
+    int32_t     n_candidates() const;
 
     sampler_chain      chain;
     pymtp_distribution result;

@@ -54,8 +54,8 @@ static void call(pymtp_session * session, fuzz_numbers & numbers, std::vector<ui
     } else if (kind == 10) {
         pymtp_state * state = nullptr;
         const int32_t seq   = numbers.number(FUZZ_N_SEQ);
-        if ((numbers.byte() & 1 ? pymtp_session_save(session, &state) :
-                                  pymtp_session_save_sequence(session, seq, &state)) == PYMTP_OK) {
+        if ((numbers.byte() & 1 ? pymtp_session_save(session, -1, &state) : pymtp_session_save(session, seq, &state)) ==
+            PYMTP_OK) {
             size_t          size = 0;
             const uint8_t * data = pymtp_state_data(state, &size);
             saved.assign(data, data + size);
@@ -64,9 +64,9 @@ static void call(pymtp_session * session, fuzz_numbers & numbers, std::vector<ui
     } else if (kind == 11) {
         const int32_t seq = numbers.number(FUZZ_N_SEQ);
         if (numbers.byte() & 1) {
-            pymtp_session_restore(session, saved.data(), saved.size());
+            pymtp_session_restore(session, -1, saved.data(), saved.size());
         } else {
-            pymtp_session_restore_sequence(session, seq, saved.data(), saved.size());
+            pymtp_session_restore(session, seq, saved.data(), saved.size());
         }
     } else if (kind == 12) {
         pymtp_session_limit_drafts(session, numbers.number(600), nullptr, -1, nullptr);

@@ -26,9 +26,9 @@ struct ready {
         FUZZ_CHECK(fuzz_decode(session, { 5, 6, 7 }, 4, 0) == PYMTP_OK);
         FUZZ_CHECK(fuzz_decode(session, { 8, 9 }, 0, 1) == PYMTP_OK);
         pymtp_state * state = nullptr;
-        FUZZ_CHECK(pymtp_session_save(session, &state) == PYMTP_OK);
+        FUZZ_CHECK(pymtp_session_save(session, -1, &state) == PYMTP_OK);
         saved[0] = bytes_of(state);
-        FUZZ_CHECK(pymtp_session_save_sequence(session, 0, &state) == PYMTP_OK);
+        FUZZ_CHECK(pymtp_session_save(session, 0, &state) == PYMTP_OK);
         saved[1] = bytes_of(state);
     }
 };
@@ -63,9 +63,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
         }
     }
     if (is_sequence) {
-        pymtp_session_restore_sequence(session, (kind >> 3) % FUZZ_N_SEQ, bytes.data(), bytes.size());
+        pymtp_session_restore(session, (kind >> 3) % FUZZ_N_SEQ, bytes.data(), bytes.size());
     } else {
-        pymtp_session_restore(session, bytes.data(), bytes.size());
+        pymtp_session_restore(session, -1, bytes.data(), bytes.size());
     }
     for (int32_t seq = 0; seq < FUZZ_N_SEQ; ++seq) {
         const int32_t end = pymtp_session_seen_end(session, seq, pymtp_session_n_heads(session));
