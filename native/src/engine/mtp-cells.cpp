@@ -178,3 +178,16 @@ void llama_kv_cache::mtp_release() {
     }
     mtp.clear();
 }
+
+void llama_kv_cache::mtp_set_order(ggml_tensor * mask, const llama_ubatch & ubatch) const {
+    // devices have a copy of the mask, and kernels of their own
+    if (layers.empty() || !ggml_backend_buffer_is_host(layers[0].k->buffer)) {
+        return;
+    }
+    std::vector<llama_seq_id> seqs;
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        seqs.push_back(ubatch.seq_id[i][0]);
+    }
+    mtp_lists.begin((other ? other : this)->mtp.n_changes);
+    mtp_lists.set(mask, seqs, [this](llama_seq_id seq) -> const llama_kv_cells & { return get_cells(seq); });
+}

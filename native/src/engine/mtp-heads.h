@@ -84,10 +84,8 @@ class mtp_heads {
     // the position after the last that the first n of the heads have seen
     llama_pos seen_end(llama_seq_id seq, int32_t n) const;
 
-    // the first n heads run on a row in the trunk's pass
+    // the first n heads run on a row in the trunk's pass, or on all positions of an image
     void take(const mtp_row & row, int32_t n);
-
-    // the same on all positions of an image
     void take_image(const mtp_image_rows & image);
 
     // The first n heads are about to draft. rows: each sequence's rows that catch up, and the one that predicts.

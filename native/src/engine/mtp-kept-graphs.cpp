@@ -1,34 +1,12 @@
 #include "mtp-kept-graphs.h"
 
 #include <algorithm>
-#include <utility>
 
 // Graphs that alternate stay, whatever they take.
 static constexpr size_t MTP_KEPT_GRAPHS_MIN = 8;
 
 // a tensor, and its places in the tables of the graph, the scheduler and the allocator, about
 static constexpr size_t MTP_BYTES_PER_NODE = 512;
-
-void mtp_kept_graphs::exchange(mtp_kept_graph & graph) {
-    std::swap(context.sched, graph.sched);
-    std::swap(context.results, graph.results);
-    std::swap(context.active, graph.active);
-}
-
-void mtp_kept_graphs::select(mtp_kept_graph & graph) {
-    graph.t_used = ++t;
-    if (&graph == cur) {
-        return;
-    }
-    exchange(*cur);
-    exchange(graph);
-    cur = &graph;
-}
-
-void mtp_kept_graphs::clear() {
-    select(own);
-    graphs.clear();
-}
 
 void mtp_kept_graphs::evict_oldest() {
     const auto oldest = std::min_element(graphs.begin(), graphs.end(),

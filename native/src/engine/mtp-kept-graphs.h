@@ -11,6 +11,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 struct mtp_kept_graph {
@@ -61,9 +62,21 @@ class mtp_kept_graphs {
 
     mtp_kept_graph & current() { return *cur; }
 
-    void select(mtp_kept_graph & graph);
+    void select(mtp_kept_graph & graph) {
+        graph.t_used = ++t;
+        if (&graph == cur) {
+            return;
+        }
+        exchange(*cur);
+        exchange(graph);
+        cur = &graph;
+    }
 
-    void clear(); // all but the context's own
+    // all but the context's own
+    void clear() {
+        select(own);
+        graphs.clear();
+    }
 
     // this memory is about to be freed: drops the graphs that read it
     void drop_readers(const void * memory);
@@ -81,7 +94,12 @@ class mtp_kept_graphs {
     mtp_kept_graph *                             cur = &own;
     uint64_t                                     t   = 0;
 
-    void   exchange(mtp_kept_graph & graph);
+    void exchange(mtp_kept_graph & graph) {
+        std::swap(context.sched, graph.sched);
+        std::swap(context.results, graph.results);
+        std::swap(context.active, graph.active);
+    }
+
     void   evict_oldest();
     size_t buffer_bytes(ggml_backend_sched_t sched) const;
     size_t kept_bytes() const;

@@ -11,9 +11,6 @@
 #include <memory>
 #include <vector>
 
-// Whether the heads can live in the cells of this memory.
-bool mtp_memory_can_share(llama_memory_i * memory);
-
 // A cache for the heads alone, as llama.cpp makes it for a context of their own. Throws if memory runs out.
 std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model, llama_memory_params params,
                                                       llama_cparams cparams);
@@ -33,30 +30,21 @@ const llama_memory_context_i * mtp_memory_of_heads(const llama_memory_context_i 
 // How many cells of each of its caches a ubatch's attention looks at: graphs are built for that number.
 std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx);
 
-// Whether the memory goes back by snapshots of a state, in addition to K/V or instead of it.
-bool mtp_memory_has_snapshots(llama_memory_i * memory);
-
-// Whether it holds K/V by position alone: any positions of it can go at any time.
+// Kinds of memory. Plain: K/V by position alone, of which any positions can go at any time. Hybrid: recurrent states and
+// K/V of all positions; sequences are computed together if they have equally many rows. With snapshots of a state a
+// memory goes back by these, in addition to K/V or instead of it.
 bool mtp_memory_is_plain(llama_memory_i * memory);
-
-// Whether it holds recurrent states and K/V of all positions: sequences are computed together if they have equally
-// many rows.
 bool mtp_memory_is_hybrid(llama_memory_i * memory);
+bool mtp_memory_has_snapshots(llama_memory_i * memory);
+bool mtp_memory_can_share(llama_memory_i * memory);                    // whether the heads can live in its cells
 
-// Whether no other sequence shares the cells of this one.
-bool mtp_memory_is_alone(llama_memory_i * memory, llama_seq_id seq);
+uint32_t mtp_memory_size(llama_memory_i * memory);                     // cells of each of its caches' streams
+uint32_t mtp_memory_n_free(llama_memory_i * memory, llama_seq_id seq); // those that nobody holds, of a sequence's
+bool mtp_memory_is_alone(llama_memory_i * memory, llama_seq_id seq);   // no other sequence shares the cells of this one
 
-// Cells of each of its caches' streams.
-uint32_t mtp_memory_size(llama_memory_i * memory);
-
-// Cells of the cache of a sequence that nobody holds.
-uint32_t mtp_memory_n_free(llama_memory_i * memory, llama_seq_id seq);
-
-// Gives back the cells that heads hold ahead of the trunk.
+// Gives back the cells that heads hold ahead of the trunk; drops the positions of a sequence from pos on, where they have
+// cells (false if that fails): recurrent states stay as they are.
 void mtp_memory_release(llama_memory_i * memory);
-
-// Drops the positions of a sequence from pos on, where they have cells; recurrent states stay as they are. false if that
-// fails.
 bool mtp_memory_drop(llama_memory_i * memory, llama_seq_id seq, llama_pos pos);
 
 // Cells for rows that heads run on; status FAILED_PREPARE if the cache is full.

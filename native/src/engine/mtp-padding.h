@@ -55,11 +55,10 @@ class mtp_padder {
 
     bool has(llama_seq_id seq) const { return n_added[seq] > 0; }
 
-    // of one sequence or of all
+    // of one sequence or of all; forgets those of a sequence that somebody else has dropped
     void drop(llama_seq_id seq);
     void drop();
 
-    // somebody else has dropped those of a sequence
     void forget(llama_seq_id seq) { n_added[seq] = 0; }
 
   private:

@@ -56,14 +56,13 @@ struct mtp_plan {
     // The first stage that predicts stands for a draft's pass: rows that catch up come before it.
     size_t first_step() const;
 
-    // steps of a draft
-    size_t n_steps() const { return stages.size() - first_step(); }
+    size_t n_steps() const { return stages.size() - first_step(); } // of a draft
+
+    size_t n_runs() const;
 
     // What its graph depends on, in addition to what any graph does: the same numbers, the same nodes. has_streams:
     // also which sequences it has.
     std::vector<int64_t> key(bool has_streams) const;
-
-    size_t n_runs() const;
 };
 
 using mtp_plan_ptr = std::unique_ptr<const mtp_plan>;

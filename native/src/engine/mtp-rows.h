@@ -13,6 +13,7 @@
 #include "llama.h"
 #include "pymtp.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -25,51 +26,120 @@ class mtp_rows {
     // rows of a sequence that are kept after later passes
     static constexpr uint32_t N_KEPT = PYMTP_KEPT_POSITIONS;
 
-    mtp_rows(uint32_t n_ubatch, uint32_t n_seq_max);
+    mtp_rows(uint32_t n_ubatch, uint32_t n_seq_max) : n_ubatch(n_ubatch), trunk(n_seq_max), head(n_seq_max) {}
 
-    uint32_t size() const; // rows of the buffer
-
-    // the trunk's row i of the ubatch at (seq, pos); transient: only until the next ubatch
-    int32_t put_transient(llama_seq_id seq, llama_pos pos, uint32_t i);
-
-    // the same where nobody asks for it by its position
-    static int32_t transient_row(uint32_t i) { return 2 + (int32_t) i; }
-
-    int32_t put_trunk(llama_seq_id seq, llama_pos pos); // and forgets what a head has said of pos and beyond
-    int32_t put_head(llama_seq_id seq, llama_pos pos);
-
-    // the hidden state of (seq, pos): the trunk's if there, else the head's; -1 if neither is kept
-    int32_t find(llama_seq_id seq, llama_pos pos) const;
-
-    // the trunk's next ubatch overwrites the ubatch region
-    void drop_transient();
-
-    // forget positions >= pos
-    void truncate(llama_seq_id seq, llama_pos pos);
-
-    // forget what heads have written
-    void drop_heads();
-
-    // the trunk's rows of a sequence that outlive the next ubatch: (position, row), by position
-    std::vector<std::pair<llama_pos, int32_t>> kept_rows(llama_seq_id seq) const;
+    uint32_t size() const { return first_kept(trunk.size()); } // rows of the buffer
 
     // the first of the N_KEPT rows of a sequence
-    int32_t first_kept(llama_seq_id seq) const { return base(seq); }
+    int32_t first_kept(llama_seq_id seq) const { return 2 + n_ubatch + 2 * N_KEPT * seq; }
+
+    // row i of the ubatch where nobody asks for it by its position
+    static int32_t transient_row(uint32_t i) { return 2 + (int32_t) i; }
+
+    // the trunk's row i of the ubatch at (seq, pos); transient: only until the next ubatch
+    int32_t put_transient(llama_seq_id seq, llama_pos pos, uint32_t i) {
+        head[seq].truncate(pos);
+        cur.push_back({ seq, pos, transient_row(i) });
+        return cur.back().row;
+    }
+
+    // forgets what a head has said of pos and beyond
+    int32_t put_trunk(llama_seq_id seq, llama_pos pos) {
+        head[seq].truncate(pos);
+        return first_kept(seq) + trunk[seq].put(pos);
+    }
+
+    int32_t put_head(llama_seq_id seq, llama_pos pos) { return first_kept(seq) + N_KEPT + head[seq].put(pos); }
+
+    // the hidden state of (seq, pos): the trunk's if there, else the head's; -1 if neither is kept
+    int32_t find(llama_seq_id seq, llama_pos pos) const {
+        if (pos < 0) {
+            return ZERO;
+        }
+        int32_t i = trunk[seq].find(pos);
+        if (i >= 0) {
+            return first_kept(seq) + i;
+        }
+        // consecutive positions of a sequence have consecutive entries, the newest last
+        for (auto it = cur.rbegin(); it != cur.rend(); ++it) {
+            if (it->seq == seq && it->pos == pos) {
+                return it->row;
+            }
+        }
+        i = head[seq].find(pos);
+        return i >= 0 ? first_kept(seq) + (int32_t) N_KEPT + i : -1;
+    }
+
+    // the trunk's next ubatch overwrites the ubatch region
+    void drop_transient() { cur.clear(); }
+
+    // forget positions >= pos
+    void truncate(llama_seq_id seq, llama_pos pos) {
+        trunk[seq].truncate(pos);
+        head[seq].truncate(pos);
+
+        const auto is_dropped = [&](const transient & row) {
+            return row.seq == seq && row.pos >= pos;
+        };
+        cur.erase(std::remove_if(cur.begin(), cur.end(), is_dropped), cur.end());
+    }
+
+    // forget what heads have written
+    void drop_heads() {
+        for (auto & rows : head) {
+            rows.truncate(0);
+        }
+    }
+
+    // the trunk's rows of a sequence that outlive the next ubatch: (position, row), by position
+    std::vector<std::pair<llama_pos, int32_t>> kept_rows(llama_seq_id seq) const {
+        std::vector<std::pair<llama_pos, int32_t>> res;
+        for (uint32_t i = 0; i < N_KEPT; ++i) {
+            if (trunk[seq].pos[i] >= 0) {
+                res.emplace_back(trunk[seq].pos[i], first_kept(seq) + i);
+            }
+        }
+        std::sort(res.begin(), res.end());
+        return res;
+    }
 
     // `to` keeps what `from` keeps, in rows of its own
-    void copy(llama_seq_id from, llama_seq_id to);
+    void copy(llama_seq_id from, llama_seq_id to) {
+        truncate(to, 0);
+        trunk[to] = trunk[from];
+    }
 
     // forget the positions [pos, pos + n); those after them move up
-    void discard(llama_seq_id seq, llama_pos pos, int32_t n);
+    void discard(llama_seq_id seq, llama_pos pos, int32_t n) {
+        for (auto & p : trunk[seq].pos) {
+            p = p < pos ? p : p < pos + n ? -1 : p - n;
+        }
+        head[seq].truncate(0);
+        drop_transient();
+    }
 
   private:
     // the newest positions of a sequence
     struct kept {
         std::vector<llama_pos> pos = std::vector<llama_pos>(N_KEPT, -1); // -1: free
 
-        uint32_t put(llama_pos p);
-        int32_t  find(llama_pos p) const;
-        void     truncate(llama_pos p);
+        uint32_t put(llama_pos p) {
+            // where it is, else a free entry (-1), else the oldest position
+            const int32_t same = find(p);
+            const auto    i    = same >= 0 ? pos.begin() + same : std::min_element(pos.begin(), pos.end());
+
+            *i = p;
+            return i - pos.begin();
+        }
+
+        int32_t find(llama_pos p) const {
+            const auto i = std::find(pos.begin(), pos.end(), p);
+            return i == pos.end() ? -1 : i - pos.begin();
+        }
+
+        void truncate(llama_pos p) {
+            std::replace_if(pos.begin(), pos.end(), [p](llama_pos q) { return q >= p; }, -1);
+        }
     };
 
     struct transient {
@@ -82,6 +152,4 @@ class mtp_rows {
     std::vector<kept>      trunk; // [n_seq_max]
     std::vector<kept>      head;  // [n_seq_max]
     std::vector<transient> cur;
-
-    int32_t base(llama_seq_id seq) const;
 };
