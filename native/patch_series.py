@@ -15,6 +15,7 @@ from pathlib import Path
 from llama_cpp_source import PrepareError
 
 AUTHOR = "pymtp <pymtp@localhost>"
+HERE = Path(__file__).resolve().parent
 FIELDS = ("Purpose", "Touches", "Upstream", "Drop-when", "Proved-by")
 
 
@@ -66,22 +67,8 @@ def header_fields(header: str) -> dict[str, list[str]]:
 
 def touches(diff: str) -> list[str]:
     """What a diff touches, one `file +added -removed` a file, in the order of the diff."""
-    counts: dict[str, list[int]] = {}
-    file = ""
-    left = [0, 0]  # lines of the hunk still to come, (old, new): a removed "-- x" must not pass for a file name
-    for line in diff.splitlines():
-        hunk = re.match(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@", line)
-        if hunk:
-            left = [int(hunk[1] or 1), int(hunk[2] or 1)]
-        elif left[0] > 0 or left[1] > 0:
-            old, new = line[:1] in " -", line[:1] in " +"
-            left = [left[0] - old, left[1] - new]
-            counts[file][0] += line[:1] == "+"
-            counts[file][1] += line[:1] == "-"
-        elif line.startswith("diff --git "):
-            file = line.rsplit(" b/", 1)[1]
-            counts[file] = [0, 0]
-    return [f"{file} +{added} -{removed}" for file, (added, removed) in counts.items()]
+    counts = [line.split("\t") for line in git(["apply", "--numstat"], HERE, diff).stdout.splitlines()]
+    return [f"{file} +{added} -{removed}" for added, removed, file in counts]
 
 
 def patch_paths(folder: Path) -> list[Path]:
@@ -102,14 +89,14 @@ def apply(patch: Path, tree: Path) -> None:
     result = git(["apply", "--whitespace=nowarn", str(patch.resolve())], tree)
     if result.returncode != 0:
         reason = "; ".join(result.stderr.replace("error: ", "").split("\n")[:1])
-        files = [touched.split()[0] for touched in Patch.read(patch).touches]
+        files = re.findall(r"(?m)^diff --git .* b/(.+)$", Patch.read(patch).diff)
         if not any(file in reason for file in files):
             reason += f" (it touches {', '.join(files) or 'no file'})"
         raise PrepareError(f"native/patches/{patch.name} does not apply: {reason}; see native/patches/README.md")
 
 
-def git(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs git in a folder as if no repository lay around it.
+def git(arguments: list[str], folder: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs git in a folder as if no repository lay around it. `text`: what it reads.
 
     Inside somebody's work tree `git apply` would skip, without a word, every file that is not below the current
     folder as that repository sees it.
@@ -118,6 +105,6 @@ def git(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     env["GIT_CEILING_DIRECTORIES"] = str(folder.resolve().parent)
     command = ["git", "-c", "core.autocrlf=false", *arguments]
     try:
-        return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+        return subprocess.run(command, cwd=folder, env=env, input=text, capture_output=True, text=True)
     except FileNotFoundError:
         raise PrepareError("git not found, and llama.cpp is patched with it: install git") from None

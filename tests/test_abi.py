@@ -15,7 +15,7 @@ from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Chunk, Session
-from pymtp.errors import Closed, ModelError, PymtpError
+from pymtp.errors import Closed, InvalidParameter, ModelError, PymtpError
 from pymtp.gguf.facts import model_facts
 from pymtp.loader import Weights
 from pymtp.loading.params import ModelParams
@@ -143,6 +143,17 @@ def test_a_sequence_that_is_none_is_named(weights: Weights, sequence: int) -> No
         ):
             with pytest.raises(PymtpError, match=f"sequence {sequence} is not one of 1"):
                 use()
+
+
+@pytest.mark.parametrize("sequence", [-1, 1, 2**31 - 1, -(2**31)])
+def test_the_state_of_a_sequence_that_is_none_is_refused(weights: Weights, sequence: int) -> None:
+    with session(weights) as made:
+        made.decode([Chunk([1, 2, 3, 4], 0)])
+        state = made.save_sequence(0)
+        for use in (lambda: made.save_sequence(sequence), lambda: made.restore_sequence(sequence, state)):
+            with pytest.raises(InvalidParameter, match="sequence must be between 0 and 0"):
+                use()
+        made.decode([Chunk([5], 4)])  # it is as it was
 
 
 def test_threads_in_one_session_wait_for_each_other_and_for_its_end(weights: Weights) -> None:

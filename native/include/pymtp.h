@@ -4,9 +4,8 @@
 // it with two kinds of pass: pymtp_session_decode runs the trunk, pymtp_session_draft runs an MTP head. Both
 // take rows of (token, position, sequence).
 //
-// Row convention: the head's row at position j takes the token at j and the hidden state of position j - 1,
-// and predicts the token at j + 1. The session finds hidden states by (sequence, position): those that the
-// trunk wrote first, else those that the head wrote.
+// The head's row at position j takes the token at j and the hidden state of position j - 1 (the trunk's, else the head's),
+// and predicts the token at j + 1.
 //
 // Nothing throws across this interface. A function that can fail returns a pymtp_status;
 // pymtp_error_message() then says why. Indexes, sizes and pointers are checked, but not how long the caller's arrays are.
@@ -98,9 +97,9 @@ struct pymtp_architecture {
 };
 
 // Passes that verify drafts of many sequences can have more rows than asked for, so that they have few shapes, each of
-// which is a graph. Nobody sees these rows: they come after the end of a sequence, as further drafts would, and are
-// dropped after the pass. A hybrid model computes sequences together only if they have equally many rows: there each gets
-// as many as the one with the most. Elsewhere the last one gets some until the number of all is one of few.
+// which is a graph. Nobody sees these rows: they come after the end of a sequence, as further drafts would. A hybrid model
+// computes sequences together only if they have equally many rows: there each gets as many as the one with the most.
+// Elsewhere the last one gets some until the number of all is one of few.
 enum pymtp_padding {
     PYMTP_PADDING_AUTO   = 0, // where it pays
     PYMTP_PADDING_NEVER  = 1,

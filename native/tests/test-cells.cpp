@@ -348,7 +348,7 @@ static void a_placed_ubatch_is_not_applied_again() {
         CHECK(kv->mtp.find(0, 1) >= 0);
     }
     {
-        const mtp_memory_placed placed(&memory);
+        const mtp_memory_scope placed((llama_memory_i *) &memory, &mtp_reservation::placed, true);
         mctx->apply();
         CHECK(memory.get_base()->mtp.placed && memory.get_swa()->mtp.placed);
     }

@@ -340,7 +340,7 @@ class Session:
 
     def _one(self, sequence: int) -> int:
         if not 0 <= sequence < self.n_seq_max:
-            raise InvalidParameter("sequence", f"one of {self.n_seq_max}", value=sequence)
+            raise InvalidParameter("sequence", f"between 0 and {self.n_seq_max - 1}", value=sequence)
         return sequence
 
     def save_file(self, path: str | os.PathLike[str]) -> None:

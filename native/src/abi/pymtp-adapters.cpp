@@ -16,11 +16,8 @@ static constexpr int32_t N_ADAPTERS_MAX = 1024;
     static constexpr const char * BEFORE = "failed to apply lora adapter: ";
 
     const char * log   = pymtp_log_take();
-    const char * lost  = strstr(log, "RPC server ");
     const char * found = strstr(log, BEFORE);
-    if (lost) {
-        throw mtp_rpc_error(std::string(lost, strcspn(lost, "\n")));
-    }
+    pymtp_check_lost(log);
     if (!found) {
         pymtp_refuse("llama.cpp cannot read it");
     }

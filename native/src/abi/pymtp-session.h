@@ -8,8 +8,10 @@
 #include "mtp-replay.h"
 #include "pymtp.h"
 
+#include <cstring>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 using pymtp_threads = std::unique_ptr<ggml_threadpool, void (*)(ggml_threadpool *)>;
@@ -53,6 +55,14 @@ struct pymtp_session {
 
     int32_t n_vocab() const { return llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx))); }
 };
+
+// Throws mtp_rpc_error where llama.cpp has turned it into a line of its log.
+inline void pymtp_check_lost(const char * log) {
+    const char * lost = strstr(log, "RPC server ");
+    if (lost) {
+        throw mtp_rpc_error(std::string(lost, strcspn(lost, "\n")));
+    }
+}
 
 // whatever changes the memory ends what the last pass has left
 inline void forget_outputs(pymtp_session & session) {

@@ -68,8 +68,7 @@ int32_t pymtp_architecture(int32_t i, struct pymtp_architecture * architecture) 
         if (i < 0 || i >= (int32_t) all.size()) {
             return pymtp_fail(PYMTP_INVALID, "%zu architectures can draft", all.size());
         }
-        pymtp_need(architecture, "the architecture") = { llm_arch_name(all[i].arch), all[i].n_heads_max,
-                                                         all[i].conditions };
+        pymtp_need(architecture, "the architecture") = all[i];
         return PYMTP_OK;
     });
 }
@@ -161,14 +160,7 @@ static llama_context_params context_params(const pymtp_session_params & params) 
 }
 
 static int32_t create_context(pymtp_session & session, llama_model & model, const llama_context_params & cparams) {
-    const auto shortage = mtp_memory_check(model, cparams);
-    if (shortage.device) {
-        constexpr double GiB = 1024.0 * 1024.0 * 1024.0;
-        return pymtp_fail(
-            PYMTP_FAILED,
-            "a context of %u tokens needs %.1f GiB on %s, which has %.1f GiB free: use a smaller context (-c)",
-            cparams.n_ctx, shortage.needed / GiB, ggml_backend_dev_name(shortage.device), shortage.free / GiB);
-    }
+    mtp_memory_check(model, cparams);
     const pymtp_catch_asserts asserts;
 
     session.ctx = llama_init_from_model(&model, cparams);
@@ -177,11 +169,7 @@ static int32_t create_context(pymtp_session & session, llama_model & model, cons
                           asserts.failed());
     }
     if (!session.ctx) {
-        // llama.cpp has turned the exception into a line of its log
-        const char * lost = strstr(pymtp_log_take(), "RPC server ");
-        if (lost) {
-            return pymtp_fail(PYMTP_LOST, "%.*s", (int) strcspn(lost, "\n"), lost);
-        }
+        pymtp_check_lost(pymtp_log_take());
         return pymtp_fail(PYMTP_FAILED,
                           "llama.cpp could not create a context of %u tokens; use a smaller one (-c), or free memory",
                           cparams.n_ctx);

@@ -1,5 +1,7 @@
 #include "mtp-adapters.h"
 
+#include "mtp-graph-edit.h"
+
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -18,11 +20,6 @@ static bool mtp_is_of_head(const llama_model & model, const std::string & name) 
 
 static bool mtp_ends_with(const std::string & text, const std::string & end) {
     return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
-static bool mtp_is_factor(const ggml_tensor & tensor) {
-    return tensor.type == GGML_TYPE_F32 || tensor.type == GGML_TYPE_F16 || tensor.type == GGML_TYPE_BF16 ||
-           (ggml_is_quantized(tensor.type) && tensor.type != GGML_TYPE_Q8_1 && tensor.type != GGML_TYPE_Q8_K);
 }
 
 void mtp_adapter_check(const llama_adapter_lora & adapter) {
@@ -52,7 +49,7 @@ void mtp_adapter_check(const llama_adapter_lora & adapter) {
             b.ne[3] != 1) {
             fail("has another shape than the model's");
         }
-        if (!mtp_is_factor(a) || !mtp_is_factor(b)) {
+        if (!mtp_is_factor(a.type) || !mtp_is_factor(b.type)) {
             fail("is of a type that cannot be multiplied");
         }
         if (is_in && model.output && strcmp(ggml_get_name(model.output), MTP_TOKEN_EMBEDDING) == 0) {

@@ -1,34 +1,34 @@
 #include "mtp-architectures.h"
 
 #include "llama-model.h"
-#include "pymtp.h"
 
 #include <algorithm>
+#include <cstring>
 
-const std::vector<mtp_architecture> & mtp_architectures() {
-    static const std::vector<mtp_architecture> architectures = {
-        { LLM_ARCH_BAILINGMOE2, 1, 0 },
-        { LLM_ARCH_BAILINGMOE3, 1, 0 },
-        { LLM_ARCH_COHERE2MOE, 1, 0 },
-        { LLM_ARCH_DEEPSEEK2, 1, PYMTP_NEEDS_LORA_Q | PYMTP_NEEDS_MLA },
-        { LLM_ARCH_DEEPSEEK32, 1, PYMTP_NEEDS_MLA },
-        { LLM_ARCH_DEEPSEEK4, 1, 0 },
-        { LLM_ARCH_DOTS3NOTE, 1, 0 },
-        { LLM_ARCH_ERNIE4_5_MOE, 1, 0 },
-        { LLM_ARCH_EXAONE4, 1, 0 },
-        { LLM_ARCH_EXAONE_MOE, 1, 0 },
-        { LLM_ARCH_GLM4, 1, 0 },
-        { LLM_ARCH_GLM4_MOE, 1, 0 },
-        { LLM_ARCH_GLM5_NEXT, 1, PYMTP_NEEDS_MLA },
-        { LLM_ARCH_GLM_DSA, 1, PYMTP_NEEDS_MLA },
-        { LLM_ARCH_HY_V3, 0, 0 },
-        { LLM_ARCH_MIMO2, 0, 0 },
-        { LLM_ARCH_NEMOTRON_H_MOE, 1, 0 },
-        { LLM_ARCH_QWEN35, 1, 0 },
-        { LLM_ARCH_QWEN35MOE, 1, 0 },
-        { LLM_ARCH_QWEN3NEXT, 1, 0 },
-        { LLM_ARCH_QWEN4EXP, 1, 0 },
-        { LLM_ARCH_STEP35, 0, 0 },
+const std::vector<struct pymtp_architecture> & mtp_architectures() {
+    static const std::vector<struct pymtp_architecture> architectures = {
+        { "bailingmoe2", 1, 0 },
+        { "bailingmoe3", 1, 0 },
+        { "cohere2moe", 1, 0 },
+        { "deepseek2", 1, PYMTP_NEEDS_LORA_Q | PYMTP_NEEDS_MLA },
+        { "deepseek32", 1, PYMTP_NEEDS_MLA },
+        { "deepseek4", 1, 0 },
+        { "dots3note", 1, 0 },
+        { "ernie4_5-moe", 1, 0 },
+        { "exaone4", 1, 0 },
+        { "exaone-moe", 1, 0 },
+        { "glm4", 1, 0 },
+        { "glm4moe", 1, 0 },
+        { "glm5-next", 1, PYMTP_NEEDS_MLA },
+        { "glm-dsa", 1, PYMTP_NEEDS_MLA },
+        { "hy_v3", 0, 0 },
+        { "mimo2", 0, 0 },
+        { "nemotron_h_moe", 1, 0 },
+        { "qwen35", 1, 0 },
+        { "qwen35moe", 1, 0 },
+        { "qwen3next", 1, 0 },
+        { "qwen4exp", 1, 0 },
+        { "step35", 0, 0 },
     };
     return architectures;
 }
@@ -78,7 +78,8 @@ const char * mtp_obstacle(const llama_model & model, const llama_model * assista
     }
     const auto & all     = mtp_architectures();
     const auto & hparams = model.hparams;
-    const auto   known = std::find_if(all.begin(), all.end(), [&](const auto & one) { return one.arch == model.arch; });
+    const auto known = std::find_if(all.begin(), all.end(),
+                                    [&](const auto & one) { return strcmp(one.name, llm_arch_name(model.arch)) == 0; });
 
     if (known == all.end()) {
         return "it has no graph for them";

@@ -4,20 +4,13 @@
 // files that are only read; a test compares the two. Graphs abort on what they do not support, so every condition is
 // checked here first. Knows models; no contexts.
 
-#include "llama-arch.h"
+#include "pymtp.h"
 
-#include <cstdint>
 #include <vector>
 
 struct llama_model;
 
-struct mtp_architecture {
-    llm_arch arch;
-    int32_t  n_heads_max; // 0: any number
-    int32_t  conditions;  // of pymtp_condition
-};
-
-const std::vector<mtp_architecture> & mtp_architectures();
+const std::vector<struct pymtp_architecture> & mtp_architectures();
 
 // Why llama.cpp cannot run the MTP heads of a model, or its assistant if one is given; nullptr if it can.
 const char * mtp_obstacle(const llama_model & model, const llama_model * assistant);

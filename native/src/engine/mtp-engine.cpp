@@ -230,8 +230,8 @@ llm_graph_result * mtp_engine::run_draft(mtp_plan_ptr plan) {
         ~restore() { ctx.n_outputs = n_outputs; }
     };
 
-    const restore           restored = { ctx, (int32_t) ctx.n_outputs };
-    const mtp_memory_placed placed(heads.memory());
+    const restore          restored = { ctx, (int32_t) ctx.n_outputs };
+    const mtp_memory_scope placed(heads.memory(), &mtp_reservation::placed, true);
 
     for (const auto & stage : stages) {
         if (&stage != &first) {

@@ -65,14 +65,13 @@ static bool is_of_host(const ggml_tensor * tensor) {
     return buffer && ggml_backend_buffer_is_host(buffer) && tensor->op == GGML_OP_NONE;
 }
 
-// Integers and doubles have no kernels for products, nor have the two types that only activations are quantized to.
-static bool is_number(ggml_type type) {
+bool mtp_is_factor(ggml_type type) {
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 ||
            (ggml_is_quantized(type) && type != GGML_TYPE_Q8_1 && type != GGML_TYPE_Q8_K);
 }
 
 static void check_factor(const ggml_tensor & node, const ggml_tensor & weight) {
-    if (!is_number(weight.type)) {
+    if (!mtp_is_factor(weight.type)) {
         refuse_type(node, weight);
     }
 }

@@ -28,6 +28,10 @@ void mtp_graph_replace_embedding(ggml_cgraph * gf, size_t n_before, const llama_
 // Inputs of the rest are left without a buffer, and are not set then.
 void mtp_graph_cut_down(ggml_cgraph * gf, const std::vector<ggml_tensor *> & nodes_before, ggml_tensor * hidden);
 
+// Whether there are products with a type: integers and doubles have no kernels for them, nor have the two types that only
+// activations are quantized to.
+bool mtp_is_factor(ggml_type type);
+
 // What a damaged file can put into a graph, and ggml only finds out while it computes, where it ends the process. Throws
 // std::runtime_error that names the operation. Costs little: a graph is checked once, when it was built.
 void mtp_check_graph(ggml_cgraph * gf);

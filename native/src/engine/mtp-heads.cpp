@@ -192,7 +192,7 @@ void mtp_heads::set_input(int32_t head, llm_graph_input_i & input, const llama_u
         input.set_input(&ubatch);
         return;
     }
-    const mtp_memory_gaps gaps(memory(), seen[head]);
+    const mtp_memory_scope gaps(memory(), &mtp_reservation::seen, &seen[head]);
     input.set_input(&ubatch);
 }
 

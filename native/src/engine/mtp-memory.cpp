@@ -12,6 +12,7 @@
 #include "pymtp.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -272,7 +273,7 @@ static size_t mtp_memory_host_available(size_t n_bytes) {
     return n_bytes;
 }
 
-mtp_memory_shortage mtp_memory_check(const llama_model & model, const llama_context_params & params) {
+void mtp_memory_check(const llama_model & model, const llama_context_params & params) {
     const auto & hparams = model.hparams;
 
     const uint64_t n_ctx = params.n_ctx > 0 ? params.n_ctx : hparams.n_ctx_train;
@@ -310,32 +311,20 @@ mtp_memory_shortage mtp_memory_check(const llama_model & model, const llama_cont
         }
         // a device that does not know reports 0
         if (total > 0 && n_bytes > free) {
-            return { device, n_bytes, free };
+            constexpr double GiB = 1024.0 * 1024.0 * 1024.0;
+            char             text[256];
+            snprintf(text, sizeof(text),
+                     "a context of %u tokens needs %.1f GiB on %s, which has %.1f GiB free: use a smaller context (-c)",
+                     params.n_ctx, n_bytes / GiB, ggml_backend_dev_name(device), free / GiB);
+            throw std::runtime_error(text);
         }
     }
-    return {};
 }
 
-mtp_memory_gaps::mtp_memory_gaps(llama_memory_i * memory, const std::vector<mtp_seen> & seen) : memory(memory) {
+std::vector<mtp_reservation *> mtp_memory_reservations(llama_memory_i * memory) {
+    std::vector<mtp_reservation *> res;
     for (auto * kv : mtp_memory_caches(memory)) {
-        kv->mtp.seen = &seen;
+        res.push_back(&kv->mtp);
     }
-}
-
-mtp_memory_gaps::~mtp_memory_gaps() {
-    for (auto * kv : mtp_memory_caches(memory)) {
-        kv->mtp.seen = nullptr;
-    }
-}
-
-mtp_memory_placed::mtp_memory_placed(llama_memory_i * memory) : memory(memory) {
-    for (auto * kv : mtp_memory_caches(memory)) {
-        kv->mtp.placed = true;
-    }
-}
-
-mtp_memory_placed::~mtp_memory_placed() {
-    for (auto * kv : mtp_memory_caches(memory)) {
-        kv->mtp.placed = false;
-    }
+    return res;
 }

@@ -4,7 +4,7 @@
 
 #include "ggml-backend.h"
 #include "llama-memory.h"
-#include "mtp-seen.h"
+#include "mtp-reservation.h"
 #include "mtp-ubatch.h"
 
 #include <array>
@@ -53,32 +53,29 @@ llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_u
 // Cells for the rows of several streams, of any number each. false if the cache is full.
 bool mtp_memory_reserve(llama_memory_i * memory, const std::vector<mtp_row> & rows, uint32_t n_pos, uint32_t n_stream);
 
-// A device whose free memory cannot hold its part of the K/V cache; device is nullptr if all can. An estimate: of the
-// compute buffers only the attention mask is counted.
-struct mtp_memory_shortage {
-    ggml_backend_dev_t device;
-    size_t             needed; // bytes
-    size_t             free;   // bytes
-};
+// Throws where the free memory of a device cannot hold its part of the K/V cache. An estimate: of the compute buffers only
+// the attention mask is counted.
+void mtp_memory_check(const llama_model & model, const llama_context_params & params);
 
-mtp_memory_shortage mtp_memory_check(const llama_model & model, const llama_context_params & params);
+// of its caches
+std::vector<mtp_reservation *> mtp_memory_reservations(llama_memory_i * memory);
 
-// While it lives, masks leave out what a head has not seen of the sequences, [n_seq_max].
-class mtp_memory_gaps {
+// While it lives, these have a member set to a value: `placed`, or what a head has seen.
+template <typename T> class mtp_memory_scope {
   public:
-    mtp_memory_gaps(llama_memory_i * memory, const std::vector<mtp_seen> & seen);
-    ~mtp_memory_gaps();
+    mtp_memory_scope(llama_memory_i * memory, T mtp_reservation::* member, T value) : memory(memory), member(member) {
+        set(value);
+    }
+
+    ~mtp_memory_scope() { set({}); }
 
   private:
     llama_memory_i * memory;
-};
+    T mtp_reservation::* member;
 
-// While it lives, applying a placed ubatch leaves the cells alone.
-class mtp_memory_placed {
-  public:
-    explicit mtp_memory_placed(llama_memory_i * memory);
-    ~mtp_memory_placed();
-
-  private:
-    llama_memory_i * memory;
+    void set(T value) {
+        for (mtp_reservation * of_cache : mtp_memory_reservations(memory)) {
+            of_cache->*member = value;
+        }
+    }
 };

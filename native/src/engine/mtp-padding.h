@@ -1,10 +1,8 @@
 #pragma once
 
-// Rows that are added to a pass so that passes of many sequences have few shapes: each shape is a graph of its own, and
-// where a memory computes sequences together only if they have equally many rows, unequal ones are a pass each. An
-// added row belongs to one of the sequences, after its end, as if it had one more draft; nobody reads it, and it is
-// dropped after the pass: a memory of K/V alone drops it at once; recurrent states go back only once after a pass, so
-// there it stays until its sequence is changed in any way. Knows rows and sequences; no graphs.
+// Rows that are added to a pass so that passes of many sequences have few shapes (pymtp_padding). A memory of K/V alone
+// drops them at once; recurrent states go back only once after a pass, so there they stay until their sequence is changed
+// in any way. Knows rows and sequences; no graphs.
 
 #include "mtp-ubatch.h"
 

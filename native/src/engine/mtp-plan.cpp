@@ -110,7 +110,7 @@ void mtp_planner::add_feed(mtp_plan & plan, const llama_ubatch & ubatch, const l
     if (llama_memory_status_is_fail(stage.mctx->get_status())) {
         throw std::runtime_error("the heads' own cache is full");
     }
-    const mtp_memory_placed placed(own);
+    const mtp_memory_scope placed(own, &mtp_reservation::placed, true);
     stage.mctx_owned->apply();
 }
 
