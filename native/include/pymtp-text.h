@@ -222,7 +222,8 @@ struct pymtp_logits {
 };
 
 // Applies the chain. What is left of the vocabulary can then be asked for. For drafts (of_draft = 1) no generator
-// moves, and nothing is left if none of the row's tokens can follow. PYMTP_INVALID for chains that have no distribution (mirostat, adaptive-p).
+// moves, and nothing is left if none of the row's tokens can follow. PYMTP_INVALID for chains that have no distribution
+// (mirostat, adaptive-p).
 int32_t pymtp_sampler_apply(struct pymtp_sampler * sampler, const struct pymtp_logits * logits);
 
 // Applies the chain and draws a token from what it leaves, as llama.cpp does with the same seed.

@@ -4,16 +4,16 @@
 // it with two kinds of pass: pymtp_session_decode runs the trunk, pymtp_session_draft runs an MTP head. Both
 // take rows of (token, position, sequence).
 //
-// The head's row at position j takes the token at j and the hidden state of position j - 1 (the trunk's, else the head's),
-// and predicts the token at j + 1.
+// The head's row at position j takes the token at j and the hidden state of position j - 1 (the trunk's, else the
+// head's), and predicts the token at j + 1.
 //
 // Nothing throws across this interface. A function that can fail returns a pymtp_status;
 // pymtp_error_message() then says why. Indexes, sizes and pointers are checked, but not how long the caller's arrays are.
 //
 // Handles know what they are: one that was freed, NULL, and one of another kind are PYMTP_INVALID, and freeing what is
-// none does nothing. They may be used from any thread. Calls with the same handle are queued, and a free waits for the call that is
-// under way; what a pass leaves belongs to whoever comes next. llama.cpp's models, which are not ours, must outlive the
-// sessions that are made of them.
+// none does nothing. They may be used from any thread. Calls with the same handle are queued, and a free waits for the
+// call that is under way; what a pass leaves belongs to whoever comes next. llama.cpp's models, which are not ours,
+// must outlive the sessions that are made of them.
 
 #ifndef PYMTP_H
 #define PYMTP_H
@@ -97,9 +97,9 @@ struct pymtp_architecture {
 };
 
 // Passes that verify drafts of many sequences can have more rows than asked for, so that they have few shapes, each of
-// which is a graph. Nobody sees these rows: they come after the end of a sequence, as further drafts would. A hybrid model
-// computes sequences together only if they have equally many rows: there each gets as many as the one with the most.
-// Elsewhere the last one gets some until the number of all is one of few.
+// which is a graph. Nobody sees these rows: they come after the end of a sequence, as further drafts would. A hybrid
+// model computes sequences together only if they have equally many rows: there each gets as many as the one with the
+// most. Elsewhere the last one gets some until the number of all is one of few.
 enum pymtp_padding {
     PYMTP_PADDING_AUTO   = 0, // where it pays
     PYMTP_PADDING_NEVER  = 1,
@@ -142,8 +142,8 @@ int32_t pymtp_log_show(int32_t level);
 // The warnings and errors since the last call; valid until the next call on this thread.
 const char * pymtp_log_take(void);
 
-// A failed assertion in llama.cpp, from which there is no way back, ends the process with one line on stderr and exit code
-// 1, instead of a core dump.
+// A failed assertion in llama.cpp, from which there is no way back, ends the process with one line on stderr and exit
+// code 1, instead of a core dump.
 int32_t pymtp_exit_on_abort(void);
 
 // llama_contexts that sessions hold at present, in the whole process.
@@ -279,8 +279,8 @@ int32_t pymtp_session_output_type(const struct pymtp_session * session, int32_t 
 // pymtp_session_draft_greedy never proposes these tokens. Replaces those of the call before; none by default.
 int32_t pymtp_session_ban_tokens(struct pymtp_session * session, int32_t n_tokens, const int32_t * token);
 
-// llama_adapter_lora_init: a LoRA adapter from a file, which is freed with the model. PYMTP_INVALID if it does not fit the
-// model; the message has the tensor.
+// llama_adapter_lora_init: a LoRA adapter from a file, which is freed with the model. PYMTP_INVALID if it does not fit
+// the model; the message has the tensor.
 int32_t pymtp_adapter_load(struct llama_model * model, const char * path, struct llama_adapter_lora ** adapter);
 
 // Passes from now on apply these adapters of the session's model, each with its scale, to trunk and heads; in the place
@@ -306,8 +306,8 @@ int32_t pymtp_session_save(struct pymtp_session * session, int32_t seq, struct p
 // Its bytes, [*size], as long as it lives; NULL for an invalid handle.
 const uint8_t * pymtp_state_data(const struct pymtp_state * state, size_t * size);
 
-// Goes back to a saved state of a session of the same model and shape; one of a single sequence can be restored as any, in
-// sessions with any number of them. With PYMTP_INVALID the state did not fit, or the cache has no room for it: the
+// Goes back to a saved state of a session of the same model and shape; one of a single sequence can be restored as any,
+// in sessions with any number of them. With PYMTP_INVALID the state did not fit, or the cache has no room for it: the
 // session is as it was, or the one sequence is empty. The bytes are trusted: the caller checks that nobody has changed
 // them.
 int32_t pymtp_session_restore(struct pymtp_session * session, int32_t seq, const uint8_t * data, size_t size);
@@ -382,8 +382,8 @@ int32_t pymtp_image_load(const uint8_t * data, size_t size, struct pymtp_image *
 
 int32_t pymtp_image_size(const struct pymtp_image * image, int32_t * width, int32_t * height);
 
-// Takes a prompt apart: text[i] with length[i] bytes, or image[i] where text[i] is NULL. [n_parts]. Special tokens in text
-// are recognised; those that the model wants around an image are added, with is_start a BOS too.
+// Takes a prompt apart: text[i] with length[i] bytes, or image[i] where text[i] is NULL. [n_parts]. Special tokens in
+// text are recognised; those that the model wants around an image are added, with is_start a BOS too.
 int32_t pymtp_media_init(struct pymtp_projector * projector, int32_t n_parts, const char * const * text,
                          const int32_t * length, struct pymtp_image * const * image, int32_t is_start,
                          struct pymtp_media ** media);
@@ -401,8 +401,8 @@ int32_t pymtp_media_chunk(const struct pymtp_media * media, int32_t i, struct py
 // The tokens of a chunk of text. token: [n_rows]
 int32_t pymtp_media_tokens(const struct pymtp_media * media, int32_t i, int32_t n_rows, int32_t * token);
 
-// The rows of a chunk of an image, as the projector computes them. embd: [n_rows, n_embd] float32, n_embd as the model takes
-// them
+// The rows of a chunk of an image, as the projector computes them. embd: [n_rows, n_embd] float32, n_embd as the model
+// takes them
 int32_t pymtp_media_encode(const struct pymtp_media * media, int32_t i, int32_t n_rows, int32_t n_embd, float * embd);
 
 // Decodes a chunk of an image as the next positions of a sequence, from pos on. n_heads: as many of the heads see it,

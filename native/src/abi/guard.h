@@ -179,8 +179,9 @@ template <typename F> pymtp_reason pymtp_thrown(F && function) noexcept {
     return reason;
 }
 
-// llama.cpp's asserts, which end the process, as exceptions: while one of these lives, a failed assert of its thread throws
-// std::runtime_error. For damaged files, and not while graphs are computed, where other threads wait for the one that fails.
+// llama.cpp's asserts, which end the process, as exceptions: while one of these lives, a failed assert of its thread
+// throws std::runtime_error. For damaged files, and not while graphs are computed, where other threads wait for the one
+// that fails.
 class pymtp_catch_asserts {
   public:
     pymtp_catch_asserts();

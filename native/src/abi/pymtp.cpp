@@ -1,5 +1,6 @@
-// The C interface: sessions, what they say of themselves, and how they are set up. Like its other files (pymtp-passes.cpp,
-// pymtp-sequences.cpp) it checks arguments, keeps exceptions and asserts on this side, and names errors.
+// The C interface: sessions, what they say of themselves, and how they are set up. Like its other files
+// (pymtp-passes.cpp, pymtp-sequences.cpp) it checks arguments, keeps exceptions and asserts on this side, and names
+// errors.
 
 #include "ggml-cpu.h"
 #include "llama-model.h"

@@ -1,5 +1,5 @@
-// Products of F16 and BF16 weights with few rows. Each thread reads a long stretch of the matrix in order, where llama.cpp's
-// sgemm, which computes more rows, takes 16 matrix rows at a time. The sums are sgemm's, in its order
+// Products of F16 and BF16 weights with few rows. Each thread reads a long stretch of the matrix in order, where
+// llama.cpp's sgemm, which computes more rows, takes 16 matrix rows at a time. The sums are sgemm's, in its order
 // (ggml-cpu/llamafile/sgemm.cpp), so that a row does not depend on how many there are. Compiled with the CPU backend's
 // own options, as sgemm is.
 

@@ -84,8 +84,8 @@ template <class V, class T, int N> void few_rows_in_order(const few_rows_task & 
     }
 }
 
-// M vectors of matrix rows, from row i on, of types whose blocks of 32 values have a scale each. After the last row of the
-// task it stands in for those that are not there.
+// M vectors of matrix rows, from row i on, of types whose blocks of 32 values have a scale each. After the last row of
+// the task it stands in for those that are not there.
 template <class V, class T, int M, int N>
 void few_rows_tile(const few_rows_task & task, const block_q8_0 * const * y, int64_t i) {
     using block = typename T::block;

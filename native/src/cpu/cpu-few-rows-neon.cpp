@@ -1,6 +1,6 @@
-// The kernels for few rows on ARM, with dotprod, and i8mm where the compiler may take it; and here those for matrices that
-// llama.cpp repacks: 4 or 8 matrix rows side by side (ROWS), 4 or 8 bytes of each in turn (BYTES; 8 where it has i8mm).
-// Four matrix rows are lanes, and their sums of floats are those of its gemv (ggml-cpu/arch/arm/repack.cpp).
+// The kernels for few rows on ARM, with dotprod, and i8mm where the compiler may take it; and here those for matrices
+// that llama.cpp repacks: 4 or 8 matrix rows side by side (ROWS), 4 or 8 bytes of each in turn (BYTES; 8 where it has
+// i8mm). Four matrix rows are lanes, and their sums of floats are those of its gemv (ggml-cpu/arch/arm/repack.cpp).
 
 #include "cpu-few-rows-task.h"
 
@@ -20,8 +20,8 @@ constexpr int FEW_ROWS_BYTES = 8;
 constexpr int FEW_ROWS_BYTES = 4;
 #    endif
 
-// Where vector v of the four matrix rows begins that are the part `part` of ROWS. A vector has 4 bytes of each of them, or 8
-// of two.
+// Where vector v of the four matrix rows begins that are the part `part` of ROWS. A vector has 4 bytes of each of them,
+// or 8 of two.
 template <int ROWS, int BYTES> constexpr int few_rows_place(int v, int part) {
     return BYTES == 4 ? 4 * ROWS * v + 16 * part : 8 * ROWS * (v / 2) + 32 * part + 16 * (v % 2);
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// Types of weights in llama.cpp's layout of 8 matrix rows side by side: 8 bytes of each row in turn. Each follows its gemv
-// for AVX2 (ggml-cpu/arch/x86/repack.cpp).
+// Types of weights in llama.cpp's layout of 8 matrix rows side by side: 8 bytes of each row in turn. Each follows its
+// gemv for AVX2 (ggml-cpu/arch/x86/repack.cpp).
 
 #include "cpu-few-rows-kernel.h"
 #include "repack.h"

@@ -43,9 +43,9 @@ void mtp_wait(int n_tries);
 // to others as well: the first one is the caller's, and those of OpenMP compute for all pools of a process.
 //
 
-// Before the calling thread computes for a pool: whether it has to be bound to these cores, [GGML_MAX_N_THREADS], and get
-// this ggml_sched_priority; not if it is already. mask may be NULL: any. Remembers what the thread had before, or gives it
-// back where the pool asks for nothing.
+// Before the calling thread computes for a pool: whether it has to be bound to these cores, [GGML_MAX_N_THREADS], and
+// get this ggml_sched_priority; not if it is already. mask may be NULL: any. Remembers what the thread had before, or
+// gives it back where the pool asks for nothing.
 bool mtp_bind_thread(const bool * mask, int32_t prio);
 
 // Gives the calling thread back what it had before.

@@ -17,8 +17,9 @@ class mtp_draft_vocab {
     // allocates what is needed before drafts are limited. Throws if memory runs out
     void init() { fill_bias(); }
 
-    // Limits drafts to the first n tokens of the vocabulary (all of them: to none), or to these. rows[h]: the rows of head h's output matrix, one after another; in its type (-1),
-    // or in another one, in which they stay. Throws if memory runs out; the limit is then as it was.
+    // Limits drafts to the first n tokens of the vocabulary (all of them: to none), or to these. rows[h]: the rows of
+    // head h's output matrix, one after another; in its type (-1), or in another one, in which they stay. Throws if
+    // memory runs out; the limit is then as it was.
     void limit(int32_t n);
     void limit(const std::vector<llama_token> & tokens, int32_t type, const std::vector<const void *> & rows);
 

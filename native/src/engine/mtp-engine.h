@@ -88,8 +88,8 @@ struct mtp_engine {
     // llama_decode. flags: of the rows; those after them, `added`, are there for the shape of the pass
     int32_t decode(std::vector<mtp_row> rows, const uint8_t * flags, const std::vector<mtp_row> & added);
 
-    // embd: [n_rows, n_embd_inp]; pos: [n_pos_per_embd, n_rows], section by section. Heads with a cache of their own do not
-    // see it.
+    // embd: [n_rows, n_embd_inp]; pos: [n_pos_per_embd, n_rows], section by section. Heads with a cache of their own do
+    // not see it.
     int32_t decode_image(const mtp_image_rows & image, const float * embd, const std::vector<llama_pos> & pos);
 
     // positions that images have taken, by sequence
@@ -101,7 +101,8 @@ struct mtp_engine {
 
     pymtp_status draft_greedy(const std::vector<mtp_row> & rows, int32_t * n_steps, int32_t * drafts, float * probs);
 
-    // The draft vocabulary, to be limited otherwise: what the last pass has left, and graphs that read a list of tokens, go.
+    // The draft vocabulary, to be limited otherwise: what the last pass has left, and graphs that read a list of
+    // tokens, go.
     mtp_draft_vocab & change_vocab();
 
     // Throws if memory runs out, and for an adapter that the model's graph passes over; there are none then.

@@ -20,8 +20,8 @@ class mtp_heads {
         int32_t n_heads; // heads that draft; 0: none, the context decodes plainly
         bool    chained; // heads read the hidden states of the head before; else the trunk's
 
-        // Drafts in the place of heads, like a single one; nullptr: none. It stores nothing and need not see any row before
-        // it drafts. It continues from one position, the newest token's, whatever the step.
+        // Drafts in the place of heads, like a single one; nullptr: none. It stores nothing and need not see any row
+        // before it drafts. It continues from one position, the newest token's, whatever the step.
         const llama_model * assistant;
 
         llama_memory_params memory; // for a cache of their own, where they need one

@@ -1,7 +1,7 @@
 #pragma once
 
-// For the masks of a KV cache, the cells of each row's sequence in the order of their positions: what attention on the CPU
-// goes through (cpu-attention.h). Knows cells and masks; knows neither graphs nor rows' contents.
+// For the masks of a KV cache, the cells of each row's sequence in the order of their positions: what attention on the
+// CPU goes through (cpu-attention.h). Knows cells and masks; knows neither graphs nor rows' contents.
 
 #include "cpu-attention.h"
 #include "llama-kv-cells.h"

@@ -37,8 +37,8 @@ class grammar_work {
         }
     }
 
-    // While it lives, a rule of n_elements is searched for left recursion, from those on that begin with it: again and again
-    // where it is reached in several ways. Throws grammar_error if that takes too long, or too much of the stack.
+    // While it lives, a rule of n_elements is searched for left recursion, from those on that begin with it: again and
+    // again where it is reached in several ways. Throws grammar_error if that takes too long, or too much of the stack.
     class search {
       public:
         explicit search(size_t n_elements) {
