@@ -20,135 +20,87 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pymtp.binding.log import exit_on_abort, set_log_level
-    from pymtp.chat.params import ChatParams
-    from pymtp.chat.parser import ChatDelta, ChatMessage, ChatParser, ToolCall, ToolCallDelta
-    from pymtp.chat.prompt import ChatPrompt
-    from pymtp.chat.template import ChatTemplate
-    from pymtp.conversation import Answer, Conversation
-    from pymtp.drafting.interface import Drafter, DrafterTraits, DraftOutcome, DraftRequest, Proposal
-    from pymtp.drafting.params import DraftParams, PlainReason
-    from pymtp.engine.context import ContextParams
-    from pymtp.engine.session import Chunk, Session, n_contexts
-    from pymtp.errors import (
-        BackendError,
-        Closed,
-        ContextFull,
-        InvalidParameter,
-        LibraryError,
-        ModelError,
-        NotFinite,
-        PymtpError,
-        RemoteError,
-        StateError,
-        UnsupportedModel,
-    )
-    from pymtp.loading.adapters import LoraAdapter
-    from pymtp.loading.images import IMAGE_MARKER, Image
-    from pymtp.loading.params import ModelParams
-    from pymtp.model import Model
-    from pymtp.placement.devices import Device, devices
-    from pymtp.sampling.params import SamplingParams
-    from pymtp.serving.batch import Batch
-    from pymtp.serving.controls import ModelAdapters, ModelSlots
-    from pymtp.serving.generation import Generation
-    from pymtp.serving.params import GenerationParams
-    from pymtp.serving.statistics import Stats
-    from pymtp.version import __version__, version_text
+    from pymtp.binding.log import exit_on_abort as exit_on_abort
+    from pymtp.binding.log import set_log_level as set_log_level
+    from pymtp.chat.params import ChatParams as ChatParams
+    from pymtp.chat.parser import ChatDelta as ChatDelta
+    from pymtp.chat.parser import ChatMessage as ChatMessage
+    from pymtp.chat.parser import ChatParser as ChatParser
+    from pymtp.chat.parser import ToolCall as ToolCall
+    from pymtp.chat.parser import ToolCallDelta as ToolCallDelta
+    from pymtp.chat.prompt import ChatPrompt as ChatPrompt
+    from pymtp.chat.template import ChatTemplate as ChatTemplate
+    from pymtp.conversation import Answer as Answer
+    from pymtp.conversation import Conversation as Conversation
+    from pymtp.drafting.interface import Drafter as Drafter
+    from pymtp.drafting.interface import DrafterTraits as DrafterTraits
+    from pymtp.drafting.interface import DraftOutcome as DraftOutcome
+    from pymtp.drafting.interface import DraftRequest as DraftRequest
+    from pymtp.drafting.interface import Proposal as Proposal
+    from pymtp.drafting.params import DraftParams as DraftParams
+    from pymtp.drafting.params import PlainReason as PlainReason
+    from pymtp.engine.context import ContextParams as ContextParams
+    from pymtp.engine.session import Chunk as Chunk
+    from pymtp.engine.session import Session as Session
+    from pymtp.engine.session import n_contexts as n_contexts
+    from pymtp.errors import BackendError as BackendError
+    from pymtp.errors import Closed as Closed
+    from pymtp.errors import ContextFull as ContextFull
+    from pymtp.errors import InvalidParameter as InvalidParameter
+    from pymtp.errors import LibraryError as LibraryError
+    from pymtp.errors import ModelError as ModelError
+    from pymtp.errors import NotFinite as NotFinite
+    from pymtp.errors import PymtpError as PymtpError
+    from pymtp.errors import RemoteError as RemoteError
+    from pymtp.errors import StateError as StateError
+    from pymtp.errors import UnsupportedModel as UnsupportedModel
+    from pymtp.loading.adapters import LoraAdapter as LoraAdapter
+    from pymtp.loading.images import IMAGE_MARKER as IMAGE_MARKER
+    from pymtp.loading.images import Image as Image
+    from pymtp.loading.params import ModelParams as ModelParams
+    from pymtp.model import Model as Model
+    from pymtp.placement.devices import Device as Device
+    from pymtp.placement.devices import devices as devices
+    from pymtp.sampling.params import SamplingParams as SamplingParams
+    from pymtp.serving.batch import Batch as Batch
+    from pymtp.serving.controls import ModelAdapters as ModelAdapters
+    from pymtp.serving.controls import ModelSlots as ModelSlots
+    from pymtp.serving.generation import Generation as Generation
+    from pymtp.serving.params import GenerationParams as GenerationParams
+    from pymtp.serving.statistics import Stats as Stats
+    from pymtp.version import __version__ as __version__
+    from pymtp.version import version_text as version_text
 
 # Imported on first use: a help text or a look into a GGUF needs no native library.
 _MODULES = {
-    "binding.log": ("exit_on_abort", "set_log_level"),
-    "chat.params": ("ChatParams",),
-    "chat.parser": ("ChatDelta", "ChatMessage", "ChatParser", "ToolCall", "ToolCallDelta"),
-    "chat.prompt": ("ChatPrompt",),
-    "chat.template": ("ChatTemplate",),
-    "conversation": ("Answer", "Conversation"),
-    "drafting.interface": ("Drafter", "DrafterTraits", "DraftOutcome", "DraftRequest", "Proposal"),
-    "drafting.params": ("DraftParams", "PlainReason"),
-    "engine.chunk": ("Chunk",),
-    "engine.context": ("ContextParams",),
-    "engine.session": ("Chunk", "Session", "n_contexts"),
-    "errors": (
-        "BackendError",
-        "Closed",
-        "ContextFull",
-        "InvalidParameter",
-        "LibraryError",
-        "ModelError",
-        "NotFinite",
-        "PymtpError",
-        "RemoteError",
-        "StateError",
-        "UnsupportedModel",
-    ),
-    "loading.adapters": ("LoraAdapter",),
-    "placement.devices": ("Device", "devices"),
-    "loading.images": ("IMAGE_MARKER", "Image"),
-    "loading.params": ("ModelParams",),
-    "model": ("Model",),
-    "sampling.params": ("SamplingParams",),
-    "serving.batch": ("Batch",),
-    "serving.controls": ("ModelAdapters", "ModelSlots"),
-    "serving.generation": ("Generation",),
-    "serving.params": ("GenerationParams",),
-    "serving.statistics": ("Stats",),
-    "version": ("__version__", "version_text"),
+    "binding.log": "exit_on_abort set_log_level",
+    "chat.params": "ChatParams",
+    "chat.parser": "ChatDelta ChatMessage ChatParser ToolCall ToolCallDelta",
+    "chat.prompt": "ChatPrompt",
+    "chat.template": "ChatTemplate",
+    "conversation": "Answer Conversation",
+    "drafting.interface": "Drafter DrafterTraits DraftOutcome DraftRequest Proposal",
+    "drafting.params": "DraftParams PlainReason",
+    "engine.context": "ContextParams",
+    "engine.session": "Chunk Session n_contexts",
+    "errors": "BackendError Closed ContextFull InvalidParameter LibraryError ModelError NotFinite"
+    " PymtpError RemoteError StateError UnsupportedModel",
+    "loading.adapters": "LoraAdapter",
+    "loading.images": "IMAGE_MARKER Image",
+    "loading.params": "ModelParams",
+    "model": "Model",
+    "placement.devices": "Device devices",
+    "sampling.params": "SamplingParams",
+    "serving.batch": "Batch",
+    "serving.controls": "ModelAdapters ModelSlots",
+    "serving.generation": "Generation",
+    "serving.params": "GenerationParams",
+    "serving.statistics": "Stats",
+    "version": "__version__ version_text",
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-__all__ = [
-    "IMAGE_MARKER",
-    "Answer",
-    "BackendError",
-    "Batch",
-    "ChatDelta",
-    "ChatMessage",
-    "ChatParams",
-    "ChatParser",
-    "ChatPrompt",
-    "ChatTemplate",
-    "Chunk",
-    "Closed",
-    "ContextFull",
-    "ContextParams",
-    "Conversation",
-    "Device",
-    "DraftOutcome",
-    "DraftParams",
-    "DraftRequest",
-    "Drafter",
-    "DrafterTraits",
-    "Generation",
-    "GenerationParams",
-    "Image",
-    "InvalidParameter",
-    "LibraryError",
-    "LoraAdapter",
-    "Model",
-    "ModelAdapters",
-    "ModelError",
-    "ModelParams",
-    "ModelSlots",
-    "NotFinite",
-    "PlainReason",
-    "Proposal",
-    "PymtpError",
-    "RemoteError",
-    "SamplingParams",
-    "Session",
-    "StateError",
-    "Stats",
-    "ToolCall",
-    "ToolCallDelta",
-    "UnsupportedModel",
-    "__version__",
-    "devices",
-    "exit_on_abort",
-    "n_contexts",
-    "set_log_level",
-    "version_text",
-]
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:
@@ -160,4 +112,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_HOME)
