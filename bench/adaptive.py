@@ -23,8 +23,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from pymtp import GenerationParams, Model, SamplingParams, Stats, version_text
-from pymtp.acceptance.forced import Forced
-from pymtp.acceptance.scripted import Scripted
+from pymtp.acceptance.forced import Forced, Scripted
 from pymtp.benchmark.prompts import Text, read_answers, read_texts, tokenized
 from pymtp.benchmark.spread import Ratio
 

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pymtp.acceptance.forced import Forced
+from pymtp.acceptance.forced import Forced, Scripted
 from pymtp.acceptance.interface import MATCH, Acceptance, Verdict, Verified
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.acceptance.relaxed import Relaxed
-from pymtp.acceptance.scripted import Scripted
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution

@@ -1,4 +1,4 @@
-"""Accepts drafts at given rates, whatever the target's logits: for benchmarks. The text is not valid output."""
+"""Accepts drafts whatever the target's logits, at given rates or of a given answer: for benchmarks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from pymtp.acceptance.interface import Verdict, Verified
+from pymtp.acceptance.interface import Verdict, Verified, emit_until_other
+from pymtp.engine.session import Row
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.chain import Sampler
 
@@ -42,16 +43,33 @@ class Forced:
         return cls(rates, random) if random else cls(rates)
 
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
-        """See Acceptance."""
-        before = [1.0, *self.rates]
-        n_accepted = 0
-        while (
-            n_accepted < min(len(verified.drafts), len(self.rates))
-            and self.random() * before[n_accepted] < self.rates[n_accepted]
-        ):
-            n_accepted += 1
+        n_accepted, before = 0, 1.0
+        for _, rate in zip(verified.drafts, self.rates, strict=False):
+            if self.random() * before >= rate:
+                break
+            n_accepted, before = n_accepted + 1, rate
         tokens = list(verified.drafts[:n_accepted])
         sampler.accept(*tokens)
         if not (tokens and tokens[-1] in verified.stop):
             tokens.append(sampler.sample(verified.rows[n_accepted]))
         return Verdict(tokens, n_accepted, [])
+
+
+class Scripted:
+    """Emit a given answer, and accept the drafts that equal it. One for each generation.
+
+    Passes run and rows are sampled as always, but what is emitted are the tokens of the answer; after its end, what was
+    sampled. So a model of any kind repeats and surprises as the author of the answer did.
+    """
+
+    name = "scripted (not the model's own text)"
+    is_lossless = False
+
+    def __init__(self, answer: Sequence[int]) -> None:
+        self._answer = iter(answer)
+
+    def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
+        def token_of(row: Row, draft: int | None) -> int:
+            return next(self._answer, sampler.sample(row))
+
+        return emit_until_other(sampler, verified, token_of)

@@ -5,7 +5,7 @@ A method takes the target's rows after the newest token and after each draft, an
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -67,18 +67,25 @@ class Match:
     is_lossless: bool = True
 
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
-        """See Acceptance."""
-        tokens: list[int] = []
-        targets: list[Distribution] = []
-        for row, draft in zip(verified.rows, [*verified.drafts, None], strict=True):
-            tokens.append(sampler.sample(row))
-            if verified.keep:
-                targets.append(sampler.last_distribution)
-            if tokens[-1] != draft:
-                return Verdict(tokens, len(tokens) - 1, targets)
-            if draft in verified.stop:
-                break
-        return Verdict(tokens, len(tokens), targets)
+        return emit_until_other(sampler, verified, lambda row, draft: sampler.sample(row))
 
 
 MATCH = Match()
+
+
+def emit_until_other(sampler: Sampler, verified: Verified, token_of: Callable[[Row, int | None], int]) -> Verdict:
+    """Emit what `token_of` makes of each row and its draft, up to the first token that is not the draft.
+
+    `token_of` has the sampler accept the token; where `verified.keep`, the chain was applied to the row then.
+    """
+    tokens: list[int] = []
+    targets: list[Distribution] = []
+    for row, draft in zip(verified.rows, [*verified.drafts, None], strict=True):
+        tokens.append(token_of(row, draft))
+        if verified.keep:
+            targets.append(sampler.last_distribution)
+        if tokens[-1] != draft:
+            return Verdict(tokens, len(tokens) - 1, targets)
+        if draft in verified.stop:
+            break
+    return Verdict(tokens, len(tokens), targets)

@@ -22,7 +22,6 @@ class TokenwiseRejection:
     is_lossless: bool = True
 
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
-        """See Acceptance."""
         tokens: list[int] = []
         targets: list[Distribution] = []
         drawn_from = verified.distributions or _one_hot(verified.drafts)
@@ -54,7 +53,6 @@ class BlockRejection:
     is_lossless: bool = True
 
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
-        """See Acceptance."""
         drafts = verified.drafts
         if not drafts:
             return MATCH(sampler, verified)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pymtp.acceptance.interface import Verdict, Verified
+from pymtp.acceptance.interface import Verdict, Verified, emit_until_other
 from pymtp.engine.session import Row
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.chain import Sampler
-from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.logprobs import top_probs
 
 
@@ -37,25 +36,18 @@ class Relaxed:
             raise InvalidParameter("relaxed_delta", "between 0 and 1", value=self.delta)
 
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
-        """See Acceptance."""
-        tokens: list[int] = []
-        targets: list[Distribution] = []
-        for row, draft in zip(verified.rows, [*verified.drafts, None], strict=True):
+        def token_of(row: Row, draft: int | None) -> int:
             if draft is not None and self.is_thinking() and self._is_likely(row, draft) and sampler.allows(row, draft):
                 if verified.keep:
-                    targets.append(sampler.distribution(row))
+                    sampler.distribution(row)
                 sampler.accept(draft)
-                tokens.append(draft)
+                token = draft
             else:
-                tokens.append(sampler.sample(row))
-                if verified.keep:
-                    targets.append(sampler.last_distribution)
-            self.observe(tokens[-1])
-            if tokens[-1] != draft:
-                return Verdict(tokens, len(tokens) - 1, targets)
-            if draft in verified.stop:
-                break
-        return Verdict(tokens, len(tokens), targets)
+                token = sampler.sample(row)
+            self.observe(token)
+            return token
+
+        return emit_until_other(sampler, verified, token_of)
 
     def _is_likely(self, row: Row, draft: int) -> bool:
         tokens, probs = top_probs(row, self.top_n)

@@ -13,8 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pymtp.acceptance.forced import Forced
-from pymtp.acceptance.scripted import Scripted
+from pymtp.acceptance.forced import Forced, Scripted
 from pymtp.benchmark.journal import Journal
 from pymtp.benchmark.memory import memory
 from pymtp.benchmark.plan import Arm, Plan, Setup, Turn, Workload, take_turns

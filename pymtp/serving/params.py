@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from pymtp.acceptance.forced import Forced
+from pymtp.acceptance.forced import Forced, Scripted
 from pymtp.acceptance.relaxed import Relaxed
-from pymtp.acceptance.scripted import Scripted
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.schema import grammar_of_schema
 from pymtp.documented import documented
