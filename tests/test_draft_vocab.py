@@ -7,44 +7,34 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pymtp.drafting.draft_vocab import REVIEW, AutoDraftVocab, read_draft_vocab
+from pymtp.drafting.draft_vocab import AutoDraftVocab, read_draft_vocab
 from pymtp.errors import InvalidParameter
 
 N_VOCAB = 8192
 
 
-def play(vocab: AutoDraftVocab, share_frequent: float, n_rounds: int, *, output_ms: float, rest_ms: float = 0.1) -> int:
-    """Rounds of a text of which this share are tokens below 2048. A step: the whole output matrix, and the rest."""
+def limit_after(share_frequent: float, vocab: AutoDraftVocab | None = None) -> int:
+    """The limit after a text of which this share are tokens below 2048, and the others are above 4096."""
     rng = np.random.default_rng(1)
-    for _ in range(n_rounds):
+    vocab = vocab or AutoDraftVocab(N_VOCAB)
+    for _ in range(2000):
         frequent = rng.random() < share_frequent
-        token = int(rng.integers(0, 2048) if frequent else rng.integers(4096, N_VOCAB))
-        vocab.note_tokens([token])
-        kept = 0.8 if token < vocab.limit else 0.0
-        vocab.note_round(1, kept, draft_ms=rest_ms + output_ms * vocab.limit / N_VOCAB, other_ms=1.0)
-        vocab.review()
+        vocab.note_tokens([int(rng.integers(1024, 2048) if frequent else rng.integers(4096, N_VOCAB))])
     return vocab.limit
 
 
-def test_a_limit_is_set_where_it_saves_more_than_it_loses() -> None:
-    assert play(AutoDraftVocab(N_VOCAB), 0.99, 400, output_ms=0.5) == 2048
-    assert play(AutoDraftVocab(N_VOCAB), 0.5, 400, output_ms=0.5) == N_VOCAB
-
-
-def test_a_limit_that_does_not_pay_is_dropped() -> None:
-    """Before it is measured, the output matrix is estimated at half of a step."""
-    vocab = AutoDraftVocab(N_VOCAB)
-    vocab.note_tokens([1] * 500)
-    for _ in range(REVIEW):
-        vocab.note_round(1, 0.8, draft_ms=0.5, other_ms=1)
-    assert vocab.review() < N_VOCAB
-    assert play(vocab, 0.9, 600, output_ms=0.001, rest_ms=0.5) == N_VOCAB
+def test_a_limit_is_set_where_nearly_all_tokens_are_below_it() -> None:
+    assert AutoDraftVocab(N_VOCAB).limit == N_VOCAB
+    assert limit_after(1.0) == 2048
+    assert limit_after(0.997) == 2048
+    assert limit_after(0.9) == N_VOCAB
 
 
 def test_the_limit_follows_the_text() -> None:
     vocab = AutoDraftVocab(N_VOCAB)
-    assert play(vocab, 0.99, 300, output_ms=0.5) < N_VOCAB
-    assert play(vocab, 0.3, 600, output_ms=0.5) == N_VOCAB
+    assert limit_after(1.0, vocab) == 2048
+    assert limit_after(0.3, vocab) == N_VOCAB
+    assert limit_after(1.0, vocab) == 2048
 
 
 def test_a_small_vocabulary_stays_whole() -> None:

@@ -562,8 +562,9 @@ def test_a_generations_time_is_drafting_verifying_and_sampling() -> None:
 
 def test_a_limit_of_the_vocabulary_moves_with_the_text_but_not_where_it_would_change_it() -> None:
     class Halved(AutoDraftVocab):
-        def review(self) -> int:
-            return self.limits[0] // 2
+        @property
+        def limit(self) -> int:
+            return self.limits[-1] // 2
 
     session = FakeSession()
     work = Scheduler(session, MtpDrafter(session), draft_vocab=Halved(N_VOCAB))  # type: ignore[arg-type]

@@ -1,14 +1,13 @@
-"""Which part of the vocabulary is drafted from: a list in a file, or as many tokens as is fastest.
+"""Which part of the vocabulary is drafted from: a list in a file, or as many tokens as texts need.
 
-Tokens outside of it are never drafted; what is emitted is not limited. Knows token ids and milliseconds; reads no
-clock.
+Tokens outside of it are never drafted; what is emitted is not limited. Knows token ids.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -67,71 +66,29 @@ def _token_list(vocab: object) -> list[int]:
 
 
 class AutoDraftVocab:
-    """Limits drafts to the first N tokens of the vocabulary, with the N that is fastest.
+    """Limits drafts to the first half, quarter or eighth of the vocabulary, if nearly all recent tokens are in it.
 
-    Most vocabularies begin with frequent tokens. Every emitted token shows for each limit whether it could have been
-    drafted, and passes show what drafts cost with the current limit. A review from time to time estimates the speed
-    with each limit, and switches to a faster one.
+    Most vocabularies begin with frequent tokens.
     """
 
     def __init__(self, n_vocab: int) -> None:
-        self.limits = [n_vocab, *(n for n in (n_vocab // 2, n_vocab // 4, n_vocab // 8) if n >= 1024)]
-        self.limit = n_vocab
-        """Tokens that can be drafted now."""
-        self._inside = dict.fromkeys(self.limits, 1.0)  # share of the emitted tokens below each limit, running mean
-        self._step_ms: dict[int, float] = {}  # of a draft step, by limit, running mean
-        self._accepted = self._steps = self._other_ms = 0.0  # per round that drafts, running means
-        self._n_tokens = self._n_rounds = 0
+        self.limits = [*(n for n in (n_vocab // 8, n_vocab // 4, n_vocab // 2) if n >= 1024), n_vocab]
+        self._recent: deque[int] = deque(maxlen=N_RECENT)
 
     def note_tokens(self, tokens: Iterable[int]) -> None:
         """Record tokens that were emitted, or are in a prompt."""
-        for token in tokens:
-            self._n_tokens += 1
-            weight = max(1 / self._n_tokens, TOKEN_WEIGHT)
-            for limit, share in self._inside.items():
-                self._inside[limit] = share + ((token < limit) - share) * weight
+        self._recent.extend(tokens)
 
-    def note_round(self, n_steps: int, n_accepted: float, *, draft_ms: float, other_ms: float) -> None:
-        """Record a round: `n_steps` draft steps in `draft_ms`, `n_accepted` drafts, `other_ms` for all else."""
-        self._n_rounds += 1
-        weight = max(1 / self._n_rounds, ROUND_WEIGHT)
-        self._steps += (n_steps - self._steps) * weight
-        self._accepted += (n_accepted - self._accepted) * weight
-        self._other_ms += (other_ms - self._other_ms) * weight
-        if self._n_rounds > N_WARM_UP:
-            known = self._step_ms.setdefault(self.limit, draft_ms / n_steps)
-            self._step_ms[self.limit] = known + (draft_ms / n_steps - known) * ROUND_WEIGHT
-
-    def review(self) -> int:
-        """Return the limit for the next rounds. It changes only after `REVIEW` rounds with the same one."""
-        if self._n_rounds >= REVIEW:
-            best = max(self.limits, key=self.speed)
-            if self.speed(best) > MARGIN * self.speed(self.limit):
-                self.limit = best
-                self._n_rounds = 0
-        return self.limit
-
-    def speed(self, limit: int) -> float:
-        """Estimated tokens per millisecond of rounds like the recent ones, with `limit`."""
-        covered = self._inside[limit] / max(self._inside[self.limit], 0.01)
-        # the first draft that is lost takes those after it with it
-        accepted = self._accepted * float(covered ** (1 + self._accepted))
-        return (1 + accepted) / (self._other_ms + self._steps * self._cost(limit))
-
-    def _cost(self, limit: int) -> float:
-        """Milliseconds of a draft step."""
-        if limit in self._step_ms:
-            return self._step_ms[limit]
-        nearest = min(self._step_ms, key=lambda known: abs(known - limit))
-        # until it is measured, half of a step is assumed to be the multiplication with the output matrix
-        return self._step_ms[nearest] * (1 + limit / nearest) / 2
+    @property
+    def limit(self) -> int:
+        """Tokens that drafts are best taken from now."""
+        if not self._recent:
+            return self.limits[-1]
+        highest = sorted(self._recent)[int(len(self._recent) * COVERED)]
+        return next(limit for limit in self.limits if highest < limit)
 
 
-N_WARM_UP = 3
-"""Rounds with a new limit whose drafts do not count: devices are slow at what they do first."""
-REVIEW = 48
-"""Rounds with one limit before it can change."""
-MARGIN = 1.02
-"""How much faster another limit must be, by the estimate."""
-ROUND_WEIGHT, TOKEN_WEIGHT = 0.05, 0.005
-"""Weights of the latest round, and of the latest token, in a running mean."""
+N_RECENT = 1024
+"""Tokens, of all sequences, that show which ones are frequent."""
+COVERED = 0.99
+"""The share of them that drafts can be: a draft that cannot be made takes those after it with it."""

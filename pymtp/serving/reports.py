@@ -64,23 +64,22 @@ class DraftTuning:
 
     def __init__(self, session: Session, policy: DraftPolicy | None, vocab: AutoDraftVocab | None) -> None:
         self._session, self._policy, self._vocab = session, policy, vocab
+        self._limit = session.n_vocab
 
     def observe_prompts(self, sequences: Iterable[TokenSequence]) -> None:
         """Note the prompts of sequences that begin."""
-        if self._vocab:
-            for sequence in sequences:
+        if self._vocab and (began := list(sequences)):
+            for sequence in began:
                 self._vocab.note_tokens(sequence.history[-N_PROMPT_TOKENS:])
+            self._limit = self._vocab.limit
 
     def limit_drafts(self, running: Iterable[TokenSequence]) -> None:
-        """Before a pass: draft from the part of the vocabulary that pays."""
-        vocab = self._vocab
-        if vocab is None:
-            return
-        # what is measured must not change a text that has to be reproducible
-        limit = vocab.limits[0] if any(each.is_reproducible for each in running) else vocab.review()
-        if limit != self._session.n_draft_vocab:
-            self._session.limit_drafts(limit)
-        vocab.limit = limit
+        """Before a pass: draft from the part of the vocabulary that recent texts need."""
+        if self._vocab:
+            # what came before must not change a text that has to be reproducible
+            limit = self._session.n_vocab if any(each.is_reproducible for each in running) else self._limit
+            if limit != self._session.n_draft_vocab:
+                self._session.limit_drafts(limit)
 
     def observe(self, result: PassResult) -> None:
         """After a pass. One that took prompts, built a graph first, or let heads catch up is not typical of rounds."""
@@ -89,16 +88,12 @@ class DraftTuning:
             return
         n, n_steps = len(rounds), max(each.proposal.n_steps for each in rounds)
         is_typical = not spent.n_builds and not any(each.proposal.catches_up for each in rounds)
-        pass_ms = result.seconds * 1000
         if self._policy:
             rows = [each.n_rows for each in rounds]
             n_rows = n * max(rows) if self._session.needs_equal_rows else sum(rows)
-            self._policy.observe_pass(n_steps, n_rows, n, pass_ms, is_typical=is_typical)
-        if self._vocab and n_steps and is_typical:
-            draft_ms = spent.head_us / 1000
+            self._policy.observe_pass(n_steps, n_rows, n, result.seconds * 1000, is_typical=is_typical)
+        if self._vocab:
             self._vocab.note_tokens(token for each in rounds for token in each.tokens)
-            n_accepted = sum(each.n_accepted for each in rounds) / n
-            self._vocab.note_round(n_steps, n_accepted, draft_ms=draft_ms / n, other_ms=(pass_ms - draft_ms) / n)
 
 
 def _add(stats: Stats, each: ShareResult, result: PassResult, share: float) -> None:
