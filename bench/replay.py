@@ -64,7 +64,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "MEMORY": (6, 25),
     "SHARED_MEMORY": (25, 100),
     "REVIEW": (4, 16),
-    "EXPLORED": (0.0015, 0.006),
+    "CURIOSITY": (0.0001, 0.0004),
     "N_RECENT": (3, 15),
     "NEW_SHARE": (0.05, 0.2),
 }
@@ -150,7 +150,8 @@ def play(
             ms *= 4 if burst else 1
         if options.drift and n_tokens > n_all / 2:
             ms *= 1.5
-        policy.observe_pass(plan.steps, rows, len(running), ms, is_typical=not new and not n_first)
+        if not new and not n_first:
+            policy.costs.observe(plan.steps, rows, len(running), ms)
         n_tokens += done
         spent += ms
         running = [each for each in running if each.at < len(each.trace.answer)]

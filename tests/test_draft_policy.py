@@ -15,7 +15,6 @@ from pymtp.drafting.policy import (
     N_RECENT,
     NEW_SHARE,
     REVIEW,
-    TRIAL_ROUNDS,
     Candidate,
     DraftPlan,
     DraftPolicy,
@@ -66,7 +65,7 @@ def play(
                 if not is_right:
                     break
         ms = machine(plan.steps, n + plan.n_drafts, n) * rng.uniform(0.95, 1.05)
-        policy.observe_pass(plan.steps, n + plan.n_drafts, n, ms)
+        policy.costs.observe(plan.steps, n + plan.n_drafts, n, ms)
         plans.append(plan)
         spent += ms
     return plans, n_tokens / spent
@@ -100,7 +99,14 @@ def test_other_lengths_are_tried_rarely_and_a_few_rounds_at_a_time() -> None:
     plans, _ = play(policy, steep, 2000, right=0.3)
     tried = Counter(plan.steps for plan in plans if plan.steps)
     assert 0 < tried.total() < 60
-    assert all(count % TRIAL_ROUNDS == 0 for count in tried.values())
+    assert all(count % (REVIEW + 1) == 0 for count in tried.values())
+
+
+def test_a_length_that_pays_again_is_found_again() -> None:
+    policy = new()
+    play(policy, flat, 3000, right=0.02)
+    _, speed = play(policy, flat, 3000, right=0.8)
+    assert speed > 0.8 * best_fixed(flat, 0.8)
 
 
 def test_without_a_match_and_without_heads_it_decodes_plainly() -> None:
@@ -130,11 +136,11 @@ def test_each_sequence_of_a_batch_drafts_what_its_own_rates_are_worth() -> None:
     for steps in (0, 1, 2, 3, 4):
         for rows in range(2, 2 + 2 * steps + 1):
             for _ in range(3 * N_RECENT):
-                policy.observe_pass(steps, rows, 2, price(steps, rows, 2))
+                policy.costs.observe(steps, rows, 2, price(steps, rows, 2))
     plans = []
     for _ in range(10 * REVIEW):
         plan = policy.choose([Candidate(easy, 4), Candidate(hard, 4)], 2)
-        policy.observe_pass(plan.steps, 2 + plan.n_drafts, 2, price(plan.steps, 2 + plan.n_drafts, 2))
+        policy.costs.observe(plan.steps, 2 + plan.n_drafts, 2, price(plan.steps, 2 + plan.n_drafts, 2))
         plans.append(plan)
     (of_easy, of_hard), _ = Counter(tuple(plan.heads) for plan in plans).most_common(1)[0]  # others are trials
     assert of_easy > 2
@@ -151,7 +157,7 @@ def test_in_step_a_draft_of_one_sequence_costs_as_much_as_one_of_each() -> None:
         plan = policy.choose([Candidate(each, 4) for each in rates], 3)
         assert len(set(plan.heads)) == 1
         assert not any(plan.lookup)
-        policy.observe_pass(plan.steps, 3 + plan.n_drafts, 3, flat(plan.steps, 3 + plan.n_drafts, 3))
+        policy.costs.observe(plan.steps, 3 + plan.n_drafts, 3, flat(plan.steps, 3 + plan.n_drafts, 3))
     assert plan.n_drafts > 0
 
 
@@ -165,7 +171,7 @@ def test_in_step_a_sequence_that_can_draft_little_does_not_hold_up_the_others() 
         asked = [Candidate(policy.rates.begin(), room) for room in (0, 1, 4)]
         plans.append(policy.choose(asked, 3))
         rows = 3 * (1 + max(plans[-1].heads))
-        policy.observe_pass(plans[-1].steps, rows, 3, flat(plans[-1].steps, rows, 3))
+        policy.costs.observe(plans[-1].steps, rows, 3, flat(plans[-1].steps, rows, 3))
     heads, _ = Counter(tuple(plan.heads) for plan in plans[50:]).most_common(1)[0]
     assert heads == (0, 1, 4)
 
@@ -174,7 +180,7 @@ def test_in_step_a_match_of_one_sequence_is_verified_if_as_many_rows_of_each_cos
     def lookups(price: Callable[[int, int, int], float]) -> list[int]:
         policy = new(16, has_heads=False, in_step=True)
         for rows in (3, 3, 6, 6, 12, 12, 27, 27):
-            policy.observe_pass(0, rows, 3, price(0, rows, 3))
+            policy.costs.observe(0, rows, 3, price(0, rows, 3))
         asked = [Candidate(policy.rates.begin(), 8), Candidate(policy.rates.begin(), 8, 20, 8)]
         return list(policy.choose(asked, 3).lookup)
 
@@ -185,7 +191,7 @@ def test_in_step_a_match_of_one_sequence_is_verified_if_as_many_rows_of_each_cos
 def test_in_step_a_draft_is_continued_as_far_as_another_sequence_drafts_for_nothing() -> None:
     policy = new(16, in_step=True)
     for rows in (2, 2, 4, 4, 10, 10, 34, 34):
-        policy.observe_pass(1, rows, 2, float(rows))
+        policy.costs.observe(1, rows, 2, float(rows))
     plan = DraftPlan(1, [1, 0], [0, 4], tokens=3.0, speed=0.3, n_sequences=2)
     assert policy.n_more(plan, policy.rates.begin(), 1, 20, 8) == 3
 
@@ -263,31 +269,6 @@ def test_sequences_that_cannot_draft_count_as_rows_of_the_pass() -> None:
     assert plan.tokens >= 4
 
 
-def test_trials_that_cost_much_more_than_expected_are_followed_by_others() -> None:
-    """As where graphs are built first: what that costs is no reason to stay with a length."""
-    policy = new()
-    play(policy, steep, 300, right=0.1)  # plain decoding is best
-    for _ in range(3000):
-        plan = policy.choose([Candidate(policy.rates.begin(), 16)], 1)
-        ms = steep(plan.steps, 1 + plan.n_drafts, 1)
-        if plan.steps:
-            policy.observe_pass(plan.steps, 1 + plan.n_drafts, 1, 500 * ms, is_typical=False)
-            break
-        policy.observe_pass(0, 1, 1, ms)
-    plans, _ = play(policy, steep, 2000, right=0.1)
-    assert any(plan.steps for plan in plans[TRIAL_ROUNDS:])
-
-
-def test_passes_that_are_not_typical_show_no_costs() -> None:
-    policy = new()
-    play(policy, flat, 100)
-    before = policy.costs.plain_ms
-    for _ in range(20):
-        policy.observe_pass(0, 1, 1, 1000.0, is_typical=False)
-    policy.costs.refresh()
-    assert policy.costs.plain_ms == before
-
-
 def test_plain_rounds_of_a_busy_moment_do_not_look_slow_when_others_have_become_fast_again() -> None:
     def heads_look_better(steps: int, rows: int, n: int) -> float:
         return 1 + 0.4 * (rows - n) + 0.5 * steps
@@ -297,7 +278,7 @@ def test_plain_rounds_of_a_busy_moment_do_not_look_slow_when_others_have_become_
     costs = policy.costs
     for factor in (1, 4, 1):  # drafts before, in and after a busy moment, without a plain round
         for _ in range(3 * N_RECENT):
-            policy.observe_pass(1, 2, 1, factor * heads_look_better(1, 2, 1))
+            policy.costs.observe(1, 2, 1, factor * heads_look_better(1, 2, 1))
         costs.refresh()
         assert costs.table(0, 1, 0)[0] * costs.pace == pytest.approx(factor * heads_look_better(0, 1, 1), rel=0.1)
         assert costs.table(0, 1, 0)[0] < costs.table(1, 1, 1)[1]

@@ -13,7 +13,7 @@ from jobs import Ready, Report
 from pymtp.drafting.draft_vocab import AutoDraftVocab
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.pick import DraftLength
-from pymtp.drafting.policy import DraftPolicy
+from pymtp.drafting.policy import DraftPolicy, PassCosts
 from pymtp.engine.handle import Timing
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampling.chain import Sampler
@@ -352,15 +352,17 @@ def test_sequences_keep_their_own_draft_lengths_where_only_equal_rows_share_a_pa
 
 @pytest.mark.parametrize("needs_equal_rows", [True, False])
 def test_a_pass_costs_the_policy_the_rows_that_were_computed(needs_equal_rows: bool) -> None:
-    class Noting(DraftPolicy):
+    class Noting(PassCosts):
         rows: ClassVar[list[int]] = []
 
-        def observe_pass(self, steps: int, rows: int, n_sequences: int, ms: float, *, is_typical: bool = True) -> None:
+        def observe(self, steps: int, rows: int, n_sequences: int, ms: float) -> None:
             self.rows.append(rows)
 
+    policy = DraftPolicy(4, has_heads=True)
+    policy.costs = Noting()
     session = FakeSession(n_seq_max=2)
     session.needs_equal_rows = needs_equal_rows
-    work = Scheduler(session, MtpDrafter(session), policy=Noting(4, has_heads=True))  # type: ignore[arg-type]
+    work = Scheduler(session, MtpDrafter(session), policy=policy)  # type: ignore[arg-type]
     submit(work, *(sequence(session, [i, 1], 40, length=DraftLength(n)) for i, n in enumerate((1, 3))))
     for _ in range(4):
         work.step()

@@ -39,8 +39,8 @@ class DraftParams:
     from texts that have ended, of the same owner (see GenerationParams.draft_owner)."""
     draft_vocab: int | Sequence[int] | StrPath | None = None
     """Limits drafts, not the text, to that many first tokens of the vocabulary, to those that are given or that a file
-    lists, or ("auto") to the first half, quarter or eighth if recent texts need no more: drafting is cheaper then. None:
-    no limit."""
+    lists, or ("auto") to the first half, quarter or eighth if recent texts need no more, which is cheaper. None: no
+    limit."""
     draft_head_type: HeadType | None = None
     """Drafts are computed with an output matrix of this type, converted when the model is loaded: cheaper, and the text
     is the same. It takes the matrix's memory once more. None: the file's own."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from operator import mul
+from itertools import accumulate, chain, groupby
+from operator import itemgetter, mul
 from statistics import median, mode
 from typing import NamedTuple
 
@@ -27,12 +27,9 @@ MEMORY, SHARED_MEMORY = 12, 50
 REVIEW = 8
 """Rounds between two comparisons of all lengths, at first: twice as many after each that changes nothing, up to eight
 times as many. A comparison takes half a millisecond."""
-EXPLORED = 0.003
-"""The share of time that may be lost to rounds with another length than the one that looks best. The initial
-budget is the time of TRIAL_ROUNDS plain rounds."""
-TRIAL_ROUNDS = REVIEW // 2
-"""Rounds of such a trial: the first finds cold caches, the others count."""
-
+CURIOSITY = 0.0002
+"""How much faster a length counts for each round in which it was not used, so that it is tried again some time: one
+that is slower by a tenth after 500 rounds."""
 N_RECENT = 7
 """Measurements of a kind of pass that its median is taken over: a burst of load on the machine has to last for four of
 them to move it."""
@@ -203,10 +200,8 @@ class _Choice:
 
     def __init__(self) -> None:
         self.steps = 0  # of the heads
-        self.speed = 0.0  # with them alone, when they were chosen
         self.n_until = 0  # rounds until all lengths are compared
         self.n_wait = REVIEW // 2  # rounds between two comparisons
-        self.n_trial, self.tried = 0, 0  # rounds of a trial that are to come, and its steps
         self.used: dict[int, int] = {}  # by steps: the latest round
 
 
@@ -222,9 +217,6 @@ class DraftPolicy:
         self._choices: dict[int, _Choice] = {}  # by sequences
         self._latest = _Choice()
         self._n_rounds = 0
-        self._to_lose = 0.0  # ms, by trials
-        self._share = float(TRIAL_ROUNDS)  # of a round, that it adds to them
-        self._fair_ms: float | None = None  # in a trial: what its round would take with the length that looks best
 
     @property
     def heads_rest(self) -> bool:
@@ -234,20 +226,15 @@ class DraftPolicy:
     def choose(self, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The plan for the next round of `n` sequences, of which these can draft."""
         self._n_rounds += 1
-        choice = self._latest = self._choices.get(n) or self._choices.setdefault(n, _Choice())
+        choice = self._latest = self._choices.setdefault(n, _Choice())
         if not self.costs.are_known:
-            plan = _plain(asked, n)
-        elif not choice.n_trial:
+            return _plain(asked, n)
+        choice.n_until -= 1
+        plan = self._with_steps(choice.steps, asked, n)
+        # where lookup emits two tokens a round, no other length has to be looked at
+        if choice.n_until < 0 and not (any(plan.lookup) and plan.tokens >= 2 * n):
+            self._review(choice, [each._replace(n_found=0) for each in asked], n)
             plan = self._with_steps(choice.steps, asked, n)
-            choice.n_until -= 1
-            # where lookup emits two tokens a round, nothing else is worth a trial
-            if choice.n_until < 0 and not (any(plan.lookup) and plan.tokens >= 2 * n):
-                self._review(choice, [each._replace(n_found=0) for each in asked], n)
-                plan = self._with_steps(choice.steps, asked, n)
-        if choice.n_trial:
-            choice.n_trial -= 1
-            plan = self._best(choice.tried, [each._replace(n_found=0) for each in asked], n, verifies_all=True)
-            self._fair_ms = plan.tokens / choice.speed
         choice.used[plan.steps] = self._n_rounds
         return plan
 
@@ -260,22 +247,18 @@ class DraftPolicy:
         return max(plan, self._best(0, asked, n), key=lambda plan: plan.speed) if steps and finds else plan
 
     def _review(self, choice: _Choice, asked: Sequence[Candidate], n: int) -> None:
-        """Compare all lengths of the heads' drafts, and begin a trial of one if it can be afforded."""
+        """Compare all lengths of the heads' drafts."""
         self.costs.refresh()
-        plans = {steps: self._best(steps, asked, n) for steps in (0, *self._lengths)}
-        before, choice.steps = choice.steps, max(plans, key=lambda steps: plans[steps].speed)
-        choice.speed = plans.pop(choice.steps).speed
-        choice.n_until = choice.n_wait = min(2 * choice.n_wait, 8 * REVIEW) if choice.steps == before else REVIEW
-        least = TRIAL_ROUNDS * NEW_SHARE * n / choice.speed  # ms that a trial is taken to lose, at least
-        most = 0.0
-        for steps in plans if least <= self._to_lose else ():
-            trial = self._best(steps, asked, n, verifies_all=True)
-            loss = max(TRIAL_ROUNDS * trial.tokens * (1 / trial.speed - 1 / choice.speed), least)
-            n_old = self._n_rounds - choice.used.get(steps, -REVIEW)
-            if n_old > REVIEW and loss <= self._to_lose and n_old / loss > most:
-                most, choice.n_trial, choice.n_until, choice.tried = n_old / loss, TRIAL_ROUNDS, 0, steps
+        before = choice.steps
 
-    def _best(self, steps: int, asked: Sequence[Candidate], n: int, *, verifies_all: bool = False) -> DraftPlan:
+        def promise(steps: int) -> float:
+            n_unused = self._n_rounds - choice.used.get(steps, 0)
+            return self._best(steps, asked, n).speed * (1 + CURIOSITY * n_unused)
+
+        choice.steps = max((0, *self._lengths), key=promise)
+        choice.n_until = choice.n_wait = min(2 * choice.n_wait, 8 * REVIEW) if choice.steps == before else REVIEW
+
+    def _best(self, steps: int, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The drafts that are worth verifying after that many steps of the heads."""
         by_sequence: list[list[float]] = []
         from_heads: list[bool] = []
@@ -284,24 +267,24 @@ class DraftPolicy:
             found = each.rates.chances(MATCH_KINDS[each.n_matched : each.n_matched + min(each.n_found, each.room)])
             from_heads.append(sum(heads) >= sum(found))
             by_sequence.append(heads if from_heads[-1] else found)
+        drafts = [(k, chance, i) for i, chances in enumerate(by_sequence) for k, chance in enumerate(chances)]
         if self._is_in_step(n):  # a draft of each, then another one: what has fewer costs as many rows
-            longest = range(max(map(len, by_sequence)))
-            waves = [[(chances[k], i) for i, chances in enumerate(by_sequence) if k < len(chances)] for k in longest]
-            drafts = [draft for wave in waves for draft in wave]
-            ends, n_rows = list(accumulate(map(len, waves))), [n * (k + 1) for k in longest]
+            groups = [list(group) for _, group in groupby(sorted(drafts), itemgetter(0))]
         else:  # the most likely ones, as many as there are sequences: with few numbers of rows, all are soon measured
-            drafts = sorted(((chance, i) for i, chances in enumerate(by_sequence) for chance in chances), reverse=True)
-            ends = n_rows = [*range(len(asked), len(drafts), len(asked)), *([len(drafts)] if drafts else [])]
+            drafts.sort(key=lambda draft: draft[1:], reverse=True)
+            groups = [drafts[k : k + len(asked)] for k in range(0, len(drafts), len(asked))]
+        n_rows = [n * k for k in range(1, len(groups) + 1)] if self._is_in_step(n) else [*accumulate(map(len, groups))]
         ms = self.costs.table(steps, n, n_rows[-1] if n_rows else 0)
-        expected = list(accumulate((chance for chance, _ in drafts), initial=float(n)))
-        best, n_best = n / ms[0], 0
-        for end, rows in zip(ends, n_rows, strict=True):
-            if verifies_all or expected[end] > best * ms[rows]:
-                best, n_best = expected[end] / ms[rows], end
+        expected = tokens = float(n)
+        speed, n_best = n / ms[0], 0
+        for k, (group, rows) in enumerate(zip(groups, n_rows, strict=True), 1):
+            expected += sum(chance for _, chance, _ in group)
+            if expected > speed * ms[rows]:
+                tokens, speed, n_best = expected, expected / ms[rows], k
         n_drafts = [[0] * len(asked), [0] * len(asked)]
-        for _, i in drafts[:n_best]:
+        for _, _, i in chain(*groups[:n_best]):
             n_drafts[from_heads[i]][i] += 1
-        return DraftPlan(steps, n_drafts[True], n_drafts[False], expected[n_best], best, n)
+        return DraftPlan(steps, n_drafts[True], n_drafts[False], tokens, speed, n)
 
     def _is_in_step(self, n: int) -> bool:
         return self._in_step and n > 1
@@ -318,19 +301,6 @@ class DraftPolicy:
         chances = (before * chance for chance in rates.chances(MATCH_KINDS[n_matched : n_matched + n_found]))
         speeds = [tokens / ms[n_rows[k]] for k, tokens in enumerate(accumulate(chances, initial=plan.tokens))]
         return speeds.index(max(speeds))
-
-    def observe_pass(self, steps: int, rows: int, n_sequences: int, ms: float, *, is_typical: bool = True) -> None:
-        """What a pass cost. One is not typical if it also took a prompt, built a graph or let the heads catch up."""
-        if is_typical:
-            self.costs.observe(steps, rows, n_sequences, ms)
-        ms /= self.costs.pace
-        if is_typical:
-            self._to_lose = min(self._to_lose + self._share * ms, 2 * REVIEW * ms)
-            self._share = EXPLORED
-        if self._fair_ms is not None:
-            # never a debt: one that graphs were built in would keep it from looking again for a thousand rounds
-            self._to_lose = max(self._to_lose - (ms - self._fair_ms), 0.0)
-            self._fair_ms = None
 
 
 def _plain(asked: Sequence[Candidate], n: int) -> DraftPlan:

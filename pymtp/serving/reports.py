@@ -88,10 +88,10 @@ class DraftTuning:
             return
         n, n_steps = len(rounds), max(each.proposal.n_steps for each in rounds)
         is_typical = not spent.n_builds and not any(each.proposal.catches_up for each in rounds)
-        if self._policy:
+        if self._policy and is_typical:
             rows = [each.n_rows for each in rounds]
             n_rows = n * max(rows) if self._session.needs_equal_rows else sum(rows)
-            self._policy.observe_pass(n_steps, n_rows, n, result.seconds * 1000, is_typical=is_typical)
+            self._policy.costs.observe(n_steps, n_rows, n, result.seconds * 1000)
         if self._vocab:
             self._vocab.note_tokens(token for each in rounds for token in each.tokens)
 
