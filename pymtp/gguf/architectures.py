@@ -27,29 +27,15 @@ class Architecture(NamedTuple):
     needs: Needs = Needs.NOTHING
 
 
+_WITH_ONE_HEAD = (
+    "bailingmoe2 bailingmoe3 cohere2moe deepseek4 dots3note ernie4_5-moe exaone4 exaone-moe glm4 glm4moe nemotron_h_moe "
+    "qwen35 qwen35moe qwen3next qwen4exp"
+)
 ARCHITECTURES = {
-    "bailingmoe2": Architecture(),
-    "bailingmoe3": Architecture(),
-    "cohere2moe": Architecture(),
+    **dict.fromkeys(_WITH_ONE_HEAD.split(), Architecture()),
+    **dict.fromkeys(("hy_v3", "mimo2", "step35"), Architecture(None)),
+    **dict.fromkeys(("deepseek32", "glm5-next", "glm-dsa"), Architecture(needs=Needs.MLA)),
     "deepseek2": Architecture(needs=Needs.LORA_Q | Needs.MLA),
-    "deepseek32": Architecture(needs=Needs.MLA),
-    "deepseek4": Architecture(),
-    "dots3note": Architecture(),
-    "ernie4_5-moe": Architecture(),
-    "exaone4": Architecture(),
-    "exaone-moe": Architecture(),
-    "glm4": Architecture(),
-    "glm4moe": Architecture(),
-    "glm5-next": Architecture(needs=Needs.MLA),
-    "glm-dsa": Architecture(needs=Needs.MLA),
-    "hy_v3": Architecture(None),
-    "mimo2": Architecture(None),
-    "nemotron_h_moe": Architecture(),
-    "qwen35": Architecture(),
-    "qwen35moe": Architecture(),
-    "qwen3next": Architecture(),
-    "qwen4exp": Architecture(),
-    "step35": Architecture(None),
 }
 
 _REASONS = {
