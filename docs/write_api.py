@@ -13,6 +13,7 @@ import re
 import textwrap
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def _attributes(value: type) -> list[str]:
 
 def _methods(value: type) -> list[str]:
     rows = []
-    for name, member in vars(value).items():
+    for name, member in chain(*(vars(each).items() for each in value.__mro__ if each.__module__.startswith("pymtp"))):
         if name.startswith("_"):
             continue
         if isinstance(member, (property, classmethod)) or inspect.isfunction(member):

@@ -15,9 +15,10 @@ import pytest
 
 from machine import HAS_GPU
 from pymtp import Model
+from pymtp.binding.library import abi_id
 from pymtp.engine import snapshot
 from pymtp.engine.context import ContextParams
-from pymtp.engine.session import Chunk, Session, abi_id
+from pymtp.engine.session import Chunk, Session
 from pymtp.errors import PymtpError, StateError
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.header import read_header

@@ -113,7 +113,7 @@ def test_texts_that_begin_anew_find_the_graphs_of_those_before(model: object) ->
 def test_a_limit_of_drafts_that_comes_again_builds_no_graph_again(model: object) -> None:
     with Session(model, PARAMS, n_draft_max=K) as session:
         history = [*prompt(session, 20), 5]
-        rows = np.zeros((64, session._limits._row_bytes(0, None)), np.uint8)
+        rows = np.zeros((64, session._row_bytes(0, None)), np.uint8)
         n_builds = []
         for limited in (False, True, False, True, False):
             before = session.counters
@@ -444,7 +444,7 @@ def test_sequences_that_are_none_are_refused(model: object) -> None:
 def test_drafts_cannot_be_limited_to_a_token_twice(model: object) -> None:
     with Session(model, PARAMS, n_draft_max=K) as session:
         tokens = [7, 9, 7]
-        row_bytes = session._limits._row_bytes(0, None)
+        row_bytes = session._row_bytes(0, None)
         with pytest.raises(PymtpError, match="token 7 is listed twice"):
             session.limit_drafts_to(tokens, [np.zeros((len(tokens), row_bytes), np.uint8)] * session.n_heads)
 

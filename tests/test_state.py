@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pymtp.binding.library import abi_id
 from pymtp.engine import snapshot as state
 from pymtp.engine.context import ContextParams
-from pymtp.engine.session import Chunk, Session, abi_id
+from pymtp.engine.session import Chunk, Session
 from pymtp.errors import StateError
 from pymtp.gguf.facts import model_facts
 from pymtp.loader import Weights

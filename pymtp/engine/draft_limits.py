@@ -22,27 +22,32 @@ if TYPE_CHECKING:
 
 
 class DraftLimits:
-    """The limits of one session with `n_heads` heads and a vocabulary of `n_vocab` tokens."""
+    """The part of a session that limits what its heads propose."""
 
-    def __init__(self, handle: SessionHandle, n_heads: int, n_vocab: int) -> None:
-        self._handle, self._n_heads, self._n_vocab = handle, n_heads, n_vocab
-        self._tokens: npt.NDArray[np.int64] | None = None  # None: the first n_tokens
-        self.n_tokens = n_vocab
-        """Tokens that drafts are taken from."""
+    _handle: SessionHandle
+    n_heads: int
+    """Heads that draft: at most one for each token."""
+    n_vocab: int
+    """Tokens of the vocabulary."""
+    n_draft_vocab: int
+    """Tokens that drafts are taken from."""
+    _draft_tokens: npt.NDArray[np.int64] | None = None  # None: the first n_draft_vocab
 
-    def limit_to_first(self, n: int | None) -> None:
-        """Draft only the first `n` tokens of the vocabulary (rounded up to 32); None: all of it."""
-        n_first = self._n_vocab if n is None else n
+    def limit_drafts(self, n: int | None) -> None:
+        """Draft only the first `n` tokens of the vocabulary (rounded up to 32); None: all of it.
+
+        The heads then multiply that much less. What is emitted is not limited.
+        """
+        n_first = self.n_vocab if n is None else n
         check(lib.pymtp_session_limit_drafts(self._handle.native, n_first, ffi.NULL, -1, ffi.NULL))
-        self._tokens = None
-        self.n_tokens = n_first
+        self._draft_tokens, self.n_draft_vocab = None, n_first
 
-    def limit_to(
+    def limit_drafts_to(
         self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]], type_id: int | None = None
     ) -> None:
         """Draft only `tokens`. `matrices`: for each head the rows of its output matrix, (len(tokens), bytes of a row).
 
-        They are of its own type, or of the ggml_type `type_id`. See gguf.weights.output_rows.
+        They are of the matrix's own type, or of another ggml_type. See gguf.weights.output_rows.
         """
         import numpy as np
 
@@ -50,30 +55,30 @@ class DraftLimits:
         ggml_type = -1 if type_id is None else type_id
         matrices_of = _pointers(rows)
         check(lib.pymtp_session_limit_drafts(self._handle.native, len(tokens), list(tokens), ggml_type, matrices_of))
-        self._tokens = np.asarray(tokens)
-        self.n_tokens = len(tokens)
+        self._draft_tokens, self.n_draft_vocab = np.asarray(tokens), len(tokens)
 
-    def requantize(self, kind: str, matrices: Sequence[npt.NDArray[np.uint8]]) -> None:
-        """Draft with output matrices of the type `kind` (q4_0, ...). Ends a limit.
+    def requantize_drafts(self, kind: str, matrices: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Draft with output matrices of another type (q4_0, ...), which takes memory and makes drafts cheaper.
 
-        `matrices`: for each head its output matrix, (n_vocab, bytes of a row).
+        `matrices`: for each head its output matrix as it is stored, (n_vocab, bytes of a row), see
+        gguf.weights.output_rows. Ends a limit of drafts. Raises PymtpError for a type that they cannot be converted to.
         """
-        rows, ggml_type = self._whole(matrices, self._n_vocab), getattr(lib, f"GGML_TYPE_{kind.upper()}")
+        rows, ggml_type = self._whole(matrices, self.n_vocab), getattr(lib, f"GGML_TYPE_{kind.upper()}")
         check(lib.pymtp_session_requantize(self._handle.native, ggml_type, _pointers(rows)))
-        self._tokens, self.n_tokens = None, self._n_vocab
+        self._draft_tokens, self.n_draft_vocab = None, self.n_vocab
 
-    def ban(self, tokens: Sequence[int]) -> None:
-        """Fused drafts never propose these tokens; replaces those of the call before."""
+    def ban_tokens(self, tokens: Sequence[int]) -> None:
+        """`draft_greedy` never proposes these tokens; replaces those of the call before."""
         check(lib.pymtp_session_ban_tokens(self._handle.native, len(tokens), list(tokens)))
 
-    def widen(self, logits: Logits) -> Logits:
+    def _widen(self, logits: Logits) -> Logits:
         """Rows of limited logits as rows of the whole vocabulary, (rows, n_vocab), -inf for tokens left out."""
-        if logits.shape[1] == self._n_vocab:
+        if logits.shape[1] == self.n_vocab:
             return logits
         import numpy as np
 
-        everything = np.full((len(logits), self._n_vocab), -np.inf, np.float32)
-        everything[:, self._tokens if self._tokens is not None else slice(logits.shape[1])] = logits
+        everything = np.full((len(logits), self.n_vocab), -np.inf, np.float32)
+        everything[:, self._draft_tokens if self._draft_tokens is not None else slice(logits.shape[1])] = logits
         return everything
 
     def _whole(
@@ -82,7 +87,7 @@ class DraftLimits:
         """The heads' matrices, checked and each in one piece."""
         import numpy as np
 
-        expected = [(n_rows, self._row_bytes(head, type_id)) for head in range(self._n_heads)]
+        expected = [(n_rows, self._row_bytes(head, type_id)) for head in range(self.n_heads)]
         shapes = [matrix.shape for matrix in matrices]
         if shapes != expected or any(matrix.dtype != np.uint8 for matrix in matrices):
             raise InvalidParameter("matrices", f"uint8 of shapes {expected}", value=shapes)

@@ -1,29 +1,25 @@
 """One context of the engine: passes of the trunk and of the MTP heads over rows of tokens.
 
-Owns the native session; its outputs, draft limits, counters and snapshots are parts in modules of their own. Knows
+Owns the native session; draft limits, counters and snapshots are parts in modules of their own. Knows
 token ids, positions and logits; never text, sampling or drafting policy. Belongs to one thread at a time.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
-from pymtp.binding.library import abi_id, ffi, lib
+from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
 from pymtp.binding.types import model_pointer
-from pymtp.engine import snapshot
 from pymtp.engine.context import ContextParams, open_context, resolved
 from pymtp.engine.draft_limits import DraftLimits
 from pymtp.engine.handle import CounterReader, Counters, SessionHandle, Timing
+from pymtp.engine.snapshot import Snapshots
 from pymtp.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from pymtp.binding.arrays import Logits, Tokens
 
 _MEMORY: dict[int, Literal["shared", "own", "none"]] = {
@@ -72,7 +68,7 @@ Row: TypeAlias = "LogitsRow | Logits"
 """One row of logits: of a session's last pass, or an array (n_vocab,) float32."""
 
 
-class Session:
+class Session(DraftLimits, Snapshots):
     """A context in which the trunk runs and, with `n_draft_max` > 0, the model's MTP heads.
 
     `model` is llama.cpp's handle of a model (Weights.model), loaded with `load_mtp` if its heads are to draft;
@@ -139,15 +135,16 @@ class Session:
         """Whether sequences share a pass only if they have equally many rows in it."""
         self.n_draft_max = n_draft_max
         """Drafts that a round can verify; 0: it decodes plainly."""
-        self.n_heads: int = lib.pymtp_session_n_heads(native)
+        self.n_heads = lib.pymtp_session_n_heads(native)
         """Heads that draft: at most one for each token."""
         self.mtp_memory = _MEMORY[info.memory]
         """Where the MTP layers keep their K/V: in the trunk's cache ("shared"), in their "own", or nowhere."""
         self.memory_note: str = ffi.string(info.memory_note).decode()
         """Why the heads have a cache of their own, or why sequences are computed one by one; else ""."""
-        self.n_vocab: int = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
+        self.n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
         """Tokens of the vocabulary."""
-        self._limits = DraftLimits(self._handle, self.n_heads, self.n_vocab)
+        self.n_draft_vocab = self.n_vocab
+        """Tokens that drafts are taken from."""
 
     def decode(self, chunks: Sequence[Chunk], meanwhile: Callable[[], object] = lambda: None) -> None:
         """Run the trunk over all rows of `chunks`, in one pass as far as an ubatch reaches.
@@ -246,7 +243,7 @@ class Session:
     @property
     def draft_logits(self) -> Logits:
         """Logits of the last `draft`: (chunks, n_vocab), -inf for tokens that drafts cannot be. A copy."""
-        return self._limits.widen(_fetch_logits(self._handle, of_draft=True))
+        return self._widen(_fetch_logits(self._handle, of_draft=True))
 
     def rows(self) -> list[LogitsRow]:
         """The rows of logits of the last `decode`, for samplers."""
@@ -255,35 +252,6 @@ class Session:
     def draft_rows(self) -> list[LogitsRow]:
         """The rows of logits of the last `draft`, for samplers."""
         return _logits_rows(self._handle, of_draft=True)
-
-    @property
-    def n_draft_vocab(self) -> int:
-        """Tokens that drafts are taken from."""
-        return self._limits.n_tokens
-
-    def limit_drafts(self, n: int | None) -> None:
-        """Draft only the first `n` tokens of the vocabulary (rounded up to 32); None: all of it.
-
-        The heads then multiply that much less. What is emitted is not limited.
-        """
-        self._limits.limit_to_first(n)
-
-    def limit_drafts_to(
-        self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]], type_id: int | None = None
-    ) -> None:
-        """Draft only `tokens`. `matrices`: for each head the rows of its output matrix, (len(tokens), bytes of a row).
-
-        They are of the matrix's own type, or of another ggml_type. See gguf.weights.output_rows.
-        """
-        self._limits.limit_to(tokens, matrices, type_id)
-
-    def requantize_drafts(self, kind: str, matrices: Sequence[npt.NDArray[np.uint8]]) -> None:
-        """Draft with output matrices of another type (q4_0, ...), which takes memory and makes drafts cheaper.
-
-        `matrices`: for each head its output matrix as it is stored, (n_vocab, bytes of a row), see
-        gguf.weights.output_rows. Ends a limit of drafts. Raises PymtpError for a type that they cannot be converted to.
-        """
-        self._limits.requantize(kind, matrices)
 
     def adapt(self, adapters: Sequence[tuple[object, float]], adapters_id: str) -> None:
         """Apply these LoRA adapters from now on, each with its scale, to trunk and heads, instead of those before.
@@ -294,10 +262,6 @@ class Session:
         handles = ffi.new("struct llama_adapter_lora *[]", [handle for handle, _ in adapters])
         check(lib.pymtp_session_adapt(self._handle.native, len(adapters), handles, [scale for _, scale in adapters]))
         self._state_id = self.model_id + adapters_id
-
-    def ban_tokens(self, tokens: Sequence[int]) -> None:
-        """`draft_greedy` never proposes these tokens; replaces those of the call before."""
-        self._limits.ban(tokens)
 
     def truncate(self, position: int, *, sequence: int = 0) -> None:
         """Drop the positions from `position` on, from the trunk's and the heads' cache alike; 0 frees the sequence."""
@@ -313,43 +277,6 @@ class Session:
         Raises PymtpError where the model's memory cannot move positions.
         """
         check(lib.pymtp_session_discard(self._handle.native, sequence, position, n))
-
-    def save(self) -> bytes:
-        """All sequences as bytes, what the heads know of them included. See `restore`."""
-        return snapshot.save(self._handle, engine=abi_id(), model=self._state_id)
-
-    def restore(self, data: bytes) -> None:
-        """Restore what `save` returned, in this session or another of the same model and shape.
-
-        Raises StateError for bytes that are damaged or of another model, version or shape; the session is then as
-        before.
-        """
-        snapshot.restore(self._handle, data, engine=abi_id(), model=self._state_id)
-
-    def save_sequence(self, sequence: int) -> bytes:
-        """One sequence as bytes, what the heads know of it included. See `restore_sequence`."""
-        return snapshot.save(self._handle, engine=abi_id(), model=self._state_id, sequence=self._one(sequence))
-
-    def restore_sequence(self, sequence: int, data: bytes) -> None:
-        """Make a sequence what `save_sequence` returned, of this session or another of the same model.
-
-        Raises StateError for bytes that are damaged or do not fit, or for which the cache has no room; the sequence is
-        empty then, unless they are damaged.
-        """
-        snapshot.restore(self._handle, data, engine=abi_id(), model=self._state_id, sequence=self._one(sequence))
-
-    def _one(self, sequence: int) -> int:
-        if not 0 <= sequence < self.n_seq_max:
-            raise InvalidParameter("sequence", f"between 0 and {self.n_seq_max - 1}", value=sequence)
-        return sequence
-
-    def save_file(self, path: str | os.PathLike[str]) -> None:
-        """`save` into a file. Raises StateError if it cannot be written; what was there before stays then."""
-        snapshot.write(path, self.save())
-
-    def restore_file(self, path: str | os.PathLike[str]) -> None:
-        """`restore` from a file."""
-        self.restore(snapshot.read(path))
 
     @property
     def counters(self) -> Counters:

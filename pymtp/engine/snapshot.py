@@ -12,10 +12,10 @@ import os
 import tempfile
 from pathlib import Path
 
-from pymtp.binding.library import ffi, lib
+from pymtp.binding.library import abi_id, ffi, lib
 from pymtp.binding.status import check, error_message
 from pymtp.engine.handle import SessionHandle
-from pymtp.errors import StateError
+from pymtp.errors import InvalidParameter, StateError
 from pymtp.text.files import read_record
 
 _MAGIC = b"pymtp-state "
@@ -25,23 +25,64 @@ ALL = -1
 """The sequences of a session, in the place of one."""
 
 
-def save(handle: SessionHandle, *, engine: str, model: str, sequence: int = ALL) -> bytes:
-    """One sequence of a session, or all. `engine` and `model` name the versions that can read them."""
-    made, size = ffi.new("struct pymtp_state **"), ffi.new("size_t *")
-    check(lib.pymtp_session_save(handle.native, sequence, made))
-    state = ffi.gc(made[0], lib.pymtp_free)
-    data = lib.pymtp_state_data(state, size)
-    return pack(memoryview(ffi.buffer(data, size[0])), engine=engine, model=model)
+class Snapshots:
+    """The part of a session that saves what it remembers."""
+
+    _handle: SessionHandle
+    _state_id: str  # names the weights, and adapters with their scales: a saved state belongs to them
+    n_seq_max: int
+
+    def save(self) -> bytes:
+        """All sequences as bytes, what the heads know of them included. See `restore`."""
+        return self._saved(ALL)
+
+    def restore(self, data: bytes) -> None:
+        """Restore what `save` returned, in this session or another of the same model and shape.
+
+        Raises StateError for bytes that are damaged or of another model, version or shape; the session is then as
+        before.
+        """
+        self._restored(ALL, data)
+
+    def save_sequence(self, sequence: int) -> bytes:
+        """One sequence as bytes, what the heads know of it included. See `restore_sequence`."""
+        return self._saved(self._one(sequence))
+
+    def restore_sequence(self, sequence: int, data: bytes) -> None:
+        """Make a sequence what `save_sequence` returned, of this session or another of the same model.
+
+        Raises StateError for bytes that are damaged or do not fit, or for which the cache has no room; the sequence is
+        empty then, unless they are damaged.
+        """
+        self._restored(self._one(sequence), data)
+
+    def save_file(self, path: str | os.PathLike[str]) -> None:
+        """`save` into a file. Raises StateError if it cannot be written; what was there before stays then."""
+        write(path, self.save())
+
+    def restore_file(self, path: str | os.PathLike[str]) -> None:
+        """`restore` from a file."""
+        self.restore(read(path))
+
+    def _one(self, sequence: int) -> int:
+        if not 0 <= sequence < self.n_seq_max:
+            raise InvalidParameter("sequence", f"between 0 and {self.n_seq_max - 1}", value=sequence)
+        return sequence
+
+    def _saved(self, sequence: int) -> bytes:
+        made, size = ffi.new("struct pymtp_state **"), ffi.new("size_t *")
+        check(lib.pymtp_session_save(self._handle.native, sequence, made))
+        state = ffi.gc(made[0], lib.pymtp_free)
+        data = lib.pymtp_state_data(state, size)
+        return pack(memoryview(ffi.buffer(data, size[0])), engine=abi_id(), model=self._state_id)
+
+    def _restored(self, sequence: int, data: bytes) -> None:
+        payload = unpack(data, engine=abi_id(), model=self._state_id)
+        native = ffi.from_buffer("uint8_t[]", payload)
+        _check_fits(lib.pymtp_session_restore(self._handle.native, sequence, native, len(payload)))
 
 
-def restore(handle: SessionHandle, data: bytes, *, engine: str, model: str, sequence: int = ALL) -> None:
-    """Restore what `save` returned. Raises StateError if it does not fit.
-
-    The session is then as before, or the sequence is empty.
-    """
-    payload = unpack(data, engine=engine, model=model)
-    native = ffi.from_buffer("uint8_t[]", payload)
-    status = lib.pymtp_session_restore(handle.native, sequence, native, len(payload))
+def _check_fits(status: int) -> None:
     if status == lib.PYMTP_INVALID:
         raise StateError(error_message())
     check(status)

@@ -28,8 +28,8 @@ class Architecture(NamedTuple):
 
 
 _WITH_ONE_HEAD = (
-    "bailingmoe2 bailingmoe3 cohere2moe deepseek4 dots3note ernie4_5-moe exaone4 exaone-moe glm4 glm4moe nemotron_h_moe "
-    "qwen35 qwen35moe qwen3next qwen4exp"
+    "bailingmoe2 bailingmoe3 cohere2moe deepseek4 dots3note ernie4_5-moe exaone4 exaone-moe glm4 glm4moe "
+    "nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp"
 )
 ARCHITECTURES = {
     **dict.fromkeys(_WITH_ONE_HEAD.split(), Architecture()),

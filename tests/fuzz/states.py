@@ -6,9 +6,10 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from pymtp.binding.library import abi_id
 from pymtp.engine import snapshot
 from pymtp.engine.context import ContextParams
-from pymtp.engine.session import Chunk, Session, abi_id
+from pymtp.engine.session import Chunk, Session
 from pymtp.errors import PymtpError, StateError
 from pymtp.gguf.facts import model_facts
 from pymtp.loader import Weights
