@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from pymtp.binding.library import lib
@@ -40,35 +40,18 @@ _VALUES_MAX = 100_000
 _DEFINITIONS = {"$defs", "definitions"}
 _FORMATS = {"date", "time", "date-time", "uuid", "uuid1", "uuid2", "uuid3", "uuid4", "uuid5"}
 
+_Place = tuple[Any, str]
+"""A schema, and the path to it."""
+
 
 def grammar_of_schema(schema: str | Mapping[str, Any]) -> str:
     """The GBNF of a JSON schema, given as JSON text or as decoded JSON, as llama-server makes it.
 
     Raises InvalidParameter for a schema that is none, or that says what the grammar would not.
     """
-    return _converted(_checked(decoded(schema)))
-
-
-def checked_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema, if it can be converted. Raises InvalidParameter."""
-    _converted(_checked(schema))
-    return schema
-
-
-def decoded(schema: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    """A schema as decoded JSON. Raises InvalidParameter."""
-    try:
-        value = json.loads(schema if isinstance(schema, str) else json.dumps(schema, allow_nan=False))
-    except RecursionError:
-        raise InvalidParameter("json_schema", "valid JSON that is not nested so deeply") from None
-    except (TypeError, ValueError) as error:
-        raise InvalidParameter("json_schema", f"valid JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise InvalidParameter("json_schema", "a JSON object", value=str(schema)[:60])
-    return value
-
-
-def _converted(schema: Mapping[str, Any]) -> str:
+    schema = decoded(schema)
+    check_size(schema, "json_schema")
+    _check(schema)
     data = json.dumps(schema).encode()
     try:
         if b'"pattern"' not in data:
@@ -84,14 +67,21 @@ def _converted(schema: Mapping[str, Any]) -> str:
     return grammar
 
 
+def decoded(schema: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    """A schema as decoded JSON. Raises InvalidParameter."""
+    try:
+        value = json.loads(schema if isinstance(schema, str) else json.dumps(schema, allow_nan=False))
+    except RecursionError:
+        raise InvalidParameter("json_schema", "valid JSON that is not nested so deeply") from None
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter("json_schema", f"valid JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise InvalidParameter("json_schema", "a JSON object", value=str(schema)[:60])
+    return value
+
+
 def _unusable(why: str) -> InvalidParameter:
     return InvalidParameter("json_schema", f"a schema that can be turned into a grammar ({why})")
-
-
-def _checked(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    check_size(schema, "json_schema")
-    _Check(schema).run()
-    return schema
 
 
 def check_size(schema: Any, name: str) -> None:
@@ -133,126 +123,114 @@ def _target(root: Any, reference: str) -> Any:
     return target
 
 
-class _Check:
-    """Walks a schema as llama.cpp's converter does, and refuses the keywords that it passes over.
+def _check(root: Mapping[str, Any]) -> None:
+    """Walk a schema as llama.cpp's converter does, and refuse the keywords that it passes over.
 
-    What is malformed is left to the converter.
+    What is malformed is left to the converter. Not by recursion, which Python limits.
     """
-
-    def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root = root
-        self._seen: set[str] = set()  # references
-        self._below: list[tuple[Any, str]] = [(root, "#")]  # of the schema at hand
-
-    def run(self) -> None:
-        """Check the schema and those in it, in their order; not by recursion, which Python limits."""
-        ahead: list[tuple[Any, str]] = []
-        n_values = 0
-        while self._below or ahead:
-            n_values += 1
-            if n_values > _VALUES_MAX:  # a list of types looks at the same again
-                raise _too_large("json_schema")
-            ahead += reversed(self._below)
-            self._below = []
-            self._node(*ahead.pop())
-
-    def node(self, schema: Any, path: str) -> None:
-        """Check it later."""
-        self._below.append((schema, path))
-
-    def _node(self, schema: Any, path: str) -> None:
+    seen: set[str] = set()  # references
+    ahead: list[_Place] = [(root, "#")]
+    n_values = 0
+    while ahead:
+        n_values += 1
+        if n_values > _VALUES_MAX:  # a list of types looks at the same again
+            raise _too_large("json_schema")
+        schema, path = ahead.pop()
         if not isinstance(schema, Mapping):
-            return
+            continue
         if "$ref" in schema:
-            self._refuse(schema, _ALL - {"$ref"}, path, "$ref")
-            self._reference(schema["$ref"])
-            return
-        kind = schema.get("type")
-        for key in ("oneOf", "anyOf"):
-            if key in schema:
-                self._refuse(schema, _ALL - {key}, path, key)
-                self._all(schema[key], f"{path}/{key}")
-                return
-        if isinstance(kind, list):
-            for one in kind:
-                self.node({**schema, "type": one}, path)
-            return
-        for key in ("const", "enum"):
-            if key in schema:
-                self._refuse(schema, _ALL - {key}, path, key)
-                return
-        self._typed(schema, kind or _implied(schema), path)
+            _refuse(schema, _ALL - {"$ref"}, path, "$ref")
+            reference = schema["$ref"]
+            if isinstance(reference, str) and reference not in seen:
+                seen.add(reference)
+                ahead.append((_target(root, reference), reference))
+        else:
+            ahead += reversed(_inside(schema, path))
 
-    def _typed(self, schema: Mapping[str, Any], kind: object, path: str) -> None:
-        if kind == "allOf" or ("allOf" in schema and kind in ("object", "string") and not _is_object(schema)):
-            self._refuse(schema, _ALL - {"allOf"}, path, "allOf")
-            self._all(schema["allOf"], f"{path}/allOf")
-            return
-        # a keyword of another type says nothing
-        self._refuse(schema, _ALL if kind == "any" else _NEVER | _COMBINED | _IGNORED.get(str(kind), set()), path)
-        if kind == "object":
-            self._object(schema, path)
-        elif kind == "array":
-            self._array(schema, path)
-        elif kind == "string":
-            self._string(schema, path)
-        elif kind == "integer":
-            for a, b in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-                if a in schema and b in schema:
-                    raise _refusal(path, f"{a} beside {b}")
-            if beyond := next((key for key in _LIMITS if abs(_bound(schema, key, 0)) >= 2**63), None):
-                raise _refusal(path, f"a {beyond} of more than 64 bits")
-            least = max(_bound(schema, "minimum", -math.inf), _bound(schema, "exclusiveMinimum", -math.inf) + 1)
-            most = min(_bound(schema, "maximum", math.inf), _bound(schema, "exclusiveMaximum", math.inf) - 1)
-            if least > most:
-                raise InvalidParameter("json_schema", f"one that something fits: at {path} no integer is allowed")
 
-    def _object(self, schema: Mapping[str, Any], path: str) -> None:
-        properties, required = schema.get("properties", {}), schema.get("required", [])
-        if isinstance(properties, Mapping) and isinstance(required, list):
-            for name in required:
-                if not isinstance(name, str) or name not in properties:
-                    raise _refusal(path, f"required {name!r} without a property of that name")
-            for name, value in properties.items():
-                self.node(value, f"{path}/properties/{name}")
-        self.node(schema.get("additionalProperties"), f"{path}/additionalProperties")
+def _inside(schema: Mapping[str, Any], path: str) -> list[_Place]:
+    """Check the keywords of one schema, which is no reference; returns the schemas in it, in their order."""
+    for key in ("oneOf", "anyOf"):
+        if key in schema:
+            _refuse(schema, _ALL - {key}, path, key)
+            return _numbered(schema[key], f"{path}/{key}")
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return [({**schema, "type": one}, path) for one in kind]
+    for key in ("const", "enum"):
+        if key in schema:
+            _refuse(schema, _ALL - {key}, path, key)
+            return []
+    kind = kind or _implied(schema)
+    if kind == "allOf" or ("allOf" in schema and kind in ("object", "string") and not _is_object(schema)):
+        _refuse(schema, _ALL - {"allOf"}, path, "allOf")
+        return _numbered(schema["allOf"], f"{path}/allOf")
+    # a keyword of another type says nothing
+    _refuse(schema, _ALL if kind == "any" else _NEVER | _COMBINED | _IGNORED.get(str(kind), set()), path)
+    if kind == "object":
+        return _of_object(schema, path)
+    if kind == "array":
+        return _of_array(schema, path)
+    if kind == "string":
+        _check_string(schema, path)
+    elif kind == "integer":
+        _check_integer(schema, path)
+    return []
 
-    def _array(self, schema: Mapping[str, Any], path: str) -> None:
-        _check_length(schema, "minItems", "maxItems", path)
-        if "items" in schema and "prefixItems" in schema:
-            raise _refusal(path, "prefixItems beside items")
-        for key in ("items", "prefixItems"):
-            items = schema.get(key)
-            if isinstance(items, list):
-                self._refuse(schema, {"minItems", "maxItems"}, path, f"a list of {key}")
-                self._all(items, f"{path}/{key}")
-            else:
-                self.node(items, f"{path}/{key}")
 
-    def _string(self, schema: Mapping[str, Any], path: str) -> None:
-        _check_length(schema, "minLength", "maxLength", path)
-        if "format" in schema and str(schema["format"]) not in _FORMATS:
-            raise _refusal(path, f"the format {schema['format']!r} (there are {', '.join(sorted(_FORMATS))})")
-        given = [key for key in ("pattern", "format") if key in schema]
-        lengths = [key for key in ("minLength", "maxLength") if key in schema]
-        if len(given) > 1 or (given and lengths):
-            raise _refusal(path, f"{(given[1:] or lengths)[0]} beside {given[0]}")
+def _of_object(schema: Mapping[str, Any], path: str) -> list[_Place]:
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    inside: list[_Place] = []
+    if isinstance(properties, Mapping) and isinstance(required, list):
+        for name in required:
+            if not isinstance(name, str) or name not in properties:
+                raise _refusal(path, f"required {name!r} without a property of that name")
+        inside += ((value, f"{path}/properties/{name}") for name, value in properties.items())
+    return [*inside, (schema.get("additionalProperties"), f"{path}/additionalProperties")]
 
-    def _all(self, schemas: object, path: str) -> None:
-        for i, one in enumerate(schemas if isinstance(schemas, list) else ()):
-            self.node(one, f"{path}/{i}")
 
-    def _reference(self, reference: object) -> None:
-        if not isinstance(reference, str) or reference in self._seen:
-            return
-        self._seen.add(reference)
-        self.node(_target(self._root, reference), reference)
+def _of_array(schema: Mapping[str, Any], path: str) -> list[_Place]:
+    _check_length(schema, "minItems", "maxItems", path)
+    if "items" in schema and "prefixItems" in schema:
+        raise _refusal(path, "prefixItems beside items")
+    key = "items" if "items" in schema else "prefixItems"
+    items = schema.get(key)
+    if not isinstance(items, list):
+        return [(items, f"{path}/{key}")]
+    _refuse(schema, {"minItems", "maxItems"}, path, f"a list of {key}")
+    return _numbered(items, f"{path}/{key}")
 
-    @staticmethod
-    def _refuse(schema: Mapping[str, Any], keywords: Iterable[str], path: str, beside: str = "") -> None:
-        ignored = [key for key in schema if key in keywords and schema[key] is not False]
-        if ignored:
-            raise _refusal(path, ignored[0] + (f" beside {beside}" if beside else ""))
+
+def _check_string(schema: Mapping[str, Any], path: str) -> None:
+    _check_length(schema, "minLength", "maxLength", path)
+    if "format" in schema and str(schema["format"]) not in _FORMATS:
+        raise _refusal(path, f"the format {schema['format']!r} (there are {', '.join(sorted(_FORMATS))})")
+    given = [key for key in ("pattern", "format") if key in schema]
+    lengths = [key for key in ("minLength", "maxLength") if key in schema]
+    if len(given) > 1 or (given and lengths):
+        raise _refusal(path, f"{(given[1:] or lengths)[0]} beside {given[0]}")
+
+
+def _check_integer(schema: Mapping[str, Any], path: str) -> None:
+    for a, b in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if a in schema and b in schema:
+            raise _refusal(path, f"{a} beside {b}")
+    if beyond := next((key for key in _LIMITS if abs(_bound(schema, key, 0)) >= 2**63), None):
+        raise _refusal(path, f"a {beyond} of more than 64 bits")
+    least = max(_bound(schema, "minimum", -math.inf), _bound(schema, "exclusiveMinimum", -math.inf) + 1)
+    most = min(_bound(schema, "maximum", math.inf), _bound(schema, "exclusiveMaximum", math.inf) - 1)
+    if least > most:
+        raise InvalidParameter("json_schema", f"one that something fits: at {path} no integer is allowed")
+
+
+def _numbered(schemas: object, path: str) -> list[_Place]:
+    return [(one, f"{path}/{i}") for i, one in enumerate(schemas if isinstance(schemas, list) else ())]
+
+
+def _refuse(schema: Mapping[str, Any], keywords: Container[str], path: str, beside: str = "") -> None:
+    ignored = [key for key in schema if key in keywords and schema[key] is not False]
+    if ignored:
+        raise _refusal(path, ignored[0] + (f" beside {beside}" if beside else ""))
 
 
 def _bound(schema: Mapping[str, Any], key: str, missing: float) -> float:
