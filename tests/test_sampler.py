@@ -437,7 +437,7 @@ def test_dry_breakers_end_repetitions_where_llama_cpp_does(vocabulary: Vocabular
             dry_penalty_last_n=(-1, 20, 64)[i % 3],
             dry_sequence_breakers=breakers,
         )
-        theirs = LlamaChain(params, vocabulary.size, vocabulary._vocab)
+        theirs = LlamaChain(params, vocabulary.size, vocabulary.native)
         theirs.accept(*history)
         logits = np.zeros(vocabulary.size, np.float32)
         left = Sampler(params, vocabulary, history=history).distribution(logits)
@@ -462,7 +462,7 @@ def test_breakers_that_are_undone_leave_no_trace(
 @pytest.mark.model
 def test_infill_equals_llama_cpps(vocabulary: Vocabulary) -> None:
     params = SamplingParams(samplers=("top_k", "top_p", "infill"), top_k=30, seed=5)
-    theirs = LlamaChain(params, vocabulary.size, vocabulary._vocab)
+    theirs = LlamaChain(params, vocabulary.size, vocabulary.native)
     ours = Sampler(params, vocabulary)
     rng = np.random.default_rng(2)
     for _ in range(40):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from pymtp.binding.library import ffi, lib
 from pymtp.chat.native import Failed, check_call, json_of
@@ -52,46 +52,21 @@ class ChatDelta:
     tool_call: ToolCallDelta | None = None
 
 
-class AnswerParser(Protocol):
-    """Takes an answer apart. See ChatParser."""
-
-    def push(self, piece: str) -> list[ChatDelta]:
-        """Take the next piece of the answer's text; return what it adds, which may be nothing yet."""
-
-    def finish(self, piece: str = "", *, is_cut: bool = False) -> list[ChatDelta]:
-        """Take the last piece; return what is certain now.
-
-        `is_cut`: the answer ended before its end, at a limit of tokens or a stop string.
-        """
-
-    @property
-    def message(self) -> ChatMessage:
-        """The message so far."""
-
-
-def parser_of(parser: str) -> AnswerParser:
-    """A parser for one answer. `parser`: ChatPrompt.parser."""
-    return ContentParser() if _is_content_alone(parser) else ChatParser(parser)
-
-
 class ContentParser:
-    """Of answers that are content and nothing else. llama.cpp parses all of a text again with each piece."""
+    """Like ChatParser, for answers that are content alone. llama.cpp parses all of a text again with each piece."""
 
     def __init__(self) -> None:
         self._content = ""
 
     def push(self, piece: str) -> list[ChatDelta]:
-        """See AnswerParser."""
         self._content += piece
         return [ChatDelta(piece)] if piece else []
 
     def finish(self, piece: str = "", *, is_cut: bool = False) -> list[ChatDelta]:
-        """See AnswerParser."""
         return self.push(piece)
 
     @property
     def message(self) -> ChatMessage:
-        """See AnswerParser."""
         return ChatMessage(self._content)
 
 
@@ -154,6 +129,14 @@ class ChatParser:
         except Failed:
             return []  # an answer that is none of the template's: the message stays as it was
         return [_delta(delta) for delta in deltas]
+
+
+AnswerParser = ContentParser | ChatParser
+
+
+def parser_of(parser: str) -> AnswerParser:
+    """A parser for one answer. `parser`: ChatPrompt.parser."""
+    return ContentParser() if _is_content_alone(parser) else ChatParser(parser)
 
 
 def _delta(delta: dict[str, Any]) -> ChatDelta:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -37,55 +37,51 @@ class Vocabulary:
         self._model = model
         self._users: dict[int, int] = {}  # by thread: calls that are under way
         self._changed = threading.Condition()  # of both, which is re-entrant: a collection may close it anywhere
-        self.size: int = lib.llama_vocab_n_tokens(self._vocab)
+        self.size: int = lib.llama_vocab_n_tokens(self.native)
         self.chat_template = chat_template
         self.end_of_generation = frozenset(
-            token for token in range(self.size) if lib.llama_vocab_is_eog(self._vocab, token)
+            token for token in range(self.size) if lib.llama_vocab_is_eog(self.native, token)
         )
-        self.piece = lru_cache(maxsize=None)(self._piece)
-        self.special_piece = lru_cache(maxsize=None)(self._special_piece)
+        self.piece = lru_cache(maxsize=None)(partial(self._bytes, special=False))
+        """The bytes that a token adds to the text; special tokens add none."""
+        self.special_piece = lru_cache(maxsize=None)(partial(self._bytes, special=True))
+        """The bytes of a token, also if it is a special one."""
         self.breakers = lru_cache(maxsize=16)(self._breakers)
 
     @property
-    def _vocab(self) -> Any:
+    def native(self) -> Any:
+        """llama.cpp's handle. Raises Closed after `close`."""
         if self._open_vocab is None:
             raise Closed("the model is closed")
         return self._open_vocab
 
     @property
-    def native(self) -> Any:
-        """The handle for pymtp's own library."""
-        return self._vocab
-
-    @property
     def bos_text(self) -> str:
         """The token that begins a text; empty if there is none."""
-        return self._text(lib.llama_vocab_bos(self._vocab))
+        return self._text(lib.llama_vocab_bos(self.native))
 
     @property
     def eos_text(self) -> str:
         """The token that ends a text; empty if there is none."""
-        return self._text(lib.llama_vocab_eos(self._vocab))
+        return self._text(lib.llama_vocab_eos(self.native))
 
     @property
     def begins_with_bos(self) -> bool:
         """Whether a text begins with a token of its own."""
         with self.using():
-            return bool(lib.llama_vocab_get_add_bos(self._vocab))
+            return bool(lib.llama_vocab_get_add_bos(self.native))
 
     @property
     def bos(self) -> int:
         """The id of the token that begins a text; -1 if there is none."""
-        return int(lib.llama_vocab_bos(self._vocab))
+        return int(lib.llama_vocab_bos(self.native))
 
     @property
     def infill(self) -> InfillTokens:
         """The tokens of a prompt for a text with a gap."""
         with self.using():
-            parts = (lib.llama_vocab_fim_pre, lib.llama_vocab_fim_suf, lib.llama_vocab_fim_mid)
-            return InfillTokens(
-                *(part(self._vocab) for part in (*parts, lib.llama_vocab_fim_rep, lib.llama_vocab_fim_sep))
-            )
+            parts = ("pre", "suf", "mid", "rep", "sep")
+            return InfillTokens(*(getattr(lib, f"llama_vocab_fim_{part}")(self.native) for part in parts))
 
     @property
     def native_model(self) -> Any:
@@ -96,7 +92,7 @@ class Vocabulary:
     def suppressed(self) -> list[int]:
         """Tokens that must never be sampled, according to the model."""
         n = ffi.new("int32_t *")
-        tokens = lib.llama_vocab_get_suppress_tokens(self._vocab, n)
+        tokens = lib.llama_vocab_get_suppress_tokens(self.native, n)
         return ffi.unpack(tokens, n[0]) if n[0] else []
 
     def close(self) -> None:
@@ -111,8 +107,7 @@ class Vocabulary:
         """Keep the model while the body calls native functions with it. Raises Closed after `close`."""
         thread = threading.get_ident()
         with self._changed:
-            if self._open_vocab is None:
-                raise Closed("the model is closed")
+            _ = self.native
             self._users[thread] = self._users.get(thread, 0) + 1
         try:
             yield
@@ -137,7 +132,7 @@ class Vocabulary:
         while True:
             tokens = ffi.new("int32_t[]", n_max)
             with self.using():
-                check(lib.pymtp_tokenize(self._vocab, data, len(data), is_start, parse_special, n_max, tokens, n))
+                check(lib.pymtp_tokenize(self.native, data, len(data), is_start, parse_special, n_max, tokens, n))
             if n[0] <= n_max:
                 return list(ffi.unpack(tokens, n[0])) if n[0] else []
             n_max = n[0]
@@ -158,21 +153,9 @@ class Vocabulary:
 
     def piece_with(self, special: tuple[str, ...]) -> Callable[[int], bytes]:
         """A function like `piece`, for which tokens with these texts are part of the text as well."""
-        tokens = {token for text in special for token in self._whole(text)}
+        texts = (self.tokenize(text, is_start=False) for text in special)
+        tokens = {tokens[0] for tokens in texts if len(tokens) == 1}
         return lambda token: self.special_piece(token) if token in tokens else self.piece(token)
-
-    def _whole(self, text: str) -> list[int]:
-        """The token that is all of `text`; none if it takes several."""
-        tokens = self.tokenize(text, is_start=False)
-        return tokens if len(tokens) == 1 else []
-
-    def _piece(self, token: int) -> bytes:
-        """The bytes that `token` adds to the text; special tokens add none."""
-        return self._bytes(token, special=False)
-
-    def _special_piece(self, token: int) -> bytes:
-        """The bytes of `token`, also if it is a special one."""
-        return self._bytes(token, special=True)
 
     def _bytes(self, token: int, *, special: bool) -> bytes:
         if not 0 <= token < self.size:
@@ -181,7 +164,7 @@ class Vocabulary:
         while True:
             buffer = ffi.new("char[]", n_max)
             with self.using():
-                check(lib.pymtp_token_bytes(self._vocab, token, special, n_max, buffer, n))
+                check(lib.pymtp_token_bytes(self.native, token, special, n_max, buffer, n))
             if n[0] <= n_max:
                 return bytes(ffi.buffer(buffer, n[0]))
             n_max = n[0]
@@ -198,4 +181,4 @@ class Vocabulary:
         if token < 0:
             return ""
         with self.using():
-            return str(ffi.string(lib.llama_vocab_get_text(self._vocab, token)).decode(errors="replace"))
+            return str(ffi.string(lib.llama_vocab_get_text(self.native, token)).decode(errors="replace"))

@@ -214,30 +214,7 @@ def _init(
             "seed": seed,
             "n_stages": len(stages),
             "stages": stages,
-            "min_keep": params.min_keep,
-            "top_k": params.top_k,
-            "top_p": params.top_p,
-            "min_p": params.min_p,
-            "typ_p": params.typical_p,
-            "top_n_sigma": params.top_n_sigma,
-            "xtc_probability": params.xtc_probability,
-            "xtc_threshold": params.xtc_threshold,
-            "temp": params.temperature,
-            "dynatemp_range": params.dynatemp_range,
-            "dynatemp_exponent": params.dynatemp_exponent,
-            "penalty_last_n": params.repeat_last_n,
-            "penalty_repeat": params.repeat_penalty,
-            "penalty_freq": params.frequency_penalty,
-            "penalty_present": params.presence_penalty,
-            "dry_multiplier": params.dry_multiplier,
-            "dry_base": params.dry_base,
-            "dry_allowed_length": params.dry_allowed_length,
-            "dry_penalty_last_n": params.dry_penalty_last_n,
-            "mirostat": params.mirostat,
-            "mirostat_tau": params.mirostat_tau,
-            "mirostat_eta": params.mirostat_eta,
-            "adaptive_target": params.adaptive_target,
-            "adaptive_decay": params.adaptive_decay,
+            **{name: getattr(params, _RENAMED.get(name, name)) for name in _FIELDS},
             "n_bias": len(biases),
             "bias_token": bias_tokens,
             "bias": bias_values,
@@ -252,3 +229,15 @@ def _init(
 
 
 _STAGES = {name: getattr(lib, f"PYMTP_STAGE_{name.upper()}") for name in SAMPLERS}
+
+_RENAMED = {
+    "typ_p": "typical_p",
+    "temp": "temperature",
+    "penalty_last_n": "repeat_last_n",
+    "penalty_repeat": "repeat_penalty",
+    "penalty_freq": "frequency_penalty",
+    "penalty_present": "presence_penalty",
+}
+_OWN = {"seed", "n_stages", "stages", "n_bias", "bias_token", "bias", "is_full"}
+_FIELDS = [name for name, _ in ffi.typeof("struct pymtp_sampler_params").fields if name not in _OWN]
+"""The native parameters that are fields of SamplingParams, but for those that are called otherwise there."""
