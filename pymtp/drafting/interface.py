@@ -10,11 +10,11 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
-from pymtp.engine.session import Row
 from pymtp.errors import PymtpError
 from pymtp.sampling.distribution import Distribution
 
 if TYPE_CHECKING:
+    from pymtp.drafting.pick import ChainPicker
     from pymtp.engine.session import Session
 
 
@@ -50,29 +50,6 @@ class PickedToken(NamedTuple):
     """What it was picked from."""
 
 
-class DraftPicker(Protocol):
-    """Picks the draft tokens of one sequence with its sampler chain, and says how many are worth verifying."""
-
-    @property
-    def banned(self) -> tuple[int, ...] | None:
-        """Tokens to leave out, if each draft is the top token of what remains; None: ask `pick` for each draft."""
-
-    def pick(self, row: Row) -> PickedToken | None:
-        """The next draft, from a row of the heads; later picks have it in their history until `forget`.
-
-        None: no token of the row can follow.
-        """
-
-    def forget(self) -> None:
-        """Drop the picks so far from the sampler's history."""
-
-    def n_worth(self, drafts: Sequence[int], confidences: Sequence[float]) -> int:
-        """How many of the drafts are worth verifying, from the first on."""
-
-    def is_confident(self, confidence: float) -> bool:
-        """Whether another draft is worth asking for after one of this confidence."""
-
-
 class DraftRequest(NamedTuple):
     """Asks for drafts for one sequence."""
 
@@ -86,7 +63,8 @@ class DraftRequest(NamedTuple):
     """The position of the first row of the sequence in the coming pass."""
     n_rows: int
     """Tokens of the history in the coming pass: 1 after the prompt."""
-    picker: DraftPicker
+    picker: ChainPicker
+    """Picks drafts with the sequence's sampler chain, and says how many are worth verifying."""
     stop: Container[int] = ()
     """Tokens that end the sequence."""
     draws: bool = False

@@ -7,7 +7,7 @@ probabilities; never text or the clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pymtp.drafting.interface import PickedToken
 from pymtp.drafting.params import N_DRAFT_MAX
@@ -16,28 +16,18 @@ from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 
 
-class PickMethod(Protocol):
-    """Decides before each round of a sequence how its drafts are picked."""
-
-    draws: bool
-    """Whether the next round draws its drafts."""
-    compares: bool
-    """Whether `observe` needs the distributions."""
-
-    def observe(self, drafts: Sequence[Distribution], targets: Sequence[Distribution]) -> None:
-        """Learn from the distributions that a round drafted from, and the target's at the same positions."""
-
-
 class FixedPick:
     """The same pick for all rounds."""
 
     compares = False
+    """Whether `observe` needs the distributions."""
 
     def __init__(self, *, draws: bool) -> None:
         self.draws = draws
+        """Whether the next round draws its drafts."""
 
     def observe(self, drafts: Sequence[Distribution], targets: Sequence[Distribution]) -> None:
-        """See PickMethod."""
+        """Learn from the distributions that a round drafted from, and the target's at the same positions."""
 
 
 class AutoPick:
@@ -57,13 +47,15 @@ class AutoPick:
         self._weight = 0.0
 
     def observe(self, drafts: Sequence[Distribution], targets: Sequence[Distribution]) -> None:
-        """See PickMethod."""
         for draft, target in zip(drafts, targets, strict=False):
             self._weight = min(self._weight + 1, self._memory)
             self.match_rate += (target.prob(draft.argmax) - self.match_rate) / self._weight
             self.rejection_rate += (target.overlap(draft) - self.rejection_rate) / self._weight
         lead = self.rejection_rate - self.match_rate
         self.draws = lead > (-self._margin if self.draws else self._margin)
+
+
+PickMethod = FixedPick | AutoPick
 
 
 class DraftLength(NamedTuple):
@@ -91,18 +83,21 @@ class DraftLength(NamedTuple):
 
 
 class ChainPicker:
-    """Picks the drafts of one sequence with its sampler chain. See DraftPicker."""
+    """Picks the draft tokens of one sequence with its sampler chain, and says how many are worth verifying."""
 
     def __init__(self, sampler: Sampler, length: DraftLength, how: PickMethod) -> None:
         self._sampler, self._length, self._how = sampler, length, how
 
     @property
     def banned(self) -> tuple[int, ...] | None:
-        """See DraftPicker."""
+        """Tokens to leave out, if each draft is the top token of what remains; None: ask `pick` for each draft."""
         return None if self._how.draws or self._how.compares else self._sampler.draft_ban
 
     def pick(self, row: Row) -> PickedToken | None:
-        """See DraftPicker."""
+        """The next draft, from a row of the heads; later picks have it in their history until `forget`.
+
+        None: no token of the row can follow.
+        """
         distribution = self._sampler.draft_distribution(row)
         best = distribution.best
         if best is None:
@@ -114,15 +109,15 @@ class ChainPicker:
         return PickedToken(token, confidence, distribution)
 
     def forget(self) -> None:
-        """See DraftPicker."""
+        """Drop the picks so far from the sampler's history."""
         self._sampler.forget()
 
     def n_worth(self, drafts: Sequence[int], confidences: Sequence[float]) -> int:
-        """See DraftPicker."""
+        """How many of the drafts are worth verifying, from the first on."""
         if not confidences:
             return len(drafts)
         return self._length.n_worth(confidences, drawn=self._how.draws)
 
     def is_confident(self, confidence: float) -> bool:
-        """See DraftPicker."""
+        """Whether another draft is worth asking for after one of this confidence."""
         return self._length.is_confident(confidence)

@@ -6,9 +6,8 @@ Owns the search for them. Reads headers only.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from pymtp.errors import UnsupportedModel
 from pymtp.gguf.facts import find_draft_model
@@ -29,16 +28,9 @@ class HeadTensor:
 
 
 @dataclass(frozen=True)
-class ListedHead:
-    """One MTP head."""
+class ListedHead(Head):
+    """One MTP head, and its tensors."""
 
-    layer: int
-    """Its block number, as in the names of its tensors."""
-    size_bytes: int
-    pass_bytes: int
-    """Weights that one draft token reads, output matrix included."""
-    lm_head: Literal["own", "shared"]
-    """Whose output matrix scores the vocabulary: its own, or the trunk's."""
     tensors: tuple[HeadTensor, ...]
 
 
@@ -84,12 +76,6 @@ def _beside(model: ModelFile) -> ModelFile:
 def _listed(file: ModelFile, head: Head, output_bytes: int) -> ListedHead:
     prefix = f"blk.{head.layer}."
     tensors = [tensor for name, tensor in file.tensors.items() if name.startswith(prefix)]
-    return ListedHead(
-        layer=head.layer,
-        size_bytes=head.size_bytes,
-        pass_bytes=head.pass_bytes + (output_bytes if head.lm_head == "shared" else 0),
-        lm_head=head.lm_head,
-        tensors=tuple(
-            HeadTensor(tensor.name, type_name(tensor), tensor.shape, tensor_bytes(tensor)) for tensor in tensors
-        ),
-    )
+    listed = tuple(HeadTensor(each.name, type_name(each), each.shape, tensor_bytes(each)) for each in tensors)
+    pass_bytes = head.pass_bytes + (output_bytes if head.lm_head == "shared" else 0)
+    return ListedHead(**vars(replace(head, pass_bytes=pass_bytes)), tensors=listed)

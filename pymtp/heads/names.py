@@ -20,14 +20,17 @@ JOINED = ("fc_embedding.weight", "fc_hidden.weight")
 KV_B = "self_attn.kv_b_proj.weight"
 """Keys and values of latent attention, which a GGUF has in two tensors."""
 
-_NEXTN = {
-    "eh_proj.weight": "nextn.eh_proj.weight",
-    "enorm.weight": "nextn.enorm.weight",
-    "hnorm.weight": "nextn.hnorm.weight",
-    "shared_head.norm.weight": "nextn.shared_head_norm.weight",
-    "shared_head.head.weight": "nextn.shared_head_head.weight",
-    "embed_tokens.weight": "nextn.embed_tokens.weight",
-}
+
+def _weights(names: str, before: str = "") -> dict[str, str]:
+    """Names of matrices and norms, without `.weight`, in pairs: the checkpoint's, after `before`, and the GGUF's."""
+    pairs = (pair.split() for pair in names.split(","))
+    return {f"{before}{theirs}.weight": f"{ours}.weight" for theirs, ours in pairs}
+
+
+_NEXTN = _weights(
+    "eh_proj nextn.eh_proj, enorm nextn.enorm, hnorm nextn.hnorm, shared_head.norm nextn.shared_head_norm, "
+    "shared_head.head nextn.shared_head_head, embed_tokens nextn.embed_tokens"
+)
 _FEED_FORWARD = {
     "mlp.gate.weight": "ffn_gate_inp.weight",
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
@@ -45,20 +48,13 @@ _ATTENTION = {
     "self_attn.q_norm.weight": "attn_q_norm.weight",
     "self_attn.k_norm.weight": "attn_k_norm.weight",
 }
-_LATENT_ATTENTION = {
-    "self_attn.q_proj.weight": "attn_q.weight",
-    "self_attn.q_a_proj.weight": "attn_q_a.weight",
-    "self_attn.q_a_layernorm.weight": "attn_q_a_norm.weight",
-    "self_attn.q_b_proj.weight": "attn_q_b.weight",
-    "self_attn.kv_a_proj_with_mqa.weight": "attn_kv_a_mqa.weight",
-    "self_attn.kv_a_layernorm.weight": "attn_kv_a_norm.weight",
-    "self_attn.o_proj.weight": "attn_output.weight",
-    "self_attn.indexer.k_norm.weight": "indexer.k_norm.weight",
-    "self_attn.indexer.k_norm.bias": "indexer.k_norm.bias",
-    "self_attn.indexer.weights_proj.weight": "indexer.proj.weight",
-    "self_attn.indexer.wk.weight": "indexer.attn_k.weight",
-    "self_attn.indexer.wq_b.weight": "indexer.attn_q_b.weight",
-}
+_LATENT_ATTENTION = _weights(
+    "q_proj attn_q, q_a_proj attn_q_a, q_a_layernorm attn_q_a_norm, q_b_proj attn_q_b, "
+    "kv_a_proj_with_mqa attn_kv_a_mqa, kv_a_layernorm attn_kv_a_norm, o_proj attn_output, "
+    "indexer.k_norm indexer.k_norm, indexer.weights_proj indexer.proj, indexer.wk indexer.attn_k, "
+    "indexer.wq_b indexer.attn_q_b",
+    "self_attn.",
+) | {"self_attn.indexer.k_norm.bias": "indexer.k_norm.bias"}
 _POOLS = {
     "self_attn.indexer.index_kpool_compress_gate": "indexer_compressor_gate.weight",
     "self_attn.indexer.index_kpool_compress_ape": "indexer_compressor_ape.weight",
@@ -72,28 +68,17 @@ _STEP = {
     **{f"moe.{x}_proj.weight": f"ffn_{x}_exps.weight" for x in ("gate", "up", "down")},
     **{f"share_expert.{x}_proj.weight": f"ffn_{x}_shexp.weight" for x in ("gate", "up", "down")},
 }
-_GLM4 = {
-    "post_self_attn_layernorm.weight": "post_attention_norm.weight",
-    "post_mlp_layernorm.weight": "post_ffw_norm.weight",
-    "mlp.gate_up_proj.weight": "ffn_up.weight",
+_GLM4 = _weights(
+    "post_self_attn_layernorm post_attention_norm, post_mlp_layernorm post_ffw_norm, mlp.gate_up_proj ffn_up"
+)
+_EXAONE4 = _weights("post_attention_layernorm post_attention_norm, post_feedforward_layernorm post_ffw_norm")
+_MIMO = _weights("pre_mlp_layernorm ffn_norm, final_layernorm layer_output_norm") | {
+    "self_attn.attention_sink_bias": "attn_sinks.weight"
 }
-_EXAONE4 = {
-    "post_attention_layernorm.weight": "post_attention_norm.weight",
-    "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
-}
-_MIMO = {
-    "pre_mlp_layernorm.weight": "ffn_norm.weight",
-    "final_layernorm.weight": "layer_output_norm.weight",
-    "self_attn.attention_sink_bias": "attn_sinks.weight",
-}
-_BAILING = {
-    "attention.query_key_value.weight": "attn_qkv.weight",
-    "attention.dense.weight": "attn_output.weight",
-    "attention.query_layernorm.weight": "attn_q_norm.weight",
-    "attention.key_layernorm.weight": "attn_k_norm.weight",
-    "final_layernorm.weight": "layer_output_norm.weight",
-    "mlp.gate.expert_bias": "exp_probs_b.bias",
-}
+_BAILING = _weights(
+    "attention.query_key_value attn_qkv, attention.dense attn_output, attention.query_layernorm attn_q_norm, "
+    "attention.key_layernorm attn_k_norm, final_layernorm layer_output_norm"
+) | {"mlp.gate.expert_bias": "exp_probs_b.bias"}
 _STREAMS = {
     f"{theirs}.{part}.weight": f"{ours}_{what}.weight"
     for theirs, ours in (
@@ -178,31 +163,25 @@ NAMES = {
 }
 """By the architecture in the GGUF."""
 
-ARCHITECTURES = {
-    "BailingMoeV2ForCausalLM": "bailingmoe2",
-    "Ernie4_5_MoeForCausalLM": "ernie4_5-moe",
-    "Exaone4_5_ForConditionalGeneration": "exaone4",
-    "ExaoneMoEForCausalLM": "exaone-moe",
-    "ExaoneMoeForCausalLM": "exaone-moe",
-    "GlmOcrForConditionalGeneration": "glm4",
-    "Glm4MoeForCausalLM": "glm4moe",
-    "Glm4vMoeForConditionalGeneration": "glm4moe",
-    "Glm4MoeLiteForCausalLM": "deepseek2",
-    "Glm5NextForConditionalGeneration": "glm5-next",
-    "DeepseekV3ForCausalLM": "deepseek2",
-    "DeepseekV32ForCausalLM": "deepseek32",
-    "GlmMoeDsaForCausalLM": "glm-dsa",
-    "MiMoV2FlashForCausalLM": "mimo2",
-    "Qwen3_5ForCausalLM": "qwen35",
-    "Qwen3_5ForConditionalGeneration": "qwen35",
-    "Qwen3_5MoeForCausalLM": "qwen35moe",
-    "Qwen3_5MoeForConditionalGeneration": "qwen35moe",
-    "Qwen3NextForCausalLM": "qwen3next",
-    "Qwen4ExpForCausalLM": "qwen4exp",
-    "Qwen4ExpForConditionalGeneration": "qwen4exp",
-    "Step3p5ForCausalLM": "step35",
-    "Step3p7ForConditionalGeneration": "step35",
+_PUBLISHED = {
+    "bailingmoe2": "BailingMoeV2ForCausalLM",
+    "ernie4_5-moe": "Ernie4_5_MoeForCausalLM",
+    "exaone4": "Exaone4_5_ForConditionalGeneration",
+    "exaone-moe": "ExaoneMoEForCausalLM ExaoneMoeForCausalLM",
+    "glm4": "GlmOcrForConditionalGeneration",
+    "glm4moe": "Glm4MoeForCausalLM Glm4vMoeForConditionalGeneration",
+    "deepseek2": "Glm4MoeLiteForCausalLM DeepseekV3ForCausalLM",
+    "glm5-next": "Glm5NextForConditionalGeneration",
+    "deepseek32": "DeepseekV32ForCausalLM",
+    "glm-dsa": "GlmMoeDsaForCausalLM",
+    "mimo2": "MiMoV2FlashForCausalLM",
+    "qwen35": "Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration",
+    "qwen35moe": "Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration",
+    "qwen3next": "Qwen3NextForCausalLM",
+    "qwen4exp": "Qwen4ExpForCausalLM Qwen4ExpForConditionalGeneration",
+    "step35": "Step3p5ForCausalLM Step3p7ForConditionalGeneration",
 }
+ARCHITECTURES = {name: architecture for architecture, names in _PUBLISHED.items() for name in names.split()}
 """What a GGUF calls the architecture that config.json calls so."""
 
 

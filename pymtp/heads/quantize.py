@@ -15,7 +15,7 @@ from pymtp.errors import InvalidParameter, UnsupportedModel
 from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import ModelFile
 from pymtp.gguf.shards import Shard
-from pymtp.gguf.types import TENSOR_TYPES
+from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES
 from pymtp.gguf.writer import PIECE_BYTES, Metadata, OnWrite, Pieces, Tensor, stored, write_gguf
 from pymtp.heads.files import check_target, need_heads, tensors_of
 from pymtp.heads.rows import convert, fitting_type, row_bytes, rows_per_piece, type_id
@@ -24,11 +24,6 @@ from pymtp.heads.rows import convert, fitting_type, row_bytes, rows_per_piece, t
 _KEPT = re.compile(r"(_norm|ffn_gate_inp(_shexp)?|indexer\.proj|indexer_compressor_\w+|ssm_conv1d\w*|hc_\w+)\.weight")
 _OUTPUT = "nextn.shared_head_head.weight"
 _EXPERTS = re.compile(r"ffn_\w+_exps\.weight")
-# Of files that hold heads alone: general.file_type by the type of their matrices.
-_FILE_TYPES = {
-    **{"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 11, "q4_k": 14},
-    **{"q5_k": 16, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "bf16": 32, "mxfp4": 38},
-}
 
 
 def is_kept(part: str) -> bool:
@@ -107,7 +102,8 @@ def quantize_heads(
     metadata = Metadata(model.shards[0])
     metadata.drop("split.")
     if model.is_heads_alone and types.type and "general.file_type" in metadata.pairs:
-        metadata.set_number("general.file_type", _FILE_TYPES[types.type])
+        kind = next(number for number, name in FILE_TYPES.items() if name.startswith(types.type.upper()))
+        metadata.set_number("general.file_type", kind)
     if "general.quantization_version" not in metadata.pairs:
         metadata.set_number("general.quantization_version", 2)
     write_gguf(out, metadata, tensors, on_write)
