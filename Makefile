@@ -194,7 +194,7 @@ $(VENV)/tools: requirements/build.txt requirements/run.txt
 	    { echo 'pymtp: no C++17 compiler found: install g++ or clang++ (Debian, Ubuntu: apt install g++)' >&2; exit 1; }
 	@echo 'pymtp: fetching tools and llama.cpp'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install --require-hashes -r requirements/build.txt -r requirements/run.txt
+	@$(PIP) install --no-compile --require-hashes -r requirements/build.txt -r requirements/run.txt
 	@touch $@
 
 # what the tests and linters need

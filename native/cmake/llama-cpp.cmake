@@ -79,12 +79,12 @@ endfunction()
 pymtp_shared_libraries(${llama_cpp_tree} llama_cpp_libraries)
 
 # Most of a build's time goes into the same headers and templates, so libllama's files are merged into few compilations.
-# What runs once for a model or a request (its file, its graph, chat templates) is a target with -O1, which takes two
-# thirds of the time; what runs for each row or token keeps the -O3 of a release. The loader comes first, as it specialises
-# templates that the others use.
+# What runs once for a model or a request (its file, its graph, chat templates, the tokens of a prompt) is a target with
+# -O1, which takes two thirds of the time; what runs for each row or token keeps the -O3 of a release. The loader comes
+# first, as it specialises templates that the others use.
 set(runs_rarely $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:C,CXX>,$<NOT:$<CXX_COMPILER_ID:MSVC>>>:-O1>)
 set(rare_sources llama-model-loader.cpp llama-adapter.cpp llama-arch.cpp llama-chat.cpp llama-model.cpp
-    llama-model-saver.cpp llama-quant.cpp)
+    llama-model-saver.cpp llama-quant.cpp llama-vocab.cpp unicode.cpp)
 file(GLOB model_sources ${llama_cpp_tree}/src/models/*.cpp)
 get_target_property(llama_sources llama SOURCES)
 list(REMOVE_ITEM llama_sources ${rare_sources} ${model_sources})
@@ -114,7 +114,6 @@ pymtp_merge(memory ${memory_sources} ${src}/llama-batch.cpp)
 pymtp_merge(context ${src}/llama-context.cpp ${src}/llama-graph.cpp ${src}/llama-io.cpp ${src}/llama-cparams.cpp
     ${src}/llama-impl.cpp ${src}/llama-hparams.cpp ${src}/llama-mmap.cpp ${src}/llama.cpp)
 pymtp_merge(sampling ${src}/llama-grammar.cpp ${src}/llama-sampler.cpp)
-pymtp_merge(text ${src}/llama-vocab.cpp ${src}/unicode.cpp)
 
 # one, or one for each kind of CPU
 set(cpu_libraries ${llama_cpp_libraries})
