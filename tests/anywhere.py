@@ -73,50 +73,41 @@ def without_program(*names: str) -> Callable[[], str | None]:
     return lambda: next((f"there is no {name}" for name in names if shutil.which(name) is None), None)
 
 
+UNPRIVILEGED = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+OFFLINE = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+
 CONDITIONS = {
     "sse": Condition(
-        "x86-64 that ends with SSE 4.2 (build), random order 1",
+        "x86-64 that ends with SSE 4.2 (build), Python 3.10, random order 1",
         f"-DGGML_NATIVE=OFF {NO_AVX2} -DCMAKE_CXX_FLAGS=-DFEW_ROWS_AVX_MAX=0",
+        python="python3.10",
         options=("--shuffle", "1"),
-        missing=without_flag("sse4_2"),
+        missing=lambda: without_flag("sse4_2")() or without_program("python3.10")(),
     ),
     "avx2": Condition(
-        "x86-64 that ends with AVX2 (build), random order 2",
+        "x86-64 that ends with AVX2 (build), LC_ALL=C, TZ=Asia/Kathmandu, TERM=dumb, COLUMNS=40, random order 2",
         "-DGGML_NATIVE=OFF -DCMAKE_CXX_FLAGS=-DFEW_ROWS_AVX_MAX=2",
+        env={"LC_ALL": "C", "TZ": "Asia/Kathmandu", "TERM": "dumb", "COLUMNS": "40"},
         options=("--shuffle", "2"),
         missing=without_flag("avx2"),
     ),
     "avx512": Condition(
-        "x86-64 with AVX-512 (build), random order 3",
+        "x86-64 with AVX-512 (build), Python 3.13, random order 3",
         f"-DGGML_NATIVE=OFF {AVX512}",
+        python="python3.13",
         options=("--shuffle", "3"),
-        missing=without_flag("avx512vl"),
+        missing=lambda: without_flag("avx512vl")() or without_program("python3.13")(),
     ),
-    "one-core": Condition("one core", prefix=("taskset", "-c", "0"), missing=without_program("taskset")),
-    "busy": Condition(f"{N_BUSY} busy processes next to it", n_busy=N_BUSY),
     "nobody": Condition(
-        "an unprivileged user, HOME read-only, umask 077",
-        prefix=("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "sh", "-c")
-        + ('umask 077; exec "$@"', "sh"),
+        f"an unprivileged user, HOME read-only, umask 077, no network, {N_BUSY} busy processes next to it",
+        prefix=(*OFFLINE, *UNPRIVILEGED, "sh", "-c", 'umask 077; exec "$@"', "sh"),
         env={"HOME": "/", "PYTHONDONTWRITEBYTECODE": "1"},
-        missing=without_root,
-    ),
-    "locale": Condition(
-        "LC_ALL=C, TZ=Asia/Kathmandu, TERM=dumb, COLUMNS=40",
-        env={"LC_ALL": "C", "TZ": "Asia/Kathmandu", "TERM": "dumb", "COLUMNS": "40"},
-    ),
-    "offline": Condition(
-        "no network after the build",
-        prefix=("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"),
+        n_busy=N_BUSY,
         missing=lambda: without_root() or without_program("unshare", "ip")(),
     ),
-    **{
-        f"python{version}": Condition(
-            f"Python {version}", python=f"python{version}", missing=without_program(f"python{version}")
-        )
-        for version in ("3.10", "3.14", "3.13")
-    },
+    "one-core": Condition("one core", prefix=("taskset", "-c", "0"), missing=without_program("taskset")),
 }
+"""Several to a run, as each takes minutes: a test that fails names itself, and is run again in one of them alone."""
 
 
 def checkout_of(name: str, condition: Condition) -> Path:
