@@ -54,6 +54,16 @@ def test_a_long_chat_has_steps_for_all_its_messages() -> None:
     assert prompt.text.count("What is next?") == 2000
 
 
+READS_ALL_AGAIN = ["google-gemma-4-31B-it.jinja", "Reka-Edge.jinja", "moonshotai-Kimi-K3.jinja"]
+
+
+@pytest.mark.skipif(not TEMPLATES, reason="llama.cpp's templates are not at hand: run make")
+@pytest.mark.parametrize("name", READS_ALL_AGAIN)
+def test_a_template_that_reads_all_messages_for_each_takes_a_thousand(name: str) -> None:
+    turn = [{"role": "user", "content": "What is next?"}, {"role": "assistant", "content": "This is. " * 50}]
+    assert ChatTemplate(None, TEMPLATES[name]).render([*turn * 500, *ASKED[1:]]).text.count("What is next?") == 500
+
+
 @pytest.mark.parametrize("case", schema_cases(), ids=lambda case: case.name)
 def test_a_schema_of_llama_cpps_own_test_takes_few_of_the_steps(case: Any) -> None:
     try:

@@ -7,11 +7,14 @@ static constexpr int64_t BYTES_OF_A_VALUE = 256;
 
 // A step is 10 to 50 ns on a core of an AMD EPYC: these are 0.3 s. Of llama.cpp's templates ByteDance-Seed-OSS takes most
 // to be analysed, 302,262, and Kimi-K3 for a short chat with a tool, 72,102; of the schemas of its tests none takes 500.
-// tests/test_counted_work.py holds all of them to a twentieth. Long chats need more: 4,001 messages 3,000 steps each.
-static constexpr int64_t STEPS_MAX       = 8 * 1000 * 1000;
-static constexpr int64_t STEPS_OF_A_BYTE = 128;              // of the request
-static constexpr int64_t LONG_STEPS_MAX  = 32 * 1000 * 1000; // however long it is
-static constexpr int64_t BYTES_OF_A_STEP = 64;               // copied, compared, hashed
+// tests/test_counted_work.py holds all of them to a twentieth. Long chats need more: most templates 3,000 steps a message,
+// and Gemma 4's reads all messages again for each, 200 steps for a pair of them.
+static constexpr int64_t STEPS_MAX          = 8 * 1000 * 1000;
+static constexpr int64_t STEPS_OF_A_BYTE    = 128;              // of the request
+static constexpr int64_t LONG_STEPS_MAX     = 32 * 1000 * 1000; // however long it is
+static constexpr int64_t STEPS_OF_A_MESSAGE = 256 * 1000;
+static constexpr int64_t CHAT_STEPS_MAX     = 256 * 1000 * 1000; // however many messages
+static constexpr int64_t BYTES_OF_A_STEP    = 64;                // copied, compared, hashed
 
 struct limits_state {
     bool         is_on       = false;
@@ -37,6 +40,13 @@ chat_limits::chat_limits(size_t n_bytes) :
     state.is_on      = true;
     state.stack      = stack_now();
     state.bytes_left = bytes_max;
+}
+
+void chat_limits::allow_messages(size_t n) {
+    const int64_t n_steps_max = bytes_max / BYTES_OF_A_STEP;
+    const int64_t more        = std::min(STEPS_OF_A_MESSAGE * (int64_t) n, CHAT_STEPS_MAX - n_steps_max);
+    bytes_max += more * BYTES_OF_A_STEP;
+    state.bytes_left += more * BYTES_OF_A_STEP;
 }
 
 chat_limits::~chat_limits() {

@@ -25,6 +25,9 @@ class chat_limits {
     chat_limits(const chat_limits &)             = delete;
     chat_limits & operator=(const chat_limits &) = delete;
 
+    // templates may read all messages again for each: steps for n of them
+    void allow_messages(size_t n);
+
     // of the last limits of this thread, after their end
     static int64_t steps_taken();
 
@@ -73,7 +76,7 @@ class chat_limits {
     }
 
   private:
-    const int64_t bytes_max;
+    int64_t bytes_max;
 
     static void check_nesting(int32_t n);
     static void bury_one(std::shared_ptr<void> value) noexcept;

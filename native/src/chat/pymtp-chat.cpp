@@ -255,8 +255,8 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
     return pymtp_guard(chat_template, [&](pymtp_chat_template & self) -> int32_t {
         pymtp_need(request, "the request");
         pymtp_need(json, "the JSON");
-        const chat_limits limits(strlen(request));
-        const auto &      caps = self.caps;
+        chat_limits  limits(strlen(request));
+        const auto & caps = self.caps;
 
         common_chat_templates_inputs inputs;
         const auto                   why = pymtp_thrown([&] {
@@ -266,6 +266,7 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
         if (!why.empty()) {
             return pymtp_fail(PYMTP_INVALID, "%s", why.text);
         }
+        limits.allow_messages(inputs.messages.size());
         return give(chat_prompt_write(common_chat_templates_apply(self.templates.get(), inputs), inputs), json);
     });
 }
