@@ -214,7 +214,7 @@ bool mtp_can_convert_to(ggml_type type) {
 
 int64_t mtp_convert_rows(ggml_type from, ggml_type to, int64_t n_rows, int64_t n_per_row, const void * rows,
                          void * converted) {
-    std::vector<float> numbers(n_per_row);
+    std::vector<float> numbers(n_rows > 0 ? n_per_row : 0);
     for (int64_t i = 0; i < n_rows; ++i) {
         const char * row = (const char *) rows + i * ggml_row_size(from, n_per_row);
         if (from == GGML_TYPE_F32) {
