@@ -39,7 +39,41 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(n_cores(), N_WORKERS_MAX)
 
 
+N_COMBINATIONS_MAX = 8
+"""Of a test's parameters, that the fast tier runs all of."""
+
+
+def values_of(item: pytest.Item) -> set[tuple[object, ...]]:
+    """The values that a test is run with: those of each `parametrize`, and of each fixture that has some."""
+    params = dict(getattr(getattr(item, "callspec", None), "params", {}))
+    found = set[tuple[object, ...]]()
+    for mark in item.iter_markers("parametrize"):
+        names = [name.strip() for name in mark.args[0].split(",")] if isinstance(mark.args[0], str) else mark.args[0]
+        found.add(tuple((name, id(params.pop(name))) for name in names if name in params))
+    return found | {(name, id(value)) for name, value in params.items()}
+
+
+def leave_each_value(items: list[pytest.Item]) -> None:
+    """Mark as slow what the fast tier leaves out: tests of more combinations run there with each value, not with all."""
+    by_test: dict[str, list[tuple[pytest.Item, set[tuple[object, ...]]]]] = {}
+    for item in items:
+        if not item.get_closest_marker("slow"):
+            by_test.setdefault(item.nodeid.partition("[")[0], []).append((item, values_of(item)))
+    for left in by_test.values():
+        if len(left) <= N_COMBINATIONS_MAX or len(left[0][1]) < 2:
+            continue
+        missing = set[tuple[object, ...]]().union(*(values for _, values in left))
+        while missing:
+            most = max(left, key=lambda pair: len(pair[1] & missing))
+            missing -= most[1]
+            left = [pair for pair in left if pair is not most]
+        for item, _ in left:
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_each_value(items)
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))
