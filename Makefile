@@ -11,6 +11,7 @@
 # make soak-address TOKENS=1000000  the same under AddressSanitizer (gcc; takes minutes to build)
 # make check-threads      threads and asyncio tasks that share a model, under ThreadSanitizer (gcc; takes minutes)
 # make check-anywhere     the fast tests on older processors, one core, busy ones, as another user, ... (takes an hour)
+# make check-change       what the changed files need of all checks (ARGS=--list: only shows them)
 # make check-native       the native tests under sanitizers, and the patched llama.cpp against the unpatched one
 # make build-times        what the last build compiled for the longest
 # make check-emulated     the CPU backend's native tests on other processors: ARM, and x86 that ends with AVX2
@@ -34,7 +35,7 @@ NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patch
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/tests/fuzz/*.cpp native/tests/fuzz/*.h native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow demo page families fuzz soak lint check check-native check-threads check-anywhere docs patches-edit patches-rebase patches-export install clean fuzz-native soak-address lock check-emulated build-times
+.PHONY: run test test-slow demo page families fuzz soak lint check check-change check-native check-threads check-anywhere docs patches-edit patches-rebase patches-export install clean fuzz-native soak-address lock check-emulated build-times
 .DELETE_ON_ERROR:
 
 run: $(VENV)/installed
@@ -47,7 +48,10 @@ test: install
 test-slow: install
 	$(BIN)/python -m pytest -m slow --durations 20
 
-# NAMES="sse busy": these alone; tests/anywhere.py --list shows all
+check-change: install
+	@$(BIN)/python tests/check_change.py $(ARGS)
+
+# NAMES="sse one-core": these alone; tests/anywhere.py --list shows all
 check-anywhere: install
 	@$(BIN)/python tests/anywhere.py $(NAMES)
 

@@ -105,7 +105,7 @@ def plain_text(load: Callable[..., Model]) -> Callable[[str], list[int]]:
     return functools.cache(lambda prompt: tokens(load(draft_max=0), prompt, **LONG))
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("n_draft", [1, 2, 3, 4])
 def test_greedy_text_with_drafts_equals_plain_decoding(
     load: Callable[..., Model], plain_text: Callable[[str], list[int]], n_draft: int, every: int
