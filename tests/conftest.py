@@ -54,7 +54,7 @@ def values_of(item: pytest.Item) -> set[tuple[object, ...]]:
 
 
 def leave_each_value(items: list[pytest.Item]) -> None:
-    """Mark as slow what the fast tier leaves out: tests of more combinations run there with each value at least once."""
+    """Mark as slow what the fast tier leaves out: of a test with more combinations it runs each value."""
     by_test: dict[str, list[tuple[pytest.Item, set[tuple[object, ...]]]]] = {}
     for item in items:
         if not item.get_closest_marker("slow"):
