@@ -15,13 +15,13 @@ from pathlib import Path, PurePosixPath
 
 from pymtp.errors import InvalidParameter, ModelError
 from pymtp.gguf.facts import file_facts
+from pymtp.gguf.shards import SPLIT_NAME, part_names
 
 _NAME, _IS_NAME = "USER/REPO or USER/REPO:QUANT", re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 _DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
 # companion files that are not models: projectors, importance matrices, heads and drafters in files of their own
 _NOT_A_MODEL = re.compile(r"mmproj|imatrix|^(mtp|eagle3|dflash|dspark)-", re.IGNORECASE)
 _HEADS = re.compile(r"mtp-.*\.gguf")
-_PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _SAFE = re.compile(r"[^\x00-\x1f\\:]+")
 _SHOWN = 12
 
@@ -60,7 +60,7 @@ def resolve(name: str, *, offline: bool = False) -> Path:
 def choose_file(files: Iterable[str], repo: str, quant: str) -> str:
     """The GGUF with quantisation `quant`, or a usual one; of a split model the first part. Raises ModelError."""
     models = sorted(file for file in files if file.endswith(".gguf") and not _NOT_A_MODEL.search(Path(file).name))
-    models = [file for file in models if (part := _PART.fullmatch(file)) is None or int(part["number"]) == 1]
+    models = [file for file in models if not SPLIT_NAME.fullmatch(file) or part_names(file)]
     if not models:
         raise ModelError(f"{repo} has no GGUF models; name a repository that has them (their names often end in -GGUF)")
     for wanted in [quant] if quant else _DEFAULT_QUANTS:
@@ -85,11 +85,7 @@ def choose_heads(files: Iterable[str], model: str) -> str | None:
 
 def parts(file: str) -> list[str]:
     """All files of the model whose first part is `file`."""
-    match = _PART.fullmatch(file)
-    if match is None:
-        return [file]
-    count = int(match["count"])
-    return [f"{match['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+    return part_names(file) or [file]
 
 
 def _is_safe(name: str) -> bool:

@@ -17,10 +17,10 @@ from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.header import ArrayLength, read_array
 from pymtp.gguf.model_file import ModelFile, read_model
 from pymtp.gguf.passes import Head, bytes_by_type, heads_of, trunk_pass_bytes
+from pymtp.gguf.side_files import side_files_of
 from pymtp.placement.cache import MemoryEstimate, estimate_memory, shape_of
 from pymtp.text.thinking import TAGS
 
-_SIDE_FILES = "mtp-*.gguf"
 _CONTROL = 3  # a token type: not text
 
 
@@ -126,7 +126,7 @@ def inspect_model(
         special_tokens=tokens.special(),
         thinking_tokens=tokens.thinking(),
         n_control_tokens=tokens.n_control,
-        side_files=_side_files(info.path),
+        side_files=tuple(map(_side_file, side_files_of(model))),
     )
 
 
@@ -181,11 +181,6 @@ class _TokenTable:
             if opening in ids and closing in ids
             for role, text in (("open", opening), ("close", closing))
         )
-
-
-def _side_files(path: Path) -> tuple[SideFile, ...]:
-    found = sorted(file for file in path.parent.glob(_SIDE_FILES) if file.name != path.name)
-    return tuple(map(_side_file, found))
 
 
 def _side_file(path: Path) -> SideFile:

@@ -358,18 +358,16 @@ class Model:
         return self._scheduler.stats + Stats()
 
     def _limit_drafts(self, tokens: range | list[int] | None) -> None:
-        if self.session.n_heads == 0:
+        session = self.session
+        if session.n_heads == 0:
             return
         if self.info.n_draft_vocab is not None:
             trimmed = trimmed_output(self.info)
-            matrices = trimmed.matrices[: self.session.n_heads]
-            self.session.limit_drafts_to(trimmed.tokens, matrices, trimmed.type_id)
-        if tokens is None:
-            return
-        if isinstance(tokens, range):
-            self.session.limit_drafts(len(tokens))
-            return
-        self.session.limit_drafts_to(tokens, self._output_matrices(tokens))
+            session.limit_drafts_to(trimmed.tokens, trimmed.matrices[: session.n_heads], trimmed.type_id)
+        elif isinstance(tokens, range):
+            session.limit_drafts(len(tokens))
+        elif tokens:
+            session.limit_drafts_to(tokens, self._output_matrices(tokens))
 
     def _requantize_drafts(self) -> None:
         kind = self.params.drafting.draft_head_type

@@ -14,9 +14,9 @@ from pymtp.binding.types import model_pointer
 from pymtp.documented import documented
 from pymtp.engine.threads import MAX_POLL, MAX_THREADS, threads_of
 from pymtp.errors import InvalidParameter
+from pymtp.gguf.facts import context_size
 
 MAX_TOKENS = 2**31 - 1
-MAX_DEFAULT_N_CTX = 4096
 MAX_SEQUENCES = 256
 """The most that llama.cpp takes."""
 
@@ -76,14 +76,12 @@ class ContextParams:
             ("poll_batch", 0, MAX_POLL),
         ):
             value = getattr(self, name)
-            if value is None and name in _OPTIONAL:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            is_number = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+            if not is_number and not self._is_left_out(name):
                 raise InvalidParameter(name, f"an integer between {least} and {most}", value=value)
         for name in ("kv_unified", "cpu_strict", "cpu_strict_batch"):
-            value = getattr(self, name)
-            if not isinstance(value, bool) and not (value is None and name in _OPTIONAL):
-                raise InvalidParameter(name, "True or False", value=value)
+            if not isinstance(getattr(self, name), bool) and not self._is_left_out(name):
+                raise InvalidParameter(name, "True or False", value=getattr(self, name))
         if self.n_cells is not None and not self.kv_unified:
             raise InvalidParameter("n_cells", "left out without kv_unified: sequences share no cache then")
         if self.flash_attn not in _FLASH_ATTN:
@@ -95,9 +93,10 @@ class ContextParams:
             raise InvalidParameter("type_v", "f32, f16 or bf16 without flash attention", value=self.type_v)
         threads_of(self)  # what the machine does not have shows before a model is loaded
 
+    def _is_left_out(self, name: str) -> bool:
+        """Whether a field is None, as it is by default."""
+        return getattr(self, name) is None and getattr(ContextParams, name) is None
 
-_OPTIONAL = {"n_ctx", "n_cells", "n_threads", "n_threads_batch", "cpu_strict_batch", "prio_batch", "poll_batch"}
-"""Numbers and switches that may be None."""
 
 KV_TYPES = {
     name: getattr(lib, f"GGML_TYPE_{name.upper()}")
@@ -111,8 +110,6 @@ _FLASH_ATTN = {
     "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
 
-_PADDING = {"auto": lib.PYMTP_PADDING_AUTO, "never": lib.PYMTP_PADDING_NEVER, "always": lib.PYMTP_PADDING_ALWAYS}
-
 _HEAD_CONTEXT = {"target": lib.PYMTP_HEAD_CONTEXT_TARGET, "chained": lib.PYMTP_HEAD_CONTEXT_CHAINED}
 
 
@@ -121,9 +118,8 @@ def resolved(model: object, params: ContextParams, n_seq_max: int | None) -> Con
     n_seq_max = params.n_seq_max if n_seq_max is None else n_seq_max
     if not 1 <= n_seq_max <= MAX_SEQUENCES:
         raise InvalidParameter("n_seq_max", f"between 1 and {MAX_SEQUENCES}", value=n_seq_max)
-    n_ctx_train: int = lib.llama_model_n_ctx_train(model_pointer(model))
     # llama.cpp rounds its cache up: what was asked for is the limit
-    n_ctx = default_n_ctx(n_ctx_train) if params.n_ctx is None else params.n_ctx or n_ctx_train
+    n_ctx = context_size(params.n_ctx, lib.llama_model_n_ctx_train(model_pointer(model)))
     if n_ctx * n_seq_max > MAX_TOKENS:
         raise InvalidParameter("n_ctx", f"at most {MAX_TOKENS // n_seq_max} for {n_seq_max} sequences", value=n_ctx)
     return replace(params, n_ctx=n_ctx, n_seq_max=n_seq_max)
@@ -150,7 +146,7 @@ def open_context(
     params.head_context = _HEAD_CONTEXT[mtp_context]
     params.assistant = model_pointer(assistant)
     params.n_ctx_seq = context.n_ctx
-    params.padding = _PADDING[padding]
+    params.padding = getattr(lib, f"PYMTP_PADDING_{padding.upper()}")
     rounds, prompts = threads_of(context)
     if rounds.are_bound or prompts.are_bound:
         pools = rounds.native(), prompts.native()  # as is this
@@ -179,8 +175,3 @@ def native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> An
     native.type_v = KV_TYPES[params.type_v]
     native.no_perf = False
     return native
-
-
-def default_n_ctx(n_ctx_train: int) -> int:
-    """Tokens of context where nobody asks for a number: as the model was trained, but at most 4096."""
-    return min(n_ctx_train or MAX_DEFAULT_N_CTX, MAX_DEFAULT_N_CTX)

@@ -20,8 +20,12 @@ from pymtp.gguf.shards import Shard
 from pymtp.gguf.side_files import mismatch, side_files_of
 from pymtp.gguf.types import FILE_TYPES
 
-_MAX_DEFAULT_N_CTX = 4096
 _LOADED_TWICE = ("gemma3n", "gemma4")  # architectures whose token embedding the loader always loads twice
+
+
+def context_size(n_ctx: int | None, n_ctx_train: int) -> int:
+    """The tokens that `n_ctx` stands for. None: as the model was trained, but at most 4096; 0: as it was trained."""
+    return min(n_ctx_train or 4096, 4096) if n_ctx is None else n_ctx or n_ctx_train
 
 
 @dataclass(frozen=True)
@@ -96,14 +100,9 @@ class GgufInfo:
         what = "assistant" if self.has_assistant else "MTP heads"
         return f"the {what} in {self.draft_model}" if self.draft_model else None
 
-    @property
-    def n_ctx_default(self) -> int:
-        """The default context size in tokens: as the model was trained, but at most 4096."""
-        return min(self.n_ctx_train or _MAX_DEFAULT_N_CTX, _MAX_DEFAULT_N_CTX)
-
     def context_size(self, n_ctx: int | None) -> int:
-        """The size in tokens that `n_ctx` stands for; None: the default, 0: as the model was trained."""
-        return self.n_ctx_default if n_ctx is None else n_ctx or self.n_ctx_train
+        """The size in tokens that `n_ctx` stands for: see `context_size`."""
+        return context_size(n_ctx, self.n_ctx_train)
 
 
 def model_facts(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> GgufInfo:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from pymtp.gguf.header import MAGIC, Header, HeaderError, HeaderTruncated, Heade
 from pymtp.gguf.types import TENSOR_TYPES
 
 _DEFAULT_ALIGNMENT = 32
-_SHARD_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+SPLIT_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,22 @@ def read_single(path: Path) -> Shard:
     return _read_shard(path)
 
 
-def _other_parts(path: Path, count: int) -> Iterator[Path]:
-    match = _SHARD_NAME.fullmatch(path.name)
-    if match is None or int(match["count"]) != count:
+def part_names(first: str) -> list[str]:
+    """The names of all parts of a split model by that of its first; [] if it is not that of a first part."""
+    match = SPLIT_NAME.fullmatch(first)
+    if match is None or int(match["number"]) != 1:
+        return []
+    count = int(match["count"])
+    return [f"{match['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+
+
+def _other_parts(path: Path, count: int) -> list[Path]:
+    names = part_names(path.name)
+    if len(names) != count:
         raise ModelError(
             f"{path} is the first of {count} parts; rename the parts to NAME-00001-of-{count:05}.gguf and so on"
         )
-    for number in range(2, count + 1):
-        yield path.with_name(f"{match['stem']}-{number:05}-of-{count:05}.gguf")
+    return [path.with_name(name) for name in names[1:]]
 
 
 def _read_shard(path: Path) -> Shard:
