@@ -54,13 +54,11 @@ class _Text:
     text: str = ""
     tokens: tuple[int, ...] = ()
     chat: ChatPrompt = ChatPrompt("")
-    """How a prompt was rendered."""
     images: tuple[PlacedImage, ...] = ()
     """What a conversation knows of a prompt."""
 
     @property
     def n_cells(self) -> int:
-        """Cells of the cache that it takes."""
         return len(self.tokens) + n_more_cells(self.images)
 
 
@@ -391,7 +389,6 @@ def _asked(text: str, images: Sequence[Image | StrPath | bytes]) -> Message:
 
 
 def _rendered(message: Message) -> Mapping[str, Any]:
-    """As the template gets it."""
     found: dict[str, Any] = {k: v for k, v in message.items() if k not in ("finish_reason", "images")}
     if images := message.get("images"):
         parts = [{"type": "image", "image": image} for image in images]

@@ -63,7 +63,6 @@ class Inspection:
     mtp_context: Literal["chained", "target"]
     """What the rows of the heads read by default: see Model."""
     trunk_pass_bytes: int
-    """Weights that the trunk reads for one token."""
     memory_kind: str
     """What llama.cpp calls the memory of the trunk, such as "full" or "hybrid"."""
     shares_cache: bool
@@ -145,7 +144,6 @@ def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
 
 
 def _meets(model: ModelFile) -> Needs:
-    """The needs of heads' graphs that the model meets."""
     met = {
         Needs.LORA_Q: model.count("attention.q_lora_rank") > 0,
         Needs.MLA: model.count("attention.key_length_mla") > 0 and model.count("attention.value_length_mla") > 0,

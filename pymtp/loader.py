@@ -55,9 +55,7 @@ class Weights:
         self.model = self._load(info, target, planned or params, on_load, load_mtp=with_heads or needs_heads)
         """llama.cpp's handle."""
         self.adapters: tuple[LoraAdapter, ...] = load_adapters(self.model, params, adapters)
-        """Those that were asked for, in their order."""
         self.assistant: object | None = None
-        """The same for the assistant."""
         if with_heads and info.has_assistant and info.draft_file:
             assistant, here = file_facts(info.draft_file), _here(params)
             self.assistant = self._load(assistant, self._opened(here, assistant), here, None, load_mtp=True)

@@ -19,8 +19,6 @@ _NOTHING = Proposal()
 
 
 class _Slot:
-    """What is known of the sequence in a slot."""
-
     def __init__(self, history: Sequence[int], rates: Rates) -> None:
         self.history, self.rates = history, rates
         self.kinds: Sequence[int] = ()  # of the drafts of its latest round: see Rates.add
@@ -43,11 +41,9 @@ class AdaptiveDrafter:
 
     @property
     def lookup_bytes(self) -> int:
-        """What lookup takes of memory at present."""
         return self._lookup.n_bytes if self._lookup else 0
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        """Draft for all requests. See Drafter."""
         adaptive = [request for request in requests if request.adapts and request.n_draft > 0]
         if self.policy.heads_rest and len(adaptive) < len(requests):  # also of prompts: they would see them for nothing
             requests = [request._replace(feeds=request.feeds and not request.adapts) for request in requests]
@@ -75,7 +71,6 @@ class AdaptiveDrafter:
         ]
 
     def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
-        """Learn which drafts were right."""
         for outcome in outcomes:
             slot = self._slots.get(outcome.request.slot)
             if slot and slot.kinds:

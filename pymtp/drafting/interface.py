@@ -201,7 +201,6 @@ class NoDrafter:
         """Needs nothing of it."""
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        """Return no drafts. See Drafter."""
         return [Proposal()] * len(requests)
 
     def observe(self, outcomes: Sequence[DraftOutcome]) -> None:

@@ -59,7 +59,6 @@ class LookupIndex:
 
     @property
     def n_bytes(self) -> int:
-        """What it takes of memory at present."""
         return int(lib.pymtp_lookup_bytes(self._native))
 
     def append(self, tokens: Sequence[int]) -> None:
@@ -71,7 +70,6 @@ class LookupIndex:
         check(lib.pymtp_lookup_end(self._native))
 
     def clear(self) -> None:
-        """Drop all tokens."""
         check(lib.pymtp_lookup_clear(self._native))
 
     def find(self, n: int, after: Sequence[int] | None = None) -> LookupMatch:
@@ -122,7 +120,6 @@ class EarlierTexts:
 
     @property
     def n_bytes(self) -> int:
-        """What they take of memory at present."""
         return sum(index.n_bytes for index in self._indexes.values())
 
     def add(self, owner: str, tokens: Sequence[int]) -> None:
@@ -162,7 +159,6 @@ class LookupDrafter:
         return earlier + sum(each.index.n_bytes for each in self._indexes.values())
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        """Draft for all requests. See Drafter."""
         return [self._propose(request) if request.n_draft > 0 else Proposal() for request in requests]
 
     def observe(self, outcomes: Sequence[DraftOutcome]) -> None:

@@ -41,7 +41,6 @@ class MtpDrafter:
         self._catch_up_max = session.n_ubatch // session.n_seq_max - 1
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        """Draft for all requests. See Drafter."""
         groups: dict[tuple[int, ...] | None, list[DraftRequest]] = {}
         for request in requests:
             if request.n_draft > 0:

@@ -113,7 +113,6 @@ class PassCosts:
 
     @property
     def are_known(self) -> bool:
-        """Whether any pass was measured."""
         return bool(self._known)
 
     def table(self, steps: int, n_sequences: int, n_max: int) -> list[float]:
@@ -191,7 +190,6 @@ class DraftPlan(NamedTuple):
 
     @property
     def n_drafts(self) -> int:
-        """Drafts of all sequences together."""
         return sum(self.heads) + sum(self.lookup)
 
 

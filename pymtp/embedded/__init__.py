@@ -9,5 +9,4 @@ from pathlib import Path
 
 
 def model_path() -> Path:
-    """Path of the embedded GGUF."""
     return Path(__file__).with_name("nano-step35-Q4_K_M.gguf")

@@ -26,11 +26,8 @@ class DraftLimits:
 
     _handle: SessionHandle
     n_heads: int
-    """Heads that draft: at most one for each token."""
     n_vocab: int
-    """Tokens of the vocabulary."""
     n_draft_vocab: int
-    """Tokens that drafts are taken from."""
     _draft_tokens: npt.NDArray[np.int64] | None = None  # None: the first n_draft_vocab
 
     def limit_drafts(self, n: int | None) -> None:

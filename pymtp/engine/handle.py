@@ -39,7 +39,6 @@ class Counters:
 
     n_trunk_passes: int
     n_head_passes: int
-    """Passes that draft."""
     n_head_runs: int
     """Heads run for a draft token, in all passes."""
     n_replays: int
@@ -73,7 +72,6 @@ class CounterReader:
         self._native = ffi.new("struct pymtp_counters *")
 
     def read(self) -> Counters:
-        """All of them."""
         check(lib.pymtp_session_counters(self._handle.native, self._native))
         return Counters(**{name: getattr(self._native, name) for name in Counters.__dataclass_fields__})
 

@@ -345,7 +345,6 @@ def _fetch_logits(handle: SessionHandle, *, of_draft: bool, row: int | None = No
 
 
 def _logits_rows(handle: SessionHandle, *, of_draft: bool) -> list[LogitsRow]:
-    """The rows of the last pass, for samplers."""
     return [LogitsRow(handle, of_draft, row) for row in range(_shape(handle, of_draft=of_draft)[0])]
 
 

@@ -85,7 +85,6 @@ class TensorInfo:
 
     @property
     def n_elements(self) -> int:
-        """Product of the shape."""
         return math.prod(self.shape)
 
 

@@ -88,7 +88,6 @@ class ModelFile:
 
     @property
     def head_prefixes(self) -> tuple[str, ...]:
-        """The prefixes of the names of the heads' tensors."""
         return tuple(f"blk.{self.n_layer + i}." for i in range(self.n_heads_declared))
 
     @property

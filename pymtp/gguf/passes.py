@@ -36,7 +36,6 @@ class Head:
 
 
 def heads_of(model: ModelFile) -> tuple[Head, ...]:
-    """The MTP heads in a file."""
     layers = tensors_by_layer(model.tensors.values())
     return tuple(_head(model, layer, layers[layer]) for layer in model.head_layers)
 
@@ -64,7 +63,6 @@ def bytes_by_type(tensors: Iterable[TensorInfo]) -> dict[str, int]:
 
 
 def type_name(tensor: TensorInfo) -> str:
-    """The name of a tensor's type."""
     known = TENSOR_TYPES.get(tensor.type_id)
     return known.name if known else f"type {tensor.type_id}"
 

@@ -91,7 +91,6 @@ class Tensor:
 
     @property
     def size_bytes(self) -> int:
-        """The size of its data."""
         return tensor_bytes(TensorInfo(self.name, self.shape, self.type_id, 0))
 
 

@@ -121,7 +121,6 @@ class _Fit:
                 self._layers.setdefault(int(match[1]), {})[match[2]] = tensor
 
     def heads(self) -> list[_Head]:
-        """All of them, in order."""
         found: dict[int, dict[str, str]] = {}
         for name in self._source.names:
             if spot := place(name, self._model.n_layer):

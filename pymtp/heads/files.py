@@ -62,7 +62,6 @@ def need_heads(model: ModelFile) -> None:
 
 
 def tensors_of(model: ModelFile) -> Iterator[tuple[Shard, TensorInfo]]:
-    """All tensors of a model's files, in their order."""
     return ((shard, tensor) for shard in model.shards for tensor in shard.header.tensors)
 
 

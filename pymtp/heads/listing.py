@@ -39,7 +39,6 @@ class HeadList:
     """The heads of a model, or in a file of their own."""
 
     path: Path
-    """The file that they are in."""
     architecture: str
     trunk_pass_bytes: int | None
     """Weights that the trunk reads for one token; None if the file has no trunk."""

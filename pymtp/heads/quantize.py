@@ -111,8 +111,6 @@ def quantize_heads(
 
 
 class _Plan:
-    """Which tensors are converted."""
-
     def __init__(self, model: ModelFile, types: HeadTypes) -> None:
         self._types, self._prefixes = types, model.head_prefixes
         self.changes: list[Change] = []

@@ -76,5 +76,4 @@ def convert(
 
 
 def row_bytes(kind: TensorType, n_per_row: int) -> int:
-    """Bytes of a row of `n_per_row` numbers."""
     return n_per_row // kind.block_elements * kind.block_bytes

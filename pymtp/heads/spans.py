@@ -89,5 +89,4 @@ class Made:
 
 
 def whole(tensor: CheckpointTensor) -> Span:
-    """All rows of a tensor."""
     return Span(tensor, 0, tensor.n_rows)

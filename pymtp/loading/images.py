@@ -69,7 +69,6 @@ class PlacedImage(NamedTuple):
 
     position: int
     n_pos: int
-    """Positions that it takes."""
     n_rows: int
     """Rows of embeddings, of which each takes a cell of the cache: as many as positions, or more."""
     keys: tuple[int, ...]
@@ -81,7 +80,6 @@ class PlacedImage(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position after it."""
         return self.position + self.n_pos
 
     @property
@@ -103,12 +101,10 @@ class ImagePrompt(Sequence[int]):
 
     @property
     def n_rows(self) -> int:
-        """Rows of embeddings of all images."""
         return sum(image.n_rows for image in self.images)
 
     @property
     def n_cells(self) -> int:
-        """Cells of the cache that the prompt takes."""
         return len(self) + n_more_cells(self.images)
 
     def __len__(self) -> int:

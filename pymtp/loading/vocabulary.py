@@ -30,8 +30,6 @@ class InfillTokens(NamedTuple):
 
 
 class Vocabulary:
-    """The vocabulary of a loaded model."""
-
     def __init__(self, model: object, chat_template: str | None) -> None:
         self._open_vocab = lib.llama_model_get_vocab(model_pointer(model))
         self._model = model
@@ -78,7 +76,6 @@ class Vocabulary:
 
     @property
     def infill(self) -> InfillTokens:
-        """The tokens of a prompt for a text with a gap."""
         with self.using():
             parts = ("pre", "suf", "mid", "rep", "sep")
             return InfillTokens(*(getattr(lib, f"llama_vocab_fim_{part}")(self.native) for part in parts))

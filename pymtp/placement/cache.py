@@ -44,7 +44,6 @@ class Layer:
     ratio: int = 1
     """Positions that one cell of compressed K stands for."""
     state_bytes: int = 0
-    """Size of one recurrent state."""
     shares_cells: bool = False
     """Whether what the index stores has the cells of K/V, where heads have theirs too."""
 
@@ -107,7 +106,6 @@ class MemoryEstimate:
 
     @property
     def total_bytes(self) -> int:
-        """The sum."""
         return self.kv_bytes + self.heads_kv_bytes + self.state_bytes + self.compute_bytes
 
 

@@ -62,7 +62,6 @@ def find_devices(names: Sequence[str] | None, remote: Sequence[Any] = ()) -> lis
 
 
 def host_device() -> Any:
-    """llama.cpp's handle of the CPU."""
     return next(each for each in _natives() if _kind(each) == "CPU")
 
 
@@ -93,7 +92,6 @@ def _kind(device: Any) -> str:
 
 
 def _memory(device: Any) -> tuple[int, int]:
-    """Free and total."""
     n_free, n_total = ffi.new("size_t *"), ffi.new("size_t *")
     check(lib.pymtp_device_memory(device, n_free, n_total))
     return n_free[0], n_total[0]

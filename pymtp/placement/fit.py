@@ -21,8 +21,6 @@ _CTX_STEP = 256
 
 
 class Fit(NamedTuple):
-    """What has room."""
-
     params: ModelParams
     n_ctx: int | None = None
     """Tokens of a smaller context of each sequence; None: as many as before."""

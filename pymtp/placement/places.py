@@ -34,7 +34,6 @@ class Spot:
     buffer: Any
     """Its buffer type, as llama.cpp's handle or any object that stands for it."""
     is_remote: bool = False
-    """Whether it is a device of an RPC server."""
     copies_weights: bool = False
     """Whether it computes prompts with weights that are on the host, which it copies for that."""
 
@@ -59,7 +58,6 @@ class Place:
 
     @property
     def needed_bytes(self) -> int:
-        """The sum."""
         return self.weight_bytes + self.cache_bytes + self.compute_bytes
 
 

@@ -113,7 +113,6 @@ class Sampler:
 
     @property
     def last_distribution(self) -> Distribution:
-        """The chain's distribution for the last row."""
         check(lib.pymtp_sampler_result(self._native, self._result))
         return Distribution.adopt(self._result[0])
 

@@ -41,7 +41,6 @@ class Distribution:
 
     @classmethod
     def adopt(cls, native: Any) -> Distribution:
-        """Take ownership of a native distribution."""
         self = cls.__new__(cls)
         self._native = ffi.gc(native, lib.pymtp_free)
         return self
@@ -69,7 +68,6 @@ class Distribution:
 
     @property
     def argmax(self) -> int:
-        """The most likely token."""
         return int(lib.pymtp_distribution_best(self._native, ffi.new("double *")))
 
     def draw(self, uniform: float) -> int:

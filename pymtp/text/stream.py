@@ -30,7 +30,6 @@ class TextStream:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether a stop string has been found."""
         return self.stopped_by is not None
 
     def push(self, piece: bytes) -> str:

@@ -15,7 +15,6 @@ TAGS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|begin_of_thought|>", "<|end_of_thought|>"),
 )
-"""The tags of known models."""
 
 
 def tags_of(tokens: Mapping[str, int], template: str | None) -> tuple[str, str] | None:
