@@ -26,23 +26,20 @@ from pymtp.serving.statistics import Stats
 from pymtp.text.thinking import TAGS
 
 if TYPE_CHECKING:
-    from typing_extensions import NotRequired, Unpack
+    from typing_extensions import Unpack
 
     from pymtp.serving.params import GenerationOptions
 
 
-class _Said(TypedDict):
+class Message(TypedDict, total=False):
+    """A message of one side; only role and content are always there."""
+
     role: Literal["user", "assistant"]
     content: str
-    reasoning_content: NotRequired[str]
+    reasoning_content: str
     """The assistant's thinking, where the template sets it apart."""
-    images: NotRequired[Sequence[Image]]
+    images: Sequence[Image]
     """Images that come before the text."""
-
-
-class Message(_Said, total=False):
-    """A message of one side."""
-
     finish_reason: FinishReason | None
     """Why an answer ended; None: early."""
 

@@ -64,7 +64,9 @@ class AdaptiveDrafter:
             return [_NOTHING] * len(requests)
         planned = zip(plan.heads, plan.lookup, matches, strict=True)
         found = dict(zip((request.slot for request in adaptive), planned, strict=True))
-        made = self._draft([_planned(request, plan, found) for request in requests])
+        made = self._draft(
+            [each._replace(n_draft=found[each.slot][0]) if each.slot in found else each for each in requests]
+        )
         return [
             self._completed(request, each, plan, *found[request.slot]) if request.slot in found else each
             for request, each in zip(requests, made, strict=True)
@@ -123,10 +125,3 @@ class AdaptiveDrafter:
         slot.kinds = [*range(n), *MATCH_KINDS[match.n_matched : match.n_matched + len(more)]]
         distributions = made.distributions and [*made.distributions, *(Distribution.certain(one) for one in more)]
         return made._replace(drafts=[*drafts, *more], distributions=distributions)
-
-
-def _planned(request: DraftRequest, plan: DraftPlan, found: dict[int, tuple[int, int, LookupMatch]]) -> DraftRequest:
-    """What the heads are asked for."""
-    if request.slot not in found:
-        return request
-    return request._replace(n_draft=found[request.slot][0])

@@ -48,7 +48,8 @@ class MtpDrafter:
         proposals: dict[int, Proposal] = {}
         for banned, group in groups.items():
             proposals |= self._propose(group, banned)
-        return [proposals.get(request.slot) or self._undrafted(request) for request in requests]
+        fed = Proposal(n_heads=self._session.n_heads)
+        return [proposals.get(each.slot) or (fed if each.feeds else NO_DRAFTS) for each in requests]
 
     def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
         """Nothing to note: the session knows what the heads have seen."""
@@ -66,9 +67,6 @@ class MtpDrafter:
             request.slot: _proposal(request, made, n_heads, n_steps, catches_up=len(chunk.tokens) > 1)
             for request, made, chunk in zip(requests, drafted, chunks, strict=True)
         }
-
-    def _undrafted(self, request: DraftRequest) -> Proposal:
-        return Proposal(n_heads=self._session.n_heads) if request.feeds else NO_DRAFTS
 
     def _first_chunk(self, request: DraftRequest, n_steps: int) -> Chunk:
         n = min(CATCH_UP, self._catch_up_max)

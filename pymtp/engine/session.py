@@ -22,13 +22,8 @@ from pymtp.errors import InvalidParameter
 if TYPE_CHECKING:
     from pymtp.binding.arrays import Logits, Tokens
 
-_MEMORY: dict[int, Literal["shared", "own", "none"]] = {
-    lib.PYMTP_MEMORY_SHARED: "shared",
-    lib.PYMTP_MEMORY_OWN: "own",
-    lib.PYMTP_MEMORY_NONE: "none",
-}
-
-
+_MEMORY: dict[int, Literal["shared", "own", "none"]]
+_MEMORY = {lib.PYMTP_MEMORY_SHARED: "shared", lib.PYMTP_MEMORY_OWN: "own", lib.PYMTP_MEMORY_NONE: "none"}
 _FEED_SHIFT, _LOGITS = lib.PYMTP_ROW_FEED_SHIFT, lib.PYMTP_ROW_LOGITS
 
 
@@ -229,11 +224,22 @@ class Session(DraftLimits, Snapshots):
 
         Cheaper than `logits` where these lie on a device and `reduce_logits` was asked for as many.
         """
-        return _top_logits(self._handle, n, of_draft=False)
+        return self._candidates(n, of_draft=False)
 
     def draft_candidates(self, n: int) -> tuple[Tokens, Logits]:
         """The `n` highest logits of each row of the last `draft`. See `candidates`."""
-        return _top_logits(self._handle, n, of_draft=True)
+        return self._candidates(n, of_draft=True)
+
+    def _candidates(self, n: int, *, of_draft: bool) -> tuple[Tokens, Logits]:
+        import numpy as np
+
+        n_rows, n_columns = _shape(self._handle, of_draft=of_draft)
+        if not 1 <= n <= n_columns:
+            raise InvalidParameter("n", f"between 1 and {n_columns}", value=n)
+        ids, values = np.empty((n_rows, n), np.int32), np.empty((n_rows, n), np.float32)
+        out = ffi.from_buffer("int32_t[]", ids), ffi.from_buffer("float[]", values)
+        check(lib.pymtp_session_candidates(self._handle.native, of_draft, n, *out))
+        return ids, values
 
     @property
     def logits(self) -> Logits:
@@ -353,23 +359,6 @@ def _shape(handle: SessionHandle, *, of_draft: bool) -> tuple[int, int]:
     n_columns = ffi.new("int32_t *")
     n_rows = lib.pymtp_session_n_logits(handle.native, of_draft, n_columns)
     return max(n_rows, 0), n_columns[0]
-
-
-def _top_logits(handle: SessionHandle, n: int, *, of_draft: bool) -> tuple[Tokens, Logits]:
-    """The `n` highest logits of each row of the last pass, highest first: ids and values, (rows, n) each.
-
-    Raises InvalidParameter unless there are `n` logits in a row.
-    """
-    import numpy as np
-
-    n_rows, n_columns = _shape(handle, of_draft=of_draft)
-    if not 1 <= n <= n_columns:
-        raise InvalidParameter("n", f"between 1 and {n_columns}", value=n)
-    shape = n_rows, n
-    ids, values = np.empty(shape, np.int32), np.empty(shape, np.float32)
-    out = ffi.from_buffer("int32_t[]", ids), ffi.from_buffer("float[]", values)
-    check(lib.pymtp_session_candidates(handle.native, of_draft, n, *out))
-    return ids, values
 
 
 def n_contexts() -> int:

@@ -102,28 +102,15 @@ class SamplingParams:
         object.__setattr__(self, "dry_sequence_breakers", _breakers(self.dry_sequence_breakers))
         object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
 
-        for name in ("temperature", "dynatemp_range", "dynatemp_exponent", "dry_multiplier"):
-            self._check(name, 0, math.inf, "0 or more")
-        for name in ("top_p", "min_p", "typical_p", "xtc_probability", "xtc_threshold"):
-            self._check(name, 0, 1, "between 0 and 1")
-        for name in ("top_n_sigma", "presence_penalty", "frequency_penalty"):
-            self._check(name, -math.inf, math.inf, "a finite number")
-        for name in ("repeat_penalty", "mirostat_tau", "mirostat_eta"):
-            self._check(name, 1 / _FLOAT_MAX, math.inf, "above 0")
-        self._check("dry_base", 1, math.inf, "1 or more")
-        self._check("adaptive_target", -math.inf, 1, "at most 1 (below 0: off)")
-        self._check("adaptive_decay", 0, 0.99, "between 0 and 0.99")
-        for name, least, allowed in (
-            ("top_k", 0, "an integer, 0 (off) or more"),
-            ("min_keep", 0, "an integer, 0 or more"),
-            ("dry_allowed_length", 0, "an integer, 0 or more"),
-            ("repeat_last_n", -1, "an integer, -1 (all tokens), 0 (off) or more"),
-            ("dry_penalty_last_n", -1, "an integer, -1 (all tokens), 0 (off) or more"),
-        ):
-            self._check_int(name, least, _INT_MAX, allowed)
-        self._check_int("mirostat", 0, 2, "0 (off), 1 or 2")
-        if self.seed is not None:
-            self._check_int("seed", 0, 2**32 - 1, "an integer between 0 and 4294967295")
+        for names, least, most, allowed in _RANGES:
+            for name in names.split():
+                value, kind = getattr(self, name), type(getattr(SamplingParams, name))
+                is_number = isinstance(value, (int, float) if kind is float else int)
+                # llama.cpp's floats overflow to infinity above the limit
+                if not (is_number and least <= value <= most and abs(value) <= _FLOAT_MAX):
+                    raise InvalidParameter(name, allowed, value=value)
+        if self.seed is not None and not (isinstance(self.seed, int) and 0 <= self.seed < 2**32):
+            raise InvalidParameter("seed", "an integer between 0 and 4294967295", value=self.seed)
         if self.mirostat and "adaptive_p" in self.samplers:
             raise InvalidParameter("mirostat", "0 where adaptive_p is among the samplers", value=self.mirostat)
         if self.adaptive_target >= 0 and "adaptive_p" not in self.samplers:
@@ -158,23 +145,28 @@ class SamplingParams:
             or ("typ_p" in uses and self.typical_p < 1)
             or ("xtc" in uses and self.xtc_probability > 0)
             or ("dry" in uses and self.dry_multiplier > 0 and self.dry_penalty_last_n)
-            or ("penalties" in uses and self.repeat_last_n and self._penalties != (1, 0, 0))
+            or (
+                "penalties" in uses
+                and self.repeat_last_n
+                and (self.repeat_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
+            )
         )
 
-    @property
-    def _penalties(self) -> tuple[float, float, float]:
-        return self.repeat_penalty, self.presence_penalty, self.frequency_penalty
 
-    def _check(self, name: str, least: float, most: float, allowed: str) -> None:
-        value = getattr(self, name)
-        # llama.cpp's floats overflow to infinity above the limit
-        if not (isinstance(value, (int, float)) and least <= value <= most and abs(value) <= _FLOAT_MAX):
-            raise InvalidParameter(name, allowed, value=value)
-
-    def _check_int(self, name: str, least: int, most: int, allowed: str) -> None:
-        value = getattr(self, name)
-        if not (isinstance(value, int) and least <= value <= most):
-            raise InvalidParameter(name, allowed, value=value)
+_RANGES: tuple[tuple[str, float, float, str], ...] = (
+    ("temperature dynatemp_range dynatemp_exponent dry_multiplier", 0, math.inf, "0 or more"),
+    ("top_p min_p typical_p xtc_probability xtc_threshold", 0, 1, "between 0 and 1"),
+    ("top_n_sigma presence_penalty frequency_penalty", -math.inf, math.inf, "a finite number"),
+    ("repeat_penalty mirostat_tau mirostat_eta", 1 / _FLOAT_MAX, math.inf, "above 0"),
+    ("dry_base", 1, math.inf, "1 or more"),
+    ("adaptive_target", -math.inf, 1, "at most 1 (below 0: off)"),
+    ("adaptive_decay", 0, 0.99, "between 0 and 0.99"),
+    ("top_k", 0, _INT_MAX, "an integer, 0 (off) or more"),
+    ("min_keep dry_allowed_length", 0, _INT_MAX, "an integer, 0 or more"),
+    ("repeat_last_n dry_penalty_last_n", -1, _INT_MAX, "an integer, -1 (all tokens), 0 (off) or more"),
+    ("mirostat", 0, 2, "0 (off), 1 or 2"),
+)
+"""Names, least and greatest values, and what to say of others."""
 
 
 def samplers_from_letters(letters: str) -> tuple[str, ...]:

@@ -15,19 +15,10 @@ from pymtp.sampling.params import SamplingParams
 
 _PREFIX = "general.sampling."
 
-_FIELDS = {
-    "sequence": "samplers",
-    "temp": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "xtc_probability": "xtc_probability",
-    "xtc_threshold": "xtc_threshold",
+_SAME = ["top_k", "top_p", "min_p", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta"]
+_FIELDS = {"sequence": "samplers", "temp": "temperature", **dict(zip(_SAME, _SAME, strict=True))} | {
     "penalty_last_n": "repeat_last_n",
     "penalty_repeat": "repeat_penalty",
-    "mirostat": "mirostat",
-    "mirostat_tau": "mirostat_tau",
-    "mirostat_eta": "mirostat_eta",
 }
 """The keys after the prefix, and the fields of SamplingParams that they set."""
 
