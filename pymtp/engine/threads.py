@@ -77,14 +77,9 @@ def _threads(params: Any, suffix: str, default: Threads) -> Threads:
         where = suffix if has_own else ""
         allowed = f"at most {len(processors)}, as many as cpu_mask{where} and cpu_range{where} have processors"
         raise InvalidParameter("n_threads" + suffix, allowed, value=n_threads)
-    strict, prio, poll = field("cpu_strict"), field("prio"), field("poll")
-    found = Threads(
-        n_threads,
-        processors,
-        default.is_strict if strict is None else strict,
-        default.prio if prio is None else prio,
-        default.poll if poll is None else poll,
-    )
+    own = (field(name) for name in ("cpu_strict", "prio", "poll"))
+    rest: list[Any] = [before if each is None else each for each, before in zip(own, default[2:], strict=True)]
+    found = Threads(n_threads, processors, *rest)
     if found.prio > 0 and sys.platform == "linux" and not _may_have(_REALTIME[found.prio]):
         allowed = "-1 or 0 unless the process may have real-time priorities (CAP_SYS_NICE, or ulimit -r)"
         raise InvalidParameter("prio" + suffix, allowed, value=found.prio)

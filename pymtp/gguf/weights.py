@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pymtp.errors import ModelError
 from pymtp.gguf.facts import GgufInfo, model_facts
 from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import DRAFT_TOKENS
 from pymtp.gguf.shards import Shard, data_offset, tensor_bytes
-from pymtp.gguf.types import TENSOR_TYPES
 
 if TYPE_CHECKING:  # slow to import, and not needed to inspect a file
     import numpy as np
@@ -54,16 +53,22 @@ def output_rows(
     else the token embedding, as in llama.cpp. For Session.limit_drafts_to and
     Session.requantize_drafts. Raises ModelError.
     """
-    import numpy as np
-
     info = model_facts(path, draft_model)
     shards = info.draft_file.shards if info.has_assistant and info.draft_file else info.shards
     tensors = {tensor.name: (shard, tensor) for shard in shards for tensor in shard.header.tensors}
     own = f"blk.{info.n_layer + head}.nextn.shared_head_head.weight"
     shard, tensor = next(tensors[name] for name in (own, "output.weight", "token_embd.weight") if name in tensors)
-    n_rows = tensor.shape[1]
-    matrix = np.memmap(shard.path, np.uint8, "r", data_offset(shard, tensor), (n_rows, tensor_bytes(tensor) // n_rows))
+    matrix = _mapped(shard, tensor).reshape(tensor.shape[1], -1)
+    import numpy as np
+
     return matrix if tokens is None else np.asarray(matrix[np.asarray(tokens)])
+
+
+def _mapped(shard: Shard, tensor: TensorInfo) -> npt.NDArray[np.uint8]:
+    """The bytes of a tensor, mapped from its file."""
+    import numpy as np
+
+    return np.memmap(shard.path, np.uint8, "r", data_offset(shard, tensor), (tensor_bytes(tensor),))
 
 
 class TrimmedOutput(NamedTuple):
@@ -87,13 +92,8 @@ def trimmed_output(info: GgufInfo) -> TrimmedOutput:
     assert info.draft_file is not None
     shard = info.draft_file.shards[0]
     tensors = {tensor.name: tensor for tensor in shard.header.tensors}
-
-    def data(tensor: TensorInfo, kind: type) -> npt.NDArray[Any]:
-        flat = np.memmap(shard.path, np.uint8, "r", data_offset(shard, tensor), (tensor_bytes(tensor),))
-        return flat.view(kind)
-
     ids = tensors[DRAFT_TOKENS]
-    tokens = data(ids, np.int32 if TENSOR_TYPES[ids.type_id].name == "I32" else np.int64).astype(np.int64)
+    tokens = _mapped(shard, ids).view(np.int32 if ids.type_id == _I32 else np.int64).astype(np.int64)
     if not ((tokens >= 0) & (tokens < info.n_vocab)).all() or len(np.unique(tokens)) < len(tokens):
         raise ModelError(
             f"{info.draft_model}: {DRAFT_TOKENS} does not list distinct tokens of a vocabulary of {info.n_vocab}; "
@@ -105,7 +105,7 @@ def trimmed_output(info: GgufInfo) -> TrimmedOutput:
     ]
     if len(matrices) < info.n_heads or len({matrix.type_id for matrix in matrices}) > 1:
         raise ModelError(f"{info.draft_model}: not every head has an output matrix of the same type; convert it again")
-    rows = [data(matrix, np.uint8).reshape(len(tokens), -1) for matrix in matrices]
+    rows = [_mapped(shard, matrix).reshape(len(tokens), -1) for matrix in matrices]
     return TrimmedOutput(tokens.tolist(), rows, matrices[0].type_id)
 
 
@@ -125,7 +125,7 @@ def check_tables(info: GgufInfo) -> None:
                 continue
             import numpy as np
 
-            table = np.memmap(shard.path, np.int32, "r", data_offset(shard, tensor), (tensor.n_elements,))
+            table = _mapped(shard, tensor).view(np.int32)
             kind, n = ("token", tensor.n_elements) if is_of_tokens else ("expert", n_experts)
             odd = table[(table < 0) | (table >= n)]
             if len(odd):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.header import ArrayLength, TensorInfo, read_array
 from pymtp.gguf.limits import MAX_LAYERS
-from pymtp.gguf.model_file import LAYER_TENSOR, ModelFile
+from pymtp.gguf.model_file import ModelFile, tensors_by_layer
 from pymtp.gguf.writer import Metadata, OnWrite, Piece, Tensor, write_gguf
 from pymtp.heads.checkpoint import Checkpoint, CheckpointTensor
 from pymtp.heads.files import check_target, default_target, shared_tensors
@@ -115,10 +115,8 @@ class _Fit:
         listed = source.config.get("architectures") or [None]
         self._published = str(listed[0] if isinstance(listed, list) else listed)
         self._names = self._check_model()
-        self._layers: dict[int, dict[str, TensorInfo]] = {}
-        for name, tensor in model.tensors.items():
-            if match := LAYER_TENSOR.fullmatch(name):
-                self._layers.setdefault(int(match[1]), {})[match[2]] = tensor
+        self._layers = tensors_by_layer(model.tensors.values())
+        self._layers.pop(-1, None)  # those outside of layers
 
     def heads(self) -> list[_Head]:
         found: dict[int, dict[str, str]] = {}

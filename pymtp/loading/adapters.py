@@ -6,7 +6,6 @@ Knows files and llama.cpp's loader; neither sessions, nor which adapters are app
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +16,10 @@ from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
 from pymtp.errors import ModelError, RemoteError
 from pymtp.gguf.facts import GgufInfo
+from pymtp.gguf.model_file import layer_of
 from pymtp.gguf.shards import Shard, read_single
 from pymtp.gguf.weights import fingerprint
 from pymtp.loading.params import ModelParams
-
-_BLOCK = re.compile(r"blk\.(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,8 @@ def check_adapters(info: GgufInfo, params: ModelParams) -> list[Shard]:
 
 def adapt_heads(info: GgufInfo, files: Sequence[Shard]) -> bool:
     """Whether any of the adapters is for the MTP heads too."""
-    names = [tensor.name for file in files for tensor in file.header.tensors]
-    return any(int(found[1]) >= info.n_layer for name in names if (found := _BLOCK.match(name)))
+    layers = [layer_of(tensor.name) for file in files for tensor in file.header.tensors]
+    return any(layer >= info.n_layer for layer in layers if layer is not None)
 
 
 def load_adapters(model: object, params: ModelParams, files: Sequence[Shard]) -> tuple[LoraAdapter, ...]:
