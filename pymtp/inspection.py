@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -107,7 +108,9 @@ def inspect_model(
         type_k=type_k,
         type_v=type_v,
     )
-    tokens = _TokenTable(model)
+    texts, types = (model.metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
+    tokens = read_array(model.path, texts) if isinstance(texts, ArrayLength) and texts.holds_texts else []
+    kinds = read_array(model.path, types, len(tokens)) if isinstance(types, ArrayLength) else []
     return Inspection(
         info=info,
         n_files=len(model.shards),
@@ -122,9 +125,9 @@ def inspect_model(
         memory_kind=shape.kind,
         shares_cache=shape.is_shared,
         memory=memory if has_trunk else None,
-        special_tokens=tokens.special(),
-        thinking_tokens=tokens.thinking(),
-        n_control_tokens=tokens.n_control,
+        special_tokens=_special(model, tokens),
+        thinking_tokens=_thinking(tokens),
+        n_control_tokens=kinds.count(_CONTROL),
         side_files=tuple(map(_side_file, side_files_of(model))),
     )
 
@@ -151,34 +154,23 @@ def _meets(model: ModelFile) -> Needs:
     return Needs(sum(need.value for need, is_met in met.items() if is_met))
 
 
-class _TokenTable:
-    """Special and thinking tokens of the vocabulary."""
+def _special(model: ModelFile, texts: Sequence[object]) -> tuple[Token, ...]:
+    """The tokens that the metadata names, such as bos and eos."""
+    pattern = re.compile(r"tokenizer\.ggml\.(\w+)_token_id")
+    found = [(pattern.fullmatch(key), value) for key, value in model.metadata.items()]
+    return tuple(
+        Token(match[1], value, str(texts[value]))
+        for match, value in found
+        if match and isinstance(value, int) and 0 <= value < len(texts)
+    )
 
-    def __init__(self, model: ModelFile) -> None:
-        self._metadata = model.metadata
-        texts, types = (model.metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
-        self._texts = read_array(model.path, texts) if isinstance(texts, ArrayLength) and texts.holds_texts else []
-        kinds = read_array(model.path, types, len(self._texts)) if isinstance(types, ArrayLength) else []
-        self.n_control = kinds.count(_CONTROL)
 
-    def special(self) -> tuple[Token, ...]:
-        """The tokens that the metadata names, such as bos and eos."""
-        pattern = re.compile(r"tokenizer\.ggml\.(\w+)_token_id")
-        found = [(pattern.fullmatch(key), value) for key, value in self._metadata.items()]
-        return tuple(
-            Token(match[1], value, str(self._texts[value]))
-            for match, value in found
-            if match and isinstance(value, int) and 0 <= value < len(self._texts)
-        )
-
-    def thinking(self) -> tuple[Token, ...]:
-        ids = {text: i for i, text in enumerate(self._texts)}
-        return tuple(
-            Token(role, ids[text], text)
-            for opening, closing in TAGS
-            if opening in ids and closing in ids
-            for role, text in (("open", opening), ("close", closing))
-        )
+def _thinking(texts: Sequence[object]) -> tuple[Token, ...]:
+    ids = {text: i for i, text in enumerate(texts)}
+    pairs = [pair for pair in TAGS if ids.keys() >= set(pair)]
+    return tuple(
+        Token(role, ids[tag], tag) for pair in pairs for role, tag in zip(("open", "close"), pair, strict=True)
+    )
 
 
 def _side_file(path: Path) -> SideFile:
