@@ -150,7 +150,7 @@ class RawDrafter(MtpDrafter):
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """See Drafter."""
-        raw = [request._replace(picker=RawPicker(tuple(sorted(request.stop)))) for request in requests]  # type: ignore[call-overload]
+        raw = [request._replace(picker=RawPicker(tuple(sorted(request.stop)))) for request in requests]  # type: ignore[arg-type]
         return super().propose(raw)
 
 

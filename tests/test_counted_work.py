@@ -54,7 +54,7 @@ def test_a_long_chat_has_steps_for_all_its_messages() -> None:
     assert prompt.text.count("What is next?") == 2000
 
 
-READS_ALL_AGAIN = ["google-gemma-4-31B-it.jinja", "Reka-Edge.jinja", "moonshotai-Kimi-K3.jinja"]
+READS_ALL_AGAIN = ["google-gemma-4-31B-it.jinja", "Reka-Edge.jinja", "Kimi-K3.jinja"]
 
 
 @pytest.mark.skipif(not TEMPLATES, reason="llama.cpp's templates are not at hand: run make")
@@ -191,7 +191,7 @@ def test_a_long_request_has_no_more_than_so_many_steps() -> None:
     template = ChatTemplate(None, "{% if messages[0].content == 'Hi' %}" + TEMPLATE_CODE["loops"] + "{% endif %}")
     with pytest.raises(ModelError, match=STEPS):
         template.render([*ASKED[1:], {"role": "user", "content": "a" * 1_000_000}])
-    assert LONG_STEPS_MAX <= lib.pymtp_chat_steps() < LONG_STEPS_MAX * 1.01
+    assert LONG_STEPS_MAX <= lib.pymtp_chat_steps() < LONG_STEPS_MAX * 1.02
 
 
 GRAMMARS = {
