@@ -150,7 +150,10 @@ class RawDrafter(MtpDrafter):
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """See Drafter."""
-        raw = [request._replace(picker=RawPicker(tuple(sorted(request.stop)))) for request in requests]  # type: ignore[arg-type]
+        raw = [
+            request._replace(picker=RawPicker(tuple(sorted(request.stop))))  # type: ignore[arg-type, call-overload]
+            for request in requests
+        ]
         return super().propose(raw)
 
 

@@ -10,8 +10,8 @@ static constexpr int64_t BYTES_OF_A_VALUE = 256;
 // tests/test_counted_work.py holds all of them to a twentieth. Long chats need more: most templates 3,000 steps a message,
 // and Gemma 4's reads all messages again for each, 200 steps for a pair of them.
 static constexpr int64_t STEPS_MAX          = 8 * 1000 * 1000;
-static constexpr int64_t STEPS_OF_A_BYTE    = 128;              // of the request
-static constexpr int64_t LONG_STEPS_MAX     = 32 * 1000 * 1000; // however long it is
+static constexpr int64_t STEPS_OF_A_BYTE    = 128;               // of the request
+static constexpr int64_t LONG_STEPS_MAX     = 32 * 1000 * 1000;  // however long it is
 static constexpr int64_t STEPS_OF_A_MESSAGE = 256 * 1000;
 static constexpr int64_t CHAT_STEPS_MAX     = 256 * 1000 * 1000; // however many messages
 static constexpr int64_t BYTES_OF_A_STEP    = 64;                // copied, compared, hashed
