@@ -62,7 +62,7 @@ families: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict pymtp cli bench
+	$(BIN)/mypy --strict pymtp cli bench tests training native/*.py docs/*.py
 	$(BIN)/lint-imports --no-cache >build/lint-imports.log || { cat build/lint-imports.log; false; }
 	$(BIN)/clang-format --dry-run -Werror $(CXX_SRC)
 
