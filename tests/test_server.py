@@ -290,6 +290,30 @@ def test_a_client_that_leaves_frees_its_slot(server: Client) -> None:
             time.sleep(0.01)
 
 
+def test_a_client_that_leaves_the_queue_does_not_get_a_slot() -> None:
+    """Streamed or not: `endless` keeps the only slot all the time."""
+    body = {"prompt": PROMPT, "n_predict": -1, "ignore_eos": True, "stream": True}
+    with running(lambda: Model(n_ctx=4096, n_seq_max=1, n_threads=1), ServerSettings()) as client:
+        engine = client.app.state.served
+
+        def ask(**more: Any) -> socket.socket:
+            data, n_before = json.dumps(body | more).encode(), len(engine.answers)
+            connection = socket.create_connection(("127.0.0.1", client.port))
+            connection.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+            while len(engine.answers) == n_before:
+                time.sleep(0.001)
+            return connection
+
+        with ask() as endless:
+            (running_one,) = engine.answers
+            assert endless.recv(1000)
+            for stream in (True, False):
+                ask(stream=stream).close()
+                while len(engine.answers) > 1:
+                    time.sleep(0.001)
+            assert engine.answers == {running_one} and not running_one.generation.is_over
+
+
 def test_the_name_of_a_request_comes_back(server: Client) -> None:
     assert server.get("/health").headers["x-request-id"].startswith("req-")
     assert server.send("GET", "/health", headers={"X-Request-Id": "mine-1"}).headers["x-request-id"] == "mine-1"

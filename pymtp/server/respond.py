@@ -71,9 +71,14 @@ async def respond(request: Request, served: ServedModel, answers: Sequence[LiveA
     events = _events(served, answers, reply, request.url.path)
     first = asyncio.ensure_future(_next(events))
     # an error before the first event has a status of its own; those who wait for long get the headers meanwhile
-    await unless_gone(request.receive, asyncio.wait([first], timeout=max(options.ping_s, 0) or None))
-    if first.done():
-        first.result()
+    try:
+        await unless_gone(request.receive, asyncio.wait([first], timeout=max(options.ping_s, 0) or None))
+        if first.done():
+            first.result()
+    except BaseException as error:  # there is no Stream that would end them
+        first.cancel()
+        _give_up(served, answers, error)
+        raise
     return Stream(first, events, options.ping_s)
 
 
