@@ -176,11 +176,12 @@ def test_progress_of_a_prompt_begins_with_what_was_cached(server: Client) -> Non
 def test_a_grammar_and_a_schema_constrain_the_text(server: Client) -> None:
     assert server.post("/completion", prompt=PROMPT, grammar='root ::= "yes" | "no"').json["content"] in ("yes", "no")
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
-    asked = {"type": "json_schema", "json_schema": {"schema": schema}}
-    reply = server.post(
-        "/v1/chat/completions", messages=MESSAGES, response_format=asked, max_tokens=100, temperature=0
-    ).json
-    assert isinstance(json.loads(reply["choices"][0]["message"]["content"])["a"], bool)
+    for asked in ({"json_schema": {"schema": schema}}, {"schema": schema}):
+        form = {"type": "json_schema", **asked}
+        reply = server.post(
+            "/v1/chat/completions", messages=MESSAGES, response_format=form, max_tokens=100, temperature=0
+        ).json
+        assert isinstance(json.loads(reply["choices"][0]["message"]["content"])["a"], bool)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +204,10 @@ def test_a_grammar_and_a_schema_constrain_the_text(server: Client) -> None:
         ("/apply-template", {"messages": True}, 400, "to be an array"),
         ("/v1/chat/completions", {"messages": MESSAGES, "top_logprobs": 1}, 400, "logprobs"),
         ("/v1/chat/completions", {"messages": MESSAGES, "response_format": {"type": "sound"}}, 400, "sound"),
+        ("/v1/chat/completions", {"messages": MESSAGES, "response_format": {"type": "json_schema"}}, 400, "a schema"),
+        ("/completion", {"prompt": "a", "seed": 2**32}, 400, "seed"),
+        ("/completion", {"prompt": "a", "seed": -2}, 400, "seed"),
+        ("/completion", {"prompt": "a", "mirostat": 3}, 400, "mirostat"),
         ("/v1/chat/completions", {"messages": MESSAGES, "functions": [{"name": "a"}]}, 501, "tools"),
         ("/v1/chat/completions", {"messages": MESSAGES, "modalities": ["text", "audio"]}, 501, "modalities"),
         ("/v1/chat/completions", {"messages": MESSAGES, "web_search_options": {}}, 501, "web_search_options"),

@@ -216,7 +216,7 @@ def test_a_certificate_that_cannot_be_used_is_an_error_of_one_line(
         ("/completion", {"prompt": "a", "dry_sequence_breakers": ["x"] * 2000}, 400),
         ("/completion", {"prompt": "a", "n_probs": 10**9, "n_predict": 40}, 200),
         ("/completion", {"prompt": "a", "grammar": TOO_MANY_WAYS}, 400),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 500),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400),
         ("/v1/chat/completions", {"messages": "x"}, 400),
         ("/v1/chat/completions", {"messages": []}, 400),
         ("/v1/messages", {"messages": [{"role": "user", "content": [1]}], "max_tokens": 1}, 400),

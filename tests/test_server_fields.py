@@ -143,4 +143,4 @@ def test_images_are_refused_by_name(server: Client, path: str) -> None:
     }
     name = "input" if path == "/v1/responses" else "messages"
     reply = server.post(path, **{name: [{"role": "user", "content": [parts[path]]}], "max_tokens": 4})
-    assert reply.status == 500 and "image input is not supported" in reply.json["error"]["message"]
+    assert reply.status == 400 and "image input is not supported" in reply.json["error"]["message"]

@@ -22,7 +22,7 @@ from pymtp.model import Model
 
 from .answer import LiveAnswer
 from .bodies import apart
-from .errors import ApiError, invalid
+from .errors import invalid
 from .fields import ChatBody
 from .respond import Reply, respond
 from .state import ServerState, state_of
@@ -142,8 +142,7 @@ def _marked(model: Model, messages: list[dict[str, Any]]) -> tuple[Sequence[Mapp
     try:
         return model.marked(messages)
     except UnsupportedModel:
-        # llama-server's status
-        raise ApiError(500, "image input is not supported: the server was started without --mmproj") from None
+        raise invalid("image input is not supported: the server was started without --mmproj") from None
 
 
 def _ends(body: ChatBody, messages: list[dict[str, Any]]) -> tuple[bool | str, bool]:
@@ -171,8 +170,10 @@ def _schema(body: ChatBody) -> Any:
     if kind == "json_object":
         schema = asked.get("schema", {} if schema is None else schema)
     elif kind == "json_schema":
-        wrapped = asked.get("json_schema") or {}
-        schema = wrapped.get("schema", {}) if isinstance(wrapped, dict) else wrapped
+        wrapper = asked.get("json_schema", asked)  # llama-server takes the schema without a wrapper too
+        schema = wrapper.get("schema") if isinstance(wrapper, dict) else None
+        if schema is None:
+            raise invalid("Field 'response_format': json_schema needs a schema, as {\"schema\": {...}}")
     elif kind not in (None, "", "text"):
         raise invalid(f'response_format type must be one of "text", "json_object" or "json_schema", not {kind!r}')
     if schema is None:
@@ -209,8 +210,6 @@ def _message(message: Any) -> dict[str, Any]:
 def _check_part(part: Any) -> None:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind in _MEDIA:
-        what = "audio" if kind == "input_audio" else "video"
-        # llama-server's status
-        raise ApiError(500, f"{what} input is not supported")
+        raise invalid(f"{'audio' if kind == 'input_audio' else 'video'} input is not supported")
     if kind not in ("text", "image_url"):
         raise invalid("unsupported content[].type")

@@ -29,7 +29,7 @@ PING_S_MIN = 1.0
 _SAMPLING = (
     *("dynatemp_range", "dynatemp_exponent", "typical_p", "top_n_sigma", "min_keep", "repeat_last_n"),
     *("repeat_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_allowed_length"),
-    *("dry_penalty_last_n", "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay"),
+    *("dry_penalty_last_n", "mirostat", "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay"),
 )
 _GENERATION = (
     "ignore_eos",
@@ -51,7 +51,6 @@ _CLAMPED = {
     "xtc_probability": (0, 1),
     "xtc_threshold": (0, 1),
     "temperature": (0, math.inf),
-    "mirostat": (0, 2),
 }
 
 
@@ -116,7 +115,7 @@ def params_of(
         asked["n_keep"] = max(_first(fields.n_keep, 0), 0)
     options = {name: value for name, value in asked.items() if value is not None}
     if fields.seed is not None:
-        options["seed"] = None if fields.seed in (-1, RANDOM_SEED) else fields.seed % 2**32
+        options["seed"] = None if fields.seed in (-1, RANDOM_SEED) else fields.seed
     if isinstance(defaults.forced, Forced):  # drawn for each request: the same seed, the same answer
         options["forced"] = Forced(defaults.forced.rates, Random(options.get("seed")).random)
     options |= _constraint(fields)
