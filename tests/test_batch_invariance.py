@@ -112,7 +112,7 @@ def together(
         ("sliding window, 3 heads", "f16", 5),
         ("hybrid", "f16", 5),
         ("an index", "f16", 5),
-        ("hybrid, pools", "f16", 5),
+        pytest.param("hybrid, pools", "f16", 5, marks=pytest.mark.slow),
         pytest.param("hybrid, blocks", "f16", 5, marks=pytest.mark.slow),
         ("hybrid, blocks", "q8_0", 3),
     ],

@@ -33,7 +33,7 @@ def expected() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("fill", ["1", "nan"])
+@pytest.mark.parametrize("fill", [pytest.param("1", marks=pytest.mark.slow), "nan"])
 def test_results_do_not_depend_on_how_late_a_device_is(expected: list[str], fill: str) -> None:
     assert digests("none", LAGGING_DEVICE_FILL=fill) == expected
 

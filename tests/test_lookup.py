@@ -325,12 +325,12 @@ def test_greedy_text_of_any_model_equals_plain_decoding(tmp_path: Path, kind: st
 @pytest.mark.usefixtures("drafts_pay")
 def test_greedy_text_of_the_embedded_model_equals_plain_decoding() -> None:
     texts = []
-    prompts = [COUNT, "import os\nimport sys\n\ndef main(", "one two three four five six. " * 3, "The sea"]
+    prompts = [COUNT, "import os\nimport sys\n\ndef main(", "one two three four five six. " * 3]
     for options in (ARMS["plain"], ARMS["lookup"], ARMS["auto"]):
         with Model(n_seq_max=3, n_ctx=512, **options, **EXACT) as model:
             batch = model.batch()
             made = [
-                batch.submit(prompt, sampling=sampling, max_tokens=50 + 20 * i, ignore_eos=True)
+                batch.submit(prompt, sampling=sampling, max_tokens=30 + 20 * i, ignore_eos=True)
                 for i, prompt in enumerate(prompts)
                 for sampling in (GREEDY, SamplingParams(temperature=1, seed=7))  # the same seed, the same text
             ]
