@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import platform
-
+import llama_cpp  # takes llama.cpp's log, so before pymtp, which takes it over
 import pytest
 
 from pymtp.placement.devices import devices
 
 HAS_GPU = any(device.kind in ("GPU", "IGPU") for device in devices())
-HAS_EXACT_TEXTS = not HAS_GPU and platform.machine() in ("x86_64", "AMD64")
-"""Whether a text is bit for bit the same however it is cut into passes."""
+HAS_EXACT_CPU = b" AVX2 = 1" in llama_cpp.llama_print_system_info()
+"""Whether a text is bit for bit the same on the CPU, however it is cut into passes: see docs/limits.md."""
+HAS_EXACT_TEXTS = HAS_EXACT_CPU and not HAS_GPU
 
-needs_exact_texts = pytest.mark.skipif(not HAS_EXACT_TEXTS, reason="texts are bit-equal on x86 CPUs only")
+_SAYS_WHY = "texts are bit-equal on CPUs with AVX2 only"
+needs_exact_cpu = pytest.mark.skipif(not HAS_EXACT_CPU, reason=_SAYS_WHY)
+needs_exact_texts = pytest.mark.skipif(not HAS_EXACT_TEXTS, reason=_SAYS_WHY)
 needs_no_gpu = pytest.mark.skipif(HAS_GPU, reason="there is a GPU here")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import platform
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from gguf import LlamaFileType
 
+from machine import needs_exact_cpu
 from pymtp import Chunk, Model
 from random_gguf import (
     write_bailingmoe3,
@@ -31,6 +31,8 @@ from random_gguf import (
     write_qwen35moe,
     write_step35,
 )
+
+pytestmark = needs_exact_cpu
 
 N_REQUESTS = 10
 
@@ -192,7 +194,6 @@ def requantized(model: Path, weights: str, folder: Path) -> Path:
 
 
 @pytest.mark.model
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="products are row by row on x86 CPUs only")
 @pytest.mark.parametrize(
     ("weights", "type_kv"),
     [

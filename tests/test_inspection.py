@@ -131,7 +131,7 @@ def test_the_list_of_architectures_is_that_of_the_engine() -> None:
 
     found, native = ffi.new("struct pymtp_architecture *"), {}
     while lib.pymtp_architecture(len(native), found) == lib.PYMTP_OK:
-        needs = [need for need in Needs if found.conditions & getattr(lib, f"PYMTP_NEEDS_{need.name}")]
+        needs = [need for need in Needs if need and found.conditions & getattr(lib, f"PYMTP_NEEDS_{need.name}")]
         native[ffi.string(found.name).decode()] = Architecture(
             found.n_heads_max or None, Needs(sum(n.value for n in needs))
         )
