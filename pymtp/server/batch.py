@@ -20,7 +20,7 @@ from pymtp.text.files import BYTES_MAX, read_record
 from .answer import LiveAnswer
 from .bodies import as_structure
 from .chat import prepare, submit_chat
-from .chat_completions import ChatReply
+from .chat_completions import CompletionsReply
 from .completions import CompletionReply
 from .errors import as_api_error, invalid, unsupported
 from .fields import ChatBody, CompletionBody
@@ -163,7 +163,7 @@ class _Batch:
         if asked.url == "/v1/chat/completions":
             body = as_structure(asked.body, ChatBody)
             tokens, rendered = prepare(state, body)
-            return submit_chat(state, body, tokens, rendered), ChatReply(state, rendered)
+            return submit_chat(state, body, tokens, rendered), CompletionsReply(state)
         if asked.url == "/v1/completions":
             text = as_structure(asked.body, CompletionBody)
             prompts = prompts_of(text.prompt, state)

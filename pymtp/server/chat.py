@@ -5,7 +5,8 @@ Owns the checks of messages before a template sees them. Knows no form of an ans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -14,13 +15,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pymtp.chat.params import ChatParams
-from pymtp.chat.parser import ChatMessage
+from pymtp.chat.parser import AnswerParser, ChatDelta, ChatMessage
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.errors import UnsupportedModel
 from pymtp.loading.images import Image
 from pymtp.model import Model
 
-from .answer import LiveAnswer
+from .answer import LiveAnswer, Piece
 from .bodies import apart
 from .errors import invalid
 from .fields import ChatBody
@@ -49,19 +50,56 @@ class Rendered:
             return model.image_prompt(self.prompt.text, self.images, model.marker)
         return model.tokenize(self.prompt.text)
 
-    def message(self, text: str, *, is_cut: bool) -> ChatMessage:
-        """What a whole answer says."""
-        parser = self.prompt.parse()
-        parser.finish(text, is_cut=is_cut)
-        return parser.message
+
+class ChatReply(Reply):
+    """What replies of all APIs for chats have in common. Owns the parsers of the answers."""
+
+    def __init__(self, state: ServerState) -> None:
+        super().__init__(state)
+        self._parsers: dict[int, AnswerParser] = {}  # by answer
+
+    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
+        """See Reply."""
+        if self._begins(answer):
+            yield from self._opening(answer)
+        yield from self._events(answer, self._parsers[answer.index].push(piece.text))
+
+    def end(self, answer: LiveAnswer) -> Iterable[bytes]:
+        """See Reply."""
+        if self._begins(answer):
+            yield from self._opening(answer)
+        parser = self._parsers[answer.index]
+        yield from self._events(answer, parser.finish(is_cut=not answer.is_complete))
+        yield from self._closing(answer, parser.message)
+
+    def _begins(self, answer: LiveAnswer) -> bool:
+        """Whether this is the first event of the answer."""
+        if answer.index in self._parsers:
+            return False
+        chat = answer.generation.params.chat
+        assert chat is not None
+        self._parsers[answer.index] = chat.parse()
+        return True
+
+    @abstractmethod
+    def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:
+        """The events before those of the text."""
+
+    @abstractmethod
+    def _events(self, answer: LiveAnswer, deltas: Sequence[ChatDelta]) -> Iterable[bytes]:
+        """The events of what a piece adds to the message."""
+
+    @abstractmethod
+    def _closing(self, answer: LiveAnswer, message: ChatMessage) -> Iterable[bytes]:
+        """The events after those of the text."""
 
 
-async def answer_chat(request: Request, body: ChatBody, reply: Callable[[ServerState, Rendered], Reply]) -> Response:
+async def answer_chat(request: Request, body: ChatBody, reply: Callable[[ServerState], Reply]) -> Response:
     """The response to a chat request of any API, in the words of `reply`. Raises ApiError."""
     state = state_of(request)
     tokens, rendered = await prepared(request, body, prepare)
     answers = submit_chat(state, body, tokens, rendered)
-    return await respond(request, state.served, answers, reply(state, rendered))
+    return await respond(request, answers, reply(state))
 
 
 async def count_tokens_of(request: Request, body: ChatBody) -> int:

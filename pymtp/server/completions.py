@@ -5,7 +5,7 @@ Owns the form of its answers.
 
 from __future__ import annotations
 
-import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,9 +18,8 @@ from . import reports
 from .answer import LiveAnswer, Piece
 from .bodies import read
 from .fields import CompletionBody
-from .ids import new_id
 from .prompts import read_prompts
-from .respond import event, respond
+from .respond import Reply, event, respond
 from .state import ServerState, state_of
 
 
@@ -29,45 +28,33 @@ async def completions(request: Request) -> Response:
     state, body = state_of(request), await read(request, CompletionBody)
     prompts = await read_prompts(request, body.prompt)
     answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
-    return await respond(request, state.served, answers, CompletionReply(state))
+    return await respond(request, answers, CompletionReply(state))
 
 
-class CompletionReply:
-    """Answers as text completions. See respond.Reply."""
+class CompletionReply(Reply):
+    """Answers as text completions."""
 
     def __init__(self, state: ServerState) -> None:
-        self._state = state
-        self._head = {
-            "id": new_id("cmpl"),
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": state.name,
-            "system_fingerprint": state.fingerprint,
-        }
-        self._logprobs: dict[int, list[TokenLogprobs]] = {}  # by answer, those without text so far
+        super().__init__(state)
+        self._head = reports.head(state, "cmpl") | {"object": "text_completion"}
+        self._held = defaultdict[int, list[TokenLogprobs]](list)  # by answer, those without text so far
 
     def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
         """See Reply."""
-        held = self._logprobs.setdefault(answer.index, [])
+        held = self._held[answer.index]
         held += piece.logprobs
         if not piece.text:
             return
-        data = self._chunk(answer, piece.text, self._shown(answer, held), None)
+        yield event(self._chunk(answer, piece.text, self._shown(answer, held)) | reports.timings_of_piece(answer))
         held.clear()
-        if answer.options.timings_per_token:
-            data["timings"] = reports.timings(answer)
-        yield event(data)
 
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         """See Reply."""
-        data = self._chunk(answer, "", None, None) | {"prompt_progress": reports.progress(answer, n_done)}
-        if answer.options.timings_per_token:
-            data["timings"] = reports.timings_of_prompt(answer, n_done)
-        yield event(data)
+        yield event(self._chunk(answer, "") | reports.progress(answer, n_done))
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         """See Reply."""
-        data = self._chunk(answer, "", None, reports.finish_reason(answer)) | reports.extras(self._state, answer)
+        data = self._chunk(answer, "", reason=reports.finish_reason(answer)) | reports.extras(self._state, answer)
         if answer.options.include_usage:
             data["usage"] = reports.usage([answer])
         yield event(data)
@@ -79,30 +66,20 @@ class CompletionReply:
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """See Reply."""
         choices = [
-            {
-                "text": answer.text,
-                "index": answer.index,
-                "logprobs": self._shown(answer, answer.generation.logprobs),
-                "finish_reason": reports.finish_reason(answer),
-            }
-            for answer in answers
+            _choice(each, each.text, self._shown(each, each.generation.logprobs), reports.finish_reason(each))
+            for each in answers
         ]
-        return {
-            **self._head,
-            "choices": choices,
-            "usage": reports.usage(answers),
-            **reports.extras(self._state, answers[0]),
-        }
+        more = {"usage": reports.usage(answers), **reports.extras(self._state, answers[0])}
+        return {**self._head, "choices": choices, **more}
 
-    def _chunk(self, answer: LiveAnswer, text: str, logprobs: Any, reason: str | None) -> dict[str, Any]:
-        choice = {"text": text, "index": answer.index, "logprobs": logprobs, "finish_reason": reason}
-        return {**self._head, "choices": [choice]}
+    def _chunk(self, answer: LiveAnswer, text: str, logprobs: Any = None, reason: str | None = None) -> dict[str, Any]:
+        return {**self._head, "choices": [_choice(answer, text, logprobs, reason)]}
 
     def _shown(self, answer: LiveAnswer, entries: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         """Log probabilities in OpenAI's form for completions, and in that of chats, as llama-server has it."""
         if not entries:
             return None
-        content = reports.logprobs_of(entries, self._state.vocabulary, of_chain=answer.options.of_chain)
+        content = reports.logprobs_of(self._state, answer, entries)
         key, top = ("prob", "top_probs") if answer.options.of_chain else ("logprob", "top_logprobs")
         return {
             "content": content,
@@ -110,3 +87,7 @@ class CompletionReply:
             "token_logprobs": [each[key] for each in content],
             "top_logprobs": [{other["token"]: other[key] for other in each[top]} for each in content],
         }
+
+
+def _choice(answer: LiveAnswer, text: str, logprobs: Any, reason: str | None) -> dict[str, Any]:
+    return {"text": text, "index": answer.index, "logprobs": logprobs, "finish_reason": reason}

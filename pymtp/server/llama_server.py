@@ -22,7 +22,7 @@ from .fields import ChatBody, CompletionBody, DetokenizeBody, InfillBody, Tokeni
 from .infill import infill_prompt
 from .prompts import mixed_tokens, read_prompts
 from .respond import Reply, event, json_response, respond
-from .state import ServerState, state_of
+from .state import state_of
 
 
 async def completion(request: Request) -> Response:
@@ -30,7 +30,7 @@ async def completion(request: Request) -> Response:
     state, body = state_of(request), await read(request, CompletionBody)
     prompts = await read_prompts(request, body.prompt)
     answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
-    return await respond(request, state.served, answers, LlamaServerReply(state))
+    return await respond(request, answers, LlamaServerReply(state))
 
 
 async def infill(request: Request) -> Response:
@@ -42,7 +42,7 @@ async def infill(request: Request) -> Response:
     n_max = max(n_ctx - n_answer - 1, 0)
     prompt = await apart(request, lambda: infill_prompt(body, state.vocabulary, n_max))
     answers = state.submit([prompt], body, n_probs=body.n_probs or 0)
-    return await respond(request, state.served, answers, LlamaServerReply(state))
+    return await respond(request, answers, LlamaServerReply(state))
 
 
 async def tokenize(request: Request) -> Response:
@@ -78,24 +78,16 @@ async def apply_template(request: Request) -> Response:
 class LlamaServerReply(Reply):
     """Answers in the form of /completion. See respond.Reply."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
-
     def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
         """See Reply."""
-        data = self._partial(answer, piece.text, piece.tokens)
-        if answer.options.timings_per_token:
-            data["timings"] = reports.timings(answer)
+        data = self._partial(answer, piece.text, piece.tokens) | reports.timings_of_piece(answer)
         if piece.logprobs:
-            data["completion_probabilities"] = self._probabilities(answer, piece.logprobs)
+            data["completion_probabilities"] = reports.logprobs_of(self._state, answer, piece.logprobs)
         yield event(data)
 
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         """See Reply."""
-        data = self._partial(answer, "", ()) | {"prompt_progress": reports.progress(answer, n_done)}
-        if answer.options.timings_per_token:
-            data["timings"] = reports.timings_of_prompt(answer, n_done)
-        yield event(data)
+        yield event(self._partial(answer, "", ()) | reports.progress(answer, n_done))
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         """See Reply."""
@@ -116,9 +108,6 @@ class LlamaServerReply(Reply):
             "tokens_predicted": len(answer.tokens),
             "tokens_evaluated": len(answer.prompt),
         }
-
-    def _probabilities(self, answer: LiveAnswer, logprobs: Sequence[Any]) -> list[dict[str, Any]]:
-        return reports.logprobs_of(logprobs, self._state.vocabulary, of_chain=answer.options.of_chain)
 
 
 def _piece(data: bytes) -> str | list[int]:

@@ -13,16 +13,16 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pymtp.chat.parser import AnswerParser, ChatDelta
+from pymtp.chat.parser import ChatDelta, ChatMessage
 
 from . import reports
-from .answer import LiveAnswer, Piece
+from .answer import LiveAnswer
 from .bodies import as_structure, read_turned
-from .chat import Rendered, answer_chat, count_tokens_of
+from .chat import ChatReply, answer_chat, count_tokens_of
 from .errors import ApiError, invalid, unsupported
 from .fields import ChatBody
 from .ids import random_name
-from .respond import Reply, event, json_response
+from .respond import event, json_response
 from .state import ServerState
 
 N_TOKENS_DEFAULT = 4096
@@ -189,50 +189,23 @@ def _result(content: str | list[Block] | None) -> str | list[dict[str, Any]]:
     return _text(content)
 
 
-class MessagesReply(Reply):
-    """Answers as messages. See respond.Reply."""
+class MessagesReply(ChatReply):
+    """Answers as messages."""
 
-    def __init__(self, state: ServerState, rendered: Rendered) -> None:
-        self._state, self._rendered = state, rendered
+    def __init__(self, state: ServerState) -> None:
+        super().__init__(state)
         self._id = f"msg_{random_name()}"
-        self._parser: AnswerParser | None = None
         self._open: tuple[str, int | None] | None = None  # the block that is being sent: its kind, and which call
         self._n_blocks = 0
 
-    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
-        """See Reply."""
-        yield from self._begin(answer)
-        assert self._parser is not None
-        for delta in self._parser.push(piece.text):
-            yield from self._delta(delta)
-
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         """See Reply."""
-        yield event({"type": "ping"}, "ping")
-
-    def end(self, answer: LiveAnswer) -> Iterable[bytes]:
-        """See Reply."""
-        yield from self._begin(answer)
-        assert self._parser is not None
-        for delta in self._parser.finish(is_cut=not answer.is_complete):
-            yield from self._delta(delta)
-        yield from self._close_block()
-        has_calls = bool(self._parser.message.tool_calls)
-        data = {
-            "type": "message_delta",
-            "delta": {
-                "stop_reason": _reason(answer, has_calls=has_calls),
-                "stop_sequence": answer.generation.stop_text,
-            },
-            "usage": {"output_tokens": len(answer.tokens)},
-        }
-        yield event(data | {"drafting": reports.drafting(answer)}, "message_delta")
-        yield event({"type": "message_stop"}, "message_stop")
+        yield _event("ping")
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """See Reply."""
         answer = answers[0]
-        message = self._rendered.message(answer.text, is_cut=not answer.is_complete)
+        message = answer.generation.message
         content: list[dict[str, Any]] = []
         if message.reasoning:
             content.append({"type": "thinking", "thinking": message.reasoning, "signature": ""})
@@ -244,17 +217,23 @@ class MessagesReply(Reply):
         return {
             **self._head(answer),
             "content": content,
-            "stop_reason": _reason(answer, has_calls=bool(message.tool_calls)),
-            "stop_sequence": answer.generation.stop_text,
+            **_end(answer, message),
             "usage": _usage(answer, len(answer.tokens)),
             "drafting": reports.drafting(answer),
         }
 
-    def _begin(self, answer: LiveAnswer) -> Iterator[bytes]:
-        if self._parser is None:
-            self._parser = self._rendered.prompt.parse()
-            message = self._head(answer) | {"usage": _usage(answer, 0)}
-            yield event({"type": "message_start", "message": message}, "message_start")
+    def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:
+        yield _event("message_start", message=self._head(answer) | {"usage": _usage(answer, 0)})
+
+    def _events(self, answer: LiveAnswer, deltas: Sequence[ChatDelta]) -> Iterable[bytes]:
+        for delta in deltas:
+            yield from self._delta(delta)
+
+    def _closing(self, answer: LiveAnswer, message: ChatMessage) -> Iterable[bytes]:
+        yield from self._close_block()
+        usage = {"output_tokens": len(answer.tokens)}
+        yield _event("message_delta", delta=_end(answer, message), usage=usage, drafting=reports.drafting(answer))
+        yield _event("message_stop")
 
     def _delta(self, delta: ChatDelta) -> Iterator[bytes]:
         if delta.reasoning:
@@ -275,21 +254,19 @@ class MessagesReply(Reply):
             return
         yield from self._close_block()
         self._open = kind, call
-        data = {"type": "content_block_start", "index": self._n_blocks, "content_block": block}
-        yield event(data, "content_block_start")
+        yield _event("content_block_start", index=self._n_blocks, content_block=block)
 
     def _close_block(self) -> Iterator[bytes]:
         if self._open is None:
             return
         if self._open[0] == "thinking":
             yield self._block_delta({"type": "signature_delta", "signature": ""})
-        yield event({"type": "content_block_stop", "index": self._n_blocks}, "content_block_stop")
+        yield _event("content_block_stop", index=self._n_blocks)
         self._open = None
         self._n_blocks += 1
 
     def _block_delta(self, delta: dict[str, Any]) -> bytes:
-        data = {"type": "content_block_delta", "index": self._n_blocks, "delta": delta}
-        return event(data, "content_block_delta")
+        return _event("content_block_delta", index=self._n_blocks, delta=delta)
 
     def _head(self, answer: LiveAnswer) -> dict[str, Any]:
         return {
@@ -312,12 +289,14 @@ def _usage(answer: LiveAnswer, n_output: int) -> dict[str, int]:
     }
 
 
-def _reason(answer: LiveAnswer, *, has_calls: bool) -> str:
-    if not answer.is_complete:
-        return "max_tokens"
-    if has_calls:
-        return "tool_use"
-    return "stop_sequence" if answer.generation.stop_text else "end_turn"
+def _end(answer: LiveAnswer, message: ChatMessage) -> dict[str, Any]:
+    stop = answer.generation.stop_text
+    reason = "tool_use" if message.tool_calls else "stop_sequence" if stop else "end_turn"
+    return {"stop_reason": reason if answer.is_complete else "max_tokens", "stop_sequence": stop}
+
+
+def _event(kind: str, **data: Any) -> bytes:
+    return event({"type": kind, **data}, kind)
 
 
 def _input(arguments: str) -> Any:

@@ -15,6 +15,7 @@ from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.params import GenerationParams
 
 from .answer import LiveAnswer
+from .ids import new_id
 from .parameters import RANDOM_SEED
 from .state import ServerState
 
@@ -28,6 +29,12 @@ _DRAFTING = ("draft_max", "draft_min", "draft_p_min", "draft_lookup", "draft_pic
 _MISSING = object()
 LEAST_LOGPROB = -3.4028234663852886e38
 """Stands for minus infinity, which JSON cannot say."""
+
+
+def head(state: ServerState, kind: str) -> dict[str, Any]:
+    """What each part of an answer of OpenAI's older APIs begins with; `kind` is that of its id."""
+    asked = {"id": new_id(kind), "created": int(time.time()), "model": state.name}
+    return asked | {"system_fingerprint": state.fingerprint}
 
 
 def timings(answer: LiveAnswer) -> dict[str, float]:
@@ -51,20 +58,20 @@ def timings(answer: LiveAnswer) -> dict[str, float]:
     return found
 
 
-def timings_of_prompt(answer: LiveAnswer, n_done: int) -> dict[str, float]:
-    """What it has cost when `n_done` tokens of the prompt are in the cache: nothing before the first of them."""
-    found = timings(answer)
-    return found if n_done > answer.generation.n_cached else dict.fromkeys(found, 0.0) | {"cache_n": n_done}
+def timings_of_piece(answer: LiveAnswer) -> dict[str, Any]:
+    """The field with the times so far, if each piece is to have it."""
+    return {"timings": timings(answer)} if answer.options.timings_per_token else {}
 
 
 def progress(answer: LiveAnswer, n_done: int) -> dict[str, Any]:
-    """How far the prompt is."""
-    return {
-        "total": answer.generation.n_prompt,
-        "cache": answer.generation.n_cached,
-        "processed": n_done,
-        "time_ms": round((time.monotonic() - answer.asked_at) * 1000),
-    }
+    """The fields that show how far the prompt is: `n_done` of its tokens are in the cache."""
+    n_cached = answer.generation.n_cached
+    spent_ms = round((time.monotonic() - answer.asked_at) * 1000)
+    done = {"total": answer.generation.n_prompt, "cache": n_cached, "processed": n_done, "time_ms": spent_ms}
+    found = timings_of_piece(answer)
+    if found and n_done <= n_cached:  # nothing of it was computed yet
+        found = {"timings": dict.fromkeys(found["timings"], 0.0) | {"cache_n": n_done}}
+    return {"prompt_progress": done} | found
 
 
 def only(names: Sequence[str], data: dict[str, Any]) -> dict[str, Any]:
@@ -126,9 +133,9 @@ def settings_of(params: GenerationParams, vocabulary: Vocabulary | None) -> dict
     }
 
 
-def logprobs_of(entries: Sequence[TokenLogprobs], vocabulary: Vocabulary, *, of_chain: bool) -> list[dict[str, Any]]:
+def logprobs_of(state: ServerState, answer: LiveAnswer, entries: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:
     """Log probabilities before the sampler chain, or probabilities after it."""
-    return [_entry(each, vocabulary, of_chain=of_chain) for each in entries]
+    return [_entry(each, state.vocabulary, of_chain=answer.options.of_chain) for each in entries]
 
 
 def finish_reason(answer: LiveAnswer) -> str:
@@ -160,7 +167,7 @@ def whole(state: ServerState, answer: LiveAnswer) -> dict[str, Any]:
         "drafting": drafting(answer),
     }
     if generation.logprobs and not options.stream:
-        data["completion_probabilities"] = logprobs_of(generation.logprobs, vocabulary, of_chain=options.of_chain)
+        data["completion_probabilities"] = logprobs_of(state, answer, generation.logprobs)
     return only(options.fields, data) if options.fields else data
 
 

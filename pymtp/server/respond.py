@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -19,6 +20,7 @@ from .answer import LiveAnswer, Piece
 from .errors import as_api_error
 from .logs import log
 from .served_model import ServedModel
+from .state import ServerState, state_of
 
 T = TypeVar("T")
 
@@ -28,15 +30,21 @@ N_ENTRIES_MAX = 2000
 _encode = msgspec.json.Encoder().encode
 
 
-class Reply(Protocol):
-    """How an API shows answers."""
+class Reply(ABC):
+    """How an API shows the answers to a request."""
 
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    @abstractmethod
     def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
         """The events of a piece."""
 
+    @abstractmethod
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         """The events of a prompt of which `n_done` tokens are in the cache."""
 
+    @abstractmethod
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         """The events of an answer that is complete."""
 
@@ -44,6 +52,7 @@ class Reply(Protocol):
         """The events after all answers are complete."""
         return ()
 
+    @abstractmethod
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """The body, where nothing is streamed."""
 
@@ -59,9 +68,9 @@ def json_response(data: Any, status: int = 200, headers: dict[str, str] | None =
     return Response(_encode(data), status, headers, media_type="application/json")
 
 
-async def respond(request: Request, served: ServedModel, answers: Sequence[LiveAnswer], reply: Reply) -> Response:
+async def respond(request: Request, answers: Sequence[LiveAnswer], reply: Reply) -> Response:
     """The response to a request, in the words of `reply`."""
-    options = answers[0].options
+    served, options = state_of(request).served, answers[0].options
     if not options.stream:
         await unless_gone(request.receive, _finish(served, answers))
         n_entries = sum(len(answer.generation.logprobs) * answer.options.n_probs for answer in answers)

@@ -13,16 +13,16 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pymtp.chat.parser import AnswerParser, ChatDelta, ChatMessage, ToolCall
+from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall
 
 from . import reports
-from .answer import LiveAnswer, Piece
+from .answer import LiveAnswer
 from .bodies import as_structure, read_turned
-from .chat import Rendered, answer_chat, count_tokens_of
+from .chat import ChatReply, answer_chat, count_tokens_of
 from .errors import invalid, unsupported
 from .fields import ChatBody
 from .ids import random_name
-from .respond import Reply, event, json_response
+from .respond import event, json_response
 from .state import ServerState
 
 
@@ -170,42 +170,26 @@ def _part(part: Part) -> dict[str, Any]:
     raise unsupported(f"content of the type {part.type!r} is not supported")
 
 
-class ResponsesReply(Reply):
-    """Answers as responses. See respond.Reply."""
+class ResponsesReply(ChatReply):
+    """Answers as responses."""
 
-    def __init__(self, state: ServerState, rendered: Rendered) -> None:
-        self._state, self._rendered = state, rendered
+    def __init__(self, state: ServerState) -> None:
+        super().__init__(state)
         self._id = f"resp_{random_name()}"
         self._ids = {"reasoning": f"rs_{random_name()}", "message": f"msg_{random_name()}"}
         self._created = int(time.time())
-        self._parser: AnswerParser | None = None
         self._open: list[str] = []  # items, in the order of their indexes
         self._calls: list[str] = []  # their ids
         self._n_events = 0
 
-    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
-        """See Reply."""
-        yield from self._begin()
-        assert self._parser is not None
-        deltas = self._parser.push(piece.text)
-        for i, delta in enumerate(deltas):
-            more = {"timings": reports.timings(answer)} if answer.options.timings_per_token else {}
-            yield from self._delta(delta, more if i == len(deltas) - 1 else {})
-
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         """See Reply."""
-        yield from self._begin()
-        yield self._event(
-            "response.in_progress", response=self._head("in_progress"), prompt_progress=reports.progress(answer, n_done)
-        )
+        if self._begins(answer):
+            yield from self._opening(answer)
+        done = reports.progress(answer, n_done)["prompt_progress"]
+        yield self._event("response.in_progress", response=self._head("in_progress"), prompt_progress=done)
 
-    def end(self, answer: LiveAnswer) -> Iterable[bytes]:
-        """See Reply."""
-        yield from self._begin()
-        assert self._parser is not None
-        for delta in self._parser.finish(is_cut=not answer.is_complete):
-            yield from self._delta(delta, {})
-        message = self._parser.message
+    def _closing(self, answer: LiveAnswer, message: ChatMessage) -> Iterable[bytes]:
         output = self._output(message)
         for index, item in enumerate(output):
             yield from self._done(index, item)
@@ -214,15 +198,16 @@ class ResponsesReply(Reply):
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         """See Reply."""
-        message = self._rendered.message(answers[0].text, is_cut=not answers[0].is_complete)
-        response = self._whole(answers[0], self._output(message))
+        response = self._whole(answers[0], self._output(answers[0].generation.message))
         return response | reports.extras(self._state, answers[0])
 
-    def _begin(self) -> Iterator[bytes]:
-        if self._parser is None:
-            self._parser = self._rendered.prompt.parse()
-            for name in ("created", "in_progress"):
-                yield self._event(f"response.{name}", response=self._head("in_progress"))
+    def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:
+        for name in ("created", "in_progress"):
+            yield self._event(f"response.{name}", response=self._head("in_progress"))
+
+    def _events(self, answer: LiveAnswer, deltas: Sequence[ChatDelta]) -> Iterable[bytes]:
+        for i, delta in enumerate(deltas):
+            yield from self._delta(delta, reports.timings_of_piece(answer) if i == len(deltas) - 1 else {})
 
     def _delta(self, delta: ChatDelta, more: dict[str, Any]) -> Iterator[bytes]:
         if delta.reasoning:
