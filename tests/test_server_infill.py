@@ -11,7 +11,7 @@ import pytest
 from http_server import Client, running
 from pymtp import GenerationParams, Model, SamplingParams
 from pymtp.server.fields import InfillBody, InfillChunk
-from pymtp.server.infill import infill_prompt
+from pymtp.server.llama_server import infill_prompt
 from random_gguf import write_glm4moe
 
 PREFIX, SUFFIX, MIDDLE, REPOSITORY, FILE = 300, 301, 302, 303, 304

@@ -1,6 +1,6 @@
-"""Who may ask: API keys, and the origins whose pages may.
+"""The layers around the endpoints: names, log and errors of requests, the origins whose pages may ask, and API keys.
 
-Knows headers; nothing of what is asked.
+Knows headers, and how requests ended; nothing of what is asked.
 """
 
 from __future__ import annotations
@@ -8,17 +8,70 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import time
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import ApiError
-from .respond import json_response
+from .errors import ApiError, as_api_error
+from .logs import log, new_id, request_id
+from .respond import ClientGone, json_response
 from .settings import ServerSettings
 
 PUBLIC = frozenset({"/health", "/v1/health"})
 _LOCAL = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
+
+_QUIET = frozenset({"/health", "/v1/health", "/metrics", "/slots"})
+"""What is asked again and again."""
+
+
+class Gate:
+    """Names, records and, where nothing else does, ends requests."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        name = _name(Headers(scope=scope).get("x-request-id"))
+        request_id.set(name)
+        began, status = time.monotonic(), 0
+
+        async def send_named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = list(message["headers"])
+                MutableHeaders(scope=message)["X-Request-Id"] = name
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_named)
+        except (ClientGone, ClientDisconnect, ConnectionError):
+            log("client left", path=scope["path"], ms=_ms_since(began))
+            return
+        except Exception as error:
+            failure = as_api_error(error)
+            if failure.status >= 500 and failure.status not in (501, 503):
+                log("request failed", level="error", path=scope["path"], error=repr(error))
+            if status == 0:
+                response = json_response(failure.as_json(scope["path"]), failure.status, failure.headers)
+                await response(scope, receive, send_named)
+        level = "debug" if scope["path"] in _QUIET else "info"
+        log("request", level=level, method=scope["method"], path=scope["path"], status=status, ms=_ms_since(began))
+
+
+def _name(given: str | None) -> str:
+    return given if given and re.fullmatch(r"[\w.:-]{1,128}", given) else new_id("req")
+
+
+def _ms_since(began: float) -> float:
+    return round((time.monotonic() - began) * 1000, 1)
 
 
 class KeyCheck:

@@ -1,12 +1,13 @@
 """The server as an ASGI application: which path leads where.
 
-Owns the routes and the layers around them.
+Owns the routes, the layers around them, and what browsers may do with the page at /, whose files are in `page`.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -17,15 +18,13 @@ from starlette.routing import Route
 
 from pymtp.model import Model
 
-from . import info, llama_server, lora
-from .access import PUBLIC, KeyCheck, Origins
+from . import info, llama_server
+from .access import PUBLIC, Gate, KeyCheck, Origins
 from .chat_completions import chat_completions, count_chat_tokens
 from .completions import completions
 from .errors import ApiError, unsupported
-from .gate import Gate
 from .messages import count_tokens, messages
 from .metrics import metrics
-from .page_files import PAGE_PATHS, page_routes
 from .responses import count_response_tokens, responses
 from .served_model import ServedModel
 from .settings import ServerSettings
@@ -38,6 +37,25 @@ _UNSUPPORTED = {
     "audio": ("/audio/transcriptions", "/v1/audio/transcriptions"),
 }
 """What llama-server can do and this one cannot."""
+_PAGE = Path(__file__).with_name("page")
+_FILES = {
+    "/": ("index.html", "text/html"),
+    "/index.html": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+}
+_ICON = "/favicon.ico"
+_PAGE_PATHS = frozenset((*_FILES, _ICON))
+"""What needs no key."""
+
+_HEADERS = {
+    # nothing from elsewhere, nothing inline
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
 
 
 def make_app(
@@ -57,11 +75,11 @@ def make_app(
         await served.stop()
 
     app = Starlette(
-        routes=[*_routes(), *(page_routes() if settings.has_page else ())],
+        routes=[*_routes(), *(_page_routes() if settings.has_page else ())],
         middleware=[
             Middleware(Gate),
             Middleware(Origins, settings=settings),
-            Middleware(KeyCheck, keys=settings.api_keys, public=PUBLIC | PAGE_PATHS),
+            Middleware(KeyCheck, keys=settings.api_keys, public=PUBLIC | _PAGE_PATHS),
         ],
         exception_handlers={404: _not_found, 405: _wrong_method},
         lifespan=lifespan,
@@ -82,8 +100,8 @@ def _routes() -> Iterator[Route]:
     yield Route("/metrics", metrics)
     yield Route("/slots", slots)
     yield Route("/slots/{slot}", slot_action, methods=["POST"])
-    yield Route("/lora-adapters", lora.adapters)
-    yield Route("/lora-adapters", lora.scale_adapters, methods=["POST"])
+    yield Route("/lora-adapters", info.adapters)
+    yield Route("/lora-adapters", info.scale_adapters, methods=["POST"])
     yield Route("/props", info.props)
     yield Route("/props", info.set_props, methods=["POST"])
     yield Route("/completion", llama_server.completion, methods=["POST"])
@@ -98,6 +116,21 @@ def _routes() -> Iterator[Route]:
     for what, paths in _UNSUPPORTED.items():
         for path in paths:
             yield Route(path, _refuse(what), methods=["GET", "POST"])
+
+
+def _page_routes() -> Iterator[Route]:
+    for path in _FILES:
+        yield Route(path, _send_file)
+    yield Route(_ICON, _no_icon)
+
+
+async def _send_file(request: Request) -> Response:
+    name, kind = _FILES[request.url.path]
+    return Response((_PAGE / name).read_bytes(), headers=_HEADERS, media_type=kind)
+
+
+async def _no_icon(request: Request) -> Response:
+    return Response(status_code=204)
 
 
 def _refuse(what: str) -> Callable[[Request], Any]:

@@ -24,8 +24,7 @@ from .chat_completions import CompletionsReply
 from .completions import CompletionReply
 from .errors import as_api_error, invalid, unsupported
 from .fields import ChatBody, CompletionBody
-from .ids import new_id
-from .logs import log
+from .logs import log, new_id
 from .prompts import prompts_of
 from .respond import Reply
 from .served_model import ServedModel

@@ -20,7 +20,7 @@ from .answer import LiveAnswer, Piece
 from .bodies import read
 from .chat import ChatReply, answer_chat, count_tokens_of
 from .fields import ChatBody
-from .ids import random_name
+from .logs import random_name
 from .respond import event, json_response
 from .state import ServerState
 

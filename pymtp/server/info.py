@@ -1,10 +1,11 @@
-"""What a server says of itself and its model: /health, /props, /v1/models.
+"""What a server says of itself and its model: /health, /props, /v1/models, /lora-adapters.
 
 Owns the form of these answers.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -14,7 +15,10 @@ from starlette.responses import Response
 from pymtp.loading.images import IMAGE_MARKER
 
 from . import reports
+from .bodies import read
 from .errors import unavailable, unsupported
+from .fields import LoraScale
+from .parameters import scales_of
 from .respond import json_response
 from .state import ServerState, build_info, state_of
 
@@ -60,6 +64,20 @@ async def props(request: Request) -> Response:
 async def set_props(request: Request) -> Response:
     """POST /props"""
     raise unsupported("properties cannot be changed while the server runs; set them for each request")
+
+
+async def adapters(request: Request) -> Response:
+    """GET /lora-adapters"""
+    shown = ("scale", "task_name", "prompt_prefix")
+    found = enumerate(state_of(request).model.adapters)
+    return json_response([{"id": i, "path": str(one.path)} | {x: getattr(one, x) for x in shown} for i, one in found])
+
+
+async def scale_adapters(request: Request) -> Response:
+    """POST /lora-adapters: for later requests that do not say themselves; adapters that are not named get 0."""
+    model, body = state_of(request).model, await read(request, list[LoraScale])
+    await asyncio.to_thread(model.adapters.scale, scales_of(body))
+    return json_response({"success": True})
 
 
 async def models(request: Request) -> Response:

@@ -1,6 +1,7 @@
 """llama-server's own endpoints for text: /completion, /infill, /tokenize, /detokenize, /apply-template.
 
-Owns their answers. Generates nothing itself.
+Owns their answers, and the form of the prompt of /infill: that of Qwen2.5-Coder (https://arxiv.org/pdf/2409.12186), as
+in llama-server. Generates nothing itself.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from . import reports
 from .answer import LiveAnswer, Piece
 from .bodies import apart, read
 from .chat import prepared, render
-from .fields import ChatBody, CompletionBody, DetokenizeBody, InfillBody, TokenizeBody
-from .infill import infill_prompt
+from .errors import invalid, unsupported
+from .fields import ChatBody, CompletionBody, DetokenizeBody, InfillBody, InfillChunk, TokenizeBody
 from .prompts import mixed_tokens, read_prompts
 from .respond import Reply, event, json_response, respond
 from .state import state_of
+
+_SEPARATOR = "\n\n--- snippet ---\n\n"
+"""Before a piece of another file, where the model has no token for that."""
 
 
 async def completion(request: Request) -> Response:
@@ -43,6 +47,47 @@ async def infill(request: Request) -> Response:
     prompt = await apart(request, lambda: infill_prompt(body, state.vocabulary, n_max))
     answers = state.submit([prompt], body, n_probs=body.n_probs or 0)
     return await respond(request, answers, LlamaServerReply(state))
+
+
+def infill_prompt(body: InfillBody, vocabulary: Vocabulary, n_max: int) -> list[int]:
+    """The prompt for what belongs between the two, of at most `n_max` tokens: those next to the gap are kept.
+
+    Three of four are for what is before the gap, if that needs as many; other files get what is left. Raises ApiError.
+    """
+    special = vocabulary.infill
+    missing = [name for name in ("prefix", "suffix", "middle") if getattr(special, name) < 0]
+    if missing:
+        raise unsupported(f"Infill is not supported by this model: it has no token for {', '.join(missing)}")
+    for name in ("input_prefix", "input_suffix"):
+        if getattr(body, name) is None:
+            raise invalid(f'"{name}" is required')
+    begin = mixed_tokens(body.input_prefix, vocabulary, add_special=False, parse_special=False)
+    end = mixed_tokens(body.input_suffix, vocabulary, add_special=False, parse_special=False)
+    answer = vocabulary.tokenize(body.prompt or "", is_start=False)
+    bos = [vocabulary.bos] if vocabulary.begins_with_bos and vocabulary.bos >= 0 else []
+    n_left = max(n_max - len(bos) - len(answer) - 3, 0)
+    begin = _last(begin, max(3 * n_left // 4, n_left - len(end)))
+    end = end[: n_left - len(begin)]
+    others = _last(_other_files(body.input_extra or (), vocabulary), n_left - len(begin) - len(end))
+    return [*others, *bos, special.prefix, *begin, *answer, special.suffix, *end, special.middle]
+
+
+def _other_files(chunks: Sequence[InfillChunk], vocabulary: Vocabulary) -> list[int]:
+    """Pieces of other files, each after its name, and the name of the one with the gap."""
+    special = vocabulary.infill
+
+    def tokens(text: str) -> list[int]:
+        return vocabulary.tokenize(text, is_start=False, parse_special=False)
+
+    found = [special.repository, *tokens("myproject\n")] if special.repository >= 0 else []
+    for chunk in chunks:
+        head = [special.file, *tokens(f"{chunk.filename}\n")] if special.file >= 0 else tokens(_SEPARATOR)
+        found += [*head, *tokens(chunk.text)]
+    return [*found, special.file, *tokens("filename\n")] if special.file >= 0 else found
+
+
+def _last(tokens: list[int], n: int) -> list[int]:
+    return tokens[max(len(tokens) - n, 0) :]
 
 
 async def tokenize(request: Request) -> Response:

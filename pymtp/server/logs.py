@@ -1,4 +1,4 @@
-"""The server's log: one line of JSON for each event, on stderr.
+"""The server's log: one line of JSON for each event, on stderr. And the names of requests, answers and their parts.
 
 Owns the form of the lines and the id of the request that they belong to.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import secrets
 import sys
 import time
 from typing import Any
@@ -38,3 +39,13 @@ def log(event: str, *, level: str = "info", **fields: Any) -> None:
     if request_id.get():
         line["request"] = request_id.get()
     _logger.log(number, msgspec.json.encode(line | fields).decode())
+
+
+def new_id(kind: str) -> str:
+    """A name that nothing else has."""
+    return f"{kind}-{random_name()}"
+
+
+def random_name() -> str:
+    """32 random letters and digits."""
+    return secrets.token_hex(16)

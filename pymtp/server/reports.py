@@ -15,7 +15,7 @@ from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.params import GenerationParams
 
 from .answer import LiveAnswer
-from .ids import new_id
+from .logs import new_id
 from .parameters import RANDOM_SEED
 from .state import ServerState
 

@@ -21,7 +21,7 @@ from .bodies import as_structure, read_turned
 from .chat import ChatReply, answer_chat, count_tokens_of
 from .errors import invalid, unsupported
 from .fields import ChatBody
-from .ids import random_name
+from .logs import random_name
 from .respond import event, json_response
 from .state import ServerState
 
