@@ -21,18 +21,13 @@ from pymtp.serving.slots import Slots
 class Job(Protocol):
     """What waits for a slot, and becomes a sequence there."""
 
-    @property
-    def cache_scope(self) -> str | None:
-        """Whose tokens of its prompt it reuses, if the cache holds them, and for whom it leaves its own there; None:
-        it does neither."""
-
-    @property
-    def slot(self) -> int | None:
-        """The slot that it has to run in; None: any."""
-
-    @property
-    def lora(self) -> Mapping[int, float] | None:
-        """The LoRA adapters that it asks for, by their numbers, and their scales; None: those of the model."""
+    cache_scope: str | None
+    """Whose tokens of its prompt it reuses, if the cache holds them, and for whom it leaves its own there; None: it
+    does neither."""
+    slot: int | None
+    """The slot that it has to run in; None: any."""
+    lora: Mapping[int, float] | None
+    """The LoRA adapters that it asks for, by their numbers, and their scales; None: those of the model."""
 
     def start(self) -> TokenSequence:
         """The sequence, now that there is a slot for it."""
@@ -99,11 +94,10 @@ class Admission:
 
     def remove_all(self) -> list[Job]:
         """Forget all jobs, and return them; slots and session stay as they are."""
-        suspended = (job for job, _ in self._suspended)
-        jobs = [*(running.job for running in self.running.values()), *suspended, *self._waiting]
-        self.running.clear()
-        self._suspended.clear()
-        self._waiting.clear()
+        running, suspended = (running.job for running in self.running.values()), (job for job, _ in self._suspended)
+        jobs = [*running, *suspended, *self._waiting]
+        for each in (self.running, self._suspended, self._waiting):
+            each.clear()
         return jobs
 
     def admit(self) -> list[TokenSequence]:
@@ -116,12 +110,10 @@ class Admission:
             job, sequence = found
             scope = self.adapters.scope(job.cache_scope, self.adapters.current)
             keys = sequence.keys
-            slot = self.slots.choose(keys, scope=scope, slot=job.slot)
-            sequence.slot = slot
+            sequence.slot = slot = self.slots.choose(keys, scope=scope, slot=job.slot)
             # before anything that can fail: whoever ends all jobs has to find it
             self.running[slot] = Running(job, sequence, sequence.sampler.n_candidates)
-            sequence.n_cached = self.slots.take(slot, keys, scope=scope)
-            sequence.n_decoded = sequence.n_cached
+            sequence.n_decoded = sequence.n_cached = self.slots.take(slot, keys, scope=scope)
             admitted.append(sequence)
         if admitted:
             self._reduce_logits()

@@ -15,7 +15,7 @@ from pymtp.errors import PymtpError
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.loop import EngineLoop
-from pymtp.serving.make_sequence import acceptance_name
+from pymtp.serving.make_sequence import acceptance_name, name_of
 from pymtp.serving.params import GenerationParams
 from pymtp.serving.request import Request, Update
 from pymtp.serving.sequence import FinishReason
@@ -54,7 +54,6 @@ class Generation:
         self._stream = TextStream(request.params.stops)
         self._piece = vocabulary.piece_with(request.params.preserved_tokens)
         self._origins = Origins()
-        self._is_over = False
         self._first_listener = request.listener
         self._wakes: asyncio.Event | None = None
         self._waits_in: asyncio.AbstractEventLoop | None = None
@@ -74,18 +73,16 @@ class Generation:
         """The pieces so far."""
         self.finish_reason: FinishReason | None = None
         """Why the text ended, once it has; None also if it was closed."""
+        self.is_over = False
+        """Whether there will be no more pieces: it has ended, or was closed."""
         self.error: BaseException | None = None
         """What ended it early: ContextFull if the cache had no room, or a failure of the model."""
 
     @property
     def acceptance(self) -> str:
         """How drafts are verified; methods that change the text are marked as lossy."""
-        sequence = self._request.sequence
-        if sequence is None:
-            return acceptance_name(self._request.params)
-        if sequence.pick.compares:
-            return " or ".join(dict.fromkeys((sequence.accept.name, sequence.accept_drawn.name)))
-        return sequence.accept_drawn.name if sequence.pick.draws else sequence.accept.name
+        one = self._request.sequence
+        return name_of(one.pick, one.accept, one.accept_drawn) if one else acceptance_name(self.params)
 
     @property
     def params(self) -> GenerationParams:
@@ -128,15 +125,10 @@ class Generation:
 
     def close(self) -> None:
         """End the generation early; its slot is free for another. Harmless if it has ended."""
-        if not self._is_over:
-            self._is_over = True
+        if not self.is_over:
+            self.is_over = True
             self._loop.cancel(self._request)
             self._request.wake()  # whoever waits for more of it
-
-    @property
-    def is_over(self) -> bool:
-        """Whether there will be no more pieces: it has ended, or was closed."""
-        return self._is_over
 
     def __enter__(self) -> Generation:
         return self
@@ -148,16 +140,16 @@ class Generation:
         self.close()
 
     def __repr__(self) -> str:
-        state = self.finish_reason or ("closed" if self._is_over else "running")
+        state = self.finish_reason or ("closed" if self.is_over else "running")
         return f"<pymtp.Generation {state}: {len(self.tokens)} tokens, {self.text[:40]!r}>"
 
     def __iter__(self) -> Generation:
         return self
 
     def __next__(self) -> str:
-        if self._loop.is_own_thread and not self._is_over:
+        if self._loop.is_own_thread and not self.is_over:
             raise PymtpError("a text cannot be awaited in the engine's own thread; await it in another")
-        while not self._is_over:
+        while not self.is_over:
             try:
                 piece = self._take(self._request.updates.get())
             except BaseException:  # Ctrl-C while waiting, or a callback
@@ -180,11 +172,11 @@ class Generation:
     async def take(self) -> str | None:
         """Wait for the next update; its text, which may be empty. None once it is over; raises what ended it early."""
         wakes = self._listen()
-        while not self._is_over:
+        while not self.is_over:
             wakes.clear()
             try:
                 piece = self.take_now()
-                if piece is None and not self._is_over:
+                if piece is None and not self.is_over:
                     await wakes.wait()
             except BaseException:  # the task was cancelled, or a callback
                 self.close()
@@ -222,13 +214,13 @@ class Generation:
             updates = self._request.updates.get_nowait()
         except Empty:
             return None
-        return None if self._is_over else self._take(updates)
+        return None if self.is_over else self._take(updates)
 
     def _take(self, updates: Sequence[Update]) -> str:
         """Take over some updates; return the text that is certain after them."""
-        return "".join(map(self._take_one, updates))
+        return "".join(map(self._taken, updates))
 
-    def _take_one(self, update: Update) -> str:
+    def _taken(self, update: Update) -> str:
         if update.error:
             self.error = update.error
         self.n_cached = update.n_cached or self.n_cached
@@ -242,7 +234,7 @@ class Generation:
             self._origins.add(self._stream.n_characters - n_before, drafted=i < update.n_accepted)
         if update.finish_reason or update.error:
             self.finish_reason = update.finish_reason
-            self._is_over = True
+            self.is_over = True
             piece += self._stream.flush()
         self.text += piece
         if self._on_prompt and update.n_decoded:

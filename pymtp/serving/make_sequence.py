@@ -32,7 +32,7 @@ def check_request(params: GenerationParams, vocabulary: Vocabulary, drafter: Dra
     """Raise InvalidParameter for what `make_sequence` or its sampler would refuse, before the request waits."""
     if not drafter.allows_drawn and params.draft_pick == "sample":
         raise InvalidParameter("draft_pick", f"greedy or auto where {drafter.name} drafts", value="sample")
-    if params.accept == "relaxed" and not (params.thinking_tags or vocabulary.thinking_tags):
+    if params.accept == "relaxed" and not _tags(params, vocabulary):
         raise InvalidParameter("thinking_tags", "given for accept relaxed: the model is not known to have any")
     rules = _rules(params, vocabulary, starts_inside=False)
     if params.reasoning_budget >= 0 and not (rules and rules.thinking_begin and rules.thinking_ends):
@@ -114,10 +114,11 @@ def acceptance_name(params: GenerationParams) -> str:
         return params.forced.name
     if params.accept == "relaxed":
         return Relaxed.name
-    named: dict[str, Acceptance] = {"match": MATCH, "rejection-tokenwise": TOKENWISE_REJECTION}
-    drawn = named.get(params.accept, BLOCK_REJECTION)
-    likely = MATCH if params.accept == "auto" else drawn
-    pick = _pick(params)
+    return name_of(_pick(params), *_named_methods(params.accept, BLOCK_REJECTION))
+
+
+def name_of(pick: PickMethod, likely: Acceptance, drawn: Acceptance) -> str:
+    """How reports call methods of acceptance: that for the most likely tokens, and that for drawn ones."""
     if pick.compares:
         return " or ".join(dict.fromkeys((likely.name, drawn.name)))
     return drawn.name if pick.draws else likely.name
@@ -138,12 +139,13 @@ def _methods(
     if params.accept == "relaxed":
         relaxed = _relaxed(prompt, params, vocabulary)
         return relaxed, relaxed
-    return {
-        "auto": (MATCH, rejection),
-        "match": (MATCH, MATCH),
-        "rejection": (rejection, rejection),
-        "rejection-tokenwise": (TOKENWISE_REJECTION, TOKENWISE_REJECTION),
-    }[params.accept]
+    return _named_methods(params.accept, rejection)
+
+
+def _named_methods(accept: str, rejection: Acceptance) -> tuple[Acceptance, Acceptance]:
+    named: dict[str, Acceptance] = {"match": MATCH, "rejection-tokenwise": TOKENWISE_REJECTION}
+    drawn = named.get(accept, rejection)
+    return (MATCH if accept == "auto" else drawn), drawn
 
 
 def _relaxed(prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary) -> Relaxed:
@@ -161,8 +163,12 @@ def _relaxed(prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabu
 
 def _thinking(prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary) -> Thinking | None:
     """The state of the thinking after the prompt. Whoever follows the text has one of its own."""
-    tags = params.thinking_tags or _tags_of_chat(params.chat) or vocabulary.thinking_tags
+    tags = _tags(params, vocabulary)
     return Thinking(*tags, map(vocabulary.special_piece, prompt)) if tags else None
+
+
+def _tags(params: GenerationParams, vocabulary: Vocabulary) -> tuple[str, str] | None:
+    return params.thinking_tags or _tags_of_chat(params.chat) or vocabulary.thinking_tags
 
 
 def _tags_of_chat(chat: ChatPrompt | None) -> tuple[str, str] | None:
@@ -174,7 +180,7 @@ def _rules(params: GenerationParams, vocabulary: Vocabulary, *, starts_inside: b
     chat = params.chat
     if params.reasoning_budget < 0 and not (chat and chat.grammar):
         return None
-    tags = params.thinking_tags or _tags_of_chat(chat) or vocabulary.thinking_tags
+    tags = _tags(params, vocabulary)
     begin, end = tags or ("", "")
     ends = chat.thinking_ends if chat and tags == _tags_of_chat(chat) else (end,) * bool(end)
     rules = AnswerRules(None, (), (), begin * starts_inside, begin, ends, params.reasoning_budget)

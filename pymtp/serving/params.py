@@ -120,7 +120,7 @@ class GenerationParams:
             raise InvalidParameter("draft_lookup", "off, self or shared", value=self.draft_lookup)
         if not isinstance(self.draft_owner, str):
             raise InvalidParameter("draft_owner", "a string", value=self.draft_owner)
-        _check_int("draft_min", self.draft_min, 0, "an integer, 0 or more")
+        _check_int("draft_min", self.draft_min, 0, "0 or more")
         if not isinstance(self.draft_p_min, (int, float)) or not 0 <= self.draft_p_min <= 1:
             raise InvalidParameter("draft_p_min", "between 0 and 1", value=self.draft_p_min)
         stop = (self.stop,) if isinstance(self.stop, str) else _as_tuple("stop", self.stop)

@@ -7,7 +7,7 @@ it waits: the sampler and the rest of a sequence are made when there is a slot f
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -62,22 +62,14 @@ class Request:
     """
 
     __slots__ = (
-        "__weakref__",
-        "_held",
-        "_model",
-        "images",
-        "is_whole",
-        "listener",
-        "n_prompt",
-        "params",
-        "prompt",
-        "sequence",
-        "stats",
-        "updates",
+        *("__weakref__", "_held", "_model", "cache_scope", "images", "is_whole", "listener", "lora", "n_prompt"),
+        *("params", "prompt", "sequence", "slot", "stats", "updates"),
     )
 
     def __init__(self, prompt: str | Sequence[int], params: GenerationParams, model: ModelTraits) -> None:
         self.params = params
+        self.cache_scope = params.cache_scope if params.cache_prompt else None
+        self.slot, self.lora = params.slot, params.lora
         self.prompt: array[int] | None = _tokens(prompt, model)
         """Token ids, until it runs."""
         self.images = prompt.images if isinstance(prompt, ImagePrompt) else ()
@@ -98,21 +90,6 @@ class Request:
         """Whether nobody wants to know of tokens between the first and the last."""
         self.listener: Callable[[], object] | None = None
         """Called in the engine's thread after each update; has to be quick."""
-
-    @property
-    def cache_scope(self) -> str | None:
-        """See Job."""
-        return self.params.cache_scope if self.params.cache_prompt else None
-
-    @property
-    def lora(self) -> Mapping[int, float] | None:
-        """See Job."""
-        return self.params.lora
-
-    @property
-    def slot(self) -> int | None:
-        """See Job."""
-        return self.params.slot
 
     def start(self) -> TokenSequence:
         """See Job."""
@@ -140,18 +117,9 @@ class Request:
         if isinstance(error, NotFinite):
             name = self._model.name
             error = NotFinite(f"{name} produced NaN or infinite logits: {error}; a file is damaged or a type overflows")
-        self._send(
-            Update(
-                sequence.n_decoded,
-                sequence.n_cached,
-                tokens,
-                n_accepted,
-                logprobs,
-                sequence.finish_reason,
-                error,
-            ),
-            may_wait=may_wait or self.is_whole,
-        )
+        done = sequence.n_decoded, sequence.n_cached
+        update = Update(*done, tokens, n_accepted, logprobs, sequence.finish_reason, error)
+        self._send(update, may_wait=may_wait or self.is_whole)
 
     def fail(self, error: BaseException) -> None:
         """See Job."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from pymtp.drafting.interface import NO_DRAFTS, Drafter, checked
+from pymtp.drafting.interface import NO_DRAFTS, Drafter, DraftOutcome, checked
 from pymtp.engine.session import Session
 from pymtp.errors import PymtpError
-from pymtp.serving.sequence import Share, ShareResult, outcome_of
+from pymtp.serving.sequence import Share, ShareResult
 
 
 def run_round(
@@ -49,7 +49,13 @@ def run_round(
             session.truncate(result.n_decoded, sequence=result.share.slot)
     if requests:
         request_of = {request.slot: request for request in requests}
-        drafter.observe([outcome_of(request_of[each.share.slot], each) for each in results if each.share.asks])
+        drafter.observe(
+            [
+                DraftOutcome(request_of[each.share.slot], each.proposal, each.tokens, each.n_accepted)
+                for each in results
+                if each.share.asks
+            ]
+        )
     return results
 
 

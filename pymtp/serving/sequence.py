@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from pymtp.acceptance.interface import MATCH, Acceptance, Verified
 from pymtp.acceptance.rejection import BLOCK_REJECTION
-from pymtp.drafting.interface import DraftOutcome, DraftRequest, Proposal
+from pymtp.drafting.interface import DraftRequest, Proposal
 from pymtp.drafting.pick import ChainPicker, DraftLength, FixedPick, PickMethod
 from pymtp.engine.session import Chunk, Row
 from pymtp.errors import PymtpError
@@ -274,8 +274,3 @@ class TokenSequence:
             return []
         judged = zip(rows, targets, tokens, strict=False)
         return [token_logprobs(row, target, token, n) for row, target, token in judged]
-
-
-def outcome_of(request: DraftRequest, result: ShareResult) -> DraftOutcome:
-    """What the drafter observes of a round."""
-    return DraftOutcome(request, result.proposal, result.tokens, result.n_accepted)

@@ -10,7 +10,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 
 class StatsDict(TypedDict):
@@ -126,7 +126,10 @@ class Stats:
     @property
     def acceptance_per_position(self) -> list[float]:
         """Entry i: of the rounds that drafted position i, the share whose draft i was accepted."""
-        return [self._position_rate(i) for i in range(max((d for (d, _), _ in self._counts()), default=0))]
+        counts = self._counts()
+        most = max((drafted for (drafted, _), _ in counts), default=0)
+        accepted = [*self.accepted_per_position, *[0] * most]
+        return [accepted[i] / sum(n for (drafted, _), n in counts if drafted > i) for i in range(most)]
 
     @property
     def accepted_per_position(self) -> list[int]:
@@ -134,11 +137,6 @@ class Stats:
         counts = self._counts()
         most = max((accepted for (_, accepted), _ in counts), default=0)
         return [sum(n for (_, accepted), n in counts if accepted > i) for i in range(most)]
-
-    def _position_rate(self, position: int) -> float:
-        drafted = sum(n for (d, _), n in self._counts() if d > position)
-        accepted = sum(n for (_, a), n in self._counts() if a > position)
-        return accepted / drafted
 
     def _counts(self) -> list[tuple[tuple[int, int], int]]:
         """A copy: another thread may be adding rounds."""
@@ -154,18 +152,7 @@ class Stats:
 
     def as_dict(self) -> StatsDict:
         """The report under the names that the command line's `--json` uses."""
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "prompt_tok_s": self.prompt_tok_s,
-            "generated_tokens": self.generated_tokens,
-            "generation_tok_s": self.generation_tok_s,
-            "rounds": self.rounds,
-            "drafted": self.drafted,
-            "accepted": self.accepted,
-            "acceptance_rate": self.acceptance_rate,
-            "mean_acceptance_length": self.mean_acceptance_length,
-            "acceptance_per_position": self.acceptance_per_position,
-        }
+        return cast(StatsDict, {name: getattr(self, name) for name in StatsDict.__annotations__})
 
     def as_record(self) -> dict[str, Any]:
         """Everything, as JSON: what `from_record` reads."""
