@@ -34,7 +34,6 @@ class Gate:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -82,7 +81,6 @@ class KeyCheck:
         self._keys = [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         needs_key = scope["type"] == "http" and self._keys and scope["path"] not in self._public
         key = _key_of(Headers(scope=scope)) if needs_key else b""
         if needs_key and not self._is_known(key):
@@ -109,7 +107,6 @@ class Origins:
         self._app, self._settings = app, settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -25,7 +25,7 @@ from .answer import LiveAnswer, Piece
 from .bodies import apart
 from .errors import invalid
 from .fields import ChatBody
-from .respond import Reply, respond
+from .respond import Reply, json_response, respond
 from .state import ServerState, state_of
 
 T = TypeVar("T")
@@ -59,13 +59,11 @@ class ChatReply(Reply):
         self._parsers: dict[int, AnswerParser] = {}  # by answer
 
     def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
-        """See Reply."""
         if self._begins(answer):
             yield from self._opening(answer)
         yield from self._events(answer, self._parsers[answer.index].push(piece.text))
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
-        """See Reply."""
         if self._begins(answer):
             yield from self._opening(answer)
         parser = self._parsers[answer.index]
@@ -102,9 +100,10 @@ async def answer_chat(request: Request, body: ChatBody, reply: Callable[[ServerS
     return await respond(request, answers, reply(state))
 
 
-async def count_tokens_of(request: Request, body: ChatBody) -> int:
-    """Tokens of the prompt of a chat request. Raises ApiError."""
-    return len((await prepared(request, body, prepare))[0])
+async def count_tokens_of(request: Request, body: ChatBody, **more: str) -> Response:
+    """How many tokens the prompt of a chat request has, with `more` fields. Raises ApiError."""
+    tokens, _ = await prepared(request, body, prepare)
+    return json_response({**more, "input_tokens": len(tokens)})
 
 
 def prepare(state: ServerState, body: ChatBody) -> tuple[Sequence[int], Rendered]:

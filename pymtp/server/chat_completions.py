@@ -21,19 +21,16 @@ from .bodies import read
 from .chat import ChatReply, answer_chat, count_tokens_of
 from .fields import ChatBody
 from .logs import random_name
-from .respond import event, json_response
+from .respond import event
 from .state import ServerState
 
 
 async def chat_completions(request: Request) -> Response:
-    """POST /v1/chat/completions"""
     return await answer_chat(request, await read(request, ChatBody), CompletionsReply)
 
 
 async def count_chat_tokens(request: Request) -> Response:
-    """POST /v1/chat/completions/input_tokens"""
-    n = await count_tokens_of(request, await read(request, ChatBody))
-    return json_response({"object": "response.input_tokens", "input_tokens": n})
+    return await count_tokens_of(request, await read(request, ChatBody), object="response.input_tokens")
 
 
 class CompletionsReply(ChatReply):
@@ -45,7 +42,6 @@ class CompletionsReply(ChatReply):
         self._held = defaultdict[int, list[TokenLogprobs]](list)  # by answer, those without text so far
 
     def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
-        """See Reply."""
         self._held[answer.index] += piece.logprobs
         yield from super().piece(answer, piece)
         if answer.options.return_drafts and piece.text:
@@ -53,24 +49,20 @@ class CompletionsReply(ChatReply):
             yield event(self._chunk(answer, {}) | {"drafts": parts, "timings": reports.timings(answer)})
 
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
-        """See Reply."""
         self._begins(answer)
         yield event(self._chunk(answer, _OPENING) | reports.progress(answer, n_done))
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
-        """See Reply."""
         self._held[answer.index].clear()
         return super().end(answer)
 
     def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
-        """See Reply."""
         if answers[0].options.include_usage:
             head = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": reports.usage(answers)}
             yield event(head | reports.extras(self._state, answers[0]))
         yield b"data: [DONE]\n\n"
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
-        """See Reply."""
         return {
             **self._head,
             "object": "chat.completion",

@@ -24,7 +24,6 @@ from .state import ServerState, state_of
 
 
 async def completions(request: Request) -> Response:
-    """POST /v1/completions"""
     state, body = state_of(request), await read(request, CompletionBody)
     prompts = await read_prompts(request, body.prompt)
     answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
@@ -40,7 +39,6 @@ class CompletionReply(Reply):
         self._held = defaultdict[int, list[TokenLogprobs]](list)  # by answer, those without text so far
 
     def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
-        """See Reply."""
         held = self._held[answer.index]
         held += piece.logprobs
         if not piece.text:
@@ -49,22 +47,18 @@ class CompletionReply(Reply):
         held.clear()
 
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
-        """See Reply."""
         yield event(self._chunk(answer, "") | reports.progress(answer, n_done))
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
-        """See Reply."""
         data = self._chunk(answer, "", reason=reports.finish_reason(answer)) | reports.extras(self._state, answer)
         if answer.options.include_usage:
             data["usage"] = reports.usage([answer])
         yield event(data)
 
     def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
-        """See Reply."""
         yield b"data: [DONE]\n\n"
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
-        """See Reply."""
         choices = [
             _choice(each, each.text, self._shown(each, each.generation.logprobs), reports.finish_reason(each))
             for each in answers

@@ -24,7 +24,6 @@ from .state import ServerState, build_info, state_of
 
 
 async def health(request: Request) -> Response:
-    """GET /health"""
     served = state_of(request).served
     if served.phase == "ready":
         return json_response({"status": "ok"})
@@ -32,7 +31,6 @@ async def health(request: Request) -> Response:
 
 
 async def props(request: Request) -> Response:
-    """GET /props"""
     state = state_of(request)
     model, settings = state.model, state.settings
     params = reports.settings_of(settings.params, None)
@@ -62,12 +60,10 @@ async def props(request: Request) -> Response:
 
 
 async def set_props(request: Request) -> Response:
-    """POST /props"""
     raise unsupported("properties cannot be changed while the server runs; set them for each request")
 
 
 async def adapters(request: Request) -> Response:
-    """GET /lora-adapters"""
     shown = ("scale", "task_name", "prompt_prefix")
     found = enumerate(state_of(request).model.adapters)
     return json_response([{"id": i, "path": str(one.path)} | {x: getattr(one, x) for x in shown} for i, one in found])
@@ -81,28 +77,14 @@ async def scale_adapters(request: Request) -> Response:
 
 
 async def models(request: Request) -> Response:
-    """GET /v1/models"""
     state = state_of(request)
     name = state.name
+    unknown = dict.fromkeys(("modified_at", "size", "digest", "description", "parameters"), "")
+    details = dict.fromkeys(("parent_model", "family", "parameter_size", "quantization_level"), "")
     ollama = {
-        "name": name,
-        "model": name,
-        "modified_at": "",
-        "size": "",
-        "digest": "",
-        "type": "model",
-        "description": "",
-        "tags": [""],
-        "capabilities": ["completion"],
-        "parameters": "",
-        "details": {
-            "parent_model": "",
-            "format": "gguf",
-            "family": "",
-            "families": [""],
-            "parameter_size": "",
-            "quantization_level": "",
-        },
+        **{"name": name, "model": name, "type": "model", "tags": [""], "capabilities": ["completion"]},
+        **unknown,
+        "details": {**details, "format": "gguf", "families": [""]},
     }
     return json_response({"models": [ollama], "object": "list", "data": [_model(state)]})
 

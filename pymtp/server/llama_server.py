@@ -30,7 +30,6 @@ _SEPARATOR = "\n\n--- snippet ---\n\n"
 
 
 async def completion(request: Request) -> Response:
-    """POST /completion"""
     state, body = state_of(request), await read(request, CompletionBody)
     prompts = await read_prompts(request, body.prompt)
     answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
@@ -38,7 +37,6 @@ async def completion(request: Request) -> Response:
 
 
 async def infill(request: Request) -> Response:
-    """POST /infill"""
     state, body = state_of(request), await read(request, InfillBody)
     n_predict = next((n for n in (body.n_predict, body.max_completion_tokens, body.max_tokens) if n is not None), -1)
     n_ctx = state.model.n_ctx
@@ -91,7 +89,6 @@ def _last(tokens: list[int], n: int) -> list[int]:
 
 
 async def tokenize(request: Request) -> Response:
-    """POST /tokenize"""
     state, body = state_of(request), await read(request, TokenizeBody)
     return json_response({"tokens": await apart(request, lambda: _tokens(body, state.vocabulary))})
 
@@ -107,14 +104,12 @@ def _tokens(body: TokenizeBody, vocabulary: Vocabulary) -> list[Any]:
 
 
 async def detokenize(request: Request) -> Response:
-    """POST /detokenize"""
     state, body = state_of(request), await read(request, DetokenizeBody)
     text = await apart(request, lambda: state.vocabulary.detokenize(body.tokens or [], special=True))
     return json_response({"content": text})
 
 
 async def apply_template(request: Request) -> Response:
-    """POST /apply-template"""
     state, body = state_of(request), await read(request, ChatBody)
     text = (await prepared(request, body, render)).prompt.text
     return json_response({"prompt": text.replace(state.model.marker, IMAGE_MARKER)})
@@ -124,22 +119,18 @@ class LlamaServerReply(Reply):
     """Answers in the form of /completion. See respond.Reply."""
 
     def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
-        """See Reply."""
         data = self._partial(answer, piece.text, piece.tokens) | reports.timings_of_piece(answer)
         if piece.logprobs:
             data["completion_probabilities"] = reports.logprobs_of(self._state, answer, piece.logprobs)
         yield event(data)
 
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
-        """See Reply."""
         yield event(self._partial(answer, "", ()) | reports.progress(answer, n_done))
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
-        """See Reply."""
         yield event(reports.whole(self._state, answer))
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
-        """See Reply."""
         found = [reports.whole(self._state, answer) for answer in answers]
         return found[0] if len(found) == 1 else found
 

@@ -22,7 +22,7 @@ from .chat import ChatReply, answer_chat, count_tokens_of
 from .errors import ApiError, invalid, unsupported
 from .fields import ChatBody
 from .logs import random_name
-from .respond import event, json_response
+from .respond import event
 from .state import ServerState
 
 N_TOKENS_DEFAULT = 4096
@@ -30,14 +30,11 @@ N_THINKING_DEFAULT = 10000
 
 
 async def messages(request: Request) -> Response:
-    """POST /v1/messages"""
     return await answer_chat(request, await read_turned(request, as_chat, ChatBody), MessagesReply)
 
 
 async def count_tokens(request: Request) -> Response:
-    """POST /v1/messages/count_tokens"""
-    body = await read_turned(request, as_chat, ChatBody)
-    return json_response({"input_tokens": await count_tokens_of(request, body)})
+    return await count_tokens_of(request, await read_turned(request, as_chat, ChatBody))
 
 
 class Block(Struct, kw_only=True):
@@ -199,11 +196,9 @@ class MessagesReply(ChatReply):
         self._n_blocks = 0
 
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
-        """See Reply."""
         yield _event("ping")
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
-        """See Reply."""
         answer = answers[0]
         message = answer.generation.message
         content: list[dict[str, Any]] = []

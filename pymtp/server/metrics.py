@@ -19,7 +19,6 @@ from .state import ServerState, state_of
 
 
 async def metrics(request: Request) -> Response:
-    """GET /metrics"""
     state = state_of(request)
     if not state.settings.has_metrics:
         raise unsupported("This server does not support metrics endpoint. Start it with `--metrics`")

@@ -26,22 +26,13 @@ N_TEXTS_MAX = 256
 """The most stop strings, which are looked for after each token, and of the strings that end DRY's repetitions."""
 PING_S_MIN = 1.0
 
+_SWITCHES = ("stream", "return_tokens", "return_progress", "timings_per_token", "return_drafts")
 _SAMPLING = (
     *("dynatemp_range", "dynatemp_exponent", "typical_p", "top_n_sigma", "min_keep", "repeat_last_n"),
     *("repeat_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_allowed_length"),
     *("dry_penalty_last_n", "mirostat", "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay"),
 )
-_GENERATION = (
-    "ignore_eos",
-    "cache_prompt",
-    "draft_max",
-    "draft_min",
-    "draft_p_min",
-    "draft_lookup",
-    "draft_pick",
-    "accept",
-)
-_RELAXED = ("relaxed_top_n", "relaxed_delta")
+_GENERATION = ("ignore_eos", "cache_prompt", "draft_lookup", "draft_pick", "accept", "relaxed_top_n", "relaxed_delta")
 _N_DIGITS = 20  # more than the ids of tokens have
 # values beyond these count as the nearest one, as llama-server has it: clients send -1 for "off"
 _CLAMPED = {
@@ -68,14 +59,10 @@ def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, settings
     usage = fields.stream_options.include_usage if fields.stream_options else None
     return Options(
         n=n,
-        stream=bool(fields.stream),
         include_usage=bool(usage),
         n_probs=n_probs,
         of_chain=bool(fields.post_sampling_probs),
-        return_tokens=bool(fields.return_tokens),
-        return_progress=bool(fields.return_progress),
-        timings_per_token=bool(fields.timings_per_token),
-        return_drafts=bool(fields.return_drafts),
+        **{name: bool(getattr(fields, name)) for name in _SWITCHES},
         fields=tuple(fields.response_fields or ()),
         predict_ms_max=_first(fields.t_max_predict_ms, -1),
         deadline_s=min(filter(None, deadlines), default=0),
@@ -89,7 +76,7 @@ def params_of(
 ) -> GenerationParams:
     """The parameters of the generation. Raises ApiError, and InvalidParameter for a value out of range."""
     _refuse_unsupported(fields)
-    asked: dict[str, Any] = {name: getattr(fields, name) for name in (*_SAMPLING, *_GENERATION, *_RELAXED)}
+    asked: dict[str, Any] = {name: getattr(fields, name) for name in (*_SAMPLING, *_GENERATION)}
     for name, (least, most) in _CLAMPED.items():
         value = getattr(fields, name)
         asked[name] = None if value is None else min(max(value, least), most)

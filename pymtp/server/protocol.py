@@ -36,28 +36,23 @@ class Connection(HttpToolsProtocol):
         self._stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See asyncio.Protocol."""
         super().connection_made(transport)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
         self._stop_timer()
         self._stop_stall()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """See asyncio.Protocol."""
         super().pause_writing()
         self._stall = self.loop.call_later(STALLED_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """See asyncio.Protocol."""
         self._stop_stall()
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
         super().data_received(data)
         if self._in_head:
             self._n_head += len(data)
@@ -66,13 +61,11 @@ class Connection(HttpToolsProtocol):
                 self.transport.close()
 
     def on_message_begin(self) -> None:
-        """See httptools."""
         super().on_message_begin()
         self._in_head = True
         self._await_head()
 
     def on_headers_complete(self) -> None:
-        """See httptools."""
         self._stop_timer()
         self._in_head, self._n_head = False, 0
         super().on_headers_complete()

@@ -17,7 +17,7 @@ from pymtp.serving.params import GenerationParams
 from .answer import LiveAnswer
 from .logs import new_id
 from .parameters import RANDOM_SEED
-from .state import ServerState
+from .state import ServerState, build_info
 
 _SAMPLING = (
     *("temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "top_n_sigma"),
@@ -34,7 +34,7 @@ LEAST_LOGPROB = -3.4028234663852886e38
 def head(state: ServerState, kind: str) -> dict[str, Any]:
     """What each part of an answer of OpenAI's older APIs begins with; `kind` is that of its id."""
     asked = {"id": new_id(kind), "created": int(time.time()), "model": state.name}
-    return asked | {"system_fingerprint": state.fingerprint}
+    return asked | {"system_fingerprint": build_info()}
 
 
 def timings(answer: LiveAnswer) -> dict[str, float]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall
+from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall, ToolCallDelta
 
 from . import reports
 from .answer import LiveAnswer
@@ -22,20 +22,17 @@ from .chat import ChatReply, answer_chat, count_tokens_of
 from .errors import invalid, unsupported
 from .fields import ChatBody
 from .logs import random_name
-from .respond import event, json_response
+from .respond import event
 from .state import ServerState
 
 
 async def responses(request: Request) -> Response:
-    """POST /v1/responses"""
     return await answer_chat(request, await read_turned(request, as_chat, ChatBody), ResponsesReply)
 
 
 async def count_response_tokens(request: Request) -> Response:
-    """POST /v1/responses/input_tokens"""
     body = await read_turned(request, as_chat, ChatBody)
-    n = await count_tokens_of(request, body)
-    return json_response({"object": "response.input_tokens", "input_tokens": n})
+    return await count_tokens_of(request, body, object="response.input_tokens")
 
 
 class Part(Struct, kw_only=True):
@@ -178,12 +175,11 @@ class ResponsesReply(ChatReply):
         self._id = f"resp_{random_name()}"
         self._ids = {"reasoning": f"rs_{random_name()}", "message": f"msg_{random_name()}"}
         self._created = int(time.time())
-        self._open: list[str] = []  # items, in the order of their indexes
+        self._open: dict[str, int] = {}  # the items that were begun, and their indexes
         self._calls: list[str] = []  # their ids
         self._n_events = 0
 
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
-        """See Reply."""
         if self._begins(answer):
             yield from self._opening(answer)
         done = reports.progress(answer, n_done)["prompt_progress"]
@@ -197,7 +193,6 @@ class ResponsesReply(ChatReply):
         yield self._event("response.completed", response=response, timings=reports.timings(answer))
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
-        """See Reply."""
         response = self._whole(answers[0], self._output(answers[0].generation.message))
         return response | reports.extras(self._state, answers[0])
 
@@ -211,42 +206,32 @@ class ResponsesReply(ChatReply):
 
     def _delta(self, delta: ChatDelta, more: dict[str, Any]) -> Iterator[bytes]:
         if delta.reasoning:
-            item, index = self._ids["reasoning"], self._index("reasoning")
-            if index is None:
-                index, added = self._add("reasoning"), {"type": "reasoning", "summary": [], "content": []}
-                yield self._added(index, added | {"id": item, "status": "in_progress"})
-            yield self._event(
-                "response.reasoning_text.delta",
-                **{"item_id": item, "output_index": index, "content_index": 0, "delta": delta.reasoning, **more},
-            )
+            item = self._ids["reasoning"]
+            if "reasoning" not in self._open:
+                added = {"type": "reasoning", "summary": [], "content": [], "id": item, "status": "in_progress"}
+                yield self._add("reasoning", added)
+            where = {"item_id": item, "output_index": self._open["reasoning"], "content_index": 0}
+            yield self._event("response.reasoning_text.delta", delta=delta.reasoning, **where, **more)
         elif delta.tool_call:
-            yield from self._call_delta(delta.tool_call.index, delta, more)
+            yield from self._call_delta(delta.tool_call, more)
         elif delta.content:
-            item, index = self._ids["message"], self._index("message")
-            where = {"item_id": item, "output_index": index, "content_index": 0}
-            if index is None:
-                where["output_index"] = index = self._add("message")
+            item = self._ids["message"]
+            where = {"item_id": item, "output_index": self._open.get("message", len(self._open)), "content_index": 0}
+            if "message" not in self._open:
                 added = {"type": "message", "role": "assistant", "content": [], "id": item, "status": "in_progress"}
-                yield self._added(index, added)
+                yield self._add("message", added)
                 part = {"type": "output_text", "text": "", "annotations": []}
                 yield self._event("response.content_part.added", part=part, **where)
             yield self._event("response.output_text.delta", delta=delta.content, logprobs=[], **where, **more)
 
-    def _call_delta(self, i: int, delta: ChatDelta, more: dict[str, Any]) -> Iterator[bytes]:
-        call = delta.tool_call
-        assert call is not None
+    def _call_delta(self, call: ToolCallDelta, more: dict[str, Any]) -> Iterator[bytes]:
+        i = call.index
         if i >= len(self._calls):
             self._calls.append(call.id or random_name())
-            index = self._add(f"call {i}")
-            yield self._added(index, self._call_item(i, ToolCall(call.name, ""), "in_progress"))
+            yield self._add(f"call {i}", self._call_item(i, ToolCall(call.name, ""), "in_progress"))
         if call.arguments:
-            yield self._event(
-                "response.function_call_arguments.delta",
-                item_id=f"fc_{self._calls[i]}",
-                output_index=self._index(f"call {i}"),
-                delta=call.arguments,
-                **more,
-            )
+            where = {"item_id": f"fc_{self._calls[i]}", "output_index": self._open[f"call {i}"]}
+            yield self._event("response.function_call_arguments.delta", delta=call.arguments, **where, **more)
 
     def _done(self, index: int, item: dict[str, Any]) -> Iterator[bytes]:
         where = {"item_id": item["id"], "output_index": index}
@@ -310,14 +295,8 @@ class ResponsesReply(ChatReply):
             "output": [],
         }
 
-    def _index(self, item: str) -> int | None:
-        return self._open.index(item) if item in self._open else None
-
-    def _add(self, item: str) -> int:
-        self._open.append(item)
-        return len(self._open) - 1
-
-    def _added(self, index: int, item: dict[str, Any]) -> bytes:
+    def _add(self, name: str, item: dict[str, Any]) -> bytes:
+        self._open[name] = index = len(self._open)
         return self._event("response.output_item.added", output_index=index, item=item)
 
     def _event(self, kind: str, **data: Any) -> bytes:

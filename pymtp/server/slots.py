@@ -30,7 +30,6 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}")
 
 
 async def slots(request: Request) -> Response:
-    """GET /slots"""
     state = state_of(request)
     if not state.settings.has_slots:
         raise unsupported("This server does not support slots endpoint. Start it with `--slots`")
@@ -42,7 +41,6 @@ async def slots(request: Request) -> Response:
 
 
 async def slot_action(request: Request) -> Response:
-    """POST /slots/{id}?action=save|restore|erase"""
     state = state_of(request)
     folder = state.settings.slot_save_path
     if folder is None:

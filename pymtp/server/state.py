@@ -61,11 +61,6 @@ class ServerState:
         return min(self.settings.aliases) if self.settings.aliases else self.model.info.path.name
 
     @property
-    def fingerprint(self) -> str:
-        """What answers were computed with. Clients of llama-server expect a build number: b, and digits."""
-        return build_info()
-
-    @property
     def cache_scope(self) -> str:
         """Whose cache a request reuses."""
         return "" if self.settings.shares_cache else self.key_id
@@ -94,7 +89,7 @@ def state_of(request: Request) -> ServerState:
 
 
 def build_info() -> str:
-    """Which pymtp this is."""
+    """Which pymtp this is. Clients of llama-server expect a build number: b, and digits."""
     from pymtp.version import __version__
 
     return f"b{__version__}-pymtp"

@@ -92,7 +92,6 @@ class Request:
         """Called in the engine's thread after each update; has to be quick."""
 
     def start(self) -> TokenSequence:
-        """See Job."""
         assert self.prompt is not None
         model = self._model
         self.sequence = make_sequence(
@@ -111,7 +110,6 @@ class Request:
         return self.sequence
 
     def report(self, sequence: TokenSequence, result: ShareResult | None, *, may_wait: bool) -> None:
-        """See Job."""
         tokens, n_accepted, logprobs = (result.tokens, result.n_accepted, result.logprobs) if result else ([], 0, ())
         error = sequence.error
         if isinstance(error, NotFinite):
@@ -122,7 +120,6 @@ class Request:
         self._send(update, may_wait=may_wait or self.is_whole)
 
     def fail(self, error: BaseException) -> None:
-        """See Job."""
         self._send(Update(error=error))
 
     def wake(self) -> None:
