@@ -49,13 +49,18 @@ def grammar_of_schema(schema: str | Mapping[str, Any]) -> str:
 
     Raises InvalidParameter for a schema that is none, or that says what the grammar would not.
     """
-    schema = decoded(schema)
+    return checked_schema(schema)[1]
+
+
+def checked_schema(schema: str | Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """The decoded JSON of a schema, and its GBNF. Raises InvalidParameter: see grammar_of_schema."""
+    schema = _decoded(schema)
     check_size(schema, "json_schema")
     _check(schema)
     data = json.dumps(schema).encode()
     try:
         if b'"pattern"' not in data:
-            return str(json_of(lib.pymtp_schema_to_grammar, data))
+            return schema, str(json_of(lib.pymtp_schema_to_grammar, data))
         # of a pattern that it cannot convert it says so there, and takes any string for one
         with captured_stderr() as lines:
             grammar = str(json_of(lib.pymtp_schema_to_grammar, data))
@@ -64,11 +69,10 @@ def grammar_of_schema(schema: str | Mapping[str, Any]) -> str:
         raise _unusable(str(error).removeprefix("JSON schema conversion failed: ")) from None
     if said:
         raise _unusable(said.removeprefix("WARNING: JSON schema conversion was incomplete: "))
-    return grammar
+    return schema, grammar
 
 
-def decoded(schema: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    """A schema as decoded JSON. Raises InvalidParameter."""
+def _decoded(schema: str | Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         value = json.loads(schema if isinstance(schema, str) else json.dumps(schema, allow_nan=False))
     except RecursionError:

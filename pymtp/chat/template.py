@@ -14,7 +14,7 @@ from pymtp.binding.library import ffi, lib
 from pymtp.chat.native import Failed, Refused, check_call, json_of
 from pymtp.chat.params import ChatParams
 from pymtp.chat.prompt import ChatPrompt, Trigger
-from pymtp.chat.schema import check_size, decoded, grammar_of_schema
+from pymtp.chat.schema import check_size, checked_schema
 from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel
 from pymtp.loading.vocabulary import Vocabulary
 
@@ -116,8 +116,7 @@ def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> dict[
     if params.parallel_tool_calls is not None:
         request["parallel_tool_calls"] = params.parallel_tool_calls
     if params.json_schema is not None:
-        grammar_of_schema(params.json_schema)  # refuses what cannot be converted
-        request["json_schema"] = decoded(params.json_schema)
+        request["json_schema"], _ = checked_schema(params.json_schema)
     return request
 
 
