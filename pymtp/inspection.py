@@ -67,7 +67,7 @@ class Inspection:
     memory_kind: str
     """What llama.cpp calls the memory of the trunk, such as "full" or "hybrid"."""
     shares_cache: bool
-    """Whether the heads' K/V lies in the cells of the trunk's cache."""
+    """Whether the heads' K/V is in the cells of the trunk's cache."""
     memory: MemoryEstimate | None
     """None for a side file."""
     special_tokens: tuple[Token, ...]

@@ -15,7 +15,7 @@ from pymtp.loading.params import LoadMode, ModelParams, Numa, SplitMode
 
 
 class ModelOptions(TypedDict, total=False):
-    """What `Model` takes beside a path, as keywords."""
+    """What `Model` takes after a path, as keywords."""
 
     n_gpu_layers: int
     device: Sequence[str] | None

@@ -127,7 +127,7 @@ class ChatParser:
         try:
             deltas = json_of(lib.pymtp_chat_parser_push, self._native, data, len(data), is_partial)
         except Failed:
-            return []  # an answer that is none of the template's: the message stays as it was
+            return []  # not an answer of this template: the message stays as it was
         return [_delta(delta) for delta in deltas]
 
 

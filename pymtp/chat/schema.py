@@ -33,7 +33,7 @@ _NEVER = {"not", "if", "then", "else", "$dynamicRef", "$recursiveRef"}
 _COMBINED = {"$ref", "oneOf", "anyOf", "allOf", "const", "enum"}
 _ALL = _KNOWN.union(*_IGNORED.values()) | _NEVER | _COMBINED
 _REPETITIONS_MAX = 2000
-"""Of a larger number llama.cpp's grammars make no limit at all."""
+"""The most repetitions that llama.cpp's grammars limit: they ignore a larger number."""
 _DEPTH_MAX = 400
 """Levels of a schema. 20 references to each other are deep already, and llama.cpp's stack is enough for about 800."""
 _VALUES_MAX = 100_000
@@ -47,7 +47,7 @@ _Place = tuple[Any, str]
 def grammar_of_schema(schema: str | Mapping[str, Any]) -> str:
     """The GBNF of a JSON schema, given as JSON text or as decoded JSON, as llama-server makes it.
 
-    Raises InvalidParameter for a schema that is none, or that says what the grammar would not.
+    Raises InvalidParameter for what is not a schema, or says what the grammar would not.
     """
     return checked_schema(schema)[1]
 

@@ -32,7 +32,7 @@ class DraftChoice(NamedTuple):
     note: str | None = None
     """One line for people, where they did not get the heads that they may expect."""
     adds_lookup: bool = False
-    """Whether lookup drafts beside the heads."""
+    """Whether lookup drafts as well as the heads."""
 
     def longest_draft(self, params: DraftParams, n_seq_max: int, *, has_states: bool) -> int:
         """Drafts that a round of each sequence can verify; each needs memory: logits, and recurrent states."""
@@ -42,7 +42,7 @@ class DraftChoice(NamedTuple):
         return min(self.n_draft_max, max(n, 4))
 
     def make(self, session: Session, earlier: EarlierTexts | None = None) -> Drafter:
-        """The drafter, for a session that was opened for it. `earlier`: where lookup looks besides."""
+        """The drafter, for a session that was opened for it. `earlier`: texts that lookup searches as well."""
         if self.drafter not in (MtpDrafter, LookupDrafter):
             return self.drafter(session)
         heads = MtpDrafter(session) if self.drafter is MtpDrafter else None

@@ -23,7 +23,7 @@ MATCH_MAX: int = lib.PYMTP_LOOKUP_MATCH_MAX
 SHARED_BYTES = 64 << 20
 """The most memory for sequences that have ended: 4 million tokens."""
 SHARED_TOKENS = 16384
-"""The most that is kept of one: a token takes 2 us, in which no other sequence goes on."""
+"""The most that is kept of one: a token takes 2 us, for which all other sequences wait."""
 _TOKEN_BYTES = 16
 
 

@@ -14,7 +14,7 @@ from pymtp.engine.session import Chunk, Session
 from pymtp.sampling.distribution import Distribution
 
 CATCH_UP = lib.PYMTP_KEPT_POSITIONS - 8
-"""Positions that heads see before they draft, if they were left behind: the last of those that they have missed.
+"""Positions that heads see before they draft, if they have missed some: the last of these.
 
 The session must have their hidden states; rejected drafts take the place of some that it keeps.
 """
@@ -26,7 +26,7 @@ class MtpDrafter:
     Prompts and verified rows go through the heads in the target's own pass, so that a draft takes one row of a
     sequence, its newest token. Of several heads only those see them that draft. Rounds that do not draft leave the
     heads alone, which is cheaper; the next draft begins with the last few positions that they have missed, and what
-    lies before these stays a gap in what the heads know. An assistant needs none of this.
+    comes before these stays a gap in what the heads know. An assistant needs none of this.
 
     Where a draft is the head's top token, all steps run in one graph (a fused draft); else the samplers pick, step by
     step. Requests of both kinds can share a round: each kind gets a pass of its own.

@@ -31,7 +31,7 @@ class DraftParams:
     made for the session (see Drafter)."""
     draft_model: StrPath | None = None
     """The file with the heads of a model that has them apart, or its assistant (Gemma-4); without it a file mtp-*.gguf
-    beside the model is taken if it fits."""
+    next to the model is taken if it fits."""
     draft_max: int | Literal["auto"] = "auto"
     """Tokens that a round drafts; 0: none; auto: as many as pay."""
     draft_lookup: Literal["off", "self", "shared"] = "self"
@@ -75,5 +75,5 @@ class PlainReason(Enum):
     ASKED = "it was asked to (draft none, or draft_max 0)"
     NO_HEADS = "the file declares no MTP heads"
     MISSING_TENSORS = "the file declares MTP heads and holds no tensors of them"
-    UNCLEAR_SIDE_FILE = "no file beside the model fits as its heads, or several do"
+    UNCLEAR_SIDE_FILE = "no file next to the model fits as its heads, or several do"
     NOT_RUNNABLE = "the pinned llama.cpp cannot run these heads"

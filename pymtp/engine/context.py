@@ -41,7 +41,7 @@ class ContextParams:
     cpu_mask: str | None = None
     """Processors that the threads may run on, as a hexadecimal number: bit 0 is processor 0; None: any."""
     cpu_range: str | None = None
-    """The same as numbers, first-last: 0-3. With `cpu_mask` both count."""
+    """Processors that the threads may run on, as numbers, first-last: 0-3. With `cpu_mask` both count."""
     cpu_strict: bool = False
     """Each thread has one of these processors to itself; else each may run on all of them."""
     prio: int = 0

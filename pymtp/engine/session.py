@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
 
 
 class LogitsRow(NamedTuple):
-    """One row of logits that the last pass of a session has left; where it lies is the session's business."""
+    """One row of logits that the last pass of a session has left; the session knows where it is stored."""
 
     session: SessionHandle
     of_draft: bool
@@ -51,7 +51,7 @@ class LogitsRow(NamedTuple):
 
     @property
     def logits(self) -> Logits:
-        """All of it, (n_vocab,), of a limited draft (n_draft_vocab,). What lies on a device is fetched.
+        """All of it: (n_vocab,), or (n_draft_vocab,) of a limited draft. It is copied from a device.
 
         Raises Closed after the session was closed.
         """
@@ -114,7 +114,7 @@ class Session(DraftLimits, Snapshots):
         model = model_pointer(model)
         self._counters = CounterReader(self._handle)
         self.n_reduced = 0
-        """See reduce_logits."""
+        """Candidates that passes prepare: see reduce_logits."""
         self.model_id = self._state_id = model_id
         """Names the weights."""
         self.n_seq_max = n_seq_max
@@ -164,7 +164,7 @@ class Session(DraftLimits, Snapshots):
         """Run step `step` of a draft of `n_steps`: the last row of each chunk predicts the token that follows.
 
         Step 0 takes the newest token of each sequence, which the trunk has not decoded yet, and before it the
-        positions that the heads have not seen, if any; what lies before these they never see. A later step takes one
+        positions that the heads have not seen, if any; they never see what comes before. A later step takes one
         row, the draft of the step before.
         """
         check(lib.pymtp_session_draft(self._handle.native, step, n_steps, *_rows_of(chunks)))
@@ -200,7 +200,7 @@ class Session(DraftLimits, Snapshots):
         tokens = ffi.new("int32_t[]", size)
         likelihood = ffi.new("float[]", size) if probs else ffi.NULL
         check(lib.pymtp_session_draft_greedy(self._handle.native, *_rows_of(chunks), n, tokens, likelihood))
-        # the rows lie n apart, not n_steps
+        # rows begin n apart, not n_steps
         rows = [slice(i * n[0], (i + 1) * n[0]) for i in range(len(chunks))]
         return [list(tokens[row]) for row in rows], [list(likelihood[row]) if probs else [] for row in rows]
 
@@ -222,7 +222,7 @@ class Session(DraftLimits, Snapshots):
     def candidates(self, n: int) -> tuple[Tokens, Logits]:
         """The `n` highest logits of each row of the last `decode`, highest first: ids and values, (rows, n) each.
 
-        Cheaper than `logits` where these lie on a device and `reduce_logits` was asked for as many.
+        Cheaper than `logits` where a device holds these and `reduce_logits` was asked for as many.
         """
         return self._candidates(n, of_draft=False)
 

@@ -44,7 +44,7 @@ class Threads(NamedTuple):
         return bool(self.processors) or self.prio != 0 or self.poll != _POLL
 
     def native(self) -> Any:
-        """As a `ggml_threadpool_params *`."""
+        """The threads as a `ggml_threadpool_params *`."""
         native = ffi.new("struct ggml_threadpool_params *")
         for processor in self.processors:
             native.cpumask[processor] = True

@@ -67,7 +67,7 @@ class GgufInfo:
     model_file: ModelFile = field(kw_only=True, repr=False, compare=False)
     """What the headers of the model's file hold."""
     draft_file: ModelFile | None = field(kw_only=True, repr=False, compare=False)
-    """The same of `draft_model`."""
+    """What the headers of `draft_model` hold."""
 
     @property
     def shards(self) -> list[Shard]:

@@ -16,13 +16,13 @@ from pathlib import Path
 
 MAGIC = b"GGUF"
 MAX_VALUES, MAX_TENSORS = 4096, 65536
-"""Of a header. Real ones have some hundred, and some thousand. In memory they take more than in the file."""
+"""The most that a header has. Real ones have some hundred, and some thousand; memory for more is not wanted."""
 _VALUE_BYTES, _TENSOR_BYTES = 13, 24
-"""The least that one takes in a file."""
+"""The fewest bytes that a value, and a tensor, take in a file."""
 MAX_TEXT_BYTES = 2**18
-"""Of a text that is kept. Longer ones are cut: of those that pymtp looks at, none is nearly as long."""
+"""The longest text that is kept. Longer ones are cut: those that pymtp looks at are much shorter."""
 MAX_ELEMENTS = 2**22
-"""Of an array that is read: tokens of a vocabulary, at most."""
+"""The most elements of an array that are read: the tokens of a vocabulary."""
 _MAX_DIMS = 4
 _STRING, _ARRAY = 8, 9
 SCALARS = {
@@ -38,7 +38,7 @@ SCALARS = {
     11: struct.Struct("<q"),
     12: struct.Struct("<d"),
 }
-"""By the number of a type in a header."""
+"""How values are stored, by the number of their type in a header."""
 _U32, _U64 = SCALARS[4], SCALARS[10]
 _TENSOR_ENDS = [struct.Struct(f"<{n_dims}QIQ") for n_dims in range(_MAX_DIMS + 1)]
 """Shape, type and offset, by the number of dimensions."""
@@ -62,9 +62,9 @@ class ArrayLength:
 
     length: int
     type_id: int = field(default=0, compare=False)
-    """Of the elements."""
+    """The type of the elements."""
     offset: int = field(default=0, compare=False)
-    """Of the first element, in bytes from the start of the file."""
+    """Where the first element is, in bytes from the start of the file."""
 
     @property
     def holds_texts(self) -> bool:
@@ -183,7 +183,7 @@ class _Cursor:
         return [value for (value,) in form.iter_unpack(self._data[self._at : end])]
 
     def _strings(self, count: int) -> list[int | float | str]:
-        # Once for each token of the vocabulary: locals, no method calls.
+        # this runs once for each token of the vocabulary: locals, no method calls
         unpack, data, at = _U64.unpack_from, self._data, self._at
         made: list[int | float | str] = []
         for _ in range(count):
@@ -194,14 +194,14 @@ class _Cursor:
         return made
 
     def _skip_strings(self, count: int) -> None:
-        # As above.
+        # this, too
         unpack, data, at = _U64.unpack_from, self._data, self._at
         for _ in range(count):
             at += 8 + unpack(data, at)[0]
         self._at = at
 
     def _tensor_infos(self, count: int) -> tuple[TensorInfo, ...]:
-        # Once for each tensor: locals here as well.
+        # this runs once for each tensor: locals, no method calls
         u64, u32, data, at, size = _U64.unpack_from, _U32.unpack_from, self._data, self._at, len(self._data)
         made = []
         for _ in range(count):

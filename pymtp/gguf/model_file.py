@@ -126,7 +126,7 @@ class ModelFile:
         return value if isinstance(value, int) else self._damaged(f"{self.architecture}.{key} is not an integer")
 
     def count(self, key: str, layer: int | None = None, default: int = 0) -> int:
-        """The same, that of a layer if it may differ by layer; `default` if there is none or it is no integer."""
+        """The value of a key, of `layer` where it differs by layer; `default` if it is missing or no integer."""
         value: object = self.value(key)
         if layer is not None and isinstance(value, ArrayLength):
             if key not in self._by_layer:

@@ -40,7 +40,7 @@ def read_shards(path: Path) -> list[Shard]:
 
 
 def read_single(path: Path) -> Shard:
-    """Read and check a file beside a model, which is one alone: a projector, an adapter."""
+    """Read and check a file that goes with a model and is never split: a projector, an adapter."""
     if path.is_dir():
         raise ModelError(f"{path} is a directory; name the .gguf file inside it")
     return _read_shard(path)

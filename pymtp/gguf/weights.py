@@ -77,7 +77,7 @@ class TrimmedOutput(NamedTuple):
     tokens: list[int]
     """The tokens that the rows stand for."""
     matrices: list[npt.NDArray[np.uint8]]
-    """Of each head, (len(tokens), bytes of a row), as stored."""
+    """The matrix of each head, (len(tokens), bytes of a row), as stored."""
     type_id: int
 
 

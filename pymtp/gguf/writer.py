@@ -1,6 +1,6 @@
 """Writes a GGUF from parts of others: metadata bit for bit, and tensors a few megabytes at a time.
 
-Owns the layout of what is written. A file lies beside its place until it is complete. The gguf package's writer wants
+Owns the layout of what is written. A file gets its name when it is complete. The gguf package's writer wants
 each value decoded and each tensor in memory as a whole.
 """
 
@@ -122,9 +122,9 @@ def write_gguf(target: Path, metadata: Metadata, tensors: Sequence[Tensor], on_w
     free = shutil.disk_usage(target.parent).free
     if free < total:
         raise ModelError(f"{target} will have {total} bytes, but {target.parent} has room for {free}; free some")
-    beside = target.with_name(f"{target.name}.{os.getpid()}.incomplete")
+    partial = target.with_name(f"{target.name}.{os.getpid()}.incomplete")
     try:
-        with beside.open("xb") as file:
+        with partial.open("xb") as file:
             file.write(header)
             for tensor in tensors:
                 start = file.tell()
@@ -136,13 +136,13 @@ def write_gguf(target: Path, metadata: Metadata, tensors: Sequence[Tensor], on_w
                 file.write(bytes(metadata.padded(tensor.size_bytes) - tensor.size_bytes))
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, target)
+        os.replace(partial, target)
     except OSError as error:
         problem = error.strerror or error
         raise ModelError(f"cannot write {target}: {problem}; free some room, or name another file") from error
     finally:
         with suppress(OSError):  # where its name is too long there is none
-            beside.unlink()
+            partial.unlink()
 
 
 def _text(text: str) -> bytes:

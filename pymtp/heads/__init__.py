@@ -1,7 +1,7 @@
 """MTP heads as files: listed, taken out of a model, put into one, quantised, made from a checkpoint of Hugging Face.
 
-Everything streams: of weights a few megabytes at a time are in memory, whatever the size of the files. What is written
-lies beside its place until it is complete. Knows no session and loads no model.
+Everything streams: of weights a few megabytes at a time are in memory, whatever the size of the files. A file
+gets its name when it is complete. Knows no session and loads no model.
 
 from pymtp.heads import HeadTypes, extract_heads, quantize_heads
 

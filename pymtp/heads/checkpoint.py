@@ -65,7 +65,7 @@ class CheckpointTensor:
         return numbers if self.scale is None else numbers * self._scales(first, n)
 
     def _scales(self, first: int, n: int) -> Rows:
-        """For each number of some rows that of its block."""
+        """The scale of each number of some rows: that of its block."""
         import numpy as np
 
         assert self.scale is not None

@@ -59,9 +59,9 @@ def convert_heads(
     """Write the MTP heads of a checkpoint to a file of their own, for the model at `path`, which has none.
 
     `checkpoint`: the folder with its config.json and safetensors files, of which those with the heads are enough.
-    `target`: mtp-*.gguf beside the model by default. `types`: of the matrices; by default those of the checkpoint, BF16
-    in the place of FP8. `bare`: see extract_heads. Returns the file. Raises ModelError: for heads that do not fit the
-    model too.
+    `target`: mtp-*.gguf next to the model by default. `types`: those of the matrices; by default the checkpoint's, and
+    BF16 for FP8. `bare`: see extract_heads. Returns the file. Raises ModelError, also for heads that do not fit the
+    model.
     """
     model, source = ModelFile(Path(path)), Checkpoint(Path(checkpoint))
     out = Path(target) if target else default_target(path)
@@ -206,7 +206,7 @@ class _Fit:
             if part.endswith(_UNUSED):
                 continue
             if part not in {*self._names.parts, *FUSED_EXPERTS, *JOINED, INDEX_QK, KV_B} and not EXPERT.fullmatch(part):
-                self._refuse(f"it holds {name}, which is no tensor of a head that is known")
+                self._refuse(f"it holds {name}, which is not a known tensor of a head")
             tensor = self._source.tensor(name)
             if match := EXPERT.fullmatch(part):
                 experts.setdefault(match[2], {})[int(match[1])] = whole(tensor)
@@ -313,7 +313,7 @@ class _Fit:
         return {f"nextn.hc_head_{part}.weight": tensor.shape for part, tensor in outside.items() if tensor}
 
     def _number(self, *keys: str) -> int:
-        """Of config.json; 0 if it is not there."""
+        """A number of config.json; 0 if it is not there."""
         value = next((self._config[key] for key in keys if self._config.get(key) is not None), 0)
         return value if isinstance(value, int) else self._refuse(f"{keys[0]} is {value!r}")
 
@@ -329,5 +329,5 @@ def _feed_forward(layer: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
 
 
 def _dimensions(shape: Sequence[int]) -> list[int]:
-    """Without those of one number, which converters write or leave out."""
+    """The shape without dimensions of one number, which converters write or leave out."""
     return [n for n in shape if n > 1]

@@ -1,7 +1,7 @@
 """Heads taken out of a model's file, and put into one.
 
 A file with heads alone is what llama.cpp's converter writes with --mtp: all metadata of the model, its heads, and a
-copy of what lies outside of the layers, which other programs need to load it as a model. Owns which tensors and keys
+copy of what is outside of the layers, which other programs need to load it as a model. Owns which tensors and keys
 go where.
 """
 
@@ -24,7 +24,7 @@ _PART = re.compile(r"-\d{5}-of-\d{5}$")
 
 
 def default_target(model: str | os.PathLike[str]) -> Path:
-    """Where pymtp looks for the heads of a model: mtp-*.gguf beside it."""
+    """Where pymtp looks for the heads of a model: mtp-*.gguf next to it."""
     path = Path(model)
     return path.with_name(f"mtp-{_PART.sub('', path.stem)}.gguf")
 
@@ -73,7 +73,7 @@ def extract_heads(
     force: bool = False,
     on_write: OnWrite | None = None,
 ) -> Path:
-    """Write the MTP heads of the model at `path` to a file of their own, mtp-*.gguf beside the model by default.
+    """Write the MTP heads of the model at `path` to a file of their own, mtp-*.gguf next to the model by default.
 
     `bare`: without the copies of embedding, last norm and output that other programs need and pymtp takes from the
     model. Returns the file. Raises ModelError.
@@ -92,7 +92,7 @@ def extract_heads(
 
 
 def shared_tensors(model: ModelFile) -> tuple[Tensor, ...]:
-    """What lies outside of a model's layers, without embeddings by layer, which are large and read by no head."""
+    """What is outside of a model's layers, without embeddings by layer, which are large and which no head reads."""
     return tuple(
         stored(shard, info)
         for shard, info in tensors_of(model)

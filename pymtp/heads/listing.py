@@ -46,12 +46,12 @@ class HeadList:
 
 
 def list_heads(path: str | os.PathLike[str]) -> HeadList:
-    """List the MTP heads in the GGUF at `path`, else those in the file beside it that pymtp would draft with.
+    """List the MTP heads in the GGUF at `path`, else those in the file next to it that pymtp would draft with.
 
     Raises ModelError: UnsupportedModel if there are none.
     """
     model = read_model(path)
-    found = model if model.n_heads else _beside(model)
+    found = model if model.n_heads else _with_heads(model)
     need_heads(found)
     # a file with the heads alone may lack the output matrix that they share
     output_bytes = 0 if output_of(found) else sum(map(tensor_bytes, output_of(model)))
@@ -63,7 +63,7 @@ def list_heads(path: str | os.PathLike[str]) -> HeadList:
     )
 
 
-def _beside(model: ModelFile) -> ModelFile:
+def _with_heads(model: ModelFile) -> ModelFile:
     if model.is_assistant or model.is_heads_alone:
         return model
     heads, problem = find_draft_model(model)

@@ -111,16 +111,16 @@ _MTP_LAYER = re.compile(r"mtp\.layers\.(\d{1,5})\.(.+)")
 
 
 Windows = Literal["none", "listed", "as first", "all"]
-"""Which heads attend to a window: none, if no layer of the model does; those that layer_types of config.json, which
-goes on after the trunk's layers, says do; those that have the number of a layer of the trunk that does; all."""
+"""Which heads attend to a window: none, if no layer of the model does; those that layer_types of config.json lists,
+after the trunk's layers; those that have the number of a layer of the trunk that does; all."""
 
 
 class Names(NamedTuple):
-    """Of one architecture. `parts`: of a layer, from the checkpoint's to the GGUF's."""
+    """The names of one architecture. `parts`: names in a layer of the checkpoint, and in the GGUF."""
 
     parts: Mapping[str, str]
     counts_from_one: bool = False
-    """Norms are stored as what is to be added to 1."""
+    """Whether norms are stored as what is to be added to 1."""
     windows: Windows = "none"
     has_pairs: bool = False
     """With M-RoPE, rows of queries and keys that rotate together follow each other, which those of a GGUF do not."""
@@ -161,7 +161,7 @@ NAMES = {
     "qwen4exp": _names("post_attention_norm", _ATTENTION, _STREAMS, counts_from_one=True),
     "step35": _names("ffn_norm", _ATTENTION, _STEP, counts_from_one=True, windows="listed"),
 }
-"""By the architecture in the GGUF."""
+"""The names of each architecture, which is called as in the GGUF."""
 
 _PUBLISHED = {
     "bailingmoe2": "BailingMoeV2ForCausalLM",

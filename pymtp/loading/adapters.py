@@ -28,13 +28,13 @@ class LoraAdapter:
 
     path: Path
     scale: float
-    """With which texts apply it that do not say otherwise."""
+    """The scale for texts that do not ask for another."""
     task_name: str
     """What it is for, if its file says so; else ""."""
     prompt_prefix: str
     """What prompts begin with, if its file says so; else ""."""
     fingerprint: str = field(repr=False)
-    """Of its weights."""
+    """A hash of its weights."""
     native: Any = field(repr=False, compare=False)
     """llama.cpp's handle, which is freed with the model."""
 

@@ -27,7 +27,7 @@ IMAGE_MARKER = "<__media__>"
 """Stands for an image in a prompt's text, as in llama.cpp."""
 
 MAX_IMAGES = 256
-"""In a prompt."""
+"""The most images of a prompt."""
 
 _MAX_BYTES: int = lib.PYMTP_IMAGE_BYTES_MAX
 _MAX_PIXELS: int = lib.PYMTP_IMAGE_PIXELS_MAX
@@ -54,7 +54,7 @@ class Image:
         self.data = bytes(data)
         """The file."""
         self.digest = hashlib.sha256(data).digest()
-        """Of the file."""
+        """SHA-256 of the file."""
         width, height = ffi.new("int32_t *"), ffi.new("int32_t *")
         lib.pymtp_image_size(self.native, width, height)
         self.width: int = width[0]
@@ -84,12 +84,12 @@ class PlacedImage(NamedTuple):
 
     @property
     def n_more_cells(self) -> int:
-        """Cells of the cache that it takes beside one for each position."""
+        """Cells of the cache that it takes in addition to one for each position."""
         return self.n_rows - self.n_pos
 
 
 def n_more_cells(images: Iterable[PlacedImage]) -> int:
-    """Cells of the cache that a prompt's images take beside one for each position."""
+    """Cells of the cache that a prompt's images take in addition to one for each position."""
     return sum(image.n_more_cells for image in images)
 
 
@@ -218,7 +218,7 @@ _NUMBERS = {
     "window_size": 1 << 14,
     "projector.scale_factor": 64,
 }
-"""Of a projector's metadata: from 1 to these."""
+"""The greatest numbers of a projector's metadata; the least is 1."""
 
 
 def load_images(sources: Sequence[Image | StrPath | bytes]) -> list[Image]:
@@ -283,7 +283,7 @@ def _read(source: StrPath) -> tuple[str, bytes]:
 
 
 def _kind(data: bytes) -> str:
-    """What a file is that is no image which can be read; "": not known."""
+    """What a file is, if it is not an image that can be read; "" if that is not known."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "WebP, which is not supported; convert it"
     if data[4:8] == b"ftyp":

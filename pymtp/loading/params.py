@@ -13,10 +13,10 @@ from pymtp.documented import documented
 from pymtp.errors import InvalidParameter
 
 ADAPTER_SCALE_MAX = 100.0
-"""Of a LoRA adapter, as a magnitude: far above what is useful, and far below what makes keys and values infinite."""
+"""The greatest scale of a LoRA adapter: far above what is useful, and far below what makes values infinite."""
 
 IMAGE_ROWS_MAX = 1 << 16
-"""Of one image."""
+"""The most rows of embeddings that an image may get."""
 
 StrPath = str | os.PathLike[str]
 SplitMode = Literal["none", "layer", "row", "tensor"]
@@ -62,7 +62,7 @@ class ModelParams:
     image_min_tokens: int | None = None
     """Rows of an image at least, where the projector takes images of any size; None: as the projector's file says."""
     image_max_tokens: int | None = None
-    """And at most."""
+    """The most rows of an image; None: as the projector's file says."""
     numa: Numa = "off"
     """How threads are spread over the nodes of a machine with several memories: over all of them, on the one where the
     program began, or as numactl says. For the whole process, from the first model on that asks for it."""

@@ -41,7 +41,7 @@ class RpcCounters(NamedTuple):
 
     n_messages: int
     n_answers: int
-    """Of the messages, those whose answers were waited for."""
+    """Messages whose answers were waited for."""
     n_bytes_sent: int
     n_bytes_received: int
     n_graphs_sent: int

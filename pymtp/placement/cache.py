@@ -82,7 +82,7 @@ class Shape:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the heads' K/V lies in the cells of the trunk's cache; else the heads have their own cache."""
+        """Whether the heads' K/V is in the cells of the trunk's cache; else the heads have their own cache."""
         return self.kind not in ("sparse", "compressed") or any(layer.shares_cells for layer in self.trunk)
 
 
@@ -143,7 +143,7 @@ def _layer(model: ModelFile, number: int, names: Container[str]) -> Layer:
         return Layer(k_width, v_width, index_width=index_width, shares_cells=True)
     is_head, has_ratios = _HEAD_TENSOR in names, model.value(_RATIOS) is not None
     n_pooled = max(1, model.count("attention.indexer.kpool"))
-    if n_pooled > 1:  # beside a key its gate, and in the trunk the key of the pool that ends there
+    if n_pooled > 1:  # with a key its gate, and in the trunk the key of the pool that ends there
         index_width *= 2 if is_head else 3
     if has_ratios and not is_head:
         ratio = max(1, model.count(_RATIOS, number))

@@ -93,7 +93,7 @@ class _Room:
         return all(map(_has_room, self.places(params, self.demand), self.margins))
 
     def with_less(self, params: ModelParams) -> ModelParams:
-        """With experts on the host, and where that is not enough, layers."""
+        """`params` with experts on the host, and where that is not enough, layers."""
         n_layer, n_layer_all = self.demand.n_layer, self.demand.n_layer_all
         if not any(place.expert_bytes for place in self.places(params, self.demand)):
             return self._packed(params)
@@ -118,7 +118,7 @@ class _Room:
 
         for i in reversed(range(len(counts))):
             n = bisect_left(range(1, end - sum(counts) + 1), True, key=partial(is_too_much, i))
-            # output and heads lie on one device: on the next one if this one has no room for all of them
+            # output and heads share a device: the next one if this one has no room for all of them
             counts[i] = n if i == 0 or is_output_here or n > n_heads or any(counts) else 0
         return self._with_counts(params, counts)
 

@@ -44,7 +44,7 @@ class Place:
 
     spot: Spot
     layers: tuple[int, ...] = ()
-    """Of the trunk and of the heads; a layer's cache goes with it."""
+    """The layers there, of the trunk and of the heads; a layer's cache goes with it."""
     has_output: bool = False
     has_embedding: bool = False
     weight_bytes: int = 0

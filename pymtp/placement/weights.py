@@ -20,13 +20,13 @@ _KEPT_SHARE, _KEPT_BYTES_LEAST, _KEPT_BYTES_MOST = 32, 64 << 20, 1 << 30
 
 @dataclass(frozen=True)
 class Demand:
-    """Bytes, all of them."""
+    """What a model needs, in bytes."""
 
     n_layer: int
     """Layers of the trunk; those of the heads come after them."""
     n_layer_all: int
     tensors: dict[str, int]
-    """By their names in the file."""
+    """Bytes of the tensors, by their names in the file."""
     context: MemoryEstimate
     """Each device that computes prompts needs what this says for it."""
     kept_bytes: int

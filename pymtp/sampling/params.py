@@ -95,7 +95,7 @@ class SamplingParams:
     adaptive_decay: float = 0.9
 
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
-    """By token id; -inf: never. Kept as pairs."""
+    """What is added to logits, by token id; -inf: never that token. Kept as pairs."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "samplers", _sampler_names(self.samplers))

@@ -1,4 +1,4 @@
-"""What an answer has to be, besides likely: its grammar, and how long its thinking may be.
+"""What an answer has to be: its grammar, and how long its thinking may be.
 
 Knows texts; the native sampler makes tokens of them.
 """

@@ -29,7 +29,7 @@ _STOP_TYPES: dict[str | None, StopType] = {
 
 @dataclass(frozen=True)
 class Options:
-    """How an answer is given, besides its text."""
+    """How an answer is given."""
 
     n: int = 1
     stream: bool = False

@@ -1,6 +1,6 @@
 """Counts and times of a server, for Prometheus.
 
-Owns what is counted besides the engine's own statistics. Names are llama-server's where it has one.
+Owns the form of what is counted. Names are llama-server's where it has one.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def whole(state: ServerState, answer: LiveAnswer) -> dict[str, Any]:
 
 
 def extras(state: ServerState, answer: LiveAnswer) -> dict[str, Any]:
-    """What answers of OpenAI's APIs carry beside OpenAI's fields."""
+    """Fields of answers that OpenAI's APIs do not have."""
     found = {"timings": timings(answer), "drafting": drafting(answer)}
     if answer.options.is_verbose:
         found["__verbose"] = whole(state, answer)

@@ -199,7 +199,7 @@ class Admission:
 
 
 N_HEADROOM = 64
-"""Tokens of each sequence for which there has to be room besides its own when another begins again: it would lose its
+"""Tokens of each sequence for which there has to be room, after its own, when another begins again: it would lose its
 slot at once otherwise."""
 N_CANDIDATES_MAX = 1 << 22
 """More than any vocabulary has."""

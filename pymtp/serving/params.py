@@ -88,11 +88,11 @@ class GenerationParams:
     """
     relaxed_top_n: int = 10
     relaxed_delta: float = 0.6
-    """See acceptance.Relaxed."""
+    """Limits of accept relaxed: see acceptance.Relaxed."""
     thinking_tags: tuple[str, str] | None = None
-    """Around the thinking; None: those that the model is known to have."""
+    """The texts around the thinking; None: those that the model is known to have."""
     forced: Forced | Scripted | None = None
-    """For benchmarks only: the text is not valid output."""
+    """Forces acceptance, for benchmarks only: the text is not valid output."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampling, SamplingParams):
