@@ -1,6 +1,6 @@
 """The server as an ASGI application: which path leads where.
 
-Owns the routes, the layers around them, and what browsers may do with the page at /, whose files are in `page`.
+Owns the routes, and what browsers may do with the page at /, whose files are in `page`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.routing import Route
 from pymtp.model import Model
 
 from . import info, llama_server
-from .access import PUBLIC, Gate, KeyCheck, Origins
+from .access import Access
 from .chat_completions import chat_completions, count_chat_tokens
 from .completions import completions
 from .errors import ApiError, unsupported
@@ -76,11 +76,7 @@ def make_app(
 
     app = Starlette(
         routes=[*_routes(), *(_page_routes() if settings.has_page else ())],
-        middleware=[
-            Middleware(Gate),
-            Middleware(Origins, settings=settings),
-            Middleware(KeyCheck, keys=settings.api_keys, public=PUBLIC | _PAGE_PATHS),
-        ],
+        middleware=[Middleware(Access, settings=settings, public=_PAGE_PATHS)],
         exception_handlers={404: _not_found, 405: _wrong_method},
         lifespan=lifespan,
     )
