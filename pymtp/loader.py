@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,12 +17,11 @@ from pymtp.binding import log
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
-from pymtp.errors import ModelError, PymtpError, RemoteError
+from pymtp.errors import InvalidParameter, ModelError, PymtpError, RemoteError
 from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.weights import check_tables
 from pymtp.loading.adapters import LoraAdapter, adapt_heads, check_adapters, load_adapters
-from pymtp.loading.numa import use_numa
-from pymtp.loading.params import ModelParams
+from pymtp.loading.params import ModelParams, Numa
 from pymtp.placement.target import LoadTarget
 
 OnLoad = Callable[[float], object]
@@ -48,7 +48,7 @@ class Weights:
         self._kept: list[object] = []  # the models point into it
         self._free = weakref.finalize(self, _free, self._loaded, self._targets, self._kept)
         check_tables(info)
-        use_numa(params.numa)
+        _use_numa(params.numa)
         adapters = check_adapters(info, params)
         needs_heads = adapt_heads(info, adapters)
         target = target or self._opened(params, info)
@@ -187,3 +187,19 @@ def load_failure(info: GgufInfo, loader_log: str) -> PymtpError:
     reasons = [line for line in loader_log.splitlines() if "error" in line.lower()]
     reason = reasons[0].strip() if reasons else "it gave no reason"
     return ModelError(f"{info.path}: llama.cpp cannot load this {info.architecture} model ({reason}); see --verbose")
+
+
+_numa_lock = threading.Lock()
+_numa: list[Numa] = []  # what the process uses; it can have one
+
+
+def _use_numa(strategy: Numa) -> None:
+    """Spread the threads of the process like this from now on. Raises InvalidParameter if it has another way."""
+    if strategy == "off":
+        return
+    with _numa_lock:
+        if not _numa:
+            lib.llama_numa_init(getattr(lib, f"GGML_NUMA_STRATEGY_{strategy.upper()}"))
+            _numa.append(strategy)
+    if strategy not in _numa:
+        raise InvalidParameter("numa", f"{_numa[0]}, as for the first model of the process", value=strategy)

@@ -13,7 +13,7 @@ from pymtp import ChatParams, ChatTemplate
 from pymtp.binding.library import lib
 from pymtp.chat.schema import grammar_of_schema
 from pymtp.errors import InvalidParameter, ModelError, PymtpError
-from pymtp.sampling.grammar import check_grammar
+from pymtp.sampling.rules import check_grammar
 
 TEMPLATES = texts("models/templates", ".jinja")
 STEPS_MAX = 8_000_000

@@ -10,7 +10,7 @@ import pytest
 from pymtp import Model
 from pymtp.chat.schema import grammar_of_schema
 from pymtp.errors import InvalidParameter, PymtpError
-from pymtp.sampling.grammar import check_grammar
+from pymtp.sampling.rules import check_grammar
 
 
 @pytest.mark.parametrize(

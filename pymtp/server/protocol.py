@@ -6,7 +6,6 @@ Owns these limits, which uvicorn does not have with its faster parser. Knows byt
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -27,21 +26,19 @@ _TOO_LONG = (
 class Connection(HttpToolsProtocol):
     """Closes what sends no complete head in time, or does not read, and answers 431 to a head without end."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._n_head = 0
-        """Bytes of a head that is not complete."""
-        self._in_head = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._stall: asyncio.TimerHandle | None = None
+    _n_head = 0
+    """Bytes of a head that is not complete."""
+    _in_head = False
+    _timer: asyncio.TimerHandle | None = None
+    _stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        self._stop_stall()
+        _cancel(self._timer)
+        _cancel(self._stall)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -49,7 +46,7 @@ class Connection(HttpToolsProtocol):
         self._stall = self.loop.call_later(STALLED_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        self._stop_stall()
+        _cancel(self._stall)
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
@@ -66,24 +63,16 @@ class Connection(HttpToolsProtocol):
         self._await_head()
 
     def on_headers_complete(self) -> None:
-        self._stop_timer()
+        _cancel(self._timer)
+        self._timer = None
         self._in_head, self._n_head = False, 0
         super().on_headers_complete()
 
     def _await_head(self) -> None:
         if self._timer is None:
-            self._timer = self.loop.call_later(HEAD_S, self._give_up)
+            self._timer = self.loop.call_later(HEAD_S, self.transport.close)
 
-    def _give_up(self) -> None:
-        self._timer = None
-        self.transport.close()
 
-    def _stop_stall(self) -> None:
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

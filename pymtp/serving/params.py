@@ -17,8 +17,8 @@ from pymtp.chat.schema import grammar_of_schema
 from pymtp.documented import documented
 from pymtp.errors import InvalidParameter
 from pymtp.loading.params import ADAPTER_SCALE_MAX
-from pymtp.sampling.grammar import check_grammar
 from pymtp.sampling.params import SamplingParams, is_text
+from pymtp.sampling.rules import check_grammar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

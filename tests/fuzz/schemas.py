@@ -9,7 +9,7 @@ from typing import Any
 
 from pymtp import PymtpError
 from pymtp.chat.schema import grammar_of_schema
-from pymtp.sampling.grammar import check_grammar
+from pymtp.sampling.rules import check_grammar
 
 from .fuzzer import NUMBERS, ODD_VALUES, Fuzzer, damaged_json, damaged_text, random_json
 
