@@ -23,7 +23,6 @@ class Forced:
     """The share of rounds that accept the draft of a position and all before it, for each position."""
     random: Callable[[], float] = field(default_factory=lambda: Random(0).random)
     name: str = "forced (not valid output)"
-    is_lossless: bool = False
 
     def __post_init__(self) -> None:
         ordered = all(a >= b for a, b in zip([1.0, *self.rates], [*self.rates, 0.0], strict=True))
@@ -63,7 +62,6 @@ class Scripted:
     """
 
     name = "scripted (not the model's own text)"
-    is_lossless = False
 
     def __init__(self, answer: Sequence[int]) -> None:
         self._answer = iter(answer)

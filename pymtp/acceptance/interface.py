@@ -47,10 +47,6 @@ class Acceptance(Protocol):
     def name(self) -> str:
         """Its name in reports."""
 
-    @property
-    def is_lossless(self) -> bool:
-        """Whether emitted tokens have the same distribution as in plain decoding."""
-
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         """Accept or reject the drafts; the sampler's history gets the emitted tokens."""
 
@@ -64,7 +60,6 @@ class Match:
     """
 
     name: str = "match"
-    is_lossless: bool = True
 
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         return emit_until_other(sampler, verified, lambda row, draft: sampler.sample(row))

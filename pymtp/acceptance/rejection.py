@@ -19,7 +19,6 @@ class TokenwiseRejection:
     """
 
     name: str = "rejection (token-wise)"
-    is_lossless: bool = True
 
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         tokens: list[int] = []
@@ -50,7 +49,6 @@ class BlockRejection:
     """
 
     name: str = "rejection"
-    is_lossless: bool = True
 
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         drafts = verified.drafts

@@ -27,7 +27,6 @@ class Relaxed:
     top_n: int = 10
     delta: float = 0.6
     name: str = "relaxed (lossy)"
-    is_lossless: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.top_n, int) or self.top_n < 1:

@@ -71,7 +71,7 @@ class ContentParser:
 
 
 @lru_cache(8)
-def _is_content_alone(parser: str) -> bool:
+def is_content_alone(parser: str) -> bool:
     """Whether a parser takes the whole answer for content: what it expects is the prompt's end, then any text."""
     asked = json.loads(parser)
     if asked["is_continuation"] or not asked["parser"]:
@@ -132,11 +132,6 @@ class ChatParser:
 
 
 AnswerParser = ContentParser | ChatParser
-
-
-def parser_of(parser: str) -> AnswerParser:
-    """A parser for one answer. `parser`: ChatPrompt.parser."""
-    return ContentParser() if _is_content_alone(parser) else ChatParser(parser)
 
 
 def _delta(delta: dict[str, Any]) -> ChatDelta:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pymtp.chat.parser import AnswerParser, parser_of
+from pymtp.chat.parser import AnswerParser, ChatParser, ContentParser, is_content_alone
 
 
 @dataclass(frozen=True)
@@ -43,4 +43,4 @@ class ChatPrompt:
 
     def parse(self) -> AnswerParser:
         """A parser for one answer to this prompt."""
-        return parser_of(self.parser)
+        return ContentParser() if is_content_alone(self.parser) else ChatParser(self.parser)

@@ -166,6 +166,7 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
     named = _tensors(model, None if has_assistant else heads)
     tensors = [*named.values(), *(heads.tensors.values() if heads and has_assistant else [])]
     shards = [*(heads.shards if heads else []), *model.shards]
+    file_type = model.metadata.get("general.file_type")
     return GgufInfo(
         path=model.path,
         draft_model=heads.path if heads else None,
@@ -173,7 +174,7 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
         files=tuple(shard.path for shard in (model.shards if has_assistant else shards)),
         architecture=model.architecture,
         name=model.text("general.name"),
-        quantization=_file_type_name(model.metadata.get("general.file_type")),
+        quantization=FILE_TYPES.get(file_type) if isinstance(file_type, int) else None,
         n_layer=model.n_layer,
         n_ctx_train=model.number("context_length"),
         n_vocab=model.n_vocab,
@@ -202,7 +203,3 @@ def _tensors(model: ModelFile, heads: ModelFile | None) -> dict[str, TensorInfo]
 def _embedding_type(architecture: str, tensors: Mapping[str, TensorInfo]) -> int | None:
     embedding = tensors.get("token_embd.weight")
     return embedding.type_id if embedding and not architecture.startswith(_LOADED_TWICE) else None
-
-
-def _file_type_name(file_type: Value | None) -> str | None:
-    return FILE_TYPES.get(file_type) if isinstance(file_type, int) else None

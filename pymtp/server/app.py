@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -77,7 +78,7 @@ def make_app(
     app = Starlette(
         routes=[*_routes(), *(_page_routes() if settings.has_page else ())],
         middleware=[Middleware(Access, settings=settings, public=_PAGE_PATHS)],
-        exception_handlers={404: _not_found, 405: _wrong_method},
+        exception_handlers={404: _no_route, 405: _no_route},
         lifespan=lifespan,
     )
     app.state.served, app.state.settings = served, settings
@@ -136,9 +137,7 @@ def _refuse(what: str) -> Callable[[Request], Any]:
     return refuse
 
 
-async def _not_found(request: Request, error: Exception) -> Response:
-    raise ApiError(404, f"there is nothing at {request.url.path}")
-
-
-async def _wrong_method(request: Request, error: Exception) -> Response:
-    raise ApiError(405, f"{request.method} is not possible at {request.url.path}")
+async def _no_route(request: Request, error: Exception) -> Response:
+    status = cast(HTTPException, error).status_code
+    what = "there is nothing" if status == 404 else f"{request.method} is not possible"
+    raise ApiError(status, f"{what} at {request.url.path}")

@@ -144,15 +144,7 @@ class _Batch:
 
     async def _answer(self, asked: Asked) -> Any:
         answers, reply = self._submit(asked)
-        try:
-            for answer in answers:
-                await answer.complete()
-        except BaseException as error:
-            for answer in answers:
-                self._served.finish(answer, error)
-            raise
-        for answer in answers:
-            self._served.finish(answer)
+        await self._served.complete(answers)
         return reply.whole(answers)
 
     def _submit(self, asked: Asked) -> tuple[list[LiveAnswer], Reply]:

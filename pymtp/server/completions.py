@@ -16,18 +16,13 @@ from pymtp.sampling.logprobs import TokenLogprobs
 
 from . import reports
 from .answer import LiveAnswer, Piece
-from .bodies import read
-from .fields import CompletionBody
-from .prompts import read_prompts
-from .respond import Reply, event, respond
-from .state import ServerState, state_of
+from .prompts import answer_prompts
+from .respond import Reply, event
+from .state import ServerState
 
 
 async def completions(request: Request) -> Response:
-    state, body = state_of(request), await read(request, CompletionBody)
-    prompts = await read_prompts(request, body.prompt)
-    answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
-    return await respond(request, answers, CompletionReply(state))
+    return await answer_prompts(request, CompletionReply)
 
 
 class CompletionReply(Reply):

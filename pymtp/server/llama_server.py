@@ -20,8 +20,8 @@ from .answer import LiveAnswer, Piece
 from .bodies import apart, read
 from .chat import prepared, render
 from .errors import invalid, unsupported
-from .fields import ChatBody, CompletionBody, DetokenizeBody, InfillBody, InfillChunk, TokenizeBody
-from .prompts import mixed_tokens, read_prompts
+from .fields import ChatBody, DetokenizeBody, InfillBody, InfillChunk, TokenizeBody
+from .prompts import answer_prompts, mixed_tokens
 from .respond import Reply, event, json_response, respond
 from .state import state_of
 
@@ -30,10 +30,7 @@ _SEPARATOR = "\n\n--- snippet ---\n\n"
 
 
 async def completion(request: Request) -> Response:
-    state, body = state_of(request), await read(request, CompletionBody)
-    prompts = await read_prompts(request, body.prompt)
-    answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
-    return await respond(request, answers, LlamaServerReply(state))
+    return await answer_prompts(request, LlamaServerReply)
 
 
 async def infill(request: Request) -> Response:

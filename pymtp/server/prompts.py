@@ -1,32 +1,37 @@
 """Prompts as requests write them: text, token ids, both mixed, a text with images, or a list of those.
 
-Knows text, token ids and files of images; nothing of what is done with them.
+Knows text, token ids and files of images; no form of an answer.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.model import Model
 
-from .bodies import apart
+from .bodies import apart, read
 from .errors import invalid
+from .fields import CompletionBody
+from .respond import Reply, respond
 from .served_model import n_image_rows
 from .state import ServerState, state_of
 
 
-async def read_prompts(request: Request, value: Any) -> list[Sequence[int]]:
-    """The token ids of each prompt; in another thread, if it has images or the body is long. Raises ApiError."""
-    state = state_of(request)
-    work = partial(prompts_of, value, state)
+async def answer_prompts(request: Request, reply: Callable[[ServerState], Reply]) -> Response:
+    """The response to a request of /completion or /v1/completions, in the words of `reply`. Raises ApiError."""
+    state, body = state_of(request), await read(request, CompletionBody)
+    value, work = body.prompt, partial(prompts_of, body.prompt, state)
     has_images = any(map(_has_images, value if isinstance(value, list) else [value]))
-    return await (state.served.decode(work) if has_images else apart(request, work))
+    prompts = await (state.served.decode(work) if has_images else apart(request, work))
+    answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
+    return await respond(request, answers, reply(state))
 
 
 def prompts_of(value: Any, state: ServerState) -> list[Sequence[int]]:

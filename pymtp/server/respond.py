@@ -72,13 +72,13 @@ async def respond(request: Request, answers: Sequence[LiveAnswer], reply: Reply)
     """The response to a request, in the words of `reply`."""
     served, options = state_of(request).served, answers[0].options
     if not options.stream:
-        await unless_gone(request.receive, _finish(served, answers))
+        await unless_gone(request.receive, served.complete(answers))
         n_entries = sum(len(answer.generation.logprobs) * answer.options.n_probs for answer in answers)
         if n_entries > N_ENTRIES_MAX:
             return await asyncio.to_thread(lambda: json_response(reply.whole(answers)))
         return json_response(reply.whole(answers))
     events = _events(served, answers, reply, request.url.path)
-    first = asyncio.ensure_future(_next(events))
+    first = asyncio.ensure_future(anext(events, None))
     # an error before the first event has a status of its own; those who wait for long get the headers meanwhile
     try:
         await unless_gone(request.receive, asyncio.wait([first], timeout=max(options.ping_s, 0) or None))
@@ -86,7 +86,7 @@ async def respond(request: Request, answers: Sequence[LiveAnswer], reply: Reply)
             first.result()
     except BaseException as error:  # there is no Stream that would end them
         first.cancel()
-        _give_up(served, answers, error)
+        served.give_up(answers, error)
         raise
     return Stream(first, events, options.ping_s)
 
@@ -150,24 +150,9 @@ class Stream(Response):
                 await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
 
 
-async def _next(events: AsyncGenerator[bytes, None]) -> bytes | None:
-    return await anext(events, None)
-
-
 async def _disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _finish(served: ServedModel, answers: Sequence[LiveAnswer]) -> None:
-    """Wait for all of them."""
-    try:
-        for answer in answers:
-            await answer.complete()
-            served.finish(answer)
-    except BaseException as error:
-        _give_up(served, answers, error)
-        raise
 
 
 async def _events(
@@ -185,7 +170,7 @@ async def _events(
                 yield events
         yield b"".join(reply.close(answers))
     except BaseException as error:
-        _give_up(served, answers, error)
+        served.give_up(answers, error)
         if not has_begun or not isinstance(error, Exception):
             raise
         failure = as_api_error(error)
@@ -232,8 +217,3 @@ async def _pieces(answers: Sequence[LiveAnswer]) -> AsyncIterator[tuple[LiveAnsw
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _give_up(served: ServedModel, answers: Sequence[LiveAnswer], error: BaseException) -> None:
-    for answer in answers:
-        served.finish(answer, error)

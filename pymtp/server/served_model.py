@@ -99,12 +99,28 @@ class ServedModel:
         try:
             for prompt in prompts:
                 for i in range(options.n):
-                    answers.append(self._submit_one(prompt, _varied(params, i), options, len(answers)))
+                    generation = model.generate(prompt, _varied(params, i))
+                    answers.append(LiveAnswer(generation, len(answers), prompt, options))
+                    self.answers.add(answers[-1])
         except BaseException:
-            for answer in answers:
-                self.finish(answer)
+            self.give_up(answers)
             raise
         return answers
+
+    async def complete(self, answers: Sequence[LiveAnswer]) -> None:
+        """Wait for the end of all of them. Raises what ended one early, and ends the others then."""
+        try:
+            for answer in answers:
+                await answer.complete()
+                self.finish(answer)
+        except BaseException as error:
+            self.give_up(answers, error)
+            raise
+
+    def give_up(self, answers: Sequence[LiveAnswer], error: BaseException | None = None) -> None:
+        """Nobody wants these answers any more, or an error has ended one of them."""
+        for answer in answers:
+            self.finish(answer, error)
 
     async def decode(self, prepare: Callable[[], T]) -> T:
         """What `prepare`, which decodes images, returns from another thread. Raises ApiError.
@@ -148,11 +164,6 @@ class ServedModel:
             n_more = len(answer.tokens) - 1
             if n_more > 0:
                 counts.between_tokens.observe((answer.last_at - answer.first_at) / n_more, n_more)
-
-    def _submit_one(self, prompt: Sequence[int], params: GenerationParams, options: Options, index: int) -> LiveAnswer:
-        answer = LiveAnswer(self.model.generate(prompt, params), index, prompt, options)
-        self.answers.add(answer)
-        return answer
 
     def _check_queue(self, n_new: int) -> None:
         self.check_number(n_new)

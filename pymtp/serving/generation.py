@@ -45,7 +45,7 @@ class Generation:
         arrived: SimpleQueue[ref[Generation]] | None = None,
         owner: object = None,
     ) -> None:
-        self._request, self._loop, self._vocabulary = request, loop, vocabulary
+        self._request, self._loop = request, loop
         self._owner = owner  # the model: it lives as long as somebody waits for its text
         if arrived is not None:
             itself = ref(self)

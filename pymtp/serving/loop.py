@@ -119,7 +119,8 @@ class EngineLoop:
                         call = self._inbox.get()
                         self._is_busy = True
                         call.run()
-                    self._run_calls()
+                    while not self._is_closed and not self._inbox.empty():
+                        self._inbox.get().run()
                     self._scheduler.step()
                 except BaseException as error:
                     self._scheduler.fail(error)
@@ -127,10 +128,6 @@ class EngineLoop:
             with self._lock:
                 self._is_closed = True
             self._end()
-
-    def _run_calls(self) -> None:
-        while not self._is_closed and not self._inbox.empty():
-            self._inbox.get().run()
 
     def _end(self) -> None:
         """Refuse what is still in the inbox, and end all jobs."""

@@ -41,7 +41,8 @@ class Reports:
     def send(self, passed_at: float, n_running: int) -> None:
         """Report what was added to the jobs. `passed_at`: the end of the last pass, in seconds."""
         unsent, self._unsent = self._unsent, []
-        is_due = passed_at - self._sent_at >= _interval_s(n_running)
+        interval_s = min(max(REPORT_INTERVAL_S, n_running * REPORT_SHARE_S), REPORT_INTERVAL_MAX_S)
+        is_due = passed_at - self._sent_at >= interval_s
         if is_due:
             self._sent_at = passed_at
         for job, sequence, each in unsent:
@@ -109,8 +110,3 @@ def _add(stats: Stats, each: ShareResult, result: PassResult, share: float) -> N
     stats.verify_s += spent.trunk_us * share_us
     stats.sample_s += spent.sample_us * share_us
     stats.add_round(len(each.proposal.drafts), each.n_accepted)
-
-
-def _interval_s(n_running: int) -> float:
-    """The least time between two reports of tokens amid texts."""
-    return min(max(REPORT_INTERVAL_S, n_running * REPORT_SHARE_S), REPORT_INTERVAL_MAX_S)
