@@ -116,9 +116,12 @@ after the trunk's layers; those that have the number of a layer of the trunk tha
 
 
 class Names(NamedTuple):
-    """The names of one architecture. `parts`: names in a layer of the checkpoint, and in the GGUF."""
+    """The names of one architecture."""
 
+    published: str
+    """What config.json calls it; several with white space between them."""
     parts: Mapping[str, str]
+    """Names in a layer of the checkpoint, and in the GGUF."""
     counts_from_one: bool = False
     """Whether norms are stored as what is to be added to 1."""
     windows: Windows = "none"
@@ -127,6 +130,7 @@ class Names(NamedTuple):
 
 
 def _names(
+    published: str,
     post_attention_norm: str,
     attention: Mapping[str, str],
     more: Mapping[str, str] | None = None,
@@ -140,48 +144,41 @@ def _names(
         "post_attention_layernorm.weight": f"{post_attention_norm}.weight",
     }
     parts = {**_NEXTN, **norms, **attention, **_FEED_FORWARD, **(more or {})}
-    return Names(parts, counts_from_one, windows, has_pairs)
+    return Names(published, parts, counts_from_one, windows, has_pairs)
 
 
+def _qwen(published: str, more: Mapping[str, str] | None = None) -> Names:
+    return _names(published, _POST, _ATTENTION, more, counts_from_one=True)
+
+
+_POST = "post_attention_norm"
 NAMES = {
-    "bailingmoe2": _names("ffn_norm", _BAILING),
-    "ernie4_5-moe": _names("ffn_norm", _ATTENTION),
-    "exaone4": _names("post_attention_norm", _ATTENTION, _EXAONE4, windows="as first"),
-    "exaone-moe": _names("ffn_norm", _ATTENTION, windows="as first"),
-    "glm4": _names("ffn_norm", _ATTENTION, _GLM4, has_pairs=True),
-    "glm4moe": _names("post_attention_norm", _ATTENTION),
-    "glm5-next": _names("ffn_norm", _LATENT_ATTENTION, _POOLS),
-    "deepseek2": _names("ffn_norm", _LATENT_ATTENTION),
-    "deepseek32": _names("ffn_norm", _LATENT_ATTENTION),
-    "glm-dsa": _names("ffn_norm", _LATENT_ATTENTION),
-    "mimo2": _names("ffn_norm", _ATTENTION, _MIMO, windows="all"),
-    "qwen35": _names("post_attention_norm", _ATTENTION, counts_from_one=True),
-    "qwen35moe": _names("post_attention_norm", _ATTENTION, counts_from_one=True),
-    "qwen3next": _names("post_attention_norm", _ATTENTION, counts_from_one=True),
-    "qwen4exp": _names("post_attention_norm", _ATTENTION, _STREAMS, counts_from_one=True),
-    "step35": _names("ffn_norm", _ATTENTION, _STEP, counts_from_one=True, windows="listed"),
+    "bailingmoe2": _names("BailingMoeV2ForCausalLM", "ffn_norm", _BAILING),
+    "ernie4_5-moe": _names("Ernie4_5_MoeForCausalLM", "ffn_norm", _ATTENTION),
+    "exaone4": _names("Exaone4_5_ForConditionalGeneration", _POST, _ATTENTION, _EXAONE4, windows="as first"),
+    "exaone-moe": _names("ExaoneMoEForCausalLM ExaoneMoeForCausalLM", "ffn_norm", _ATTENTION, windows="as first"),
+    "glm4": _names("GlmOcrForConditionalGeneration", "ffn_norm", _ATTENTION, _GLM4, has_pairs=True),
+    "glm4moe": _names("Glm4MoeForCausalLM Glm4vMoeForConditionalGeneration", _POST, _ATTENTION),
+    "glm5-next": _names("Glm5NextForConditionalGeneration", "ffn_norm", _LATENT_ATTENTION, _POOLS),
+    "deepseek2": _names("Glm4MoeLiteForCausalLM DeepseekV3ForCausalLM", "ffn_norm", _LATENT_ATTENTION),
+    "deepseek32": _names("DeepseekV32ForCausalLM", "ffn_norm", _LATENT_ATTENTION),
+    "glm-dsa": _names("GlmMoeDsaForCausalLM", "ffn_norm", _LATENT_ATTENTION),
+    "mimo2": _names("MiMoV2FlashForCausalLM", "ffn_norm", _ATTENTION, _MIMO, windows="all"),
+    "qwen35": _qwen("Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration"),
+    "qwen35moe": _qwen("Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration"),
+    "qwen3next": _qwen("Qwen3NextForCausalLM"),
+    "qwen4exp": _qwen("Qwen4ExpForCausalLM Qwen4ExpForConditionalGeneration", _STREAMS),
+    "step35": _names(
+        "Step3p5ForCausalLM Step3p7ForConditionalGeneration",
+        "ffn_norm",
+        _ATTENTION,
+        _STEP,
+        counts_from_one=True,
+        windows="listed",
+    ),
 }
 """The names of each architecture, which is called as in the GGUF."""
-
-_PUBLISHED = {
-    "bailingmoe2": "BailingMoeV2ForCausalLM",
-    "ernie4_5-moe": "Ernie4_5_MoeForCausalLM",
-    "exaone4": "Exaone4_5_ForConditionalGeneration",
-    "exaone-moe": "ExaoneMoEForCausalLM ExaoneMoeForCausalLM",
-    "glm4": "GlmOcrForConditionalGeneration",
-    "glm4moe": "Glm4MoeForCausalLM Glm4vMoeForConditionalGeneration",
-    "deepseek2": "Glm4MoeLiteForCausalLM DeepseekV3ForCausalLM",
-    "glm5-next": "Glm5NextForConditionalGeneration",
-    "deepseek32": "DeepseekV32ForCausalLM",
-    "glm-dsa": "GlmMoeDsaForCausalLM",
-    "mimo2": "MiMoV2FlashForCausalLM",
-    "qwen35": "Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration",
-    "qwen35moe": "Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration",
-    "qwen3next": "Qwen3NextForCausalLM",
-    "qwen4exp": "Qwen4ExpForCausalLM Qwen4ExpForConditionalGeneration",
-    "step35": "Step3p5ForCausalLM Step3p7ForConditionalGeneration",
-}
-ARCHITECTURES = {name: architecture for architecture, names in _PUBLISHED.items() for name in names.split()}
+ARCHITECTURES = {name: architecture for architecture, names in NAMES.items() for name in names.published.split()}
 """What a GGUF calls the architecture that config.json calls so."""
 
 
