@@ -40,7 +40,7 @@ def as_structure(body: object, kind: type[T]) -> T:
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
-        raise invalid(str(error)) from None
+        raise _refusal(error) from None
 
 
 async def read_bytes(request: Request) -> bytes:
@@ -78,4 +78,9 @@ def _decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise invalid(f"the body is not what was expected: {error}") from None
+        raise _refusal(error) from None
+
+
+def _refusal(error: Exception) -> ApiError:
+    what, _, path = str(error).partition(" - at `$.")
+    return invalid(f"Field '{path[:-1]}': {what}" if path else f"the body is not what was expected: {what}")

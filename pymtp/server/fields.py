@@ -5,11 +5,16 @@ Knows names and types. What they mean is in `parameters`; null stands for a fiel
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
-Texts = str | list[str]
+N_TEXTS_MAX = 256
+"""The most stop strings, which are looked for after each token, and of the strings that end DRY's repetitions."""
+Choices = Annotated[int, Meta(ge=1, le=128)]
+Texts = str | Annotated[list[str], Meta(max_length=N_TEXTS_MAX)]
+Bias = float | bool
+"""What is added to a logit; false: the token is banned."""
 
 
 class StreamOptions(Struct):
@@ -32,13 +37,13 @@ class GenerationFields(Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    n: int | None = None
-    n_cmpl: int | None = None
+    n: Choices | None = None
+    n_cmpl: Choices | None = None
     n_predict: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     t_max_predict_ms: float | None = None
-    deadline_ms: float | None = None
+    deadline_ms: Annotated[float, Meta(gt=0)] | None = None
     stop: Texts | None = None
     ignore_eos: bool | None = None
     cache_prompt: bool | None = None
@@ -65,17 +70,17 @@ class GenerationFields(Struct, kw_only=True):
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_penalty_last_n: int | None = None
-    dry_sequence_breakers: list[str] | None = None
+    dry_sequence_breakers: Annotated[list[str], Meta(min_length=1, max_length=N_TEXTS_MAX)] | None = None
     mirostat: int | None = None
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
     adaptive_target: float | None = None
     adaptive_decay: float | None = None
     samplers: Texts | None = None
-    logit_bias: list[Any] | dict[str, Any] | None = None
+    logit_bias: list[tuple[int | str, Bias]] | dict[str, Bias] | None = None
 
     grammar: str | None = None
-    json_schema: Any = None
+    json_schema: dict[str, Any] | None = None
 
     n_probs: int | None = None
     post_sampling_probs: bool | None = None

@@ -6,6 +6,7 @@ Owns what names mean and which values are out of the question. Knows the vocabul
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -16,14 +17,11 @@ from pymtp.serving.params import GenerationParams, with_options
 
 from .answer import Options
 from .errors import invalid, unsupported
-from .fields import ChatBody, GenerationFields, LoraScale
+from .fields import Bias, ChatBody, GenerationFields, LoraScale
 from .settings import ServerSettings
 
 RANDOM_SEED = 2**32 - 1
 """What llama.cpp takes for no seed."""
-N_CHOICES_MAX = 128
-N_TEXTS_MAX = 256
-"""The most stop strings, which are looked for after each token, and of the strings that end DRY's repetitions."""
 PING_S_MIN = 1.0
 
 _SWITCHES = ("stream", "return_tokens", "return_progress", "timings_per_token", "return_drafts")
@@ -47,18 +45,13 @@ _CLAMPED = {
 
 def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, settings: ServerSettings) -> Options:
     """How the answer is given. Raises ApiError."""
-    n = _first(fields.n_cmpl, fields.n, 1)
-    if not 1 <= n <= N_CHOICES_MAX:
-        raise invalid(f"Field 'n': Value must be between 1 and {N_CHOICES_MAX}, not {n}")
     slot = _first(fields.id_slot, -1)
     if slot >= n_slots:
         raise invalid(f"Field 'id_slot': there are {n_slots} slots, 0 to {n_slots - 1}, not {slot}")
-    if fields.deadline_ms is not None and not fields.deadline_ms > 0:
-        raise invalid(f"Field 'deadline_ms': must be positive, not {fields.deadline_ms:g}")
     deadlines = (settings.deadline_s, (fields.deadline_ms or 0) / 1000)
     usage = fields.stream_options.include_usage if fields.stream_options else None
     return Options(
-        n=n,
+        n=_first(fields.n_cmpl, fields.n, 1),
         include_usage=bool(usage),
         n_probs=n_probs,
         of_chain=bool(fields.post_sampling_probs),
@@ -84,15 +77,14 @@ def params_of(
     asked["draft_max"] = _first(fields.draft_max, fields.speculative_n_max, None)
     asked["draft_min"] = _first(fields.draft_min, fields.speculative_n_min, None)
     asked["draft_p_min"] = _first(fields.draft_p_min, fields.speculative_p_min, None)
-    asked["stop"] = _stop(fields.stop)
+    stop = [fields.stop] if isinstance(fields.stop, str) else fields.stop or ()
+    asked["stop"] = tuple(filter(None, stop)) or None
     asked["logprobs"] = n_probs or None
     asked["lora"] = scales_of(fields.lora) if fields.lora else None
     asked["logit_bias"] = None if fields.logit_bias is None else _biases(fields.logit_bias, vocabulary)
     if fields.dry_base is not None and fields.dry_base >= 1:
         asked["dry_base"] = fields.dry_base
     if fields.dry_sequence_breakers is not None:
-        if not 1 <= len(fields.dry_sequence_breakers) <= N_TEXTS_MAX:
-            raise invalid(f"Field 'dry_sequence_breakers': must be a non-empty array of at most {N_TEXTS_MAX} strings")
         asked["dry_sequence_breakers"] = tuple(fields.dry_sequence_breakers)
     if fields.samplers is not None:
         letters = isinstance(fields.samplers, str)
@@ -147,15 +139,6 @@ def _ping_s(asked: float | None, default: float) -> float:
     return default if asked is None else max(asked, PING_S_MIN) if asked > 0 else asked
 
 
-def _stop(value: str | list[str] | None) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    stop = (value,) if isinstance(value, str) else tuple(value)
-    if len(stop) > N_TEXTS_MAX:
-        raise invalid(f"Field 'stop': at most {N_TEXTS_MAX} strings, not {len(stop)}")
-    return tuple(filter(None, stop)) or None
-
-
 def _constraint(fields: GenerationFields) -> dict[str, Any]:
     """The grammar or schema that the text has to follow."""
     if fields.grammar and fields.json_schema is not None:
@@ -164,35 +147,25 @@ def _constraint(fields: GenerationFields) -> dict[str, Any]:
         return {"grammar": fields.grammar, "json_schema": None}
     if fields.json_schema is None:
         return {}
-    if not isinstance(fields.json_schema, dict):
-        raise invalid("Field 'json_schema': must be an object")
     # an empty schema means any object
     return {"json_schema": fields.json_schema or {"type": "object"}, "grammar": None}
 
 
-def _biases(value: list[Any] | dict[str, Any], vocabulary: Vocabulary) -> dict[int, float]:
-    pairs = list(value.items()) if isinstance(value, dict) else value
+def _biases(value: Sequence[tuple[int | str, Bias]] | Mapping[str, Bias], vocabulary: Vocabulary) -> dict[int, float]:
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
     if len(pairs) > vocabulary.size:
         raise invalid(f"Field 'logit_bias': at most {vocabulary.size} biases, one for each token, not {len(pairs)}")
     found: dict[int, float] = {}
-    for pair in pairs:
-        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-            raise invalid("Field 'logit_bias': must be an object, or a list of [token, bias]")
-        what, bias = pair
-        if bias is False:
-            bias = -math.inf
-        if isinstance(bias, bool) or not isinstance(bias, (int, float)):
+    for what, bias in pairs:
+        if bias is True:
             raise invalid("Field 'logit_bias': a bias must be a number, or false to ban the token")
-        for token in _biased(what, vocabulary):
-            found[token] = float(bias)
+        found |= dict.fromkeys(_biased(what, vocabulary), -math.inf if bias is False else bias)
     return found
 
 
-def _biased(what: Any, vocabulary: Vocabulary) -> list[int]:
+def _biased(what: int | str, vocabulary: Vocabulary) -> list[int]:
     if isinstance(what, str):
         if not what.removeprefix("-").isdecimal():
             return vocabulary.tokenize(what, is_start=False)
         what = int(what) if len(what) <= _N_DIGITS else -1
-    if not isinstance(what, int) or isinstance(what, bool):
-        raise invalid("Field 'logit_bias': a token must be an id or a text")
     return [what] if 0 <= what < vocabulary.size else []
