@@ -1,6 +1,6 @@
-"""Every exception that pymtp raises on purpose.
+"""Every exception that pymtp raises on purpose, and the check that raises one of them.
 
-Owns the hierarchy and nothing else. Messages are written where the problem is found: one line that
+Owns the hierarchy. Messages are written where the problem is found: one line that
 names the fix, because a command line prints it as it stands.
 """
 
@@ -68,6 +68,12 @@ def _shown(value: object) -> str:
     except RecursionError:
         return f"a deeply nested {type(value).__name__}"
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+
+
+def require(is_right: object, name: str, allowed: str, value: object = None) -> None:
+    """Raise InvalidParameter about the parameter `name` unless `is_right`."""
+    if not is_right:
+        raise InvalidParameter(name, allowed, value=value)
 
 
 class Closed(PymtpError, ValueError):

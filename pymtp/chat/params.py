@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pymtp.documented import documented
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, require
 
 REASONING = ("auto", "on", "off")
 REASONING_FORMATS = ("auto", "deepseek", "deepseek-legacy", "none")
@@ -42,22 +42,20 @@ class ChatParams:
     """The answer continues the last message, which is the assistant's; there is no generation prompt then."""
 
     def __post_init__(self) -> None:
-        if self.reasoning not in REASONING:
-            raise InvalidParameter("reasoning", f"one of {', '.join(REASONING)}", value=self.reasoning)
-        if self.reasoning_format not in REASONING_FORMATS:
-            allowed = f"one of {', '.join(REASONING_FORMATS)}"
-            raise InvalidParameter("reasoning_format", allowed, value=self.reasoning_format)
-        if isinstance(self.tools, (str, bytes, Mapping)) or not all(isinstance(tool, Mapping) for tool in self.tools):
-            raise InvalidParameter("tools", 'a list of {"type": "function", "function": ...}')
-        if self.tool_choice not in _TOOL_CHOICES and not isinstance(self.tool_choice, Mapping):
-            raise InvalidParameter(
-                "tool_choice", f"one of {', '.join(_TOOL_CHOICES)}, or a function", value=self.tool_choice
-            )
-        if not isinstance(self.template_kwargs, Mapping):
-            raise InvalidParameter("template_kwargs", "a mapping of names to values", value=self.template_kwargs)
-        if self.continue_final_message not in (True, False, "content", "reasoning_content"):
-            allowed = "True, False, content or reasoning_content"
-            raise InvalidParameter("continue_final_message", allowed, value=self.continue_final_message)
+        require(self.reasoning in REASONING, "reasoning", f"one of {', '.join(REASONING)}", self.reasoning)
+        formats = REASONING_FORMATS
+        require(
+            self.reasoning_format in formats, "reasoning_format", f"one of {', '.join(formats)}", self.reasoning_format
+        )
+        is_list = not isinstance(self.tools, (str, bytes, Mapping))
+        are_tools = is_list and all(isinstance(tool, Mapping) for tool in self.tools)
+        require(are_tools, "tools", 'a list of {"type": "function", "function": ...}')
+        is_choice = isinstance(self.tool_choice, Mapping) or self.tool_choice in _TOOL_CHOICES
+        require(is_choice, "tool_choice", f"one of {', '.join(_TOOL_CHOICES)}, or a function", self.tool_choice)
+        is_mapping = isinstance(self.template_kwargs, Mapping)
+        require(is_mapping, "template_kwargs", "a mapping of names to values", self.template_kwargs)
+        allowed, asked = "True, False, content or reasoning_content", self.continue_final_message
+        require(asked in (True, False, "content", "reasoning_content"), "continue_final_message", allowed, asked)
 
     @property
     def offered_tools(self) -> list[Mapping[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from pymtp.documented import documented
 from pymtp.drafting.interface import Drafter
-from pymtp.errors import InvalidParameter
+from pymtp.errors import require
 
 StrPath = str | os.PathLike[str]
 HeadType = Literal["f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_0", "q4_k", "q4_0", "iq4_nl", "iq4_xs"]
@@ -18,6 +18,7 @@ HEAD_TYPES: tuple[str, ...] = get_args(HeadType)
 N_DRAFT_MAX = 32
 """The longest draft, as in vLLM."""
 DRAFTS = ("auto", "mtp", "lookup", "none")
+LOOKUPS = ("off", "self", "shared")
 
 
 @documented
@@ -50,18 +51,17 @@ class DraftParams:
 
     def __post_init__(self) -> None:
         is_number = isinstance(self.draft_max, int) and not isinstance(self.draft_max, bool)
-        if self.draft_max != "auto" and not (is_number and 0 <= int(self.draft_max) <= N_DRAFT_MAX):
-            raise InvalidParameter("draft_max", f"auto, or between 0 and {N_DRAFT_MAX}", value=self.draft_max)
-        if self.draft not in DRAFTS and not hasattr(self.draft, "traits"):
-            raise InvalidParameter("draft", f"{', '.join(DRAFTS)} or a Drafter with traits", value=self.draft)
-        if self.draft_model is not None and not isinstance(self.draft_model, (str, os.PathLike)):
-            raise InvalidParameter("draft_model", "the path of a GGUF file", value=self.draft_model)
-        if self.draft_lookup not in ("off", "self", "shared"):
-            raise InvalidParameter("draft_lookup", "off, self or shared", value=self.draft_lookup)
-        if self.draft_head_type is not None and self.draft_head_type not in HEAD_TYPES:
-            raise InvalidParameter("draft_head_type", ", ".join(HEAD_TYPES), value=self.draft_head_type)
-        if self.mtp_context not in ("auto", "chained", "target"):
-            raise InvalidParameter("mtp_context", "auto, chained or target", value=self.mtp_context)
+        is_length = self.draft_max == "auto" or (is_number and 0 <= int(self.draft_max) <= N_DRAFT_MAX)
+        require(is_length, "draft_max", f"auto, or between 0 and {N_DRAFT_MAX}", self.draft_max)
+        is_drafter = self.draft in DRAFTS or hasattr(self.draft, "traits")
+        require(is_drafter, "draft", f"{', '.join(DRAFTS)} or a Drafter with traits", self.draft)
+        is_path = isinstance(self.draft_model, (str, os.PathLike, type(None)))
+        require(is_path, "draft_model", "the path of a GGUF file", self.draft_model)
+        require(self.draft_lookup in LOOKUPS, "draft_lookup", "off, self or shared", self.draft_lookup)
+        is_type = self.draft_head_type in (None, *HEAD_TYPES)
+        require(is_type, "draft_head_type", ", ".join(HEAD_TYPES), self.draft_head_type)
+        contexts = ("auto", "chained", "target")
+        require(self.mtp_context in contexts, "mtp_context", "auto, chained or target", self.mtp_context)
 
     @property
     def wants_heads(self) -> bool:

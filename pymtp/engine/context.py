@@ -13,7 +13,7 @@ from pymtp.binding.status import check
 from pymtp.binding.types import model_pointer
 from pymtp.documented import documented
 from pymtp.engine.threads import MAX_POLL, MAX_THREADS, threads_of
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, require
 from pymtp.gguf.facts import context_size
 
 MAX_TOKENS = 2**31 - 1
@@ -77,20 +77,17 @@ class ContextParams:
         ):
             value = getattr(self, name)
             is_number = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-            if not is_number and not self._is_left_out(name):
-                raise InvalidParameter(name, f"an integer between {least} and {most}", value=value)
+            require(is_number or self._is_left_out(name), name, f"an integer between {least} and {most}", value)
         for name in ("kv_unified", "cpu_strict", "cpu_strict_batch"):
-            if not isinstance(getattr(self, name), bool) and not self._is_left_out(name):
-                raise InvalidParameter(name, "True or False", value=getattr(self, name))
-        if self.n_cells is not None and not self.kv_unified:
-            raise InvalidParameter("n_cells", "left out without kv_unified: sequences share no cache then")
-        if self.flash_attn not in _FLASH_ATTN:
-            raise InvalidParameter("flash_attn", "one of " + ", ".join(_FLASH_ATTN), value=self.flash_attn)
+            is_switch = isinstance(getattr(self, name), bool) or self._is_left_out(name)
+            require(is_switch, name, "True or False", getattr(self, name))
+        shares = self.n_cells is None or self.kv_unified
+        require(shares, "n_cells", "left out without kv_unified: sequences share no cache then")
+        require(self.flash_attn in _FLASH_ATTN, "flash_attn", "one of " + ", ".join(_FLASH_ATTN), self.flash_attn)
         for name in ("type_k", "type_v"):
-            if getattr(self, name) not in KV_TYPES:
-                raise InvalidParameter(name, "one of " + ", ".join(KV_TYPES), value=getattr(self, name))
-        if self.flash_attn == "off" and self.type_v not in ("f32", "f16", "bf16"):
-            raise InvalidParameter("type_v", "f32, f16 or bf16 without flash attention", value=self.type_v)
+            require(getattr(self, name) in KV_TYPES, name, "one of " + ", ".join(KV_TYPES), getattr(self, name))
+        is_plain = self.flash_attn != "off" or self.type_v in ("f32", "f16", "bf16")
+        require(is_plain, "type_v", "f32, f16 or bf16 without flash attention", self.type_v)
         threads_of(self)  # what the machine does not have shows before a model is loaded
 
     def _is_left_out(self, name: str) -> bool:

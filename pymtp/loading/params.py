@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from pymtp.documented import documented
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, require
 
 ADAPTER_SCALE_MAX = 100.0
 """The greatest scale of a LoRA adapter: far above what is useful, and far below what makes values infinite."""
@@ -75,41 +75,36 @@ class ModelParams:
         _check_integer("main_gpu", self.main_gpu, "the number of a device, from 0", least=0)
         _check_integer("n_cpu_moe", self.n_cpu_moe, "a number of layers, 0 or more", least=0)
         _check_integer("fit_ctx", self.fit_ctx, "a number of tokens, 1 or more", least=1)
-        if not _all(self.fit_target, _is_mib) or not self.fit_target:
-            raise InvalidParameter("fit_target", "numbers of MiB, 0 or more", value=self.fit_target)
+        is_room = self.fit_target and _all(self.fit_target, _is_mib)
+        require(is_room, "fit_target", "numbers of MiB, 0 or more", self.fit_target)
         _check_choice("split_mode", self.split_mode, get_args(SplitMode))
         _check_choice("numa", self.numa, get_args(Numa))
         _check_choice("load_mode", self.load_mode, get_args(LoadMode))
         for name in ("cpu_moe", "fit"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidParameter(name, "True or False", value=getattr(self, name))
-        if not isinstance(self.mmproj, (str, os.PathLike, type(None))):
-            raise InvalidParameter("mmproj", "a GGUF file", value=self.mmproj)
+            require(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
+        require(isinstance(self.mmproj, (str, os.PathLike, type(None))), "mmproj", "a GGUF file", self.mmproj)
         for name in ("image_min_tokens", "image_max_tokens"):
             rows = getattr(self, name)
             if rows is not None:
-                if self.mmproj is None:
-                    raise InvalidParameter(name, "left out without a projector (mmproj, --mmproj)", value=rows)
+                require(self.mmproj is not None, name, "left out without a projector (mmproj, --mmproj)", rows)
                 allowed = f"a number of rows from 1 to {IMAGE_ROWS_MAX}"
                 _check_integer(name, rows, allowed, least=1, most=IMAGE_ROWS_MAX)
         if self.image_min_tokens and self.image_max_tokens and self.image_min_tokens > self.image_max_tokens:
             raise InvalidParameter("image_min_tokens", f"at most image_max_tokens ({self.image_max_tokens})")
-        if isinstance(self.lora, (str, os.PathLike)) or not _all(self.lora, _is_adapter):
-            allowed = "a list of files, or of pairs of a file and a scale (-100 to 100)"
-            raise InvalidParameter("lora", allowed, value=self.lora)
-        if self.lora and self.split_mode == "tensor":
-            raise InvalidParameter("lora", "left out with split_mode tensor: llama.cpp cannot split adapters")
-        if not isinstance(self.chat_template, (str, type(None))):
-            raise InvalidParameter("chat_template", "a string of Jinja", value=self.chat_template)
-        if self.device is not None and not _all(self.device, lambda name: isinstance(name, str)):
-            raise InvalidParameter("device", "a list of names, or None for all GPUs", value=self.device)
-        if not _all(self.rpc, _is_endpoint) or len(set(self.rpc)) < len(self.rpc):
-            raise InvalidParameter("rpc", "a list of different servers, each host:port", value=self.rpc)
-        if not _all(self.tensor_split, _is_share) or (self.tensor_split and not sum(self.tensor_split)):
-            raise InvalidParameter("tensor_split", "shares of 0 or more, not all 0", value=self.tensor_split)
-        if not _all(self.override_tensor, _is_override):
-            expected = "pairs of a regular expression and a buffer type"
-            raise InvalidParameter("override_tensor", expected, value=self.override_tensor)
+        allowed = "a list of files, or of pairs of a file and a scale (-100 to 100)"
+        require(_all(self.lora, _is_adapter), "lora", allowed, self.lora)
+        has_both = self.lora and self.split_mode == "tensor"
+        require(not has_both, "lora", "left out with split_mode tensor: llama.cpp cannot split adapters")
+        is_text = isinstance(self.chat_template, (str, type(None)))
+        require(is_text, "chat_template", "a string of Jinja", self.chat_template)
+        are_names = self.device is None or _all(self.device, lambda name: isinstance(name, str))
+        require(are_names, "device", "a list of names, or None for all GPUs", self.device)
+        are_servers = _all(self.rpc, _is_endpoint) and len(set(self.rpc)) == len(self.rpc)
+        require(are_servers, "rpc", "a list of different servers, each host:port", self.rpc)
+        are_shares = _all(self.tensor_split, _is_share) and (not self.tensor_split or sum(self.tensor_split) > 0)
+        require(are_shares, "tensor_split", "shares of 0 or more, not all 0", self.tensor_split)
+        allowed = "pairs of a regular expression and a buffer type"
+        require(_all(self.override_tensor, _is_override), "override_tensor", allowed, self.override_tensor)
 
     @property
     def adapters(self) -> list[tuple[StrPath, float]]:
@@ -123,8 +118,7 @@ def _check_integer(name: str, value: object, expected: str, *, least: int, most:
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidParameter(name, "one of " + ", ".join(choices), value=value)
+    require(value in choices, name, "one of " + ", ".join(choices), value)
 
 
 def _all(values: Any, is_right: Any) -> bool:

@@ -15,7 +15,7 @@ from pymtp.acceptance.relaxed import Relaxed
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.schema import grammar_of_schema
 from pymtp.documented import documented
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, require
 from pymtp.loading.params import ADAPTER_SCALE_MAX
 from pymtp.sampling.params import SamplingParams, is_text
 from pymtp.sampling.rules import check_grammar
@@ -95,51 +95,42 @@ class GenerationParams:
     """Forces acceptance, for benchmarks only: the text is not valid output."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.sampling, SamplingParams):
-            raise InvalidParameter("sampling", "a SamplingParams", value=self.sampling)
-        for name in ("ignore_eos", "cache_prompt"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidParameter(name, "True or False", value=getattr(self, name))
-        if not isinstance(self.cache_scope, str):
-            raise InvalidParameter("cache_scope", "a string", value=self.cache_scope)
+        require(isinstance(self.sampling, SamplingParams), "sampling", "a SamplingParams", self.sampling)
+        require(isinstance(self.ignore_eos, bool), "ignore_eos", "True or False", self.ignore_eos)
+        require(isinstance(self.cache_prompt, bool), "cache_prompt", "True or False", self.cache_prompt)
+        require(isinstance(self.cache_scope, str), "cache_scope", "a string", self.cache_scope)
         if self.lora is not None:
             object.__setattr__(self, "lora", _checked_scales(self.lora))
-        if not isinstance(self.grammar, (str, type(None))):
-            raise InvalidParameter("grammar", "a string of GBNF", value=self.grammar)
+        require(isinstance(self.grammar, (str, type(None))), "grammar", "a string of GBNF", self.grammar)
         _check_int("max_tokens", self.max_tokens, -1, "-1 (no limit) or more")
         if self.logprobs is not None:
             _check_int("logprobs", self.logprobs, 0, "0 or more")
-            if self.forced:
-                raise InvalidParameter("logprobs", "left out where acceptance is forced")
+            require(not self.forced, "logprobs", "left out where acceptance is forced")
         if self.draft_max not in (None, "auto"):
             _check_int("draft_max", self.draft_max, 0, "auto, 0 (no drafts) or more")
         for name in ("slot", "n_keep"):
             if getattr(self, name) is not None:
                 _check_int(name, getattr(self, name), 0, "0 or more")
-        if self.draft_lookup not in (None, "off", "self", "shared"):
-            raise InvalidParameter("draft_lookup", "off, self or shared", value=self.draft_lookup)
-        if not isinstance(self.draft_owner, str):
-            raise InvalidParameter("draft_owner", "a string", value=self.draft_owner)
+        lookups = (None, "off", "self", "shared")
+        require(self.draft_lookup in lookups, "draft_lookup", "off, self or shared", self.draft_lookup)
+        require(isinstance(self.draft_owner, str), "draft_owner", "a string", self.draft_owner)
         _check_int("draft_min", self.draft_min, 0, "0 or more")
-        if not isinstance(self.draft_p_min, (int, float)) or not 0 <= self.draft_p_min <= 1:
-            raise InvalidParameter("draft_p_min", "between 0 and 1", value=self.draft_p_min)
+        is_share = isinstance(self.draft_p_min, (int, float)) and 0 <= self.draft_p_min <= 1
+        require(is_share, "draft_p_min", "between 0 and 1", self.draft_p_min)
         stop = (self.stop,) if isinstance(self.stop, str) else _as_tuple("stop", self.stop)
-        if not all(map(is_text, stop)):
-            raise InvalidParameter("stop", "strings that are not empty, in valid Unicode", value=stop)
+        require(all(map(is_text, stop)), "stop", "strings that are not empty, in valid Unicode", stop)
         tags = self.thinking_tags
-        if tags is not None and not (isinstance(tags, (tuple, list)) and len(tags) == 2 and all(map(is_text, tags))):
-            raise InvalidParameter("thinking_tags", "two strings that are not empty, in valid Unicode", value=tags)
+        are_two = tags is None or (isinstance(tags, (tuple, list)) and len(tags) == 2 and all(map(is_text, tags)))
+        require(are_two, "thinking_tags", "two strings that are not empty, in valid Unicode", tags)
         object.__setattr__(self, "stop", stop)
-        if self.accept not in _ACCEPT:
-            raise InvalidParameter("accept", f"one of {', '.join(_ACCEPT)}", value=self.accept)
-        if self.draft_pick not in ("greedy", "sample", "auto"):
-            raise InvalidParameter("draft_pick", "greedy, sample or auto", value=self.draft_pick)
-        if self.draft_pick == "sample" and self.accept in ("match", "relaxed"):
-            raise InvalidParameter("draft_pick", f"greedy or auto with accept {self.accept}", value=self.draft_pick)
+        require(self.accept in _ACCEPT, "accept", f"one of {', '.join(_ACCEPT)}", self.accept)
+        picks = ("greedy", "sample", "auto")
+        require(self.draft_pick in picks, "draft_pick", "greedy, sample or auto", self.draft_pick)
+        does_not_draw = self.draft_pick != "sample" or self.accept not in ("match", "relaxed")
+        require(does_not_draw, "draft_pick", f"greedy or auto with accept {self.accept}", self.draft_pick)
         Relaxed(lambda: False, lambda token: None, self.relaxed_top_n, self.relaxed_delta)  # checks both
         _check_int("reasoning_budget", self.reasoning_budget, -1, "-1 (any number) or more")
-        if not isinstance(self.chat, (ChatPrompt, type(None))):
-            raise InvalidParameter("chat", "what Model.render returns", value=self.chat)
+        require(isinstance(self.chat, (ChatPrompt, type(None))), "chat", "what Model.render returns", self.chat)
         self._check_grammar()
 
     @property
@@ -158,8 +149,7 @@ class GenerationParams:
         return self.grammar is not None or bool(self.chat and self.chat.grammar)
 
     def _check_grammar(self) -> None:
-        if self.grammar is not None and self.json_schema is not None:
-            raise InvalidParameter("grammar", "given without a JSON schema")
+        require(self.grammar is None or self.json_schema is None, "grammar", "given without a JSON schema")
         gbnf = self.grammar if self.json_schema is None else grammar_of_schema(self.json_schema)
         if gbnf is not None:
             try:
@@ -170,14 +160,12 @@ class GenerationParams:
                 raise InvalidParameter("json_schema", f"a schema whose grammar is {error.allowed}") from None
             object.__setattr__(self, "grammar", gbnf)
             object.__setattr__(self, "json_schema", None)
-            if self.chat and self.chat.grammar:
-                raise InvalidParameter("grammar", "left out where the chat has one, of its tools or its schema")
-        if not self.has_grammar:
-            return
-        if self.ignore_eos:
-            raise InvalidParameter("ignore_eos", "off with a grammar, which ends the text itself")
-        if self.sampling.stateful_sampler:
-            raise InvalidParameter("grammar", f"left out with {self.sampling.stateful_sampler}")
+            has_two = self.chat and self.chat.grammar
+            require(not has_two, "grammar", "left out where the chat has one, of its tools or its schema")
+        if self.has_grammar:
+            require(not self.ignore_eos, "ignore_eos", "off with a grammar, which ends the text itself")
+            stateful = self.sampling.stateful_sampler
+            require(not stateful, "grammar", f"left out with {stateful}")
 
     @property
     def draft_note(self) -> str | None:
@@ -211,15 +199,13 @@ def _checked_scales(lora: object) -> dict[int, float]:
         found = {int(number): float(scale) for number, scale in lora.items()}  # type: ignore[attr-defined]
     except (AttributeError, TypeError, ValueError, OverflowError):
         found = {-1: 0.0}
-    if any(number < 0 or not abs(scale) <= ADAPTER_SCALE_MAX for number, scale in found.items()):
-        allowed = "a mapping of adapters' numbers, from 0, to their scales (-100 to 100)"
-        raise InvalidParameter("lora", allowed, value=lora)
+    are_right = all(number >= 0 and abs(scale) <= ADAPTER_SCALE_MAX for number, scale in found.items())
+    require(are_right, "lora", "a mapping of adapters' numbers, from 0, to their scales (-100 to 100)", lora)
     return found
 
 
 def _check_int(name: str, value: object, least: int, allowed: str) -> None:
-    if not (isinstance(value, int) and value >= least):
-        raise InvalidParameter(name, f"an integer, {allowed}", value=value)
+    require(isinstance(value, int) and value >= least, name, f"an integer, {allowed}", value)
 
 
 def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
@@ -301,8 +287,8 @@ def with_options(params: GenerationParams, options: Mapping[str, Any]) -> Genera
 
     Raises TypeError for an unknown name, InvalidParameter for a value out of range.
     """
-    if not isinstance(params, GenerationParams):
-        raise InvalidParameter("params", "a GenerationParams; fields of it are also keywords", value=params)
+    is_right = isinstance(params, GenerationParams)
+    require(is_right, "params", "a GenerationParams; fields of it are also keywords", params)
     if not options:
         return params
     if unknown := options.keys() - _FIELDS - _SAMPLING_FIELDS:
@@ -313,7 +299,6 @@ def with_options(params: GenerationParams, options: Mapping[str, Any]) -> Genera
     sampling = {name: value for name, value in options.items() if name in _SAMPLING_FIELDS}
     if sampling:
         chosen = own.get("sampling", params.sampling)
-        if not isinstance(chosen, SamplingParams):
-            raise InvalidParameter("sampling", "a SamplingParams", value=chosen)
+        require(isinstance(chosen, SamplingParams), "sampling", "a SamplingParams", chosen)
         own["sampling"] = replace(chosen, **sampling)
     return replace(params, **own)
