@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from pymtp.drafting.interface import Drafter
@@ -12,6 +11,7 @@ from pymtp.drafting.params import DraftParams, HeadType, StrPath
 from pymtp.engine.context import ContextParams
 from pymtp.errors import InvalidParameter
 from pymtp.loading.params import LoadMode, ModelParams, Numa, SplitMode
+from pymtp.serving.params import check_names
 
 
 class ModelOptions(TypedDict, total=False):
@@ -84,16 +84,9 @@ def merge_options(params: Params, options: Mapping[str, Any]) -> Params:
         if not isinstance(part, kind):
             raise InvalidParameter(name, f"of the class {kind.__name__}", value=part)
     known = {each.name for kind in kinds for each in fields(kind)}
-    if unknown := options.keys() - known:
-        name = min(unknown)
-        near = get_close_matches(name, known, 1)
-        raise TypeError(f"unknown parameter {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    check_names(options, known)
 
-    def of(part: type) -> dict[str, Any]:
-        return {each.name: options[each.name] for each in fields(part) if each.name in options}
+    def changed(part: Any) -> Any:
+        return replace(part, **{each.name: options[each.name] for each in fields(part) if each.name in options})
 
-    return Params(
-        replace(params.model, **of(ModelParams)),
-        replace(params.context, **of(ContextParams)),
-        replace(params.drafting, **of(DraftParams)),
-    )
+    return Params(*map(changed, params))

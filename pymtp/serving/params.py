@@ -5,7 +5,7 @@ Knows values and their ranges; no session, no model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -291,10 +291,7 @@ def with_options(params: GenerationParams, options: Mapping[str, Any]) -> Genera
     require(is_right, "params", "a GenerationParams; fields of it are also keywords", params)
     if not options:
         return params
-    if unknown := options.keys() - _FIELDS - _SAMPLING_FIELDS:
-        name = min(unknown)
-        near = get_close_matches(name, _FIELDS | _SAMPLING_FIELDS, 1)
-        raise TypeError(f"unknown parameter {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    check_names(options, _FIELDS | _SAMPLING_FIELDS)
     own = {name: value for name, value in options.items() if name in _FIELDS}
     sampling = {name: value for name, value in options.items() if name in _SAMPLING_FIELDS}
     if sampling:
@@ -302,3 +299,11 @@ def with_options(params: GenerationParams, options: Mapping[str, Any]) -> Genera
         require(isinstance(chosen, SamplingParams), "sampling", "a SamplingParams", chosen)
         own["sampling"] = replace(chosen, **sampling)
     return replace(params, **own)
+
+
+def check_names(options: Mapping[str, Any], known: Set[str]) -> None:
+    """Raise TypeError for a keyword that is not one of `known`, with the one that may be meant."""
+    if unknown := options.keys() - known:
+        name = min(unknown)
+        near = get_close_matches(name, known, 1)
+        raise TypeError(f"unknown parameter {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
