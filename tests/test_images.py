@@ -992,10 +992,10 @@ def test_pixels_go_once_a_prompt_is_prepared(files: tuple[Path, Path]) -> None:
         engine._model, engine.phase = model, "ready"
         n_before = n_images()
         content = [as_url(png(128, 96)), {"type": "text", "text": "a b"}]
-        tokens, rendered = prepare(
+        tokens, of_chat = prepare(
             ServerState(engine, settings), ChatBody(messages=[{"role": "user", "content": content}])
         )
-        assert tokens and rendered.prompt and n_images() == n_before
+        assert tokens and of_chat["chat"] and n_images() == n_before
 
 
 def n_images() -> int:

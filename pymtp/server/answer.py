@@ -9,22 +9,12 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.generation import Generation
 
 from .errors import too_late
-
-StopType = Literal["none", "eos", "word", "limit"]
-
-_STOP_TYPES: dict[str | None, StopType] = {
-    "eog": "eos",
-    "stop": "word",
-    "length": "limit",
-    "context": "limit",
-    None: "none",
-}
 
 
 @dataclass(frozen=True)
@@ -131,11 +121,6 @@ class LiveAnswer:
     def tokens(self) -> Sequence[int]:
         """The tokens so far, with the one that ended the text."""
         return self.generation.tokens
-
-    @property
-    def stop_type(self) -> StopType:
-        """How it ended, as llama-server names it."""
-        return "limit" if self.is_over_time else _STOP_TYPES[self.generation.finish_reason]
 
     @property
     def is_complete(self) -> bool:

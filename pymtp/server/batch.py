@@ -153,8 +153,7 @@ class _Batch:
             raise invalid("stream: a batch has no streams")
         if asked.url == "/v1/chat/completions":
             body = as_structure(asked.body, ChatBody)
-            tokens, rendered = prepare(state, body)
-            return submit_chat(state, body, tokens, rendered), CompletionsReply(state)
+            return submit_chat(state, body, *prepare(state, body)), CompletionsReply(state)
         if asked.url == "/v1/completions":
             text = as_structure(asked.body, CompletionBody)
             prompts = prompts_of(text.prompt, state)

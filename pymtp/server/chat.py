@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,21 +33,14 @@ N_TOP_DEFAULT = 20
 _MEDIA = ("input_audio", "input_video", "video_url")
 
 
-@dataclass(frozen=True)
-class Rendered:
+class Rendered(NamedTuple):
     """A chat request as the model gets it."""
 
     prompt: ChatPrompt
-    reasoning_budget: int = -1
+    reasoning_budget: int
     """Most tokens of thinking."""
-    images: Sequence[Image] = ()
+    images: Sequence[Image]
     """Images of the prompt, in the order of the markers in its text."""
-
-    def tokens(self, model: Model) -> Sequence[int]:
-        """The tokens of the prompt."""
-        if self.images:
-            return model.image_prompt(self.prompt.text, self.images, model.marker)
-        return model.tokenize(self.prompt.text)
 
 
 class ChatReply(Reply):
@@ -95,8 +87,7 @@ class ChatReply(Reply):
 async def answer_chat(request: Request, body: ChatBody, reply: Callable[[ServerState], Reply]) -> Response:
     """The response to a chat request of any API, in the words of `reply`. Raises ApiError."""
     state = state_of(request)
-    tokens, rendered = await prepared(request, body, prepare)
-    answers = submit_chat(state, body, tokens, rendered)
+    answers = submit_chat(state, body, *await prepared(request, body, prepare))
     return await respond(request, answers, reply(state))
 
 
@@ -106,14 +97,14 @@ async def count_tokens_of(request: Request, body: ChatBody, **more: str) -> Resp
     return json_response({**more, "input_tokens": len(tokens)})
 
 
-def prepare(state: ServerState, body: ChatBody) -> tuple[Sequence[int], Rendered]:
-    """The prompt of a chat request, as tokens too. Raises ApiError."""
-    rendered = render(state, body)
-    tokens = rendered.tokens(state.model)
-    return tokens, replace(rendered, images=())  # their pixels are not needed any more
+def prepare(state: ServerState, body: ChatBody) -> tuple[Sequence[int], dict[str, Any]]:
+    """The tokens of a chat request, and parameters that chats alone have. Raises ApiError."""
+    model, (prompt, budget, images) = state.model, render(state, body)
+    tokens = model.image_prompt(prompt.text, images, model.marker) if images else model.tokenize(prompt.text)
+    return tokens, {"chat": prompt, "reasoning_budget": budget}
 
 
-def submit_chat(state: ServerState, body: ChatBody, tokens: Sequence[int], rendered: Rendered) -> list[LiveAnswer]:
+def submit_chat(state: ServerState, body: ChatBody, tokens: Sequence[int], of_chat: dict[str, Any]) -> list[LiveAnswer]:
     """Ask for the answers to a chat request. Raises ApiError."""
     n_probs = body.n_probs or 0
     if body.logprobs:
@@ -121,7 +112,6 @@ def submit_chat(state: ServerState, body: ChatBody, tokens: Sequence[int], rende
     elif body.top_logprobs is not None:
         raise invalid("top_logprobs requires logprobs to be set to true")
     body.json_schema = None  # the template's grammar has it
-    of_chat = {"chat": rendered.prompt, "reasoning_budget": rendered.reasoning_budget}
     return state.submit([tokens], body, n_probs=n_probs, **of_chat)
 
 

@@ -5,6 +5,7 @@ Owns what names mean and which values are out of the question. Knows the vocabul
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -12,7 +13,7 @@ from typing import Any
 
 from pymtp.acceptance.forced import Forced
 from pymtp.loading.vocabulary import Vocabulary
-from pymtp.sampling.params import samplers_from_letters
+from pymtp.sampling.params import SamplingParams, samplers_from_letters
 from pymtp.serving.params import GenerationParams, with_options
 
 from .answer import Options
@@ -25,11 +26,6 @@ RANDOM_SEED = 2**32 - 1
 PING_S_MIN = 1.0
 
 _SWITCHES = ("stream", "return_tokens", "return_progress", "timings_per_token", "return_drafts")
-_SAMPLING = (
-    *("dynatemp_range", "dynatemp_exponent", "typical_p", "top_n_sigma", "min_keep", "repeat_last_n"),
-    *("repeat_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_allowed_length"),
-    *("dry_penalty_last_n", "mirostat", "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay"),
-)
 _GENERATION = ("ignore_eos", "cache_prompt", "draft_lookup", "draft_pick", "accept", "relaxed_top_n", "relaxed_delta")
 _N_DIGITS = 20  # more than the ids of tokens have
 # values beyond these count as the nearest one, as llama-server has it: clients send -1 for "off"
@@ -41,6 +37,9 @@ _CLAMPED = {
     "xtc_threshold": (0, 1),
     "temperature": (0, math.inf),
 }
+_OTHERWISE = {*_CLAMPED, "samplers", "seed", "dry_base", "dry_sequence_breakers", "logit_bias"}
+"""Fields of SamplingParams that are not taken as they are."""
+_SAMPLING = {each.name for each in dataclasses.fields(SamplingParams)} - _OTHERWISE
 
 
 def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, settings: ServerSettings) -> Options:

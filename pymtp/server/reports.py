@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
+from pymtp.sampling.params import SamplingParams
 from pymtp.serving.params import GenerationParams
 
 from .answer import LiveAnswer
@@ -19,13 +21,10 @@ from .logs import new_id
 from .parameters import RANDOM_SEED
 from .state import ServerState, build_info
 
-_SAMPLING = (
-    *("temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "top_n_sigma"),
-    *("xtc_probability", "xtc_threshold", "typical_p", "repeat_last_n", "repeat_penalty", "presence_penalty"),
-    *("frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "mirostat"),
-    *("mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay", "min_keep"),
-)
+_NOT_NUMBERS = ("samplers", "seed", "dry_sequence_breakers", "logit_bias")
+_SAMPLING = [each.name for each in fields(SamplingParams) if each.name not in _NOT_NUMBERS]
 _DRAFTING = ("draft_max", "draft_min", "draft_p_min", "draft_lookup", "draft_pick", "accept")
+_STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit", "context": "limit", None: "none"}
 _MISSING = object()
 LEAST_LOGPROB = -3.4028234663852886e38
 """Stands for minus infinity, which JSON cannot say."""
@@ -160,7 +159,7 @@ def whole(state: ServerState, answer: LiveAnswer) -> dict[str, Any]:
         "prompt": vocabulary.detokenize(answer.prompt, special=True),
         "has_new_line": "\n" in answer.text,
         "truncated": generation.is_truncated,
-        "stop_type": answer.stop_type,
+        "stop_type": "limit" if answer.is_over_time else _STOP_TYPES[generation.finish_reason],
         "stopping_word": generation.stop_text or "",
         "tokens_cached": generation.n_cached,
         "timings": timings(answer),
