@@ -1008,6 +1008,6 @@ def test_a_server_without_a_projector_says_so(files: tuple[Path, Path]) -> None:
     with running(lambda: pymtp.Model(files[0], n_ctx=256, n_threads=1, chat_template="chatml")) as client:
         messages = [{"role": "user", "content": [as_url(png(64, 64))]}]
         response = client.post("/v1/chat/completions", messages=messages)
-        assert response.status == 500
+        assert response.status == 400
         message = response.json["error"]["message"]
         assert message == "image input is not supported: the server was started without --mmproj"
