@@ -20,7 +20,7 @@ from pymtp.text.files import BYTES_MAX, read_record
 from .answer import LiveAnswer
 from .bodies import as_structure
 from .chat import prepare, submit_chat
-from .chat_completions import CompletionsReply
+from .chat_completions import ChatCompletionReply
 from .completions import CompletionReply
 from .errors import as_api_error, invalid, unsupported
 from .fields import ChatBody, CompletionBody
@@ -153,7 +153,7 @@ class _Batch:
             raise invalid("stream: a batch has no streams")
         if asked.url == "/v1/chat/completions":
             body = as_structure(asked.body, ChatBody)
-            return submit_chat(state, body, *prepare(state, body)), CompletionsReply(state)
+            return submit_chat(state, body, *prepare(state, body)), ChatCompletionReply(state)
         if asked.url == "/v1/completions":
             text = as_structure(asked.body, CompletionBody)
             prompts = prompts_of(text.prompt, state)

@@ -51,19 +51,19 @@ class ChatReply(Reply):
         self._parsers: dict[int, AnswerParser] = {}  # by answer
 
     def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
-        if self._begins(answer):
+        if self._begin(answer):
             yield from self._opening(answer)
         yield from self._events(answer, self._parsers[answer.index].push(piece.text))
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
-        if self._begins(answer):
+        if self._begin(answer):
             yield from self._opening(answer)
         parser = self._parsers[answer.index]
         yield from self._events(answer, parser.finish(is_cut=not answer.is_complete))
         yield from self._closing(answer, parser.message)
 
-    def _begins(self, answer: LiveAnswer) -> bool:
-        """Whether this is the first event of the answer."""
+    def _begin(self, answer: LiveAnswer) -> bool:
+        """Make the parser of an answer; whether it had none, and so no events."""
         if answer.index in self._parsers:
             return False
         chat = answer.generation.params.chat

@@ -26,14 +26,14 @@ from .state import ServerState
 
 
 async def chat_completions(request: Request) -> Response:
-    return await answer_chat(request, await read(request, ChatBody), CompletionsReply)
+    return await answer_chat(request, await read(request, ChatBody), ChatCompletionReply)
 
 
 async def count_chat_tokens(request: Request) -> Response:
     return await count_tokens_of(request, await read(request, ChatBody), object="response.input_tokens")
 
 
-class CompletionsReply(ChatReply):
+class ChatCompletionReply(ChatReply):
     """Answers as chat completions."""
 
     def __init__(self, state: ServerState) -> None:
@@ -49,7 +49,7 @@ class CompletionsReply(ChatReply):
             yield event(self._chunk(answer, {}) | {"drafts": parts, "timings": reports.timings(answer)})
 
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
-        self._begins(answer)
+        self._begin(answer)
         yield event(self._chunk(answer, _OPENING) | reports.progress(answer, n_done))
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
