@@ -29,7 +29,6 @@ from .heads import EXAMPLES as HEADS_EXAMPLES
 from .help import SHORT, write_examples, write_options
 from .inspect import EXAMPLES as INSPECT_EXAMPLES
 from .inspect import inspect
-from .options import DEBUG
 from .output import Output, print_stderr
 from .rpc_server import EXAMPLES as RPC_SERVER_EXAMPLES
 from .rpc_server import rpc_server
@@ -37,6 +36,7 @@ from .run import EXAMPLES as RUN_EXAMPLES
 from .run import run
 from .serve import EXAMPLES as SERVE_EXAMPLES
 from .serve import serve
+from .table import DEBUG
 from .unknown import COMMANDS, answer, answer_before_command, first_unknown
 from .values import parse_without_schemas
 

@@ -6,27 +6,23 @@ Owns the order of steps: cheap checks come before a model is loaded. pymtp.bench
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from . import bench_options as lists
-from . import options as opt
-from .adapters import with_adapters
-from .bench_options import each
 from .bench_progress import measuring
 from .context import note_embedded, warn_beyond_training
 from .download import find_model
-from .flags import with_own
+from .flags import Values, with_flags
+from .options import given_for, placement_of
 from .output import Output, print_stderr
-from .placement import with_placement
-from .threads import with_threads
+from .parsers import each
+from .table import flags_of
 
 if TYPE_CHECKING:
-    from pymtp import ContextParams, ModelParams
     from pymtp.benchmark import Results, Setup
     from pymtp.benchmark.compare import Earlier
     from pymtp.benchmark.journal import Journal
@@ -41,53 +37,8 @@ pymtp bench model.gguf --compare bench.csv --resume samples.jsonl
 """
 
 
-@dataclass(frozen=True)
-class Flags:
-    """Flags other than those of devices, adapters and threads."""
-
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None
-    model_file: lists.ModelFiles = ()
-    hf_repo: opt.HfRepo = None
-    offline: opt.Offline = False
-    n_gpu_layers: lists.GpuLayers = ("-1",)
-    n_threads: lists.Threads = ()
-    n_prompt: lists.NPrompt = ("512",)
-    n_gen: lists.NGen = ("128",)
-    prompt_gen: lists.PromptGen = ()
-    n_depth: lists.NDepth = ("0",)
-    n_repeat: lists.Repetitions = 5
-    n_parallel: lists.Parallel = ("1",)
-    prompts: lists.PromptsFile = None
-    answers: lists.AnswersFile = None
-    synthetic: lists.Synthetic = ()
-    draft_model: opt.DraftModel = None
-    draft_max: lists.DraftMax = ("auto",)
-    draft_vocab: lists.DraftVocab = ()
-    mtp_context: opt.MtpContextMode = "auto"
-    accept: lists.Accept = ("auto",)
-    temperature: lists.Temperature = ("0",)
-    n_batch: lists.BatchSizes = ("2048",)
-    n_ubatch: lists.UbatchSizes = ("512",)
-    flash_attn: lists.FlashAttn = ("auto",)
-    type_k: lists.CacheTypeK = ("f16",)
-    type_v: lists.CacheTypeV = ("f16",)
-    form: lists.OutputFormat = "md"
-    error_form: lists.ErrorFormat = "none"
-    wide: lists.Wide = False
-    plot: lists.Plot = None
-    compare: lists.Compare = None
-    resume: lists.Resume = None
-    progress: lists.Progress = None
-    no_warmup: lists.NoWarmup = False
-    verbose: lists.Verbose = False
-    debug: opt.Debug = False
-
-
-@with_adapters
-@with_placement
-@with_threads
-@with_own(Flags)
-def bench(placement: dict[str, Any], lora: Any, threads: dict[str, Any], own: Flags) -> None:
+@with_flags(flags_of("bench"))
+def bench(own: Values) -> None:
     """Compare the speed of drafting and plain decoding.
 
     All arms (draft lengths, temperatures, acceptance methods) take turns on each prompt, in rotating order.
@@ -109,7 +60,7 @@ def bench(placement: dict[str, Any], lora: Any, threads: dict[str, Any], own: Fl
     if picture:
         check_plot(picture)
     texts = _texts(own)
-    setups = _setups(own, pymtp.ModelParams(**placement, lora=lora), pymtp.ContextParams(**threads))
+    setups = _setups(own)
     arms = make_arms(each(own.draft_max), each(own.temperature), each(own.accept), each(own.synthetic) or [None])
     tests = _tests(each(own.n_prompt), each(own.n_gen), each(own.prompt_gen), each(own.n_depth))
     plan = Plan(setups, tests, arms, own.n_repeat, warms_up=not own.no_warmup)
@@ -133,7 +84,7 @@ def bench(placement: dict[str, Any], lora: Any, threads: dict[str, Any], own: Fl
         raise typer.Exit(130)
 
 
-def _texts(own: Flags) -> Any:
+def _texts(own: Values) -> Any:
     """The prompts. Raises BadParameter for flags that contradict each other."""
     from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
 
@@ -146,10 +97,14 @@ def _texts(own: Flags) -> Any:
     return read_texts(Path(own.prompts)) if own.prompts else BUILT_IN
 
 
-def _setups(own: Flags, where: ModelParams, cores: ContextParams) -> tuple[Setup, ...]:
+def _setups(own: Values) -> tuple[Setup, ...]:
     """Every combination of models and of the ways to load them."""
+    from pymtp import ContextParams, ModelParams
     from pymtp.benchmark import Setup
 
+    where = ModelParams(**placement_of(own))
+    threads = {name: value for name, value in given_for(ContextParams, own).items() if not isinstance(value, list)}
+    cores = ContextParams(**threads)
     draft_model = Path(own.draft_model) if own.draft_model else None
     return tuple(
         Setup(path, draft_model, mtp_context=own.mtp_context, placement=where, threads=cores, **settings)
@@ -185,7 +140,7 @@ def _measure(plan: Plan, texts: Any, results: Results, journal: Journal | None, 
     return False
 
 
-def _show(results: Results, output: Output, own: Flags, *, picture: Path | None, earlier: Earlier | None) -> None:
+def _show(results: Results, output: Output, own: Values, *, picture: Path | None, earlier: Earlier | None) -> None:
     from pymtp.benchmark import rows
     from pymtp.benchmark.compare import comparison
     from pymtp.benchmark.formats import write

@@ -1,50 +1,92 @@
-"""Flags as values: a decorator replaces one parameter of a command by all flags of a group.
+"""What a flag is, and how those of a command become its parameters and come back as one object.
 
-Owns how a group becomes parameters and comes back as one value; knows no single flag.
+Owns the way from a table to typer; knows no single flag.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
-from typing import Any, get_type_hints
+import re
+from collections.abc import Callable, Iterable, Sequence
+from inspect import Parameter, Signature
+from types import SimpleNamespace
+from typing import Annotated, Any
 
-Command = Callable[..., None]
+import typer
+
+from .parsers import Parser
+
+REQUIRED = Parameter.empty
+"""The default of a flag that has to be given."""
+
+Values = SimpleNamespace
+"""The values of a command's flags, by their names."""
 
 
-def with_flags(
-    command: Command, name: str, flags: Mapping[str, tuple[Any, Any]], value_of: Callable[[dict[str, Any]], Any]
-) -> Command:
-    """Replace the parameter `name` of `command` by `flags` (type and default of each).
+class Flag:
+    """A flag, or an argument, of the commands `on`.
 
-    The command gets in its place what `value_of` makes of their values.
+    `name`: pymtp's name of the parameter; `usage`: the flag's names, and what stands for its value; without a value it
+    is a switch. `parse`: makes the value of a text, of the default too. `many`: may be given several times. `more`:
+    what else typer.Option takes.
     """
-    signature = inspect.signature(command, eval_str=True)
-    added = [
-        inspect.Parameter(flag, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-        for flag, (kind, default) in flags.items()
-    ]
-    parameters: list[inspect.Parameter] = []
-    for parameter in signature.parameters.values():
-        given = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        parameters += added if parameter.name == name else [given]
 
-    def wrapped(**values: Any) -> None:
-        given = {flag: values.pop(flag) for flag in flags}
-        command(**values, **{name: value_of(given)})
+    def __init__(
+        self,
+        name: str,
+        usage: str,
+        parse: Parser | None = None,
+        help: str = "",
+        *,
+        on: str,
+        default: Any = None,
+        kind: Any = Any,
+        many: bool = False,
+        **more: Any,
+    ) -> None:
+        self.name, self.commands = name, frozenset(on.split())
+        self.flags = flags = [word for word in usage.split() if word.startswith("-")]
+        choices = getattr(parse, "choices", None)
+        metavar = " ".join(word for word in usage.split() if word not in flags) or "|".join(choices or ()) or None
+        words = choices or [word for word in re.split("[|,]", metavar or "") if word.islower() and "|" in usage]
+        if parse is None and kind is Any:
+            kind, default = bool, bool(default)
+        elif many:
+            kind, default = list[Any], default or ()
+        if flags:
+            info = typer.Option(
+                *flags,
+                parser=parse,
+                metavar=metavar,
+                help=help,
+                autocompletion=_completing(words) if words else None,
+                **more,
+            )
+        else:
+            info = typer.Argument(parser=parse, metavar=metavar, show_default=False)
+        self.parameter = Parameter(name, Parameter.KEYWORD_ONLY, annotation=Annotated[kind, info], default=default)
 
-    wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
-    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return wrapped
+
+def with_flags(flags: Sequence[Flag]) -> Callable[[Callable[[Values], None]], Callable[..., None]]:
+    """A decorator: a command gets the values of `flags` in one object; typer sees a parameter for each."""
+
+    def decorated(command: Callable[[Values], None]) -> Callable[..., None]:
+        def wrapped(**values: Any) -> None:
+            command(Values(**values))
+
+        parameters = [flag.parameter for flag in flags]
+        wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
+        wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        wrapped.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        return wrapped
+
+    return decorated
 
 
-def with_own(flags: type[Any]) -> Callable[[Command], Command]:
-    """Replace a command's parameter `own`, a dataclass `flags`, by a flag for each field."""
-    kinds = get_type_hints(flags, include_extras=True)
-    table = {
-        field.name: (kinds[field.name], inspect.Parameter.empty if field.default is MISSING else field.default)
-        for field in fields(flags)
-    }
-    return lambda command: with_flags(command, "own", table, lambda values: flags(**values))
+def _completing(choices: Iterable[str]) -> Callable[[str], list[str]]:
+    """Completes a value in a shell; in a list, the part after the last comma."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [before + comma + choice for choice in choices if choice.startswith(last)]
+
+    return complete

@@ -1,6 +1,6 @@
 """`pymtp heads`: MTP heads as files of their own.
 
-Owns the flags of its commands, and what they print.
+Owns what its commands print.
 """
 
 from __future__ import annotations
@@ -9,17 +9,14 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from . import options as opt
-from .flags import Command, with_flags
+from .flags import Values, with_flags
 from .interrupt import cleaning_up
 from .layout import printable, size_text
 from .output import Output, print_stderr
-from .parsers import completing, one_of
 from .progress import writing
+from .table import flags_of
 
 if TYPE_CHECKING:
     from pymtp.heads import Change, HeadList, HeadTypes, ListedHead
@@ -30,82 +27,9 @@ pymtp heads extract model.gguf -o mtp-model.gguf
 pymtp heads quantize mtp-model.gguf -o mtp-small.gguf --type q4_k
 """
 
-TYPES = (
-    *("f32", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl", "iq4_xs"),
-    *("q3_k", "q2_k", "mxfp4"),
-)
-"""The types of pymtp.heads.rows, which takes longer to import than a help text may; a test compares them."""
 
-
-def _pattern_and_type(text: str) -> tuple[str, str]:
-    pattern, equals, kind = text.rpartition("=")
-    if not (pattern and equals and kind):
-        raise typer.BadParameter(f"must be PATTERN=TYPE, not {text!r}")
-    return pattern, kind
-
-
-Model = Annotated[Path, typer.Argument(metavar="MODEL", show_default=False)]
-Written = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")]
-WrittenBeside = Annotated[
-    Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="File to write.  [default: mtp-MODEL next to the model]"),
-]
-Bare = Annotated[
-    bool,
-    typer.Option(
-        "--bare", help="Leave out the copies of the model's embedding and output: smaller, but for pymtp only."
-    ),
-]
-Force = Annotated[bool, typer.Option("--force", help="Replace FILE if there is one.")]
-
-
-def _type_option(*names: str, help_text: str) -> Any:
-    return typer.Option(*names, parser=one_of(TYPES), metavar="TYPE", help=help_text, autocompletion=completing(TYPES))
-
-
-Type = Annotated[
-    str | None, _type_option("--type", help_text=f"Type of the heads' matrices, one of {', '.join(TYPES)}.")
-]
-OutputType = Annotated[
-    str | None,
-    _type_option(
-        "--output-tensor-type", help_text="Type of the heads' own output matrices.  [default: that of --type]"
-    ),
-]
-ExpertsType = Annotated[
-    str | None, _type_option("--experts-type", help_text="Type of routed experts.  [default: that of --type]")
-]
-TensorType = Annotated[
-    list[Any] | None,
-    typer.Option(
-        "--tensor-type",
-        parser=_pattern_and_type,
-        metavar="PATTERN=TYPE",
-        help="Type of tensors whose names match PATTERN; may be repeated, the first match counts.",
-    ),
-]
-
-
-_TYPE_FLAGS = {
-    "type": (Type, None),
-    "output_type": (OutputType, None),
-    "experts_type": (ExpertsType, None),
-    "tensor_type": (TensorType, None),
-}
-
-
-def _with_types(command: Command) -> Command:
-    """Replace a command's parameter `types` (pymtp.heads.HeadTypes) by the flags of the types."""
-    return with_flags(command, "types", _TYPE_FLAGS, _head_types)
-
-
-def _head_types(given: dict[str, Any]) -> HeadTypes:
-    from pymtp.heads import HeadTypes
-
-    return HeadTypes(**{**given, "tensor_type": tuple(given["tensor_type"] or ())})
-
-
-def list_(model: Model, as_json: opt.Json = False, debug: opt.Debug = False) -> None:
+@with_flags(flags_of("list"))
+def list_(own: Values) -> None:
     """List a model's MTP heads, and what a draft reads.
 
     Of a model without heads, those in the file mtp-*.gguf next to it that pymtp would draft with.
@@ -113,13 +37,12 @@ def list_(model: Model, as_json: opt.Json = False, debug: opt.Debug = False) -> 
     output = Output()
     from pymtp.heads import list_heads
 
-    found = list_heads(model)
-    output.write((_as_json(found) if as_json else _as_text(found)) + "\n")
+    found = list_heads(own.model)
+    output.write((_as_json(found) if own.as_json else _as_text(found)) + "\n")
 
 
-def extract(
-    model: Model, output: WrittenBeside = None, bare: Bare = False, force: Force = False, debug: opt.Debug = False
-) -> None:
+@with_flags(flags_of("extract"))
+def extract(own: Values) -> None:
     """Write a model's MTP heads to a file of their own.
 
     Bit for bit those of the model. Such a file drafts for a GGUF of the model without heads: next to it and named
@@ -127,16 +50,11 @@ def extract(
     """
     from pymtp.heads import extract_heads
 
-    _write(lambda show: extract_heads(model, output, bare=bare, force=force, on_write=show))
+    _write(lambda show: extract_heads(own.model, own.output, bare=own.bare, force=own.force, on_write=show))
 
 
-def attach(
-    model: Model,
-    heads: Annotated[Path, typer.Argument(metavar="HEADS", show_default=False)],
-    output: Written,
-    force: Force = False,
-    debug: opt.Debug = False,
-) -> None:
+@with_flags(flags_of("attach"))
+def attach(own: Values) -> None:
     """Write a model and MTP heads to one file.
 
     MODEL has no heads, HEADS is a file of its own with nothing else; heads of another model are refused. Of a model in
@@ -144,11 +62,11 @@ def attach(
     """
     from pymtp.heads import attach_heads
 
-    _write(lambda show: attach_heads(model, heads, output, force=force, on_write=show))
+    _write(lambda show: attach_heads(own.model, own.heads, own.output, force=own.force, on_write=show))
 
 
-@_with_types
-def quantize(model: Model, output: Written, force: Force = False, debug: opt.Debug = False, types: Any = None) -> None:
+@with_flags(flags_of("quantize"))
+def quantize(own: Values) -> None:
     """Write MTP heads in types of fewer bits.
 
     MODEL is a model, or a file with its heads alone. The heads' matrices get other types. Everything else stays as it
@@ -160,8 +78,8 @@ def quantize(model: Model, output: Written, force: Force = False, debug: opt.Deb
     changes: list[Change] = []
 
     def run(show: Any) -> Path:
-        changes.extend(quantize_heads(model, output, types, force=force, on_write=show))
-        return output
+        changes.extend(quantize_heads(own.model, own.output, _types(own), force=own.force, on_write=show))
+        return Path(own.output)
 
     _write(run)
     for change in changes:
@@ -169,16 +87,8 @@ def quantize(model: Model, output: Written, force: Force = False, debug: opt.Deb
         print_stderr(f"{printable(change.name)}: {change.before} to {change.after}{instead}")
 
 
-@_with_types
-def convert(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", show_default=False)],
-    model: Model,
-    output: WrittenBeside = None,
-    bare: Bare = False,
-    force: Force = False,
-    debug: opt.Debug = False,
-    types: Any = None,
-) -> None:
+@with_flags(flags_of("convert"))
+def convert(own: Values) -> None:
     """Make MTP heads of a Hugging Face checkpoint.
 
     They are for a GGUF of the same model, or of a finetune of it. CHECKPOINT is a folder with config.json and the
@@ -187,7 +97,8 @@ def convert(
     """
     from pymtp.heads import convert_heads
 
-    _write(lambda show: convert_heads(checkpoint, model, output, types=types, bare=bare, force=force, on_write=show))
+    options = {"types": _types(own), "bare": own.bare, "force": own.force}
+    _write(lambda show: convert_heads(own.checkpoint, own.model, own.output, **options, on_write=show))
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
@@ -207,6 +118,12 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     ),
 }
 """Functions and examples, by name."""
+
+
+def _types(own: Values) -> HeadTypes:
+    from pymtp.heads import HeadTypes
+
+    return HeadTypes(own.type, own.output_type, own.experts_type, tuple(own.tensor_type))
 
 
 def _write(run: Callable[[Any], Path]) -> None:

@@ -8,20 +8,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.text.spans import spans
 
-from . import options as opt
 from .context import warn_beyond_training
 from .download import find_model
+from .flags import Values, with_flags
 from .layout import printable, size_text
+from .options import given_for, placement_of
 from .output import Output
-from .parsers import integer
-from .placement import with_placement
+from .table import flags_of
 
 if TYPE_CHECKING:
     from pymtp.gguf.passes import Head
@@ -36,12 +36,6 @@ pymtp inspect model-00001-of-00003.gguf -c 32768 -ctk q8_0 -ctv q8_0
 pymtp inspect -hf user/repo:Q4_K_M --json
 """
 
-Parallel = Annotated[
-    int,
-    typer.Option(
-        "-np", "--parallel", parser=integer(1, 256), metavar="N", help="Texts at the same time, for the devices' plan."
-    ),
-]
 _MEMORY = {
     "full": "K/V of every position, in one cache",
     "sliding-window": "K/V, in some layers only for a sliding window",
@@ -52,78 +46,47 @@ _MEMORY = {
 }
 
 
-@with_placement
-def inspect(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
-    model_file: opt.ModelFile = None,
-    hf_repo: opt.HfRepo = None,
-    offline: opt.Offline = False,
-    n_ctx: opt.CtxSize = None,
-    n_ubatch: opt.UbatchSize = 512,
-    type_k: opt.CacheTypeK = "f16",
-    type_v: opt.CacheTypeV = "f16",
-    n_parallel: Parallel = 1,
-    n_gpu_layers: opt.GpuLayers = -1,
-    draft_model: opt.DraftModel = None,
-    placement: Any = None,
-    as_json: opt.Json = False,
-    debug: opt.Debug = False,
-) -> None:
+@with_flags(flags_of("inspect"))
+def inspect(own: Values) -> None:
     """Show a GGUF's MTP heads, drafting cost, memory and tokens.
 
     Reads headers only, so it is quick for models of any size. The flags describe the context to estimate memory for,
     and where the model would go.
     """
     output = Output()
-    if model is not None and model_file is not None:
-        raise typer.BadParameter(f"give the model as an argument or with -m, not both ({model!r} and {model_file!r})")
-    path = find_model(model_file or model, hf_repo, offline=offline)
+    if own.model is not None and own.model_file is not None:
+        both = f"({own.model!r} and {own.model_file!r})"
+        raise typer.BadParameter(f"give the model as an argument or with -m, not both {both}")
+    path = find_model(own.model_file or own.model, own.hf_repo, offline=own.offline)
     from pymtp.embedded import model_path as embedded_path
     from pymtp.errors import LibraryError, ModelError
     from pymtp.gguf.model_file import read_model
     from pymtp.inspection import inspect_model
+    from pymtp.loading.params import ModelParams
 
     file = read_model(path or embedded_path())
-    found = inspect_model(
-        file,
-        n_ctx=n_ctx,
-        n_ubatch=n_ubatch,
-        type_k=type_k,
-        type_v=type_v,
-    )
-    warn_beyond_training(n_ctx, found.info.n_ctx_train)
-    options = {
-        "model": {**placement, "n_gpu_layers": n_gpu_layers},
-        "context": {
-            "n_ctx": n_ctx,
-            "n_ubatch": n_ubatch,
-            "type_k": type_k,
-            "type_v": type_v,
-            "n_seq_max": n_parallel,
-        },
-        "drafting": {"draft_model": draft_model},
-    }
+    found = inspect_model(file, n_ctx=own.n_ctx, n_ubatch=own.n_ubatch, type_k=own.type_k, type_v=own.type_v)
+    warn_beyond_training(own.n_ctx, found.info.n_ctx_train)
     try:
-        plan = _plan(found, file, options)
+        plan = _plan(found, file, own)
     except (LibraryError, ModelError):  # what the file says, shows without a library, and if it is no whole model
-        if placement or draft_model:
+        if own.draft_model or ModelParams(**placement_of(own)) != ModelParams():
             raise
         plan = None
-    output.write((_as_json(found, plan) if as_json else _as_text(found, plan)) + "\n")
+    output.write((_as_json(found, plan) if own.as_json else _as_text(found, plan)) + "\n")
 
 
-def _plan(found: Inspection, path: Any, options: dict[str, dict[str, Any]]) -> MemoryPlan | None:
-    """Where the model would go; None for a file that is none."""
+def _plan(found: Inspection, path: Any, own: Values) -> MemoryPlan | None:
+    """Where the model would go; None for a file that is not one."""
     if not found.has_trunk or found.info.is_assistant:
         return None
     from pymtp import ContextParams, DraftParams, ModelParams
     from pymtp.options import Params
     from pymtp.placement.plan import plan
 
-    params = Params(
-        ModelParams(**options["model"]), ContextParams(**options["context"]), DraftParams(**options["drafting"])
-    )
-    return plan(path, params)
+    where = ModelParams(**placement_of(own), n_gpu_layers=own.n_gpu_layers)
+    context = ContextParams(**given_for(ContextParams, own))
+    return plan(path, Params(where, context, DraftParams(draft_model=own.draft_model)))
 
 
 def _free_here() -> int:

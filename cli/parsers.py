@@ -1,28 +1,52 @@
-"""Parsers of flags' values, and completions of them.
+"""Parsers of flags' values: of one value, and of lists in llama-bench's notation.
 
 Our own, because the messages of typer's change from release to release. Knows no single flag.
 """
 
 from __future__ import annotations
 
+import csv
+import math
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import typer
 
 MAX_INT = 2**31 - 1
+_ITEM = re.compile(r"(?P<first>\d+)-(?P<last>\d+)((?P<how>[+*])(?P<step>\d+))?")
+_MAX_ITEMS = 1000
+
+Parser = Callable[[str], Any]
 
 
-def integer(least: int, most: int = MAX_INT) -> Callable[[str], int]:
-    return integer_or((), least, most)
+@dataclass(frozen=True)
+class OneOf:
+    """Parses one of some words, or several of them between commas."""
+
+    choices: tuple[str, ...]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other words, and the choices they mean."""
+    number: str = ""
+    """What to use for a number."""
+    is_list: bool = False
+
+    def __call__(self, text: str) -> Any:
+        return tuple(map(self._one, text.split(","))) if self.is_list else self._one(text)
+
+    def _one(self, text: str) -> str:
+        text = self.aliases.get(text, text)
+        if text not in self.choices:
+            hint = f"; {self.number}" if self.number and text.lstrip("-").isdecimal() else ""
+            raise typer.BadParameter(f"must be one of {', '.join(self.choices)}, not {text!r}{hint}")
+        return text
 
 
-def auto_or_integer(least: int, most: int) -> Callable[[str], int | str]:
-    return integer_or(("auto",), least, most)
+def integer(least: int, most: int = MAX_INT, *words: str) -> Parser:
+    """A parser of integers in a range, and of some words."""
 
-
-def integer_or(words: tuple[str, ...], least: int, most: int) -> Callable[[str], Any]:
     def parse(text: str) -> int | str:
         if text in words:
             return text
@@ -38,7 +62,57 @@ def integer_or(words: tuple[str, ...], least: int, most: int) -> Callable[[str],
     return parse
 
 
-def listed(one: Callable[[str], Any], what: str = "") -> Callable[[str], list[Any]]:
+def zero_or_one(text: str) -> bool:
+    """False or true, as 0 or 1."""
+    return bool(integer(0, 1)(text))
+
+
+def number(kind: type[float] | type[int]) -> Parser:
+    """A parser of numbers that leaves anything else to pymtp, which rejects it and says what range there is."""
+
+    def parse(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            return text
+
+    return parse
+
+
+def seed(text: str) -> int:
+    """A seed, or -1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = None
+    if value is None or not -1 <= value < 2**32:
+        raise typer.BadParameter(f"must be an integer between 0 and {2**32 - 1}, or -1 for a random one, not {text!r}")
+    return value
+
+
+def gpu_layers(text: str) -> int:
+    """A number of layers, or as in llama.cpp: auto (-1) for as many as have room, all (below -1) for all of them."""
+    if text in ("all", "auto"):
+        return -1 if text == "auto" else -2
+    try:
+        return max(int(integer(-MAX_INT)(text)), -2)
+    except typer.BadParameter:
+        raise typer.BadParameter(f"must be auto, all or an integer, not {text!r}") from None
+
+
+def draft_vocab(text: str) -> int | str:
+    """A number of tokens, or a file."""
+    return int(integer(1)(text)) if re.fullmatch(r"[-+]?\d+", text) else text
+
+
+def repository(text: str) -> str:
+    """A repository of the Hugging Face Hub."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", text):
+        raise typer.BadParameter(f"must be USER/REPO or USER/REPO:QUANT, not {text!r}")
+    return text
+
+
+def listed(one: Parser, what: str = "") -> Parser:
     """A parser of several values, with commas or slashes between them. `what` they are, for errors."""
 
     def parse(text: str) -> list[Any]:
@@ -50,38 +124,116 @@ def listed(one: Callable[[str], Any], what: str = "") -> Callable[[str], list[An
     return parse
 
 
-def one_of(
-    choices: tuple[str, ...], number: str = "", aliases: Mapping[str, str] | None = None
-) -> Callable[[str], str]:
-    """A parser of choices. `number`: what to use for a number; `aliases`: other words, and the choices they mean."""
+def names(text: str) -> tuple[str, ...]:
+    """Names between commas."""
+    return tuple(filter(None, map(str.strip, text.split(","))))
 
-    def parse(text: str) -> str:
-        text = (aliases or {}).get(text, text)
-        if text not in choices:
-            hint = f"; {number}" if number and text.lstrip("-").isdecimal() else ""
-            raise typer.BadParameter(f"must be one of {', '.join(choices)}, not {text!r}{hint}")
-        return text
+
+def devices(text: str) -> list[str]:
+    """Names of devices; none of them for "none"."""
+    if not (found := list(names(text))):
+        raise typer.BadParameter("must be none, or names of devices; see --list-devices")
+    return [] if found == ["none"] else found
+
+
+def overrides(text: str) -> list[tuple[str, str]]:
+    """Patterns of tensors' names, and buffer types."""
+    pairs = [pair.rpartition("=") for pair in text.split(",")]
+    if not all(pattern and buffer_type for pattern, _, buffer_type in pairs):
+        raise typer.BadParameter(f"must be PATTERN=BUFFER,..., not {text!r}")
+    return [(pattern, buffer_type) for pattern, _, buffer_type in pairs]
+
+
+def pattern_and_type(text: str) -> tuple[str, str]:
+    """A pattern of tensors' names, and a type."""
+    pattern, equals, kind = text.rpartition("=")
+    if not (pattern and equals and kind):
+        raise typer.BadParameter(f"must be PATTERN=TYPE, not {text!r}")
+    return pattern, kind
+
+
+def files(text: str) -> list[tuple[str, float]]:
+    """Files, each with a scale of 1."""
+    return [(file, 1.0) for file in _items(text)]
+
+
+def scaled_files(text: str) -> list[tuple[str, float]]:
+    """Files and their scales."""
+    pairs = [item.rpartition(":") for item in _items(text)]
+    try:
+        found = [(file, float(scale)) for file, _, scale in pairs]
+    except ValueError:
+        found = []
+    if not found or not all(file and math.isfinite(scale) for file, scale in found):
+        raise typer.BadParameter(f"must be FILE:SCALE,..., not {text!r}")
+    return found
+
+
+def _items(text: str) -> list[str]:
+    """The items between commas; a name that has a comma is put in quotes."""
+    items = next(csv.reader([text]), [])
+    if not items or not all(items):
+        raise typer.BadParameter(f"must be names of files between commas, not {text!r}")
+    return items
+
+
+def each(occurrences: Iterable[Iterable[Any]]) -> list[Any]:
+    """All values of a list flag that may be given several times, without duplicates."""
+    return list(dict.fromkeys(value for values in occurrences for value in values))
+
+
+def integers(least: int, most: int = MAX_INT, *words: str, one: Parser | None = None) -> Parser:
+    """A parser of `1,2`, `1-8`, `0-8+2` (steps of 2) and `128-1024*2` (doubling). `one`: parses each value."""
+    one = one or integer(least, most, *words)
+
+    def parse(text: str) -> tuple[Any, ...]:
+        values: list[Any] = []
+        for item in text.split(","):
+            found = _ITEM.fullmatch(item)
+            values += [one(str(value)) for value in _range(found, text)] if found else [one(item)]
+        return tuple(values)
 
     return parse
 
 
-def completing(choices: Sequence[str]) -> Callable[[str], list[str]]:
-    """Completes a value in a shell; in a list, the part after the last comma."""
+def _range(found: re.Match[str], text: str) -> list[int]:
+    first, last, step = int(found["first"]), int(found["last"]), int(found["step"] or 1)
+    grows = step > 1 and first > 0 if found["how"] == "*" else step > 0
+    values: list[int] = []
+    while grows and first <= last and len(values) <= _MAX_ITEMS:
+        values.append(first)
+        first = first * step if found["how"] == "*" else first + step
+    if not 0 < len(values) <= _MAX_ITEMS:
+        raise typer.BadParameter(
+            f"must be a list such as 1,2 or 1-8 or 0-8+2 or 128-1024*2, of at most {_MAX_ITEMS} values, not {text!r}"
+        )
+    return values
 
-    def complete(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",")
-        return [before + comma + choice for choice in choices if choice.startswith(last)]
 
-    return complete
+def numbers(least: float, most: float, range_text: str) -> Parser:
+    """A parser of `0,0.8`."""
+
+    def parse(text: str) -> tuple[float, ...]:
+        try:
+            values = tuple(map(float, text.split(",")))
+        except ValueError:
+            values = ()
+        if not values or not all(least <= value <= most for value in values):
+            raise typer.BadParameter(f"must be numbers {range_text}, separated by commas, not {text!r}")
+        return values
+
+    return parse
 
 
-def choice(kind: Any, *names: str, help_text: str, number: str = "", aliases: Mapping[str, str] | None = None) -> Any:
-    """An option that takes one of the values of the Literal `kind`."""
-    choices = get_args(kind)
-    return typer.Option(
-        *names,
-        parser=one_of(choices, number, aliases),
-        metavar="|".join(choices),
-        help=help_text,
-        autocompletion=completing(choices),
-    )
+def paths(text: str) -> tuple[str, ...]:
+    """Files: one whose name contains a comma, or several."""
+    return (text,) if os.path.exists(text) else tuple(filter(None, text.split(",")))
+
+
+def prompt_and_generation(text: str) -> tuple[tuple[int, int], ...]:
+    """Two lengths."""
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise typer.BadParameter(f"must be two numbers such as 512,128, not {text!r}")
+    n_prompt, n_gen = map(integer(1), parts)
+    return ((n_prompt, n_gen),)

@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from . import options as opt
 from .answer import Writer, parts_of
 from .context import TOY, find, load, note_embedded
 from .errors import CommandError
-from .flags import with_own
+from .flags import Values, with_flags
 from .forced import forced_by_flags
 from .interrupt import Interrupt
+from .options import model_options_of
 from .output import Output, print_stderr, shows_color
 from .progress import prompting
 from .prompt import checked_text, read_prompt, split_positionals
 from .report import ended_text, json_report, session_block, stats_block, times_block
-from .sampling import Asked, with_sampling
-from .template import ChatFlags, with_template
+from .sampling import asked_of
+from .table import flags_of
+from .template import ChatFlags, chat_flags_of
 
 if TYPE_CHECKING:
     from pymtp import Generation, Image, Model
@@ -42,46 +42,15 @@ pymtp run model.gguf --reasoning-budget 200 "Primes below 30?" >answer.txt
 """
 
 
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but the text: no statistics, no thinking.")]
-
-
-@dataclass(frozen=True)
-class Flags:
-    """Flags other than those of the model, of sampling and of the chat template."""
-
-    first: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None
-    second: Annotated[str | None, typer.Argument(metavar="PROMPT", show_default=False)] = None
-    model_file: opt.ModelFile = None
-    hf_repo: opt.HfRepo = None
-    offline: opt.Offline = False
-    prompt_text: opt.PromptText = None
-    prompt_file: opt.PromptFile = None
-    system: opt.SystemPrompt = None
-    raw: opt.Raw = False
-    image: opt.Images = ()  # type: ignore[assignment]
-    max_tokens: opt.NPredict = -1
-    ignore_eos: opt.IgnoreEos = False
-    spec_synth_rates: opt.SynthRates = None
-    spec_synth_len: opt.SynthLen = None
-    logprobs: opt.Logprobs = None
-    quiet: Quiet = False
-    as_json: opt.Json = False
-    color: opt.Color = False
-    verbose: opt.Verbose = False
-    debug: opt.Debug = False
-
-
-@with_template
-@with_sampling
-@opt.with_model
-@with_own(Flags)
-def run(own: Flags, model_options: dict[str, Any], asked: Asked, chat_flags: ChatFlags) -> None:
+@with_flags(flags_of("run"))
+def run(own: Values) -> None:
     """Generate text from a prompt.
 
     A single argument is the model if it is an existing path or ends in .gguf, else the prompt. Without a
     prompt argument, the prompt is read from stdin. The model's chat template is applied if it has one.
     Sampling values that the model's file recommends replace the defaults below; pymtp inspect shows them.
     """
+    chat_flags, asked, model_options = chat_flags_of(own), asked_of(own), model_options_of(own)
     output = Output()
     path, argument = split_positionals(own.model_file or own.hf_repo, own.prompt_text, own.first, own.second)
     system = checked_text(own.system, "the system prompt") if own.system else None
@@ -128,7 +97,7 @@ def run(own: Flags, model_options: dict[str, Any], asked: Asked, chat_flags: Cha
         raise typer.Exit(130)
 
 
-def _check(own: Flags, chat_flags: ChatFlags) -> None:
+def _check(own: Values, chat_flags: ChatFlags) -> None:
     """Raise BadParameter for flags that contradict each other."""
     if own.logprobs is not None and not own.as_json:
         raise typer.BadParameter("log probabilities are shown by --json only: add it, or leave out --logprobs")
@@ -178,7 +147,7 @@ def _consume(generation: Generation, writer: Writer, *, with_drafts: bool) -> bo
 
 
 def _report(
-    own: Flags, output: Output, generation: Generation, model: Model, *, path: str | None, stopped: bool
+    own: Values, output: Output, generation: Generation, model: Model, *, path: str | None, stopped: bool
 ) -> None:
     """Print what follows the text, or with --json everything."""
     if own.as_json:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from pymtp_cli import bench_options as lists
+from pymtp_cli import parsers as lists
+from pymtp_cli import table
 from pymtp_cli.app import app
 from pymtp_cli.bench import _check
 from typer.testing import CliRunner
@@ -125,8 +126,8 @@ def test_what_cannot_be_used_is_one_line_before_anything_is_loaded(arguments: st
 
 
 def test_names_are_those_of_the_library() -> None:
-    assert lists.FORMATS == FORMATS
-    assert get_args(Accept) == lists.ACCEPT
+    assert table.FORMATS == FORMATS
+    assert get_args(Accept) == table.ACCEPT
 
 
 def test_devices_are_listed() -> None:

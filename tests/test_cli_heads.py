@@ -13,7 +13,7 @@ from typing import Any
 import pymtp_cli.heads
 import pytest
 from pymtp_cli.app import app
-from pymtp_cli.heads import TYPES
+from pymtp_cli.table import TYPES
 from typer.testing import CliRunner
 
 from pymtp.heads import rows

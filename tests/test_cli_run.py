@@ -18,7 +18,9 @@ from pymtp_cli.sampling import escaped, unescaped
 from typer.testing import CliRunner
 
 from fake_pymtp import FakeModel, Script, install
+from pymtp import ContextParams, DraftParams, ModelParams
 from pymtp.errors import BackendError, ContextFull, InvalidParameter, PymtpError, UnsupportedModel
+from pymtp.options import Params, merge_options
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.statistics import Stats
 
@@ -147,8 +149,9 @@ def test_flags_reach_the_model_and_the_sampler(run: Run, embedded_model: Path) -
     every = " ".join((flags, drafts, chain, more, penalties, dry, text)).split()
     assert run("hi", *every).exit_code == 0
     model, generate = FakeModel.calls
-    assert model == {
-        "path": str(embedded_model),
+    assert (model.pop("path"), model.pop("on_load")) == (str(embedded_model), None)
+    defaults = Params(ModelParams(), ContextParams(), DraftParams())
+    expected = {
         "n_ctx": 512,
         "n_batch": 64,
         "n_ubatch": 32,
@@ -160,13 +163,11 @@ def test_flags_reach_the_model_and_the_sampler(run: Run, embedded_model: Path) -
         "draft": "mtp",
         "draft_model": "heads.gguf",
         "draft_max": 2,
-        "draft_lookup": "self",
         "draft_vocab": 4000,
         "draft_head_type": "q4_0",
         "mtp_context": "target",
-        "chat_template": None,
-        "on_load": None,
     }
+    assert merge_options(defaults, model) == merge_options(defaults, expected)
     assert (generate["max_tokens"], generate["ignore_eos"]) == (5, True)
     assert (generate["stop"], generate["draft_pick"], generate["accept"]) == (("END", "\n\n"), "sample", "rejection")
     assert generate["sampling"] == SamplingParams(
@@ -500,7 +501,7 @@ def test_what_no_flag_sets_is_no_usage_error(run: Run, script: Script) -> None:
 def test_every_parameter_of_the_core_has_its_name_in_the_command() -> None:
     from pymtp_cli.run import run as command
 
-    from pymtp import ContextParams, DraftParams, GenerationParams, ModelParams, SamplingParams
+    from pymtp import GenerationParams
 
     parameters = set(signature(command).parameters)
     for function in (ContextParams, SamplingParams, ModelParams, DraftParams, GenerationParams):

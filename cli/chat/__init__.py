@@ -6,20 +6,20 @@ Owns the order of steps, as run.py does; the conversation itself is in repl.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .. import options as opt
 from ..context import Found, find, load, look_at, note_embedded
 from ..errors import CommandError
-from ..flags import with_own
+from ..flags import Values, with_flags
+from ..options import model_options_of
 from ..output import Output, print_stderr
 from ..prompt import checked_text, read_prompt
 from ..report import session_block
-from ..sampling import Asked, with_sampling
-from ..template import ChatFlags, with_template
+from ..sampling import asked_of
+from ..table import flags_of
+from ..template import ChatFlags, chat_flags_of
 
 if TYPE_CHECKING:
     from pymtp import Conversation, GenerationParams, Model
@@ -32,42 +32,16 @@ pymtp chat model.gguf --resume
 printf 'Hello\\n/stats\\n' | pymtp chat
 """
 
-_Resume = Annotated[bool, typer.Option("--resume", help="Continue the latest chat at a terminal.")]
-_NoHistory = Annotated[
-    bool, typer.Option("--no-history", help="Save neither what you type nor the chat, which --resume would continue.")
-]
 
-
-@dataclass(frozen=True)
-class Flags:
-    """Flags other than those of the model, of sampling and of the chat template."""
-
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None
-    model_file: opt.ModelFile = None
-    hf_repo: opt.HfRepo = None
-    offline: opt.Offline = False
-    prompt_text: opt.FirstMessage = None
-    prompt_file: opt.FirstMessageFile = None
-    system: opt.SystemPrompt = None
-    max_tokens: opt.NPredict = -1
-    resume: _Resume = False
-    no_history: _NoHistory = False
-    color: opt.Color = False
-    verbose: opt.Verbose = False
-    debug: opt.Debug = False
-
-
-@with_template
-@with_sampling
-@opt.with_model
-@with_own(Flags)
-def chat(own: Flags, model_options: dict[str, Any], asked: Asked, chat_flags: ChatFlags) -> None:
+@with_flags(flags_of("chat"))
+def chat(own: Values) -> None:
     """Chat with a model.
 
     /help lists the commands. Ctrl-C stops an answer, a second one quits. From a pipe, each line is a message; a
     backslash at the end continues it on the next line. Sampling values that the model's file recommends replace the
     defaults below.
     """
+    chat_flags, asked, model_options = chat_flags_of(own), asked_of(own), model_options_of(own)
     output = Output()
     system = checked_text(own.system, "the system prompt") if own.system else None
     if own.model is not None and own.model_file is not None:
@@ -106,7 +80,7 @@ def _load(found: Found, model_options: dict[str, Any], chat_flags: ChatFlags) ->
 
 
 def _converse(
-    own: Flags,
+    own: Values,
     conversation: Conversation,
     params: GenerationParams,
     output: Output,

@@ -1,0 +1,449 @@
+"""All flags of all commands, under llama.cpp's names, in the groups and the order in which help texts show them.
+
+Owns names, help texts, defaults and which command takes what; docs/cli.md is generated from it. What can be checked
+without a model is checked here, so that it shows before a prompt is asked for; pymtp checks the rest and raises
+InvalidParameter, whose name app.py looks for here: parameters are named as in pymtp.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import typer
+
+from pymtp.loading.params import LoadMode, Numa, SplitMode
+from pymtp.sampling.params import SAMPLERS, SamplingParams
+from pymtp.server.settings import ServerSettings
+
+from . import parsers
+from .flags import REQUIRED, Flag
+from .parsers import OneOf, integer, integers, listed, number, numbers, zero_or_one
+
+DEBUG = "pymtp.debug"
+"""Key in the context's `meta`: whether app.py shows tracebacks."""
+
+FORMATS = ("none", "md", "csv", "json", "jsonl", "sql")
+ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise", "relaxed")
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+TYPES = (
+    *("f32", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl", "iq4_xs"),
+    *("q3_k", "q2_k", "mxfp4"),
+)
+"""The types of pymtp.heads.rows, which takes longer to import than a help text may; a test compares them."""
+
+_DRAFTS = ("auto", "mtp", "lookup", "none")
+_DRAFT_TYPES = ("f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_0", "q4_k", "q4_0", "iq4_nl", "iq4_xs")
+_THREADS_MAX = 512  # ggml takes no more
+_ON = ("on", "off", "auto")
+_ON_WORDS = {
+    **dict.fromkeys(("1", "true", "enabled"), "on"),
+    **dict.fromkeys(("0", "false", "disabled"), "off"),
+    "-1": "auto",
+}
+"""llama.cpp's other words for flash attention."""
+
+_GENERATING = "run chat serve batch"
+_LOADING = f"{_GENERATING} bench"
+_PLACING = f"{_LOADING} inspect"
+_HEADS = "extract attach quantize convert"
+
+
+def _remember_debug(ctx: typer.Context, wanted: bool) -> bool:
+    ctx.meta[DEBUG] = wanted
+    return wanted
+
+
+def _show_devices(ctx: typer.Context, wanted: bool) -> bool:
+    if wanted:
+        from pymtp.placement.devices import devices
+
+        typer.echo("Available devices:")
+        for device in devices(ctx.params.get("rpc") or ()):
+            memory = f"{device.total_bytes >> 20} MiB, {device.free_bytes >> 20} MiB free"
+            typer.echo(f"  {device.name}: {device.description} ({device.kind}, {memory})")
+        raise typer.Exit
+    return wanted
+
+
+def _sampling(name: str, usage: str, parse: parsers.Parser, help: str, **more: Any) -> Flag:
+    """A flag without a default, as a model may recommend other values than SamplingParams has: its help shows those."""
+    default = getattr(SamplingParams, name, None)
+    return _flag(name, usage, parse, help + f"  [default: {default}]" * isinstance(default, (int, float)), **more)
+
+
+_flag = partial(Flag, on=_GENERATING)
+_run, _chat, _serve = partial(Flag, on="run"), partial(Flag, on="run chat serve"), partial(Flag, on="serve")
+_load, _place = partial(Flag, on=_LOADING), partial(Flag, on=_PLACING)
+_bench, _lists = partial(Flag, on="bench"), partial(Flag, on="bench", many=True)
+_number = partial(_sampling, parse=number(float))
+_count = partial(_sampling, parse=number(int))
+
+# fmt: off
+TABLE: dict[str, list[Flag]] = {
+    "": [
+        _flag("requests", "IN.jsonl", Path, on="batch", default=REQUIRED),
+        _flag("checkpoint", "CHECKPOINT", Path, on="convert", default=REQUIRED),
+        _flag("model", "MODEL", Path, on=f"list {_HEADS}", default=REQUIRED),
+        _flag("heads", "HEADS", Path, on="attach", default=REQUIRED),
+        _flag("model", "MODEL", str, on="chat serve inspect bench"),
+        _run("first", "MODEL", str),
+        _run("second", "PROMPT", str),
+    ],
+    "Model": [
+        _flag("model_file", "-m --model MODEL", str,
+              "GGUF file.  [default: the embedded model]", on=f"{_GENERATING} inspect"),
+        _lists("model_file", "-m --model MODEL,...", parsers.paths, "GGUF files.  [default: the embedded model]"),
+        _place("hf_repo", "-hf --hf-repo USER/REPO[:QUANT]", parsers.repository,
+               "Model from Hugging Face, downloaded once. QUANT defaults to Q4_K_M, else Q8_0, else the first file."),
+        _place("offline", "--offline", help="With -hf: use an earlier download, no network."),
+        _flag("n_gpu_layers", "-ngl --gpu-layers --n-gpu-layers N|auto|all", parsers.gpu_layers,
+              "Layers on the GPU, counted from the last one; auto: as many as have room (-1); all: -2.",
+              default=-1, on=f"{_GENERATING} inspect"),
+        _lists("n_gpu_layers", "-ngl --gpu-layers --n-gpu-layers N|all,...", integers(-1, one=parsers.gpu_layers),
+               "Layers on the GPU; -1: all.", default=("-1",)),
+        _flag("n_threads", "-t --threads N", integer(1, _THREADS_MAX),
+              "CPU threads.  [default: one per physical core]", on=f"{_GENERATING} rpc-server"),
+        _lists("n_threads", "-t --threads N,...", integers(1, _THREADS_MAX),
+               "CPU threads.  [default: one per physical core]"),
+    ],
+    "Adapters": [
+        _load("lora", "--lora FILE,...", parsers.files, "LoRA adapters, for trunk and MTP heads.", many=True),
+        _load("lora_scaled", "--lora-scaled FILE:SCALE,...", parsers.scaled_files,
+              "LoRA adapters with scales other than 1; numbered after those of --lora.", many=True),
+        _serve("lora_init_without_apply", "--lora-init-without-apply",
+               help="Load LoRA adapters with a scale of 0: requests, or POST /lora-adapters, set it."),
+    ],
+    "Images": [
+        _flag("mmproj", "-mm --mmproj FILE", str, "GGUF file of the projector of a model that takes images."),
+        _run("image", "--image FILE", str, many=True,
+             help="An image (JPEG, PNG, BMP, GIF) before the text, or in the place of a <__media__> in it; "
+             "repeatable."),
+        _flag("image_min_tokens", "--image-min-tokens N", integer(1),
+              "Minimum tokens per image, if it may have any size.  [default: as the projector's file says]"),
+        _flag("image_max_tokens", "--image-max-tokens N", integer(1), "Maximum tokens per image."),
+    ],
+    "Devices": [
+        _flag("device", "-dev --device NAME,...", parsers.devices,
+              "Devices that take layers; none: the CPU alone.  [default: all GPUs]", on=f"{_PLACING} rpc-server"),
+        _place("split_mode", "-sm --split-mode", OneOf(get_args(SplitMode)), default="layer",
+               help="Among several devices: one takes all (none), each takes layers, or each a part of every tensor."),
+        _place("tensor_split", "-ts --tensor-split N,...", listed(float, "shares such as 3,1"),
+               "The share of each device, such as 3,1.  [default: by free memory]"),
+        _place("main_gpu", "-mg --main-gpu I", integer(0), "With -sm none: which device, counted from 0.", default=0),
+        _place("fit", "-fit --fit", OneOf(("on", "off")), default="on",
+               help="Keep on the CPU what has no room on the devices, where no other flag says what goes where."),
+        _place("fit_target", "-fitt --fit-target MIB,...", listed(integer(0)),
+               "MiB that --fit leaves free on each device; the last one counts for all further ones.  [default: 1024]"),
+        _place("fit_ctx", "-fitc --fit-ctx N", integer(1),
+               "The smallest context that --fit may choose, where -c is not given.", default=4096),
+        _place("load_mode", "-lm --load-mode", OneOf(get_args(LoadMode)),
+               "How the file is read; auto: mapped, where devices allow it.", default="auto"),
+        _place("list_devices", "--list-devices", help="List the devices there are, and exit.", callback=_show_devices),
+    ],
+    "Tensors": [
+        _place("override_tensor", "-ot --override-tensor PATTERN=BUFFER,...", parsers.overrides,
+               "Put tensors whose names match PATTERN into a buffer type, such as CPU; the first match counts."),
+        _place("cpu_moe", "-cmoe --cpu-moe", help="Keep all experts on the CPU, those of the MTP heads too."),
+        _place("n_cpu_moe", "-ncmoe --n-cpu-moe N", integer(0),
+               "Keep the experts of the first N layers on the CPU.", default=0),
+    ],
+    "Processors": [
+        _load("cpu_mask", "-C --cpu-mask HEX", str,
+              "Processors that threads run on, as a hexadecimal number: bit 0 is processor 0.  [default: any]"),
+        _load("cpu_range", "-Cr --cpu-range FIRST-LAST", str, "Same, as a range (0-3); combined with -C."),
+        _load("cpu_strict", "--cpu-strict 0|1", zero_or_one, "1: each thread has one of them to itself.", default=0),
+        _load("prio", "--prio N", integer(-1, 3),
+              "Priority of the threads: -1 low, 0 normal, 1 medium, 2 high, 3 real-time.", default=0),
+        _load("poll", "--poll 0...100", integer(0, 100),
+              "How long threads look for work before they sleep; only for builds without OpenMP.", default=50),
+        _place("numa", "--numa", OneOf(get_args(Numa)),
+               "Spread threads over the nodes of a machine with several memories.", default="off"),
+    ],
+    "Processors for prompts": [
+        _load("n_threads_batch", "-tb --threads-batch N", integer(1, _THREADS_MAX),
+              "CPU threads for prompts.  [default: as -t]"),
+        _load("cpu_mask_batch", "-Cb --cpu-mask-batch HEX", str,
+              "Processors for prompts; this and the flags that follow: by default as for drafts and rounds."),
+        _load("cpu_range_batch", "-Crb --cpu-range-batch FIRST-LAST", str, "Same, as a range; combined with -Cb."),
+        _load("cpu_strict_batch", "--cpu-strict-batch 0|1", zero_or_one, "As --cpu-strict, for prompts."),
+        _load("prio_batch", "--prio-batch N", integer(-1, 3), "As --prio, for prompts."),
+        _load("poll_batch", "--poll-batch 0...100", integer(0, 100), "As --poll, for prompts."),
+    ],
+    "Other machines": [
+        # eager: --list-devices comes after it, wherever that stands, and shows its devices too
+        _place("rpc", "--rpc HOST:PORT,...", listed(str.strip),
+               "Servers (pymtp rpc-server) on a private network, whose devices take layers too.", is_eager=True),
+        _flag("cache", "-c --cache", on="rpc-server",
+              help="Keep large weights in a folder, so that they are sent once."),
+    ],
+    "Server": [
+        _flag("host", "-H --host ADDRESS", str, "IPv4 address to listen on.", default="127.0.0.1", on="rpc-server"),
+        _serve("host", "--host HOST,...", parsers.names, "Addresses to listen on.", default="127.0.0.1"),
+        _flag("port", "-p --port N", integer(1, 65535), "Port to listen on.", default=50052, on="rpc-server"),
+        _serve("port", "--port N", integer(0, 65535), "Port to listen on; 0: any free one.", default=8080),
+        _serve("aliases", "-a --alias NAME,...", parsers.names, "Names of the model.  [default: its file's]"),
+        _serve("tags", "--tags TAG,...", parsers.names, "Tags of the model, shown by /v1/models."),
+        _serve("has_page", "--ui/--no-ui", help="Serve the chat page at /.", default=ServerSettings.has_page),
+        _serve("has_metrics", "--metrics", help="Answer /metrics."),
+        _serve("api_keys", "--api-key KEY,...", parsers.names, "Keys; each request needs one of them."),
+        _serve("api_key_file", "--api-key-file FILE", Path, "Keys from FILE, one per line."),
+        _serve("ssl_key", "--ssl-key-file FILE", Path, "Key of a certificate, for HTTPS."),
+        _serve("ssl_cert", "--ssl-cert-file FILE", Path, "Certificate, for HTTPS."),
+        _serve("cors_origins", "--cors-origins ORIGIN|localhost|*", str,
+               "Origins whose pages may use the server.", default=ServerSettings.cors_origins),
+        _serve("timeout_s", "-to --timeout S", default=ServerSettings.timeout_s, kind=float, min=1,
+               help="Seconds within which a request's body must arrive."),
+        _serve("deadline_s", "--deadline S", default=ServerSettings.deadline_s, kind=float, min=0,
+               help="Seconds within which an answer has to be complete; it is cut then. 0: no limit."),
+    ],
+    "Files": [
+        _flag("output", "-o --output OUT.jsonl", Path,
+              "File that answers are appended to.", default=REQUIRED, on="batch"),
+        _flag("output", "-o --output FILE", Path, "File to write.", default=REQUIRED, on="attach quantize"),
+        _flag("output", "-o --output FILE", Path,
+              "File to write.  [default: mtp-MODEL next to the model]", on="extract convert"),
+        _flag("bare", "--bare", on="extract convert",
+              help="Leave out the copies of the model's embedding and output: smaller, but for pymtp only."),
+        _flag("force", "--force", help="Replace FILE if there is one.", on=_HEADS),
+    ],
+    "Types": [
+        _flag("type", "--type TYPE", OneOf(TYPES),
+              f"Type of the heads' matrices, one of {', '.join(TYPES)}.", on="quantize convert"),
+        _flag("output_type", "--output-tensor-type TYPE", OneOf(TYPES),
+              "Type of the heads' own output matrices.  [default: that of --type]", on="quantize convert"),
+        _flag("experts_type", "--experts-type TYPE", OneOf(TYPES),
+              "Type of routed experts.  [default: that of --type]", on="quantize convert"),
+        _flag("tensor_type", "--tensor-type PATTERN=TYPE", parsers.pattern_and_type, on="quantize convert", many=True,
+              help="Type of tensors whose names match PATTERN; may be repeated, the first match counts."),
+    ],
+    "Slots": [
+        _serve("n_slots", "-np --parallel N", integer(1, 256),
+               "Slots: requests that run at the same time.  [default: 4]"),
+        _flag("n_slots", "-np --parallel N", integer(1, 256),
+              "Requests that run at the same time.", default=8, on="batch"),
+        _serve("kv_unified", "-kvu/-no-kvu --kv-unified/--no-kv-unified", kind=bool | None,
+               help="All slots share a cache of -c tokens, or each has an equal part.  [default: shared, unless -np "
+               "is given]"),
+        _serve("has_context_shift", "--context-shift/--no-context-shift",
+               help="When the context is full, drop its oldest part instead of ending the text."),
+        _serve("cache_prompt", "--cache-prompt/--no-cache-prompt", default=True,
+               help="Reuse the part of a prompt that a slot holds."),
+        _serve("shares_cache", "--cache-shared",
+               help="Reuse prompts across API keys, too. Response times then reveal what others have sent."),
+        _serve("cache_mib", "-cram --cache-ram MIB", integer(0),
+               "Host memory for prompts that slots no longer hold; 0: none.", default=ServerSettings.cache_bytes >> 20),
+        _serve("n_queue_max", "--queue-max N", integer(0),
+               "Requests that may wait for a slot; more are refused with 429.", default=ServerSettings.n_queue_max),
+        _serve("has_slots", "--slots/--no-slots", help="Answer /slots.", default=ServerSettings.has_slots),
+        _serve("slot_save_path", "--slot-save-path FOLDER", Path,
+               "Folder for saved slots.  [default: slots cannot be saved]"),
+    ],
+    "Chats": [
+        _chat("chat_template", "--chat-template JINJA", str,
+              "Chat template; chatml: the built-in ChatML one.  [default: the model's own]"),
+        _chat("chat_template_file", "--chat-template-file FILE", Path, "Chat template from FILE."),
+        _chat("chat_template_kwargs", "--chat-template-kwargs JSON", str,
+              "More variables for the chat template, a JSON object."),
+        _serve("jinja", "--jinja", default=True, show_default=False,
+               help="Accepted and ignored: chat templates are always used."),
+        _chat("reasoning", "-rea --reasoning", OneOf(_ON),
+              "Thinking: off tells the chat template to leave it out; on and auto let it decide.", default="auto"),
+        _serve("reasoning_format", "--reasoning-format", OneOf(("auto", "deepseek", "deepseek-legacy", "none")),
+               "Where the thinking goes; none: into the content.", default=ServerSettings.reasoning_format),
+        _chat("reasoning_budget", "--reasoning-budget N", integer(-1),
+              "End the thinking after N tokens; -1: no limit.", default=-1),
+    ],
+    "Text": [
+        _run("prompt_text", "-p --prompt TEXT", str, "The prompt; the same as the argument."),
+        _run("prompt_file", "-f --file FILE", str, "Read the prompt from FILE; -: from stdin."),
+        _flag("prompt_text", "-p --prompt TEXT", str, "The first message.", on="chat"),
+        _flag("prompt_file", "-f --file FILE", str, "Read the first message from FILE.", on="chat"),
+        _flag("system", "-sys --system-prompt TEXT", str, "System prompt.  [default: none]", on="run chat"),
+        _run("raw", "--raw", help="Complete the prompt as is, without the chat template."),
+        _flag("max_tokens", "-n --n-predict N", integer(-1),
+              "Tokens to generate; -1: until the model stops or the context is full.", default=-1),
+        _run("ignore_eos", "--ignore-eos", help="Never generate end-of-generation tokens."),
+        _flag("stop", "-r --stop --reverse-prompt TEXT", str,
+              "Stop before TEXT; may be given several times.", many=True),
+        _flag("grammar", "--grammar GBNF", str, "Constrain the output to this grammar."),
+        _flag("grammar_file", "--grammar-file FILE", Path, "Grammar from FILE."),
+        _flag("json_schema", "-j --json-schema JSON", str, "Constrain the output to this JSON schema."),
+        _flag("json_schema_file", "-jf --json-schema-file FILE", Path, "JSON schema from FILE."),
+    ],
+    "Tests": [
+        _lists("n_prompt", "-p --n-prompt N,...", integers(0),
+               "Measure prompts of N tokens; 0: none.", default=("512",)),
+        _lists("n_gen", "-n --n-gen N,...", integers(0), "Measure N generated tokens; 0: none.", default=("128",)),
+        _lists("prompt_gen", "-pg P,N", parsers.prompt_and_generation,
+               "Measure both together; may be given several times."),
+        _lists("n_depth", "-d --n-depth N,...", integers(0), "Tokens already in the cache.", default=("0",)),
+        _bench("n_repeat", "-r --repetitions N", integer(1, 10000), "Run each test N times.", default=5),
+        _lists("n_parallel", "--parallel N,...", integers(1, 256), "Sequences generated together.", default=("1",)),
+        _flag("n_seq_max", "-np --parallel N", integer(1, 256),
+              "Texts at the same time, for the devices' plan.", default=1, on="inspect"),
+        _bench("prompts", "--prompts FILE", str,
+               'One per line: {"category": "code", "prompt": "..."}, or "messages".  '
+               "[default: four built-in ones]"),
+        _bench("answers", "--answers FILE", str,
+               'Like --prompts, with an "answer" each: the model runs as usual, but these texts are emitted.'),
+        _lists("synthetic", "--synthetic P,...", numbers(0, 1, "between 0 and 1"),
+               "Use random prompts and accept each draft with probability P. The output is not valid."),
+        _bench("no_warmup", "--no-warmup", help="Measure without a warm-up run."),
+    ],
+    "Drafting": [
+        _flag("draft", "--draft", OneOf(_DRAFTS, number="for a number of draft tokens use --draft-max"),
+              "Drafts from MTP heads (mtp), earlier text (lookup), or both (auto).", default="auto"),
+        _place("draft_model", "-md --model-draft --draft-model MODEL", str,
+               help="GGUF file with the MTP heads or the assistant, if the model's own file has none.  [default: "
+               "mtp-*.gguf next to the model]"),
+        _flag("draft_max", "--spec-draft-n-max --draft-max K|auto", integer(0, 32, "auto"),
+              "Draft tokens per round, at most 32; 0: no drafting; auto: adapts to what is fastest.", default="auto"),
+        _lists("draft_max", "--spec-draft-n-max --draft-max K|auto,...", integers(0, 32, "auto"), default=("auto",),
+               help="Draft tokens per round; auto: adapts to what is fastest. 0 (plain decoding) is always measured "
+               "too."),
+        _flag("draft_lookup", "--draft-lookup", OneOf(("off", "self", "shared")),
+              "Where K is auto: also draft repeated text.", default="self"),
+        _flag("draft_min", "--spec-draft-n-min --draft-min N", number(int),
+              "Drop drafts of fewer than N tokens.", default=0),
+        _flag("draft_p_min", "--spec-draft-p-min --draft-p-min P", number(float),
+              "End a draft where no token has a probability of P or more.", default=0.0),
+        _flag("draft_vocab", "--draft-vocab N|auto|FILE", parsers.draft_vocab,
+              "Draft only the first N tokens, as many as pay (auto), or the ids in FILE.  [default: all]"),
+        _lists("draft_vocab", "--draft-vocab N,...", integers(1),
+               "Draft only from the first N tokens of the vocabulary.  [default: all]"),
+        _flag("draft_head_type", "--draft-head-type", OneOf(_DRAFT_TYPES),
+              "Draft with the output matrix converted to this type.  [default: as in the file]"),
+    ],
+    "Acceptance": [
+        _flag("draft_pick", "--draft-pick greedy|sample|auto", str, default="auto",
+              help="Draft the most likely tokens (greedy) or draw them (sample); auto: what is accepted more often."),
+        _flag("accept", f"--accept {'|'.join(ACCEPT)}", str,
+              "Acceptance method; only relaxed changes the output, and only while the model thinks.", default="auto"),
+        _lists("accept", "--accept METHOD,...", OneOf(ACCEPT, is_list=True),
+               f"Acceptance method: {', '.join(ACCEPT)}.", default=("auto",)),
+        _flag("relaxed_top_n", "--relaxed-top-n N", number(int),
+              "Relaxed: accept drafts among the target's top N tokens.", default=10),
+        _flag("relaxed_delta", "--relaxed-delta P", number(float),
+              "Relaxed: accept no draft that is more than P less probable than the top token.", default=0.6),
+        _flag("thinking_tags", "--thinking-tags BEGIN END", kind=tuple[str, str],
+              help="Tags around the model's thinking.  [default: the model's own]"),
+        _flag("spec_synth_rates", "--spec-synth-rates P,P,...", str, on="run serve",
+              help="For benchmarks: accept drafts at random, at these rates by position. The output is not valid."),
+        _flag("spec_synth_len", "--spec-synth-len L", kind=float | None, on="run serve",
+              help="Same, at rates that give a mean acceptance length of L."),
+    ],
+    "Sampling": [
+        _number("temperature", "--temp --temperature T", help="Temperature; 0: greedy."),
+        _lists("temperature", "--temp --temperature T,...", numbers(0, 100, "0 or more"),
+               "Temperature; 0: greedy.", default=("0",)),
+        _count("top_k", "--top-k N", help="Keep the N most likely tokens; 0: all."),
+        _number("top_p", "--top-p P", help="Keep the top tokens whose probabilities sum to P; 1: all."),
+        _number("min_p", "--min-p P", help="Drop tokens less likely than P times the top one; 0: none."),
+        _flag("seed", "-s --seed N", parsers.seed, "Seed; -1: random.  [default: random]"),
+        _flag("samplers", "--samplers NAMES", str,
+              f"The sampler chain, separated by ';', from {', '.join(SAMPLERS)}.  [default: as llama.cpp]"),
+        _flag("sampler_seq", "--sampler-seq --sampling-seq LETTERS", str,
+              f"The sampler chain as letters: {', '.join(f'{one} {name}' for name, one in SAMPLERS.items())}."),
+        _flag("logit_bias", "-l --logit-bias TOKEN(+/-)BIAS", str,
+              "Add BIAS to the logit of a token id; may be given several times.", many=True),
+    ],
+    "More samplers": [
+        _number("typical_p", "--typical --typical-p P", help="Locally typical sampling; 1: off."),
+        _number("top_n_sigma", "--top-nsigma --top-n-sigma N",
+                help="Keep logits within N standard deviations of the highest; -1: off."),
+        _number("xtc_probability", "--xtc-probability P", help="Probability that XTC is applied; 0: off."),
+        _number("xtc_threshold", "--xtc-threshold P",
+                help="XTC drops all tokens more likely than P except the least likely of them."),
+        _number("dynatemp_range", "--dynatemp-range N",
+                help="Vary the temperature by up to N, depending on the entropy; 0: off."),
+        _number("dynatemp_exponent", "--dynatemp-exp N", help="Exponent of the entropy in dynamic temperature."),
+        _count("mirostat", "--mirostat N", help="1 or 2: mirostat instead of the chain, without drafts; 0: off."),
+        _number("mirostat_eta", "--mirostat-lr N", help="Mirostat's learning rate, eta."),
+        _number("mirostat_tau", "--mirostat-ent N", help="Mirostat's target entropy, tau."),
+        _number("adaptive_target", "--adaptive-target P",
+                help="Probability of the tokens that adaptive_p prefers, without drafts."),
+        _number("adaptive_decay", "--adaptive-decay N", help="How slowly adaptive_p adapts."),
+    ],
+    "Repetition": [
+        _count("repeat_last_n", "--repeat-last-n N", help="Last tokens that penalties look at; 0: off, -1: all."),
+        _number("repeat_penalty", "--repeat-penalty N", help="Penalty for repeated tokens; 1: off."),
+        _number("presence_penalty", "--presence-penalty N",
+                help="Subtracted from the logits of repeated tokens; 0: off."),
+        _number("frequency_penalty", "--frequency-penalty N", help="Subtracted once per occurrence; 0: off."),
+        _number("dry_multiplier", "--dry-multiplier N", help="DRY: penalty for continuing a repetition; 0: off."),
+        _number("dry_base", "--dry-base N", help="DRY: growth of the penalty per token."),
+        _count("dry_allowed_length", "--dry-allowed-length N",
+               help="DRY: no penalty for repetitions of up to N tokens."),
+        _count("dry_penalty_last_n", "--dry-penalty-last-n N",
+               help="DRY: last tokens that it looks at; 0: off, -1: all."),
+        _flag("dry_sequence_breakers", "--dry-sequence-breaker TEXT", str,
+              "DRY: repetitions end at TEXT; may be given several times; none: no breakers.", many=True),
+    ],
+    "Context": [
+        _flag("n_ctx", "-c --ctx-size N", integer(0), on=f"{_GENERATING} inspect",
+              help="Context size in tokens; 0: as the model was trained.  [default: the same, but at most 4096]"),
+        _flag("n_batch", "-b --batch-size N", integer(1), "Prompt tokens per batch.", default=2048),
+        _lists("n_batch", "-b --batch-size N,...", integers(1), "Prompt tokens per batch.", default=("2048",)),
+        _flag("n_ubatch", "-ub --ubatch-size N", integer(1),
+              "Tokens per pass.", default=512, on=f"{_GENERATING} inspect"),
+        _lists("n_ubatch", "-ub --ubatch-size N,...", integers(1), "Tokens per pass.", default=("512",)),
+        _flag("flash_attn", "-fa --flash-attn", OneOf(_ON, _ON_WORDS),
+              "Flash attention; 1 and 0 mean on and off.", default="auto"),
+        _lists("flash_attn", "-fa --flash-attn on|off|auto,...", OneOf(_ON, _ON_WORDS, is_list=True),
+               "Flash attention; 1 and 0 mean on and off.", default=("auto",)),
+        _flag("type_k", "-ctk --cache-type-k", OneOf(CACHE_TYPES),
+              "Type of the K cache.", default="f16", on=f"{_GENERATING} inspect"),
+        _lists("type_k", "-ctk --cache-type-k TYPE,...", OneOf(CACHE_TYPES, is_list=True),
+               "Type of the K cache.", default=("f16",)),
+        _flag("type_v", "-ctv --cache-type-v", OneOf(CACHE_TYPES),
+              "Type of the V cache.", default="f16", on=f"{_GENERATING} inspect"),
+        _lists("type_v", "-ctv --cache-type-v TYPE,...", OneOf(CACHE_TYPES, is_list=True),
+               "Type of the V cache.", default=("f16",)),
+        _load("mtp_context", "--mtp-context", OneOf(("auto", "chained", "target")), default="auto",
+              help="With several heads: each reads the head before it (chained, as trained), or all read the trunk "
+              "(target); auto: chained."),
+    ],
+    "Output": [
+        _run("quiet", "-q --quiet", help="Print nothing but the text: no statistics, no thinking."),
+        _serve("quiet", "-q --quiet", help="Log warnings and errors only."),
+        _flag("quiet", "-q --quiet", help="Do not count the requests at the end.", on="batch"),
+        _flag("as_json", "--json", help="Print one JSON object instead of text.", on="run inspect list"),
+        _flag("color", "-co --color", help="On a terminal, show accepted drafts in another colour.", on="run chat"),
+        _run("logprobs", "--logprobs N", integer(0),
+             "With --json: log probabilities of each token and of the N most likely ones there."),
+        _flag("resume", "--resume", help="Continue the latest chat at a terminal.", on="chat"),
+        _bench("resume", "--resume FILE", str,
+               "Save each measurement in FILE; the same command continues an interrupted run from it."),
+        _flag("no_history", "--no-history", on="chat",
+              help="Save neither what you type nor the chat, which --resume would continue."),
+        _bench("form", "-o --output md|csv|json|jsonl|sql|none", OneOf(FORMATS),
+               "Output format on stdout.", default="md"),
+        _bench("error_form", "-oe --output-err FORMAT", OneOf(FORMATS),
+               "Also print the results on stderr, in this format.", default="none"),
+        _bench("wide", "--wide", help="With md: all columns in one table, wider than a screen."),
+        _bench("plot", "--plot FILE.png|svg", str, "Plot speed-up and acceptance rate by K and kind of text."),
+        _bench("compare", "--compare FILE", str, "Compare with an earlier run, written by -o json, jsonl or csv."),
+        _bench("progress", "--progress/--no-progress", kind=bool | None,
+               help="Show on stderr what is being measured, and each test when it is done.  [default: at a terminal]"),
+        _chat("verbose", "--verbose", help="Show llama.cpp's log and the engine's counters on stderr."),
+        _bench("verbose", "--verbose", help="Show llama.cpp's log on stderr."),
+        _flag("debug", "--debug", on=f"{_PLACING} rpc-server list {_HEADS}", is_eager=True, callback=_remember_debug,
+              help="Show tracebacks of errors."),
+    ],
+}
+
+BASIC = {
+    "model_file", "hf_repo", "n_gpu_layers", "n_threads", "n_ctx", "temperature", "seed", "prompt_text", "prompt_file",
+    "system", "max_tokens", "quiet", "as_json", "color", "draft", "draft_model", "draft_max", "n_prompt", "n_gen",
+    "n_repeat", "prompts", "form", "plot", "compare", "resume", "host", "port", "n_slots", "aliases",
+    "api_keys", "output", "type", "help",
+}
+# fmt: on
+"""What -h shows; --help shows everything."""
+
+
+def flags_of(command: str) -> list[Flag]:
+    """The flags of a command, in the order in which they are shown."""
+    return [flag for flags in TABLE.values() for flag in flags if command in flag.commands]
