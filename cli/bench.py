@@ -23,10 +23,10 @@ from .parsers import each
 from .table import flags_of
 
 if TYPE_CHECKING:
-    from pymtp.benchmark import Results, Setup
+    from pymtp.benchmark import Results, Variant
     from pymtp.benchmark.compare import Earlier
+    from pymtp.benchmark.experiment import Experiment, Workload
     from pymtp.benchmark.journal import Journal
-    from pymtp.benchmark.plan import Plan, Workload
 
 EXAMPLES = """
 pymtp bench model.gguf --draft-max 0-3,auto
@@ -46,10 +46,10 @@ def bench(own: Values) -> None:
     """
     output = Output()
     import pymtp
-    from pymtp.benchmark import Plan, Results
+    from pymtp.benchmark import Experiment, Results
     from pymtp.benchmark.compare import read_earlier
+    from pymtp.benchmark.experiment import make_arms
     from pymtp.benchmark.journal import Journal
-    from pymtp.benchmark.plan import make_arms
     from pymtp.benchmark.plot import check_plot
 
     if not own.debug:
@@ -60,21 +60,21 @@ def bench(own: Values) -> None:
     if picture:
         check_plot(picture)
     texts = _texts(own)
-    setups = _setups(own)
+    variants = _variants(own)
     arms = make_arms(each(own.draft_max), each(own.temperature), each(own.accept), each(own.synthetic) or [None])
     tests = _tests(each(own.n_prompt), each(own.n_gen), each(own.prompt_gen), each(own.n_depth))
-    plan = Plan(setups, tests, arms, own.n_repeat, warms_up=not own.no_warmup)
-    _check(plan)
+    experiment = Experiment(variants, tests, arms, own.n_repeat, warms_up=not own.no_warmup)
+    _check(experiment)
     progress = own.progress
     if progress is None:
         progress = sys.stderr is not None and sys.stderr.isatty()
     if progress:
         note_embedded(own.model or own.hf_repo or next(iter(each(own.model_file)), None))
     earlier = read_earlier(Path(own.compare)) if own.compare else None
-    journal = Journal(Path(own.resume), plan, texts) if own.resume else None
+    journal = Journal(Path(own.resume), experiment, texts) if own.resume else None
     results = Results()
     try:
-        stopped = _measure(plan, texts, results, journal, is_shown=progress)
+        stopped = _measure(experiment, texts, results, journal, is_shown=progress)
     finally:
         # also after a run that fails halfway
         _show(results, output, own, picture=picture, earlier=earlier)
@@ -97,17 +97,17 @@ def _texts(own: Values) -> Any:
     return read_texts(Path(own.prompts)) if own.prompts else BUILT_IN
 
 
-def _setups(own: Values) -> tuple[Setup, ...]:
+def _variants(own: Values) -> tuple[Variant, ...]:
     """Every combination of models and of the ways to load them."""
     from pymtp import ContextParams, ModelParams
-    from pymtp.benchmark import Setup
+    from pymtp.benchmark import Variant
 
     where = ModelParams(**placement_of(own))
     threads = {name: value for name, value in given_for(ContextParams, own).items() if not isinstance(value, list)}
     cores = ContextParams(**threads)
     draft_model = Path(own.draft_model) if own.draft_model else None
     return tuple(
-        Setup(path, draft_model, mtp_context=own.mtp_context, placement=where, threads=cores, **settings)
+        Variant(path, draft_model, mtp_context=own.mtp_context, placement=where, threads=cores, **settings)
         for path in _models([*filter(None, [own.model]), *each(own.model_file)], own.hf_repo, own.offline)
         for settings in _combined(
             n_parallel=each(own.n_parallel),
@@ -123,14 +123,14 @@ def _setups(own: Values) -> tuple[Setup, ...]:
     )
 
 
-def _measure(plan: Plan, texts: Any, results: Results, journal: Journal | None, *, is_shown: bool) -> bool:
-    """Measure the whole plan; return whether Ctrl-C ended it."""
+def _measure(experiment: Experiment, texts: Any, results: Results, journal: Journal | None, *, is_shown: bool) -> bool:
+    """Run the whole experiment; return whether Ctrl-C ended it."""
     from pymtp.benchmark import measure
 
     try:
-        for setup in plan.setups:
-            one = replace(plan, setups=(setup,))
-            with measuring(results, setup, is_shown=is_shown) as on_step:
+        for variant in experiment.variants:
+            one = replace(experiment, variants=(variant,))
+            with measuring(results, variant, is_shown=is_shown) as on_step:
                 for _ in measure(one, results, texts=texts, on_step=on_step, journal=journal):
                     pass
     except KeyboardInterrupt:
@@ -180,7 +180,7 @@ def _combined(**choices: list[Any]) -> list[dict[str, Any]]:
 def _tests(
     prompts: list[int], generated: list[int], pairs: list[tuple[int, int]], depths: list[int]
 ) -> tuple[Workload, ...]:
-    from pymtp.benchmark.plan import Workload
+    from pymtp.benchmark.experiment import Workload
 
     work = [(n, 0) for n in prompts if n] + [(0, n) for n in generated if n] + pairs
     if not work:
@@ -188,25 +188,17 @@ def _tests(
     return tuple(Workload(n_prompt, n_gen, depth) for depth in depths for n_prompt, n_gen in work)
 
 
-def _check(plan: Plan) -> None:
+def _check(experiment: Experiment) -> None:
     """Raise InvalidParameter for bad values before any model is loaded."""
     from pymtp import InvalidParameter
     from pymtp.gguf.facts import model_facts
 
-    infos = {setup.path: model_facts(setup.path) for setup in plan.setups}  # a bad last one would show late
-    for setup in plan.setups:
-        n_vocab = infos[setup.path].n_vocab
-        if setup.draft_vocab and setup.draft_vocab > n_vocab:
-            raise InvalidParameter("draft_vocab", f"at most {n_vocab} for {setup.path.name}", value=setup.draft_vocab)
-        replace(
-            setup.threads,
-            n_batch=setup.n_batch,
-            n_ubatch=setup.n_ubatch,
-            n_threads=setup.n_threads,
-            flash_attn=setup.flash_attn,
-            type_k=setup.type_k,
-            type_v=setup.type_v,
-        )
-    n_longest = max(test.n_depth + test.n_prompt + test.n_gen for test in plan.tests)
+    infos = {one.path: model_facts(one.path) for one in experiment.variants}  # a bad last one would show late
+    for one in experiment.variants:
+        n_vocab = infos[one.path].n_vocab
+        if one.draft_vocab and one.draft_vocab > n_vocab:
+            raise InvalidParameter("draft_vocab", f"at most {n_vocab} for {one.path.name}", value=one.draft_vocab)
+        _ = one.context  # raises what is wrong with it
+    n_longest = max(test.n_depth + test.n_prompt + test.n_gen for test in experiment.tests)
     for path, info in infos.items():
         warn_beyond_training(n_longest, info.n_ctx_train, f"{path.name}: the longest test has")

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from .progress import open_progress
 
 if TYPE_CHECKING:
-    from pymtp.benchmark import Results, Row, Setup
+    from pymtp.benchmark import Results, Row, Variant
     from pymtp.benchmark.measure import Step
 
 
 @contextmanager
-def measuring(results: Results, setup: Setup, *, is_shown: bool) -> Iterator[Callable[[Step], object]]:
+def measuring(results: Results, variant: Variant, *, is_shown: bool) -> Iterator[Callable[[Step], object]]:
     """Yield a function to call with each step. At a terminal the step is one line that changes, else a line of its own.
 
     The line disappears on leaving the context; what is said about finished tests stays.
@@ -33,17 +33,17 @@ def measuring(results: Results, setup: Setup, *, is_shown: bool) -> Iterator[Cal
             elif not step.finished:
                 write(f"pymtp: {step.text}")
             if step.finished:
-                for line in _lines(results, setup, step.finished.name):
+                for line in _lines(results, variant, step.finished.name):
                     write(line)
 
         yield show
 
 
-def _lines(results: Results, setup: Setup, test: str) -> list[str]:
+def _lines(results: Results, variant: Variant, test: str) -> list[str]:
     from pymtp.benchmark import rows
     from pymtp.benchmark.rows import ALL
 
-    found = [row for row in rows(results, setup) if row.test == test]
+    found = [row for row in rows(results, variant) if row.test == test]
     summed = [row for row in found if row.category == ALL]
     return [_line(row) for row in summed or found]
 

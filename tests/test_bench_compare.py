@@ -21,7 +21,8 @@ from programs.process import Process
 from programs.python_library import PythonLibrary
 from programs.report import plot, report, write_csv
 from programs.summary import by_category, raw_rows, summarize
-from programs.turns import ProgramResult, Samples, Turn, ask_in_turn
+from programs.turns import ProgramResult, Samples, ask_in_turn
+from pymtp.benchmark.experiment import Trial
 from pymtp.benchmark.prompts import Prompt
 from pymtp.benchmark.spread import median_interval
 from random_models.tiny import write_tiny
@@ -63,7 +64,7 @@ def test_the_interval_of_a_median(n: int, first: int, last: int) -> None:
 def answers(*tok_s: float, accepted: int = 6) -> Samples:
     """To two prompts in turn."""
     return {
-        Turn(i % 2, i // 2): Sample(
+        Trial(i % 2, i // 2): Sample(
             n_generated=21, tok_s=speed, n_drafted=12, n_accepted=accepted, n_rounds=20 - accepted
         )
         for i, speed in enumerate(tok_s)
@@ -221,7 +222,7 @@ def test_a_program_that_fails_is_left_out_and_the_others_continue(case: Case, tm
     plain, server = ask_in_turn(["pymtp-plain", "server"], case, prompts, 2, inf)
     assert set(plain.samples) == {(0, 0), (1, 0), (0, 1), (1, 1)} and plain.failure is None
     assert not server.samples and server.failure and "cannot run" in server.failure
-    # too late for all but the first turn
+    # too late for all but the first trial
     assert set(ask_in_turn(["pymtp-plain"], case, prompts, 2, monotonic())[0].samples) == {(0, 0)}
 
 

@@ -1,4 +1,4 @@
-"""What a benchmark makes of a plan and of samples: order, pairs, rows, layouts. No model is loaded."""
+"""What a benchmark makes of an experiment and of samples: order, pairs, rows, layouts. No model is loaded."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from pymtp.benchmark import Row, Setup, measure, rows
+from pymtp.benchmark import Row, Variant, measure, rows
 from pymtp.benchmark.compare import comparison, read_earlier
+from pymtp.benchmark.experiment import Arm, Experiment, Trial, Workload, make_arms, trials
 from pymtp.benchmark.formats import TABLE, write
-from pymtp.benchmark.plan import Arm, Plan, Turn, Workload, make_arms, take_turns
 from pymtp.benchmark.plot import check_plot, draw
 from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, prefix_for, prompts_for, read_answers, read_texts, synthetic
 from pymtp.benchmark.results import Results, Sample, Subject
@@ -31,7 +31,7 @@ from pymtp.serving.statistics import Stats
 PLAIN, DRAFTING = Arm(0), Arm(2)
 
 
-# --- the plan ---
+# --- the experiment ---
 
 
 def test_plain_decoding_is_an_arm_at_each_temperature_asked_for_or_not() -> None:
@@ -47,8 +47,8 @@ def test_plain_decoding_is_an_arm_at_each_temperature_asked_for_or_not() -> None
 
 def test_every_arm_is_in_every_turn_and_begins_as_often_as_the_others() -> None:
     arms = make_arms([1, 2, 3])
-    turns = list(take_turns(2, 6, arms))
-    assert [turn for turn, _ in turns] == [(prompt, repetition) for repetition in range(6) for prompt in range(2)]
+    turns = list(trials(2, 6, arms))
+    assert [trial for trial, _ in turns] == [(prompt, repetition) for repetition in range(6) for prompt in range(2)]
     assert all(set(order) == set(arms) for _, order in turns)
     assert Counter(order[0] for _, order in turns) == dict.fromkeys(arms, 3)
 
@@ -61,10 +61,10 @@ def test_a_test_has_the_name_that_llama_bench_gives_it() -> None:
 
 
 def test_auto_drafts_sixteen_at_most_and_so_the_plan_needs_as_many() -> None:
-    setup = Setup(Path("m.gguf"))
-    assert Plan((setup,), (Workload(1),), make_arms([1, "auto"])).draft_max == 16
-    assert Plan((setup,), (Workload(1),), make_arms([20, "auto"])).draft_max == 20
-    assert Plan((setup,), (Workload(1),), (PLAIN,)).draft_max == 0
+    variant = Variant(Path("m.gguf"))
+    assert Experiment((variant,), (Workload(1),), make_arms([1, "auto"])).draft_max == 16
+    assert Experiment((variant,), (Workload(1),), make_arms([20, "auto"])).draft_max == 20
+    assert Experiment((variant,), (Workload(1),), (PLAIN,)).draft_max == 0
 
 
 # --- the prompts ---
@@ -159,16 +159,16 @@ def stats_of(n_rounds: int, drafted: int, accepted: int, seconds: float) -> Stat
 @pytest.fixture
 def results(embedded_model: Path) -> Results:
     """Two kinds of text, two repetitions; drafting is 2, 3, 4 and 5 times as fast, prompts are 20 % slower."""
-    setup, test = Setup(embedded_model), Workload(n_gen=12)
-    results = Results({setup: Subject(model_facts(embedded_model), "0" * 64, 2, 256)})
+    variant, test = Variant(embedded_model), Workload(n_gen=12)
+    results = Results({variant: Subject(model_facts(embedded_model), "0" * 64, 2, 256)})
     for i in range(4):
-        turn, category = Turn(i % 2, i // 2), ("code", "chat")[i % 2]
+        trial, category = Trial(i % 2, i // 2), ("code", "chat")[i % 2]
         for arm, stats, is_prompt_only in (
             (PLAIN, stats_of(0, 0, 0, 0.0), True),
             (PLAIN, stats_of(12, 0, 0, 1.2), False),
             (DRAFTING, replace(stats_of(6, 2, 1, 1.2 / (2 + i)), prompt_s=0.125), False),
         ):
-            results.samples.append(Sample(setup, test, arm, turn, category, is_prompt_only, stats, "match"))
+            results.samples.append(Sample(variant, test, arm, trial, category, is_prompt_only, stats, "match"))
     return results
 
 
@@ -229,12 +229,12 @@ def test_what_was_stopped_at_any_sample_still_has_rows(results: Results) -> None
 def test_arms_take_turns_on_what_the_test_says_and_nothing_else(embedded_model: Path) -> None:
     test, results = Workload(16, 4, n_depth=40), Results()
     arms = make_arms([1, "auto"])
-    plan = Plan((Setup(embedded_model, n_threads=1),), (test,), arms, n_repeat=2)
+    experiment = Experiment((Variant(embedded_model, n_threads=1),), (test,), arms, n_repeat=2)
     texts = [Text("prose", "The sea was calm.")]
-    samples = list(measure(plan, results, texts=texts))
+    samples = list(measure(experiment, results, texts=texts))
     assert samples == results.samples
     alone, together = samples[:2], samples[2:]
-    assert [(sample.is_prompt_only, sample.arm, sample.turn) for sample in alone] == [
+    assert [(sample.is_prompt_only, sample.arm, sample.trial) for sample in alone] == [
         (True, PLAIN, (0, repetition)) for repetition in (0, 1)
     ]
     assert [sample.arm for sample in together] == [*arms, *arms[1:], arms[0]]
@@ -279,7 +279,7 @@ def widest(text: str) -> int:
 
 
 def test_markdown_is_readable_at_100_columns_also_where_everything_varies(results: Results) -> None:
-    [setup] = results.subjects
+    [variant] = results.subjects
     results.samples = [replace(sample, test=Workload(16384, 12, 16384)) for sample in results.samples]
     for sample in list(results.samples):
         if sample.arm == DRAFTING:
@@ -315,12 +315,12 @@ def test_columns_that_do_not_fit_go_into_another_table() -> None:
 
 def judged(results: Results, *gains: float, k: int = 2) -> str:
     """The last sentence of a report on a draft length that is `gains` times as fast, pair by pair."""
-    [setup] = results.subjects
+    [variant] = results.subjects
     test, arm, results.samples = Workload(n_gen=12), Arm(k), []
     for i, gain in enumerate(gains):
         for one, seconds in ((PLAIN, 1.2), (arm, 1.2 / gain)):
             results.samples.append(
-                Sample(setup, test, one, Turn(0, i), "code", False, stats_of(12, 0, 0, seconds), "match")
+                Sample(variant, test, one, Trial(0, i), "code", False, stats_of(12, 0, 0, seconds), "match")
             )
     report = " ".join(write("md", rows(results)).split())
     return report[report.rindex("Verdict") :]
@@ -337,7 +337,7 @@ def test_a_report_ends_with_what_to_do(results: Results) -> None:
     assert "too large to be sure" in judged(results, 0.5, 0.6, *spread)
     assert "K = 2 makes 1.20 times" in judged(results, 1.2)  # one pair has no interval
     results.samples.append(
-        replace(results.samples[-1], turn=Turn(0, 9))
+        replace(results.samples[-1], trial=Trial(0, 9))
     )  # nor has one of two samples, if it was stopped
     assert "1.20 (" not in write("md", rows(results))
 
@@ -366,10 +366,10 @@ def test_a_difference_that_few_measurements_cannot_show_is_noise(
 
 
 def test_several_models_are_judged_one_by_one_and_shown_side_by_side(results: Results) -> None:
-    [setup] = results.subjects
-    other = replace(setup, n_batch=64)
-    results.subjects[other] = replace(results.subjects[setup], n_threads=1)
-    results.samples += [replace(sample, setup=other) for sample in results.samples]
+    [variant] = results.subjects
+    other = replace(variant, n_batch=64)
+    results.subjects[other] = replace(results.subjects[variant], n_threads=1)
+    results.samples += [replace(sample, variant=other) for sample in results.samples]
     report = write("md", rows(results))
     assert report.count("Verdict (") == 2
     table = report.partition("All of them:")[2].partition("K: draft")[0]

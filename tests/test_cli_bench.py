@@ -22,8 +22,8 @@ from pymtp_cli.app import app
 from pymtp_cli.bench import _check
 from typer.testing import CliRunner
 
+from pymtp.benchmark.experiment import Accept, Experiment, Variant, Workload, make_arms
 from pymtp.benchmark.formats import FORMATS
-from pymtp.benchmark.plan import Accept, Plan, Setup, Workload, make_arms
 from random_gguf import write_glm4moe
 from random_gguf.side_files import split_heads
 from terminal import Terminal
@@ -273,7 +273,7 @@ def test_an_interrupted_run_continues_where_it_was(prompts: Path, tmp_path: Path
     assert [{k: v for k, v in row.items() if k not in measured} for row in again] == [
         {k: v for k, v in row.items() if k not in measured} for row in whole
     ]
-    # of the last turn one arm is missing, and half a line is left: that turn is measured again
+    # of the last trial one arm is missing, and half a line is left: that trial is measured again
     kept.write_text(head + "".join(samples[:-1]) + samples[-1][:40])
     shown = bench(*SHORT, *given, "--progress").stderr
     steps = sorted(line for line in shown.splitlines() if " of 2" in line)
@@ -351,8 +351,8 @@ def test_tests_longer_than_the_trained_context_are_said(
     for n_prompt, beyond in ((1900, False), (1901, True)):
         tests = (Workload(n_prompt, 99, 49), Workload(0, 5))
         _check(
-            Plan(
-                (Setup(embedded_model), Setup(embedded_model, n_threads=2)),
+            Experiment(
+                (Variant(embedded_model), Variant(embedded_model, n_threads=2)),
                 tests,
                 make_arms([0], [0], ["auto"], [None]),
             )

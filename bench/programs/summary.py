@@ -57,22 +57,22 @@ def raw_rows(found: Sequence[ProgramResult], prompts: Sequence[Prompt], titles: 
     return [
         {
             "program": titles[entry.name],
-            "category": prompts[turn.prompt].category,
-            **turn._asdict(),
-            "n_prompt": len(prompts[turn.prompt].tokens),
+            "category": prompts[trial.prompt].category,
+            **trial._asdict(),
+            "n_prompt": len(prompts[trial.prompt].tokens),
             **vars(sample),
         }
         for entry in found
-        for turn, sample in entry.samples.items()
+        for trial, sample in entry.samples.items()
     ]
 
 
 def _of(samples: Samples, prompts: Sequence[Prompt], category: str) -> Samples:
-    return {turn: sample for turn, sample in samples.items() if prompts[turn.prompt].category == category}
+    return {trial: sample for trial, sample in samples.items() if prompts[trial.prompt].category == category}
 
 
 def _ratios(one: Samples, other: Samples) -> list[float]:
-    return [sample.tok_s / other[turn].tok_s for turn, sample in one.items() if turn in other]
+    return [sample.tok_s / other[trial].tok_s for trial, sample in one.items() if trial in other]
 
 
 def _interval(ratios: Sequence[float]) -> str | None:

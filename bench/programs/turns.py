@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic, sleep
-from typing import NamedTuple
 
+from pymtp.benchmark.experiment import Trial
 from pymtp.benchmark.prompts import Prompt
 
 from .case import Case, Memory, Program, ProgramFailed, Sample
@@ -19,16 +19,8 @@ SETTLE_S = 0.02
 """Pause before each answer: threads of the previous program may still spin."""
 
 
-class Turn(NamedTuple):
-    """One prompt in one repetition: every program answers once."""
-
-    prompt: int
-    """Its index."""
-    repetition: int
-
-
-Samples = dict[Turn, Sample]
-"""Samples of two programs in the same turn are a pair."""
+Samples = dict[Trial, Sample]
+"""Samples of two programs in the same trial are a pair."""
 
 
 @dataclass
@@ -47,7 +39,7 @@ def ask_in_turn(
 ) -> list[ProgramResult]:
     """Let every program answer every prompt `n_repeat` times, in rotating order.
 
-    After the first turn, no answer starts after `deadline` (of time.monotonic()). A program that fails is left out,
+    After the first trial, no answer starts after `deadline` (of time.monotonic()). A program that fails is left out,
     with the reason.
     """
     found = [ProgramResult(name) for name in names]
@@ -59,14 +51,14 @@ def ask_in_turn(
                 running[i].answer(prompts[0])  # builds graphs, touches pages
             except ProgramFailed as error:
                 _leave_out(i, running, entry, error)
-        turns = [Turn(j, repetition) for repetition in range(n_repeat) for j in range(len(prompts))]
-        for n, turn in enumerate(turns):
+        trials = [Trial(j, repetition) for repetition in range(n_repeat) for j in range(len(prompts))]
+        for n, trial in enumerate(trials):
             for i in sorted(running, key=lambda i: (i - n) % len(found)):
                 if n > 0 and monotonic() > deadline:
                     break
                 sleep(SETTLE_S)
                 try:
-                    found[i].samples[turn] = running[i].answer(prompts[turn.prompt])
+                    found[i].samples[trial] = running[i].answer(prompts[trial.prompt])
                 except ProgramFailed as error:
                     _leave_out(i, running, found[i], error)
         for i, program in running.items():

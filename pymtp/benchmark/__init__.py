@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from pymtp.benchmark import Plan, Results, Setup, Workload, make_arms, measure, rows
+from pymtp.benchmark import Experiment, Results, Variant, Workload, make_arms, measure, rows
 
 results = Results()
-plan = Plan((Setup(Path("model.gguf")),), (Workload(n_gen=128),), make_arms([1, 2, 3]))
-for sample in measure(plan, results):  # can be stopped at any time: the results so far are valid
+experiment = Experiment((Variant(Path("model.gguf")),), (Workload(n_gen=128),), make_arms([1, 2, 3]))
+for sample in measure(experiment, results):  # can be stopped at any time: the results so far are valid
     print(sample.arm, sample.stats.generation_tok_s)
 print(rows(results))
 """
 
+from pymtp.benchmark.experiment import Arm, Experiment, Variant, Workload, make_arms
 from pymtp.benchmark.measure import measure
-from pymtp.benchmark.plan import Arm, Plan, Setup, Workload, make_arms
 from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, read_texts
 from pymtp.benchmark.results import Results, Sample, Subject
 from pymtp.benchmark.rows import Row, rows
@@ -20,12 +20,12 @@ from pymtp.benchmark.rows import Row, rows
 __all__ = [
     "BUILT_IN",
     "Arm",
-    "Plan",
+    "Experiment",
     "Prompt",
     "Results",
     "Row",
     "Sample",
-    "Setup",
+    "Variant",
     "Subject",
     "Workload",
     "Text",

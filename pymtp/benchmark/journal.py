@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pymtp.benchmark.plan import Arm, Plan, Setup, Turn, Workload
+from pymtp.benchmark.experiment import Arm, Experiment, Trial, Variant, Workload
 from pymtp.benchmark.prompts import Text
 from pymtp.benchmark.provenance import sha256
 from pymtp.benchmark.results import Sample
@@ -22,8 +22,8 @@ from pymtp.serving.statistics import Stats
 from pymtp.text.files import read_text_record
 from pymtp.version import version_text
 
-Key = tuple[Setup, Workload, Turn, bool]
-"""A turn, in the session with MTP or in the one without (True)."""
+Key = tuple[Variant, Workload, Trial, bool]
+"""A trial, in the session with MTP or in the one without (True)."""
 
 
 class Journal:
@@ -32,11 +32,11 @@ class Journal:
     Raises PymtpError if the file cannot be used, or is of other models, prompts or another pymtp.
     """
 
-    def __init__(self, path: Path, plan: Plan, texts: Sequence[Text]) -> None:
+    def __init__(self, path: Path, experiment: Experiment, texts: Sequence[Text]) -> None:
         self._path = path
-        self._setups = {_setup_key(setup): setup for setup in plan.setups}
-        self._turns: dict[Key, dict[Arm, Sample]] = {}
-        head = {"pymtp bench": version_text(), "measured": _fingerprint(plan, texts)}
+        self._variants = {_variant_key(variant): variant for variant in experiment.variants}
+        self._trials: dict[Key, dict[Arm, Sample]] = {}
+        head = {"pymtp bench": version_text(), "measured": _fingerprint(experiment, texts)}
         try:
             lines = read_text_record(path).splitlines() if os.path.exists(path) else []
             if lines:
@@ -46,16 +46,16 @@ class Journal:
         except (OSError, UnicodeDecodeError) as error:
             raise PymtpError(f"cannot use {path}: {_reason(error)}; check the path after --resume") from error
 
-    def turn(self, setup: Setup, test: Workload, turn: Turn, prompts_only: bool, arms: Sequence[Arm]) -> list[Sample]:
-        """The samples of all `arms` in a turn; none if some are missing, as they belong together."""
-        found = self._turns.get((setup, test, turn, prompts_only), {})
+    def samples(self, key: Key, arms: Sequence[Arm]) -> list[Sample]:
+        """The samples of all `arms` in a trial; none if some are missing, as they belong together."""
+        found = self._trials.get(key, {})
         return [found[arm] for arm in arms] if all(arm in found for arm in arms) else []
 
     def add(self, sample: Sample) -> None:
         """Write a sample to the file. Raises PymtpError if that fails."""
-        own = vars(sample) | {"setup": _setup_key(sample.setup), "test": asdict(sample.test), "arm": asdict(sample.arm)}
+        own = {"variant": _variant_key(sample.variant), "test": asdict(sample.test), "arm": asdict(sample.arm)}
         try:
-            self._append(own | {"turn": list(sample.turn), "stats": sample.stats.as_record()})
+            self._append(vars(sample) | own | {"trial": list(sample.trial), "stats": sample.stats.as_record()})
         except OSError as error:
             raise PymtpError(f"cannot write {self._path}: {error.strerror}; check the disk") from error
 
@@ -79,34 +79,34 @@ class Journal:
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue  # an interrupted write leaves half a line, which is measured again
             if sample:
-                key = (sample.setup, sample.test, sample.turn, sample.is_prompt_only)
-                self._turns.setdefault(key, {})[sample.arm] = sample
+                key = (sample.variant, sample.test, sample.trial, sample.is_prompt_only)
+                self._trials.setdefault(key, {})[sample.arm] = sample
         if lines and not self._path.read_bytes().endswith(b"\n"):
             with self._path.open("a", encoding="utf-8") as file:
                 file.write("\n")
 
     def _sample(self, fields: dict[str, Any]) -> Sample | None:
-        setup = self._setups.get(fields.pop("setup"))
-        if setup is None:  # measured with other flags
+        variant = self._variants.get(fields.pop("variant"))
+        if variant is None:  # measured with other flags
             return None
-        test, arm, turn = Workload(**fields.pop("test")), Arm(**fields.pop("arm")), Turn(*fields.pop("turn"))
+        test, arm, trial = Workload(**fields.pop("test")), Arm(**fields.pop("arm")), Trial(*fields.pop("trial"))
         return Sample(
-            setup=setup, test=test, arm=arm, turn=turn, stats=Stats.from_record(fields.pop("stats")), **fields
+            variant=variant, test=test, arm=arm, trial=trial, stats=Stats.from_record(fields.pop("stats")), **fields
         )
 
 
-def _setup_key(setup: Setup) -> str:
-    return json.dumps(asdict(setup), default=str, sort_keys=True)
+def _variant_key(variant: Variant) -> str:
+    return json.dumps(asdict(variant), default=str, sort_keys=True)
 
 
-def _fingerprint(plan: Plan, texts: Sequence[Text]) -> str:
-    """All that the samples of a turn depend on, besides their setup, test and arm. Raises PymtpError."""
-    paths = {path for setup in plan.setups for path in (setup.path, setup.draft_model) if path}
+def _fingerprint(experiment: Experiment, texts: Sequence[Text]) -> str:
+    """All that the samples of a trial depend on, besides their variant, test and arm. Raises PymtpError."""
+    paths = {path for variant in experiment.variants for path in (variant.path, variant.draft_model) if path}
     try:
         models = sorted(map(sha256, paths))
     except OSError as error:
         raise PymtpError(f"cannot read {error.filename}: {error.strerror}; check the path") from error
-    parts = [plan.seed, *models, *(asdict(text) for text in texts)]
+    parts = [experiment.seed, *models, *(asdict(text) for text in texts)]
     return hashlib.sha256(json.dumps(parts, default=dict, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Runs a plan: loads one model after another, and lets the arms generate in turn.
+"""Runs an experiment: loads one model after another, and lets the arms generate in turn.
 
 Owns the models while they are measured. Knows nothing about statistics or how they are shown.
 """
@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pymtp.acceptance.forced import Forced, Scripted
+from pymtp.benchmark.experiment import Arm, Experiment, Trial, Variant, Workload, trials
 from pymtp.benchmark.journal import Journal
 from pymtp.benchmark.memory import memory
-from pymtp.benchmark.plan import Arm, Plan, Setup, Turn, Workload, take_turns
 from pymtp.benchmark.prompts import (
     BUILT_IN,
     Prompt,
@@ -68,7 +68,7 @@ class _Work:
 
 
 def measure(
-    plan: Plan,
+    experiment: Experiment,
     results: Results,
     *,
     texts: Sequence[Text] = BUILT_IN,
@@ -76,65 +76,65 @@ def measure(
     on_step: OnStep = lambda step: None,
     journal: Journal | None = None,
 ) -> Iterator[Sample]:
-    """Run all of `plan` and add the samples to `results`; yields each sample as it is measured.
+    """Run all of `experiment` and add the samples to `results`; yields each sample as it is measured.
 
     Prompts are `texts`, or random tokens if an arm's acceptance is forced. `on_load` is called with the share of a
     model that is loaded, `on_step` before each step. Turns in `journal` are taken from there, and new ones are added to
     it. Raises what Model and Batch.submit raise.
     """
-    results.tests = list(plan.tests)
-    for setup in plan.setups:
-        on_step(Step(f"reading {setup.path.name}"))
-        works = _prepare(setup, plan, texts)
-        yield from _measure_setup(plan, setup, works, results, on_load, on_step, journal)
+    results.tests = list(experiment.tests)
+    for variant in experiment.variants:
+        on_step(Step(f"reading {variant.path.name}"))
+        works = _prepare(variant, experiment, texts)
+        yield from _measure_variant(experiment, variant, works, results, on_load, on_step, journal)
 
 
-def _measure_setup(
-    plan: Plan,
-    setup: Setup,
+def _measure_variant(
+    experiment: Experiment,
+    variant: Variant,
     works: Sequence[_Work],
     results: Results,
     on_load: Callable[[float], object] | None,
     on_step: OnStep,
     journal: Journal | None,
 ) -> Iterator[Sample]:
-    n_ctx = -(-(max(work.n_ctx for work in works) + plan.draft_max) // _CTX_BLOCK) * _CTX_BLOCK
-    draft_model, problem = (setup.draft_model, None) if setup.draft_model else find_draft_model(setup.path)
-    info = model_facts(setup.path, draft_model)
-    adapts = any(arm.draft_max == "auto" for arm in plan.arms)
-    drafts = plan.draft_max > 0 and (info.has_heads or adapts)
-    if plan.draft_max > 0 and not info.has_heads:
-        problem = problem or f"{setup.path.name} has no usable MTP head"
+    n_ctx = -(-(max(work.n_ctx for work in works) + experiment.draft_max) // _CTX_BLOCK) * _CTX_BLOCK
+    draft_model, problem = (variant.draft_model, None) if variant.draft_model else find_draft_model(variant.path)
+    info = model_facts(variant.path, draft_model)
+    adapts = any(arm.draft_max == "auto" for arm in experiment.arms)
+    drafts = experiment.draft_max > 0 and (info.has_heads or adapts)
+    if experiment.draft_max > 0 and not info.has_heads:
+        problem = problem or f"{variant.path.name} has no usable MTP head"
         results.note(f"{problem}: drafts by lookup, where K is auto" if adapts else f"{problem}: plain decoding only")
-    for path, scale in setup.placement.adapters:
-        results.note(f"{setup.path.name}: LoRA adapter {path}, scale {scale:g}")
-    n_threads = native_params(replace(setup.threads, n_threads=setup.n_threads), 0, 1).n_threads
-    subject = Subject(info, sha256(setup.path), n_threads, n_ctx, _now())
-    results.subjects[setup] = subject
+    for path, scale in variant.placement.adapters:
+        results.note(f"{variant.path.name}: LoRA adapter {path}, scale {scale:g}")
+    n_threads = native_params(variant.context, 0, 1).n_threads
+    subject = Subject(info, sha256(variant.path), n_threads, n_ctx, _now())
+    results.subjects[variant] = subject
     # one after the other: with little memory, two would not fit
     for mode in ("none", "mtp") if drafts else ("none",):
         if mode == "none" and drafts and not any(work.test.n_prompt for work in works):
             continue  # only prompts are measured without MTP
-        on_step(Step(f"loading {setup.path.name}" + (", with MTP" if mode == "mtp" else "")))
-        n_draft = plan.draft_max if mode == "mtp" else 0
-        with _load(setup, n_ctx, n_draft, on_load, by_heads=info.has_heads) as model:
+        on_step(Step(f"loading {variant.path.name}" + (", with MTP" if mode == "mtp" else "")))
+        n_draft = experiment.draft_max if mode == "mtp" else 0
+        with _load(variant, n_ctx, n_draft, on_load, by_heads=info.has_heads) as model:
             if model.room_note:
-                results.note(f"{setup.path.name}: {model.room_note}")
+                results.note(f"{variant.path.name}: {model.room_note}")
             if mode == "mtp" and model.draft_note:
-                results.note(f"{setup.path.name}: {model.draft_note}")
-            stage = _Stage(plan, setup, model, prompts_only=drafts and mode == "none", journal=journal)
+                results.note(f"{variant.path.name}: {model.draft_note}")
+            stage = _Stage(experiment, variant, model, prompts_only=drafts and mode == "none", journal=journal)
             yield from stage.play(works, results, on_step)
-            used = memory(info, model.session, setup)
+            used = memory(info, model.session, variant)
         subject = replace(subject, without_mtp=used) if mode == "none" else replace(subject, with_mtp=used)
-        results.subjects[setup] = subject
+        results.subjects[variant] = subject
 
 
 @dataclass(frozen=True)
 class _Stage:
     """A loaded model, and what to measure with it."""
 
-    plan: Plan
-    setup: Setup
+    experiment: Experiment
+    variant: Variant
     model: Model
     prompts_only: bool
     """Whether to measure only how long prompts take without MTP."""
@@ -146,10 +146,10 @@ class _Stage:
 
     def arms(self, test: Workload) -> list[Arm]:
         """The arms that differ in a test."""
-        plain = self.plan.arms[0].plain
+        plain = self.experiment.arms[0].plain
         if self.prompts_only:
             return [plain] if test.n_prompt else []
-        arms = [arm for arm in self.plan.arms if not arm.draft_max or self.has_heads]
+        arms = [arm for arm in self.experiment.arms if not arm.draft_max or self.has_heads]
         if test.n_gen:
             return arms
         # how a prompt is fed to the heads does not depend on how they draft later; without heads it was measured before
@@ -157,23 +157,25 @@ class _Stage:
 
     def play(self, works: Sequence[_Work], results: Results, on_step: OnStep) -> Iterator[Sample]:
         works = [work for work in works if self.arms(work.test)]
-        n_done, n_all = 0, sum(self.plan.n_repeat * len(work.prompts) * len(self.arms(work.test)) for work in works)
-        if self.plan.warms_up:
+        n_repeat = self.experiment.n_repeat
+        n_done, n_all = 0, sum(n_repeat * len(work.prompts) * len(self.arms(work.test)) for work in works)
+        if self.experiment.warms_up:
             on_step(Step("warming up", 0, n_all))
             # builds graphs and touches pages; what is already in the cache changes neither
             shapes = {(work.test.n_prompt, work.test.n_gen > 0): replace(work, prefix=[]) for work in works}
             for work in shapes.values():
                 for arm in self.arms(work.test):
-                    self._generate(work, arm, Turn(0, 0), min(work.test.n_gen, _N_WARMUP))
+                    self._generate(work, arm, Trial(0, 0), min(work.test.n_gen, _N_WARMUP))
         for work in works:
-            for turn, arms in take_turns(len(work.prompts), self.plan.n_repeat, self.arms(work.test)):
-                known = self._known(work.test, turn, arms)
+            for trial, arms in trials(len(work.prompts), n_repeat, self.arms(work.test)):
+                key = self.variant, work.test, trial, self.prompts_only
+                known = self.journal.samples(key, arms) if self.journal else []
                 results.samples += known
                 for arm in arms[len(known) :]:
-                    text = " ".join(filter(None, (work.test.name, work.prompts[turn.prompt].category)))
-                    text = f"{text}, {_arm_text(arm)}, {turn.repetition + 1} of {self.plan.n_repeat}"
+                    text = " ".join(filter(None, (work.test.name, work.prompts[trial.prompt].category)))
+                    text = f"{text}, {_arm_text(arm)}, {trial.repetition + 1} of {n_repeat}"
                     on_step(Step(text, n_done, n_all))
-                    sample = self._sample(work, arm, turn)
+                    sample = self._sample(work, arm, trial)
                     if self.journal:
                         self.journal.add(sample)
                     results.samples.append(sample)
@@ -182,22 +184,19 @@ class _Stage:
                 n_done += len(known)
             on_step(Step(f"{work.test.name} done", n_done, n_all, None if self.prompts_only else work.test))
 
-    def _known(self, test: Workload, turn: Turn, arms: Sequence[Arm]) -> list[Sample]:
-        return self.journal.turn(self.setup, test, turn, self.prompts_only, arms) if self.journal else []
-
-    def _sample(self, work: _Work, arm: Arm, turn: Turn) -> Sample:
+    def _sample(self, work: _Work, arm: Arm, trial: Trial) -> Sample:
         n_gen = 0 if self.prompts_only else work.test.n_gen
-        stats, acceptance = self._generate(work, arm, turn, n_gen)
-        category = work.prompts[turn.prompt].category
-        return Sample(self.setup, work.test, arm, turn, category, self.prompts_only, stats, acceptance)
+        stats, acceptance = self._generate(work, arm, trial, n_gen)
+        category = work.prompts[trial.prompt].category
+        return Sample(self.variant, work.test, arm, trial, category, self.prompts_only, stats, acceptance)
 
-    def _generate(self, work: _Work, arm: Arm, turn: Turn, n_gen: int) -> tuple[Stats, str]:
+    def _generate(self, work: _Work, arm: Arm, trial: Trial, n_gen: int) -> tuple[Stats, str]:
         """Generate after one prompt, or after those that run together; the first tokens come with the prompts."""
         self.model.slots.empty()
         if work.prefix:
-            self._run([(work.prefix, self._params(arm, turn, 1))] * self.setup.n_parallel)
-        params = self._params(arm, turn, n_gen + 1)
-        together = self._together(work, turn)
+            self._run([(work.prefix, self._params(arm, trial, 1))] * self.variant.n_parallel)
+        params = self._params(arm, trial, n_gen + 1)
+        together = self._together(work, trial)
         return self._run([([*work.prefix, *each.tokens], _with_answer(params, each.answer)) for each in together])
 
     def _run(self, asked: Sequence[tuple[list[int], GenerationParams]]) -> tuple[Stats, str]:
@@ -211,32 +210,32 @@ class _Stage:
                 raise generation.error
         return batch.stats, generations[0].acceptance
 
-    def _together(self, work: _Work, turn: Turn) -> list[Prompt]:
-        """The prompts that run together: of one category, starting with the turn's own."""
-        category = work.prompts[turn.prompt].category
-        own = work.prompts[turn.prompt :] + work.prompts[: turn.prompt]
-        return list(islice(cycle(prompt for prompt in own if prompt.category == category), self.setup.n_parallel))
+    def _together(self, work: _Work, trial: Trial) -> list[Prompt]:
+        """The prompts that run together: of one category, starting with the trial's own."""
+        category = work.prompts[trial.prompt].category
+        own = work.prompts[trial.prompt :] + work.prompts[: trial.prompt]
+        return list(islice(cycle(prompt for prompt in own if prompt.category == category), self.variant.n_parallel))
 
-    def _params(self, arm: Arm, turn: Turn, max_tokens: int) -> GenerationParams:
+    def _params(self, arm: Arm, trial: Trial, max_tokens: int) -> GenerationParams:
         # without a seed, drafts are picked as they are for most people; with one, the adaptive length would also have
         # to learn the costs again each time
         is_free = arm.draft_max == "auto" or (arm.draft_max > 0 and arm.accept == "auto")
-        seed = None if is_free else self.plan.seed + turn.repetition
+        seed = None if is_free else self.experiment.seed + trial.repetition
         return GenerationParams(
             SamplingParams(temperature=arm.temperature, seed=seed),
             max_tokens=max_tokens,
             ignore_eos=True,
             draft_max=arm.draft_max,
             accept=arm.accept,
-            forced=self._forced(arm, turn),
+            forced=self._forced(arm, trial),
             cache_prompt=True,
         )
 
-    def _forced(self, arm: Arm, turn: Turn) -> Forced | None:
+    def _forced(self, arm: Arm, trial: Trial) -> Forced | None:
         if arm.forced_rate is None or not arm.draft_max:
             return None
         n_draft = self.model.session.n_draft_max if arm.draft_max == "auto" else arm.draft_max
-        random = np.random.default_rng((self.plan.seed, *turn)).random
+        random = np.random.default_rng((self.experiment.seed, *trial)).random
         return Forced([arm.forced_rate**i for i in range(1, n_draft + 1)], random)
 
 
@@ -254,36 +253,30 @@ def _arm_text(arm: Arm) -> str:
     return f"K = {arm.draft_max}" if arm.draft_max else "plain"
 
 
-def _prepare(setup: Setup, plan: Plan, texts: Sequence[Text]) -> list[_Work]:
-    if any(arm.forced_rate is not None for arm in plan.arms):
-        prompts = synthetic(model_facts(setup.path).n_vocab, seed=plan.seed)
+def _prepare(variant: Variant, experiment: Experiment, texts: Sequence[Text]) -> list[_Work]:
+    if any(arm.forced_rate is not None for arm in experiment.arms):
+        prompts = synthetic(model_facts(variant.path).n_vocab, seed=experiment.seed)
     else:
-        with open_vocabulary(setup.path) as vocabulary:
+        with open_vocabulary(variant.path) as vocabulary:
             prompts = [tokenized(text, vocabulary) for text in texts]
-    return [_Work(test, prefix_for(test, prompts), prompts_for(test, prompts)) for test in plan.tests]
+    return [_Work(test, prefix_for(test, prompts), prompts_for(test, prompts)) for test in experiment.tests]
 
 
 def _load(
-    setup: Setup, n_ctx: int, draft_max: int, on_load: Callable[[float], object] | None, *, by_heads: bool
+    variant: Variant, n_ctx: int, draft_max: int, on_load: Callable[[float], object] | None, *, by_heads: bool
 ) -> Model:
     draft: Literal["auto", "lookup", "none"] = ("auto" if by_heads else "lookup") if draft_max else "none"
     return Model(
-        setup.path,
-        model=setup.placement,
-        context=setup.threads,
+        variant.path,
+        model=variant.placement,
+        context=variant.context,
         n_ctx=n_ctx,
-        n_batch=setup.n_batch,
-        n_ubatch=setup.n_ubatch,
-        n_seq_max=setup.n_parallel,
-        n_threads=setup.n_threads,
-        n_gpu_layers=setup.n_gpu_layers,
-        flash_attn=setup.flash_attn,
-        type_k=setup.type_k,
-        type_v=setup.type_v,
+        n_seq_max=variant.n_parallel,
+        n_gpu_layers=variant.n_gpu_layers,
         draft=draft,
-        draft_model=setup.draft_model if draft_max else None,
+        draft_model=variant.draft_model if draft_max else None,
         draft_max=draft_max,
-        draft_vocab=setup.draft_vocab if draft_max else None,
-        mtp_context=setup.mtp_context,
+        draft_vocab=variant.draft_vocab if draft_max else None,
+        mtp_context=variant.mtp_context,
         on_load=on_load,
     )

@@ -13,7 +13,7 @@ from pymtp.gguf.facts import GgufInfo
 from pymtp.inspection import inspect_model
 
 if TYPE_CHECKING:
-    from pymtp.benchmark.plan import Setup
+    from pymtp.benchmark.experiment import Variant
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,18 @@ class Memory:
         return self.weights_bytes + self.kv_bytes + self.compute_bytes
 
 
-def memory(info: GgufInfo, session: Session, setup: Setup) -> Memory | None:
+def memory(info: GgufInfo, session: Session, variant: Variant) -> Memory | None:
     """The memory of a model in a session; None if the heads are in a separate file, which shows too little of it."""
     has_heads = session.n_draft_max > 0
     if has_heads and info.draft_model:
         return None
     found = inspect_model(
         info.model_file,
-        n_ctx=session.n_ctx * setup.n_parallel,
-        n_ubatch=setup.n_ubatch,
+        n_ctx=session.n_ctx * variant.n_parallel,
+        n_ubatch=variant.n_ubatch,
         draft_max=session.n_draft_max,
-        type_k=setup.type_k,
-        type_v=setup.type_v,
+        type_k=variant.type_k,
+        type_v=variant.type_v,
     )
     if found.memory is None:
         return None
@@ -52,6 +52,6 @@ def memory(info: GgufInfo, session: Session, setup: Setup) -> Memory | None:
     estimate = found.memory
     return Memory(
         found.info.size_bytes - unused_bytes,
-        estimate.kv_bytes + estimate.state_bytes * setup.n_parallel + (estimate.heads_kv_bytes if has_heads else 0),
+        estimate.kv_bytes + estimate.state_bytes * variant.n_parallel + (estimate.heads_kv_bytes if has_heads else 0),
         session.compute_bytes,
     )

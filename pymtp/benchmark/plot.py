@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pymtp.benchmark.report import setup_key, unusual
+from pymtp.benchmark.report import unusual, variant_key
 from pymtp.benchmark.rows import Row
 from pymtp.errors import PymtpError
 
@@ -53,7 +53,7 @@ def draw(path: Path, rows: Sequence[Row]) -> bool:
 
 def _group(row: Row) -> tuple[Any, ...]:
     """The key of rows that share a plot: all draft lengths and kinds of text of one test."""
-    return *setup_key(row), row.test, row.temperature, row.accept, row.forced_rate
+    return *variant_key(row), row.test, row.temperature, row.accept, row.forced_rate
 
 
 def _title(row: Row) -> str:

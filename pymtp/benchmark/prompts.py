@@ -15,7 +15,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from pymtp.benchmark.plan import Workload
+from pymtp.benchmark.experiment import Workload
 from pymtp.binding.library import lib
 from pymtp.binding.log import take_recent
 from pymtp.chat.template import ChatTemplate

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pymtp.benchmark.plan import Setup
+from pymtp.benchmark.experiment import Variant
 from pymtp.benchmark.rows import ALL, Row
 from pymtp.benchmark.tables import Columns, fill, markdown, narrow
 from pymtp.benchmark.verdict import gain_text, verdicts
@@ -54,7 +54,7 @@ _MODEL: Columns = [
 ]
 _MEMORY: Columns = [("memory", "memory", "s"), ("without MTP", "memory_without", "s")]
 
-_OF_SETUP = (
+_OF_VARIANT = (
     *("model_sha256", "model_filename", "n_threads", "n_gpu_layers", "flash_attn", "type_k", "type_v"),
     *("n_batch", "n_ubatch", "n_parallel", "draft_vocab", "mtp_context"),
 )
@@ -76,17 +76,17 @@ def markdown_report(rows: Sequence[Row], *, notes: Sequence[str] = (), wide: boo
         columns = [*_MODEL, *_TEST, *_TEXT, *_VARIED, *_SPEED, *_DRAFTS, *_ROUND, *_PROMPT, *_MEMORY]
         parts.append(markdown(columns, [_cells(row, len(row.acceptance_per_position)) for row in rows]))
     else:
-        groups = {setup_key(row): [one for one in rows if setup_key(one) == setup_key(row)] for row in rows}
+        groups = {variant_key(row): [one for one in rows if variant_key(one) == variant_key(row)] for row in rows}
         for group in groups.values():
             parts += _group(group)
-    if len({setup_key(row) for row in rows}) > 1 and not wide:
+    if len({variant_key(row) for row in rows}) > 1 and not wide:
         parts += _side_by_side(rows)
     parts += [fill(text) for text in notes]
     return "\n\n".join([*parts, fill(_EXPLAINED), *_provenance(rows), *map(fill, verdicts(rows))]) + "\n"
 
 
 def _group(rows: Sequence[Row]) -> list[str]:
-    """The tables of one setup."""
+    """The tables of one variant."""
     varied = [column for column in _VARIED if _varies(rows, column[1])]
     summed = {row.test for row in rows if row.category == ALL}
     first = [_cells(row, _N_POSITIONS) for row in rows if row.category == ALL or row.test not in summed]
@@ -97,12 +97,12 @@ def _group(rows: Sequence[Row]) -> list[str]:
 
 
 def _side_by_side(rows: Sequence[Row]) -> list[str]:
-    """All setups in one table, with what differs between them."""
+    """All variants in one table, with what differs between them."""
     columns = [
         column for column in [*_MODEL, *_TEST, *_VARIED] if len({str(getattr(row, column[1], "")) for row in rows}) > 1
     ]
-    summed = {(setup_key(row), row.test) for row in rows if row.category == ALL}
-    shown = [row for row in rows if row.category == ALL or (setup_key(row), row.test) not in summed]
+    summed = {(variant_key(row), row.test) for row in rows if row.category == ALL}
+    shown = [row for row in rows if row.category == ALL or (variant_key(row), row.test) not in summed]
     cells = [_cells(row, _N_POSITIONS) for row in shown]
     return ["All of them:", *narrow([*columns, ("K", "k", "s")], [_SPEED], cells)]
 
@@ -163,17 +163,17 @@ def _subject(row: Row) -> str:
 def unusual(row: Row) -> list[str]:
     """The settings that are not the defaults."""
     titles = {name: title for title, name, _ in _MODEL}
-    defaults = Setup.__dataclass_fields__
+    defaults = Variant.__dataclass_fields__
     return [
         f"{titles.get(name, name)} {getattr(row, name)}"
-        for name in _OF_SETUP
+        for name in _OF_VARIANT
         if name in defaults and name != "n_threads" and getattr(row, name) != defaults[name].default
     ]
 
 
-def setup_key(row: Row) -> tuple[Any, ...]:
-    """A key that is equal for rows of the same setup."""
-    return tuple(getattr(row, name) for name in _OF_SETUP)
+def variant_key(row: Row) -> tuple[Any, ...]:
+    """A key that is equal for rows of the same variant."""
+    return tuple(getattr(row, name) for name in _OF_VARIANT)
 
 
 def _provenance(rows: Sequence[Row]) -> list[str]:

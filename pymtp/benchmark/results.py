@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pymtp.benchmark.experiment import Arm, Trial, Variant, Workload
 from pymtp.benchmark.memory import Memory
-from pymtp.benchmark.plan import Arm, Setup, Turn, Workload
 from pymtp.gguf.facts import GgufInfo
 from pymtp.serving.statistics import Stats
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What one arm generated in one turn."""
+    """What one arm generated in one trial."""
 
-    setup: Setup
+    variant: Variant
     test: Workload
     arm: Arm
-    turn: Turn
+    trial: Trial
     category: str
     is_prompt_only: bool
     """Whether it only measures the prompt in a session without MTP."""
@@ -31,7 +31,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Subject:
-    """Facts about a setup that are known once its model is loaded."""
+    """Facts about a variant that are known once its model is loaded."""
 
     info: GgufInfo
     sha256: str
@@ -48,7 +48,7 @@ class Subject:
 class Results:
     """What was measured so far; valid at any time."""
 
-    subjects: dict[Setup, Subject] = field(default_factory=dict)
+    subjects: dict[Variant, Subject] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     tests: list[Workload] = field(default_factory=list)
     """In the order in which they are reported."""

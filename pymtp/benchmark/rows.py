@@ -5,13 +5,13 @@ Owns the names of all reported values, which are llama-bench's where it reports 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any, Literal
 
-from pymtp.benchmark.plan import Arm, Setup, Turn, Workload
+from pymtp.benchmark.experiment import Arm, Trial, Variant, Workload
 from pymtp.benchmark.provenance import backend, cpu, gpus
 from pymtp.benchmark.results import Results, Sample, Subject
 from pymtp.benchmark.spread import Mean, Ratio
@@ -21,12 +21,13 @@ from pymtp.version import version_text
 ALL = "all"
 """The category of rows over all categories."""
 
-Pairs = dict[Turn, Sample]
+Pairs = dict[Trial, Sample]
 
-_SETUP = (
+_VARIANT = (
     *("n_gpu_layers", "flash_attn", "type_k", "type_v", "n_batch", "n_ubatch", "n_parallel", "mtp_context"),
     "draft_vocab",
 )
+_STATS = ("drafted", "accepted", "rounds", "acceptance_rate", "mean_acceptance_length")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Row:
     model_n_params: int
     model_sha256: str
     test_time: str
-    """When the setup's tests began: UTC, ISO 8601."""
+    """When the variant's tests began: UTC, ISO 8601."""
     n_threads: int
     n_gpu_layers: int
     flash_attn: str
@@ -105,20 +106,21 @@ class Row:
     memory_without_mtp_bytes: int | None
 
 
-def rows(results: Results, only: Setup | None = None) -> list[Row]:
-    """A row for each setup, test, category and arm that has samples; plain decoding comes first.
+def rows(results: Results, only: Variant | None = None) -> list[Row]:
+    """A row for each variant, test, category and arm that has samples; plain decoding comes first.
 
-    `only`: rows of this setup.
+    `only`: rows of this variant.
     """
     found: list[Row] = []
-    for setup, subject in results.subjects.items():
-        if only not in (None, setup):
+    for variant, subject in results.subjects.items():
+        if only not in (None, variant):
             continue
-        of_setup = [sample for sample in results.samples if sample.setup == setup]
-        for test in dict.fromkeys([*results.tests, *(sample.test for sample in of_setup)]):
-            part = [sample for sample in of_setup if sample.test == test]
+        common = _of_variant(variant, subject)
+        of_variant = [sample for sample in results.samples if sample.variant == variant]
+        for test in dict.fromkeys([*results.tests, *(sample.test for sample in of_variant)]):
+            part = [sample for sample in of_variant if sample.test == test]
             for category, samples in _by_category(part):
-                found += _rows_of_arms(setup, subject, test, category, samples)
+                found += _rows_of_arms(common, test, category, samples)
     return found
 
 
@@ -130,19 +132,17 @@ def _by_category(samples: Sequence[Sample]) -> Iterator[tuple[str, list[Sample]]
         yield name, [sample for sample in samples if sample.category == name]
 
 
-def _rows_of_arms(
-    setup: Setup, subject: Subject, test: Workload, category: str, samples: Sequence[Sample]
-) -> Iterator[Row]:
+def _rows_of_arms(common: dict[str, Any], test: Workload, category: str, samples: Sequence[Sample]) -> Iterator[Row]:
     arms: dict[Arm, Pairs] = {}
-    without = {sample.turn: sample for sample in samples if sample.is_prompt_only}
+    without = {sample.trial: sample for sample in samples if sample.is_prompt_only}
     for sample in samples:
         # a prompt's plain arm is a session without heads: that is what MTP costs
         if not sample.is_prompt_only or not test.n_gen:
-            arms.setdefault(sample.arm, {})[sample.turn] = sample
+            arms.setdefault(sample.arm, {})[sample.trial] = sample
     plain_arms = {arm.temperature: pairs for arm, pairs in arms.items() if not arm.draft_max}
     # samples come in rotating order
     for arm, pairs in sorted(arms.items(), key=lambda entry: _order(entry[0])):
-        yield _row(setup, subject, test, category, arm, pairs, plain_arms.get(arm.temperature, {}), without)
+        yield _row(common, test, category, arm, pairs, plain_arms.get(arm.temperature, {}), without)
 
 
 def _order(arm: Arm) -> tuple[float, float, str, float]:
@@ -151,62 +151,55 @@ def _order(arm: Arm) -> tuple[float, float, str, float]:
 
 
 def _row(
-    setup: Setup, subject: Subject, test: Workload, category: str, arm: Arm, pairs: Pairs, plain: Pairs, without: Pairs
+    common: dict[str, Any], test: Workload, category: str, arm: Arm, pairs: Pairs, plain: Pairs, without: Pairs
 ) -> Row:
     stats = reduce(add, (sample.stats for sample in pairs.values()), Stats())
     speed = Mean.of([tok_s(sample) for sample in pairs.values()])
-    ratios = [tok_s(sample) / tok_s(plain[turn]) for turn, sample in pairs.items() if turn in plain]
-    speedup = Ratio.of(ratios) if ratios and arm.draft_max else None
-    costs = [1 - _prompt_ratio(sample, without[turn]) for turn, sample in pairs.items() if turn in without]
-    cost = Ratio.of(costs) if costs and arm.draft_max else None
-    any_sample = next(iter(pairs.values()))
+    ratios = [tok_s(sample) / tok_s(plain[trial]) for trial, sample in pairs.items() if trial in plain]
+    costs = [1 - _prompt_ratio(sample, without[trial]) for trial, sample in pairs.items() if trial in without]
     per_round_ms = 1000 / stats.rounds if stats.rounds else None
-    prompt_ts = [sample.stats.prompt_tok_s for sample in pairs.values() if sample.stats.prompt_tok_s]
-    without_ts = [sample.stats.prompt_tok_s for sample in without.values() if sample.stats.prompt_tok_s]
+    times: dict[str, Any] = {
+        f"{part}_ms": per_round_ms and per_round_ms * getattr(stats, f"{part}_s")
+        for part in ("draft", "verify", "sample", "python")
+    }
     return Row(
-        **_of_setup(setup, subject),
+        **common,
         test=test.name,
-        n_prompt=test.n_prompt,
-        n_gen=test.n_gen,
-        n_depth=test.n_depth,
+        **vars(test),
         category=category,
-        draft_max=arm.draft_max,
-        temperature=arm.temperature,
-        accept=arm.accept,
-        acceptance=any_sample.acceptance if arm.draft_max else "plain",
-        forced_rate=arm.forced_rate,
+        **vars(arm),
+        acceptance=next(iter(pairs.values())).acceptance if arm.draft_max else "plain",
         is_valid_text=arm.forced_rate is None,
         n_samples=len(pairs),
         avg_ts=speed.mean,
         stddev_ts=speed.stddev,
-        speedup=speedup and speedup.median,
-        speedup_low=speedup and speedup.low,
-        speedup_high=speedup and speedup.high,
-        drafted=stats.drafted,
-        accepted=stats.accepted,
-        rounds=stats.rounds,
-        acceptance_rate=stats.acceptance_rate,
-        mean_acceptance_length=stats.mean_acceptance_length,
+        **_interval("speedup", ratios if arm.draft_max else []),
+        **{name: getattr(stats, name) for name in _STATS},
         acceptance_per_position=tuple(stats.acceptance_per_position),
-        draft_ms=per_round_ms and per_round_ms * stats.draft_s,
-        verify_ms=per_round_ms and per_round_ms * stats.verify_s,
-        sample_ms=per_round_ms and per_round_ms * stats.sample_s,
-        python_ms=per_round_ms and per_round_ms * stats.python_s,
-        prompt_ts=Mean.of(prompt_ts).mean if prompt_ts else None,
-        prompt_ts_without_mtp=Mean.of(without_ts).mean if without_ts else None,
-        mtp_prompt_cost=cost and cost.median,
-        mtp_prompt_cost_low=cost and cost.low,
-        mtp_prompt_cost_high=cost and cost.high,
+        **times,
+        prompt_ts=_prompt_tok_s(pairs.values()),
+        prompt_ts_without_mtp=_prompt_tok_s(without.values()),
+        **_interval("mtp_prompt_cost", costs if arm.draft_max else []),
     )
 
 
-def _of_setup(setup: Setup, subject: Subject) -> dict[str, Any]:
-    """The fields that all rows of a setup have in common."""
+def _interval(name: str, ratios: Sequence[float]) -> dict[str, Any]:
+    """The fields of a ratio; None where there are no pairs."""
+    return dict(zip((name, f"{name}_low", f"{name}_high"), Ratio.of(ratios) if ratios else (None,) * 3, strict=True))
+
+
+def _prompt_tok_s(samples: Iterable[Sample]) -> float | None:
+    known = [sample.stats.prompt_tok_s for sample in samples if sample.stats.prompt_tok_s]
+    return Mean.of(known).mean if known else None
+
+
+def _of_variant(variant: Variant, subject: Subject) -> dict[str, Any]:
+    """The fields that all rows of a variant have in common."""
     return {
         "pin": version_text(),
         "cpu_info": cpu(),
-        "gpu_info": ", ".join(gpus()) if setup.n_gpu_layers else "",
-        "backends": backend(setup.n_gpu_layers),
+        "gpu_info": ", ".join(gpus()) if variant.n_gpu_layers else "",
+        "backends": backend(variant.n_gpu_layers),
         "model_filename": subject.info.path.name,
         "model_type": " ".join(filter(None, (subject.info.architecture, subject.info.quantization))),
         "model_size": subject.info.size_bytes,
@@ -215,7 +208,7 @@ def _of_setup(setup: Setup, subject: Subject) -> dict[str, Any]:
         "test_time": subject.test_time,
         "n_threads": subject.n_threads,
         "n_ctx": subject.n_ctx,
-        **{name: getattr(setup, name) for name in _SETUP},
+        **{name: getattr(variant, name) for name in _VARIANT},
         "memory_bytes": subject.with_mtp.total_bytes if subject.with_mtp else None,
         "memory_without_mtp_bytes": subject.without_mtp.total_bytes if subject.without_mtp else None,
     }

@@ -23,8 +23,8 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
 
 
 def _key(row: Row) -> tuple[Any, ...]:
-    setup = (row.n_threads, row.n_gpu_layers, row.flash_attn, row.type_k, row.type_v, row.n_batch, row.n_ubatch)
-    return row.model_filename, *setup, row.n_parallel, row.draft_vocab, row.test, row.temperature, row.forced_rate
+    variant = (row.n_threads, row.n_gpu_layers, row.flash_attn, row.type_k, row.type_v, row.n_batch, row.n_ubatch)
+    return row.model_filename, *variant, row.n_parallel, row.draft_vocab, row.test, row.temperature, row.forced_rate
 
 
 def _verdict(rows: Sequence[Row], *, named: bool) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from pymtp import PymtpError
 from pymtp.benchmark.compare import read_earlier
+from pymtp.benchmark.experiment import Experiment, Variant, Workload, make_arms
 from pymtp.benchmark.journal import Journal
-from pymtp.benchmark.plan import Plan, Setup, Workload, make_arms
 from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
 from pymtp.drafting.draft_vocab import parse_draft_vocab
 from pymtp.embedded import model_path
@@ -43,8 +43,8 @@ class Files(Fuzzer):
         os.mkfifo(folder / "fifo")
         self._odd = [Path("/dev/zero"), folder, folder / "nothing"]
         self._records = ("chat", "answered", "earlier", "journal", "state")  # others may be pipes, and are waited for
-        small = Setup(model_path(), None)
-        self._plan = Plan((small,), (Workload(0, 4, 0),), make_arms([1], [0.0], ["auto"], [None]), 1)
+        small = Variant(model_path(), None)
+        self._plan = Experiment((small,), (Workload(0, 4, 0),), make_arms([1], [0.0], ["auto"], [None]), 1)
         journal = self._journal(folder / "journal")
         del journal
         text = (folder / "journal").read_text()

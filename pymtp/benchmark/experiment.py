@@ -1,4 +1,4 @@
-"""What to measure: models and their setups, tests, and the arms that are compared in each.
+"""What to measure: variants of models, tests, and the arms that are compared in each.
 
 Owns the order in which arms take turns. Knows no loaded model, and no clock.
 """
@@ -6,7 +6,7 @@ Owns the order in which arms take turns. Knows no loaded model, and no clock.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,8 +19,8 @@ Accept = Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"]
 
 
 @dataclass(frozen=True)
-class Setup:
-    """A model and how it is loaded: everything that is fixed for its generations. See Model and ContextParams."""
+class Variant:
+    """A model and a way to load it: everything that is fixed for its generations. See Model and ContextParams."""
 
     path: Path
     draft_model: Path | None = None
@@ -39,6 +39,12 @@ class Setup:
     """Where the weights go; `n_gpu_layers` above replaces its own."""
     threads: ContextParams = ContextParams()
     """Processors and priorities of threads; what stands above replaces its own."""
+
+    @property
+    def context(self) -> ContextParams:
+        """All of the context but its size. Raises InvalidParameter."""
+        names = ("n_threads", "n_batch", "n_ubatch", "flash_attn", "type_k", "type_v")
+        return replace(self.threads, **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -81,10 +87,10 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Every arm in every test with every setup."""
+class Experiment:
+    """Every arm in every test with every variant."""
 
-    setups: tuple[Setup, ...]
+    variants: tuple[Variant, ...]
     tests: tuple[Workload, ...]
     arms: tuple[Arm, ...] = (Arm(), Arm("auto"))
     n_repeat: int = 5
@@ -115,7 +121,7 @@ def make_arms(
     return tuple(arms)
 
 
-class Turn(NamedTuple):
+class Trial(NamedTuple):
     """One prompt in one repetition: every arm generates once."""
 
     prompt: int
@@ -123,12 +129,12 @@ class Turn(NamedTuple):
     repetition: int
 
 
-def take_turns(n_prompts: int, n_repeat: int, arms: Sequence[Arm]) -> Iterator[tuple[Turn, list[Arm]]]:
+def trials(n_prompts: int, n_repeat: int, arms: Sequence[Arm]) -> Iterator[tuple[Trial, list[Arm]]]:
     """Each prompt in each repetition, with the arms in rotating order.
 
     So whatever else the machine does affects all arms alike, and none is always the first.
     """
-    turns = [Turn(prompt, repetition) for repetition in range(n_repeat) for prompt in range(n_prompts)]
-    for i, turn in enumerate(turns):
+    found = [Trial(prompt, repetition) for repetition in range(n_repeat) for prompt in range(n_prompts)]
+    for i, trial in enumerate(found):
         first = i % len(arms)
-        yield turn, [*arms[first:], *arms[:first]]
+        yield trial, [*arms[first:], *arms[:first]]
