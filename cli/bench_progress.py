@@ -49,7 +49,7 @@ def _lines(results: Results, variant: Variant, test: str) -> list[str]:
 
 
 def _line(row: Row) -> str:
-    from pymtp.benchmark.verdict import gain_text
+    from pymtp.benchmark.report import gain_text
 
     k = str(row.draft_max) if row.n_gen or not row.draft_max else "any"
     parts = [f"pymtp: {row.test}, temperature {row.temperature:g}, K = {k}: {row.avg_ts:.1f} tok/s"]

@@ -4,40 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from pymtp.benchmark.tables import Columns, fill, markdown
+from pymtp.benchmark.tables import columns, fill, markdown
 
 from .subject import Options
 from .table import Table
 
-_TIMES: Columns = [
-    ("K", "k", ""),
-    ("scheme", "scheme", ""),
-    ("ms/round", "ms_round", ".3f"),
-    ("IQR", "iqr_ms", ".3f"),
-    ("ms/token", "ms_token", ".3f"),
-    ("of two contexts", "of_two_contexts", ".2f"),
-    ("Python ms", "python_ms", ".3f"),
-]
-_WORK: Columns = [
-    ("K", "k", ""),
-    ("scheme", "scheme", ""),
-    ("builds: trunk", "trunk_builds", ".2f"),
-    ("heads", "head_builds", ".2f"),
-    ("head passes", "head_passes", ".2f"),
-    ("hidden B", "hidden_bytes", ",.0f"),
-    ("outputs B", "output_bytes", ",.0f"),
-    ("buffers MiB", "compute_mib", ".2f"),
-]
-_PROMPTS: Columns = [
-    ("model", "model", ""),
-    ("heads", "heads", ""),
-    ("tokens", "n_tokens", "d"),
-    ("tok/s", "tok_s", ".0f"),
-    ("IQR", "iqr_tok_s", ".0f"),
-    ("loss %", "loss_percent", ".1f"),
-    ("heads %", "heads_percent", ".1f"),
-    ("floor %", "floor_percent", ".1f"),
-]
+_TIMES = columns(
+    *("K=k", "scheme=scheme", "ms/round=ms_round:.3f", "IQR=iqr_ms:.3f", "ms/token=ms_token:.3f"),
+    *("of two contexts=of_two_contexts:.2f", "Python ms=python_ms:.3f"),
+)
+_WORK = columns(
+    *("K=k", "scheme=scheme", "builds: trunk=trunk_builds:.2f", "heads=head_builds:.2f", "head passes=head_passes:.2f"),
+    *("hidden B=hidden_bytes:,.0f", "outputs B=output_bytes:,.0f", "buffers MiB=compute_mib:.2f"),
+)
+_PROMPTS = columns(
+    *("model=model", "heads=heads", "tokens=n_tokens:d", "tok/s=tok_s:.0f", "IQR=iqr_tok_s:.0f"),
+    *("loss %=loss_percent:.1f", "heads %=heads_percent:.1f", "floor %=floor_percent:.1f"),
+)
 
 _NOTES = (
     "A round drafts K tokens, verifies K + 1 rows, picks the most likely token after each row and rolls back; plain: "

@@ -11,37 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from paired.table import Table
-from pymtp.benchmark.tables import Columns, fill, markdown
+from pymtp.benchmark.tables import columns, fill, markdown
 
-_SPEED: Columns = [
-    ("K", "k", "d"),
-    ("program", "program", ""),
-    ("tok/s", "tok_s", ".1f"),
-    ("IQR", "iqr_tok_s", ".1f"),
-    ("of plain", "of_plain", ".2f"),
-    ("95 %", "of_plain_interval", ""),
-    ("of draft-mtp", "of_draft_mtp", ".2f"),
-    ("95 %", "of_draft_mtp_interval", ""),
-    ("n", "n", "d"),
-]
-_DRAFTS: Columns = [
-    ("K", "k", "d"),
-    ("program", "program", ""),
-    ("acceptance rate", "acceptance_rate", ".3f"),
-    ("mean length", "mean_acceptance_length", ".2f"),
-    ("host MiB", "host_mib", ".0f"),
-    ("device MiB", "device_mib", ".0f"),
-]
-_CATEGORIES: Columns = [
-    ("K", "k", "d"),
-    ("text", "category", ""),
-    ("program", "program", ""),
-    ("tok/s", "tok_s", ".1f"),
-    ("of plain", "of_plain", ".2f"),
-    ("of draft-mtp", "of_draft_mtp", ".2f"),
-    ("acceptance rate", "acceptance_rate", ".3f"),
-]
-SHORT: Columns = [_SPEED[i] for i in (0, 1, 2, 4, 6)]
+_SPEED = columns(
+    *("K=k:d", "program=program", "tok/s=tok_s:.1f", "IQR=iqr_tok_s:.1f", "of plain=of_plain:.2f"),
+    *("95 %=of_plain_interval", "of draft-mtp=of_draft_mtp:.2f", "95 %=of_draft_mtp_interval", "n=n:d"),
+)
+_DRAFTS = columns(
+    *("K=k:d", "program=program", "acceptance rate=acceptance_rate:.3f", "mean length=mean_acceptance_length:.2f"),
+    *("host MiB=host_mib:.0f", "device MiB=device_mib:.0f"),
+)
+_CATEGORIES = columns(
+    *("K=k:d", "text=category", "program=program", "tok/s=tok_s:.1f", "of plain=of_plain:.2f"),
+    *("of draft-mtp=of_draft_mtp:.2f", "acceptance rate=acceptance_rate:.3f"),
+)
+SHORT = [_SPEED[i] for i in (0, 1, 2, 4, 6)]
 
 _NOTES = (
     "tok/s: the median of all answers and its interquartile range, for the generation only. Of plain, of draft-mtp: "

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pymtp.benchmark.rows import Row
-from pymtp.benchmark.tables import Columns, fill, markdown
+from pymtp.benchmark.tables import columns, fill, markdown
 from pymtp.errors import PymtpError
 from pymtp.text.files import read_text_record
 
@@ -25,11 +25,10 @@ _SAME = (
 )
 """Fields in which rows that are compared are equal."""
 _PROVENANCE = {"model_sha256": "model", "cpu_info": "processor", "gpu_info": "GPU", "pin": "pymtp"}
-_COLUMNS: Columns = [
-    *[("model", "model_filename", ""), ("threads", "n_threads", "d"), ("test", "test", ""), ("text", "category", "")],
-    *[("K", "draft_max", "s"), ("temp", "temperature", "g"), ("before", "before", ".1f"), ("now", "avg_ts", ".1f")],
-    *[("change", "change", "+.1%"), ("", "remark", "")],
-]
+_COLUMNS = columns(
+    *("model=model_filename", "threads=n_threads:d", "test=test", "text=category", "K=draft_max:s"),
+    *("temp=temperature:g", "before=before:.1f", "now=avg_ts:.1f", "change=change:+.1%", "=remark"),
+)
 
 _T95 = {2: 12.7, 3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4}
 """Student's t for a 95 % interval, by the number of samples of the smaller side; the last one is for 7 and more."""

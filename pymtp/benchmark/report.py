@@ -1,4 +1,4 @@
-"""Formats rows for people: Markdown that fits a screen and an issue, with the provenance of the figures.
+"""Formats rows for people: Markdown that fits a screen and an issue, with the provenance of the figures, and a verdict.
 
 Knows the fields of a row; nothing about how they were measured.
 """
@@ -10,49 +10,26 @@ from typing import Any
 
 from pymtp.benchmark.experiment import Variant
 from pymtp.benchmark.rows import ALL, Row
-from pymtp.benchmark.tables import Columns, fill, markdown, narrow
-from pymtp.benchmark.verdict import gain_text, verdicts
+from pymtp.benchmark.tables import columns, fill, markdown, narrow
 
 _N_POSITIONS = 4
 
-_TEST: Columns = [("test", "test", ""), ("K", "k", "s")]
-_VARIED: Columns = [("temp", "temperature", "g"), ("accept", "accept", ""), ("forced", "forced_rate", "g")]
+_TEST = columns("test=test", "K=k:s")
+_VARIED = columns("temp=temperature:g", "accept=accept", "forced=forced_rate:g")
 """Shown if rows differ in them."""
-_TEXT: Columns = [("text", "category", "")]
-_SPEED: Columns = [("tok/s", "speed", "s"), ("speed-up", "speedup_text", "s")]
-_DRAFTS: Columns = [
-    ("accepted", "acceptance_rate", ".3f"),
-    ("length", "mean_acceptance_length", ".2f"),
-    ("by position", "positions", ""),
-]
-_ROUND: Columns = [
-    ("draft ms", "draft_ms", ".2f"),
-    ("verify ms", "verify_ms", ".2f"),
-    ("sample ms", "sample_ms", ".2f"),
-    ("Python ms", "python_ms", ".2f"),
-]
-_PROMPT: Columns = [
-    ("prompt tok/s", "prompt_ts", ".1f"),
-    ("without MTP", "prompt_ts_without_mtp", ".1f"),
-    ("MTP costs", "cost_text", "s"),
-]
-_MODEL: Columns = [
-    ("model", "model_filename", ""),
-    ("type", "model_type", ""),
-    ("size", "size", "s"),
-    ("params", "params", "s"),
-    ("backend", "backends", ""),
-    ("threads", "n_threads", "d"),
-    ("ngl", "n_gpu_layers", "d"),
-    ("fa", "flash_attn", ""),
-    ("ctk", "type_k", ""),
-    ("ctv", "type_v", ""),
-    ("b", "n_batch", "d"),
-    ("ub", "n_ubatch", "d"),
-    ("parallel", "n_parallel", "d"),
-    ("draft vocab", "draft_vocab", "d"),
-]
-_MEMORY: Columns = [("memory", "memory", "s"), ("without MTP", "memory_without", "s")]
+_TEXT = columns("text=category")
+_SPEED = columns("tok/s=speed:s", "speed-up=speedup_text:s")
+_DRAFTS = columns("accepted=acceptance_rate:.3f", "length=mean_acceptance_length:.2f", "by position=positions")
+_ROUND = columns(
+    *("draft ms=draft_ms:.2f", "verify ms=verify_ms:.2f", "sample ms=sample_ms:.2f", "Python ms=python_ms:.2f"),
+)
+_PROMPT = columns("prompt tok/s=prompt_ts:.1f", "without MTP=prompt_ts_without_mtp:.1f", "MTP costs=cost_text:s")
+_MODEL = columns(
+    *("model=model_filename", "type=model_type", "size=size:s", "params=params:s", "backend=backends"),
+    *("threads=n_threads:d", "ngl=n_gpu_layers:d", "fa=flash_attn", "ctk=type_k", "ctv=type_v", "b=n_batch:d"),
+    *("ub=n_ubatch:d", "parallel=n_parallel:d", "draft vocab=draft_vocab:d"),
+)
+_MEMORY = columns("memory=memory:s", "without MTP=memory_without:s")
 
 _OF_VARIANT = (
     *("model_sha256", "model_filename", "n_threads", "n_gpu_layers", "flash_attn", "type_k", "type_v"),
@@ -82,7 +59,7 @@ def markdown_report(rows: Sequence[Row], *, notes: Sequence[str] = (), wide: boo
     if len({variant_key(row) for row in rows}) > 1 and not wide:
         parts += _side_by_side(rows)
     parts += [fill(text) for text in notes]
-    return "\n\n".join([*parts, fill(_EXPLAINED), *_provenance(rows), *map(fill, verdicts(rows))]) + "\n"
+    return "\n\n".join([*parts, fill(_EXPLAINED), *_provenance(rows), *map(fill, _verdicts(rows))]) + "\n"
 
 
 def _group(rows: Sequence[Row]) -> list[str]:
@@ -190,3 +167,54 @@ def _mib(n_bytes: int | None) -> str | None:
 
 def _count(n: int) -> str:
     return f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.1f} M"
+
+
+def _verdicts(rows: Sequence[Row]) -> list[str]:
+    """Sentences about the tests that generate, over all kinds of text."""
+    summed = {_compared(row) for row in rows if row.category == ALL}
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if row.speedup is not None and row.n_gen and (row.category == ALL or _compared(row) not in summed):
+            found.setdefault(_compared(row), []).append(row)
+    return [_verdict(group, named=len(found) > 1) for group in found.values()]
+
+
+def _compared(row: Row) -> tuple[Any, ...]:
+    """What is the same for rows that a verdict chooses from."""
+    return *variant_key(row), row.test, row.temperature, row.forced_rate
+
+
+def _verdict(rows: Sequence[Row], *, named: bool) -> str:
+    best = max(rows, key=lambda row: row.speedup or 0)
+    others = [row for row in rows if row is not best]
+    auto = next((row for row in others if row.draft_max == "auto"), None)
+    where = f"{best.test}, temperature {best.temperature:g}"
+    if named:
+        where = f"{best.model_filename}, {best.n_threads} thread{'s' * (best.n_threads != 1)}, {where}"
+    if best.forced_rate is not None:
+        where += f", acceptance forced to {best.forced_rate:g}"
+    text = f"{_name(best)} makes {gain_text(best)} times the speed of plain decoding"
+    if auto is not None:
+        text += f", auto {gain_text(auto)}"
+    return f"Verdict ({where}): {_advice(best)}: {text}."
+
+
+def _advice(best: Row) -> str:
+    low, high = best.speedup_low or 0, best.speedup_high or 0
+    if (best.speedup or 0) <= 1:
+        return "leave drafting off (--draft none)" if high < 1 else "drafting gains nothing"
+    if best.n_samples < 6 or low <= 1:
+        return "drafting may pay, but the spread is too large to be sure (-r: more repetitions)"
+    return "drafting pays"
+
+
+def _name(row: Row) -> str:
+    return "auto" if row.draft_max == "auto" else f"K = {row.draft_max}"
+
+
+def gain_text(row: Row) -> str | None:
+    """The speed-up, and its interval if it comes of several pairs; None if there is none."""
+    if row.speedup is None:
+        return None
+    is_interval = row.speedup_low != row.speedup_high
+    return f"{row.speedup:.2f}" + (f" ({row.speedup_low:.2f}-{row.speedup_high:.2f})" if is_interval else "")

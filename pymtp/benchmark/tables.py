@@ -14,6 +14,13 @@ Table = Sequence[Mapping[str, Any]]
 Columns = list[tuple[str, str, str]]
 """Title, key, format; the format of text is ""."""
 
+
+def columns(*texts: str) -> Columns:
+    """Columns, each as `title=key:format`."""
+    parts = [text.partition("=") for text in texts]
+    return [(title, *key_and_format.partition(":")[::2]) for title, _, key_and_format in parts]
+
+
 COLUMNS = 100
 """Width at which tables stay readable in a terminal or an issue."""
 
