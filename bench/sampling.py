@@ -19,7 +19,7 @@ import argparse
 import ctypes
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from pymtp.binding.arrays import Logits
 from pymtp.binding.library import lib
 from pymtp.binding.status import check
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.engine.session import Row
+from pymtp.drafting.pick import ChainPicker
 from pymtp.sampling.chain import Sampler
 
 USUAL = SamplingParams(
@@ -124,14 +124,16 @@ def cost(n_vocab: int, n_times: int) -> None:
 #
 
 
-class RawPicker:
-    """Picks the heads' most likely token that does not end the sequence, as if there were no samplers."""
+class RawPicker(ChainPicker):
+    """Lets the session pick the heads' most likely tokens that do not end the sequence, without samplers."""
 
-    def __init__(self, banned: tuple[int, ...]) -> None:
-        self.banned = banned
+    def __init__(self, banned: Iterable[int]) -> None:
+        self._banned = tuple(sorted(banned))
 
-    def pick(self, row: Row) -> None:
-        """Never called: the session picks."""
+    @property
+    def banned(self) -> tuple[int, ...]:
+        """What ends the sequence."""
+        return self._banned
 
     def forget(self) -> None:
         """Nothing to forget."""
@@ -150,10 +152,10 @@ class RawDrafter(MtpDrafter):
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """See Drafter."""
-        raw = [
-            request._replace(picker=RawPicker(tuple(sorted(request.stop))))  # type: ignore[arg-type, call-overload]
-            for request in requests
-        ]
+        raw = []
+        for request in requests:
+            assert isinstance(request.stop, Iterable)
+            raw.append(request._replace(picker=RawPicker(request.stop)))
         return super().propose(raw)
 
 
