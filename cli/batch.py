@@ -12,10 +12,8 @@ import typer
 from .context import find, note_embedded
 from .errors import CommandError
 from .flags import Values, with_flags
-from .options import model_options_of
 from .output import print_stderr
 from .progress import answering
-from .sampling import asked_of
 from .table import flags_of
 
 EXAMPLES = """
@@ -31,28 +29,20 @@ def batch(own: Values) -> None:
     A run that was interrupted continues: requests whose answers are in OUT.jsonl are left out. The same file gives the
     same answers: each sequence is computed on its own, and requests without a seed get one.
     """
-    asked, model_options, output = asked_of(own), model_options_of(own), own.output
     import pymtp
     from pymtp.server import logs
     from pymtp.server.batch import read_requests, run_batch
     from pymtp.server.settings import ServerSettings
 
-    asked.params(max_tokens=own.max_tokens)  # a wrong flag shows before anything is read
+    output, n_slots = own.output, own.n_slots
     logs.set_up(is_quiet=True)
     try:
         requested = read_requests(own.requests)
     except OSError as error:
         raise CommandError(f"cannot read {own.requests}: {error.strerror}; check the path") from error
-    path, _, given = find(
-        own.model_file,
-        own.hf_repo,
-        offline=own.offline,
-        model_options=model_options,
-        asked=asked,
-        max_tokens=own.max_tokens,
-    )
-    n_ctx, n_slots = model_options["n_ctx"], own.n_slots
-    options = {**model_options, "n_ctx": n_ctx and max(n_ctx // n_slots, 1), "n_seq_max": n_slots, "kv_unified": False}
+    path, _, given, options, _ = find(own, own.model_file)
+    n_ctx = options["n_ctx"]
+    options |= {"n_ctx": n_ctx and max(n_ctx // n_slots, 1), "n_seq_max": n_slots, "kv_unified": False}
     if given.sampling.seed is None:
         given = replace(given, sampling=replace(given.sampling, seed=0))
     note_embedded(path)

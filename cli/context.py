@@ -8,14 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .download import find_model
+from .flags import Values
+from .options import model_options_of
 from .output import print_stderr
 from .progress import loading
+from .sampling import Asked, asked_of
 
 if TYPE_CHECKING:
     from pymtp import GenerationParams, Model
     from pymtp.gguf.facts import GgufInfo
-
-    from .sampling import Asked
 
 TOY = "the embedded one, a toy of 60 million parameters (-m or -hf names another)"
 
@@ -27,39 +28,42 @@ class Found(NamedTuple):
     """None: the embedded one."""
     info: GgufInfo
     params: GenerationParams
+    options: dict[str, Any]
+    """Keywords for Model."""
+    asked: Asked
 
 
-def find(
-    path: str | None, hf_repo: str | None, *, offline: bool, model_options: dict[str, Any], asked: Asked, **others: Any
-) -> Found:
-    """The model that the flags name, downloaded if need be. `others`: fields of GenerationParams.
+def find(own: Values, path: str | None, **others: Any) -> Found:
+    """The model that the flags of a command name, downloaded if need be. `others`: fields of GenerationParams.
 
     Raises InvalidParameter, CommandError and ModelError.
     """
-    asked.params(**others)  # a wrong flag shows before a model is downloaded
-    return look_at(find_model(path, hf_repo, offline=offline), model_options, asked, **others)
+    asked, options = asked_of(own, **others), model_options_of(own)
+    return look_at(find_model(path, own.hf_repo, offline=own.offline), options, asked)
 
 
-def look_at(path: str | None, model_options: dict[str, Any], asked: Asked, **others: Any) -> Found:
+def look_at(path: str | None, options: dict[str, Any], asked: Asked) -> Found:
     """The model in a file. See `find`."""
     from pymtp.embedded import model_path
     from pymtp.gguf.facts import model_facts
 
     # takes milliseconds; a bad file shows at once
-    info = model_facts(path or model_path(), model_options["draft_model"] if path else None)
-    return Found(path, info, asked.params(info.sampling, **others))
+    info = model_facts(path or model_path(), options["draft_model"] if path else None)
+    return Found(path, info, asked.params(info.sampling), options, asked)
 
 
-def load(found: Found, model_options: dict[str, Any], **more: Any) -> Model:
+def load(found: Found, **more: Any) -> Model:
     """Load a model, with progress, and note on stderr what people may not expect. Raises what Model raises."""
     import pymtp
 
+    options = found.options
     files = {"draft_model": found.info.draft_file} if found.info.draft_file else {}
     with loading(found.path) as on_load:
-        model = pymtp.Model(found.info.model_file, **{**model_options, **files}, **more, on_load=on_load)
-    note_ignored(model_options)
-    warn_beyond_training(model_options["n_ctx"], found.info.n_ctx_train)
-    if model.info.draft_model and not model_options["draft_model"]:
+        model = pymtp.Model(found.info.model_file, **{**options, **files}, **more, on_load=on_load)
+    if options["draft"] == "none" and options["draft_max"] not in ("auto", 0):
+        print_stderr(f"pymtp: --draft-max {options['draft_max']} does nothing with --draft none")
+    warn_beyond_training(options["n_ctx"], found.info.n_ctx_train)
+    if model.info.draft_model and not options["draft_model"]:
         print_stderr(f"pymtp: drafting with {model.info.draft_source}")
     note_room(model)
     if note := model.draft_note or (found.params.draft_note if model.draft_max else None):
@@ -86,10 +90,3 @@ def note_embedded(path: str | None) -> None:
     """Print a line on stderr if no model was named, which None stands for."""
     if path is None:
         print_stderr(f"pymtp: no model given: this is {TOY}")
-
-
-def note_ignored(model_options: dict[str, Any]) -> None:
-    """Print a line on stderr if a draft length was asked for and drafting is off."""
-    n = model_options["draft_max"]
-    if model_options["draft"] == "none" and n not in ("auto", 0):
-        print_stderr(f"pymtp: --draft-max {n} does nothing with --draft none")

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .flags import Values
 from .output import print_stderr
 
 if TYPE_CHECKING:
@@ -18,12 +19,12 @@ VARIABLE = "PYMTP_FORCED_ACCEPTANCE"
 """count=N, rates=P,P,... or length=L: for runs whose flags cannot be changed."""
 
 
-def forced_by_flags(own: Any, model_options: Mapping[str, Any], seed: int | None) -> Forced | None:
-    """`forced_acceptance` by the flags of a command and of its model."""
+def forced_by_flags(own: Values, seed: int | None = None) -> Forced | None:
+    """`forced_acceptance` by the flags of a command."""
     from pymtp import DraftParams
     from pymtp.drafting.choice import longest_draft
 
-    n_draft = longest_draft(DraftParams(draft=model_options["draft"], draft_max=model_options["draft_max"]))
+    n_draft = longest_draft(DraftParams(draft=own.draft, draft_max=own.draft_max))
     return forced_acceptance(own.spec_synth_rates, own.spec_synth_len, n_draft, seed)
 
 

@@ -18,12 +18,10 @@ from .errors import CommandError
 from .flags import Values, with_flags
 from .forced import forced_by_flags
 from .interrupt import Interrupt
-from .options import model_options_of
 from .output import Output, print_stderr, shows_color
 from .progress import prompting
 from .prompt import checked_text, read_prompt, split_positionals
 from .report import ended_text, json_report, session_block, stats_block, times_block
-from .sampling import asked_of
 from .table import flags_of
 from .template import ChatFlags, chat_flags_of
 
@@ -50,7 +48,7 @@ def run(own: Values) -> None:
     prompt argument, the prompt is read from stdin. The model's chat template is applied if it has one.
     Sampling values that the model's file recommends replace the defaults below; pymtp inspect shows them.
     """
-    chat_flags, asked, model_options = chat_flags_of(own), asked_of(own), model_options_of(own)
+    chat_flags = chat_flags_of(own)
     output = Output()
     path, argument = split_positionals(own.model_file or own.hf_repo, own.prompt_text, own.first, own.second)
     system = checked_text(own.system, "the system prompt") if own.system else None
@@ -59,27 +57,17 @@ def run(own: Values) -> None:
 
     if not own.debug:
         pymtp.exit_on_abort()
-    found = find(
-        own.model_file if own.hf_repo else path,
-        own.hf_repo,
-        offline=own.offline,
-        model_options=model_options,
-        asked=asked,
-        max_tokens=own.max_tokens,
-        ignore_eos=own.ignore_eos,
-        logprobs=own.logprobs,
-        forced=(forced := forced_by_flags(own, model_options, asked.sampling.get("seed"))),
-        reasoning_budget=chat_flags.reasoning_budget,
-    )
+    forced = forced_by_flags(own, None if own.seed == -1 else own.seed)
+    found = find(own, own.model_file if own.hf_repo else path, forced=forced)
     if system and (chat_flags.template or found.info.chat_template) is None:
         raise CommandError(f"{found.path} has no chat template, which a system prompt needs; leave out -sys")
     text = read_prompt(argument, own.prompt_file)
-    if own.image and not model_options.get("mmproj"):
+    if own.image and own.mmproj is None:
         raise CommandError("--image needs the model's projector: --mmproj FILE")
     images = [pymtp.Image(file) for file in own.image]
     if own.verbose:
         pymtp.set_log_level("info")
-    with load(found, model_options, chat_template=chat_flags.template) as model:
+    with load(found, chat_template=chat_flags.template) as model:
         if forced and model.draft_max:
             print_stderr("pymtp: acceptance is forced: the text is not valid output of the model")
         with prompting() as on_prompt:

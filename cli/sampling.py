@@ -24,6 +24,12 @@ from .text import decoded_value
 if TYPE_CHECKING:
     from pymtp import GenerationParams
 
+_GENERATION = (
+    *("max_tokens", "ignore_eos", "logprobs", "cache_prompt", "reasoning_budget", "draft_min", "draft_p_min"),
+    *("draft_pick", "accept", "relaxed_top_n", "relaxed_delta"),
+)
+"""Flags that are fields of GenerationParams as they are."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -34,7 +40,7 @@ class Asked:
     others: Mapping[str, Any]
     """Fields of pymtp.GenerationParams."""
 
-    def params(self, recommended: Mapping[str, object] | None = None, **others: Any) -> GenerationParams:
+    def params(self, recommended: Mapping[str, object] | None = None) -> GenerationParams:
         """The parameters of a model. `recommended`: the sampling that its GGUF recommends, see GgufInfo.
 
         Raises InvalidParameter.
@@ -43,11 +49,11 @@ class Asked:
         from pymtp.sampling.recommended import recommended_sampling
 
         sampling = SamplingParams(**{**recommended_sampling(recommended or {}), **self.sampling})
-        return pymtp.GenerationParams(sampling=sampling, **self.others, **others)
+        return pymtp.GenerationParams(sampling=sampling, **self.others)
 
 
-def asked_of(flags: Values) -> Asked:
-    """What the flags ask for. Raises InvalidParameter."""
+def asked_of(flags: Values, **others: Any) -> Asked:
+    """What the flags ask for. `others`: fields of GenerationParams. Raises InvalidParameter."""
     texts = _texts(flags)
     sampling = {name: value for name, value in given_for(SamplingParams, flags).items() if value != []}
     if flags.seed == -1:
@@ -62,18 +68,20 @@ def asked_of(flags: Values) -> Asked:
         sampling["samplers"] = samplers_from_letters(flags.sampler_seq)
     if breakers := texts["dry_sequence_breakers"]:
         sampling["dry_sequence_breakers"] = [unescaped(text) for text in breakers if text != "none"]
-    SamplingParams(**sampling)  # what is wrong with the flags shows before the model is looked for
-    drafting = ("draft_min", "draft_p_min", "draft_pick", "accept", "relaxed_top_n", "relaxed_delta")
-    return Asked(
+    values = vars(flags)
+    asked = Asked(
         sampling,
         {
+            **{name: values[name] for name in _GENERATION if values.get(name) is not None},
             "grammar": text_of(texts["grammar"], flags.grammar_file, "grammar"),
             "json_schema": text_of(texts["json_schema"], flags.json_schema_file, "json_schema"),
             "stop": tuple(map(unescaped, texts["stop"])),
             "thinking_tags": texts["thinking_tags"],
-            **{name: getattr(flags, name) for name in drafting},
+            **others,
         },
     )
+    asked.params()  # what is wrong with the flags shows before the model is looked for
+    return asked
 
 
 def parameter_of_flag() -> dict[str, str]:

@@ -16,9 +16,8 @@ from .context import find, note_embedded, note_room, warn_beyond_training
 from .errors import CommandError
 from .flags import Values, with_flags
 from .forced import forced_by_flags
-from .options import given_for, model_options_of
+from .options import given_for
 from .output import print_stderr
-from .sampling import asked_of
 from .table import flags_of
 from .template import ChatFlags, chat_flags_of
 
@@ -42,7 +41,7 @@ def serve(own: Values) -> None:
 
     Flags for text, thinking and sampling are defaults: requests can override them.
     """
-    chat_flags, asked, model_options = chat_flags_of(own), asked_of(own), model_options_of(own)
+    chat_flags = chat_flags_of(own)
     import pymtp
     from pymtp import InvalidParameter
     from pymtp.server.run import serve as run_server
@@ -54,20 +53,13 @@ def serve(own: Values) -> None:
         )
     if own.slot_save_path is not None and not os.path.isdir(own.slot_save_path):
         raise InvalidParameter("slot_save_path", f"a folder that exists, not {own.slot_save_path}")
-    forced = forced_by_flags(own, model_options, None)
+    forced = forced_by_flags(own)
     if forced:
         print_stderr("pymtp: acceptance is forced: the texts are not valid output of the model")
-    found = find(
-        own.model_file or own.model if not own.hf_repo else own.model_file,
-        own.hf_repo,
-        offline=own.offline,
-        model_options=model_options,
-        asked=asked,
-        max_tokens=own.max_tokens,
-        cache_prompt=own.cache_prompt,
-        forced=forced,
-    )
-    options = _context(model_options, own.n_slots, own.kv_unified, found.info.n_ctx_train)
+    path = own.model_file if own.hf_repo else own.model_file or own.model
+    # the budget of the thinking is for chats alone
+    found = find(own, path, forced=forced, reasoning_budget=-1)
+    options = _context(found.options, own.n_slots, own.kv_unified, found.info.n_ctx_train)
     if own.lora_init_without_apply:
         options["lora"] = [(file, 0.0) for file, _ in options["lora"]]
     settings = _settings(own, found.params, chat_flags, keys)

@@ -6,18 +6,16 @@ Owns the order of steps, as run.py does; the conversation itself is in repl.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from ..context import Found, find, load, look_at, note_embedded
 from ..errors import CommandError
 from ..flags import Values, with_flags
-from ..options import model_options_of
 from ..output import Output, print_stderr
 from ..prompt import checked_text, read_prompt
 from ..report import session_block
-from ..sampling import asked_of
 from ..table import flags_of
 from ..template import ChatFlags, chat_flags_of
 
@@ -41,7 +39,7 @@ def chat(own: Values) -> None:
     backslash at the end continues it on the next line. Sampling values that the model's file recommends replace the
     defaults below.
     """
-    chat_flags, asked, model_options = chat_flags_of(own), asked_of(own), model_options_of(own)
+    chat_flags = chat_flags_of(own)
     output = Output()
     system = checked_text(own.system, "the system prompt") if own.system else None
     if own.model is not None and own.model_file is not None:
@@ -53,18 +51,16 @@ def chat(own: Values) -> None:
 
     if not own.debug:
         pymtp.exit_on_abort()
-    wanted = {"max_tokens": own.max_tokens, "reasoning_budget": chat_flags.reasoning_budget}
-    path = own.model_file or own.model
-    found = find(path, own.hf_repo, offline=own.offline, model_options=model_options, asked=asked, **wanted)
+    found = find(own, own.model_file or own.model)
     if own.verbose:
         pymtp.set_log_level("info")
 
     def load_other(other: str) -> tuple[Model, GenerationParams]:
-        found = look_at(other, model_options, asked, **wanted)
-        return _load(found, model_options, chat_flags), found.params
+        another = look_at(other, found.options, found.asked)
+        return _load(another, chat_flags), another.params
 
     note_embedded(found.path)
-    with _load(found, model_options, chat_flags) as loaded:
+    with _load(found, chat_flags) as loaded:
         conversation = pymtp.Conversation(loaded, system=system, params=chat_flags.params())
         if own.resume:
             _resume(conversation, system)
@@ -73,10 +69,10 @@ def chat(own: Values) -> None:
         raise typer.Exit(code)
 
 
-def _load(found: Found, model_options: dict[str, Any], chat_flags: ChatFlags) -> Model:
+def _load(found: Found, chat_flags: ChatFlags) -> Model:
     if (chat_flags.template or found.info.chat_template) is None:
         raise CommandError(f"{found.path} has no chat template; use it without one: pymtp run {found.path} --raw")
-    return load(found, model_options, chat_template=chat_flags.template)
+    return load(found, chat_template=chat_flags.template)
 
 
 def _converse(
