@@ -17,25 +17,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .batch import EXAMPLES as BATCH_EXAMPLES
-from .batch import batch
-from .bench import EXAMPLES as BENCH_EXAMPLES
-from .bench import bench
-from .chat import EXAMPLES as CHAT_EXAMPLES
-from .chat import chat
+from . import batch, bench, chat, heads, inspect, rpc_server, run, serve
 from .errors import CommandError, OutputClosed
-from .heads import COMMANDS as HEADS_COMMANDS
-from .heads import EXAMPLES as HEADS_EXAMPLES
 from .help import SHORT, write_examples, write_options
-from .inspect import EXAMPLES as INSPECT_EXAMPLES
-from .inspect import inspect
 from .output import Output, print_stderr
-from .rpc_server import EXAMPLES as RPC_SERVER_EXAMPLES
-from .rpc_server import rpc_server
-from .run import EXAMPLES as RUN_EXAMPLES
-from .run import run
-from .serve import EXAMPLES as SERVE_EXAMPLES
-from .serve import serve
 from .table import DEBUG
 from .unknown import COMMANDS, answer, answer_before_command, first_unknown
 from .values import parse_without_schemas
@@ -243,17 +228,15 @@ def _group(**options: Any) -> typer.Typer:
 
 
 app = _group(epilog=_EXAMPLES)
-app.command(cls=PymtpCommand, epilog=RUN_EXAMPLES)(run)
-app.command(cls=PymtpCommand, epilog=CHAT_EXAMPLES)(chat)
-app.command(cls=PymtpCommand, epilog=SERVE_EXAMPLES)(serve)
-app.command(cls=PymtpCommand, epilog=BATCH_EXAMPLES)(batch)
-app.command("rpc-server", cls=PymtpCommand, epilog=RPC_SERVER_EXAMPLES)(rpc_server)
-app.command(cls=PymtpCommand, epilog=INSPECT_EXAMPLES)(inspect)
-app.command(cls=PymtpCommand, epilog=BENCH_EXAMPLES)(bench)
-heads = _group(name="heads", help="List, extract, attach, quantize and convert MTP heads.", epilog=HEADS_EXAMPLES)
-for _command_name, (_command, _examples) in HEADS_COMMANDS.items():
-    heads.command(_command_name, cls=PymtpCommand, epilog=_examples)(_command)
-app.add_typer(heads)
+for _module, _command in (
+    *((run, run.run), (chat, chat.chat), (serve, serve.serve), (batch, batch.batch)),
+    *((rpc_server, rpc_server.rpc_server), (inspect, inspect.inspect), (bench, bench.bench)),
+):
+    app.command(_command.__name__.replace("_", "-"), cls=PymtpCommand, epilog=_module.EXAMPLES)(_command)
+_heads = _group(name="heads", help="List, extract, attach, quantize and convert MTP heads.", epilog=heads.EXAMPLES)
+for _name_of_heads, (_command, _examples) in heads.COMMANDS.items():
+    _heads.command(_name_of_heads, cls=PymtpCommand, epilog=_examples)(_command)
+app.add_typer(_heads)
 
 
 @app.callback(invoke_without_command=True)

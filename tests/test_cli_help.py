@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pymtp_cli.app import app, heads
+from pymtp_cli.app import app
 from pymtp_cli.unknown import LLAMA_CPP, MEANT, first_unknown, unknown_flag
 from typer.main import get_command
 from typer.testing import CliRunner
 
-HEADS = [f"heads {name}" for name in sorted(get_command(heads).commands)]  # type: ignore[attr-defined]
+HEADS = [f"heads {name}" for name in sorted(get_command(app).commands["heads"].commands)]  # type: ignore[attr-defined]
 COMMANDS = sorted({*get_command(app).commands, *HEADS} - {"heads"})  # type: ignore[attr-defined]
 SCREEN_ROWS, SCREEN_COLUMNS = 24, 80
 
