@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from pymtp import Model
-from pymtp.benchmark.provenance import library, machine, model_text
+from pymtp import Model, version_text
+from pymtp.benchmark.provenance import machine, model_text
 from pymtp.engine.cores import n_cores
 
 Speeds = dict[int, list[float]]
@@ -38,7 +38,7 @@ def main() -> None:
             used = n_threads or n_cores()
             path = model.info.path
         print("\n".join(rows(used, speeds)), flush=True)
-    print(f"\n{model_text(path)}; {machine(used, [])}; {library()}")
+    print(f"\n{model_text(path)}; {machine(used, [])}; {version_text()}")
 
 
 def measure(model: Model, busy: list[int], seconds: float, n_repeat: int) -> Speeds:

@@ -28,9 +28,9 @@ from programs.prompts import read_prompts
 from programs.report import SHORT, plot, report, write_csv
 from programs.summary import by_category, raw_rows, summarize
 from programs.turns import ask_in_turn
-from pymtp import ContextParams
+from pymtp import ContextParams, version_text
 from pymtp.benchmark.prompts import Prompt, open_vocabulary
-from pymtp.benchmark.provenance import library, machine, model_text
+from pymtp.benchmark.provenance import machine, model_text
 from pymtp.benchmark.tables import markdown
 from pymtp.engine.context import native_params
 
@@ -110,7 +110,7 @@ def measure(given: argparse.Namespace, logs: Path) -> dict[str, Any]:
         end_tokens = tuple(sorted(vocabulary.end_of_generation))
     n_threads = native_params(ContextParams(n_threads=given.threads), 0, 1).n_threads
     results: dict[str, Any] = {
-        "provenance": f"{machine(n_threads, gpu.names() if given.gpu_layers else [])}. {library()}.",
+        "provenance": f"{machine(n_threads, gpu.names() if given.gpu_layers else [])}. {version_text()}.",
         "model": model_text(given.model),
         "method": _method(given, prompts),
         **{name: [] for name in ("rows", "categories", "answers", "failures")},

@@ -22,8 +22,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from pymtp import GenerationParams, Model, RemoteError, SamplingParams
-from pymtp.benchmark.provenance import library, machine, model_text
+from pymtp import GenerationParams, Model, RemoteError, SamplingParams, version_text
+from pymtp.benchmark.provenance import machine, model_text
 from pymtp.loading.rpc import rpc_counters
 
 PORT, RELAY_PORT = 50052, 50053
@@ -156,7 +156,7 @@ def measure(given: argparse.Namespace, found: list[Place]) -> None:
     prompts = [each.get("messages") or each["prompt"] for each in chosen[: given.n]]
     has_netem = all(place.slow(0, given.rate, given.loss) for place in found)
     endpoints = [place.endpoint for place in found]
-    print(f"{machine(1, [])}\n{library()}\n{model_text(given.model)}")
+    print(f"{machine(1, [])}\n{version_text()}\n{model_text(given.model)}")
     print(f"{len(prompts)} {given.category} prompts, {given.tokens} tokens, greedy; {len(found)} servers; ", end="")
     print("netem" if has_netem else "delays by relay.py (no netem in this kernel)")
     options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "rpc": endpoints, "tensor_split": [1.0] * len(found)}

@@ -20,8 +20,8 @@ from typing import Any
 from paired.compare import compare_prompts, compare_rounds
 from paired.report import report
 from paired.subject import Options, Subject
-from pymtp import ContextParams
-from pymtp.benchmark.provenance import gpus_in, library, machine, model_text
+from pymtp import ContextParams, version_text
+from pymtp.benchmark.provenance import gpus_in, machine, model_text
 from pymtp.engine.context import native_params
 from random_models.tiny import write_tiny
 
@@ -59,7 +59,7 @@ def main() -> None:
 
 def measure(paths: Sequence[Path], options: Options) -> dict[str, Any]:
     """Measure one model after another."""
-    results: dict[str, Any] = {"library": library(), "models": {}, "rounds": [], "prompts": []}
+    results: dict[str, Any] = {"library": version_text(), "models": {}, "rounds": [], "prompts": []}
     for path in paths:
         model = Subject(path, options)
         n_threads = native_params(options.params, 0, 1).n_threads

@@ -27,10 +27,10 @@ from time import perf_counter
 from programs.case import LLAMA_CPP_DEFAULTS, Case
 from programs.http_server import LlamaServer
 from programs.prompts import read_prompts
-from pymtp import ContextParams, GenerationParams, Model, SamplingParams
+from pymtp import ContextParams, GenerationParams, Model, SamplingParams, version_text
 from pymtp.acceptance.forced import Forced
 from pymtp.benchmark.prompts import Prompt, open_vocabulary
-from pymtp.benchmark.provenance import library, machine, model_text
+from pymtp.benchmark.provenance import machine, model_text
 from pymtp.benchmark.spread import Ratio
 from pymtp.engine.context import native_params
 
@@ -56,7 +56,7 @@ def main() -> None:
         prompts = read_prompts(asked.prompts, vocabulary, None, [])
     random.Random(0).shuffle(prompts)  # each group has prompts of all kinds
     threads = native_params(ContextParams(n_threads=asked.threads), 0, 1).n_threads
-    print(f"{machine(threads, [])}. {library()}.\n\n{model_text(asked.model)}\n")
+    print(f"{machine(threads, [])}. {version_text()}.\n\n{model_text(asked.model)}\n")
     print("| sequences | program | tok/s | of llama-server | of K = 0 | groups |\n|--:|---|--:|--:|--:|--:|")
     for n in asked.n_seq:
         groups = [prompts[i : i + n] for i in range(0, len(prompts) - n + 1, n)]

@@ -31,8 +31,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
+from pymtp import version_text
 from pymtp.benchmark.prompts import BUILT_IN
-from pymtp.benchmark.provenance import library, machine, model_text
+from pymtp.benchmark.provenance import machine, model_text
 from pymtp.embedded import model_path
 from pymtp.engine.cores import n_cores
 
@@ -85,7 +86,7 @@ def main() -> None:
     parser.add_argument("--forced-length", metavar="L", help="accept drafts at random, to this mean length")
     parser.add_argument("--arms", nargs="+", metavar="NAME", help="of the second column; default: all")
     asked = parser.parse_args()
-    print(f"{model_text(asked.model)}; {machine(n_cores(), [])}; {library()}\n")
+    print(f"{model_text(asked.model)}; {machine(n_cores(), [])}; {version_text()}\n")
     print("| clients | server | tokens/s | first token p50 ms | p99 ms | between tokens ms |")
     print("|--:|---|--:|--:|--:|--:|")
     for n in asked.clients:

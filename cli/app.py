@@ -17,6 +17,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pymtp.errors import InvalidParameter, PymtpError
+
 from . import batch, bench, chat, heads, inspect, rpc_server, run, serve
 from .errors import CommandError, OutputClosed
 from .help import SHORT, write_examples, write_options
@@ -75,17 +77,12 @@ class PymtpCommand(_Helps, TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except Exception as error:
-            flag = self._flag(error)
+        except InvalidParameter as error:
+            # flags are named as pymtp names parameters
+            flag: Any = next((param for param in self.params if param.name == error.name), None)
             if flag is None:
                 raise
-            message = str(error).removeprefix(f"{flag.name} ")
-            raise typer.BadParameter(message, ctx=ctx, param=flag) from error
-
-    def _flag(self, error: Exception) -> Any:
-        # Commands name their parameters as pymtp does.
-        name = error.name if _is_a("InvalidParameter", error) else None  # type: ignore[attr-defined]
-        return next((param for param in self.params if param.name == name), None)
+            raise typer.BadParameter(str(error).removeprefix(f"{flag.name} "), ctx=ctx, param=flag) from error
 
 
 class PymtpGroup(_Helps, TyperGroup):
@@ -164,7 +161,7 @@ def _report(error: Exception) -> int:
         return 130
     if isinstance(error, _UsageError):
         return _print_error(f"{_usage_text(error)} (see {_command_path(error)} --help)", 2)
-    if isinstance(error, CommandError) or _is_a("PymtpError", error):
+    if isinstance(error, (CommandError, PymtpError)):
         return _print_error(str(error), 1)
     raise error
 
@@ -172,13 +169,6 @@ def _report(error: Exception) -> int:
 def _print_error(message: str, code: int) -> int:
     print_stderr(f"pymtp: {' '.join(message.split())}")
     return code
-
-
-def _is_a(name: str, error: Exception) -> bool:
-    """Whether `error` is of the class `name` of pymtp.errors."""
-    # Not imported here: if pymtp itself cannot be imported, `error` is the reason.
-    errors = sys.modules.get("pymtp.errors")
-    return errors is not None and isinstance(error, getattr(errors, name))
 
 
 def _usage_text(error: Any) -> str:

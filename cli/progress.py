@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from .output import can_redraw, print_stderr
@@ -25,27 +26,6 @@ def loading(path: str | None) -> Iterator[Callable[[float], object] | None]:
     name = Path(path).name if path else "the embedded model"
     with _line(f"loading {name}", "{task.percentage:>3.0f}%") as show:
         yield (lambda share: show(share, 1)) if show else None
-
-
-@contextmanager
-def prompting() -> Iterator[Show | None]:
-    """Yield a function to call with the tokens of a prompt that are done and all of them; see `loading`."""
-    with _line("prompt", "{task.completed}/{task.total}") as show:
-        yield show
-
-
-@contextmanager
-def answering() -> Iterator[Show | None]:
-    """Yield a function to call with the answers that are complete and all of them; see `loading`."""
-    with _line("answers", "{task.completed}/{task.total}") as show:
-        yield show
-
-
-@contextmanager
-def writing() -> Iterator[Show | None]:
-    """Yield a function to call with the bytes of a file that are written and all of them; see `loading`."""
-    with _line("writing", "{task.percentage:>3.0f}%") as show:
-        yield show
 
 
 @contextmanager
@@ -71,6 +51,14 @@ def _line(what: str, numbers: str) -> Iterator[Show | None]:
         yield show
     finally:
         progress.stop()
+
+
+prompting = partial(_line, "prompt", "{task.completed}/{task.total}")
+"""Yields a function to call with the tokens of a prompt that are done and all of them; see `loading`."""
+answering = partial(_line, "answers", "{task.completed}/{task.total}")
+"""The same for answers that are complete."""
+writing = partial(_line, "writing", "{task.percentage:>3.0f}%")
+"""The same for the bytes of a file that are written."""
 
 
 Bar = Callable[[str, int, int], object]

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import CommandError
 from ..output import print_stderr
@@ -21,25 +21,6 @@ if TYPE_CHECKING:
 
 Completions = Callable[[str], Iterable[tuple[str, int]]]
 """Makes completions of the text before the cursor, each with how many characters before the cursor it replaces."""
-
-
-class Reader(Protocol):
-    """Where messages come from."""
-
-    is_interactive: bool
-    """Whether messages are typed at a terminal."""
-
-    can_edit: bool
-    """Whether `read` can offer a text to be changed."""
-
-    def read(self, offered: str | None = None) -> str:
-        """The next message. Raises EOFError at the end, KeyboardInterrupt for Ctrl-C on an empty line.
-
-        `offered`: a text to be changed; Ctrl-C is KeyboardInterrupt then, whatever the line has.
-        """
-
-    def without_echo(self) -> AbstractContextManager[None]:
-        """Keys are not echoed except by `read`, which also reads those that were pressed earlier."""
 
 
 QUOTES = '"""'
@@ -77,6 +58,7 @@ class PipeReader:
     """
 
     can_edit = False
+    """Whether `read` can offer a text to be changed."""
 
     def __init__(self, stream: IO[bytes], *, asks: bool = False) -> None:
         self._stream = stream
@@ -96,7 +78,7 @@ class PipeReader:
                 return text
 
     def without_echo(self) -> AbstractContextManager[None]:
-        """Does nothing: there is no terminal. See Reader."""
+        """Does nothing: there is no terminal."""
         return nullcontext()
 
     def _line(self) -> str:
@@ -122,7 +104,10 @@ class TerminalReader:
         )
 
     def read(self, offered: str | None = None) -> str:
-        """The next message that is not empty. Raises EOFError and KeyboardInterrupt."""
+        """The next message that is not empty. Raises EOFError, and KeyboardInterrupt for Ctrl-C on an empty line.
+
+        `offered`: a text to be changed; Ctrl-C is KeyboardInterrupt then, whatever the line has.
+        """
         self._is_offering = offered is not None
         while True:
             if text := self._session.prompt("edit> " if self._is_offering else "> ", default=offered or "").strip():
@@ -130,7 +115,7 @@ class TerminalReader:
 
     @contextmanager
     def without_echo(self) -> Iterator[None]:
-        """See Reader."""
+        """Keys are not echoed except by `read`, which also reads those that were pressed earlier."""
         try:
             import termios
         except ImportError:  # not a Unix terminal
@@ -146,6 +131,9 @@ class TerminalReader:
         finally:
             with suppress(termios.error):  # the terminal is gone
                 termios.tcsetattr(stdin, termios.TCSANOW, before)
+
+
+Reader = PipeReader | TerminalReader
 
 
 def _prompt_session(

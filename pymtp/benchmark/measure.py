@@ -16,7 +16,7 @@ import numpy as np
 from pymtp.acceptance.forced import Forced, Scripted
 from pymtp.benchmark.experiment import Arm, Experiment, Trial, Variant, Workload, trials
 from pymtp.benchmark.journal import Journal
-from pymtp.benchmark.memory import memory
+from pymtp.benchmark.memory import memory_bytes
 from pymtp.benchmark.prompts import (
     BUILT_IN,
     Prompt,
@@ -124,8 +124,11 @@ def _measure_variant(
                 results.note(f"{variant.path.name}: {model.draft_note}")
             stage = _Stage(experiment, variant, model, prompts_only=drafts and mode == "none", journal=journal)
             yield from stage.play(works, results, on_step)
-            used = memory(info, model.session, variant)
-        subject = replace(subject, without_mtp=used) if mode == "none" else replace(subject, with_mtp=used)
+            used = memory_bytes(info, model.session, variant)
+        if mode == "mtp":
+            subject = replace(subject, memory_bytes=used)
+        else:
+            subject = replace(subject, memory_without_mtp_bytes=used)
         results.subjects[variant] = subject
 
 

@@ -1,38 +1,17 @@
 """The memory of a model in a session, on all devices together.
 
-Weights and caches are computed from the model's files; compute buffers are reported by the session.
+Weights and caches are computed from the model's files; compute buffers are reported by the session, after the tests.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
+from pymtp.benchmark.experiment import Variant
 from pymtp.engine.session import Session
 from pymtp.gguf.facts import GgufInfo
 from pymtp.inspection import inspect_model
 
-if TYPE_CHECKING:
-    from pymtp.benchmark.experiment import Variant
 
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes."""
-
-    weights_bytes: int
-    kv_bytes: int
-    """K/V and recurrent states."""
-    compute_bytes: int
-    """Measured after the tests."""
-
-    @property
-    def total_bytes(self) -> int:
-        """The sum."""
-        return self.weights_bytes + self.kv_bytes + self.compute_bytes
-
-
-def memory(info: GgufInfo, session: Session, variant: Variant) -> Memory | None:
+def memory_bytes(info: GgufInfo, session: Session, variant: Variant) -> int | None:
     """The memory of a model in a session; None if the heads are in a separate file, which shows too little of it."""
     has_heads = session.n_draft_max > 0
     if has_heads and info.draft_model:
@@ -45,13 +24,10 @@ def memory(info: GgufInfo, session: Session, variant: Variant) -> Memory | None:
         type_k=variant.type_k,
         type_v=variant.type_v,
     )
-    if found.memory is None:
+    if (estimate := found.memory) is None:
         return None
     # llama.cpp does not load heads that are not used
     unused_bytes = 0 if has_heads else sum(head.size_bytes for head in found.heads)
-    estimate = found.memory
-    return Memory(
-        found.info.size_bytes - unused_bytes,
-        estimate.kv_bytes + estimate.state_bytes * variant.n_parallel + (estimate.heads_kv_bytes if has_heads else 0),
-        session.compute_bytes,
-    )
+    states_bytes = estimate.state_bytes * variant.n_parallel
+    cache_bytes = estimate.kv_bytes + states_bytes + (estimate.heads_kv_bytes if has_heads else 0)
+    return found.info.size_bytes - unused_bytes + cache_bytes + session.compute_bytes

@@ -1,4 +1,4 @@
-"""The provenance of figures: machine, devices, model, and the library's sources."""
+"""The provenance of figures: machine, devices, model. The sources are those of pymtp.version_text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from pymtp import version_text
 from pymtp.gguf.facts import model_facts
 from pymtp.placement.devices import devices
 
@@ -59,11 +58,6 @@ def sha256(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def library() -> str:
-    """pymtp, the pinned llama.cpp and the patch series."""
-    return version_text()
 
 
 def cpu() -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pymtp.benchmark.experiment import Arm, Trial, Variant, Workload
-from pymtp.benchmark.memory import Memory
 from pymtp.gguf.facts import GgufInfo
 from pymtp.serving.statistics import Stats
 
@@ -40,8 +39,8 @@ class Subject:
     n_ctx: int
     test_time: str = ""
     """When its tests began: UTC, ISO 8601."""
-    without_mtp: Memory | None = None
-    with_mtp: Memory | None = None
+    memory_bytes: int | None = None
+    memory_without_mtp_bytes: int | None = None
 
 
 @dataclass

@@ -209,8 +209,8 @@ def _of_variant(variant: Variant, subject: Subject) -> dict[str, Any]:
         "n_threads": subject.n_threads,
         "n_ctx": subject.n_ctx,
         **{name: getattr(variant, name) for name in _VARIANT},
-        "memory_bytes": subject.with_mtp.total_bytes if subject.with_mtp else None,
-        "memory_without_mtp_bytes": subject.without_mtp.total_bytes if subject.without_mtp else None,
+        "memory_bytes": subject.memory_bytes,
+        "memory_without_mtp_bytes": subject.memory_without_mtp_bytes,
     }
 
 
