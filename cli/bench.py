@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from .asked import given_for, placement_of
 from .bench_progress import measuring
-from .context import note_embedded, warn_beyond_training
-from .download import find_model
+from .context import find_model, note_embedded, warn_beyond_training
 from .flags import Values, with_flags
-from .options import given_for, placement_of
 from .output import Output, print_stderr
 from .parsers import each
 from .table import flags_of

@@ -5,11 +5,12 @@ Owns the drawing. Knows steps and rows; nothing about how they are measured.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .progress import open_progress
+from .output import can_redraw, print_stderr
 
 if TYPE_CHECKING:
     from pymtp.benchmark import Results, Row, Variant
@@ -25,16 +26,29 @@ def measuring(results: Results, variant: Variant, *, is_shown: bool) -> Iterator
     if not is_shown:
         yield lambda step: None
         return
-    with open_progress() as (bar, write):
+    if not can_redraw(sys.stderr):
+
+        def write_line(step: Step) -> None:
+            if step.finished:
+                print_stderr("\n".join(_lines(results, variant, step.finished.name)))
+            else:
+                print_stderr(f"pymtp: {step.text}")
+
+        yield write_line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
 
         def show(step: Step) -> None:
-            if bar:
-                bar(step.text, step.n_done, step.n_all)
-            elif not step.finished:
-                write(f"pymtp: {step.text}")
+            progress.update(task, description=step.text, completed=step.n_done, total=step.n_all or None)
             if step.finished:
                 for line in _lines(results, variant, step.finished.name):
-                    write(line)
+                    console.print(line, markup=False, soft_wrap=True)
 
         yield show
 

@@ -1,18 +1,20 @@
 """The model of a command: found by its flags, loaded, and lines on stderr about it.
 
-Owns the order: what can fail cheaply fails before a model is downloaded, and its header is read before it is loaded.
+Owns what flags of a model may say together, and the order: what can fail cheaply fails before a model is downloaded,
+and its header is read before it is loaded.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .download import find_model
+import typer
+
+from .asked import Asked, asked_of, model_options_of
 from .flags import Values
-from .options import model_options_of
-from .output import print_stderr
+from .output import can_redraw, print_stderr
 from .progress import loading
-from .sampling import Asked, asked_of
 
 if TYPE_CHECKING:
     from pymtp import GenerationParams, Model
@@ -50,6 +52,24 @@ def look_at(path: str | None, options: dict[str, Any], asked: Asked) -> Found:
     # takes milliseconds; a bad file shows at once
     info = model_facts(path or model_path(), options["draft_model"] if path else None)
     return Found(path, info, asked.params(info.sampling), options, asked)
+
+
+def find_model(path: str | None, hf_repo: str | None, *, offline: bool) -> str | None:
+    """The path of the model that the command line names, downloaded if need be; None: the embedded model."""
+    if hf_repo is None:
+        if offline:
+            raise typer.BadParameter("--offline needs -hf USER/REPO")
+        return path
+    if path is not None:
+        raise typer.BadParameter(f"give the model as a file or with -hf, not both ({path!r} and {hf_repo!r})")
+    from huggingface_hub.utils import disable_progress_bars, logging  # type: ignore[attr-defined]  # documented
+
+    from pymtp.hub import resolve
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # its warnings repeat what our errors say
+    if not can_redraw(sys.stderr):
+        disable_progress_bars()
+    return str(resolve(hf_repo, offline=offline))
 
 
 def load(found: Found, **more: Any) -> Model:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from .flags import Values, with_flags
 from .interrupt import cleaning_up
-from .layout import printable, size_text
 from .output import Output, print_stderr
 from .progress import writing
 from .table import flags_of
+from .text import printable, size_text
 
 if TYPE_CHECKING:
     from pymtp.heads import Change, HeadList, HeadTypes, ListedHead

@@ -15,13 +15,12 @@ import typer
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.text.spans import spans
 
-from .context import warn_beyond_training
-from .download import find_model
+from .asked import given_for, placement_of
+from .context import find_model, warn_beyond_training
 from .flags import Values, with_flags
-from .layout import printable, size_text
-from .options import given_for, placement_of
 from .output import Output
 from .table import flags_of
+from .text import printable, size_text
 
 if TYPE_CHECKING:
     from pymtp.gguf.passes import Head

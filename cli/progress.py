@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from .output import can_redraw, print_stderr
+from .output import can_redraw
 
 Show = Callable[[float, float], object]
 """Called with the amount done and the total."""
@@ -59,27 +59,3 @@ answering = partial(_line, "answers", "{task.completed}/{task.total}")
 """The same for answers that are complete."""
 writing = partial(_line, "writing", "{task.percentage:>3.0f}%")
 """The same for the bytes of a file that are written."""
-
-
-Bar = Callable[[str, int, int], object]
-"""Called with what is done now, and how much is done of how much."""
-
-
-@contextmanager
-def open_progress() -> Iterator[tuple[Bar | None, Callable[[str], object]]]:
-    """Yield a line with a bar and the time that is left, None without a terminal, and what writes lines above it."""
-    if not can_redraw(sys.stderr):
-        yield None, print_stderr
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True, highlight=False)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=None)
-
-        def show(what: str, done: int, total: int) -> None:
-            progress.update(task, description=what, completed=done, total=total or None)
-
-        yield show, lambda line: console.print(line, markup=False, soft_wrap=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from .answer import Writer, parts_of
+from .asked import ChatFlags, chat_flags_of
 from .context import TOY, find, load, note_embedded
 from .errors import CommandError
 from .flags import Values, with_flags
@@ -23,7 +24,6 @@ from .progress import prompting
 from .prompt import checked_text, read_prompt, split_positionals
 from .report import ended_text, json_report, session_block, stats_block, times_block
 from .table import flags_of
-from .template import ChatFlags, chat_flags_of
 
 if TYPE_CHECKING:
     from pymtp import Generation, Image, Model

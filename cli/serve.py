@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from pymtp.server.settings import ServerSettings
 from pymtp.text.files import read_text
 
+from .asked import ChatFlags, chat_flags_of, given_for
 from .context import find, note_embedded, note_room, warn_beyond_training
 from .errors import CommandError
 from .flags import Values, with_flags
 from .forced import forced_by_flags
-from .options import given_for
 from .output import print_stderr
 from .table import flags_of
-from .template import ChatFlags, chat_flags_of
 
 if TYPE_CHECKING:
     from pymtp import GenerationParams

@@ -1,6 +1,6 @@
 """Text that people type as arguments is valid Unicode, whatever the locale; text for a terminal cannot control it.
 
-Owns both conversions. Knows nothing about what the text is for.
+Knows nothing about what the text is for.
 """
 
 from __future__ import annotations
@@ -27,3 +27,16 @@ def decoded_value(name: str, text: str) -> str:
 def harmless(text: str) -> str:
     """`text` for a terminal, which control characters in it must not reach."""
     return "".join(char if char.isprintable() or char in "\n\t" or ord(char) > 0x9F else "\ufffd" for char in text)
+
+
+def printable(text: str) -> str:
+    """Text from a file, without characters that could control the terminal."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
+def size_text(n_bytes: int) -> str:
+    """A size in the largest unit that leaves a number of at least 1."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if n_bytes >= factor:
+            return f"{n_bytes / factor:.1f} {unit}"
+    return f"{n_bytes} bytes"

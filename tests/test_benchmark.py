@@ -17,11 +17,10 @@ import pytest
 
 from pymtp.benchmark import Row, Variant, measure, rows
 from pymtp.benchmark.compare import comparison, read_earlier
-from pymtp.benchmark.experiment import Arm, Experiment, Trial, Workload, make_arms, trials
+from pymtp.benchmark.experiment import Arm, Experiment, Results, Sample, Subject, Trial, Workload, make_arms, trials
 from pymtp.benchmark.formats import TABLE, write
 from pymtp.benchmark.plot import check_plot, draw
 from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, prefix_for, prompts_for, read_answers, read_texts, synthetic
-from pymtp.benchmark.results import Results, Sample, Subject
 from pymtp.benchmark.spread import Mean, Ratio, Spread
 from pymtp.benchmark.tables import narrow
 from pymtp.errors import InvalidParameter, PymtpError

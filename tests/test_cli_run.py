@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from pymtp_cli.app import app
+from pymtp_cli.asked import escaped, unescaped
 from pymtp_cli.report import speedup_text, stats_block
-from pymtp_cli.sampling import escaped, unescaped
 from typer.testing import CliRunner
 
 from fake_pymtp import FakeModel, Script, install

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ..asked import ChatFlags, chat_flags_of
 from ..context import Found, find, load, look_at, note_embedded
 from ..errors import CommandError
 from ..flags import Values, with_flags
@@ -17,7 +18,6 @@ from ..output import Output, print_stderr
 from ..prompt import checked_text, read_prompt
 from ..report import session_block
 from ..table import flags_of
-from ..template import ChatFlags, chat_flags_of
 
 if TYPE_CHECKING:
     from pymtp import Conversation, GenerationParams, Model

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Literal
 from pymtp.text.files import read_text_record
 
 from ..answer import Part
+from ..asked import escaped, parameter_of_flag, unescaped
 from ..errors import CommandError
 from ..report import stats_block
-from ..sampling import escaped, parameter_of_flag, unescaped
 from . import clipboard, files, settings
 from .reader import unquoted
 from .screen import CUT

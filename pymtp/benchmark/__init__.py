@@ -11,10 +11,9 @@ for sample in measure(experiment, results):  # can be stopped at any time: the r
 print(rows(results))
 """
 
-from pymtp.benchmark.experiment import Arm, Experiment, Variant, Workload, make_arms
+from pymtp.benchmark.experiment import Arm, Experiment, Results, Sample, Subject, Variant, Workload, make_arms
 from pymtp.benchmark.measure import measure
 from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, read_texts
-from pymtp.benchmark.results import Results, Sample, Subject
 from pymtp.benchmark.rows import Row, rows
 
 __all__ = [

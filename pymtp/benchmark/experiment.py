@@ -1,4 +1,4 @@
-"""What to measure: variants of models, tests, and the arms that are compared in each.
+"""What to measure: variants of models, tests, and the arms that are compared in each; and what was measured.
 
 Owns the order in which arms take turns. Knows no loaded model, and no clock.
 """
@@ -13,7 +13,9 @@ from typing import Literal, NamedTuple
 from pymtp.drafting.policy import AUTO_DRAFT_MAX
 from pymtp.engine.context import ContextParams
 from pymtp.errors import InvalidParameter
+from pymtp.gguf.facts import GgufInfo
 from pymtp.loading.params import ModelParams
+from pymtp.serving.statistics import Stats
 
 Accept = Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"]
 
@@ -138,3 +140,51 @@ def trials(n_prompts: int, n_repeat: int, arms: Sequence[Arm]) -> Iterator[tuple
     for i, trial in enumerate(found):
         first = i % len(arms)
         yield trial, [*arms[first:], *arms[:first]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one arm generated in one trial."""
+
+    variant: Variant
+    test: Workload
+    arm: Arm
+    trial: Trial
+    category: str
+    is_prompt_only: bool
+    """Whether it only measures the prompt in a session without MTP."""
+    stats: Stats
+    acceptance: str
+    """The acceptance method."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Facts about a variant that are known once its model is loaded."""
+
+    info: GgufInfo
+    sha256: str
+    """Of the model file; of the first part if it is split."""
+    n_threads: int
+    n_ctx: int
+    test_time: str = ""
+    """When its tests began: UTC, ISO 8601."""
+    memory_bytes: int | None = None
+    memory_without_mtp_bytes: int | None = None
+
+
+@dataclass
+class Results:
+    """What was measured so far; valid at any time."""
+
+    subjects: dict[Variant, Subject] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+    tests: list[Workload] = field(default_factory=list)
+    """In the order in which they are reported."""
+    notes: list[str] = field(default_factory=list)
+    """Lines of remarks for the report."""
+
+    def note(self, line: str) -> None:
+        """Add a line, once."""
+        if line not in self.notes:
+            self.notes.append(line)

@@ -13,10 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pymtp.benchmark.experiment import Arm, Experiment, Trial, Variant, Workload
+from pymtp.benchmark.experiment import Arm, Experiment, Sample, Trial, Variant, Workload
 from pymtp.benchmark.prompts import Text
 from pymtp.benchmark.provenance import sha256
-from pymtp.benchmark.results import Sample
 from pymtp.errors import PymtpError
 from pymtp.serving.statistics import Stats
 from pymtp.text.files import read_text_record

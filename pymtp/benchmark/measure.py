@@ -14,9 +14,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pymtp.acceptance.forced import Forced, Scripted
-from pymtp.benchmark.experiment import Arm, Experiment, Trial, Variant, Workload, trials
+from pymtp.benchmark.experiment import Arm, Experiment, Results, Sample, Subject, Trial, Variant, Workload, trials
 from pymtp.benchmark.journal import Journal
-from pymtp.benchmark.memory import memory_bytes
 from pymtp.benchmark.prompts import (
     BUILT_IN,
     Prompt,
@@ -28,9 +27,10 @@ from pymtp.benchmark.prompts import (
     tokenized,
 )
 from pymtp.benchmark.provenance import sha256
-from pymtp.benchmark.results import Results, Sample, Subject
 from pymtp.engine.context import native_params
-from pymtp.gguf.facts import find_draft_model, model_facts
+from pymtp.engine.session import Session
+from pymtp.gguf.facts import GgufInfo, find_draft_model, model_facts
+from pymtp.inspection import inspect_model
 from pymtp.model import Model
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.params import GenerationParams
@@ -124,7 +124,7 @@ def _measure_variant(
                 results.note(f"{variant.path.name}: {model.draft_note}")
             stage = _Stage(experiment, variant, model, prompts_only=drafts and mode == "none", journal=journal)
             yield from stage.play(works, results, on_step)
-            used = memory_bytes(info, model.session, variant)
+            used = _memory_bytes(info, model.session, variant)
         if mode == "mtp":
             subject = replace(subject, memory_bytes=used)
         else:
@@ -283,3 +283,28 @@ def _load(
         mtp_context=variant.mtp_context,
         on_load=on_load,
     )
+
+
+def _memory_bytes(info: GgufInfo, session: Session, variant: Variant) -> int | None:
+    """The memory of a model in a session; None if the heads are in a separate file, which shows too little of it.
+
+    Weights and caches are computed from the model's files; compute buffers are reported by the session.
+    """
+    has_heads = session.n_draft_max > 0
+    if has_heads and info.draft_model:
+        return None
+    found = inspect_model(
+        info.model_file,
+        n_ctx=session.n_ctx * variant.n_parallel,
+        n_ubatch=variant.n_ubatch,
+        draft_max=session.n_draft_max,
+        type_k=variant.type_k,
+        type_v=variant.type_v,
+    )
+    if (estimate := found.memory) is None:
+        return None
+    # llama.cpp does not load heads that are not used
+    unused_bytes = 0 if has_heads else sum(head.size_bytes for head in found.heads)
+    states_bytes = estimate.state_bytes * variant.n_parallel
+    cache_bytes = estimate.kv_bytes + states_bytes + (estimate.heads_kv_bytes if has_heads else 0)
+    return found.info.size_bytes - unused_bytes + cache_bytes + session.compute_bytes

@@ -11,9 +11,8 @@ from functools import reduce
 from operator import add
 from typing import Any, Literal
 
-from pymtp.benchmark.experiment import Arm, Trial, Variant, Workload
+from pymtp.benchmark.experiment import Arm, Results, Sample, Subject, Trial, Variant, Workload
 from pymtp.benchmark.provenance import backend, cpu, gpus
-from pymtp.benchmark.results import Results, Sample, Subject
 from pymtp.benchmark.spread import Mean, Ratio
 from pymtp.serving.statistics import Stats
 from pymtp.version import version_text

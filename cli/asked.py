@@ -1,15 +1,18 @@
-"""What the flags for sampling, drafting and constraining the output ask for, as pymtp's parameters.
+"""What the flags of a command ask for, as pymtp's parameters: of a model, of a generation, of a chat.
 
-Defaults are the model's own or pymtp's, ranges pymtp's.
+Defaults of sampling are the model's own or pymtp's, ranges pymtp's.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import typer
 
 from pymtp import InvalidParameter
 from pymtp.sampling.params import SamplingParams, samplers_from_letters
@@ -17,12 +20,45 @@ from pymtp.text.files import read_text
 
 from .errors import CommandError
 from .flags import Values
-from .options import given_for
 from .table import TABLE
 from .text import decoded_value
 
 if TYPE_CHECKING:
-    from pymtp import GenerationParams
+    from pymtp import ChatParams, GenerationParams
+
+
+def given_for(params: type[Any], flags: Values) -> dict[str, Any]:
+    """The fields of `params` that the flags have a value for; None: what `params` has by default."""
+    values = vars(flags)
+    return {one.name: values[one.name] for one in fields(params) if values.get(one.name) is not None}
+
+
+def placement_of(flags: Values) -> dict[str, Any]:
+    """Keywords for ModelParams, but for layers and chat templates."""
+    from pymtp import ModelParams
+
+    given = given_for(ModelParams, flags)
+    others = {name: value for name, value in given.items() if name not in ("n_gpu_layers", "chat_template", "lora")}
+    lora = [one for name in ("lora", "lora_scaled") for group in vars(flags).get(name, ()) for one in group]
+    return {**others, "fit": flags.fit == "on", "lora": tuple(lora)}
+
+
+def model_options_of(flags: Values) -> dict[str, Any]:
+    """Keywords for Model."""
+    from pymtp import ContextParams, DraftParams
+
+    if flags.draft in ("mtp", "lookup") and flags.draft_max == 0:
+        raise typer.BadParameter(f"--draft {flags.draft} and --draft-max 0 contradict each other: leave one out")
+    return {
+        **placement_of(flags),
+        "n_gpu_layers": flags.n_gpu_layers,
+        "n_ctx": None,
+        "draft_model": None,
+        **given_for(ContextParams, flags),
+        **given_for(DraftParams, flags),
+        "draft": flags.draft if flags.draft_max else "none",
+    }
+
 
 _GENERATION = (
     *("max_tokens", "ignore_eos", "logprobs", "cache_prompt", "reasoning_budget", "draft_min", "draft_p_min"),
@@ -135,3 +171,48 @@ def text_of(text: str | None, file: Path | None, name: str) -> str | None:
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
+
+
+class ChatFlags(NamedTuple):
+    """What the flags say."""
+
+    template: str | None
+    """A template in place of the model's own."""
+    kwargs: Mapping[str, Any]
+    reasoning: Literal["on", "off", "auto"]
+    reasoning_budget: int
+
+    def params(self) -> ChatParams:
+        """The parameters of a chat."""
+        from pymtp import ChatParams
+
+        return ChatParams(reasoning=self.reasoning, template_kwargs=self.kwargs)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any of them says something about the template."""
+        return self.template is not None or bool(self.kwargs) or self.reasoning != "auto"
+
+
+def chat_flags_of(flags: Values) -> ChatFlags:
+    """What the flags say. Raises InvalidParameter and CommandError."""
+    text = flags.chat_template
+    text = decoded_value("chat_template", text) if text else text
+    template = text_of(text, flags.chat_template_file, "chat_template")
+    if template is not None and template.strip() != "chatml" and not ("{{" in template or "{%" in template):
+        allowed = "a Jinja template, or chatml: other names are not known"
+        raise InvalidParameter("chat_template", allowed, value=template[:40])
+    return ChatFlags(template, _kwargs(flags.chat_template_kwargs), flags.reasoning, flags.reasoning_budget)
+
+
+def _kwargs(text: str | None) -> Mapping[str, Any]:
+    if text is None:
+        return {}
+    text = decoded_value("chat_template_kwargs", text)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidParameter("chat_template_kwargs", f"a JSON object ({error})") from None
+    if not isinstance(value, dict):
+        raise InvalidParameter("chat_template_kwargs", "a JSON object", value=text)
+    return value
