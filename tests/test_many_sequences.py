@@ -194,11 +194,11 @@ def together(model: object, request: pytest.FixtureRequest) -> Iterator[Together
     sequences.close()
 
 
-@pytest.mark.parametrize("n_rounds", [12, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_rounds", [6, pytest.param(40, marks=pytest.mark.slow)])
 def test_rounds_of_random_lengths_are_those_of_each_sequence_alone(together: Together, n_rounds: int) -> None:
     rng = together.rng
     for slot in range(N_SEQ):
-        together.begin(slot, 10 + 9 * slot)
+        together.begin(slot, 5 + 5 * slot)
     for _ in range(n_rounds):
         active = [slot for slot in range(N_SEQ) if rng.random() < 0.8] or [1]
         together.draft(sorted(rng.sample(active, rng.randint(1, len(active)))), rng.randint(1, 3))
@@ -207,7 +207,7 @@ def test_rounds_of_random_lengths_are_those_of_each_sequence_alone(together: Tog
             together.begin(rng.randrange(N_SEQ), rng.randint(3, 60))
 
 
-@pytest.mark.parametrize("n_rounds", [2, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_rounds", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_rounds_beside_prompts_are_those_of_each_sequence_alone(together: Together, n_rounds: int) -> None:
     rng = together.rng
     for _ in range(n_rounds):
@@ -226,7 +226,7 @@ def test_heads_catch_up_by_hidden_states_that_added_rows_leave_alone(together: T
         pytest.skip("there are no heads")
     rng = together.rng
     for slot in range(N_SEQ):
-        together.begin(slot, 10 + 9 * slot)
+        together.begin(slot, 5 + 5 * slot)
     for _ in range(n_rounds):
         for _ in range(9):
             together.verify({slot: rng.randint(0, 1 if slot else K) for slot in range(N_SEQ)}, feed=False)
@@ -238,7 +238,7 @@ def test_heads_catch_up_by_hidden_states_that_added_rows_leave_alone(together: T
 def test_sequences_are_saved_copied_and_begun_again_between_rounds(together: Together, n_rounds: int) -> None:
     rng, session = together.rng, together.session
     for slot in range(N_SEQ):
-        together.begin(slot, 10 + 9 * slot)
+        together.begin(slot, 5 + 5 * slot)
     for _ in range(n_rounds):
         together.verify({slot: rng.randint(0, K) for slot in range(N_SEQ)})
         session.restore(session.save())
@@ -253,7 +253,7 @@ def test_sequences_are_saved_copied_and_begun_again_between_rounds(together: Tog
         together.texts[target] = list(together.texts[source])
 
 
-@pytest.mark.parametrize("n_rounds", [4, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_rounds", [2, pytest.param(12, marks=pytest.mark.slow)])
 def test_copies_go_on_beside_what_they_were_copied_of(together: Together, n_rounds: int) -> None:
     """They share cells up to where they part, and one may have heads that miss what the other's have seen."""
     rng, session = together.rng, together.session
@@ -281,7 +281,7 @@ def test_rounds_go_on_to_the_very_end_of_the_context(model: object) -> None:
     try:
         n_ctx = 256 // N_SEQ  # what one of them may take of the cache that they share
         for slot in range(N_SEQ):
-            together.begin(slot, n_ctx - 14)
+            together.begin(slot, n_ctx - 9)
         while min(together.ends) < n_ctx:
             together.verify(
                 {
