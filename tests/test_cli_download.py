@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pymtp_cli.app import app
+from typer.testing import CliRunner
 
 from fake_hub import Hub
 from pymtp.errors import ModelError
@@ -40,13 +43,30 @@ def hub(model: bytes) -> Iterator[Hub]:
 
 @pytest.fixture
 def environment(hub: Hub, tmp_path: Path) -> dict[str, str]:
-    return {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    others = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    return {**others, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+
+@functools.lru_cache(maxsize=1)
+def use_client_of(environment: tuple[tuple[str, str], ...]) -> None:
+    """Forget the client of another environment, which it reads where it is imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client_of_other_tests() -> Iterator[None]:
+    yield
+    use_client_of(())
 
 
 def inspect(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "pymtp_cli", "inspect", *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S)
-    return done.returncode, re.sub(r"[\d.]+ \wiB free", "", done.stdout), done.stderr  # which changes
+    """The command in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "environ", environment)
+        use_client_of(tuple(sorted(environment.items())))
+        done = CliRunner().invoke(app, ["inspect", *arguments], prog_name="pymtp")
+    return done.exit_code, re.sub(r"[\d.]+ \wiB free", "", done.stdout), done.stderr  # which changes
 
 
 def one_line(result: tuple[int, str, str]) -> str:
