@@ -15,6 +15,9 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+# Where Python may not write next to its sources, each process that a test starts would compile all that it imports.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    os.environ["PYTHONPYCACHEPREFIX"] = str(REPOSITORY / "build" / "pycache")
 
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
