@@ -43,6 +43,10 @@ class Terminal:
         """Type `keys`."""
         os.write(self._controller, keys.encode())
 
+    def forget(self) -> None:
+        """Begin with an empty `seen` again."""
+        self.seen, self._bytes = "", b""
+
     def wait_for(self, text: str, *, after: int = 0) -> int:
         """Read until `text` was shown after position `after` of `seen`; return the position after it."""
         deadline = time.monotonic() + TIMEOUT_S

@@ -384,10 +384,14 @@ def test_a_full_disk_is_one_line() -> None:
 # --- at a terminal ---
 
 
+def environment_in(folder: Path) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
+    return {**clean, "XDG_STATE_HOME": str(folder / "state")}
+
+
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
-    return {**clean, "XDG_STATE_HOME": str(tmp_path / "state")}
+    return environment_in(tmp_path)
 
 
 @pytest.fixture
@@ -395,6 +399,29 @@ def terminal(environment: dict[str, str]) -> Iterator[Terminal]:
     with Terminal(COMMAND, env=environment) as terminal:
         terminal.wait_for(PROMPT)
         yield terminal
+
+
+@pytest.fixture(scope="module")
+def shared_terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Terminal, Path]]:
+    """A chat that several tests have, and its working folder."""
+    folder = tmp_path_factory.mktemp("chat")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        terminal = Terminal(COMMAND, env=environment_in(folder))
+    with terminal:
+        terminal.wait_for(PROMPT)
+        yield terminal, folder
+        assert leave(terminal) == 0
+
+
+@pytest.fixture
+def cleared(shared_terminal: tuple[Terminal, Path], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """The shared chat without messages, in its working folder."""
+    terminal, folder = shared_terminal
+    monkeypatch.chdir(folder)
+    say(terminal, "/clear")
+    terminal.forget()
+    return terminal
 
 
 def say(terminal: Terminal, keys: str) -> str:
@@ -429,13 +456,12 @@ def test_a_conversation_at_a_terminal(terminal: Terminal) -> None:
     assert terminal.wait() == 0
 
 
-def test_what_is_typed_during_an_answer_comes_after_it(terminal: Terminal) -> None:
-    terminal.press("Tell me about the sea.\r")
-    terminal.wait_for(SENT)
-    terminal.press("/set top_k 7\r")
-    assert "/set" not in terminal.seen[: terminal.wait_for("tok/s")].partition(SENT)[2]
-    terminal.wait_for(PROMPT, after=terminal.wait_for("top_k: 7"))
-    assert leave(terminal) == 0
+def test_what_is_typed_during_an_answer_comes_after_it(cleared: Terminal) -> None:
+    cleared.press("Tell me about the sea.\r")
+    cleared.wait_for(SENT)
+    cleared.press("/set top_k 7\r")
+    assert "/set" not in cleared.seen[: cleared.wait_for("tok/s")].partition(SENT)[2]
+    cleared.wait_for(PROMPT, after=cleared.wait_for("top_k: 7"))
 
 
 def test_ctrl_c_clears_what_is_typed_and_twice_leaves(terminal: Terminal) -> None:
@@ -465,39 +491,39 @@ def test_ctrl_c_stops_an_answer_and_keeps_the_conversation(environment: dict[str
     assert "Traceback" not in terminal.seen
 
 
-def test_several_lines_can_be_typed_and_pasted(terminal: Terminal) -> None:
-    say(terminal, "one\\\rtwo\x1b\rthree\x1b[200~\nfour\nfive\x1b[201~")
-    assert saved_message(terminal) == "one\ntwo\nthree\nfour\nfive"
+def test_several_lines_can_be_typed_and_pasted(cleared: Terminal) -> None:
+    say(cleared, "one\\\rtwo\x1b\rthree\x1b[200~\nfour\nfive\x1b[201~")
+    assert saved_message(cleared) == "one\ntwo\nthree\nfour\nfive"
 
 
-def test_a_message_is_changed_where_it_was_typed(terminal: Terminal) -> None:
-    say(terminal, "Hello")
-    say(terminal, "Tell me about the sea.")
-    at = len(terminal.seen)
-    say(terminal, "/edit 1")
-    end = terminal.wait_for("Hello", after=terminal.wait_for("edit> ", after=at))
-    assert "edit> Hello" in shown(terminal.seen[at:end])
-    terminal.press("\x03")
-    terminal.wait_for(PROMPT, after=terminal.wait_for("nothing is changed", after=at))
-    assert "2 turns" in say(terminal, "/show")
-    say(terminal, "/edit 1")
-    say(terminal, " again")
-    assert saved_message(terminal) == "Hello again"
-    assert re.search(r"turns +1 turn\r", shown(say(terminal, "/show")))
+def test_a_message_is_changed_where_it_was_typed(cleared: Terminal) -> None:
+    say(cleared, "Hello")
+    say(cleared, "Tell me about the sea.")
+    at = len(cleared.seen)
+    say(cleared, "/edit 1")
+    end = cleared.wait_for("Hello", after=cleared.wait_for("edit> ", after=at))
+    assert "edit> Hello" in shown(cleared.seen[at:end])
+    cleared.press("\x03")
+    cleared.wait_for(PROMPT, after=cleared.wait_for("nothing is changed", after=at))
+    assert "2 turns" in say(cleared, "/show")
+    say(cleared, "/edit 1")
+    say(cleared, " again")
+    assert saved_message(cleared) == "Hello again"
+    assert re.search(r"turns +1 turn\r", shown(say(cleared, "/show")))
 
 
-def test_wide_and_combining_characters_are_sent_as_typed(terminal: Terminal) -> None:
-    say(terminal, "日本語x\x7f e\u0301 \U0001f469\u200d\U0001f680 ende")
-    assert saved_message(terminal) == "日本語 e\u0301 \U0001f469\u200d\U0001f680 ende"
+def test_wide_and_combining_characters_are_sent_as_typed(cleared: Terminal) -> None:
+    say(cleared, "日本語x\x7f e\u0301 \U0001f469\u200d\U0001f680 ende")
+    assert saved_message(cleared) == "日本語 e\u0301 \U0001f469\u200d\U0001f680 ende"
 
 
-def test_tab_completes(terminal: Terminal, tmp_path: Path) -> None:
-    (tmp_path / "my notes.txt").write_text("notes", encoding="utf-8")
+def test_tab_completes(cleared: Terminal) -> None:
+    Path("my notes.txt").write_text("notes", encoding="utf-8")
     for typed, added in (("/rea", "d"), ("my", "notes.txt")):
-        complete(terminal, typed, added)
-    assert "my notes.txt: 5 characters go with the next message" in say(terminal, "")
-    complete(terminal, "/set max", "tokens")
-    assert "max_tokens: 5" in say(terminal, "5")
+        complete(cleared, typed, added)
+    assert "my notes.txt: 5 characters go with the next message" in say(cleared, "")
+    complete(cleared, "/set max", "tokens")
+    assert "max_tokens: 5" in say(cleared, "5")
 
 
 def complete(terminal: Terminal, typed: str, added: str) -> None:
@@ -586,11 +612,11 @@ def test_a_terminal_without_cursor_still_has_a_prompt(environment: dict[str, str
     assert len(answer) > 10 and "\r\n" not in answer
 
 
-def test_quotes_span_lines_at_a_terminal(terminal: Terminal) -> None:
-    at = len(terminal.seen)
-    terminal.press('"""one\rtwo"""\r')
-    terminal.wait_for(PROMPT, after=terminal.wait_for("tok/s", after=at))
-    assert saved_message(terminal) == "one\ntwo"
+def test_quotes_span_lines_at_a_terminal(cleared: Terminal) -> None:
+    at = len(cleared.seen)
+    cleared.press('"""one\rtwo"""\r')
+    cleared.wait_for(PROMPT, after=cleared.wait_for("tok/s", after=at))
+    assert saved_message(cleared) == "one\ntwo"
 
 
 def test_without_colours_nothing_is_dimmed(environment: dict[str, str]) -> None:

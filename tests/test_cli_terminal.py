@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pymtp_cli.app import app
+from typer.testing import CliRunner
 
 from pymtp import Model
 from terminal import Terminal
 
 pytestmark = pytest.mark.model
 
-TIMEOUT_S = 120
 PROMPT = "def add(a, b):"
 COMMAND = [sys.executable, "-m", "pymtp_cli", "run", "-t", "1", "--temp", "0"]
 TEXT = [*COMMAND, "--raw", "-n", "60", "--draft-max", "3", PROMPT]
@@ -33,6 +33,12 @@ def stdout_at_terminal(command: list[str], environment: dict[str, str]) -> str:
     return terminal.seen.replace("\r\n", "\n")
 
 
+def piped(command: list[str]) -> tuple[str, str]:
+    """What the command writes to stdout and stderr without a terminal."""
+    done = CliRunner().invoke(app, command[3:], prog_name="pymtp")
+    return done.stdout, done.stderr
+
+
 def test_accepted_drafts_have_a_colour_of_their_own(environment: dict[str, str]) -> None:
     seen = stdout_at_terminal([*TEXT, "--color"], environment)
     with Model(n_threads=1, draft_max=3) as model:
@@ -45,12 +51,10 @@ def test_accepted_drafts_have_a_colour_of_their_own(environment: dict[str, str])
 
 
 def test_without_a_terminal_or_with_no_color_the_text_is_as_ever(environment: dict[str, str]) -> None:
-    def text(*flags: str) -> bytes:
-        return subprocess.run([*TEXT, *flags], env=environment, capture_output=True, timeout=TIMEOUT_S).stdout
-
-    assert text("--color") == text() != b""
-    assert stdout_at_terminal([*TEXT, "--color"], {**environment, "NO_COLOR": "1"}) == text().decode()
-    assert stdout_at_terminal(TEXT, environment) == text().decode()
+    text, _ = piped(TEXT)
+    assert piped([*TEXT, "--color"])[0] == text != ""
+    assert stdout_at_terminal([*TEXT, "--color"], {**environment, "NO_COLOR": "1"}) == text
+    assert stdout_at_terminal(TEXT, environment) == text
 
 
 LONG = "one two three four " * 300
@@ -70,10 +74,10 @@ def test_the_progress_of_a_long_prompt_is_shown_until_there_is_text(environment:
     assert len(steps) > 1
     assert steps == sorted(steps)
     assert all(done % 16 == 0 and 0 < done < total for done, total in steps)
-    piped = subprocess.run(long_prompt(), env=environment, capture_output=True, timeout=TIMEOUT_S)
+    stdout, stderr = piped(long_prompt())
     wiped = terminal.seen.rpartition("\x1b[2K")[2].replace("\r\n", "\n")
-    assert wiped.startswith(f"{piped.stdout.decode()}model:  ")  # the text, and then the statistics
-    assert piped.stderr.startswith(b"model:  ")  # nothing came before them
+    assert wiped.startswith(f"{stdout}model:  ")  # the text, and then the statistics
+    assert stderr.startswith("model:  ")  # nothing came before them
 
 
 def test_a_short_prompt_shows_no_progress(environment: dict[str, str]) -> None:
@@ -96,8 +100,8 @@ def test_ctrl_c_ends_a_long_prompt_and_its_line(environment: dict[str, str]) -> 
 
 
 def test_a_conversation_shows_it_too(environment: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "long.txt").write_text(LONG, encoding="utf-8")
-    command = [*COMMAND[:3], "chat", "-c", "4096", "-ub", "16", "--draft-max", "3", "-n", "4", "-t", "1"]
+    (tmp_path / "long.txt").write_text("one two three four " * 20, encoding="utf-8")
+    command = [*COMMAND[:3], "chat", "-c", "1024", "-ub", "16", "--draft-max", "3", "-n", "4", "-t", "1"]
     with Terminal(command, env={**environment, "XDG_STATE_HOME": str(tmp_path)}) as terminal:
         terminal.wait_for(READS)
         terminal.press(f"/read {tmp_path / 'long.txt'}\r")
