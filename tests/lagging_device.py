@@ -2,7 +2,7 @@
 
 As a plugin it becomes the GPU of a test run: `PYTHONPATH=tests pytest -p lagging_device tests/test_isolation.py`.
 As a program it computes rounds of tests/test_isolation.py there, in every kind of memory, and prints their digests; its
-argument is the split mode.
+arguments are the split mode, and whether flash attention is on.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def load() -> None:
     assert ggml.ggml_backend_load(os.fsencode(build()))
 
 
-def digests(split_mode: SplitMode) -> Iterator[str]:
-    """Of what is computed in the places of two sequences that held others, for each family and kind of attention."""
+def digests(split_mode: SplitMode, flash_attn: str) -> Iterator[str]:
+    """Of what is computed in the places of two sequences that held others, for each family."""
     import test_isolation
     from pymtp.gguf.facts import model_facts
     from pymtp.loader import Weights
@@ -73,17 +73,15 @@ def digests(split_mode: SplitMode) -> Iterator[str]:
     for family, write in test_isolation.FAMILIES.items():
         if split_mode == "tensor" and family not in SPLIT_FAMILIES:
             continue
-        for flash_attn in ("on",) if split_mode == "tensor" else ("on", "off"):
-            with TemporaryDirectory() as folder:
-                facts = model_facts(write(Path(folder) / "tiny.gguf"))
-                with closing(Weights(facts, params, with_heads=True)) as weights:
-                    made = test_isolation.session(weights, flash_attn=flash_attn)
-                    outputs = test_isolation.left_behind(made, test_isolation.SECRETS[0], test_isolation._truncate)
-            digest = sha256(b"".join(array.tobytes() for array in outputs)).hexdigest()
-            yield f"{family}, attention {flash_attn}: {digest}"
+        with TemporaryDirectory() as folder:
+            facts = model_facts(write(Path(folder) / "tiny.gguf"))
+            with closing(Weights(facts, params, with_heads=True)) as weights:
+                made = test_isolation.session(weights, flash_attn=flash_attn)
+                outputs = test_isolation.left_behind(made, test_isolation.SECRETS[0], test_isolation._truncate)
+        yield f"{family}: {sha256(b''.join(array.tobytes() for array in outputs)).hexdigest()}"
 
 
 load()
 if __name__ == "__main__":
-    for line in digests(sys.argv[1]):  # type: ignore[arg-type]
+    for line in digests(*sys.argv[1:]):  # type: ignore[arg-type]
         print(line)
