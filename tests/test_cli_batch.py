@@ -69,7 +69,7 @@ def test_the_same_file_gives_the_same_answers_and_nothing_is_done_twice(tmp_path
 
 
 def test_a_run_that_was_killed_continues(tmp_path: Path) -> None:
-    requests, output = write(tmp_path / "in.jsonl", 30, ignore_eos=True, max_tokens=60), tmp_path / "out.jsonl"
+    requests, output = write(tmp_path / "in.jsonl", 30, ignore_eos=True, max_tokens=30), tmp_path / "out.jsonl"
     command = [sys.executable, "-m", "pymtp_cli", "batch", str(requests), "-o", str(output), *OPTIONS]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         end = time.monotonic() + 60

@@ -142,7 +142,7 @@ def test_devices_are_listed() -> None:
 
 @model
 def test_every_arm_has_a_row_in_every_test_and_kind_of_text(prompts: Path) -> None:
-    found = rows("--prompts", prompts, "--draft-max", "1,auto", "-d", "0,32", "-pg", "16,8")
+    found = rows("-r", "1", "--prompts", prompts, "--draft-max", "1,auto", "-d", "0,32", "-pg", "16,8")
     assert [(row["test"], row["category"], row["draft_max"]) for row in found] == [
         (f"{test}{depth}", category, k)
         for depth in ("", " @ d32")
@@ -199,7 +199,8 @@ def test_two_setups_two_temperatures_and_texts_together(prompts: Path) -> None:
 
 @model
 def test_forced_acceptance_is_as_asked_for_and_no_valid_output(tmp_path: Path) -> None:
-    result = bench(*SHORT, "-n", "24", "--synthetic", "1,0", "--draft-max", "3", "-o", "md", "-oe", "jsonl")
+    given = ["-p", "0", "-n", "24", "-r", "1", "-t", "1", "--synthetic", "1,0", "--draft-max", "3"]
+    result = bench(*given, "-o", "md", "-oe", "jsonl")
     assert result.exit_code == 0
     assert result.stdout.startswith("Drafts were accepted at random")
     found = [json.loads(line) for line in result.stderr.splitlines()]
@@ -300,7 +301,7 @@ def test_a_file_to_resume_from_that_is_another_ones_is_refused(prompts: Path, tm
 
 
 @model
-@pytest.mark.parametrize("form", ["json", "jsonl", "csv"])
+@pytest.mark.parametrize("form", ["jsonl", *(pytest.param(form, marks=pytest.mark.slow) for form in ("json", "csv"))])
 def test_a_run_is_compared_with_an_earlier_one(prompts: Path, tmp_path: Path, form: str) -> None:
     given = [*SHORT, "--prompts", prompts, "--draft-max", "1"]
     earlier = tmp_path / "earlier"

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pymtp_cli.app import app
+from typer.testing import CliRunner
 
 from pymtp.gguf.facts import model_facts
 
@@ -25,8 +27,14 @@ def pymtp(*arguments: object, stdin: str = "") -> Result:
     return subprocess.run(command, input=stdin, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S)
 
 
+def here(*arguments: object) -> Result:
+    """The same in this process; what llama.cpp would write by itself is not seen."""
+    done = CliRunner().invoke(app, [*map(str, arguments)], prog_name="pymtp")
+    return Result([], done.exit_code, done.stdout, done.stderr)
+
+
 def report(*arguments: object) -> dict[str, object]:
-    result = pymtp("run", "--json", "-q", "-t", 1, *arguments)
+    result = here("run", "--json", "-q", "-t", 1, *arguments)
     assert (result.returncode, result.stderr) == (0, "")
     loaded: dict[str, object] = json.loads(result.stdout)
     return loaded
@@ -84,7 +92,7 @@ def test_llama_cpp_is_quiet_unless_asked() -> None:
 
 
 def test_verbose_says_where_a_rounds_time_goes() -> None:
-    verbose = pymtp("run", "-n", 20, "--ignore-eos", "--verbose", "--temp", 0, "hi").stderr
+    verbose = here("run", "-n", 20, "--ignore-eos", "--verbose", "--temp", 0, "hi").stderr
     [whole] = re.findall(r"^a round: +([0-9.]+) ms$", verbose, re.MULTILINE)
     parts = re.findall(r"^  (drafting|verifying|sampling|Python): +([0-9.]+) ms, [0-9.]+ %$", verbose, re.MULTILINE)
     assert [name for name, _ in parts] == ["drafting", "verifying", "sampling", "Python"]
@@ -118,14 +126,14 @@ def test_a_chat_template_that_fails(embedded_model: Path, tmp_path: Path, templa
     path = tmp_path / "template.gguf"
     old = (model_facts(embedded_model).chat_template or "").encode()
     path.write_bytes(embedded_model.read_bytes().replace(old, template.encode().ljust(len(old))))
-    line = one_line(pymtp("run", path, "hi"))
+    line = one_line(here("run", path, "hi"))
     assert "the model's chat template fails (" in line
     assert "use --raw" in line
-    assert pymtp("run", path, "hi", "--raw", "-n", 1).returncode == 0
+    assert here("run", path, "hi", "--raw", "-n", 1).returncode == 0
 
 
 def test_a_quantised_v_cache_needs_flash_attention() -> None:
-    result = pymtp("run", "-ctv", "q8_0", "-fa", "off", "hi")
+    result = here("run", "-ctv", "q8_0", "-fa", "off", "hi")
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
     assert "-ctv/--cache-type-v: must be f32, f16 or bf16 without flash attention" in result.stderr
 
