@@ -19,15 +19,15 @@
 #
 # PYTHON=python3.12       the interpreter that .venv is made with
 # CMAKE_ARGS="-DGGML_CUDA=ON" make ...   build options; they stay until others are given, or `make clean`
-# LLAMA_CPP=archive       the pinned archive of llama-cpp-python, if you have it: it is not downloaded then
-#                         (make patches-rebase: the archive of another version, to which the patches are moved)
+# LLAMA_CPP=archive       the archive that native/llama_cpp.pin names, if you have it: it is not downloaded then
+#                         (make patches-rebase: an archive with another llama.cpp, to which the patches are moved)
 
 PYTHON    ?= python3
 PROMPT    ?= Write a Python function that checks whether a number is prime.
 LLAMA_CPP ?=
 export PROMPT
 
-ARCHIVE := build/llama_cpp_python-0.3.36.tar.gz
+ARCHIVE := build/$(shell sed -n 's/^archive *= *//p' native/llama_cpp.pin)
 VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -177,7 +177,7 @@ patches-edit: $(VENV)/tools | $(ARCHIVE)
 # The pinned archive is fetched here, not by its own rule: LLAMA_CPP is another one.
 patches-rebase: $(VENV)/tools
 	@test -n "$(LLAMA_CPP)" || \
-	    { echo 'pymtp: make patches-rebase LLAMA_CPP=archive of another llama-cpp-python' >&2; exit 1; }
+	    { echo 'pymtp: make patches-rebase LLAMA_CPP=archive with another llama.cpp' >&2; exit 1; }
 	@$(BIN)/python native/edit_patches.py rebase --onto "$(LLAMA_CPP)"
 
 patches-export:
@@ -213,8 +213,10 @@ $(ARCHIVE): | $(VENV)/tools
 
 # llama-cpp-python, which tests and benchmarks run on pymtp's libraries: LLAMA_BUILD=OFF leaves out its own, and
 # --no-cache-dir keeps that wheel out of other environments. See native/link_llama_cpp.py.
-$(VENV)/llama-cpp-python: native/llama_cpp.pin $(VENV)/packages | $(ARCHIVE)
-	@CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP) install --no-build-isolation --no-deps --no-cache-dir $(ARCHIVE)
+PEER = --no-build-isolation --no-deps --no-binary :all: --require-hashes -r requirements/peer.txt
+$(VENV)/llama-cpp-python: requirements/peer.txt $(VENV)/packages
+	@$(PIP) download $(PEER) --dest build
+	@CMAKE_ARGS=-DLLAMA_BUILD=OFF $(PIP) install $(PEER) --no-cache-dir --find-links build
 	@touch $@
 
 $(VENV)/linked: $(VENV)/llama-cpp-python $(VENV)/installed

@@ -34,6 +34,10 @@ from pymtp.benchmark.provenance import machine, model_text
 from pymtp.benchmark.tables import markdown
 from pymtp.engine.context import native_params
 
+sys.path.insert(0, str(REPOSITORY / "native"))  # the tools of the build are no package
+
+from llama_cpp_source import Pin  # noqa: E402
+
 BUILD = REPOSITORY / "build"
 REFERENCES = {PLAIN: "of_plain", DRAFT_MTP: "of_draft_mtp"}
 TITLES = {name: entry.title for name, entry in CATALOGUE.items()}
@@ -149,7 +153,7 @@ def measure(given: argparse.Namespace, logs: Path) -> dict[str, Any]:
 
 
 def _build(given: argparse.Namespace) -> Path:
-    source = given.source or BUILD / "llama_cpp_python-0.3.36.tar.gz"
+    source = given.source or BUILD / Pin.read(REPOSITORY / "native" / "llama_cpp.pin").archive
     if not source.exists():
         raise SystemExit(f"{source} is missing: run `make` once, or give --source or --llama-cpp")
     remembered = BUILD / "cmake-args"

@@ -12,7 +12,7 @@ shift 2
 present=$(printf '%s\n' "$@")
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
-archive=build/llama_cpp_python-0.3.36.tar.gz
+archive=build/$(sed -n 's/^archive *= *//p' native/llama_cpp.pin)
 version=${PYTHON_VERSION:-3.12}
 for file in "$python" "$archive" "$prompts"; do
     test -e "$file" || { echo "pack_gpu.sh: $file is missing: run \`make\` first" >&2; exit 1; }

@@ -47,7 +47,7 @@ def edit(folder: Path, source: Path | None, pin: Path = PIN, patches: Path = PAT
     run(["symbolic-ref", "HEAD", f"refs/heads/{SERIES}"], folder)
     for key, value in SETTINGS.items():
         run(["config", key, value], folder)
-    commit(folder, f"llama.cpp of {Pin.read(pin)}")
+    commit(folder, f"{Pin.read(pin)}")
     run(["tag", PRISTINE], folder)
     for path in patch_paths(patches):
         apply(path, folder)
@@ -66,7 +66,7 @@ def rebase(folder: Path, source: Path | None, onto: Path, pin: Path = PIN, patch
     run(["checkout", "--quiet", "--detach", PRISTINE], folder)
     run(["rm", "-r", "--quiet", "."], folder)
     new = unpack_other(onto, Pin.read(pin), folder)
-    commit(folder, f"llama.cpp of {new}")
+    commit(folder, f"{new}")
     run(["tag", "--force", PRISTINE], folder)
     new_pin(folder).write_text(new.text(pin.read_text("utf-8")), "utf-8")
 
@@ -137,7 +137,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Edits pymtp's patches to llama.cpp in a git repository.")
     parser.add_argument("action", choices=["edit", "rebase", "export"])
     parser.add_argument("--source", type=Path, help="archive or directory to use instead of a download")
-    parser.add_argument("--onto", type=Path, help="archive of another version, for rebase")
+    parser.add_argument("--onto", type=Path, help="archive with another llama.cpp, for rebase")
     options = parser.parse_args()
     if options.action == "rebase" and not options.onto:
         parser.error("rebase needs --onto ARCHIVE (make patches-rebase LLAMA_CPP=archive)")

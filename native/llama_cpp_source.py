@@ -6,7 +6,6 @@ Knows archives, directories and digests; nothing of patches or of CMake.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -40,9 +39,9 @@ class PrepareError(Exception):
 class Pin:
     """native/llama_cpp.pin."""
 
-    name: str
-    version: str
+    archive: str
     folder: str
+    build: str
     sha256: str
     tree: str
 
@@ -58,11 +57,22 @@ class Pin:
         return old
 
     @property
-    def archive_name(self) -> str:
-        return f"{self.name.replace('-', '_')}-{self.version}.tar.gz"
+    def package(self) -> str:
+        """The name of the package whose archive it is."""
+        return self.archive.rpartition("-")[0].replace("_", "-")
+
+    @property
+    def version(self) -> str:
+        """The version of that package."""
+        return self.archive.rpartition("-")[2].removesuffix(".tar.gz")
+
+    @property
+    def prefix(self) -> str:
+        """What the names of llama.cpp's files begin with in the archive."""
+        return f"{self.archive.removesuffix('.tar.gz')}/{self.folder}/"
 
     def __str__(self) -> str:
-        return f"{self.name} {self.version}"
+        return f"llama.cpp {self.build}"
 
 
 def is_needed(path: str) -> bool:
@@ -97,36 +107,33 @@ def check_archive(archive: Path, pin: Pin) -> None:
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != pin.sha256:
         raise PrepareError(
-            f"{archive} is not {pin.archive_name}: its sha256 is {found}, the pin says {pin.sha256}; "
+            f"{archive} is not {pin.archive}: its sha256 is {found}, the pin says {pin.sha256}; "
             "delete it, or give the right archive"
         )
 
 
 def fetch_archive(pin: Pin, cache: Path) -> Path:
     """The pinned archive in the cache folder; downloads it with pip unless it is there already."""
-    archive = cache / pin.archive_name
+    archive = cache / pin.archive
     if not archive.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
             _pip_download(pin, scratch)
             # renamed when complete: an interrupted download leaves nothing that looks like the archive
-            (Path(scratch) / pin.archive_name).replace(archive)
+            (Path(scratch) / pin.archive).replace(archive)
     check_archive(archive, pin)
     return archive
 
 
 def _pip_download(pin: Pin, folder: str) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    command += ["--no-deps", "--no-binary", ":all:", "--dest", folder, f"{pin.name}=={pin.version}"]
-    if importlib.util.find_spec("scikit_build_core"):
-        # pip asks the archive for its metadata; with its build backend at hand that needs no further download
-        command.insert(4, "--no-build-isolation")
+    command += ["--no-deps", "--no-binary", pin.package, "--dest", folder, f"{pin.package}=={pin.version}"]
     result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode != 0 or not (Path(folder) / pin.archive_name).exists():
+    if result.returncode != 0 or not (Path(folder) / pin.archive).exists():
         lines = (result.stderr.strip() or result.stdout.strip() or "no archive").splitlines()
         reason = next((line for line in lines if line.startswith("ERROR")), lines[-1])
         raise PrepareError(
-            f"cannot download {pin.archive_name} with pip ({reason}); "
+            f"cannot download {pin.archive} with pip ({reason}); "
             "fetch it elsewhere and pass -DPYMTP_LLAMA_CPP_DIR=<archive or unpacked folder>"
         )
 
@@ -137,29 +144,35 @@ def unpack(source: Path, pin: Pin, target: Path) -> None:
     found = tree_digest(target)
     if found != pin.tree:
         raise PrepareError(
-            f"{source} does not hold the llama.cpp of {pin}: the digest of its sources is {found}, "
-            f"the pin says {pin.tree}; give an unchanged copy of {pin.archive_name}"
+            f"{source} does not hold {pin}: the digest of its sources is {found}, "
+            f"the pin says {pin.tree}; give an unchanged copy of {pin.archive}"
         )
 
 
 def unpack_other(archive: Path, pin: Pin, target: Path) -> Pin:
-    """Writes the needed files of another version's archive to target. Returns the pin of that version."""
-    prefix = pin.archive_name.removesuffix(f"{pin.version}.tar.gz")
-    version = archive.name.removeprefix(prefix).removesuffix(".tar.gz")
-    if not archive.is_file() or archive.name != f"{prefix}{version}.tar.gz":
-        raise PrepareError(f"{archive} is no source archive of {pin.name}: give {prefix}<version>.tar.gz")
-    other = replace(pin, version=version, sha256=hashlib.sha256(archive.read_bytes()).hexdigest())
+    """Writes the needed files of another archive to target. Returns the pin of that archive."""
+    if not archive.is_file() or not re.fullmatch(r".+-[^-]+\.tar\.gz", archive.name):
+        raise PrepareError(f"{archive} is no source archive of a package: give <name>-<version>.tar.gz")
+    other = replace(pin, archive=archive.name, folder=_llama_cpp_folder(archive))
+    other = replace(other, build=f"of {other.package} {other.version}")
     _write(_archive_files(archive, other, is_needed), target)
-    if not (target / "src" / "llama.cpp").is_file():
-        raise PrepareError(f"{archive} holds no llama.cpp in {pin.folder}")
-    return replace(other, tree=tree_digest(target))
+    return replace(other, sha256=hashlib.sha256(archive.read_bytes()).hexdigest(), tree=tree_digest(target))
+
+
+def _llama_cpp_folder(archive: Path) -> str:
+    """The folder that holds llama.cpp in an archive."""
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            if member.isfile() and member.name.endswith("/src/llama.cpp"):
+                return member.name.partition("/")[2].removesuffix("/src/llama.cpp")
+    raise PrepareError(f"{archive} holds no llama.cpp")
 
 
 def unpack_programs(source: Path, pin: Pin, target: Path) -> None:
     """Adds the sources of llama.cpp's own programs to a tree. Those of a directory are not checked."""
     _write(_files(source, pin, is_of_programs), target)
     if not (target / "tools" / "CMakeLists.txt").is_file():
-        raise PrepareError(f"{source} holds no sources of llama.cpp's own programs; give {pin.archive_name}")
+        raise PrepareError(f"{source} holds no sources of llama.cpp's own programs; give {pin.archive}")
 
 
 def _write(files: Iterator[tuple[str, bytes]], target: Path) -> None:
@@ -178,10 +191,9 @@ def _files(source: Path, pin: Pin, wanted: Callable[[str], bool]) -> Iterator[tu
 
 
 def _archive_files(archive: Path, pin: Pin, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    prefix = f"{pin.archive_name.removesuffix('.tar.gz')}/{pin.folder}/"
     with tarfile.open(archive) as tar:
         for member in tar:
-            name = member.name.removeprefix(prefix)
+            name = member.name.removeprefix(pin.prefix)
             if name != member.name and member.isfile() and wanted(name):
                 content = tar.extractfile(member)
                 assert content is not None
@@ -194,7 +206,7 @@ def _folder_files(folder: Path, pin: Pin, wanted: Callable[[str], bool]) -> Iter
             for name, path in tree_files(root, wanted).items():
                 yield name, path.read_bytes()
             return
-    raise PrepareError(f"{folder} holds no llama.cpp sources; give {pin.archive_name} or an unpacked copy of it")
+    raise PrepareError(f"{folder} holds no llama.cpp sources; give {pin.archive} or an unpacked copy of it")
 
 
 def sync(source: Path, target: Path) -> None:

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from llama_archive import PIN
+
 ROOT = Path(__file__).resolve().parent.parent
-ARCHIVE = ROOT / "build" / "llama_cpp_python-0.3.36.tar.gz"
+ARCHIVE = ROOT / "build" / PIN.archive
 
 
 def run(*command: object, **env: str) -> str:

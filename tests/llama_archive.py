@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tarfile
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-import prepare_llama_cpp
-from llama_cpp_source import Pin
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "native"))  # the tools of the build are no package; scripts import this file, too
+
+import prepare_llama_cpp  # noqa: E402
+from llama_cpp_source import Pin  # noqa: E402
+
 PIN = Pin.read(ROOT / "native" / "llama_cpp.pin")
 
 
 def pristine_source() -> Path | None:
     """The archive or the directory that this checkout was built from."""
-    archive = ROOT / "build" / PIN.archive_name
+    archive = ROOT / "build" / PIN.archive
     stamps = [json.loads(path.read_text()) for path in ROOT.glob(f"build/*/llama.cpp/{prepare_llama_cpp.STAMP}")]
     found = [archive, *(Path(stamp["source"]) for stamp in stamps)]
     return next((path for path in found if path.exists()), None)
@@ -30,7 +33,7 @@ def texts(folder: str, suffix: str) -> dict[str, str]:
     source = pristine_source()
     if source is None or not source.is_file():
         return {}
-    prefix = f"{PIN.archive_name.removesuffix('.tar.gz')}/{PIN.folder}/{folder}/"
+    prefix = f"{PIN.prefix}{folder}/"
     with tarfile.open(source) as archive:
         found = [m for m in archive if m.name.startswith(prefix) and m.name.endswith(suffix)]
         files = {member.name.removeprefix(prefix): archive.extractfile(member) for member in found}

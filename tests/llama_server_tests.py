@@ -21,9 +21,10 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from llama_archive import PIN
+
 REPOSITORY = Path(__file__).resolve().parent.parent
-ARCHIVE = REPOSITORY / "build" / "llama_cpp_python-0.3.36.tar.gz"
-LLAMA_CPP = "vendor/llama.cpp/"
+ARCHIVE = REPOSITORY / "build" / PIN.archive
 PARTS = ("tools/server/tests/", "models/templates/")
 FILES = (
     *("basic", "completion", "chat_completion", "compat_oai_responses", "compat_anthropic", "security", "metrics"),
@@ -65,7 +66,7 @@ def prepare(folder: Path, archive: Path = ARCHIVE) -> Path:
     if not tests.is_dir():
         with tarfile.open(archive) as tar:
             for member in tar:
-                name = member.name.partition("/")[2].removeprefix(LLAMA_CPP)
+                name = member.name.removeprefix(PIN.prefix)
                 if member.isfile() and name.startswith(PARTS) and (content := tar.extractfile(member)):
                     target = folder / name
                     target.parent.mkdir(parents=True, exist_ok=True)

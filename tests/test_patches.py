@@ -159,11 +159,11 @@ def test_the_flag_of_the_series_is_above_all_of_llama_cpp(tree: Path) -> None:
 
 def test_an_archive_with_another_hash_is_refused(tmp_path: Path) -> None:
     pin = Pin.read(PIN_FILE)
-    (tmp_path / pin.archive_name).write_bytes(b"something else")
-    with pytest.raises(PrepareError, match=rf"is not {re.escape(pin.archive_name)}: its sha256 is .*, the pin says"):
+    (tmp_path / pin.archive).write_bytes(b"something else")
+    with pytest.raises(PrepareError, match=rf"is not {re.escape(pin.archive)}: its sha256 is .*, the pin says"):
         fetch_archive(pin, tmp_path)
     with pytest.raises(PrepareError, match="is not .*: its sha256 is"):
-        unpack(tmp_path / pin.archive_name, pin, tmp_path / "tree")
+        unpack(tmp_path / pin.archive, pin, tmp_path / "tree")
 
 
 def test_the_error_reaches_the_command_line_as_one_line(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ class Workshop:
         self.write_patch("0001-hook.patch", HOOK)
 
     def write_pin(self, **changes: str) -> None:
-        pin = Pin("llama-cpp-python", "1.2.3", "vendor/llama.cpp", "0" * 64, tree_digest(self.sources))
+        pin = Pin("llama_cpp_python-1.2.3.tar.gz", "vendor/llama.cpp", "b123", "0" * 64, tree_digest(self.sources))
         pin = replace(pin, **changes)
         self.pin_file.write_text("".join(f"{key} = {value}\n" for key, value in vars(pin).items()))
 
@@ -334,7 +334,7 @@ def test_an_edited_tree_starts_over(workshop: Workshop) -> None:
 
 def test_other_sources_than_the_pins_are_refused(workshop: Workshop) -> None:
     (workshop.sources / "src" / "other.cpp").write_text("a later version\n")
-    with pytest.raises(PrepareError, match="does not hold the llama.cpp of llama-cpp-python 1.2.3: the digest"):
+    with pytest.raises(PrepareError, match="does not hold llama.cpp b123: the digest"):
         workshop.prepare()
 
 
@@ -403,7 +403,8 @@ def test_a_series_is_rebased_to_another_version_with_its_pin(workshop: Workshop)
 def test_a_conflict_names_its_patch_and_is_resolved_in_the_repository(workshop: Workshop) -> None:
     repository = workshop.folder / "repository"
     message = rebase(workshop, "one\nzwei\nthree\nfour\n")
-    assert message and "patch 1 of 1 ('hook') conflicts with llama-cpp-python 1.3.0 in\n    src/llama.cpp\n" in message
+    assert message
+    assert "patch 1 of 1 ('hook') conflicts with llama.cpp of llama-cpp-python 1.3.0 in\n    src/llama.cpp\n" in message
     with pytest.raises(PrepareError, match="a rebase is not finished"):
         edit_patches.export(repository, workshop.patches)
     assert Patch.read(workshop.patches / "0001-hook.patch").diff in HOOK
@@ -416,7 +417,7 @@ def test_a_conflict_names_its_patch_and_is_resolved_in_the_repository(workshop: 
 
 
 def test_a_series_is_rebased_to_an_archive_only(workshop: Workshop) -> None:
-    with pytest.raises(PrepareError, match="is no source archive of llama-cpp-python: give llama_cpp_python-<version>"):
+    with pytest.raises(PrepareError, match="is no source archive of a package: give <name>-<version>.tar.gz"):
         unpack_other(workshop.sources, Pin.read(workshop.pin_file), workshop.tree)
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from conftest import REPOSITORY
 from families import FAMILIES, TRANSFORMERS, State
+from llama_archive import PIN
 from pymtp import Model, SamplingParams
 from pymtp.engine.session import Chunk, Session
 from pymtp.heads import convert_heads
@@ -56,13 +57,13 @@ def pytorch() -> None:
 @pytest.fixture(scope="session")
 def llama_cpp_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """llama.cpp's converter and the gguf package that it goes with, from the archive that pymtp is built from."""
-    archives = list((REPOSITORY / "build").glob("llama_cpp_python-*.tar.gz"))
-    if not archives:
+    source = REPOSITORY / "build" / PIN.archive
+    if not source.is_file():
         pytest.skip("llama.cpp's sources are not at hand (build/ holds no archive): run make")
     folder = tmp_path_factory.mktemp("llama.cpp")
-    with tarfile.open(archives[0]) as archive:
+    with tarfile.open(source) as archive:
         for member in archive:
-            path = member.name.partition("/vendor/llama.cpp/")[2]
+            path = member.name.removeprefix(PIN.prefix)
             if path.startswith(("conversion/", "gguf-py/")) and member.isfile():
                 member.name = path
                 archive.extract(member, folder, filter="data")

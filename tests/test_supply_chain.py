@@ -39,7 +39,9 @@ def test_what_pyproject_asks_for_is_locked() -> None:
     run, dev = ({each.name for each in write_sbom.packages(use)} for use in ("run", "dev"))
     assert {name_of(each) for each in project["dependencies"]} <= run <= dev
     asked = {name_of(each) for each in project["optional-dependencies"]["dev"]}
-    assert asked - dev == {"llama-cpp-python"}  # installed from the pinned archive
+    assert asked - dev == {"llama-cpp-python"}  # peer.txt: it is built without its libraries
+    [version] = [each for each in project["optional-dependencies"]["dev"] if each.startswith("llama-cpp-python")]
+    assert (ROOT / "requirements" / "peer.txt").read_text("utf-8").startswith(version + " \\\n    --hash=sha256:")
 
 
 def test_build_and_run_have_the_versions_of_the_tests() -> None:

@@ -26,8 +26,8 @@ def build_programs(folder: Path, source: Path, cmake_args: Sequence[str], n_jobs
     configure += [f"-DPython_EXECUTABLE={sys.executable}", f"-DPYMTP_LLAMA_CPP_DIR={source.resolve()}", *cmake_args]
     _cmake(configure, folder / "configure.log")
     _cmake(["--build", folder, "--target", "programs", "-j", n_jobs], folder / "build.log")
-    if source.is_file():
-        _unpack_example(source, folder / "bin" / "server.py")
+    for archive in sorted((REPOSITORY / "build").glob("llama_cpp_python-*.tar.gz")):
+        _unpack_example(archive, folder / "bin" / "server.py")
     return folder / "bin"
 
 

@@ -127,7 +127,7 @@ struct pymtp_counters {
     int64_t t_sample_us;    // time that samplers have spent on rows of the session
 };
 
-// Names the source of this library: "llama-cpp-python 0.3.36 + <hash of the patch series and the engine>".
+// Names the source of this library: "llama.cpp b11549 + <hash of the patch series and the engine>".
 const char * pymtp_abi_id(void);
 
 // Why the last call on this thread failed: one line, valid until the next call that fails. It may end amid a character.

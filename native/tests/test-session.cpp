@@ -665,7 +665,7 @@ static void heads_whose_hidden_states_cannot_be_tied_are_refused() {
 }
 
 static void the_library_names_its_sources() {
-    CHECK(strstr(pymtp_abi_id(), "llama-cpp-python") != nullptr);
+    CHECK(strstr(pymtp_abi_id(), "llama.cpp ") != nullptr);
 }
 
 int main(int argc, char ** argv) {

@@ -14,9 +14,6 @@ from typing import Any
 
 from pymtp.errors import LibraryError
 
-VERSION = "0.3.36"
-PIN = f"llama-cpp-python {VERSION}"  # native/llama_cpp.pin
-
 SILENT = 5
 """The level from which pymtp_log_show shows nothing: above those of ggml.h."""
 
@@ -46,11 +43,10 @@ def import_native(library: Path) -> tuple[Any, Any]:
 
 
 def check_abi_id(library: str, module: str) -> None:
-    """Raise LibraryError unless library and extension module were built from the same sources, those of the pin."""
-    if library != module or not library.startswith(PIN + " "):
+    """Raise LibraryError unless library and extension module were built from the same sources."""
+    if library != module:
         raise LibraryError(
-            f"libllama is '{library}', the extension module was built for '{module}', this package for '{PIN}': "
-            "install pymtp again"
+            f"libllama is '{library}', the extension module was built for '{module}': install pymtp again"
         )
 
 
@@ -68,7 +64,7 @@ def load_backends(folder: Path) -> None:
 
 
 def abi_id() -> str:
-    """The sources of the loaded library: "llama-cpp-python 0.3.36 + <hash of patches and engine>"."""
+    """The sources of the loaded library: "llama.cpp b11549 + <hash of patches and engine>"."""
     return _string(lib.pymtp_abi_id())
 
 
@@ -82,4 +78,5 @@ check_abi_id(abi_id(), _string(lib.PYMTP_BUILT_FOR))
 lib.pymtp_log_show(SILENT)  # backends speak as soon as they are there
 load_backends(library_file().parent)
 
-SERIES = abi_id().rpartition(" ")[2]  # 12 hex digits over the pin, the patches and the engine
+PIN, _, SERIES = abi_id().rpartition(" + ")
+"""What the pin calls its llama.cpp, and 12 hex digits over the pin, the patches and the engine."""
