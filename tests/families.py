@@ -173,12 +173,12 @@ FAMILIES = {
     "qwen35moe": Family("Qwen3.5, 3.6, 3.8, experts", write_qwen35moe, "shared", after="vLLM"),
     "qwen3next": Family("Qwen3-Next", write_qwen3next, "shared", after="vLLM"),
     "qwen4exp": Family(
-        "Qwen3.8-Flash-Next", write_qwen4exp, "shared", fed="plain", recycled="plain", after="vLLM, SGLang"
+        "Qwen3.8-Flash-Next", write_qwen4exp, "own", fed="plain", recycled="plain", after="vLLM, SGLang"
     ),
     "qwen4exp, an index that picks": Family(
         "Qwen3.8-Flash-Next, long texts",
         write_qwen4exp_picking,
-        "shared",
+        "own",
         n_compared=0,
         fed="plain",
         recycled="plain",
@@ -235,9 +235,11 @@ OWN_GRAPHS = {
     "bailingmoe2": Upstream("Ling 2.0, Ring 2.0", "keeps it", "skips it", "SGLang"),
     "dots3note": Upstream("dots3", "keeps it", "skips it", "vLLM"),
     "ernie4_5-moe": Upstream("ERNIE 4.5", "drops it", "refuses a file with it", "FastDeploy; others in vLLM, SGLang"),
-    "qwen4exp": Upstream("Qwen3.8-Flash-Next", "drops it", "refuses a file with it", "vLLM, SGLang"),
+    "qwen4exp": Upstream(
+        "Qwen3.8-Flash-Next", "keeps it", "loads it; its graph norms each stream by itself", "vLLM, SGLang"
+    ),
     "glm4moe, M-RoPE": Upstream("GLM-4.5V, 4.6V", "keeps it", "loads it; its graph has no M-RoPE", "SGLang"),
-    "glm5-next": Upstream("GLM-5.3-Flash", "keeps it", "loads it; its graph throws", "SGLang"),
+    "glm5-next": Upstream("GLM-5.3-Flash", "keeps it", "loads it; its graph has the trunk's kind of memory", "SGLang"),
     "mimo2, separate": Upstream(
         "MiMo-V2-Flash", "keeps it", "loads it; its graph wants Q, K and V in one tensor", "vLLM, SGLang"
     ),

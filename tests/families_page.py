@@ -89,12 +89,11 @@ NOTES = """
 - *GLM-5.3-Flash.* The head reads the normed mean of the trunk's four streams. Its index scores pools of four positions;
   attention sees the best of them and the up to three positions that do not fill a pool yet. The head keeps the inputs
   of pools and computes their keys when its index picks, once a round. In SGLang later drafts see nothing else; here, in
-  texts that are picked whole, they also see each other. llama.cpp marks its memory of the trunk as awaiting "complete
-  reimplementation"; the trunk agrees with transformers beyond what its index picks.
+  texts that are picked whole, they also see each other. llama.cpp's graph of the head keeps the keys of pools, which
+  cells that are given back would make wrong. The trunk agrees with transformers beyond what its index picks.
 - *Qwen3.8-Flash-Next.* The head reads all four streams after one norm, and attends to the blocks of positions that its
-  own index picks, for each draft. vLLM can hand on what is picked for the first draft. Later versions of llama.cpp have
-  a norm for each stream, and heads that attend to everything. The trunk's index picks whole blocks, as published; the
-  pinned llama.cpp cuts the last one. Files of heads that have the mixer under the trunk's name (`output_hc_norm`) are
+  own index picks, for each draft. vLLM can hand on what is picked for the first draft. llama.cpp's graph of the head has
+  a norm for each stream, and keeps the keys of blocks. Files of heads that have the mixer under the trunk's name (`output_hc_norm`) are
   refused. Not compared on trained weights.
 - *DSpark* (DeepSeek-V4-Flash-DSpark, in a file of its own) is not supported: it is not a head but drafts a block of
   tokens at once, from the states of several layers of the trunk.

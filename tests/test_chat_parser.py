@@ -131,6 +131,7 @@ def test_an_answer_that_is_none_keeps_the_message_so_far() -> None:
 @settings(max_examples=60, deadline=None)
 def test_answers_that_are_content_alone_are_parsed_as_by_llama_cpp(pieces: list[str], is_cut: bool) -> None:
     prompt = ChatTemplate(None, TEMPLATES["Qwen-Qwen2.5-7B-Instruct.jinja"]).render(HELLO)
+    assert prompt.parser
     parser, theirs = prompt.parse(), ChatParser(prompt.parser)
     assert isinstance(parser, ContentParser)
     assert [parser.push(piece) for piece in pieces] == [theirs.push(piece) for piece in pieces]

@@ -170,7 +170,7 @@ def test_every_arm_has_a_row_in_every_test_and_kind_of_text(prompts: Path) -> No
             assert drafts or row["draft_ms"] == 0
     assert found[0]["memory_bytes"] > found[0]["memory_without_mtp_bytes"] > 20e6
     assert (found[0]["n_threads"], found[0]["model_type"], len(found[0]["model_sha256"])) == (1, "step35 Q4_K_M", 64)
-    assert "llama-cpp-python" in found[0]["pin"]
+    assert "llama.cpp" in found[0]["pin"]
     assert abs(datetime.now(timezone.utc) - datetime.fromisoformat(found[0]["test_time"].replace("Z", "+00:00"))) < (
         timedelta(minutes=5)
     )

@@ -405,7 +405,7 @@ def impostor(reply: bytes | None) -> Iterator[str]:
 
 
 HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
-HELLO = (28).to_bytes(8, "little") + bytes([7, 0, 0]) + bytes(25)
+HELLO = (28).to_bytes(8, "little") + bytes([8, 0, 0]) + bytes(25)
 
 
 @pytest.mark.parametrize("reply", [HTTP, b"", bytes(4096), b"\xff" * 4096, None], ids=str)

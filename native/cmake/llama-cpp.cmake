@@ -93,6 +93,8 @@ list(TRANSFORM rare_sources PREPEND ${llama_cpp_tree}/src/)
 add_library(pymtp-rare OBJECT ${rare_sources} ${model_sources})
 set_target_properties(pymtp-rare PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 41)
 target_compile_features(pymtp-rare PRIVATE cxx_std_17)
+set_source_files_properties(${llama_cpp_tree}/src/models/modern-bert.cpp # has a constant of the name of one in lfm2.cpp
+    PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 target_compile_definitions(pymtp-rare PRIVATE $<TARGET_PROPERTY:llama,COMPILE_DEFINITIONS>)
 target_compile_options(pymtp-rare PRIVATE $<TARGET_PROPERTY:llama,COMPILE_OPTIONS> ${runs_rarely})
 target_include_directories(pymtp-rare PRIVATE $<TARGET_PROPERTY:llama,INCLUDE_DIRECTORIES>)

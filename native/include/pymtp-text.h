@@ -273,13 +273,13 @@ int32_t pymtp_chat_template_caps(const struct pymtp_chat_template * chat_templat
 //   generation_prompt                the end of the prompt: what it has of the answer already
 //   thinking_start_tag, thinking_end_tags
 //   supports_thinking
-//   parser                           for pymtp_chat_parser_init
-// PYMTP_INVALID if the request is malformed; PYMTP_FAILED if the template fails.
+//   is_content_alone                 any answer is content, and nothing else
+// and a parser of one answer to it. PYMTP_INVALID if the request is malformed; PYMTP_FAILED if the template fails.
 int32_t pymtp_chat_template_render(const struct pymtp_chat_template * chat_template, const char * request,
-                                   char ** json);
+                                   struct pymtp_chat_parser ** parser, char ** json);
 
-// Parses one answer. `parser`: as render has returned it.
-int32_t pymtp_chat_parser_init(const char * parser, struct pymtp_chat_parser ** chat_parser);
+// A parser of another answer to the prompt of `parser`, which stays as it is.
+int32_t pymtp_chat_parser_init(const struct pymtp_chat_parser * parser, struct pymtp_chat_parser ** chat_parser);
 
 // The next piece of the answer; of whole characters, special tokens that are preserved among them. is_partial: more may
 // come. What comes out is what the message got by it: [{"reasoning_content"}, {"content"},

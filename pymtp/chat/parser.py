@@ -5,9 +5,7 @@ llama.cpp parses; this keeps the message of one answer. Knows text; never tokens
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from pymtp.binding.library import ffi, lib
@@ -70,38 +68,28 @@ class ContentParser:
         return ChatMessage(self._content)
 
 
-@lru_cache(8)
-def is_content_alone(parser: str) -> bool:
-    """Whether a parser takes the whole answer for content: what it expects is the prompt's end, then any text."""
-    asked = json.loads(parser)
-    if asked["is_continuation"] or not asked["parser"]:
-        return False
-    arena = json.loads(asked["parser"])
-    parts = arena["parsers"]
-    root = parts[arena["root"]]
-    before = ""
-    for i in root["children"] if root["type"] == "sequence" else ():
-        part = parts[i]
-        if part["type"] == "literal":
-            before += part["literal"]
-        elif part["type"] == "tag":
-            text = parts[part["child"]]
-            has_no_end = text["type"] == "until" and not text["delimiters"]
-            return part["tag"] == "content" and has_no_end and before == asked["generation_prompt"]
-        elif part["type"] != "epsilon":
-            return False
-    return False
+class ParserMaker:
+    """Makes the parsers of answers to one prompt, of which llama.cpp has made one. Any number of threads may use it."""
+
+    def __init__(self, native: Any, *, is_content_alone: bool) -> None:
+        self.native = native
+        self.is_content_alone = is_content_alone
+        """Whether any answer is content, and nothing else."""
+
+    def make(self) -> AnswerParser:
+        """A parser for one answer."""
+        return ContentParser() if self.is_content_alone else ChatParser(self)
 
 
 class ChatParser:
     """Parses one answer: `push` its pieces as they come, `finish` after the last.
 
-    The deltas of all calls together make up `message`. `parser`: ChatPrompt.parser. One thread at a time.
+    The deltas of all calls together make up `message`. `maker`: ChatPrompt.parser. One thread at a time.
     """
 
-    def __init__(self, parser: str) -> None:
+    def __init__(self, maker: ParserMaker) -> None:
         handle = ffi.new("struct pymtp_chat_parser **")
-        check_call(lib.pymtp_chat_parser_init(parser.encode(), handle))
+        check_call(lib.pymtp_chat_parser_init(maker.native, handle))
         self._native = ffi.gc(handle[0], lib.pymtp_free)
 
     def push(self, piece: str) -> list[ChatDelta]:

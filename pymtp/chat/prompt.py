@@ -5,9 +5,9 @@ Knows texts; the tokens that they become are the business of whoever generates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pymtp.chat.parser import AnswerParser, ChatParser, ContentParser, is_content_alone
+from pymtp.chat.parser import AnswerParser, ContentParser, ParserMaker
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class ChatPrompt:
 
     text: str
     """The prompt; without a BOS that `tokenize` adds."""
-    parser: str = ""
-    """How answers are parsed, in llama.cpp's own notation; see `parse`."""
+    parser: ParserMaker | None = field(default=None, compare=False, repr=False)
+    """What makes llama.cpp's parsers of answers; None: answers are content alone. See `parse`."""
     grammar: str | None = None
     """GBNF that the answer follows, thinking included, with `generation_prompt` in front of it."""
     triggers: tuple[Trigger, ...] = ()
@@ -43,4 +43,4 @@ class ChatPrompt:
 
     def parse(self) -> AnswerParser:
         """A parser for one answer to this prompt."""
-        return ContentParser() if is_content_alone(self.parser) else ChatParser(self.parser)
+        return self.parser.make() if self.parser else ContentParser()

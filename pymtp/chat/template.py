@@ -13,6 +13,7 @@ from typing import Any
 from pymtp.binding.library import ffi, lib
 from pymtp.chat.native import Failed, Refused, check_call, json_of
 from pymtp.chat.params import ChatParams
+from pymtp.chat.parser import ParserMaker
 from pymtp.chat.prompt import ChatPrompt, Trigger
 from pymtp.chat.schema import check_size, checked_schema
 from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel
@@ -73,14 +74,16 @@ class ChatTemplate:
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidParameter("messages", f"such that JSON in UTF-8 can hold them ({error})") from None
         try:
-            made = json_of(lib.pymtp_chat_template_render, self._native, request)
+            parser = ffi.new("struct pymtp_chat_parser **")
+            made = json_of(lib.pymtp_chat_template_render, self._native, request, parser)
         except Refused as error:
             raise InvalidParameter("messages and tools", f"as in OpenAI's chat completions ({error})") from None
         except Failed as error:
             raise _failure(error, self._whose) from None
         if asked["tools"] and asked["tool_choice"] == "required":
             made["grammar"] = _without_content(made["grammar"])
-        return _prompt(made)
+        native = ffi.gc(parser[0], lib.pymtp_free)
+        return _prompt(made, ParserMaker(native, is_content_alone=made["is_content_alone"]))
 
 
 def _without_content(grammar: str) -> str:
@@ -120,11 +123,11 @@ def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> dict[
     return request
 
 
-def _prompt(made: Mapping[str, Any]) -> ChatPrompt:
+def _prompt(made: Mapping[str, Any], parser: ParserMaker) -> ChatPrompt:
     triggers = [Trigger(one["value"], one["type"] == "pattern") for one in made["grammar_triggers"]]
     return ChatPrompt(
         text=made["prompt"],
-        parser=made["parser"],
+        parser=parser,
         grammar=made["grammar"] or None,
         triggers=tuple(triggers) if made["grammar_lazy"] else (),
         preserved_tokens=tuple(made["preserved_tokens"]),

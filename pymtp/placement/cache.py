@@ -44,8 +44,6 @@ class Layer:
     ratio: int = 1
     """Positions that one cell of compressed K stands for."""
     state_bytes: int = 0
-    shares_cells: bool = False
-    """Whether what the index stores has the cells of K/V, where heads have theirs too."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,6 @@ class Shape:
     """Floats that the widest layer holds of a row while it is computed."""
     n_head: int
     """Attention heads of the layer that has most."""
-    n_scores: int
-    """Numbers of a row and a cell while an index picks: its scores, and the selected ones."""
 
     @property
     def kind(self) -> str:
@@ -83,7 +79,7 @@ class Shape:
     @property
     def is_shared(self) -> bool:
         """Whether the heads' K/V is in the cells of the trunk's cache; else the heads have their own cache."""
-        return self.kind not in ("sparse", "compressed") or any(layer.shares_cells for layer in self.trunk)
+        return self.kind not in ("sparse", "compressed")
 
 
 @dataclass(frozen=True)
@@ -114,11 +110,6 @@ def shape_of(model: ModelFile, more: Iterable[TensorInfo] = ()) -> Shape:
     tensors = tensors_by_layer([*model.tensors.values(), *more])
     numbers = [*range(model.n_layer), *model.head_layers]
     layers = [_layer(model, number, tensors.get(number, {})) for number in numbers]
-    n_scores = 2
-    if any(layer.shares_cells for layer in layers):
-        # of each of the index's heads, before and after what is below 0 is cut off; cells that are pooled have one
-        ratio = max(1, *(model.count(_RATIOS, number) for number in numbers))
-        n_scores += -(-2 * model.count("attention.indexer.head_count") // ratio)
     return Shape(
         trunk=tuple(layers[: model.n_layer]),
         heads=tuple(layers[model.n_layer :]),
@@ -126,7 +117,6 @@ def shape_of(model: ModelFile, more: Iterable[TensorInfo] = ()) -> Shape:
         n_vocab=model.n_vocab,
         row_elements=max((_row_elements(model, number) for number in numbers), default=0),
         n_head=max((model.count("attention.head_count", number, 1) for number in numbers), default=0),
-        n_scores=n_scores,
     )
 
 
@@ -139,8 +129,9 @@ def _layer(model: ModelFile, number: int, names: Container[str]) -> Layer:
     k_width, v_width = _kv_widths(model, number)
     has_index = _INDEX_TENSOR in names or _KEPT_KEYS_TENSOR in names
     index_width = model.count("attention.indexer.key_length") if has_index else 0
-    if _KEPT_KEYS_TENSOR in names:
-        return Layer(k_width, v_width, index_width=index_width, shares_cells=True)
+    if _KEPT_KEYS_TENSOR in names:  # each beside that of the block that ends there
+        n_pooled = max(1, *(model.count(_RATIOS, each) for each in range(model.count("block_count"))))
+        return Layer(k_width, v_width, index_width=2 * index_width, n_pooled=n_pooled)
     is_head, has_ratios = _HEAD_TENSOR in names, model.value(_RATIOS) is not None
     n_pooled = max(1, model.count("attention.indexer.kpool"))
     if n_pooled > 1:  # with a key its gate, and in the trunk the key of the pool that ends there
@@ -235,7 +226,7 @@ def estimate_memory(
     n_masked = n_cells + (_padded(min(n_cells, n_window)) if any(each.has_window for each in shape.trunk) else 0)
     # the selected scores of the index, and those before: of pooled cells one
     n_pooled = max((layer.n_pooled for layer in shape.trunk), default=1)
-    n_scores = (shape.n_scores - 1) * (n_cells // n_pooled) + n_cells if shape.kind == "sparse" else 0
+    n_scores = n_cells // n_pooled + n_cells if shape.kind == "sparse" else 0
     n_scores += 0 if has_flash_attn else shape.n_head * n_cells  # of all heads of a layer's attention
     row_bytes = _F16_BYTES * n_masked + _F32_BYTES * (n_scores + shape.row_elements)
     return MemoryEstimate(

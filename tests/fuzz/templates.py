@@ -107,6 +107,7 @@ class Templates(Fuzzer):
         except PymtpError:
             return "not rendered"
         try:
+            assert made.parser
             parser = ChatParser(made.parser)
             for i in range(0, len(answer), 5):
                 parser.push(answer[i : i + 5])

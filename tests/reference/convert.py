@@ -50,8 +50,6 @@ def main(llama_cpp: str, checkpoint: str) -> None:
     model: Any = conversion.get_model_class(config["architectures"][0])
     if config["architectures"][0] in DROPPED:
         model = with_head(model, config)
-    if config.get("hc_count"):
-        model = with_streams(model)
     if config.get("use_ordered_embeddings"):
         model = with_chosen_vocabulary(model)
     model.set_vocab = lambda self: add_vocabulary(self.gguf_writer)
@@ -72,12 +70,6 @@ DROPPED: dict[str, dict[str, str]] = {
         "model.mtp_linear_proj.0.": "model.layers.{i}.eh_proj.",
         "model.mtp_emb_norm.0.": "model.layers.{i}.enorm.",
         "model.mtp_hidden_norm.0.": "model.layers.{i}.hnorm.",
-    },
-    "Qwen4ExpForCausalLM": {
-        "mtp.layers.0.": "model.layers.{i}.",
-        "mtp.pre_fc_norm_embedding.": "model.layers.{i}.enorm.",
-        "mtp.pre_fc_norm_hidden.": "model.layers.{i}.hnorm.",
-        "mtp.": "model.layers.{i}.",
     },
 }
 """Architectures whose heads the converter drops, and how the names of heads' tensors that it does not know begin: as in
@@ -116,36 +108,6 @@ def with_head(model: Any, config: dict[str, Any]) -> Any:
             self.gguf_writer.add_nextn_predict_layers(self.hparams["num_nextn_predict_layers"])
 
     return WithHead
-
-
-def with_streams(model: Any) -> Any:
-    """A converter that keeps a head of several streams of hidden states, under the names of later versions."""
-    import torch
-
-    mixer = {"hc_norm": "norm", "input_mix_weight_down": "down", "input_mix_weight_up": "up"}
-
-    class WithStreams(model):  # type: ignore[misc]
-        model_arch = model.model_arch
-
-        def modify_tensors(self, data: Any, name: str, bid: int | None) -> Any:
-            part = name.removeprefix(f"model.layers.{bid}.").removesuffix(".weight")
-            if part == "fc_embedding":
-                self.fc_embedding = data
-            elif part == "fc_hidden":
-                yield f"blk.{bid}.nextn.eh_proj.weight", torch.cat([self.fc_embedding, data], dim=1)
-            elif part.startswith("hyper_connection_mixer."):
-                which = mixer[part.partition(".")[2]]
-                yield f"blk.{bid}.nextn.hc_head_{which}.weight", data + 1 if which == "norm" else data
-            else:
-                yield from super().modify_tensors(data, name, bid)
-
-        def set_gguf_parameters(self) -> None:
-            super().set_gguf_parameters()
-            ratio, types = self.hparams["indexer_compress_ratio"], self.hparams["layer_types"]
-            ratios = [ratio if kind == "full_attention" else 0 for kind in types]
-            self.gguf_writer.add_attention_compress_ratios([*ratios, ratio])
-
-    return WithStreams
 
 
 def with_chosen_vocabulary(model: Any) -> Any:

@@ -4,6 +4,7 @@
 
 #include "common.h"
 #include "log.h"
+#include "sampling.h"
 
 #include <cstdarg>
 #include <cstdio>
@@ -68,6 +69,18 @@ std::string common_token_to_piece(const llama_vocab * vocab, llama_token token, 
         llama_token_to_piece(vocab, token, &piece[0], piece.size(), 0, special);
     }
     return piece;
+}
+
+// Called by llama.cpp's session of a chat alone, which tokenizes triggers; pymtp does that by itself.
+
+void common_sampling_add_preserved_tokens(common_params_sampling &, const llama_vocab *,
+                                          const std::vector<std::string> &) {
+    throw std::logic_error("chat sessions are not built");
+}
+
+void common_sampling_add_grammar_triggers(common_params_sampling &, const llama_vocab *,
+                                          std::vector<common_grammar_trigger>) {
+    throw std::logic_error("chat sessions are not built");
 }
 
 int common_log_get_verbosity_thold() {

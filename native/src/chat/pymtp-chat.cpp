@@ -102,20 +102,30 @@ static common_json trigger_write(const common_grammar_trigger & trigger) {
     }
 }
 
-static common_json chat_prompt_write(const common_chat_params & prompt, const common_chat_templates_inputs & inputs) {
+// Whether a parser takes the whole answer for content: what it expects is the prompt's end, then any text.
+static bool is_content_alone(const common_chat_params & prompt) {
+    const auto & arena = prompt.parser;
+    const auto * root  = arena.empty() ? nullptr : std::get_if<common_peg_sequence_parser>(&arena.get(arena.root()));
+    std::string  before;
+    for (size_t i = 0; root && i < root->children.size(); ++i) {
+        const auto & part = arena.get(root->children[i]);
+        if (const auto * literal = std::get_if<common_peg_literal_parser>(&part)) {
+            before += literal->literal;
+        } else if (const auto * tag = std::get_if<common_peg_tag_parser>(&part)) {
+            const auto * rest = std::get_if<common_peg_until_parser>(&arena.get(tag->child));
+            return tag->tag == "content" && rest && rest->delimiters.empty() && before == prompt.generation_prompt;
+        } else if (!std::holds_alternative<common_peg_epsilon_parser>(part)) {
+            return false;
+        }
+    }
+    return false;
+}
+
+static common_json chat_prompt_write(const common_chat_params & prompt, bool continues) {
     auto triggers = common_json::array();
     for (const auto & trigger : prompt.grammar_triggers) {
         triggers.push_back(trigger_write(trigger));
     }
-    const bool  calls_tools = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
-    common_json parser      = {
-        { "format", (int) prompt.format },
-        { "reasoning_format", common_reasoning_format_name(inputs.reasoning_format) },
-        { "generation_prompt", prompt.generation_prompt },
-        { "parse_tool_calls", calls_tools },
-        { "is_continuation", inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE },
-        { "parser", prompt.parser },
-    };
     return {
         { "prompt", prompt.prompt },
         { "grammar", prompt.grammar },
@@ -127,23 +137,8 @@ static common_json chat_prompt_write(const common_chat_params & prompt, const co
         { "supports_thinking", prompt.supports_thinking },
         { "thinking_start_tag", prompt.thinking_start_tag },
         { "thinking_end_tags", prompt.thinking_end_tags },
-        { "parser", parser.dump() },
+        { "is_content_alone", !continues && is_content_alone(prompt) },
     };
-}
-
-// of what chat_prompt_write has written as "parser"
-static common_chat_parser_params chat_parser_read(const common_json & parser) {
-    common_chat_parser_params params;
-    params.format            = (common_chat_format) parser.at("format").get<int>();
-    params.reasoning_format  = common_reasoning_format_from_name(parser.at("reasoning_format"));
-    params.generation_prompt = parser.at("generation_prompt").get<std::string>();
-    params.parse_tool_calls  = parser.at("parse_tool_calls").get<bool>();
-    params.is_continuation   = parser.at("is_continuation").get<bool>();
-    const std::string arena  = parser.at("parser");
-    if (!arena.empty()) {
-        params.parser.load(arena);
-    }
-    return params;
 }
 
 static common_json tool_call_write(const common_chat_tool_call & call) {
@@ -191,11 +186,29 @@ struct pymtp_chat_template {
 struct pymtp_chat_parser {
     static constexpr const char * what = "chat parser";
 
-    common_chat_parser_params params;
-    std::string               text;     // of the answer so far
-    common_chat_msg           message;
-    std::vector<std::string>  call_ids; // of its tool calls
+    // what the parsers of all answers to a prompt have in common
+    struct prompt {
+        common_chat_parser_params params;
+        common_chat_msg           begun; // what the prompt has of the message, which is not part of the answer
+    };
+
+    explicit pymtp_chat_parser(std::shared_ptr<const prompt> of) : of(std::move(of)), message(this->of->begun) {}
+
+    std::shared_ptr<const prompt> of;
+    std::string                   text;     // of the answer so far
+    common_chat_msg               message;
+    std::vector<std::string>      call_ids; // of its tool calls
 };
+
+static std::unique_ptr<pymtp_chat_parser> chat_parser_make(const common_chat_params & prompt, bool continues) {
+    auto made           = std::make_shared<pymtp_chat_parser::prompt>();
+    made->params        = common_chat_parser_params(prompt);
+    made->params.parser = prompt.parser;
+    if (continues) {
+        made->begun = common_chat_parse(common_chat_input(), true, made->params);
+    }
+    return std::make_unique<pymtp_chat_parser>(std::move(made));
+}
 
 static int32_t give(const common_json & value, char ** json) {
     const std::string text = value.dump_safe();
@@ -251,9 +264,11 @@ int32_t pymtp_chat_template_caps(const pymtp_chat_template * chat_template, char
     });
 }
 
-int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, const char * request, char ** json) {
+int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, const char * request,
+                                   pymtp_chat_parser ** parser, char ** json) {
     return pymtp_guard(chat_template, [&](pymtp_chat_template & self) -> int32_t {
         pymtp_need(request, "the request");
+        pymtp_need(parser, "the parser") = nullptr;
         pymtp_need(json, "the JSON");
         chat_limits  limits(strlen(request));
         const auto & caps = self.caps;
@@ -267,7 +282,11 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
             return pymtp_fail(PYMTP_INVALID, "%s", why.text);
         }
         limits.allow_messages(inputs.messages.size());
-        return give(chat_prompt_write(common_chat_templates_apply(self.templates.get(), inputs), inputs), json);
+        const bool continues = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
+        const auto prompt    = common_chat_templates_apply(self.templates.get(), inputs);
+        auto       made      = chat_parser_make(prompt, continues);
+        give(chat_prompt_write(prompt, continues), json);
+        return pymtp_give(parser, std::move(made));
     });
 }
 
@@ -275,17 +294,10 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
 // parsers
 //
 
-int32_t pymtp_chat_parser_init(const char * parser, pymtp_chat_parser ** chat_parser) {
-    return pymtp_guard([&] {
+int32_t pymtp_chat_parser_init(const pymtp_chat_parser * parser, pymtp_chat_parser ** chat_parser) {
+    return pymtp_guard(parser, [&](pymtp_chat_parser & self) {
         pymtp_need(chat_parser, "the parser") = nullptr;
-        pymtp_need(parser, "what the parser is made from");
-        auto made    = std::make_unique<pymtp_chat_parser>();
-        made->params = chat_parser_read(common_json::parse(parser));
-        if (made->params.is_continuation) {
-            // what the prompt has of the message is not part of the answer
-            made->message = common_chat_parse("", true, made->params);
-        }
-        return pymtp_give(chat_parser, std::move(made));
+        return pymtp_give(chat_parser, std::make_unique<pymtp_chat_parser>(self.of));
     });
 }
 
@@ -308,7 +320,7 @@ int32_t pymtp_chat_parser_push(pymtp_chat_parser * chat_parser, const char * tex
         pymtp_need(json, "the JSON");
         self.text.append(text, n_bytes);
         auto deltas  = common_json::array();
-        auto message = common_chat_parse(self.text, is_partial != 0, self.params);
+        auto message = common_chat_parse(common_chat_input(self.text), is_partial != 0, self.of->params);
         if (!message.empty()) {
             message.set_tool_call_ids(self.call_ids, random_id);
             for (const auto & delta : common_chat_msg_diff::compute_diffs(self.message, message)) {

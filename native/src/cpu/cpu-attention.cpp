@@ -14,10 +14,11 @@ struct attention_rows {
     int64_t         n_cells;
 };
 
-// The lists of a mask; of one with more hidden, which is the sum of what hides it and the mask, those of that mask.
+// The lists of a mask; of one with more hidden, which is the sum of what hides it and the mask, those of that mask. Either
+// may have another shape than in the cache.
 const mtp_mask_cells * lists_of(const ggml_tensor * mask) {
-    while (mask && !mask->extra && mask->op == GGML_OP_ADD) {
-        mask = mask->src[1];
+    while (mask && !mask->extra && (mask->op == GGML_OP_ADD || mask->op == GGML_OP_RESHAPE)) {
+        mask = mask->src[mask->op == GGML_OP_ADD ? 1 : 0];
     }
     return mask ? (const mtp_mask_cells *) mask->extra : nullptr;
 }

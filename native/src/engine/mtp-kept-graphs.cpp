@@ -69,6 +69,7 @@ mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint
     graph->sched.reset(ggml_backend_sched_new(const_cast<ggml_backend_t *>(context.backends.data()),
                                               const_cast<ggml_backend_buffer_type_t *>(context.bufts.data()),
                                               context.backends.size(), max_nodes, false, context.op_offload));
+    ggml_backend_sched_set_copy_callback(graph->sched.get(), context.copy_weights, context.copy_data);
 
     graphs.push_back(std::move(graph));
     return *graphs.back();

@@ -40,6 +40,8 @@ struct mtp_context_parts {
     const std::vector<ggml_backend_t> &             backends;
     const std::vector<ggml_backend_buffer_type_t> & bufts;
     bool                                            op_offload;
+    ggml_backend_sched_copy_callback                copy_weights; // those of experts on the host that a pass uses
+    void *                                          copy_data;
     std::function<void()>                           synchronize;
 };
 

@@ -58,11 +58,11 @@ std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx) {
     return {};
 }
 
-// The hybrid memory that keeps the keys of an index next to K/V, each in the cell of its position; nullptr for other
-// memories, and for one that pools the keys for good.
+// The memory of heads that keep the keys of an index next to K/V, each in the cell of its position; nullptr for other
+// memories, and for that of a trunk, which pools the keys for good.
 static llama_memory_hybrid_idx * mtp_memory_with_index(llama_memory_i * memory) {
     auto * idx = dynamic_cast<llama_memory_hybrid_idx *>(memory);
-    return idx && idx->get_mem_idx() && idx->get_kpool() == 0 ? idx : nullptr;
+    return idx && idx->get_mem_idx() && !idx->get_mem_attn()->mtp.reserves ? idx : nullptr;
 }
 
 // two where layers with a window have their own, or where the keys of an index are next to K
@@ -131,10 +131,8 @@ bool mtp_memory_drop(llama_memory_i * memory, llama_seq_id seq, llama_pos pos) {
 }
 
 bool mtp_memory_can_share(llama_memory_i * memory) {
-    if (dynamic_cast<llama_memory_hybrid_idx *>(memory)) {
-        return mtp_memory_with_index(memory) != nullptr;
-    }
-    return !mtp_memory_caches(memory).empty() && !dynamic_cast<llama_kv_cache_dsa *>(memory);
+    return !mtp_memory_caches(memory).empty() && !dynamic_cast<llama_kv_cache_dsa *>(memory) &&
+           !dynamic_cast<llama_memory_hybrid_idx *>(memory);
 }
 
 std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model, llama_memory_params params,
@@ -146,7 +144,9 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model,
     cparams.n_ctx_seq     = GGML_PAD(cparams.n_ctx_seq + n_more, 256);
 
     std::unique_ptr<llama_memory_i> memory(model.create_memory(params, cparams));
-
+    if (auto * idx = dynamic_cast<llama_memory_hybrid_idx *>(memory.get())) {
+        idx->get_mem_attn()->mtp.reserves = false; // which says that it is not a trunk's
+    }
     const auto caches = mtp_memory_caches(memory.get());
     if (caches.empty()) {
         throw std::runtime_error("the MTP heads of this architecture keep more than K/V");

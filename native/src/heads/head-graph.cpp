@@ -54,12 +54,20 @@ head_graph::head_graph(const llama_model & model, const llm_graph_params & param
     GGML_ASSERT(layer.nextn.eh_proj && layer.nextn.enorm && layer.nextn.hnorm);
 }
 
+ggml_tensor * head_states(const llm_graph_context & graph, ggml_tensor * cur, ggml_tensor * inp_out_ids) {
+    if (graph.cparams.embeddings_nextn) {
+        graph.cb(cur, "h_nextn", -1);
+        graph.res->t_h_nextn = cur;
+    }
+    return graph.crop_after_nextn(inp_out_ids) ? ggml_get_rows(graph.ctx0, cur, inp_out_ids) : cur;
+}
+
 head_rows head_rows_build(const llm_graph_context & graph, const llama_model & model, const llama_layer & layer,
                           int il) {
     const int64_t n_tokens = graph.n_tokens;
     const int64_t n_hidden = graph.hparams.n_embd_out();
 
-    auto inp = std::make_unique<llm_graph_input_embd_h>(n_hidden);
+    auto inp = std::make_unique<llm_graph_input_embd_h>(graph.hparams.n_embd_inp(), n_hidden);
 
     inp->tokens = ggml_new_tensor_1d(graph.ctx0, GGML_TYPE_I32, n_tokens);
     ggml_set_input(inp->tokens);

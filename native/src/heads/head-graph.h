@@ -21,6 +21,10 @@ void head_windows_load(llama_model_loader & ml, llama_hparams & hparams);
 // A head's graph if that is asked for and is one of these, else the architecture's own.
 std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, const llm_graph_params & params);
 
+// The trunk's hidden states, which heads read, are handed out if they are asked for: cur, [n_embd, n_tokens]. Returns the rows
+// of them that logits are wanted of.
+ggml_tensor * head_states(const llm_graph_context & graph, ggml_tensor * cur, ggml_tensor * inp_out_ids);
+
 // What a head reads of each row: the embedding of its token, [n_embd, n_tokens], and a hidden state, [n_embd_out,
 // n_tokens].
 struct head_rows {

@@ -33,6 +33,48 @@ uint32_t head_index_n_picked(const llama_hparams & hparams) {
     return hparams.indexer_top_k + (hparams.indexer_kpool > 0 ? hparams.indexer_kpool - 1 : 0);
 }
 
+ggml_tensor * head_index_scores(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k,
+                                ggml_tensor * weights, ggml_tensor * mask, int il) {
+    ggml_context * ctx0     = graph.ctx0;
+    const int64_t  n_head   = q->ne[1];
+    const int64_t  n_stream = k->ne[3];
+    const int64_t  n_rows   = graph.n_tokens / n_stream;
+
+    q       = ggml_reshape_4d(ctx0, q, q->ne[0], n_head, n_rows, n_stream);
+    weights = ggml_reshape_4d(ctx0, weights, n_head, n_rows, 1, n_stream);
+
+    if (graph.cparams.fused_lid) {
+        ggml_tensor * scores = ggml_lightning_indexer(ctx0, q, k, weights, mask);
+        graph.cb(scores, "mtp_indexer_score", il);
+        graph.res->add_fused_node({ LLM_FUSED_OP_LIGHTNING_INDEXER, scores, il });
+        return scores;
+    }
+    // where no device has all of it in one operation
+    ggml_tensor * kq = ggml_mul_mat(ctx0, ggml_permute(ctx0, k, 0, 2, 1, 3), ggml_permute(ctx0, q, 0, 2, 1, 3));
+
+    ggml_tensor * scores = ggml_relu(ctx0, ggml_cont(ctx0, ggml_permute(ctx0, kq, 2, 1, 0, 3)));
+    scores               = ggml_sum_rows(ctx0, ggml_mul(ctx0, scores, weights));
+    scores               = ggml_cont(ctx0, ggml_permute(ctx0, scores, 2, 1, 0, 3));
+    scores               = ggml_add(ctx0, scores, mask);
+    graph.cb(scores, "mtp_indexer_score", il);
+    return scores;
+}
+
+ggml_tensor * head_index_mask(ggml_context * ctx0, ggml_tensor * hidden, ggml_tensor * picked, ggml_tensor * mask) {
+    const int64_t n_kv     = mask->ne[0];
+    const int64_t n_rows   = mask->ne[1];
+    const int64_t n_stream = mask->ne[3];
+    const int64_t n        = picked->ne[0];
+
+    hidden = ggml_reshape_4d(ctx0, hidden, 1, n_rows, 1, n_stream);
+    hidden = ggml_cast(ctx0, ggml_repeat_4d(ctx0, hidden, n_kv, n_rows, 1, n_stream), mask->type);
+    hidden = ggml_reshape_4d(ctx0, hidden, 1, n_kv, n_rows, n_stream);
+
+    ggml_tensor * zeros = ggml_fill(ctx0, ggml_new_tensor_4d(ctx0, GGML_TYPE_F32, 1, n, n_rows, n_stream), 0.0f);
+    hidden              = ggml_set_rows(ctx0, hidden, zeros, ggml_reshape_3d(ctx0, picked, n, n_rows, n_stream));
+    return ggml_add(ctx0, ggml_reshape_4d(ctx0, hidden, n_kv, n_rows, 1, n_stream), mask);
+}
+
 namespace {
 
 // What the indexes of heads have in common: queries, scores and masks. A kind says what it keeps of each position and how
@@ -53,19 +95,7 @@ class head_index {
 
     // For rows that see the cells that have been picked before, or all.
     ggml_tensor * build_mask(const head_picked & picked) const {
-        ggml_tensor * mask     = inp->get_kq_mask_mla();
-        const int64_t n_kv     = mask->ne[0];
-        const int64_t n_rows   = mask->ne[1];
-        const int64_t n_stream = mask->ne[3];
-        const int64_t n        = picked.taken->ne[0];
-
-        ggml_tensor * hidden = ggml_reshape_4d(ctx0, picked.sees_all, 1, n_rows, 1, n_stream);
-        hidden               = ggml_cast(ctx0, ggml_repeat_4d(ctx0, hidden, n_kv, n_rows, 1, n_stream), mask->type);
-        hidden               = ggml_reshape_4d(ctx0, hidden, 1, n_kv, n_rows, n_stream);
-
-        ggml_tensor * zeros = ggml_fill(ctx0, ggml_new_tensor_4d(ctx0, GGML_TYPE_F32, 1, n, n_rows, n_stream), 0.0f);
-        hidden = ggml_set_rows(ctx0, hidden, zeros, ggml_reshape_3d(ctx0, picked.taken, n, n_rows, n_stream));
-        return ggml_add(ctx0, ggml_reshape_4d(ctx0, hidden, n_kv, n_rows, 1, n_stream), mask);
+        return head_index_mask(ctx0, picked.sees_all, picked.taken, inp->get_kq_mask_mla());
     }
 
   protected:
@@ -93,35 +123,13 @@ class head_index {
         return ggml_reshape_3d(ctx0, q, n_key, n_head, graph.n_tokens);
     }
 
-    // q: [n_key, n_head, n_tokens]; k: [n_key, 1, n, n_stream]; mask: [n, n_tokens of a stream, 1, n_stream], F16 if
-    // the scores come from one operation. Returns as the mask, in F32
+    // q: [n_key, n_head, n_tokens]; k: [n_key, 1, n, n_stream]; mask: [n, n_tokens of a stream, 1, n_stream]
     ggml_tensor * build_scores(ggml_tensor * q, ggml_tensor * k, ggml_tensor * mask) const {
-        const int64_t n_stream = k->ne[3];
-        const int64_t n_rows   = graph.n_tokens / n_stream;
-
-        q = ggml_reshape_4d(ctx0, q, n_key, n_head, n_rows, n_stream);
-
         // scaled before they meet the scores, of which there are many more
         ggml_tensor * weights = ggml_mul_mat(ctx0, layer.indexer_proj, rows.input);
         weights               = ggml_scale(ctx0, weights, 1.0f / sqrtf(float(n_key * n_head)));
-        weights               = ggml_reshape_4d(ctx0, weights, n_head, n_rows, 1, n_stream);
         graph.cb(weights, "mtp_indexer_weights", il);
-
-        if (graph.cparams.fused_lid) {
-            ggml_tensor * scores = ggml_lightning_indexer(ctx0, q, k, weights, mask);
-            graph.cb(scores, "mtp_indexer_score", il);
-            graph.res->add_fused_node({ LLM_FUSED_OP_LIGHTNING_INDEXER, scores, il });
-            return scores;
-        }
-        // where no device has all of it in one operation
-        ggml_tensor * kq = ggml_mul_mat(ctx0, ggml_permute(ctx0, k, 0, 2, 1, 3), ggml_permute(ctx0, q, 0, 2, 1, 3));
-
-        ggml_tensor * scores = ggml_relu(ctx0, ggml_cont(ctx0, ggml_permute(ctx0, kq, 2, 1, 0, 3)));
-        scores               = ggml_sum_rows(ctx0, ggml_mul(ctx0, scores, weights));
-        scores               = ggml_cont(ctx0, ggml_permute(ctx0, scores, 2, 1, 0, 3));
-        scores               = ggml_add(ctx0, scores, mask);
-        graph.cb(scores, "mtp_indexer_score", il);
-        return scores;
+        return head_index_scores(graph, q, k, weights, mask, il);
     }
 };
 

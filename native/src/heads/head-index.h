@@ -24,6 +24,16 @@ bool head_index_is_shared(const llama_model & model);
 // positions that an index picks for a row
 uint32_t head_index_n_picked(const llama_hparams & hparams);
 
+// The scores of keys for rows, as the mask, in F32: of each head what is positive, by its weight. q: [n_key, n_head,
+// n_tokens]; k: [n_key, 1, n, n_stream]; weights: [n_head, n_tokens]; mask: [n, n_tokens of a stream, 1, n_stream], F16 if
+// the scores come from one operation (fused_lid).
+ggml_tensor * head_index_scores(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k,
+                                ggml_tensor * weights, ggml_tensor * mask, int il);
+
+// The mask of rows that see the cells that were picked, I32 [n_picked, n_tokens]; of the others what `hidden` says, F32 [1,
+// n_tokens]: 0 or -INFINITY. mask: [n_kv, n_tokens of a stream, 1, n_stream]
+ggml_tensor * head_index_mask(ggml_context * ctx0, ggml_tensor * hidden, ggml_tensor * picked, ggml_tensor * mask);
+
 // What attention adds: [n_embd, n_tokens]. Stores keys (and those of the index); attends to everything where the head
 // has no index, or the cache is not larger than what it picks. rope_type: of the index; q, k, v: as attention to a cache
 // of K alone takes them.

@@ -26,8 +26,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
     if (pymtp_chat_template_init(nullptr, source.c_str(), &made) != PYMTP_OK) {
         return 0;
     }
-    char * json = nullptr;
-    if (pymtp_chat_template_render(made, REQUEST, &json) == PYMTP_OK) {
+    char *              json   = nullptr;
+    pymtp_chat_parser * parser = nullptr;
+    if (pymtp_chat_template_render(made, REQUEST, &parser, &json) == PYMTP_OK) {
+        pymtp_free(parser);
         pymtp_json_free(json);
     }
     pymtp_free(made);

@@ -1,0 +1,216 @@
+// A part of ggml-rpc.cpp, which includes it after the messages and before everything that sends them: the connection to a
+// server, in the place of llama.cpp's. A failure is an exception that names the server, and ends no process; messages are
+// sent by the thread that has them, those without an answer together with the next that has one. Knows messages; of
+// tensors and graphs only which are known at the other end.
+
+#include "rpc-graphs.h"
+#include "rpc-link.h"
+#include "rpc-socket.h"
+
+#include <deque>
+
+class rpc_dispatcher {
+  public:
+    // the data may be freed as soon as these return; errors of what is only sent are those of a later message
+    void send(rpc_cmd cmd, std::shared_ptr<const void> input, size_t input_size);
+    void send(rpc_cmd cmd, std::shared_ptr<const void> input, size_t input_size, void * output, size_t output_size);
+
+    void send_async(rpc_cmd cmd, std::shared_ptr<const void> input, size_t input_size) {
+        send(cmd, std::move(input), input_size);
+    }
+
+    // output is written at the next send with an answer, or when it is synchronized
+    void send_async(rpc_cmd cmd, std::shared_ptr<const void> input, size_t input_size, void * output,
+                    size_t output_size);
+
+    // The tensor is read next, after those of earlier calls: they are asked for together.
+    void expect(const rpc_msg_get_tensor_req & request);
+
+    // What is sent is done in its order: there is nothing to wait for but answers.
+    void synchronize();
+
+    void graph_compute(uint32_t device, const ggml_cgraph * cgraph);
+    void start(const std::string & endpoint);
+    bool supports_op(uint32_t device, const ggml_tensor * op);
+
+    // the server frees it, and the graphs that are in it
+    void free_buffer(uint64_t buffer);
+
+    // nothing happens out of order
+    ggml_backend_event_t event_new(ggml_backend_dev_t device) { return new ggml_backend_event{ device, nullptr }; }
+
+    void event_free(ggml_backend_event_t event) { delete event; }
+
+    void event_record(ggml_backend_event_t) {}
+
+    void event_synchronize(ggml_backend_event_t) { synchronize(); }
+
+    // receive() spins by itself
+    void busy_spin_acquire() {}
+
+    void busy_spin_release() {}
+
+    std::atomic_bool is_lost{ false };
+
+  private:
+    struct answer {
+        void *                 output; // nullptr: what was expected, and not read yet
+        size_t                 size;
+        rpc_msg_get_tensor_req expected;
+    };
+
+    std::mutex         sock_mutex;
+    socket_ptr         sock;
+    mtp_rpc_outbox     outbox;
+    std::string        endpoint;
+    mtp_rpc_counters * counters = nullptr;
+    std::deque<answer> answers; // to be received, in this order
+
+    // of each device, by the numbers that the server gives them; locked until what changes them was sent
+    std::mutex                                         graphs_mutex;
+    std::unordered_map<uint32_t, mtp_rpc_graphs<char>> graphs;
+
+    std::mutex                            ops_mutex;
+    std::unordered_map<std::string, bool> ops;
+
+    void check() const {
+        if (is_lost) {
+            throw mtp_rpc_error("RPC server " + endpoint + " is lost: it ended, or did not answer");
+        }
+    }
+
+    [[noreturn]] void refuse(const std::string & why) const {
+        throw mtp_rpc_error("RPC server " + endpoint + " " + why);
+    }
+
+    // Whether these went through.
+    bool add(rpc_cmd cmd, const void * input, size_t input_size) {
+        ++counters->n_messages;
+        counters->n_bytes_sent += input_size;
+        return outbox.add(*sock, { (uint8_t) cmd }, input, input_size);
+    }
+
+    bool receive(void * output, size_t output_size) {
+        counters->n_bytes_received += output_size;
+        return outbox.flush(*sock) && recv_msg(sock, output, output_size);
+    }
+
+    // The answers that nobody has read.
+    bool receive_all() {
+        while (!answers.empty()) {
+            const auto next = answers.front();
+            answers.pop_front();
+            std::vector<uint8_t> unused(next.output ? 0 : next.size);
+            if (!receive(next.output ? next.output : unused.data(), next.size)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    void await(answer next) {
+        counters->n_answers += answers.empty(); // the others come with the first
+        answers.push_back(next);
+    }
+
+    // Whether this one is what is to come next, and was asked for.
+    bool is_expected(rpc_cmd cmd, const void * input) const {
+        return cmd == RPC_CMD_GET_TENSOR && !answers.empty() && !answers.front().output &&
+               memcmp(&answers.front().expected, input, sizeof(rpc_msg_get_tensor_req)) == 0;
+    }
+};
+
+void rpc_dispatcher::send(rpc_cmd cmd, std::shared_ptr<const void> input, size_t input_size) {
+    std::lock_guard<std::mutex> lock(sock_mutex);
+    check();
+    const bool runs = cmd == RPC_CMD_GRAPH_COMPUTE || cmd == RPC_CMD_GRAPH_RECOMPUTE || cmd == RPC_CMD_COMM_ALLREDUCE;
+    is_lost         = !receive_all() || !add(cmd, input.get(), input_size) || (runs && !outbox.flush(*sock));
+    check();
+}
+
+void rpc_dispatcher::send(rpc_cmd cmd, std::shared_ptr<const void> input, size_t input_size, void * output,
+                          size_t output_size) {
+    std::lock_guard<std::mutex> lock(sock_mutex);
+    check();
+    if (is_expected(cmd, input.get())) {
+        answers.pop_front();
+        is_lost = !receive(output, output_size);
+    } else {
+        ++counters->n_answers;
+        is_lost = !receive_all() || !add(cmd, input.get(), input_size) || !receive(output, output_size);
+    }
+    check();
+}
+
+void rpc_dispatcher::send_async(rpc_cmd cmd, std::shared_ptr<const void> input, size_t input_size, void * output,
+                                size_t output_size) {
+    if (cmd == RPC_CMD_GET_TENSOR) { // it may be what is expected
+        return send(cmd, std::move(input), input_size, output, output_size);
+    }
+    std::lock_guard<std::mutex> lock(sock_mutex);
+    check();
+    is_lost = !receive_all() || !add(cmd, input.get(), input_size) || !outbox.flush(*sock);
+    check();
+    await({ output, output_size, {} });
+}
+
+void rpc_dispatcher::expect(const rpc_msg_get_tensor_req & request) {
+    std::lock_guard<std::mutex> lock(sock_mutex);
+    check();
+    is_lost = !add(RPC_CMD_GET_TENSOR, &request, sizeof(request));
+    check();
+    await({ nullptr, request.size, request });
+}
+
+void rpc_dispatcher::synchronize() {
+    std::lock_guard<std::mutex> lock(sock_mutex);
+    check();
+    const bool is_expecting = !answers.empty() && !answers.front().output; // these are read later
+    is_lost                 = !outbox.flush(*sock) || (!is_expecting && !receive_all());
+    check();
+}
+
+void rpc_dispatcher::start(const std::string & endpoint) {
+    this->endpoint = endpoint;
+    counters       = &mtp_rpc_counters_of(endpoint);
+
+    std::string host;
+    int         port;
+    if (!parse_endpoint(endpoint, host, port)) {
+        refuse("has no address of the form host:port");
+    }
+    if (!rpc_transport_init()) {
+        refuse("cannot be reached: this machine has no network");
+    }
+    sock = socket_t::connect(host.c_str(), port);
+    if (sock == nullptr) {
+        refuse("cannot be reached: " + mtp_rpc_connect_error());
+    }
+    if (!negotiate_hello(sock)) {
+        refuse("does not answer as one: it serves another client, is of another version, or is something else");
+    }
+    mtp_rpc_build build;
+    if (!send_rpc_cmd(sock, RPC_CMD_MTP_BUILD, nullptr, 0, &build, sizeof(build))) {
+        refuse("is not pymtp's: start it with pymtp rpc-server");
+    }
+    const std::string id(build.id, strnlen(build.id, sizeof(build.id)));
+    if (id != mtp_rpc_build_id()) {
+        refuse("is of another build (" + id + ") than this one (" + mtp_rpc_build_id() + "): install the same on both");
+    }
+    sock->limit_wait(MTP_RPC_ANSWER_S);
+}
+
+void rpc_dispatcher::free_buffer(uint64_t buffer) {
+    auto request        = std::make_shared<rpc_msg_free_buffer_req>();
+    request->remote_ptr = buffer;
+    try {
+        std::lock_guard<std::mutex> lock(graphs_mutex);
+        for (auto & [device, of_device] : graphs) {
+            of_device.drop_users_of(buffer);
+        }
+        send(RPC_CMD_FREE_BUFFER, request, sizeof(*request));
+        synchronize();
+    } catch (const std::exception &) {
+        // there is no server any more that has it
+    }
+}
