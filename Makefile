@@ -35,7 +35,7 @@ NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patch
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/tests/fuzz/*.cpp native/tests/fuzz/*.h native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow demo page families fuzz soak lint check check-change check-native check-threads check-anywhere docs patches-edit patches-rebase patches-export install clean fuzz-native soak-address lock check-emulated build-times
+.PHONY: run test test-slow demo page families fuzz soak lint check check-change check-native check-threads check-anywhere docs patches-edit patches-rebase patches-drop-check patches-export install clean fuzz-native soak-address lock check-emulated build-times
 .DELETE_ON_ERROR:
 
 run: $(VENV)/installed
@@ -179,6 +179,10 @@ patches-rebase: $(VENV)/tools
 	@test -n "$(LLAMA_CPP)" || \
 	    { echo 'pymtp: make patches-rebase LLAMA_CPP=archive with another llama.cpp' >&2; exit 1; }
 	@$(BIN)/python native/edit_patches.py rebase --onto "$(LLAMA_CPP)"
+
+# takes each patch out and shows what misses it; NAMES="recurrent grammar": these alone; all take an hour or two
+patches-drop-check: install
+	@$(BIN)/python native/drop_patches.py --source $(ARCHIVE) $(NAMES)
 
 patches-export:
 	$(PYTHON) native/edit_patches.py export

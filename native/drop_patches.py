@@ -1,0 +1,85 @@
+"""Takes patches out, one at a time, and shows whether anything misses them: `make patches-drop-check`.
+
+    python native/drop_patches.py [--source ARCHIVE_OR_DIR] [NAME...]     NAME: a part of a patch's name; default: all
+
+Without a patch the others may not apply, native/src may not compile, or its Proved-by tests fail: then it is needed.
+One whose tests all pass can go, as llama.cpp has what it was for, or it lacks a test. Each takes a build, of what
+differs, and its tests: minutes. Native tests are not run, and tests that skip themselves here prove nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from llama_cpp_source import PrepareError
+from patch_series import Patch, patch_paths
+from prepare_llama_cpp import NATIVE, PATCHES, prepare
+
+ROOT = NATIVE.parent
+FOLDER = ROOT / "build" / "drop"
+SERIES = FOLDER / "patches"
+PACKAGE = FOLDER / "package"
+"""Where pymtp is installed without the patch."""
+
+
+def without(dropped: Patch, source: Path | None) -> str:
+    """What happens without this patch, in one line."""
+    shutil.rmtree(SERIES, ignore_errors=True)
+    SERIES.mkdir(parents=True)
+    for path in patch_paths(PATCHES):
+        if path != dropped.path:
+            shutil.copy(path, SERIES)
+    try:
+        prepare(FOLDER / "tree", source, ROOT / "build", patches=SERIES)
+    except PrepareError as error:
+        return "needed by others: " + str(error).partition(";")[0]
+    log = FOLDER / f"{dropped.path.stem}.log"
+    if not run(install(source), log, CMAKE_ARGS=f"-Dnative_patches_folder={SERIES}"):
+        errors = re.findall(r"(\w[\w.-]*:\d+):\d+: error: (.*)", log.read_text("utf-8", "replace"))
+        return f"needed by native/src: {' '.join(errors[0])}" if errors else f"cannot be built, see {log}"
+    tests = [test for test in dropped.fields["Proved-by"] if test.startswith("tests/")]
+    if not tests:
+        return "not shown: native tests alone prove it"
+    places = os.pathsep.join([str(PACKAGE), sysconfig.get_path("purelib")])
+    passed = run([sys.executable, "-S", "-m", "pytest", "-q", "-n", "0", *tests], log, PYTHONPATH=places)
+    *_, last = log.read_text("utf-8", "replace").strip().splitlines()
+    return ("CAN GO: " if passed else "needed: ") + last.strip("= ")
+
+
+def install(source: Path | None) -> list[str]:
+    """The command that builds pymtp, and installs it in a folder of its own."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-build-isolation", "-v"]
+    command += ["--no-deps", "--upgrade", "--target", str(PACKAGE), str(ROOT)]
+    command += ["--config-settings", f"build-dir={FOLDER / 'build'}"]
+    return (
+        [*command, "--config-settings", f"cmake.define.PYMTP_LLAMA_CPP_DIR={source.resolve()}"] if source else command
+    )
+
+
+def run(command: list[str], log: Path, **env: str) -> bool:
+    """Whether the command succeeds; what it says is in the log."""
+    with log.open("w", encoding="utf-8") as file:
+        return subprocess.run(command, cwd=ROOT, stdout=file, stderr=file, env={**os.environ, **env}).returncode == 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Shows which patches are still needed.")
+    parser.add_argument("names", nargs="*", help="parts of the patches' names (default: all)")
+    parser.add_argument("--source", type=Path, help="archive or directory to use instead of a download")
+    options = parser.parse_args()
+    patches = [Patch.read(path) for path in patch_paths(PATCHES)]
+    for patch in patches:
+        if not options.names or any(name in patch.path.name for name in options.names):
+            print(f"{patch.path.stem}: {without(patch, options.source)}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
