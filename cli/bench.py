@@ -18,7 +18,6 @@ from .bench_progress import measuring
 from .context import find_model, note_embedded, warn_beyond_training
 from .flags import Values, with_flags
 from .output import Output, print_stderr
-from .parsers import each
 from .table import flags_of
 
 if TYPE_CHECKING:
@@ -34,6 +33,12 @@ pymtp bench model.gguf --temp 0,1 --prompts mine.jsonl --plot bench.svg
 pymtp bench model.gguf --synthetic 0.5,0.8 --draft-max 1-8 -p 0
 pymtp bench model.gguf --compare bench.csv --resume samples.jsonl
 """
+
+_VARIED = (
+    *("n_parallel", "n_threads", "n_gpu_layers", "flash_attn", "type_k", "type_v", "n_batch", "n_ubatch"),
+    "draft_vocab",
+)
+"""Fields of a variant of which every combination is measured."""
 
 
 @with_flags(flags_of("bench"))
@@ -55,28 +60,25 @@ def bench(own: Values) -> None:
         pymtp.exit_on_abort()
     if own.verbose:
         pymtp.set_log_level("info")
-    picture = Path(own.plot) if own.plot else None
-    if picture:
-        check_plot(picture)
-    texts = _texts(own)
-    variants = _variants(own)
-    arms = make_arms(each(own.draft_max), each(own.temperature), each(own.accept), each(own.synthetic) or [None])
-    tests = _tests(each(own.n_prompt), each(own.n_gen), each(own.prompt_gen), each(own.n_depth))
-    experiment = Experiment(variants, tests, arms, own.n_repeat, warms_up=not own.no_warmup)
+    if own.plot:
+        check_plot(own.plot)
+    texts, variants = _texts(own), _variants(own)
+    arms = make_arms(own.draft_max, own.temperature, own.accept, own.synthetic or [None])
+    experiment = Experiment(variants, _tests(own), arms, own.n_repeat, warms_up=not own.no_warmup)
     _check(experiment)
     progress = own.progress
     if progress is None:
         progress = sys.stderr is not None and sys.stderr.isatty()
     if progress:
-        note_embedded(own.model or own.hf_repo or next(iter(each(own.model_file)), None))
-    earlier = read_earlier(Path(own.compare)) if own.compare else None
-    journal = Journal(Path(own.resume), experiment, texts) if own.resume else None
+        note_embedded(own.model or own.hf_repo or next(iter(own.model_file), None))
+    earlier = read_earlier(own.compare) if own.compare else None
+    journal = Journal(own.resume, experiment, texts) if own.resume else None
     results = Results()
     try:
         stopped = _measure(experiment, texts, results, journal, is_shown=progress)
     finally:
         # also after a run that fails halfway
-        _show(results, output, own, picture=picture, earlier=earlier)
+        _show(results, output, own, earlier)
     if stopped and own.resume:
         print_stderr(f"pymtp: the same command with --resume {own.resume} continues")
     if stopped:
@@ -92,8 +94,8 @@ def _texts(own: Values) -> Any:
     if own.answers and (own.prompts or own.synthetic):
         raise typer.BadParameter("--answers has prompts of its own: leave out --prompts and --synthetic")
     if own.answers:
-        return read_answers(Path(own.answers))
-    return read_texts(Path(own.prompts)) if own.prompts else BUILT_IN
+        return read_answers(own.answers)
+    return read_texts(own.prompts) if own.prompts else BUILT_IN
 
 
 def _variants(own: Values) -> tuple[Variant, ...]:
@@ -101,24 +103,17 @@ def _variants(own: Values) -> tuple[Variant, ...]:
     from pymtp import ContextParams, ModelParams
     from pymtp.benchmark import Variant
 
-    where = ModelParams(**placement_of(own))
     threads = {name: value for name, value in given_for(ContextParams, own).items() if not isinstance(value, list)}
-    cores = ContextParams(**threads)
-    draft_model = Path(own.draft_model) if own.draft_model else None
+    common = {
+        "draft_model": Path(own.draft_model) if own.draft_model else None,
+        "mtp_context": own.mtp_context,
+        "placement": ModelParams(**placement_of(own)),
+        "threads": ContextParams(**threads),
+    }
     return tuple(
-        Variant(path, draft_model, mtp_context=own.mtp_context, placement=where, threads=cores, **settings)
-        for path in _models([*filter(None, [own.model]), *each(own.model_file)], own.hf_repo, own.offline)
-        for settings in _combined(
-            n_parallel=each(own.n_parallel),
-            n_threads=each(own.n_threads) or [None],
-            n_gpu_layers=each(own.n_gpu_layers),
-            flash_attn=each(own.flash_attn),
-            type_k=each(own.type_k),
-            type_v=each(own.type_v),
-            n_batch=each(own.n_batch),
-            n_ubatch=each(own.n_ubatch),
-            draft_vocab=each(own.draft_vocab) or [None],
-        )
+        Variant(path, **common, **dict(zip(_VARIED, settings, strict=True)))
+        for path in _models([*filter(None, [own.model]), *own.model_file], own.hf_repo, own.offline)
+        for settings in product(*(getattr(own, name) or [None] for name in _VARIED))
     )
 
 
@@ -139,7 +134,7 @@ def _measure(experiment: Experiment, texts: Any, results: Results, journal: Jour
     return False
 
 
-def _show(results: Results, output: Output, own: Values, *, picture: Path | None, earlier: Earlier | None) -> None:
+def _show(results: Results, output: Output, own: Values, earlier: Earlier | None) -> None:
     from pymtp.benchmark import rows
     from pymtp.benchmark.compare import comparison
     from pymtp.benchmark.formats import write
@@ -158,8 +153,8 @@ def _show(results: Results, output: Output, own: Values, *, picture: Path | None
     if earlier is not None:
         text = comparison(found, earlier)
         output.write(f"\n{text}") if own.form == "md" else print_stderr(text.rstrip("\n"))
-    if picture and not draw(picture, found):
-        print_stderr(f"pymtp: {picture} not written: nothing was drafted, so there is nothing to plot")
+    if own.plot and not draw(own.plot, found):
+        print_stderr(f"pymtp: {own.plot} not written: nothing was drafted, so there is nothing to plot")
 
 
 def _models(paths: list[str], hf_repo: str | None, offline: bool) -> list[Path]:
@@ -171,20 +166,13 @@ def _models(paths: list[str], hf_repo: str | None, offline: bool) -> list[Path]:
     return [Path(path) for path in paths]
 
 
-def _combined(**choices: list[Any]) -> list[dict[str, Any]]:
-    """Every combination of the values."""
-    return [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
-
-
-def _tests(
-    prompts: list[int], generated: list[int], pairs: list[tuple[int, int]], depths: list[int]
-) -> tuple[Workload, ...]:
+def _tests(own: Values) -> tuple[Workload, ...]:
     from pymtp.benchmark.experiment import Workload
 
-    work = [(n, 0) for n in prompts if n] + [(0, n) for n in generated if n] + pairs
+    work = [(n, 0) for n in own.n_prompt if n] + [(0, n) for n in own.n_gen if n] + own.prompt_gen
     if not work:
         raise typer.BadParameter("there is nothing to measure: give -p, -n or -pg a number above 0")
-    return tuple(Workload(n_prompt, n_gen, depth) for depth in depths for n_prompt, n_gen in work)
+    return tuple(Workload(n_prompt, n_gen, depth) for depth in own.n_depth for n_prompt, n_gen in work)
 
 
 def _check(experiment: Experiment) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .parsers import Parser
+from .parsers import Parser, each
 
 REQUIRED = Parameter.empty
 """The default of a flag that has to be given."""
@@ -26,8 +26,8 @@ class Flag:
     """A flag, or an argument, of the commands `on`.
 
     `name`: pymtp's name of the parameter; `usage`: the flag's names, and what stands for its value; without a value it
-    is a switch. `parse`: makes the value of a text, of the default too. `many`: may be given several times. `more`:
-    what else typer.Option takes.
+    is a switch. `parse`: makes the value of a text, of the default too. `many`: may be given several times, each with
+    a value; `is_list`: each with several values, of which duplicates are dropped. `more`: what else typer.Option takes.
     """
 
     def __init__(
@@ -41,16 +41,17 @@ class Flag:
         default: Any = None,
         kind: Any = Any,
         many: bool = False,
+        is_list: bool = False,
         **more: Any,
     ) -> None:
-        self.name, self.commands = name, frozenset(on.split())
+        self.name, self.commands, self.is_list = name, frozenset(on.split()), is_list
         self.flags = flags = [word for word in usage.split() if word.startswith("-")]
         choices = getattr(parse, "choices", None)
         metavar = " ".join(word for word in usage.split() if word not in flags) or "|".join(choices or ()) or None
         words = choices or [word for word in re.split("[|,]", metavar or "") if word.islower() and "|" in usage]
         if parse is None and kind is Any:
             kind, default = bool, bool(default)
-        elif many:
+        elif many or is_list:
             kind, default = list[Any], default or ()
         if flags:
             info = typer.Option(
@@ -71,7 +72,7 @@ def with_flags(flags: Sequence[Flag]) -> Callable[[Callable[[Values], None]], Ca
 
     def decorated(command: Callable[[Values], None]) -> Callable[..., None]:
         def wrapped(**values: Any) -> None:
-            command(Values(**values))
+            command(Values(**values | {flag.name: each(values[flag.name]) for flag in flags if flag.is_list}))
 
         parameters = [flag.parameter for flag in flags]
         wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__

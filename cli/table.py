@@ -76,7 +76,7 @@ def _sampling(name: str, usage: str, parse: parsers.Parser, help: str, **more: A
 _flag = partial(Flag, on=_GENERATING)
 _run, _chat, _serve = partial(Flag, on="run"), partial(Flag, on="run chat serve"), partial(Flag, on="serve")
 _load, _place = partial(Flag, on=_LOADING), partial(Flag, on=_PLACING)
-_bench, _lists = partial(Flag, on="bench"), partial(Flag, on="bench", many=True)
+_bench, _lists = partial(Flag, on="bench"), partial(Flag, on="bench", is_list=True)
 _number = partial(_sampling, parse=number(float))
 _count = partial(_sampling, parse=number(int))
 
@@ -283,10 +283,10 @@ TABLE: dict[str, list[Flag]] = {
         _lists("n_parallel", "--parallel N,...", integers(1, 256), "Sequences generated together.", default=("1",)),
         _flag("n_seq_max", "-np --parallel N", integer(1, 256),
               "Texts at the same time, for the devices' plan.", default=1, on="inspect"),
-        _bench("prompts", "--prompts FILE", str,
+        _bench("prompts", "--prompts FILE", Path,
                'One per line: {"category": "code", "prompt": "..."}, or "messages".  '
                "[default: four built-in ones]"),
-        _bench("answers", "--answers FILE", str,
+        _bench("answers", "--answers FILE", Path,
                'Like --prompts, with an "answer" each: the model runs as usual, but these texts are emitted.'),
         _lists("synthetic", "--synthetic P,...", numbers(0, 1, "between 0 and 1"),
                "Use random prompts and accept each draft with probability P. The output is not valid."),
@@ -414,7 +414,7 @@ TABLE: dict[str, list[Flag]] = {
         _run("logprobs", "--logprobs N", integer(0),
              "With --json: log probabilities of each token and of the N most likely ones there."),
         _flag("resume", "--resume", help="Continue the latest chat at a terminal.", on="chat"),
-        _bench("resume", "--resume FILE", str,
+        _bench("resume", "--resume FILE", Path,
                "Save each measurement in FILE; the same command continues an interrupted run from it."),
         _flag("no_history", "--no-history", on="chat",
               help="Save neither what you type nor the chat, which --resume would continue."),
@@ -423,8 +423,8 @@ TABLE: dict[str, list[Flag]] = {
         _bench("error_form", "-oe --output-err FORMAT", OneOf(FORMATS),
                "Also print the results on stderr, in this format.", default="none"),
         _bench("wide", "--wide", help="With md: all columns in one table, wider than a screen."),
-        _bench("plot", "--plot FILE.png|svg", str, "Plot speed-up and acceptance rate by K and kind of text."),
-        _bench("compare", "--compare FILE", str, "Compare with an earlier run, written by -o json, jsonl or csv."),
+        _bench("plot", "--plot FILE.png|svg", Path, "Plot speed-up and acceptance rate by K and kind of text."),
+        _bench("compare", "--compare FILE", Path, "Compare with an earlier run, written by -o json, jsonl or csv."),
         _bench("progress", "--progress/--no-progress", kind=bool | None,
                help="Show on stderr what is being measured, and each test when it is done.  [default: at a terminal]"),
         _chat("verbose", "--verbose", help="Show llama.cpp's log and the engine's counters on stderr."),
