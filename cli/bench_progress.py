@@ -55,11 +55,9 @@ def measuring(results: Results, variant: Variant, *, is_shown: bool) -> Iterator
 
 def _lines(results: Results, variant: Variant, test: str) -> list[str]:
     from pymtp.benchmark import rows
-    from pymtp.benchmark.rows import ALL
+    from pymtp.benchmark.report import in_all
 
-    found = [row for row in rows(results, variant) if row.test == test]
-    summed = [row for row in found if row.category == ALL]
-    return [_line(row) for row in summed or found]
+    return [_line(row) for row in in_all(rows(results, variant)) if row.test == test]
 
 
 def _line(row: Row) -> str:

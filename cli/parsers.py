@@ -136,20 +136,21 @@ def devices(text: str) -> list[str]:
     return [] if found == ["none"] else found
 
 
+def pair(separator: str, what: str) -> Callable[[str], tuple[str, str]]:
+    """A parser of two texts with the last `separator` between them. `what` they are, for errors."""
+
+    def parse(text: str) -> tuple[str, str]:
+        left, _, right = text.rpartition(separator)
+        if not left or not right:
+            raise typer.BadParameter(f"must be {what}, not {text!r}")
+        return left, right
+
+    return parse
+
+
 def overrides(text: str) -> list[tuple[str, str]]:
     """Patterns of tensors' names, and buffer types."""
-    pairs = [pair.rpartition("=") for pair in text.split(",")]
-    if not all(pattern and buffer_type for pattern, _, buffer_type in pairs):
-        raise typer.BadParameter(f"must be PATTERN=BUFFER,..., not {text!r}")
-    return [(pattern, buffer_type) for pattern, _, buffer_type in pairs]
-
-
-def pattern_and_type(text: str) -> tuple[str, str]:
-    """A pattern of tensors' names, and a type."""
-    pattern, equals, kind = text.rpartition("=")
-    if not (pattern and equals and kind):
-        raise typer.BadParameter(f"must be PATTERN=TYPE, not {text!r}")
-    return pattern, kind
+    return [pair("=", "PATTERN=BUFFER,...")(part) for part in text.split(",")]
 
 
 def files(text: str) -> list[tuple[str, float]]:
@@ -159,13 +160,13 @@ def files(text: str) -> list[tuple[str, float]]:
 
 def scaled_files(text: str) -> list[tuple[str, float]]:
     """Files and their scales."""
-    pairs = [item.rpartition(":") for item in _items(text)]
+    what = "FILE:SCALE,..."
     try:
-        found = [(file, float(scale)) for file, _, scale in pairs]
+        found = [(file, float(scale)) for file, scale in map(pair(":", what), _items(text))]
     except ValueError:
-        found = []
-    if not found or not all(file and math.isfinite(scale) for file, scale in found):
-        raise typer.BadParameter(f"must be FILE:SCALE,..., not {text!r}")
+        found = [("", math.nan)]
+    if not all(math.isfinite(scale) for _, scale in found):
+        raise typer.BadParameter(f"must be {what}, not {text!r}")
     return found
 
 

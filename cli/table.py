@@ -215,8 +215,9 @@ TABLE: dict[str, list[Flag]] = {
               "Type of the heads' own output matrices.  [default: that of --type]", on="quantize convert"),
         _flag("experts_type", "--experts-type TYPE", OneOf(TYPES),
               "Type of routed experts.  [default: that of --type]", on="quantize convert"),
-        _flag("tensor_type", "--tensor-type PATTERN=TYPE", parsers.pattern_and_type, on="quantize convert", many=True,
-              help="Type of tensors whose names match PATTERN; may be repeated, the first match counts."),
+        _flag("tensor_type", "--tensor-type PATTERN=TYPE", parsers.pair("=", "PATTERN=TYPE"),
+              "Type of tensors whose names match PATTERN; may be repeated, the first match counts.",
+              on="quantize convert", many=True),
     ],
     "Slots": [
         _serve("n_slots", "-np --parallel N", integer(1, 256),

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,7 @@ class Journal:
 
     def __init__(self, path: Path, experiment: Experiment, texts: Sequence[Text]) -> None:
         self._path = path
-        self._variants = {_variant_key(variant): variant for variant in experiment.variants}
-        self._trials: dict[Key, dict[Arm, Sample]] = {}
+        self._measured: dict[str, tuple[str, Stats, str]] = {}
         head = {"pymtp bench": version_text(), "measured": _fingerprint(experiment, texts)}
         try:
             lines = read_text_record(path).splitlines() if os.path.exists(path) else []
@@ -43,18 +42,26 @@ class Journal:
             else:
                 self._append(head)
         except (OSError, UnicodeDecodeError) as error:
-            raise PymtpError(f"cannot use {path}: {_reason(error)}; check the path after --resume") from error
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise PymtpError(f"cannot use {path}: {reason}; check the path after --resume") from error
 
     def samples(self, key: Key, arms: Sequence[Arm]) -> list[Sample]:
         """The samples of all `arms` in a trial; none if some are missing, as they belong together."""
-        found = self._trials.get(key, {})
-        return [found[arm] for arm in arms] if all(arm in found for arm in arms) else []
+        variant, test, trial, prompts_only = key
+        found = []
+        for arm in arms:
+            if (one := self._measured.get(_name(*key, arm))) is None:
+                return []
+            category, stats, acceptance = one
+            found.append(Sample(variant, test, arm, trial, category, prompts_only, stats, acceptance))
+        return found
 
     def add(self, sample: Sample) -> None:
         """Write a sample to the file. Raises PymtpError if that fails."""
-        own = {"variant": _variant_key(sample.variant), "test": asdict(sample.test), "arm": asdict(sample.arm)}
+        name = _name(sample.variant, sample.test, sample.trial, sample.is_prompt_only, sample.arm)
+        fields = {"sample": name, "category": sample.category, "acceptance": sample.acceptance}
         try:
-            self._append(vars(sample) | own | {"trial": list(sample.trial), "stats": sample.stats.as_record()})
+            self._append({**fields, "stats": sample.stats.as_record()})
         except OSError as error:
             raise PymtpError(f"cannot write {self._path}: {error.strerror}; check the disk") from error
 
@@ -74,28 +81,19 @@ class Journal:
             raise PymtpError(f"{self._path} is of other models, prompts or another pymtp; name another file")
         for line in lines[1:]:
             try:
-                sample = self._sample(json.loads(line))
+                fields = json.loads(line)
+                measured = str(fields["category"]), Stats.from_record(fields["stats"]), str(fields["acceptance"])
+                self._measured[fields["sample"]] = measured
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue  # an interrupted write leaves half a line, which is measured again
-            if sample:
-                key = (sample.variant, sample.test, sample.trial, sample.is_prompt_only)
-                self._trials.setdefault(key, {})[sample.arm] = sample
         if lines and not self._path.read_bytes().endswith(b"\n"):
             with self._path.open("a", encoding="utf-8") as file:
                 file.write("\n")
 
-    def _sample(self, fields: dict[str, Any]) -> Sample | None:
-        variant = self._variants.get(fields.pop("variant"))
-        if variant is None:  # measured with other flags
-            return None
-        test, arm, trial = Workload(**fields.pop("test")), Arm(**fields.pop("arm")), Trial(*fields.pop("trial"))
-        return Sample(
-            variant=variant, test=test, arm=arm, trial=trial, stats=Stats.from_record(fields.pop("stats")), **fields
-        )
 
-
-def _variant_key(variant: Variant) -> str:
-    return json.dumps(asdict(variant), default=str, sort_keys=True)
+def _name(*parts: object) -> str:
+    """What a sample is of, as a text."""
+    return json.dumps(parts, default=lambda part: vars(part) if is_dataclass(part) else str(part), sort_keys=True)
 
 
 def _fingerprint(experiment: Experiment, texts: Sequence[Text]) -> str:
@@ -107,7 +105,3 @@ def _fingerprint(experiment: Experiment, texts: Sequence[Text]) -> str:
         raise PymtpError(f"cannot read {error.filename}: {error.strerror}; check the path") from error
     parts = [experiment.seed, *models, *(asdict(text) for text in texts)]
     return hashlib.sha256(json.dumps(parts, default=dict, sort_keys=True).encode()).hexdigest()
-
-
-def _reason(error: Exception) -> str:
-    return str(error.strerror) if isinstance(error, OSError) else "it is not UTF-8"

@@ -65,12 +65,18 @@ def markdown_report(rows: Sequence[Row], *, notes: Sequence[str] = (), wide: boo
 def _group(rows: Sequence[Row]) -> list[str]:
     """The tables of one variant."""
     varied = [column for column in _VARIED if _varies(rows, column[1])]
-    summed = {row.test for row in rows if row.category == ALL}
-    first = [_cells(row, _N_POSITIONS) for row in rows if row.category == ALL or row.test not in summed]
+    overall = in_all(rows)
+    first = [_cells(row, _N_POSITIONS) for row in overall]
     parts = [fill(_subject(rows[0])), *narrow([*_TEST, *varied], [[*_SPEED, *_DRAFTS], _ROUND, _PROMPT], first)]
-    if by_text := [_cells(row, _N_POSITIONS) for row in rows if row.test in summed and row.category != ALL]:
+    if by_text := [_cells(row, _N_POSITIONS) for row in rows if row not in overall]:
         parts += ["By kind of text:", *narrow([*_TEST, *_TEXT, *varied], [[*_SPEED, *_DRAFTS[:2]]], by_text)]
     return [*parts, *_memory(rows[0])]
+
+
+def in_all(rows: Sequence[Row]) -> list[Row]:
+    """The rows over all kinds of text; of a test that has one kind, its rows."""
+    summed = {(variant_key(row), row.test) for row in rows if row.category == ALL}
+    return [row for row in rows if row.category == ALL or (variant_key(row), row.test) not in summed]
 
 
 def _side_by_side(rows: Sequence[Row]) -> list[str]:
@@ -78,9 +84,7 @@ def _side_by_side(rows: Sequence[Row]) -> list[str]:
     columns = [
         column for column in [*_MODEL, *_TEST, *_VARIED] if len({str(getattr(row, column[1], "")) for row in rows}) > 1
     ]
-    summed = {(variant_key(row), row.test) for row in rows if row.category == ALL}
-    shown = [row for row in rows if row.category == ALL or (variant_key(row), row.test) not in summed]
-    cells = [_cells(row, _N_POSITIONS) for row in shown]
+    cells = [_cells(row, _N_POSITIONS) for row in in_all(rows)]
     return ["All of them:", *narrow([*columns, ("K", "k", "s")], [_SPEED], cells)]
 
 
@@ -171,17 +175,11 @@ def _count(n: int) -> str:
 
 def _verdicts(rows: Sequence[Row]) -> list[str]:
     """Sentences about the tests that generate, over all kinds of text."""
-    summed = {_compared(row) for row in rows if row.category == ALL}
     found: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        if row.speedup is not None and row.n_gen and (row.category == ALL or _compared(row) not in summed):
-            found.setdefault(_compared(row), []).append(row)
+    for row in in_all(rows):
+        if row.speedup is not None and row.n_gen:
+            found.setdefault((*variant_key(row), row.test, row.temperature, row.forced_rate), []).append(row)
     return [_verdict(group, named=len(found) > 1) for group in found.values()]
-
-
-def _compared(row: Row) -> tuple[Any, ...]:
-    """What is the same for rows that a verdict chooses from."""
-    return *variant_key(row), row.test, row.temperature, row.forced_rate
 
 
 def _verdict(rows: Sequence[Row], *, named: bool) -> str:
