@@ -206,7 +206,7 @@ class _Fit:
             if part.endswith(_UNUSED):
                 continue
             if part not in {*self._names.parts, *FUSED_EXPERTS, *JOINED, INDEX_QK, KV_B} and not EXPERT.fullmatch(part):
-                self._refuse(f"it holds {name}, which is not a known tensor of a head")
+                self._refuse(f"it holds {name}, which is no tensor of a head that is known")
             tensor = self._source.tensor(name)
             if match := EXPERT.fullmatch(part):
                 experts.setdefault(match[2], {})[int(match[1])] = whole(tensor)
