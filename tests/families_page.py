@@ -92,9 +92,9 @@ NOTES = """
   texts that are picked whole, they also see each other. llama.cpp's graph of the head keeps the keys of pools, which
   cells that are given back would make wrong. The trunk agrees with transformers beyond what its index picks.
 - *Qwen3.8-Flash-Next.* The head reads all four streams after one norm, and attends to the blocks of positions that its
-  own index picks, for each draft. vLLM can hand on what is picked for the first draft. llama.cpp's graph of the head has
-  a norm for each stream, and keeps the keys of blocks. Files of heads that have the mixer under the trunk's name (`output_hc_norm`) are
-  refused. Not compared on trained weights.
+  own index picks, for each draft. vLLM can hand on what is picked for the first draft. llama.cpp's graph of the head
+  has a norm for each stream, and keeps the keys of blocks. Files of heads that have the mixer under the trunk's name
+  (`output_hc_norm`) are refused. Not compared on trained weights.
 - *DSpark* (DeepSeek-V4-Flash-DSpark, in a file of its own) is not supported: it is not a head but drafts a block of
   tokens at once, from the states of several layers of the trunk.
 - *Images.* Heads see the rows of an image, except those with a cache of their own: see [images](images.md).
