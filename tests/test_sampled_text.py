@@ -63,16 +63,16 @@ def test_greedy_text_with_penalties_and_dry_equals_plain_decoding(load: Callable
     sampling = SamplingParams(temperature=0, **REPETITIONS)  # type: ignore[arg-type]
     n_accepted = 0
     for prompt in (chat(load(draft_max=0), APPLES), chat(load(draft_max=0), SEA), "import os\nimport sys\n\ndef main("):
-        options = {"sampling": sampling, "max_tokens": 80, "ignore_eos": True}
+        options = {"sampling": sampling, "max_tokens": 50, "ignore_eos": True}
         plain = generate(load(draft_max=0), prompt, **options)
         drafting = generate(load(draft_max=n_draft), prompt, **options)
         assert drafting.tokens == plain.tokens
         n_accepted += drafting.stats.accepted
     without = generate(
-        load(draft_max=0), prompt, sampling=SamplingParams(temperature=0), max_tokens=80, ignore_eos=True
+        load(draft_max=0), prompt, sampling=SamplingParams(temperature=0), max_tokens=50, ignore_eos=True
     )
     assert without.tokens != plain.tokens
-    assert n_accepted > 40
+    assert n_accepted > 25
 
 
 CHAINS = {
@@ -288,7 +288,7 @@ def test_drafts_follow_a_schema_with_penalties_and_logprobs(
 ) -> None:
     model = load(draft_max=3)
     drafted = accepted = 0
-    for seed in range(3):
+    for seed in range(2):
         params = SamplingParams(temperature=temperature, seed=seed, **REPETITIONS)  # type: ignore[arg-type]
         made = generate(
             model,
@@ -307,7 +307,7 @@ def test_drafts_follow_a_schema_with_penalties_and_logprobs(
         drafted += made.stats.drafted
         accepted += made.stats.accepted
     # what the grammar leaves no choice about is drafted, and kept
-    assert drafted > accepted > 15
+    assert drafted > accepted > 10
 
 
 @pytest.mark.parametrize("draft_pick", ["greedy", "sample"])
@@ -321,9 +321,10 @@ def test_a_draft_vocab_without_tokens_of_the_grammar_drafts_nothing(
     assert made.stats.drafted == 0
 
 
+@pytest.mark.parametrize("n_draft", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_constrained_text_with_greedy_drafts_equals_plain_decoding(
-    load: Callable[..., Model], temperature: float
+    load: Callable[..., Model], temperature: float, n_draft: int
 ) -> None:
     grammar = 'root ::= "The " [a-z ]{5,40} ("." | "!") ("\\n" [a-z]+ ":" [0-9]{1,3}){2,4}'
     options = {
@@ -332,14 +333,18 @@ def test_constrained_text_with_greedy_drafts_equals_plain_decoding(
         "max_tokens": 120,
     }
     plain = generate(load(draft_max=0), chat(load(draft_max=0), SEA), **options)
-    for n_draft in (1, 3):
-        drafting = generate(load(draft_max=n_draft), chat(load(draft_max=0), SEA), draft_pick="greedy", **options)
-        assert drafting.tokens == plain.tokens
-        assert drafting.stats.accepted > 0
+    drafting = generate(load(draft_max=n_draft), chat(load(draft_max=0), SEA), draft_pick="greedy", **options)
+    assert drafting.tokens == plain.tokens
+    assert drafting.stats.accepted > 0
 
 
 @pytest.mark.parametrize(
-    ("draft_pick", "accept"), [("greedy", "auto"), ("sample", "auto"), ("sample", "rejection"), ("auto", "relaxed")]
+    ("draft_pick", "accept"),
+    [
+        ("greedy", "auto"),
+        *(pytest.param("sample", accept, marks=pytest.mark.slow) for accept in ("auto", "rejection")),
+        ("auto", "relaxed"),
+    ],
 )
 def test_a_grammar_applies_after_thinking_that_the_prompt_leaves_open(
     load: Callable[..., Model], draft_pick: str, accept: str
@@ -378,10 +383,10 @@ def test_given_thinking_tags_delimit_the_thinking(load: Callable[..., Model]) ->
             draft_pick="sample",
             max_tokens=200,
         ).text
-        for seed in range(8)
+        for seed in range(5)
     ]
     over = [text for text in texts if ", " in text]
-    assert len(over) > 2
+    assert len(over) > 1
     assert all(re.fullmatch(r".+, \S* <[a-z]{1,10}>", text, re.DOTALL) and text.count(", ") == 1 for text in over)
 
 
@@ -396,7 +401,7 @@ def test_a_stop_string_inside_an_accepted_block_cuts_tokens_and_cache(load: Call
 
     session = model.session
     n_inside = 0
-    for n_kept in range(3, 30, 2):
+    for n_kept in range(3, 30, 3):
         session.truncate(0)
         drafter = MtpDrafter(session)
         one = make_sequence(list(prompt), params, vocabulary, n_ctx=session.n_ctx, n_draft_max=3)
@@ -416,7 +421,7 @@ def test_a_stop_string_inside_an_accepted_block_cuts_tokens_and_cache(load: Call
         n_inside += played.n_accepted == len(played.tokens)
         if played.proposal.n_heads:
             check_state(session, one.history, one.n_decoded, load(draft_max=3, n_seq_max=1, n_batch=512).session)
-    assert n_inside > 3
+    assert n_inside > 2
     session.truncate(0)
 
 
@@ -432,12 +437,12 @@ def check_state(session: Session, history: list[int], n_decoded: int, fresh: Ses
     np.testing.assert_array_equal(session.logits, fresh.logits)
 
 
-@pytest.mark.parametrize("draft_max", [0, 1, 3])
+@pytest.mark.parametrize("draft_max", [0, pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_stop_string_ends_the_text_at_the_right_character(load: Callable[..., Model], draft_max: int) -> None:
     model = load(draft_max=draft_max)
     options = {"sampling": SamplingParams(temperature=0), "max_tokens": 60, "ignore_eos": True}
     whole = generate(load(draft_max=0), chat(model, SEA), **options)
-    for at in range(10, 120, 13):
+    for at in range(10, 120, 18):
         stop = whole.text[at : at + 4]
         made = generate(model, chat(model, SEA), stop=stop, **options)
         assert made.text == whole.text[: whole.text.index(stop)]
