@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pymtp_cli.app import app
+from typer.testing import CliRunner
 
 from families import FAMILIES
 from machine import needs_exact_texts
@@ -240,15 +241,15 @@ def test_a_pool_with_another_number_of_threads_is_refused(weights: Weights, monk
 
 
 def test_the_command_line_names_the_flag() -> None:
-    command = [sys.executable, "-m", "pymtp_cli", "run", "-n", "1", "Hello"]
+    command = ["run", "-n", "1", "Hello"]
     for flags, message in (
         (["-C", "0xz"], "-C"),
         (["-Cr", "0-511"], "-Cr"),
         (["-C", mask(A), "-t", "2"], "-t"),
         (["--cpu-strict", "2"], "--cpu-strict"),
     ):
-        done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60)
-        assert done.returncode == 2
+        done = CliRunner().invoke(app, [*command, *flags], prog_name="pymtp")
+        assert done.exit_code == 2
         assert message in done.stderr and len(done.stderr.splitlines()) == 1
-    done = subprocess.run([*command, "-Cr", f"{A}-{A}", "-tb", "1"], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, bool(done.stdout)) == (0, True)
+    done = CliRunner().invoke(app, [*command, "-Cr", f"{A}-{A}", "-tb", "1"], prog_name="pymtp")
+    assert (done.exit_code, bool(done.stdout)) == (0, True)

@@ -315,7 +315,7 @@ def test_the_same_seed_gives_the_same_text_alone_and_together(family: tuple[obje
     """Five sequences in three slots: prompts share passes with rounds, K from 0 to 3, slots are used again."""
     model, _ = family
     rng = random.Random(11)
-    prompts = [random_tokens(rng, 10 + 17 * i) for i in range(5)]
+    prompts = [random_tokens(rng, 10 + 9 * i) for i in range(5)]
 
     def generate(n_seq_max: int, *numbers: int) -> list[list[int]]:
         params = replace(PARAMS, kv_unified=kv_unified)
@@ -324,7 +324,7 @@ def test_the_same_seed_gives_the_same_text_alone_and_together(family: tuple[obje
             sequences = []
             for i in numbers:
                 sampler = Sampler(SamplingParams(temperature=0.5 * (i % 2), seed=i), n_vocab=N_VOCAB)
-                sequences.append(TokenSequence(list(prompts[i]), sampler, frozenset(), 512, 15 + 10 * i, i % (K + 1)))
+                sequences.append(TokenSequence(list(prompts[i]), sampler, frozenset(), 512, 10 + 5 * i, i % (K + 1)))
                 scheduler.submit(Ready(sequences[-1]))
             while not scheduler.is_idle:
                 scheduler.step()

@@ -49,7 +49,7 @@ def test_graphs_are_bounded_by_memory(session: Session) -> None:
     verify(session, [1] * N_SEQ)
     first = session.compute_bytes
     assert verify(session, [1] * N_SEQ) == 0
-    shapes = range(N_SEQ + 1, 136, 3)
+    shapes = range(N_SEQ + 1, 136, 4)
     assert sum(verify(session, spread(n_rows)) for n_rows in shapes) == len(shapes)
     assert session.compute_bytes < first + MOST
     # the latest are there still, the oldest are not

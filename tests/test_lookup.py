@@ -306,7 +306,7 @@ def test_greedy_text_of_any_model_equals_plain_decoding(tmp_path: Path, kind: st
         with Model(path, n_seq_max=2, n_ctx=256, **options, **EXACT) as model:
             batch = model.batch()
             made = [
-                batch.submit(prompt, sampling=sampling, max_tokens=20 + 7 * i, ignore_eos=True)
+                batch.submit(prompt, sampling=sampling, max_tokens=16 + 5 * i, ignore_eos=True)
                 for i, prompt in enumerate(prompts)
             ]
             list(batch)

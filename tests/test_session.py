@@ -227,7 +227,7 @@ def test_drafts_of_another_type_of_output_matrix_are_nearly_as_good_and_the_text
         with Model(
             draft="mtp", draft_max=3, draft_vocab=vocab, draft_head_type=head_type, n_ctx=256, n_threads=1
         ) as model:  # type: ignore[arg-type]
-            generation = model.generate("def read_lines(path):", temperature=0, max_tokens=120, ignore_eos=True)
+            generation = model.generate("def read_lines(path):", temperature=0, max_tokens=60, ignore_eos=True)
             texts.add("".join(generation))
             accepted.append(generation.stats.accepted / generation.stats.drafted)
     assert len(texts) == 1

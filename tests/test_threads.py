@@ -19,7 +19,7 @@ from pymtp import Closed, Generation, Model, PymtpError, StateError
 pytestmark = pytest.mark.model
 
 PROMPTS = ["Once upon a time", "def add(a, b):", "The sea is", "Why is the sky blue?", "import os\n"]
-OPTIONS = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
+OPTIONS = {"temperature": 0, "max_tokens": 16, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
