@@ -78,8 +78,8 @@ def serve(own: Values) -> None:
         settings,
         hosts=hosts,
         port=own.port,
-        ssl_cert=own.ssl_cert,
-        ssl_key=own.ssl_key,
+        ssl_cert=own.ssl_cert_file,
+        ssl_key=own.ssl_key_file,
         is_quiet=own.quiet,
     )
 
