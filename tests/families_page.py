@@ -17,10 +17,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 from families import FAMILIES, OWN_GRAPHS, REFUSED, Deviation, Upstream
+from pymtp.binding.library import PIN
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "families.md"
 FILES = ["test_families.py", "test_side_files.py", "test_reference.py"]
-PACKAGES = ["llama-cpp-python", "torch", "transformers"]
+PACKAGES = ["torch", "transformers"]
 RESULTS = "<!-- results: "
 
 Results = dict[str, Any]
@@ -136,8 +137,12 @@ def run_tests() -> Results:
                 found.update({item.attrib["name"]: float(item.attrib["value"]) for item in case.iter("property")})
         if test.startswith("test_heads_that_cannot_run"):
             refused.append(parameters)
-    environment = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
-    return {"environment": f"{platform.machine()} CPU, {environment}", "families": families, "refused": refused}
+    versions = [PIN, *(f"{name} {metadata.version(name)}" for name in PACKAGES)]
+    return {
+        "environment": ", ".join([f"{platform.machine()} CPU", *versions]),
+        "families": families,
+        "refused": refused,
+    }
 
 
 def read_results(page: str) -> Results:
