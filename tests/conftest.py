@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-import llama_cpp  # noqa: F401  # takes llama.cpp's log, so before pymtp, which takes it over
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+# A thread that waits for others leaves its core to other workers, in which more threads compute than there are cores.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")  # read where llama.cpp is loaded
 # Where Python may not write next to its sources, each process that a test starts would compile all that it imports.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     os.environ["PYTHONPYCACHEPREFIX"] = str(REPOSITORY / "build" / "pycache")
+
+import llama_cpp  # noqa: E402, F401  # takes llama.cpp's log, so before pymtp, which takes it over
 
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN

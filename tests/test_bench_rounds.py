@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from paired.report import report
+from paired.subject import Options
+from pymtp import ContextParams
+
 SCRIPT = Path(__file__).resolve().parent.parent / "bench" / "rounds.py"
 SHORT = ["--tiny", "-k", "2", "3,1,2", "--rounds", "6", "--repeat", "1", "--prompt-tokens", "40", "--threads", "1"]
 
@@ -75,7 +79,16 @@ def test_the_least_cost_of_a_prompt_follows_from_the_shapes(results: dict[str, A
         assert found["floor_percent"] == pytest.approx(100 * (head + feed_forward + 256) / (trunk + head))
 
 
-def test_the_report_is_readable_at_100_columns() -> None:
-    lines = run().splitlines()
+def check_report(text: str) -> None:
+    lines = text.splitlines()
     assert sum(line.startswith("|") for line in lines) > 20
     assert max(map(len, lines)) <= 100
+
+
+def test_the_report_is_readable_at_100_columns(results: dict[str, Any]) -> None:
+    check_report(report(results, Options([(2,), (3, 1, 2)], 6, 1, 40, ContextParams(n_threads=1), -1)))
+
+
+@pytest.mark.slow
+def test_the_report_is_printed_unless_json_is_asked_for() -> None:
+    check_report(run())

@@ -709,16 +709,17 @@ def test_run_sends_images(files: tuple[Path, Path], tmp_path: Path) -> None:
 
     def text(*images: str, prompt: str = "a b") -> str:
         flags = [flag for image in images for flag in ("--image", tmp_path / image)]
-        model = ["-m", files[0], "--mmproj", files[1], "-c", "256", "-ngl", "0", "--raw"]
-        result = command("run", *model, *flags, "-n", "20", "--temp", "0", "--ignore-eos", "-p", prompt)
+        model = ["-m", files[0], "--mmproj", files[1], "-c", "256", "-ngl", "0", "-t", "1", "--raw"]
+        result = command("run", *model, *flags, "-n", "10", "--temp", "0", "--ignore-eos", "-p", prompt)
         assert result.exit_code == 0, result.stderr
         return str(result.stdout)
 
     with open_model(files) as model:
-        one = text_of(model, [tmp_path / "1.png"], f"{pymtp.IMAGE_MARKER}a b", max_tokens=20)
-    assert text("1.png").rstrip("\n") == one.rstrip("\n")
-    assert text("1.png", prompt=f"{pymtp.IMAGE_MARKER}a b") == text("1.png")
-    found = {text(), text("1.png"), text("2.png"), text("1.png", "2.png"), text("1.png", prompt="a <__media__> b")}
+        one = text_of(model, [tmp_path / "1.png"], f"{pymtp.IMAGE_MARKER}a b", max_tokens=10)
+    first = text("1.png")
+    assert first.rstrip("\n") == one.rstrip("\n")
+    assert text("1.png", prompt=f"{pymtp.IMAGE_MARKER}a b") == first
+    found = {text(), first, text("2.png"), text("1.png", "2.png"), text("1.png", prompt="a <__media__> b")}
     assert len(found) == 5
 
 
