@@ -20,10 +20,9 @@ from typer.core import TyperCommand, TyperGroup
 from pymtp.errors import InvalidParameter, PymtpError
 
 from . import batch, bench, chat, heads, inspect, rpc_server, run, serve
-from .errors import CommandError, OutputClosed
+from .errors import DEBUG, CommandError, OutputClosed
 from .help import SHORT, write_examples, write_options
 from .output import Output, print_stderr
-from .table import DEBUG
 from .unknown import COMMANDS, answer, answer_before_command, first_unknown
 from .values import parse_without_schemas
 

@@ -58,3 +58,16 @@ def _discard_stdout() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
+
+
+def show_devices(ctx: typer.Context, wanted: bool) -> bool:
+    """What --list-devices does."""
+    if wanted:
+        from pymtp.placement.devices import devices
+
+        typer.echo("Available devices:")
+        for device in devices(ctx.params.get("rpc") or ()):
+            memory = f"{device.total_bytes >> 20} MiB, {device.free_bytes >> 20} MiB free"
+            typer.echo(f"  {device.name}: {device.description} ({device.kind}, {memory})")
+        raise typer.Exit
+    return wanted

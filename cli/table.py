@@ -2,7 +2,8 @@
 
 Owns names, help texts, defaults and which command takes what; docs/cli.md is generated from it. What can be checked
 without a model is checked here, so that it shows before a prompt is asked for; pymtp checks the rest and raises
-InvalidParameter, whose name app.py looks for here: parameters are named as in pymtp.
+InvalidParameter, whose name app.py looks for here: parameters are named as in pymtp. A flag takes two lines: the
+formatter, which would give it ten, is off.
 """
 
 from __future__ import annotations
@@ -11,18 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-import typer
-
 from pymtp.loading.params import LoadMode, Numa, SplitMode
 from pymtp.sampling.params import SAMPLERS, SamplingParams
 from pymtp.server.settings import ServerSettings
 
 from . import parsers
+from .errors import remember_debug
 from .flags import REQUIRED, Flag
+from .output import show_devices
 from .parsers import OneOf, integer, integers, listed, number, numbers, zero_or_one
-
-DEBUG = "pymtp.debug"
-"""Key in the context's `meta`: whether app.py shows tracebacks."""
 
 FORMATS = ("none", "md", "csv", "json", "jsonl", "sql")
 ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise", "relaxed")
@@ -48,23 +46,6 @@ _GENERATING = "run chat serve batch"
 _LOADING = f"{_GENERATING} bench"
 _PLACING = f"{_LOADING} inspect"
 _HEADS = "extract attach quantize convert"
-
-
-def _remember_debug(ctx: typer.Context, wanted: bool) -> bool:
-    ctx.meta[DEBUG] = wanted
-    return wanted
-
-
-def _show_devices(ctx: typer.Context, wanted: bool) -> bool:
-    if wanted:
-        from pymtp.placement.devices import devices
-
-        typer.echo("Available devices:")
-        for device in devices(ctx.params.get("rpc") or ()):
-            memory = f"{device.total_bytes >> 20} MiB, {device.free_bytes >> 20} MiB free"
-            typer.echo(f"  {device.name}: {device.description} ({device.kind}, {memory})")
-        raise typer.Exit
-    return wanted
 
 
 def _sampling(name: str, usage: str, parse: parsers.Parser, help: str, **more: Any) -> Flag:
@@ -140,7 +121,7 @@ TABLE: dict[str, list[Flag]] = {
                "The smallest context that --fit may choose, where -c is not given.", default=4096),
         _place("load_mode", "-lm --load-mode", OneOf(get_args(LoadMode)),
                "How the file is read; auto: mapped, where devices allow it.", default="auto"),
-        _place("list_devices", "--list-devices", help="List the devices there are, and exit.", callback=_show_devices),
+        _place("list_devices", "--list-devices", help="List the devices there are, and exit.", callback=show_devices),
     ],
     "Tensors": [
         _place("override_tensor", "-ot --override-tensor PATTERN=BUFFER,...", parsers.overrides,
@@ -430,7 +411,7 @@ TABLE: dict[str, list[Flag]] = {
                help="Show on stderr what is being measured, and each test when it is done.  [default: at a terminal]"),
         _chat("verbose", "--verbose", help="Show llama.cpp's log and the engine's counters on stderr."),
         _bench("verbose", "--verbose", help="Show llama.cpp's log on stderr."),
-        _flag("debug", "--debug", on=f"{_PLACING} rpc-server list {_HEADS}", is_eager=True, callback=_remember_debug,
+        _flag("debug", "--debug", on=f"{_PLACING} rpc-server list {_HEADS}", is_eager=True, callback=remember_debug,
               help="Show tracebacks of errors."),
     ],
 }
