@@ -1,0 +1,70 @@
+#pragma once
+
+// How a product with more rows of activations is divided among thread blocks, what a thread block has in shared memory,
+// and how activations are laid out for it. Knows sizes; no weights. For what computes it see cuda-more-rows-kernel.cuh.
+
+#include "cuda-few-rows-product.cuh"
+
+static constexpr int MORE_ROWS_TEAM        = FEW_ROWS_QUARTERS; // warps, each with a quarter of 256 values
+static constexpr int MORE_ROWS_TILES       = 2;                 // of 16 matrix rows
+static constexpr int MORE_ROWS_ROWS        = 16 * MORE_ROWS_TILES;
+static constexpr int MORE_ROWS_CHUNK       = 8;                 // times 256 values
+static constexpr int MORE_ROWS_IN_FLIGHT   = 4;                 // times 256 values of each matrix row, less the one in use
+static constexpr int MORE_ROWS_TEAMS_MAX   = 2;
+static constexpr int MORE_ROWS_THREADS_MAX = MORE_ROWS_TEAMS_MAX * MORE_ROWS_TEAM * FEW_ROWS_LANES;
+static constexpr int MORE_ROWS_COLUMNS_MAX = 128;
+
+// Activations: 32 values of 8 columns, of each column its bytes as tensor cores take them (words 0 4 1 5 2 6 3 7), then
+// of each its scale and the sum of its values.
+static constexpr int MORE_ROWS_Y_SCALES = 256;
+static constexpr int MORE_ROWS_Y_SIZE   = MORE_ROWS_Y_SCALES + 8 * 8;
+
+// What a warp has unpacked: 64 bytes of each matrix row, 4 scales, a factor.
+static constexpr int MORE_ROWS_SCALES   = MORE_ROWS_ROWS * FEW_ROWS_PART;
+static constexpr int MORE_ROWS_FACTORS  = MORE_ROWS_SCALES + MORE_ROWS_ROWS * 16;
+static constexpr int MORE_ROWS_UNPACKED = MORE_ROWS_FACTORS + MORE_ROWS_ROWS * 4;
+
+struct alignas(16) more_rows_4_floats {
+    float of[4];
+};
+
+// where the t-th 16 bytes of a matrix row are, so that neither writing nor reading them meets in a bank
+static FEW_ROWS_FUNCTION int more_rows_place(int row, int t) {
+    return row * FEW_ROWS_PART + (t ^ (row >> 1 & 3)) * 16;
+}
+
+// bytes of 256 values of a matrix row, and of their place in shared memory: an odd multiple of 16, for the same reason
+template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_row_size() {
+    return 256 / T::N_VALUES * T::SIZE;
+}
+
+template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_slot_size() {
+    constexpr int size    = more_rows_row_size<T>();
+    constexpr int skipped = size % 16 == 0 ? 0 : size % 8 == 0 ? 8 : 14;
+    return ((size + skipped + 15) / 16 | 1) * 16;
+}
+
+template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_team_size() {
+    return MORE_ROWS_IN_FLIGHT * MORE_ROWS_ROWS * more_rows_slot_size<T>() + MORE_ROWS_TEAM * MORE_ROWS_UNPACKED;
+}
+
+// tiles of 8 columns that a thread block takes
+static inline int more_rows_tiles_of_block(int n_columns) {
+    const int n_tiles  = (n_columns + 7) / 8;
+    const int n_blocks = (n_tiles + 7) / 8;
+    const int n        = (n_tiles + n_blocks - 1) / n_blocks;
+    return n <= 2 ? 2 : n <= 4 ? 4 : 8;
+}
+
+// Divides a product among thread blocks. false: there is too little shared memory.
+template <class T>
+static bool more_rows_divide(few_rows_product & p, bool has_gate, const few_rows_device & device) {
+    p.n_block_rows = has_gate ? MORE_ROWS_ROWS / 2 : MORE_ROWS_ROWS;
+
+    const int n_chunks = (p.n_parts / FEW_ROWS_QUARTERS + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
+    const int n_blocks = few_rows_place_blocks(p);
+    const int n_teams  = n_chunks > 1 && n_blocks < 4 * device.n_multiprocessors ? MORE_ROWS_TEAMS_MAX : 1;
+    const int n_fit    = (int) (device.shared_size / more_rows_team_size<T>());
+    p.n_warps          = MORE_ROWS_TEAM * std::min(n_teams, n_fit);
+    return n_fit > 0;
+}
