@@ -354,6 +354,18 @@ template <int N_WORDS> void emulated_multiply(const int (&a)[2][N_WORDS], const 
     }
 }
 
+inline void more_rows_load_matrices(int (&to)[4], const char * row) {
+    const int lane = (int) threadIdx.x % 32;
+    for (int t = 0; t < 4; ++t) {
+        uint32_t word;
+        std::memcpy(&word, row + 4 * t, sizeof(word));
+        const auto all = emulated_block::current->all_of_warp(word);
+        for (int i = 0; i < 4 && t == lane % 4; ++i) {
+            to[i] = (int) all[8 * i + lane / 4];
+        }
+    }
+}
+
 inline more_rows_tile more_rows_multiply_16(int a0, int a1, int b) {
     more_rows_tile d = { { MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN } };
     emulated_multiply<1>({ { a0 }, { a1 } }, { b }, d.of);

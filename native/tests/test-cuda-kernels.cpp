@@ -253,12 +253,13 @@ template <class T> static void check_type(ggml_type type) {
 // the layout that the kernel for more rows wants, of rows as the other one has them
 static quantized_rows in_tiles(const quantized_rows & rows, int n_tokens, int64_t n_values) {
     const size_t         row_size  = rows.columns.size() / n_tokens;
-    const size_t         tile_size = n_values / 32 * MORE_ROWS_Y_SIZE;
-    std::vector<uint8_t> res((n_tokens + 7) / 8 * tile_size);
+    const int            n_tiles   = more_rows_all_tiles(n_tokens);
+    std::vector<uint8_t> res(n_tiles * n_values / 256 * MORE_ROWS_Y_TILE_SIZE);
     for (int n = 0; n < n_tokens; ++n) {
         for (int64_t k = 0; k < n_values / 32; ++k) {
             const uint8_t * from = rows.columns.data() + n * row_size + k * FEW_ROWS_Y_SIZE;
-            uint8_t *       to   = res.data() + n / 8 * tile_size + k * MORE_ROWS_Y_SIZE;
+            uint8_t *       to =
+                res.data() + (k / 8 * n_tiles + n / 8) * MORE_ROWS_Y_TILE_SIZE + k % 8 * MORE_ROWS_Y_SIZE;
             ggml_fp16_t     d;
             std::memcpy(&d, from, sizeof(d));
             int sum = 0;
@@ -280,7 +281,7 @@ static std::vector<float> compute_more(const product & p, const few_rows_device 
     const auto         rows     = in_tiles(quantize_rows(p, 0, p.rows.size()), n_tokens, p.n_values);
     std::vector<float> res(n_tokens * p.n_out, NAN);
     few_rows_product   given = describe(p, rows, n_tokens, n_matrices, res);
-    given.column_stride      = p.n_values / 32 * MORE_ROWS_Y_SIZE;
+    given.column_stride      = more_rows_all_tiles(n_tokens) * MORE_ROWS_Y_TILE_SIZE;
 
     CHECK(more_rows_divide<T>(given, GATE, device));
     const int    n_teams = given.n_warps / MORE_ROWS_TEAM;

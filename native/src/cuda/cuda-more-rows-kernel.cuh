@@ -31,23 +31,21 @@ template <class T> struct more_rows_weights {
 
     // from what more_rows_unpack() has left
     FEW_ROWS_FUNCTION void load(const char * unpacked, int lane) {
-        const int place = more_rows_place(lane / 4, lane % 4);
+        const int    at     = more_rows_place(lane % 16, lane / 16);
+        const char * scales_of = unpacked + MORE_ROWS_SCALES + lane / 4 * 16;
         FEW_ROWS_UNROLL
         for (int m = 0; m < MORE_ROWS_TILES; ++m) {
             FEW_ROWS_UNROLL
+            for (int b = 0; b < 2; ++b) {
+                more_rows_load_matrices(values[m][b], unpacked + 16 * m * FEW_ROWS_PART + (at ^ 32 * b));
+            }
+            FEW_ROWS_UNROLL
             for (int half = 0; half < 2; ++half) {
-                const int row = 16 * m + 8 * half;
-                int       words[4];
-                few_rows_load<16>(words, unpacked + row * FEW_ROWS_PART + place);
-                FEW_ROWS_UNROLL
-                for (int b = 0; b < 2; ++b) {
-                    values[m][b][half]     = words[2 * b];
-                    values[m][b][half + 2] = words[2 * b + 1];
-                }
-                few_rows_load<16>(words, unpacked + MORE_ROWS_SCALES + 16 * (row + lane / 4));
+                const int row   = 16 * m + 8 * half;
+                const auto four = *(const more_rows_4_floats *) (scales_of + 16 * row);
                 FEW_ROWS_UNROLL
                 for (int i = 0; i < 4; ++i) {
-                    scales[m][half][i] = __int_as_float(words[i]);
+                    scales[m][half][i] = four.of[i];
                 }
                 if constexpr (T::GROUP == 16) {
                     factors[m][half] = *(const float *) (unpacked + MORE_ROWS_FACTORS + 4 * (row + lane / 4));
@@ -122,8 +120,9 @@ template <class T> static FEW_ROWS_FUNCTION void more_rows_unpack(const char * r
     }
     FEW_ROWS_UNROLL
     for (int t = 0; t < 4; ++t) {
-        *(few_rows_4_words *) (to + more_rows_place(lane, t)) = { values[0][t], values[0][t + 4], values[1][t],
-                                                                  values[1][t + 4] };
+        const int * from = values[t / 2] + t % 2 * 4;
+
+        *(few_rows_4_words *) (to + more_rows_place(lane, t)) = { from[0], from[1], from[2], from[3] };
     }
     float scales[4] = {};
     if constexpr (T::GROUP == 32) {
@@ -146,77 +145,100 @@ template <class T> static FEW_ROWS_FUNCTION void more_rows_unpack(const char * r
 
 // A team's way along its matrix rows: 256 values at a time, of one chunk after the other that it has.
 template <class T> struct more_rows_stream {
-    static constexpr int ROW_SIZE  = more_rows_row_size<T>();
-    static constexpr int SLOT_SIZE = more_rows_slot_size<T>();
-    static constexpr int N_LANES   = MORE_ROWS_TEAM * FEW_ROWS_LANES;
-    static constexpr int PER_ROW   = N_LANES / MORE_ROWS_ROWS; // lanes that fetch a row
+    static constexpr int  ROW_SIZE   = more_rows_row_size<T>();
+    static constexpr int  SLOT_SIZE  = more_rows_slot_size<T>();
+    static constexpr int  RING_SIZE  = MORE_ROWS_IN_FLIGHT * MORE_ROWS_ROWS * SLOT_SIZE;
+    static constexpr int  PER_ROW    = MORE_ROWS_TEAM * FEW_ROWS_LANES / MORE_ROWS_ROWS; // lanes that fetch a row
+    static constexpr bool IS_ALIGNED = ROW_SIZE % FEW_ROWS_COPY == 0;
 
-    const char * from; // the row of which this lane fetches a part
-    const char * row;  // the row that it unpacks
+    const char * from;      // 256 values of the row of which this lane fetches a part: the next ones
+    const char * row;       // of the row that it unpacks: those that come next
     char *       slots;
-    int          n_blocks; // of 256 values
-    int          n_teams;
-    int          next;     // to fetch
-    int          slot_to_fetch = 0;
-    int          slot          = 0;
+    int          fetched;   // where its part of a row goes
+    int          arrived;   // where its row comes from
+    int          n_left;    // times 256 values, to fetch
+    int          n_skipped; // between chunks, in bytes
+    int          n_fetched = 0;
+    int          n_taken   = 0;
 
-    static FEW_ROWS_FUNCTION int before(const char * address) { return (int) ((uintptr_t) address % FEW_ROWS_COPY); }
-
-    FEW_ROWS_FUNCTION int following(int block) const {
-        return (block + 1) % MORE_ROWS_CHUNK ? block + 1 : block + 1 + (n_teams - 1) * MORE_ROWS_CHUNK;
+    static FEW_ROWS_FUNCTION int before(const char * address) {
+        return IS_ALIGNED ? 0 : (int) ((uintptr_t) address % FEW_ROWS_COPY);
     }
 
-    // i: of the team's lanes
-    FEW_ROWS_FUNCTION void fetch_next(int i) {
-        if (next < n_blocks) {
-            const char * address = from + (int64_t) next * ROW_SIZE;
-            const int    skipped = before(address);
-            const int    size    = skipped + ROW_SIZE;
-            char * to = slots + (slot_to_fetch * MORE_ROWS_ROWS + i / PER_ROW) * SLOT_SIZE;
-            address -= skipped;
+    // of_row: the lane's row of those that the team fetches, and of those that each of its warps unpacks
+    FEW_ROWS_FUNCTION more_rows_stream(const char * from, const char * row, char * slots, int n_blocks, int team,
+                                       int n_teams) :
+        from(from + (int64_t) team * MORE_ROWS_CHUNK * ROW_SIZE),
+        row(row + (int64_t) team * MORE_ROWS_CHUNK * ROW_SIZE), slots(slots),
+        fetched(threadIdx.x / PER_ROW % MORE_ROWS_ROWS * SLOT_SIZE), arrived(threadIdx.x % FEW_ROWS_LANES * SLOT_SIZE),
+        n_left(n_blocks - team * MORE_ROWS_CHUNK), n_skipped((n_teams - 1) * MORE_ROWS_CHUNK) {}
+
+    FEW_ROWS_FUNCTION void fetch_next() {
+        if (n_left > 0) {
+            const int    skipped = before(from);
+            const int    part    = threadIdx.x % PER_ROW * FEW_ROWS_COPY;
+            const char * source  = from - skipped + part;
+            char *       to      = slots + fetched + part;
             FEW_ROWS_UNROLL
-            for (int k = 0; k < SLOT_SIZE; k += PER_ROW * FEW_ROWS_COPY) {
-                const int at = k + i % PER_ROW * FEW_ROWS_COPY;
-                if (at < size) {
-                    __pipeline_memcpy_async(to + at, address + at, FEW_ROWS_COPY);
+            for (int at = 0; at < SLOT_SIZE; at += PER_ROW * FEW_ROWS_COPY) {
+                if ((IS_ALIGNED && at + PER_ROW * FEW_ROWS_COPY <= ROW_SIZE) || at + part < skipped + ROW_SIZE) {
+                    __pipeline_memcpy_async(to + at, source + at, FEW_ROWS_COPY);
                 }
             }
-            next = following(next);
+            fetched += MORE_ROWS_ROWS * SLOT_SIZE;
+            fetched -= fetched >= RING_SIZE ? RING_SIZE : 0;
+            from += ROW_SIZE;
+            --n_left;
+            if (++n_fetched % MORE_ROWS_CHUNK == 0) {
+                n_left -= n_skipped;
+                from += n_skipped * ROW_SIZE;
+            }
         }
         __pipeline_commit();
-        slot_to_fetch = slot_to_fetch + 1 < MORE_ROWS_IN_FLIGHT ? slot_to_fetch + 1 : 0;
     }
 
-    FEW_ROWS_FUNCTION const char * arrived(int block, int lane) const {
-        return slots + (slot * MORE_ROWS_ROWS + lane) * SLOT_SIZE + before(row + (int64_t) block * ROW_SIZE);
+    // the lane's row
+    FEW_ROWS_FUNCTION const char * take() {
+        const char * res = slots + arrived + before(row);
+        arrived += MORE_ROWS_ROWS * SLOT_SIZE;
+        arrived -= arrived >= RING_SIZE ? RING_SIZE : 0;
+        if (!IS_ALIGNED) {
+            row += ROW_SIZE;
+            row += ++n_taken % MORE_ROWS_CHUNK == 0 ? n_skipped * ROW_SIZE : 0;
+        }
+        return res;
     }
 };
 
-// A lane's place in the activations: in all tiles the same one.
-struct more_rows_tiles {
+// A lane's place in the activations of 256 values.
+template <class T> struct more_rows_tiles {
+    static constexpr int DISTANCE = (T::activations(0, 1) - T::activations(0, 0)) * MORE_ROWS_Y_SIZE; // of its two blocks
+
     const char * values;
     const char * scales;
-    int64_t      stride;
-    int          n_tiles;
 
-    FEW_ROWS_FUNCTION more_rows_tiles(const few_rows_product & p, int first, int lane) :
-        values(p.columns + first * p.column_stride + lane * 8), scales(values - lane * 8 + MORE_ROWS_Y_SCALES + lane % 4 * 16),
-        stride(p.column_stride), n_tiles((p.n_tokens + 7) / 8 - first) {}
+    // first: its first block of 32 values
+    FEW_ROWS_FUNCTION more_rows_tiles(const char * columns, int first, int lane) :
+        values(columns + first * MORE_ROWS_Y_SIZE + lane * 8),
+        scales(columns + first * MORE_ROWS_Y_SIZE + MORE_ROWS_Y_SCALES + lane % 4 * 16) {}
 
-    // blocks: which ones of 32 values
-    FEW_ROWS_FUNCTION void load(int tile, const int (&blocks)[2], more_rows_columns & columns) const {
-        const int64_t at = min(tile, n_tiles - 1) * stride;
+    FEW_ROWS_FUNCTION void advance(int64_t distance) {
+        values += distance;
+        scales += distance;
+    }
+
+    FEW_ROWS_FUNCTION void load(int tile, more_rows_columns & columns) const {
         FEW_ROWS_UNROLL
         for (int b = 0; b < 2; ++b) {
-            const int64_t          block  = at + blocks[b] * MORE_ROWS_Y_SIZE;
-            const few_rows_2_words value  = *(const few_rows_2_words *) (values + block);
-            const auto             scale  = *(const more_rows_4_floats *) (scales + block);
-            columns.values[b][0]          = value.of[0];
-            columns.values[b][1]          = value.of[1];
-            columns.scales[b][0]          = scale.of[0];
-            columns.sums[b][0]            = scale.of[1];
-            columns.scales[b][1]          = scale.of[2];
-            columns.sums[b][1]            = scale.of[3];
+            const int              at    = tile * MORE_ROWS_Y_TILE_SIZE + b * DISTANCE;
+            const few_rows_2_words value = *(const few_rows_2_words *) (values + at);
+            const auto             scale = *(const more_rows_4_floats *) (scales + at);
+            columns.values[b][0]         = value.of[0];
+            columns.values[b][1]         = value.of[1];
+            columns.scales[b][0]         = scale.of[0];
+            columns.sums[b][0]           = scale.of[1];
+            columns.scales[b][1]         = scale.of[2];
+            columns.sums[b][1]           = scale.of[3];
         }
     }
 };
@@ -301,7 +323,7 @@ static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const 
 
 // 32 rows of a matrix, or 16 and as many of the gate; blockIdx.y: of NT tiles of columns each
 template <class T, int NT, bool GATE>
-FEW_ROWS_LAUNCH_BOUNDS(MORE_ROWS_THREADS_MAX, 1)
+FEW_ROWS_LAUNCH_BOUNDS(MORE_ROWS_BOUND(NT), 1)
 static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
     FEW_ROWS_SHARED(shared);
     ggml_cuda_pdl_lc();
@@ -312,6 +334,7 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
     const int quarter = warp % MORE_ROWS_TEAM;
     const int in_team = threadIdx.x % (MORE_ROWS_TEAM * FEW_ROWS_LANES);
     const int n_teams = p.n_warps / MORE_ROWS_TEAM;
+    const int n_blocks = p.n_parts / FEW_ROWS_QUARTERS; // of 256 values
 
     const few_rows_matrix & matrix = few_rows_matrix_of_block(p);
     const int               row_0  = (blockIdx.x - matrix.first_block) * p.n_block_rows;
@@ -326,55 +349,48 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
     char * const  unpacked  = shared + MORE_ROWS_IN_FLIGHT * MORE_ROWS_ROWS * more_rows_slot_size<T>(); // of team 0
     char * const  mine      = unpacked + team * team_size + quarter * MORE_ROWS_UNPACKED;
 
-    more_rows_stream<T> stream{ row_at(in_team / more_rows_stream<T>::PER_ROW),
-                                row_at(lane),
-                                shared + team * team_size,
-                                p.n_parts / FEW_ROWS_QUARTERS,
-                                n_teams,
-                                team * MORE_ROWS_CHUNK };
+    more_rows_stream<T> stream(row_at(in_team / more_rows_stream<T>::PER_ROW), row_at(lane), shared + team * team_size,
+                               n_blocks, team, n_teams);
     for (int i = 0; i < MORE_ROWS_IN_FLIGHT - 1; ++i) {
-        stream.fetch_next(in_team); // weights do not depend on what is still being computed
+        stream.fetch_next(); // weights do not depend on what is still being computed
     }
     ggml_cuda_pdl_sync();
 
-    const more_rows_tiles tiles(p, blockIdx.y * NT, lane);
-
     constexpr int n_lanes = T::N_VALUES / FEW_ROWS_PART; // that would have a block of weights together
-    const int     first   = quarter / n_lanes * (T::N_VALUES / 32);
-    const int     in_256[2] = { first + T::activations(quarter % n_lanes, 0), first + T::activations(quarter % n_lanes, 1) };
-    const auto    load = [&](int tile, int block, more_rows_columns & to) {
-        const int blocks[2] = { block * 8 + in_256[0], block * 8 + in_256[1] };
-        tiles.load(tile, blocks, to);
-    };
+    const int     first   = quarter / n_lanes * (T::N_VALUES / 32) + T::activations(quarter % n_lanes, 0);
+
+    more_rows_tiles<T> tiles(p.columns + blockIdx.y * NT * MORE_ROWS_Y_TILE_SIZE, first, lane);
+    tiles.advance(min(team * MORE_ROWS_CHUNK, n_blocks - 1) * p.column_stride);
 
     more_rows_columns ahead[2];
-    FEW_ROWS_UNROLL
-    for (int n = 0; n < 2; ++n) {
-        load(n, min(team * MORE_ROWS_CHUNK, stream.n_blocks - 1), ahead[n]);
-    }
+    tiles.load(0, ahead[0]);
+    tiles.load(1, ahead[1]);
 
     float     results[NT / 2][4] = {};
-    const int n_chunks           = (stream.n_blocks + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
+    const int n_chunks           = (n_blocks + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
     for (int chunk = 0; chunk < n_chunks; chunk += n_teams) {
         const int begin = (chunk + team) * MORE_ROWS_CHUNK;
-        const int end   = min(begin + MORE_ROWS_CHUNK, stream.n_blocks);
+        const int end   = min(begin + MORE_ROWS_CHUNK, n_blocks);
 
         float sums[NT][MORE_ROWS_TILES][4] = {};
         for (int block = begin; block < end; ++block) {
             __pipeline_wait_prior(MORE_ROWS_IN_FLIGHT - 2);
             more_rows_sync_team(team); // all have the slot that is fetched to now behind them
-            stream.fetch_next(in_team);
-            more_rows_unpack<T>(stream.arrived(block, lane), quarter, mine, lane);
-            stream.slot = stream.slot + 1 < MORE_ROWS_IN_FLIGHT ? stream.slot + 1 : 0;
+            stream.fetch_next();
+            more_rows_unpack<T>(stream.take(), quarter, mine, lane);
             __syncwarp();
             more_rows_weights<T> weights;
             weights.load(mine, lane);
             __syncwarp();
 
-            const int following = min(stream.following(block), stream.n_blocks - 1);
+            const more_rows_tiles<T> now       = tiles;
+            const int                following = block + 1 < end ? block + 1 : begin + n_teams * MORE_ROWS_CHUNK;
+            if (following < n_blocks) {
+                tiles.advance((following - block) * p.column_stride);
+            }
             FEW_ROWS_UNROLL
             for (int n = 0; n < NT; ++n) {
-                more_rows_columns & columns = ahead[n % 2];
+                more_rows_columns & columns    = ahead[n % 2];
                 const float         less[2][2] = {
                     { -MORE_ROWS_BEGIN_FLOAT * columns.scales[0][0], -MORE_ROWS_BEGIN_FLOAT * columns.scales[0][1] },
                     { -MORE_ROWS_BEGIN_FLOAT * columns.scales[1][0], -MORE_ROWS_BEGIN_FLOAT * columns.scales[1][1] }
@@ -383,7 +399,7 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
                 for (int m = 0; m < MORE_ROWS_TILES; ++m) {
                     weights.multiply(columns, less, m, sums[n][m]);
                 }
-                load((n + 2) % NT, n + 2 < NT ? block : following, columns);
+                n + 2 < NT ? now.load(n + 2, columns) : tiles.load(n + 2 - NT, columns);
             }
         }
         more_rows_add_chunks<NT>(sums, unpacked, team_size, n_teams, n_chunks - chunk, results, warp, lane);

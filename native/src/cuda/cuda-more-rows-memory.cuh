@@ -14,10 +14,11 @@ static constexpr int MORE_ROWS_TEAMS_MAX   = 2;
 static constexpr int MORE_ROWS_THREADS_MAX = MORE_ROWS_TEAMS_MAX * MORE_ROWS_TEAM * FEW_ROWS_LANES;
 static constexpr int MORE_ROWS_COLUMNS_MAX = 128;
 
-// Activations: 32 values of 8 columns, of each column its bytes as tensor cores take them (words 0 4 1 5 2 6 3 7), then
-// of each its scale and the sum of its values.
-static constexpr int MORE_ROWS_Y_SCALES = 256;
-static constexpr int MORE_ROWS_Y_SIZE   = MORE_ROWS_Y_SCALES + 8 * 8;
+// Activations: of 256 values of a row after the other, tiles of 8 columns; in a tile 32 values after the other: of each
+// column its bytes as tensor cores take them (words 0 4 1 5 2 6 3 7), then of each its scale and the sum of its values.
+static constexpr int MORE_ROWS_Y_SCALES    = 256;
+static constexpr int MORE_ROWS_Y_SIZE      = MORE_ROWS_Y_SCALES + 8 * 8;
+static constexpr int MORE_ROWS_Y_TILE_SIZE = 8 * MORE_ROWS_Y_SIZE;
 
 // What a warp has unpacked: 64 bytes of each matrix row, 4 scales, a factor.
 static constexpr int MORE_ROWS_SCALES   = MORE_ROWS_ROWS * FEW_ROWS_PART;
@@ -54,6 +55,12 @@ static inline int more_rows_tiles_of_block(int n_columns) {
     const int n_blocks = (n_tiles + 7) / 8;
     const int n        = (n_tiles + n_blocks - 1) / n_blocks;
     return n <= 2 ? 2 : n <= 4 ? 4 : 8;
+}
+
+// tiles of activations, some of them with nothing
+static inline int more_rows_all_tiles(int n_columns) {
+    const int n = more_rows_tiles_of_block(n_columns);
+    return ((n_columns + 7) / 8 + n - 1) / n * n;
 }
 
 // Divides a product among thread blocks. false: there is too little shared memory.
