@@ -60,14 +60,11 @@ static few_rows_device g_device;
 static int             g_teams = 0; // 0: as the product asks for
 
 template <class T, int NT, bool GATE> static void launch_more(few_rows_product p, cudaStream_t stream) {
-    if (!more_rows_divide<T>(p, GATE, g_device)) {
-        std::puts("too little shared memory");
-        std::exit(1);
-    }
+    more_rows_divide<T, NT>(p, GATE, g_device);
     if (g_teams) {
         p.n_warps = g_teams * MORE_ROWS_TEAM;
     }
-    const size_t size = p.n_warps / MORE_ROWS_TEAM * more_rows_team_size<T>();
+    const size_t size = p.n_warps / MORE_ROWS_TEAM * more_rows_team_size<T, NT>();
     CHECKED(cudaFuncSetAttribute(more_rows_kernel<T, NT, GATE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  (int) g_device.shared_size));
     const dim3 grid(p.n_blocks, (p.n_tokens + 8 * NT - 1) / (8 * NT));
@@ -76,7 +73,7 @@ template <class T, int NT, bool GATE> static void launch_more(few_rows_product p
 }
 
 template <class T, bool GATE> static void launch_more(const few_rows_product & p, cudaStream_t stream) {
-    switch (more_rows_tiles_of_block(p.n_tokens)) {
+    switch (more_rows_tiles_of_block<T>(p.n_tokens, g_device)) {
         case 2:
             return launch_more<T, 2, GATE>(p, stream);
         case 4:
@@ -146,7 +143,7 @@ struct activations {
         std::vector<float> values((size_t) n_values * n_rows);
         fill_floats(values);
         CHECKED(cudaMalloc(&floats, values.size() * 4));
-        CHECKED(cudaMalloc(&tiles, (size_t) more_rows_all_tiles(n_rows) * n_values / 256 * MORE_ROWS_Y_TILE_SIZE));
+        CHECKED(cudaMalloc(&tiles, (size_t) more_rows_all_tiles(n_rows) * n_values / 32 * MORE_ROWS_Y_SIZE));
         CHECKED(cudaMalloc(&few, (size_t) n_rows * n_values / 32 * FEW_ROWS_Y_SIZE + 4096));
         CHECKED(cudaMemcpy(floats, values.data(), values.size() * 4, cudaMemcpyHostToDevice));
         quantize(0);
@@ -174,7 +171,7 @@ static few_rows_product describe(const activations & x, const char * matrix, con
     p.n_column_places  = 1;
     p.row_stride       = row_size;
     p.columns          = x.tiles;
-    p.column_stride    = more_rows_all_tiles(n_rows) * MORE_ROWS_Y_TILE_SIZE;
+    p.column_stride    = more_rows_all_tiles(n_rows) * MORE_ROWS_Y_SIZE;
     return p;
 }
 

@@ -254,12 +254,11 @@ template <class T> static void check_type(ggml_type type) {
 static quantized_rows in_tiles(const quantized_rows & rows, int n_tokens, int64_t n_values) {
     const size_t         row_size  = rows.columns.size() / n_tokens;
     const int            n_tiles   = more_rows_all_tiles(n_tokens);
-    std::vector<uint8_t> res(n_tiles * n_values / 256 * MORE_ROWS_Y_TILE_SIZE);
+    std::vector<uint8_t> res(n_tiles * n_values / 32 * MORE_ROWS_Y_SIZE);
     for (int n = 0; n < n_tokens; ++n) {
         for (int64_t k = 0; k < n_values / 32; ++k) {
             const uint8_t * from = rows.columns.data() + n * row_size + k * FEW_ROWS_Y_SIZE;
-            uint8_t *       to =
-                res.data() + (k / 8 * n_tiles + n / 8) * MORE_ROWS_Y_TILE_SIZE + k % 8 * MORE_ROWS_Y_SIZE;
+            uint8_t *       to   = res.data() + (k * n_tiles + n / 8) * MORE_ROWS_Y_SIZE;
             ggml_fp16_t     d;
             std::memcpy(&d, from, sizeof(d));
             int sum = 0;
@@ -281,11 +280,11 @@ static std::vector<float> compute_more(const product & p, const few_rows_device 
     const auto         rows     = in_tiles(quantize_rows(p, 0, p.rows.size()), n_tokens, p.n_values);
     std::vector<float> res(n_tokens * p.n_out, NAN);
     few_rows_product   given = describe(p, rows, n_tokens, n_matrices, res);
-    given.column_stride      = more_rows_all_tiles(n_tokens) * MORE_ROWS_Y_TILE_SIZE;
+    given.column_stride      = more_rows_all_tiles(n_tokens) * MORE_ROWS_Y_SIZE;
 
-    CHECK(more_rows_divide<T>(given, GATE, device));
+    more_rows_divide<T, NT>(given, GATE, device);
     const int    n_teams = given.n_warps / MORE_ROWS_TEAM;
-    const size_t size    = n_teams * more_rows_team_size<T>();
+    const size_t size    = n_teams * more_rows_team_size<T, NT>();
     CHECK(size <= device.shared_size);
     run_blocks(given.n_blocks, (n_tokens + 8 * NT - 1) / (8 * NT), given.n_warps, size,
                [&] { more_rows_kernel<T, NT, GATE>(given); });
@@ -295,7 +294,7 @@ static std::vector<float> compute_more(const product & p, const few_rows_device 
 template <class T, bool GATE>
 static void check_more(const product & p, const few_rows_device & device, int n_matrices) {
     std::vector<float> together;
-    switch (more_rows_tiles_of_block((int) p.rows.size())) {
+    switch (more_rows_tiles_of_block<T>((int) p.rows.size(), device)) {
         case 2:
             together = compute_more<T, 2, GATE>(p, device, n_matrices);
             break;

@@ -55,8 +55,7 @@ template <class T> struct more_rows_weights {
     }
 
     // adds to the sums of 16 matrix rows and a tile of columns
-    FEW_ROWS_FUNCTION void multiply(const more_rows_columns & columns, const float (&begin)[2][2], int m,
-                                    float (&sums)[4]) const {
+    FEW_ROWS_FUNCTION void multiply(const more_rows_columns & columns, int m, float (&sums)[4]) const {
         if constexpr (T::GROUP == 32) {
             const more_rows_tile dots[2] = { more_rows_multiply_32(values[m][0], columns.values[0]),
                                              more_rows_multiply_32(values[m][1], columns.values[1]) };
@@ -68,7 +67,7 @@ template <class T> struct more_rows_weights {
                 FEW_ROWS_UNROLL
                 for (int b = 0; b < 2; ++b) {
                     const float dot = __int_as_float(dots[b].of[i]);
-                    const float add = __fmaf_rn(dot, columns.scales[b][n], begin[b][n]);
+                    const float add = __fmaf_rn(dot, columns.scales[b][n], -MORE_ROWS_BEGIN_FLOAT * columns.scales[b][n]);
                     sum = b == 0 ? __fmul_rn(scales[m][half][b], add) : __fmaf_rn(scales[m][half][b], add, sum);
                     if constexpr (T::HAS_MIN) {
                         sum = __fmaf_rn(scales[m][half][2 + b], columns.sums[b][n], sum);
@@ -143,105 +142,125 @@ template <class T> static FEW_ROWS_FUNCTION void more_rows_unpack(const char * r
     *(more_rows_4_floats *) (to + MORE_ROWS_SCALES + 16 * lane) = { scales[0], scales[1], scales[2], scales[3] };
 }
 
-// A team's way along its matrix rows: 256 values at a time, of one chunk after the other that it has.
-template <class T> struct more_rows_stream {
+// A team's way along its matrix rows: 256 values at a time, of one chunk after the other that it has. With them come the
+// activations of each warp's quarter.
+template <class T, int NT> struct more_rows_stream {
     static constexpr int  ROW_SIZE   = more_rows_row_size<T>();
     static constexpr int  SLOT_SIZE  = more_rows_slot_size<T>();
-    static constexpr int  RING_SIZE  = MORE_ROWS_IN_FLIGHT * MORE_ROWS_ROWS * SLOT_SIZE;
+    static constexpr int  IN_FLIGHT  = more_rows_in_flight<T, NT>();
+    static constexpr int  RING_SIZE  = IN_FLIGHT * MORE_ROWS_ROWS * SLOT_SIZE;
+    static constexpr int  Y_SIZE     = NT * MORE_ROWS_Y_SIZE; // of 32 values
+    static constexpr int  Y_RING     = IN_FLIGHT * 2 * Y_SIZE;
+    static constexpr int  Y_DISTANCE = T::activations(0, 1) - T::activations(0, 0); // between a warp's blocks of 32 values
     static constexpr int  PER_ROW    = MORE_ROWS_TEAM * FEW_ROWS_LANES / MORE_ROWS_ROWS; // lanes that fetch a row
     static constexpr bool IS_ALIGNED = ROW_SIZE % FEW_ROWS_COPY == 0;
 
-    const char * from;      // 256 values of the row of which this lane fetches a part: the next ones
-    const char * row;       // of the row that it unpacks: those that come next
+    const char * from;        // the row of which this lane fetches a part
+    const char * columns;     // the activations of its warp
     char *       slots;
-    int          fetched;   // where its part of a row goes
-    int          arrived;   // where its row comes from
-    int          n_left;    // times 256 values, to fetch
-    int          n_skipped; // between chunks, in bytes
-    int          n_fetched = 0;
-    int          n_taken   = 0;
+    char *       y_slots;
+    int          row_begin;   // of the row that it unpacks: the address, of which the last bits count
+    int          y_distance;  // from 256 values to the next
+    int          n_blocks;    // of 256 values
+    int          n_skipped;   // between chunks
+    int          next;        // to fetch
+    int          now;         // to take
+    int          to_fetch = 0; // slots
+    int          to_take  = 0;
 
-    static FEW_ROWS_FUNCTION int before(const char * address) {
-        return IS_ALIGNED ? 0 : (int) ((uintptr_t) address % FEW_ROWS_COPY);
+    static FEW_ROWS_FUNCTION int before(int address) { return IS_ALIGNED ? 0 : address % FEW_ROWS_COPY; }
+
+    // from, row: the lane's row of those that the team fetches, and of those that each of its warps unpacks
+    FEW_ROWS_FUNCTION more_rows_stream(const few_rows_product & p, const char * from, const char * row, char * slots,
+                                       char * y_slots, int team, int n_teams) :
+        from(from + threadIdx.x % PER_ROW * FEW_ROWS_COPY), slots(slots), y_slots(y_slots),
+        row_begin((int) ((uintptr_t) row % FEW_ROWS_COPY)), y_distance(8 * (int) p.column_stride),
+        n_blocks(p.n_parts / FEW_ROWS_QUARTERS), n_skipped((n_teams - 1) * MORE_ROWS_CHUNK), next(team * MORE_ROWS_CHUNK),
+        now(next) {
+        constexpr int n_lanes = T::N_VALUES / FEW_ROWS_PART; // that would have a block of weights together
+
+        const int quarter = threadIdx.x / FEW_ROWS_LANES % MORE_ROWS_TEAM;
+        const int block   = quarter / n_lanes * (T::N_VALUES / 32) + T::activations(quarter % n_lanes, 0);
+        columns = p.columns + block * p.column_stride + blockIdx.y * Y_SIZE + threadIdx.x % FEW_ROWS_LANES * FEW_ROWS_COPY;
     }
 
-    // of_row: the lane's row of those that the team fetches, and of those that each of its warps unpacks
-    FEW_ROWS_FUNCTION more_rows_stream(const char * from, const char * row, char * slots, int n_blocks, int team,
-                                       int n_teams) :
-        from(from + (int64_t) team * MORE_ROWS_CHUNK * ROW_SIZE),
-        row(row + (int64_t) team * MORE_ROWS_CHUNK * ROW_SIZE), slots(slots),
-        fetched(threadIdx.x / PER_ROW % MORE_ROWS_ROWS * SLOT_SIZE), arrived(threadIdx.x % FEW_ROWS_LANES * SLOT_SIZE),
-        n_left(n_blocks - team * MORE_ROWS_CHUNK), n_skipped((n_teams - 1) * MORE_ROWS_CHUNK) {}
+    FEW_ROWS_FUNCTION void advance(int & block) const {
+        ++block;
+        block += block % MORE_ROWS_CHUNK == 0 ? n_skipped : 0;
+    }
 
-    FEW_ROWS_FUNCTION void fetch_next() {
-        if (n_left > 0) {
-            const int    skipped = before(from);
+    static FEW_ROWS_FUNCTION void advance_slot(int & slot) { slot = slot + 1 < IN_FLIGHT ? slot + 1 : 0; }
+
+    FEW_ROWS_FUNCTION void fetch_weights() const {
+        if (next < n_blocks) {
+            const char * source  = from + (int64_t) next * ROW_SIZE;
             const int    part    = threadIdx.x % PER_ROW * FEW_ROWS_COPY;
-            const char * source  = from - skipped + part;
-            char *       to      = slots + fetched + part;
+            const int    skipped = before((int) (uintptr_t) source & (FEW_ROWS_COPY - 1));
+            char *       to      = slots + (to_fetch * MORE_ROWS_ROWS + threadIdx.x / PER_ROW % MORE_ROWS_ROWS) * SLOT_SIZE + part;
+            source -= skipped;
             FEW_ROWS_UNROLL
             for (int at = 0; at < SLOT_SIZE; at += PER_ROW * FEW_ROWS_COPY) {
                 if ((IS_ALIGNED && at + PER_ROW * FEW_ROWS_COPY <= ROW_SIZE) || at + part < skipped + ROW_SIZE) {
                     __pipeline_memcpy_async(to + at, source + at, FEW_ROWS_COPY);
                 }
             }
-            fetched += MORE_ROWS_ROWS * SLOT_SIZE;
-            fetched -= fetched >= RING_SIZE ? RING_SIZE : 0;
-            from += ROW_SIZE;
-            --n_left;
-            if (++n_fetched % MORE_ROWS_CHUNK == 0) {
-                n_left -= n_skipped;
-                from += n_skipped * ROW_SIZE;
+        }
+    }
+
+    FEW_ROWS_FUNCTION void fetch_columns() const {
+        if (next < n_blocks) {
+            const int lane = threadIdx.x % FEW_ROWS_LANES * FEW_ROWS_COPY;
+            FEW_ROWS_UNROLL
+            for (int b = 0; b < 2; ++b) {
+                const char * source = columns + next * y_distance + b * Y_DISTANCE * (y_distance / 8);
+                char *       to     = y_slots + (2 * to_fetch + b) * Y_SIZE + lane;
+                FEW_ROWS_UNROLL
+                for (int at = 0; at < Y_SIZE; at += FEW_ROWS_LANES * FEW_ROWS_COPY) {
+                    if (at + FEW_ROWS_LANES * FEW_ROWS_COPY <= Y_SIZE || at + lane < Y_SIZE) {
+                        __pipeline_memcpy_async(to + at, source + at, FEW_ROWS_COPY);
+                    }
+                }
             }
         }
+    }
+
+    // what has been fetched arrives together
+    FEW_ROWS_FUNCTION void commit() {
         __pipeline_commit();
+        advance(next);
+        advance_slot(to_fetch);
     }
 
-    // the lane's row
-    FEW_ROWS_FUNCTION const char * take() {
-        const char * res = slots + arrived + before(row);
-        arrived += MORE_ROWS_ROWS * SLOT_SIZE;
-        arrived -= arrived >= RING_SIZE ? RING_SIZE : 0;
-        if (!IS_ALIGNED) {
-            row += ROW_SIZE;
-            row += ++n_taken % MORE_ROWS_CHUNK == 0 ? n_skipped * ROW_SIZE : 0;
-        }
-        return res;
-    }
-};
-
-// A lane's place in the activations of 256 values.
-template <class T> struct more_rows_tiles {
-    static constexpr int DISTANCE = (T::activations(0, 1) - T::activations(0, 0)) * MORE_ROWS_Y_SIZE; // of its two blocks
-
-    const char * values;
-    const char * scales;
-
-    // first: its first block of 32 values
-    FEW_ROWS_FUNCTION more_rows_tiles(const char * columns, int first, int lane) :
-        values(columns + first * MORE_ROWS_Y_SIZE + lane * 8),
-        scales(columns + first * MORE_ROWS_Y_SIZE + MORE_ROWS_Y_SCALES + lane % 4 * 16) {}
-
-    FEW_ROWS_FUNCTION void advance(int64_t distance) {
-        values += distance;
-        scales += distance;
+    // of the lane's row
+    FEW_ROWS_FUNCTION const char * arrived() const {
+        return slots + (to_take * MORE_ROWS_ROWS + threadIdx.x % FEW_ROWS_LANES) * SLOT_SIZE +
+               before(row_begin + now * ROW_SIZE);
     }
 
-    FEW_ROWS_FUNCTION void load(int tile, more_rows_columns & columns) const {
-        FEW_ROWS_UNROLL
-        for (int b = 0; b < 2; ++b) {
-            const int              at    = tile * MORE_ROWS_Y_TILE_SIZE + b * DISTANCE;
-            const few_rows_2_words value = *(const few_rows_2_words *) (values + at);
-            const auto             scale = *(const more_rows_4_floats *) (scales + at);
-            columns.values[b][0]         = value.of[0];
-            columns.values[b][1]         = value.of[1];
-            columns.scales[b][0]         = scale.of[0];
-            columns.sums[b][0]           = scale.of[1];
-            columns.scales[b][1]         = scale.of[2];
-            columns.sums[b][1]           = scale.of[3];
-        }
+    FEW_ROWS_FUNCTION const char * arrived_columns() const { return y_slots + 2 * to_take * Y_SIZE; }
+
+    FEW_ROWS_FUNCTION void take() {
+        advance(now);
+        advance_slot(to_take);
     }
 };
+
+// A lane's activations of a tile, from shared memory
+template <int NT>
+static FEW_ROWS_FUNCTION void more_rows_load_columns(const char * arrived, int tile, int lane, more_rows_columns & columns) {
+    FEW_ROWS_UNROLL
+    for (int b = 0; b < 2; ++b) {
+        const char *           from  = arrived + (b * NT + tile) * MORE_ROWS_Y_SIZE;
+        const few_rows_2_words value = *(const few_rows_2_words *) (from + lane * 8);
+        const auto             scale = *(const more_rows_4_floats *) (from + MORE_ROWS_Y_SCALES + lane % 4 * 16);
+        columns.values[b][0]         = value.of[0];
+        columns.values[b][1]         = value.of[1];
+        columns.scales[b][0]         = scale.of[0];
+        columns.sums[b][0]           = scale.of[1];
+        columns.scales[b][1]         = scale.of[2];
+        columns.sums[b][1]           = scale.of[3];
+    }
+}
 
 // Adds a chunk's sums of a block's teams to the results, of which a warp has some tiles.
 template <int NT>
@@ -345,63 +364,60 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
         return (in_gate ? p.gate : matrix.data) + row * p.row_stride;
     };
 
-    constexpr int team_size = more_rows_team_size<T>();
-    char * const  unpacked  = shared + MORE_ROWS_IN_FLIGHT * MORE_ROWS_ROWS * more_rows_slot_size<T>(); // of team 0
+    using stream_type = more_rows_stream<T, NT>;
+
+    constexpr int team_size = more_rows_team_size<T, NT>();
+    char * const  unpacked  = shared + stream_type::RING_SIZE; // of team 0
     char * const  mine      = unpacked + team * team_size + quarter * MORE_ROWS_UNPACKED;
+    char * const  y_slots   = shared + team * team_size + stream_type::RING_SIZE + MORE_ROWS_TEAM * MORE_ROWS_UNPACKED +
+                           quarter * stream_type::Y_RING;
 
-    more_rows_stream<T> stream(row_at(in_team / more_rows_stream<T>::PER_ROW), row_at(lane), shared + team * team_size,
-                               n_blocks, team, n_teams);
-    for (int i = 0; i < MORE_ROWS_IN_FLIGHT - 1; ++i) {
-        stream.fetch_next(); // weights do not depend on what is still being computed
-    }
+    stream_type stream(p, row_at(in_team / stream_type::PER_ROW), row_at(lane), shared + team * team_size, y_slots, team,
+                       n_teams);
+    stream.fetch_weights(); // which do not depend on what is still being computed
     ggml_cuda_pdl_sync();
-
-    constexpr int n_lanes = T::N_VALUES / FEW_ROWS_PART; // that would have a block of weights together
-    const int     first   = quarter / n_lanes * (T::N_VALUES / 32) + T::activations(quarter % n_lanes, 0);
-
-    more_rows_tiles<T> tiles(p.columns + blockIdx.y * NT * MORE_ROWS_Y_TILE_SIZE, first, lane);
-    tiles.advance(min(team * MORE_ROWS_CHUNK, n_blocks - 1) * p.column_stride);
-
-    more_rows_columns ahead[2];
-    tiles.load(0, ahead[0]);
-    tiles.load(1, ahead[1]);
+    FEW_ROWS_UNROLL
+    for (int i = 0; i < stream_type::IN_FLIGHT - 1; ++i) {
+        if (i > 0) {
+            stream.fetch_weights();
+        }
+        stream.fetch_columns();
+        stream.commit();
+    }
 
     float     results[NT / 2][4] = {};
     const int n_chunks           = (n_blocks + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
     for (int chunk = 0; chunk < n_chunks; chunk += n_teams) {
-        const int begin = (chunk + team) * MORE_ROWS_CHUNK;
-        const int end   = min(begin + MORE_ROWS_CHUNK, n_blocks);
+        const int n = min(MORE_ROWS_CHUNK, n_blocks - (chunk + team) * MORE_ROWS_CHUNK);
 
         float sums[NT][MORE_ROWS_TILES][4] = {};
-        for (int block = begin; block < end; ++block) {
-            __pipeline_wait_prior(MORE_ROWS_IN_FLIGHT - 2);
-            more_rows_sync_team(team); // all have the slot that is fetched to now behind them
-            stream.fetch_next();
-            more_rows_unpack<T>(stream.take(), quarter, mine, lane);
+        for (int i = 0; i < n; ++i) {
+            __pipeline_wait_prior(stream_type::IN_FLIGHT - 2);
+            more_rows_sync_team(team); // all have the slots that are fetched to now behind them
+            stream.fetch_weights();
+            stream.fetch_columns();
+            stream.commit();
+            more_rows_unpack<T>(stream.arrived(), quarter, mine, lane);
             __syncwarp();
             more_rows_weights<T> weights;
             weights.load(mine, lane);
-            __syncwarp();
+            const char * arrived = stream.arrived_columns();
 
-            const more_rows_tiles<T> now       = tiles;
-            const int                following = block + 1 < end ? block + 1 : begin + n_teams * MORE_ROWS_CHUNK;
-            if (following < n_blocks) {
-                tiles.advance((following - block) * p.column_stride);
-            }
+            more_rows_columns columns[2]; // a tile's, and the next one's
+            more_rows_load_columns<NT>(arrived, 0, lane, columns[0]);
             FEW_ROWS_UNROLL
-            for (int n = 0; n < NT; ++n) {
-                more_rows_columns & columns    = ahead[n % 2];
-                const float         less[2][2] = {
-                    { -MORE_ROWS_BEGIN_FLOAT * columns.scales[0][0], -MORE_ROWS_BEGIN_FLOAT * columns.scales[0][1] },
-                    { -MORE_ROWS_BEGIN_FLOAT * columns.scales[1][0], -MORE_ROWS_BEGIN_FLOAT * columns.scales[1][1] }
-                };
+            for (int tile = 0; tile < NT; ++tile) {
+                if (tile + 1 < NT) {
+                    more_rows_load_columns<NT>(arrived, tile + 1, lane, columns[(tile + 1) % 2]);
+                }
                 FEW_ROWS_UNROLL
                 for (int m = 0; m < MORE_ROWS_TILES; ++m) {
-                    weights.multiply(columns, less, m, sums[n][m]);
+                    weights.multiply(columns[tile % 2], m, sums[tile][m]);
                 }
-                n + 2 < NT ? now.load(n + 2, columns) : tiles.load(n + 2 - NT, columns);
             }
+            stream.take();
         }
+        __syncwarp();
         more_rows_add_chunks<NT>(sums, unpacked, team_size, n_teams, n_chunks - chunk, results, warp, lane);
     }
     more_rows_store<NT, GATE>(p, matrix, row_0, n_rows, blockIdx.y * NT * 8, results, (float *) shared, n_teams, warp, lane);

@@ -9,16 +9,14 @@ static constexpr int MORE_ROWS_TEAM        = FEW_ROWS_QUARTERS; // warps, each w
 static constexpr int MORE_ROWS_TILES       = 2;                 // of 16 matrix rows
 static constexpr int MORE_ROWS_ROWS        = 16 * MORE_ROWS_TILES;
 static constexpr int MORE_ROWS_CHUNK       = 8;                 // times 256 values
-static constexpr int MORE_ROWS_IN_FLIGHT   = 4;                 // times 256 values of each matrix row, less the one in use
 static constexpr int MORE_ROWS_TEAMS_MAX   = 2;
 static constexpr int MORE_ROWS_THREADS_MAX = MORE_ROWS_TEAMS_MAX * MORE_ROWS_TEAM * FEW_ROWS_LANES;
 static constexpr int MORE_ROWS_COLUMNS_MAX = 128;
 
-// Activations: of 256 values of a row after the other, tiles of 8 columns; in a tile 32 values after the other: of each
-// column its bytes as tensor cores take them (words 0 4 1 5 2 6 3 7), then of each its scale and the sum of its values.
-static constexpr int MORE_ROWS_Y_SCALES    = 256;
-static constexpr int MORE_ROWS_Y_SIZE      = MORE_ROWS_Y_SCALES + 8 * 8;
-static constexpr int MORE_ROWS_Y_TILE_SIZE = 8 * MORE_ROWS_Y_SIZE;
+// Activations: 32 values of a row after the other; of these, tiles of 8 columns: of each column its bytes as tensor cores
+// take them (words 0 4 1 5 2 6 3 7), then of each its scale and the sum of its values.
+static constexpr int MORE_ROWS_Y_SCALES = 256;
+static constexpr int MORE_ROWS_Y_SIZE   = MORE_ROWS_Y_SCALES + 8 * 8;
 
 // What a warp has unpacked: 64 bytes of each matrix row, 4 scales, a factor.
 static constexpr int MORE_ROWS_SCALES   = MORE_ROWS_ROWS * FEW_ROWS_PART;
@@ -45,33 +43,46 @@ template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_slot_si
     return ((size + skipped + 15) / 16 | 1) * 16;
 }
 
-template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_team_size() {
-    return MORE_ROWS_IN_FLIGHT * MORE_ROWS_ROWS * more_rows_slot_size<T>() + MORE_ROWS_TEAM * MORE_ROWS_UNPACKED;
+// bytes of 256 values of a team's matrix rows and of its tiles of columns
+template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_step_size() {
+    return MORE_ROWS_ROWS * more_rows_slot_size<T>() + 8 * NT * MORE_ROWS_Y_SIZE;
 }
 
-// tiles of 8 columns that a thread block takes
-static inline int more_rows_tiles_of_block(int n_columns) {
-    const int n_tiles  = (n_columns + 7) / 8;
-    const int n_blocks = (n_tiles + 7) / 8;
-    const int n        = (n_tiles + n_blocks - 1) / n_blocks;
-    return n <= 2 ? 2 : n <= 4 ? 4 : 8;
+// times 256 values that are in shared memory, the ones in use among them; with few tiles in 48 KiB
+template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_in_flight() {
+    constexpr int n = ((48 << 10) - MORE_ROWS_TEAM * MORE_ROWS_UNPACKED) / more_rows_step_size<T, NT>();
+    return n < 2 ? 2 : n > 4 ? 4 : n;
 }
 
-// tiles of activations, some of them with nothing
+template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_team_size() {
+    return more_rows_in_flight<T, NT>() * more_rows_step_size<T, NT>() + MORE_ROWS_TEAM * MORE_ROWS_UNPACKED;
+}
+
+// tiles of 8 columns that a thread block takes at most, of those that it has shared memory for; 0: for none
+template <class T> static int more_rows_tiles_of_block(int n_columns, const few_rows_device & device) {
+    const int n_tiles = (n_columns + 7) / 8;
+    if (n_tiles > 4 && (size_t) more_rows_team_size<T, 8>() <= device.shared_size) {
+        return 8;
+    }
+    if (n_tiles > 2 && (size_t) more_rows_team_size<T, 4>() <= device.shared_size) {
+        return 4;
+    }
+    return (size_t) more_rows_team_size<T, 2>() <= device.shared_size ? 2 : 0;
+}
+
+// tiles that activations come in, the last ones with nothing, so that each thread block has as many as it takes
 static inline int more_rows_all_tiles(int n_columns) {
-    const int n = more_rows_tiles_of_block(n_columns);
-    return ((n_columns + 7) / 8 + n - 1) / n * n;
+    const int n_tiles = (n_columns + 7) / 8;
+    return n_tiles <= 2 ? 2 : n_tiles <= 4 ? 4 : (n_tiles + 7) / 8 * 8;
 }
 
-// Divides a product among thread blocks. false: there is too little shared memory.
-template <class T>
-static bool more_rows_divide(few_rows_product & p, bool has_gate, const few_rows_device & device) {
+// Divides a product among thread blocks of NT tiles each.
+template <class T, int NT>
+static void more_rows_divide(few_rows_product & p, bool has_gate, const few_rows_device & device) {
     p.n_block_rows = has_gate ? MORE_ROWS_ROWS / 2 : MORE_ROWS_ROWS;
 
     const int n_chunks = (p.n_parts / FEW_ROWS_QUARTERS + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
     const int n_blocks = few_rows_place_blocks(p);
     const int n_teams  = n_chunks > 1 && n_blocks < 4 * device.n_multiprocessors ? MORE_ROWS_TEAMS_MAX : 1;
-    const int n_fit    = (int) (device.shared_size / more_rows_team_size<T>());
-    p.n_warps          = MORE_ROWS_TEAM * std::min(n_teams, n_fit);
-    return n_fit > 0;
+    p.n_warps          = MORE_ROWS_TEAM * std::min(n_teams, (int) (device.shared_size / more_rows_team_size<T, NT>()));
 }

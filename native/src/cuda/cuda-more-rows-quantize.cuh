@@ -39,8 +39,7 @@ static __global__ void more_rows_quantize(const float * rows, char * tiles, int 
     }
     if (place * 4 < n_values) {
         const int word = place % n_of_block;
-        char *    to   = tiles + ((int64_t) (place / 64) * gridDim.y + blockIdx.y) * MORE_ROWS_Y_TILE_SIZE +
-                    place % 64 / n_of_block * MORE_ROWS_Y_SIZE;
+        char *    to   = tiles + ((int64_t) (place / n_of_block) * gridDim.y + blockIdx.y) * MORE_ROWS_Y_SIZE;
         *(char4 *) (to + column * 32 + (word % 4 * 2 + word / 4) * 4) = bytes;
         if (word == 0) {
             const float scale                                     = __half2float(__float2half(d));
