@@ -163,10 +163,13 @@ template <class T, int NT> struct more_rows_stream {
     int          y_distance;  // from 256 values to the next
     int          n_blocks;    // of 256 values
     int          n_skipped;   // between chunks
-    int          next;        // to fetch
-    int          now;         // to take
-    int          to_fetch = 0; // slots
-    int          to_take  = 0;
+    int          next;          // to fetch
+    int          y_next;
+    int          now;           // to unpack
+    int          to_fetch  = 0; // slots
+    int          y_fetched = 0;
+    int          to_unpack = 0;
+    int          y_arrived = 0;
 
     static FEW_ROWS_FUNCTION int before(int address) { return IS_ALIGNED ? 0 : address % FEW_ROWS_COPY; }
 
@@ -176,7 +179,7 @@ template <class T, int NT> struct more_rows_stream {
         from(from + threadIdx.x % PER_ROW * FEW_ROWS_COPY), slots(slots), y_slots(y_slots),
         row_begin((int) ((uintptr_t) row % FEW_ROWS_COPY)), y_distance(8 * (int) p.column_stride),
         n_blocks(p.n_parts / FEW_ROWS_QUARTERS), n_skipped((n_teams - 1) * MORE_ROWS_CHUNK), next(team * MORE_ROWS_CHUNK),
-        now(next) {
+        y_next(next), now(next) {
         constexpr int n_lanes = T::N_VALUES / FEW_ROWS_PART; // that would have a block of weights together
 
         const int quarter = threadIdx.x / FEW_ROWS_LANES % MORE_ROWS_TEAM;
@@ -191,7 +194,7 @@ template <class T, int NT> struct more_rows_stream {
 
     static FEW_ROWS_FUNCTION void advance_slot(int & slot) { slot = slot + 1 < IN_FLIGHT ? slot + 1 : 0; }
 
-    FEW_ROWS_FUNCTION void fetch_weights() const {
+    FEW_ROWS_FUNCTION void fetch_weights() {
         if (next < n_blocks) {
             const char * source  = from + (int64_t) next * ROW_SIZE;
             const int    part    = threadIdx.x % PER_ROW * FEW_ROWS_COPY;
@@ -205,15 +208,17 @@ template <class T, int NT> struct more_rows_stream {
                 }
             }
         }
+        advance(next);
+        advance_slot(to_fetch);
     }
 
-    FEW_ROWS_FUNCTION void fetch_columns() const {
-        if (next < n_blocks) {
+    FEW_ROWS_FUNCTION void fetch_columns() {
+        if (y_next < n_blocks) {
             const int lane = threadIdx.x % FEW_ROWS_LANES * FEW_ROWS_COPY;
             FEW_ROWS_UNROLL
             for (int b = 0; b < 2; ++b) {
-                const char * source = columns + next * y_distance + b * Y_DISTANCE * (y_distance / 8);
-                char *       to     = y_slots + (2 * to_fetch + b) * Y_SIZE + lane;
+                const char * source = columns + y_next * y_distance + b * Y_DISTANCE * (y_distance / 8);
+                char *       to     = y_slots + (2 * y_fetched + b) * Y_SIZE + lane;
                 FEW_ROWS_UNROLL
                 for (int at = 0; at < Y_SIZE; at += FEW_ROWS_LANES * FEW_ROWS_COPY) {
                     if (at + FEW_ROWS_LANES * FEW_ROWS_COPY <= Y_SIZE || at + lane < Y_SIZE) {
@@ -222,27 +227,17 @@ template <class T, int NT> struct more_rows_stream {
                 }
             }
         }
-    }
-
-    // what has been fetched arrives together
-    FEW_ROWS_FUNCTION void commit() {
-        __pipeline_commit();
-        advance(next);
-        advance_slot(to_fetch);
+        advance(y_next);
+        advance_slot(y_fetched);
     }
 
     // of the lane's row
     FEW_ROWS_FUNCTION const char * arrived() const {
-        return slots + (to_take * MORE_ROWS_ROWS + threadIdx.x % FEW_ROWS_LANES) * SLOT_SIZE +
+        return slots + (to_unpack * MORE_ROWS_ROWS + threadIdx.x % FEW_ROWS_LANES) * SLOT_SIZE +
                before(row_begin + now * ROW_SIZE);
     }
 
-    FEW_ROWS_FUNCTION const char * arrived_columns() const { return y_slots + 2 * to_take * Y_SIZE; }
-
-    FEW_ROWS_FUNCTION void take() {
-        advance(now);
-        advance_slot(to_take);
-    }
+    FEW_ROWS_FUNCTION const char * arrived_columns() const { return y_slots + 2 * y_arrived * Y_SIZE; }
 };
 
 // A lane's activations of a tile, from shared memory
@@ -262,35 +257,41 @@ static FEW_ROWS_FUNCTION void more_rows_load_columns(const char * arrived, int t
     }
 }
 
-// Adds a chunk's sums of a block's teams to the results, of which a warp has some tiles.
+// Adds a chunk's sums of a block's teams to the results, of which a warp has some. mine: where the warp leaves its sums;
+// the first warp does so at `first`, others in distances.
 template <int NT>
-static FEW_ROWS_FUNCTION void more_rows_add_chunks(const float (&sums)[NT][MORE_ROWS_TILES][4], char * const (&unpacked),
-                                                   int team_size, int n_teams, int n_chunks_left,
+static FEW_ROWS_FUNCTION void more_rows_add_chunks(const float (&sums)[NT][MORE_ROWS_TILES][4], char * first,
+                                                   int warp_distance, int team_distance, int n_teams, int n_chunks_left,
                                                    float (&results)[NT / 2][4], int warp, int lane) {
-    const int of_team = warp % MORE_ROWS_TEAM;
-    char *    mine    = unpacked + warp / MORE_ROWS_TEAM * team_size;
+    constexpr int n_tiles = more_rows_round_tiles(NT); // of a round, and 16 matrix rows
+    const int     team    = warp / MORE_ROWS_TEAM;
+    const int     of_team = warp % MORE_ROWS_TEAM;
+    char *        mine    = first + team * team_distance + of_team * warp_distance;
     FEW_ROWS_UNROLL
-    for (int round = 0; round < NT / 2; ++round) {
+    for (int begin = 0; begin < 2 * NT; begin += n_tiles) {
         FEW_ROWS_UNROLL
-        for (int i = 0; i < 4; ++i) { // tiles of a round: i / 2 of columns, i % 2 of rows
-            const float(&of)[4] = sums[2 * round + i / 2][i % 2];
-            *(more_rows_4_floats *) (mine + of_team * MORE_ROWS_UNPACKED + (i * FEW_ROWS_LANES + lane) * 16) = {
-                of[0], of[1], of[2], of[3]
-            };
+        for (int i = 0; i < n_tiles; ++i) {
+            const float(&of)[4] = sums[(begin + i) / 2][(begin + i) % 2];
+            *(more_rows_4_floats *) (mine + (i * FEW_ROWS_LANES + lane) * 16) = { of[0], of[1], of[2], of[3] };
         }
         __syncthreads();
-        if (round % n_teams == warp / MORE_ROWS_TEAM) {
-            for (int team = 0; team < min(n_teams, n_chunks_left); ++team) {
-                const char * from = unpacked + team * team_size + (of_team * FEW_ROWS_LANES + lane) * 16;
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < n_tiles; i += MORE_ROWS_TEAM) {
+            const int round = (begin + i) / MORE_ROWS_TEAM;
+            if (round % n_teams == team) {
+                for (int other = 0; other < min(n_teams, n_chunks_left); ++other) {
+                    const char * from = first + other * team_distance + ((i + of_team) * FEW_ROWS_LANES + lane) * 16;
 
-                more_rows_4_floats quarters[MORE_ROWS_TEAM];
-                FEW_ROWS_UNROLL
-                for (int q = 0; q < MORE_ROWS_TEAM; ++q) {
-                    quarters[q] = *(const more_rows_4_floats *) (from + q * MORE_ROWS_UNPACKED);
-                }
-                FEW_ROWS_UNROLL
-                for (int i = 0; i < 4; ++i) {
-                    results[round][i] += (quarters[0].of[i] + quarters[1].of[i]) + (quarters[2].of[i] + quarters[3].of[i]);
+                    more_rows_4_floats quarters[MORE_ROWS_TEAM];
+                    FEW_ROWS_UNROLL
+                    for (int q = 0; q < MORE_ROWS_TEAM; ++q) {
+                        quarters[q] = *(const more_rows_4_floats *) (from + q * warp_distance);
+                    }
+                    FEW_ROWS_UNROLL
+                    for (int k = 0; k < 4; ++k) {
+                        results[round][k] +=
+                            (quarters[0].of[k] + quarters[1].of[k]) + (quarters[2].of[k] + quarters[3].of[k]);
+                    }
                 }
             }
         }
@@ -367,25 +368,31 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
     using stream_type = more_rows_stream<T, NT>;
 
     constexpr int team_size = more_rows_team_size<T, NT>();
-    char * const  unpacked  = shared + stream_type::RING_SIZE; // of team 0
-    char * const  mine      = unpacked + team * team_size + quarter * MORE_ROWS_UNPACKED;
-    char * const  y_slots   = shared + team * team_size + stream_type::RING_SIZE + MORE_ROWS_TEAM * MORE_ROWS_UNPACKED +
+    char * const  slots     = shared + team * team_size;
+    char * const  unpacked  = slots + stream_type::RING_SIZE + quarter * 2 * MORE_ROWS_UNPACKED;
+    char * const  y_slots   = slots + stream_type::RING_SIZE + MORE_ROWS_TEAM * 2 * MORE_ROWS_UNPACKED +
                            quarter * stream_type::Y_RING;
 
-    stream_type stream(p, row_at(in_team / stream_type::PER_ROW), row_at(lane), shared + team * team_size, y_slots, team,
-                       n_teams);
+    stream_type stream(p, row_at(in_team / stream_type::PER_ROW), row_at(lane), slots, y_slots, team, n_teams);
     stream.fetch_weights(); // which do not depend on what is still being computed
     ggml_cuda_pdl_sync();
     FEW_ROWS_UNROLL
     for (int i = 0; i < stream_type::IN_FLIGHT - 1; ++i) {
-        if (i > 0) {
-            stream.fetch_weights();
-        }
+        stream.fetch_weights();
         stream.fetch_columns();
-        stream.commit();
+        __pipeline_commit();
     }
+    const auto unpack = [&](int to) {
+        more_rows_unpack<T>(stream.arrived(), quarter, unpacked + to * MORE_ROWS_UNPACKED, lane);
+        stream.advance(stream.now);
+        stream.advance_slot(stream.to_unpack);
+    };
+    __pipeline_wait_prior(stream_type::IN_FLIGHT - 2);
+    more_rows_sync_team(team);
+    unpack(0);
 
     float     results[NT / 2][4] = {};
+    int       current            = 0; // of what is unpacked
     const int n_chunks           = (n_blocks + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
     for (int chunk = 0; chunk < n_chunks; chunk += n_teams) {
         const int n = min(MORE_ROWS_CHUNK, n_blocks - (chunk + team) * MORE_ROWS_CHUNK);
@@ -396,12 +403,14 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
             more_rows_sync_team(team); // all have the slots that are fetched to now behind them
             stream.fetch_weights();
             stream.fetch_columns();
-            stream.commit();
-            more_rows_unpack<T>(stream.arrived(), quarter, mine, lane);
-            __syncwarp();
+            __pipeline_commit();
+
             more_rows_weights<T> weights;
-            weights.load(mine, lane);
+            weights.load(unpacked + current * MORE_ROWS_UNPACKED, lane);
+            current = 1 - current;
+
             const char * arrived = stream.arrived_columns();
+            stream.advance_slot(stream.y_arrived);
 
             more_rows_columns columns[2]; // a tile's, and the next one's
             more_rows_load_columns<NT>(arrived, 0, lane, columns[0]);
@@ -414,11 +423,21 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
                 for (int m = 0; m < MORE_ROWS_TILES; ++m) {
                     weights.multiply(columns[tile % 2], m, sums[tile][m]);
                 }
+                if (tile == 0) {
+                    unpack(current); // the next ones, while there is other work
+                }
             }
-            stream.take();
         }
         __syncwarp();
-        more_rows_add_chunks<NT>(sums, unpacked, team_size, n_teams, n_chunks - chunk, results, warp, lane);
+        // sums go where the activations of the last step were, or its weights: for a team that had fewer steps as well,
+        // which has nothing more to come
+        const int  last     = chunk / n_teams * MORE_ROWS_CHUNK + min(MORE_ROWS_CHUNK, n_blocks - chunk) - 1;
+        const bool in_y     = more_rows_sums_in_columns(NT);
+        const int  distance = in_y ? stream_type::Y_RING : 2 * MORE_ROWS_UNPACKED;
+        char *     first    = shared + stream_type::RING_SIZE +
+                        (in_y ? MORE_ROWS_TEAM * 2 * MORE_ROWS_UNPACKED + last % stream_type::IN_FLIGHT * 2 * stream_type::Y_SIZE :
+                                last % 2 * MORE_ROWS_UNPACKED);
+        more_rows_add_chunks<NT>(sums, first, distance, team_size, n_teams, n_chunks - chunk, results, warp, lane);
     }
     more_rows_store<NT, GATE>(p, matrix, row_0, n_rows, blockIdx.y * NT * 8, results, (float *) shared, n_teams, warp, lane);
 }

@@ -50,12 +50,21 @@ template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows
 
 // times 256 values that are in shared memory, the ones in use among them; with few tiles in 48 KiB
 template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_in_flight() {
-    constexpr int n = ((48 << 10) - MORE_ROWS_TEAM * MORE_ROWS_UNPACKED) / more_rows_step_size<T, NT>();
-    return n < 2 ? 2 : n > 4 ? 4 : n;
+    return FLIGHT(NT);
 }
 
 template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_team_size() {
-    return more_rows_in_flight<T, NT>() * more_rows_step_size<T, NT>() + MORE_ROWS_TEAM * MORE_ROWS_UNPACKED;
+    return more_rows_in_flight<T, NT>() * more_rows_step_size<T, NT>() + MORE_ROWS_TEAM * 2 * MORE_ROWS_UNPACKED;
+}
+
+// Where a warp leaves its sums for others: in the place of activations, if that has more room than that of weights; and
+// how many tiles of them at a time.
+static constexpr FEW_ROWS_HOST_FUNCTION bool more_rows_sums_in_columns(int nt) {
+    return nt == 8;
+}
+
+static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_round_tiles(int nt) {
+    return nt == 8 ? 8 : 4;
 }
 
 // tiles of 8 columns that a thread block takes at most, of those that it has shared memory for; 0: for none
