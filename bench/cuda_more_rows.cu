@@ -153,7 +153,7 @@ struct activations {
 
     void quantize(cudaStream_t stream) const {
         more_rows_quantize<<<dim3((n_values + 127) / 128, more_rows_all_tiles(n_rows)), MORE_ROWS_QUANTIZE_THREADS, 0, stream>>>(
-            floats, tiles, n_values, n_rows, n_rows, n_values, 0);
+            floats, tiles, n_values, n_rows, n_values);
     }
 };
 

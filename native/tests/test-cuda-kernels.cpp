@@ -314,7 +314,7 @@ static void check_more(const product & p, const few_rows_device & device, int n_
 
 // the same as those of few rows, which are right
 template <class T> static void check_more_rows(ggml_type type) {
-    static constexpr few_rows_device SMALL{ 1, 48 << 10 };
+    static constexpr few_rows_device SMALL{ 1, 64 << 10 };
     static constexpr few_rows_device LARGE{ 8, 227 << 10 };
 
     check_more<T, false>(random_product(type, 256, 5, 9, 0, false, true), SMALL, 1);

@@ -343,7 +343,7 @@ static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const 
 
 // 32 rows of a matrix, or 16 and as many of the gate; blockIdx.y: of NT tiles of columns each
 template <class T, int NT, bool GATE>
-FEW_ROWS_LAUNCH_BOUNDS(MORE_ROWS_BOUND(NT), 1)
+FEW_ROWS_LAUNCH_BOUNDS(more_rows_threads(NT), 1)
 static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
     FEW_ROWS_SHARED(shared);
     ggml_cuda_pdl_lc();

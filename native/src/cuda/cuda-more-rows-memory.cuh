@@ -10,7 +10,6 @@ static constexpr int MORE_ROWS_TILES       = 2;                 // of 16 matrix 
 static constexpr int MORE_ROWS_ROWS        = 16 * MORE_ROWS_TILES;
 static constexpr int MORE_ROWS_CHUNK       = 8;                 // times 256 values
 static constexpr int MORE_ROWS_TEAMS_MAX   = 2;
-static constexpr int MORE_ROWS_THREADS_MAX = MORE_ROWS_TEAMS_MAX * MORE_ROWS_TEAM * FEW_ROWS_LANES;
 static constexpr int MORE_ROWS_COLUMNS_MAX = 128;
 
 // Activations: 32 values of a row after the other; of these, tiles of 8 columns: of each column its bytes as tensor cores
@@ -48,9 +47,11 @@ template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows
     return MORE_ROWS_ROWS * more_rows_slot_size<T>() + 8 * NT * MORE_ROWS_Y_SIZE;
 }
 
-// times 256 values that are in shared memory, the ones in use among them; with few tiles in 48 KiB
+// times 256 values that are in shared memory, the ones in use among them. With few tiles the matrix is what takes time, and
+// more of it is on the way; 64 KiB do for that, which GPUs have from Turing on.
 template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_in_flight() {
-    return FLIGHT(NT);
+    constexpr int n = ((64 << 10) - MORE_ROWS_TEAM * 2 * MORE_ROWS_UNPACKED) / more_rows_step_size<T, NT>();
+    return NT > 2 || n < 2 ? 2 : n < 4 ? n : 4;
 }
 
 template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_team_size() {
@@ -91,7 +92,12 @@ static void more_rows_divide(few_rows_product & p, bool has_gate, const few_rows
     p.n_block_rows = has_gate ? MORE_ROWS_ROWS / 2 : MORE_ROWS_ROWS;
 
     const int n_chunks = (p.n_parts / FEW_ROWS_QUARTERS + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
-    const int n_blocks = few_rows_place_blocks(p);
-    const int n_teams  = n_chunks > 1 && n_blocks < 4 * device.n_multiprocessors ? MORE_ROWS_TEAMS_MAX : 1;
+    const int n_blocks = few_rows_place_blocks(p) * ((p.n_tokens + 8 * NT - 1) / (8 * NT));
+    const int n_teams  = n_chunks > 1 && 4 * n_blocks < 5 * device.n_multiprocessors ? MORE_ROWS_TEAMS_MAX : 1;
     p.n_warps          = MORE_ROWS_TEAM * std::min(n_teams, (int) (device.shared_size / more_rows_team_size<T, NT>()));
+}
+
+// threads of a multiprocessor that have registers enough
+static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_threads(int nt) {
+    return nt == 2 ? 512 : 384;
 }

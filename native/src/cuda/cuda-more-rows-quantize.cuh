@@ -7,9 +7,8 @@
 
 static constexpr int MORE_ROWS_QUANTIZE_THREADS = 256; // 8 columns of 128 values, 4 values for a thread
 
-// rows: of n_values; the i-th one begins at i / n_inner * outer_stride + i % n_inner * inner_stride. blockIdx.y: a tile
-static __global__ void more_rows_quantize(const float * rows, char * tiles, int n_values, int n_rows, int n_inner,
-                                          int64_t inner_stride, int64_t outer_stride) {
+// stride: between rows, in values. blockIdx.y: a tile
+static __global__ void more_rows_quantize(const float * rows, char * tiles, int n_values, int n_rows, int64_t stride) {
     constexpr int n_of_block = 8; // threads that have 32 values together
 
     const int column = threadIdx.x / 32;
@@ -20,7 +19,7 @@ static __global__ void more_rows_quantize(const float * rows, char * tiles, int 
 
     float4 v = {};
     if (row < n_rows && place * 4 < n_values) {
-        v = *(const float4 *) (rows + row / n_inner * outer_stride + row % n_inner * inner_stride + place * 4);
+        v = *(const float4 *) (rows + row * stride + place * 4);
     }
     float highest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
 #pragma unroll
