@@ -1,7 +1,8 @@
 """Time of a pass by its number of rows: python bench/passes.py MODEL.gguf ... [--rows 1 2 3 4 8] [--sequences 1].
 
 What verifying costs: passes of the trunk after a short prompt, each of which computes the logits of all its rows, or
-of the last one where that is a prompt (more than 16 rows). The numbers of rows take turns. Prints medians in
+of the last one where that is a prompt (more than 16 rows). The numbers of rows take turns of several passes, the first
+of which do not count: graphs are built then, and CUDA captures one when it comes the third time. Prints medians in
 milliseconds, and multiples of the first number's; then, by a straight line through the medians, how many rows cost as
 much as one pass more does. With several sequences, each has N rows.
 """
@@ -21,7 +22,9 @@ COLUMNS = [("rows", "rows", "d"), ("ms", "ms", ".2f"), ("of the first", "of_one"
 N_VERIFIED = 16
 """Rows of a pass that may verify drafts."""
 N_FIRST = 4
-"""Passes of each number of rows that do not count: CUDA captures a graph when it comes the third time."""
+"""Passes of a turn that do not count."""
+N_COUNTED = 5
+"""Passes of a turn that count."""
 N_BEFORE = 32
 """Tokens in the cache before a pass."""
 
@@ -47,8 +50,10 @@ def main() -> None:
 def measure(
     path: Path, n_rows: list[int], repeat: int, n_threads: int | None, n_sequences: int
 ) -> dict[int, list[float]]:
-    """Seconds of each pass, by its number of rows; some of each come first, while graphs are built, and do not count."""
-    n_passes = len(n_rows) * (repeat + N_FIRST)  # each leaves a position: recurrent states go back to a row of the last pass
+    """Seconds of each pass that counts, by its number of rows."""
+    n_turns = -(-repeat // N_COUNTED)
+    # each leaves a position: recurrent states go back to a row of the last pass
+    n_passes = len(n_rows) * n_turns * (N_FIRST + N_COUNTED)
     context = ContextParams(n_ctx=N_BEFORE + n_passes + max(*n_rows, 480), n_threads=n_threads, n_seq_max=n_sequences)
     times: dict[int, list[float]] = {n: [] for n in n_rows}
     with Model(path, draft="mtp", draft_max=N_VERIFIED - 1, context=context) as model:
@@ -57,10 +62,10 @@ def measure(
         for slot in slots:
             model.session.decode([Chunk(tokens[:1] * N_BEFORE, 0, slot)])
         end = N_BEFORE
-        for i in range(repeat + N_FIRST):
-            for n in n_rows:
+        for n in n_rows * n_turns:
+            logits: Literal["all", "last"] = "all" if n <= N_VERIFIED else "last"
+            for i in range(N_FIRST + N_COUNTED):
                 begin = perf_counter()
-                logits: Literal["all", "last"] = "all" if n <= N_VERIFIED else "last"
                 model.session.decode([Chunk(tokens[:n], end, slot, logits) for slot in slots])
                 if i >= N_FIRST:
                     times[n].append(perf_counter() - begin)
