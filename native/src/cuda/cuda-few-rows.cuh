@@ -1,7 +1,7 @@
 #pragma once
 
 // Products of quantized weights with few rows of activations on a GPU, as plain decoding, verify passes and drafts have
-// them: up to 8, and on tensor cores up to 128. llama.cpp's kernel unpacks weights once for each row, and reads some types two bytes at a time. Here weights
+// them. llama.cpp's kernel unpacks weights once for each row, and reads some types two bytes at a time. Here weights
 // arrive in shared memory as they are, many at once, before the activations are known, and each is unpacked once.
 // On GPUs from Turing on; how much shared memory they have decides how many rows a thread block takes.
 //
@@ -18,10 +18,6 @@ bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, c
 void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
                        const void * quantized, const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion,
                        ggml_tensor * dst);
-
-// The same for more than 8 rows, which it quantizes itself: in another form, that tensor cores take. false: they are fewer.
-bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
-                        const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion, ggml_tensor * dst);
 
 // Moves products of the same activations and type of weights together, where the graph has other nodes between them, as
 // those that make queries, keys and values have.

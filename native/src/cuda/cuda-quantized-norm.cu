@@ -96,7 +96,6 @@ bool mtp_cuda_quantized_norm(ggml_backend_cuda_context & ctx, const ggml_cgraph 
                             (const float4 *) x->data, (const float4 *) weights->data, (float4 *) result->data,
                             (block_q8_1 *) ctx.quantized_memory(), (int64_t) (x->nb[1] / sizeof(float4)), n,
                             ggml_get_op_params_f32(norm, 0));
-    ctx.quantized.src      = result;
-    ctx.quantized.in_tiles = false;
+    ctx.quantized.src = result;
     return true;
 }
