@@ -117,7 +117,8 @@ def checkout_of(name: str, condition: Condition) -> Path:
     folder = WORK / name
     if not folder.exists():
         subprocess.run(["git", "clone", "-q", str(ROOT), str(folder)], check=True)
-    (archive,) = (ROOT / "build").glob("*.tar.gz")
+    pin = (ROOT / "native" / "llama_cpp.pin").read_text()
+    archive = ROOT / "build" / re.findall(r"^archive *= *(.+)$", pin, re.M)[0]
     command = ["make", "install", f"LLAMA_CPP={archive}", f"PYTHON={condition.python or sys.executable}"]
     if (ROOT.parent / "shared").is_dir():
         os.environ.setdefault("PYMTP_TEST_DATA", str(ROOT.parent / "shared"))
