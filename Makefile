@@ -43,7 +43,7 @@ run: $(VENV)/installed
 
 # A process for each core. Tests that are skipped where something is missing leave more than that number.
 test: install
-	$(BIN)/python -m pytest -n auto --dist worksteal --durations 20 --at-least 3400
+	$(BIN)/python -m pytest -n auto --dist worksteal --durations 20 --at-least 3800
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow --durations 20
