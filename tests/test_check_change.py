@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from check_change import CHECKS, ROOT, checks_of, git
 
 
@@ -24,6 +26,8 @@ def test_a_change_of_the_engine_needs_what_is_native() -> None:
 
 def test_every_check_is_about_files_that_exist() -> None:
     paths = git("ls-files")
+    if not paths:
+        pytest.skip("git does not read this checkout: it is another user's, or no clone")
     assert [check for check in CHECKS if not any(re.search(check.files, path) for path in paths)] == []
 
 
