@@ -408,7 +408,9 @@ HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 HELLO = (28).to_bytes(8, "little") + bytes([8, 0, 0]) + bytes(25)
 
 
-@pytest.mark.parametrize("reply", [HTTP, b"", bytes(4096), b"\xff" * 4096, None], ids=str)
+@pytest.mark.parametrize(
+    "reply", [HTTP, pytest.param(b"", marks=pytest.mark.slow), bytes(4096), b"\xff" * 4096, None], ids=str
+)
 def test_what_is_no_server_is_refused(reply: bytes | None, tiny: Path) -> None:
     with impostor(reply) as endpoint, pytest.raises(RemoteError, match=f"RPC server {endpoint} does not answer as one"):
         Model(tiny, rpc=[endpoint])
