@@ -24,15 +24,19 @@ def folder_of(module: str) -> Path:
     return Path(spec.origin).parent
 
 
-def main() -> None:
-    links = folder_of("llama_cpp") / "lib"
+def link(libraries: Path, links: Path) -> None:
+    """Make a folder of links to a folder of pymtp's libraries, by which llama_cpp finds them."""
     links.mkdir(exist_ok=True)
-    for link in links.iterdir():
-        link.unlink()
-    for library in (folder_of("pymtp._native") / "lib").iterdir():
+    for old in links.iterdir():
+        old.unlink()
+    for library in libraries.iterdir():
         # under the name that llama_cpp looks for, and under that by which the libraries find each other
         for name in {library.name, library.name.replace("pymtp-", "")}:
             (links / name).symlink_to(library)
+
+
+def main() -> None:
+    link(folder_of("pymtp._native") / "lib", folder_of("llama_cpp") / "lib")
     add_fields(folder_of("llama_cpp") / "llama_cpp.py")
 
 
