@@ -47,7 +47,7 @@ def edit(folder: Path, source: Path | None, pin: Path = PIN, patches: Path = PAT
     run(["symbolic-ref", "HEAD", f"refs/heads/{SERIES}"], folder)
     for key, value in SETTINGS.items():
         run(["config", key, value], folder)
-    commit(folder, f"{Pin.read(pin)}")
+    commit(folder, str(Pin.read(pin)))
     run(["tag", PRISTINE], folder)
     for path in patch_paths(patches):
         apply(path, folder)
@@ -66,7 +66,7 @@ def rebase(folder: Path, source: Path | None, onto: Path, pin: Path = PIN, patch
     run(["checkout", "--quiet", "--detach", PRISTINE], folder)
     run(["rm", "-r", "--quiet", "."], folder)
     new = unpack_other(onto, Pin.read(pin), folder)
-    commit(folder, f"{new}")
+    commit(folder, str(new))
     run(["tag", "--force", PRISTINE], folder)
     new_pin(folder).write_text(new.text(pin.read_text("utf-8")), "utf-8")
 

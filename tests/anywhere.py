@@ -22,7 +22,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from llama_archive import PIN, ROOT
+
 WORK = ROOT / "build" / "anywhere"
 PYTEST = ("-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", "-p", "no:cacheprovider", "--at-least", "3800")
 NO_AVX2 = " ".join(f"-DGGML_{name}=OFF" for name in ("AVX", "AVX2", "FMA", "F16C", "BMI2"))
@@ -117,8 +118,7 @@ def checkout_of(name: str, condition: Condition) -> Path:
     folder = WORK / name
     if not folder.exists():
         subprocess.run(["git", "clone", "-q", str(ROOT), str(folder)], check=True)
-    pin = (ROOT / "native" / "llama_cpp.pin").read_text()
-    archive = ROOT / "build" / re.findall(r"^archive *= *(.+)$", pin, re.M)[0]
+    archive = ROOT / "build" / PIN.archive
     command = ["make", "install", f"LLAMA_CPP={archive}", f"PYTHON={condition.python or sys.executable}"]
     if (ROOT.parent / "shared").is_dir():
         os.environ.setdefault("PYMTP_TEST_DATA", str(ROOT.parent / "shared"))
