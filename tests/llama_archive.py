@@ -27,17 +27,33 @@ def pristine_source() -> Path | None:
     return next((path for path in found if path.exists()), None)
 
 
+KEPT = re.compile(r"models/templates/.*\.jinja|tests/test-json-schema-to-grammar\.cpp")
+
+
 @lru_cache
-def texts(folder: str, suffix: str) -> dict[str, str]:
-    """The files of a folder of llama.cpp, by name; none if the archive is not at hand."""
+def _kept() -> dict[str, str]:
+    """The files that match `KEPT`, by path: one walk through the archive, which takes seconds."""
     source = pristine_source()
     if source is None or not source.is_file():
         return {}
-    prefix = f"{PIN.prefix}{folder}/"
+    found = {}
     with tarfile.open(source) as archive:
-        found = [m for m in archive if m.name.startswith(prefix) and m.name.endswith(suffix)]
-        files = {member.name.removeprefix(prefix): archive.extractfile(member) for member in found}
-        return {name: file.read().decode() for name, file in files.items() if file}
+        for member in archive:
+            path = member.name.removeprefix(PIN.prefix)
+            file = archive.extractfile(member) if KEPT.fullmatch(path) else None
+            if file:
+                found[path] = file.read().decode()
+    return found
+
+
+def texts(folder: str, suffix: str) -> dict[str, str]:
+    """The files of a folder of llama.cpp that match `KEPT`, by name; none if the archive is not at hand."""
+    prefix = f"{folder}/"
+    return {
+        path.removeprefix(prefix): text
+        for path, text in _kept().items()
+        if path.startswith(prefix) and path.endswith(suffix)
+    }
 
 
 class SchemaCase(NamedTuple):
