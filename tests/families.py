@@ -18,9 +18,11 @@ Knows no PyTorch: what the heads are compared with is in `reference`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import pytest
 
 from random_gguf import (
     write_bailingmoe2,
@@ -263,3 +265,14 @@ REFUSED = {
         Upstream("GLM-4 dense (0414)", "", "", ""), "heads: none are published, the architecture's are GLM-OCR's"
     ),
 }
+
+
+def one_of_each_kind(names: Iterable[str], also: Collection[str] = ()) -> list[Any]:
+    """The names as parameters. The fast tier runs the first of each kind of memory and heads, and what `also` names."""
+    kinds, params = set(), []
+    for name in names:
+        family = FAMILIES[name]
+        kind = (family.memory, family.moves, family.n_heads, family.shares_index, family.fed, family.recycled)
+        params.append(pytest.param(name, marks=pytest.mark.slow if kind in kinds and name not in also else ()))
+        kinds.add(kind)
+    return params

@@ -19,7 +19,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from families import FAMILIES, REFUSED, Family
+from families import FAMILIES, REFUSED, Family, one_of_each_kind
 from pymtp.binding.arrays import Logits
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Chunk, Session
@@ -104,7 +104,10 @@ def draft(session: Session, token: int, position: int, script: list[int], sequen
     return np.stack(logits)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow if name == "exaone4" else ()) for name in FAMILIES],
+)
 def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
     family = FAMILIES[request.param]
     folder = tmp_path_factory.mktemp("models")
@@ -133,6 +136,7 @@ def test_logits_equal_those_of_two_contexts(tiny: Tiny, n_rounds: int) -> None:
     compare_with_two_contexts(tiny, PARAMS, n_rounds)
 
 
+@pytest.mark.parametrize("tiny", one_of_each_kind(FAMILIES), indirect=True)
 def test_logits_of_a_prompt_in_one_large_pass_equal_those_of_two_contexts(tiny: Tiny) -> None:
     compare_with_two_contexts(tiny._replace(prompt=tiny.text[:170]), replace(PARAMS, n_ubatch=256), 4)
 

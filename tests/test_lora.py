@@ -21,7 +21,7 @@ from pymtp_cli.app import app
 from typer.testing import CliRunner
 
 import pymtp
-from families import FAMILIES
+from families import FAMILIES, one_of_each_kind
 from http_server import Client, running
 from pymtp.binding.arrays import Logits
 from pymtp.binding.library import ffi
@@ -108,7 +108,7 @@ def address(handle: object) -> int:
     return int(ffi.cast("intptr_t", handle))
 
 
-@pytest.mark.parametrize("name", WITH_HEADS)
+@pytest.mark.parametrize("name", one_of_each_kind(WITH_HEADS, also=["exaone4"]))
 def test_logits_equal_those_of_two_contexts_with_the_same_adapter(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
     model = family.write(tmp_path / "tiny.gguf")
