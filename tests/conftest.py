@@ -6,20 +6,25 @@ import json
 import os
 import random
 import signal
+import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # A thread that waits for others leaves its core to other workers, in which more threads compute than there are cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "0")  # read where llama.cpp is loaded
-# Where Python may not write next to its sources, each process that a test starts would compile all that it imports.
+# Where Python may not write next to its sources, workers and the processes of tests would compile all that they import.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     os.environ["PYTHONPYCACHEPREFIX"] = str(REPOSITORY / "build" / "pycache")
+if "PYTHONPYCACHEPREFIX" in os.environ:
+    sys.dont_write_bytecode, sys.pycache_prefix = False, os.environ["PYTHONPYCACHEPREFIX"]
 
 import llama_cpp  # noqa: E402, F401  # takes llama.cpp's log, so before pymtp, which takes it over
 
@@ -46,10 +51,6 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(n_cores(), N_WORKERS_MAX)
 
 
-N_COMBINATIONS_MAX = 8
-"""Of a test's parameters, that the fast tier runs all of."""
-
-
 def values_of(item: pytest.Item) -> set[tuple[object, ...]]:
     """The values that a test is run with: those of each `parametrize`, and of each fixture that has some."""
     params = dict(getattr(getattr(item, "callspec", None), "params", {}))
@@ -67,7 +68,7 @@ def leave_each_value(items: list[pytest.Item]) -> None:
         if not item.get_closest_marker("slow"):
             by_test.setdefault(item.nodeid.partition("[")[0], []).append((item, values_of(item)))
     for left in by_test.values():
-        if len(left) <= N_COMBINATIONS_MAX or len(left[0][1]) < 2:
+        if len(left[0][1]) < 2:
             continue
         missing = set[tuple[object, ...]]().union(*(values for _, values in left))
         while missing:
@@ -138,6 +139,14 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_are_made_once() -> Iterator[None]:
+    """`CliRunner.invoke` would make all commands of their functions each time: longer than most tests take."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.testing._get_command", cache(get_command), raising=False)
+        yield
 
 
 @pytest.fixture(autouse=True)
