@@ -110,7 +110,7 @@ def together(
         ("plain", "f16", 16),
         pytest.param("plain", "q8_0", 8, marks=pytest.mark.slow),
         ("plain", "q4_0", 4),
-        ("sliding window", "f16", 5),
+        pytest.param("sliding window", "f16", 5, marks=pytest.mark.slow),
         pytest.param("sliding window", "q8_0", 2, marks=pytest.mark.slow),
         ("sliding window, 3 heads", "f16", 5),
         ("hybrid", "f16", 5),
@@ -171,7 +171,13 @@ class Repeating(Requests):
 
 
 @pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.1])
-@pytest.mark.parametrize("family", RECURRENT)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=() if name in ("qwen35", "nemotron_h_moe", "lfm2", "jamba") else pytest.mark.slow)
+        for name in RECURRENT
+    ],
+)
 def test_a_text_of_a_recurrent_model_is_what_it_is_alone_though_others_draft_more(
     family: str, temperature: float, tmp_path: Path
 ) -> None:
@@ -200,7 +206,7 @@ def requantized(model: Path, weights: str, folder: Path) -> Path:
     ("weights", "type_kv"),
     [
         (None, "f16"),
-        (None, "q8_0"),
+        pytest.param(None, "q8_0", marks=pytest.mark.slow),
         *(pytest.param(name, "f16", marks=pytest.mark.slow) for name in ("F16", "BF16", "Q2_K")),
     ],
 )

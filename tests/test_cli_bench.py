@@ -407,6 +407,7 @@ def test_ctrl_c_before_anything_was_measured_prints_nothing() -> None:
 
 
 @model
+@pytest.mark.slow
 def test_a_full_disk_and_a_closed_pipe_are_those_of_the_other_commands() -> None:
     given = ["-p", "8", "-n", "0", "-r", "1"]
     with open("/dev/full", "wb") as full:

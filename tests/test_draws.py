@@ -151,6 +151,7 @@ def test_some_draws_have_the_exact_probabilities(
     check(draw, exact, 1_500, drafter, way, where)
 
 
+@pytest.mark.slow
 def test_the_check_catches_recovered_tokens_drawn_from_the_target(
     draw: Draw, exact: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,7 +106,7 @@ def plain_text(load: Callable[..., Model]) -> Callable[[str], list[int]]:
 
 
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("n_draft", [1, 2, 3, 4])
+@pytest.mark.parametrize("n_draft", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3)), 4])
 def test_greedy_text_with_drafts_equals_plain_decoding(
     load: Callable[..., Model], plain_text: Callable[[str], list[int]], n_draft: int, every: int
 ) -> None:
@@ -125,7 +125,7 @@ def test_greedy_text_with_drafts_equals_plain_decoding(
     assert len(differences) <= len(begins) // 100 + 1
 
 
-@pytest.mark.parametrize("n_draft", [1, 3])
+@pytest.mark.parametrize("n_draft", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_the_same_seed_gives_the_plain_text_at_temperature_1(load: Callable[..., Model], n_draft: int) -> None:
     plain, drafting = load(draft_max=0), load(draft_max=n_draft)
     sampling = SamplingParams(temperature=1, seed=7)

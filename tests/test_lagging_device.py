@@ -45,6 +45,7 @@ def test_results_do_not_depend_on_how_late_a_device_is(flash_attn: str, fill: st
     assert digests("none", flash_attn, LAGGING_DEVICE_FILL=fill) == expected(flash_attn)
 
 
+@pytest.mark.slow
 def test_sums_of_two_devices_do_not_depend_on_how_late_they_are() -> None:
     at_once, late = (digests("tensor", "on", LAGGING_DEVICES="2", LAGGING_DEVICE=mode) for mode in ("at-once", "late"))
     assert len(at_once) == 3

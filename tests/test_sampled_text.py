@@ -58,7 +58,7 @@ def generate(model: Model, prompt: str | Sequence[int], **options: Any) -> Gener
     return generation
 
 
-@pytest.mark.parametrize("n_draft", [1, 3])
+@pytest.mark.parametrize("n_draft", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_greedy_text_with_penalties_and_dry_equals_plain_decoding(load: Callable[..., Model], n_draft: int) -> None:
     sampling = SamplingParams(temperature=0, **REPETITIONS)  # type: ignore[arg-type]
     n_accepted = 0
@@ -437,7 +437,7 @@ def check_state(session: Session, history: list[int], n_decoded: int, fresh: Ses
     np.testing.assert_array_equal(session.logits, fresh.logits)
 
 
-@pytest.mark.parametrize("draft_max", [0, pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("draft_max", [*(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1)), 3])
 def test_a_stop_string_ends_the_text_at_the_right_character(load: Callable[..., Model], draft_max: int) -> None:
     model = load(draft_max=draft_max)
     options = {"sampling": SamplingParams(temperature=0), "max_tokens": 60, "ignore_eos": True}

@@ -96,10 +96,11 @@ def check_equal(ours: Distribution, theirs: tuple[np.ndarray, np.ndarray]) -> No
     np.testing.assert_allclose(ours.probs, theirs[1], rtol=0, atol=1e-6)
 
 
-def test_distributions_equal_those_of_llama_cpps_samplers_on_the_whole_vocabulary() -> None:
+@pytest.mark.parametrize("n_examples", [150, pytest.param(400, marks=pytest.mark.slow)])
+def test_distributions_equal_those_of_llama_cpps_samplers_on_the_whole_vocabulary(n_examples: int) -> None:
     n_paths = np.zeros(2, int)
 
-    @settings(REPEATABLE, max_examples=400)
+    @settings(REPEATABLE, max_examples=n_examples)
     @given(
         params=PARAMS,
         n_vocab=st.sampled_from([10, 60, 500, 3000, 20000]),
@@ -472,7 +473,11 @@ def test_infill_equals_llama_cpps(vocabulary: Vocabulary) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.8, "temperature": 1.5}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [*(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"top_k": 3})), {"top_p": 0.8, "temperature": 1.5}],
+    ids=str,
+)
 def test_with_a_grammar_the_distribution_matches_what_is_sampled(
     vocabulary: Vocabulary, options: dict[str, float]
 ) -> None:
