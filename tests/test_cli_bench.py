@@ -199,7 +199,7 @@ def test_two_setups_two_temperatures_and_texts_together(prompts: Path) -> None:
 
 @model
 def test_forced_acceptance_is_as_asked_for_and_no_valid_output(tmp_path: Path) -> None:
-    given = ["-p", "0", "-n", "24", "-r", "1", "-t", "1", "--synthetic", "1,0", "--draft-max", "3"]
+    given = ["-p", "0", "-n", "9", "-r", "1", "-t", "1", "--synthetic", "1,0", "--draft-max", "3"]
     result = bench(*given, "-o", "md", "-oe", "jsonl")
     assert result.exit_code == 0
     assert result.stdout.startswith("Drafts were accepted at random")
@@ -377,7 +377,7 @@ def finish(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
 
 @model
 def test_ctrl_c_prints_what_was_measured_so_far() -> None:
-    process = start("-p", "0", "-n", "32", "-r", "8", "--draft-max", "1", "--progress", "-o", "json")
+    process = start("-p", "0", "-n", "32", "-r", "8", "-t", "1", "--draft-max", "1", "--progress", "-o", "json")
     assert process.stderr is not None
     deadline = time.monotonic() + TIMEOUT_S
     n_turns = 0
