@@ -31,7 +31,15 @@ from pymtp.sampling.params import SamplingParams
 from pymtp.serving.round import run_round
 from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.sequence import ShareResult, TokenSequence
-from random_gguf import N_VOCAB, write_glm4moe, write_jamba, write_mimo2, write_qwen3next, write_qwen35
+from random_gguf import (
+    N_VOCAB,
+    write_glm4moe,
+    write_granite_hybrid,
+    write_jamba,
+    write_mimo2,
+    write_qwen3next,
+    write_qwen35,
+)
 from two_contexts import TwoContexts
 
 PARAMS = ContextParams(n_ctx=512, n_ubatch=32, n_threads=1, flash_attn="off", type_k="f32", type_v="f32")
@@ -404,7 +412,10 @@ def test_there_is_one_trunk_pass_per_prompt_ubatch_and_round(family: tuple[objec
         assert session.counters.n_hidden_bytes == 0
 
 
-@pytest.mark.parametrize(("write", "is_replayed"), [(write_jamba, True), (write_qwen3next, False)])
+@pytest.mark.parametrize(
+    ("write", "is_replayed"),
+    [(write_jamba, True), (write_qwen3next, False), (write_granite_hybrid, False)],
+)
 def test_recurrent_states_that_cannot_roll_back_are_decoded_again(
     tmp_path: Path, write: Callable[[Path], Path], is_replayed: bool
 ) -> None:

@@ -274,6 +274,35 @@ def test_copies_go_on_beside_what_they_were_copied_of(together: Together, n_roun
             together.begin(rng.randrange(N_SEQ), rng.randint(3, 30))
 
 
+@pytest.mark.parametrize("kv_unified", [True, False], ids=["unified", "streams"])
+def test_a_round_goes_back_whatever_is_decoded_after_it_in_its_batch(model: object, kv_unified: bool) -> None:
+    """The round shares no pass with the others: theirs must not take the place that its states are in."""
+    rng, heads = random.Random(9), has_heads(model)
+    params = replace(PARAMS, kv_unified=kv_unified)
+    in_another_order, between_prompts = ((1, 0, 2), (2, 3, 3)), ((0, 1, 2), (3 * K, 2, 3 * K))
+    for begun, n_rows in (in_another_order, between_prompts):
+        with (
+            Session(model, params, n_draft_max=K, n_seq_max=3, padding="never", uses_heads=heads) as session,
+            Session(model, PARAMS, uses_heads=False) as alone,
+        ):
+            texts = [[rng.randrange(N_VOCAB) for _ in range(10 + 3 * slot)] for slot in range(3)]
+            for slot in begun:
+                session.decode([Chunk(texts[slot], 0, slot, feed=heads)])
+            rounds = [
+                Chunk([rng.randrange(N_VOCAB) for _ in range(n)], len(text), slot, "all" if n <= K else "none", heads)
+                for slot, (n, text) in enumerate(zip(n_rows, texts, strict=True))
+            ]
+            session.decode(rounds)
+            for slot, chunk in enumerate(rounds):
+                texts[slot] += chunk.tokens[: 1 if chunk.logits == "all" else None]
+                session.truncate(len(texts[slot]), sequence=slot)
+            session.decode([Chunk([11], len(text), slot, "all", heads) for slot, text in enumerate(texts)])
+            for row, text in zip(session.logits.copy(), texts, strict=True):
+                alone.truncate(0)
+                alone.decode([Chunk([*text, 11], 0)])
+                np.testing.assert_allclose(row, alone.logits[0], atol=2e-4)
+
+
 def test_rounds_go_on_to_the_very_end_of_the_context(model: object) -> None:
     """Where rows to be added no longer fit, the pass has none."""
     params = replace(PARAMS, n_ctx=64, n_ubatch=64)
