@@ -101,8 +101,8 @@ def export(folder: Path, patches: Path = PATCHES) -> list[Path]:
     series = []
     for commit_id in commits:
         title, _, header = run(["show", "--no-patch", "--format=%B", commit_id], folder).partition("\n")
-        # whole blob ids: a 3-way merge looks for the old file by them
-        diff = run(["diff-tree", "-p", "-U3", "--full-index", "--no-renames", "--no-commit-id", commit_id], folder)
+        # whole blob ids: a 3-way merge looks for the old file by them, whatever lines of context there are
+        diff = run(["diff-tree", "-p", "-U2", "--full-index", "--no-renames", "--no-commit-id", commit_id], folder)
         series.append((title.strip(), write_header(title, header, diff), diff))
     for path in patch_paths(patches):
         path.unlink()
