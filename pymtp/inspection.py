@@ -135,6 +135,8 @@ def inspect_model(
 def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
     if info.is_assistant:
         return "an assistant: it drafts for another model, whose cache it reads"
+    if n_layers := info.model_file.n_layers_read:
+        return f"it drafts from hidden states of {n_layers} layers of another model, which pymtp does not do"
     if not has_trunk:
         return "a side file: it holds MTP heads without a trunk"
     if info.n_heads_declared == 0:

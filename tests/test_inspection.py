@@ -11,8 +11,12 @@ import pytest
 from families import FAMILIES, REFUSED, Family
 from log_level import logged
 from machine import needs_no_gpu
+from pymtp.errors import ModelError
 from pymtp.gguf.architectures import ARCHITECTURES, Architecture, Needs, head_obstacle
+from pymtp.gguf.facts import model_facts
 from pymtp.inspection import Inspection, inspect_model
+from random_gguf import blocks
+from random_gguf.writer import Writer
 
 N_CTX = 1500
 DRAFT_MAX = 3
@@ -97,9 +101,45 @@ def test_where_the_heads_keep_their_cache(family: tuple[Family, Path, Inspection
 def test_memory_is_what_llama_cpp_allocates(
     family: tuple[Family, Path, Inspection], capfd: pytest.CaptureFixture[str]
 ) -> None:
+    _, path, found = family
+    check_memory(path, found, capfd)
+
+
+@needs_no_gpu
+def test_layers_that_a_pass_goes_through_several_times_count_as_often(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    once, thrice = (inspect_model(write_nanbeige(tmp_path / f"{n}.gguf", n), n_ctx=N_CTX) for n in (1, 3))
+    check_memory(thrice.info.path, thrice, capfd)
+    outside = sum(4 * tensor.n_elements for name, tensor in once.info.tensors.items() if name.startswith("output"))
+    assert thrice.trunk_pass_bytes - outside == 3 * (once.trunk_pass_bytes - outside)
+
+
+def write_nanbeige(path: Path, n_loops: int) -> Path:
+    w = Writer(path, "nanbeige", 2, 0, {"num_loops": n_loops})
+    blocks.embeddings(w)
+    for p in ("blk.0.", "blk.1."):
+        w.norm(p + "attn_norm.weight")
+        w.norm(p + "ffn_norm.weight")
+        blocks.attention(w, p)
+        blocks.feed_forward(w, p)
+    return w.finish()
+
+
+@pytest.mark.parametrize("architecture", ["eagle3", "dflash"])
+def test_what_drafts_from_layers_of_another_model_says_so(architecture: str, tmp_path: Path) -> None:
+    w = Writer(tmp_path / "draft.gguf", architecture, 1, 0, {"target_layers": [2, 5, 7]})
+    w.norm("blk.0.attn_norm.weight")
+    found = inspect_model(w.finish())
+    assert found.obstacle == "it drafts from hidden states of 3 layers of another model, which pymtp does not do"
+    with pytest.raises(ModelError, match=rf"drafts in a way that pymtp does not have \({architecture}, "):
+        model_facts(write_nanbeige(tmp_path / "model.gguf", 1), found.info.path)
+
+
+def check_memory(path: Path, found: Inspection, capfd: pytest.CaptureFixture[str]) -> None:
+    """What `found` says is what llama.cpp allocates."""
     from pymtp import Model
 
-    _, path, found = family
     capfd.readouterr()
     with logged("info"), Model(path, n_ctx=N_CTX, draft_max=DRAFT_MAX, flash_attn="on") as model:
         compute_bytes = model.session.compute_bytes

@@ -39,8 +39,9 @@ RANGES = {
     **{
         f"attention.{which}_length{kind}": Range(0, 8192, "the cache holds so many numbers for each head")
         for which in ("key", "value")
-        for kind in ("", "_swa", "_mla")
+        for kind in ("", "_swa", "_mla", "_mla_swa")
     },
+    "num_loops": Range(1, MAX_LAYERS, "llama.cpp counts the layers once for each loop"),
     "hyper_connection.count": Range(1, 64, "it multiplies the width of a row"),
     "hyper_connection.sinkhorn_iterations": Range(0, 256, "the graph of every layer repeats them"),
     "ssm.conv_kernel": Range(1, 256, "states hold so many rows, less one"),

@@ -112,6 +112,17 @@ class ModelFile:
         """Whether this is a small model that drafts for another and reads its cache, as Gemma-4's assistants do."""
         return is_assistant(self.architecture)
 
+    @property
+    def n_layers_read(self) -> int:
+        """Layers of another model from whose hidden states this one drafts, as EAGLE-3 and DFlash do; else 0."""
+        layers = self.value("target_layers")
+        return layers.length if isinstance(layers, ArrayLength) else 0
+
+    @property
+    def n_loops(self) -> int:
+        """How often a pass goes through the layers of the target, each time with K/V of its own."""
+        return self.count("num_loops", default=1)
+
     def text(self, key: str) -> str | None:
         value = self.metadata.get(key)
         return value if isinstance(value, str) else None

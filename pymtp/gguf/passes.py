@@ -45,7 +45,7 @@ def trunk_pass_bytes(model: ModelFile) -> int | None:
     layers = tensors_by_layer(model.tensors.values())
     outside = [tensor for name, tensor in layers.get(-1, {}).items() if name not in _NOT_READ]
     trunk = [tensor for layer in range(model.n_layer) for tensor in layers.get(layer, {}).values()]
-    return _pass_bytes(model, [*trunk, *outside, *output_of(model)]) if trunk else None
+    return _pass_bytes(model, [*trunk * model.n_loops, *outside, *output_of(model)]) if trunk else None
 
 
 def output_of(model: ModelFile) -> list[TensorInfo]:

@@ -39,6 +39,9 @@ def mismatch(model: ModelFile, heads: ModelFile) -> str | None:
     if heads.is_assistant:
         other = _difference_of_assistant(model, heads)
         return f"{heads.path} is not an assistant of {model.path} ({other})" if other else None
+    if heads.n_layers_read:
+        what = f"({heads.architecture}, from hidden states of {heads.n_layers_read} layers)"
+        return f"{heads.path} drafts in a way that pymtp does not have {what}"
     if heads.n_heads == 0 or heads.n_heads != heads.n_heads_declared:
         return f"{heads.path} holds no usable MTP heads"
     if len(heads.shards) > 1:

@@ -155,7 +155,8 @@ def _kv_widths(model: ModelFile, number: int) -> tuple[int, int]:
     if _has_window(model, number):  # heads may have another size here
         k_width = model.count("attention.key_length_swa", default=k_width)
         v_width = model.count("attention.value_length_swa", default=v_width)
-    return n_head_kv * k_width, n_head_kv * v_width
+    n_kept = n_head_kv * model.n_loops
+    return n_kept * k_width, n_kept * v_width
 
 
 def _has_window(model: ModelFile, number: int) -> bool:
@@ -188,7 +189,7 @@ def _row_elements(model: ModelFile, number: int) -> int:
     dense = 3 * model.count("feed_forward_length", number)
     routed = model.count("expert_used_count") * (2 * model.count("expert_feed_forward_length") + n_embd)
     n_streams = model.count("hyper_connection.count", default=1)
-    return 3 * n_embd * n_streams + max(attention + sum(_kv_widths(model, number)), dense, routed)
+    return 3 * n_embd * n_streams + max(attention + sum(_kv_widths(model, number)) // model.n_loops, dense, routed)
 
 
 def estimate_memory(
