@@ -129,6 +129,8 @@ TABLE: dict[str, list[Flag]] = {
         _place("cpu_moe", "-cmoe --cpu-moe", help="Keep all experts on the CPU, those of the MTP heads too."),
         _place("n_cpu_moe", "-ncmoe --n-cpu-moe N", integer(0),
                "Keep the experts of the first N layers on the CPU.", default=0),
+        _place("moe_cache_mib", "--moe-cache-mib N", integer(0),
+               "MiB of the GPUs for the experts used last, of layers whose experts stay on the CPU.", default=0),
     ],
     "Processors": [
         _load("cpu_mask", "-C --cpu-mask HEX", str,

@@ -56,6 +56,7 @@ class ModelOptions(TypedDict, total=False):
     flash_attn: Literal["auto", "on", "off"]
     type_k: str
     type_v: str
+    moe_cache_mib: int
     kv_unified: bool
     draft: Literal["auto", "mtp", "lookup", "none"] | type[Drafter]
     draft_model: StrPath | None

@@ -201,6 +201,12 @@ def test_prompts_copy_weights_of_the_host_to_the_first_gpu() -> None:
     assert (first.compute_bytes, second.compute_bytes) == (COMPUTE + EXPERT, COMPUTE + KEPT)
 
 
+def test_devices_share_a_cache_of_experts() -> None:
+    of = replace(demand(experts=True), moe_cache_bytes=500)
+    first, second, host = placed(replace(PARAMS, cpu_moe=True), of, devices(10**6, 10**6))
+    assert (first.compute_bytes, second.compute_bytes, host.compute_bytes) == (COMPUTE + 250, COMPUTE + 250 + KEPT, 0)
+
+
 def test_nothing_ever_needs_more_than_is_free() -> None:
     random = Random(5)
     for _ in range(300):

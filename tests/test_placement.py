@@ -13,7 +13,7 @@ import pymtp
 from families import FAMILIES
 from log_level import logged
 from machine import needs_no_gpu
-from pymtp import InvalidParameter, Model, ModelParams, SamplingParams
+from pymtp import InvalidParameter, Model, ModelParams, PymtpError, SamplingParams
 from pymtp.gguf.facts import model_facts
 from pymtp.placement import devices, target
 
@@ -85,12 +85,19 @@ def test_the_loader_is_told_where_tensors_go(path: Path, capfd: pytest.CaptureFi
         ({"override_tensor": [("x", "Nowhere")]}, "override_tensor must be buffer types that exist .*, not 'Nowhere'"),
         ({"n_cpu_moe": -1}, "n_cpu_moe must be a number of layers"),
         ({"cpu_moe": 1}, "cpu_moe must be True or False"),
+        ({"moe_cache_mib": -1}, "moe_cache_mib must be an integer between 0 and"),
     ],
     ids=str,
 )
 def test_what_cannot_be_is_refused_by_name(path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidParameter, match=message):
         Model(path, **options)
+
+
+@needs_no_gpu
+def test_a_cache_of_experts_needs_a_gpu(path: Path) -> None:
+    with pytest.raises(PymtpError, match=r"^moe_cache_mib \(--moe-cache-mib\) is of no use here: .* requires a GPU"):
+        Model(path, moe_cache_mib=8)
 
 
 @needs_no_gpu

@@ -21,7 +21,16 @@ from families import FAMILIES
 from http_server import free_port, running
 from log_level import logged
 from machine import HAS_GPU, needs_no_gpu
-from pymtp import BackendError, GenerationParams, InvalidParameter, Model, RemoteError, SamplingParams, Stats
+from pymtp import (
+    BackendError,
+    GenerationParams,
+    InvalidParameter,
+    Model,
+    PymtpError,
+    RemoteError,
+    SamplingParams,
+    Stats,
+)
 from pymtp.loading.rpc import rpc_counters
 from pymtp.placement import devices
 from pymtp.placement.devices import host_device
@@ -107,6 +116,22 @@ def test_several_texts_at_once_are_what_they_are_here(endpoints: list[str], shar
 
 def test_the_first_layers_can_stay_here_too(endpoints: list[str], tiny: Path) -> None:
     same_as_here(tiny, [1, 2, 3], 24, 2, rpc=endpoints, n_gpu_layers=3)
+
+
+def test_a_cache_of_experts_changes_no_text(
+    endpoints: list[str], tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with logged("info"):
+        same_as_here(tiny, [1, 2, 3], 24, 3, rpc=endpoints[:1], cpu_moe=True, moe_cache_mib=1)
+    n_hits = re.search(r"llama_moe_cache: ubatch <= 8: hits = (\d+)", capfd.readouterr().err)
+    assert n_hits and int(n_hits[1]) > 24
+
+
+def test_a_cache_of_experts_without_experts_here_is_refused(endpoints: list[str], tiny: Path) -> None:
+    before = pymtp.n_contexts()
+    with pytest.raises(PymtpError, match=r"^moe_cache_mib \(--moe-cache-mib\) is of no use here: no layer has all of"):
+        Model(tiny, rpc=endpoints[:1], moe_cache_mib=1)
+    assert pymtp.n_contexts() == before
 
 
 def test_an_assistant_stays_here(endpoints: list[str], tmp_path: Path) -> None:

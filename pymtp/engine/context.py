@@ -57,6 +57,8 @@ class ContextParams:
     flash_attn: Literal["auto", "on", "off"] = "auto"
     type_k: str = "f16"
     type_v: str = "f16"
+    moe_cache_mib: int = 0
+    """Memory of the devices for the experts that were used last, of layers whose experts stay on the CPU; 0: none."""
     kv_unified: bool = True
     """All sequences share one cache, and so one pass; False: a stream each, so that a sequence's arithmetic never
     depends on its neighbours."""
@@ -70,6 +72,7 @@ class ContextParams:
             ("n_seq_max", 1, MAX_SEQUENCES),
             ("n_threads", 1, MAX_THREADS),
             ("n_threads_batch", 1, MAX_THREADS),
+            ("moe_cache_mib", 0, MAX_TOKENS),
             ("prio", -1, 3),
             ("prio_batch", -1, 3),
             ("poll", 0, MAX_POLL),
@@ -170,5 +173,6 @@ def native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> An
     native.flash_attn_type = _FLASH_ATTN[params.flash_attn]
     native.type_k = KV_TYPES[params.type_k]
     native.type_v = KV_TYPES[params.type_v]
+    native.moe_cache_size = params.moe_cache_mib << 20
     native.no_perf = False
     return native

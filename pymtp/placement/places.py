@@ -73,6 +73,7 @@ def places(
     tensors = _by_spot(overrides, demand, devices, host, owners)
     # weights that prompts need from the host are copied to the first device that can, one at a time
     copied_bytes = max((size for _, size, layer in tensors[-1] if layer is not None), default=0)
+    moe_cache_bytes = demand.moe_cache_bytes // max(1, len({*owners} - {len(devices)}))
     found = []
     for i, (spot, here) in enumerate(zip([*devices, host], tensors, strict=True)):
         experts = [(size, layer or 0) for name, size, layer in here if re.search(EXPERTS, name)]
@@ -80,6 +81,7 @@ def places(
         compute_bytes = demand.context.compute_bytes if i in owners else 0
         compute_bytes += demand.kept_bytes if i == owners[-1] else 0
         compute_bytes += demand.assistant_bytes if spot is not host and not spot.is_remote else 0
+        compute_bytes += moe_cache_bytes if i in owners and spot is not host else 0
         compute_bytes += copied_bytes if i == 0 and spot.copies_weights else 0
         found.append(
             Place(

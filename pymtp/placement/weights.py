@@ -33,6 +33,8 @@ class Demand:
     """The most that graphs of drafts and rounds take besides, and what drafts multiply with instead of the output."""
     assistant_bytes: int
     """Weights of a model that drafts in the place of heads."""
+    moe_cache_bytes: int = 0
+    """A cache of experts, on all devices together."""
 
     @property
     def has_output(self) -> bool:
@@ -66,4 +68,12 @@ def demand(info: GgufInfo, params: Params, choice: DraftChoice, n_ctx: int | Non
     if drafting.draft_head_type or drafting.draft_vocab or info.n_draft_vocab:
         kept_bytes += tensors.get("output.weight") or tensors.get("token_embd.weight", 0)
     assistant = info.draft_file.tensors.values() if info.draft_file and info.has_assistant else ()
-    return Demand(info.n_layer, info.n_layer_all, tensors, memory, kept_bytes, sum(map(tensor_bytes, assistant)))
+    return Demand(
+        info.n_layer,
+        info.n_layer_all,
+        tensors,
+        memory,
+        kept_bytes,
+        sum(map(tensor_bytes, assistant)),
+        context.moe_cache_mib << 20,
+    )

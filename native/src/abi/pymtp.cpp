@@ -160,6 +160,17 @@ static llama_context_params context_params(const pymtp_session_params & params) 
     return cparams;
 }
 
+// Why llama.cpp has no cache of experts, as its log says it; "" if it has one, or none was asked for.
+static std::string moe_cache_problem(const llama_context_params & cparams, bool is_created, const std::string & log) {
+    const size_t at =
+        cparams.moe_cache_size > 0 ? log.find(is_created ? "MoE cache is disabled" : "MoE cache") : log.npos;
+    if (at == log.npos) {
+        return "";
+    }
+    const size_t begin = log.rfind(": ", at) + 2;
+    return log.substr(begin, log.find('\n', at) - begin);
+}
+
 static int32_t create_context(pymtp_session & session, llama_model & model, const llama_context_params & cparams) {
     mtp_memory_check(model, cparams);
     const pymtp_catch_asserts asserts;
@@ -169,13 +180,18 @@ static int32_t create_context(pymtp_session & session, llama_model & model, cons
         return pymtp_fail(PYMTP_FAILED, "the model's file is damaged, llama.cpp refuses it (%s); download it again",
                           asserts.failed());
     }
+    g_n_contexts += session.ctx != nullptr;
+    const std::string log = session.ctx && cparams.moe_cache_size == 0 ? "" : pymtp_log_take();
+    const std::string why = moe_cache_problem(cparams, session.ctx, log);
+    if (!why.empty()) {
+        return pymtp_fail(PYMTP_INVALID, "moe_cache_mib (--moe-cache-mib) is of no use here: %s", why.c_str());
+    }
     if (!session.ctx) {
-        pymtp_check_lost(pymtp_log_take());
+        pymtp_check_lost(log.c_str());
         return pymtp_fail(PYMTP_FAILED,
                           "llama.cpp could not create a context of %u tokens; use a smaller one (-c), or free memory",
                           cparams.n_ctx);
     }
-    ++g_n_contexts;
     return PYMTP_OK;
 }
 

@@ -161,8 +161,8 @@ void mtp_engine::end_build(ggml_cgraph * gf) {
     if (!in_pass) {
         adapters.observe(gf);
     }
-    // prompts are large enough to hide their inputs' way
-    if (in_pass && device && !graphs.is_home()) {
+    // prompts are large enough to hide their inputs' way; a cache of experts needs inputs where the scheduler splits
+    if (in_pass && device && !graphs.is_home() && !ctx.moe_cache) {
         graphs.current().inputs.place(gf, device);
     }
 }
