@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 OTHERS = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "native/patches/README.md", "bench/README.md"]
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), *(ROOT / name for name in OTHERS)]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in OTHERS)]
 RESULTS = sorted((ROOT / "bench" / "results").glob("*.md"))
 GENERATED = {"api.md", "cli.md", "families.md"}
 MOST_WORDS = 36_000

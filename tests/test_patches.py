@@ -20,7 +20,7 @@ import edit_patches
 import prepare_llama_cpp
 from llama_archive import pristine_source
 from llama_cpp_source import Pin, PrepareError, fetch_archive, tree_digest, tree_files, unpack, unpack_other
-from patch_series import FIELDS, Patch, apply, patch_paths, series_hash, touches
+from patch_series import FIELDS, Patch, apply, git, patch_paths, series_hash, touches
 from write_abi_id import SUFFIXES, abi_id
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,6 +60,13 @@ def tree(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tree")
     prepare_llama_cpp.prepare(folder / "tree", source, folder)
     return folder / "tree"
+
+
+@pytest.fixture(scope="session")
+def pristine(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pristine")
+    unpack(source, Pin.read(PIN_FILE), folder)
+    return folder
 
 
 # --- the series of this repository ---
@@ -144,6 +151,15 @@ def test_the_tree_that_was_built_is_the_series_on_the_pristine_sources(tree: Pat
         series = series_hash(PIN_FILE, ROOT / "native" / "patches")
         if json.loads(stamp.read_text())["series"] == series:
             assert tree_digest(stamp.parent) == tree_digest(tree)
+
+
+@pytest.mark.parametrize("fix", sorted((ROOT / "docs" / "upstream").glob("*.patch")), ids=lambda path: path.stem)
+def test_a_fix_for_llama_cpp_applies_to_it_and_adds_what_the_series_adds(fix: Path, pristine: Path, tree: Path) -> None:
+    result = git(["apply", "--check", str(fix)], pristine)
+    assert not result.stderr
+    added = {line[1:].strip() for line in fix.read_text().splitlines() if re.match(r"\+(?!\+\+ )", line)}
+    files = [tree / touched.split()[0] for touched in Patch.read(fix).touches]
+    assert added <= {line.strip() for file in files for line in file.read_text("utf-8").splitlines()}
 
 
 def test_the_flag_of_the_series_is_above_all_of_llama_cpp(tree: Path) -> None:
