@@ -1,6 +1,6 @@
 // What is wrong in llama.cpp b11549, on a CPU: one case each. Prints "as expected", or what is wrong, and ends with 1 then.
 //
-//   c++ -std=c++17 -Iinclude -Iggml/include reproduce.cpp -Lbuild/bin -lllama -o reproduce
+//   c++ -std=c++17 -Iinclude -Iggml/include reproduce.cpp -Lbuild/bin -lllama -lggml -lggml-base -o reproduce
 //   LD_LIBRARY_PATH=build/bin ./reproduce CASE MODEL.gguf
 //
 //   zeros        a model with recurrent states
@@ -9,7 +9,12 @@
 //   passes       as moved-cells
 //   saved-cells  any model with sliding windows or a plain KV cache
 //   index        glm-dsa, with fewer positions picked than there are: indexer.top_k below 40
+//   sums         glm4moe or qwen35, and a library with late devices: prints a number that must not depend on how late
+//
+// The devices of `sums` are those of native/tests/lagging-device.cpp, compiled with -shared -fPIC -Iggml/src as well:
+//   LAGGING_DEVICES=2 LAGGING_DEVICE=at-once ./reproduce sums MODEL.gguf ./lagging-device.so      (or LAGGING_DEVICE=late)
 
+#include "ggml-backend.h"
 #include "llama.h"
 
 #include <algorithm>
@@ -55,12 +60,12 @@ static std::vector<float> decode(llama_context * ctx, const std::vector<rows> & 
     llama_batch batch = llama_batch_init(128, 0, 1);
     for (const auto & part : parts) {
         for (size_t i = 0; i < part.ids.size(); ++i) {
-            const int n       = batch.n_tokens++;
-            batch.token[n]    = part.ids[i];
-            batch.pos[n]      = part.pos + i;
-            batch.n_seq_id[n] = 1;
+            const int n        = batch.n_tokens++;
+            batch.token[n]     = part.ids[i];
+            batch.pos[n]       = part.pos + i;
+            batch.n_seq_id[n]  = 1;
             batch.seq_id[n][0] = part.seq;
-            batch.logits[n]   = i + 1 == part.ids.size();
+            batch.logits[n]    = i + 1 == part.ids.size();
         }
     }
     const bool ok = llama_decode(ctx, batch) == 0;
@@ -148,7 +153,8 @@ static const char * passes(llama_model * model) {
         decode(ctx, { { seq, 0, text(10, seq) } });
     }
     g_n_passes = 0;
-    decode(ctx, { { 0, 10, text(5, 1) }, { 1, 10, text(5, 2) }, { 2, 10, text(5, 3) }, { 3, 10, { 9 } }, { 4, 10, { 9 } } });
+    decode(ctx,
+           { { 0, 10, text(5, 1) }, { 1, 10, text(5, 2) }, { 2, 10, text(5, 3) }, { 3, 10, { 9 } }, { 4, 10, { 9 } } });
     llama_free(ctx);
     return g_n_passes > 2 ? "three rounds of five rows and two of one take more than two passes" : nullptr;
 }
@@ -157,16 +163,18 @@ static const char * saved_cells(llama_model * model) {
     llama_context * ctx      = context(model, 1, 0);
     const auto      expected = decode(ctx, { { 0, 0, text(8, 1) } });
     auto            state    = save(ctx);
-    const int32_t   cell[]   = { 5, 1 }, odd[] = { -5, 1 }; // a position, and the number of its sequences
-    const auto      at       = std::search(state.begin(), state.end(), (const uint8_t *) cell, (const uint8_t *) (cell + 2));
+    const int32_t   cell[] = { 5, 1 }, odd[] = { -5, 1 }; // a position, and the number of its sequences
+    const auto      at = std::search(state.begin(), state.end(), (const uint8_t *) cell, (const uint8_t *) (cell + 2));
     std::copy_n((const uint8_t *) odd, sizeof(odd), at);
     const bool is_taken = llama_state_seq_set_data(ctx, state.data(), state.size(), 0) > 0;
     llama_memory_seq_rm(llama_get_memory(ctx), 0, -1, -1);
     const bool is_held = llama_memory_seq_pos_max(llama_get_memory(ctx), 0) != -1 ||
                          differ(expected, decode(ctx, { { 0, 0, text(8, 1) } }));
     llama_free(ctx);
-    return is_taken && is_held ? "a state with a cell at position -5 is taken, and the cell stays when its sequence is removed" :
-           is_taken ? "a state with a cell at position -5 is taken" : nullptr;
+    return is_taken && is_held ?
+               "a state with a cell at position -5 is taken, and the cell stays when its sequence is removed" :
+           is_taken ? "a state with a cell at position -5 is taken" :
+                      nullptr;
 }
 
 static const char * index(llama_model * model) {
@@ -182,8 +190,36 @@ static const char * index(llama_model * model) {
     return is_wrong ? "positions that move by the same distance change what is picked" : nullptr;
 }
 
+// split over the devices of this library
+static int sums(const char * path, const char * library) {
+    auto params       = llama_model_default_params();
+    params.split_mode = LLAMA_SPLIT_MODE_TENSOR;
+
+    llama_model * model = ggml_backend_load(library) ? llama_model_load_from_file(path, params) : nullptr;
+    if (!model) {
+        fprintf(stderr, "%s or %s cannot be loaded\n", library, path);
+        return 2;
+    }
+    auto cparams            = llama_context_default_params();
+    cparams.n_ctx           = 256;
+    cparams.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+
+    llama_context * ctx = llama_init_from_model(model, cparams);
+    double          sum = 0;
+    for (int i = 0; i < 8; ++i) {
+        for (const float logit : decode(ctx, { { 0, i, { 10 + i } } })) {
+            sum = sum * 0.999 + logit;
+        }
+    }
+    printf("sums: %.9g\n", sum);
+    return 0;
+}
+
 int main(int argc, char ** argv) {
-    const std::pair<const char *, const char * (*) (llama_model *)> cases[] = {
+    if (argc == 4 && strcmp(argv[1], "sums") == 0) {
+        return sums(argv[2], argv[3]);
+    }
+    const std::pair<const char *, const char * (*)(llama_model *)> cases[] = {
         { "zeros", zeros },   { "moved-cells", moved_cells }, { "rollback", rollback },
         { "passes", passes }, { "saved-cells", saved_cells }, { "index", index },
     };
