@@ -159,6 +159,7 @@ def test_a_fix_for_llama_cpp_applies_to_it_and_adds_what_the_series_adds(fix: Pa
     assert not result.stderr
     added = {line[1:].strip() for line in fix.read_text().splitlines() if re.match(r"\+(?!\+\+ )", line)}
     files = [tree / touched.split()[0] for touched in Patch.read(fix).touches]
+    assert [f"docs/upstream/{fix.name}" in patch.header for patch in PATCHES].count(True) == 1
     assert added <= {line.strip() for file in files for line in file.read_text("utf-8").splitlines()}
 
 
