@@ -25,6 +25,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     os.environ["PYTHONPYCACHEPREFIX"] = str(REPOSITORY / "build" / "pycache")
 if "PYTHONPYCACHEPREFIX" in os.environ:
     sys.dont_write_bytecode, sys.pycache_prefix = False, os.environ["PYTHONPYCACHEPREFIX"]
+os.environ.pop("COLUMNS", None)  # a test for which the width of a terminal counts sets its own
 
 import llama_cpp  # noqa: E402, F401  # takes llama.cpp's log, so before pymtp, which takes it over
 
