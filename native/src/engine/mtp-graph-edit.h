@@ -37,7 +37,7 @@ bool mtp_is_factor(ggml_type type);
 void mtp_check_graph(ggml_cgraph * gf);
 
 // Larger passes are prompts; on devices they keep the kernels for many rows.
-static constexpr uint32_t MTP_SINGLE_ROWS_MAX = 63;
+static constexpr uint32_t MTP_SINGLE_ROWS_MAX = 64;
 
 // Marks all operations of a graph of n_rows rows, which must come out as each does in a pass of its own: a verify pass
 // stands for single steps. Backends have other kernels for many rows than for one. Graphs of one row are marked too: both
