@@ -117,7 +117,7 @@ static const char * zeros(llama_model * model) {
     llama_memory_seq_rm(llama_get_memory(ctx), 0, -1, -1);
     const bool is_wrong = differ(expected, decode(ctx, { { 0, 0, text(8, 1) } }));
     llama_free(ctx);
-    return is_wrong ? "a sequence that begins anew has the NaN of the one before it" : nullptr;
+    return is_wrong ? "a sequence that begins again has the NaN of the one before it" : nullptr;
 }
 
 static const char * moved_cells(llama_model * model) {
