@@ -16,7 +16,7 @@ from pymtp.engine.threads import MAX_POLL, MAX_THREADS, threads_of
 from pymtp.errors import InvalidParameter, require
 from pymtp.gguf.facts import context_size
 
-MAX_TOKENS = 2**31 - 1
+MAX_INT = MAX_TOKENS = 2**31 - 1
 MAX_SEQUENCES = 256
 """The most that llama.cpp takes."""
 
@@ -72,7 +72,7 @@ class ContextParams:
             ("n_seq_max", 1, MAX_SEQUENCES),
             ("n_threads", 1, MAX_THREADS),
             ("n_threads_batch", 1, MAX_THREADS),
-            ("moe_cache_mib", 0, MAX_TOKENS),
+            ("moe_cache_mib", 0, MAX_INT),
             ("prio", -1, 3),
             ("prio_batch", -1, 3),
             ("poll", 0, MAX_POLL),

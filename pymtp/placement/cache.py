@@ -126,7 +126,7 @@ def _layer(model: ModelFile, number: int, names: Container[str]) -> Layer:
     reads_earlier = number >= model.count("block_count") - model.count("attention.shared_kv_layers")
     if reads_earlier or not any(name in names for name in _K_TENSORS):
         return Layer()
-    k_width, v_width = _kv_widths(model, number)
+    k_width, v_width = (model.n_loops * width for width in _kv_widths(model, number))
     has_index = _INDEX_TENSOR in names or _KEPT_KEYS_TENSOR in names
     index_width = model.count("attention.indexer.key_length") if has_index else 0
     if _KEPT_KEYS_TENSOR in names:  # each beside that of the block that ends there
@@ -155,8 +155,7 @@ def _kv_widths(model: ModelFile, number: int) -> tuple[int, int]:
     if _has_window(model, number):  # heads may have another size here
         k_width = model.count("attention.key_length_swa", default=k_width)
         v_width = model.count("attention.value_length_swa", default=v_width)
-    n_kept = n_head_kv * model.n_loops
-    return n_kept * k_width, n_kept * v_width
+    return n_head_kv * k_width, n_head_kv * v_width
 
 
 def _has_window(model: ModelFile, number: int) -> bool:
@@ -189,7 +188,7 @@ def _row_elements(model: ModelFile, number: int) -> int:
     dense = 3 * model.count("feed_forward_length", number)
     routed = model.count("expert_used_count") * (2 * model.count("expert_feed_forward_length") + n_embd)
     n_streams = model.count("hyper_connection.count", default=1)
-    return 3 * n_embd * n_streams + max(attention + sum(_kv_widths(model, number)) // model.n_loops, dense, routed)
+    return 3 * n_embd * n_streams + max(attention + sum(_kv_widths(model, number)), dense, routed)
 
 
 def estimate_memory(
