@@ -592,6 +592,18 @@ def test_two_conversations_keep_their_slots() -> None:
             texts_so_far[i] = [*one.history, 3]
 
 
+def test_a_backend_that_fails_while_positions_move_is_no_full_context() -> None:
+    class Broken(FakeSession):
+        def discard(self, position: int, n: int, *, sequence: int = 0) -> None:
+            raise BackendError("out of memory")
+
+    session = Broken(n_ctx=16)
+    work = scheduler(session)
+    submit(work, sequence(session, [1, 2], 100, n_keep=1))
+    with pytest.raises(BackendError, match="out of memory"):
+        run(work)
+
+
 def test_a_job_whose_admission_fails_is_told_and_leaves_its_slot() -> None:
     class Broken(FakeSession):
         def truncate(self, position: int, *, sequence: int = 0) -> None:

@@ -6,14 +6,13 @@ Owns the clock of passes. Knows sequences and their shares; must not know jobs, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from operator import sub
 from typing import NamedTuple
 
 from pymtp.drafting.interface import Drafter
 from pymtp.engine.handle import Timing
 from pymtp.engine.session import Session
-from pymtp.errors import ContextFull, PymtpError
+from pymtp.errors import BackendError, ContextFull, PymtpError
 from pymtp.serving.round import run_round
 from pymtp.serving.sequence import Share, ShareResult, TokenSequence
 from pymtp.serving.slots import Slots
@@ -88,9 +87,13 @@ class Passes:
         if sequence.n_keep is None or sequence.images:
             return
         position, n = sequence.what_goes()
-        with suppress(PymtpError):  # there are memories that cannot move positions
+        try:
             self._session.discard(position, n, sequence=slot)
-            sequence.shift(position, n)
+        except BackendError:
+            raise
+        except PymtpError:  # there are memories that cannot move positions
+            return
+        sequence.shift(position, n)
 
 
 def _rows_of_prompts(lengths: Sequence[int], n_rows: int) -> list[int]:
