@@ -10,6 +10,7 @@ import ctypes
 import random
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -21,7 +22,7 @@ import pytest
 
 from families import FAMILIES, REFUSED, Family, one_of_each_kind
 from pymtp.binding.arrays import Logits
-from pymtp.engine.context import ContextParams
+from pymtp.engine.context import KV_TYPES, ContextParams
 from pymtp.engine.session import Chunk, Session
 from pymtp.errors import PymtpError
 from random_gguf import N_VOCAB, blocks, write_glm4moe
@@ -323,6 +324,54 @@ def test_positions_shift_where_the_memory_supports_it(tiny: Tiny) -> None:
             for cache in (session, reference):
                 cache.truncate(n)
         reference.close()
+
+
+@pytest.mark.parametrize("kind", ["bf16", "q8_0", "iq4_nl"])
+def test_keys_of_every_type_move(tiny: Tiny, kind: str) -> None:
+    params = replace(USUAL, n_ctx=256, n_ubatch=64, type_k=kind, type_v=kind)
+    if tiny.family.moves:
+        far = distances_of_moved(tiny, params)
+        # other experts are picked in one row or another, other positions where it is an index that picks
+        assert min(far) < 0.1 or kind == "iq4_nl" or tiny.family.memory == "own"
+        return
+    with tiny.session(params) as session:
+        session.decode([Chunk(tiny.text[:100], 0, feed=True)])
+        with suppress(PymtpError):  # a window that has not been left yet moves
+            session.discard(0, 30)
+
+
+MOVED = {"f32": 1e-5, "f16": 1e-2, "bf16": 0.05, "q8_0": 0.05}
+"""How far logits may be from those of keys that were not rounded twice; 0.5 with other types. They deviate by 1."""
+
+
+@pytest.mark.parametrize("kind", KV_TYPES)
+def test_a_part_of_each_key_is_rotated_whatever_its_type(tmp_path: Path, kind: str) -> None:
+    rng, model = random.Random(7), load(write_glm4moe(tmp_path / "tiny.gguf"))
+    text = [rng.randrange(N_VOCAB) for _ in range(100)]
+    tiny = Tiny(FAMILIES["glm4moe"], model, [], text, [], None)
+    assert max(distances_of_moved(tiny, replace(PARAMS, n_ubatch=64, type_k=kind))) < MOVED.get(kind, 0.5)
+    llama_cpp.llama_model_free(model)
+
+
+def distances_of_moved(tiny: Tiny, params: ContextParams) -> list[float]:
+    """Without the first ones, the others see one another the same wherever they are: how far are these logits?"""
+    n, n_gone, script = 100, 30, [6, 7, 8]
+    stays = tiny.two_contexts(params)
+    for start in range(0, n, 64):
+        stays.decode(tiny.text[start : min(start + 64, n)], start)
+    stays.forget(0, n_gone)
+    stays.draft(5, n, script)
+    stays.decode([5], n)
+    with tiny.session(params) as moves:
+        moves.decode([Chunk(tiny.text[:n], 0, feed=True)])
+        moves.discard(0, n_gone)
+        logits = draft(moves, 5, n - n_gone, script)
+        moves.decode([Chunk([5], n - n_gone)])
+        logits = np.concatenate([moves.logits, logits[: tiny.family.n_compared]])
+    expected = [*stays.logits, *stays.draft_logits[: tiny.family.n_compared]]
+    stays.close()
+    assert np.isfinite(logits).all()
+    return [abs(ours - theirs).max() for ours, theirs in zip(logits, expected, strict=True)]
 
 
 def test_drafts_can_be_limited_to_a_part_of_the_vocabulary(tiny: Tiny) -> None:

@@ -50,3 +50,32 @@ def test_sums_of_two_devices_do_not_depend_on_how_late_they_are() -> None:
     at_once, late = (digests("tensor", "on", LAGGING_DEVICES="2", LAGGING_DEVICE=mode) for mode in ("at-once", "late"))
     assert len(at_once) == 3
     assert late == at_once
+
+
+LACKING = """
+import lagging_device, sys
+from pymtp.engine.context import ContextParams
+from pymtp.engine.session import Chunk, Session
+from pymtp.gguf.facts import model_facts
+from pymtp.loader import Weights
+from pymtp.loading.params import ModelParams
+from random_gguf import write_glm4moe
+from pathlib import Path
+facts = model_facts(write_glm4moe(Path(sys.argv[1])))
+weights = Weights(facts, ModelParams(), with_heads=True)
+for kind in ("q8_0", "f16"):
+    with Session(weights.model, ContextParams(n_ctx=256, type_k=kind)) as session:
+        session.decode([Chunk([*range(50)], 0)])
+        try:
+            session.discard(0, 10)
+            print("moved")
+        except Exception as error:
+            print(error)
+"""
+
+
+def test_what_a_device_cannot_move_is_refused_before_anything_has_moved(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(HERE), "LAGGING_DEVICE_LACKS_QUANTISING": "1"}
+    command = [sys.executable, "-c", LACKING, str(tmp_path / "tiny.gguf")]
+    made = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert made.stdout.splitlines() == ["no backend has CPY for keys of type q8_0: no context shift", "moved"]

@@ -57,6 +57,46 @@ def test_llama_cpp_of_a_checkout_runs_on_our_library() -> None:
     assert abi_id() == int(_library.ffi.cast("uintptr_t", _library.lib.pymtp_abi_id()))
 
 
+def test_a_cpu_says_which_copies_and_rotations_it_lacks() -> None:
+    """Its kernels end the process there."""
+    ggml = llama_cpp.llama_cpp._lib
+    types = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
+    names = ["init", "new_tensor_3d", "new_tensor_1d", "view_3d", "cpy", "rope", "backend_dev_by_type"]
+    for name in names:
+        getattr(ggml, f"ggml_{name}").restype = ctypes.c_void_p
+    context = ctypes.c_void_p(ggml.ggml_init(Params(1 << 16, None, True)))
+    ggml.ggml_backend_dev_supports_op.restype = ctypes.c_bool
+    cpu = ctypes.c_void_p(ggml.ggml_backend_dev_by_type(0))
+
+    def tensor(kind: str, n: int = 64) -> ctypes.c_void_p:
+        return ctypes.c_void_p(ggml.ggml_new_tensor_3d(context, types[kind], *map(ctypes.c_int64, (n, 2, 4))))
+
+    def has(node: int) -> bool:
+        return bool(ggml.ggml_backend_dev_supports_op(cpu, ctypes.c_void_p(node)))
+
+    def copies(source: str, target: str, n: int) -> bool:
+        """To the first n of 64 in each row."""
+        strides = (ctypes.c_size_t(each) for each in {"q8_0": (68, 136), "f32": (256, 512)}[target])
+        sizes = map(ctypes.c_int64, (n, 2, 4))
+        view = ggml.ggml_view_3d(context, tensor(target), *sizes, *strides, ctypes.c_size_t(0))
+        return has(ggml.ggml_cpy(context, tensor(source, n), ctypes.c_void_p(view)))
+
+    def rotates(kind: str) -> bool:
+        positions = ctypes.c_void_p(ggml.ggml_new_tensor_1d(context, 26, ctypes.c_int64(4)))
+        return has(ggml.ggml_rope(context, tensor(kind), positions, 64, 0))
+
+    assert [copies("f32", "q8_0", n) for n in (64, 32)] == [True, False]
+    assert [copies(kind, "f32", 32) for kind in types] == [True] * 4
+    assert [rotates(kind) for kind in ("f32", "f16", "bf16")] == [True, True, False]
+    ggml.ggml_free(context)
+
+
+class Params(ctypes.Structure):
+    """ggml_init_params"""
+
+    _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_LIBRARY_PATH is Linux's")
 def test_another_ggml_in_the_library_path_is_not_picked_up(tmp_path: Path) -> None:
     for file in _library.library_file().parent.glob("*.so"):

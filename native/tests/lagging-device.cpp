@@ -471,6 +471,14 @@ static bool device_supports_op(ggml_backend_dev_t, const ggml_tensor * op) {
                 return false;
             }
             break;
+        case GGML_OP_CPY:
+            {
+                static const bool quantises = !getenv("LAGGING_DEVICE_LACKS_QUANTISING");
+                if (ggml_is_quantized(op->type) && !quantises) {
+                    return false;
+                }
+                break;
+            }
         case GGML_OP_LIGHTNING_INDEXER:
             if (n != 128) {
                 return false;

@@ -134,6 +134,9 @@ int32_t pymtp_session_discard(pymtp_session * session, int32_t seq, int32_t pos,
         if (!llama_memory_can_shift(memory)) {
             pymtp_refuse("the model's memory cannot move positions: no context shift");
         }
+        if (!self.no_shift.empty()) {
+            pymtp_refuse("%s: no context shift", self.no_shift.c_str());
+        }
         if (llama_memory_seq_pos_min(memory, seq) > 0) {
             pymtp_refuse("sequence %d no longer has its first positions: no context shift", seq);
         }

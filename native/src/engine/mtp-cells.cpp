@@ -1,6 +1,7 @@
 // Where the rows of an MTP pass live in the trunk's KV cache. Members of llama_kv_cache that a patch declares.
 // Knows cells; knows neither graphs nor hidden states.
 
+#include "llama-context.h"
 #include "llama-impl.h"
 #include "llama-kv-cache.h"
 #include "mtp-ubatch.h"
@@ -167,6 +168,15 @@ void llama_kv_cache::mtp_hide(ggml_tensor * mask, const llama_ubatch & ubatch) c
         hide(seen.gap_begin, seen.gap_end);
         hide(seen.end, seen.draft_begin);
     }
+}
+
+ggml_cgraph * llama_kv_cache::mtp_shift_graph(llama_context * lctx) const {
+    if (other || !get_can_shift() || hparams.rope_type == LLAMA_ROPE_TYPE_NONE) {
+        return nullptr;
+    }
+    auto * res = lctx->get_gf_res_reserve();
+    res->reset();
+    return build_graph_shift(res, lctx);
 }
 
 // Frees all reserved cells: before operations that look at cells without knowing of reservations.

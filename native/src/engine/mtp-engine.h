@@ -140,6 +140,9 @@ struct mtp_engine {
     void copy(llama_seq_id from, llama_seq_id to); // to one that is empty
     void discard(llama_seq_id seq, llama_pos pos, int32_t n);
 
+    // why the backends cannot do that; "": they can, if the memory can
+    std::string shift_obstacle();
+
     size_t compute_bytes() const { return graphs.compute_bytes(); }
 
   private:

@@ -2,6 +2,7 @@
 #include "ggml.h"
 #include "mtp-graph-edit.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -134,4 +135,18 @@ void mtp_check_graph(ggml_cgraph * gf) {
                 break;
         }
     }
+}
+
+ggml_tensor * mtp_graph_not_computed(ggml_cgraph * gf, const std::vector<ggml_backend_t> & backends) {
+    for (int32_t i = 0; i < ggml_graph_n_nodes(gf); ++i) {
+        ggml_tensor *               node   = ggml_graph_node(gf, i);
+        const ggml_backend_buffer_t buffer = node->view_src ? node->view_src->buffer : node->buffer;
+        if (std::none_of(backends.begin(), backends.end(), [&](ggml_backend_t backend) {
+                return ggml_backend_supports_op(backend, node) &&
+                       (!buffer || ggml_backend_supports_buft(backend, ggml_backend_buffer_get_type(buffer)));
+            })) {
+            return node;
+        }
+    }
+    return nullptr;
 }

@@ -39,6 +39,10 @@ void mtp_check_graph(ggml_cgraph * gf);
 // Larger passes are prompts; on devices they keep the kernels for many rows.
 static constexpr uint32_t MTP_SINGLE_ROWS_MAX = 63;
 
+// The first operation of a graph that none of the backends computes, or not where its result is to be; nullptr: there is
+// none.
+ggml_tensor * mtp_graph_not_computed(ggml_cgraph * gf, const std::vector<ggml_backend_t> & backends);
+
 // Marks all operations of a graph of n_rows rows, which must come out as each does in a pass of its own: a verify pass
 // stands for single steps. Backends have other kernels for many rows than for one. Graphs of one row are marked too: both
 // then take the same kernel where an operation has several rows for each row of the graph. Prompts are marked where

@@ -1,14 +1,17 @@
 #include "mtp-memory.h"
 
 #include "llama-context.h"
+#include "llama-kv-cache-dsa-iswa.h"
 #include "llama-kv-cache-dsa.h"
 #include "llama-kv-cache-dsv4.h"
 #include "llama-kv-cache-iswa.h"
+#include "llama-kv-cache-msa.h"
 #include "llama-kv-cache.h"
 #include "llama-memory-hybrid-idx.h"
 #include "llama-memory-hybrid-iswa.h"
 #include "llama-memory-hybrid.h"
 #include "llama-model.h"
+#include "mtp-graph-edit.h"
 #include "pymtp.h"
 
 #include <algorithm>
@@ -83,6 +86,18 @@ static std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) 
     return {};
 }
 
+// those that heads cannot live in, too
+static std::vector<llama_kv_cache *> mtp_memory_all_caches(llama_memory_i * memory) {
+    llama_memory_i * attention = mtp_memory_attention(memory);
+    if (auto * both = dynamic_cast<llama_kv_cache_dsa_iswa *>(attention)) {
+        return { both->get_dsa()->get_mla(), both->get_dsa()->get_lid(), both->get_swa() };
+    }
+    if (auto * msa = dynamic_cast<llama_kv_cache_msa *>(attention)) {
+        return { msa->get_base(), msa->get_idx() };
+    }
+    return mtp_memory_caches(memory);
+}
+
 bool mtp_memory_has_snapshots(llama_memory_i * memory) {
     return mtp_memory_attention(memory) != memory || dynamic_cast<llama_kv_cache_dsv4 *>(memory);
 }
@@ -105,7 +120,7 @@ uint32_t mtp_memory_n_free(llama_memory_i * memory, llama_seq_id seq) {
 }
 
 bool mtp_memory_is_alone(llama_memory_i * memory, llama_seq_id seq) {
-    for (auto * kv : mtp_memory_caches(memory)) {
+    for (auto * kv : mtp_memory_all_caches(memory)) {
         const auto & cells = kv->get_cells(seq);
         for (uint32_t i = 0; i < cells.size(); ++i) {
             if (!cells.is_empty(i) && cells.seq_has(i, seq) && cells.seq_count(i) > 1) {
@@ -114,6 +129,24 @@ bool mtp_memory_is_alone(llama_memory_i * memory, llama_seq_id seq) {
         }
     }
     return true;
+}
+
+std::string mtp_memory_shift_obstacle(llama_memory_i * memory, llama_context & ctx,
+                                      const std::vector<ggml_backend_t> & backends) {
+    for (auto * kv : mtp_memory_all_caches(memory)) {
+        auto * const gf   = kv->mtp_shift_graph(&ctx);
+        auto * const node = gf ? mtp_graph_not_computed(gf, backends) : nullptr;
+        if (node) {
+            return std::string("no backend has ") + ggml_op_desc(node) + " for keys of type " +
+                   ggml_type_name(kv->type_k());
+        }
+    }
+    return "";
+}
+
+bool mtp_memory_has_shift(llama_memory_i * memory) {
+    const auto caches = mtp_memory_all_caches(memory);
+    return std::any_of(caches.begin(), caches.end(), [](auto * kv) { return kv->get_has_shift(); });
 }
 
 void mtp_memory_release(llama_memory_i * memory) {

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <memory>
+#include <string>
 #include <vector>
 
 // A cache for the heads alone, as llama.cpp makes it for a context of their own. Throws if memory runs out.
@@ -41,6 +42,13 @@ bool mtp_memory_can_share(llama_memory_i * memory);                    // whethe
 uint32_t mtp_memory_size(llama_memory_i * memory);                     // cells of each of its caches' streams
 uint32_t mtp_memory_n_free(llama_memory_i * memory, llama_seq_id seq); // those that nobody holds, of a sequence's
 bool mtp_memory_is_alone(llama_memory_i * memory, llama_seq_id seq);   // no other sequence shares the cells of this one
+
+// Why backends cannot move positions; "": they can, if the memory can.
+std::string mtp_memory_shift_obstacle(llama_memory_i * memory, llama_context & ctx,
+                                      const std::vector<ggml_backend_t> & backends);
+
+// whether positions have moved whose keys have not
+bool mtp_memory_has_shift(llama_memory_i * memory);
 
 // Gives back the cells that heads hold ahead of the trunk; drops the positions of a sequence from pos on, where they have
 // cells (false if that fails): recurrent states stay as they are.
