@@ -22,6 +22,7 @@ _ENDED = {
     "length": "length (-n)",
     "context": "context full (-c)",
     "stop": "stop text (--stop)",
+    "blocked": "no token is allowed (--grammar, --logit-bias)",
 }
 
 

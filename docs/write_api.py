@@ -49,6 +49,7 @@ SECTIONS = {
         "Closed",
         "ContextFull",
         "NotFinite",
+        "NothingAllowed",
         "InvalidParameter",
         "LibraryError",
         "ModelError",

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from pymtp.errors import LibraryError as LibraryError
     from pymtp.errors import ModelError as ModelError
     from pymtp.errors import NotFinite as NotFinite
+    from pymtp.errors import NothingAllowed as NothingAllowed
     from pymtp.errors import PymtpError as PymtpError
     from pymtp.errors import RemoteError as RemoteError
     from pymtp.errors import StateError as StateError
@@ -83,7 +84,7 @@ _MODULES = {
     "drafting.params": "DraftParams PlainReason",
     "engine.context": "ContextParams",
     "engine.session": "Chunk Session n_contexts",
-    "errors": "BackendError Closed ContextFull InvalidParameter LibraryError ModelError NotFinite"
+    "errors": "BackendError Closed ContextFull InvalidParameter LibraryError ModelError NotFinite NothingAllowed"
     " PymtpError RemoteError StateError UnsupportedModel",
     "loading.adapters": "LoraAdapter",
     "loading.images": "IMAGE_MARKER Image",

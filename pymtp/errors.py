@@ -39,6 +39,10 @@ class NotFinite(PymtpError):
     damaged, or a type of too small a range overflows."""
 
 
+class NothingAllowed(PymtpError):
+    """Biases, grammar and rules leave no token that can follow. Generations end then, with the reason "blocked"."""
+
+
 class ContextFull(PymtpError):
     """The tokens do not fit into the context."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -19,7 +20,7 @@ from pymtp.acceptance.forced import Forced, Scripted
 from pymtp.acceptance.interface import MATCH, Acceptance, Verdict, Verified
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.acceptance.relaxed import Relaxed
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, NothingAllowed
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams
@@ -81,9 +82,10 @@ class Play:
         self._tells = keeps_distributions(draws)
         for i in range(n_texts):
             sampler = Sampler(replace(params, seed=i), n_vocab=pair.n, history=[0])
+            self._is_blocked = False
             text = [0, *self._round(sampler, 0)]
             self.n_accepted_first.append(self.n_accepted[-1])
-            while len(text) <= N_TOKENS:
+            while len(text) <= N_TOKENS and not self._is_blocked:
                 text += self._round(sampler, text[-1])
             self.texts.append(tuple(text[1 : N_TOKENS + 1]))
 
@@ -92,13 +94,17 @@ class Play:
         distributions: list[Distribution] = []
         for _ in range(self._n_draft):
             distributions.append(sampler.draft_distribution(self._pair.draft[[last, *drafts][-1]]))
+            if distributions[-1].best is None:
+                distributions.pop()
+                break
             drafts.append(distributions[-1].draw(sampler.random()) if self._draws else distributions[-1].argmax)
             sampler.assume(drafts[-1])
         sampler.forget()
         rows = [self._pair.target[token] for token in [last, *drafts]]
         verdict = self._accept(sampler, Verified(rows, drafts, distributions if self._tells else ()))
         assert verdict.tokens[: verdict.n_accepted] == drafts[: verdict.n_accepted]
-        assert len(verdict.tokens) == verdict.n_accepted + 1
+        assert len(verdict.tokens) == verdict.n_accepted + (not verdict.is_blocked)
+        self._is_blocked = verdict.is_blocked
         self.n_accepted.append(verdict.n_accepted)
         return verdict.tokens
 
@@ -131,15 +137,18 @@ def exact_texts(pair: Pair, params: SamplingParams = PLAIN) -> Texts:
         probs = np.zeros(pair.n)
         for xtc, weight in ((0, 1 - params.xtc_probability), (1, params.xtc_probability)):
             sampler = Sampler(replace(params, xtc_probability=xtc), n_vocab=pair.n, history=[0, *prefix])
-            left = sampler.distribution(pair.target[[0, *prefix][-1]])
-            probs[left.tokens] += weight * left.probs
+            with suppress(NothingAllowed):
+                left = sampler.distribution(pair.target[[0, *prefix][-1]])
+                probs[left.tokens] += weight * left.probs
         return probs
 
+    ended: Texts = {}
     texts: Texts = {(): 1.0}
     for _ in range(N_TOKENS):
         rows = {prefix: row(prefix) for prefix in texts}
+        ended |= {prefix: p for prefix, p in texts.items() if not rows[prefix].any()}
         texts = {(*prefix, i): p * rows[prefix][i] for prefix, p in texts.items() for i in range(pair.n) if p > 0}
-    return texts
+    return {text: p for text, p in texts.items() if p > 0} | ended
 
 
 WAYS = {
@@ -169,6 +178,39 @@ def test_a_million_tokens_are_distributed_as_in_plain_decoding(accept: Acceptanc
     pair = random_pair(5, seed=30)
     play = Play(accept, pair, 3, draws=draws, n_texts=-(-1_000_000 // N_TOKENS))
     assert play.is_as(exact_texts(pair))
+
+
+@every_way
+@pytest.mark.parametrize("n_draft", [1, 2, 3])
+def test_texts_that_end_where_nothing_is_allowed_are_those_of_plain_decoding(
+    accept: Acceptance, draws: bool, n_draft: int
+) -> None:
+    """After 2, which is drafted too often, the target has but the token 4, which is banned; after 1 the draft."""
+    pair = random_pair(5, seed=n_draft)
+    pair.draft[:, 2] += 3
+    pair.target[2, :4] = pair.draft[1, :4] = -np.inf
+    params = replace(PLAIN, logit_bias={4: -np.inf})
+    play, exact = Play(accept, pair, n_draft, draws=draws, params=params), exact_texts(pair, params)
+    assert {len(text) for text in play.texts} == {1, 2, 3}
+    assert play.is_as(exact)
+
+
+BLOCKED = np.where(np.arange(10) == 8, 0, -np.inf).astype(np.float32)
+"""A row that has but the token 8."""
+
+
+@pytest.mark.parametrize("name", ["match", "rejection", "token-wise", "forced", "scripted", "relaxed"])
+@pytest.mark.parametrize("n_accepted", [0, 1, 2])
+@pytest.mark.parametrize("options", [{"temperature": 0}, {}, {"mirostat": 2}], ids=str)
+def test_every_method_ends_where_nothing_is_allowed(name: str, n_accepted: int, options: dict[str, Any]) -> None:
+    made = {"match": MATCH, "rejection": BLOCK_REJECTION, "token-wise": TOKENWISE_REJECTION, "forced": Forced([1, 1])}
+    accept: Acceptance = made.get(name) or (Scripted([1, 2]) if name == "scripted" else relaxed(THINK))
+    if options.get("mirostat") and accept in REJECTION:
+        return  # it picks one token, and has no distribution
+    drafts = [1, 2][:n_accepted]
+    sampler = Sampler(replace(PLAIN, **options, logit_bias={8: -np.inf, 9: -np.inf}), n_vocab=10)
+    verdict = accept(sampler, Verified([*(row * 1000 for row in says(*drafts)), BLOCKED], drafts))
+    assert verdict == Verdict(drafts, n_accepted, verdict.targets, is_blocked=True)
 
 
 @every_way
@@ -538,6 +580,6 @@ def test_impossible_forced_rates_are_refused() -> None:
 def test_scripted_acceptance_emits_the_answer_and_accepts_what_equals_it() -> None:
     accept, sampler = Scripted([5, 6, 7, 8]), Sampler(SamplingParams(temperature=0), n_vocab=10)
     rows = list(np.eye(10, dtype=np.float32)[[1, 1, 1, 1]])
-    assert accept(sampler, Verified(rows[:3], [5, 9])) == ([5, 6], 1, [])
-    assert accept(sampler, Verified(rows[:2], [7])) == ([7, 8], 1, [])
-    assert accept(sampler, Verified(rows[:1], [])) == ([1], 0, [])  # after the answer: what was sampled
+    assert accept(sampler, Verified(rows[:3], [5, 9])) == Verdict([5, 6], 1, [])
+    assert accept(sampler, Verified(rows[:2], [7])) == Verdict([7, 8], 1, [])
+    assert accept(sampler, Verified(rows[:1], [])) == Verdict([1], 0, [])  # after the answer: what was sampled

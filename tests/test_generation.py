@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -314,3 +315,25 @@ def test_closing_frees_the_context(embedded_model: Path) -> None:
     model.close()
     with pytest.raises(ValueError, match="closed"):
         model.generate("x")
+
+
+@pytest.mark.parametrize("draft_max", [0, 3])
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.0, "seed": 3}])
+@pytest.mark.parametrize("accept", ["match", "rejection"])
+def test_what_is_blocked_is_whole_and_leaves_its_slot(
+    load: Callable[..., Model], draft_max: int, options: dict[str, Any], accept: Any
+) -> None:
+    """A grammar at whose end all that may follow, which is the end of the text, is banned."""
+    model = load()
+    grammar = 'root ::= "1, 2, 3, 4, 5, 6, 7, 8, 9, 10"'
+    bans = dict.fromkeys(model.vocabulary.end_of_generation, -math.inf)
+    for _ in range(2):
+        generation = model.generate(
+            "0, ", grammar=grammar, logit_bias=bans, draft_max=draft_max, accept=accept, max_tokens=60, **options
+        )
+        assert "".join(generation) == "1, 2, 3, 4, 5, 6, 7, 8, 9, 10"
+        assert (generation.finish_reason, generation.error) == ("blocked", None)
+        assert generation.stats.generated_tokens == len(generation.tokens)
+    assert tokens(model, "One, two,", max_tokens=5, temperature=0) == tokens(
+        load(draft_max=0), "One, two,", max_tokens=5, temperature=0
+    )

@@ -71,6 +71,36 @@ def test_a_bias_bans_and_forces_tokens(server: Client) -> None:
     assert content(server, n_predict=1, logit_bias={too_long: 1000}) == first["content"]
 
 
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1, "seed": 1}, {"mirostat": 2}])
+def test_a_text_ends_where_nothing_is_allowed(server: Client, options: dict[str, Any]) -> None:
+    """All tokens are banned, or those that may follow in the grammar."""
+    vocabulary = server.app.state.served.model.vocabulary
+    everything = [[token, False] for token in range(vocabulary.size)]
+    ends = [[token, False] for token in vocabulary.end_of_generation]
+    for body, text in (
+        ({"logit_bias": everything}, ""),
+        ({"grammar": 'root ::= "One" [^a-z]', "logit_bias": everything}, ""),
+        ({"grammar": 'root ::= "One two three four"', "logit_bias": ends}, "One two three four"),
+    )[: 1 if "mirostat" in options else 3]:  # which has no grammars
+        reply = server.post("/completion", prompt="Say:", n_predict=40, **options | body)
+        assert (reply.status, reply.json["content"], reply.json["stop_type"]) == (200, text, "blocked")
+        for stream in (False, True):
+            reply = server.post("/v1/completions", prompt="Say:", max_tokens=40, stream=stream, **options | body)
+            end = reply.events[-1] if stream else reply.json
+            assert (reply.status, end["choices"][0]["finish_reason"]) == (200, "length")
+
+
+def test_chats_and_their_kin_say_that_an_answer_was_cut_where_nothing_is_allowed(server: Client) -> None:
+    n_vocab = server.app.state.served.model.vocabulary.size
+    body = {"logit_bias": [[token, False] for token in range(n_vocab)], "max_tokens": 40}
+    reply = server.post("/v1/chat/completions", messages=MESSAGES, **body)
+    assert (reply.status, reply.json["choices"][0]["finish_reason"]) == (200, "length")
+    reply = server.post("/v1/messages", messages=MESSAGES, **body)
+    assert (reply.status, reply.json["stop_reason"]) == (200, "max_tokens")
+    reply = server.post("/v1/responses", input="Hello", logit_bias=body["logit_bias"])
+    assert (reply.status, reply.json["incomplete_details"]) == (200, {"reason": "max_output_tokens"})
+
+
 def test_time_to_generate_ends_with_a_line(server: Client) -> None:
     body = {"prompt": "a\n" * 60, "temperature": 0, "n_predict": 400, "grammar": 'root ::= "a\\n"+'}
     reply = server.post("/completion", **body, t_max_predict_ms=1).json

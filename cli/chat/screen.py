@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 
     from .markdown import MarkdownView
 
-CUT = {"length": "cut by -n", "context": "cut: the context is full", None: "interrupted"}
+CUT = {
+    "length": "cut by -n",
+    "context": "cut: the context is full",
+    "blocked": "cut: no token is allowed",
+    None: "interrupted",
+}
 """Words for the reasons for which an answer is not whole."""
-_CUT_IN_LINE = {"length": " (-n)", None: " (interrupted)"}  # a full context has a note of its own
+# a full context has a note of its own
+_CUT_IN_LINE = {"length": " (-n)", "blocked": " (no more is allowed)", None: " (interrupted)"}
 
 
 @dataclass

@@ -60,6 +60,7 @@ enum pymtp_status {
     PYMTP_LOST = 4, // an RPC server cannot be used, or not any longer (pymtp_rpc_connect): free what was loaded there
     PYMTP_NOT_FINITE = 5, // the model's logits are not finite: no token can be drawn; all is as it was before the call,
                           // but for the sampler's random numbers
+    PYMTP_BLOCKED    = 6, // a sampler's biases, grammar and rules leave no token that can follow; likewise
 };
 
 // what the engine is built for

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from pymtp.acceptance.interface import Verdict, Verified, emit_until_other
+from pymtp.acceptance.interface import MATCH, Verdict, Verified, emit_until_other
 from pymtp.engine.session import Row
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.chain import Sampler
@@ -49,9 +49,10 @@ class Forced:
             n_accepted, before = n_accepted + 1, rate
         tokens = list(verified.drafts[:n_accepted])
         sampler.accept(*tokens)
-        if not (tokens and tokens[-1] in verified.stop):
-            tokens.append(sampler.sample(verified.rows[n_accepted]))
-        return Verdict(tokens, n_accepted, [])
+        if tokens and tokens[-1] in verified.stop:
+            return Verdict(tokens, n_accepted, [])
+        rest = MATCH(sampler, Verified(verified.rows[n_accepted : n_accepted + 1], ()))
+        return Verdict(tokens + rest.tokens, n_accepted, [], rest.is_blocked)
 
 
 class Scripted:

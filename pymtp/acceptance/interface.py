@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from pymtp.engine.session import Row
+from pymtp.errors import NothingAllowed
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 
@@ -38,6 +39,8 @@ class Verdict(NamedTuple):
     """How many of the tokens are drafts."""
     targets: list[Distribution]
     """The target's distributions for the tokens; maybe not all of them, unless `Verified.keep`."""
+    is_blocked: bool = False
+    """Whether nothing is allowed after the tokens: no recovered or bonus token comes after the accepted drafts."""
 
 
 class Acceptance(Protocol):
@@ -76,7 +79,10 @@ def emit_until_other(sampler: Sampler, verified: Verified, token_of: Callable[[R
     tokens: list[int] = []
     targets: list[Distribution] = []
     for row, draft in zip(verified.rows, [*verified.drafts, None], strict=True):
-        tokens.append(token_of(row, draft))
+        try:
+            tokens.append(token_of(row, draft))
+        except NothingAllowed:
+            return Verdict(tokens, len(tokens), targets, is_blocked=True)
         if verified.keep:
             targets.append(sampler.last_distribution)
         if tokens[-1] != draft:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pymtp.acceptance.interface import MATCH, Verdict, Verified
+from pymtp.errors import NothingAllowed
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 
@@ -25,7 +26,10 @@ class TokenwiseRejection:
         targets: list[Distribution] = []
         drawn_from = verified.distributions or _one_hot(verified.drafts)
         for row, draft, source in zip(verified.rows, verified.drafts, drawn_from, strict=False):
-            target = sampler.distribution(row)
+            try:
+                target = sampler.distribution(row)
+            except NothingAllowed:
+                return Verdict(tokens, len(tokens), targets, is_blocked=True)
             targets.append(target)
             draft_prob = source.prob(draft)
             is_accepted = draft_prob > 0 and sampler.random() * draft_prob < target.prob(draft)
@@ -35,10 +39,7 @@ class TokenwiseRejection:
                 return Verdict(tokens, len(tokens) - 1, targets)
             if draft in verified.stop:
                 return Verdict(tokens, len(tokens), targets)
-        tokens.append(sampler.sample(verified.rows[-1]))
-        if verified.keep:
-            targets.append(sampler.last_distribution)
-        return Verdict(tokens, len(verified.drafts), targets)
+        return _with_bonus(sampler, verified, tokens, targets)
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ class BlockRejection:
             weight = min(weight * target_prob / draft_prob, 1.0) if draft_prob > 0 else 0.0
             accept_prob = weight
             if i + 1 < len(drafts) and weight > 0:
-                residual = targets[i + 1].residual_mass(drawn_from[i + 1], weight)
+                # where nothing is allowed, what comes is no draft, but the end
+                is_end = i + 1 == len(targets)
+                residual = weight if is_end else targets[i + 1].residual_mass(drawn_from[i + 1], weight)
                 accept_prob = residual / (residual + 1 - weight) if residual + 1 - weight > 0 else 1.0
             if sampler.random() < accept_prob:
                 n_accepted, accepted_weight = i + 1, weight
@@ -75,18 +78,25 @@ class BlockRejection:
         if tokens and tokens[-1] in verified.stop:
             return Verdict(tokens, n_accepted, targets)
         if n_accepted == len(drafts):
-            tokens.append(sampler.sample(verified.rows[-1]))
-            return Verdict(tokens, n_accepted, [*targets, sampler.last_distribution] if verified.keep else targets)
+            return _with_bonus(sampler, verified, tokens, targets)
+        if n_accepted == len(targets):
+            return Verdict(tokens, n_accepted, targets, is_blocked=True)
         tokens.append(targets[n_accepted].sample_residual(drawn_from[n_accepted], accepted_weight, sampler.random()))
         sampler.accept(tokens[-1])
         return Verdict(tokens, n_accepted, targets[: n_accepted + 1])
 
     @staticmethod
     def _targets(sampler: Sampler, verified: Verified) -> list[Distribution]:
-        """The target's distributions at the drafts' positions, up to the first draft that it cannot sample."""
+        """The target's distributions at the drafts' positions, up to the first draft that it cannot sample.
+
+        Without one where it can sample nothing.
+        """
         targets = []
         for row, draft in zip(verified.rows, verified.drafts, strict=False):
-            targets.append(sampler.distribution(row))
+            try:
+                targets.append(sampler.distribution(row))
+            except NothingAllowed:
+                break
             if targets[-1].prob(draft) == 0:
                 break  # it is rejected, and a grammar would not let the sampler assume it
             sampler.assume(draft)
@@ -96,6 +106,14 @@ class BlockRejection:
 
 TOKENWISE_REJECTION = TokenwiseRejection()
 BLOCK_REJECTION = BlockRejection()
+
+
+def _with_bonus(
+    sampler: Sampler, verified: Verified, tokens: Sequence[int], targets: Sequence[Distribution]
+) -> Verdict:
+    """The verdict if all drafts were accepted."""
+    last = MATCH(sampler, verified._replace(rows=verified.rows[-1:], drafts=()))
+    return Verdict([*tokens, *last.tokens], len(tokens), [*targets, *last.targets], last.is_blocked)
 
 
 def _one_hot(drafts: Sequence[int]) -> list[Distribution]:

@@ -6,7 +6,7 @@ Knows the codes and their messages; nothing about the calls.
 from __future__ import annotations
 
 from pymtp.binding.library import ffi, lib
-from pymtp.errors import BackendError, ContextFull, NotFinite, PymtpError, RemoteError
+from pymtp.errors import BackendError, ContextFull, NotFinite, NothingAllowed, PymtpError, RemoteError
 
 _ERRORS: dict[int, type[PymtpError]] = {
     lib.PYMTP_FULL: ContextFull,
@@ -14,6 +14,7 @@ _ERRORS: dict[int, type[PymtpError]] = {
     lib.PYMTP_FAILED: BackendError,
     lib.PYMTP_LOST: RemoteError,
     lib.PYMTP_NOT_FINITE: NotFinite,
+    lib.PYMTP_BLOCKED: NothingAllowed,
 }
 
 

@@ -94,14 +94,17 @@ class Sampler:
         check(lib.pymtp_sampler_forget(self._native))
 
     def sample(self, row: Row) -> int:
-        """Draw the next token from the chain's distribution, and accept it."""
+        """Draw the next token from the chain's distribution, and accept it. Raises NothingAllowed if there is none."""
         check(lib.pymtp_sampler_sample(self._native, self._at(row), self._token))
         token = int(self._token[0])
         self.accept(token)
         return token
 
     def distribution(self, row: Row) -> Distribution:
-        """The chain's distribution for a row of the target, after the accepted and assumed tokens."""
+        """The chain's distribution for a row of the target, after the accepted and assumed tokens.
+
+        Raises NothingAllowed where it is empty.
+        """
         check(lib.pymtp_sampler_apply(self._native, self._at(row)))
         return self.last_distribution
 

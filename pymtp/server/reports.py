@@ -24,7 +24,7 @@ from .state import ServerState, build_info
 _NOT_NUMBERS = ("samplers", "seed", "dry_sequence_breakers", "logit_bias")
 _SAMPLING = [each.name for each in fields(SamplingParams) if each.name not in _NOT_NUMBERS]
 _DRAFTING = ("draft_max", "draft_min", "draft_p_min", "draft_lookup", "draft_pick", "accept")
-_STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit", "context": "limit", None: "none"}
+_STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit", "context": "limit", "blocked": "blocked", None: "none"}
 _MISSING = object()
 LEAST_LOGPROB = -3.4028234663852886e38
 """Stands for minus infinity, which JSON cannot say."""

@@ -22,7 +22,7 @@ from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.logprobs import TokenLogprobs, token_logprobs
 from pymtp.serving.statistics import Stats
 
-FinishReason = Literal["eog", "length", "context", "stop"]
+FinishReason = Literal["eog", "length", "context", "stop", "blocked"]
 
 
 class Share(NamedTuple):
@@ -67,11 +67,13 @@ class ShareResult(NamedTuple):
     share: Share
     proposal: Proposal
     tokens: list[int]
-    """The accepted drafts, then the recovered or bonus token; none inside a prompt."""
+    """The accepted drafts, then the recovered or bonus token, if any is allowed; none inside a prompt."""
     n_accepted: int
     """Drafts that the target accepted."""
     is_cut: bool = False
     """Whether a stop string ends the sequence here."""
+    is_blocked: bool = False
+    """Whether it ends here because nothing is allowed after the tokens, of which there may be none."""
     logprobs: Sequence[TokenLogprobs] = ()
     """Log probabilities of the tokens, if the sequence asks for them."""
 
@@ -133,7 +135,7 @@ class TokenSequence:
     """Whether tokens have gone because the context was full."""
     finish_reason: FinishReason | None = None
     error: PymtpError | None = None
-    """What ended it early: the cache had no room for it, or its own grammar lets no token follow."""
+    """What ended it early: the cache had no room for it, or its samplers failed."""
 
     def __post_init__(self) -> None:
         self.n_prompt = len(self.history)
@@ -229,6 +231,7 @@ class TokenSequence:
             tokens,
             min(verdict.n_accepted, len(tokens)),
             is_cut=n_kept is not None,
+            is_blocked=verdict.is_blocked,
             logprobs=self._logprobs(rows, verdict.targets, tokens),
         )
 
@@ -241,6 +244,8 @@ class TokenSequence:
             return
         if result.is_cut:
             self.finish_reason = "stop"
+        elif result.is_blocked:
+            self.finish_reason = "blocked"
         elif result.tokens and result.tokens[-1] in self.stop:
             self.finish_reason = "eog"
         elif self.n_left <= 0:

@@ -254,6 +254,8 @@ static int32_t with_row(const pymtp_sampler & sampler, const pymtp_logits & logi
         return PYMTP_OK;
     } catch (const sampler_not_finite & err) {
         return pymtp_fail(PYMTP_NOT_FINITE, "%s", err.what());
+    } catch (const sampler_blocked & err) {
+        return pymtp_fail(PYMTP_BLOCKED, "%s", err.what());
     }
 }
 

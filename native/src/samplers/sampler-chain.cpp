@@ -310,7 +310,8 @@ bool sampler_chain::run(const sampler_history & history, std::mt19937 & xtc_rng,
                 break;
         }
     }
-    if (picker) {
+    blocked = std::all_of(cur.data, cur.data + cur.size, is_impossible);
+    if (picker && !blocked) {
         llama_sampler_apply(picker.get(), &cur);
     } else {
         drop_impossible(cur);

@@ -76,7 +76,10 @@ struct sampler_chain {
     // finite; below the highest ones it may not look at any.
     bool apply(sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng, const sampler_filter & filter);
 
-    // What the chain has left, with probabilities. Never empty.
+    // whether no token of the row that it was applied to can be
+    bool is_blocked() const { return blocked; }
+
+    // What the chain has left, with probabilities. Never empty: one that cannot be if all cannot.
     llama_token_data_array & left() { return cur; }
 
     const llama_token_data_array & left() const { return cur; }
@@ -111,7 +114,8 @@ struct sampler_chain {
     int32_t n_cut; // tokens that it keeps; 0: it keeps those above a threshold
 
     std::vector<llama_token_data> buffer;
-    llama_token_data_array        cur = {};
+    llama_token_data_array        cur     = {};
+    bool                          blocked = false;
 
     const std::vector<sampler_history::repetition> * repetitions = nullptr; // of the current history
 

@@ -143,6 +143,9 @@ void pymtp_sampler::apply_finite(sampler_row & row, std::mt19937 & xtc_rng, cons
     if (!chain.apply(row, history, xtc_rng, filter)) {
         throw sampler_not_finite();
     }
+    if (chain.is_blocked()) {
+        throw sampler_blocked();
+    }
 }
 
 // With a grammar, as sample() draws: a token that is refused is drawn again, among those that are not.

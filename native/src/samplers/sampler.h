@@ -25,6 +25,10 @@ struct sampler_not_finite : std::runtime_error {
     sampler_not_finite() : std::runtime_error("the logits are not finite (NaN, or infinite)") {}
 };
 
+struct sampler_blocked : std::runtime_error {
+    sampler_blocked() : std::runtime_error("biases, grammar and rules leave no token that can follow") {}
+};
+
 struct pymtp_sampler {
     static constexpr const char * what = "sampler";
 
@@ -45,7 +49,8 @@ struct pymtp_sampler {
     bool assume(llama_token token);
     void forget();
 
-    // Leaves a result. Throws sampler_not_finite where the target's logits are not.
+    // Leaves a result. Throws sampler_not_finite where the target's logits are not, sampler_blocked where nothing can
+    // follow.
     void apply_draft(sampler_row & row);
     void apply_target(sampler_row & row);
 
