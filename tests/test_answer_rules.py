@@ -132,6 +132,19 @@ def test_a_schema_holds_after_a_thinking_that_was_cut_short(thinks: Model) -> No
             assert json.loads(answer.message.content) in range(1, 7)
 
 
+@pytest.mark.model
+@pytest.mark.parametrize("draft_max", [0, 3])
+def test_a_second_closing_tag_is_no_content(thinks: Model, draft_max: int) -> None:
+    """The model closes its thinking once more, as it does not know that a budget has."""
+    (end,) = thinks.tokenize("</think>", is_start=False)
+    options = {"sampling": GREEDY, "max_tokens": 12, "draft_max": draft_max, "logit_bias": {end: 1000}}
+    closed = thinks.chat(QUESTION, reasoning_budget=0, **options)
+    text = "".join(closed)
+    assert text.count("</think>") == 1
+    assert closed.tokens.count(end) > 1
+    assert "</think>" not in closed.message.content
+
+
 # --- grammars of a template ---
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymtp.text.thinking import TAGS, Thinking, tags_of
+from pymtp.text.thinking import TAGS, ClosedOnce, Thinking, tags_of
 
 
 def phases(*pieces: str) -> list[bool]:
@@ -58,3 +58,27 @@ def test_tags_come_from_the_tokens_or_else_from_the_template() -> None:
     assert tags_of({}, None) is None
     for tags in TAGS:
         assert tags_of(dict.fromkeys(tags, 0), None) == tags
+
+
+@pytest.mark.parametrize(
+    ("budget", "pieces", "shown"),
+    [
+        (2, "a b </think> c </think> d", "ab</think>cd"),
+        (2, "a b </think> c </ think > d </think>", "ab</think>cd"),
+        (2, "a b </think> c</thi nk>d</th i", "ab</think>cd</thi"),
+        (2, "a b </think> </ th <", "ab</think></th<"),
+        (2, "a </think> c </think> d", "a</think>c</think>d"),  # it has closed itself: what follows is about tags
+        (0, "</think> c </think> d", "</think>cd"),
+        (1, "a </think> b <think> c </think> d </think> e", "a</think>b<think>c</think>de"),
+        (2, "a b </think> c </think> <think> d </think> e </think>", "ab</think>c<think>d</think>e</think>"),
+    ],
+)
+def test_what_a_budget_has_closed_is_closed_once(budget: int, pieces: str, shown: str) -> None:
+    for begins in (["<think>"], ["<thi", "nk>"]):
+        closed = ClosedOnce(Thinking("<think>", "</think>", [each.encode() for each in begins]), ["</think>"], budget)
+        assert b"".join([*(closed.push(piece.encode()) for piece in pieces.split()), closed.flush()]) == shown.encode()
+
+
+def test_without_a_thinking_no_tag_is_left_out() -> None:
+    closed = ClosedOnce(Thinking("<think>", "</think>"), ["</think>"], 0)
+    assert b"".join([closed.push(b"a </think> b </thi"), closed.flush()]) == b"a </think> b </thi"

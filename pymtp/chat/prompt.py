@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pymtp.chat.parser import AnswerParser, ContentParser, ParserMaker
+from pymtp.text.thinking import ClosedOnce, Thinking
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,13 @@ class ChatPrompt:
     """What opens the model's thinking; empty if there is none."""
     thinking_ends: tuple[str, ...] = ()
     """What closes it; the first closes it where a budget is used up."""
+
+    def closed_once(self, budget: int) -> ClosedOnce | None:
+        """What leaves closing tags out of one answer where a budget (in tokens) may have closed the thinking."""
+        if budget < 0 or not (self.thinking_begin and self.thinking_ends):
+            return None
+        thinking = Thinking(self.thinking_begin, self.thinking_ends[0], [self.generation_prompt.encode()])
+        return ClosedOnce(thinking, self.thinking_ends, budget)
 
     def parse(self) -> AnswerParser:
         """A parser for one answer to this prompt."""

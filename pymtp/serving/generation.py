@@ -53,6 +53,7 @@ class Generation:
         self._on_prompt = on_prompt  # until the prompt is done
         self._stream = TextStream(request.params.stops)
         self._piece = vocabulary.piece_with(request.params.preserved_tokens)
+        self._closed_once = chat.closed_once(request.params.reasoning_budget) if (chat := request.params.chat) else None
         self._origins = Origins()
         self._first_listener = request.listener
         self._wakes: asyncio.Event | None = None
@@ -230,11 +231,14 @@ class Generation:
         piece = ""
         for i, token in enumerate(update.tokens):
             n_before = self._stream.n_characters
-            piece += self._stream.push(self._piece(token))
+            data = self._piece(token)
+            piece += self._stream.push(self._closed_once.push(data) if self._closed_once else data)
             self._origins.add(self._stream.n_characters - n_before, drafted=i < update.n_accepted)
         if update.finish_reason or update.error:
             self.finish_reason = update.finish_reason
             self.is_over = True
+            if self._closed_once:
+                piece += self._stream.push(self._closed_once.flush())
             piece += self._stream.flush()
         self.text += piece
         if self._on_prompt and update.n_decoded:

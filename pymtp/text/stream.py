@@ -10,6 +10,7 @@ import codecs
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import AnyStr
 
 
 class TextStream:
@@ -54,7 +55,7 @@ class TextStream:
             at, self.stopped_by = min(found)
             self._held = ""
             return text[:at]
-        n_held = max(_overlap(text, stop) for stop in self._stop)
+        n_held = max(overlap(text, stop) for stop in self._stop)
         self._held = text[len(text) - n_held :]
         return text[: len(text) - n_held]
 
@@ -77,6 +78,6 @@ class Origins:
         return [("".join(character for character, _ in run), bool(flag)) for flag, run in runs]
 
 
-def _overlap(text: str, stop: str) -> int:
-    """How many of the last characters of `text` are the first ones of `stop`."""
+def overlap(text: AnyStr, stop: AnyStr) -> int:
+    """How many of the last characters, or bytes, of `text` are the first ones of `stop`."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

@@ -5,7 +5,9 @@ Knows the bytes of tokens; never ids or logits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+from .stream import overlap
 
 TAGS = (
     ("<think>", "</think>"),
@@ -45,3 +47,41 @@ class Thinking:
             text = text[found[0] :]
         n_tail = max(map(len, self._tags)) - 1
         self._tail = text[-n_tail:]
+
+
+class ClosedOnce:
+    """Leaves out the tags with which a model closes its thinking again, after a budget has closed it.
+
+    The model does not know that, and goes on thinking. `thinking`: its state before the answer; `budget`: in tokens.
+    """
+
+    def __init__(self, thinking: Thinking, ends: Sequence[str], budget: int) -> None:
+        self._thinking, self._budget = thinking, budget
+        self._ends = [end.encode() for end in ends]
+        self._n_thought = 0
+        self._is_cut = False
+        self._held = b""  # may be the start of a tag
+
+    def push(self, piece: bytes) -> bytes:
+        """Take the next token's bytes; return those that are certain to be shown."""
+        was_inside = self._thinking.is_inside
+        self._thinking.observe(piece)
+        is_inside = self._thinking.is_inside
+        if was_inside and not is_inside:
+            self._is_cut, self._n_thought = self._n_thought >= self._budget, 0
+            return piece
+        if is_inside:
+            self._n_thought += was_inside
+        text, self._held = self._held + piece, b""
+        if is_inside or not self._is_cut:
+            return text
+        for end in self._ends:
+            text = text.replace(end, b"")
+        n_held = max(overlap(text, end) for end in self._ends)
+        self._held = text[len(text) - n_held :]
+        return text[: len(text) - n_held]
+
+    def flush(self) -> bytes:
+        """What was held back: the answer ends here."""
+        held, self._held = self._held, b""
+        return held
