@@ -119,12 +119,20 @@ def test_a_cut_answer_keeps_what_there_is() -> None:
     assert parser.message.reasoning.strip() == "Hm."
 
 
-def test_an_answer_that_is_none_keeps_the_message_so_far() -> None:
+@pytest.mark.parametrize("n", [1, 7, 100])
+def test_what_is_no_answer_of_the_template_is_content(n: int) -> None:
+    parser, text = rendered(ANSWERS[2]).parse(), "<think>\nHm.\n</think>\n\n<tool_call>\nno JSON"
+    deltas = [delta for i in range(0, len(text), n) for delta in parser.push(text[i : i + n])] + parser.finish()
+    message = parser.message
+    assert text.endswith(message.reasoning + message.content) and message.content.endswith("<tool_call>\nno JSON")
+    assert joined(deltas) == (message.content, message.reasoning, "")
+
+
+def test_what_follows_the_arguments_of_a_broken_call_is_content() -> None:
     parser = rendered(ANSWERS[2]).parse()
-    parser.push("<think>\nHm.\n</think>\n\n<tool_call>\n")
-    before = parser.message
-    assert parser.finish("no JSON") == []
-    assert parser.message == before
+    parser.push('<tool_call>\n{"name": "weather", "arguments": {"city": "a')
+    parser.finish('"b"}}\n</tool_call>')
+    assert parser.message.content == '"b"}}\n</tool_call>'
 
 
 @given(st.lists(st.text(st.sampled_from("a \nü<>/think|{"), max_size=6), max_size=8), st.booleans())

@@ -91,32 +91,47 @@ class ChatParser:
         handle = ffi.new("struct pymtp_chat_parser **")
         check_call(lib.pymtp_chat_parser_init(maker.native, handle))
         self._native = ffi.gc(handle[0], lib.pymtp_free)
+        self._text = ""
+        self._n_told = 0  # characters of the text that deltas have told
+        self._unread = ""
 
     def push(self, piece: str) -> list[ChatDelta]:
         """Take the next piece of the answer's text; return what it adds, which may be nothing yet."""
-        return self._push(piece, is_partial=True)
+        return self._push(piece, is_partial=True) or []
 
     def finish(self, piece: str = "", *, is_cut: bool = False) -> list[ChatDelta]:
-        """Take the last piece; return what is certain now.
+        """Take the last piece; return what is certain now. What is not an answer of this template becomes content.
 
         `is_cut`: the answer ended before its end, at a limit of tokens or a stop string.
         """
-        return self._push(piece, is_partial=is_cut)
+        deltas = self._push(piece, is_partial=is_cut)
+        if deltas is None:
+            self._unread = self._text[self._n_told :]
+            return [ChatDelta(self._unread)] if self._unread else []
+        return deltas
 
     @property
     def message(self) -> ChatMessage:
         """The message so far."""
         message = json_of(lib.pymtp_chat_parser_message, self._native)
         calls = tuple(ToolCall(call["name"], call["arguments"], call["id"]) for call in message["tool_calls"])
-        return ChatMessage(message["content"], message["reasoning_content"], calls)
+        return ChatMessage(message["content"] + self._unread, message["reasoning_content"], calls)
 
-    def _push(self, piece: str, *, is_partial: bool) -> list[ChatDelta]:
+    def _push(self, piece: str, *, is_partial: bool) -> list[ChatDelta] | None:
+        """None: llama.cpp cannot read it."""
+        self._text += piece
         data = piece.encode(errors="replace")
         try:
             deltas = json_of(lib.pymtp_chat_parser_push, self._native, data, len(data), is_partial)
         except Failed:
-            return []  # not an answer of this template: the message stays as it was
-        return [_delta(delta) for delta in deltas]
+            return None
+        made = [_delta(delta) for delta in deltas]
+        if made:
+            call = made[-1].tool_call
+            last = (call.arguments or call.name) if call else made[-1].content or made[-1].reasoning
+            at = self._text.rfind(last)
+            self._n_told = len(self._text) if at < 0 else at + len(last)
+        return made
 
 
 AnswerParser = ContentParser | ChatParser
