@@ -25,9 +25,23 @@ IGNORED = {
 """Cases in which llama.cpp makes a grammar of a part of the schema, and what it passes over."""
 
 
+MENDED = {
+    r'root ::= "\"" ("\"") "\""': r'root ::= "\"" ("\\\"") "\""',
+    r"dot ::= [^\x0A\x0D]": r'dot ::= [^"\\\x00-\x1F\u2028\u2029] | [\\] ["\\bft]',
+    '| [^"': r'| [^"\\\x7F\x00-\x1F',
+}
+"""What llama.cpp expects allows texts that are no JSON; and what is allowed instead."""
+
+
 def trimmed(grammar: str) -> str:
     """As llama.cpp's test compares them: without indentation."""
     return re.sub(r"(^|\n)[ \t]+", r"\1", grammar.strip())
+
+
+def mended(grammar: str) -> str:
+    for wrong, right in MENDED.items():
+        grammar = grammar.replace(wrong, right)
+    return grammar
 
 
 @pytest.mark.skipif(not CASES, reason="llama.cpp's tests are not at hand (build/ holds no archive): run make")
@@ -45,7 +59,7 @@ def test_a_grammar_is_what_llama_cpps_own_test_expects(case: SchemaCase) -> None
         with pytest.raises(InvalidParameter, match="^json_schema must be a schema that can be turned into a grammar"):
             grammar_of_schema(case.schema)
     else:
-        assert trimmed(grammar_of_schema(case.schema)) == trimmed(case.grammar)
+        assert trimmed(grammar_of_schema(case.schema)) == trimmed(mended(case.grammar))
 
 
 @pytest.mark.parametrize(
