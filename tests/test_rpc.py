@@ -99,6 +99,16 @@ def test_a_trained_model_says_the_same(name: str, draft_max: int, endpoints: lis
     same_as_here(shared / "models" / name, prompt, 64, draft_max, rpc=endpoints, tensor_split=[1, 1])
 
 
+@pytest.mark.parametrize("kind", ["bf16", "q8_0"])
+def test_positions_of_every_type_of_key_move_there(kind: str, endpoints: list[str], tmp_path: Path) -> None:
+    path = FAMILIES["glm4moe"].write(tmp_path / "tiny.gguf")
+    for options in ({}, {"rpc": endpoints}):
+        with Model(path, n_ctx=64, n_threads=1, type_k=kind, **options) as model:  # type: ignore[arg-type]
+            generation = model.generate([*range(30, 48)], temperature=0, max_tokens=150, ignore_eos=True, n_keep=4)
+            list(generation)
+            assert (generation.finish_reason, generation.is_truncated) == ("length", True)
+
+
 def test_several_texts_at_once_are_what_they_are_here(endpoints: list[str], shared: Path) -> None:
     """With cells of their own: see docs/devices.md."""
     params = GenerationParams(sampling=GREEDY, max_tokens=24, ignore_eos=True)
