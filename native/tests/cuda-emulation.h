@@ -62,6 +62,7 @@ class emulated_block {
     std::vector<fiber>    fibers;
     std::vector<barrier>  warps;
     barrier               all;
+    barrier               teams[16];
     std::vector<uint32_t> passed; // what threads show to the others of their warp
     ucontext_t            scheduler;
     void *                scheduler_fake_stack = nullptr;
@@ -161,6 +162,8 @@ class emulated_block {
 
     void sync_all() { wait(all, (int) fibers.size()); }
 
+    void sync_team(int team, int n_threads) { wait(teams[team], n_threads); }
+
     // copies that run beside the thread: they are made when it waits for them, not earlier
     void begin_copy(void * to, const void * from, size_t size) {
         fibers[threadIdx.x].begun.push_back({ to, from, size });
@@ -187,6 +190,16 @@ class emulated_block {
         passed[threadIdx.x] = value;
         sync_warp();
         const uint32_t res = passed[threadIdx.x ^ lane_mask];
+        sync_warp();
+        return res;
+    }
+
+    // what all lanes of the warp show
+    std::vector<uint32_t> all_of_warp(uint32_t value) {
+        passed[threadIdx.x] = value;
+        sync_warp();
+        const auto                  first = passed.begin() + threadIdx.x / N_LANES * N_LANES;
+        const std::vector<uint32_t> res(first, first + N_LANES);
         sync_warp();
         return res;
     }
@@ -227,6 +240,10 @@ inline float __int_as_float(int bits) {
 
 inline float __fmul_rn(float a, float b) {
     return a * b;
+}
+
+inline float __fadd_rn(float a, float b) {
+    return a + b;
 }
 
 inline float __fmaf_rn(float a, float b, float c) {
@@ -307,3 +324,56 @@ inline float ggml_cuda_op_swiglu_clamp_single(float, float, float) {
 #define FEW_ROWS_KERNEL
 #define FEW_ROWS_LAUNCH_BOUNDS(n_threads, n_blocks)
 #define FEW_ROWS_SHARED(name) char * name = emulated_block::current->shared.data()
+
+// --- tensor cores, as cuda-more-rows-kernel.cuh uses them ---
+
+static constexpr int   MORE_ROWS_BEGIN       = 0x4b400000;
+static constexpr float MORE_ROWS_BEGIN_FLOAT = 12582912.0f;
+
+struct more_rows_tile {
+    int of[4];
+};
+
+inline void more_rows_sync_team(int team) {
+    emulated_block::current->sync_team(team, 128);
+}
+
+// a: words of the lane's matrix row and of the one 8 below; b: words of its column. Adds to the sums of rows and columns.
+template <int N_WORDS> void emulated_multiply(const int (&a)[2][N_WORDS], const int (&b)[N_WORDS], int (&sums)[4]) {
+    const int lane = (int) threadIdx.x % 32;
+    for (int k = 0; k < N_WORDS; ++k) {
+        const std::vector<uint32_t> rows[2] = { emulated_block::current->all_of_warp((uint32_t) a[0][k]),
+                                                emulated_block::current->all_of_warp((uint32_t) a[1][k]) };
+        const std::vector<uint32_t> columns = emulated_block::current->all_of_warp((uint32_t) b[k]);
+        for (int i = 0; i < 4; ++i) {
+            for (int t = 0; t < 4; ++t) {
+                sums[i] = ggml_cuda_dp4a((int) rows[i / 2][lane / 4 * 4 + t],
+                                         (int) columns[(lane % 4 * 2 + i % 2) * 4 + t], sums[i]);
+            }
+        }
+    }
+}
+
+inline void more_rows_load_matrices(int (&to)[4], const char * row) {
+    const int lane = (int) threadIdx.x % 32;
+    for (int t = 0; t < 4; ++t) {
+        uint32_t word;
+        std::memcpy(&word, row + 4 * t, sizeof(word));
+        const auto all = emulated_block::current->all_of_warp(word);
+        for (int i = 0; i < 4 && t == lane % 4; ++i) {
+            to[i] = (int) all[8 * i + lane / 4];
+        }
+    }
+}
+
+inline more_rows_tile more_rows_multiply_16(int a0, int a1, int b) {
+    more_rows_tile d = { { MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN } };
+    emulated_multiply<1>({ { a0 }, { a1 } }, { b }, d.of);
+    return d;
+}
+
+inline more_rows_tile more_rows_multiply_32(const int (&a)[4], const int (&b)[2]) {
+    more_rows_tile d = { { MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN } };
+    emulated_multiply<2>({ { a[0], a[2] }, { a[1], a[3] } }, b, d.of);
+    return d;
+}

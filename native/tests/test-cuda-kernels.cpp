@@ -4,6 +4,7 @@
 #include "check.h"
 #include "cuda-emulation.h"
 #include "cuda-few-rows-kernel.cuh"
+#include "cuda-more-rows-kernel.cuh"
 #include "random-values.h"
 
 #include <cmath>
@@ -77,29 +78,32 @@ static std::vector<float> unquantize(const std::vector<uint8_t> & row, int64_t n
     return res;
 }
 
-// of the rows [begin, end), by the kernel for N columns; the matrix cut into several that are multiplied together
-template <class T, int N, bool GATE>
-static std::vector<float> compute(const product & p, size_t begin, size_t end, const few_rows_device & device,
-                                  int n_matrices) {
-    const int  n_tokens = (int) (end - begin);
-    const auto n_places = (int) (p.n_experts ? p.experts[0].size() : 1);
-
+struct quantized_rows {
     std::vector<uint8_t> columns;
     std::vector<int32_t> ids;
+};
+
+static quantized_rows quantize_rows(const product & p, size_t begin, size_t end) {
+    quantized_rows res;
     for (size_t i = begin; i < end; ++i) {
         const auto row = quantize(p.rows[i]);
-        columns.insert(columns.end(), row.begin(), row.end());
+        res.columns.insert(res.columns.end(), row.begin(), row.end());
         if (p.n_experts) {
-            ids.insert(ids.end(), p.experts[i].begin(), p.experts[i].end());
+            res.ids.insert(res.ids.end(), p.experts[i].begin(), p.experts[i].end());
         }
     }
-    std::vector<float> res(n_tokens * n_places * p.n_out, NAN);
+    return res;
+}
 
+// as a GPU is given it, for results in res; the matrix cut into several that are multiplied together
+static few_rows_product describe(const product & p, const quantized_rows & rows, int n_tokens, int n_matrices,
+                                 std::vector<float> & res) {
+    const auto       n_places = (int) (p.n_experts ? p.experts[0].size() : 1);
     few_rows_product given    = {};
-    given.gate                = GATE ? (const char *) p.gate.data() : nullptr;
+    given.gate                = p.has_gate ? (const char *) p.gate.data() : nullptr;
     given.bias                = p.has_bias ? p.bias.data() : nullptr;
-    given.columns             = (const char *) columns.data();
-    given.ids                 = p.n_experts ? ids.data() : nullptr;
+    given.columns             = (const char *) rows.columns.data();
+    given.ids                 = p.n_experts ? rows.ids.data() : nullptr;
     given.glu_op              = GGML_GLU_OP_SWIGLU;
     given.n_parts             = (int) (p.n_values / FEW_ROWS_PART);
     given.column_size         = (given.n_parts * 2 * FEW_ROWS_Y_SIZE + 15) / 16 * 16;
@@ -109,7 +113,7 @@ static std::vector<float> compute(const product & p, size_t begin, size_t end, c
     given.ids_stride          = n_places;
     given.row_stride          = (int64_t) ggml_row_size(p.type, p.n_values);
     given.expert_stride       = given.row_stride * p.n_out;
-    given.column_stride       = (int64_t) (columns.size() / n_tokens);
+    given.column_stride       = (int64_t) (rows.columns.size() / n_tokens);
     given.column_place_stride = given.column_stride;
     given.dst_place_stride    = p.n_out;
     given.n_matrices          = n_matrices;
@@ -119,21 +123,35 @@ static std::vector<float> compute(const product & p, size_t begin, size_t end, c
         given.matrices[m]   = { (const char *) p.matrix.data() + first * given.row_stride, res.data() + first,
                                 n_places * p.n_out, (int) (last - first), 0 };
     }
+    CHECK_EQUAL((uintptr_t) given.matrices[0].data % 16, 0u);
+    return given;
+}
+
+template <class Kernel> static void run_blocks(int n_x, int n_y, int n_warps, size_t shared_size, Kernel kernel) {
+    for (int y = 0; y < n_y; ++y) {
+        for (int x = 0; x < n_x; ++x) {
+            emulated_block block(n_warps * FEW_ROWS_LANES, shared_size);
+            blockIdx = { (unsigned) x, (unsigned) y };
+            std::fill(block.shared.begin(), block.shared.end(), (char) 0x7f);
+            block.run(kernel);
+        }
+    }
+}
+
+// of the rows [begin, end), by the kernel for N columns
+template <class T, int N, bool GATE>
+static std::vector<float> compute(const product & p, size_t begin, size_t end, const few_rows_device & device,
+                                  int n_matrices) {
+    const int          n_tokens = (int) (end - begin);
+    const auto         rows     = quantize_rows(p, begin, end);
+    std::vector<float> res(n_tokens * (p.n_experts ? p.experts[0].size() : 1) * p.n_out, NAN);
+    few_rows_product   given = describe(p, rows, n_tokens, n_matrices, res);
 
     CHECK(few_rows_divide<T>(given, N, GATE, device));
     const few_rows_memory<T> memory(given, N, GATE);
     CHECK(memory.size <= device.shared_size);
-    CHECK_EQUAL((uintptr_t) given.matrices[0].data % 16, 0u);
-
-    const int n_routed = p.n_experts ? n_tokens * n_places : 1;
-    for (int y = 0; y < n_routed; ++y) {
-        for (int x = 0; x < given.n_blocks; ++x) {
-            emulated_block block(given.n_warps * FEW_ROWS_LANES, memory.size);
-            blockIdx = { (unsigned) x, (unsigned) y };
-            std::fill(block.shared.begin(), block.shared.end(), (char) 0x7f);
-            block.run([&] { few_rows_kernel<T, N, GATE>(given); });
-        }
-    }
+    run_blocks(given.n_blocks, p.n_experts ? n_tokens * given.n_places : 1, given.n_warps, memory.size,
+               [&] { few_rows_kernel<T, N, GATE>(given); });
     return res;
 }
 
@@ -230,44 +248,130 @@ template <class T> static void check_type(ggml_type type) {
     }
 }
 
+// --- more rows ---
+
+// the layout that the kernel for more rows wants, of rows as the other one has them
+static quantized_rows in_tiles(const quantized_rows & rows, int n_tokens, int64_t n_values) {
+    const size_t         row_size  = rows.columns.size() / n_tokens;
+    const int            n_tiles   = more_rows_all_tiles(n_tokens);
+    std::vector<uint8_t> res(n_tiles * n_values / 32 * MORE_ROWS_Y_SIZE);
+    for (int n = 0; n < n_tokens; ++n) {
+        for (int64_t k = 0; k < n_values / 32; ++k) {
+            const uint8_t * from = rows.columns.data() + n * row_size + k * FEW_ROWS_Y_SIZE;
+            uint8_t *       to   = res.data() + (k * n_tiles + n / 8) * MORE_ROWS_Y_SIZE;
+            ggml_fp16_t     d;
+            std::memcpy(&d, from, sizeof(d));
+            int sum = 0;
+            for (int i = 0; i < 32; ++i) {
+                const int word                                        = i / 4;
+                to[n % 8 * 32 + (word % 4 * 2 + word / 4) * 4 + i % 4] = from[4 + i];
+                sum += (int8_t) from[4 + i];
+            }
+            const float scales[2] = { ggml_fp16_to_fp32(d), ggml_fp16_to_fp32(d) * (float) sum };
+            std::memcpy(to + MORE_ROWS_Y_SCALES + n % 8 * 8, scales, sizeof(scales));
+        }
+    }
+    return { res, rows.ids };
+}
+
+template <class T, int NT, bool GATE>
+static std::vector<float> compute_more(const product & p, const few_rows_device & device, int n_matrices) {
+    const int          n_tokens = (int) p.rows.size();
+    const auto         rows     = in_tiles(quantize_rows(p, 0, p.rows.size()), n_tokens, p.n_values);
+    std::vector<float> res(n_tokens * p.n_out, NAN);
+    few_rows_product   given = describe(p, rows, n_tokens, n_matrices, res);
+    given.column_stride      = more_rows_all_tiles(n_tokens) * MORE_ROWS_Y_SIZE;
+
+    more_rows_divide<T, NT>(given, GATE, device);
+    const int    n_teams = given.n_warps / MORE_ROWS_TEAM;
+    const size_t size    = n_teams * more_rows_team_size<T, NT>();
+    CHECK(size <= device.shared_size);
+    run_blocks(given.n_blocks, (n_tokens + 8 * NT - 1) / (8 * NT), given.n_warps, size,
+               [&] { more_rows_kernel<T, NT, GATE>(given); });
+    return res;
+}
+
+template <class T, bool GATE>
+static void check_more(const product & p, const few_rows_device & device, int n_matrices) {
+    std::vector<float> together;
+    switch (more_rows_tiles_of_block<T>((int) p.rows.size(), device)) {
+        case 2:
+            together = compute_more<T, 2, GATE>(p, device, n_matrices);
+            break;
+        case 4:
+            together = compute_more<T, 4, GATE>(p, device, n_matrices);
+            break;
+        default:
+            together = compute_more<T, 8, GATE>(p, device, n_matrices);
+    }
+    std::vector<float> alone;
+    for (size_t i = 0; i < p.rows.size(); ++i) {
+        const auto row = compute<T, GATE>(p, i, i + 1, device, 1);
+        alone.insert(alone.end(), row.begin(), row.end());
+    }
+    CHECK(together == alone);
+}
+
+// the same as those of few rows, which are right
+template <class T> static void check_more_rows(ggml_type type) {
+    static constexpr few_rows_device SMALL{ 1, 64 << 10 };
+    static constexpr few_rows_device LARGE{ 8, 227 << 10 };
+
+    check_more<T, false>(random_product(type, 256, 5, 9, 0, false, true), SMALL, 1);
+    check_more<T, true>(random_product(type, 768, 33, 16, 0, true, true), LARGE, 1);
+    check_more<T, false>(random_product(type, 3 * 2048 + 512, 35, 20, 0, false, false), LARGE, 2);
+    check_more<T, false>(random_product(type, 2048 + 256, 17, 41, 0, false, false), SMALL, 1);
+    check_more<T, true>(random_product(type, 2 * 2048, 9, 67, 0, true, false), LARGE, 1);
+}
+
 static void q8_0_is_right_and_rows_do_not_matter() {
     check_type<few_rows_q8_0>(GGML_TYPE_Q8_0);
+    check_more_rows<few_rows_q8_0>(GGML_TYPE_Q8_0);
 }
 
 static void q4_0_is_right_and_rows_do_not_matter() {
     check_type<few_rows_q4_0>(GGML_TYPE_Q4_0);
+    check_more_rows<few_rows_q4_0>(GGML_TYPE_Q4_0);
 }
 
 static void q5_0_is_right_and_rows_do_not_matter() {
     check_type<few_rows_q5_0>(GGML_TYPE_Q5_0);
+    check_more_rows<few_rows_q5_0>(GGML_TYPE_Q5_0);
 }
 
 static void iq4_nl_is_right_and_rows_do_not_matter() {
     check_type<few_rows_iq4_nl>(GGML_TYPE_IQ4_NL);
+    check_more_rows<few_rows_iq4_nl>(GGML_TYPE_IQ4_NL);
 }
 
 static void mxfp4_is_right_and_rows_do_not_matter() {
     check_type<few_rows_mxfp4>(GGML_TYPE_MXFP4);
+    check_more_rows<few_rows_mxfp4>(GGML_TYPE_MXFP4);
 }
 
 static void q3_K_is_right_and_rows_do_not_matter() {
     check_type<few_rows_q3_K>(GGML_TYPE_Q3_K);
+    check_more_rows<few_rows_q3_K>(GGML_TYPE_Q3_K);
 }
 
 static void q4_K_is_right_and_rows_do_not_matter() {
     check_type<few_rows_q4_K>(GGML_TYPE_Q4_K);
+    check_more_rows<few_rows_q4_K>(GGML_TYPE_Q4_K);
 }
 
 static void q5_K_is_right_and_rows_do_not_matter() {
     check_type<few_rows_q5_K>(GGML_TYPE_Q5_K);
+    check_more_rows<few_rows_q5_K>(GGML_TYPE_Q5_K);
 }
 
 static void q6_K_is_right_and_rows_do_not_matter() {
     check_type<few_rows_q6_K>(GGML_TYPE_Q6_K);
+    check_more_rows<few_rows_q6_K>(GGML_TYPE_Q6_K);
 }
 
 static void iq4_xs_is_right_and_rows_do_not_matter() {
     check_type<few_rows_iq4_xs>(GGML_TYPE_IQ4_XS);
+    check_more_rows<few_rows_iq4_xs>(GGML_TYPE_IQ4_XS);
 }
 
 int main() {

@@ -227,8 +227,8 @@ static product part_of(const product & all, size_t n_rows, fused what) {
 }
 
 // with all that can be fused: quantizing takes longer than all products
-static product whole_product(ggml_type type, int64_t n_values, int64_t n_out, int64_t n_experts) {
-    product p = random_product(type, n_values, n_out, 8, n_experts, fused::GATE);
+static product whole_product(ggml_type type, int64_t n_values, int64_t n_out, int64_t n_experts, int64_t n_rows = 8) {
+    product p = random_product(type, n_values, n_out, n_rows, n_experts, fused::GATE);
     p.bias    = random_values(n_out);
     for (size_t i = 0; i < p.rows.size(); ++i) {
         p.residual.push_back(random_values(n_out));
@@ -280,6 +280,34 @@ static void experts_are_right_and_rows_do_not_matter() {
     }
     for (const int64_t n_rows : sizes({ 1, 2, 4, 7, 8 })) { // which other types cannot have
         check(random_product(GGML_TYPE_Q8_0, 1408, 77, n_rows, 7, fused::GATE));
+    }
+}
+
+// Up to 128 rows give what 8 at a time give, which give what one alone does.
+static void more_rows_are_right_and_do_not_matter() {
+    static constexpr int64_t N_ROWS = 128;
+    for (const ggml_type type : TYPES) {
+        const int failed_before = g_n_failed;
+        for (const int64_t n_values : sizes({ 256, 2304, 4096, 12288 })) {
+            const int64_t n_out = n_values == 4096 ? 301 : 77;
+            const product all   = whole_product(type, n_values, n_out, 0, N_ROWS);
+            check(part_of(all, 9, fused::NOTHING));
+            for (const fused what : { fused::NOTHING, fused::GATE, fused::BIAS, fused::RESIDUAL }) {
+                const product      part = part_of(all, N_ROWS, what);
+                std::vector<float> alone;
+                for (int64_t i = 0; i < N_ROWS; i += 8) {
+                    const auto rows = part.compute(g_gpu, i, i + 8);
+                    alone.insert(alone.end(), rows.begin(), rows.end());
+                }
+                for (const int64_t n_rows : sizes({ 9, 16, 17, 24, 32, 33, 64, 65, 96, 127, N_ROWS })) {
+                    const auto together = part.compute(g_gpu, 0, n_rows);
+                    CHECK(std::equal(together.begin(), together.end(), alone.begin()));
+                }
+            }
+        }
+        if (g_n_failed != failed_before) {
+            std::printf("more rows of %s are wrong\n", ggml_type_name(type));
+        }
     }
 }
 
@@ -361,7 +389,10 @@ struct norm_with_products {
 
 static void products_of_one_norm_are_right_and_rows_do_not_matter() {
     for (const int64_t n_values : { 512, 1024, 1408, 4096, 16384 }) { // 1408: not a whole number of blocks' padding
-        for (const int64_t n_rows : { 1, 2, 4, 5, 8 }) {
+        for (const int64_t n_rows : { 1, 2, 4, 5, 8, 12, 64, 100 }) {
+            if (n_rows > 8 && n_values % 256 != 0) {
+                continue; // for llama.cpp's kernels
+            }
             norm_with_products p{ n_values, {} };
             for (int64_t i = 0; i < n_rows; ++i) {
                 p.rows.push_back(random_values(n_values));
@@ -381,7 +412,7 @@ static void products_of_the_same_rows_are_those_of_each_alone() {
         for (const int64_t n : n_out) {
             matrices.push_back(random_quantized(type, n, N_VALUES));
         }
-        for (const int64_t n_rows : sizes({ 1, 2, 4, 7, 8 })) {
+        for (const int64_t n_rows : sizes({ 1, 2, 4, 7, 8, 20 })) {
             const auto input   = random_values(N_VALUES * n_rows);
             const auto compute = [&](size_t begin, size_t end) {
                 graph                      gf(g_gpu);
@@ -470,7 +501,7 @@ static void activations_that_change_are_quantized_again() {
     static constexpr int64_t N_OUT    = 77;
 
     const auto matrix = random_q8_0(N_OUT, N_VALUES);
-    for (const int64_t n_rows : { 1, 4 }) {
+    for (const int64_t n_rows : { 1, 4, 20 }) {
         graph         gf(g_gpu);
         auto *        ctx     = gf.nodes();
         ggml_tensor * weights = ggml_new_tensor_2d(gf.weights(), GGML_TYPE_Q8_0, N_VALUES, N_OUT);
@@ -622,6 +653,7 @@ int main(int argc, char ** argv) {
         return SKIPPED;
     }
     RUN(products_of_all_types_are_right_and_rows_do_not_matter);
+    RUN(more_rows_are_right_and_do_not_matter);
     RUN(experts_are_right_and_rows_do_not_matter);
     RUN(products_are_right_and_rows_do_not_matter);
     RUN(routers_are_right_and_rows_do_not_matter);

@@ -26,35 +26,31 @@ static FEW_ROWS_FUNCTION float few_rows_glu(float up, float gate, ggml_glu_op op
     }
 }
 
-// The sums over all lanes of N values. Lanes pass on what they do not keep: value i ends in the lanes from
-// i * few_rows_lanes(N) on. The order of the additions is the same for all N.
-static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_lanes(int n) {
-    return n == 1 ? 32 : n == 2 ? 16 : n <= 4 ? 8 : 4;
-}
+// The sums over all lanes of N values: value n ends in lanes from 4 * n on. Of the lanes that have the same quarter of 256
+// values, one after the other is added, then the quarters: an order that does not depend on N, and in which the kernel
+// for more rows (cuda-more-rows-kernel.cuh) can add as well. scratch: of FEW_ROWS_SUM_SIZE * N bytes.
+template <int N>
+static FEW_ROWS_FUNCTION float few_rows_sum(const float (&values)[N], char * scratch, int lane) {
+    constexpr int n_rounds = FEW_ROWS_LANES / FEW_ROWS_QUARTERS;
+    const int     quarter  = lane % FEW_ROWS_QUARTERS;
 
-template <int N> static FEW_ROWS_FUNCTION float few_rows_sum(const float (&values)[N], int lane) {
-    constexpr int n_lanes = few_rows_lanes(N);
-
-    float kept[FEW_ROWS_LANES / n_lanes];
     FEW_ROWS_UNROLL
-    for (int i = 0; i < FEW_ROWS_LANES / n_lanes; ++i) {
-        kept[i] = i < N ? values[i] : 0.0f;
+    for (int n = 0; n < N; ++n) {
+        *(float *) (scratch + n * FEW_ROWS_SUM_SIZE + 4 * (quarter * n_rounds + lane / FEW_ROWS_QUARTERS)) = values[n];
     }
+    __syncwarp();
+    int all[n_rounds] = {};
+    if (lane < N * FEW_ROWS_QUARTERS) {
+        few_rows_load<16>(all, scratch + lane / FEW_ROWS_QUARTERS * FEW_ROWS_SUM_SIZE + 4 * quarter * n_rounds);
+    }
+    float sum = 0.0f;
     FEW_ROWS_UNROLL
-    for (int distance = FEW_ROWS_LANES / 2; distance >= n_lanes; distance /= 2) {
-        const bool upper = lane & distance;
-        const int  half  = distance / n_lanes;
-        FEW_ROWS_UNROLL
-        for (int i = 0; i < half; ++i) {
-            const float passed = upper ? kept[i] : kept[i + half];
-            kept[i]            = (upper ? kept[i + half] : kept[i]) + __shfl_xor_sync(0xffffffff, passed, distance);
-        }
+    for (int i = 0; i < n_rounds; ++i) {
+        sum += __int_as_float(all[i]);
     }
-    FEW_ROWS_UNROLL
-    for (int distance = n_lanes / 2; distance > 0; distance /= 2) {
-        kept[0] += __shfl_xor_sync(0xffffffff, kept[0], distance);
-    }
-    return kept[0];
+    sum += __shfl_xor_sync(0xffffffff, sum, 1);
+    sum += __shfl_xor_sync(0xffffffff, sum, 2);
+    return sum;
 }
 
 // A lane's activations: two blocks of each column. Those after the end of a row are 0.
@@ -143,7 +139,7 @@ template <class T, int N> struct few_rows_activations {
                 const float factor = weights.factor(b);
                 FEW_ROWS_UNROLL
                 for (int n = 0; n < N; ++n) {
-                    results[n] = __fmaf_rn(__fmul_rn(factor, scales[n][b]), (float) dots[n][0], results[n]);
+                    results[n] = __fmaf_rn(factor, __fmul_rn(scales[n][b], (float) dots[n][0]), results[n]);
                 }
             } else {
                 const int first  = weights.scale(b, 0);
@@ -336,7 +332,7 @@ static FEW_ROWS_FUNCTION const few_rows_matrix & few_rows_matrix_of_block(const 
 template <class T, int N, bool GATE>
 static FEW_ROWS_FUNCTION void few_rows_go_down(few_rows_stream<T, GATE> &         stream,
                                                const few_rows_activations<T, N> & activations, int unit,
-                                               float * partials) {
+                                               char * scratch, float * partials) {
     constexpr int n_lanes = T::N_VALUES / FEW_ROWS_PART; // that have a block of weights together
 
     const few_rows_product & p        = stream.p;
@@ -356,9 +352,9 @@ static FEW_ROWS_FUNCTION void few_rows_go_down(few_rows_stream<T, GATE> &       
         __syncwarp();
         stream.fetch_next(chunk);
 
-        const float sum = few_rows_sum<N>(sums, lane);
-        const int   n   = lane / few_rows_lanes(N);
-        if (lane % few_rows_lanes(N) == 0 && n < N) {
+        const float sum = few_rows_sum<N>(sums, scratch, lane);
+        const int   n   = lane / FEW_ROWS_QUARTERS;
+        if (lane % FEW_ROWS_QUARTERS == 0 && n < N) {
             partials[((place.in_gate * p.n_block_rows + place.row) * N + n) * n_chunks + chunk] = sum;
         }
     }
@@ -379,6 +375,7 @@ static FEW_ROWS_KERNEL void few_rows_kernel(const few_rows_product p) {
     const int n_turns = (shape.n_chunks * shape.n_teams + p.n_warps - 1) / p.n_warps;
 
     char *  stage    = shared + memory.stages + warp * FEW_ROWS_STAGE_SIZE;
+    char *  scratch  = shared + memory.scratch + warp * N * FEW_ROWS_SUM_SIZE;
     float * partials = (float *) (shared + memory.partials);
     int *   routed   = (int *) (shared + memory.routed);
 
@@ -417,7 +414,7 @@ static FEW_ROWS_KERNEL void few_rows_kernel(const few_rows_product p) {
         if (turn == 0) {
             __syncthreads(); // sums may be where activations were
         }
-        few_rows_go_down(stream, activations, unit, partials);
+        few_rows_go_down(stream, activations, unit, scratch, partials);
     }
     __syncthreads();
     few_rows_store<N, GATE>(p, stream.matrix, stream.row_0, stream.n_rows, n_columns, shape.n_chunks, partials, routed);

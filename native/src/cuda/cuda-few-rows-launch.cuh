@@ -12,15 +12,20 @@
 #define FEW_ROWS_SHARED(name)                       extern __shared__ __align__(16) char name[]
 
 #include "cuda-few-rows-kernel.cuh"
+#include "cuda-more-rows-launch.cuh"
 
 struct few_rows_type {
     // whether shared memory does for a product
     bool (*can)(const few_rows_product & p, const few_rows_device & device);
-    // of at most FEW_ROWS_COLUMNS_MAX columns, or with experts
+    // of at most FEW_ROWS_COLUMNS_MAX columns, or with experts; of more, on tensor cores
     void (*launch)(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream);
+    void (*launch_more)(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream);
 };
 
 template <class T> static bool few_rows_can(const few_rows_product & p, const few_rows_device & device) {
+    if (!p.ids && p.n_tokens > FEW_ROWS_COLUMNS_MAX) {
+        return more_rows_tiles_of_block<T>(p.n_tokens, device) > 0;
+    }
     few_rows_product divided = p;
     return few_rows_divide<T>(divided, FEW_ROWS_COLUMNS_MAX, true, device);
 }
@@ -63,4 +68,5 @@ static void few_rows_launch(const few_rows_product & p, const few_rows_device & 
 #define FEW_ROWS_TYPE(name, n_values)                                                                            \
     static_assert(few_rows_##name::SIZE * (n_values) == few_rows_##name::N_VALUES * (int) sizeof(block_##name)); \
     extern const few_rows_type FEW_ROWS_##name;                                                                  \
-    const few_rows_type        FEW_ROWS_##name = { few_rows_can<few_rows_##name>, few_rows_launch<few_rows_##name> };
+    const few_rows_type        FEW_ROWS_##name = { few_rows_can<few_rows_##name>, few_rows_launch<few_rows_##name>, \
+                                                    more_rows_launch<few_rows_##name> };

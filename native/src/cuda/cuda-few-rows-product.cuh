@@ -18,6 +18,8 @@ static constexpr int FEW_ROWS_CHUNK      = FEW_ROWS_LANES * FEW_ROWS_PART;
 static constexpr int FEW_ROWS_STAGE_SIZE = FEW_ROWS_CHUNK / 32 * FEW_ROWS_Y_SIZE;
 static constexpr int FEW_ROWS_COPY       = 16; // bytes that a lane copies at a time
 static constexpr int FEW_ROWS_TOGETHER   = 4;  // matrices of a product
+static constexpr int FEW_ROWS_QUARTERS   = 4;  // lanes that have 256 values together
+static constexpr int FEW_ROWS_SUM_SIZE   = 4 * (FEW_ROWS_LANES + 4); // a value of each lane, spread over banks
 
 // bytes of a chunk, and of its place in shared memory: it is copied with what is around it in aligned 16 bytes
 template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_chunk_size() {
@@ -93,7 +95,8 @@ struct few_rows_shape {
 template <class T> struct few_rows_memory {
     size_t stages;
     size_t partials;
-    size_t routed; // a column's (token, place)
+    size_t routed;  // a column's (token, place)
+    size_t scratch; // sums of each warp's lanes
     size_t size;
 
     FEW_ROWS_HOST_FUNCTION few_rows_memory(const few_rows_product & p, int n_columns, bool has_gate) {
@@ -105,7 +108,8 @@ template <class T> struct few_rows_memory {
         partials           = stages + (shape.loads_once(p) ? 0 : stages_size);
         const size_t later = partials + partials_size;
         routed             = later > stages + stages_size ? later : stages + stages_size;
-        size               = routed + sizeof(int) * n_columns;
+        scratch            = (routed + sizeof(int) * n_columns + FEW_ROWS_COPY - 1) / FEW_ROWS_COPY * FEW_ROWS_COPY;
+        size               = scratch + (size_t) p.n_warps * n_columns * FEW_ROWS_SUM_SIZE;
     }
 };
 

@@ -119,7 +119,7 @@ struct few_rows_of_32 {
     static constexpr int  OFFSET   = 0;
     static constexpr bool HAS_MIN  = false;
 
-    static FEW_ROWS_FUNCTION int activations(int, int b) { return b; }
+    static constexpr FEW_ROWS_HOST_FUNCTION int activations(int, int b) { return b; }
 };
 
 // only the second one's values are aligned
@@ -244,7 +244,7 @@ struct few_rows_of_256 {
     static constexpr int  OFFSET   = 0;
     static constexpr bool HAS_MIN  = false;
 
-    static FEW_ROWS_FUNCTION int activations(int part, int b) { return 2 * part + b; }
+    static constexpr FEW_ROWS_HOST_FUNCTION int activations(int part, int b) { return 2 * part + b; }
 };
 
 // Q4_K and Q5_K begin with two factors, and 8 scales and 8 minima of 6 bits
@@ -323,7 +323,7 @@ struct few_rows_q6_K : few_rows_of_256 {
     static constexpr int GROUP  = 16;
     static constexpr int OFFSET = 32;
 
-    static FEW_ROWS_FUNCTION int activations(int part, int b) { return part / 2 * 4 + part % 2 + 2 * b; }
+    static constexpr FEW_ROWS_HOST_FUNCTION int activations(int part, int b) { return part / 2 * 4 + part % 2 + 2 * b; }
 
     const char * block;
     int          part;

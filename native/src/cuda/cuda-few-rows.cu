@@ -1,5 +1,6 @@
 #include "cuda-few-rows-launch.cuh"
 #include "cuda-few-rows.cuh"
+#include "cuda-more-rows-quantize.cuh"
 #include "few-rows-order.h"
 #include "mmvq.cuh"
 
@@ -110,8 +111,14 @@ bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, c
     const few_rows_type * type = few_rows_find(src0->type);
 
     const bool is_marked = dst->flags & GGML_TENSOR_FLAG_SINGLE_ROWS;
-    if (!type || !is_marked || src0->ne[0] % FEW_ROWS_PART != 0 || !few_rows_is_weight(src0) ||
+    if (!type || !is_marked || src1->type != GGML_TYPE_F32 || dst->type != GGML_TYPE_F32 || src0->ne[0] % FEW_ROWS_PART != 0 || !few_rows_is_weight(src0) ||
         ggml_cuda_info().devices[ggml_cuda_get_device()].cc < GGML_CUDA_CC_TURING) {
+        return false;
+    }
+    const int64_t n_rows  = ids ? src1->ne[2] : src1->ne[1];
+    if (n_rows > FEW_ROWS_COLUMNS_MAX &&
+        (ids || n_rows > MORE_ROWS_COLUMNS_MAX || src0->ne[0] % 256 != 0 || !ggml_is_contiguous_rows(src1) ||
+         src1->nb[1] % sizeof(float4) != 0 || (size_t) src1->data % sizeof(float4) != 0)) {
         return false;
     }
     const bool is_plain   = src0->ne[2] == 1 && src1->ne[2] == 1 && src0->ne[3] == 1 && src1->ne[3] == 1;
@@ -129,13 +136,43 @@ void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0
     few_rows_find(src0->type)->launch(p, few_rows_current_device(), ctx.stream());
 }
 
+bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
+                        const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion, ggml_tensor * dst) {
+    if (ids || src1->ne[1] <= FEW_ROWS_COLUMNS_MAX) {
+        return false;
+    }
+    const int    n_values = (int) src1->ne[0];
+    const int    n_rows   = (int) src1->ne[1];
+    const int    n_tiles  = more_rows_all_tiles(n_rows);
+    const size_t size     = (size_t) n_tiles * (n_values / 32) * MORE_ROWS_Y_SIZE;
+    const bool   is_kept  = size <= ctx.QUANTIZED_SIZE && ctx.curr_stream_no == 0;
+
+    ggml_cuda_pool_alloc<char> pool(ctx.pool());
+    char *                     tiles = is_kept ? ctx.quantized_memory() : pool.alloc(size);
+    if (!is_kept || !ctx.is_quantized(src1, true)) {
+        const dim3 grid((n_values + 127) / 128, n_tiles);
+        ggml_cuda_kernel_launch(
+            more_rows_quantize, ggml_cuda_kernel_launch_params(grid, MORE_ROWS_QUANTIZE_THREADS, (size_t) 0, ctx.stream()),
+            (const float *) src1->data, tiles, n_values, n_rows, (int64_t) (src1->nb[1] / sizeof(float)));
+    }
+    if (is_kept) {
+        ctx.quantized.src      = src1;
+        ctx.quantized.in_tiles = true;
+    }
+    few_rows_product p = few_rows_describe(src0, src1, nullptr, fusion, dst);
+    p.columns          = tiles;
+    p.column_stride    = (int64_t) n_tiles * MORE_ROWS_Y_SIZE;
+    few_rows_find(src0->type)->launch_more(p, few_rows_current_device(), ctx.stream());
+    return true;
+}
+
 // --- products of the same activations ---
 
 // whether a node is a product with a kernel for few rows that is not fused with what follows it
 static bool few_rows_stands_alone(const ggml_cgraph * cgraph, int i) {
     const ggml_tensor * node = cgraph->nodes[i];
     if (node->op != GGML_OP_MUL_MAT || node->type != GGML_TYPE_F32 || node->src[1]->type != GGML_TYPE_F32 ||
-        node->src[1]->ne[1] > MMVQ_MAX_BATCH_SIZE || !ggml_is_contiguous(node->src[1]) ||
+        !ggml_is_contiguous(node->src[1]) ||
         !mtp_cuda_few_rows_can(node->src[0], node->src[1], nullptr, nullptr, node)) {
         return false;
     }

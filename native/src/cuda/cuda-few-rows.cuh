@@ -1,8 +1,9 @@
 #pragma once
 
 // Products of quantized weights with few rows of activations on a GPU, as plain decoding, verify passes and drafts have
-// them. llama.cpp's kernel unpacks weights once for each row, and reads some types two bytes at a time. Here weights
-// arrive in shared memory as they are, many at once, before the activations are known, and each is unpacked once.
+// them: up to 8, and on tensor cores up to 64. llama.cpp's kernel unpacks weights once for each row, and reads some types
+// two bytes at a time. Here weights arrive in shared memory as they are, many at once, before the activations are known,
+// and each is unpacked once.
 // On GPUs from Turing on; how much shared memory they have decides how many rows a thread block takes.
 //
 // A row's results do not depend, bit for bit, on the rows next to it.
@@ -18,6 +19,11 @@ bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, c
 void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
                        const void * quantized, const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion,
                        ggml_tensor * dst);
+
+// The same for more than 8 rows, which come in another form, that tensor cores take, and are quantized here unless the
+// norm before has done it. false: they are fewer.
+bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
+                        const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion, ggml_tensor * dst);
 
 // Moves products of the same activations and type of weights together, where the graph has other nodes between them, as
 // those that make queries, keys and values have.

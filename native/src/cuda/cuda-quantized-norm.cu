@@ -1,3 +1,6 @@
+#include "common.cuh"
+//
+#include "cuda-more-rows-quantize.cuh"
 #include "cuda-quantized-norm.cuh"
 #include "mmvq.cuh"
 
@@ -8,14 +11,33 @@ static constexpr int N_VALUES        = 4; // that a thread takes at a time
 static constexpr int N_TURNS         = 4;
 static constexpr int N_NODES_TO_LOOK = 4;
 
-// a thread block for each row, whose values are all in its registers
-static __global__ void quantized_norm(const float4 * x, const float4 * weights, float4 * dst, block_q8_1 * quantized,
-                                      int64_t stride, int n, float eps) {
+// Puts 4 values of a row of n times 4 where the kernel for few rows wants them.
+static __device__ __forceinline__ void put_block(block_q8_1 * quantized, int row, int place, int n, float4 v) {
+    constexpr int n_lanes   = QK8_1 / N_VALUES; // have a block together
+    const float   highest   = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+    const float   d         = warp_reduce_max<n_lanes>(highest) / 127.0f;
+    const float   block_sum = warp_reduce_sum<n_lanes>(v.x + v.y + v.z + v.w);
+    const auto    round     = [&](float value) {
+        return (signed char) (d == 0.0f ? 0.0f : roundf(value / d));
+    };
+    if (place < n) {
+        block_q8_1 & block = quantized[((int64_t) row * n + place) / n_lanes];
+
+        ((char4 *) block.qs)[place % n_lanes] = make_char4(round(v.x), round(v.y), round(v.z), round(v.w));
+        if (place % n_lanes == 0) {
+            block.ds = make_half2(d, block_sum);
+        }
+    }
+}
+
+// A thread block for each row, whose values are all in its registers. n_tiles: of all rows, as tensor cores take them; or
+// 0: they are few.
+static __global__ void quantized_norm(const float4 * x, const float4 * weights, float4 * dst, char * quantized,
+                                      int64_t stride, int n, float eps, int n_tiles) {
     __shared__ float shared[WARP_SIZE];
 
     x += blockIdx.x * stride;
     dst += (int64_t) blockIdx.x * n;
-    quantized += (int64_t) blockIdx.x * n * N_VALUES / QK8_1;
 
     float4 values[N_TURNS];
     float4 factors[N_TURNS];
@@ -44,22 +66,13 @@ static __global__ void quantized_norm(const float4 * x, const float4 * weights, 
         const float4 v = { scale * values[k].x * factors[k].x, scale * values[k].y * factors[k].y,
                            scale * values[k].z * factors[k].z, scale * values[k].w * factors[k].w };
 
-        constexpr int n_lanes   = QK8_1 / N_VALUES; // have a block together
-        const float   highest   = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-        const float   d         = warp_reduce_max<n_lanes>(highest) / 127.0f;
-        const float   block_sum = warp_reduce_sum<n_lanes>(v.x + v.y + v.z + v.w);
-        const auto    round     = [&](float value) {
-            return (signed char) (d == 0.0f ? 0.0f : roundf(value / d));
-        };
         if (i < n) {
             dst[i] = v;
-
-            block_q8_1 & block = quantized[i / n_lanes];
-
-            ((char4 *) block.qs)[i % n_lanes] = make_char4(round(v.x), round(v.y), round(v.z), round(v.w));
-            if (i % n_lanes == 0) {
-                block.ds = make_half2(d, block_sum);
-            }
+        }
+        if (n_tiles > 0) {
+            more_rows_put(quantized, n_tiles, blockIdx.x, i, v, i < n);
+        } else {
+            put_block((block_q8_1 *) quantized, blockIdx.x, i, n, v);
         }
     }
 }
@@ -80,22 +93,25 @@ bool mtp_cuda_quantized_norm(ggml_backend_cuda_context & ctx, const ggml_cgraph 
 
     const int64_t n_values   = x->ne[0];
     const int64_t n_rows     = x->ne[1];
+    const int     n_tiles    = n_rows > MMVQ_MAX_BATCH_SIZE ? more_rows_all_tiles((int) n_rows) : 0;
+    const size_t  size       = n_tiles > 0 ? n_tiles * (n_values / QK8_1) * MORE_ROWS_Y_SIZE :
+                                             n_rows * (n_values / QK8_1) * sizeof(block_q8_1);
     const bool    is_aligned = ((size_t) x->data | x->nb[1] | (size_t) weights->data | (size_t) result->data) % 16 == 0;
     // the kernel reads the weights before what was started ahead of it has ended
     if (!is_aligned || weights->op != GGML_OP_NONE || n_values > N_THREADS_MAX * N_TURNS * N_VALUES ||
         !(result->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) || n_values % MATRIX_ROW_PADDING != 0 ||
-        n_rows > MMVQ_MAX_BATCH_SIZE || x->ne[2] * x->ne[3] != 1 || ggml_nelements(weights) != n_values ||
+        n_rows > MORE_ROWS_COLUMNS_MAX || x->ne[2] * x->ne[3] != 1 || ggml_nelements(weights) != n_values ||
         !ggml_is_contiguous(weights) || !ggml_is_contiguous(result) || ctx.curr_stream_no != 0 ||
-        n_rows * n_values / QK8_1 * sizeof(block_q8_1) > ctx.QUANTIZED_SIZE ||
-        !quantized_norm_is_used(cgraph, i + 2, result)) {
+        size > ctx.QUANTIZED_SIZE || !quantized_norm_is_used(cgraph, i + 2, result)) {
         return false;
     }
     const int n         = n_values / N_VALUES;
     const int n_threads = std::min(n, N_THREADS_MAX); // whole warps, as rows are padded
     ggml_cuda_kernel_launch(quantized_norm, ggml_cuda_kernel_launch_params(n_rows, n_threads, (size_t) 0, ctx.stream()),
                             (const float4 *) x->data, (const float4 *) weights->data, (float4 *) result->data,
-                            (block_q8_1 *) ctx.quantized_memory(), (int64_t) (x->nb[1] / sizeof(float4)), n,
-                            ggml_get_op_params_f32(norm, 0));
-    ctx.quantized.src = result;
+                            ctx.quantized_memory(), (int64_t) (x->nb[1] / sizeof(float4)), n, ggml_get_op_params_f32(norm, 0),
+                            n_tiles);
+    ctx.quantized.src      = result;
+    ctx.quantized.in_tiles = n_tiles > 0;
     return true;
 }

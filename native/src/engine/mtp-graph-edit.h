@@ -37,7 +37,7 @@ bool mtp_is_factor(ggml_type type);
 void mtp_check_graph(ggml_cgraph * gf);
 
 // Larger passes are prompts; on devices they keep the kernels for many rows.
-static constexpr uint32_t MTP_SINGLE_ROWS_MAX = 63;
+static constexpr uint32_t MTP_SINGLE_ROWS_MAX = 128;
 
 // The first operation of a graph that none of the backends computes, or not where its result is to be; nullptr: there is
 // none.

@@ -3,7 +3,7 @@
 #include "few-rows-order.h"
 #include "ggml-backend.h"
 
-static constexpr int64_t N_ROWS_MAX = 8; // more are computed by other kernels
+static constexpr int64_t N_ROWS_MAX = 128; // more are computed by other kernels
 
 // as few_rows_stands_alone of cuda-few-rows.cu, but for what only the server's backend knows
 static bool is_product(const ggml_tensor * node) {
