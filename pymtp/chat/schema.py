@@ -85,6 +85,8 @@ def _decoded(schema: str | Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _unusable(why: str) -> InvalidParameter:
+    if len(why) > 300:  # it quotes the schema
+        why = f"{why[:150]} ... {why[-150:]}"
     return InvalidParameter("json_schema", f"a schema that can be turned into a grammar ({why})")
 
 

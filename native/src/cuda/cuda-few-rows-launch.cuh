@@ -65,8 +65,8 @@ static void few_rows_launch(const few_rows_product & p, const few_rows_device & 
 }
 
 // n_values: of a block
-#define FEW_ROWS_TYPE(name, n_values)                                                                            \
-    static_assert(few_rows_##name::SIZE * (n_values) == few_rows_##name::N_VALUES * (int) sizeof(block_##name)); \
-    extern const few_rows_type FEW_ROWS_##name;                                                                  \
+#define FEW_ROWS_TYPE(name, n_values)                                                                               \
+    static_assert(few_rows_##name::SIZE * (n_values) == few_rows_##name::N_VALUES * (int) sizeof(block_##name));    \
+    extern const few_rows_type FEW_ROWS_##name;                                                                     \
     const few_rows_type        FEW_ROWS_##name = { few_rows_can<few_rows_##name>, few_rows_launch<few_rows_##name>, \
-                                                    more_rows_launch<few_rows_##name> };
+                                                   more_rows_launch<few_rows_##name> };
