@@ -10,7 +10,6 @@ add_library(pymtp-mtmd OBJECT ${mtmd}/mtmd.cpp ${mtmd}/mtmd-audio.cpp ${mtmd}/mt
 set_target_properties(pymtp-mtmd PROPERTIES CXX_VISIBILITY_PRESET hidden UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 24)
 
 # what resizes pixels keeps its -O3
-target_compile_options(pymtp-mtmd PRIVATE ${runs_rarely})
 set_source_files_properties(${mtmd}/mtmd-image.cpp PROPERTIES COMPILE_OPTIONS
     $<$<AND:$<CONFIG:Release>,$<NOT:$<CXX_COMPILER_ID:MSVC>>>:-O3>)
 
@@ -21,6 +20,7 @@ file(GLOB native_images_sources CONFIGURE_DEPENDS ${native}/src/images/*.cpp)
 add_library(pymtp-images OBJECT ${native_images_sources})
 
 foreach(target pymtp-mtmd pymtp-images)
+    target_compile_options(${target} PRIVATE ${runs_rarely})
     target_include_directories(${target} PRIVATE ${mtmd} ${llama_cpp_tree}/vendor ${llama_cpp_tree}/include
         ${llama_cpp_tree}/src ${llama_cpp_tree}/ggml/include ${native}/include ${native}/src/abi ${native}/src/engine
         ${native}/src/rpc ${native}/src/samplers)

@@ -79,18 +79,21 @@ endfunction()
 pymtp_shared_libraries(${llama_cpp_tree} llama_cpp_libraries)
 
 # Most of a build's time goes into the same headers and templates, so libllama's files are merged into few compilations.
-# What runs once for a model or a request (its file, its graph, chat templates, the tokens of a prompt) is a target with
-# -O1, which takes two thirds of the time; what runs for each row or token keeps the -O3 of a release. The loader comes
-# first, as it specialises templates that the others use.
-set(runs_rarely $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:C,CXX>,$<NOT:$<CXX_COMPILER_ID:MSVC>>>:-O1>)
+# What runs once for a model, a request or a pass (its file, its graph, the tokens of a prompt) is a target with -Og, which
+# takes half of the time; what runs for each row or token keeps the -O3 of a release. The loader comes first, as it
+# specialises templates that the others use.
+set(runs_rarely $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:C,CXX>,$<NOT:$<CXX_COMPILER_ID:MSVC>>>:-Og>)
 set(rare_sources llama-model-loader.cpp llama-adapter.cpp llama-arch.cpp llama-chat.cpp llama-model.cpp
     llama-model-saver.cpp llama-quant.cpp llama-vocab.cpp unicode.cpp)
+set(context_sources llama-context.cpp llama-graph.cpp llama-io.cpp llama-cparams.cpp llama-impl.cpp llama-hparams.cpp
+    llama-mmap.cpp llama.cpp)
 file(GLOB model_sources ${llama_cpp_tree}/src/models/*.cpp)
 get_target_property(llama_sources llama SOURCES)
-list(REMOVE_ITEM llama_sources ${rare_sources} ${model_sources})
+list(REMOVE_ITEM llama_sources ${rare_sources} ${context_sources} ${model_sources})
 set_target_properties(llama PROPERTIES SOURCES "${llama_sources}" UNITY_BUILD_MODE GROUP)
 list(TRANSFORM rare_sources PREPEND ${llama_cpp_tree}/src/)
-add_library(pymtp-rare OBJECT ${rare_sources} ${model_sources})
+list(TRANSFORM context_sources PREPEND ${llama_cpp_tree}/src/)
+add_library(pymtp-rare OBJECT ${rare_sources} ${model_sources} ${context_sources})
 set_target_properties(pymtp-rare PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 41)
 target_compile_features(pymtp-rare PRIVATE cxx_std_17)
 set_source_files_properties(${llama_cpp_tree}/src/models/modern-bert.cpp # has a constant of the name of one in lfm2.cpp
@@ -113,8 +116,6 @@ file(GLOB cache_sources ${src}/llama-kv-cache*.cpp)
 file(GLOB memory_sources ${src}/llama-memory*.cpp)
 pymtp_merge(cache ${cache_sources})
 pymtp_merge(memory ${memory_sources} ${src}/llama-batch.cpp)
-pymtp_merge(context ${src}/llama-context.cpp ${src}/llama-graph.cpp ${src}/llama-io.cpp ${src}/llama-cparams.cpp
-    ${src}/llama-impl.cpp ${src}/llama-hparams.cpp ${src}/llama-mmap.cpp ${src}/llama.cpp)
 pymtp_merge(sampling ${src}/llama-grammar.cpp ${src}/llama-sampler.cpp)
 
 # one, or one for each kind of CPU
