@@ -57,6 +57,16 @@ def test_graphs_are_bounded_by_memory(session: Session) -> None:
     assert verify(session, [1] * N_SEQ) == 1
 
 
+def test_a_graph_of_many_cells_lasts_for_many_rows(tmp_path: Path) -> None:
+    with Model(write_glm4moe(tmp_path / "tiny.gguf"), n_ctx=6144, n_threads=1, draft_max=1) as model:
+        for position in range(0, 4100, 1025):
+            model.session.decode([Chunk([5] * 1025, position)])
+        before = model.session.timing.n_builds
+        for position in range(4100, 4700):
+            model.session.decode([Chunk([5], position)])
+        assert model.session.timing.n_builds == before
+
+
 def test_parts_of_prompts_leave_the_graphs_of_rounds_alone(session: Session) -> None:
     lengths = [1] * (N_SEQ - 1)
     verify(session, lengths)

@@ -98,6 +98,12 @@ static std::vector<llama_kv_cache *> mtp_memory_all_caches(llama_memory_i * memo
     return mtp_memory_caches(memory);
 }
 
+void mtp_memory_pad_further(llama_memory_i * memory) {
+    for (auto * kv : mtp_memory_all_caches(memory)) {
+        kv->mtp.pads_further = true;
+    }
+}
+
 bool mtp_memory_has_snapshots(llama_memory_i * memory) {
     return mtp_memory_attention(memory) != memory || dynamic_cast<llama_kv_cache_dsv4 *>(memory);
 }

@@ -28,6 +28,9 @@ const llama_memory_context_i * mtp_memory_attention(const llama_memory_context_i
 // What heads see of a context: K/V, and the keys of an index where these are next to it.
 const llama_memory_context_i * mtp_memory_of_heads(const llama_memory_context_i * mctx);
 
+// From now on graphs for this memory see some more cells than are used: see mtp_reservation.
+void mtp_memory_pad_further(llama_memory_i * memory);
+
 // How many cells of each of its caches a ubatch's attention looks at: graphs are built for that number.
 std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx);
 

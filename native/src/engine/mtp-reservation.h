@@ -31,8 +31,19 @@ class mtp_reservation {
     // positions before its window that the cache keeps
     uint32_t n_beyond = 0;
 
+    // whether graphs see up to an eighth more cells than are used, so that they last: another number is another graph
+    bool pads_further = false;
+
     // Changes of the cache's cells, reserved or not: lists of cells that were made at another number can be wrong.
     uint64_t n_changes = 1;
+
+    // How many cells a graph sees if n are used: a multiple of pad, which is a power of two.
+    uint32_t padded(uint32_t n, uint32_t pad) const {
+        while (pads_further && 8 * pad < n) {
+            pad *= 2;
+        }
+        return (n + pad - 1) / pad * pad;
+    }
 
     void clear() {
         ++n_changes;
