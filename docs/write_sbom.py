@@ -1,4 +1,4 @@
-"""Writes docs/sbom.cdx.json, the software bill of materials, from what is pinned: packages of Python, and llama.cpp.
+"""Writes docs/sbom.cdx.json, the software bill of materials: pinned packages of Python, llama.cpp, and marked.
 
     python docs/write_sbom.py
 
@@ -8,6 +8,7 @@ pins make the same file, and a test compares them.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
@@ -27,6 +28,7 @@ USES = ("run", "build", "dev")
 """Files of requirements; a package belongs to the first that lists it."""
 IN_LLAMA_CPP = ("nlohmann/json", "hash (xxHash, SHA-1, SHA-256)", "stb_image")
 """What llama.cpp carries in its own sources, and pymtp compiles."""
+MARKED = ROOT / "pymtp" / "server" / "page" / "marked.esm.js"
 
 
 class Package(NamedTuple):
@@ -56,7 +58,7 @@ def packages(use: str) -> list[Package]:
 
 def text() -> str:
     """The whole of docs/sbom.cdx.json."""
-    components, seen = [_llama_cpp()], set()
+    components, seen = [_llama_cpp(), _marked()], set()
     for use in USES:
         for package in packages(use):
             if package.purl not in seen:
@@ -112,6 +114,25 @@ def _llama_cpp() -> dict[str, Any]:
         "hashes": [{"alg": "SHA-256", "content": pin.sha256}],
         "pedigree": {"patches": [{"type": "unofficial", "diff": {"url": each}} for each in patches]},
         "components": [{"type": "library", "bom-ref": f"llama.cpp/{each}", "name": each} for each in IN_LLAMA_CPP],
+    }
+
+
+def _marked() -> dict[str, Any]:
+    """The reader of Markdown that the server's page comes with."""
+    data = MARKED.read_bytes()
+    found = re.search(rb"marked v([\d.]+) - ", data)
+    assert found
+    version = found[1].decode()
+    return {
+        "type": "library",
+        "bom-ref": "marked",
+        "name": "marked",
+        "version": version,
+        "scope": "required",
+        "description": f"{MARKED.relative_to(ROOT).as_posix()}, whose sha256 this is: lib/{MARKED.name} of its package",
+        "purl": f"pkg:npm/marked@{version}",
+        "licenses": [{"license": {"id": "MIT"}}],
+        "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(data).hexdigest()}],
     }
 
 

@@ -56,6 +56,8 @@ def test_the_bill_of_materials_is_that_of_the_pins() -> None:
     assert write_sbom.FILE.read_text("utf-8") == write_sbom.text(), "run `python docs/write_sbom.py`"
     bom = json.loads(write_sbom.text())
     names = {each["name"] for each in bom["components"]}
-    assert {"llama.cpp", "numpy", "starlette", "cmake", "pytest"} <= names
+    assert {"llama.cpp", "marked", "numpy", "starlette", "cmake", "pytest"} <= names
     refs = [each["bom-ref"] for each in bom["components"]]
     assert len(refs) == len(set(refs))
+    [marked] = [each for each in bom["components"] if each["name"] == "marked"]
+    assert f"marked {marked['version']}, https" in (ROOT / "NOTICE").read_text("utf-8")
