@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -37,6 +39,11 @@ if (
 
 N_WORKERS_MAX = 8
 """Processes of `pytest -n auto`: each loads models of its own."""
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM_FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -165,3 +172,36 @@ def write_gguf(tmp_path: Path) -> Callable[..., Path]:
         return write(tmp_path / name, **options)  # type: ignore[arg-type]
 
     return write_here
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A real browser, headless Chromium; skips where there is none."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(CHROMIUM_FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def new_page(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens pages with storage of their own, and fails the test if one of them reports an error in its console."""
+    problems: list[str] = []
+    contexts = []
+
+    def new(url: str, *, errors_expected: bool = False, **options: Any) -> Any:
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        if not errors_expected:
+            page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(url)
+        return page
+
+    yield new
+    for context in contexts:
+        context.close()
+    assert problems == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import threading
 import time
@@ -501,11 +502,11 @@ def test_the_page_needs_nothing_from_elsewhere_and_no_key() -> None:
     with running(load, ServerSettings(api_keys=("one",))) as client:
         page = client.get("/")
         assert page.status == 200 and page.data.startswith(b"<!doctype html>")
-        assert "script-src 'self'" in page.headers["content-security-policy"]
-        for name in ("page.css", "page.js"):
+        assert "default-src 'none'; script-src 'self'" in page.headers["content-security-policy"]
+        for name in ("page.css", "page.js", "favicon.svg"):
             assert name.encode() in page.data and client.get(f"/{name}").status == 200
-        for path in ("/", "/page.css", "/page.js"):
-            assert b"http" not in client.get(path).data
+        assert client.get("/page.js").headers["content-type"].startswith("text/javascript")
+        assert set(re.findall(rb'(?:src|href)="([^"]*)"', page.data)) == {b"page.css", b"page.js", b"favicon.svg"}
         assert client.get("/props").status == 401
     with running(load, ServerSettings(has_page=False)) as client:
         assert client.get("/").status == 404

@@ -39,20 +39,15 @@ _UNSUPPORTED = {
 }
 """What llama-server can do and this one cannot."""
 _PAGE = Path(__file__).with_name("page")
-_FILES = {
-    "/": ("index.html", "text/html"),
-    "/index.html": ("index.html", "text/html"),
-    "/page.css": ("page.css", "text/css"),
-    "/page.js": ("page.js", "text/javascript"),
-}
-_ICON = "/favicon.ico"
-_PAGE_PATHS = frozenset((*_FILES, _ICON))
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_FILES = {"/": _PAGE / "index.html"} | {f"/{path.name}": path for path in _PAGE.iterdir()}
 """What needs no key."""
 
 _HEADERS = {
-    # nothing from elsewhere, nothing inline
+    # nothing from elsewhere, nothing inline, and no text that becomes HTML or a script
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
@@ -77,7 +72,7 @@ def make_app(
 
     app = Starlette(
         routes=[*_routes(), *(_page_routes() if settings.has_page else ())],
-        middleware=[Middleware(Access, settings=settings, public=_PAGE_PATHS)],
+        middleware=[Middleware(Access, settings=settings, public=frozenset(_FILES))],
         exception_handlers={404: _no_route, 405: _no_route},
         lifespan=lifespan,
     )
@@ -116,18 +111,15 @@ def _routes() -> Iterator[Route]:
 
 
 def _page_routes() -> Iterator[Route]:
-    for path in _FILES:
-        yield Route(path, _send_file)
-    yield Route(_ICON, _no_icon)
+    for path, file in _FILES.items():
+        yield Route(path, _send(file))
 
 
-async def _send_file(request: Request) -> Response:
-    name, kind = _FILES[request.url.path]
-    return Response((_PAGE / name).read_bytes(), headers=_HEADERS, media_type=kind)
+def _send(file: Path) -> Callable[[Request], Any]:
+    async def send(request: Request) -> Response:
+        return Response(file.read_bytes(), headers=_HEADERS, media_type=_KINDS[file.suffix])
 
-
-async def _no_icon(request: Request) -> Response:
-    return Response(status_code=204)
+    return send
 
 
 def _refuse(what: str) -> Callable[[Request], Any]:

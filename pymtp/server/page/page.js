@@ -1,142 +1,242 @@
-// The page's chat: sends messages, shows answers as they come, accepted drafts in colour. Text is never read as HTML.
+// The chat: what is said in which order, and what buttons and keys do. Text is never read as HTML.
 
-const find = (id) => document.getElementById(id);
-const [log, text, stats] = [find("log"), find("text"), find("stats")];
-let messages = [];
-let running = null;
+import * as chatList from "./chat-list.js";
+import * as chats from "./chats.js";
+import { Parts } from "./drafts.js";
+import * as images from "./images.js";
+import { MessageView } from "./message.js";
+import * as server from "./server.js";
+import * as settings from "./settings.js";
+import { SentenceReader } from "./speech.js";
+import { answer, conversation } from "./stream.js";
 
-function settings() {
-  const given = Object.fromEntries(new FormData(find("settings")));
-  const numbers = ["temperature", "top_p", "top_k", "max_tokens", "seed", "draft_p_min"];
-  const body = { accept: given.accept };
-  for (const name of numbers) if (given[name] !== "") body[name] = Number(given[name]);
-  if (given.draft_max !== "") body.draft_max = given.draft_max === "auto" ? "auto" : Number(given.draft_max);
-  return { body, system: given.system, key: given.key };
+const [log, text, note] = ["log", "text", "note"].map((id) => document.getElementById(id));
+const [sendButton, stopButton] = ["send", "stop"].map((id) => document.getElementById(id));
+const DRAW_MS = 50;
+const SAVE_MS = 1000;
+
+let chat = chats.make();
+let views = new Map(); // of the messages that are shown
+let editing = null; // the message that the next one replaces
+let running = null; // {chat, message, controller}
+
+const say = (sentence) => (note.textContent = sentence);
+
+// --- what is shown
+
+function open(next) {
+  stopEditing();
+  chat = next;
+  views = new Map();
+  log.replaceChildren();
+  chat.messages.forEach(add);
+  showName();
 }
 
-function headers(key) {
-  return key ? { "Content-Type": "application/json", Authorization: `Bearer ${key}` } : { "Content-Type": "application/json" };
+function showName() {
+  history.replaceState(null, "", chat.messages.length ? `#${chat.id}` : location.pathname + location.search);
+  document.title = chat.title ? `${chat.title} - pymtp` : "pymtp";
 }
 
-function add(kind, content = "") {
-  const element = document.createElement("p");
-  element.className = kind;
-  element.textContent = content;
-  log.append(element);
+function add(message) {
+  const view = new MessageView(message, () => edit(message), () => again(message));
+  views.set(message, view);
+  log.append(view.element);
+  view.show(running?.message === message);
   log.scrollTop = log.scrollHeight;
-  return element;
 }
 
-function show(element, parts) {
+function show(message) {
   const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
-  for (const [piece, isDrafted] of parts) {
-    const span = document.createElement("span");
-    span.textContent = piece;
-    if (isDrafted) span.className = "drafted";
-    element.append(span);
-  }
+  views.get(message)?.show(running?.message === message);
   if (isAtEnd) log.scrollTop = log.scrollHeight;
 }
 
-function report(timings) {
-  const rate = timings.draft_n ? `${Math.round((100 * timings.draft_n_accepted) / timings.draft_n)} % of drafts accepted` : "no drafts";
-  stats.textContent = `${timings.predicted_n} tokens, ${timings.predicted_per_second.toFixed(0)} a second, ${rate}`;
+function showBusy() {
+  sendButton.disabled = running !== null;
+  stopButton.disabled = running === null;
 }
 
-async function* events(response) {
-  let rest = "";
-  for await (const chunk of response.body.pipeThrough(new TextDecoderStream())) {
-    const lines = (rest + chunk).split("\n");
-    rest = lines.pop();
-    for (const line of lines) if (line.startsWith("data: {")) yield JSON.parse(line.slice(6));
-  }
+async function save(saved) {
+  if (!saved.messages.length) return; // deleted while it was answered
+  saved.changed = Date.now();
+  await chats.put(saved).catch((error) => say(`This browser does not keep the chat: ${error.message}`));
 }
 
-async function answer() {
-  const { body, system, key } = settings();
-  const chat = messages; // the page may begin another one meanwhile
-  const prompt = system ? [{ role: "system", content: system }, ...chat] : chat;
-  const element = add("assistant");
-  let [said, hasFailed] = ["", false];
-  running = new AbortController();
-  find("stop").disabled = false;
-  try {
-    const response = await fetch("v1/chat/completions", {
-      method: "POST",
-      headers: headers(key),
-      signal: running.signal,
-      body: JSON.stringify({ ...body, messages: prompt, stream: true, timings_per_token: true, return_drafts: true }),
-    });
-    if (!response.ok) throw new Error((await response.json()).error.message);
-    for await (const event of events(response)) {
-      if (event.error) throw new Error(event.error.message);
-      if (event.drafts) {
-        show(element, event.drafts);
-        said += event.drafts.map(([piece]) => piece).join("");
-      }
-      if (event.timings) report(event.timings);
-    }
-  } catch (error) {
-    hasFailed = error.name !== "AbortError";
-    if (hasFailed) add("error", error.message);
-  }
-  // a message that cannot be answered would be in the way of all later ones
-  if (said || !hasFailed) chat.push({ role: "assistant", content: said });
-  else chat.pop();
-  running = null;
-  find("stop").disabled = true;
-  text.focus();
-}
+// --- what is said
 
-find("ask").addEventListener("submit", (event) => {
-  event.preventDefault();
-  const content = text.value.trim();
-  if (!content || running) return;
+function send() {
+  const [content, shown] = [text.value.trim(), images.current()];
+  if (running || !(content || shown.length)) return;
+  if (editing) cut(editing);
+  editing = null;
   text.value = "";
-  add("user", content);
-  messages.push({ role: "user", content });
-  answer();
-});
-text.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey) {
-    event.preventDefault();
-    find("ask").requestSubmit();
-  }
-});
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") running?.abort();
-});
-find("stop").addEventListener("click", () => running?.abort());
-find("clear").addEventListener("click", () => {
-  running?.abort();
-  messages = [];
-  log.replaceChildren();
-  stats.textContent = "";
-  text.focus();
-});
-
-async function poll() {
-  try {
-    const { key } = settings();
-    const response = await fetch("slots", { headers: headers(key) });
-    if (response.ok) {
-      const slots = await response.json();
-      find("slots").replaceChildren(
-        ...slots.map((slot) => {
-          const box = document.createElement("i");
-          box.className = slot.is_processing ? "busy" : "";
-          box.title = `slot ${slot.id}: ${slot.is_processing ? "in use" : "free"}`;
-          return box;
-        }),
-      );
-    }
-    const props = await fetch("props", { headers: headers(key) });
-    find("model").textContent = props.ok ? (await props.json()).model_alias : "a key is needed: see the settings";
-  } catch {
-    find("model").textContent = "the server does not answer";
-  }
-  setTimeout(poll, document.hidden ? 10000 : 1500);
+  images.set([]);
+  chat.title ||= content.slice(0, 60) || "Image";
+  chat.messages.push({ role: "user", content, images: shown });
+  add(chat.messages.at(-1));
+  respond();
 }
 
-poll();
+async function respond() {
+  const [asked, message] = [chat, chats.makeAnswer()]; // another chat may be opened meanwhile
+  const { body, system, key } = settings.current();
+  const messages = conversation(asked.messages, system);
+  running = { chat: asked, message, controller: new AbortController() };
+  asked.messages.push(message);
+  add(message);
+  say("");
+  showName();
+  showBusy();
+  save(asked);
+  try {
+    await receive(answer({ ...body, messages }, key, running.controller.signal), body);
+  } catch (error) {
+    message.end = error.name === "AbortError" ? "stopped" : "failed";
+    if (message.end === "failed") message.reason = error.message;
+    askServer();
+  }
+  running = null;
+  show(message);
+  showBusy();
+  save(asked);
+}
+
+async function receive(events, body) {
+  const { chat: asked, message } = running;
+  const [parts, reader] = [new Parts(message), new SentenceReader(document.getElementById("spoken"))];
+  let [timer, pause, saved, end] = [0, DRAW_MS, Date.now(), null];
+  const draw = () => {
+    const began = performance.now();
+    show(message);
+    timer = 0;
+    pause = Math.max(DRAW_MS, 2 * (performance.now() - began)); // a long text leaves time for keys
+    reader.read(message.content);
+    if (Date.now() - saved < SAVE_MS) return;
+    saved = Date.now();
+    save(asked);
+  };
+  try {
+    for await (const { choices, drafts, timings } of events) {
+      for (const { delta, finish_reason } of choices) {
+        parts.add("reasoning", delta.reasoning_content);
+        parts.add("content", delta.content);
+        end = finish_reason ?? end;
+      }
+      if (drafts) parts.flag(drafts);
+      if (timings) message.note = report(timings);
+      if (end === "length") message.reason = limit(timings, body);
+      timer ||= setTimeout(draw, pause);
+    }
+    message.end = end;
+  } finally {
+    clearTimeout(timer);
+    reader.read(message.content, true);
+  }
+}
+
+function report({ cache_n, prompt_n, predicted_n, predicted_per_second, draft_n, draft_n_accepted }) {
+  const drafts = draft_n ? `${Math.round((100 * draft_n_accepted) / draft_n)} % of drafts accepted` : "no drafts";
+  const { n_ctx } = server.defaults();
+  const context = n_ctx ? `, ${Math.min(cache_n + prompt_n + predicted_n, n_ctx)} of ${n_ctx} tokens of context` : "";
+  return `${predicted_n} tokens, ${predicted_per_second.toFixed(0)} a second, ${drafts}${context}`;
+}
+
+/** Why an answer was cut; "" where the server alone knows, as for its deadline. */
+function limit({ cache_n, prompt_n, predicted_n }, body) {
+  const { n_ctx, params } = server.defaults();
+  const most = body.max_tokens ?? params?.max_tokens ?? -1;
+  if (most >= 0 && predicted_n >= most) return "max tokens";
+  return cache_n + prompt_n + predicted_n >= n_ctx ? "the context is full" : "";
+}
+
+function cut(message) {
+  for (const removed of chat.messages.splice(chat.messages.indexOf(message))) views.get(removed).element.remove();
+}
+
+function isBusy() {
+  if (running) say("An answer is being written; Esc stops it.");
+  return running !== null;
+}
+
+function again(message) {
+  if (isBusy()) return;
+  stopEditing();
+  cut(message);
+  respond();
+}
+
+function edit(message) {
+  if (isBusy()) return;
+  editing = message;
+  text.value = message.content;
+  images.set(message.images);
+  say("Sending replaces this message and all that follows; Esc leaves it as it is.");
+  text.focus();
+}
+
+function stopEditing() {
+  if (!editing) return;
+  editing = null;
+  text.value = "";
+  images.set([]);
+  say("");
+}
+
+// --- buttons and keys
+
+document.getElementById("ask").onsubmit = (event) => {
+  event.preventDefault();
+  send();
+};
+text.onkeydown = (event) => {
+  // Enter ends a word of an input method, too; some browsers say so by 229 alone
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
+  event.preventDefault();
+  send();
+};
+document.onkeydown = (event) => {
+  if (event.key !== "Escape" || event.isComposing || document.querySelector(":popover-open")) return;
+  if (running) running.controller.abort();
+  else stopEditing();
+};
+stopButton.onclick = () => running?.controller.abort();
+document.getElementById("new").onclick = () => {
+  open(chats.make());
+  text.focus();
+};
+
+// --- the beginning
+
+async function openStored() {
+  const id = location.hash.slice(1);
+  const stored = running?.chat.id === id ? running.chat : id && (await chats.find(id).catch(() => null));
+  if (stored && (stored.id !== chat.id || stored.changed > chat.changed)) open(stored);
+}
+
+let askServer = () => {};
+const onSettings = () => {
+  document.body.classList.toggle("plain", !settings.hasColours());
+  askServer();
+};
+settings.begin(onSettings);
+onSettings();
+chatList.begin({
+  onOpen: (chosen) => open(running?.chat.id === chosen.id ? running.chat : chosen),
+  onDelete: ({ id }) => {
+    if (running?.chat.id === id) {
+      running.chat.messages = [];
+      running.controller.abort();
+    }
+    if (chat.id === id) open(chats.make());
+  },
+  say,
+});
+await openStored();
+onhashchange = openStored;
+document.addEventListener("visibilitychange", openStored); // another tab may have added to it
+askServer = server.watch((props) => {
+  settings.showDefaults(props);
+  images.begin(props.modalities.vision, say);
+}, settings.askForKey);
 text.focus();

@@ -1,0 +1,49 @@
+// The list of chats: opens, deletes, exports and imports them.
+
+import * as chats from "./chats.js";
+
+const panel = document.getElementById("chats");
+const entries = panel.querySelector("ul");
+
+/** List the chats whenever the panel is opened. `onOpen` gets a chat, `onDelete` one that is gone, `say` a sentence. */
+export function begin({ onOpen, onDelete, say }) {
+  const list = async () => {
+    const found = await chats.list().catch(() => []);
+    entries.replaceChildren(...found.map(entry));
+  };
+  const entry = (chat) => {
+    const open = button(chat.title, () => {
+      panel.hidePopover();
+      onOpen(chat);
+    });
+    const remove = button("Delete", async () => {
+      if (!confirm(`Delete "${chat.title}"?`)) return;
+      await chats.remove(chat.id);
+      onDelete(chat);
+      list();
+    });
+    remove.ariaLabel = `Delete ${chat.title}`;
+    const item = document.createElement("li");
+    item.append(open, remove);
+    return item;
+  };
+  panel.ontoggle = (event) => event.newState === "open" && list();
+  document.getElementById("export").onclick = async () => download("pymtp-chats.json", await chats.exported());
+  document.getElementById("import").onchange = async ({ target }) => {
+    const text = await target.files[0].text();
+    target.value = "";
+    const done = (n) => say(`${n} chats imported.`);
+    await chats.imported(text).then(done, (error) => say(`Nothing was imported: ${error.message}`));
+    list();
+  };
+}
+
+function button(text, onclick) {
+  return Object.assign(document.createElement("button"), { type: "button", textContent: text, onclick });
+}
+
+function download(name, text) {
+  const href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  Object.assign(document.createElement("a"), { href, download: name }).click();
+  URL.revokeObjectURL(href);
+}
