@@ -157,7 +157,7 @@ def test_a_message_that_failed_is_kept_and_not_in_the_way(server: Client, new_pa
     assert sent[-1]["messages"] == [{"role": "user", "content": "Hello."}]
     page.locator("article.user").first.get_by_text("Edit").click()
     assert page.input_value("#text") == long.strip()
-    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Cancel").click()
     assert page.input_value("#text") == "" and page.locator("article").count() == 4
     page.route("**/v1/chat/completions", lambda route: route.abort())
     ask(page, "Are you there?")

@@ -2,6 +2,7 @@
 
 import * as chatList from "./chat-list.js";
 import * as chats from "./chats.js";
+import { limit, report } from "./costs.js";
 import { Parts } from "./drafts.js";
 import * as images from "./images.js";
 import { MessageView } from "./message.js";
@@ -52,9 +53,10 @@ function show(message) {
   if (isAtEnd) log.scrollTop = log.scrollHeight;
 }
 
-function showBusy() {
+function showButtons() {
   sendButton.disabled = running !== null;
-  stopButton.disabled = running === null;
+  stopButton.disabled = running === null && editing === null;
+  stopButton.textContent = editing ? "Cancel" : "Stop";
 }
 
 async function save(saved) {
@@ -87,7 +89,7 @@ async function respond() {
   add(message);
   say("");
   showName();
-  showBusy();
+  showButtons();
   save(asked);
   try {
     await receive(answer({ ...body, messages }, key, running.controller.signal), body);
@@ -98,7 +100,7 @@ async function respond() {
   }
   running = null;
   show(message);
-  showBusy();
+  showButtons();
   save(asked);
 }
 
@@ -135,21 +137,6 @@ async function receive(events, body) {
   }
 }
 
-function report({ cache_n, prompt_n, predicted_n, predicted_per_second, draft_n, draft_n_accepted }) {
-  const drafts = draft_n ? `${Math.round((100 * draft_n_accepted) / draft_n)} % of drafts accepted` : "no drafts";
-  const { n_ctx } = server.defaults();
-  const context = n_ctx ? `, ${Math.min(cache_n + prompt_n + predicted_n, n_ctx)} of ${n_ctx} tokens of context` : "";
-  return `${predicted_n} tokens, ${predicted_per_second.toFixed(0)} a second, ${drafts}${context}`;
-}
-
-/** Why an answer was cut; "" where the server alone knows, as for its deadline. */
-function limit({ cache_n, prompt_n, predicted_n }, body) {
-  const { n_ctx, params } = server.defaults();
-  const most = body.max_tokens ?? params?.max_tokens ?? -1;
-  if (most >= 0 && predicted_n >= most) return "max tokens";
-  return cache_n + prompt_n + predicted_n >= n_ctx ? "the context is full" : "";
-}
-
 function cut(message) {
   for (const removed of chat.messages.splice(chat.messages.indexOf(message))) views.get(removed).element.remove();
 }
@@ -171,7 +158,8 @@ function edit(message) {
   editing = message;
   text.value = message.content;
   images.set(message.images);
-  say("Sending replaces this message and all that follows; Esc leaves it as it is.");
+  say("Sending replaces this message and all that follows.");
+  showButtons();
   text.focus();
 }
 
@@ -181,6 +169,12 @@ function stopEditing() {
   text.value = "";
   images.set([]);
   say("");
+  showButtons();
+}
+
+function stop() {
+  if (running) running.controller.abort();
+  else stopEditing();
 }
 
 // --- buttons and keys
@@ -197,10 +191,9 @@ text.onkeydown = (event) => {
 };
 document.onkeydown = (event) => {
   if (event.key !== "Escape" || event.isComposing || document.querySelector(":popover-open")) return;
-  if (running) running.controller.abort();
-  else stopEditing();
+  stop();
 };
-stopButton.onclick = () => running?.controller.abort();
+stopButton.onclick = stop;
 document.getElementById("new").onclick = () => {
   open(chats.make());
   text.focus();
