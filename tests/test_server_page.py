@@ -43,6 +43,7 @@ def server(defaults: Any) -> Iterator[Client]:
 @pytest.mark.parametrize(
     ("name", "scheme", "width", "height", "question"),
     [("light", "light", 900, 640, SUM), ("phone-dark", "dark", 390, 720, "Tell me a story.")],
+    ids=["light", "phone"],
 )
 def test_a_chat_shows_drafts_speed_and_slots(
     server: Client, new_page: NewPage, name: str, scheme: str, width: int, height: int, question: str
@@ -370,28 +371,36 @@ def test_a_key_is_asked_for_and_goes_with_the_tab(defaults: Any, new_page: NewPa
 def test_what_does_not_change_is_asked_for_once(defaults: Any, new_page: NewPage) -> None:
     with running(load, ServerSettings(defaults, has_slots=False)) as client:
         page = new_page("about:blank")
+        page.clock.install()
         urls: list[str] = []
         page.on("request", lambda request: urls.append(request.url.rpartition("/")[2]))
         page.goto(client.url)
         page.wait_for_selector("#model:has-text('.gguf')")
         ask(page, "Hello.")
-        page.wait_for_timeout(4000)  # two polls or more, where there are slots
+        page.clock.run_for(60_000)
         assert urls.count("props") == 1 and "slots" not in urls
 
 
 def test_a_page_says_when_its_server_is_gone_and_when_it_is_back(server: Client, new_page: NewPage) -> None:
-    page = new_page(server.url, errors_expected=True)
+    page = new_page("about:blank", errors_expected=True)
+    page.clock.install()
+    page.goto(server.url)
     page.wait_for_selector("#model:has-text('.gguf')")
+
+    def becomes(text: str) -> None:
+        page.clock.run_for(2000)
+        page.wait_for_selector(f"#model:has-text('{text}')")
+
     page.route("**/slots", lambda route: route.abort())
-    page.wait_for_selector("#model:has-text('does not answer')")
+    becomes("does not answer")
     page.unroute("**/slots")
-    page.wait_for_selector("#model:has-text('.gguf')")
+    becomes(".gguf")
     for path in ("**/slots", "**/props"):
         page.route(path, lambda route: route.fulfill(status=503, body="{}"))
-    page.wait_for_selector("#model:has-text('the model is loading')")
+    becomes("the model is loading")
     for path in ("**/slots", "**/props"):
         page.unroute(path)
-    page.wait_for_selector("#model:has-text('.gguf')")
+    becomes(".gguf")
 
 
 def test_without_javascript_the_page_says_what_it_needs(server: Client, new_page: NewPage) -> None:
