@@ -12,7 +12,8 @@ OTHERS = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "native/patches/README.
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in OTHERS)]
 RESULTS = sorted((ROOT / "bench" / "results").glob("*.md"))
 GENERATED = {"api.md", "cli.md", "families.md"}
-MOST_WORDS = 36_000
+MOST_WORDS = 24_000
+"""Of pages that somebody wrote."""
 MOST_COLUMNS = 120
 
 CODE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
@@ -54,7 +55,7 @@ def test_lines_fit_an_editor(page: Path) -> None:
 
 
 def test_the_pages_are_short_enough_to_be_read() -> None:
-    words = {name_of(page): len(page.read_text("utf-8").split()) for page in PAGES}
+    words = {name_of(page): len(page.read_text("utf-8").split()) for page in PAGES if page.name not in GENERATED}
     assert sum(words.values()) <= MOST_WORDS, words
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
     assert len((ROOT / "docs" / "decisions.md").read_text("utf-8").splitlines()) <= 300
