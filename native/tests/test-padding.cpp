@@ -1,4 +1,5 @@
 #include "check.h"
+#include "mtp-graph-edit.h"
 #include "mtp-padding.h"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ static void totals_are_few_and_not_much_larger() {
         const uint32_t padded = mtp_padded_total(n);
         CHECK(padded >= n && padded <= n + std::max(3u, n / 2));
         CHECK(n > 8 || padded == n);
-        CHECK((n <= 63) == (padded <= 63));
+        CHECK((n <= MTP_SINGLE_ROWS_MAX) == (padded <= MTP_SINGLE_ROWS_MAX));
         CHECK_EQUAL(mtp_padded_total(padded), padded);
         totals.insert(padded);
     }

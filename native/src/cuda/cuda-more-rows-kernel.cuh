@@ -114,7 +114,7 @@ template <class T> static FEW_ROWS_FUNCTION void more_rows_unpack(const char * r
         FEW_ROWS_UNROLL
         for (int i = 0; T::OFFSET != 0 && i < FEW_ROWS_WORDS; ++i) {
             // bytes have their highest bit free, so that none borrows from the next
-            values[b][i] = ((values[b][i] | (int) 0x80808080) - T::OFFSET * 0x01010101) ^ (int) 0x80808080;
+            values[b][i] = (int) ((((unsigned) values[b][i] | 0x80808080u) - T::OFFSET * 0x01010101u) ^ 0x80808080u);
         }
     }
     FEW_ROWS_UNROLL
