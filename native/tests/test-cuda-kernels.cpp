@@ -252,8 +252,8 @@ template <class T> static void check_type(ggml_type type) {
 
 // the layout that the kernel for more rows wants, of rows as the other one has them
 static quantized_rows in_tiles(const quantized_rows & rows, int n_tokens, int64_t n_values) {
-    const size_t         row_size  = rows.columns.size() / n_tokens;
-    const int            n_tiles   = more_rows_all_tiles(n_tokens);
+    const size_t         row_size = rows.columns.size() / n_tokens;
+    const int            n_tiles  = more_rows_all_tiles(n_tokens);
     std::vector<uint8_t> res(n_tiles * n_values / 32 * MORE_ROWS_Y_SIZE);
     for (int n = 0; n < n_tokens; ++n) {
         for (int64_t k = 0; k < n_values / 32; ++k) {
@@ -263,7 +263,7 @@ static quantized_rows in_tiles(const quantized_rows & rows, int n_tokens, int64_
             std::memcpy(&d, from, sizeof(d));
             int sum = 0;
             for (int i = 0; i < 32; ++i) {
-                const int word                                        = i / 4;
+                const int word                                         = i / 4;
                 to[n % 8 * 32 + (word % 4 * 2 + word / 4) * 4 + i % 4] = from[4 + i];
                 sum += (int8_t) from[4 + i];
             }

@@ -29,8 +29,7 @@ static FEW_ROWS_FUNCTION float few_rows_glu(float up, float gate, ggml_glu_op op
 // The sums over all lanes of N values: value n ends in lanes from 4 * n on. Of the lanes that have the same quarter of 256
 // values, one after the other is added, then the quarters: an order that does not depend on N, and in which the kernel
 // for more rows (cuda-more-rows-kernel.cuh) can add as well. scratch: of FEW_ROWS_SUM_SIZE * N bytes.
-template <int N>
-static FEW_ROWS_FUNCTION float few_rows_sum(const float (&values)[N], char * scratch, int lane) {
+template <int N> static FEW_ROWS_FUNCTION float few_rows_sum(const float (&values)[N], char * scratch, int lane) {
     constexpr int n_rounds = FEW_ROWS_LANES / FEW_ROWS_QUARTERS;
     const int     quarter  = lane % FEW_ROWS_QUARTERS;
 
@@ -331,8 +330,8 @@ static FEW_ROWS_FUNCTION const few_rows_matrix & few_rows_matrix_of_block(const 
 // A unit of work: a warp goes down its chunks, and leaves their sums.
 template <class T, int N, bool GATE>
 static FEW_ROWS_FUNCTION void few_rows_go_down(few_rows_stream<T, GATE> &         stream,
-                                               const few_rows_activations<T, N> & activations, int unit,
-                                               char * scratch, float * partials) {
+                                               const few_rows_activations<T, N> & activations, int unit, char * scratch,
+                                               float * partials) {
     constexpr int n_lanes = T::N_VALUES / FEW_ROWS_PART; // that have a block of weights together
 
     const few_rows_product & p        = stream.p;

@@ -16,9 +16,9 @@ static constexpr int FEW_ROWS_ROWS_MAX   = 128; // matrix rows of a thread block
 static constexpr int FEW_ROWS_Y_SIZE     = 36;  // a block of activations: scale, sum, 32 values
 static constexpr int FEW_ROWS_CHUNK      = FEW_ROWS_LANES * FEW_ROWS_PART;
 static constexpr int FEW_ROWS_STAGE_SIZE = FEW_ROWS_CHUNK / 32 * FEW_ROWS_Y_SIZE;
-static constexpr int FEW_ROWS_COPY       = 16; // bytes that a lane copies at a time
-static constexpr int FEW_ROWS_TOGETHER   = 4;  // matrices of a product
-static constexpr int FEW_ROWS_QUARTERS   = 4;  // lanes that have 256 values together
+static constexpr int FEW_ROWS_COPY       = 16;                       // bytes that a lane copies at a time
+static constexpr int FEW_ROWS_TOGETHER   = 4;                        // matrices of a product
+static constexpr int FEW_ROWS_QUARTERS   = 4;                        // lanes that have 256 values together
 static constexpr int FEW_ROWS_SUM_SIZE   = 4 * (FEW_ROWS_LANES + 4); // a value of each lane, spread over banks
 
 // bytes of a chunk, and of its place in shared memory: it is copied with what is around it in aligned 16 bytes

@@ -111,11 +111,12 @@ bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, c
     const few_rows_type * type = few_rows_find(src0->type);
 
     const bool is_marked = dst->flags & GGML_TENSOR_FLAG_SINGLE_ROWS;
-    if (!type || !is_marked || src1->type != GGML_TYPE_F32 || dst->type != GGML_TYPE_F32 || src0->ne[0] % FEW_ROWS_PART != 0 || !few_rows_is_weight(src0) ||
+    if (!type || !is_marked || src1->type != GGML_TYPE_F32 || dst->type != GGML_TYPE_F32 ||
+        src0->ne[0] % FEW_ROWS_PART != 0 || !few_rows_is_weight(src0) ||
         ggml_cuda_info().devices[ggml_cuda_get_device()].cc < GGML_CUDA_CC_TURING) {
         return false;
     }
-    const int64_t n_rows  = ids ? src1->ne[2] : src1->ne[1];
+    const int64_t n_rows = ids ? src1->ne[2] : src1->ne[1];
     if (n_rows > FEW_ROWS_COLUMNS_MAX &&
         (ids || n_rows > MORE_ROWS_COLUMNS_MAX || src0->ne[0] % 256 != 0 || !ggml_is_contiguous_rows(src1) ||
          src1->nb[1] % sizeof(float4) != 0 || (size_t) src1->data % sizeof(float4) != 0)) {
@@ -152,7 +153,8 @@ bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src
     if (!is_kept || !ctx.is_quantized(src1, true)) {
         const dim3 grid((n_values + 127) / 128, n_tiles);
         ggml_cuda_kernel_launch(
-            more_rows_quantize, ggml_cuda_kernel_launch_params(grid, MORE_ROWS_QUANTIZE_THREADS, (size_t) 0, ctx.stream()),
+            more_rows_quantize,
+            ggml_cuda_kernel_launch_params(grid, MORE_ROWS_QUANTIZE_THREADS, (size_t) 0, ctx.stream()),
             (const float *) src1->data, tiles, n_values, n_rows, (int64_t) (src1->nb[1] / sizeof(float)));
     }
     if (is_kept) {

@@ -31,7 +31,7 @@ template <class T> struct more_rows_weights {
 
     // from what more_rows_unpack() has left
     FEW_ROWS_FUNCTION void load(const char * unpacked, int lane) {
-        const int    at     = more_rows_place(lane % 16, lane / 16);
+        const int    at        = more_rows_place(lane % 16, lane / 16);
         const char * scales_of = unpacked + MORE_ROWS_SCALES + lane / 4 * 16;
         FEW_ROWS_UNROLL
         for (int m = 0; m < MORE_ROWS_TILES; ++m) {
@@ -41,7 +41,7 @@ template <class T> struct more_rows_weights {
             }
             FEW_ROWS_UNROLL
             for (int half = 0; half < 2; ++half) {
-                const int row   = 16 * m + 8 * half;
+                const int  row  = 16 * m + 8 * half;
                 const auto four = *(const more_rows_4_floats *) (scales_of + 16 * row);
                 FEW_ROWS_UNROLL
                 for (int i = 0; i < 4; ++i) {
@@ -67,7 +67,8 @@ template <class T> struct more_rows_weights {
                 FEW_ROWS_UNROLL
                 for (int b = 0; b < 2; ++b) {
                     const float dot = __int_as_float(dots[b].of[i]);
-                    const float add = __fmaf_rn(dot, columns.scales[b][n], -MORE_ROWS_BEGIN_FLOAT * columns.scales[b][n]);
+                    const float add =
+                        __fmaf_rn(dot, columns.scales[b][n], -MORE_ROWS_BEGIN_FLOAT * columns.scales[b][n]);
                     sum = b == 0 ? __fmul_rn(scales[m][half][b], add) : __fmaf_rn(scales[m][half][b], add, sum);
                     if constexpr (T::HAS_MIN) {
                         sum = __fmaf_rn(scales[m][half][2 + b], columns.sums[b][n], sum);
@@ -79,19 +80,19 @@ template <class T> struct more_rows_weights {
             float results[4];
             FEW_ROWS_UNROLL
             for (int b = 0; b < 2; ++b) {
-                const int *          a        = values[m][b];
-                const more_rows_tile dots[2]  = { more_rows_multiply_16(a[0], a[1], columns.values[b][0]),
-                                                  more_rows_multiply_16(a[2], a[3], columns.values[b][1]) };
+                const int *          a       = values[m][b];
+                const more_rows_tile dots[2] = { more_rows_multiply_16(a[0], a[1], columns.values[b][0]),
+                                                 more_rows_multiply_16(a[2], a[3], columns.values[b][1]) };
                 FEW_ROWS_UNROLL
                 for (int i = 0; i < 4; ++i) {
                     const int   half   = i / 2;
                     const float second = __fadd_rn(__int_as_float(dots[1].of[i]), -MORE_ROWS_BEGIN_FLOAT);
                     const float scale  = scales[m][half][2 * b];
                     // whole numbers below 2^24, all of them
-                    float dot = __fmaf_rn(__int_as_float(dots[0].of[i]), scale, -MORE_ROWS_BEGIN_FLOAT * scale);
-                    dot       = __fmaf_rn(second, scales[m][half][2 * b + 1], dot);
-                    results[i] =
-                        b == 0 ? __fmul_rn(columns.scales[b][i % 2], dot) : __fmaf_rn(columns.scales[b][i % 2], dot, results[i]);
+                    float       dot = __fmaf_rn(__int_as_float(dots[0].of[i]), scale, -MORE_ROWS_BEGIN_FLOAT * scale);
+                    dot             = __fmaf_rn(second, scales[m][half][2 * b + 1], dot);
+                    results[i]      = b == 0 ? __fmul_rn(columns.scales[b][i % 2], dot) :
+                                               __fmaf_rn(columns.scales[b][i % 2], dot, results[i]);
                 }
             }
             FEW_ROWS_UNROLL
@@ -145,24 +146,25 @@ template <class T> static FEW_ROWS_FUNCTION void more_rows_unpack(const char * r
 // A team's way along its matrix rows: 256 values at a time, of one chunk after the other that it has. With them come the
 // activations of each warp's quarter.
 template <class T, int NT> struct more_rows_stream {
-    static constexpr int  ROW_SIZE   = more_rows_row_size<T>();
-    static constexpr int  SLOT_SIZE  = more_rows_slot_size<T>();
-    static constexpr int  IN_FLIGHT  = more_rows_in_flight<T, NT>();
-    static constexpr int  RING_SIZE  = IN_FLIGHT * MORE_ROWS_ROWS * SLOT_SIZE;
-    static constexpr int  Y_SIZE     = NT * MORE_ROWS_Y_SIZE; // of 32 values
-    static constexpr int  Y_RING     = IN_FLIGHT * 2 * Y_SIZE;
-    static constexpr int  Y_DISTANCE = T::activations(0, 1) - T::activations(0, 0); // between a warp's blocks of 32 values
+    static constexpr int ROW_SIZE  = more_rows_row_size<T>();
+    static constexpr int SLOT_SIZE = more_rows_slot_size<T>();
+    static constexpr int IN_FLIGHT = more_rows_in_flight<T, NT>();
+    static constexpr int RING_SIZE = IN_FLIGHT * MORE_ROWS_ROWS * SLOT_SIZE;
+    static constexpr int Y_SIZE    = NT * MORE_ROWS_Y_SIZE; // of 32 values
+    static constexpr int Y_RING    = IN_FLIGHT * 2 * Y_SIZE;
+    static constexpr int Y_DISTANCE =
+        T::activations(0, 1) - T::activations(0, 0); // between a warp's blocks of 32 values
     static constexpr int  PER_ROW    = MORE_ROWS_TEAM * FEW_ROWS_LANES / MORE_ROWS_ROWS; // lanes that fetch a row
     static constexpr bool IS_ALIGNED = ROW_SIZE % FEW_ROWS_COPY == 0;
 
-    const char * from;        // the row of which this lane fetches a part
-    const char * columns;     // the activations of its warp
+    const char * from;    // the row of which this lane fetches a part
+    const char * columns; // the activations of its warp
     char *       slots;
     char *       y_slots;
-    int          row_begin;   // of the row that it unpacks: the address, of which the last bits count
-    int          y_distance;  // from 256 values to the next
-    int          n_blocks;    // of 256 values
-    int          n_skipped;   // between chunks
+    int          row_begin;     // of the row that it unpacks: the address, of which the last bits count
+    int          y_distance;    // from 256 values to the next
+    int          n_blocks;      // of 256 values
+    int          n_skipped;     // between chunks
     int          next;          // to fetch
     int          y_next;
     int          now;           // to unpack
@@ -178,13 +180,14 @@ template <class T, int NT> struct more_rows_stream {
                                        char * y_slots, int team, int n_teams) :
         from(from + threadIdx.x % PER_ROW * FEW_ROWS_COPY), slots(slots), y_slots(y_slots),
         row_begin((int) ((uintptr_t) row % FEW_ROWS_COPY)), y_distance(8 * (int) p.column_stride),
-        n_blocks(p.n_parts / FEW_ROWS_QUARTERS), n_skipped((n_teams - 1) * MORE_ROWS_CHUNK), next(team * MORE_ROWS_CHUNK),
-        y_next(next), now(next) {
+        n_blocks(p.n_parts / FEW_ROWS_QUARTERS), n_skipped((n_teams - 1) * MORE_ROWS_CHUNK),
+        next(team * MORE_ROWS_CHUNK), y_next(next), now(next) {
         constexpr int n_lanes = T::N_VALUES / FEW_ROWS_PART; // that would have a block of weights together
 
         const int quarter = threadIdx.x / FEW_ROWS_LANES % MORE_ROWS_TEAM;
         const int block   = quarter / n_lanes * (T::N_VALUES / 32) + T::activations(quarter % n_lanes, 0);
-        columns = p.columns + block * p.column_stride + blockIdx.y * Y_SIZE + threadIdx.x % FEW_ROWS_LANES * FEW_ROWS_COPY;
+        columns =
+            p.columns + block * p.column_stride + blockIdx.y * Y_SIZE + threadIdx.x % FEW_ROWS_LANES * FEW_ROWS_COPY;
     }
 
     FEW_ROWS_FUNCTION void advance(int & block) const {
@@ -199,7 +202,7 @@ template <class T, int NT> struct more_rows_stream {
             const char * source  = from + (int64_t) next * ROW_SIZE;
             const int    part    = threadIdx.x % PER_ROW * FEW_ROWS_COPY;
             const int    skipped = before((int) (uintptr_t) source & (FEW_ROWS_COPY - 1));
-            char *       to      = slots + (to_fetch * MORE_ROWS_ROWS + threadIdx.x / PER_ROW % MORE_ROWS_ROWS) * SLOT_SIZE + part;
+            char * to = slots + (to_fetch * MORE_ROWS_ROWS + threadIdx.x / PER_ROW % MORE_ROWS_ROWS) * SLOT_SIZE + part;
             source -= skipped;
             FEW_ROWS_UNROLL
             for (int at = 0; at < SLOT_SIZE; at += PER_ROW * FEW_ROWS_COPY) {
@@ -242,7 +245,8 @@ template <class T, int NT> struct more_rows_stream {
 
 // A lane's activations of a tile, from shared memory
 template <int NT>
-static FEW_ROWS_FUNCTION void more_rows_load_columns(const char * arrived, int tile, int lane, more_rows_columns & columns) {
+static FEW_ROWS_FUNCTION void more_rows_load_columns(const char * arrived, int tile, int lane,
+                                                     more_rows_columns & columns) {
     FEW_ROWS_UNROLL
     for (int b = 0; b < 2; ++b) {
         const char *           from  = arrived + (b * NT + tile) * MORE_ROWS_Y_SIZE;
@@ -271,7 +275,7 @@ static FEW_ROWS_FUNCTION void more_rows_add_chunks(const float (&sums)[NT][MORE_
     for (int begin = 0; begin < 2 * NT; begin += n_tiles) {
         FEW_ROWS_UNROLL
         for (int i = 0; i < n_tiles; ++i) {
-            const float(&of)[4] = sums[(begin + i) / 2][(begin + i) % 2];
+            const float (&of)[4]                                              = sums[(begin + i) / 2][(begin + i) % 2];
             *(more_rows_4_floats *) (mine + (i * FEW_ROWS_LANES + lane) * 16) = { of[0], of[1], of[2], of[3] };
         }
         __syncthreads();
@@ -302,8 +306,8 @@ static FEW_ROWS_FUNCTION void more_rows_add_chunks(const float (&sums)[NT][MORE_
 // Stores what the product gives: results go through shared memory, so that rows that follow each other are stored together.
 template <int NT, bool GATE>
 static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const few_rows_matrix & matrix, int row_0,
-                                              int n_rows, int column_0, const float (&results)[NT / 2][4],
-                                              float * all, int n_teams, int warp, int lane) {
+                                              int n_rows, int column_0, const float (&results)[NT / 2][4], float * all,
+                                              int n_teams, int warp, int lane) {
     constexpr int stride = MORE_ROWS_ROWS + 1;
     FEW_ROWS_UNROLL
     for (int round = 0; round < NT / 2; ++round) {
@@ -311,8 +315,8 @@ static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const 
             const int of_team = warp % MORE_ROWS_TEAM;
             FEW_ROWS_UNROLL
             for (int i = 0; i < 4; ++i) {
-                const int column = (2 * round + of_team / 2) * 8 + lane % 4 * 2 + i % 2;
-                const int row    = of_team % 2 * 16 + i / 2 * 8 + lane / 4;
+                const int column           = (2 * round + of_team / 2) * 8 + lane % 4 * 2 + i % 2;
+                const int row              = of_team % 2 * 16 + i / 2 * 8 + lane / 4;
                 all[column * stride + row] = results[round][i];
             }
         }
@@ -348,12 +352,12 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
     FEW_ROWS_SHARED(shared);
     ggml_cuda_pdl_lc();
 
-    const int warp    = threadIdx.x / FEW_ROWS_LANES;
-    const int lane    = threadIdx.x % FEW_ROWS_LANES;
-    const int team    = warp / MORE_ROWS_TEAM;
-    const int quarter = warp % MORE_ROWS_TEAM;
-    const int in_team = threadIdx.x % (MORE_ROWS_TEAM * FEW_ROWS_LANES);
-    const int n_teams = p.n_warps / MORE_ROWS_TEAM;
+    const int warp     = threadIdx.x / FEW_ROWS_LANES;
+    const int lane     = threadIdx.x % FEW_ROWS_LANES;
+    const int team     = warp / MORE_ROWS_TEAM;
+    const int quarter  = warp % MORE_ROWS_TEAM;
+    const int in_team  = threadIdx.x % (MORE_ROWS_TEAM * FEW_ROWS_LANES);
+    const int n_teams  = p.n_warps / MORE_ROWS_TEAM;
     const int n_blocks = p.n_parts / FEW_ROWS_QUARTERS; // of 256 values
 
     const few_rows_matrix & matrix = few_rows_matrix_of_block(p);
@@ -370,8 +374,8 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
     constexpr int team_size = more_rows_team_size<T, NT>();
     char * const  slots     = shared + team * team_size;
     char * const  unpacked  = slots + stream_type::RING_SIZE + quarter * 2 * MORE_ROWS_UNPACKED;
-    char * const  y_slots   = slots + stream_type::RING_SIZE + MORE_ROWS_TEAM * 2 * MORE_ROWS_UNPACKED +
-                           quarter * stream_type::Y_RING;
+    char * const  y_slots =
+        slots + stream_type::RING_SIZE + MORE_ROWS_TEAM * 2 * MORE_ROWS_UNPACKED + quarter * stream_type::Y_RING;
 
     stream_type stream(p, row_at(in_team / stream_type::PER_ROW), row_at(lane), slots, y_slots, team, n_teams);
     stream.fetch_weights(); // which do not depend on what is still being computed
@@ -434,10 +438,12 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
         const int  last     = chunk / n_teams * MORE_ROWS_CHUNK + min(MORE_ROWS_CHUNK, n_blocks - chunk) - 1;
         const bool in_y     = more_rows_sums_in_columns(NT);
         const int  distance = in_y ? stream_type::Y_RING : 2 * MORE_ROWS_UNPACKED;
-        char *     first    = shared + stream_type::RING_SIZE +
-                        (in_y ? MORE_ROWS_TEAM * 2 * MORE_ROWS_UNPACKED + last % stream_type::IN_FLIGHT * 2 * stream_type::Y_SIZE :
-                                last % 2 * MORE_ROWS_UNPACKED);
+        char *     first =
+            shared + stream_type::RING_SIZE +
+            (in_y ? MORE_ROWS_TEAM * 2 * MORE_ROWS_UNPACKED + last % stream_type::IN_FLIGHT * 2 * stream_type::Y_SIZE :
+                    last % 2 * MORE_ROWS_UNPACKED);
         more_rows_add_chunks<NT>(sums, first, distance, team_size, n_teams, n_chunks - chunk, results, warp, lane);
     }
-    more_rows_store<NT, GATE>(p, matrix, row_0, n_rows, blockIdx.y * NT * 8, results, (float *) shared, n_teams, warp, lane);
+    more_rows_store<NT, GATE>(p, matrix, row_0, n_rows, blockIdx.y * NT * 8, results, (float *) shared, n_teams, warp,
+                              lane);
 }

@@ -10,7 +10,8 @@
 template <class T, int NT, bool GATE>
 static void more_rows_launch(few_rows_product p, const few_rows_device & device, cudaStream_t stream) {
     more_rows_divide<T, NT>(p, GATE, device);
-    CUDA_SET_SHARED_MEMORY_LIMIT((more_rows_kernel<T, NT, GATE>), ggml_cuda_info().devices[ggml_cuda_get_device()].smpbo);
+    CUDA_SET_SHARED_MEMORY_LIMIT((more_rows_kernel<T, NT, GATE>),
+                                 ggml_cuda_info().devices[ggml_cuda_get_device()].smpbo);
     const dim3   grid(p.n_blocks, (p.n_tokens + 8 * NT - 1) / (8 * NT));
     const size_t size = p.n_warps / MORE_ROWS_TEAM * more_rows_team_size<T, NT>();
     ggml_cuda_kernel_launch(more_rows_kernel<T, NT, GATE>,

@@ -9,7 +9,8 @@ static constexpr int MORE_ROWS_QUANTIZE_THREADS = 256; // 8 columns of 128 value
 
 // Puts 4 values of a row where they belong: the place-th 4, of which 8 lanes that follow each other have 32 values. All of
 // a warp's lanes come here. is_there: whether the row has such values.
-static __device__ __forceinline__ void more_rows_put(char * tiles, int n_tiles, int row, int place, float4 v, bool is_there) {
+static __device__ __forceinline__ void more_rows_put(char * tiles, int n_tiles, int row, int place, float4 v,
+                                                     bool is_there) {
     constexpr int n_lanes = 8;
 
     float highest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
@@ -33,7 +34,7 @@ static __device__ __forceinline__ void more_rows_put(char * tiles, int n_tiles, 
         char *    to     = tiles + ((int64_t) (place / n_lanes) * n_tiles + row / 8) * MORE_ROWS_Y_SIZE;
         *(char4 *) (to + column * 32 + (word % 4 * 2 + word / 4) * 4) = bytes;
         if (word == 0) {
-            const float scale                                     = __half2float(__float2half(d));
+            const float scale                                  = __half2float(__float2half(d));
             *(float2 *) (to + MORE_ROWS_Y_SCALES + column * 8) = { scale, __fmul_rn(scale, (float) sum) };
         }
     }

@@ -109,8 +109,8 @@ bool mtp_cuda_quantized_norm(ggml_backend_cuda_context & ctx, const ggml_cgraph 
     const int n_threads = std::min(n, N_THREADS_MAX); // whole warps, as rows are padded
     ggml_cuda_kernel_launch(quantized_norm, ggml_cuda_kernel_launch_params(n_rows, n_threads, (size_t) 0, ctx.stream()),
                             (const float4 *) x->data, (const float4 *) weights->data, (float4 *) result->data,
-                            ctx.quantized_memory(), (int64_t) (x->nb[1] / sizeof(float4)), n, ggml_get_op_params_f32(norm, 0),
-                            n_tiles);
+                            ctx.quantized_memory(), (int64_t) (x->nb[1] / sizeof(float4)), n,
+                            ggml_get_op_params_f32(norm, 0), n_tiles);
     ctx.quantized.src      = result;
     ctx.quantized.in_tiles = n_tiles > 0;
     return true;
