@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 import warnings
@@ -21,9 +22,11 @@ from pymtp.errors import InvalidParameter, PymtpError
 
 from . import batch, bench, chat, heads, inspect, rpc_server, run, serve
 from .errors import DEBUG, CommandError, OutputClosed
+from .flags import OF_LLAMA_CPP
 from .help import SHORT, write_examples, write_options
+from .llama_cpp import from_variables, translated
 from .output import Output, print_stderr
-from .unknown import COMMANDS, answer, answer_before_command, first_unknown
+from .unknown import COMMANDS, answer, answer_before_command, first_unknown, values_of_flags
 from .values import parse_without_schemas
 
 # typer took over click's exceptions and moved them between releases; in all of them the parent of
@@ -60,11 +63,16 @@ class PymtpCommand(_Helps, TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         parse_without_schemas(self.get_params(ctx))
+        known = _flags(self)
         args = _color_flag(args)
-        if name := first_unknown(args, self.params, _flags(self), ends=False):
+        if _name(ctx) in OF_LLAMA_CPP:
+            read = {name for param in self.params for name in param.envvar or ()}
+            args = [*from_variables(os.environ, read, _say), *args]
+            args = translated(args, known, values_of_flags(self.params), _say)
+        if name := first_unknown(args, self.params, known, ends=False):
             others = _flags_by_command(ctx.parent) if ctx.parent else {}
             others.pop(_name(ctx), None)
-            raise _UsageError(answer(name, _flags(self), others), ctx)
+            raise _UsageError(answer(name, known, others), ctx)
         ctx.meta[SHORT] = "-h" in args and "--help" not in args
         try:
             return super().parse_args(ctx, args)
@@ -149,6 +157,10 @@ def _flags(command: Any) -> set[str]:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    _say(message)
+
+
+def _say(message: object) -> None:
     print_stderr(f"pymtp: {message}")
 
 

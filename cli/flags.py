@@ -13,8 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
+from .llama_cpp import variables
 from .parsers import Parser, each
 
+OF_LLAMA_CPP = {"run", "chat", "serve"}
+"""Commands that llama.cpp has as well, with variables for flags."""
 REQUIRED = Parameter.empty
 """The default of a flag that has to be given."""
 
@@ -46,6 +49,8 @@ class Flag:
     ) -> None:
         self.name, self.commands, self.is_list = name, frozenset(on.split()), is_list
         self.flags = flags = [word for word in usage.split() if word.startswith("-")]
+        has_variables = self.commands & OF_LLAMA_CPP and not is_list
+        self.variables = variables("/".join(flags).split("/")) if has_variables else []
         choices = getattr(parse, "choices", None)
         metavar = " ".join(word for word in usage.split() if word not in flags) or "|".join(choices or ()) or None
         words = choices or [word for word in re.split("[|,]", metavar or "") if word.islower() and "|" in usage]
@@ -60,6 +65,8 @@ class Flag:
                 metavar=metavar,
                 help=help,
                 autocompletion=_completing(words) if words else None,
+                envvar=self.variables or None,
+                show_envvar=False,
                 **more,
             )
         else:

@@ -9,33 +9,25 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from typing import Any
+
+from .llama_cpp import found, table
 
 _SIMILAR = 0.75  # of difflib; at 0.6, its default, names that only look alike are close
 
 
-def _table(text: str) -> dict[str, str]:
-    """Each name before the colon of a line, where * stands for any letters, and what follows the colon."""
-    rows = (line.partition(":") for line in text.strip().splitlines())
-    return {name: meaning.strip() for names, _, meaning in rows for name in names.split()}
-
-
-LLAMA_CPP = _table("""
+LLAMA_CPP = table("""
 -cnv -no-cnv --*conversation -i --interactive* -if -st --single-turn: leave it out: run answers once, chat converses
 -mli --multiline-input: leave it out: in pymtp chat, Alt-Enter or a backslash at the end starts a new line
 -sysf --system-prompt-file: use --system-prompt "$(cat FILE)"
 -bf --binary-file: use --file
--e --escape --no-escape: leave it out: prompts are taken as they are, and --stop knows \\n
 --in-prefix --in-prefix-bos --in-suffix: leave it out: the chat template writes them
 --keep --context-shift --no-context-shift: a text ends where the context is full (-c)
 --reasoning-budget-message --override-kv --rerank* --pooling --embd-* -embd --embedding* --api-prefix --prompt-cache*:
 -sp --special -ptc --print-token-count --verbose-prompt: --json shows the tokens
 --display-prompt --no-display-prompt --simple-io: leave it out: only the answer is printed
---perf --no-perf --show-timings --no-show-timings: run prints statistics unless --quiet is given
---warmup --no-warmup: leave it out: only pymtp bench warms up
--v --log-verbose -lv --verbosity --log-verbosity: use --verbose
---log-* --no-log-*: --verbose shows llama.cpp's log on stderr
+--show-timings --no-show-timings: run prints statistics unless --quiet is given
+--log-*: --verbose shows llama.cpp's log on stderr
 --jinja --no-jinja: leave it out: chat templates are always rendered with Jinja
 --skip-chat-parsing --prefill-assistant: --raw uses no chat template
 --reasoning-format: thinking goes to stderr; --json has it beside the text
@@ -46,35 +38,23 @@ LLAMA_CPP = _table("""
 --control-vector*: merge it into the model first
 -mmu --mmproj-* --no-mmproj*: use --mmproj FILE
 --audio --video*: models read text and images only
---mlock --mmap --no-mmap -mmp -dio --direct-io: use --load-mode none, mmap, mlock, mmap+mlock or dio
+-mmp: use --load-mode none, mmap, mlock, mmap+mlock or dio
 -ncffn --n-cpu-ffn: use --override-tensor
 -fitp --fit-print: pymtp inspect shows what goes where
 --rope-* --yarn-* -gan --grp-attn-n -gaw --grp-attn-w: the model's metadata decides
--dt --defrag-thold --swa-full: leave it out
--cb --cont-batching -nocb --no-cont-batching: leave it out: pymtp serve always does it
---predict: use --n-predict
---spec-draft-model: use --draft-model
 --draft-n: use --draft-max
 --draft-n-min: use --draft-min
---spec-type --spec-default --spec-ngram-* -lcs -lcd --lookup-cache-*: see --draft and --draft-lookup
--ngld -devd -cmoed -ncmoed -otd --*gpu-layers-draft --spec-draft-ngl: heads are where --override-tensor puts them
---*device* --*cpu-moe* --override-tensor-* --spec-draft-n* --spec-draft-o*: heads are where --override-tensor puts them
--td -tbd --threads-*draft --spec-draft-threads*: --threads is for drafting as well
--Cd -Crd -Cbd -Crbd --cpu-*-draft --prio*-draft --poll*-draft: drafts are computed by the threads of --threads
---spec-draft-cpu-* --spec-draft-prio* --spec-draft-poll*: drafts are computed by the threads of --threads
---spec-draft-type-? -ctkd -ctvd --cache-type-?-draft: --cache-type-k and --cache-type-v are for the heads as well
+--spec-type: see --draft and --draft-lookup
+--override-tensor-* --spec-draft-n* --spec-draft-o*: heads are where --override-tensor puts them
 -ag -no-ag --*agent --tools* --*mcp-*: the only tools are those of requests
 --models-* --no-models-autoload -cl --cache-list: a server has one model: --model or --hf-repo
 --fim-* --gpt-oss-* --vision-gemma-*: use --hf-repo USER/REPO:QUANT
---webui --no-webui: the page has --ui
 --cors-methods --cors-headers --cors-credentials --no-cors-credentials: use --cors-origins
---props: each request has its own settings
--sps --slot-prompt-similarity: a prompt goes to the slot that holds most of it
---cache-reuse --cache-idle-slots --no-cache-idle-slots --kv-unified-per-slot: see --cache-ram and --kv-unified
+--kv-unified-per-slot: see --kv-unified
 """)
 """Flags of llama.cpp, and what to use instead; "": nothing."""
 
-MEANT = _table("""
+MEANT = table("""
 --system --sys --system-message: --system-prompt
 --ctx --context --context-size --context-length --n-ctx --num-ctx --max-context: --ctx-size
 --max-tokens --max-new-tokens --num-tokens --num-predict --tokens --length: --n-predict
@@ -98,7 +78,7 @@ MEANT = _table("""
 """)
 """Other names for flags, and the flags."""
 
-COMMANDS = _table("""
+COMMANDS = table("""
 help: pymtp --help
 version: pymtp --version
 generate complete completion prompt llama-completion: pymtp run
@@ -123,12 +103,17 @@ def unknown_flag(argument: str, known: Collection[str]) -> str | None:
     return None if has_value and argument[:2] in known else name
 
 
+def values_of_flags(params: Sequence[Any]) -> dict[str, int]:
+    """How many values follow each flag."""
+    return {flag: param.nargs for param in params if not getattr(param, "is_flag", True) for flag in param.opts}
+
+
 def first_unknown(args: Sequence[str], params: Sequence[Any], known: Collection[str], *, ends: bool) -> str | None:
     """The first flag in a command line that is not among `known`. `ends`: the first argument ends the flags.
 
     The parser itself would take the letters of -sys for the short flags -s, -y and -s, and a value that ends them.
     """
-    n_values = {flag: param.nargs for param in params if not getattr(param, "is_flag", True) for flag in param.opts}
+    n_values = values_of_flags(params)
     rest = iter(args)
     for argument in rest:
         if argument == "--" or (ends and not argument.startswith("-")):
@@ -144,7 +129,7 @@ def answer(name: str, known: Collection[str], others: Mapping[str, Collection[st
     """What to say about the flag `name`. `known`: those of the command; `others`: those of the other commands."""
     having = [f"pymtp {command}" for command, flags in others.items() if name in flags]
     elsewhere = f"; {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it" if having else ""
-    hint = _found(LLAMA_CPP, name)
+    hint = found(LLAMA_CPP, name)
     if hint is not None:
         return f"{name} of llama.cpp is not supported here" + (f": {hint}" if hint else "") + elsewhere
     if elsewhere:
@@ -161,8 +146,3 @@ def answer_before_command(name: str, others: Mapping[str, Collection[str]]) -> s
     if having:
         return f"a command comes before {name}: {' or '.join(having)}"
     return f"No such option: {name}" + ("; did you mean -V?" if name == "-v" else "")
-
-
-def _found(table: Mapping[str, str], name: str) -> str | None:
-    """What a table has under `name`."""
-    return next((meaning for pattern, meaning in table.items() if fnmatchcase(name, pattern)), None)

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OTHERS = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "native/patches/README.md", "bench/README.md"]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in OTHERS)]
 RESULTS = sorted((ROOT / "bench" / "results").glob("*.md"))
-GENERATED = {"api.md", "cli.md", "families.md"}
+GENERATED = {"api.md", "cli.md", "families.md", "llama-server.md"}
 MOST_WORDS = 24_000
 """Of pages that somebody wrote."""
 MOST_COLUMNS = 120

@@ -1,0 +1,177 @@
+"""llama-server's command line: flags that are other ones here, flags that are not needed here, and its variables.
+
+Owns the tables; a test compares them with the pinned llama.cpp's own, and docs/llama-server.md shows them. Knows names
+and texts only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+Table = Mapping[str, str]
+
+
+def table(text: str) -> dict[str, str]:
+    """Each name before the colon of a line, where * stands for any letters, and what follows the colon."""
+    rows = (line.partition(":") for line in text.strip().splitlines())
+    return {name: meaning.strip() for names, _, meaning in rows for name in names.split()}
+
+
+def found(meanings: Table, name: str) -> str | None:
+    """What a table has under `name`."""
+    return next((meaning for pattern, meaning in meanings.items() if fnmatchcase(name, pattern)), None)
+
+
+MEANS = table("""
+-v --log-verbose: --verbose
+--predict: --n-predict
+--webui: --ui
+--no-webui: --no-ui
+--mmap: --load-mode mmap
+--no-mmap: --load-mode none
+--mlock: --load-mode mmap+mlock
+-dio --direct-io: --load-mode dio
+--spec-default: --draft auto
+--spec-draft-model: --draft-model
+--spec-type=none: --draft none
+--spec-type=draft-mtp: --draft mtp
+--spec-type=ngram-*: --draft lookup
+--spec-draft-sampling=greedy: --draft-pick greedy
+--spec-draft-sampling=probabilistic: --draft-pick sample
+""")
+"""Flags, some of them with a value, and the flags that do the same here."""
+
+_DRAFT_THREADS = "the model's threads compute drafts"
+_DRAFT_PLACE = "heads are where the model's layers are"
+SWITCHES = table(f"""
+-cb --cont-batching -nocb --no-cont-batching: requests always share passes
+--warmup --no-warmup: the first request does not wait for one
+-e --escape --no-escape: prompts are taken as they are, and --stop knows \\n
+--perf --no-perf: times are always reported
+--swa-full: caches with a window keep what drafts need
+--props: each request has its own settings
+--repack -nr --no-repack: there are kernels for both forms of weights
+--no-host --op-offload --no-op-offload -bs --backend-sampling: devices compute what they can
+--spec-draft-backend-sampling --no-spec-draft-backend-sampling: devices pick drafts where that changes nothing
+--mmproj-auto --no-mmproj --no-mmproj-auto: a projector is loaded where --mmproj names one
+--cache-idle-slots --no-cache-idle-slots: --cache-ram keeps the prompts of idle slots
+--log-disable: the log goes to stderr, and can be redirected
+--log-prefix --no-log-prefix --log-timestamps --no-log-timestamps --log-jsonl --no-log-jsonl: the log has lines of JSON
+-no-ag --no-agent --no-ui-mcp-proxy --no-webui-mcp-proxy: a server runs no tools
+--models-autoload --no-models-autoload: a server has one model
+--no-skip-chat-parsing: answers are always parsed
+-ndio --no-direct-io: it is off unless --load-mode dio is given
+-cmoed --spec-draft-cpu-moe --cpu-moe-draft: {_DRAFT_PLACE}
+""")
+"""Flags without a value that change nothing here, and why."""
+VALUED = table(f"""
+-dt --defrag-thold: the cache has no gaps that matter
+-ctxcp --ctx-checkpoints --swa-checkpoints -cms --checkpoint-min-step: states to go back to are kept as drafts need them
+-sps --slot-prompt-similarity: a prompt goes to the slot that holds most of it
+--cache-reuse: what a slot holds is used again from its beginning
+--threads-http: one thread serves all connections
+--sse-ping-interval: streams need none
+--sleep-idle-seconds: a server keeps its model
+--log-file: the log goes to stderr, and can be redirected
+--log-colors: the log has no colours
+-lv --verbosity --log-verbosity: --verbose shows llama.cpp's log
+--mtmd-batch-max-tokens: images are computed one by one
+-lzm --lazy-mode: --load-mode says how a file is read
+--ui-config --webui-config --ui-config-file --webui-config-file: the page has settings of its own
+--spec-draft-p-split --draft-p-split: drafts are no tree
+--spec-ngram-* -lcs --lookup-cache-static -lcd --lookup-cache-dynamic: drafts by lookup need no settings
+-td -tbd --threads-*draft --spec-draft-threads* -Cd -Crd -Cbd --cpu-*-draft: {_DRAFT_THREADS}
+--prio*-draft --poll*-draft --spec-draft-cpu-[!m]* --spec-draft-cpu-mask*: {_DRAFT_THREADS}
+--spec-draft-prio* --spec-draft-poll*: {_DRAFT_THREADS}
+--spec-draft-type-? -ctkd -ctvd --cache-type-?-draft: heads use the model's cache
+-ngld --spec-draft-ngl --*gpu-layers-draft -devd --spec-draft-device --device-draft: {_DRAFT_PLACE}
+-otd --spec-draft-override-tensor --override-tensor-draft: {_DRAFT_PLACE}
+-ncmoed --spec-draft-n-cpu-moe --spec-draft-ncmoe --n-cpu-moe-draft: {_DRAFT_PLACE}
+""")
+"""Flags with a value that change nothing here, and why."""
+
+VARIABLES = {
+    "--metrics": "LLAMA_ARG_ENDPOINT_METRICS",
+    "--api-key": "LLAMA_API_KEY",
+    "--slots": "LLAMA_ARG_ENDPOINT_SLOTS",
+    "--reasoning-format": "LLAMA_ARG_THINK",
+    "--reasoning-budget": "LLAMA_ARG_THINK_BUDGET",
+    "--draft-model": "LLAMA_ARG_SPEC_DRAFT_MODEL",
+    "--batch-size": "LLAMA_ARG_BATCH",
+    "--ubatch-size": "LLAMA_ARG_UBATCH",
+}
+"""The variables of flags that do not have llama.cpp's usual name."""
+
+
+def variables(flags: Sequence[str]) -> list[str]:
+    """llama.cpp's variables of a flag, by its names."""
+    long = [flag for flag in flags if flag.startswith("--") and flag != "--draft"]
+    named = [VARIABLES[flag] for flag in long if flag in VARIABLES]
+    return named or ["LLAMA_ARG_" + flag.lstrip("-").upper().replace("-", "_") for flag in long]
+
+
+def translated(
+    args: Sequence[str], known: Collection[str], n_values: Mapping[str, int], say: Callable[[str], object]
+) -> list[str]:
+    """A command line with pymtp's flags alone, as far as llama-server's have a meaning here.
+
+    `known`: the command's flags; `n_values`: how many values follow each. `say` gets a line for each flag that is left
+    out.
+    """
+    result: list[str] = []
+    left = list(args)
+    while left:
+        argument = left.pop(0)
+        name, equals, value = argument.partition("=")
+        if argument == "--":
+            return [*result, argument, *left]
+        if not argument.startswith("-") or name in known:
+            n = 0 if equals else n_values.get(name, 0)
+            result += [argument, *left[:n]]
+            del left[:n]
+        elif (why := found(SWITCHES, name)) or (why := found(VALUED, name)):
+            say(f"{name} changes nothing here: {why}")
+            if not equals and not found(SWITCHES, name):
+                del left[:1]
+        elif _takes_words(name):
+            value = value if equals else "".join(left[:1])
+            result += _meaning(name, value)
+            del left[: 0 if equals else 1]
+        elif name in MEANS:
+            *words, last = MEANS[name].split()
+            result += [*words, last + equals + value]
+        else:
+            result.append(argument)
+    return result
+
+
+def from_variables(environment: Mapping[str, str], read: Collection[str], say: Callable[[str], object]) -> list[str]:
+    """Flags of llama-server's variables that no flag of pymtp has (`read`: those that one has)."""
+    result: list[str] = []
+    for variable, value in environment.items():
+        if not variable.startswith("LLAMA_ARG_") or variable in read:
+            continue
+        flag = "--" + variable.removeprefix("LLAMA_ARG_").lower().replace("_", "-")
+        if _takes_words(flag):
+            result += [flag, value]
+        elif flag in MEANS:
+            result += [flag if value.lower() in _TRUE else "--no-" + flag[2:]] if value else []
+        elif not found(SWITCHES, flag) and not found(VALUED, flag):
+            say(f"{variable} is not read: pymtp has no {flag}")
+    return [word for word in result if word not in ("--no-mlock", "--no-direct-io")]
+
+
+_TRUE = ("1", "true", "on", "yes", "enabled")
+
+
+def _takes_words(name: str) -> bool:
+    return any(key.startswith(f"{name}=") for key in MEANS)
+
+
+def _meaning(name: str, value: str) -> list[str]:
+    """What a flag means with one of some words; with several kinds of drafts these are pymtp's own choice."""
+    meanings = {found(MEANS, f"{name}={word}") for word in value.split(",")}
+    if None in meanings:
+        return [name, value]  # it is refused by name
+    return (MEANS["--spec-default"] if len(meanings) > 1 else str(meanings.pop())).split()

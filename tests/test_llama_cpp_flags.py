@@ -1,0 +1,106 @@
+"""A command line of llama-server, and its variables, as pymtp takes them; compared with llama.cpp's own list."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pymtp_cli.llama_cpp import MEANS, SWITCHES, VALUED, found, from_variables, translated, variables
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "docs"))
+import write_llama_server as docs
+
+KNOWN = {"--model", "-m", "--draft-max", "--draft", "--load-mode", "--ctx-size", "-n"}
+N_VALUES = {"--model": 1, "-m": 1, "--draft-max": 1, "--draft": 1, "--load-mode": 1, "--ctx-size": 1, "-n": 1}
+
+needs_arguments = pytest.mark.skipif(not docs.SOURCE.exists(), reason="llama.cpp's arg.cpp is not there: run make")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "n_lines"),
+    [
+        ("-m a.gguf --spec-type draft-mtp --draft-max 3", "-m a.gguf --draft mtp --draft-max 3", 0),
+        ("--spec-type=ngram-simple,draft-mtp", "--draft auto", 0),
+        ("--spec-type ngram-mod,ngram-simple", "--draft lookup", 0),
+        ("--spec-type draft-eagle3", "--spec-type draft-eagle3", 0),
+        ("--spec-type draft-mtp,draft-eagle3", "--spec-type draft-mtp,draft-eagle3", 0),
+        ("--no-mmap --mlock -n -1", "--load-mode none --load-mode mmap+mlock -n -1", 0),
+        ("--predict=5 --predict 6", "--n-predict=5 --n-predict 6", 0),
+        ("-cb --threads-http 4 --cache-reuse=256 prompt", "prompt", 3),
+        ("-m --mlock", "-m --mlock", 0),
+        ("-- --mlock", "-- --mlock", 0),
+        ("--threads-http", "", 1),
+        ("--rope-scaling yarn", "--rope-scaling yarn", 0),
+    ],
+)
+def test_flags_of_llama_server_become_those_of_pymtp(given: str, expected: str, n_lines: int) -> None:
+    said: list[str] = []
+    assert translated(given.split(), KNOWN, N_VALUES, said.append) == expected.split()
+    assert len(said) == n_lines and all("changes nothing here" in line for line in said)
+
+
+def test_variables_that_no_flag_reads_become_flags() -> None:
+    said: list[str] = []
+    environment = {
+        "LLAMA_ARG_CTX_SIZE": "512",
+        "LLAMA_ARG_SPEC_TYPE": "draft-mtp",
+        "LLAMA_ARG_MMAP": "0",
+        "LLAMA_ARG_MLOCK": "0",
+        "LLAMA_ARG_CONT_BATCHING": "1",
+        "LLAMA_ARG_POOLING": "mean",
+        "PATH": "/bin",
+    }
+    assert from_variables(environment, {"LLAMA_ARG_CTX_SIZE"}, said.append) == [
+        *("--spec-type", "draft-mtp"),
+        "--no-mmap",
+    ]
+    assert said == ["LLAMA_ARG_POOLING is not read: pymtp has no --pooling"]
+
+
+@needs_arguments
+def test_what_is_ignored_takes_as_many_values_as_llama_servers() -> None:
+    theirs = list(docs.theirs())
+    assert len(theirs) > 250
+    for each in theirs:
+        is_switch = [name for name in each.names if found(SWITCHES, name)]
+        has_value = [name for name in each.names if found(VALUED, name)]
+        assert not is_switch or each.n_values == 0, each
+        assert not has_value or each.n_values == 1, each
+        row = docs.row(each)
+        if row.startswith("ignored"):
+            assert set(each.names) == {*is_switch, *has_value}, each
+    names = {name for each in theirs for name in each.names}
+    stale = [key for key in MEANS if key.partition("=")[0] not in names]
+    assert not stale
+
+
+@needs_arguments
+def test_each_flag_reads_the_variable_of_llama_servers() -> None:
+    ours = docs.ours()
+    shared = [(each, name) for each in docs.theirs() for name in each.names if name in ours and each.variable]
+    assert len({each.variable for each, _ in shared}) > 60
+    differing = {each.variable for each, name in shared if ours[name] and each.variable not in ours[name]}
+    assert differing <= {"LLAMA_ARG_DRAFT_MAX"}  # --draft is another flag here
+
+
+@needs_arguments
+def test_the_page_is_that_of_the_flags() -> None:
+    assert docs.FILE.read_text("utf-8") == docs.page(), "run `make docs`"
+
+
+def test_names_of_variables() -> None:
+    assert variables(["-c", "--ctx-size"]) == ["LLAMA_ARG_CTX_SIZE"]
+    assert variables(["--slots", "--no-slots"]) == ["LLAMA_ARG_ENDPOINT_SLOTS"]
+
+
+@pytest.mark.model
+def test_a_command_line_and_variables_of_llama_server_run() -> None:
+    environment = os.environ | {"LLAMA_ARG_N_PREDICT": "5", "LLAMA_ARG_SPEC_TYPE": "none"}
+    command = [sys.executable, "-m", "pymtp_cli", "run", "-cb", "--no-warmup", "--no-mmap", "--json", "Hi"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert '"generated_tokens": 5' in done.stdout or '"generated_tokens":5' in done.stdout
+    assert '"drafted": 0' in done.stdout or '"drafted":0' in done.stdout
+    assert done.stderr.count("changes nothing here") == 2
