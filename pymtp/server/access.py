@@ -23,7 +23,7 @@ from .settings import ServerSettings
 PUBLIC = frozenset({"/health", "/v1/health"})
 _LOCAL = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 
-_QUIET = frozenset({"/health", "/v1/health", "/metrics", "/slots"})
+_QUIET = frozenset({"/health", "/v1/health", "/metrics", "/slots", "/props"})
 """What is asked again and again."""
 
 
