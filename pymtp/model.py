@@ -389,7 +389,7 @@ def _path_of(path: StrPath | None, hf: str | None) -> StrPath:
         return embedded.model_path()
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidParameter("path", "that of a GGUF file, or None for the embedded model", value=path)
-    return path
+    return os.path.expanduser(path) if isinstance(path, str) else path
 
 
 def _check_traits(choice: DraftChoice, n_seq_max: int) -> None:

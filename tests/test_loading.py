@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
-from pymtp import Model, n_contexts
+from pymtp import Model, ModelError, n_contexts
 from terminal import Terminal
 
 pytestmark = pytest.mark.model
@@ -51,3 +53,9 @@ def test_there_is_no_progress_without_a_terminal() -> None:
 
     with loading(None) as show:
         assert show is None
+
+
+def test_a_path_may_begin_with_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ModelError, match=f"^{re.escape(str(tmp_path))}/none.gguf"):
+        Model("~/none.gguf")
