@@ -157,7 +157,7 @@ def test_messages_that_cannot_be_used_are_refused(messages: Any, name: str) -> N
         ({"reasoning": "yes"}, "^reasoning must be one of auto, on, off"),
         ({"reasoning_format": "x"}, "^reasoning_format must be one of"),
         ({"json_schema": "{"}, "^json_schema must be valid JSON"),
-        ({"json_schema": {"type": "number", "minimum": 1}}, "^json_schema must be a schema that grammars can follow"),
+        ({"json_schema": {"type": "number", "minimum": 0.5}}, "^json_schema must be a schema that grammars can follow"),
         ({"template_kwargs": {"enable_thinking": "no"}}, "enable_thinking has to be true or false"),
         ({"continue_final_message": True}, "the message to continue has to be the assistant's"),
         ({"continue_final_message": "x"}, "^continue_final_message must be"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 from llama_archive import SchemaCase, schema_cases, texts
 from pymtp import ChatParams, ChatTemplate
 from pymtp.binding.library import lib
-from pymtp.chat.schema import grammar_of_schema
+from pymtp.chat.schema import grammar_of_schema, schema_grammar
 from pymtp.errors import InvalidParameter, ModelError
 
 TEMPLATES = texts("models/templates", ".jinja")
@@ -65,36 +66,69 @@ def test_a_grammar_is_what_llama_cpps_own_test_expects(case: SchemaCase) -> None
 @pytest.mark.parametrize(
     ("schema", "what"),
     [
-        ({"type": "object", "required": ["name"]}, "at # they cannot know required 'name' without a property"),
-        ({"type": "object", "required": [{}]}, "at # they cannot know required {} without a property"),
-        ({"type": "string", "format": {}}, "the format {}"),
-        ({"format": [], "type": ["string"]}, "the format \\[\\]"),
-        ({"properties": {"a": {"type": "number", "minimum": 0}}}, "at #/properties/a they cannot know minimum"),
+        ({"type": "object", "required": ["name"]}, "required 'name' without a property of that name at #;"),
+        ({"type": "object", "required": [{}]}, "required {} without a property of that name at #;"),
+        ({"properties": {"a": {"type": "number", "minimum": 0.5}}}, "minimum at #/properties/a;"),
+        ({"type": "number", "minimum": 1, "exclusiveMinimum": 0}, "exclusiveMinimum beside minimum"),
         ({"type": "integer", "multipleOf": 5}, "multipleOf"),
-        ({"type": "integer", "minimum": 1, "exclusiveMinimum": 1}, "minimum beside exclusiveMinimum"),
+        ({"type": "integer", "minimum": 1, "exclusiveMinimum": 1}, "exclusiveMinimum beside minimum"),
         ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "uniqueItems"),
         (
-            {"type": "array", "prefixItems": [{"type": "string"}], "minItems": 1},
-            "minItems beside a list of prefixItems",
+            {"type": "array", "prefixItems": [{"type": "string"}], "minItems": 1, "maxItems": 2},
+            "maxItems beside a list of prefixItems",
         ),
         ({"type": "object", "patternProperties": {"^a$": {}}}, "patternProperties"),
         ({"type": "object", "minProperties": 1}, "minProperties"),
-        ({"type": "string", "format": "email"}, "the format 'email'"),
+        ({"type": "string", "format": "idn-email"}, "the format 'idn-email'"),
         ({"type": "string", "pattern": "^a$", "maxLength": 3}, "maxLength beside pattern"),
         ({"anyOf": [{"type": "null"}], "minLength": 3}, "minLength beside anyOf"),
-        ({"anyOf": [{"not": {"type": "null"}}]}, "at #/anyOf/0 they cannot know not"),
-        ({"$defs": {"a": {"minimum": 1}}, "items": {"$ref": "#/$defs/a"}}, "at #/\\$defs/a they cannot know minimum"),
-        ({"type": ["string", "number"], "minimum": 3}, "minimum"),
+        ({"anyOf": [{"not": {"type": "null"}}]}, "not at #/anyOf/0;"),
+        ({"$defs": {"a": {"minimum": 1}}, "items": {"$ref": "#/$defs/a"}}, "minimum at #/\\$defs/a;"),
+        ({"type": ["string", "number"], "multipleOf": 3}, "multipleOf"),
         ({"type": "object", "properties": {}, "allOf": [{}]}, "allOf"),
         ({"if": {}, "then": {}}, "if"),
-        ({"type": "integer", "minimum": 10**22}, "a minimum of more than 64 bits"),
-        ({"type": "string", "maxLength": 2001}, "at # they cannot know maxLength above 2000"),
+        ({"type": "string", "maxLength": 2001}, "maxLength above 2000 at #;"),
+        ({"type": "string", "pattern": "(?=a)"}, "pattern \\(\\?=a\\) \\(not anchored"),
         ({"type": "array", "items": {}, "maxItems": 10**9}, "maxItems above 2000"),
     ],
 )
-def test_what_a_grammar_would_ignore_is_refused_with_its_place(schema: object, what: str) -> None:
-    with pytest.raises(InvalidParameter, match=f"^json_schema must be a schema that grammars can follow: .*{what}"):
-        grammar_of_schema(schema)  # type: ignore[arg-type]
+def test_what_a_grammar_would_ignore_is_refused_with_its_place(schema: Any, what: str) -> None:
+    refusal = f"must be a schema that grammars can follow: they cannot know .*{what}"
+    with pytest.raises(InvalidParameter, match=f"^json_schema {refusal}"):
+        grammar_of_schema(schema)
+    assert re.search(what, f"{schema_grammar(schema).ignored[0]};")
+
+
+@pytest.mark.skipif(not TEMPLATES, reason="llama.cpp's templates are not at hand: run make")
+def test_answers_and_tools_have_one_rule() -> None:
+    """What a grammar cannot follow is refused, or named by the prompt if schemas are not strict."""
+    loose = {"type": "object", "properties": {"x": {"type": "number", "multipleOf": 2}, "y": {"pattern": "(?=a)"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": loose}}
+    template = ChatTemplate(None, TEMPLATES["Qwen-Qwen2.5-7B-Instruct.jinja"])
+    messages = [{"role": "user", "content": "a"}]
+    asked: list[dict[str, Any]] = [{"json_schema": loose}, {"tools": [tool], "tool_choice": "required"}]
+    for params, name in zip(asked, ("json_schema", "parameters of tools"), strict=True):
+        with pytest.raises(
+            InvalidParameter, match=f"^{name} must be a schema that .* know multipleOf at #/properties/x"
+        ):
+            template.render(messages, ChatParams(**params))
+        ignored = template.render(messages, ChatParams(**params, strict_schemas=False)).ignored
+        assert ignored[0].startswith("multipleOf at #/properties/x") and "pattern (?=a)" in ignored[1]
+    assert template.render(messages).ignored == ()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": 10**22},
+        {"type": "integer", "minimum": 3, "maximum": 2},
+        {"type": "number", "exclusiveMinimum": 1, "maximum": 0.5},
+        {"type": "string", "minLength": 3, "maxLength": 2},
+    ],
+)
+def test_what_nothing_fits_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter, match="^json_schema must be one "):
+        schema_grammar(schema)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
-"""What grammars of JSON schemas allow: JSON, whatever is in their strings, and of that schema.
+"""What grammars of JSON schemas allow: JSON, whatever is in their strings, within the bounds of numbers.
 
 Texts are drawn from a grammar by the sampler, from random logits in which what JSON escapes is likely.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import random
 import re
@@ -157,6 +158,72 @@ def test_what_a_grammar_allows_is_json_that_fits_its_schema(vocabulary: Vocabula
                 raise AssertionError(f"{schema} allows {shown!r}: {error}\n{grammar}") from None
             assert "\ufffd" in shown or fits(value, schema), f"{schema} allows {shown!r}\n{grammar}"
     assert n_texts > 2 * n_schemas
+
+
+NUMBERS = ["0", "-0", "0.0", "0.5", "1", "1.0", "1.5", "2", "3", "3.001", "9.999", "10", "10.5", "100", "12345.678"]
+NUMBERS += ["-" + number for number in NUMBERS[3:]]
+BOUNDS: list[dict[str, float]] = [
+    {"minimum": 0},
+    {"exclusiveMinimum": 0},
+    {"maximum": 0},
+    {"exclusiveMaximum": 0},
+    {"minimum": 0, "maximum": 1},
+    {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    {"minimum": 1, "maximum": 10},
+    {"minimum": -10, "maximum": 10},
+    {"exclusiveMinimum": -10, "exclusiveMaximum": -1},
+    {"exclusiveMinimum": -1, "maximum": 100.0},
+    {"minimum": 3, "maximum": 3},
+    {"minimum": -100},
+    {"maximum": 3},
+]
+
+
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+def test_numbers_stay_within_their_bounds(vocabulary: Vocabulary, bounds: dict[str, float]) -> None:
+    grammar = grammar_of_schema({"type": "number", **bounds})
+    least, most = bounds.get("minimum", -1e9), bounds.get("maximum", 1e9)
+    above, below = bounds.get("exclusiveMinimum", -1e9), bounds.get("exclusiveMaximum", 1e9)
+    fitting = {text for text in NUMBERS if least <= float(text) <= most and above < float(text) < below}
+    allowed = {text for text in NUMBERS if allows(vocabulary, grammar, text)}
+    assert allowed <= fitting
+    assert fitting - allowed <= {"-0"}
+
+
+def allows(vocabulary: Vocabulary, grammar: str, text: str) -> bool:
+    logits = np.zeros(vocabulary.size, np.float32)
+    logits[list(vocabulary.end_of_generation)] = 100
+    try:
+        sampler = Sampler(SamplingParams(temperature=0), vocabulary, rules=AnswerRules(grammar, prefill=text))
+        return sampler.sample(logits) in vocabulary.end_of_generation
+    except PymtpError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong"),
+    [
+        (
+            "email",
+            ["a@b.de", "first.last+x@mail.example-1.org"],
+            ["a", "a@b", "@b.de", "a b@c.de", "a@-b.de", ".a@b.de"],
+        ),
+        ("ipv4", ["0.0.0.0", "192.168.1.255"], ["1.2.3", "256.1.1.1", "01.1.1.1", "1.1.1.1."]),
+        (
+            "uri",
+            ["https://a.example/b?c=d#e", "mailto:a@b.de", "file:///tmp/a"],
+            ["a", "//a.example", "https://a b", "1:a"],
+        ),
+    ],
+)
+def test_strings_have_the_format_of_their_schema(
+    vocabulary: Vocabulary, kind: str, right: list[str], wrong: list[str]
+) -> None:
+    grammar = grammar_of_schema({"type": "string", "format": kind})
+    texts = [*right, *wrong]
+    assert [text for text in texts if allows(vocabulary, grammar, f'"{text}"')] == right
+    if kind == "ipv4":
+        assert all(ipaddress.ip_address(text) for text in right)
 
 
 @pytest.mark.skipif(not TEMPLATES, reason="llama.cpp's templates are not at hand: run make")

@@ -30,6 +30,9 @@ class ChatParams:
     """Several calls in one answer; None: if the template can."""
     json_schema: str | Mapping[str, Any] | None = None
     """The content of the answer follows this schema."""
+    strict_schemas: bool = True
+    """Refuse schemas, those of tools too, that a grammar cannot follow; else ChatPrompt.ignored says what it ignores of
+    them."""
     reasoning: Literal["auto", "on", "off"] = "auto"
     """Thinking: off asks the template for none; auto and on: as the template has it."""
     reasoning_format: Literal["auto", "deepseek", "deepseek-legacy", "none"] = "auto"
@@ -67,6 +70,11 @@ class ChatParams:
         if not found:
             raise InvalidParameter("tool_choice", "one of the tools", value=wanted)
         return found
+
+    @property
+    def calls_once(self) -> bool:
+        """Whether an answer has one call at most: a tool that has to be called is called once."""
+        return self.parallel_tool_calls is False or not isinstance(self.tool_choice, str)
 
     @property
     def has_to_call(self) -> str:

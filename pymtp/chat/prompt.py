@@ -41,6 +41,8 @@ class ChatPrompt:
     """What opens the model's thinking; empty if there is none."""
     thinking_ends: tuple[str, ...] = ()
     """What closes it; the first closes it where a budget is used up."""
+    ignored: tuple[str, ...] = ()
+    """What of the schemas the grammar cannot follow, each with its place."""
 
     def closed_once(self, budget: int) -> ClosedOnce | None:
         """What leaves closing tags out of one answer where a budget (in tokens) may have closed the thinking."""

@@ -1,4 +1,4 @@
-"""JSON schemas for answers: llama.cpp converts them to grammars; what it would ignore is refused here.
+"""JSON schemas for answers: llama.cpp converts them to grammars; what it ignores of them is found here.
 
 Knows schemas as decoded JSON and llama.cpp's order of looking at their keywords; no grammars but as text.
 """
@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Container, Mapping
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pymtp.binding.library import lib
-from pymtp.binding.log import captured_stderr
 from pymtp.chat.native import Failed, Refused, json_of
 from pymtp.errors import InvalidParameter
 
@@ -25,7 +24,7 @@ _IGNORED = {
     | {"dependentSchemas", "dependencies", "unevaluatedProperties"},
     "array": {"contains", "minContains", "maxContains", "uniqueItems", "additionalItems", "unevaluatedItems"},
     "integer": {"multipleOf"},
-    "number": {"multipleOf"} | _LIMITS,
+    "number": {"multipleOf"},
 }
 """What it passes over, though JSON Schema does not, by type."""
 
@@ -38,10 +37,25 @@ _DEPTH_MAX = 400
 """Levels of a schema. 20 references to each other are deep already, and llama.cpp's stack is enough for about 800."""
 _VALUES_MAX = 100_000
 _DEFINITIONS = {"$defs", "definitions"}
+_PATTERNS = {"email", "ipv4", "uri"}
+"""Formats that have a pattern in native/src/chat/json-pattern.cpp."""
 _FORMATS = {"date", "time", "date-time", "uuid", "uuid1", "uuid2", "uuid3", "uuid4", "uuid5"}
+
+_NOTE = "# ignored: "
+"""What a comment begins with that names a pattern: see native/src/chat/json-pattern.h."""
 
 _Place = tuple[Any, str]
 """A schema, and the path to it."""
+
+
+class SchemaGrammar(NamedTuple):
+    """A schema and its grammar."""
+
+    schema: Mapping[str, Any]
+    """Its decoded JSON."""
+    gbnf: str
+    ignored: list[str]
+    """What of the schema the grammar does not follow, each with its place."""
 
 
 def grammar_of_schema(schema: str | Mapping[str, Any]) -> str:
@@ -49,27 +63,34 @@ def grammar_of_schema(schema: str | Mapping[str, Any]) -> str:
 
     Raises InvalidParameter for what is not a schema, or says what the grammar would not.
     """
-    return checked_schema(schema)[1]
+    made = schema_grammar(schema)
+    refuse_ignored("json_schema", made.ignored)
+    return made.gbnf
 
 
-def checked_schema(schema: str | Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """The decoded JSON of a schema, and its GBNF. Raises InvalidParameter: see grammar_of_schema."""
+def schema_grammar(schema: str | Mapping[str, Any]) -> SchemaGrammar:
+    """The grammar of a JSON schema, which may be looser. Raises InvalidParameter for what is not a schema."""
     schema = _decoded(schema)
-    check_size(schema, "json_schema")
-    _check(schema)
-    data = json.dumps(schema).encode()
+    ignored = ignored_of(schema, "json_schema")
     try:
-        if b'"pattern"' not in data:
-            return schema, str(json_of(lib.pymtp_schema_to_grammar, data))
-        # of a pattern that it cannot convert it says so there, and takes any string for one
-        with captured_stderr() as lines:
-            grammar = str(json_of(lib.pymtp_schema_to_grammar, data))
-            said = " ".join(lines())
+        gbnf = str(json_of(lib.pymtp_schema_to_grammar, json.dumps(schema).encode()))
     except (Refused, Failed) as error:
-        raise _unusable(str(error).removeprefix("JSON schema conversion failed: ")) from None
-    if said:
-        raise _unusable(said.removeprefix("WARNING: JSON schema conversion was incomplete: "))
-    return schema, grammar
+        why = str(error).removeprefix("JSON schema conversion failed: ")
+        raise InvalidParameter("json_schema", f"a schema that can be turned into a grammar ({why})") from None
+    return SchemaGrammar(schema, gbnf, ignored + patterns_ignored(gbnf))
+
+
+def patterns_ignored(gbnf: str) -> list[str]:
+    """The patterns in whose place a grammar takes any string: llama.cpp's converter names them in comments."""
+    notes = [line.removeprefix(_NOTE) for line in gbnf.splitlines() if line.startswith(_NOTE)]
+    return [note.removesuffix(", accepting any string").replace(" is not supported", "") for note in notes]
+
+
+def refuse_ignored(name: str, ignored: Sequence[str]) -> None:
+    """Raise InvalidParameter about the parameter `name` if there is anything."""
+    if ignored:
+        fix = "leave it out, or set strict_schemas=False in ChatParams"
+        raise InvalidParameter(name, f"a schema that grammars can follow: they cannot know {ignored[0]}; {fix}")
 
 
 def _decoded(schema: str | Mapping[str, Any]) -> Mapping[str, Any]:
@@ -84,13 +105,7 @@ def _decoded(schema: str | Mapping[str, Any]) -> Mapping[str, Any]:
     return value
 
 
-def _unusable(why: str) -> InvalidParameter:
-    if len(why) > 300:  # it quotes the schema
-        why = f"{why[:150]} ... {why[-150:]}"
-    return InvalidParameter("json_schema", f"a schema that can be turned into a grammar ({why})")
-
-
-def check_size(schema: Any, name: str) -> None:
+def _check_size(schema: Any, name: str) -> None:
     """Raise InvalidParameter for a schema of too many levels, a reference being one, or of too many values."""
     seen: set[str] = set()
     level, n_values = [schema], 0
@@ -129,114 +144,134 @@ def _target(root: Any, reference: str) -> Any:
     return target
 
 
-def _check(root: Mapping[str, Any]) -> None:
-    """Walk a schema as llama.cpp's converter does, and refuse the keywords that it passes over.
+def ignored_of(root: Any, name: str) -> list[str]:
+    """What llama.cpp's converter passes over of a schema, which is the parameter `name`, each with its place.
 
-    What is malformed is left to the converter. Not by recursion, which Python limits.
+    Walks the schema as it does, and leaves to it what is malformed. Not by recursion, which Python limits. Raises
+    InvalidParameter for a schema that is too large, or that nothing fits.
     """
+    _check_size(root, name)
     seen: set[str] = set()  # references
     ahead: list[_Place] = [(root, "#")]
+    ignored: list[str] = []
     n_values = 0
     while ahead:
         n_values += 1
         if n_values > _VALUES_MAX:  # a list of types looks at the same again
-            raise _too_large("json_schema")
+            raise _too_large(name)
         schema, path = ahead.pop()
         if not isinstance(schema, Mapping):
             continue
         if "$ref" in schema:
-            _refuse(schema, _ALL - {"$ref"}, path, "$ref")
+            ignored += _unknown(schema, _ALL - {"$ref"}, path, "$ref")
             reference = schema["$ref"]
             if isinstance(reference, str) and reference not in seen:
                 seen.add(reference)
                 ahead.append((_target(root, reference), reference))
         else:
-            ahead += reversed(_inside(schema, path))
+            ahead += reversed(_inside(schema, path, ignored))
+    return ignored
 
 
-def _inside(schema: Mapping[str, Any], path: str) -> list[_Place]:
-    """Check the keywords of one schema, which is no reference; returns the schemas in it, in their order."""
+def _inside(schema: Mapping[str, Any], path: str, ignored: list[str]) -> list[_Place]:
+    """Look at the keywords of one schema, which is no reference; returns the schemas in it, in their order."""
     for key in ("oneOf", "anyOf"):
         if key in schema:
-            _refuse(schema, _ALL - {key}, path, key)
+            ignored += _unknown(schema, _ALL - {key}, path, key)
             return _numbered(schema[key], f"{path}/{key}")
     kind = schema.get("type")
     if isinstance(kind, list):
         return [({**schema, "type": one}, path) for one in kind]
     for key in ("const", "enum"):
         if key in schema:
-            _refuse(schema, _ALL - {key}, path, key)
+            ignored += _unknown(schema, _ALL - {key}, path, key)
             return []
     kind = kind or _implied(schema)
     if kind == "allOf" or ("allOf" in schema and kind in ("object", "string") and not _is_object(schema)):
-        _refuse(schema, _ALL - {"allOf"}, path, "allOf")
+        ignored += _unknown(schema, _ALL - {"allOf"}, path, "allOf")
         return _numbered(schema["allOf"], f"{path}/allOf")
     # a keyword of another type says nothing
-    _refuse(schema, _ALL if kind == "any" else _NEVER | _COMBINED | _IGNORED.get(str(kind), set()), path)
+    ignored += _unknown(schema, _ALL if kind == "any" else _NEVER | _COMBINED | _IGNORED.get(str(kind), set()), path)
     if kind == "object":
-        return _of_object(schema, path)
+        return _of_object(schema, path, ignored)
     if kind == "array":
-        return _of_array(schema, path)
+        return _of_array(schema, path, ignored)
     if kind == "string":
-        _check_string(schema, path)
-    elif kind == "integer":
-        _check_integer(schema, path)
+        ignored += _of_string(schema, path)
+    elif kind in ("integer", "number"):
+        ignored += _of_number(schema, path, is_whole=kind == "integer")
     return []
 
 
-def _of_object(schema: Mapping[str, Any], path: str) -> list[_Place]:
+def _of_object(schema: Mapping[str, Any], path: str, ignored: list[str]) -> list[_Place]:
     properties, required = schema.get("properties", {}), schema.get("required", [])
     inside: list[_Place] = []
     if isinstance(properties, Mapping) and isinstance(required, list):
-        for name in required:
-            if not isinstance(name, str) or name not in properties:
-                raise _refusal(path, f"required {name!r} without a property of that name")
+        missing = [name for name in required if not isinstance(name, str) or name not in properties]
+        ignored += (f"required {name!r} without a property of that name at {path}" for name in missing)
         inside += ((value, f"{path}/properties/{name}") for name, value in properties.items())
     return [*inside, (schema.get("additionalProperties"), f"{path}/additionalProperties")]
 
 
-def _of_array(schema: Mapping[str, Any], path: str) -> list[_Place]:
-    _check_length(schema, "minItems", "maxItems", path)
+def _of_array(schema: Mapping[str, Any], path: str, ignored: list[str]) -> list[_Place]:
     if "items" in schema and "prefixItems" in schema:
-        raise _refusal(path, "prefixItems beside items")
+        ignored.append(f"prefixItems beside items at {path}")
     key = "items" if "items" in schema else "prefixItems"
     items = schema.get(key)
     if not isinstance(items, list):
+        ignored += _length(schema, "minItems", "maxItems", path)
         return [(items, f"{path}/{key}")]
-    _refuse(schema, {"minItems", "maxItems"}, path, f"a list of {key}")
+    counts = {limit for limit in ("minItems", "maxItems") if schema.get(limit) != len(items)}
+    ignored += _unknown(schema, counts, path, f"a list of {key}")
     return _numbered(items, f"{path}/{key}")
 
 
-def _check_string(schema: Mapping[str, Any], path: str) -> None:
-    _check_length(schema, "minLength", "maxLength", path)
-    if "format" in schema and str(schema["format"]) not in _FORMATS:
-        raise _refusal(path, f"the format {schema['format']!r} (there are {', '.join(sorted(_FORMATS))})")
+def _of_string(schema: Mapping[str, Any], path: str) -> list[str]:
     given = [key for key in ("pattern", "format") if key in schema]
+    if "format" in schema and str(schema["format"]) not in _FORMATS | _PATTERNS:
+        given.remove("format")
+        ignored = [f"the format {schema['format']!r} (not {', '.join(sorted(_FORMATS | _PATTERNS))}) at {path}"]
+    else:
+        ignored = []
     lengths = [key for key in ("minLength", "maxLength") if key in schema]
-    if len(given) > 1 or (given and lengths):
-        raise _refusal(path, f"{(given[1:] or lengths)[0]} beside {given[0]}")
+    if given:
+        return ignored + [f"{key} beside {given[0]} at {path}" for key in (*given[1:], *lengths)]
+    return ignored + _length(schema, "minLength", "maxLength", path)
 
 
-def _check_integer(schema: Mapping[str, Any], path: str) -> None:
-    for a, b in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        if a in schema and b in schema:
-            raise _refusal(path, f"{a} beside {b}")
-    if beyond := next((key for key in _LIMITS if abs(_bound(schema, key, 0)) >= 2**63), None):
-        raise _refusal(path, f"a {beyond} of more than 64 bits")
-    least = max(_bound(schema, "minimum", -math.inf), _bound(schema, "exclusiveMinimum", -math.inf) + 1)
-    most = min(_bound(schema, "maximum", math.inf), _bound(schema, "exclusiveMaximum", math.inf) - 1)
+def _of_number(schema: Mapping[str, Any], path: str, *, is_whole: bool) -> list[str]:
+    """Of numbers that need not be whole a grammar follows bounds that are."""
+    if is_whole and (beyond := next((key for key in _LIMITS if abs(_bound(schema, key, 0)) >= 2**63), None)):
+        raise InvalidParameter("json_schema", f"one without a {beyond} of more than 64 bits, which is at {path}")
+    least = max(_bound(schema, "minimum", -math.inf), _bound(schema, "exclusiveMinimum", -math.inf) + is_whole)
+    most = min(_bound(schema, "maximum", math.inf), _bound(schema, "exclusiveMaximum", math.inf) - is_whole)
     if least > most:
-        raise InvalidParameter("json_schema", f"one that something fits: at {path} no integer is allowed")
+        raise InvalidParameter("json_schema", f"one that something fits: at {path} no number is allowed")
+    ignored = []
+    for a, b in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        given = [key for key in (a, b) if key in schema and schema[key] is not False]
+        usable = [key for key in given if is_whole or _is_short(schema[key])]
+        ignored += [
+            f"{key} beside {usable[0]} at {path}" if usable else f"{key} at {path}"
+            for key in given
+            if key not in usable[:1]
+        ]
+    return ignored
+
+
+def _is_short(value: object) -> bool:
+    """Whether it is a number that json-pattern.cpp takes for a bound."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value % 1 == 0 and abs(value) < 10**15
 
 
 def _numbered(schemas: object, path: str) -> list[_Place]:
     return [(one, f"{path}/{i}") for i, one in enumerate(schemas if isinstance(schemas, list) else ())]
 
 
-def _refuse(schema: Mapping[str, Any], keywords: Container[str], path: str, beside: str = "") -> None:
-    ignored = [key for key in schema if key in keywords and schema[key] is not False]
-    if ignored:
-        raise _refusal(path, ignored[0] + (f" beside {beside}" if beside else ""))
+def _unknown(schema: Mapping[str, Any], keywords: Container[str], path: str, beside: str = "") -> list[str]:
+    """Those of the keywords that are in a schema and say something."""
+    where = (f" beside {beside}" if beside else "") + f" at {path}"
+    return [key + where for key in schema if key in keywords and schema[key] is not False]
 
 
 def _bound(schema: Mapping[str, Any], key: str, missing: float) -> float:
@@ -244,12 +279,11 @@ def _bound(schema: Mapping[str, Any], key: str, missing: float) -> float:
     return value if isinstance(value, (int, float)) else missing
 
 
-def _check_length(schema: Mapping[str, Any], least: str, most: str, path: str) -> None:
+def _length(schema: Mapping[str, Any], least: str, most: str, path: str) -> list[str]:
     limit = _bound(schema, most, 0)
-    if limit > _REPETITIONS_MAX:
-        raise _refusal(path, f"{most} above {_REPETITIONS_MAX}")
     if most in schema and limit < _bound(schema, least, 0):
         raise InvalidParameter("json_schema", f"one that something fits: at {path} {most} is below {least}")
+    return [f"{most} above {_REPETITIONS_MAX} at {path}"] if limit > _REPETITIONS_MAX else []
 
 
 def _implied(schema: Mapping[str, Any]) -> str:
@@ -267,7 +301,3 @@ def _implied(schema: Mapping[str, Any]) -> str:
 
 def _is_object(schema: Mapping[str, Any]) -> bool:
     return "properties" in schema or schema.get("additionalProperties", True) is not True
-
-
-def _refusal(path: str, what: str) -> InvalidParameter:
-    return InvalidParameter("json_schema", f"a schema that grammars can follow: at {path} they cannot know {what}")

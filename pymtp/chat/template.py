@@ -15,7 +15,7 @@ from pymtp.chat.native import Failed, Refused, check_call, json_of
 from pymtp.chat.params import ChatParams
 from pymtp.chat.parser import ParserMaker
 from pymtp.chat.prompt import ChatPrompt, Trigger
-from pymtp.chat.schema import check_size, checked_schema
+from pymtp.chat.schema import ignored_of, patterns_ignored, refuse_ignored, schema_grammar
 from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel
 from pymtp.loading.vocabulary import Vocabulary
 
@@ -68,7 +68,8 @@ class ChatTemplate:
         _check_messages(messages)
         if not isinstance(params, (ChatParams, type(None))):
             raise InvalidParameter("params", "a ChatParams", value=params)
-        asked = _request(messages, params or ChatParams())
+        params = params or ChatParams()
+        asked, ignored = _request(messages, params)
         try:
             request = json.dumps(asked, ensure_ascii=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
@@ -80,10 +81,15 @@ class ChatTemplate:
             raise InvalidParameter("messages and tools", f"as in OpenAI's chat completions ({error})") from None
         except Failed as error:
             raise _failure(error, self._whose) from None
-        if asked["tools"] and asked["tool_choice"] == "required":
-            made["grammar"] = _without_content(made["grammar"])
         native = ffi.gc(parser[0], lib.pymtp_free)
-        return _prompt(made, ParserMaker(native, is_content_alone=made["is_content_alone"]))
+        ignored += patterns_ignored(made["grammar"])
+        if params.strict_schemas:
+            refuse_ignored("parameters of tools", ignored)
+        if asked["tools"] and params.has_to_call == "required":
+            made["grammar"] = _without_content(made["grammar"])
+        if params.calls_once:
+            made["grammar"] = _with_one_call(made["grammar"])
+        return _prompt(made, ParserMaker(native, is_content_alone=made["is_content_alone"]), ignored)
 
 
 def _without_content(grammar: str) -> str:
@@ -94,18 +100,26 @@ def _without_content(grammar: str) -> str:
     return re.sub(r"(?m)^(root ::= .*?)\buntil-\d+\?? (?:space )?(?=tool-calls?(?:-root)?$)", r"\1", grammar)
 
 
+def _with_one_call(grammar: str) -> str:
+    """The grammar of an answer that calls one tool, where llama.cpp allows several though asked for one."""
+    return re.sub(r"(?m)^(tool-calls|tools) ::= (\(.*\))\+$", r"\1 ::= \2", grammar)
+
+
 def _failure(error: Exception, whose: str) -> ModelError:
     """A template is a program from the model's file: it can fail in any way."""
     why = str(error).rpartition("Error: ")[2].removeprefix("Jinja Exception: ")
     return ModelError(f"{whose} chat template fails ({why}); use --raw, which completes the prompt as is")
 
 
-def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> dict[str, Any]:
+def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> tuple[dict[str, Any], list[str]]:
+    """The request for llama.cpp, and what the grammar cannot follow of its schemas."""
     tools = params.offered_tools
+    ignored: list[str] = []
     for tool in tools:
         function = tool.get("function")
         if isinstance(function, Mapping):
-            check_size(function.get("parameters"), "tools")
+            passed_over = ignored_of(function.get("parameters"), "tools")
+            ignored += (f"{what} of the tool {function.get('name')!r}" for what in passed_over)
     request: dict[str, Any] = {
         "messages": list(messages),
         "tools": tools,
@@ -116,14 +130,18 @@ def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> dict[
         "add_generation_prompt": params.add_generation_prompt,
         "continue_final_message": params.continue_final_message,
     }
-    if params.parallel_tool_calls is not None:
-        request["parallel_tool_calls"] = params.parallel_tool_calls
+    if params.calls_once or params.parallel_tool_calls is not None:
+        request["parallel_tool_calls"] = not params.calls_once
     if params.json_schema is not None:
-        request["json_schema"], _ = checked_schema(params.json_schema)
-    return request
+        made = schema_grammar(params.json_schema)
+        request["json_schema"] = made.schema
+        if params.strict_schemas:
+            refuse_ignored("json_schema", made.ignored)
+        ignored += made.ignored
+    return request, ignored
 
 
-def _prompt(made: Mapping[str, Any], parser: ParserMaker) -> ChatPrompt:
+def _prompt(made: Mapping[str, Any], parser: ParserMaker, ignored: list[str]) -> ChatPrompt:
     triggers = [Trigger(one["value"], one["type"] == "pattern") for one in made["grammar_triggers"]]
     return ChatPrompt(
         text=made["prompt"],
@@ -135,6 +153,7 @@ def _prompt(made: Mapping[str, Any], parser: ParserMaker) -> ChatPrompt:
         generation_prompt=made["generation_prompt"],
         thinking_begin=made["thinking_start_tag"],
         thinking_ends=tuple(made["thinking_end_tags"]),
+        ignored=tuple(dict.fromkeys(ignored)),
     )
 
 

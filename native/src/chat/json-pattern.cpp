@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>
@@ -239,4 +240,90 @@ class pattern_writer {
 
 std::string json_pattern(const std::string & pattern) {
     return pattern_writer(pattern).write();
+}
+
+std::string json_format_pattern(const common_json & schema) {
+    static const struct {
+        const char * format;
+        const char * pattern;
+    } patterns[] = {
+        { "email", "^[a-zA-Z0-9_+-]+(\\.[a-zA-Z0-9_+-]+)*@([a-zA-Z0-9]+(-[a-zA-Z0-9]+)*\\.)+[a-zA-Z]{2,24}$" },
+        { "ipv4", "^((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\\.){3}(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])$" },
+        { "uri", "^[a-z][a-z0-9+.-]*:[!#-;=?-Z_a-z~]+$" },
+    };
+
+    for (const auto & known : patterns) {
+        if (schema.contains("format") && schema.at("format") == known.format) {
+            return known.pattern;
+        }
+    }
+    return "";
+}
+
+namespace {
+
+constexpr int64_t WITHOUT_END = INT64_MAX;
+
+struct bound {
+    int64_t value;
+    bool    is_exclusive;
+};
+
+} // namespace
+
+static bound read_bound(const common_json & schema, const char * inclusive, const char * exclusive, int64_t missing) {
+    for (const char * key : { inclusive, exclusive }) {
+        if (schema.contains(key) && schema.at(key).is_number()) {
+            const double value = schema.at(key).get<double>();
+            if (value == std::floor(value) && std::abs(value) < 1e15) {
+                return { (int64_t) value, key == exclusive };
+            }
+        }
+    }
+    return { missing, false };
+}
+
+// adds the alternatives of a rule for what follows a sign, none of it negative
+static void write_numbers(bound least, bound most, const std::string & sign, std::string & rule) {
+    const auto add = [&](const std::string & whole, const char * fraction) {
+        rule += (rule.empty() ? "" : " | ") + sign + whole + fraction;
+    };
+    const auto literal = [](int64_t value) {
+        return "\"" + std::to_string(value) + "\"";
+    };
+    if (least.is_exclusive && least.value < most.value) {
+        add(literal(least.value), " \".\" [0-9]{0,15} [1-9]");
+    }
+    const int64_t from = least.value + least.is_exclusive;
+    if (from < most.value) {
+        std::stringstream range;
+        build_min_max_int(from, most.value == WITHOUT_END ? WITHOUT_END : most.value - 1, range);
+        add("(" + range.str() + ")", " (\".\" [0-9]{1,16})?");
+    }
+    if (from <= most.value && most.value != WITHOUT_END && !most.is_exclusive) {
+        add(literal(most.value), " (\".\" \"0\"{1,16})?");
+    }
+}
+
+std::string json_number_rule(const common_json & schema) {
+    const bound least = read_bound(schema, "minimum", "exclusiveMinimum", -WITHOUT_END);
+    const bound most  = read_bound(schema, "maximum", "exclusiveMaximum", WITHOUT_END);
+    std::string rule;
+    if (least.value == -WITHOUT_END && most.value == WITHOUT_END) {
+        return rule;
+    }
+    const bound zero = { 0, false };
+    if (least.value < 0) {
+        write_numbers(most.value > 0 ? zero : bound{ -most.value, most.is_exclusive },
+                      { -least.value, least.is_exclusive }, "\"-\" ", rule);
+    }
+    if (most.value >= 0) {
+        write_numbers(least.value < 0 ? zero : least, most, "", rule);
+    }
+    return rule;
+}
+
+std::string json_note(std::string what) {
+    std::replace_if(what.begin(), what.end(), [](unsigned char c) { return c < 0x20; }, ' ');
+    return "# ignored: " + what + "\n";
 }
