@@ -24,6 +24,7 @@ from pymtp import GenerationParams, Model
 from pymtp.acceptance.forced import Forced
 from pymtp.server.respond import Stream
 from pymtp.server.settings import ServerSettings
+from random_gguf import write_glm4moe
 
 pytestmark = pytest.mark.model
 
@@ -31,6 +32,8 @@ PROMPT = "Once upon a time"
 N_CTX = 256
 GREEDY = {"temperature": 0, "n_predict": 16}
 MESSAGES = [{"role": "user", "content": "Hello"}]
+SEARCH = {"type": "web_search"}
+BROWSER = "http://page.example:3000"
 
 
 def load() -> Model:
@@ -197,7 +200,7 @@ def test_a_grammar_and_a_schema_constrain_the_text(server: Client) -> None:
         ("/completion", {"prompt": "a", "id_slot": 99}, 400, "id_slot"),
         ("/completion", {"prompt": "a", "lora": [{"id": 0, "scale": 1}]}, 400, "lora"),
         ("/completion", {"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, 400, "without --mmproj"),
-        ("/v1/completions", {"prompt": "a", "best_of": 3}, 501, "best_of"),
+        ("/v1/completions", {"prompt": "a", "best_of": 3}, 400, "best_of"),
         ("/v1/completions", {"prompt": "a", "n": 0}, 400, "'n'"),
         ("/v1/chat/completions", {}, 400, "messages"),
         ("/v1/chat/completions", {"messages": [{}]}, 400, "role"),
@@ -209,17 +212,18 @@ def test_a_grammar_and_a_schema_constrain_the_text(server: Client) -> None:
         ("/completion", {"prompt": "a", "seed": 2**32}, 400, "seed"),
         ("/completion", {"prompt": "a", "seed": -2}, 400, "seed"),
         ("/completion", {"prompt": "a", "mirostat": 3}, 400, "mirostat"),
-        ("/v1/chat/completions", {"messages": MESSAGES, "functions": [{"name": "a"}]}, 501, "tools"),
-        ("/v1/chat/completions", {"messages": MESSAGES, "modalities": ["text", "audio"]}, 501, "modalities"),
-        ("/v1/chat/completions", {"messages": MESSAGES, "web_search_options": {}}, 501, "web_search_options"),
-        ("/v1/responses", {"input": "a", "tools": [{"type": "web_search"}]}, 501, "web_search"),
-        ("/v1/responses", {"input": "a", "background": True}, 501, "background is not supported: an answer is made"),
-        ("/v1/responses", {"input": "a", "prompt": {"id": "p"}}, 501, "write it out as input"),
-        ("/v1/responses", {"input": "a", "conversation": "conv_1"}, 501, "conversation"),
-        ("/v1/messages", {"messages": MESSAGES, "tools": [{"type": "bash_20250124", "name": "bash"}]}, 501, "bash"),
-        ("/v1/messages", {"messages": MESSAGES, "mcp_servers": [{"name": "a"}]}, 501, "mcp_servers"),
-        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "document"}]}]}, 501, "document"),
-        ("/v1/embeddings", {"input": "a"}, 501, "embeddings"),
+        ("/v1/chat/completions", {"messages": MESSAGES, "functions": [{"name": "a"}]}, 400, "tools"),
+        ("/v1/chat/completions", {"messages": MESSAGES, "modalities": ["text", "audio"]}, 400, "modalities"),
+        ("/v1/chat/completions", {"messages": MESSAGES, "web_search_options": {}}, 400, "web_search_options"),
+        ("/v1/responses", {"input": "a", "text": {"format": {"type": "sound"}}}, 400, "sound"),
+        ("/v1/responses", {"input": "a", "background": True}, 400, "background is not supported: an answer is made"),
+        ("/v1/responses", {"input": "a", "prompt": {"id": "p"}}, 400, "write it out as input"),
+        ("/v1/responses", {"input": "a", "conversation": "conv_1"}, 400, "conversation"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "file"}]}]}, 400, "'file'"),
+        ("/v1/chat/completions", {"messages": MESSAGES, "tool_choice": "required", "tools": [SEARCH]}, 400, "function"),
+        ("/v1/messages", {"messages": MESSAGES, "mcp_servers": [{"name": "a"}]}, 400, "mcp_servers"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "document"}]}]}, 400, "document"),
+        ("/v1/embeddings", {"input": "a"}, 400, "embeddings"),
         ("/nowhere", {}, 404, "/nowhere"),
     ],
 )
@@ -382,6 +386,131 @@ def test_origins_are_allowed_as_set(allowed: str, origin: str, answer: str | Non
             client.send("GET", "/v1/models", headers={"Origin": origin}).headers.get("access-control-allow-origin")
             == answer
         )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/health", 200),
+        ("POST", "/completion", 400),
+        ("GET", "/v1/models", 401),
+        ("GET", "/v1/models/other", 404),
+        ("POST", "/nowhere", 404),
+        ("GET", "/completion", 405),
+        ("POST", "/tokenize", 413),
+        ("POST", "/slots/0?action=save", 501),
+    ],
+)
+def test_pages_of_others_may_read_every_answer(keyed: Client, method: str, path: str, status: int) -> None:
+    headers = {"Origin": BROWSER} | ({} if status == 401 else {"Authorization": "Bearer secret"})
+    body = b'{"content": "' + b"a" * 2000 + b'"}' if status == 413 else b"{}"
+    reply = keyed.send(method, path, body if method == "POST" else None, headers)
+    assert reply.status == status
+    assert reply.headers["access-control-allow-origin"] == BROWSER
+    assert reply.headers["access-control-allow-credentials"] == "true"
+    assert "X-Request-Id" in reply.headers["access-control-expose-headers"]
+
+
+@pytest.fixture(scope="module")
+def keyed() -> Iterator[Client]:
+    with running(load, ServerSettings(api_keys=("secret",), body_bytes_max=1000)) as client:
+        yield client
+
+
+def test_a_page_with_credentials_may_send_the_headers_that_it_asks_for(server: Client) -> None:
+    """With credentials `*` stands for itself, and never for Authorization (https://fetch.spec.whatwg.org)."""
+    asked = {"Origin": BROWSER, "Access-Control-Request-Headers": "authorization,content-type"}
+    headers = server.send("OPTIONS", "/v1/chat/completions", headers=asked).headers
+    assert headers["access-control-allow-credentials"] == "true"
+    assert headers["access-control-allow-headers"] == "authorization,content-type"
+
+
+def test_names_of_headers_are_written_as_llama_server_does(server: Client) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nOrigin: http://a.example\r\nConnection: close\r\n\r\n")
+        data = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert b"\r\nAccess-Control-Allow-Origin: http://a.example\r\n" in data
+    assert b"\r\nX-Request-Id: " in data and b"\r\ncontent-length: 15\r\n" in data
+
+
+def test_models_are_found_by_name_though_their_file_is_gone(embedded_model: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved.gguf"
+    moved.write_bytes(embedded_model.read_bytes())
+    size = moved.stat().st_size
+    with running(lambda: Model(moved, n_ctx=64), ServerSettings(aliases=("b/nano", "a"))) as client:
+        moved.unlink()
+        listed = client.get("/v1/models").json
+        for name in ("a", "b/nano", "moved.gguf"):
+            assert client.get(f"/v1/models/{name}").json == listed["data"][0]
+        missing = client.get("/v1/models/gpt")
+        of_anthropic = client.get("/v1/models/gpt", **{"anthropic-version": "2023-06-01"})
+    assert listed["data"][0]["meta"]["size"] == size
+    assert (missing.status, missing.json["error"]["type"]) == (404, "not_found_error")
+    assert (of_anthropic.status, of_anthropic.json["type"]) == (404, "error")
+
+
+def test_what_was_turned_off_is_not_asked_for_again(server: Client) -> None:
+    reply = server.post("/slots/0?action=save", filename="a")
+    assert (reply.status, reply.headers["x-should-retry"]) == (501, "false")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": MESSAGES, "tools": [SEARCH]}),
+        ("/v1/responses", {"input": "Hello", "tools": [SEARCH, {"type": "custom", "name": "patch"}]}),
+        ("/v1/messages", {"messages": MESSAGES, "tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+    ],
+)
+def test_tools_that_are_no_functions_have_no_effect_and_are_named(
+    server: Client, path: str, body: dict[str, Any]
+) -> None:
+    limit = {"max_output_tokens" if "input" in body else "max_tokens": 4, "temperature": 0}
+    without = server.post(path, **{key: value for key, value in body.items() if key != "tools"}, **limit)
+    reply = server.post(path, **body, **limit)
+    assert reply.status == 200 and "web_search" in reply.headers["x-pymtp-ignored"]
+    assert answer_text(reply.json) == answer_text(without.json) and "x-pymtp-ignored" not in without.headers
+
+
+def answer_text(reply: dict[str, Any]) -> str:
+    if "choices" in reply:
+        return str(reply["choices"][0]["message"]["content"])
+    return str((reply.get("output") or [reply])[0]["content"][0]["text"])
+
+
+def test_unknown_samplers_are_passed_over_and_named(server: Client) -> None:
+    body = {"prompt": PROMPT, "n_predict": 4, "temperature": 0}
+    for samplers in (["top_k", "tfs_z", "temperature"], "kzt"):
+        reply = server.post("/completion", samplers=samplers, **body)
+        assert reply.json["generation_settings"]["samplers"] == ["top_k", "temperature"]
+        assert "z" in reply.headers["x-pymtp-ignored"]
+
+
+def test_no_other_tokens_are_not_no_probabilities(server: Client) -> None:
+    """0 of the other tokens: those of the text alone, as OpenAI has it."""
+    chat: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 3, "temperature": 0}
+    entries = server.post("/v1/chat/completions", logprobs=True, top_logprobs=0, **chat).json["choices"][0]["logprobs"]
+    assert len(entries["content"]) == 3 and all(not each["top_logprobs"] for each in entries["content"])
+    reply = server.post("/v1/chat/completions", logprobs=False, top_logprobs=0, **chat)
+    assert reply.status == 200 and "logprobs" not in reply.json["choices"][0]
+    shown = server.post("/v1/completions", prompt=PROMPT, max_tokens=3, logprobs=0).json["choices"][0]["logprobs"]
+    assert len(shown["token_logprobs"]) == 3 and shown["top_logprobs"] == [{}, {}, {}]
+    assert "completion_probabilities" not in server.post("/completion", prompt=PROMPT, n_predict=3, n_probs=0).json
+
+
+def test_responses_have_probabilities_where_they_are_included(server: Client) -> None:
+    body: dict[str, Any] = {"input": "Hello", "max_output_tokens": 3, "temperature": 0, "top_logprobs": 2}
+    for include, n in ((None, 0), (["message.output_text.logprobs"], 3)):
+        shown = server.post("/v1/responses", include=include, **body).json["output"][0]["content"][0]["logprobs"]
+        assert len(shown) == n and all(len(each["top_logprobs"]) == 2 for each in shown)
+
+
+def test_a_model_without_a_template_chats_in_chatml(tmp_path: Path) -> None:
+    path = tmp_path / "bare.gguf"
+    write_glm4moe(path)
+    with running(lambda: Model(path, n_ctx=128)) as client:
+        reply = client.post("/apply-template", messages=MESSAGES)
+    assert reply.json["prompt"] == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_responses_stream_what_they_return(server: Client) -> None:

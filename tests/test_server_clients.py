@@ -15,6 +15,7 @@ from pymtp.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
 
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 MESSAGES: list[Any] = [{"role": "user", "content": "Hello"}]
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 10}}, "required": ["city"]}
 FUNCTION = {"name": "weather", "description": "The weather of a city.", "parameters": PARAMETERS}
@@ -24,6 +25,7 @@ FRUIT = {
     "required": ["ripe"],
     "additionalProperties": False,
 }
+FORM = {"type": "json_schema", "schema": FRUIT}
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +150,78 @@ def test_openai_raises_its_own_errors(openai: Any, server: Client) -> None:
         openai.chat.completions.create(model="nano", messages=[{"role": "user", "content": "word " * 5000}])
     with pytest.raises(module.AuthenticationError):
         module.OpenAI(api_key="wrong", base_url=f"{server.url}/v1").models.list()
-    with pytest.raises(module.InternalServerError, match="embeddings"):  # 501
+    with pytest.raises(module.BadRequestError, match="embeddings"):
         openai.embeddings.create(model="nano", input="a")
+
+
+def test_openai_asks_once_for_what_the_server_has_not(server: Client) -> None:
+    module = pytest.importorskip("openai")
+    client = module.OpenAI(api_key="secret", base_url=f"{server.url}/v1")
+    for ask in (
+        lambda: client.embeddings.create(model="nano", input="a"),
+        lambda: client.completions.create(model="nano", prompt="a", suffix="b"),
+        lambda: client.chat.completions.create(model="nano", messages=MESSAGES, web_search_options={}),
+        lambda: client.post("/../slots/0?action=save", cast_to=object),  # 501
+        lambda: client.chat.completions.create(model="nano", messages=[{"role": "user", "content": [PICTURE]}]),
+    ):
+        with pytest.raises(module.APIStatusError) as caught:
+            ask()
+        assert caught.value.response.request.headers["x-stainless-retry-count"] == "0"
+
+
+def test_both_find_the_model(openai: Any, anthropic: Any) -> None:
+    assert openai.models.retrieve("nano").id == "nano"
+    with pytest.raises(pytest.importorskip("openai").NotFoundError, match="no model 'gpt'"):
+        openai.models.retrieve("gpt")
+    found = anthropic.models.retrieve("nano")
+    assert (found.id, found.type, found.display_name, found.created_at.year > 2024) == ("nano", "model", "nano", True)
+    assert [model.id for model in anthropic.models.list()] == ["nano"]
+    with pytest.raises(pytest.importorskip("anthropic").NotFoundError, match="no model 'gpt'"):
+        anthropic.models.retrieve("gpt")
+
+
+def test_openai_gets_the_classes_of_pydantic(openai: Any) -> None:
+    """Bounds of numbers are followed; what no grammar follows is named in a header."""
+    pydantic = pytest.importorskip("pydantic")
+    bounds = {"price": (float, pydantic.Field(ge=0, lt=100)), "share": (float, pydantic.Field(ge=0, le=1))}
+    bounds["stars"] = (int, pydantic.Field(gt=0, le=5))
+    asked: dict[str, Any] = {"model": "nano", "messages": MESSAGES, "max_tokens": 120, "temperature": 0.8, "seed": 1}
+    for seed in range(4):
+        offer = openai.chat.completions.parse(
+            response_format=pydantic.create_model("Offer", **bounds), **asked | {"seed": seed}
+        )
+        assert offer.choices[0].message.parsed.price >= 0
+        assert "x-pymtp-ignored" not in openai.chat.completions.with_raw_response.create(**asked).headers
+    user = pydantic.create_model(
+        "User",
+        mail=(str, pydantic.Field(json_schema_extra={"format": "email"})),
+        link=pydantic.HttpUrl,
+        numbers=set[int],
+        even=(int, pydantic.Field(multiple_of=2)),
+        **bounds,
+    )
+    form = {"type": "json_schema", "json_schema": {"name": "user", "schema": user.model_json_schema()}}
+    tool = {"type": "function", "function": {"name": "user", "parameters": user.model_json_schema()}}
+    for more in ({"response_format": form}, {"tools": [tool], "tool_choice": "required"}):
+        reply = openai.chat.completions.with_raw_response.create(**asked, **more)
+        ignored = reply.headers["x-pymtp-ignored"]
+        for what in ("uniqueItems at #/properties/numbers", "multipleOf at #/properties/even"):
+            assert what in ignored
+        assert "price" not in ignored and "mail" not in ignored
+        with pytest.raises(pytest.importorskip("openai").BadRequestError, match="uniqueItems|minLength beside format"):
+            openai.chat.completions.create(**asked, **more, extra_body={"strict_schemas": True})
+
+
+def test_anthropic_gets_the_class_that_it_asks_for(anthropic: Any) -> None:
+    pydantic = pytest.importorskip("pydantic")
+    offer = pydantic.create_model("Offer", price=(float, pydantic.Field(ge=0)), sold=bool)
+    asked: dict[str, Any] = {"model": "nano", "messages": MESSAGES, "max_tokens": 100}
+    reply = anthropic.messages.parse(output_format=offer, **asked)
+    assert reply.parsed_output.price >= 0
+    for body in ({"output_config": {"format": FORM}}, {"output_format": FORM}):
+        raw = anthropic.messages.create(**asked, extra_body=body)
+        assert isinstance(json.loads(raw.content[0].text)["ripe"], bool)
+    assert raw._request_id and raw.usage.cache_creation_input_tokens == 0
 
 
 def test_anthropic_streams_what_it_returns(anthropic: Any) -> None:

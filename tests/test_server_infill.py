@@ -106,5 +106,5 @@ def test_what_makes_no_sense_is_refused_by_name(server: Client, fields: dict[str
 def test_a_model_without_such_tokens_is_named(tmp_path: Path) -> None:
     with running(lambda: Model(write(tmp_path / "two.gguf", "pre", "suf"), n_ctx=64, n_threads=1)) as client:
         reply = client.post("/infill", input_prefix="a", input_suffix="b")
-    assert (reply.status, reply.json["error"]["type"]) == (501, "not_supported_error")
+    assert (reply.status, reply.json["error"]["type"]) == (400, "invalid_request_error")
     assert "middle" in reply.json["error"]["message"] and "prefix" not in reply.json["error"]["message"]

@@ -76,6 +76,8 @@ def schema_grammar(schema: str | Mapping[str, Any]) -> SchemaGrammar:
         gbnf = str(json_of(lib.pymtp_schema_to_grammar, json.dumps(schema).encode()))
     except (Refused, Failed) as error:
         why = str(error).removeprefix("JSON schema conversion failed: ")
+        if len(why) > 300:  # it quotes the schema
+            why = f"{why[:150]} ... {why[-150:]}"
         raise InvalidParameter("json_schema", f"a schema that can be turned into a grammar ({why})") from None
     return SchemaGrammar(schema, gbnf, ignored + patterns_ignored(gbnf))
 

@@ -6,7 +6,7 @@ Knows values and their ranges; never tokens or logits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ SAMPLERS = {
 }
 """Every sampler that a chain can have, and llama.cpp's letter for it."""
 
+_ALIASES = {"temp": "temperature", "typical_p": "typ_p", "typical": "typ_p", "nucleus": "top_p"}
 DEFAULT_SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 
 _INT_MAX = 2**31 - 1
@@ -171,20 +172,36 @@ _RANGES: tuple[tuple[str, float, float, str], ...] = (
 
 def samplers_from_letters(letters: str) -> tuple[str, ...]:
     """The samplers for the letters of llama.cpp's `--sampler-seq`. Raises InvalidParameter."""
-    by_letter = {letter: name for name, letter in SAMPLERS.items()}
-    unknown = sorted(set(letters) - set(by_letter))
+    known, unknown = known_samplers(letters)
     if unknown:
-        raise InvalidParameter("sampler_seq", f"made of the letters {''.join(by_letter)}", value=letters)
-    return tuple(by_letter[letter] for letter in letters)
+        raise InvalidParameter("sampler_seq", f"made of the letters {''.join(SAMPLERS.values())}", value=letters)
+    return known
+
+
+def known_samplers(given: str | Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """The samplers of a list of names or a string of letters, and what of it is none, or is there twice."""
+    by_letter = {letter: name for name, letter in SAMPLERS.items()}
+    known: dict[str, None] = {}
+    unknown = []
+    for each in given:
+        name = by_letter.get(each, each) if isinstance(given, str) else _sampler_name(each)
+        if name in SAMPLERS and name not in known:
+            known[name] = None
+        else:
+            unknown.append(each)
+    return tuple(known), unknown
+
+
+def _sampler_name(name: str) -> str:
+    plain = str(name).replace("-", "_")
+    return _ALIASES.get(plain, plain)
 
 
 def _sampler_names(names: Iterable[str]) -> tuple[str, ...]:
     # a string would be split into its letters
     given = (names,) if isinstance(names, str) else _sequence("samplers", names)
-    aliases = {"temp": "temperature", "typical_p": "typ_p", "typical": "typ_p", "nucleus": "top_p"}
-    plain = tuple(str(name).replace("-", "_") for name in given)
-    chain = tuple(aliases.get(name, name) for name in plain)
-    if any(name not in SAMPLERS for name in chain) or len(set(chain)) < len(chain):
+    chain, unknown = known_samplers(given)
+    if unknown:
         raise InvalidParameter(
             "samplers", f"different names out of {', '.join(SAMPLERS)}", value=";".join(map(str, given))
         )

@@ -9,19 +9,26 @@ import hashlib
 import hmac
 import re
 import time
+from urllib.parse import quote
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError, as_api_error
-from .logs import log, new_id, request_id
+from .logs import ignored, log, new_id, request_id
+from .protocol import AsWritten
 from .respond import ClientGone, json_response
 from .settings import ServerSettings
 
 PUBLIC = frozenset({"/health", "/v1/health"})
 _LOCAL = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
+
+IGNORED = "X-Pymtp-Ignored"
+"""The header that names what of a request has no effect."""
+N_IGNORED_MAX = 4000
+_PRINTED = "".join(map(chr, range(32, 127))).replace("%", "")
 
 _QUIET = frozenset({"/health", "/v1/health", "/metrics", "/slots", "/props"})
 """What is asked again and again."""
@@ -44,20 +51,25 @@ class Access:
         asked, path = Headers(scope=scope), scope["path"]
         name = _name(asked.get("x-request-id"))
         request_id.set(name)
-        headers = {"X-Request-Id": name} | self._origin_headers(asked.get("origin", ""))
+        without_effect: list[str] = []
+        ignored.set(without_effect)
+        headers = {"X-Request-Id": name, "Request-Id": name} | self._origin_headers(asked.get("origin", ""))
         began, status = time.monotonic(), 0
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = list(message["headers"])
-                MutableHeaders(scope=message).update(headers)
+                if without_effect:
+                    headers[IGNORED] = quote("; ".join(without_effect), safe=_PRINTED)[:N_IGNORED_MAX]
+                added = [(AsWritten(key.encode()), value.encode("latin-1")) for key, value in headers.items()]
+                message["headers"] = [*message["headers"], *added]
             await send(message)
 
         try:
             if scope["method"] == "OPTIONS":
-                await self._preflight()(scope, receive, send_with_headers)
+                headers |= self._preflight_headers(asked)
+                await Response()(scope, receive, send_with_headers)
             else:
                 scope.setdefault("state", {})["key_id"] = "" if path in self._public else self._key_id(asked)
                 await self._app(scope, receive, send_with_headers)
@@ -69,7 +81,8 @@ class Access:
             if failure.status >= 500 and failure.status not in (501, 503):
                 log("request failed", level="error", path=path, error=repr(error))
             if status == 0:
-                response = json_response(failure.as_json(path), failure.status, failure.headers)
+                body = failure.as_json(path, is_anthropic="anthropic-version" in asked)
+                response = json_response(body, failure.status, failure.headers)
                 await response(scope, receive, send_with_headers)
         level = "debug" if path in _QUIET else "info"
         log("request", level=level, method=scope["method"], path=path, status=status, ms=_ms_since(began))
@@ -90,16 +103,22 @@ class Access:
             allowed = origin if self._settings.cors_credentials else "*"
         elif allowed == "localhost":
             allowed = origin if _LOCAL.fullmatch(origin) else ""
-        return {"Access-Control-Allow-Origin": allowed, "Vary": "Origin"} if allowed else {}
-
-    def _preflight(self) -> Response:
-        settings = self._settings
-        headers = {
-            "Access-Control-Allow-Credentials": "true" if settings.cors_credentials else "false",
-            "Access-Control-Allow-Methods": settings.cors_methods,
-            "Access-Control-Allow-Headers": settings.cors_headers,
+        if not allowed:
+            return {}
+        credentials = "true" if self._settings.cors_credentials else "false"
+        return {
+            "Access-Control-Allow-Origin": allowed,
+            "Access-Control-Allow-Credentials": credentials,
+            "Access-Control-Expose-Headers": f"X-Request-Id, Request-Id, Retry-After, {IGNORED}",
+            "Vary": "Origin",
         }
-        return Response(headers=headers)
+
+    def _preflight_headers(self, asked: Headers) -> dict[str, str]:
+        settings = self._settings
+        allowed = settings.cors_headers
+        if allowed == "*" and "://" in asked.get("origin", ""):  # with credentials, * is no wildcard for a browser
+            allowed = asked.get("access-control-request-headers", "*")
+        return {"Access-Control-Allow-Methods": settings.cors_methods, "Access-Control-Allow-Headers": allowed}
 
 
 def _name(given: str | None) -> str:

@@ -23,7 +23,7 @@ from . import info, llama_server
 from .access import Access
 from .chat_completions import chat_completions, count_chat_tokens
 from .completions import completions
-from .errors import ApiError, unsupported
+from .errors import ApiError, invalid
 from .messages import count_tokens, messages
 from .metrics import metrics
 from .responses import count_response_tokens, responses
@@ -85,6 +85,7 @@ def _routes() -> Iterator[Route]:
     for prefix in ("", "/v1"):
         yield Route(f"{prefix}/health", info.health)
         yield Route(f"{prefix}/models", info.models)
+        yield Route(f"{prefix}/models/{{id:path}}", info.model)
         yield Route(f"{prefix}/chat/completions", chat_completions, methods=["POST"])
         yield Route(f"{prefix}/chat/completions/input_tokens", count_chat_tokens, methods=["POST"])
         yield Route(f"{prefix}/responses", responses, methods=["POST"])
@@ -124,7 +125,7 @@ def _send(file: Path) -> Callable[[Request], Any]:
 
 def _refuse(what: str) -> Callable[[Request], Any]:
     async def refuse(request: Request) -> Response:
-        raise unsupported(f"this server does not support {what}")
+        raise invalid(f"this server does not support {what}")
 
     return refuse
 

@@ -22,7 +22,7 @@ from .bodies import as_structure
 from .chat import prepare, submit_chat
 from .chat_completions import ChatCompletionReply
 from .completions import CompletionReply
-from .errors import as_api_error, invalid, unsupported
+from .errors import as_api_error, invalid
 from .fields import ChatBody, CompletionBody
 from .logs import log, new_id
 from .prompts import prompts_of
@@ -157,8 +157,8 @@ class _Batch:
         if asked.url == "/v1/completions":
             text = as_structure(asked.body, CompletionBody)
             prompts = prompts_of(text.prompt, state)
-            return state.submit(prompts, text, n_probs=text.logprobs or 0), CompletionReply(state)
-        raise unsupported(f"{asked.url} is not supported in a batch: use /v1/chat/completions or /v1/completions")
+            return state.submit(prompts, text, n_probs=text.logprobs), CompletionReply(state)
+        raise invalid(f"{asked.url} is not supported in a batch: use /v1/chat/completions or /v1/completions")
 
 
 def _asked(line: bytes, where: str) -> Asked:

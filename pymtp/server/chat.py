@@ -8,12 +8,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pymtp.chat.params import ChatParams
+from pymtp.chat.params import ChatParams, name_of
 from pymtp.chat.parser import AnswerParser, ChatDelta, ChatMessage
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.errors import UnsupportedModel
@@ -21,9 +22,10 @@ from pymtp.loading.images import Image
 from pymtp.model import Model
 
 from .answer import LiveAnswer, Piece
-from .bodies import apart
+from .bodies import apart, as_structure
 from .errors import invalid
 from .fields import ChatBody
+from .logs import ignore
 from .respond import Reply, json_response, respond
 from .state import ServerState, state_of
 
@@ -31,6 +33,13 @@ T = TypeVar("T")
 N_TOP_DEFAULT = 20
 """Tokens whose log probabilities a chat shows if it does not say how many."""
 _MEDIA = ("input_audio", "input_video", "video_url")
+
+
+class AllowedTools(msgspec.Struct):
+    """A tool_choice of some of the tools."""
+
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[dict[str, Any]] = []
 
 
 class Rendered(NamedTuple):
@@ -106,10 +115,10 @@ def prepare(state: ServerState, body: ChatBody) -> tuple[Sequence[int], dict[str
 
 def submit_chat(state: ServerState, body: ChatBody, tokens: Sequence[int], of_chat: dict[str, Any]) -> list[LiveAnswer]:
     """Ask for the answers to a chat request. Raises ApiError."""
-    n_probs = body.n_probs or 0
+    n_probs = body.n_probs or None
     if body.logprobs:
         n_probs = N_TOP_DEFAULT if body.top_logprobs is None else body.top_logprobs
-    elif body.top_logprobs is not None:
+    elif body.top_logprobs:
         raise invalid("top_logprobs requires logprobs to be set to true")
     body.json_schema = None  # the template's grammar has it
     return state.submit([tokens], body, n_probs=n_probs, **of_chat)
@@ -141,14 +150,15 @@ def render(state: ServerState, body: ChatBody) -> Rendered:
     if body.reasoning_effort and body.reasoning_effort != "none":
         kwargs["reasoning_effort"] = body.reasoning_effort
     is_off = not thinks or body.reasoning_effort == "none" or state.settings.reasoning == "off"
-    tools = body.tools or []
+    tools, choice = _tools(body)
     if tools and body.grammar:
         raise invalid("Cannot use custom grammar constraints with tools.")
     continues, begins = _ends(body, messages)
     chat = ChatParams(
         tools=tools,
-        tool_choice=cast(Any, body.tool_choice or "auto"),
+        tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls,
+        strict_schemas=bool(body.strict_schemas),
         reasoning="off" if is_off else "auto",
         reasoning_format=cast(Any, body.reasoning_format or state.settings.reasoning_format),
         json_schema=schema,
@@ -160,9 +170,29 @@ def render(state: ServerState, body: ChatBody) -> Rendered:
     budget = next(budget for budget in budgets if budget is not None)
     marked, images = _marked(state.model, messages)
     prompt = state.template.render(marked, chat)
+    for what in prompt.ignored:
+        ignore(what)
     if tools and chat.has_to_call == "required" and not prompt.grammar:
         raise invalid("tool_choice: the chat template knows no tools, so that no call can be required of the model")
     return Rendered(prompt, budget, images)
+
+
+def _tools(body: ChatBody) -> tuple[list[dict[str, Any]], Any]:
+    """The functions that the answer may call, and whether it has to. What services run themselves is left out."""
+    tools = [tool for tool in body.tools or () if tool.get("type", "function") == "function"]
+    for tool in body.tools or ():
+        if tool not in tools:
+            ignore(f"a tool of the type {tool['type']!r}: only functions can be called")
+    choice = body.tool_choice or "auto"
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed = as_structure(choice.get("allowed_tools", choice), AllowedTools)
+        names = {name_of(tool) or tool.get("name") for tool in allowed.tools}
+        tools, choice = [tool for tool in tools if name_of(tool) in names], allowed.mode
+    elif isinstance(choice, dict) and "name" in choice:  # as in responses
+        choice = {"type": "function", "function": choice}
+    if choice == "required" and body.tools and not tools:
+        raise invalid("tool_choice: none of the tools is a function that is allowed, so that no call can be required")
+    return tools, choice
 
 
 def _marked(model: Model, messages: list[dict[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], Sequence[Image]]:
@@ -239,4 +269,4 @@ def _check_part(part: Any) -> None:
     if kind in _MEDIA:
         raise invalid(f"{'audio' if kind == 'input_audio' else 'video'} input is not supported")
     if kind not in ("text", "image_url"):
-        raise invalid("unsupported content[].type")
+        raise invalid(f"unsupported content[].type {kind!r}: parts of messages are text or image_url")

@@ -48,10 +48,10 @@ class ApiError(Exception):
         self.more = more
         """Further fields of the error."""
 
-    def as_json(self, path: str) -> dict[str, Any]:
-        """The body of the response, as clients of `path` expect it."""
+    def as_json(self, path: str, *, is_anthropic: bool = False) -> dict[str, Any]:
+        """The body of the response, as clients of `path` expect it; `is_anthropic`: as those of Anthropic do."""
         error = {"code": self.status, "message": str(self), "type": self.kind, **self.more}
-        if not path.startswith("/v1/messages"):
+        if not (is_anthropic or path.startswith("/v1/messages")):
             return {"error": error}
         return {"type": "error", "error": {**error, "type": _ANTHROPIC_TYPES.get(self.status, self.kind)}}
 
@@ -61,9 +61,9 @@ def invalid(message: str) -> ApiError:
     return ApiError(400, message)
 
 
-def unsupported(message: str) -> ApiError:
-    """The request asks for what this server, or this model, cannot do."""
-    return ApiError(501, message)
+def turned_off(message: str) -> ApiError:
+    """The server was started without what the request asks for. The status is llama-server's; clients retry others."""
+    return ApiError(501, message, headers={"X-Should-Retry": "false"})
 
 
 def too_long(n_prompt: int, n_ctx: int) -> ApiError:

@@ -81,6 +81,7 @@ class GenerationFields(Struct, kw_only=True):
 
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
+    strict_schemas: bool | None = None
 
     n_probs: int | None = None
     post_sampling_probs: bool | None = None

@@ -6,7 +6,7 @@ Owns the form of these answers.
 from __future__ import annotations
 
 import asyncio
-import time
+from datetime import datetime, timezone
 from typing import Any
 
 from starlette.requests import Request
@@ -16,7 +16,7 @@ from pymtp.loading.images import IMAGE_MARKER
 
 from . import reports
 from .bodies import read
-from .errors import unavailable, unsupported
+from .errors import ApiError, turned_off, unavailable
 from .fields import LoraScale
 from .parameters import scales_of
 from .respond import json_response
@@ -60,7 +60,7 @@ async def props(request: Request) -> Response:
 
 
 async def set_props(request: Request) -> Response:
-    raise unsupported("properties cannot be changed while the server runs; set them for each request")
+    raise turned_off("properties cannot be changed while the server runs; set them for each request")
 
 
 async def adapters(request: Request) -> Response:
@@ -86,25 +86,38 @@ async def models(request: Request) -> Response:
         **unknown,
         "details": {**details, "format": "gguf", "families": [""]},
     }
-    return json_response({"models": [ollama], "object": "list", "data": [_model(state)]})
+    pages = {"has_more": False, "first_id": name, "last_id": name}
+    return json_response({"models": [ollama], "object": "list", "data": [_model(state)], **pages})
+
+
+async def model(request: Request) -> Response:
+    """GET /v1/models/{id}: the model under any of its names."""
+    state, asked = state_of(request), request.path_params["id"]
+    if asked not in (state.name, state.model.info.path.name, *state.settings.aliases):
+        raise ApiError(404, f"there is no model {asked!r}: this server has {state.name}")
+    return json_response(_model(state))
 
 
 def _model(state: ServerState) -> dict[str, Any]:
-    model, settings = state.model, state.settings
+    """The model, in the words of OpenAI and of Anthropic. Reads no file: it may be gone."""
+    model, settings, loaded_at = state.model, state.settings, state.served.started_at
     info = model.info
     return {
         "id": state.name,
         "aliases": sorted(settings.aliases) or [state.name],
         "tags": sorted(settings.tags),
         "object": "model",
-        "created": int(time.time()),
+        "created": int(loaded_at),
         "owned_by": "pymtp",
+        "type": "model",
+        "display_name": state.name,
+        "created_at": datetime.fromtimestamp(int(loaded_at), timezone.utc).isoformat().replace("+00:00", "Z"),
         "meta": {
             "n_vocab": info.n_vocab,
             "n_ctx": model.n_ctx,
             "n_ctx_train": info.n_ctx_train,
             "n_heads": model.session.n_heads,
-            "size": info.path.stat().st_size,
+            "size": info.size_bytes,
             "ftype": info.quantization,
         },
     }

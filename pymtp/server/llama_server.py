@@ -19,7 +19,7 @@ from . import reports
 from .answer import LiveAnswer, Piece
 from .bodies import apart, read
 from .chat import prepared, render
-from .errors import invalid, unsupported
+from .errors import invalid
 from .fields import ChatBody, DetokenizeBody, InfillBody, InfillChunk, TokenizeBody
 from .prompts import answer_prompts, mixed_tokens
 from .respond import Reply, event, json_response, respond
@@ -40,7 +40,7 @@ async def infill(request: Request) -> Response:
     n_answer = n_predict if 0 <= n_predict < n_ctx else n_ctx // 4
     n_max = max(n_ctx - n_answer - 1, 0)
     prompt = await apart(request, lambda: infill_prompt(body, state.vocabulary, n_max))
-    answers = state.submit([prompt], body, n_probs=body.n_probs or 0)
+    answers = state.submit([prompt], body, n_probs=body.n_probs or None)
     return await respond(request, answers, LlamaServerReply(state))
 
 
@@ -52,7 +52,7 @@ def infill_prompt(body: InfillBody, vocabulary: Vocabulary, n_max: int) -> list[
     special = vocabulary.infill
     missing = [name for name in ("prefix", "suffix", "middle") if getattr(special, name) < 0]
     if missing:
-        raise unsupported(f"Infill is not supported by this model: it has no token for {', '.join(missing)}")
+        raise invalid(f"Infill is not supported by this model: it has no token for {', '.join(missing)}")
     for name in ("input_prefix", "input_suffix"):
         if getattr(body, name) is None:
             raise invalid(f'"{name}" is required')

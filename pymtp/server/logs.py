@@ -16,6 +16,8 @@ import msgspec
 
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 """The request that is being answered."""
+ignored: contextvars.ContextVar[list[str]] = contextvars.ContextVar("ignored")
+"""What of that request has no effect."""
 
 _logger = logging.getLogger("pymtp.server")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -39,6 +41,12 @@ def log(event: str, *, level: str = "info", **fields: Any) -> None:
     if request_id.get():
         line["request"] = request_id.get()
     _logger.log(number, msgspec.json.encode(line | fields).decode())
+
+
+def ignore(what: str) -> None:
+    """Say that a part of the request has no effect: in the log, and in a header of the response."""
+    log("ignored", what=what)
+    ignored.get([]).append(what)
 
 
 def new_id(kind: str) -> str:

@@ -19,7 +19,7 @@ from . import reports
 from .answer import LiveAnswer
 from .bodies import as_structure, read_turned
 from .chat import ChatReply, answer_chat, count_tokens_of
-from .errors import ApiError, invalid, unsupported
+from .errors import ApiError, invalid
 from .fields import ChatBody
 from .logs import random_name
 from .respond import event
@@ -76,6 +76,8 @@ class MessagesBody(Struct, kw_only=True):
     tool_choice: dict[str, Any] | None = None
     stop_sequences: list[str] | None = None
     thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
     metadata: Any = None
     container: Any = None
     mcp_servers: Any = None
@@ -88,7 +90,7 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
         raise invalid("'messages' is required")
     asked = as_structure(body, MessagesBody)
     if asked.container or asked.mcp_servers:
-        raise unsupported("container and mcp_servers are not supported: nothing runs here but the model")
+        raise invalid("container and mcp_servers are not supported: nothing runs here but the model")
     chat = {key: value for key, value in body.items() if key not in MessagesBody.__struct_fields__}
     chat["messages"] = [*_system(asked.system), *(turned for each in asked.messages for turned in _turned(each))]
     if asked.tools:
@@ -97,7 +99,13 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
         chat |= _tool_choice(asked.tool_choice)
     if asked.stop_sequences:
         chat["stop"] = asked.stop_sequences
-    chat.setdefault("max_tokens", N_TOKENS_DEFAULT)
+    if chat.get("max_tokens") is None:
+        chat["max_tokens"] = N_TOKENS_DEFAULT
+    output = asked.output_config or {}
+    if form := output.get("format") or asked.output_format:
+        chat["response_format"] = form
+    if effort := output.get("effort"):
+        chat["reasoning_effort"] = effort
     if asked.thinking and asked.thinking.get("type") == "enabled":
         chat["thinking_budget_tokens"] = asked.thinking.get("budget_tokens", N_THINKING_DEFAULT)
     return chat
@@ -124,12 +132,12 @@ def _text(blocks: Sequence[Block]) -> str:
 
 
 def _unknown(block: Block) -> ApiError:
-    return unsupported(f"content of the type {block.type!r} is not supported here")
+    return invalid(f"content of the type {block.type!r} is not supported here")
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
-        raise unsupported(f"tools of the type {tool.type!r} are not supported: describe one with an input_schema")
+        return {"type": tool.type}
     function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema or {}}
     return {"type": "function", "function": function}
 
@@ -278,6 +286,7 @@ class MessagesReply(ChatReply):
 def _usage(answer: LiveAnswer, n_output: int) -> dict[str, int]:
     generation = answer.generation
     return {
+        "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": generation.n_cached,
         "input_tokens": generation.n_prompt - generation.n_cached,
         "output_tokens": n_output,

@@ -14,14 +14,14 @@ from starlette.responses import Response
 from pymtp.serving.statistics import Stats
 
 from .counts import OWN_PREFIX, PREFIX, head
-from .errors import unsupported
+from .errors import turned_off
 from .state import ServerState, state_of
 
 
 async def metrics(request: Request) -> Response:
     state = state_of(request)
     if not state.settings.has_metrics:
-        raise unsupported("This server does not support metrics endpoint. Start it with `--metrics`")
+        raise turned_off("This server does not support metrics endpoint. Start it with `--metrics`")
     model = state.model
     stats, n_cells, lookup = await asyncio.to_thread(
         lambda: (model.stats, model.slots.n_cells_used(), model.lookup_bytes())

@@ -12,13 +12,15 @@ from random import Random
 from typing import Any
 
 from pymtp.acceptance.forced import Forced
+from pymtp.chat.schema import refuse_ignored, schema_grammar
 from pymtp.loading.vocabulary import Vocabulary
-from pymtp.sampling.params import SamplingParams, samplers_from_letters
+from pymtp.sampling.params import SamplingParams, known_samplers
 from pymtp.serving.params import GenerationParams, with_options
 
 from .answer import Options
-from .errors import invalid, unsupported
+from .errors import invalid
 from .fields import Bias, ChatBody, GenerationFields, LoraScale
+from .logs import ignore
 from .settings import ServerSettings
 
 RANDOM_SEED = 2**32 - 1
@@ -42,7 +44,7 @@ _OTHERWISE = {*_CLAMPED, "samplers", "seed", "dry_base", "dry_sequence_breakers"
 _SAMPLING = {each.name for each in dataclasses.fields(SamplingParams)} - _OTHERWISE
 
 
-def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, settings: ServerSettings) -> Options:
+def options_of(fields: GenerationFields, *, n_probs: int | None, n_slots: int, settings: ServerSettings) -> Options:
     """How the answer is given. Raises ApiError."""
     slot = _first(fields.id_slot, -1)
     if slot >= n_slots:
@@ -52,7 +54,7 @@ def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, settings
     return Options(
         n=_first(fields.n_cmpl, fields.n, 1),
         include_usage=bool(usage),
-        n_probs=n_probs,
+        n_probs=n_probs or 0,
         of_chain=bool(fields.post_sampling_probs),
         **{name: bool(getattr(fields, name)) for name in _SWITCHES},
         fields=tuple(fields.response_fields or ()),
@@ -64,7 +66,7 @@ def options_of(fields: GenerationFields, *, n_probs: int, n_slots: int, settings
 
 
 def params_of(
-    fields: GenerationFields, defaults: GenerationParams, vocabulary: Vocabulary, *, n_probs: int, shifts: bool
+    fields: GenerationFields, defaults: GenerationParams, vocabulary: Vocabulary, *, n_probs: int | None, shifts: bool
 ) -> GenerationParams:
     """The parameters of the generation. Raises ApiError, and InvalidParameter for a value out of range."""
     _refuse_unsupported(fields)
@@ -76,18 +78,19 @@ def params_of(
     asked["draft_max"] = _first(fields.draft_max, fields.speculative_n_max, None)
     asked["draft_min"] = _first(fields.draft_min, fields.speculative_n_min, None)
     asked["draft_p_min"] = _first(fields.draft_p_min, fields.speculative_p_min, None)
-    stop = [fields.stop] if isinstance(fields.stop, str) else fields.stop or ()
-    asked["stop"] = tuple(filter(None, stop)) or None
-    asked["logprobs"] = n_probs or None
-    asked["lora"] = scales_of(fields.lora) if fields.lora else None
+    stop = [fields.stop] if isinstance(fields.stop, str) else fields.stop
+    asked["stop"] = None if stop is None else tuple(filter(None, stop))
+    asked["logprobs"] = n_probs
+    asked["lora"] = None if fields.lora is None else scales_of(fields.lora)
     asked["logit_bias"] = None if fields.logit_bias is None else _biases(fields.logit_bias, vocabulary)
     if fields.dry_base is not None and fields.dry_base >= 1:
         asked["dry_base"] = fields.dry_base
     if fields.dry_sequence_breakers is not None:
         asked["dry_sequence_breakers"] = tuple(fields.dry_sequence_breakers)
     if fields.samplers is not None:
-        letters = isinstance(fields.samplers, str)
-        asked["samplers"] = samplers_from_letters(fields.samplers) if letters else tuple(fields.samplers)  # type: ignore[arg-type]
+        asked["samplers"], unknown = known_samplers(fields.samplers)
+        for name in unknown:
+            ignore(f"the sampler {name!r}, which there is not")
     asked["slot"] = fields.id_slot if _first(fields.id_slot, -1) >= 0 else None
     if shifts:
         asked["n_keep"] = max(_first(fields.n_keep, 0), 0)
@@ -116,22 +119,22 @@ def _refuse_unsupported(fields: GenerationFields) -> None:
     if isinstance(fields, ChatBody):
         _refuse_of_chats(fields)
     if fields.n_indent:
-        raise unsupported("Field 'n_indent': is not supported; use stop strings")
+        raise invalid("Field 'n_indent': is not supported; use stop strings")
     if fields.best_of not in (None, 1):
-        raise unsupported("Field 'best_of': is not supported; use n")
+        raise invalid("Field 'best_of': is not supported; use n")
     if fields.suffix:
-        raise unsupported("Field 'suffix': is not supported; use /infill")
+        raise invalid("Field 'suffix': is not supported; use /infill")
     if fields.echo:
-        raise unsupported("Field 'echo': is not supported; the prompt is not repeated")
+        raise invalid("Field 'echo': is not supported; the prompt is not repeated")
 
 
 def _refuse_of_chats(fields: ChatBody) -> None:
     if fields.functions or fields.function_call:
-        raise unsupported("Fields 'functions' and 'function_call': are not supported; use tools and tool_choice")
+        raise invalid("Fields 'functions' and 'function_call': are not supported; use tools and tool_choice")
     if any(each != "text" for each in fields.modalities or ()) or fields.audio:
-        raise unsupported("Fields 'modalities' and 'audio': are not supported; answers are texts")
+        raise invalid("Fields 'modalities' and 'audio': are not supported; answers are texts")
     if fields.web_search_options is not None:
-        raise unsupported("Field 'web_search_options': is not supported; there is no search")
+        raise invalid("Field 'web_search_options': is not supported; there is no search")
 
 
 def _ping_s(asked: float | None, default: float) -> float:
@@ -140,14 +143,16 @@ def _ping_s(asked: float | None, default: float) -> float:
 
 def _constraint(fields: GenerationFields) -> dict[str, Any]:
     """The grammar or schema that the text has to follow."""
-    if fields.grammar and fields.json_schema is not None:
-        raise invalid("Cannot use both json_schema and grammar")
-    if fields.grammar:
-        return {"grammar": fields.grammar, "json_schema": None}
     if fields.json_schema is None:
-        return {}
-    # an empty schema means any object
-    return {"json_schema": fields.json_schema or {"type": "object"}, "grammar": None}
+        return {} if fields.grammar is None else {"grammar": fields.grammar or None, "json_schema": None}
+    if fields.grammar:
+        raise invalid("Cannot use both json_schema and grammar")
+    made = schema_grammar(fields.json_schema or {"type": "object"})  # an empty one means any object
+    if fields.strict_schemas:
+        refuse_ignored("json_schema", made.ignored)
+    for what in made.ignored:
+        ignore(what)
+    return {"grammar": made.gbnf, "json_schema": None}
 
 
 def _biases(value: Sequence[tuple[int | str, Bias]] | Mapping[str, Bias], vocabulary: Vocabulary) -> dict[int, float]:

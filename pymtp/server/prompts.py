@@ -30,7 +30,7 @@ async def answer_prompts(request: Request, reply: Callable[[ServerState], Reply]
     value, work = body.prompt, partial(prompts_of, body.prompt, state)
     has_images = any(map(_has_images, value if isinstance(value, list) else [value]))
     prompts = await (state.served.decode(work) if has_images else apart(request, work))
-    answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs or 0)
+    answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs)
     return await respond(request, answers, reply(state))
 
 

@@ -23,6 +23,13 @@ _TOO_LONG = (
 )
 
 
+class AsWritten(bytes):
+    """The name of a header that is sent as it is: uvicorn makes others lower-case, which not all clients expect."""
+
+    def lower(self) -> AsWritten:
+        return self
+
+
 class Connection(HttpToolsProtocol):
     """Closes what sends no complete head in time, or does not read, and answers 431 to a head without end."""
 

@@ -19,7 +19,7 @@ from . import reports
 from .answer import LiveAnswer
 from .bodies import as_structure, read_turned
 from .chat import ChatReply, answer_chat, count_tokens_of
-from .errors import invalid, unsupported
+from .errors import invalid
 from .fields import ChatBody
 from .logs import random_name
 from .respond import event
@@ -87,10 +87,10 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
         raise invalid("'input' is required")
     asked = as_structure(body, ResponsesBody)
     if asked.previous_response_id:
-        raise unsupported("previous_response_id is not supported: send the whole conversation as input")
+        raise invalid("previous_response_id is not supported: send the whole conversation as input")
     for name, reason in _UNSUPPORTED.items():
         if getattr(asked, name):
-            raise unsupported(f"{name} is not supported: {reason}")
+            raise invalid(f"{name} is not supported: {reason}")
     chat = {key: value for key, value in body.items() if key not in ResponsesBody.__struct_fields__}
     messages: list[dict[str, Any]] = []
     if asked.instructions:
@@ -107,20 +107,17 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
         chat["max_tokens"] = asked.max_output_tokens
     if effort := (asked.reasoning or {}).get("effort"):
         chat["reasoning_effort"] = effort
-    form = (asked.text or {}).get("format") or {}
-    kind = form.get("type") if isinstance(form, dict) else form
-    if kind == "json_schema":
-        chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": form.get("schema") or {}}}
-    elif kind == "json_object":
+    if form := (asked.text or {}).get("format"):
         chat["response_format"] = form
-    elif kind not in (None, {}, "text"):
-        raise invalid(f'text.format must be of the type "text", "json_object" or "json_schema", not {kind!r}')
+    # the fields of chats: whether there are probabilities, and of how many other tokens
+    chat["logprobs"] = "message.output_text.logprobs" in (asked.include or ())
+    chat["top_logprobs"] = (chat.get("top_logprobs") or 0) if chat["logprobs"] else None
     return chat
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type") != "function":
-        raise unsupported(f"tools of the type {tool.get('type')!r} are not supported: only functions are")
+        return tool
     return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
 
 
@@ -164,7 +161,7 @@ def _part(part: Part) -> dict[str, Any]:
         return {"type": "image_url", "image_url": {"url": part.image_url}}
     if part.type == "refusal":
         return {"type": "text", "text": part.refusal}
-    raise unsupported(f"content of the type {part.type!r} is not supported")
+    raise invalid(f"content of the type {part.type!r} is not supported")
 
 
 class ResponsesReply(ChatReply):
@@ -186,14 +183,14 @@ class ResponsesReply(ChatReply):
         yield self._event("response.in_progress", response=self._head("in_progress"), prompt_progress=done)
 
     def _closing(self, answer: LiveAnswer, message: ChatMessage) -> Iterable[bytes]:
-        output = self._output(message)
+        output = self._output(answer, message)
         for index, item in enumerate(output):
             yield from self._done(index, item)
         response = self._whole(answer, output)
         yield self._event("response.completed", response=response, timings=reports.timings(answer))
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
-        response = self._whole(answers[0], self._output(answers[0].generation.message))
+        response = self._whole(answers[0], self._output(answers[0], answers[0].generation.message))
         return response | reports.extras(self._state, answers[0])
 
     def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:
@@ -243,14 +240,15 @@ class ResponsesReply(ChatReply):
             yield self._event("response.function_call_arguments.done", arguments=item["arguments"], **where)
         yield self._event("response.output_item.done", output_index=index, item=item)
 
-    def _output(self, message: ChatMessage) -> list[dict[str, Any]]:
+    def _output(self, answer: LiveAnswer, message: ChatMessage) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = []
         if message.reasoning:
             content = [{"type": "reasoning_text", "text": message.reasoning}]
             item = {"id": self._ids["reasoning"], "type": "reasoning", "summary": [], "content": content}
             items.append(item | {"encrypted_content": "", "status": "completed"})
         if message.content:
-            part = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": []}
+            logprobs = reports.logprobs_of(self._state, answer, answer.generation.logprobs)
+            part = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": logprobs}
             item = {"id": self._ids["message"], "type": "message", "role": "assistant", "content": [part]}
             items.append(item | {"status": "completed"})
         for i, call in enumerate(message.tool_calls):

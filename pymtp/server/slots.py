@@ -21,7 +21,7 @@ from pymtp.errors import StateError
 from . import reports
 from .answer import LiveAnswer
 from .bodies import read
-from .errors import invalid, unavailable, unsupported
+from .errors import invalid, turned_off, unavailable
 from .fields import SlotBody
 from .respond import json_response
 from .state import ServerState, state_of
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}")
 async def slots(request: Request) -> Response:
     state = state_of(request)
     if not state.settings.has_slots:
-        raise unsupported("This server does not support slots endpoint. Start it with `--slots`")
+        raise turned_off("This server does not support slots endpoint. Start it with `--slots`")
     n_slots = state.served.n_slots
     running = {answer.generation.slot: answer for answer in state.served.answers}
     if request.query_params.get("fail_on_no_slot") and all(i in running for i in range(n_slots)):
@@ -44,7 +44,7 @@ async def slot_action(request: Request) -> Response:
     state = state_of(request)
     folder = state.settings.slot_save_path
     if folder is None:
-        raise unsupported("This server does not support slots action. Start it with `--slot-save-path`")
+        raise turned_off("This server does not support slots action. Start it with `--slot-save-path`")
     slot, action = request.path_params["slot"], request.query_params.get("action")
     if slot not in map(str, range(state.served.n_slots)):
         raise invalid("Invalid slot ID")

@@ -18,6 +18,7 @@ from pymtp.model import Model
 
 from .answer import LiveAnswer
 from .fields import GenerationFields
+from .logs import log
 from .parameters import options_of, params_of
 from .served_model import ServedModel
 from .settings import ServerSettings
@@ -36,11 +37,15 @@ class ServerState:
 
     @property
     def template(self) -> ChatTemplate:
-        """The chat template. Raises what ChatTemplate raises."""
+        """The chat template, ChatML for a model without one, as in llama-server. Raises what ChatTemplate raises."""
         model = self.model
         template = self._templates.get(model)
         if template is None:  # other threads may make one at the same time
-            template = ChatTemplate(model.vocabulary, self.settings.chat_template)
+            source = self.settings.chat_template
+            if source is None and model.vocabulary.chat_template is None:
+                log("no chat template", level="warning", use="chatml; --chat-template-file names another")
+                source = "chatml"
+            template = ChatTemplate(model.vocabulary, source)
             self._templates.clear()
             self._templates[model] = template
         return template
@@ -66,7 +71,7 @@ class ServerState:
         return "" if self.settings.shares_cache else self.key_id
 
     def submit(
-        self, prompts: Sequence[Sequence[int]], fields: GenerationFields, *, n_probs: int, **of_chat: Any
+        self, prompts: Sequence[Sequence[int]], fields: GenerationFields, *, n_probs: int | None, **of_chat: Any
     ) -> list[LiveAnswer]:
         """Ask for what a request asks for; `of_chat` are parameters that chats alone have. Raises ApiError."""
         settings = self.settings
