@@ -247,3 +247,28 @@ def test_a_call_that_is_required_is_read_whatever_its_pattern(vocabulary: Vocabu
         assert "\ufffd" in value or re.fullmatch(pattern[1:-1], value)
         n_calls += 1
     assert n_calls > 1
+
+
+CITY = {"type": "object", "properties": {"city": {"enum": ["Ulm", "Rom"]}}, "required": ["city"]}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": CITY}} for name in ("weather", "clock")]
+NAMED: Any = {"type": "function", "function": {"name": "clock"}}
+CALL = '<tool_call>\n{"name": "clock", "arguments": {"city": "Ulm"}}\n</tool_call>\n'
+
+
+@pytest.mark.skipif(not TEMPLATES, reason="llama.cpp's templates are not at hand: run make")
+@pytest.mark.parametrize(
+    ("asked", "allowed"),
+    [
+        ({"tool_choice": "required", "parallel_tool_calls": True}, [1, 2]),
+        ({"tool_choice": "required", "parallel_tool_calls": False}, [1]),
+        ({"tool_choice": NAMED}, [1]),
+        ({"tool_choice": NAMED, "parallel_tool_calls": True}, [1]),
+        ({"parallel_tool_calls": False}, [1]),
+    ],
+)
+def test_one_call_is_one(vocabulary: Vocabulary, asked: dict[str, Any], allowed: list[int]) -> None:
+    template = ChatTemplate(None, TEMPLATES["Qwen-Qwen2.5-7B-Instruct.jinja"])
+    prompt = template.render(QUESTION, ChatParams(tools=TOOLS, **asked))
+    assert prompt.grammar
+    begun = "" if prompt.triggers else prompt.generation_prompt
+    assert [n for n in (1, 2) if allows(vocabulary, prompt.grammar, begun + n * CALL)] == allowed

@@ -130,6 +130,28 @@ def test_openai_gets_a_call_as_a_response(openai: Any) -> None:
     assert last.response.output[0].arguments == call.arguments
 
 
+def test_openai_allows_some_of_the_tools(openai: Any) -> None:
+    clock = {"type": "function", "function": {**FUNCTION, "name": "clock"}}
+    weather = {"type": "function", "function": FUNCTION}
+    asked: dict[str, Any] = {"model": "nano", "messages": MESSAGES, "max_tokens": 100, "temperature": 1}
+    for seed in range(3):
+        choice = {"mode": "required", "tools": [{"type": "function", "function": {"name": "clock"}}]}
+        reply = openai.chat.completions.create(
+            tools=[clock, weather], tool_choice={"type": "allowed_tools", "allowed_tools": choice}, seed=seed, **asked
+        )
+        assert {call.function.name for call in reply.choices[0].message.tool_calls} == {"clock"}
+    for choice in ({"type": "allowed_tools", "mode": "required"}, {"type": "function"}):
+        named = {"tools": [{"type": "function", "name": "clock"}]} if "mode" in choice else {"name": "clock"}
+        response = openai.responses.create(
+            model="nano",
+            input="Hello",
+            max_output_tokens=200,
+            tool_choice=choice | named,
+            tools=[{"type": "function", **FUNCTION}, {"type": "function", **FUNCTION, "name": "clock"}],
+        )
+        assert {item.name for item in response.output} == {"clock"}
+
+
 def test_openai_streams_responses(openai: Any) -> None:
     asked: dict[str, Any] = {"model": "nano", "input": "Hello", "max_output_tokens": 20, "temperature": 0}
     whole = openai.responses.create(**asked)

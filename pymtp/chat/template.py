@@ -102,7 +102,7 @@ def _without_content(grammar: str) -> str:
 
 def _with_one_call(grammar: str) -> str:
     """The grammar of an answer that calls one tool, where llama.cpp allows several though asked for one."""
-    return re.sub(r"(?m)^(tool-calls|tools) ::= (\(.*\))\+$", r"\1 ::= \2", grammar)
+    return re.sub(r"(?m)^((?:[\w-]*-)?(?:tool-calls?|tools) ::= .*(?:\)|tool-[\w-]+))\+", r"\1", grammar)
 
 
 def _failure(error: Exception, whose: str) -> ModelError:
