@@ -199,9 +199,8 @@ def chat_flags_of(flags: Values) -> ChatFlags:
     text = flags.chat_template
     text = decoded_value("chat_template", text) if text else text
     template = text_of(text, flags.chat_template_file, "chat_template")
-    if template is not None and template.strip() != "chatml" and not ("{{" in template or "{%" in template):
-        allowed = "a Jinja template, or chatml: other names are not known"
-        raise InvalidParameter("chat_template", allowed, value=template[:40])
+    if template is not None and not template.strip():
+        raise InvalidParameter("chat_template", "a Jinja template, or the name of one of llama.cpp's")
     return ChatFlags(template, _kwargs(flags.chat_template_kwargs), flags.reasoning, flags.reasoning_budget)
 
 

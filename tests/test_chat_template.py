@@ -84,6 +84,13 @@ def test_further_variables_reach_the_template() -> None:
 
 
 @needs_templates
+def test_json_is_an_answer_without_fences() -> None:
+    prompt = template("Qwen-Qwen3-0.6B").render(MESSAGES, ChatParams(json_schema={"const": 42}))
+    assert prompt.grammar and "```" not in prompt.grammar and "response-format space" in prompt.grammar
+    assert (parser := prompt.parse()).finish("42") and parser.message.content == "42"
+
+
+@needs_templates
 def test_tools_make_a_lazy_grammar_and_a_required_tool_one_from_the_start() -> None:
     qwen = template("Qwen-Qwen3-0.6B")
     free = qwen.render(MESSAGES, ChatParams(tools=[WEATHER]))
@@ -169,7 +176,7 @@ def test_what_a_chat_cannot_be_asked_is_refused(options: Mapping[str, Any], reas
 
 
 def test_a_template_that_is_not_jinja_is_refused() -> None:
-    with pytest.raises(InvalidParameter, match="^chat_template must be a Jinja template"):
+    with pytest.raises(InvalidParameter, match="^chat_template must be Jinja, or the name"):
         ChatTemplate(None, "{% for %}")
 
 
@@ -288,10 +295,15 @@ def test_threads_share_a_template() -> None:
     assert prompts == [qwen.render(messages).text for messages in questions]
 
 
-def test_the_name_of_a_template_that_is_no_jinja_is_refused() -> None:
-    with pytest.raises(InvalidParameter, match="a Jinja template, or chatml.*command-r"):
-        ChatTemplate(None, "command-r")
+def test_names_of_templates_are_those_of_llama_cpp() -> None:
+    with pytest.raises(InvalidParameter, match="the name of a template .*has none of this name.*command-z"):
+        ChatTemplate(None, "command-z")
     assert "<|im_start|>" in ChatTemplate(None, "chatml").render(MESSAGES).text
+    named = ChatTemplate(None, "llama3").render(MESSAGES, ChatParams(json_schema={"const": 4}))
+    begin, end = "<|start_header_id|>{}<|end_header_id|>\n\n", "<|eot_id|>"
+    turns = "".join(begin.format(each["role"]) + each["content"] + end for each in MESSAGES)
+    assert named.text == turns + begin.format("assistant") and named.grammar and "4" in named.grammar
+    assert named.parse().finish("a <b>")[0].content == "a <b>"
 
 
 @needs_templates

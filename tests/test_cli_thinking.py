@@ -89,7 +89,7 @@ def test_drafts_do_not_change_what_a_budget_leaves(run: Run) -> None:
         (["--chat-template-kwargs", "\udcff"], "--chat-template-kwargs: must be valid UTF-8"),
         (["--chat-template", "\udcff"], "--chat-template: must be valid UTF-8"),
         (["--chat-template-kwargs", "{"], "--chat-template-kwargs: must be a JSON object"),
-        (["--chat-template-file", "/dev/null"], "--chat-template: must be a Jinja template, or chatml"),
+        (["--chat-template-file", "/dev/null"], "--chat-template: must be a Jinja template, or the name"),
         (["--chat-template", "{{ a }}"], "--chat-template: must be given as a text or in a file, not both"),
         (["--reasoning", "maybe"], "must be one of on, off, auto"),
         (["--reasoning-budget", "-2"], "must be an integer between -1 and"),
@@ -105,4 +105,4 @@ def test_bad_values_are_one_line(run: Run, flags: list[str], error: str) -> None
 def test_a_template_that_is_not_jinja_is_one_line() -> None:
     result = CliRunner().invoke(app, ["run", "--chat-template", "{% for %}", "hi"], prog_name="pymtp")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert "--chat-template: must be a Jinja template (Unexpected token: %}" in result.stderr
+    assert "--chat-template: must be Jinja, or the name of a template (Unexpected token: %}" in result.stderr

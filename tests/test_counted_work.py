@@ -166,7 +166,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "tool: values": (tool_of(of_optional(60_000)), "at most 100000 values"),
     "tool: keys": (tool_of(of_optional(30_000)), STEPS),
     "tool: types": (tool_of({**of_optional(400), "type": ["object"] * 4000}), STEPS),
-    "template: line ends": (lambda: ChatTemplate(None, "\r\n" * 1_000_000 + "{% for %}"), "a Jinja template"),
+    "template: line ends": (lambda: ChatTemplate(None, "\r\n" * 1_000_000 + "{% for %}"), "Jinja, or the name"),
 }
 
 

@@ -430,7 +430,7 @@ def test_names_of_headers_are_written_as_llama_server_does(server: Client) -> No
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nOrigin: http://a.example\r\nConnection: close\r\n\r\n")
         data = b"".join(iter(lambda: connection.recv(4096), b""))
     assert b"\r\nAccess-Control-Allow-Origin: http://a.example\r\n" in data
-    assert b"\r\nX-Request-Id: " in data and b"\r\ncontent-length: 15\r\n" in data
+    assert b"\r\nX-Request-Id: " in data and b"\r\nContent-Type: application/json\r\n" in data
 
 
 def test_models_are_found_by_name_though_their_file_is_gone(embedded_model: Path, tmp_path: Path) -> None:

@@ -19,12 +19,15 @@ from pymtp.chat.schema import ignored_of, patterns_ignored, refuse_ignored, sche
 from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel
 from pymtp.loading.vocabulary import Vocabulary
 
+_FENCED = '"```json" space response-format space "```" | '
+"""The form of an answer with a schema that llama.cpp allows besides plain JSON: its parser leaves out the fences."""
+
 
 class ChatTemplate:
     """A chat template, as Jinja; any number of threads may use it.
 
-    `source` None takes the model's own, "chatml" stands for that one. `vocabulary` is the model's; None: a template
-    without a model, for which no token begins or ends a text.
+    `source` None takes the model's own; "chatml", "llama3" and others are names of llama.cpp's. `vocabulary` is the
+    model's; None: a template without a model, for which no token begins or ends a text.
 
     Raises UnsupportedModel if there is no template, ModelError if the model's own is not Jinja, InvalidParameter if
     `source` is not.
@@ -35,9 +38,6 @@ class ChatTemplate:
         """Its text."""
         if self.source is None:
             raise UnsupportedModel("the model has no chat template; pass the prompt as is (generate, --raw)")
-        if source and "{" not in source and source != "chatml":
-            # a name of llama.cpp's templates that are no Jinja, most likely: it would be the whole prompt
-            raise InvalidParameter("chat_template", "a Jinja template, or chatml", value=source)
         self._whose = "the" if source else "the model's"
         handle = ffi.new("struct pymtp_chat_template **")
         data = source.encode(errors="replace") if source else ffi.NULL
@@ -49,7 +49,9 @@ class ChatTemplate:
                 check_call(lib.pymtp_chat_template_init(ffi.NULL, data, handle))
         except (Refused, Failed) as error:
             if source:
-                raise InvalidParameter("chat_template", f"a Jinja template ({error})") from None
+                raise InvalidParameter(
+                    "chat_template", f"Jinja, or the name of a template ({error})", value=source
+                ) from None
             raise _failure(error, self._whose) from None
         self._native = ffi.gc(handle[0], lib.pymtp_free)
         self.caps: Mapping[str, bool] = json_of(lib.pymtp_chat_template_caps, self._native)
@@ -87,6 +89,7 @@ class ChatTemplate:
             refuse_ignored("parameters of tools", ignored)
         if asked["tools"] and params.has_to_call == "required":
             made["grammar"] = _without_content(made["grammar"])
+        made["grammar"] = made["grammar"].replace(_FENCED, "")
         if params.calls_once:
             made["grammar"] = _with_one_call(made["grammar"])
         return _prompt(made, ParserMaker(native, is_content_alone=made["is_content_alone"]), ignored)

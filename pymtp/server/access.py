@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError, as_api_error
 from .logs import ignored, log, new_id, request_id
-from .protocol import AsWritten
+from .protocol import as_written
 from .respond import ClientGone, json_response
 from .settings import ServerSettings
 
@@ -62,8 +62,8 @@ class Access:
                 status = message["status"]
                 if without_effect:
                     headers[IGNORED] = quote("; ".join(without_effect), safe=_PRINTED)[:N_IGNORED_MAX]
-                added = [(AsWritten(key.encode()), value.encode("latin-1")) for key, value in headers.items()]
-                message["headers"] = [*message["headers"], *added]
+                added = [(key.encode(), value.encode("latin-1")) for key, value in headers.items()]
+                message["headers"] = [(as_written(key), value) for key, value in (*message["headers"], *added)]
             await send(message)
 
         try:

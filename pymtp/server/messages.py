@@ -92,7 +92,8 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     if asked.container or asked.mcp_servers:
         raise invalid("container and mcp_servers are not supported: nothing runs here but the model")
     chat = {key: value for key, value in body.items() if key not in MessagesBody.__struct_fields__}
-    chat["messages"] = [*_system(asked.system), *(turned for each in asked.messages for turned in _turned(each))]
+    given = asked.messages or [Message("user", "")]  # none are no error, as in llama-server
+    chat["messages"] = [*_system(asked.system), *(turned for each in given for turned in _turned(each))]
     if asked.tools:
         chat["tools"] = [_tool(tool) for tool in asked.tools]
     if asked.tool_choice:

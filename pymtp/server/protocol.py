@@ -23,10 +23,18 @@ _TOO_LONG = (
 )
 
 
-class AsWritten(bytes):
-    """The name of a header that is sent as it is: uvicorn makes others lower-case, which not all clients expect."""
+_READ_BY_UVICORN = (b"content-length", b"transfer-encoding", b"connection")
 
-    def lower(self) -> AsWritten:
+
+def as_written(name: bytes) -> bytes:
+    """The name of a header in the case in which llama-server writes it, if uvicorn itself does not read it."""
+    return name if name in _READ_BY_UVICORN else _AsWritten(name.title())
+
+
+class _AsWritten(bytes):
+    """A name that is sent as it is: uvicorn makes others lower-case, which not all clients expect."""
+
+    def lower(self) -> _AsWritten:
         return self
 
 

@@ -7,6 +7,7 @@
 #include "json-schema-to-grammar.h"
 #include "pymtp-text.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -181,6 +182,7 @@ struct pymtp_chat_template {
 
     common_chat_templates_ptr   templates;
     std::map<std::string, bool> caps;
+    bool                        is_jinja = true; // else it is one that llama.cpp writes by itself
 };
 
 struct pymtp_chat_parser {
@@ -228,6 +230,13 @@ void pymtp_json_free(char * json) {
     });
 }
 
+// whether it names a template that llama.cpp has no Jinja for; of chatml it has
+static bool is_name_of_code(const std::string & source) {
+    std::vector<const char *> names(llama_chat_builtin_templates(nullptr, 0));
+    llama_chat_builtin_templates(names.data(), names.size());
+    return source != "chatml" && std::find(names.begin(), names.end(), source) != names.end();
+}
+
 int32_t pymtp_chat_template_init(const llama_model * model, const char * source, pymtp_chat_template ** chat_template) {
     return pymtp_guard([&]() -> int32_t {
         pymtp_need(chat_template, "the template") = nullptr;
@@ -240,7 +249,11 @@ int32_t pymtp_chat_template_init(const llama_model * model, const char * source,
         }
         const chat_limits limits(strlen(text));
 
-        auto       made = std::make_unique<pymtp_chat_template>();
+        auto made      = std::make_unique<pymtp_chat_template>();
+        made->is_jinja = !source || !is_name_of_code(source);
+        if (source && made->is_jinja && !strchr(source, '{') && strcmp(source, "chatml") != 0) {
+            return pymtp_fail(PYMTP_INVALID, "llama.cpp has none of this name"); // else it would be the whole prompt
+        }
         const auto why =
             pymtp_thrown([&] { made->templates = common_chat_templates_init(model, source ? source : ""); });
         if (!why.empty()) {
@@ -281,6 +294,7 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
         if (!why.empty()) {
             return pymtp_fail(PYMTP_INVALID, "%s", why.text);
         }
+        inputs.use_jinja = self.is_jinja;
         limits.allow_messages(inputs.messages.size());
         const bool continues = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
         const auto prompt    = common_chat_templates_apply(self.templates.get(), inputs);
