@@ -45,12 +45,7 @@ _NOT_PYMTPS = {
 }
 _CONFTEST = """
 import pytest
-from requests.structures import CaseInsensitiveDict
-from utils import ServerResponse, server_instances
-
-# names of headers have no case, but the tests look for those that llama-server writes
-ServerResponse.headers = property(lambda self: self._headers,
-    lambda self, headers: setattr(self, "_headers", CaseInsensitiveDict(headers)))
+from utils import server_instances
 
 @pytest.fixture(autouse=True)
 def stop_server_after_each_test():

@@ -85,7 +85,8 @@ def schema_grammar(schema: str | Mapping[str, Any]) -> SchemaGrammar:
 def patterns_ignored(gbnf: str) -> list[str]:
     """The patterns in whose place a grammar takes any string: llama.cpp's converter names them in comments."""
     notes = [line.removeprefix(_NOTE) for line in gbnf.splitlines() if line.startswith(_NOTE)]
-    return [note.removesuffix(", accepting any string").replace(" is not supported", "") for note in notes]
+    short = (note if len(note) < 400 else f"{note[:200]} ... {note[-200:]}" for note in notes)
+    return [note.removesuffix(", accepting any string").replace(" is not supported", "") for note in short]
 
 
 def refuse_ignored(name: str, ignored: Sequence[str]) -> None:
