@@ -237,7 +237,7 @@ def test_openai_gets_the_classes_of_pydantic(openai: Any) -> None:
 def test_anthropic_gets_the_class_that_it_asks_for(anthropic: Any) -> None:
     pydantic = pytest.importorskip("pydantic")
     offer = pydantic.create_model("Offer", price=float, sold=bool)  # this client sends no bounds
-    asked: dict[str, Any] = {"model": "nano", "messages": MESSAGES, "max_tokens": 100}
+    asked: dict[str, Any] = {"model": "nano", "messages": MESSAGES, "max_tokens": 500}
     reply = anthropic.messages.parse(output_format=offer, **asked)
     assert isinstance(reply.parsed_output.price, float)
     for body in ({"output_config": {"format": FORM}}, {"output_format": FORM}):
