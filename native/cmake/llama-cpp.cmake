@@ -82,7 +82,9 @@ pymtp_shared_libraries(${llama_cpp_tree} llama_cpp_libraries)
 # What runs once for a model, a request or a pass (its file, its graph, the tokens of a prompt) is a target with -Og, which
 # takes half of the time; what runs for each row or token keeps the -O3 of a release. The loader comes first, as it
 # specialises templates that the others use.
-set(runs_rarely $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:C,CXX>,$<NOT:$<CXX_COMPILER_ID:MSVC>>>:-Og>)
+if(NOT DEFINED runs_rarely)
+    set(runs_rarely $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:C,CXX>,$<NOT:$<CXX_COMPILER_ID:MSVC>>>:-Og>)
+endif()
 set(rare_sources llama-model-loader.cpp llama-adapter.cpp llama-arch.cpp llama-chat.cpp llama-model.cpp
     llama-model-saver.cpp llama-quant.cpp llama-vocab.cpp unicode.cpp)
 set(context_sources llama-context.cpp llama-graph.cpp llama-io.cpp llama-cparams.cpp llama-impl.cpp llama-hparams.cpp
