@@ -137,7 +137,7 @@ class Drawn:
         return None
 
 
-@pytest.mark.parametrize("n_schemas", [60, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_schemas", [20, pytest.param(600, marks=pytest.mark.slow)])
 def test_what_a_grammar_allows_is_json_that_fits_its_schema(vocabulary: Vocabulary, n_schemas: int) -> None:
     drawn, n_texts = Drawn(vocabulary), 0
     for seed in range(n_schemas):
