@@ -267,6 +267,24 @@ def test_heads_in_a_later_part_of_a_split_model_are_found(write_gguf: WriteGguf)
     assert "-00001-of-00002.gguf" in failure(second)
 
 
+def test_parts_that_are_not_those_of_the_model_are_named(write_gguf: WriteGguf) -> None:
+    """llama.cpp would find it, in words of its own, when it loads; what only reads headers would not at all."""
+    first = write_gguf("m-00001-of-00003.gguf", declared=1, split=(0, 3))
+    second = write_gguf("m-00002-of-00003.gguf", declared=1, heads=1, split=(1, 3))
+    third = write_gguf("m-00003-of-00003.gguf", split=(2, 3))
+    assert model_facts(first).n_heads == 1
+    kept = third.read_bytes()
+    for wrong in (second.read_bytes(), write_gguf("whole.gguf").read_bytes()):
+        third.write_bytes(wrong)
+        assert f"{third} is not part 3 of 3, as its name says; download it again" in failure(first)
+    third.write_bytes(kept)
+    second.write_bytes(write_gguf("other-00002-of-00002.gguf", heads=1, split=(1, 2)).read_bytes())
+    assert f"{second} is not part 2 of 3" in failure(first)
+    write_gguf("m-00002-of-00003.gguf", declared=1, heads=1, split=(1, 3))
+    write_gguf("m-00003-of-00003.gguf", heads=2, split=(2, 3))  # of a model that was split elsewhere
+    assert f"the parts of {first} are not of one model; download them again" in failure(first)
+
+
 def test_a_split_model_under_another_name_is_refused(write_gguf: WriteGguf) -> None:
     assert "NAME-00001-of-00002.gguf" in failure(write_gguf("renamed.gguf", split=(0, 2)))
 

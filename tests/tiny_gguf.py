@@ -46,7 +46,8 @@ def write(
     if split is not None:
         writer.add_uint16("split.no", split[0])
         writer.add_uint16("split.count", split[1])
-    for name in _tensor_names(n_layer, heads):
+    names = _tensor_names(n_layer, heads)
+    for name in names[n_layer:] if split and split[0] else names:  # a later part has the heads
         writer.add_tensor(name, np.zeros((2, 32), dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

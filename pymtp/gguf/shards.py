@@ -36,7 +36,9 @@ def read_shards(path: Path) -> list[Shard]:
         return [first]
     if number != 0:
         raise ModelError(f"{path} is a later part of a split model; name its first part, ...-00001-of-{count:05}.gguf")
-    return [first, *(_read_shard(part) for part in _other_parts(path, count))]
+    shards = [first, *(_read_shard(part) for part in _other_parts(path, count))]
+    _check_together(shards)
+    return shards
 
 
 def read_single(path: Path) -> Shard:
@@ -62,6 +64,18 @@ def _other_parts(path: Path, count: int) -> list[Path]:
             f"{path} is the first of {count} parts; rename the parts to NAME-00001-of-{count:05}.gguf and so on"
         )
     return [path.with_name(name) for name in names[1:]]
+
+
+def _check_together(shards: list[Shard]) -> None:
+    for number, shard in enumerate(shards):
+        found = [shard.header.metadata.get(key) for key in ("split.no", "split.count")]
+        if found != [number, len(shards)]:
+            of = f"part {number + 1} of {len(shards)}"
+            raise ModelError(f"{shard.path} is not {of}, as its name says; download it again")
+    names = [tensor.name for shard in shards for tensor in shard.header.tensors]
+    declared = shards[0].header.metadata.get("split.tensors.count", len(names))
+    if not len(set(names)) == len(names) == declared:
+        raise ModelError(f"the parts of {shards[0].path} are not of one model; download them again")
 
 
 def _read_shard(path: Path) -> Shard:
