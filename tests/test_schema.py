@@ -210,3 +210,11 @@ def test_the_levels_of_a_schema_are_counted_wherever_it_comes_from() -> None:
         grammar_of_schema(nested(400))
     with pytest.raises(InvalidParameter, match="^tools must be .* at most 400 levels"):
         template.render(messages, tool(nested(400)))
+
+
+def test_a_pattern_needs_no_folder_that_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose file systems are read-only, where Python finds no folder for temporary files."""
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    assert "root" in grammar_of_schema({"type": "string", "pattern": "^a+$"})
+    with pytest.raises(InvalidParameter, match="not anchored"):
+        grammar_of_schema({"type": "string", "pattern": "a+"})

@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import IO, Literal
 
 from pymtp.binding.library import SILENT, ffi, lib
 
@@ -33,7 +33,7 @@ _one_at_a_time = threading.Lock()  # else the descriptors would be put back in t
 @contextlib.contextmanager
 def captured_stderr() -> Iterator[Callable[[], list[str]]]:
     """Capture what C code writes to stderr itself; yields a function to read it. One thread at a time."""
-    with _one_at_a_time, tempfile.TemporaryFile() as file:
+    with _one_at_a_time, _scratch_file() as file:
         saved = os.dup(2)
         os.dup2(file.fileno(), 2)
 
@@ -46,6 +46,12 @@ def captured_stderr() -> Iterator[Callable[[], list[str]]]:
         finally:
             os.dup2(saved, 2)
             os.close(saved)
+
+
+def _scratch_file() -> IO[bytes]:
+    if hasattr(os, "memfd_create"):  # also where no folder can be written
+        return open(os.memfd_create("stderr"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def exit_on_abort() -> None:
