@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+from .errors import CommandError
 from .flags import Values, with_flags
 from .output import print_stderr
 from .table import flags_of
@@ -38,5 +39,8 @@ def rpc_server(own: Values) -> None:
 
 def _cache() -> Path:
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pymtp" / "rpc"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"cannot write {folder}: {error.strerror}; set XDG_CACHE_HOME, or leave -c out") from error
     return folder

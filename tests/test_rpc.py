@@ -371,6 +371,16 @@ def test_a_port_that_is_taken_is_one_line(servers: list[RpcServer]) -> None:
     assert refused.stderr.splitlines()[-1] == f"pymtp: cannot listen at {servers[0].endpoint}"
 
 
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    refused = command("rpc-server", "-p", str(free_port()), "-c")
+    assert refused.returncode == 1
+    folder = tmp_path / "file" / "pymtp" / "rpc"
+    why = "Not a directory; set XDG_CACHE_HOME, or leave -c out"
+    assert refused.stderr.splitlines()[-1] == f"pymtp: cannot write {folder}: {why}"
+
+
 def test_a_server_whose_client_is_killed_serves_the_next(tiny: Path) -> None:
     with rpc_servers(1) as (server,):
         line = (
