@@ -5,6 +5,7 @@
 # make lock               write requirements/*.txt and docs/sbom.cdx.json: packages of the newest versions, with hashes
 # make demo               write docs/demo.svg: a run in a terminal, accepted drafts in colour
 # make page               takes the pictures of the server's page in docs/images (needs Chromium)
+# make release VERSION=0.2.0  version, date and tag of a release; publishes nothing
 # make families           runs every family of models, against PyTorch too, and writes docs/families.md
 # make fuzz TIME=600     random damage to all that is read, for so many seconds (docs/reliability.md)
 # make fuzz-native TIME=600  the same by libFuzzer: the C interface, the reader of states, templates (needs clang)
@@ -36,7 +37,7 @@ NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patch
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/tests/fuzz/*.cpp native/tests/fuzz/*.h native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow demo page families fuzz soak lint check check-change check-native check-threads check-anywhere docs patches-edit patches-rebase patches-drop-check patches-export install clean fuzz-native soak-address lock check-emulated build-times
+.PHONY: run test test-slow demo page release families fuzz soak lint check check-change check-native check-threads check-anywhere docs patches-edit patches-rebase patches-drop-check patches-export install clean fuzz-native soak-address lock check-emulated build-times
 .DELETE_ON_ERROR:
 
 run: $(VENV)/installed
@@ -63,7 +64,7 @@ families: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict pymtp cli bench tests training native/*.py docs/*.py
+	$(BIN)/mypy --strict pymtp cli bench tests training native/*.py docs/*.py release/*.py
 	$(BIN)/lint-imports --no-cache >build/lint-imports.log || { cat build/lint-imports.log; false; }
 	$(BIN)/clang-format --dry-run -Werror $(CXX_SRC)
 
@@ -162,6 +163,14 @@ lock: install
 	@$(LOCK) requirements/build.in -c requirements/dev.txt -o requirements/build.txt
 	@$(LOCK) pyproject.toml -c requirements/dev.txt -o requirements/run.txt
 	$(BIN)/python docs/write_sbom.py
+
+# All that a release changes, as one commit with its tag
+release:
+	@git diff --quiet HEAD || { echo 'pymtp: commit what is changed first' >&2; exit 1; }
+	@$(PYTHON) release/cut_release.py prepare '$(VERSION)' || { git checkout --quiet .; exit 1; }
+	@git commit --quiet --all --message 'release : $(VERSION)'
+	@git tag --annotate --message 'pymtp $(VERSION)' 'v$(VERSION)'
+	@echo 'to publish it: git push --atomic origin HEAD v$(VERSION)'
 
 demo: install
 	$(BIN)/python docs/write_demo.py

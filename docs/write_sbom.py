@@ -15,8 +15,6 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pymtp.version import __version__
-
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "native"))  # the tools of the build are no package
 
@@ -64,6 +62,8 @@ def text() -> str:
             if package.purl not in seen:
                 components.append(_component(package, use))
             seen.add(package.purl)
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    assert version
     bom = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -74,7 +74,7 @@ def text() -> str:
                 "type": "application",
                 "bom-ref": "pymtp-gguf",
                 "name": "pymtp-gguf",
-                "version": __version__,
+                "version": version[1],
                 "licenses": [{"license": {"id": "MIT"}}],
             },
         },

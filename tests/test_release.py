@@ -1,0 +1,112 @@
+"""A release: versions that agree, notes that are the changelog's, and what refuses one that is not complete."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+import cut_release
+
+ROOT = Path(__file__).resolve().parents[1]
+DAY = date(2027, 1, 31)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """What a release writes, with an owner."""
+    for name in (*cut_release.VERSIONS, "README.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    cut_release.write(tmp_path, "pyproject.toml", cut_release.SOURCE, "https://github.com/us/pymtp")
+    cut_release.write(tmp_path, cut_release.CHANGELOG, cut_release.DATE, "unreleased")
+    return tmp_path
+
+
+def refusal(
+    tree: Path, tag: str = "v3.4.5", printed: str | None = "pymtp 3.4.5 (llama.cpp b1); computes on CPU"
+) -> str:
+    with pytest.raises(cut_release.BadRelease) as error:
+        cut_release.check(tree, tag, printed)
+    return str(error.value)
+
+
+def test_the_tree_has_one_version() -> None:
+    versions = {cut_release.read(ROOT, *place) for place in cut_release.VERSIONS.items()}
+    assert len(versions) == 1
+
+
+def test_a_release_that_was_prepared_passes(tree: Path) -> None:
+    cut_release.prepare(tree, "3.4.5", DAY)
+    cut_release.check(tree, "v3.4.5")
+    cut_release.check(tree, "v3.4.5", "pymtp 3.4.5 (llama.cpp b1, series 0); computes on CPU\n")
+    assert "## 3.4.5 (2027-01-31)\n" in (tree / cut_release.CHANGELOG).read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", cut_release.VERSIONS)
+def test_another_version_in_any_file_is_refused(tree: Path, name: str) -> None:
+    cut_release.prepare(tree, "3.4.5", DAY)
+    cut_release.write(tree, name, cut_release.VERSIONS[name], "3.4.6")
+    assert refusal(tree) == f"{name} has version 3.4.6, the tag is v3.4.5"
+
+
+@pytest.mark.parametrize("name", cut_release.VERSIONS)
+def test_a_file_without_a_version_is_refused(tree: Path, name: str) -> None:
+    cut_release.prepare(tree, "3.4.5", DAY)
+    (tree / name).write_text("", "utf-8")
+    assert refusal(tree).startswith(f"{name}: nothing matches")
+
+
+@pytest.mark.parametrize("printed", ["pymtp 3.4.4 (llama.cpp b1); computes on CPU", "pymtp", "", "3.4.5"])
+def test_a_package_that_prints_another_version_is_refused(tree: Path, printed: str) -> None:
+    cut_release.prepare(tree, "3.4.5", DAY)
+    assert refusal(tree, printed=printed) == f'`pymtp --version` prints "{printed}", the tag is v3.4.5'
+
+
+def test_tags_dates_and_owners_that_are_not_set_are_refused(tree: Path) -> None:
+    cut_release.prepare(tree, "3.4.5", DAY)
+    assert refusal(tree, tag="3.4.5", printed=None) == "3.4.5: a tag begins with v"
+    cut_release.write(tree, cut_release.CHANGELOG, cut_release.DATE, "unreleased")
+    cut_release.write(tree, "pyproject.toml", cut_release.SOURCE, "https://github.com/OWNER/pymtp")
+    assert refusal(tree).splitlines() == [
+        "docs/changelog.md has unreleased in the place of a date",
+        "pyproject.toml: set OWNER in Source of [project.urls]",
+    ]
+
+
+def test_only_a_new_section_with_a_version_is_prepared(tree: Path) -> None:
+    with pytest.raises(cut_release.BadRelease, match="three numbers"):
+        cut_release.prepare(tree, "3.4", DAY)
+    cut_release.prepare(tree, "3.4.5", DAY)
+    with pytest.raises(cut_release.BadRelease, match='begin it with "## 3.4.6 \\(unreleased\\)"'):
+        cut_release.prepare(tree, "3.4.6", DAY)
+
+
+def test_notes_are_the_newest_section_with_links_that_lead_somewhere(tree: Path) -> None:
+    cut_release.prepare(tree, "3.4.5", DAY)
+    changelog = tree / cut_release.CHANGELOG
+    changelog.write_text(changelog.read_text("utf-8") + "\n## 3.4.4 (2026-01-01)\n\nOld.\n", "utf-8")
+    notes = cut_release.notes(tree)
+    assert notes.startswith("### Added\n") and "Known problems" in notes and "Old." not in notes
+    targets = re.findall(r"\]\((.*?)\)", notes)
+    base = "https://github.com/us/pymtp/blob/v3.4.5/"
+    assert len(targets) > 10 and all(each.startswith(base) for each in targets)
+    assert all((ROOT / each.removeprefix(base).partition("#")[0]).is_file() for each in targets)
+
+
+def test_links_of_a_page_elsewhere() -> None:
+    page = "![p](docs/a.svg) [q](../x.md#y) [r](https://z/) [s](#t) [u\nv](docs/w.md)"
+    assert cut_release.absolute_links(page, "a", "B", kept="a/docs/w") == (
+        "![p](B/a/docs/a.svg?raw=true) [q](B/x.md#y) [r](https://z/) [s](#t) [u\nv](docs/w.md)"
+    )
+
+
+def test_no_other_file_says_where_the_repository_is() -> None:
+    folders = [ROOT, *(ROOT / name for name in (".github", "docs", "release", "pymtp", "cli"))]
+    files = {path for folder in folders for path in folder.glob("*" if folder == ROOT else "**/*") if path.is_file()}
+    named = re.compile(rb"github\.com/(\w[\w-]*/pymtp)\b")
+    found = {path.relative_to(ROOT).as_posix() for path in files if named.search(path.read_bytes())}
+    assert found <= {"pyproject.toml"}
