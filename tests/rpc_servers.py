@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from http_server import free_port
 
@@ -35,24 +36,24 @@ class RpcServer:
 
 def start_rpc_server(port: int | None = None, python: str | Path = sys.executable, cwd: str | None = None) -> RpcServer:
     """A server on one thread, of the pymtp that this Python finds, once it listens."""
-    port = port or free_port()
-    command = [str(python), "-m", "pymtp_cli", "rpc-server", "-p", str(port), "-t", "1", "-dev", "none"]
-    server = RpcServer(port, subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
     end = time.monotonic() + SOON_S
-    while not _listens(port):
-        assert server.process.poll() is None and time.monotonic() < end
-        time.sleep(0.05)
-    return server
+    while True:
+        used = port or free_port()
+        command = [str(python), "-m", "pymtp_cli", "rpc-server", "-p", str(used), "-t", "1", "-dev", "none"]
+        process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and not _listens(process, used):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        if process.returncode is None:
+            return RpcServer(used, process)
+        assert not port, "it ended"  # else another test has taken the port meanwhile
 
 
-def _listens(port: int) -> bool:
+def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
     # without a connection, of which the server takes one at a time
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return True
+    with suppress(psutil.NoSuchProcess):
+        sockets = psutil.Process(process.pid).net_connections("tcp4")
+        return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in sockets)
     return False
 
 
