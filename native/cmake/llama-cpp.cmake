@@ -153,7 +153,10 @@ foreach(library IN LISTS llama_cpp_libraries)
     if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
         # RPATH, not RUNPATH: another libggml in LD_LIBRARY_PATH must not come first.
         # A toolchain that links libstdc++ statically must not make libggml-cuda export it to the others.
-        target_link_options(${library} PRIVATE LINKER:--disable-new-dtags LINKER:--exclude-libs,ALL LINKER:-Bsymbolic)
+        target_link_options(${library} PRIVATE LINKER:--disable-new-dtags LINKER:--exclude-libs,ALL)
+        if(NOT native_interposed)
+            target_link_options(${library} PRIVATE LINKER:-Bsymbolic)
+        endif()
     endif()
 endforeach()
 
